@@ -1,24 +1,26 @@
-//! What a caller asks of one limit.
+//! The input of a decision: a cost, a time and a permit.
 
 use crate::Timestamp;
 
-/// Units asked for, and in which spirit.
+/// A number of units, and whether they are requested, charged unconditionally or refunded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cost {
-    /// Ask for this many units; they are charged if the limit admits them.
-    /// Zero is a peek: it charges nothing and answers as one unit would.
+    /// Requests units, which are charged if the limit admits them.
+    ///
+    /// Zero is a peek: it charges nothing, and its decision is that of one unit.
     Ask(u64),
-    /// Charge without asking. The count may exceed the limit; later requests wait for it.
+    /// Charges units although the limit may not admit them. The count may then exceed the limit,
+    /// and later requests are denied until it no longer does.
     Force(u64),
-    /// Give units back, newest first and never below zero.
+    /// Refunds units, newest first and never below zero.
     Refund(u64),
 }
 
 impl Cost {
-    /// The cost of looking without touching.
+    /// The cost of a peek, which charges nothing.
     pub const PEEK: Cost = Cost::Ask(0);
 
-    /// The reading of a signed number: negative refunds, zero peeks, positive asks.
+    /// Converts a signed number: a negative one refunds, zero peeks, a positive one requests.
     #[inline]
     pub const fn from_signed(cost: i64) -> Self {
         if cost < 0 { Cost::Refund(cost.unsigned_abs()) } else { Cost::Ask(cost.unsigned_abs()) }
@@ -40,40 +42,41 @@ impl From<u32> for Cost {
 }
 
 impl From<usize> for Cost {
-    /// A number that 64 bits cannot hold is cut off: no limit admits it anyway.
+    /// Requests units. A number that does not fit 64 bits becomes `u64::MAX`, which no limit admits
+    /// either.
     #[inline]
     fn from(units: usize) -> Self {
         Cost::Ask(u64::try_from(units).unwrap_or(u64::MAX))
     }
 }
 
-/// The type of a plain number in code, such as the `1` of `check(key, &limit, 1)`.
+/// `i32` is the type of a literal such as the `1` in `check(key, &limit, 1)`.
 impl From<i32> for Cost {
-    /// As [`Cost::from_signed`]: a negative number refunds.
+    /// Converts as [`Cost::from_signed`] does: a negative number refunds.
     #[inline]
     fn from(units: i32) -> Self {
         Cost::from_signed(i64::from(units))
     }
 }
 
-/// Names one held permit of a `concurrency` limit.
+/// Identifies one held permit of a `concurrency` limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PermitId(pub u64);
 
-/// One question to one limit: a cost, at a time.
+/// A cost at a time, to be decided by one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// What is asked for.
+    /// The units, and whether they are requested, forced or refunded.
     pub cost: Cost,
-    /// When.
+    /// The time of the decision.
     pub now: Timestamp,
-    /// The permit an admitted ask of a `concurrency` limit is held under;
-    /// the other algorithms ignore it.
+    /// The permit under which a `concurrency` limit holds the units it admits. The other algorithms
+    /// ignore it.
     pub permit: PermitId,
 }
 
 impl Ask {
-    /// An ask without a permit, as all but `concurrency` use it.
+    /// Creates an `Ask` without a permit, for every algorithm but `concurrency`.
     #[inline]
     pub fn new(cost: impl Into<Cost>, now: Timestamp) -> Self {
         Ask { cost: cost.into(), now, permit: PermitId(0) }

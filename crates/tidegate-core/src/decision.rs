@@ -1,30 +1,30 @@
-//! The answer of one limit.
+//! The decision of one limit.
 
 use core::fmt;
 use core::time::Duration;
 
-/// When the same cost would pass if nothing else arrived.
+/// The time after which the same cost would pass if nothing else arrived.
 ///
-/// Exact for every algorithm: at that microsecond it passes, one tick earlier it does not.
+/// It is exact for every algorithm: the cost passes at that microsecond, and not one tick earlier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RetryAfter {
-    /// It passes now.
+    /// The cost passes now.
     #[default]
     Now,
-    /// It passes after this many microseconds, at least one.
+    /// The cost passes after this many microseconds, at least one.
     Micros(u64),
-    /// It can never pass: the cost exceeds what the limit can ever hold.
+    /// The cost can never pass, because it exceeds the capacity of the limit.
     Never,
 }
 
 impl RetryAfter {
-    /// `Now` for zero, else the wait.
+    /// Creates a wait of this many microseconds; [`RetryAfter::Now`] for zero.
     #[inline]
     pub const fn from_micros(micros: u64) -> Self {
         if micros == 0 { RetryAfter::Now } else { RetryAfter::Micros(micros) }
     }
 
-    /// The wait in microseconds; `None` means never.
+    /// Returns the wait in microseconds; `None` means never.
     #[inline]
     pub const fn as_micros(self) -> Option<u64> {
         match self {
@@ -34,7 +34,8 @@ impl RetryAfter {
         }
     }
 
-    /// The wait in milliseconds, rounded up so that a caller who obeys is not early; `None` means never.
+    /// Returns the wait in milliseconds, rounded up so that a caller that waits this long is not
+    /// early; `None` means never.
     pub const fn as_millis(self) -> Option<u64> {
         match self.as_micros() {
             Some(micros) => Some(micros.div_ceil(1_000)),
@@ -42,7 +43,7 @@ impl RetryAfter {
         }
     }
 
-    /// The wait in seconds, rounded up, as `Retry-After` wants it; `None` means never.
+    /// Returns the wait in seconds, rounded up, for a `Retry-After` header; `None` means never.
     pub const fn as_secs(self) -> Option<u64> {
         match self.as_micros() {
             Some(micros) => Some(micros.div_ceil(1_000_000)),
@@ -50,7 +51,7 @@ impl RetryAfter {
         }
     }
 
-    /// The wait as a [`Duration`]; `None` means never.
+    /// Returns the wait as a [`Duration`]; `None` means never.
     pub const fn as_duration(self) -> Option<Duration> {
         match self.as_micros() {
             Some(micros) => Some(Duration::from_micros(micros)),
@@ -59,61 +60,62 @@ impl RetryAfter {
     }
 }
 
-/// How long until everything is available again if nothing else arrives.
+/// The time until the whole limit is available again if nothing else arrives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResetAfter {
     micros: u64,
 }
 
 impl ResetAfter {
-    /// A wait of this many microseconds.
+    /// Creates a time of this many microseconds.
     #[inline]
     pub const fn from_micros(micros: u64) -> Self {
         ResetAfter { micros }
     }
 
-    /// In microseconds.
+    /// Returns the time in microseconds.
     #[inline]
     pub const fn as_micros(self) -> u64 {
         self.micros
     }
 
-    /// In milliseconds, rounded up.
+    /// Returns the time in milliseconds, rounded up.
     pub const fn as_millis(self) -> u64 {
         self.micros.div_ceil(1_000)
     }
 
-    /// In seconds, rounded up.
+    /// Returns the time in seconds, rounded up.
     pub const fn as_secs(self) -> u64 {
         self.micros.div_ceil(1_000_000)
     }
 
-    /// As a [`Duration`].
+    /// Returns the time as a [`Duration`].
     pub const fn as_duration(self) -> Duration {
         Duration::from_micros(self.micros)
     }
 }
 
-/// How an answer was decided.
+/// The source of a decision: the store, or what replaced it while it failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Decided {
-    /// By the store.
+    /// The store decided.
     #[default]
     Exact,
-    /// In this process, with the limit divided by the nodes, because the store failed.
+    /// This process decided, with the limit divided by the number of nodes, because the store
+    /// failed.
     Local,
-    /// Allowed because the store failed.
+    /// The request was allowed because the store failed.
     FailedOpen,
-    /// Denied because the store failed.
+    /// The request was denied because the store failed.
     FailedClosed,
 }
 
 impl Decided {
-    /// Every way, in the order of their certainty.
+    /// All variants, from the most to the least certain.
     pub const ALL: [Decided; 4] =
         [Decided::Exact, Decided::Local, Decided::FailedOpen, Decided::FailedClosed];
 
-    /// The name used in answers and metrics.
+    /// Returns the name used in responses and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Decided::Exact => "exact",
@@ -130,26 +132,26 @@ impl fmt::Display for Decided {
     }
 }
 
-/// One limit's answer to one ask.
+/// The decision of one limit.
 ///
-/// [`Decision::or_deny`] makes an error of a denial, so that `?` enforces the limit.
+/// [`Decision::or_deny`] turns a denial into an error, so that `?` enforces the limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "a denial is a value: look at `allowed`, or use `or_deny()?`"]
 pub struct Decision {
     /// Whether this limit admits the cost.
     pub allowed: bool,
-    /// Units the limit grants per window (or at once, for `concurrency`).
+    /// Units per window or, for `concurrency`, units held at the same time.
     pub limit: u64,
-    /// The largest cost that would be admitted right now, after any charge just made.
+    /// The largest cost that would be admitted now, after the charge of this decision.
     pub remaining: u64,
-    /// When this cost would pass; [`RetryAfter::Now`] when it is allowed.
+    /// The time after which this cost would pass; [`RetryAfter::Now`] if it is allowed.
     pub retry_after: RetryAfter,
-    /// How long until `remaining` is back at its maximum if nothing else arrives.
+    /// The time until `remaining` is at its maximum again if nothing else arrives.
     pub reset_after: ResetAfter,
-    /// Whether a store had no room for the key, and for that reason alone denied the cost or did
-    /// not record a forced charge.
+    /// Whether the store was full and, for that reason alone, denied the cost or did not record a
+    /// forced charge.
     pub no_room: bool,
-    /// How it was decided.
+    /// Whether the store decided, or what replaced it.
     pub decided: Decided,
 }
 
@@ -184,17 +186,18 @@ impl Decision {
 /// Why a request was denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DenialReason {
-    /// A limit is used up, or can never admit the cost.
+    /// A limit is exhausted, or can never admit the cost.
     LimitReached,
-    /// The store is full, and the key is new to it.
+    /// The store is full, and does not track the key yet.
     StoreFull,
-    /// The shared store failed, and a policy denies then. Says nothing about the key.
+    /// The shared store failed, and the policy denies requests in that case. The usage of the key is
+    /// unknown.
     StoreFailed,
     /// The queue of waiting callers is full.
     QueueFull,
 }
 
-/// A denial as an error; see [`Decision::or_deny`].
+/// A denial as an error, returned by [`Decision::or_deny`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denied {
     decision: Decision,
@@ -202,12 +205,12 @@ pub struct Denied {
 }
 
 impl Denied {
-    /// A denial with its reason and the answer of the limit that denied.
+    /// Creates a denial from its reason and the decision of the limit that denied.
     pub const fn new(decision: Decision, reason: DenialReason) -> Self {
         Denied { decision, reason }
     }
 
-    /// Returns the answer of the limit that denied.
+    /// Returns the decision of the limit that denied.
     pub const fn decision(&self) -> Decision {
         self.decision
     }
@@ -217,7 +220,7 @@ impl Denied {
         self.decision.retry_after
     }
 
-    /// Returns why it was denied.
+    /// Returns the reason of the denial.
     pub const fn reason(&self) -> DenialReason {
         self.reason
     }

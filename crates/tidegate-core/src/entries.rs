@@ -1,8 +1,8 @@
-//! A packed queue of (time, cost): what `sliding-log` remembers.
+//! A packed queue of times and costs: the memory of `sliding-log`.
 //!
-//! The naive log is a list of 8-byte times. It is also most of the memory a
-//! limiter uses, so here an entry is the *distance* to the one before, as a
-//! variable-length number, and its cost only when that is not 1:
+//! The naive log is a list of 8-byte times. Such logs would be most of the memory
+//! that a limiter uses. So an entry here is the *distance* to the previous one as a
+//! variable-length number, followed by its cost only if that is not 1:
 //!
 //! ```text
 //!   varint(distance << 1)                        an entry of cost 1
@@ -10,14 +10,14 @@
 //! ```
 //!
 //! A varint is little-endian groups of 7 bits with the top bit set on all but
-//! the last. So the queue can be read from both ends: forwards an odd number is
-//! the cost of the entry before it, backwards it announces one. A hundred
-//! requests a minute lie 600 ms apart: 3 bytes each.
+//! the last. The queue can be read from both ends: forwards, an odd number is the
+//! cost of the entry before it; backwards, an odd number means that the distance
+//! follows. A hundred requests a minute are 600 ms apart and take 3 bytes each.
 //!
-//! Entries live in chunks of at most [`CHUNK_BYTES`], each with its sum and its
+//! Entries are in chunks of at most [`CHUNK_BYTES`], each with its sum and its
 //! first and last time. Growing a log never copies more than one chunk, and
-//! dropping or skipping a million old entries touches a few hundred headers.
-//! The entries of a short log are beside these sums, those of a longer one on the heap.
+//! dropping or skipping a million old entries touches a few hundred chunk headers.
+//! The entries of a short log are inline in its chunk, those of a longer one on the heap.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -25,16 +25,16 @@ use alloc::vec;
 
 use crate::Timestamp;
 
-/// What was charged at one time.
+/// The units charged at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// When.
+    /// The time of the charge.
     pub at: Timestamp,
-    /// How much, at least 1.
+    /// The units charged, at least 1.
     pub cost: u64,
 }
 
-/// A queue of entries, oldest first, packed.
+/// A packed queue of entries, oldest first.
 ///
 /// ```
 /// use tidegate_core::{Entries, Entry, Timestamp};
@@ -65,12 +65,12 @@ struct Many {
 }
 
 impl Entries {
-    /// No entries, and no allocation.
+    /// Creates an empty queue without allocating.
     pub const fn new() -> Self {
         Entries(Shape::Empty)
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     #[inline]
     pub fn len(&self) -> usize {
         match &self.0 {
@@ -80,12 +80,12 @@ impl Entries {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         matches!(self.0, Shape::Empty)
     }
 
-    /// The sum of all costs.
+    /// Returns the sum of all costs.
     #[inline]
     pub fn total(&self) -> u64 {
         match &self.0 {
@@ -95,7 +95,7 @@ impl Entries {
         }
     }
 
-    /// The time of the newest entry.
+    /// Returns the time of the newest entry.
     #[inline]
     pub fn newest_at(&self) -> Option<Timestamp> {
         let newest = match &self.0 {
@@ -106,9 +106,11 @@ impl Entries {
         newest.map(|chunk| Timestamp::from_micros(chunk.last_at))
     }
 
-    /// Appends an entry. A time before the newest is taken as the newest's; an
-    /// entry at the newest's time joins it; a cost of 0 is nothing, one of 2^63
-    /// or more counts as 2^63 - 1, and a sum beyond 64 bits is cut off.
+    /// Appends an entry.
+    ///
+    /// An entry that is not newer than the newest one is added to that one. A cost of 0 adds
+    /// nothing, a cost of 2^63 or more counts as 2^63 - 1, and the sum of all costs is cut off at
+    /// `u64::MAX`.
     #[inline]
     pub fn push(&mut self, entry: Entry) {
         let Entry { mut at, mut cost } = entry;
@@ -168,7 +170,7 @@ impl Entries {
                 entry
             }
         };
-        self.tidy();
+        self.shrink();
         Some(popped)
     }
 
@@ -199,11 +201,11 @@ impl Entries {
                 }
             }
         }
-        self.tidy();
+        self.shrink();
     }
 
-    /// The time of the entry with which, counted from the oldest, `cost` units
-    /// are reached: once it has gone, at least so many are free.
+    /// Returns the time of the entry with which the sum of costs, counted from the oldest entry,
+    /// reaches `cost`. Once that entry is dropped, at least `cost` units are free.
     pub fn time_of_unit(&self, cost: u64) -> Option<Timestamp> {
         let mut before = 0;
         for chunk in self.chunks() {
@@ -221,12 +223,12 @@ impl Entries {
         None
     }
 
-    /// The entries, oldest first.
+    /// Returns the entries, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = Entry> {
         self.chunks().flat_map(Chunk::iter)
     }
 
-    /// Bytes on the heap.
+    /// Returns the number of bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
         let chunks = self.chunks().map(|chunk| match &chunk.bytes {
             Bytes::Inline(_) => 0,
@@ -250,9 +252,9 @@ impl Entries {
         one.into_iter().chain(many.into_iter().flatten())
     }
 
-    /// Restores the smallest shape after a removal, so that empty means `Empty`.
+    /// Changes to the smallest shape after a removal, so that an empty queue is `Empty`.
     #[inline]
-    fn tidy(&mut self) {
+    fn shrink(&mut self) {
         match &mut self.0 {
             Shape::One(chunk) if chunk.len == 0 => self.0 = Shape::Empty,
             Shape::Many(many) if many.chunks.len() <= 1 => {
@@ -263,27 +265,27 @@ impl Entries {
     }
 }
 
-/// The most bytes of a chunk: about a thousand entries, a copy of well under a microsecond.
+/// The largest chunk: about a thousand entries, which are copied in well under a microsecond.
 const CHUNK_BYTES: usize = 4096;
-/// The bytes that a chunk holds without an allocation, enough for about 15 entries. More would
-/// cost longer logs more memory than they save short ones.
+/// The bytes that a chunk holds without an allocation, enough for about 15 entries. A larger number
+/// would cost long logs more memory than it saves short ones.
 const INLINE_BYTES: usize = 63;
 /// The bytes that an allocator adds to an allocation, and the multiple that it rounds the sum up to.
 const ALLOCATION_BYTES: [usize; 2] = [8, 16];
-/// The largest cost or distance an entry can spell: one bit of the varint tells them apart.
+/// The largest cost or distance of an entry. The lowest bit of its varint marks which one it is.
 const MAX_NUMBER: u64 = u64::MAX >> 1;
 
-/// A part of the queue that is not empty: its sums, and the packed entries. The distance of the
-/// oldest entry is there but means nothing: its time is `first_at`.
+/// A part of the queue that is not empty: its sums, and its packed entries. The distance of the
+/// oldest entry is kept but has no meaning, because its time is `first_at`.
 #[derive(Clone, Debug)]
 struct Chunk {
     first_at: u64,
     last_at: u64,
     total: u64,
     len: u16,
-    /// Where the packed entries begin.
+    /// The index of the first byte of the packed entries.
     head: u16,
-    /// Where they end.
+    /// The index after their last byte.
     tail: u16,
     bytes: Bytes,
 }
@@ -323,7 +325,7 @@ impl Chunk {
         chunk
     }
 
-    /// Appends an entry not older than the last; `false` when a new chunk must begin.
+    /// Appends an entry that is not older than the last one. Returns `false` if it needs a new chunk.
     #[inline(always)]
     fn append(&mut self, at: u64, cost: u64) -> bool {
         let distance = at - self.last_at;
@@ -344,14 +346,14 @@ impl Chunk {
         true
     }
 
-    /// Makes `wanted` bytes free after the tail.
+    /// Makes `wanted` bytes free after the tail. Returns `false` if the chunk is full.
     #[inline]
     fn make_room(&mut self, wanted: usize) -> bool {
         usize::from(self.tail) + wanted <= self.bytes.get().len() || self.move_or_grow(wanted)
     }
 
-    /// Makes `wanted` bytes free after the tail: by moving the entries down over those that were
-    /// dropped, or by growing an eighth at a time, so that a log carries little slack.
+    /// Makes `wanted` bytes free after the tail by moving the entries over those that were dropped,
+    /// or by growing. A chunk grows by an eighth, so that little memory is unused.
     fn move_or_grow(&mut self, wanted: usize) -> bool {
         let (head, tail) = (usize::from(self.head), usize::from(self.tail));
         let used = tail - head;
@@ -391,8 +393,8 @@ impl Chunk {
         Entry { at: Timestamp::from_micros(at), cost }
     }
 
-    /// Where the varint that ends at `end` starts: after the last byte before
-    /// it that ends another.
+    /// The start of the varint that ends at `end`: the index after the previous byte that ends a
+    /// varint.
     fn varint_before(&self, end: usize) -> usize {
         let mut start = end - 1;
         while start > usize::from(self.head) && self.bytes.get()[start - 1] & 0x80 != 0 {
@@ -408,7 +410,7 @@ impl Chunk {
             return;
         }
         let (bytes, mut head) = (self.bytes.get(), usize::from(self.head));
-        // The last entry is newer than the cutoff, so each of these has one after it.
+        // The last entry is newer than the cutoff, so another entry follows each of these.
         while self.first_at <= cutoff {
             head = decode(bytes, head).1;
             let (mut number, next) = decode(bytes, head);
@@ -446,7 +448,7 @@ impl Chunk {
     }
 }
 
-/// A position in a chunk, or the length of a part of it.
+/// Converts a position in a chunk, or the length of a part of it.
 #[expect(clippy::cast_possible_truncation, reason = "a chunk has at most CHUNK_BYTES bytes")]
 fn short(position: usize) -> u16 {
     position as u16
@@ -458,7 +460,7 @@ fn varint_len(number: u64) -> usize {
     ((u64::BITS - (number | 1).leading_zeros()) as usize).div_ceil(7)
 }
 
-/// Writes a varint and returns how many bytes it took. Bytes after it may change.
+/// Writes a varint and returns its length. Bytes after it may change.
 #[inline]
 fn encode(mut number: u64, into: &mut [u8]) -> usize {
     if number < 1 << WORD_BITS
@@ -479,7 +481,7 @@ fn encode(mut number: u64, into: &mut [u8]) -> usize {
     used + 1
 }
 
-/// Reads the varint at `start`, and where it ends.
+/// Reads the varint at `start`. Returns it and the index after it.
 #[inline]
 fn decode(bytes: &[u8], start: usize) -> (u64, usize) {
     let bytes = &bytes[start..];
@@ -502,7 +504,7 @@ fn decode(bytes: &[u8], start: usize) -> (u64, usize) {
     (number, start + bytes.len())
 }
 
-/// The bits of a number whose varint fits a word. Such varints, which are nearly all, are read and
+/// The number of bits of a number whose varint fits a word. Nearly all do, and they are read and
 /// written without a loop.
 const WORD_BITS: u32 = 56;
 /// The top bits of the bytes of a word: set in all bytes of a varint but the last.

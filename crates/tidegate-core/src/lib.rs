@@ -1,10 +1,10 @@
-//! The pure part of tidegate: what a decision *is*.
+//! The rate-limit algorithms of tidegate as pure functions.
 //!
 //! Every algorithm here is a transition over plain data: a [`State`], an [`Ask`]
-//! (cost and time) and a [`Limit`] give a [`Decision`] and the next state. There
-//! is no clock, I/O, lock, async or float in this crate, and because it is
-//! `no_std` the compiler keeps it that way. Stores (memory, Redis) host these
-//! transitions; they never re-implement them.
+//! (cost and time) and a [`Limit`] give a [`Decision`] and the next state. This
+//! crate uses no clock, I/O, lock, async or float, and because it is `no_std`
+//! the compiler enforces most of that. The stores of tidegate keep states and
+//! apply these transitions to them.
 //!
 //! ```
 //! use tidegate_core::{Ask, Limit, RetryAfter, State, Timestamp};
@@ -20,14 +20,14 @@
 //! # Ok::<(), tidegate_core::LimitError>(())
 //! ```
 //!
-//! Layout, in the order a reader wants it:
+//! The modules, in reading order:
 //!
 //! - [`limit`](Limit): a validated limit, and its text form in `limit/text.rs`;
-//! - `algorithms/`: one file each, with the idea, its bound and its cost;
-//! - `entries.rs`: the packed log behind `sliding-log`;
-//! - [`State`]: dispatch over the six, and the one `decide` behind everything;
+//! - `algorithms/`: one file for each algorithm, with its idea, its bound and its cost;
+//! - `entries.rs`: the packed log of `sliding-log`;
+//! - [`State`]: dispatch over the six algorithms;
 //! - [`Packed`]: a state in the fixed number of bits that a store keeps;
-//! - [`View`]: what a state holds, for people who look at it.
+//! - [`View`]: the contents of a state, for display.
 #![no_std]
 #![warn(clippy::float_arithmetic)]
 
@@ -36,12 +36,10 @@ extern crate alloc;
 mod algorithms;
 mod ask;
 mod decision;
+mod dyn_state;
 mod entries;
-mod in_place;
 mod limit;
 mod packed;
-#[cfg(feature = "serde")]
-mod serde;
 mod state;
 #[cfg(feature = "std")]
 mod system_time;
@@ -58,8 +56,8 @@ pub use algorithms::{
 };
 pub use ask::{Ask, Cost, PermitId};
 pub use decision::{Decided, Decision, DenialReason, Denied, ResetAfter, RetryAfter};
+pub use dyn_state::DynState;
 pub use entries::{Entries, Entry};
-pub use in_place::StateInPlace;
 pub use limit::{Algorithm, Limit, LimitError, LimitErrorKind, bounds};
 pub use packed::{Packed, PackedSize, PackedWords};
 pub use state::State;

@@ -1,4 +1,4 @@
-//! The state of any limit, and the way in to the algorithms.
+//! The state of any limit, and dispatch to its algorithm.
 
 use crate::algorithms::Window;
 use crate::{
@@ -7,24 +7,24 @@ use crate::{
 };
 use crate::{Packed, PackedSize};
 
-/// What one key has used of one limit: plain data, no clock, no lock.
+/// The usage of one limit by one key, as plain data.
 #[derive(Clone, Debug)]
 pub enum State {
-    /// See [`SlidingLog`].
+    /// The state of `sliding-log`.
     SlidingLog(SlidingLog),
-    /// See [`SlidingWindow`].
+    /// The state of `sliding-window`.
     SlidingWindow(SlidingWindow),
-    /// See [`SlidingCounter`].
+    /// The state of `sliding-counter`.
     SlidingCounter(SlidingCounter),
-    /// See [`FixedWindow`].
+    /// The state of `fixed-window`.
     FixedWindow(FixedWindow),
-    /// See [`TokenBucket`].
+    /// The state of `token-bucket`.
     TokenBucket(TokenBucket),
-    /// See [`Permits`].
+    /// The state of `concurrency`.
     Concurrency(Permits),
 }
 
-/// Runs the same expression on whichever state it is.
+/// Evaluates an expression on the state of any algorithm.
 macro_rules! each {
     ($state:expr, $window:ident => $body:expr) => {
         match $state {
@@ -39,7 +39,7 @@ macro_rules! each {
 }
 
 impl State {
-    /// The state of a key that has used nothing.
+    /// Creates the state of a key that has used nothing.
     pub fn new(limit: &Limit) -> Self {
         match limit.algorithm() {
             Algorithm::SlidingLog => State::SlidingLog(SlidingLog::default()),
@@ -51,47 +51,52 @@ impl State {
         }
     }
 
-    /// Decides one ask alone: charged if admitted.
+    /// Decides for one limit on its own: the cost is charged if the limit admits it.
     pub fn decide(&mut self, limit: &Limit, ask: &Ask) -> Decision {
         each!(self, window => window.decide(limit, ask))
     }
 
-    /// Brings the state up to `now` and says whether this limit admits the ask;
-    /// charges nothing. With [`State::settle`] it lets several limits agree first.
+    /// Advances the state to the time of the ask and returns whether this limit admits the cost,
+    /// without charging it.
+    ///
+    /// A request with several limits calls this for all of them first, and then [`State::finish`].
     pub fn admits(&mut self, limit: &Limit, ask: &Ask) -> bool {
-        let now = limit.moment(ask.now);
+        let now = limit.window_position(ask.now);
         each!(self, window => { window.advance(limit, &now); window.admits(limit, ask, &now) })
     }
 
-    /// The largest cost that passes at `now`. The state must have been brought up to it.
+    /// Returns the largest cost that passes at `now`. The state must have been advanced to `now` by
+    /// [`State::admits`].
     pub fn available(&self, limit: &Limit, now: Timestamp) -> u64 {
-        let now = limit.moment(now);
+        let now = limit.window_position(now);
         each!(self, window => window.available(limit, &now))
     }
 
-    /// Charges the ask if it was `admitted` by everyone who had a say, and answers
-    /// for this limit. The state must have been brought up to the ask's time.
-    pub fn settle(&mut self, limit: &Limit, ask: &Ask, admitted: bool) -> Decision {
-        let now = limit.moment(ask.now);
-        each!(self, window => window.settle(limit, ask, &now, admitted))
+    /// Charges the cost if it was `admitted` by every limit that is enforced, and returns the
+    /// decision of this limit. The state must have been advanced to the time of the ask by
+    /// [`State::admits`].
+    pub fn finish(&mut self, limit: &Limit, ask: &Ask, admitted: bool) -> Decision {
+        let now = limit.window_position(ask.now);
+        each!(self, window => window.finish(limit, ask, &now, admitted))
     }
 
-    /// From when on the state is as good as none: nothing it counted matters any more.
+    /// Returns the time from which on the state decides like a new one, because nothing it counted
+    /// matters any more.
     pub fn expires_at(&self, limit: &Limit) -> Timestamp {
         each!(self, window => window.expires_at(limit))
     }
 
-    /// What it holds at `now`, in the terms of its algorithm. Looking changes nothing:
-    /// a copy is brought up to that time.
+    /// Returns the contents of the state at `now`, in the terms of its algorithm. The state does
+    /// not change: a copy is advanced to that time.
     pub fn view(&self, limit: &Limit, now: Timestamp) -> View {
-        let now = limit.moment(now);
+        let now = limit.window_position(now);
         let mut state = self.clone();
         each!(&mut state, window => window.advance(limit, &now));
         View::new(&state, limit, &now)
     }
 
-    /// Packs the state for a store; `None` if it grows, does not fit the size, or matters for
-    /// longer than a deadline can say.
+    /// Packs the state for a store. Returns `None` if the state can grow, does not fit the size, or
+    /// expires later than the latest deadline.
     #[inline]
     pub fn pack(&self, limit: &Limit, size: PackedSize) -> Option<Packed> {
         match self {
@@ -103,7 +108,7 @@ impl State {
         }
     }
 
-    /// The state that was packed in this size under a limit with this limit's id.
+    /// Unpacks a state that was packed in this size under a limit with the id of this limit.
     #[inline]
     pub fn unpack(limit: &Limit, size: PackedSize, packed: &Packed) -> Self {
         match limit.algorithm() {
@@ -117,12 +122,12 @@ impl State {
         }
     }
 
-    /// How many log entries or permits it holds; 0 for states of bounded size.
+    /// Returns the number of log entries or permits it holds, or 0 for states of bounded size.
     pub fn entries(&self) -> usize {
         each!(self, window => window.held_entries())
     }
 
-    /// Gives a permit back; `false` if it is not held (any more).
+    /// Releases a permit. Returns `false` if it is not held, for example because its lease ended.
     pub fn release(&mut self, permit: PermitId) -> bool {
         match self {
             State::Concurrency(permits) => permits.release(permit),
@@ -130,7 +135,8 @@ impl State {
         }
     }
 
-    /// Starts a permit's lease anew; `false` if it is not held (any more).
+    /// Restarts the lease of a permit at `now`. Returns `false` if it is not held, for example
+    /// because its lease ended.
     pub fn renew(&mut self, limit: &Limit, permit: PermitId, now: Timestamp) -> bool {
         match self {
             State::Concurrency(permits) => permits.renew(limit, permit, now),

@@ -1,9 +1,9 @@
-//! Time as every algorithm sees it: an argument, in whole microseconds.
+//! Points in time, in whole microseconds.
 
 /// Microseconds since the Unix epoch.
 ///
-/// Algorithms never read a clock; whoever calls them passes the time. That makes
-/// every decision replayable and every test exact.
+/// The algorithms never read a clock: the time is an argument. So every decision can
+/// be replayed, and every test is exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
@@ -11,23 +11,23 @@ impl Timestamp {
     /// The Unix epoch.
     pub const EPOCH: Timestamp = Timestamp(0);
 
-    /// The last time a decision can be made at: whatever is counted then still
-    /// expires later.
+    /// The latest time of a decision. Units that are charged then can still expire at a later
+    /// time.
     pub const LAST: Timestamp = Timestamp(u64::MAX - 1);
 
-    /// A time given in microseconds since the Unix epoch.
+    /// Creates a time from microseconds since the Unix epoch.
     #[inline]
     pub const fn from_micros(micros: u64) -> Self {
         Timestamp(micros)
     }
 
-    /// Microseconds since the Unix epoch.
+    /// Returns the microseconds since the Unix epoch.
     #[inline]
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
-    /// This time moved forward, stopping at the end of representable time.
+    /// Returns this time plus `micros`, saturating at the largest time.
     #[inline]
     #[must_use]
     pub const fn plus_micros(self, micros: u64) -> Self {

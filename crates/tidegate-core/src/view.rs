@@ -1,58 +1,58 @@
-//! What a state holds, in the terms of its algorithm: for people who look at it.
+//! The contents of a state in the terms of its algorithm, for display.
 //!
-//! A decision says what passes and when. Why it does is in the state: two counts
-//! and a weight, some cells, a number of tokens. A view shows just that, as of a
-//! time, and nothing decides on it. Fractions stay ratios, because the core has no
-//! floats; whoever draws them may divide.
+//! A decision reports what passes and when. The reason is in the state: two counts
+//! and a weight, some cells, a number of tokens. A view shows these numbers at a
+//! time. Decisions do not use it. Fractions are ratios, because this crate does not
+//! use floats.
 
 use alloc::vec::Vec;
 
-use crate::limit::Moment;
+use crate::limit::WindowPosition;
 use crate::{Limit, State, Timestamp};
 
-/// What a state holds at a time; see [`State::view`].
+/// The contents of a state at a time, as returned by [`State::view`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum View {
-    /// What was admitted within the window, exactly.
+    /// The exact count of `sliding-log`.
     SlidingLog {
         /// Units in `(now - W, now]`.
         count: u64,
     },
-    /// The cells, and how much of each has expired.
+    /// The cells of `sliding-window`, and how much of each has expired.
     SlidingWindow {
         /// Units that count against the limit.
         used: u64,
         /// The length of a cell in microseconds. In the log form a cell is one step of its grid.
         cell_us: u64,
-        /// The limit whose pace lags are measured against; 0 in the log form.
+        /// The limit against whose pace lags are measured; 0 in the log form.
         pace: u64,
         /// The cells that hold units, oldest first.
         cells: Vec<CellView>,
     },
-    /// Two counts, and what they are taken to mean.
+    /// The two counts of `sliding-counter`, and the estimate made from them.
     SlidingCounter {
-        /// What was admitted in the window before.
+        /// Units admitted in the previous window.
         previous: u64,
-        /// What was admitted in this window.
+        /// Units admitted in the current window.
         current: u64,
-        /// How much of the window before is still within reach.
+        /// The part of the previous window that is less than a window old.
         weight: Ratio,
         /// `previous * weight + current`. Decisions round it down.
         estimate: Ratio,
     },
-    /// What was admitted in this aligned window.
+    /// The count of `fixed-window`.
     FixedWindow {
-        /// Units since the window began.
+        /// Units admitted since the aligned window began.
         count: u64,
     },
-    /// What is in the bucket.
+    /// The contents of the bucket of `token-bucket`.
     TokenBucket {
         /// Units that could be taken. Decisions round it down.
         tokens: Ratio,
     },
-    /// What is held.
+    /// The permits of `concurrency`.
     Concurrency {
-        /// Units of all permits.
+        /// Units of all held permits.
         held: u64,
     },
 }
@@ -60,9 +60,9 @@ pub enum View {
 /// A cell of `sliding-window` that holds units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellView {
-    /// When it began.
+    /// The time at which it began.
     pub start: Timestamp,
-    /// Its last hit: when this is a window old, the whole cell has expired.
+    /// The time of its last hit. When this is a window old, the whole cell has expired.
     pub last_hit: Timestamp,
     /// Units charged in it.
     pub units: u64,
@@ -75,15 +75,15 @@ pub struct CellView {
 /// A fraction. `whole` is not 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ratio {
-    /// What is divided.
+    /// The dividend.
     pub part: u64,
-    /// What it is divided by.
+    /// The divisor.
     pub whole: u64,
 }
 
 impl View {
-    /// Of a state that was brought up to `now`.
-    pub(crate) fn new(state: &State, limit: &Limit, now: &Moment) -> Self {
+    /// Creates the view of a state that was advanced to `now`.
+    pub(crate) fn new(state: &State, limit: &Limit, now: &WindowPosition) -> Self {
         let whole = limit.window_ticks();
         match state {
             State::SlidingLog(log) => View::SlidingLog { count: log.entries().total() },

@@ -65,7 +65,7 @@ impl Queues {
     ) -> Result<Verdict, CheckError> {
         let max_wait_us = u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX);
         let checks = &*refusing(checks);
-        let (name, costs) = store.shape(checks)?;
+        let (name, costs) = store.queue_key(checks)?;
         let (ticket, until) = {
             let mut queues = self.queues.lock();
             let queue = queues.get(&name).filter(|queue| !queue.is_empty());

@@ -1,39 +1,39 @@
-//! `concurrency`: so many at once.
+//! `concurrency`: limits the requests in flight.
 //!
-//! A rate says nothing about slow requests: ten a second that each take a minute
-//! are 600 in flight. Here a request holds a permit while it runs. The naive
-//! version, a counter that goes up and down, leaks a place for ever when a
-//! holder dies between the two. So every permit has a *lease*: it is forgotten
-//! when the lease ends, unless it is renewed.
+//! A rate does not limit slow requests: ten a second that each take a minute are
+//! 600 in flight. Here a request holds a permit while it runs. The naive version, a
+//! counter that goes up and down, leaks a permit for ever when a holder dies between
+//! the two. So every permit has a *lease*: it is released when the lease ends, unless
+//! it is renewed.
 //!
 //! ```text
 //!   limit 2, lease 60 s
 //!   a  |========= released
-//!   b     |=======~~~~~~~~~~~~~~~~~~~~~| holder died: free again 60 s after it began
-//!   c        |? denied, retry when b's lease or a's ends, whichever is first
+//!   b     |=======~~~~~~~~~~~~~~~~~~~~~| holder died: released 60 s after it began
+//!   c        |? denied, retry when the lease of a or b ends, whichever is first
 //! ```
 //!
 //! **Admits** iff the permits held plus the cost stay within `L`.
-//! **Retry-after**: when enough leases will have ended, if nobody releases
-//! earlier. A release is a refund, which waits never count on.
+//! **Retry-after**: the time until enough leases will have ended, if no permit is
+//! released earlier. A release is a refund, and waits never assume refunds.
 //!
-//! **Bound: `L` in flight**, as long as nobody works on after losing the lease.
+//! **Bound: `L` in flight**, as long as every holder stops working when its lease ends.
 //!
-//! **Cost**: 40 bytes per permit held.
+//! **Cost**: 40 bytes per held permit.
 
 use alloc::vec::Vec;
 
 use super::Window;
-use crate::limit::Moment;
+use crate::limit::WindowPosition;
 use crate::{Ask, Limit, PermitId, Timestamp};
 
 /// The state of a `concurrency` limit.
 #[derive(Clone, Debug, Default)]
 pub struct Permits {
-    /// In order of expiry.
+    /// The held permits, in the order in which their leases end.
     held: Vec<Held>,
     total: u64,
-    /// Permits ever held, to tell the newest.
+    /// The number of permits ever held, which orders them by age.
     count: u64,
 }
 
@@ -43,7 +43,7 @@ struct Held {
     cost: u64,
     since: Timestamp,
     lease_us: u64,
-    /// Which one it was, of all.
+    /// Its number among all permits ever held. The newest has the largest.
     order: u64,
 }
 
@@ -54,7 +54,8 @@ impl Held {
 }
 
 impl Permits {
-    /// Nameless permits, each a cost and when it ends, held since `now`.
+    /// Creates permits without ids that are held since `now`, from their costs and the ends of their
+    /// leases.
     pub fn until(now: Timestamp, held: impl IntoIterator<Item = (u64, Timestamp)>) -> Self {
         let mut permits = Permits::default();
         for (cost, ends) in held {
@@ -70,29 +71,31 @@ impl Permits {
         permits
     }
 
-    /// What is held: the permit, its cost, and when it ends, in that order.
+    /// Returns the held permits with their costs and the ends of their leases, in the order in which
+    /// the leases end.
     pub fn held(&self) -> impl Iterator<Item = (PermitId, u64, Timestamp)> {
         self.held.iter().map(|held| (held.id, held.cost, held.ends()))
     }
 
-    /// How many permits are held.
+    /// Returns the number of held permits.
     pub fn len(&self) -> usize {
         self.held.len()
     }
 
-    /// Whether none is held.
+    /// Returns whether no permit is held.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
 
-    /// Gives a permit back; `false` if it is not held (any more).
+    /// Releases a permit. Returns `false` if it is not held, for example because its lease ended.
     pub fn release(&mut self, permit: PermitId) -> bool {
         self.take(permit).is_some()
     }
 
-    /// Starts a permit's lease anew; `false` if it is not held (any more).
+    /// Restarts the lease of a permit at `now`. Returns `false` if it is not held, for example
+    /// because its lease ended.
     pub fn renew(&mut self, limit: &Limit, permit: PermitId, now: Timestamp) -> bool {
-        self.advance(limit, &limit.moment(now));
+        self.advance(limit, &limit.window_position(now));
         match self.take(permit) {
             Some(held) => {
                 self.hold(Held { since: now, lease_us: limit.window_us(), ..held });
@@ -103,21 +106,21 @@ impl Permits {
     }
 
     fn take(&mut self, permit: PermitId) -> Option<Held> {
-        let place = self.held.iter().position(|held| held.id == permit)?;
-        let held = self.held.remove(place);
+        let index = self.held.iter().position(|held| held.id == permit)?;
+        let held = self.held.remove(index);
         self.total -= held.cost;
         Some(held)
     }
 
     fn hold(&mut self, held: Held) {
-        let place = self.held.partition_point(|other| other.ends() <= held.ends());
-        self.held.insert(place, held);
+        let index = self.held.partition_point(|other| other.ends() <= held.ends());
+        self.held.insert(index, held);
         self.total += held.cost;
     }
 }
 
 impl Window for Permits {
-    fn advance(&mut self, _limit: &Limit, now: &Moment) {
+    fn advance(&mut self, _limit: &Limit, now: &WindowPosition) {
         let from_the_future = |held: &Held| held.since > now.at;
         if self.held.iter().any(from_the_future) {
             for held in self.held.iter_mut().filter(|held| from_the_future(held)) {
@@ -129,11 +132,11 @@ impl Window for Permits {
         self.total -= self.held.drain(..ended).map(|held| held.cost).sum::<u64>();
     }
 
-    fn available(&self, limit: &Limit, _now: &Moment) -> u64 {
+    fn available(&self, limit: &Limit, _now: &WindowPosition) -> u64 {
         limit.count().saturating_sub(self.total)
     }
 
-    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &WindowPosition) -> u64 {
         let to_free = (self.total + cost).saturating_sub(limit.count());
         let mut freed = 0;
         let mut ends = now.at;
@@ -147,7 +150,7 @@ impl Window for Permits {
         ends.as_micros() - now.at.as_micros()
     }
 
-    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask, _now: &Moment) {
+    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask, _now: &WindowPosition) {
         let cost = units.min(limit.count_cap().saturating_sub(self.total));
         if cost > 0 {
             self.count += 1;
@@ -160,13 +163,13 @@ impl Window for Permits {
         while units > 0
             && let Some(newest) = self.held.iter().enumerate().max_by_key(|(_, held)| held.order)
         {
-            let place = newest.0;
-            let taken = units.min(self.held[place].cost);
-            self.held[place].cost -= taken;
+            let index = newest.0;
+            let taken = units.min(self.held[index].cost);
+            self.held[index].cost -= taken;
             self.total -= taken;
             units -= taken;
-            if self.held[place].cost == 0 {
-                self.held.remove(place);
+            if self.held[index].cost == 0 {
+                self.held.remove(index);
             }
         }
     }

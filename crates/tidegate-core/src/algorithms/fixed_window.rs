@@ -1,8 +1,8 @@
 //! `fixed-window`: one count per aligned window.
 //!
-//! The oldest idea and the cheapest: count in calendar windows, start again at
-//! each boundary. It is here because people know it, because it is what "per
-//! day" means to a billing page, and as the yardstick for the others.
+//! The oldest and cheapest idea: count in calendar windows, and start again at each
+//! boundary. It is available because it is well known, because it is what "per day"
+//! means in billing, and as a reference for the other algorithms.
 //!
 //! ```text
 //!   limit 100 per minute
@@ -14,27 +14,27 @@
 //! **Admits** iff the window's count plus the cost stays within `L`.
 //! **Retry-after**: the boundary.
 //!
-//! **Bound: `2L`.** Any window of length `W` meets at most two aligned windows,
-//! each of which admits at most `L`; the picture shows that it is reached.
+//! **Bound: `2L`.** Any window of length `W` overlaps at most two aligned windows,
+//! each of which admits at most `L`. The diagram shows that the bound is reached.
 //!
 //! **Cost**: a window index and one count.
 
 use super::Window;
-use crate::limit::Moment;
+use crate::limit::WindowPosition;
 use crate::{Ask, Limit, Packed, PackedSize, PackedWords, Timestamp};
 
 /// The state of a `fixed-window`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FixedWindow {
-    /// Which aligned window it counts: `floor(time / W)`.
+    /// The index of the aligned window that it counts: `floor(time / W)`.
     pub index: u64,
-    /// What was admitted in it.
+    /// Units admitted in that window.
     pub count: u64,
 }
 
 impl FixedWindow {
     /// Packs the count and, in the large size, the index. In the small size the deadline is the
-    /// end of the window, and gives the index: windows are at least as long as its unit.
+    /// end of the window and determines the index, because windows are at least a deadline unit long.
     #[inline]
     pub(crate) fn pack(&self, limit: &Limit, size: PackedSize) -> Option<Packed> {
         if size == PackedSize::Large {
@@ -48,7 +48,7 @@ impl FixedWindow {
         Packed::new(Timestamp::from_micros(end_us), self.count, [0; Packed::WORDS])
     }
 
-    /// The window that was packed.
+    /// Restores a window that was packed.
     #[inline]
     pub(crate) fn unpack<W: PackedWords>(
         limit: &Limit,
@@ -59,14 +59,17 @@ impl FixedWindow {
             return FixedWindow { index: packed.words.get(0), count: packed.words.get(1) };
         }
         let end = Timestamp::from_micros(packed.deadline_us());
-        FixedWindow { index: limit.moment(end).index.saturating_sub(1), count: packed.head }
+        FixedWindow {
+            index: limit.window_position(end).index.saturating_sub(1),
+            count: packed.head,
+        }
     }
 }
 
 impl Window for FixedWindow {
     #[inline]
-    fn advance(&mut self, limit: &Limit, now: &Moment) {
-        // A window ahead of now (the clock stepped back) keeps its count, from now on.
+    fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
+        // The count of a later window (the clock stepped back) is moved to the current one.
         if self.index < now.index {
             self.count = 0;
         }
@@ -75,12 +78,12 @@ impl Window for FixedWindow {
     }
 
     #[inline]
-    fn available(&self, limit: &Limit, _now: &Moment) -> u64 {
+    fn available(&self, limit: &Limit, _now: &WindowPosition) -> u64 {
         limit.count().saturating_sub(self.count)
     }
 
     #[inline]
-    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &WindowPosition) -> u64 {
         if self.count + cost <= limit.count() {
             return 0;
         }
@@ -88,7 +91,7 @@ impl Window for FixedWindow {
     }
 
     #[inline]
-    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, _now: &Moment) {
+    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, _now: &WindowPosition) {
         self.count = self.count.saturating_add(units).min(limit.count_cap());
     }
 

@@ -1,9 +1,9 @@
 //! The six algorithms, one file each.
 //!
-//! All share one shape, [`Window`]: bring the state up to `now`, ask how much is
-//! available, charge, refund, and say when a cost will fit. Everything a caller
-//! sees (admission, remaining, retry-after, reset-after) follows from these in
-//! one place, [`Window::decide`], so the algorithms cannot disagree about it.
+//! All implement one trait, [`Window`]: advance the state to `now`, return how much
+//! is available, charge, refund, and return when a cost will pass. Everything in a
+//! decision (admission, remaining, retry-after, reset-after) is derived from these in
+//! [`Window::decide`], so the algorithms cannot disagree about it.
 
 pub(crate) mod concurrency;
 pub(crate) mod fixed_window;
@@ -12,85 +12,93 @@ pub(crate) mod sliding_log;
 pub(crate) mod sliding_window;
 pub(crate) mod token_bucket;
 
-use crate::limit::Moment;
+use crate::limit::WindowPosition;
 use crate::{Ask, Cost, Decided, Decision, Limit, ResetAfter, RetryAfter, Timestamp};
 
-/// What became of an ask, before it is worked out when to come back.
+/// The first part of a decision, before the waits are computed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     allowed: bool,
     remaining: u64,
 }
 
-/// One limit's state as a window over time.
+/// The state of one limit as a window over time.
 ///
-/// Every method but `advance` expects a state already advanced to `now`.
+/// Every method but `advance` requires a state that was advanced to `now`.
 pub(crate) trait Window {
-    /// Brings the state up to `now`: lets go of what has aged out and re-enters
-    /// at `now` what lies in its future (the clock stepped back).
+    /// Advances the state to `now`: drops units that have expired, and moves units that are later
+    /// than `now` (because the clock stepped back) to `now`.
     ///
-    /// This is kept even when the request is denied. It never changes what is
-    /// counted, and without it a state from the future would be re-entered at
-    /// every retry and freeze its key until the clock caught up.
-    fn advance(&mut self, limit: &Limit, now: &Moment);
+    /// The advanced state is kept even if the request is denied. That never changes what is
+    /// counted. Without it, units from the future would be moved again at every retry, and the key
+    /// would be denied until the clock caught up.
+    fn advance(&mut self, limit: &Limit, now: &WindowPosition);
 
     /// The largest cost that passes now.
-    fn available(&self, limit: &Limit, now: &Moment) -> u64;
+    fn available(&self, limit: &Limit, now: &WindowPosition) -> u64;
 
-    /// Microseconds until `cost` passes if nothing else arrives; 0 if it does now.
+    /// Microseconds until `cost` passes if nothing else arrives; 0 if it passes now.
     /// `cost` is at least 1 and at most the limit's capacity.
-    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64;
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &WindowPosition) -> u64;
 
-    /// How long until everything is available again if nothing arrives: until all
-    /// of it would pass at once.
+    /// The time until the whole limit is available again if nothing arrives: the wait of a cost of
+    /// the limit's capacity.
     #[inline]
-    fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
+    fn reset_after(&self, limit: &Limit, now: &WindowPosition) -> ResetAfter {
         ResetAfter::from_micros(match limit.capacity() {
             0 => 0,
             capacity => self.wait_us(limit, capacity, now),
         })
     }
 
-    /// Adds `units` without asking.
-    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &Moment);
+    /// Adds `units`, whether or not they are available.
+    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &WindowPosition);
 
-    /// Adds `units` of those that are `available`, and returns how many are available then.
+    /// Adds `units`, which are at most those `available`, and returns how many are available
+    /// afterwards.
     #[inline(always)]
-    fn admit(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &Moment, available: u64) -> u64 {
+    fn admit(
+        &mut self,
+        limit: &Limit,
+        units: u64,
+        ask: &Ask,
+        now: &WindowPosition,
+        available: u64,
+    ) -> u64 {
         self.charge(limit, units, ask, now);
         available - units
     }
 
-    /// Takes `units` off again, newest first, never below zero.
+    /// Removes `units`, newest first, and never below zero.
     fn refund(&mut self, limit: &Limit, units: u64);
 
-    /// From when on the state is as good as none.
+    /// The time from which on the state decides like a new one.
     fn expires_at(&self, limit: &Limit) -> Timestamp;
 
-    /// How many log entries or permits it holds; 0 for states of bounded size.
+    /// The number of log entries or permits it holds; 0 for states of bounded size.
     fn held_entries(&self) -> usize {
         0
     }
 
-    /// Lets the next entry of a log share the newest one's place.
+    /// Merges the newest entry of a log with the next one; does nothing to other states.
     fn merge_newest_entry(&mut self, _now: Timestamp) {}
 
-    /// Whether the limit on its own admits the ask.
+    /// Whether this limit on its own admits the cost.
     #[inline]
-    fn admits(&self, limit: &Limit, ask: &Ask, now: &Moment) -> bool {
+    fn admits(&self, limit: &Limit, ask: &Ask, now: &WindowPosition) -> bool {
         match ask.cost {
             Cost::Ask(units) => units.max(1) <= self.available(limit, now),
             Cost::Force(_) | Cost::Refund(_) => true,
         }
     }
 
-    /// Charges the ask if it was `admitted` (by every limit of its request).
+    /// Charges the cost if it was `admitted` by every limit of its request.
     #[inline(always)]
-    fn apply(&mut self, limit: &Limit, ask: &Ask, now: &Moment, admitted: bool) -> Outcome {
+    fn apply(&mut self, limit: &Limit, ask: &Ask, now: &WindowPosition, admitted: bool) -> Outcome {
         match ask.cost {
             Cost::Ask(units) => {
                 let available = self.available(limit, now);
-                // A peek answers as one unit would, and takes none.
+                // The decision of a peek is that of one unit, but nothing is charged.
                 if units == 0 {
                     return Outcome { allowed: available > 0, remaining: available };
                 }
@@ -110,9 +118,15 @@ pub(crate) trait Window {
         }
     }
 
-    /// Answers an ask that was applied.
+    /// Completes the decision after [`Window::apply`].
     #[inline(always)]
-    fn report(&self, limit: &Limit, cost: Cost, now: &Moment, outcome: Outcome) -> Decision {
+    fn report(
+        &self,
+        limit: &Limit,
+        cost: Cost,
+        now: &WindowPosition,
+        outcome: Outcome,
+    ) -> Decision {
         let Outcome { allowed, remaining } = outcome;
         let retry_after = match cost {
             Cost::Ask(units) if !allowed && units.max(1) > limit.capacity() => RetryAfter::Never,
@@ -133,33 +147,45 @@ pub(crate) trait Window {
         }
     }
 
-    /// [`Window::apply`] and [`Window::report`] in one.
+    /// Calls [`Window::apply`] and [`Window::report`].
     #[inline(always)]
-    fn settle(&mut self, limit: &Limit, ask: &Ask, now: &Moment, admitted: bool) -> Decision {
+    fn finish(
+        &mut self,
+        limit: &Limit,
+        ask: &Ask,
+        now: &WindowPosition,
+        admitted: bool,
+    ) -> Decision {
         let outcome = self.apply(limit, ask, now, admitted);
         self.report(limit, ask.cost, now, outcome)
     }
 
-    /// Adds or takes off units without asking.
+    /// Applies a forced charge or a refund.
     #[cold]
-    fn correct(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &Moment) {
+    fn correct(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &WindowPosition) {
         correct(self, limit, units, ask, now);
     }
 
-    /// One ask, decided alone.
+    /// Decides for this limit on its own.
     #[inline(always)]
     fn decide(&mut self, limit: &Limit, ask: &Ask) -> Decision {
-        let now = limit.moment(ask.now);
+        let now = limit.window_position(ask.now);
         self.advance(limit, &now);
-        self.settle(limit, ask, &now, true)
+        self.finish(limit, ask, &now, true)
     }
 }
 
-/// Adds or takes off units without asking.
-fn correct<T: Window + ?Sized>(state: &mut T, limit: &Limit, units: u64, ask: &Ask, now: &Moment) {
+/// Applies a forced charge or a refund.
+fn correct<T: Window + ?Sized>(
+    state: &mut T,
+    limit: &Limit,
+    units: u64,
+    ask: &Ask,
+    now: &WindowPosition,
+) {
     if let Cost::Refund(_) = ask.cost {
         state.refund(limit, units);
-        // What it restored may have aged out since.
+        // Units that the refund restored may have expired since.
         state.advance(limit, now);
     } else {
         state.charge(limit, units, ask, now);

@@ -1,8 +1,8 @@
-//! `sliding-counter`: two counts and a guess.
+//! `sliding-counter`: two counts and an estimate.
 //!
-//! A fixed window forgets everything at its boundary. The counter keeps the
-//! count of the window before and assumes it came evenly, so that the part of it
-//! still within reach shrinks as the current window goes on:
+//! A fixed window forgets everything at its boundary. The counter keeps the count of
+//! the previous window and assumes that its units arrived evenly. So the part of it
+//! that is less than `W` old shrinks as the current window proceeds:
 //!
 //! ```text
 //!   limit 50 per 60 s, 15 s into the window
@@ -16,42 +16,44 @@
 //! **Admits** iff `floor(P*(W-e)/W) + C + c <= L`, with `P` and `C` the counts of
 //! the previous and current aligned windows and `e` the time into the current.
 //!
-//! **Retry-after** is exact although the estimate decays all the time. With
+//! **Retry-after** is exact although the estimate decays continuously. With
 //! `H = L - C - c` left for the previous window, the cost fits as soon as
 //! `P*(W-e) < (H+1)*W`, that is from `e* = W - floor(((H+1)*W - 1)/P)` on. If
-//! there is no such `e*` in this window, `C` becomes the previous count of the
-//! next one, with all of `L - c` left for it, and the same formula says when.
+//! this window contains no such `e*`, `C` becomes the previous count of the next
+//! window, with all of `L - c` left for it, and the same formula applies there.
 //!
 //! **Bound: `max(L, 2L - floor(2L/W))`** in ticks, close to `2L`: `L` at the very
-//! end of one window, then, as the estimate melts away, nearly `L` more before
-//! the first are `W` old. It takes aim to do that; ordinary traffic overshoots a
-//! little. Where the limit must hold, use `sliding-window` or `sliding-log`.
+//! end of one window, then, as the estimate decays, nearly `L` more before the
+//! first are `W` old. Only a deliberate client achieves that; ordinary traffic
+//! exceeds the limit slightly. Where the limit must hold, use `sliding-window` or
+//! `sliding-log`.
 //!
-//! **Cost**: a window index and two counts; 16 bytes with key and expiry in the
-//! memory store while counts stay below 2^20.
+//! **Cost**: a window index and two counts. In the memory store that is 16 bytes,
+//! including key and expiry, while counts stay below 2^20.
 
 use super::Window;
-use crate::limit::{Moment, SMALL_COUNT};
+use crate::limit::WindowPosition;
+use crate::packed::SMALL_COUNT;
 use crate::{Ask, Limit, Packed, PackedSize, PackedWords, ResetAfter, Timestamp};
 
-/// Bits of a count in the small size.
+/// The number of bits of a count in the small size.
 const COUNT_BITS: u32 = SMALL_COUNT.count_ones();
 
 /// The state of a `sliding-counter`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlidingCounter {
-    /// Which aligned window `current` counts: `floor(time / W)`.
+    /// The index of the aligned window that `current` counts: `floor(time / W)`.
     pub index: u64,
-    /// What was admitted in the window before.
+    /// Units admitted in the previous window.
     pub previous: u64,
-    /// What was admitted in this window.
+    /// Units admitted in the current window.
     pub current: u64,
 }
 
 impl SlidingCounter {
-    /// Packs the counts and, in the large size, the index. In the small size the deadline is
-    /// two windows after the start of this one, and gives the index: windows are at least as
-    /// long as its unit.
+    /// Packs the counts and, in the large size, the index. In the small size the deadline is two
+    /// windows after the start of the current one and determines the index, because windows are at
+    /// least a deadline unit long.
     #[inline]
     pub(crate) fn pack(&self, limit: &Limit, size: PackedSize) -> Option<Packed> {
         if size == PackedSize::Large {
@@ -66,7 +68,7 @@ impl SlidingCounter {
         Packed::new(Timestamp::from_micros(end_us), head, [0; Packed::WORDS])
     }
 
-    /// The counter that was packed.
+    /// Restores a counter that was packed.
     #[inline]
     pub(crate) fn unpack<W: PackedWords>(
         limit: &Limit,
@@ -80,15 +82,15 @@ impl SlidingCounter {
         }
         let end = Timestamp::from_micros(packed.deadline_us());
         SlidingCounter {
-            index: limit.moment(end).index.saturating_sub(2),
+            index: limit.window_position(end).index.saturating_sub(2),
             previous: packed.head >> COUNT_BITS,
             current: packed.head & SMALL_COUNT,
         }
     }
 
-    /// What the previous window still weighs, rounded down.
+    /// The weighted count of the previous window, rounded down.
     #[inline(always)]
-    fn carried(&self, limit: &Limit, now: &Moment) -> u64 {
+    fn carried(&self, limit: &Limit, now: &WindowPosition) -> u64 {
         if self.previous == 0 {
             return 0;
         }
@@ -97,14 +99,14 @@ impl SlidingCounter {
     }
 }
 
-/// How far into its window `now` lies, in whole ticks.
+/// The time since the current window began, in whole ticks.
 #[inline]
-fn elapsed_ticks(limit: &Limit, now: &Moment) -> u64 {
+fn elapsed_ticks(limit: &Limit, now: &WindowPosition) -> u64 {
     if limit.tick_us() == 1 { now.elapsed_us } else { now.elapsed_us / limit.tick_us() }
 }
 
-/// The first tick of a window at which `previous` units of the window before
-/// leave room: the smallest `e` with `previous * (W - e) < (room + 1) * W`.
+/// The first tick of a window at which the weighted count of the previous window is at most `room`:
+/// the smallest `e` with `previous * (W - e) < (room + 1) * W`.
 #[inline]
 fn first_tick_with_room(limit: &Limit, previous: u64, room: u64) -> u64 {
     if previous <= room {
@@ -117,9 +119,9 @@ fn first_tick_with_room(limit: &Limit, previous: u64, room: u64) -> u64 {
 
 impl Window for SlidingCounter {
     #[inline(always)]
-    fn advance(&mut self, limit: &Limit, now: &Moment) {
+    fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
         if self.index > now.index {
-            // The clock stepped back: all that was counted is counted here and now.
+            // The clock stepped back: both counts are moved to the current window.
             self.current = self.current.saturating_add(self.previous);
             self.previous = 0;
         } else if self.index < now.index {
@@ -127,18 +129,18 @@ impl Window for SlidingCounter {
             self.current = 0;
         }
         self.index = now.index;
-        // Counts loaded under another limit may not fit this one.
+        // Counts that were charged under another limit may exceed the cap of this one.
         self.previous = self.previous.min(limit.count_cap());
         self.current = self.current.min(limit.count_cap());
     }
 
     #[inline(always)]
-    fn available(&self, limit: &Limit, now: &Moment) -> u64 {
+    fn available(&self, limit: &Limit, now: &WindowPosition) -> u64 {
         limit.count().saturating_sub(self.current + self.carried(limit, now))
     }
 
     #[inline]
-    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &WindowPosition) -> u64 {
         let elapsed_us = now.elapsed_us;
         let window_us = limit.window_us();
         let window = limit.window_ticks();
@@ -150,15 +152,15 @@ impl Window for SlidingCounter {
         }
         let to_boundary_us = window_us - elapsed_us;
         let tick = first_tick_with_room(limit, self.current, limit.count() - cost);
-        // A tick past the end of the next window means that it, too, must pass.
+        // A tick after the end of the next window means that the next window has to end as well.
         to_boundary_us + if tick < window { tick * limit.tick_us() } else { window_us }
     }
 
     #[inline(always)]
-    fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
-        // The wait for all of it, worked out for the case that matters: something
-        // was counted in this window, and has to become a previous count and melt.
-        // (From 1 to the limit, in one comparison; more takes a forced charge.)
+    fn reset_after(&self, limit: &Limit, now: &WindowPosition) -> ResetAfter {
+        // The wait of the whole capacity in the common case, in which the current window has
+        // counted units: they have to become a previous count and decay. One comparison checks that
+        // their number is from 1 to the limit. Only a forced charge exceeds the limit.
         if self.current.wrapping_sub(1) < limit.count() && limit.tick_us() == 1 {
             let window_us = limit.window_us();
             let until_us = 2 * window_us - now.elapsed_us;
@@ -171,12 +173,12 @@ impl Window for SlidingCounter {
     }
 
     #[inline(always)]
-    fn admit(&mut self, _: &Limit, units: u64, _: &Ask, _: &Moment, available: u64) -> u64 {
+    fn admit(&mut self, _: &Limit, units: u64, _: &Ask, _: &WindowPosition, available: u64) -> u64 {
         self.current += units;
         available - units
     }
 
-    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, _now: &Moment) {
+    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, _now: &WindowPosition) {
         self.current = self.current.saturating_add(units).min(limit.count_cap());
     }
 

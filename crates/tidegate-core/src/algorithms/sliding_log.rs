@@ -1,8 +1,8 @@
-//! `sliding-log`: remember every admitted request; exact.
+//! `sliding-log`: remembers every admitted request, and is exact.
 //!
-//! The naive limiter counts per calendar window and lets twice the limit
-//! through where two windows meet. The log has no windows to meet: it keeps the
-//! time and cost of each admitted request and looks back exactly `W` from now.
+//! The naive limiter counts per calendar window and admits twice the limit across
+//! a window boundary. The log has no boundaries: it keeps the time and cost of each
+//! admitted request and counts exactly the last `W`.
 //!
 //! ```text
 //!   limit 5 per 60 s                    window (3660, 3720]
@@ -12,24 +12,24 @@
 //!     70 s old: no longer counts (an entry exactly 60 s old does not either)
 //! ```
 //!
-//! A denied request records nothing, so a client that hammers a closed door
-//! neither fills memory nor keeps the door closed. It does drop what has expired
-//! by its time, which shows only if the clock then steps back.
+//! A denied request records nothing, so a client that keeps sending while it is
+//! denied neither fills memory nor extends its denial. A denied request does drop
+//! entries that have expired, which is visible only if the clock then steps back.
 //!
 //! **Admits** iff the costs in `(now - W, now]` plus this one stay within `L`.
-//! **Retry-after**: walk from the oldest entry until enough cost has been freed;
-//! the wait ends when that entry is `W` old.
+//! **Retry-after**: costs are added up from the oldest entry on until enough would be
+//! free. The wait ends when that entry is `W` old.
 //!
 //! **Bound: `L`, exactly.** Take any window `(t - W, t]` and the last request
 //! admitted in it, at `s <= t`. When it was admitted the log held everything
 //! admitted in `(s - W, s]`, which contains everything the window holds, and the
 //! sum with it was at most `L`.
 //!
-//! **Cost**: about 3 bytes per entry on the heap (see `entries.rs`), amortised
-//! constant time. Requests in one microsecond share an entry.
+//! **Cost**: about 3 bytes per entry on the heap (see `entries.rs`), in amortised
+//! constant time. Requests in the same microsecond share an entry.
 
 use super::Window;
-use crate::limit::Moment;
+use crate::limit::WindowPosition;
 use crate::{Ask, Decision, Entries, Entry, Limit, ResetAfter, Timestamp};
 
 /// The state of a `sliding-log`.
@@ -39,19 +39,21 @@ pub struct SlidingLog {
 }
 
 impl SlidingLog {
-    /// The entries it holds, oldest first.
+    /// Returns the entries, oldest first.
     pub fn entries(&self) -> &Entries {
         &self.entries
     }
 
-    /// Decides one ask alone: charged if admitted.
+    /// Decides for one limit on its own: the cost is charged if the limit admits it.
     #[inline(always)]
     pub fn decide(&mut self, limit: &Limit, ask: &Ask) -> Decision {
         Window::decide(self, limit, ask)
     }
 
-    /// Lets the next entry share the newest one's place, which then counts until
-    /// the next one ages out: memory stops growing, and nothing more is admitted.
+    /// Moves the newest entry to `now`, so that an entry that is pushed at `now` is merged with it.
+    ///
+    /// The log then does not grow. The units of the moved entry expire later, so no more is admitted
+    /// than before.
     pub fn merge_newest(&mut self, now: Timestamp) {
         if let Some(newest) = self.entries.pop_newest() {
             self.entries.push(Entry { at: now, cost: newest.cost });
@@ -67,7 +69,7 @@ impl From<Entries> for SlidingLog {
 
 impl Window for SlidingLog {
     #[inline]
-    fn advance(&mut self, limit: &Limit, now: &Moment) {
+    fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
         reenter_future(&mut self.entries, now.at);
         if let Some(cutoff) = now.at.as_micros().checked_sub(limit.window_us()) {
             self.entries.drop_through(Timestamp::from_micros(cutoff));
@@ -75,11 +77,11 @@ impl Window for SlidingLog {
     }
 
     #[inline]
-    fn available(&self, limit: &Limit, _now: &Moment) -> u64 {
+    fn available(&self, limit: &Limit, _now: &WindowPosition) -> u64 {
         limit.count().saturating_sub(self.entries.total())
     }
 
-    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &WindowPosition) -> u64 {
         let to_free = (self.entries.total() + cost).saturating_sub(limit.count());
         if to_free == 0 {
             return 0;
@@ -89,15 +91,15 @@ impl Window for SlidingLog {
     }
 
     #[inline]
-    fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
-        // How long until the newest entry is a window old. Then all are: no need to walk.
+    fn reset_after(&self, limit: &Limit, now: &WindowPosition) -> ResetAfter {
+        // The time until the newest entry is a window old. All others are older.
         let newest = self.entries.newest_at().filter(|_| limit.count() > 0);
         let passed = newest.map(|at| now.at.as_micros() - at.as_micros());
         ResetAfter::from_micros(passed.map_or(0, |us| limit.window_us() - us))
     }
 
     #[inline]
-    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask, _now: &Moment) {
+    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask, _now: &WindowPosition) {
         let room = limit.count_cap().saturating_sub(self.entries.total());
         self.entries.push(Entry { at: ask.now, cost: units.min(room) });
     }
@@ -121,7 +123,7 @@ impl Window for SlidingLog {
     }
 }
 
-/// Collects everything later than `now` into one entry at `now`.
+/// Merges all entries later than `now` into one entry at `now`.
 #[inline]
 fn reenter_future(entries: &mut Entries, now: Timestamp) {
     if entries.newest_at().is_some_and(|newest| newest > now) {
@@ -133,7 +135,7 @@ fn reenter_future(entries: &mut Entries, now: Timestamp) {
     }
 }
 
-/// Takes `units` off the newest entries.
+/// Removes `units` from the newest entries.
 fn refund_newest(entries: &mut Entries, mut units: u64) {
     while units > 0
         && let Some(newest) = entries.pop_newest()

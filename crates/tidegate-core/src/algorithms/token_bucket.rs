@@ -3,13 +3,13 @@
 //! The naive bucket adds a token every `W/L`. Rounded to whole nanoseconds that
 //! interval is wrong: at 7*10^8 per second it is 1 ns instead of 1.43 and admits
 //! 43 % too much. A float drifts instead. Here nothing is divided: the state is a
-//! *debt* in units of cost times window, a request of cost `c` adds `c*W` to it
-//! and every tick takes `L` off it.
+//! *debt* in units of cost times window. A request of cost `c` adds `c*W` to the debt,
+//! and every tick subtracts `L` from it.
 //!
 //! ```text
 //!   limit 60 per 60 s, burst 3       debt, in requests
 //!   3 |    /|\
-//!   2 |   / | \ /|    three at once, then one a second
+//!   2 |   / | \ /|    a burst of three, then one per second
 //!   1 |  /  |  \ |\
 //!   0 +-----+-------\---------> time
 //! ```
@@ -17,28 +17,28 @@
 //! **Admits** iff `debt + c*W <= B*W`. **Remaining** is `floor((B*W - debt)/W)`.
 //! **Retry-after** is `ceil((debt + c*W - B*W)/L)` ticks.
 //!
-//! **Bound: `B + L`** in any window: the debt is never negative nor, after an
-//! admission, above `B*W`, and loses at most `L*W` in `W` ticks; so what is added
-//! in between is at most `(B + L)*W`.
+//! **Bound: `B + L`** in any window: the debt is never negative and, after an
+//! admission, at most `B*W`. It decreases by at most `L*W` in `W` ticks. So at most
+//! `(B + L)*W` is added in between.
 //!
-//! A leaky bucket is a burst of 1 and callers that wait.
+//! A leaky bucket is a token bucket with a burst of 1 whose callers wait.
 //!
 //! **Cost**: a time and a debt.
 
 use super::Window;
-use crate::limit::Moment;
+use crate::limit::WindowPosition;
 use crate::limit::bounds;
 use crate::{Ask, Limit, Packed, PackedWords, Timestamp};
 
 /// The state of a `token-bucket`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBucket {
-    /// When the debt was last brought up to date.
+    /// The time of the last update of the debt.
     pub at: Timestamp,
-    /// What is owed, in cost times window ticks.
+    /// The debt, in cost times window ticks.
     pub debt: u64,
-    /// The tick the debt is in. A limit whose number changes may change its
-    /// tick; the debt is then converted, rounded up.
+    /// The length of the ticks in which the debt is measured. A limit whose count changes may have
+    /// another tick. The debt is then converted and rounded up.
     tick_us: u64,
 }
 
@@ -49,24 +49,24 @@ impl Default for TokenBucket {
 }
 
 impl TokenBucket {
-    /// A bucket that owes `debt`, in ticks of this limit, at a time.
+    /// Creates a bucket with a debt, in ticks of this limit, at a time.
     pub fn with_debt(limit: &Limit, at: Timestamp, debt: u64) -> Self {
         TokenBucket { at, debt, tick_us: limit.tick_us() }
     }
 
-    /// The tick the debt is in.
+    /// Returns the length of the ticks in which the debt is measured.
     pub const fn tick_us(&self) -> u64 {
         self.tick_us
     }
 
-    /// Packs all of it.
+    /// Packs all fields.
     #[inline]
     pub(crate) fn pack(&self, limit: &Limit) -> Option<Packed> {
         let words = [self.at.as_micros(), self.debt, self.tick_us, 0, 0, 0];
         Packed::new(self.expires_at(limit), 0, words)
     }
 
-    /// The bucket that was packed.
+    /// Restores a bucket that was packed.
     #[inline]
     pub(crate) fn unpack<W: PackedWords>(packed: &Packed<W>) -> Self {
         let Packed { words, .. } = packed;
@@ -84,7 +84,7 @@ impl TokenBucket {
 
 impl Window for TokenBucket {
     #[inline]
-    fn advance(&mut self, limit: &Limit, now: &Moment) {
+    fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
         if self.tick_us != limit.tick_us() {
             self.convert(limit);
         }
@@ -93,16 +93,16 @@ impl Window for TokenBucket {
             let paid = (tick(now.at) - tick(self.at)).saturating_mul(limit.count());
             self.debt = self.debt.saturating_sub(paid);
         }
-        // A time ahead of now (the clock stepped back) keeps its debt, from now on.
+        // A debt at a later time (the clock stepped back) is moved to now.
         self.at = now.at;
     }
 
     #[inline]
-    fn available(&self, limit: &Limit, _now: &Moment) -> u64 {
+    fn available(&self, limit: &Limit, _now: &WindowPosition) -> u64 {
         (limit.capacity() * limit.window_ticks()).saturating_sub(self.debt) / limit.window_ticks()
     }
 
-    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &WindowPosition) -> u64 {
         let room = (limit.capacity() - cost) * limit.window_ticks();
         let ticks = self.debt.saturating_sub(room).div_ceil(limit.count());
         if ticks == 0 {
@@ -113,7 +113,7 @@ impl Window for TokenBucket {
     }
 
     #[inline]
-    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, _now: &Moment) {
+    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, _now: &WindowPosition) {
         let added = units.min(limit.count_cap()) * limit.window_ticks();
         self.debt = (self.debt + added).min(bounds::MAX_PRODUCT);
     }
@@ -127,7 +127,8 @@ impl Window for TokenBucket {
         if self.debt == 0 {
             return self.at;
         }
-        // A count of 0 never pays off; the debt is kept a window, should the count be raised.
+        // With a count of 0 the debt never decreases. It is kept for a window, in case the count is
+        // raised.
         if limit.count() == 0 {
             return self.at.plus_micros(limit.window_us());
         }

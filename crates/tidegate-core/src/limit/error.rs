@@ -1,4 +1,4 @@
-//! What can be wrong about a limit, where, and what would be right.
+//! Errors of limits, with their position in the text and a correction.
 
 use alloc::string::String;
 use core::fmt;
@@ -6,48 +6,48 @@ use core::ops::Range;
 
 use super::bounds;
 
-/// The kinds of mistake a limit can have.
+/// The kind of a [`LimitError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitErrorKind {
-    /// The text is empty or longer than any limit.
+    /// The text is empty, or longer than any limit.
     NotALimit,
-    /// Something else stands where a whole number must.
+    /// A whole number was expected.
     ExpectedNumber,
-    /// A count above [`bounds::MAX_COUNT`].
+    /// The count is above [`bounds::MAX_COUNT`].
     CountOutOfRange,
-    /// Neither `per` nor `concurrent` after the count.
+    /// Neither `per` nor `concurrent` follows the count.
     ExpectedPer,
-    /// A window such as `10s` must stand here.
+    /// A length of time such as `10s` was expected.
     ExpectedWindow,
-    /// A number without one of the units.
+    /// A length of time has an unknown unit, or none.
     UnknownUnit,
-    /// A window or lease that is not a whole number of its unit.
+    /// A window or lease is not a whole number of its unit.
     FractionOfTime,
-    /// A window shorter than 1 ms or longer than 366 days.
+    /// The window is shorter than 1 ms or longer than 366 days.
     WindowOutOfRange,
-    /// A word that is no algorithm and no option.
+    /// A word is neither an algorithm nor an option.
     UnknownWord,
-    /// `sliding-buckets` or its `buckets`, which `sliding-window` replaced.
+    /// The limit uses `sliding-buckets` or its option `buckets`, which `sliding-window` replaced.
     BucketsReplaced,
-    /// `burst` without a number from 1 up.
+    /// The burst is missing, 0 or above [`bounds::MAX_COUNT`].
     BurstOutOfRange,
-    /// `burst` on an algorithm that has none.
+    /// The algorithm does not support a burst.
     BurstWithoutTokens,
-    /// A lease shorter than 1 ms or longer than 366 days.
+    /// The lease is shorter than 1 ms or longer than 366 days.
     LeaseOutOfRange,
-    /// An option or algorithm said twice.
+    /// An option or algorithm is given twice.
     SaidTwice,
-    /// `concurrency` written as a rate.
+    /// `concurrency` is combined with a window.
     ConcurrencyIsNotARate,
 }
 
 impl LimitErrorKind {
-    /// What is wrong, and what would be right.
+    /// The problem, and how to correct it.
     const fn describe(self) -> (&'static str, &'static str) {
         match self {
             Self::NotALimit => ("this is not a limit", "write for example `10 per 1s`"),
             Self::ExpectedNumber => {
-                ("a whole number must stand here", "write digits only, for example `10`")
+                ("expected a whole number", "write digits only, for example `10`")
             }
             Self::CountOutOfRange => ("the count is too large", "use at most 1000000000000"),
             Self::ExpectedPer => (
@@ -55,7 +55,7 @@ impl LimitErrorKind {
                 "write for example `10 per 1s` or `10 concurrent`",
             ),
             Self::ExpectedWindow => (
-                "a length of time must stand here",
+                "expected a length of time",
                 "write a number and ms, s, m, h, d or w, for example `10s`",
             ),
             Self::UnknownUnit => ("unknown unit of time", "use ms, s, m, h, d or w"),
@@ -78,7 +78,7 @@ impl LimitErrorKind {
                 "write `token-bucket burst N`, or leave `burst` out",
             ),
             Self::LeaseOutOfRange => ("the lease is out of range", "use 1ms to 366d"),
-            Self::SaidTwice => ("this is said twice", "say it once"),
+            Self::SaidTwice => ("this is given twice", "write it once"),
             Self::ConcurrencyIsNotARate => {
                 ("concurrency has no window", "write `10 concurrent` or `10 concurrent lease 60s`")
             }
@@ -86,8 +86,8 @@ impl LimitErrorKind {
     }
 }
 
-/// A limit that cannot be: what is wrong, what would be right and, for a limit
-/// given as text, the place.
+/// An invalid limit: the problem, how to correct it and, for a limit that was parsed, the position
+/// in its text.
 ///
 /// ```
 /// let error = "10 per 1y".parse::<tidegate_core::Limit>().unwrap_err();
@@ -99,42 +99,43 @@ impl LimitErrorKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitError {
     kind: LimitErrorKind,
-    place: Option<(String, Range<usize>)>,
+    source: Option<(String, Range<usize>)>,
 }
 
 impl LimitError {
     pub(super) fn at(kind: LimitErrorKind, text: &str, span: Range<usize>) -> Self {
         let shown: String = text.chars().take(SHOWN_CHARS).collect();
-        LimitError { kind, place: Some((shown, span)) }
+        LimitError { kind, source: Some((shown, span)) }
     }
 
-    /// What kind of mistake it is.
+    /// Returns the kind of the error.
     pub const fn kind(&self) -> LimitErrorKind {
         self.kind
     }
 
-    /// The bytes of the text it is about, when there was a text.
+    /// Returns the range of bytes that the error refers to, if the limit was parsed.
     pub fn span(&self) -> Option<Range<usize>> {
-        self.place.as_ref().map(|(_, span)| span.clone())
+        self.source.as_ref().map(|(_, span)| span.clone())
     }
 
-    /// What is wrong, in a few words.
+    /// Returns a short description of the problem.
     pub const fn problem(&self) -> &'static str {
         self.kind.describe().0
     }
 
-    /// What to write instead.
+    /// Returns how to correct it.
     pub const fn help(&self) -> &'static str {
         self.kind.describe().1
     }
 }
 
-/// How much of a bad text an error repeats: a whole limit, not a pasted file.
+/// The number of characters of the text that an error repeats: enough for a limit, but not for a
+/// pasted file.
 const SHOWN_CHARS: usize = 80;
 
 impl From<LimitErrorKind> for LimitError {
     fn from(kind: LimitErrorKind) -> Self {
-        LimitError { kind, place: None }
+        LimitError { kind, source: None }
     }
 }
 
@@ -142,8 +143,8 @@ impl fmt::Display for LimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (problem, help) = self.kind.describe();
         write!(f, "{problem}: {help}")?;
-        let Some((text, span)) = &self.place else { return Ok(()) };
-        // Control characters would move the caret, or the terminal.
+        let Some((text, span)) = &self.source else { return Ok(()) };
+        // Control characters would misplace the caret, or control the terminal.
         f.write_str("\n  ")?;
         for c in text.chars() {
             write!(f, "{}", if c.is_control() { '\u{fffd}' } else { c })?;
@@ -158,7 +159,7 @@ impl fmt::Display for LimitError {
 
 impl core::error::Error for LimitError {}
 
-// The texts above name the bounds; this keeps them true.
+// The texts above contain the bounds. They must be changed together.
 const _: () = assert!(
     bounds::MAX_COUNT == 1_000_000_000_000
         && bounds::MIN_WINDOW_US == 1_000

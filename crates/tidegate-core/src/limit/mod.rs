@@ -1,10 +1,13 @@
 //! A validated limit: N units per window under an algorithm.
 //!
-//! Everything that can be wrong about a limit is found in [`Limit::new`] and its
-//! `with_` companions; afterwards nothing about it can fail, and what the
-//! algorithms need (ticks, caps, reciprocals) is already worked out.
+//! [`Limit::new`] and the `with_` methods validate a limit and precompute what the
+//! algorithms need (ticks, caps, reciprocals). Nothing that is done with a limit
+//! afterwards can fail.
 
 mod error;
+mod grid;
+#[cfg(feature = "serde")]
+mod serde;
 mod text;
 
 use core::fmt;
@@ -12,51 +15,51 @@ use core::str::FromStr;
 use core::time::Duration;
 
 pub use error::{LimitError, LimitErrorKind};
+pub(crate) use grid::{Divisor, Grid, WindowPosition};
 
+use self::grid::Pace;
+use crate::packed::PackedKind;
 use crate::{Form, Packed, PackedSize, Timestamp};
 
 /// The ranges a limit may lie in, each with its reason.
 pub mod bounds {
-    /// Largest count or burst: 10^12, far above any real limit and small enough
-    /// that a product with a window still fits when the window is cut into ticks.
+    /// The largest count or burst: 10^12, far above any real limit and small enough
+    /// that a product with a window still fits when the window is divided into ticks.
     pub const MAX_COUNT: u64 = 1_000_000_000_000;
-    /// Shortest window: 1 ms, the coarsest clock a store may have.
+    /// The shortest window: 1 ms, the resolution of the coarsest clock that a store may have.
     pub const MIN_WINDOW_US: u64 = 1_000;
-    /// Longest window: 366 days, so that "per year" fits in any year.
+    /// The longest window: 366 days, so that a limit per year is possible in any year.
     pub const MAX_WINDOW_US: u64 = 366 * 24 * 3600 * 1_000_000;
-    /// How long a permit lives when nobody says: long enough for a slow request,
-    /// short enough that a crashed holder is forgotten.
+    /// The default lease of a permit: long enough for a slow request, and short enough that the
+    /// permits of a crashed holder are released soon.
     pub const DEFAULT_LEASE_US: u64 = 60 * 1_000_000;
-    /// Doubles count exactly up to here. Lua has only doubles, so no product in
-    /// a decision may pass it, in Rust either: both sides give the same numbers.
+    /// The largest product in a decision: 2^53, up to which doubles represent every integer. Lua
+    /// has only doubles, so this bound makes Rust and Lua compute the same numbers.
     pub const MAX_PRODUCT: u64 = 1 << 53;
 }
 
-/// Counts of a `sliding-counter` below this are packed in the small size: two of them fill it.
-pub(crate) const SMALL_COUNT: u64 = (1 << (Packed::HEAD_BITS / 2)) - 1;
-
-/// How a limit counts. See the module of each for its idea, bound and cost.
+/// The method by which a limit counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Algorithm {
-    /// Exact: one entry per admitted request.
+    /// Exact. Keeps one entry per admitted request.
     SlidingLog,
-    /// Never more than the limit, in constant memory; capacity may return a little late. The
-    /// default, also of a limit's text that names no algorithm.
+    /// Never admits more than the limit, in constant memory; capacity may return slightly late.
+    /// The default, also for a limit's text without an algorithm.
     #[default]
     SlidingWindow,
-    /// Two counts and a weighted estimate: the least memory, but close to twice the limit for a
-    /// client that sends at the end of a window.
+    /// Uses two counts and a weighted estimate. Takes the least memory, but admits close to twice
+    /// the limit to a client that sends at the end of a window.
     SlidingCounter,
-    /// One count per aligned window; up to twice the limit across a boundary.
+    /// Keeps one count per aligned window. Admits up to twice the limit across a boundary.
     FixedWindow,
-    /// A steady rate with a burst on top.
+    /// Admits a steady rate, and bursts on top of it.
     TokenBucket,
-    /// At most N permits at once, each with a lease.
+    /// Limits the permits that are held at the same time. Each permit has a lease.
     Concurrency,
 }
 
 impl Algorithm {
-    /// Every algorithm, in the order of the documentation's table.
+    /// All algorithms, in the order of the table in the documentation.
     pub const ALL: [Algorithm; 6] = [
         Algorithm::SlidingLog,
         Algorithm::SlidingWindow,
@@ -66,7 +69,7 @@ impl Algorithm {
         Algorithm::Concurrency,
     ];
 
-    /// The name used in text, config and metrics.
+    /// Returns the name used in limit texts, configuration and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Algorithm::SlidingLog => "sliding-log",
@@ -78,7 +81,7 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm of this name.
+    /// Returns the algorithm with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
@@ -90,7 +93,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// N units per window under an [`Algorithm`].
+/// A number of units per window, counted by an [`Algorithm`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -105,12 +108,12 @@ impl fmt::Display for Algorithm {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
     count: u64,
-    /// What a bucket can hold; equals `count` unless a burst was named.
+    /// The capacity of a `token-bucket`; `count` if no burst was set.
     burst: u64,
     grid: Grid,
-    /// `2^53 / window_ticks`, the most a count may be.
+    /// `2^53 / window_ticks`, the largest count that a state may hold.
     count_cap: u64,
-    /// How a `sliding-window` of this count counts.
+    /// The form of a `sliding-window` of this count.
     form: Form,
     /// The kind of its packed states.
     packed_kind: PackedKind,
@@ -121,11 +124,11 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// `count` units per `window`.
+    /// Creates a limit of `count` units per `window`.
     ///
     /// # Errors
-    /// When the count or the window is out of [`bounds`], or the window is not
-    /// a whole number of microseconds.
+    /// Returns an error if the count or the window is out of [`bounds`], or if the window is not a
+    /// whole number of microseconds.
     pub fn new(count: u64, window: Duration, algorithm: Algorithm) -> Result<Self, LimitError> {
         let window_us = match u64::try_from(window.as_micros()) {
             Ok(us) if window.subsec_nanos().is_multiple_of(1_000) => us,
@@ -134,10 +137,12 @@ impl Limit {
         Self::from_parts(count, window_us, algorithm)
     }
 
-    /// `count` permits at once, each forgotten when its `lease` ends without renewal.
+    /// Creates a limit of `count` permits that may be held at the same time. A permit is released
+    /// when its `lease` ends without being renewed.
     ///
     /// # Errors
-    /// As [`Limit::new`], the lease standing for the window.
+    /// Returns an error if the count or the lease is out of [`bounds`], or if the lease is not a
+    /// whole number of microseconds.
     pub fn concurrent(count: u64, lease: Duration) -> Result<Self, LimitError> {
         Self::new(count, lease, Algorithm::Concurrency)
     }
@@ -160,7 +165,7 @@ impl Limit {
         Ok(Self::build(count, window_us, algorithm))
     }
 
-    /// A limit whose count and window are within [`bounds`].
+    /// Creates a limit whose count and window are known to be within [`bounds`].
     const fn build(count: u64, window_us: u64, algorithm: Algorithm) -> Self {
         let cell_us = match algorithm {
             Algorithm::SlidingWindow => Form::of(count).cell_us(window_us),
@@ -180,13 +185,13 @@ impl Limit {
             form: Form::of(count),
             packed_kind: PackedKind::of(count, algorithm),
             id: 0,
-            packed_size: packed_size(count, window_us, algorithm),
+            packed_size: PackedSize::of(count, window_us, algorithm),
             algorithm,
         };
         limit.derived()
     }
 
-    /// `count` units per second, under the default algorithm.
+    /// Creates a limit of `count` units per second under the default algorithm.
     ///
     /// ```
     /// use tidegate_core::{Algorithm, Limit};
@@ -201,27 +206,28 @@ impl Limit {
         Self::per(count, 1_000_000)
     }
 
-    /// `count` units per minute, under the default algorithm.
+    /// Creates a limit of `count` units per minute under the default algorithm.
     pub const fn per_minute(count: u32) -> Self {
         Self::per(count, 60 * 1_000_000)
     }
 
-    /// `count` units per hour, under the default algorithm.
+    /// Creates a limit of `count` units per hour under the default algorithm.
     pub const fn per_hour(count: u32) -> Self {
         Self::per(count, 3_600 * 1_000_000)
     }
 
-    /// `count` units per day of 24 hours, under the default algorithm.
+    /// Creates a limit of `count` units per 24 hours under the default algorithm.
     pub const fn per_day(count: u32) -> Self {
         Self::per(count, 86_400 * 1_000_000)
     }
 
-    /// A count of 32 bits is within bounds, and so are the windows above.
+    /// Creates a limit without validation: a count of 32 bits is within bounds, and so are the windows
+    /// of the methods above.
     const fn per(count: u32, window_us: u64) -> Self {
         Self::build(count as u64, window_us, Algorithm::SlidingWindow)
     }
 
-    /// Returns a limit of this count and window under another algorithm, without a burst. For
+    /// Returns a limit with this count and window under another algorithm, without a burst. For
     /// [`Algorithm::Concurrency`] the window is the lease.
     #[must_use]
     pub const fn with_algorithm(self, algorithm: Algorithm) -> Self {
@@ -238,10 +244,11 @@ impl Limit {
         Err(LimitErrorKind::BucketsReplaced.into())
     }
 
-    /// The same limit with this burst (`token-bucket` only).
+    /// Returns this `token-bucket` limit with another burst.
     ///
     /// # Errors
-    /// When the burst is 0 or above [`bounds::MAX_COUNT`], or the algorithm has no burst.
+    /// Returns an error if the burst is 0 or above [`bounds::MAX_COUNT`], or if the algorithm is not
+    /// `token-bucket`.
     pub fn with_burst(mut self, burst: u64) -> Result<Self, LimitError> {
         if self.algorithm != Algorithm::TokenBucket {
             return Err(LimitErrorKind::BurstWithoutTokens.into());
@@ -253,11 +260,11 @@ impl Limit {
         Ok(self.derived())
     }
 
-    /// The same window and parameters with another count, as a reload or an
-    /// override makes it; it finds the state the old count left behind.
+    /// Returns this limit with another count, as a reload or an override changes it. Its
+    /// [`id`](Limit::id) stays the same, so it counts in the existing states.
     ///
     /// # Errors
-    /// When the count is out of [`bounds`].
+    /// Returns an error if the count is out of [`bounds`].
     pub fn with_count(self, count: u64) -> Result<Self, LimitError> {
         let mut limit = Self::from_parts(count, self.grid.window_us, self.algorithm)?;
         if self.burst != self.count {
@@ -266,93 +273,95 @@ impl Limit {
         Ok(limit.derived())
     }
 
-    /// Works out the ticks in which every product stays exact in a double, and names the state this
-    /// limit uses.
+    /// Computes the ticks in which every product stays exact in a double, and the id of the state
+    /// that this limit uses.
     const fn derived(self) -> Self {
         let largest = if self.count > self.burst { self.count } else { self.burst };
         let pace = Pace::new(largest, self.grid.window_us);
-        let shape = match self.algorithm {
-            // Permits carry their own lease, so a changed lease finds them again.
+        let window = match self.algorithm {
+            // Permits carry their own lease, so a limit with another lease counts in the same state.
             Algorithm::Concurrency => 0,
             _ => self.grid.window_us,
         };
         Limit {
             grid: Grid { pace, ..self.grid },
             count_cap: bounds::MAX_PRODUCT / pace.window.value,
-            id: scramble((self.algorithm as u64) << 56 ^ shape),
+            id: scramble((self.algorithm as u64) << 56 ^ window),
             ..self
         }
     }
 
-    /// Units per window, or permits at once.
+    /// Returns the units per window or, for `concurrency`, the units held at the same time.
     #[inline]
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// The window in microseconds; for `concurrency`, the lease.
+    /// Returns the window in microseconds; for `concurrency`, the lease.
     #[inline]
     pub const fn window_us(&self) -> u64 {
         self.grid.window_us
     }
 
-    /// The window; for `concurrency`, the lease.
+    /// Returns the window; for `concurrency`, the lease.
     pub const fn window(&self) -> Duration {
         Duration::from_micros(self.grid.window_us)
     }
 
-    /// The window as a number of the largest unit that divides it, as in the limit's text.
+    /// Returns the window as a number of the largest unit that divides it, as in the limit's text.
     pub fn window_in_units(&self) -> (u64, &'static str) {
         text::in_units(self.grid.window_us)
     }
 
-    /// How it counts.
+    /// Returns the algorithm.
     #[inline]
     pub const fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// The burst of a `token-bucket`; the count for the others.
+    /// Returns the burst of a `token-bucket`; for the other algorithms, the count.
     #[inline]
     pub const fn burst(&self) -> u64 {
         self.burst
     }
 
-    /// The largest cost that can ever pass: the burst of a `token-bucket`, the
-    /// count of the others, and nothing where the count is 0.
+    /// Returns the largest cost that can ever pass: the burst of a `token-bucket` or the count of
+    /// the others, and 0 if the count is 0.
     #[inline]
     pub const fn capacity(&self) -> u64 {
         if self.count == 0 { 0 } else { self.burst }
     }
 
-    /// The grid on which products are exact, in microseconds: 1 unless count and
-    /// window are both very large.
+    /// Returns the length of a tick in microseconds. Products of a count and ticks are exact. It is
+    /// 1 unless count and window are both very large.
     #[inline]
     pub const fn tick_us(&self) -> u64 {
         self.grid.pace.tick_us
     }
 
-    /// The window in ticks, rounded up.
+    /// Returns the window in ticks, rounded up.
     #[inline]
     pub const fn window_ticks(&self) -> u64 {
         self.grid.pace.window.value
     }
 
-    /// The most a count can be: forced charges beyond it are cut off, because a
-    /// product with the window would leave the exact range. At least `count + 1`.
+    /// Returns the largest count that a state may hold, which is at least `count + 1`. Forced
+    /// charges are cut off there, because a product with the window would not be exact.
     #[inline]
     pub const fn count_cap(&self) -> u64 {
         self.count_cap
     }
 
-    /// Whether units charged at `charged_at` may be given back at `now`: not if they have left the
-    /// window, because the refund would be taken from units that others have charged since. For a
-    /// `token-bucket` that is the time in which a full bucket is paid off. A `sliding-counter` still
-    /// weighs units that are more than a window old, but by then they mix with those of others.
-    pub fn may_give_back(&self, charged_at: Timestamp, now: Timestamp) -> bool {
+    /// Returns whether units charged at `charged_at` may be refunded at `now`.
+    ///
+    /// They may not if they have left the window, because the refund would then be taken from units
+    /// that other requests have charged since. For a `token-bucket` the window is the time in which
+    /// a full burst is paid off. A `sliding-counter` still weighs units that are more than a window
+    /// old, but by then they are mixed with those of other requests.
+    pub fn may_refund(&self, charged_at: Timestamp, now: Timestamp) -> bool {
         let windows = match self.algorithm {
             Algorithm::FixedWindow => {
-                return self.moment(charged_at).index >= self.moment(now).index;
+                return self.window_position(charged_at).index >= self.window_position(now).index;
             }
             Algorithm::TokenBucket => self.burst.div_ceil(self.count.max(1)),
             _ => 1,
@@ -360,35 +369,37 @@ impl Limit {
         now < charged_at.plus_micros(self.grid.window_us.saturating_mul(windows))
     }
 
-    /// The size in which a store keeps the states of this limit; `None` if they can grow.
+    /// Returns the size in which a store keeps the states of this limit; `None` if they can grow.
     #[inline(always)]
     pub const fn packed_size(&self) -> Option<PackedSize> {
         self.packed_size
     }
 
-    /// Names the state this limit counts in: algorithm and window.
+    /// Returns a number that identifies the state in which this limit counts a key. It depends on
+    /// the algorithm and the window.
     ///
-    /// The count and burst are not part of it, so that a limit whose number
-    /// changes keeps what was counted.
+    /// It does not depend on the count and the burst, so a limit whose count changes keeps what was
+    /// counted.
     #[inline]
     pub const fn id(&self) -> u64 {
         self.id
     }
 
-    /// A product of a count and ticks, divided by the ticks of the window.
+    /// Divides a product of a count and ticks by the ticks of the window.
     #[inline(always)]
     pub(crate) fn per_window(&self, product: u64) -> u64 {
         self.grid.pace.window.quotient(product)
     }
 
-    /// `now` as this limit's aligned windows, or the cells of its form, see it.
+    /// Returns the position of `now` among this limit's aligned windows or, for a `sliding-window`,
+    /// among the cells of its form.
     #[inline(always)]
-    pub(crate) fn moment(&self, now: Timestamp) -> Moment {
+    pub(crate) fn window_position(&self, now: Timestamp) -> WindowPosition {
         let (index, elapsed_us) = self.grid.cell.split(now.as_micros());
-        Moment { at: now, index, elapsed_us }
+        WindowPosition { at: now, index, elapsed_us }
     }
 
-    /// How a `sliding-window` of this count counts.
+    /// The form of a `sliding-window` of this count.
     #[inline]
     pub(crate) const fn form(&self) -> Form {
         self.form
@@ -412,7 +423,7 @@ impl Limit {
         &self.grid
     }
 
-    /// How far ahead of now the deadline of a `sliding-window` can be, unless the clock stepped
+    /// The largest time from now to the deadline of a `sliding-window`, unless the clock stepped
     /// back: a window, a cell (in the log form, two steps) and a deadline unit.
     #[inline(always)]
     pub(crate) const fn latest_deadline_us(&self) -> u64 {
@@ -449,9 +460,9 @@ impl Limit {
         (cell, Divisor::new(Form::step_us(cell.value)))
     }
 
-    /// The cell of a form in which a moment lies, and how far into it.
+    /// The index of the cell of a form at a time, and the time since that cell began.
     #[inline(always)]
-    pub(crate) fn split(&self, form: Form, now: &Moment) -> (u64, u64) {
+    pub(crate) fn split(&self, form: Form, now: &WindowPosition) -> (u64, u64) {
         if form == self.form {
             return (now.index, now.elapsed_us);
         }
@@ -459,169 +470,7 @@ impl Limit {
     }
 }
 
-/// The size in which a store keeps the states of a limit. Counters use the small size if a deadline
-/// identifies their window and the limit's count fits. Forced charges can still exceed it.
-const fn packed_size(count: u64, window_us: u64, algorithm: Algorithm) -> Option<PackedSize> {
-    let is_long = window_us >= Packed::UNIT_US;
-    match algorithm {
-        Algorithm::SlidingCounter if is_long && count < SMALL_COUNT => Some(PackedSize::Small),
-        Algorithm::FixedWindow if is_long => Some(PackedSize::Small),
-        Algorithm::SlidingLog | Algorithm::Concurrency => None,
-        _ => Some(PackedSize::Large),
-    }
-}
-
-/// How the packed states of a limit are decided on. An algorithm and a form are one number, so that
-/// a decision jumps once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PackedKind {
-    Counter,
-    Fixed,
-    Bucket,
-    Times,
-    Cells15,
-    Cells7,
-    Cells3,
-    /// States that can grow are not packed.
-    None,
-}
-
-impl PackedKind {
-    const fn of(count: u64, algorithm: Algorithm) -> Self {
-        match (algorithm, Form::of(count)) {
-            (Algorithm::SlidingCounter, _) => PackedKind::Counter,
-            (Algorithm::FixedWindow, _) => PackedKind::Fixed,
-            (Algorithm::TokenBucket, _) => PackedKind::Bucket,
-            (Algorithm::SlidingWindow, Form::Log) => PackedKind::Times,
-            (Algorithm::SlidingWindow, Form::Cells15) => PackedKind::Cells15,
-            (Algorithm::SlidingWindow, Form::Cells7) => PackedKind::Cells7,
-            (Algorithm::SlidingWindow, Form::Cells3) => PackedKind::Cells3,
-            (Algorithm::SlidingLog | Algorithm::Concurrency, _) => PackedKind::None,
-        }
-    }
-}
-
-/// Where the windows of a limit or, for a `sliding-window`, the cells of a form lie in time, and the
-/// pace that the cells are measured against.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Grid {
-    /// The window; for `concurrency`, the lease.
-    pub(crate) window_us: u64,
-    /// The cell of a `sliding-window`, to divide times by; the window of the others.
-    pub(crate) cell: Divisor,
-    /// The unit of the last hits of a cell.
-    pub(crate) step: Divisor,
-    /// The pace of the larger of count and burst, in ticks that keep products exact.
-    pub(crate) pace: Pace,
-}
-
-/// A number that times and counts are divided by.
-///
-/// A multiplication takes the place of a division, which is the slowest instruction a decision
-/// would have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Divisor {
-    pub(crate) value: u64,
-    /// `ceil(2^(63 + shift) / value)`.
-    multiplier: u64,
-    /// The largest for which `2^shift <= value`.
-    shift: u32,
-}
-
-impl Divisor {
-    /// Dividends below this are divided by multiplying.
-    const END: u64 = 1 << 62;
-
-    #[expect(clippy::cast_possible_truncation, reason = "at most 2^63, because 2^shift <= value")]
-    const fn new(value: u64) -> Self {
-        let shift = value.ilog2();
-        let multiplier = (1_u128 << (63 + shift)).div_ceil(value as u128);
-        Divisor { value, multiplier: multiplier as u64, shift }
-    }
-
-    /// The quotient of a dividend below 2^62.
-    ///
-    /// It is exact: the multiplier is too large by less than `value / 2^(63 + shift)` of itself,
-    /// which is less than `2 / 2^63`. So the product with a dividend below 2^62 is too large by
-    /// less than `1 / value`, and reaches no further whole number.
-    #[inline(always)]
-    pub(crate) fn quotient(self, dividend: u64) -> u64 {
-        debug_assert!(dividend < Self::END);
-        let wide = u128::from(dividend << 1) * u128::from(self.multiplier);
-        ((wide >> 64) as u64) >> self.shift
-    }
-
-    /// The quotient and the remainder.
-    #[inline(always)]
-    pub(crate) fn split(self, dividend: u64) -> (u64, u64) {
-        if dividend >= Self::END {
-            return self.split_large(dividend);
-        }
-        let quotient = self.quotient(dividend);
-        (quotient, dividend - quotient * self.value)
-    }
-
-    #[cold]
-    fn split_large(self, dividend: u64) -> (u64, u64) {
-        (dividend / self.value, dividend % self.value)
-    }
-
-    /// The quotient of a dividend below 2^62, rounded up.
-    #[inline(always)]
-    pub(crate) fn ceil(self, dividend: u64) -> u64 {
-        let quotient = self.quotient(dividend);
-        quotient + u64::from(quotient * self.value < dividend)
-    }
-}
-
-/// `count` units arriving evenly over a window, in integers that a double holds exactly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pace {
-    count: u64,
-    tick_us: u64,
-    /// The window in ticks, rounded up.
-    window: Divisor,
-}
-
-impl Pace {
-    /// Cuts the window into the finest ticks of 1, 10, 100, ... microseconds for which a product
-    /// of the window and `count + 1` is exact in a double.
-    const fn new(count: u64, window_us: u64) -> Self {
-        let (mut tick_us, mut ticks) = (1, window_us);
-        while (count as u128 + 1) * ticks as u128 > bounds::MAX_PRODUCT as u128 {
-            tick_us *= 10;
-            ticks = window_us.div_ceil(tick_us);
-        }
-        Pace { count, tick_us, window: Divisor::new(ticks) }
-    }
-
-    /// The units that arrive in `us` microseconds, which are at most a window.
-    #[inline(always)]
-    pub(crate) fn units_in(&self, us: u64) -> u64 {
-        let ticks = if self.tick_us == 1 { us } else { us / self.tick_us };
-        self.window.quotient(self.count * ticks)
-    }
-
-    /// The microseconds in which `units` arrive. They are at least 1, and at most what a window
-    /// brings.
-    #[inline]
-    pub(crate) fn us_for(&self, units: u64) -> u64 {
-        self.tick_us * (units * self.window.value).div_ceil(self.count)
-    }
-}
-
-/// A time, and where it lies among a limit's aligned windows or, for a `sliding-window`, among the
-/// cells of the limit's form: computed once per decision, by [`Limit::moment`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment {
-    pub(crate) at: Timestamp,
-    /// Which window or cell.
-    pub(crate) index: u64,
-    /// How far into it.
-    pub(crate) elapsed_us: u64,
-}
-
-/// A fixed bijection that spreads the bits of a limit's shape over its id.
+/// A fixed bijection that spreads the bits of algorithm and window over the id of a limit.
 const fn scramble(mut bits: u64) -> u64 {
     bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -646,36 +495,5 @@ impl fmt::Display for Limit {
 impl fmt::Debug for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Limit({self})")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Around multiples of the divisor, where an inexact quotient would show first, up to the
-    /// largest dividends.
-    #[test]
-    fn divides_exactly() {
-        let powers = (0..62).map(|power| 1_u64 << power);
-        let others = [3, 7, 10, 15, 999_983, 60_000_000, 3_600_000_000, bounds::MAX_WINDOW_US];
-        for value in powers.flat_map(|power| [power, power + 1]).chain(others) {
-            let divisor = Divisor::new(value);
-            for near in [0, value, 1 << 31, 1 << 53, Divisor::END - 1] {
-                let multiple = near / value * value;
-                for dividend in [multiple.saturating_sub(1), multiple, multiple + 1, near] {
-                    let dividend = dividend.min(Divisor::END - 1);
-                    assert_eq!(
-                        divisor.quotient(dividend),
-                        dividend / value,
-                        "{dividend} / {value}"
-                    );
-                    assert_eq!(divisor.ceil(dividend), dividend.div_ceil(value));
-                }
-            }
-            for dividend in [Divisor::END, u64::MAX - 1, u64::MAX] {
-                assert_eq!(divisor.split(dividend), (dividend / value, dividend % value));
-            }
-        }
     }
 }

@@ -1,23 +1,24 @@
-//! Limits as text:
+//! Limits as text, in this grammar:
 //!
 //! ```text
 //! N per DURATION [algorithm] [burst B]
 //! N concurrent [lease DURATION]
 //! ```
 //!
-//! Words are separated by blanks. `/` may stand in place of `per`, and `requests` before it. A number may end in `k` or `M`,
-//! for thousands and millions. A duration is a whole number and a unit, with or without a blank
-//! between them; a unit alone is one of it. Every error points at the word it is about.
+//! Words are separated by blanks. `per` may be written as `/`, and `requests` may precede it. A
+//! number may end in `k` or `M`, for thousands and millions. A duration is a whole number and a
+//! unit, with or without a blank between them; a unit alone means one of it. Every error has the
+//! position of the word that it refers to.
 
 use core::fmt;
 use core::ops::Range;
 
 use super::{Algorithm, Limit, LimitError, LimitErrorKind as Kind, bounds};
 
-/// Longer texts are refused unread: no limit needs half as much.
+/// The longest text that is parsed. Every limit fits half of this.
 const MAX_TEXT_BYTES: usize = 256;
 
-/// Units of time, longest first so that writing picks the largest that fits.
+/// Units of time, longest first, so that the largest one that divides a window is found first.
 const UNITS_US: [(&str, u64); 6] = [
     ("w", 7 * 86_400_000_000),
     ("d", 86_400_000_000),
@@ -27,7 +28,7 @@ const UNITS_US: [(&str, u64); 6] = [
     ("ms", 1_000),
 ];
 
-/// The length of a unit, which may be written out: `s`, `sec`, `second` or `seconds`.
+/// The length of a unit, which may be abbreviated: `s`, `sec`, `second` or `seconds`.
 fn unit_us(name: &str) -> Option<u64> {
     let short = match name.strip_suffix('s').unwrap_or(name) {
         "millisecond" => "ms",
@@ -93,12 +94,12 @@ fn rate(words: &mut Words<'_>, count: u64) -> Result<Limit, LimitError> {
             }
         }
     }
-    let placed =
+    let at_span =
         |span: Range<usize>| move |error: LimitError| LimitError::at(error.kind(), text, span);
     let algorithm = algorithm.unwrap_or_default();
-    let mut limit = Limit::from_parts(count, window_us, algorithm).map_err(placed(window_span))?;
+    let mut limit = Limit::from_parts(count, window_us, algorithm).map_err(at_span(window_span))?;
     if let Some((span, number)) = burst {
-        limit = limit.with_burst(number).map_err(placed(span))?;
+        limit = limit.with_burst(number).map_err(at_span(span))?;
     }
     Ok(limit)
 }
@@ -118,7 +119,8 @@ fn concurrent(words: &mut Words<'_>, count: u64) -> Result<Limit, LimitError> {
         .map_err(|error| LimitError::at(error.kind(), text, span))
 }
 
-/// A whole number, perhaps of thousands or millions; one above the largest count is `too_large`.
+/// Parses a whole number with an optional `k` or `M`. A number above the largest count is an error
+/// of the kind `too_large`.
 fn number(text: &str, span: Range<usize>, word: &str, too_large: Kind) -> Result<u64, LimitError> {
     let (digits, factor) = match word.as_bytes() {
         [.., b'k'] => (&word[..word.len() - 1], 1_000),
@@ -144,7 +146,7 @@ impl<'a> Words<'a> {
         let bytes = self.text.as_bytes();
         let blanks = bytes[self.at..].iter().position(|byte| !byte.is_ascii_whitespace())?;
         let start = self.at + blanks;
-        // A slash is a word.
+        // A slash is a word by itself.
         let ends = |&byte: &u8| byte.is_ascii_whitespace() || byte == b'/';
         let length = bytes[start + 1..].iter().position(ends);
         let end = match bytes[start] {
@@ -169,9 +171,9 @@ impl<'a> Words<'a> {
         let Some((span, word)) = self.next() else { return Err(self.end(Kind::ExpectedWindow)) };
         let digits = word.bytes().take_while(u8::is_ascii_digit).count();
         let (amount, mut unit) = word.split_at(digits);
-        let place = |kind, range| Err(LimitError::at(kind, self.text, range));
+        let error_at = |kind, range| Err(LimitError::at(kind, self.text, range));
         if digits > 0 && unit.starts_with('.') {
-            return place(Kind::FractionOfTime, span);
+            return error_at(Kind::FractionOfTime, span);
         }
         let mut end = span.end;
         if unit.is_empty()
@@ -182,8 +184,8 @@ impl<'a> Words<'a> {
         }
         let Some(unit_us) = unit_us(unit) else {
             return match digits {
-                0 => place(Kind::ExpectedWindow, span),
-                _ => place(Kind::UnknownUnit, span.start + digits..span.end),
+                0 => error_at(Kind::ExpectedWindow, span),
+                _ => error_at(Kind::UnknownUnit, span.start + digits..span.end),
             };
         };
         let amount = if digits == 0 { Some(1) } else { amount.parse::<u64>().ok() };
@@ -192,7 +194,7 @@ impl<'a> Words<'a> {
                 self.at = end;
                 Ok((span.start..end, us))
             }
-            None => place(too_long, span.start..end),
+            None => error_at(too_long, span.start..end),
         }
     }
 }
@@ -211,8 +213,8 @@ pub(super) fn write(limit: &Limit, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
-/// In the largest unit that divides it: `1m`, not `60s`. A window built in code
-/// may be finer than the grammar's milliseconds; it is then shown in `us`.
+/// Converts a window to the largest unit that divides it: `1m`, not `60s`. A window that was not
+/// parsed may be finer than the grammar's milliseconds, and is then converted to `us`.
 pub(super) fn in_units(us: u64) -> (u64, &'static str) {
     match UNITS_US.iter().find(|(_, unit_us)| us.is_multiple_of(*unit_us)) {
         Some((name, unit_us)) => (us / unit_us, name),

@@ -1,19 +1,19 @@
-//! `sliding-counter` from every small state, and from large ones at every edge:
-//! its wait is a formula, here compared with stepping through the microseconds.
+//! The formula for the waits of `sliding-counter`, compared with trying every microsecond, from
+//! every small state and from large ones at every edge.
 
 use tidegate_core::{Cost, Limit, RetryAfter, SlidingCounter, State};
 
-use crate::pair::{ask, limit};
+use crate::checked_state::{ask, limit};
 
-struct World<'a> {
+struct CounterCase<'a> {
     limit: Limit,
     counts: &'a [u64],
     costs: &'a [u64],
-    /// Every how many microseconds a wait is asked for; it is stepped through all of them.
+    /// A wait is checked every `stride` microseconds. It is found by trying all of them.
     stride: usize,
 }
 
-impl World<'_> {
+impl CounterCase<'_> {
     /// Whether `cost` passes, for every microsecond of this window and the next two.
     fn passes(&self, previous: u64, current: u64, cost: u64) -> Vec<bool> {
         let ticks = u128::from(self.limit.window_ticks());
@@ -31,7 +31,7 @@ impl World<'_> {
         let window_us = usize::try_from(self.limit.window_us()).expect("small");
         let passes = self.passes(previous, current, cost);
         let mut first_pass = None;
-        let mut asked = 0;
+        let mut checked = 0;
         for at in (0..passes.len()).rev() {
             if passes[at] {
                 first_pass = Some(at);
@@ -39,7 +39,7 @@ impl World<'_> {
             if at >= window_us || !at.is_multiple_of(self.stride) {
                 continue;
             }
-            asked += 1;
+            checked += 1;
             let expected = match first_pass {
                 Some(first) => RetryAfter::from_micros((first - at) as u64),
                 None => RetryAfter::Never,
@@ -48,41 +48,42 @@ impl World<'_> {
             let now = self.limit.window_us() + at as u64;
             let decision =
                 State::SlidingCounter(counter).decide(&self.limit, &ask(Cost::Ask(cost), now));
-            let told = || format!("{counter:?} {} cost {cost} at +{at}", self.limit);
-            assert_eq!(decision.allowed, passes[at], "{}", told());
-            assert_eq!(decision.retry_after, expected, "{}", told());
+            let context = || format!("{counter:?} {} cost {cost} at +{at}", self.limit);
+            assert_eq!(decision.allowed, passes[at], "{}", context());
+            assert_eq!(decision.retry_after, expected, "{}", context());
         }
-        asked
+        checked
     }
 
     fn check_all(&self) -> u64 {
-        let mut asked = 0;
+        let mut checked = 0;
         for &previous in self.counts {
             for &current in self.counts {
-                asked += self.costs.iter().map(|&c| self.check(previous, current, c)).sum::<u64>();
+                checked +=
+                    self.costs.iter().map(|&c| self.check(previous, current, c)).sum::<u64>();
             }
         }
-        asked
+        checked
     }
 }
 
 #[test]
-fn every_small_state() {
+fn waits_are_exact_from_every_small_state() {
     let counts: Vec<u64> = (0..=8).collect();
-    let mut asked = 0;
+    let mut checked = 0;
     for count in 1..=6 {
         let limit = limit(&format!("{count} per 1ms sliding-counter"));
         let costs: Vec<u64> = (1..=count + 1).collect();
-        asked += World { limit, counts: &counts, costs: &costs, stride: 1 }.check_all();
+        checked += CounterCase { limit, counts: &counts, costs: &costs, stride: 1 }.check_all();
     }
-    assert_eq!(asked, 81 * (2 + 3 + 4 + 5 + 6 + 7) * 1_000);
+    assert_eq!(checked, 81 * (2 + 3 + 4 + 5 + 6 + 7) * 1_000);
 }
 
-/// More units than microseconds: the estimate may outlast a window, so that a
-/// wait crosses two boundaries.
+/// With more units than microseconds in a window, the estimate may outlast a window, and a wait
+/// crosses two boundaries.
 #[test]
-fn counts_larger_than_the_window() {
-    World {
+fn waits_are_exact_for_counts_larger_than_the_window() {
+    CounterCase {
         limit: limit("2500 per 1ms sliding-counter"),
         counts: &[0, 1, 2, 999, 1_000, 1_001, 2_499, 2_500, 2_501, 5_000, 9_000_000_000_000],
         costs: &[1, 2, 1_499, 1_500, 2_499, 2_500, 2_501],
@@ -92,10 +93,10 @@ fn counts_larger_than_the_window() {
 }
 
 #[test]
-fn counts_that_need_coarser_ticks() {
+fn waits_are_exact_in_coarser_ticks() {
     let limit = limit("1000000000000 per 10ms sliding-counter");
     assert_eq!(limit.tick_us(), 10);
-    World {
+    CounterCase {
         limit,
         counts: &[0, 1, 999_999_999, 500_000_000_000, 1_000_000_000_000, 9_000_000_000_000],
         costs: &[1, 1_000_000_000, 500_000_000_001, 1_000_000_000_000, 1_000_000_000_001],

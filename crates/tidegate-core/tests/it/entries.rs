@@ -1,11 +1,11 @@
-//! `Entries` against a plain queue of pairs, and what it costs in bytes.
+//! `Entries` compared with a plain queue of pairs, and its size in bytes.
 
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
 use tidegate_core::{Entries, Entry, Timestamp};
 
-/// What `Entries` packs, unpacked.
+/// A queue of times and costs that is not packed.
 #[derive(Default)]
 pub struct Model(VecDeque<(u64, u64)>);
 
@@ -17,8 +17,8 @@ impl Model {
         self.0.iter().map(|&(_, cost)| cost).sum()
     }
 
-    /// As documented: joined at or before the newest time, a cost of 0 is nothing,
-    /// one entry is at most 2^63 - 1.
+    /// Appends as documented: an entry that is not newer than the newest is added to it, a cost of 0
+    /// adds nothing, and an entry is at most 2^63 - 1.
     pub fn push(&mut self, at: u64, cost: u64) {
         match self.0.back_mut() {
             Some(newest) if at <= newest.0 => {
@@ -45,19 +45,19 @@ impl Model {
 
 #[derive(Clone, Copy, Debug)]
 pub enum Operation {
-    /// So long after the newest, so much.
+    /// Appends an entry this long after the newest, with this cost.
     Push(u64, u64),
-    /// Many alike, to fill chunks.
+    /// Appends entries with equal gaps and costs, to fill chunks.
     Fill(u64, u64, u16),
-    /// At a time not after the newest's.
+    /// Appends an entry this long before the newest.
     PushEarlier(u64, u64),
     PopNewest(u16),
-    /// Everything up to the entry at this place, or just before it.
+    /// Drops entries up to the one at this index, or up to just before it.
     DropThrough(u16, bool),
     DropFurther(u64),
 }
 
-/// Both queues, and the checks after every operation.
+/// Both queues, which are compared after every operation.
 #[derive(Default)]
 pub struct Queues {
     packed: Entries,
@@ -70,7 +70,7 @@ fn entry(at: u64, cost: u64) -> Entry {
 
 impl Queues {
     fn push(&mut self, at: u64, cost: u64, times: u16, gap: u64) {
-        // What no sum can hold is left to `sums_beyond_64_bits_are_cut_off`.
+        // Sums that exceed 64 bits are tested in `sums_beyond_64_bits_are_cut_off`.
         let mut room = u64::MAX - self.model.total();
         let mut at = at;
         for _ in 0..times {
@@ -103,9 +103,9 @@ impl Queues {
                     assert_eq!(popped, self.model.0.pop_back());
                 }
             }
-            Operation::DropThrough(place, itself) => {
+            Operation::DropThrough(index, itself) => {
                 let Some(last) = self.model.0.len().checked_sub(1) else { return };
-                let at = self.model.0[usize::from(place).min(last)].0;
+                let at = self.model.0[usize::from(index).min(last)].0;
                 self.drop_through(if itself { at } else { at.saturating_sub(1) });
             }
             Operation::DropFurther(by) => {
@@ -130,12 +130,12 @@ impl Queues {
         assert_eq!(newest, self.model.0.back().map(|newest| newest.0));
         let total = self.model.total();
         for unit in [1, 2, total / 3, total.saturating_sub(1), total, total.saturating_add(1)] {
-            // Unit 0 is reached before any entry: nobody asks for it.
+            // Unit 0 is not valid: it is reached before any entry.
             let time = self.packed.time_of_unit(unit.max(1)).map(Timestamp::as_micros);
             assert_eq!(time, self.model.time_of_unit(unit.max(1)), "unit {unit} of {total}");
         }
         if self.packed.is_empty() {
-            assert_eq!(self.packed.heap_bytes(), 0, "empty holds no memory");
+            assert_eq!(self.packed.heap_bytes(), 0, "an empty queue holds no memory");
         }
     }
 }
@@ -168,7 +168,7 @@ proptest! {
     })]
 
     #[test]
-    fn packed_is_as_plain(operations in prop::collection::vec(operation(), 1..40)) {
+    fn packed_queue_matches_the_model(operations in prop::collection::vec(operation(), 1..40)) {
         let mut queues = Queues::default();
         for operation in operations {
             queues.apply(operation);
@@ -177,9 +177,9 @@ proptest! {
     }
 }
 
-/// A log in use: filled at one end and emptied at the other, for many chunks.
+/// Entries are added at one end and dropped at the other, over many chunks.
 #[test]
-fn a_log_that_slides() {
+fn packed_queue_matches_the_model_while_a_log_slides() {
     let mut queues = Queues::default();
     for round in 0..60_u64 {
         queues.apply(Operation::Fill(600_000 + round, 1 + round % 3, 900));
@@ -190,12 +190,12 @@ fn a_log_that_slides() {
     assert!(queues.packed.len() > 10_000, "{} entries span many chunks", queues.packed.len());
 }
 
-/// A sum that 64 bits cannot hold must not break what comes after.
+/// A sum that exceeds 64 bits must not corrupt the queue.
 #[test]
 fn sums_beyond_64_bits_are_cut_off() {
     let mut entries = Entries::new();
-    for place in 0..6 {
-        entries.push(entry(place << 61, u64::MAX));
+    for index in 0..6 {
+        entries.push(entry(index << 61, u64::MAX));
     }
     assert_eq!((entries.total(), entries.len()), (u64::MAX, 3));
     assert!(entries.time_of_unit(u64::MAX).is_some());
@@ -206,32 +206,32 @@ fn sums_beyond_64_bits_are_cut_off() {
     assert_eq!((popped, entries.total(), entries.len()), (u64::MAX, 0, 0));
 }
 
-/// The bar: a hundred requests a minute take at most 4 bytes each, header and slack included.
+/// A hundred requests a minute take at most 4 bytes each, including headers and unused bytes.
 #[test]
 fn a_hundred_a_minute_take_four_bytes_each() {
     let mut entries = Entries::new();
-    for place in 0..100 {
-        entries.push(entry(1_700_000_000_000_000 + place * 600_000, 1));
+    for index in 0..100 {
+        entries.push(entry(1_700_000_000_000_000 + index * 600_000, 1));
     }
     println!("100 entries: {} bytes on the heap", entries.heap_bytes());
     assert_eq!(entries.len(), 100);
     assert!(entries.heap_bytes() <= 400, "{} bytes", entries.heap_bytes());
 
-    // And so it stays while the window slides on: old entries give their room back.
-    for place in 100..10_000 {
-        let at = 1_700_000_000_000_000 + place * 600_000;
+    // It stays so while the window moves, because the bytes of dropped entries are reused.
+    for index in 100..10_000 {
+        let at = 1_700_000_000_000_000 + index * 600_000;
         entries.drop_through(Timestamp::from_micros(at - 60_000_000));
         entries.push(entry(at, 1));
         assert_eq!(entries.len(), 100);
-        assert!(entries.heap_bytes() <= 450, "{} bytes at {place}", entries.heap_bytes());
+        assert!(entries.heap_bytes() <= 450, "{} bytes at {index}", entries.heap_bytes());
     }
 }
 
 #[test]
-fn a_long_log_stays_packed() {
+fn packs_a_long_log_in_about_three_bytes_per_entry() {
     let mut entries = Entries::new();
-    for place in 0..100_000 {
-        entries.push(entry(1_700_000_000_000_000 + place * 600_000, 1));
+    for index in 0..100_000 {
+        entries.push(entry(1_700_000_000_000_000 + index * 600_000, 1));
     }
     println!("100000 entries: {} bytes on the heap", entries.heap_bytes());
     assert_eq!((entries.len(), entries.total()), (100_000, 100_000));

@@ -1,23 +1,22 @@
-//! Every short history on a lattice of times, for every algorithm.
+//! All short histories on a lattice of times, for every algorithm.
 //!
-//! The windows are a few milliseconds and the lattice is coarse except around
-//! the boundaries, where it is a microsecond; waits are checked to the
-//! microsecond everywhere.
+//! The windows are a millisecond long. The lattice is coarse except around the
+//! boundaries, where its step is a microsecond. Waits are checked to the microsecond.
 
 use tidegate_core::{Algorithm, Cost, Limit, PermitId, Timestamp};
 
-use crate::pair::{Pair, limit};
+use crate::checked_state::{CheckedState, limit};
 
 const W: u64 = 1_000;
 
-/// Quarters of a window and a microsecond around each boundary.
+/// Halves of a window, and a microsecond around each boundary.
 const LATTICE: [u64; 13] =
     [0, 1, 500, W - 1, W, W + 1, W + 500, 2 * W - 2, 2 * W - 1, 2 * W, 2 * W + 1, 3 * W - 2, 3 * W];
 
-/// In a list of costs: whatever the limit still has, as an adversary would ask.
+/// In a list of costs: all remaining units of the limit, as an adversary would request.
 const ALL: u64 = u64::MAX;
 
-/// What the table of the SPEC promises for any half-open window.
+/// The documented bound on the units admitted in any half-open window.
 fn bound(limit: &Limit) -> u64 {
     let count = limit.count();
     match limit.algorithm() {
@@ -28,7 +27,7 @@ fn bound(limit: &Limit) -> u64 {
     }
 }
 
-/// What was admitted in the window that ends at the newest admission.
+/// The units admitted in the window that ends at the newest admission.
 fn newest_window(admitted: &[(u64, u64)]) -> u64 {
     let Some(&(end, _)) = admitted.last() else { return 0 };
     admitted.iter().filter(|(at, _)| end - at < W).map(|(_, units)| units).sum()
@@ -42,12 +41,19 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Extends the history by every ask not before `from`, to the given depth.
-    fn explore(&mut self, pair: &Pair, admitted: &mut Vec<(u64, u64)>, from: usize, depth: u32) {
-        for place in from..self.times.len() {
-            let now = self.times[place];
+    /// Extends the history by every request at the times from the index `from` on, to the given
+    /// depth.
+    fn explore(
+        &mut self,
+        checked: &CheckedState,
+        admitted: &mut Vec<(u64, u64)>,
+        from: usize,
+        depth: u32,
+    ) {
+        for index in from..self.times.len() {
+            let now = self.times[index];
             for &units in self.costs {
-                let mut next = pair.clone();
+                let mut next = checked.clone();
                 let units = if units == ALL { next.peek(now).max(1) } else { units };
                 let decision = next.step(Cost::Ask(units), now);
                 self.nodes += 1;
@@ -56,10 +62,10 @@ impl Search<'_> {
                     admitted.push((now, units));
                 }
                 let full = newest_window(admitted);
-                assert!(full <= bound(&next.limit), "{full} in a window; {}", next.told());
+                assert!(full <= bound(&next.limit), "{full} in a window; {}", next.history());
                 self.fullest = self.fullest.max(full);
                 if depth > 1 {
-                    self.explore(&next, admitted, place, depth - 1);
+                    self.explore(&next, admitted, index, depth - 1);
                 }
                 if decision.allowed {
                     admitted.pop();
@@ -68,27 +74,27 @@ impl Search<'_> {
         }
     }
 
-    /// The costs around every edge; all of them where there are few.
-    fn check(&self, pair: &mut Pair, now: u64) {
-        let capacity = pair.limit.capacity();
+    /// Checks the costs around every edge, or all of them if there are few.
+    fn check(&self, checked: &mut CheckedState, now: u64) {
+        let capacity = checked.limit.capacity();
         if capacity <= 6 {
-            pair.check_costs(0..=capacity + 1, now);
+            checked.check_costs(0..=capacity + 1, now);
         } else {
-            let left = pair.peek(now);
+            let left = checked.peek(now);
             let edges = [0, 1, left, left + 1, capacity - 1, capacity, capacity + 1];
-            pair.check_costs(edges.into_iter(), now);
+            checked.check_costs(edges.into_iter(), now);
         }
         if self.nodes.is_multiple_of(997) && capacity > 0 {
-            pair.check_wait_by_stepping(capacity, now);
-            pair.check_wait_by_stepping(1, now);
+            checked.check_wait_by_stepping(capacity, now);
+            checked.check_wait_by_stepping(1, now);
         }
     }
 
-    /// Extends the history by every operation at every time, earlier ones too.
-    fn explore_any_order(&mut self, pair: &Pair, operations: &[Cost], depth: u32) {
+    /// Extends the history by every operation at every time, including earlier ones.
+    fn explore_any_order(&mut self, checked: &CheckedState, operations: &[Cost], depth: u32) {
         for &now in self.times {
             for &operation in operations {
-                let mut next = pair.clone();
+                let mut next = checked.clone();
                 let _ = next.step(operation, now);
                 self.nodes += 1;
                 self.check(&mut next, now);
@@ -106,7 +112,7 @@ fn every_history(text: &str, costs: &[u64], depth: u32) -> u64 {
 
 fn every_history_at(times: &[u64], text: &str, costs: &[u64], depth: u32) -> u64 {
     let mut search = Search { times, costs, nodes: 0, fullest: 0 };
-    search.explore(&Pair::new(limit(text)), &mut Vec::new(), 0, depth);
+    search.explore(&CheckedState::new(limit(text)), &mut Vec::new(), 0, depth);
     println!("{text}: {} histories, fullest window {}", search.nodes, search.fullest);
     search.fullest
 }
@@ -119,7 +125,7 @@ fn sliding_log_holds_its_limit_exactly() {
 
 #[test]
 fn sliding_window_never_exceeds_its_limit() {
-    // Up to 20 it is a log, and a millisecond is within its grid.
+    // Limits up to 20 are a log, whose grid is exact for a window of a millisecond.
     assert_eq!(every_history("3 per 1ms sliding-window", &[1, 2], 5), 3);
     // The borders of the forms, with times around the edges of their cells: 67, 143 and 334 us.
     let rows = [
@@ -166,8 +172,8 @@ fn fixed_window_reaches_twice_its_limit_and_no_more() {
 
 #[test]
 fn token_bucket_stays_within_burst_and_rate() {
-    // The lattice gives few chances to spend what is refilled, and the last unit
-    // is refilled only when the first is W old: `properties.rs` gets closer.
+    // The lattice has few times at which refilled units can be charged, and the last unit is
+    // refilled only when the first is W old. `properties.rs` gets closer to the bound.
     assert_eq!(every_history("3 per 1ms token-bucket", &[1, 2, 3], 4), 5);
     assert_eq!(every_history("2 per 1ms token-bucket burst 5", &[1, 3, ALL], 4), 6);
     assert_eq!(every_history("5 per 1ms token-bucket burst 1", &[1], 6), 3);
@@ -190,8 +196,7 @@ fn a_limit_of_zero_admits_nothing() {
     assert_eq!(every_history("0 per 1ms token-bucket burst 3", &[0, 1, 3], 3), 0);
 }
 
-/// Forced charges, refunds, peeks, and a clock that may step back at any point:
-/// the crate and the oracle agree on everything, always.
+/// The steps are forced charges, refunds and peeks, and the clock may step back at any point.
 #[test]
 fn any_operation_at_any_time_agrees_with_the_oracle() {
     let operations = [
@@ -218,32 +223,32 @@ fn any_operation_at_any_time_agrees_with_the_oracle() {
     ];
     for text in texts {
         let mut search = Search { times: &times, costs: &[], nodes: 0, fullest: 0 };
-        search.explore_any_order(&Pair::new(limit(text)), &operations, 3);
+        search.explore_any_order(&CheckedState::new(limit(text)), &operations, 3);
         println!("{text}: {} histories in any order", search.nodes);
     }
 }
 
-/// Permits held, given back and renewed in every order, the clock stepping back too.
+/// Permits are acquired, released and renewed in every order, and the clock may step back.
 #[test]
 fn permits_agree_with_the_oracle() {
-    fn explore(pair: &Pair, depth: u32, nodes: &mut u64) {
+    fn explore(checked: &CheckedState, depth: u32, nodes: &mut u64) {
         for now in [0, 400, W - 1, W, W + 400] {
             for operation in 0..4 {
-                let mut next = pair.clone();
+                let mut next = checked.clone();
                 let oldest = PermitId(u64::from(operation == 3));
                 let at = Timestamp::from_micros(now);
                 match operation {
                     0 => drop(next.step(Cost::Ask(1), now)),
                     1 => {
                         let renewed = next.state.renew(&next.limit, oldest, at);
-                        assert_eq!(renewed, next.oracle.renew(oldest, now), "{}", next.told());
+                        assert_eq!(renewed, next.oracle.renew(oldest, now), "{}", next.history());
                         next.trail.push((Cost::Ask(0), now));
                     }
                     _ => {
-                        // As a store does it: a permit whose lease has ended is gone.
+                        // A store advances the state first, which drops permits whose lease ended.
                         let _ = next.step(Cost::PEEK, now);
                         let released = next.state.release(oldest);
-                        assert_eq!(released, next.oracle.release(oldest), "{}", next.told());
+                        assert_eq!(released, next.oracle.release(oldest), "{}", next.history());
                     }
                 }
                 *nodes += 1;
@@ -255,13 +260,14 @@ fn permits_agree_with_the_oracle() {
         }
     }
     let mut nodes = 0;
-    explore(&Pair::new(limit("2 concurrent lease 1ms")), 4, &mut nodes);
+    explore(&CheckedState::new(limit("2 concurrent lease 1ms")), 4, &mut nodes);
     assert_eq!(nodes, 20 + 400 + 8_000 + 160_000);
 }
 
-/// Whoever asks for everything every microsecond comes as close to each bound as can be.
+/// A client that requests all remaining units every microsecond gets as close to each bound as
+/// possible.
 #[test]
-fn greed_reaches_the_bounds() {
+fn spending_everything_each_microsecond_reaches_the_bounds() {
     let rows = [
         ("9 per 1ms sliding-log", 9),
         ("9 per 1ms sliding-window", 9),
@@ -275,17 +281,17 @@ fn greed_reaches_the_bounds() {
         ("9 concurrent lease 1ms", 9),
     ];
     for (text, fullest) in rows {
-        let mut pair = Pair::new(limit(text));
+        let mut checked = CheckedState::new(limit(text));
         let mut admitted = Vec::new();
         let mut full = 0;
         for now in 3 * W..6 * W {
-            let units = pair.peek(now).max(1);
-            if pair.step(Cost::Ask(units), now).allowed {
+            let units = checked.peek(now).max(1);
+            if checked.step(Cost::Ask(units), now).allowed {
                 admitted.push((now, units));
                 full = full.max(newest_window(&admitted));
             }
         }
-        assert!(full <= bound(&pair.limit), "{text}: {full}");
+        assert!(full <= bound(&checked.limit), "{text}: {full}");
         assert_eq!(full, fullest, "{text}");
     }
 }

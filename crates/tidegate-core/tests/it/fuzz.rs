@@ -1,23 +1,23 @@
 //! A fuzz target that runs as an ordinary test on the stable toolchain.
 //!
-//! Each iteration draws bytes from a seed and reads them as a limit text, as a
-//! program for the packed queue, or as a limit and a program for its state, the
-//! last two against their models. The seeds are the same at every run.
+//! Each iteration generates bytes from a seed and interprets them as a limit text, as
+//! operations on the packed queue, or as a limit and operations on its state. The last
+//! two are compared with their models. The seeds are the same in every run.
 //!
-//! - `TIDEGATE_FUZZ_ITERS`: how many iterations each target runs;
-//! - `TIDEGATE_FUZZ_SEED`: the first seed. A failure names its own.
+//! - `TIDEGATE_FUZZ_ITERS`: the number of iterations of each target;
+//! - `TIDEGATE_FUZZ_SEED`: the first seed. A failure prints the seed that reproduces it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use tidegate_core::{Algorithm, Cost, Limit, bounds};
 
+use crate::checked_state::CheckedState;
 use crate::entries::{Operation, Queues};
-use crate::pair::Pair;
 
 fn from_env(name: &str, otherwise: u64) -> u64 {
     match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")),
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")),
         Err(_) => otherwise,
     }
 }
@@ -26,11 +26,11 @@ fn fuzz(iterations: u64, target: fn(&mut Bytes)) {
     let first = from_env("TIDEGATE_FUZZ_SEED", 0);
     for seed in first..first + from_env("TIDEGATE_FUZZ_ITERS", iterations) {
         let outcome = catch_unwind(AssertUnwindSafe(|| target(&mut Bytes { state: seed })));
-        assert!(outcome.is_ok(), "TIDEGATE_FUZZ_SEED={seed} TIDEGATE_FUZZ_ITERS=1 repeats it");
+        assert!(outcome.is_ok(), "TIDEGATE_FUZZ_SEED={seed} TIDEGATE_FUZZ_ITERS=1 reproduces it");
     }
 }
 
-/// An endless run of bytes that follows from its seed (a Weyl sequence, mixed).
+/// An endless sequence of bytes determined by its seed (a mixed Weyl sequence).
 struct Bytes {
     state: u64,
 }
@@ -60,7 +60,7 @@ impl Bytes {
         u16::try_from(self.below(end.into())).expect("below a u16")
     }
 
-    /// Mostly small, sometimes any size, sometimes at an edge.
+    /// A number that is mostly small, sometimes of any size, and sometimes at an edge.
     fn number(&mut self) -> u64 {
         match self.below(8) {
             0 => self.word(),
@@ -108,7 +108,7 @@ const SEEDS: [&str; 6] = [
     "3 concurrent lease 30s",
 ];
 
-/// A valid text with a few bytes changed, or words thrown together, or noise.
+/// A valid text with a few bytes changed, or random words, or random bytes.
 fn text(bytes: &mut Bytes) -> String {
     let mut text = match bytes.below(4) {
         0 => {
@@ -120,17 +120,17 @@ fn text(bytes: &mut Bytes) -> String {
         _ => SEEDS[bytes.index(SEEDS.len())].as_bytes().to_vec(),
     };
     for _ in 0..bytes.below(4) {
-        let place = bytes.index(text.len() + 1);
+        let index = bytes.index(text.len() + 1);
         match bytes.below(6) {
-            0 => text.insert(place, bytes.byte()),
-            1 => text.insert(place, b"0123456789 -.\t\n"[bytes.index(15)]),
-            2 => text.truncate(place),
+            0 => text.insert(index, bytes.byte()),
+            1 => text.insert(index, b"0123456789 -.\t\n"[bytes.index(15)]),
+            2 => text.truncate(index),
             3 => {
                 let word = WORDS[bytes.index(WORDS.len())];
-                text.splice(place..place, format!(" {word} ").into_bytes());
+                text.splice(index..index, format!(" {word} ").into_bytes());
             }
-            4 => text.extend_from_within(place..),
-            _ if place < text.len() => drop(text.remove(place)),
+            4 => text.extend_from_within(index..),
+            _ if index < text.len() => drop(text.remove(index)),
             _ => {}
         }
     }
@@ -196,7 +196,7 @@ fn limit(bytes: &mut Bytes) -> Limit {
 
 fn states(bytes: &mut Bytes) {
     let limit = limit(bytes);
-    let mut pair = Pair::new(limit);
+    let mut checked = CheckedState::new(limit);
     let window = limit.window_us();
     let mut now = bytes.number() / 2;
     for _ in 0..bytes.below(50) {
@@ -219,8 +219,8 @@ fn states(bytes: &mut Bytes) {
             1 => Cost::Refund(units),
             _ => Cost::Ask(units),
         };
-        let _ = pair.step(cost, now);
-        pair.check_costs([0, 1, units, capacity, capacity + 1].into_iter(), now);
+        let _ = checked.step(cost, now);
+        checked.check_costs([0, 1, units, capacity, capacity + 1].into_iter(), now);
     }
 }
 

@@ -1,6 +1,6 @@
-//! A limiter as one would write it on paper: the whole history in a list, every
-//! count recomputed from it, exact fractions in 128 bits, and waits found by
-//! trying one microsecond after another. Slow, and shares no code with the crate.
+//! A naive limiter: it keeps the whole history in a list, recomputes every count from
+//! it, uses exact fractions in 128 bits, and finds waits by trying one microsecond after
+//! another. It is slow, and shares no code with the crate.
 
 use tidegate_core::{Algorithm, Cost, Limit, PermitId};
 
@@ -15,7 +15,7 @@ struct Hit {
     permit: PermitId,
 }
 
-/// All that was ever charged and still matters, and the rules of the SPEC.
+/// All charges that still matter, and the definitions of the algorithms.
 #[derive(Clone, Debug)]
 pub struct Oracle {
     algorithm: Algorithm,
@@ -24,11 +24,12 @@ pub struct Oracle {
     window_us: u64,
     tick_us: u64,
     window_ticks: u128,
-    /// In order of time, which re-entering at now preserves.
+    /// The charges in order of time. Moving charges from the future to now preserves the order.
     hits: Vec<Hit>,
-    /// `token-bucket` only: when it was looked at or charged, and the debt added or taken.
+    /// The times at which a `token-bucket` was advanced or charged, with the debt added or
+    /// subtracted.
     steps: Vec<(u64, i128)>,
-    /// `sliding-window` only.
+    /// The state of a `sliding-window`.
     window: WindowOracle,
 }
 
@@ -53,7 +54,7 @@ impl Oracle {
         }
     }
 
-    /// Decides and charges; whether it was admitted.
+    /// Decides and charges. Returns whether the cost was admitted.
     pub fn decide(&mut self, cost: Cost, permit: PermitId, now: u64) -> bool {
         self.arrive(now);
         match cost {
@@ -75,23 +76,23 @@ impl Oracle {
         }
     }
 
-    /// Gives a permit back; whether it was held.
+    /// Releases a permit. Returns whether it was held.
     pub fn release(&mut self, permit: PermitId) -> bool {
-        let place = self.hits.iter().position(|hit| hit.permit == permit);
-        place.map(|place| self.hits.remove(place)).is_some()
+        let index = self.hits.iter().position(|hit| hit.permit == permit);
+        index.map(|index| self.hits.remove(index)).is_some()
     }
 
-    /// Starts a lease anew; whether it was held.
+    /// Restarts the lease of a permit. Returns whether it was held.
     pub fn renew(&mut self, permit: PermitId, now: u64) -> bool {
         self.arrive(now);
-        let place = self.hits.iter().position(|hit| hit.permit == permit);
-        let Some(place) = place else { return false };
-        let held = self.hits.remove(place);
+        let index = self.hits.iter().position(|hit| hit.permit == permit);
+        let Some(index) = index else { return false };
+        let held = self.hits.remove(index);
         self.hits.push(Hit { at: now, ..held });
         true
     }
 
-    /// Whether `cost` would pass at `now`, which must not lie before the last arrival.
+    /// Whether `cost` would pass at `now`, which must not be before the last step.
     pub fn admits(&self, cost: u64, now: u64) -> bool {
         let cost = u128::from(cost);
         if cost > self.capacity {
@@ -107,7 +108,7 @@ impl Oracle {
         }
     }
 
-    /// The largest cost that passes, found by trying.
+    /// The largest cost that passes, found by search.
     pub fn remaining(&self, now: u64) -> u64 {
         let capacity = u64::try_from(self.capacity).expect("fits");
         if capacity <= 16 {
@@ -121,20 +122,20 @@ impl Oracle {
         passes
     }
 
-    /// The wait of `cost`, found by stepping a microsecond at a time.
+    /// The wait of `cost`, found by trying one microsecond after another.
     pub fn first_pass(&self, cost: u64, now: u64) -> u64 {
         (0..).find(|wait| self.admits(cost, now + wait)).expect("it passes some time")
     }
 
-    /// Whether `wait` is honest and minimal: it passes then, and not a microsecond
-    /// before. A wait for the end of time is as good as a longer one.
+    /// Whether `cost` passes after `wait`, and not a microsecond earlier. A wait until the largest
+    /// time is accepted in place of a longer one.
     pub fn passes_first_after(&self, wait: u64, cost: u64, now: u64) -> bool {
         let then = now.saturating_add(wait);
         (then == u64::MAX || self.admits(cost, then)) && (wait == 0 || !self.admits(cost, then - 1))
     }
 
-    /// Whether `reset` is when everything is available again. Of a `sliding-window` it is when the
-    /// last hit, which is rounded up, is a window old.
+    /// Whether the whole limit is available again after `reset`. For a `sliding-window` that is when
+    /// the last hit, rounded up, is a window old.
     pub fn resets_after(&self, reset: u64, now: u64) -> bool {
         let capacity = u64::try_from(self.capacity).expect("fits");
         if self.algorithm != Algorithm::SlidingWindow {
@@ -146,7 +147,7 @@ impl Oracle {
             && (then == u64::MAX || self.admits(capacity, then))
     }
 
-    /// The limit's numbers change; what was counted stays.
+    /// Changes the count or the burst of the limit, and keeps what was counted.
     pub fn change(&mut self, limit: &Limit) {
         let last_seen = self.steps.last().map_or(0, |step| step.0);
         let (debt, old_ticks) = (self.debt(last_seen), self.window_ticks);
@@ -158,8 +159,7 @@ impl Oracle {
         *self = Oracle { hits, steps, window, ..changed };
     }
 
-    /// Time goes on, or back: what lies ahead of now is re-entered at now, and
-    /// what has aged out is gone for good.
+    /// Advances to `now`: moves charges from the future to now, and drops those that have expired.
     fn arrive(&mut self, now: u64) {
         if self.algorithm == Algorithm::SlidingWindow {
             return self.window.arrive(now);
@@ -193,7 +193,7 @@ impl Oracle {
         }
     }
 
-    /// A count is kept only as far as its product with the window is exact.
+    /// Cuts counts off where their product with the window would not be exact.
     fn trim_counts(&mut self, now: u64) {
         let cap = self.cap();
         for index in [self.index(now).wrapping_sub(1), self.index(now)] {
@@ -232,8 +232,8 @@ impl Oracle {
         }
     }
 
-    /// A level that rises by charges, falls with time and never below zero is
-    /// the largest sum of steps from some moment on.
+    /// A level that charges increase and time decreases, but never below zero, is the largest sum of
+    /// the steps since some point in time.
     fn debt(&self, now: u64) -> u128 {
         let (mut sum, mut largest, mut later) = (0_i128, 0_i128, now);
         let rate = i128::try_from(self.count).expect("fits");

@@ -1,15 +1,16 @@
-//! The SPEC's properties over random limits of every size: counts from 0 to
-//! 10^12, windows from 1 ms to 366 days, times from the epoch to beyond reason.
+//! Properties over random limits of every size: counts from 0 to 10^12, windows from 1 ms
+//! to 366 days, and times from the epoch to the largest.
 
 use proptest::prelude::*;
 use tidegate_core::{Algorithm, Ask, Cost, Decision, Form, Limit, Packed, PermitId, State, bounds};
 
-use crate::pair::{Pair, ask};
-use crate::worlds::{
+use crate::checked_state::{CheckedState, ask};
+use crate::generators::{
     Gap, Step, any_limit, anything, asks, cost, count, forward, limit_of, size, start, window_us,
 };
 
-/// `sliding-window` is not: its cells depend on the limit.
+/// The algorithms that never admit less with a larger count. `sliding-window` is not one of them,
+/// because its cells depend on the limit.
 const MONOTONE: [Algorithm; 4] = [
     Algorithm::SlidingLog,
     Algorithm::SlidingCounter,
@@ -18,12 +19,12 @@ const MONOTONE: [Algorithm; 4] = [
 ];
 
 fn config(cases: u32) -> ProptestConfig {
-    // Regressions become tests of their own, not files. `PROPTEST_CASES` asks for more.
+    // Regressions become separate tests, not files. `PROPTEST_CASES` raises the number of cases.
     let default = ProptestConfig::default();
     ProptestConfig { cases: default.cases.max(cases), failure_persistence: None, ..default }
 }
 
-/// Runs a trace on the crate alone; the states after it, and the answers.
+/// Runs a trace without the oracle. Returns the state after it, the time, and the decisions.
 fn run(limit: &Limit, begin: u64, trace: &[Step]) -> (State, u64, Vec<(u64, Cost, Decision)>) {
     let mut state = State::new(limit);
     let mut now = begin;
@@ -40,10 +41,10 @@ fn run(limit: &Limit, begin: u64, trace: &[Step]) -> (State, u64, Vec<(u64, Cost
 fn peek(state: &State, limit: &Limit, units: u64, now: u64) -> Decision {
     let mut state = state.clone();
     state.admits(limit, &ask(Cost::Ask(units), now));
-    state.settle(limit, &ask(Cost::Ask(units), now), false)
+    state.finish(limit, &ask(Cost::Ask(units), now), false)
 }
 
-/// Two states answer alike, now and later, at every cost that is an edge.
+/// Checks that two states make the same decisions, now and later, at every cost that is an edge.
 fn same(a: &State, b: &State, limit: &Limit, now: u64) -> Result<(), TestCaseError> {
     let window = limit.window_us();
     let capacity = limit.capacity();
@@ -58,8 +59,8 @@ fn same(a: &State, b: &State, limit: &Limit, now: u64) -> Result<(), TestCaseErr
     Ok(())
 }
 
-/// Time as the algorithm's bound counts it: microseconds where it is exact, and
-/// ticks within aligned windows for the counter.
+/// The time in the unit of the algorithm's bound: ticks within aligned windows for the counter, and
+/// microseconds for the others.
 fn on_grid(limit: &Limit, at: u64) -> u128 {
     let window = limit.window_us();
     match limit.algorithm() {
@@ -83,8 +84,8 @@ fn bound(limit: &Limit) -> u128 {
     }
 }
 
-/// How late a `sliding-window` may release a unit: a cell and a fifteenth of it, or two steps of
-/// the log's grid.
+/// The time by which a `sliding-window` may release a unit late: a cell and a fifteenth of it, or two
+/// steps of the log's grid.
 pub fn late_us(form: Form, window_us: u64) -> u64 {
     let cell_us = form.cell_us(window_us);
     cell_us + if form == Form::Log { cell_us } else { cell_us.div_ceil(15) }
@@ -93,22 +94,22 @@ pub fn late_us(form: Form, window_us: u64) -> u64 {
 proptest! {
     #![proptest_config(config(4_000))]
 
-    /// Properties 3, 4 and 6: every answer is the rational oracle's, every wait
-    /// honest and minimal, whatever happens and whichever way the clock goes.
+    /// Every decision is that of the oracle, and every wait is sufficient and minimal, for all kinds
+    /// of steps and a clock that may step back.
     #[test]
-    fn every_answer_is_the_oracles(limit in any_limit(), begin in start(), trace in anything(24)) {
-        let mut pair = Pair::new(limit);
+    fn every_decision_matches_the_oracle(limit in any_limit(), begin in start(), trace in anything(24)) {
+        let mut checked = CheckedState::new(limit);
         let mut now = begin;
         for (gap, kind, size) in trace {
             now = gap.after(now, &limit);
-            let _ = pair.step(cost(kind, size, &limit), now);
-            let (left, capacity) = (pair.peek(now), limit.capacity());
+            let _ = checked.step(cost(kind, size, &limit), now);
+            let (left, capacity) = (checked.peek(now), limit.capacity());
             let edges = [0, 1, left, left + 1, capacity / 2, capacity, capacity + 1, u64::MAX];
-            pair.check_costs(edges.into_iter(), now);
+            checked.check_costs(edges.into_iter(), now);
         }
     }
 
-    /// Property 1.
+    /// The bound of each algorithm holds in every window.
     #[test]
     fn no_window_holds_more_than_the_bound(
         limit in any_limit(), begin in start(), trace in asks(80),
@@ -131,23 +132,23 @@ proptest! {
         }
     }
 
-    /// Property 2: leaving the denied asks and the peeks out changes no other answer, as long
-    /// as time moves forward.
+    /// Without the denied requests and the peeks, all other decisions are the same, as long as time
+    /// moves forward.
     #[test]
-    fn denied_asks_change_nothing(limit in any_limit(), begin in start(), trace in asks(40)) {
+    fn denied_requests_change_nothing(limit in any_limit(), begin in start(), trace in asks(40)) {
         let (state, now, answers) = run(&limit, begin, &trace);
         let mut quiet = State::new(&limit);
         for (number, (at, cost, decision)) in answers.into_iter().enumerate() {
             if decision.allowed && cost != Cost::PEEK {
-                let asked = Ask { permit: PermitId(number as u64), ..ask(cost, at) };
-                prop_assert_eq!(quiet.decide(&limit, &asked), decision);
+                let attempt = Ask { permit: PermitId(number as u64), ..ask(cost, at) };
+                prop_assert_eq!(quiet.decide(&limit, &attempt), decision);
             }
         }
         same(&quiet, &state, &limit, now)?;
     }
 
-    /// Property 9: as many entries as charges at most, and from its expiry on a state is as good
-    /// as none, which is soon.
+    /// A state has at most as many entries as charges, expires within a bounded time, and decides
+    /// like a new one after that.
     #[test]
     fn state_and_expiry_are_bounded(limit in any_limit(), begin in start(), trace in asks(90)) {
         let (state, now, answers) = run(&limit, begin, &trace);
@@ -170,11 +171,11 @@ proptest! {
         }
     }
 
-    /// Property 10: stepping back never gives more room, and what it keeps is
-    /// gone a window later (two for the counter, a refill for the bucket, a window and a cell for
+    /// A clock that steps back never makes more units available, and the units it keeps expire a
+    /// window later (two for the counter, a refill for the bucket, a window and a cell for
     /// `sliding-window`).
     #[test]
-    fn stepping_back_opens_and_freezes_nothing(
+    fn a_clock_step_back_neither_frees_nor_freezes_units(
         limit in any_limit(), begin in start(), trace in asks(40), back in 0_u64..5_000,
     ) {
         let (state, now, _) = run(&limit, begin, &trace);
@@ -185,7 +186,7 @@ proptest! {
         let window = limit.window_us();
         let longest = match limit.algorithm() {
             Algorithm::SlidingCounter => 2 * window,
-            // A refill that lasts until the end of time is cut off there.
+            // A refill that would end after the largest time is cut off there.
             Algorithm::TokenBucket if now.saturating_add(before.reset_after.as_micros()) == u64::MAX => u64::MAX,
             Algorithm::TokenBucket => before.reset_after.as_micros().saturating_add(limit.tick_us()),
             Algorithm::SlidingWindow => window + late_us(Form::of(limit.count()), window),
@@ -194,7 +195,7 @@ proptest! {
         prop_assert!(after.reset_after.as_micros() <= longest, "{:?} then {:?}", before, after);
     }
 
-    /// Charge then refund at one instant restores the state, also for what comes later.
+    /// A charge and its refund at the same time restore the state, also for later decisions.
     #[test]
     fn a_refund_undoes_a_charge(
         limit in any_limit(), begin in start(), trace in anything(20),
@@ -204,8 +205,8 @@ proptest! {
         let now = gap.after(now, &limit);
         let _ = plain.decide(&limit, &ask(Cost::PEEK, now));
         let mut touched = plain.clone();
-        // A forced charge is cut off where products would leave the exact range;
-        // only what was kept can be given back.
+        // A forced charge is cut off where products would leave the exact range, and only the units
+        // that were kept can be refunded.
         let room = match limit.algorithm() {
             Algorithm::SlidingWindow => (1 << 40) - 1 - limit.count(),
             _ => limit.count_cap() - limit.count().max(limit.burst()),
@@ -231,12 +232,12 @@ proptest! {
         let mut later = now;
         for (gap, kind, size) in after {
             later = gap.after(later, &limit);
-            let asked = ask(cost(kind, size, &limit), later);
-            prop_assert_eq!(touched.decide(&limit, &asked), plain.decide(&limit, &asked));
+            let attempt = ask(cost(kind, size, &limit), later);
+            prop_assert_eq!(touched.decide(&limit, &attempt), plain.decide(&limit, &attempt));
         }
     }
 
-    /// A reload that changes the count (or the burst) finds what was counted.
+    /// A reload that changes the count or the burst keeps what was counted.
     #[test]
     fn a_changed_count_keeps_what_was_counted(
         limit in any_limit(), begin in start(), trace in anything(16), new_count in count(),
@@ -244,21 +245,21 @@ proptest! {
     ) {
         let changed = limit.with_count(new_count).expect("within bounds");
         prop_assert_eq!(changed.id(), limit.id());
-        let mut pair = Pair::new(limit);
+        let mut checked = CheckedState::new(limit);
         let mut now = begin;
         for (gap, kind, size) in trace {
             now = gap.after(now, &limit);
-            let _ = pair.step(cost(kind, size, &limit), now);
+            let _ = checked.step(cost(kind, size, &limit), now);
         }
-        pair.limit = changed;
-        pair.oracle.change(&changed);
+        checked.limit = changed;
+        checked.oracle.change(&changed);
         for (gap, kind, size) in after {
             now = gap.after(now, &changed);
-            let _ = pair.step(cost(kind, size, &changed), now);
+            let _ = checked.step(cost(kind, size, &changed), now);
         }
     }
 
-    /// A log that may not grow shares places: one entry, and still within its limit.
+    /// A log that must not grow merges its entries: it has one, and stays within its limit.
     #[test]
     fn a_log_that_merges_stays_within_its_limit(
         count in count(), window_us in window_us(), begin in start(), trace in asks(40),
@@ -269,12 +270,12 @@ proptest! {
         let mut now = begin;
         for (gap, kind, size) in trace {
             now = gap.after(now, &limit);
-            let asked = ask(cost(kind, size, &limit), now);
-            let passes = state.admits(&limit, &asked);
+            let attempt = ask(cost(kind, size, &limit), now);
+            let passes = state.admits(&limit, &attempt);
             if passes && let State::SlidingLog(log) = &mut state {
-                log.merge_newest(asked.now);
+                log.merge_newest(attempt.now);
             }
-            prop_assert_eq!(state.settle(&limit, &asked, passes).allowed, passes);
+            prop_assert_eq!(state.finish(&limit, &attempt, passes).allowed, passes);
             prop_assert!(state.entries() <= 1);
             if passes {
                 admitted.push((now, size.units(&limit)));
@@ -284,10 +285,10 @@ proptest! {
         }
     }
 
-    /// A state that is packed and unpacked between decisions answers as one that is not, whichever
-    /// of the two ways to decide on it is taken.
+    /// A state that is packed and unpacked between decisions decides like one that is not, and so
+    /// does a packed state that is decided in place.
     #[test]
-    fn a_packed_state_answers_as_the_state(
+    fn packed_states_decide_like_unpacked_ones(
         (limit, other) in (any_limit(), count()),
         begin in start(),
         trace in anything(24),
@@ -302,7 +303,7 @@ proptest! {
             (State::new(&limit), Packed::default(), Packed::default());
         let (mut now, mut last, mut is_plain) = (begin, begin, true);
         for (number, (gap, kind, units)) in trace.into_iter().enumerate() {
-            // The limit changes now and then, as by a reload.
+            // The limit changes in some steps, as after a reload.
             let limit = if changes >> number & 1 == 1 { other } else { limit };
             now = gap.after(now, &limit).min(1 << 51);
             let ask = ask(cost(kind, units, &limit), now);
@@ -342,8 +343,7 @@ proptest! {
         }
     }
 
-    /// The tick rule: every product of a decision is exact in a double, and no
-    /// finer tick would do.
+    /// Every product of a decision is exact in a double, and would not be with a finer tick.
     #[test]
     fn ticks_are_the_finest_that_stay_exact(limit in any_limit()) {
         let most = u128::from(limit.count().max(limit.burst())) + 1;
@@ -356,9 +356,9 @@ proptest! {
         prop_assert!(u128::from(limit.count_cap()) >= most);
     }
 
-    /// Nothing overflows up to the very end of time.
+    /// Decisions shortly before the largest time do not overflow.
     #[test]
-    fn the_end_of_time_is_no_cliff(
+    fn nothing_overflows_at_the_end_of_time(
         limit in any_limit(), before in 0_u64..10_000_000, trace in anything(20),
     ) {
         let (state, _, answers) = run(&limit, u64::MAX - before, &trace);
@@ -370,7 +370,7 @@ proptest! {
 proptest! {
     #![proptest_config(config(4_000))]
 
-    /// Property 11: with cost 1, at no point has a higher count admitted less.
+    /// With a cost of 1, a higher count has never admitted less.
     #[test]
     fn raising_the_count_never_admits_less(
         algorithm in prop::sample::select(&MONOTONE[..]), low in 0_u64..30, more in 1_u64..10, window_us in window_us(),
@@ -387,14 +387,14 @@ proptest! {
         let mut states = limits.map(|limit| State::new(&limit));
         let mut admitted = [0_u64; 2];
         let mut now = begin;
-        for (place, gap) in gaps.into_iter().enumerate() {
-            // Crowded enough to be limited: most gaps are a fortieth.
-            now += (gap.after(now, &limits[0]) - now) / if place % 8 == 0 { 1 } else { 40 };
+        for (index, gap) in gaps.into_iter().enumerate() {
+            // Most gaps are divided by 40, so that requests are denied.
+            now += (gap.after(now, &limits[0]) - now) / if index % 8 == 0 { 1 } else { 40 };
             for which in 0..2 {
                 let decision = states[which].decide(&limits[which], &ask(Cost::Ask(1), now));
                 admitted[which] += u64::from(decision.allowed);
             }
-            prop_assert!(admitted[0] <= admitted[1], "{:?} at {}", admitted, place);
+            prop_assert!(admitted[0] <= admitted[1], "{:?} at {}", admitted, index);
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Limits as text: what is read, how it is written back, and what each mistake is told.
+//! Limits as text: parsing, printing, and the error of each mistake.
 
 use std::time::Duration;
 
 use tidegate_core::{Algorithm, Limit, LimitError, LimitErrorKind as Kind};
 
-/// What is written, and how it is written back.
+/// Texts, and the texts that the parsed limits print.
 const VALID: &[(&str, &str)] = &[
     ("10 per 1s", "10 per 1s sliding-window"),
     ("0 per 1s", "0 per 1s sliding-window"),
@@ -61,7 +61,7 @@ fn valid_texts_round_trip() {
 }
 
 #[test]
-fn every_shape_round_trips() {
+fn every_algorithm_round_trips() {
     for algorithm in Algorithm::ALL {
         assert_eq!(Algorithm::from_name(algorithm.name()), Some(algorithm));
         for millis in [1, 7, 1_000, 60_000, 3_600_000, 86_400_000, 604_800_000, 31_622_400_000] {
@@ -75,7 +75,7 @@ fn every_shape_round_trips() {
 }
 
 #[test]
-fn constants_are_the_limits_of_their_texts() {
+fn constants_equal_their_parsed_texts() {
     const LIMITS: [(Limit, &str); 6] = [
         (Limit::per_second(0), "0 per 1s"),
         (Limit::per_second(u32::MAX), "4294967295 per 1s"),
@@ -90,10 +90,10 @@ fn constants_are_the_limits_of_their_texts() {
     assert_eq!(Limit::per_minute(5).window(), Duration::from_secs(60));
 }
 
-/// What each kind of mistake is told.
+/// The message of each kind of error.
 const MESSAGES: &[(Kind, &str)] = &[
     (Kind::NotALimit, "this is not a limit: write for example `10 per 1s`"),
-    (Kind::ExpectedNumber, "a whole number must stand here: write digits only, for example `10`"),
+    (Kind::ExpectedNumber, "expected a whole number: write digits only, for example `10`"),
     (Kind::CountOutOfRange, "the count is too large: use at most 1000000000000"),
     (
         Kind::ExpectedPer,
@@ -101,7 +101,7 @@ const MESSAGES: &[(Kind, &str)] = &[
     ),
     (
         Kind::ExpectedWindow,
-        "a length of time must stand here: write a number and ms, s, m, h, d or w, for example `10s`",
+        "expected a length of time: write a number and ms, s, m, h, d or w, for example `10s`",
     ),
     (Kind::UnknownUnit, "unknown unit of time: use ms, s, m, h, d or w"),
     (
@@ -123,14 +123,14 @@ const MESSAGES: &[(Kind, &str)] = &[
         "this algorithm has no burst: write `token-bucket burst N`, or leave `burst` out",
     ),
     (Kind::LeaseOutOfRange, "the lease is out of range: use 1ms to 366d"),
-    (Kind::SaidTwice, "this is said twice: say it once"),
+    (Kind::SaidTwice, "this is given twice: write it once"),
     (
         Kind::ConcurrencyIsNotARate,
         "concurrency has no window: write `10 concurrent` or `10 concurrent lease 60s`",
     ),
 ];
 
-/// Mistakes, their kind and the caret line under the text.
+/// Invalid texts, the kind of their error, and the line of carets under the text.
 const MISTAKES: &[(&str, Kind, &str)] = &[
     ("", Kind::NotALimit, "^"),
     ("  \t ", Kind::NotALimit, "    ^"),
@@ -217,7 +217,7 @@ const MISTAKES: &[(&str, Kind, &str)] = &[
 ];
 
 #[test]
-fn every_mistake_is_told_where_it_is() {
+fn reports_every_mistake_with_its_position() {
     for (text, kind, carets) in MISTAKES {
         let error = text.parse::<Limit>().expect_err(text);
         assert_eq!(error.kind(), *kind, "{text:?}");
@@ -231,18 +231,22 @@ fn every_mistake_is_told_where_it_is() {
     }
     for (kind, message) in MESSAGES {
         assert!(MISTAKES.iter().any(|row| row.1 == *kind), "{kind:?} has an example");
-        assert_eq!(LimitError::from(*kind).to_string(), *message, "without a text, no place");
+        assert_eq!(
+            LimitError::from(*kind).to_string(),
+            *message,
+            "a limit without a text has no position"
+        );
     }
 }
 
-/// A limit that is built rather than read makes the same mistakes, without a place.
+/// The constructors return the same errors as the parser, without a position.
 #[test]
-fn builders_refuse_the_same() {
+fn constructors_reject_the_same_mistakes() {
     let ms = Duration::from_millis;
     let new = |count, window| Limit::new(count, window, Algorithm::SlidingLog);
     let log = new(5, ms(1)).expect("valid");
     let tokens = Limit::new(5, ms(1), Algorithm::TokenBucket).expect("valid");
-    #[expect(deprecated, reason = "it still has to name its replacement")]
+    #[expect(deprecated, reason = "its error has to name the replacement")]
     let buckets = log.with_buckets(5);
     let year = Duration::from_secs(366 * 86_400);
     let rows = [
@@ -260,18 +264,18 @@ fn builders_refuse_the_same() {
         (tokens.with_burst(u64::MAX), Kind::BurstOutOfRange),
         (tokens.with_count(u64::MAX), Kind::CountOutOfRange),
     ];
-    for (place, (result, kind)) in rows.into_iter().enumerate() {
+    for (index, (result, kind)) in rows.into_iter().enumerate() {
         let error = result.expect_err("refused");
-        assert_eq!((error.kind(), error.span()), (kind, None), "row {place}");
+        assert_eq!((error.kind(), error.span()), (kind, None), "row {index}");
     }
     assert!(new(5, year).is_ok());
     let fine = new(5, Duration::from_micros(1_001)).expect("a window of whole microseconds");
     assert_eq!(fine.to_string(), "5 per 1001us sliding-log");
 }
 
-/// Texts nobody means: refused in a few words, whatever their length or bytes.
+/// The messages are short, whatever the length or the bytes of the text.
 #[test]
-fn absurd_texts_are_refused_briefly() {
+fn rejects_absurd_texts_with_short_messages() {
     let texts = [
         "9".repeat(10_000),
         " ".repeat(10_000),
@@ -294,7 +298,7 @@ fn absurd_texts_are_refused_briefly() {
         let controls = message.chars().filter(|c| c.is_control() && *c != '\n').count();
         assert_eq!(controls, 0, "{message}");
     }
-    // The longest text that is read at all.
+    // The longest text that is parsed.
     let padded = format!("5 per 1s{}", " ".repeat(248));
     assert_eq!(padded.parse::<Limit>(), "5 per 1s".parse());
 }

@@ -1,30 +1,32 @@
-//! Worked examples with their answers, and the bugs that were: rows of
-//! `(time, cost, allowed, remaining, wait)` through one runner, the oracle alongside.
+//! Worked examples and regressions, as rows of `(time, cost, allowed, remaining, wait)`. The oracle
+//! checks them as well.
 
 use tidegate_core::{Ask, Cost, PermitId, ResetAfter, RetryAfter, State, Timestamp};
 
-use crate::pair::{Pair, ask, limit};
+use crate::checked_state::{CheckedState, ask, limit};
 
-/// Microseconds, cost, allowed, remaining after it, microseconds to wait.
+/// The time in microseconds, the cost, whether it is allowed, the remaining units after it, and the
+/// wait in microseconds.
 type Row = (u64, Cost, bool, u64, u64);
 
 const S: u64 = 1_000_000;
 
 fn run(text: &str, rows: &[Row]) {
-    let mut pair = Pair::new(limit(text));
-    for (place, &(at, cost, allowed, remaining, wait)) in rows.iter().enumerate() {
-        let decision = pair.step(cost, at);
+    let mut checked = CheckedState::new(limit(text));
+    for (index, &(at, cost, allowed, remaining, wait)) in rows.iter().enumerate() {
+        let decision = checked.step(cost, at);
         let wait = RetryAfter::from_micros(wait);
         let answer = (decision.allowed, decision.remaining, decision.retry_after);
-        assert_eq!(answer, (allowed, remaining, wait), "{text}, row {place}");
+        assert_eq!(answer, (allowed, remaining, wait), "{text}, row {index}");
     }
 }
 
-/// Previous 8, current 3, 45 s of 60 gone: exactly 5 by now, and a limit of 5.
+/// With 8 units in the previous window and 3 in the current one, the estimate is exactly 5 after 45 s
+/// of 60, and the limit is 5.
 #[test]
-fn counter_is_blocked_at_exactly_its_limit() {
+fn counter_denies_at_exactly_its_limit() {
     let (previous, current) = (Cost::Force(8), Cost::Force(3));
-    // 8 * 15/60 = 2 until the weight falls below a quarter, one microsecond on.
+    // 8 * 15/60 = 2, until the weight is below a quarter one microsecond later.
     run(
         "5 per 1m sliding-counter",
         &[
@@ -43,22 +45,22 @@ fn counter_is_blocked_at_exactly_its_limit() {
     );
 }
 
-/// 42 * 45/60 + 18 = 49.5 is under 50.
+/// The estimate is 42 * 45/60 + 18 = 49.5, and the limit is 50.
 #[test]
-fn counter_admits_below_its_limit_by_half() {
+fn counter_admits_half_a_unit_below_its_limit() {
     run(
         "50 per 1m sliding-counter",
         &[
             (60 * S, Cost::Ask(42), true, 8, 0),
             (120 * S, Cost::Force(18), true, 0, 0),
             (135 * S, Cost::Ask(1), true, 0, 0),
-            // 42 * x/60 + 19 + 1 is under 51 from x < 44.29 s on.
+            // 42 * x/60 + 19 + 1 is below 51 for x < 44.29 s.
             (135 * S, Cost::Ask(1), false, 0, 714_286),
         ],
     );
 }
 
-/// A burst of 8 against 5 in 15 s, and again as the window turns.
+/// A burst of 8 against a limit of 5 per 15 s, and another one after the window boundary.
 #[test]
 fn counter_blocks_the_boundary_attack() {
     let mut rows: Vec<Row> = (0..5).map(|n| (29 * S, Cost::Ask(1), true, 4 - n, 0)).collect();
@@ -67,9 +69,9 @@ fn counter_blocks_the_boundary_attack() {
     run("5 per 15s sliding-counter", &rows);
 }
 
-/// [3650, 3680, 3695, 3710] at 3720: one is too old, three count.
+/// Of the requests at 3650, 3680, 3695 and 3710 s, the first is too old at 3720 s.
 #[test]
-fn log_counts_what_lies_within_the_window() {
+fn log_counts_only_entries_within_the_window() {
     run(
         "5 per 1m sliding-log",
         &[
@@ -84,7 +86,7 @@ fn log_counts_what_lies_within_the_window() {
     );
 }
 
-/// 5 at 00:58 and 5 at 01:02; 100 at 12:00:59 and 100 at 12:01:01.
+/// 5 requests at 00:58 and 5 at 01:02; 100 at 12:00:59 and 100 at 12:01:01.
 #[test]
 fn fixed_window_admits_twice_where_the_log_does_not() {
     for (count, first, second) in [(5, 58 * S, 62 * S), (100, 43_259 * S, 43_261 * S)] {
@@ -97,7 +99,8 @@ fn fixed_window_admits_twice_where_the_log_does_not() {
     }
 }
 
-/// Of permits of one instant the one just charged goes first, however short its lease.
+/// A refund takes the permit that was charged last, even if another one was charged at the same time
+/// and has a longer lease.
 #[test]
 fn a_refund_takes_the_permit_just_charged() {
     let (long, short) = (limit("5 concurrent lease 1m"), limit("5 concurrent lease 1s"));
@@ -112,7 +115,7 @@ fn a_refund_takes_the_permit_just_charged() {
     assert!(state.renew(&long, PermitId(1), Timestamp::from_micros(S)));
 }
 
-/// Rounded up, or a caller who obeys would be early.
+/// If waits were rounded down, a caller that waits that long would be early.
 #[test]
 fn waits_are_rounded_up() {
     let rows =
@@ -143,7 +146,7 @@ fn a_signed_cost_refunds_peeks_or_asks() {
     }
 }
 
-/// A larger count may need coarser ticks; what is left of a debt is not forgotten in them.
+/// A larger count may need coarser ticks. A small debt must not become zero in them.
 #[test]
 fn a_converted_debt_is_rounded_up() {
     let slow = limit("1 per 1h token-bucket");
@@ -157,7 +160,7 @@ fn a_converted_debt_is_rounded_up() {
     assert_eq!(decision.remaining, fast.count() - 1);
 }
 
-/// After the clock stepped back, a short lease from the future ends before an older long one.
+/// After the clock stepped back, a short lease that began in the future ends before an older long one.
 #[test]
 fn leases_end_in_order_after_the_clock_stepped_back() {
     let (long, short) = (limit("5 concurrent lease 1m"), limit("5 concurrent lease 1s"));
@@ -168,12 +171,11 @@ fn leases_end_in_order_after_the_clock_stepped_back() {
     let stepped_back = state.decide(&long, &ask(Cost::PEEK, 20 * S));
     assert_eq!((stepped_back.remaining, stepped_back.reset_after.as_micros()), (3, 50 * S));
     assert_eq!(state.decide(&long, &ask(Cost::PEEK, 21 * S)).remaining, 4);
-    assert!(state.release(PermitId(1)), "the long lease lives on");
+    assert!(state.release(PermitId(1)), "the long lease has not ended");
 }
 
-/// Another count keeps everything else that was said.
 #[test]
-fn another_count_keeps_the_rest() {
+fn changing_the_count_keeps_the_other_parameters() {
     let rows = [
         ("10 per 1s token-bucket burst 3", "20 per 1s token-bucket burst 3"),
         ("10 per 1s token-bucket", "20 per 1s token-bucket"),
@@ -186,5 +188,5 @@ fn another_count_keeps_the_rest() {
     }
     let ids = ["1 per 1s", "1 per 2s", "1 per 1s sliding-log", "1 per 1s fixed-window"];
     let ids: std::collections::HashSet<u64> = ids.iter().map(|text| limit(text).id()).collect();
-    assert_eq!(ids.len(), 4, "other shapes count elsewhere");
+    assert_eq!(ids.len(), 4, "limits with another window or algorithm have another id");
 }

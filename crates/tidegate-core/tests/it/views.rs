@@ -1,14 +1,14 @@
-//! A view shows what decisions are made from, and looking changes nothing.
+//! Views show the numbers that decisions are based on, and do not change the state.
 
 use proptest::prelude::*;
 use tidegate_core::{Ask, CellView, Cost, Limit, PermitId, Ratio, State, Timestamp, View};
 
-use crate::pair::{ask, limit};
-use crate::worlds::{any_limit, anything, cost, start};
+use crate::checked_state::{ask, limit};
+use crate::generators::{any_limit, anything, cost, start};
 
 const SECOND: u64 = 1_000_000;
 
-/// The state after so many requests of cost 1 at these seconds.
+/// The state after requests of cost 1: pairs of a second and the number of requests at it.
 fn after(limit: &Limit, requests: &[(u64, usize)]) -> State {
     let mut state = State::new(limit);
     for &(second, times) in requests {
@@ -26,7 +26,7 @@ fn cell(start: u64, last_hit: u64, units: u64, lag: u64, expired: u64) -> CellVi
 }
 
 #[test]
-fn states_show_themselves_in_their_own_terms() {
+fn views_show_the_numbers_of_each_algorithm() {
     let of = |seconds| Ratio { part: seconds * SECOND, whole: 15 * SECOND };
     let counter = |previous, current, left| View::SlidingCounter {
         previous,
@@ -39,7 +39,7 @@ fn states_show_themselves_in_their_own_terms() {
     let log = |used, cells| View::SlidingWindow { used, cell_us: 5_000, pace: 0, cells };
     #[rustfmt::skip]
     let rows: Vec<(&str, &[(u64, usize)], u64, View)> = vec![
-        // A burst of 8 against 5, then the next window, then the one after that.
+        // A burst of 8 against a limit of 5, then the next window, then the one after that.
         ("5 per 15s sliding-counter", &[(3, 8)], 3, counter(0, 5, 12)),
         ("5 per 15s sliding-counter", &[(3, 8)], 15, counter(5, 0, 15)),
         ("5 per 15s sliding-counter", &[(3, 8), (25, 2)], 27, counter(5, 2, 3)),
@@ -50,10 +50,10 @@ fn states_show_themselves_in_their_own_terms() {
         ("5 per 15s fixed-window", &[(3, 8)], 15, View::FixedWindow { count: 0 }),
         ("5 per 15s token-bucket", &[(3, 8)], 7, View::TokenBucket { tokens: of(20) }),
         ("5 per 15s token-bucket burst 2", &[(3, 8)], 3, View::TokenBucket { tokens: of(0) }),
-        // Ten units at 3 s are a lag of 2; five more at 12 s raise nothing.
+        // Ten units at 3 s cause a lag of 2. Five more at 12 s do not increase it.
         ("150 per 225s sliding-window", &[(3, 10), (12, 5), (20, 3)], 21,
             window(18, vec![cell(0, 12, 15, 2, 0), cell(15, 20, 3, 3, 0)])),
-        // 6 s beyond a window after the first cell began the pace has brought 4 units.
+        // When the start of the window is 6 s past that of the first cell, the pace is at 4 units.
         ("150 per 225s sliding-window", &[(3, 10), (12, 5), (20, 3)], 231,
             window(16, vec![cell(0, 12, 15, 2, 2), cell(15, 20, 3, 3, 0)])),
         ("150 per 225s sliding-window", &[(3, 10), (12, 5), (20, 3)], 237,
@@ -70,7 +70,7 @@ fn states_show_themselves_in_their_own_terms() {
     }
 }
 
-/// What passes, worked out from what is shown.
+/// The remaining units, computed from a view.
 fn remaining(limit: &Limit, view: &View) -> u64 {
     let left = |used: u64| limit.count().saturating_sub(used);
     match view {
@@ -93,7 +93,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_shown_is_what_is_decided_on(
+    fn views_match_decisions(
         limit in any_limit(), begin in start(), trace in anything(20),
     ) {
         let mut state = State::new(&limit);

@@ -1,14 +1,14 @@
-//! `sliding-window` against an exact log without a limit: what it counts is never less, and not
-//! much later. Limits change, units are forced and refunded, and the clock steps.
+//! `sliding-window` compared with an exact log without a limit: it never counts less, and releases
+//! units at most slightly later. Limits change, units are forced and refunded, and the clock steps.
 
 use proptest::prelude::*;
 use tidegate_core::{
     Algorithm, Cell, Cost, Form, Limit, RetryAfter, SlidingWindow, State, Timestamp,
 };
 
-use crate::pair::{Pair, ask, limit};
+use crate::checked_state::{CheckedState, ask, limit};
+use crate::generators::{any_direction, any_kind, cost, forward, limit_of, size, window_us};
 use crate::properties::late_us;
-use crate::worlds::{any_kind, any_way, cost, forward, limit_of, size, window_us};
 
 const MS: u64 = 1_000;
 const YEAR: u64 = 366 * 86_400_000_000;
@@ -21,7 +21,7 @@ struct Log(Vec<(u64, u64)>);
 
 impl Log {
     fn apply(&mut self, cost: Cost, allowed: bool, now: u64) {
-        // State from the future is taken as of now.
+        // Charges from the future are moved to now.
         self.0.iter_mut().for_each(|(at, _)| *at = now.min(*at));
         match cost {
             Cost::Ask(units) if allowed => self.0.push((now, units)),
@@ -41,7 +41,7 @@ impl Log {
         }
     }
 
-    /// Drops what is a window old now. It stays dropped if the clock then steps back.
+    /// Drops units that are a window old. They stay dropped if the clock then steps back.
     fn forget(&mut self, window_us: u64, now: u64) {
         self.0.retain(|(at, _)| now.saturating_sub(*at) < window_us);
     }
@@ -77,7 +77,8 @@ proptest! {
         cases: 1_000, failure_persistence: None, ..ProptestConfig::default()
     })]
 
-    /// One limit, time going on: never below the log, and at most a cell and a step late.
+    /// With one limit and time that moves forward, it never counts less than the log, and is at most
+    /// a cell and a step late.
     #[test]
     fn counts_no_less_than_the_log_and_releases_within_a_cell(
         count in any_count(), window_us in window_us(),
@@ -104,12 +105,12 @@ proptest! {
         }
     }
 
-    /// Limits that alternate, forced charges, refunds, a clock that steps: never below the log,
-    /// and free within a window and a cell.
+    /// With alternating limits, forced charges, refunds and a clock that steps, it never counts less
+    /// than the log, and is empty within a window and a cell.
     #[test]
     fn holds_across_limits_and_clock_steps(
         counts in prop::collection::vec(any_count(), 1..4), window_us in window_us(),
-        trace in prop::collection::vec((any_way(), any_kind(), size(), 0_usize..4), 1..60),
+        trace in prop::collection::vec((any_direction(), any_kind(), size(), 0_usize..4), 1..60),
     ) {
         let limits: Vec<Limit> = counts
             .into_iter()
@@ -132,11 +133,11 @@ proptest! {
         prop_assert_eq!(used(&state, &limits[0], free), 0);
     }
 
-    /// A state that is taken apart and put together again is the same.
+    /// A state that is restored from its times or cells is equal.
     #[test]
     fn is_restored_from_its_parts(
         count in any_count(), window_us in window_us(),
-        trace in prop::collection::vec((any_way(), any_kind(), size()), 1..40),
+        trace in prop::collection::vec((any_direction(), any_kind(), size()), 1..40),
     ) {
         let limit = limit_of(Algorithm::SlidingWindow, count, window_us);
         let (mut state, mut now) = (State::new(&limit), YEAR);
@@ -161,9 +162,8 @@ proptest! {
     }
 }
 
-/// Parts that cannot belong to a state are refused.
 #[test]
-fn refuses_parts_that_do_not_fit() {
+fn rejects_parts_that_do_not_fit() {
     let cell = Cell { units: 1, lag: 0, steps: 3 };
     let built = |form, cells: &[(u64, Cell)]| SlidingWindow::from_cells(form, 100, cells).is_some();
     assert!(built(Form::Cells15, &[(5, cell), (20, cell)]));
@@ -187,10 +187,10 @@ fn refuses_parts_that_do_not_fit() {
     }
 }
 
-/// Charges at the border of each form, again and again, while units are held: everything is free
-/// one window and one cell after the last charge, and no earlier than it is a window old.
+/// Units are charged repeatedly under the two limits at the border of each form. Everything is
+/// released one window and one cell after the last charge, and nothing before it is a window old.
 #[test]
-fn nothing_drifts_later_while_limits_alternate() {
+fn alternating_limits_do_not_delay_releases() {
     for window_us in [MS, 1_001, 60_000 * MS, YEAR] {
         for pair in BORDERS.windows(2) {
             let limits =
@@ -213,8 +213,8 @@ fn nothing_drifts_later_while_limits_alternate() {
     }
 }
 
-/// Forced charges beyond the cap of every form widen it; refunded, the state is empty again, and
-/// the next charge takes the form of its limit.
+/// Forced charges above the cap of a form widen it. After the refund the state is empty, and the next
+/// charge uses the form of its limit.
 #[test]
 fn forced_charges_beyond_every_cap_can_be_refunded() {
     let rows = [
@@ -245,7 +245,7 @@ fn forced_charges_beyond_every_cap_can_be_refunded() {
     }
 }
 
-/// The widest form saturates: what is beyond is cut off, and nothing overflows.
+/// Units above the cap of the widest form are cut off, and nothing overflows.
 #[test]
 fn the_widest_form_saturates() {
     let limit = limit("1000000000000 per 1m sliding-window");
@@ -259,25 +259,26 @@ fn the_widest_form_saturates() {
     assert!(matches!(denied.retry_after, RetryAfter::Micros(us) if us <= 64_000_000));
 }
 
-/// An hour back and a year forward, for the form of every border.
+/// The clock steps an hour back and a year forward, for each form.
 #[test]
-fn clock_steps_open_and_freeze_nothing() {
+fn clock_steps_neither_free_nor_freeze_units() {
     for count in BORDERS {
         let limit = limit_of(Algorithm::SlidingWindow, count, 60_000 * MS);
-        let mut pair = Pair::new(limit);
+        let mut checked = CheckedState::new(limit);
         let start = 1_700_000_000_000_000;
-        let _ = pair.step(Cost::Ask(count), start);
+        let _ = checked.step(Cost::Ask(count), start);
         let back = start - 3_600_000 * MS;
-        assert!(!pair.step(Cost::Ask(1), back).allowed, "{limit}");
-        pair.check_costs([1, count / 2, count].into_iter(), back);
+        assert!(!checked.step(Cost::Ask(1), back).allowed, "{limit}");
+        checked.check_costs([1, count / 2, count].into_iter(), back);
         let late = 60_000 * MS + late_us(Form::of(count), 60_000 * MS);
-        assert!(pair.step(Cost::Ask(count), back + late).allowed, "{limit}");
-        assert!(!pair.step(Cost::Ask(1), back + late).allowed, "{limit}");
-        assert!(pair.step(Cost::Ask(count), back + late + YEAR).allowed, "{limit}");
+        assert!(checked.step(Cost::Ask(count), back + late).allowed, "{limit}");
+        assert!(!checked.step(Cost::Ask(1), back + late).allowed, "{limit}");
+        assert!(checked.step(Cost::Ask(count), back + late + YEAR).allowed, "{limit}");
     }
 }
 
-/// The attack on the two-counter estimate: all at the end of one window, all again in the next.
+/// The attack on the two-counter estimate: a client sends everything at the end of one window, and
+/// everything again in the next.
 #[test]
 fn the_boundary_attack_gains_nothing() {
     for count in [1, 100, 10_000] {
@@ -295,7 +296,7 @@ fn the_boundary_attack_gains_nothing() {
     }
 }
 
-/// A steady client below its limit is never denied, whatever the window.
+/// A client at a steady rate below its limit is almost never denied.
 #[test]
 fn a_steady_client_below_its_limit_is_served() {
     for (count, window_us) in [(10, 60_000 * MS), (100, 1_001_000), (5_000, 60_000 * MS)] {
@@ -313,19 +314,19 @@ fn a_steady_client_below_its_limit_is_served() {
 #[test]
 fn refunds_reach_across_cells() {
     let limit = limit("100 per 15s sliding-window");
-    let mut pair = Pair::new(limit);
+    let mut checked = CheckedState::new(limit);
     for second in 0..10 {
-        let _ = pair.step(Cost::Ask(5), YEAR + second * 1_000_000);
+        let _ = checked.step(Cost::Ask(5), YEAR + second * 1_000_000);
     }
     let now = YEAR + 9_500_000;
-    assert_eq!(pair.step(Cost::Refund(12), now).remaining, 62);
-    let State::SlidingWindow(window) = &pair.state else { unreachable!() };
+    assert_eq!(checked.step(Cost::Refund(12), now).remaining, 62);
+    let State::SlidingWindow(window) = &checked.state else { unreachable!() };
     assert_eq!(window.cells().map(|(_, cell)| cell.units).collect::<Vec<_>>()[6..], [5, 3]);
-    pair.check_costs(0..=101, now);
+    checked.check_costs(0..=101, now);
 }
 
-/// The current cell was read although it did not exist yet, and its bits were those of a cell that
-/// had been dropped: the state was widened without need.
+/// A regression: the current cell was read before it existed, and its bits were those of a dropped
+/// cell, so the state was widened although that was not necessary.
 #[test]
 fn a_dropped_cell_does_not_widen_the_form() {
     let limit = limit("2000 per 15s sliding-window");

@@ -1,10 +1,10 @@
-//! `sliding-window` as its definition reads: plain maps and wide signed numbers, every count
-//! recomputed. Shares no code with the crate.
+//! A direct implementation of the definition of `sliding-window`, with plain maps and wide signed
+//! numbers, that recomputes every count. It shares no code with the crate.
 
 use std::collections::BTreeMap;
 
 /// The forms, narrowest first: cells to the window, the largest limit, the most units in a cell.
-/// The log has no cells and holds 20 units.
+/// The log form holds 20 units.
 const FORMS: [(i128, i128, i128); 4] =
     [(0, 20, 20), (15, 2_000, 2_047), (7, 2_000_000, 2_097_151), (3, i128::MAX, (1 << 40) - 1)];
 
@@ -54,7 +54,7 @@ impl WindowOracle {
         div_ceil(self.width(), 15)
     }
 
-    /// Units that the pace brings in `x` microseconds.
+    /// The units that arrive in `x` microseconds at the pace.
     fn f(&self, x: i128) -> i128 {
         let powers = (0..30).map(|power| 10_i128.pow(power));
         let fits = |tick: &i128| div_ceil(self.window, *tick) <= (1 << 53) / (self.pace + 1);
@@ -90,7 +90,7 @@ impl WindowOracle {
         u128::try_from(times as i128 + cells).expect("not negative")
     }
 
-    /// When the newest unit is released, if any is held.
+    /// The time at which the newest unit is released, if any is held.
     pub fn released(&self) -> Option<i128> {
         let time =
             self.times.last().map(|time| (time + div_ceil(self.window, self.tick())) * self.tick());
@@ -98,7 +98,7 @@ impl WindowOracle {
         time.or(cell.map(|(index, cell)| self.last(*index, cell) + self.window))
     }
 
-    /// Brings it up to now: what has expired goes, what lies ahead is re-entered.
+    /// Advances to `now`: drops expired units, and moves units from the future to now.
     pub fn arrive(&mut self, now: u64) {
         let now = i128::from(now);
         if self.form == 0 {
@@ -123,7 +123,7 @@ impl WindowOracle {
         self.cells = cells.into_iter().filter(is_live).collect();
     }
 
-    /// Charges under a limit.
+    /// Charges units under a limit.
     pub fn charge(&mut self, limit: u128, units: u64, now: u64) {
         let (limit, units, now) =
             (i128::try_from(limit).expect("small"), i128::from(units), i128::from(now));

@@ -55,7 +55,7 @@ fn sample(state: &State, limit: &Limit, cost: u64, at: Timestamp) -> Sample {
     let mut copy = state.clone();
     copy.admits(limit, &ask);
     // Settled as if another limit had said no: answered, and nothing charged.
-    let decision = copy.settle(limit, &ask, false);
+    let decision = copy.finish(limit, &ask, false);
     Sample { at, decision, view: state.view(limit, at) }
 }
 

@@ -73,7 +73,7 @@ impl Gate {
         });
         let states: SmallVec<[(&[u8], &Limit); 2 * BATCH]> = states.collect();
         for states in states.chunks(BATCH) {
-            self.limiter.store().touch(states.iter().copied());
+            self.limiter.store().prefetch(states.iter().copied());
         }
     }
 

@@ -174,7 +174,7 @@ impl<'a> Adjustment<'a> {
 
     /// Whether it is a refund of units that no longer count under a limit.
     pub(super) fn is_expired_refund(&self, limit: &Limit, now: Timestamp) -> bool {
-        matches!(self.cost, Cost::Refund(_)) && !limit.may_give_back(self.charged_at, now)
+        matches!(self.cost, Cost::Refund(_)) && !limit.may_refund(self.charged_at, now)
     }
 }
 

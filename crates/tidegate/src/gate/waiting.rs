@@ -34,7 +34,7 @@ impl Gate {
         }
         let max_wait_us = u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX);
         let until = self.limiter.store().clock().now().plus_micros(max_wait_us);
-        let (name, _) = self.limiter.store().shape(&plan.checks())?;
+        let (name, _) = self.limiter.store().queue_key(&plan.checks())?;
         match Ticket::new(&self.queues, name) {
             Some(ticket) => self.wait_in_queue(tracker, plan, (&ticket, until)).await,
             None => self.deny_queued(plan).await,

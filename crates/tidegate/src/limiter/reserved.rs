@@ -140,7 +140,7 @@ impl Settling {
         charged: &[Charged],
     ) -> Result<(), StoreError> {
         let now = limiter.now();
-        let is_too_late = |limit: &Limit| !limit.may_give_back(self.charged_at, now);
+        let is_too_late = |limit: &Limit| !limit.may_refund(self.charged_at, now);
         let mut settled = Ok(());
         for one in charged {
             let Some(check) = one.settling(self.actual, is_too_late) else { continue };

@@ -9,10 +9,11 @@ use tidegate_core::{Algorithm, Cost, Limit};
 
 use crate::{Check, CheckError, MAX_CHECKS, Overflow};
 
-/// Refuses a request with too many checks, or with checks that need a permit it does not have.
+/// Validates the checks of a request.
 ///
 /// # Errors
-/// As every store's `decide`.
+/// Returns an error if there are too many checks, or if a check needs a permit and the request has
+/// none.
 pub(crate) fn validate(checks: &[Check<'_>], has_permit: bool) -> Result<(), CheckError> {
     if checks.len() > MAX_CHECKS {
         return Err(CheckError::TooManyChecks(checks.len()));
@@ -24,7 +25,7 @@ pub(crate) fn validate(checks: &[Check<'_>], has_permit: bool) -> Result<(), Che
     Ok(())
 }
 
-/// What checks that share a state ask of it together.
+/// The limit of a state, with the total cost and the overflow of the checks that share it.
 #[derive(Debug)]
 pub(crate) struct Shared<'s> {
     pub(crate) limit: &'s Limit,
@@ -36,7 +37,7 @@ impl Shared<'_> {
     /// Adds a check.
     ///
     /// # Errors
-    /// When the checks contradict each other.
+    /// Returns an error if the check contradicts those before it.
     pub(crate) fn add(self, check: &Check<'_>) -> Result<(), CheckError> {
         if *self.limit != *check.limit {
             return Err(CheckError::conflict_of(check.limit));
@@ -61,11 +62,11 @@ pub(crate) struct Merged<'a> {
 
 #[cfg(feature = "redis")]
 impl<'a> Merged<'a> {
-    /// Adds the checks of a request, which may take places under `concurrency` limits only if it
-    /// has a permit.
+    /// Adds the checks of a request.
     ///
     /// # Errors
-    /// As every store's `decide`.
+    /// Returns an error if the checks are not valid, as [`validate`] does, or if they contradict
+    /// each other.
     pub(crate) fn add_all(
         &mut self,
         checks: &[Check<'a>],

@@ -1,4 +1,4 @@
-//! Stores keep state and decide.
+//! The [`Store`] trait: a store keeps states and decides on them.
 
 mod memory;
 mod merge;
@@ -21,9 +21,9 @@ pub(crate) use merge::validate;
 
 /// Keeps states and decides on them, atomically and in one call.
 ///
-/// There is no get and set in it: a store that only kept bytes could not decide
-/// without races. Others may implement it, for example around a store of this crate, to count its
-/// calls or to make it fail in tests:
+/// The trait has no get and set operations, because a caller that reads, decides and writes would
+/// race with others. It can be implemented outside of this crate, for example around one of its
+/// stores, to count calls or to make them fail in tests:
 ///
 /// ```
 /// use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,24 +69,25 @@ pub(crate) use merge::validate;
 ///
 /// A store that decides by itself returns [`Verdict::new`].
 pub trait Store: Send + Sync + 'static {
-    /// Decides all checks of a request: all are charged or none.
+    /// Decides all checks of a request. Either all of them are charged or none.
     fn decide(
         &self,
         request: &Request<'_>,
     ) -> impl Future<Output = Result<Verdict, StoreError>> + Send;
 
-    /// Forgets what a key has used of a limit; says whether there was anything.
+    /// Removes the usage of a limit by a key. Returns whether there was any.
     fn reset(
         &self,
         key: &[u8],
         limit: &Limit,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// A number no permit has had, and that nobody can guess if others may name it.
+    /// Returns a new permit id, which no permit has had before. If permit ids can be chosen by
+    /// clients, it must not be possible to guess it.
     fn new_permit(&self) -> PermitId;
 
-    /// Gives a permit back, or renews it for as long as `limit` says; says whether it
-    /// was held.
+    /// Releases a permit, or renews it with the lease of `limit`. Returns whether the permit was
+    /// held.
     fn with_permit(
         &self,
         key: &[u8],
@@ -94,18 +95,19 @@ pub trait Store: Send + Sync + 'static {
         act: PermitAct,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Runs a task to its end that no caller waits for: the release of a permit that was dropped, or
-    /// the refund of a reservation. A store on `tokio` spawns it there. A task that is dropped
-    /// instead leaves the permit held until its lease ends, and the reservation charged.
+    /// Runs a task to completion although no caller waits for it: the release of a dropped permit,
+    /// or the refund of a dropped reservation. A store on `tokio` spawns it there. If the task is
+    /// dropped instead, the permit stays held until its lease ends, and the reservation stays
+    /// charged.
     fn detach(&self, task: impl Future<Output = ()> + Send + 'static);
 
-    /// How long until a store that is down is tried again; zero where that is not known.
+    /// Returns the time until a store that is down is tried again; zero if it is not known.
     fn next_attempt(&self) -> Duration {
         Duration::ZERO
     }
 }
 
-/// A store that several limiters use.
+/// A store that is shared by several limiters.
 impl<S: Store> Store for Arc<S> {
     async fn decide(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
         S::decide(self, request).await
@@ -137,43 +139,44 @@ impl<S: Store> Store for Arc<S> {
     }
 }
 
-/// What to do with a permit.
+/// An operation on a held permit.
 #[derive(Clone, Copy, Debug)]
 pub enum PermitAct {
-    /// Give it back.
+    /// Releases the permit.
     Release(PermitId),
-    /// Start its lease anew.
+    /// Restarts the lease of the permit.
     Renew(PermitId),
 }
 
-/// Why there is no verdict. A denial is not an error.
+/// The reason that a store returned no verdict. A denial is not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The request makes no sense: no store would answer it.
+    /// The request is invalid for every store.
     Check(CheckError),
-    /// The store could not be asked, or gave no answer. Says nothing about the limit.
+    /// The store could not be reached, or returned no verdict. The usage of the limit is unknown.
     Failed(Failure),
 }
 
-/// How a store failed.
+/// The failure of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
-    /// It was not asked, because it is not there or was not lately: nothing was charged.
+    /// The request was not sent, because the store is unavailable or was a short time ago. Nothing
+    /// was charged.
     Down,
-    /// The request was not sent, because too many requests wait for the store: nothing was charged.
+    /// The request was not sent, because too many requests wait for the store. Nothing was charged.
     Overloaded,
-    /// It did not answer in time. The request may have been charged, so it is not repeated.
+    /// The store did not reply in time. The request may have been charged, so it is not repeated.
     TimedOut,
-    /// The connection broke while it was being asked. The request may have been charged.
+    /// The connection broke before the reply. The request may have been charged.
     Lost,
-    /// It answered with an error, and nothing was charged.
+    /// The store replied with an error. Nothing was charged.
     Refused(Box<str>),
 }
 
 impl Failure {
-    /// One word for it, as metrics have it.
+    /// Returns the name used in metrics.
     pub const fn name(&self) -> &'static str {
         match self {
             Failure::Down => "down",
@@ -188,7 +191,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Down => f.write_str("the store is not there"),
+            Failure::Down => f.write_str("the store is unavailable"),
             Failure::Overloaded => f.write_str("too many requests wait for the store"),
             Failure::TimedOut => f.write_str("the store did not answer in time"),
             Failure::Lost => f.write_str("the connection to the store broke"),

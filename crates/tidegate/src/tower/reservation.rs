@@ -269,8 +269,7 @@ impl Inner {
             let Some(change) = self.change(*index, Cost::PEEK) else { return false };
             let is_enforced = change.code_policy.policy().mode() == Mode::Enforce;
             change.limits().any(|limit| {
-                is_enforced && units > limit.capacity()
-                    || !limit.may_give_back(change.charged_at, now)
+                is_enforced && units > limit.capacity() || !limit.may_refund(change.charged_at, now)
             })
         })
     }

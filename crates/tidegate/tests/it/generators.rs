@@ -180,7 +180,7 @@ impl Model {
 
     /// Answers an ask that [`Model::admits`] was asked about.
     pub fn settle(&mut self, key: u8, limit: &Limit, ask: &Ask, admitted: bool) -> Decision {
-        self.state(key, limit).settle(limit, ask, admitted)
+        self.state(key, limit).finish(limit, ask, admitted)
     }
 
     pub fn known(&self) -> Vec<(u8, Limit)> {

@@ -1,19 +1,19 @@
-//! The forms with cells: the numbers of each cell, and what has expired of them.
+//! The forms with cells: the numbers of each cell, and how many of its units have expired.
 
 use super::form::{STEP_BITS, STEPS};
 use super::{Form, WORDS};
 use crate::algorithms::Window;
-use crate::limit::{Grid, Moment};
+use crate::limit::{Grid, WindowPosition};
 use crate::packed::with_low_bits;
 use crate::{Ask, Limit, Packed, PackedWords, ResetAfter, Timestamp};
 
-/// Bits of the index of the newest cell in a packed state. A cell is at least 67 us long, so fewer
-/// than 2^13 cells begin within a deadline unit, and the low bits tell which of them it is.
+/// The number of bits of the index of the newest cell in a packed state. A cell is at least 67 us
+/// long, so fewer than 2^13 cells begin within a deadline unit, and the low bits identify one of them.
 pub(super) const INDEX_BITS: u32 = 14;
-/// Where the pace begins in the head of a packed state.
+/// The first bit of the pace in the head of a packed state.
 const PACE_SHIFT: u32 = 2 + INDEX_BITS;
 
-/// One cell.
+/// The numbers of one cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cell {
     /// Units charged in it.
@@ -26,11 +26,12 @@ pub struct Cell {
 
 /// Units in the cells of one form, measured against one pace.
 ///
-/// Neither changes: the [`SlidingWindow`](super::SlidingWindow) that holds the cells replaces them
-/// when a limit or a charge requires another form or pace. So where the form is a constant, the
-/// positions of all numbers are too.
+/// The form and the pace do not change. The [`SlidingWindow`](super::SlidingWindow) that holds the
+/// cells replaces them when a limit or a charge requires another form or pace. So where the form is a
+/// constant, the positions of all numbers are constants too.
 ///
-/// `W` is where the cells are: in the state itself or, while a packed state is decided on, in that.
+/// `W` gives access to the words of the cells. They are in the state itself or, while a packed state
+/// is decided in place, in the packed state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cells<W = [u64; WORDS]> {
     pub(super) form: Form,
@@ -38,23 +39,23 @@ pub(super) struct Cells<W = [u64; WORDS]> {
     pub(super) pace: u64,
     /// Units of all cells, expired ones included.
     pub(super) total: u64,
-    /// Those of the oldest cell that were expired when the cells were last advanced.
+    /// Units of the oldest cell that had expired when the cells were last advanced.
     expired: u64,
     /// The index of the oldest cell that holds units.
     pub(super) oldest: u64,
     /// The index of the newest cell that holds units.
     pub(super) newest: u64,
-    /// The newest cell. It is the one that is charged, so it is not among the packed ones.
+    /// The newest cell. It is the one that is charged, so it is kept unpacked.
     last: Cell,
     /// The cells before the newest by index modulo their number, packed without gaps. The bits of
-    /// cells outside `oldest..newest` have no meaning.
+    /// cells outside `oldest..newest` are undefined.
     words: W,
 }
 
-/// Where the words of cells are.
+/// Access to the words of cells.
 pub(super) trait CellWords: PackedWords {
-    /// Whether they are the words of a packed state that is decided on where it is. That is done
-    /// only if the cells have the form and the pace of the limit.
+    /// Whether they are the words of a packed state that is decided in place. The cells then have
+    /// the form and the pace of the limit.
     const IN_PLACE: bool;
 }
 
@@ -62,7 +63,7 @@ impl CellWords for [u64; WORDS] {
     const IN_PLACE: bool = false;
 }
 
-/// The words of a packed state that is decided on where it is.
+/// The words of a packed state that is decided in place.
 pub(super) struct InPlace<'w, W>(pub(super) &'w mut W);
 
 impl<W: PackedWords> PackedWords for InPlace<'_, W> {
@@ -81,7 +82,7 @@ impl<W: PackedWords> CellWords for InPlace<'_, W> {
     const IN_PLACE: bool = true;
 }
 
-/// Where cells lie in time.
+/// The grid of cells: that of the limit if they are decided in place, and otherwise a new one.
 macro_rules! grid {
     ($cells:expr, $limit:expr) => {
         if W::IN_PLACE { $limit.grid() } else { &$cells.grid($limit) }
@@ -111,14 +112,14 @@ impl Grid {
         self.start_us(index).saturating_add(self.last_offset_us(cell))
     }
 
-    /// When the last unit of a cell is a window old.
+    /// The time at which the last unit of a cell is a window old.
     #[inline(always)]
     fn whole_us(&self, index: u64, cell: Cell) -> u64 {
         self.last_us(index, cell).saturating_add(self.window_us)
     }
 
-    /// How far the window has moved past the start of the cell that began `age` cells before the
-    /// current one. Before that none of its units expire.
+    /// The time by which the start of the window is past the start of a cell that began `age` cells
+    /// before the current one. `None` if it is not past it; no unit of the cell has expired then.
     #[inline(always)]
     fn past_start_us(&self, age: u64, elapsed_us: u64) -> Option<u64> {
         (age * self.cell.value + elapsed_us).checked_sub(self.window_us)
@@ -140,7 +141,7 @@ impl Grid {
         self.pace.units_in(past_us).saturating_sub(cell.lag).min(cell.units)
     }
 
-    /// When this many of a cell's units, at least one, are certainly a window old.
+    /// The time at which `units` units of a cell, at least one, are certainly a window old.
     fn release_us(&self, index: u64, cell: Cell, units: u64) -> u64 {
         let whole_us = self.whole_us(index, cell);
         let reached = units + cell.lag;
@@ -153,13 +154,13 @@ impl Grid {
 }
 
 impl Cells {
-    /// Cells that hold nothing.
+    /// Creates cells without units.
     pub(super) fn new(form: Form, pace: u64) -> Self {
         Self::empty(form, pace, [0; WORDS])
     }
 
-    /// Restores cells with their indexes, oldest first. `None` if the form has no cells, or is too
-    /// narrow for them or for the pace.
+    /// Restores cells with their indexes, oldest first. Returns `None` if `form` is the log form, or
+    /// is too narrow for the cells or for the pace.
     pub(super) fn from_cells(form: Form, pace: u64, cells: &[(u64, Cell)]) -> Option<Self> {
         let &(newest, _) = cells.last()?;
         if form == Form::Log || form < Form::of(pace) {
@@ -190,9 +191,9 @@ impl Cells {
         Some(Packed { deadline, head, words: self.words })
     }
 
-    /// When the oldest `units` of those that count are released. Only the oldest cell can be partly
-    /// expired: units of a cell expire when the window has moved past its start, and all of the
-    /// cell before it have expired by then.
+    /// The time at which the oldest `units` of those that count are released. Only the oldest cell
+    /// can be partly expired: the units of a cell expire once the start of the window is past the
+    /// start of the cell, and by then all units of the cell before it have expired.
     #[cold]
     fn release_us(&self, limit: &Limit, mut units: u64) -> u64 {
         let grid = self.grid(limit);
@@ -209,15 +210,15 @@ impl Cells {
 }
 
 impl<W: CellWords> Cells<W> {
-    /// Cells that hold nothing. The words may hold anything.
+    /// Creates cells without units. The words may have any value.
     #[inline(always)]
     pub(super) fn empty(form: Form, pace: u64, words: W) -> Self {
         let last = Cell::default();
         Self { form, pace, total: 0, expired: 0, oldest: 0, newest: 0, last, words }
     }
 
-    /// The cells that were packed in this form, with their words. The newest is at most `latest`,
-    /// and fewer than 2^14 earlier.
+    /// Restores cells that were packed in this form, from their words. The index of the newest cell
+    /// is at most `latest`, and less than 2^14 below it.
     #[inline(always)]
     pub(super) fn unpack(form: Form, head: u64, latest: u64, words: W) -> Self {
         let newest = with_low_bits(latest, head >> 2, INDEX_BITS);
@@ -254,8 +255,8 @@ impl<W: CellWords> Cells<W> {
         Grid::new(limit, self.form, self.pace)
     }
 
-    /// A copy for what is rarely needed. A state whose address is passed on is kept in memory, and
-    /// one that is not in registers.
+    /// A copy for rare computations. A state whose address is passed to a function is kept in
+    /// memory, and one whose address is not is kept in registers.
     #[inline(always)]
     fn copied(&self) -> Cells {
         let Self { form, pace, total, expired, oldest, newest, last, .. } = *self;
@@ -264,14 +265,14 @@ impl<W: CellWords> Cells<W> {
         Cells { form, pace, total, expired, oldest, newest, last, words }
     }
 
-    /// Cells that hold units with their indexes, oldest first.
+    /// The cells that hold units with their indexes, oldest first.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, Cell)> {
         let len = if self.is_empty() { 0 } else { self.newest - self.oldest + 1 };
         let cells = (self.oldest..self.oldest + len).map(|index| (index, self.get(index)));
         cells.filter(|(_, cell)| cell.units > 0)
     }
 
-    /// The word in which a cell before the newest begins, and the bit.
+    /// The word and the bit at which a cell before the newest begins.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "there are at most 15 cells")]
     fn position(&self, index: u64) -> (usize, u32) {
@@ -287,10 +288,10 @@ impl<W: CellWords> Cells<W> {
         }
         let (unit_bits, lag_bits) = (self.form.unit_bits(), self.form.lag_bits());
         let (word, shift) = self.position(index);
-        // The last word has none after it, and nothing reaches beyond it.
+        // No cell extends beyond the last word.
         let word_after = |number: usize| self.words.get((word + number).min(WORDS - 1));
-        // 64 bits from the one that is `number` words after the first. A shift by 64 is not
-        // defined, so it is done in two steps.
+        // The 64 bits that begin `number` words after the first bit. A shift by 64 is not defined,
+        // so it is done in two steps.
         let bits_after = |number: usize| {
             word_after(number) >> shift | word_after(number + 1) << 1 << (u64::BITS - 1 - shift)
         };
@@ -317,7 +318,7 @@ impl<W: CellWords> Cells<W> {
         let (word, shift) = self.position(index);
         let words = &mut self.words;
         let mut put = |number: usize, mask: u64, bits: u64| {
-            // The mask is 0 if there is no such word.
+            // The mask is 0 if the word does not exist.
             let word = (word + number).min(WORDS - 1);
             words.set(word, words.get(word) & !mask | bits);
         };
@@ -328,17 +329,18 @@ impl<W: CellWords> Cells<W> {
         put(1, (mask << shift >> 64) as u64, (bits << shift >> 64) as u64);
     }
 
-    /// Makes an empty cell the newest. It is not before the one that was.
+    /// Makes an empty cell the newest. Its index is not below that of the newest cell.
     #[inline(always)]
     fn begin(&mut self, index: u64) {
         if self.is_empty() {
             self.oldest = index;
         } else {
             let (before, last) = (self.newest, self.last);
-            // Now that another cell is the newest, it goes to the packed ones.
+            // The previous newest cell is stored with the packed ones.
             self.newest = index;
             self.set(before, last);
-            // Loops of iterators are not always inlined, and then the cells are kept in memory.
+            // A `while` loop: loops over iterators are not always inlined, and the cells would then
+            // be kept in memory.
             let mut skipped = before + 1;
             while skipped < index {
                 self.set(skipped, Cell::default());
@@ -349,20 +351,20 @@ impl<W: CellWords> Cells<W> {
         self.last = Cell::default();
     }
 
-    /// Removes cells whose last unit is a window old, at an offset into the cell `current`. None may
-    /// lie ahead of that.
+    /// Removes cells whose last unit is a window old, at the time `elapsed_us` after the start of the
+    /// cell `current`. No cell may be later than that.
     #[inline(always)]
     pub(super) fn drop_expired(&mut self, grid: &Grid, current: u64, elapsed_us: u64) {
         self.expired = 0;
-        // Most often none can be removed: the first one is looked at outside the loop.
+        // Most often none can be removed, so the first one is checked outside the loop.
         if self.is_empty() || !self.drop_oldest(grid, current, elapsed_us) {
             return;
         }
         while self.total > 0 && self.drop_oldest(grid, current, elapsed_us) {}
     }
 
-    /// Removes the oldest cell if its last unit is a window old, and otherwise counts those of its
-    /// units that are; returns whether it was removed.
+    /// Removes the oldest cell if its last unit is a window old, and otherwise counts its expired
+    /// units. Returns whether the cell was removed.
     #[inline(always)]
     fn drop_oldest(&mut self, grid: &Grid, current: u64, elapsed_us: u64) -> bool {
         let past_us = grid.past_start_us(current - self.oldest, elapsed_us);
@@ -377,7 +379,7 @@ impl<W: CellWords> Cells<W> {
         true
     }
 
-    /// Takes up to `units` off the newest cell and returns how many. An emptied cell is removed.
+    /// Removes up to `units` from the newest cell and returns how many. An emptied cell is removed.
     pub(super) fn take_newest(&mut self, units: u64) -> u64 {
         let taken = units.min(self.last.units);
         self.last.units -= taken;
@@ -392,7 +394,7 @@ impl<W: CellWords> Cells<W> {
         taken
     }
 
-    /// Adds units to the cell `index`, at an offset into it. What does not fit is cut off.
+    /// Adds units to the cell `index`, at an offset into it. Units that do not fit are cut off.
     #[inline(always)]
     pub(super) fn add(&mut self, grid: &Grid, units: u64, index: u64, offset_us: u64) {
         if self.is_empty() || index != self.newest {
@@ -402,7 +404,7 @@ impl<W: CellWords> Cells<W> {
         let behind = grid.pace.units_in(offset_us).saturating_sub(cell.units);
         let steps = cell.steps.max(grid.step.ceil(offset_us));
         self.last = if W::IN_PLACE {
-            // A form has room for the units that its limit admits, and for its pace.
+            // The form can hold the units that its limit admits, and the lag of its pace.
             Cell { units: cell.units + units, lag: cell.lag.max(behind), steps }
         } else {
             let units = cell.units.saturating_add(units).min(self.form.most_units());
@@ -411,8 +413,8 @@ impl<W: CellWords> Cells<W> {
         self.total += self.last.units - cell.units;
     }
 
-    /// Raises the lags until each cell is released as a whole: all that is known of the arrivals in
-    /// a cell is that they came before its last hit.
+    /// Raises the lags until each cell is released as a whole. The arrivals in a cell are then only
+    /// known not to be later than its last hit.
     pub(super) fn forget_arrivals(&mut self, grid: &Grid) {
         for index in self.oldest..=self.newest {
             let cell = self.get(index);
@@ -424,7 +426,7 @@ impl<W: CellWords> Cells<W> {
     }
 }
 
-/// The form and, if it is not in the words, the pace as the head of a packed state has them.
+/// The form and, if it is not in the words, the pace, as bits of the head of a packed state.
 #[inline(always)]
 const fn packed_form_and_pace(form: Form, pace: u64) -> u64 {
     match form {
@@ -433,7 +435,7 @@ const fn packed_form_and_pace(form: Form, pace: u64) -> u64 {
     }
 }
 
-/// Where the head of a packed state has the number of cells from the oldest to the newest.
+/// The first bit of the number of cells from the oldest to the newest in the head of a packed state.
 const fn span_shift(form: Form) -> u32 {
     match form {
         Form::Cells3 => PACE_SHIFT,
@@ -442,28 +444,28 @@ const fn span_shift(form: Form) -> u32 {
 }
 
 impl<W: CellWords> Cells<W> {
-    /// The current cell, and how far into it `now` is.
+    /// The index of the current cell, and the time since it began.
     #[inline(always)]
-    fn split(&self, limit: &Limit, now: &Moment) -> (u64, u64) {
+    fn split(&self, limit: &Limit, now: &WindowPosition) -> (u64, u64) {
         if W::IN_PLACE { (now.index, now.elapsed_us) } else { limit.split(self.form, now) }
     }
 }
 
 impl<W: CellWords> Window for Cells<W> {
     #[inline(always)]
-    fn advance(&mut self, limit: &Limit, now: &Moment) {
+    fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
         let (current, elapsed_us) = self.split(limit, now);
         let grid = grid!(self, limit);
         self.drop_expired(grid, current, elapsed_us);
     }
 
     #[inline(always)]
-    fn available(&self, limit: &Limit, _now: &Moment) -> u64 {
+    fn available(&self, limit: &Limit, _now: &WindowPosition) -> u64 {
         limit.count().saturating_sub(self.total - self.expired)
     }
 
     #[inline(always)]
-    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &WindowPosition) -> u64 {
         match (self.total - self.expired + cost).saturating_sub(limit.count()) {
             0 => 0,
             lacking => self.copied().release_us(limit, lacking) - now.at.as_micros(),
@@ -471,7 +473,7 @@ impl<W: CellWords> Window for Cells<W> {
     }
 
     #[inline(always)]
-    fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
+    fn reset_after(&self, limit: &Limit, now: &WindowPosition) -> ResetAfter {
         if self.is_empty() || limit.count() == 0 {
             return ResetAfter::from_micros(0);
         }
@@ -482,7 +484,7 @@ impl<W: CellWords> Window for Cells<W> {
     }
 
     #[inline(always)]
-    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, now: &Moment) {
+    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, now: &WindowPosition) {
         if units > 0 {
             let (index, offset_us) = self.split(limit, now);
             let grid = grid!(self, limit);
@@ -507,32 +509,33 @@ impl<W: CellWords> Window for Cells<W> {
 }
 
 /// The numbers that a packed state keeps in the bits that the cells before the newest leave unused:
-/// the newest cell and, where they fit, the total and the pace. The head has the pace of the other
-/// forms.
+/// the newest cell and, where they fit, the total and the pace. The other forms keep the pace in the
+/// head.
 struct Tail {
     total: u64,
     pace: u64,
     last: Cell,
 }
 
-/// Where the last word has the total of the form with 15 cells, which leave 39 bits of it unused.
+/// The first bits of the numbers in the last word of the form with 15 cells, which leave 39 bits of
+/// it unused.
 const TOTAL15: u32 = 25;
 const UNITS15: u32 = TOTAL15 + 16;
 const LAG15: u32 = UNITS15 + Form::Cells15.unit_bits();
 const STEPS15: u32 = LAG15 + Form::Cells15.lag_bits();
-/// Where the last word of the form with 7 cells has the lag and the total; they and the units fill
-/// it. The steps are at the end of the word before.
+/// The first bits of the lag and the total in the last word of the form with 7 cells. They and the
+/// units fill it. The steps are at the end of the word before.
 const LAG7: u32 = Form::Cells7.unit_bits();
 const TOTAL7: u32 = LAG7 + Form::Cells7.lag_bits();
 const STEPS7: u32 = u64::BITS - STEP_BITS;
-/// Where the last word but one of the form with 3 cells has the low bits of the pace, behind the
-/// units, and the last word the steps and the rest of the pace, behind the lag. The total is not
-/// kept.
+/// The first bits of numbers in the form with 3 cells. The last word but one has the units and the
+/// low bits of the pace. The last word has the lag, the steps and the rest of the pace. The total is
+/// not kept.
 const PACE3: u32 = Form::Cells3.unit_bits();
 const STEPS3: u32 = Form::Cells3.lag_bits();
 const PACE3_HIGH: u32 = STEPS3 + STEP_BITS;
 
-/// Some bits of a word.
+/// Extracts `count` bits of a word.
 #[inline(always)]
 const fn bits(word: u64, shift: u32, count: u32) -> u64 {
     word >> shift & ((1 << count) - 1)

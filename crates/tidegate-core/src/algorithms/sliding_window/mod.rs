@@ -1,12 +1,12 @@
 //! `sliding-window`: a sliding window that never exceeds its limit, in constant memory;
 //! the default.
 //!
-//! There are two classic ways to count a sliding window, and each gives something up.
+//! There are two classic methods to count a sliding window, and each has a weakness.
 //!
 //! - The **two-counter estimate** ([`SlidingCounter`](crate::SlidingCounter)) assumes that the
-//!   requests of the previous window came evenly. A client that sends everything at the end of
-//!   a window breaks the assumption and gets close to `2L`.
-//! - The **log** ([`SlidingLog`](crate::SlidingLog)) remembers every request. It is exact, and
+//!   requests of the previous window arrived evenly. A client that sends everything at the end of
+//!   a window violates the assumption and gets close to `2L`.
+//! - The **log** ([`SlidingLog`](crate::SlidingLog)) remembers every request. It is exact, but
 //!   its memory grows with the limit.
 //!
 //! This algorithm divides the window into cells and counts per cell. The oldest cell is partly
@@ -15,11 +15,11 @@
 //!
 //! # Lag
 //!
-//! The limit's own pace brings `f(x) = floor(L * x / W)` units in `x` microseconds. A cell's
+//! At the limit's own pace `f(x) = floor(L * x / W)` units arrive in `x` microseconds. A cell's
 //! *lag* is the most by which its arrivals ever fell behind that pace:
 //!
 //! ```text
-//!   limit 120 per 60 s: 15 cells of 4 s, the pace brings 8 units per cell
+//!   limit 120 per 60 s: 15 cells of 4 s, the pace is 8 units per cell
 //!
 //!   units                                units
 //!     8 |          pace .'*                8 |          pace .'***
@@ -54,44 +54,44 @@
 //!
 //! A cell holds three numbers: the **units** charged in it, its **lag**, and its **last hit** in
 //! fifteenths of the cell, rounded up. When the last hit is a window old, the whole cell is
-//! released: that matters for a cell that was filled early and then left alone.
+//! released. That matters for a cell that was filled early and not charged again.
 //!
 //! The number of cells `N` depends on the limit: 15 up to 2,000 units, 7 up to 2,000,000, 3
 //! above. At most `N + 1` of them overlap the window. Counts, lags and hits of all of them fit
 //! in 48 bytes for every limit.
 //!
-//! Limits up to 20 need no cells: the 20 times fit in the same place, on a grid of 1 us or of
+//! Limits up to 20 need no cells: 20 times fit in the same 48 bytes, on a grid of 1 us or of
 //! less than `W / 26,214`. Such a limit is a log, and is late by less than two steps of the grid.
 //!
 //! # Bound
 //!
-//! **`L`, always.** What is released is at least a window old, so `used` is never below the
-//! number of units admitted in the last window, and the argument for the log applies. What is
-//! given up: capacity may return late, by at most one cell.
-//! `docs/proof.md` has the proof, `docs/accuracy.md` what it costs on real traffic.
+//! **`L`, always.** Released units are at least a window old, so `used` is never below the
+//! number of units admitted in the last window, and the argument for the log applies. The price is
+//! that capacity may return late, by at most one cell. `docs/proof.md` has the proof, and
+//! `docs/accuracy.md` the effect on real traffic.
 //!
 //! # Forms and paces
 //!
-//! A key can meet several limits over the same window: a reload, an override, nodes with
-//! different files. Forced charges can exceed any limit. So a state carries its [`Form`] (the log,
-//! 15, 7 or 3 cells) and its pace (the `L` of `f` above), and both can change while units are
-//! held. Before units are charged under a limit:
+//! A key can be counted under several limits over the same window: after a reload, with an override,
+//! or on nodes with different configurations. Forced charges can exceed any limit. So a state has a
+//! [`Form`] (the log, 15, 7 or 3 cells) and a pace (the `L` of `f` above), and both can change while
+//! it holds units. Before units are charged under a limit:
 //!
 //! 1. An empty state takes the form and the pace of the limit.
-//! 2. A form that is too narrow for the limit, or for the units, is widened: everything held is
-//!    charged again in the next form, at its last hit. A form never becomes narrower while
-//!    anything is held. Only the widest form saturates.
+//! 2. A form that is too narrow for the limit, or for the units, is widened: all held units are
+//!    charged again in the next form, at their last hits. A form never becomes narrower while the
+//!    state holds units. Only the widest form saturates.
 //! 3. If the pace still differs, it becomes the limit's. The lags were measured against another
 //!    pace, so they are raised until each cell is released as a whole.
 //!
-//! Alternating limits therefore lose precision, never the bound. A unit is released at most one
-//! cell of each form that held it late, and everything is released one window, one cell and one
-//! fifteenth of a cell after the last charge.
+//! Alternating limits therefore lose precision, but never exceed the bound. A unit is released late
+//! by at most one cell of each form that held it, and everything is released one window, one cell and
+//! one fifteenth of a cell after the last charge.
 //!
 //! # Cost
 //!
 //! 48 bytes of cells, their position, form and pace. An admission reads the oldest and the current
-//! cell; a retry-after, a wider form or another pace walks all of them.
+//! cell. Computing a retry-after, or changing the form or the pace, reads all of them.
 
 mod cells;
 mod form;
@@ -105,7 +105,7 @@ pub use form::Form;
 use times::Times;
 
 use super::Window;
-use crate::limit::{Grid, Moment};
+use crate::limit::{Grid, WindowPosition};
 use crate::{Ask, CellView, Cost, Decision, Limit, Packed, PackedWords, ResetAfter, Timestamp};
 
 /// Words of a packed state: 15 cells of 23 bits, 7 of 44 or 3 of 83 and, in the bits that these leave
@@ -118,7 +118,7 @@ pub struct SlidingWindow {
     held: Held,
 }
 
-/// What a window holds, in one of its forms.
+/// The units of a window, in one of its forms.
 #[derive(Clone, Copy, Debug)]
 enum Held {
     Times(Times),
@@ -131,7 +131,7 @@ impl Default for Held {
     }
 }
 
-/// Runs the same expression on whatever is held.
+/// Evaluates an expression on the times or on the cells.
 macro_rules! each {
     ($window:expr, $held:ident => $body:expr) => {
         match $window {
@@ -143,20 +143,20 @@ macro_rules! each {
 
 impl SlidingWindow {
     /// Restores a state in the log form from its times, oldest first, at most a window apart.
-    /// `None` if they are too many or not in order.
+    /// Returns `None` if there are too many, or if they are not in order.
     pub fn from_times(times: &[u64]) -> Option<Self> {
         let held = Held::Times(Times::from_times(times)?);
         Some(SlidingWindow { held })
     }
 
-    /// Restores a state from its cells, oldest first, with their indexes. `None` if the form has
-    /// no cells, or is too narrow for them or for the pace.
+    /// Restores a state from its cells, oldest first, with their indexes. Returns `None` if `form`
+    /// is the log form, or is too narrow for the cells or for the pace.
     pub fn from_cells(form: Form, pace: u64, cells: &[(u64, Cell)]) -> Option<Self> {
         let held = Held::Cells(Cells::from_cells(form, pace, cells)?);
         Some(SlidingWindow { held })
     }
 
-    /// Holds nothing, in this form and at this pace.
+    /// Creates an empty state with a form and a pace.
     fn new((form, pace): (Form, u64)) -> Self {
         let held = match form {
             Form::Log => Held::default(),
@@ -165,7 +165,7 @@ impl SlidingWindow {
         SlidingWindow { held }
     }
 
-    /// How it counts.
+    /// Returns the form.
     pub fn form(&self) -> Form {
         match &self.held {
             Held::Times(_) => Form::Log,
@@ -173,7 +173,7 @@ impl SlidingWindow {
         }
     }
 
-    /// The limit that its lags are measured against; 0 in the log form.
+    /// Returns the pace, which is the limit that lags are measured against; 0 in the log form.
     pub fn pace(&self) -> u64 {
         match &self.held {
             Held::Times(_) => 0,
@@ -181,7 +181,7 @@ impl SlidingWindow {
         }
     }
 
-    /// Its form and pace; those of the limit if it holds nothing.
+    /// The form and pace of the state or, if it is empty, those of the limit.
     pub(crate) fn form_under(&self, limit: &Limit) -> (Form, u64) {
         if self.is_empty() { limit.form_and_pace() } else { (self.form(), self.pace()) }
     }
@@ -191,12 +191,12 @@ impl SlidingWindow {
         each!(&self.held, held => held.total)
     }
 
-    /// Whether it holds nothing.
+    /// Returns whether the state holds no units.
     pub fn is_empty(&self) -> bool {
         self.total() == 0
     }
 
-    /// Cells that hold units with their indexes, oldest first; none in the log form.
+    /// Returns the cells that hold units with their indexes, oldest first; none in the log form.
     pub fn cells(&self) -> impl DoubleEndedIterator<Item = (u64, Cell)> {
         let cells = match &self.held {
             Held::Times(_) => None,
@@ -205,7 +205,8 @@ impl SlidingWindow {
         cells.into_iter().flatten()
     }
 
-    /// The times of the log form in steps of its grid, oldest first; none in the other forms.
+    /// Returns the times of the log form in steps of its grid, oldest first; none in the other
+    /// forms.
     pub fn times(&self) -> impl DoubleEndedIterator<Item = u64> {
         let times = match &self.held {
             Held::Times(times) => Some(times.iter()),
@@ -218,7 +219,7 @@ impl SlidingWindow {
         each!(&self.held, held => held.pack(limit))
     }
 
-    /// The state that was packed.
+    /// Restores a state that was packed.
     pub(crate) fn unpack(limit: &Limit, packed: &Packed) -> Self {
         let (head, deadline_us, words) = (packed.head, packed.deadline_us(), packed.words);
         let held = match packed_form(head) {
@@ -232,7 +233,7 @@ impl SlidingWindow {
         SlidingWindow { held }
     }
 
-    /// The last hit and the units of everything held, oldest first.
+    /// The last hits and the units of all times or cells, oldest first.
     fn held(&self, limit: &Limit) -> impl DoubleEndedIterator<Item = (u64, u64)> {
         let grid = Grid::new(limit, self.form(), self.pace());
         let step_us = grid.cell.value;
@@ -241,7 +242,7 @@ impl SlidingWindow {
         times.chain(self.cells().map(last_hit))
     }
 
-    /// Units that count against the limit.
+    /// Returns the units that count against the limit.
     pub fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
         let Held::Cells(cells) = &self.held else { return self.total() };
         // Only the oldest cell can be partly expired.
@@ -251,7 +252,7 @@ impl SlidingWindow {
         cells.total - expired
     }
 
-    /// What it holds, for people who look at it; units at one time of the log form are one cell.
+    /// The cells for display. In the log form, the units at one time are one cell.
     pub(crate) fn view(&self, limit: &Limit, now: Timestamp) -> Vec<CellView> {
         let grid = Grid::new(limit, self.form(), self.pace());
         let at = |index: u64| Timestamp::from_micros(index.saturating_mul(grid.cell.value));
@@ -276,9 +277,9 @@ impl SlidingWindow {
         views
     }
 
-    /// The clock stepped back: units of cells that lie ahead are charged again, now.
+    /// Moves the units of cells later than `now` to `now`, because the clock stepped back.
     #[cold]
-    fn reenter_future(&mut self, limit: &Limit, now: &Moment) {
+    fn reenter_future(&mut self, limit: &Limit, now: &WindowPosition) {
         let Held::Cells(cells) = &mut self.held else { return };
         let (form, pace) = (cells.form, cells.pace);
         let current = limit.split(form, now).0;
@@ -291,8 +292,8 @@ impl SlidingWindow {
         self.add(limit, ahead, now);
     }
 
-    /// Widens the form until it can hold `units` more now, or is the widest.
-    fn make_room(&mut self, limit: &Limit, pace: u64, units: u64, now: &Moment) {
+    /// Widens the form until it can hold `units` more, or is the widest.
+    fn make_room(&mut self, limit: &Limit, pace: u64, units: u64, now: &WindowPosition) {
         while !self.has_room(limit, units, now)
             && let Some(form) = self.form().wider()
         {
@@ -300,7 +301,7 @@ impl SlidingWindow {
         }
     }
 
-    fn has_room(&self, limit: &Limit, units: u64, now: &Moment) -> bool {
+    fn has_room(&self, limit: &Limit, units: u64, now: &WindowPosition) -> bool {
         let most = self.form().most_units();
         if self.total().saturating_add(units) <= most {
             return true;
@@ -311,14 +312,15 @@ impl SlidingWindow {
         held.saturating_add(units) <= most
     }
 
-    /// Charges everything held again in a wider form, under another pace.
+    /// Charges all held units again in a wider form, under another pace.
     #[cold]
-    fn widen(&mut self, limit: &Limit, form: Form, pace: u64, now: &Moment) {
+    fn widen(&mut self, limit: &Limit, form: Form, pace: u64, now: &WindowPosition) {
         let now_us = now.at.as_micros();
         let mut wider = Cells::new(form, pace);
         let grid = wider.grid(limit);
-        // The log holds units up to a step of its grid longer than a window. Their cell may be
-        // over, and one that is too old shares the place of a newer one.
+        // The log holds units up to a step of its grid longer than a window. Their cell may have
+        // expired. A cell that is too old would overwrite a newer one, because cells are stored by
+        // index modulo their number.
         let (current, elapsed_us) = grid.cell.split(now_us);
         let oldest = current.saturating_sub(form.cells());
         for (last_us, units) in self.held(limit) {
@@ -331,9 +333,9 @@ impl SlidingWindow {
         self.held = Held::Cells(wider);
     }
 
-    /// Measures against another pace from now on.
+    /// Changes the pace, and raises the lags that were measured against the old one.
     #[cold]
-    fn set_pace(&mut self, limit: &Limit, pace: u64, now: &Moment) {
+    fn set_pace(&mut self, limit: &Limit, pace: u64, now: &WindowPosition) {
         if let Held::Cells(cells) = &mut self.held {
             cells.pace = pace;
             cells.forget_arrivals(&cells.grid(limit));
@@ -341,8 +343,8 @@ impl SlidingWindow {
         }
     }
 
-    /// Changes form and pace to what the limit and `units` more require.
-    fn reshape(&mut self, limit: &Limit, units: u64, now: &Moment) {
+    /// Changes the form and the pace to those that the limit and `units` more require.
+    fn reshape(&mut self, limit: &Limit, units: u64, now: &WindowPosition) {
         let pace = limit.count();
         while self.form() < limit.form()
             && let Some(wider) = self.form().wider()
@@ -355,8 +357,8 @@ impl SlidingWindow {
         }
     }
 
-    /// Adds units now, in the form and pace it has. What does not fit is cut off.
-    fn add(&mut self, limit: &Limit, units: u64, now: &Moment) {
+    /// Adds units now, without changing the form or the pace. Units that do not fit are cut off.
+    fn add(&mut self, limit: &Limit, units: u64, now: &WindowPosition) {
         let (index, offset_us) = limit.split(self.form(), now);
         match &mut self.held {
             Held::Times(times) => times.add(units, index, offset_us),
@@ -365,23 +367,23 @@ impl SlidingWindow {
     }
 }
 
-/// The form of a packed state, by its head.
+/// The form of a packed state, from its head.
 #[inline(always)]
 fn packed_form(head: u64) -> Form {
     Form::ALL[(head & 3) as usize]
 }
 
-/// Decides on a packed state where it is, under a limit of the log form. `None`, with the state as it
-/// was, if it has to be unpacked.
+/// Decides on a packed state in place, under a limit of the log form. Returns `None`, and leaves the
+/// state unchanged, if it has to be unpacked.
 ///
-/// Nearly always a unit or more are asked for, the state has the form and the pace of the limit or is
-/// empty, and the clock did not step back. All others are unpacked.
+/// Nearly all decisions request one or more units, find a state that is empty or has the form and the
+/// pace of the limit, and find no time later than now. All others are made on the unpacked state.
 #[inline(always)]
 pub(crate) fn decide_times<W: PackedWords>(
     packed: &mut Packed<W>,
     limit: &Limit,
     ask: &Ask,
-    now: &Moment,
+    now: &WindowPosition,
     admitted: bool,
 ) -> Option<Decision> {
     let Cost::Ask(units) = ask.cost else { return None };
@@ -394,24 +396,26 @@ pub(crate) fn decide_times<W: PackedWords>(
         return None;
     }
     times.advance(limit, now);
-    let decision = times.settle(limit, &Ask::new(units, now.at), now, admitted);
+    let decision = times.finish(limit, &Ask::new(units, now.at), now, admitted);
     if times.total == 0 {
-        // Its deadline becomes earlier.
+        // The deadline would become earlier.
         return None;
     }
     (packed.head, packed.deadline) = times.pack_head(limit)?;
     Some(decision)
 }
 
-/// Decides on a packed state where it is, under a limit of a form with cells, whose number is given.
-/// `None`, with the state as it was, if it has to be unpacked; see [`decide_times`]. The form is a
-/// constant in the function, so the numbers of a state are in constant places and stay in registers.
+/// Decides on a packed state in place, under a limit of a form with cells. Returns `None`, and leaves
+/// the state unchanged, if it has to be unpacked; see [`decide_times`].
+///
+/// `FORM` is the index of the form in [`Form::ALL`]. Because it is a constant, the numbers of a state
+/// have constant positions and stay in registers.
 #[inline(always)]
 pub(crate) fn decide_cells<const FORM: usize, W: PackedWords>(
     packed: &mut Packed<W>,
     limit: &Limit,
     ask: &Ask,
-    now: &Moment,
+    now: &WindowPosition,
     admitted: bool,
 ) -> Option<Decision> {
     let Cost::Ask(units) = ask.cost else { return None };
@@ -421,14 +425,14 @@ pub(crate) fn decide_cells<const FORM: usize, W: PackedWords>(
         return None;
     }
     let (now_us, pace) = (now.at.as_micros(), limit.count());
-    // How long the state matters. A number that wrapped around is too large.
+    // The time for which the state still matters. It is too large if the subtraction wrapped around.
     let left_us = packed.deadline_us().wrapping_sub(now_us);
     let mut cells = if left_us.wrapping_sub(1) < limit.latest_deadline_us() {
         if packed_form(packed.head) != form {
             return None;
         }
-        // The newest cell is fewer than 2^13 cells from the current one, before it or after it:
-        // that follows from the deadline.
+        // It follows from the deadline that the newest cell is fewer than 2^13 cells before or after
+        // the current one.
         let latest = now.index + (1 << (INDEX_BITS - 1)) - 1;
         let cells = Cells::unpack(form, packed.head, latest, InPlace(&mut packed.words));
         if cells.pace != pace || cells.newest > now.index {
@@ -441,19 +445,19 @@ pub(crate) fn decide_cells<const FORM: usize, W: PackedWords>(
         return None;
     };
     cells.advance(limit, now);
-    let decision = cells.settle(limit, &Ask::new(units, now.at), now, admitted);
+    let decision = cells.finish(limit, &Ask::new(units, now.at), now, admitted);
     if cells.is_empty() {
-        // Its deadline becomes earlier.
+        // The deadline would become earlier.
         return None;
     }
     packed.head = cells.pack_head();
-    // A limit of a form with cells is not 0, so it is back at its maximum when its state expires.
+    // A limit of a form with cells is not 0, so its reset is when its state expires.
     packed.deadline = Packed::units_until(now_us + decision.reset_after.as_micros());
     Some(decision)
 }
 
 impl Window for SlidingWindow {
-    fn advance(&mut self, limit: &Limit, now: &Moment) {
+    fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
         match &mut self.held {
             Held::Times(times) => times.advance(limit, now),
             Held::Cells(cells) if cells.newest > limit.split(cells.form, now).0 => {
@@ -466,19 +470,19 @@ impl Window for SlidingWindow {
         }
     }
 
-    fn available(&self, limit: &Limit, now: &Moment) -> u64 {
+    fn available(&self, limit: &Limit, now: &WindowPosition) -> u64 {
         each!(&self.held, held => held.available(limit, now))
     }
 
-    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &WindowPosition) -> u64 {
         each!(&self.held, held => held.wait_us(limit, cost, now))
     }
 
-    fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
+    fn reset_after(&self, limit: &Limit, now: &WindowPosition) -> ResetAfter {
         each!(&self.held, held => held.reset_after(limit, now))
     }
 
-    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, now: &Moment) {
+    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, now: &WindowPosition) {
         if units == 0 {
             return;
         }
@@ -489,9 +493,9 @@ impl Window for SlidingWindow {
         self.add(limit, units, now);
     }
 
-    fn admit(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &Moment, _: u64) -> u64 {
+    fn admit(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &WindowPosition, _: u64) -> u64 {
         self.charge(limit, units, ask, now);
-        // Widening the form, or changing the pace, may take back units that were released.
+        // Widening the form, or changing the pace, may count units again that were released.
         self.available(limit, now)
     }
 

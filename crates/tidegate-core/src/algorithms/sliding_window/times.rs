@@ -3,37 +3,38 @@
 use super::form::{LOG_UNITS, TIME_BITS};
 use super::{Form, WORDS};
 use crate::algorithms::Window;
-use crate::limit::{Divisor, Moment};
+use crate::limit::{Divisor, WindowPosition};
 use crate::packed::with_low_bits;
 use crate::{Ask, Limit, Packed, PackedWords, ResetAfter, Timestamp};
 
-/// Bits of the newest time in a packed log. A deadline unit is at most 2^19 steps long.
+/// The number of bits of the newest time in a packed log. A deadline unit is at most 2^19 steps long.
 const NEWEST_BITS: u32 = 20;
 
 /// The times of up to 20 units.
 ///
-/// `W` is where they are: in the state itself or, while a packed state is decided on, in that.
+/// `W` gives access to their words. They are in the state itself or, while a packed state is decided
+/// in place, in the packed state.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Times<W = [u64; WORDS]> {
-    /// How many times there are.
+    /// The number of times.
     pub(super) total: u64,
-    /// The place of the oldest.
+    /// The position of the oldest time in the ring.
     oldest: u64,
-    /// The newest.
+    /// The newest time.
     newest: u64,
-    /// The low bits of each, in a ring.
+    /// The low bits of each time, in a ring.
     words: W,
 }
 
-/// The steps that a window takes, rounded up.
+/// The window in steps, rounded up.
 #[inline(always)]
 fn window_steps(limit: &Limit, step: Divisor) -> u64 {
     step.ceil(limit.window_us())
 }
 
 impl Times {
-    /// Restores a log from its times, oldest first, at most a window apart. `None` if they are too
-    /// many or not in order.
+    /// Restores a log from its times, oldest first, at most a window apart. Returns `None` if there
+    /// are too many, or if they are not in order.
     pub(super) fn from_times(times: &[u64]) -> Option<Self> {
         let mut log = Times { newest: *times.last()?, ..Self::default() };
         if times.len() as u64 > LOG_UNITS || !times.is_sorted() {
@@ -55,7 +56,7 @@ impl Times {
 }
 
 impl<W: PackedWords> Times<W> {
-    /// The log that was packed, with its words.
+    /// Restores a log that was packed, from its words.
     #[inline(always)]
     pub(super) fn unpack(limit: &Limit, head: u64, deadline_us: u64, words: W) -> Self {
         let total = head >> 2 & 0x1f;
@@ -85,17 +86,17 @@ impl<W: PackedWords> Times<W> {
         (0..self.total).map(|number| self.time(number))
     }
 
-    /// A time, counted from the oldest.
+    /// The time with this number, counted from the oldest.
     #[inline(always)]
     fn time(&self, number: u64) -> u64 {
         let (word, shift) = self.position(number);
-        // Only the low bits are kept: all times lie within 2^16 steps before the newest.
+        // Only the low bits are kept, because all times are less than 2^16 steps before the newest.
         let low = self.words.get(word) >> shift;
         let age = self.newest.wrapping_sub(low) & ((1 << TIME_BITS) - 1);
         self.newest.saturating_sub(age)
     }
 
-    /// Appends a time. It is the newest, or `newest` is set to the newest of those that follow.
+    /// Appends a time. `newest` is already set to this time, or to the last of those to be appended.
     #[inline(always)]
     fn push(&mut self, time: u64) {
         let (word, shift) = self.position(self.total);
@@ -105,21 +106,21 @@ impl<W: PackedWords> Times<W> {
         self.total += 1;
     }
 
-    /// The word of a time, and where its bits begin in it.
+    /// The word of a time, and the first of its bits in that word.
     #[inline(always)]
     fn position(&self, number: u64) -> (usize, u64) {
-        let place = (self.oldest + number) % LOG_UNITS;
-        ((place / 4) as usize, place % 4 * u64::from(TIME_BITS))
+        let position = (self.oldest + number) % LOG_UNITS;
+        ((position / 4) as usize, position % 4 * u64::from(TIME_BITS))
     }
 
-    /// When a time is a window old, both in whole steps.
+    /// The time at which a unit is a window old, with both rounded to whole steps.
     #[inline(always)]
     fn release_us(limit: &Limit, time: u64) -> u64 {
         let step = limit.cell(Form::Log);
         time.saturating_add(window_steps(limit, step)).saturating_mul(step.value)
     }
 
-    /// The clock stepped back: times ahead of now become now.
+    /// Moves times later than `newest` to `newest`, because the clock stepped back.
     #[cold]
     fn reenter_future(&mut self, newest: u64) {
         let mut log: Times = Times { newest, ..Times::default() };
@@ -131,13 +132,13 @@ impl<W: PackedWords> Times<W> {
         }
     }
 
-    /// Whether a time lies ahead of now, because the clock stepped back.
+    /// Whether a time is later than now, because the clock stepped back.
     #[inline(always)]
-    pub(super) fn is_ahead(&self, now: &Moment) -> bool {
+    pub(super) fn is_ahead(&self, now: &WindowPosition) -> bool {
         self.newest > now.index + u64::from(now.elapsed_us > 0)
     }
 
-    /// Adds units at a time. What does not fit is cut off.
+    /// Adds units at a time, rounded up to a step. Units that do not fit are cut off.
     #[inline(always)]
     pub(super) fn add(&mut self, units: u64, passed: u64, rest_us: u64) {
         self.newest = passed + u64::from(rest_us > 0);
@@ -149,7 +150,7 @@ impl<W: PackedWords> Times<W> {
 
 impl<W: PackedWords> Window for Times<W> {
     #[inline(always)]
-    fn advance(&mut self, limit: &Limit, now: &Moment) {
+    fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
         let step = limit.cell(Form::Log);
         let (passed, rest_us) = limit.split(Form::Log, now);
         let newest = passed + u64::from(rest_us > 0);
@@ -167,12 +168,12 @@ impl<W: PackedWords> Window for Times<W> {
     }
 
     #[inline(always)]
-    fn available(&self, limit: &Limit, _now: &Moment) -> u64 {
+    fn available(&self, limit: &Limit, _now: &WindowPosition) -> u64 {
         limit.count().saturating_sub(self.total)
     }
 
     #[inline(always)]
-    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &WindowPosition) -> u64 {
         match (self.total + cost).saturating_sub(limit.count()) {
             0 => 0,
             lacking => Self::release_us(limit, self.time(lacking - 1)) - now.at.as_micros(),
@@ -180,7 +181,7 @@ impl<W: PackedWords> Window for Times<W> {
     }
 
     #[inline(always)]
-    fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
+    fn reset_after(&self, limit: &Limit, now: &WindowPosition) -> ResetAfter {
         if self.total == 0 || limit.count() == 0 {
             return ResetAfter::from_micros(0);
         }
@@ -189,7 +190,7 @@ impl<W: PackedWords> Window for Times<W> {
     }
 
     #[inline(always)]
-    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, now: &Moment) {
+    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, now: &WindowPosition) {
         if units > 0 {
             let (passed, rest_us) = limit.split(Form::Log, now);
             self.add(units, passed, rest_us);

@@ -125,7 +125,7 @@ fn questions_that_make_no_sense() {
     assert!(told.starts_with("-ERR limit: there are more than "), "{told}");
     // On one line, without the picture.
     let told = caller.say("TG.LIMIT '9 per 1s, 5 per fortnight' a\r\nTG.LIMIT '' a\r\n");
-    let time = "-ERR limit: `fortnight`: a length of time must stand here: write a number and ms, s, m, h, d or w, for example `10s`\r\n";
+    let time = "-ERR limit: `fortnight`: expected a length of time: write a number and ms, s, m, h, d or w, for example `10s`\r\n";
     let nothing = "-ERR limit: ``: this is not a limit: write for example `10 per 1s`\r\n";
     assert_eq!(told, [time, nothing].concat());
     assert!(caller.say("TG.LIMIT \"\\xff\" a\r\n").starts_with("-ERR limit: it is not text"));

@@ -171,7 +171,11 @@ fn permits_are_held_here_or_refused() {
     // One that the store would have to know of.
     let shared = "/v1/permits/1.AYCHpw6AmPMcBmpvYnMAYQ";
     for method in ["PUT", "DELETE"] {
-        server.ask(method, shared, &[], "").refuses(503, None, "the store is not there: try again");
+        server.ask(method, shared, &[], "").refuses(
+            503,
+            None,
+            "the store is unavailable: try again",
+        );
     }
     server.ask("DELETE", "/v1/permits/1.nonsense", &[], "").refuses(404, None, "no such permit");
 }
@@ -189,7 +193,7 @@ fn operators_are_told_that_the_store_is_not_there() {
         let reply = ask(method);
         assert_eq!(reply.status, 503);
         let detail = reply.json()["detail"].as_str().expect("a detail").to_owned();
-        assert_eq!(detail, "the store is not there: try again");
+        assert_eq!(detail, "the store is unavailable: try again");
     }
     for policy in ["here", "open", "closed"] {
         check(&server, policy, "a");

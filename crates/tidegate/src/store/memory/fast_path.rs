@@ -1,8 +1,9 @@
-//! An attempt without a shard's lock: seize the slots of a request, decide, release them.
+//! The fast path: seizes the slots of a request, decides and releases them, without the lock of a
+//! shard.
 //!
-//! It serves every state that is in its slot, of any algorithm and for any number of limits. What
-//! it cannot serve it leaves as it was, and `locked_path.rs` decides: a new key, a state in the
-//! slab, a state that no longer fits its slot, a deadline that moves back.
+//! It applies to every state that is in its slot, of any algorithm and for any number of limits. It
+//! leaves all other states unchanged for `locked_path.rs`: those of new keys, states in the slab,
+//! states that would no longer fit their slot, and states whose deadline would become earlier.
 
 use smallvec::SmallVec;
 use tidegate_core::{
@@ -11,64 +12,64 @@ use tidegate_core::{
 
 use super::MemoryStore;
 use super::lock::Backoff;
-use super::request::{FEW, Few, HashedCheck};
+use super::request::{HashedCheck, INLINE_CHECKS, InlineVec};
 use super::slot::{self, Fingerprint, Slot, SlotRef};
 use super::span::slot_size;
 use crate::Request;
 use crate::{Check, CheckError, MAX_CHECKS, Overflow};
 
-/// Checks of a batch whose cache misses are taken together: enough to keep the memory busy, few
-/// enough that the lines are still in the cache when it is their turn.
+/// The number of checks of a batch whose cache misses are overlapped: enough to keep the memory busy,
+/// and few enough that the lines are still in the cache when the checks are decided.
 pub(crate) const BATCH: usize = 32;
 
-/// How often a request with several checks is attempted before it takes the locks.
+/// The number of attempts of a request with several checks before it takes the locks.
 const ATTEMPTS: usize = if cfg!(loom) { 1 } else { 16 };
 
-/// Why a request was not decided without a lock. Nothing has changed.
+/// The reason that a request was not decided without a lock. No state has changed.
 ///
-/// It is as wide as a word. It shares the place of a word of [`Seized`] in a result, and a word that
-/// is copied in pieces cannot be read as a whole without a delay.
+/// The enum is as wide as a word. In a `Result` it has the position of a word of [`Seized`], and a
+/// word that is copied in pieces cannot be read as a whole without a delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 enum FastPathMiss {
-    /// Somebody has a slot; it will be free in a moment.
+    /// Another thread has seized a slot. It will release the slot soon.
     Contended,
-    /// A state is not in its slot, or does not fit it afterwards.
+    /// A state is not in its slot, or would not fit it afterwards.
     NotApplicable,
 }
 
-/// Whether the slot of a check is being loaded already.
+/// Whether the slot of a check is already being loaded.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Touched {
+enum Prefetched {
     Yes,
     No,
 }
 
-/// A seized slot, with what was in it.
+/// A seized slot, with the contents it had.
 #[derive(Clone, Copy)]
 struct Seized<'a> {
-    place: SlotRef<'a>,
+    slot_ref: SlotRef<'a>,
     slot: Slot,
 }
 
 impl<'a> Seized<'a> {
-    /// Seizes a slot that seems to hold a key's state.
+    /// Seizes a slot that probably holds the state of a key.
     #[inline(always)]
-    fn new(place: SlotRef<'a>, fingerprint: Fingerprint) -> Result<Self, FastPathMiss> {
-        let slot = place.try_seize().ok_or(FastPathMiss::Contended)?;
+    fn new(slot_ref: SlotRef<'a>, fingerprint: Fingerprint) -> Result<Self, FastPathMiss> {
+        let slot = slot_ref.try_seize().ok_or(FastPathMiss::Contended)?;
         if !fingerprint.matches_inline(slot.tag) {
-            place.release(slot.body);
+            slot_ref.release(slot.body);
             return Err(FastPathMiss::NotApplicable);
         }
-        Ok(Seized { place, slot })
+        Ok(Seized { slot_ref, slot })
     }
 
-    /// Decides on the state in the slot. Returns the decision and the body with which the slot is
-    /// released. A state that is not decided on is as it was.
+    /// Decides on the state in the slot. Returns the decision and the body with which the slot has to
+    /// be released, or `None` if the state was not decided on and is unchanged.
     #[inline(always)]
     fn decide(self, limit: &Limit, ask: &Ask, admitted: bool) -> Option<(Decision, u64)> {
         let (deadline, head) = (self.slot.deadline(), self.slot.head());
-        match self.place.large() {
+        match self.slot_ref.large() {
             Some(words) => {
                 let mut packed = Packed { deadline, head, words };
                 let decision = packed.decide(limit, PackedSize::Large, ask, admitted)?;
@@ -91,19 +92,19 @@ impl<'a> Seized<'a> {
     ) -> Result<Decision, FastPathMiss> {
         match self.decide(check.limit, &Ask::new(check.cost, now), true) {
             Some((decision, body)) => {
-                self.place.release(body);
+                self.slot_ref.release(body);
                 Ok(decision)
             }
             None => {
-                self.place.release(self.slot.body);
+                self.slot_ref.release(self.slot.body);
                 Err(FastPathMiss::NotApplicable)
             }
         }
     }
 }
 
-/// A seized slot of a request with several checks. Its state is changed in place, so what is needed
-/// to restore it is kept.
+/// A seized slot of a request with several checks. Its state is changed in place, so its old words
+/// are kept to restore it.
 #[derive(Clone, Copy)]
 struct SeizedCheck<'a> {
     seized: Seized<'a>,
@@ -116,33 +117,34 @@ struct SeizedCheck<'a> {
 impl<'a> SeizedCheck<'a> {
     #[inline(always)]
     fn new(seized: Seized<'a>) -> Self {
-        SeizedCheck { seized, words: seized.place.words(), body: seized.slot.body }
+        SeizedCheck { seized, words: seized.slot_ref.words(), body: seized.slot.body }
     }
 
     /// Restores the state that the slot had when it was seized.
     #[cold]
     fn restore(&mut self) {
-        self.seized.place.set_words(&self.words);
+        self.seized.slot_ref.set_words(&self.words);
         self.body = self.seized.slot.body;
     }
 }
 
 /// A decision in two registers, for a call that is not inlined. Reading a decision from memory right
-/// after it was written in other pieces takes as long as some decisions.
+/// after it was written in pieces of other sizes takes as long as some decisions.
 #[derive(Clone, Copy)]
 struct Reply {
-    /// What remains, with the marks below.
+    /// The remaining units, with the marks below.
     remaining: u64,
     reset_us: u64,
 }
 
-/// Marks of a [`Reply`]. What remains of a limit is below all of them.
+/// Marks of a [`Reply`]. The remaining units of a limit are below all of them.
 const ALLOWED: u64 = 1 << 63;
 const NO_ROOM: u64 = 1 << 62;
 const NEEDS_PERMIT: u64 = 1 << 61;
 
 impl Reply {
-    /// Takes a decision apart. When to retry is kept in memory, because few decisions are denials.
+    /// Converts a decision. The time to retry is returned in memory, because few decisions are
+    /// denials.
     #[inline(always)]
     fn new(decision: Decision, retry_after: &mut RetryAfter) -> Self {
         let Decision { allowed, remaining, reset_after, no_room, .. } = decision;
@@ -171,43 +173,44 @@ impl Reply {
 }
 
 impl MemoryStore {
-    /// Seizes the slot of a check. Inlined, because copying a result that was just written to memory
-    /// takes longer than seizing.
+    /// Seizes the slot of a check. It is inlined, because copying a result that was just written to
+    /// memory takes longer than seizing.
     #[inline(always)]
     fn seize(&self, check: &HashedCheck<'_>) -> Result<Seized<'_>, FastPathMiss> {
         let size = check.limit.packed_size().ok_or(FastPathMiss::NotApplicable)?;
         let fingerprint = check.fingerprint();
         let span = self.table.span(check.shard, size);
-        span.touch(fingerprint);
-        let place = span.probable_slot(fingerprint).filter(|slot| fingerprint.matches(slot.tag()));
-        let place = place.or_else(|| span.find(fingerprint));
-        Seized::new(place.ok_or(FastPathMiss::NotApplicable)?, fingerprint)
+        span.prefetch(fingerprint);
+        let slot_ref =
+            span.probable_slot(fingerprint).filter(|slot| fingerprint.matches(slot.tag()));
+        let slot_ref = slot_ref.or_else(|| span.find(fingerprint));
+        Seized::new(slot_ref.ok_or(FastPathMiss::NotApplicable)?, fingerprint)
     }
 
-    /// Decides one check if its state is where it is most likely to be. The time is read when the
-    /// slot is seized, so that times in one slot never run backwards.
+    /// Decides one check if its state is in its most probable slot. The time is read while the slot
+    /// is seized, so that the times of a slot never run backwards.
     #[inline(always)]
     fn try_one(
         &self,
         size: PackedSize,
         check: &HashedCheck<'_>,
         at: Option<Timestamp>,
-        touched: Touched,
+        prefetched: Prefetched,
     ) -> Result<Decision, FastPathMiss> {
         let fingerprint = check.fingerprint();
         let span = self.table.span(check.shard, size);
-        if touched == Touched::No {
-            span.touch(fingerprint);
+        if prefetched == Prefetched::No {
+            span.prefetch(fingerprint);
         }
-        let place = span.probable_slot(fingerprint);
-        let place = place.ok_or(FastPathMiss::NotApplicable)?;
-        Seized::new(place, fingerprint)?.decide_and_release(check, self.time(at))
+        let slot_ref = span.probable_slot(fingerprint);
+        let slot_ref = slot_ref.ok_or(FastPathMiss::NotApplicable)?;
+        Seized::new(slot_ref, fingerprint)?.decide_and_release(check, self.time(at))
     }
 
-    /// Decides a check on its own, at the time given or the clock's.
+    /// Decides a check on its own, at the time `at` or, by default, at the time of the clock.
     ///
     /// # Errors
-    /// [`CheckError::NeedsPermit`] for a `concurrency` limit.
+    /// Returns [`CheckError::NeedsPermit`] for a `concurrency` limit.
     #[inline(always)]
     pub(crate) fn decide_one(
         &self,
@@ -226,7 +229,7 @@ impl MemoryStore {
         retry_after: &mut RetryAfter,
     ) -> Reply {
         let hash = self.hash(check.key);
-        match self.decide_hashed(hash, check, at, Touched::No) {
+        match self.decide_hashed(hash, check, at, Prefetched::No) {
             Ok(decision) => Reply::new(decision, retry_after),
             Err(_) => Reply { remaining: NEEDS_PERMIT, reset_us: 0 },
         }
@@ -239,14 +242,14 @@ impl MemoryStore {
         hash: u64,
         check: &Check<'_>,
         at: Option<Timestamp>,
-        touched: Touched,
+        prefetched: Prefetched,
     ) -> Result<Decision, CheckError> {
         if check.overflow == Overflow::Refuse {
             let hashed = self.with_hash(hash, check);
-            // The size is a constant in each branch.
+            // In each branch the size is a constant.
             let tried = match check.limit.packed_size() {
-                Some(PackedSize::Small) => self.try_one(PackedSize::Small, &hashed, at, touched),
-                Some(PackedSize::Large) => self.try_one(PackedSize::Large, &hashed, at, touched),
+                Some(PackedSize::Small) => self.try_one(PackedSize::Small, &hashed, at, prefetched),
+                Some(PackedSize::Large) => self.try_one(PackedSize::Large, &hashed, at, prefetched),
                 None => Err(FastPathMiss::NotApplicable),
             };
             match tried {
@@ -255,15 +258,15 @@ impl MemoryStore {
                 Err(FastPathMiss::NotApplicable) => {}
             }
         }
-        self.decide_elsewhere(hash, check, at)
+        self.decide_after_miss(hash, check, at)
     }
 
-    /// Decides a check whose state is not where it is most likely to be, or is seized.
+    /// Decides a check whose state is not in its most probable slot, or whose slot is seized.
     ///
-    /// A seized slot is waited for before it is touched again: every attempt takes its cache line
-    /// away from the thread that has it.
+    /// It waits before it tries to seize a slot again, because every attempt takes the cache line
+    /// away from the thread that holds the slot.
     #[inline(never)]
-    fn decide_elsewhere(
+    fn decide_after_miss(
         &self,
         hash: u64,
         check: &Check<'_>,
@@ -289,8 +292,8 @@ impl MemoryStore {
         Ok(self.decide_one_locked(hashed, &|| self.time(at)))
     }
 
-    /// Decides checks one by one, in order, with their cache misses overlapped: the lines of all
-    /// are touched before the first is decided.
+    /// Decides checks one by one, in order. Their cache misses overlap, because the slots of up to
+    /// [`BATCH`] checks are prefetched before the first of them is decided.
     pub(crate) fn decide_batch(
         &self,
         checks: &[Check<'_>],
@@ -307,19 +310,19 @@ impl MemoryStore {
                 let hashed = self.hashed(check);
                 (*hash, *word) = (hashed.hash, self.probable_word(&hashed));
             }
-            // A separate loop: the shorter it is, the more cache misses are under way at once.
-            std::hint::black_box(self.table.touch(&words[..chunk.len()]));
+            // This is a separate loop, because a shorter loop has more cache misses in flight.
+            std::hint::black_box(self.table.prefetch(&words[..chunk.len()]));
             for (index, (check, &hash)) in chunk.iter().zip(&hashes).enumerate() {
                 let at = time(round * BATCH + index);
-                decisions.push(self.decide_hashed(hash, check, at, Touched::Yes)?);
+                decisions.push(self.decide_hashed(hash, check, at, Prefetched::Yes)?);
             }
         }
         Ok(())
     }
 
-    /// Touches what up to [`BATCH`] checks will need, so that their cache misses overlap.
+    /// Prefetches the slots of up to [`BATCH`] checks, so that their cache misses overlap.
     #[cfg(feature = "policies")]
-    pub(crate) fn touch<'a>(
+    pub(crate) fn prefetch<'a>(
         &self,
         checks: impl Iterator<Item = (&'a [u8], &'a tidegate_core::Limit)>,
     ) {
@@ -329,27 +332,28 @@ impl MemoryStore {
             *word = self.probable_word(&self.hashed(&Check::new(key, limit, 0)));
             count += 1;
         }
-        std::hint::black_box(self.table.touch(&words[..count]));
+        std::hint::black_box(self.table.prefetch(&words[..count]));
     }
 
-    /// Where in the table the slot begins in which a check's state probably is.
+    /// The index in the table of the first word of the most probable slot of a check.
     #[inline(always)]
     pub(super) fn probable_word(&self, check: &HashedCheck<'_>) -> usize {
         let span = self.table.span(check.shard, slot_size(check.limit));
         span.probable_word(check.fingerprint())
     }
 
-    /// Decides all checks of a request, in order, and adds a decision for each; `false` if that
-    /// takes a lock. Two requests that have a slot each which the other needs do not retry for ever.
+    /// Decides all checks of a request, in order, and adds a decision for each. Returns `false` if
+    /// that requires a lock. The number of attempts is bounded, because two requests that each hold a
+    /// slot that the other needs could retry for ever.
     #[inline]
     pub(super) fn decide_unlocked(
         &self,
         checks: &[Check<'_>],
         at: Option<Timestamp>,
-        decisions: &mut SmallVec<[Decision; FEW]>,
+        decisions: &mut SmallVec<[Decision; INLINE_CHECKS]>,
     ) -> bool {
         if checks.len() > MAX_CHECKS {
-            // Refused where the checks are validated.
+            // Validation on the locked path returns the error.
             return false;
         }
         let mut backoff = Backoff::new();
@@ -363,21 +367,21 @@ impl MemoryStore {
         false
     }
 
-    /// Seizes the slots of all checks, decides and releases them. A thread that has seized one slot
-    /// never waits for another.
+    /// Seizes the slots of all checks, decides and releases them. A thread that has seized a slot
+    /// never waits for another one.
     #[inline(always)]
     fn try_all(
         &self,
         checks: &[Check<'_>],
         at: Option<Timestamp>,
-        decisions: &mut SmallVec<[Decision; FEW]>,
+        decisions: &mut SmallVec<[Decision; INLINE_CHECKS]>,
     ) -> Result<(), FastPathMiss> {
-        let mut seized: Few<SeizedCheck<'_>> = SmallVec::new();
+        let mut seized: InlineVec<SeizedCheck<'_>> = SmallVec::new();
         let result = self.seize_all(checks, &mut seized);
         let result =
             result.and_then(|()| decide_seized(checks, &mut seized, self.time(at), decisions));
         for slot in &seized {
-            slot.seized.place.release(slot.body);
+            slot.seized.slot_ref.release(slot.body);
         }
         result
     }
@@ -386,17 +390,17 @@ impl MemoryStore {
     fn seize_all<'s>(
         &'s self,
         checks: &[Check<'_>],
-        seized: &mut Few<SeizedCheck<'s>>,
+        seized: &mut InlineVec<SeizedCheck<'s>>,
     ) -> Result<(), FastPathMiss> {
         let mut last: (&[u8], u64) = (&[], 0);
         for (index, check) in checks.iter().enumerate() {
-            // Several limits on one key are common.
+            // Checks with the same key are common.
             if index == 0 || !std::ptr::eq(last.0, check.key) {
                 last = (check.key, self.hash(check.key));
             }
             match self.seize(&self.with_hash(last.1, check)) {
                 Ok(slot) => seized.push(SeizedCheck::new(slot)),
-                // Two checks that share a state have to be merged.
+                // Checks that share a state have to be merged.
                 Err(FastPathMiss::Contended) if may_share_state(checks, index) => {
                     return Err(FastPathMiss::NotApplicable);
                 }
@@ -407,7 +411,7 @@ impl MemoryStore {
     }
 }
 
-/// Whether a check may count in the state of one before it.
+/// Whether a check may count in the state of an earlier check.
 #[cold]
 fn may_share_state(checks: &[Check<'_>], index: usize) -> bool {
     let check = &checks[index];
@@ -415,14 +419,14 @@ fn may_share_state(checks: &[Check<'_>], index: usize) -> bool {
     checks[..index].iter().any(shares)
 }
 
-/// Decides every check as if it were alone and, if one is denied, once more without charging. Adds
-/// the decision of each check. If a check cannot be decided, every state is as it was.
+/// Decides every check as if it were alone and, if one is denied, decides all of them again without
+/// charging. Adds the decision of each check. If a check cannot be decided, all states are unchanged.
 #[inline(always)]
 fn decide_seized(
     checks: &[Check<'_>],
     seized: &mut [SeizedCheck<'_>],
     now: Timestamp,
-    decisions: &mut SmallVec<[Decision; FEW]>,
+    decisions: &mut SmallVec<[Decision; INLINE_CHECKS]>,
 ) -> Result<(), FastPathMiss> {
     for admitted in [true, false] {
         let mut all_admit = true;
@@ -441,7 +445,7 @@ fn decide_seized(
             break;
         }
         seized.iter_mut().for_each(SeizedCheck::restore);
-        // A denial may charge something.
+        // A denied request with `Overflow::Consume` charges the units that are left.
         if checks.iter().any(|check| check.overflowing() > 0) {
             return Err(FastPathMiss::NotApplicable);
         }

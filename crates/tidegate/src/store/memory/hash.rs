@@ -1,4 +1,4 @@
-//! How keys are hashed: by foldhash, seeded anew in every process.
+//! Hashing of keys by foldhash, with a random seed in every process.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::OnceLock;
@@ -23,8 +23,8 @@ impl KeyHasher {
     }
 }
 
-/// Random bits from the operating system, by way of the standard library's hasher.
-/// A model checker must see the same every time.
+/// Random bits from the operating system, obtained through the standard library's hasher. Under the
+/// model checker they are constant, because every run must be the same.
 pub(super) fn random_bits() -> u64 {
     if cfg!(loom) { 0x7469_6465 } else { RandomState::new().hash_one(0x7469_6465) }
 }
@@ -47,11 +47,11 @@ mod tests {
         let mut hashes = HashSet::new();
         let mut keys = HashSet::new();
         for length in 0..60 {
-            // Zeros are as good as any other byte, at every place.
-            for place in 0..=length {
+            // Zeros matter like any other byte, at every index.
+            for index in 0..=length {
                 for byte in [0, 1, b'.', 0xff] {
                     let mut key = vec![0; length];
-                    if let Some(at) = key.get_mut(place) {
+                    if let Some(at) = key.get_mut(index) {
                         *at = byte;
                     }
                     hashes.insert(hasher.hash(&key));

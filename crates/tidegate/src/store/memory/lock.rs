@@ -1,27 +1,27 @@
 //! The lock of a shard: a mutex whose waiters spin.
 //!
-//! It is held for tens of nanoseconds, so a waiter that spins gets it sooner than one that sleeps.
-//! A waiter that has spun for some time yields, in case the holder was descheduled.
+//! The lock is held for tens of nanoseconds, so a waiter that spins gets it sooner than one that
+//! sleeps. A waiter that has spun for some time yields, in case the holder was descheduled.
 
 use std::sync::TryLockError;
 
 use crate::sync::{RawMutex, RawMutexGuard, spin_loop, yield_now};
 
-/// How long a waiter pauses between attempts, twice as long every time. Without
-/// pauses two threads on one hot key pass its cache lines to and fro for every
-/// decision; with them each makes a few dozen at full speed in turn, and both
-/// get more done.
+/// The length of the first and the last pause of a waiter between attempts. Each pause is twice as
+/// long as the one before. Without pauses, two threads on one hot key would exchange its cache lines
+/// for every decision. With them, each thread makes a few dozen decisions at full speed in turn, and
+/// both make more decisions.
 const FIRST_PAUSES: u32 = if cfg!(loom) { 2 } else { 16 };
 const LAST_PAUSES: u32 = if cfg!(loom) { 1 } else { 128 };
 
-/// A mutex whose waiters spin. Poisoning does not matter, as for [`crate::sync::Mutex`].
+/// A mutex whose waiters spin. It ignores poisoning, as [`crate::sync::Mutex`] does.
 #[derive(Debug, Default)]
 pub(super) struct SpinMutex<T>(RawMutex<T>);
 
 pub(super) type Guard<'a, T> = RawMutexGuard<'a, T>;
 
 impl<T> SpinMutex<T> {
-    /// Locks it if it is free.
+    /// Locks the mutex if it is free.
     #[inline]
     pub(super) fn try_lock(&self) -> Option<Guard<'_, T>> {
         match self.0.try_lock() {
@@ -31,7 +31,7 @@ impl<T> SpinMutex<T> {
         }
     }
 
-    /// Locks it.
+    /// Locks the mutex.
     #[inline]
     pub(super) fn lock(&self) -> Guard<'_, T> {
         self.try_lock().unwrap_or_else(|| self.wait())
@@ -49,7 +49,7 @@ impl<T> SpinMutex<T> {
     }
 }
 
-/// How a waiter waits between its attempts.
+/// The pauses of a waiter between its attempts.
 #[derive(Debug)]
 pub(super) struct Backoff {
     pauses: u32,
@@ -60,7 +60,7 @@ impl Backoff {
         Backoff { pauses: FIRST_PAUSES }
     }
 
-    /// Waits longer every time, then lets others run and begins anew.
+    /// Waits longer every time, then yields to other threads and starts again.
     #[cold]
     pub(super) fn wait(&mut self) {
         if self.pauses <= LAST_PAUSES {

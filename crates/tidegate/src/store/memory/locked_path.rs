@@ -1,59 +1,58 @@
-//! Deciding under the locks of all shards that a request counts in.
+//! The locked path: decides under the locks of all shards in which a request counts.
 //!
-//! The shards are locked in order of their number, so two requests can never wait for each other
-//! in a circle. Then every state is loaded and checked before any is charged. A state in the slab is
-//! decided where it is. A state in a slot is copied, and the slot is seized until the copy is put
-//! back, which keeps attempts without a lock away.
+//! The shards are locked in the order of their indexes, so two requests cannot deadlock. Then every
+//! state is loaded and checked before any is charged. A state in the slab is decided in place. A state
+//! in a slot is copied, and the slot stays seized until the copy is written back, so that the fast
+//! path cannot change it.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use smallvec::SmallVec;
 use tidegate_core::{
-    Algorithm, Ask, Cost, Decision, Limit, Packed, PackedSize, PermitId, State, StateInPlace,
-    Timestamp,
+    Algorithm, Ask, Cost, Decision, DynState, Limit, Packed, PackedSize, PermitId, State, Timestamp,
 };
 
-use super::request::{Few, HashedCheck, StateCheck, counts, denied_full, lacks_room};
+use super::request::{HashedCheck, InlineVec, StateCheck, counts, denied_full, lacks_room};
 use super::shard::Locked;
 use super::slot::{self, Slot, SlotRef};
 use super::span::slot_size;
 use super::{MemoryStore, WhenFull};
 use crate::Overflow;
 
-/// How often a decision evicts what has expired before it gives up: what it finds first may not
-/// be what it needs.
+/// The number of times that a decision evicts expired states before it gives up. More than one may be
+/// needed, because an evicted state may not free what is missing.
 const RECLAIMS: usize = 8;
 
-/// The states of a request, in shards that are locked.
+/// The states of a request in locked shards.
 struct Loaded<'l, 's> {
     locks: &'l mut [Locked<'s>],
-    states: Few<LoadedState<'s>>,
-    /// The states that are not in a slab, in order.
-    copies: Few<State>,
+    states: InlineVec<LoadedState<'s>>,
+    /// Copies of the states that are not in a slab, in order.
+    copies: InlineVec<State>,
 }
 
 /// The state of one check.
 struct LoadedState<'s> {
-    /// Its slot; `None` if it has none.
-    place: Option<SlotRef<'s>>,
+    /// Its slot, or `None` without one.
+    slot_ref: Option<SlotRef<'s>>,
     /// The contents of the slot, which is seized unless the state is in the slab.
     slot: Slot,
     /// The index of its lock.
     lock: usize,
     /// The index of its copy, unless it is in the slab.
     copy: Option<usize>,
-    /// The log entries or permits it held before.
+    /// The number of log entries or permits it held when it was loaded.
     entries: usize,
     answer: Answer,
 }
 
-/// The answer of one state to a check, regardless of the other states of the request.
+/// The result of one check on its state, regardless of the other states of the request.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Answer {
     pub(super) admits: bool,
-    /// It would need a log entry or permit, and there are none left.
+    /// Whether it needs a log entry or permit, and the store is out of them.
     pub(super) out_of_entries: bool,
-    /// Units it is charged if the request is denied.
+    /// The units that are charged if the request is denied.
     pub(super) consumes: u64,
 }
 
@@ -69,27 +68,27 @@ impl<'l, 's> Loaded<'l, 's> {
     fn load(&mut self, check: &StateCheck<'_>) {
         let (limit, lock) = (check.check.limit, check.lock);
         let locked = &mut self.locks[lock];
-        let place = if check.is_untracked() { None } else { find(locked, &check.check) };
-        let mut slot = place.map_or(Slot::default(), SlotRef::look);
+        let slot_ref = if check.is_untracked() { None } else { find(locked, &check.check) };
+        let mut slot = slot_ref.map_or(Slot::default(), SlotRef::read);
         let (mut copy, mut entries) = (None, 0);
         if slot.is_in_slab() {
             entries = locked.slab().get(slot.head()).entries();
         } else {
             copy = Some(self.copies.len());
-            self.copies.push(match place {
-                Some(place) => {
-                    slot = place.seize();
-                    State::unpack(limit, place.size(), &place.packed(slot))
+            self.copies.push(match slot_ref {
+                Some(slot_ref) => {
+                    slot = slot_ref.seize();
+                    State::unpack(limit, slot_ref.size(), &slot_ref.packed(slot))
                 }
                 None => State::new(limit),
             });
         }
         let answer = Answer::default();
-        self.states.push(LoadedState { place, slot, lock, copy, entries, answer });
+        self.states.push(LoadedState { slot_ref, slot, lock, copy, entries, answer });
     }
 
     #[inline]
-    fn state(&mut self, index: usize) -> &mut dyn StateInPlace {
+    fn state(&mut self, index: usize) -> &mut dyn DynState {
         let LoadedState { slot, lock, copy, .. } = self.states[index];
         match copy {
             Some(copy) => &mut self.copies[copy],
@@ -99,7 +98,7 @@ impl<'l, 's> Loaded<'l, 's> {
 }
 
 impl MemoryStore {
-    /// Decides one check that is not for an attempt without a lock.
+    /// Decides one check that the fast path could not decide.
     #[inline(never)]
     pub(super) fn decide_one_locked(
         &self,
@@ -118,18 +117,18 @@ impl MemoryStore {
         decision
     }
 
-    /// Decides one check on a log; `None` if the log is not in the slab, or if there may be no entry
-    /// left for it.
+    /// Decides one check on a log. Returns `None` if the log is not in the slab, or if the store may
+    /// be out of entries.
     fn decide_on_log(
         &self,
         check: &HashedCheck<'_>,
         time: &dyn Fn() -> Timestamp,
     ) -> Option<Decision> {
-        // The slot is not in the cache as often as the lock: begin to load it first.
-        std::hint::black_box(self.table.touch(&[self.probable_word(check)]));
+        // The slot is in the cache less often than the lock, so loading it starts first.
+        std::hint::black_box(self.table.prefetch(&[self.probable_word(check)]));
         let mut locked = self.table.lock(check.shard);
-        let place = locked.find(check.fingerprint(), PackedSize::Small)?;
-        let slot = place.look();
+        let slot_ref = locked.find(check.fingerprint(), PackedSize::Small)?;
+        let slot = slot_ref.read();
         if !slot.is_in_slab() || self.table.entries() >= self.max_log_entries {
             return None;
         }
@@ -138,7 +137,7 @@ impl MemoryStore {
         let decision = log.decide(check.limit, &Ask::new(check.cost, time()));
         self.table.count_entries(before, log.entries().len());
         let deadline = slot::deadline(log.expires_at(check.limit));
-        set_deadline(&mut locked, place, slot, deadline);
+        set_deadline(&mut locked, slot_ref, slot, deadline);
         Some(decision)
     }
 
@@ -152,18 +151,18 @@ impl MemoryStore {
     ) {
         loop {
             let mut locks = self.lock_shards(checks);
-            // Under the locks, so that times in one slot never run backwards.
+            // The time is read under the locks, so that the times of a slot never run backwards.
             let ask = Ask { permit, ..Ask::new(0, time()) };
             match self.decide_with(&mut locks, checks, &ask, decisions) {
                 Ok(()) => return,
-                // It now counts elsewhere, so other shards must be locked.
+                // The check now counts in another state, so other shards may have to be locked.
                 Err(index) => self.mark_overflow(checks, index),
             }
         }
     }
 
-    fn lock_shards<'s>(&'s self, checks: &mut [StateCheck<'_>]) -> Few<Locked<'s>> {
-        let mut shards: Few<usize> = checks.iter().map(|check| check.check.shard).collect();
+    fn lock_shards<'s>(&'s self, checks: &mut [StateCheck<'_>]) -> InlineVec<Locked<'s>> {
+        let mut shards: InlineVec<usize> = checks.iter().map(|check| check.check.shard).collect();
         shards.sort_unstable();
         shards.dedup();
         for check in checks {
@@ -173,7 +172,7 @@ impl MemoryStore {
         shards.iter().map(|&shard| self.table.lock(shard)).collect()
     }
 
-    /// Asks, then charges. An error names a check whose key has no room.
+    /// Decides and charges. An error is the index of a check whose key is new while the store is full.
     fn decide_with<'s>(
         &'s self,
         locks: &mut [Locked<'s>],
@@ -194,21 +193,21 @@ impl MemoryStore {
                 has_room = true;
                 continue;
             }
-            let admitted = self.ask_all(checks, &mut loaded, ask);
-            let mut homeless: Few<usize> = SmallVec::new();
+            let admitted = self.check_all(checks, &mut loaded, ask);
+            let mut without_slot: InlineVec<usize> = SmallVec::new();
             for (index, (check, state)) in checks.iter().zip(&loaded.states).enumerate() {
-                if state.place.is_none() && check.must_be_kept(state.answer, admitted) {
-                    homeless.push(index);
+                if state.slot_ref.is_none() && check.must_be_kept(state.answer, admitted) {
+                    without_slot.push(index);
                 }
             }
-            if homeless.is_empty() {
-                self.settle_all(checks, &mut loaded, ask, admitted, decisions);
+            if without_slot.is_empty() {
+                self.finish_all(checks, &mut loaded, ask, admitted, decisions);
                 self.put_back(checks, loaded);
                 return Ok(());
             }
-            // Placing one may move others, so none may be seized meanwhile.
+            // Claiming a slot may move others, so none may be seized then.
             self.restore(loaded);
-            for index in homeless {
+            for index in without_slot {
                 let check = &checks[index];
                 let (fingerprint, size) = (check.check.fingerprint(), slot_size(check.check.limit));
                 let over_capacity = check.full.is_some();
@@ -218,24 +217,24 @@ impl MemoryStore {
         }
     }
 
-    /// Asks all states without charging them, and returns whether every limit that is enforced
-    /// admits the request.
-    fn ask_all(&self, checks: &[StateCheck<'_>], loaded: &mut Loaded<'_, '_>, ask: &Ask) -> bool {
+    /// Checks all states without charging them. Returns whether every enforced limit admits the
+    /// request.
+    fn check_all(&self, checks: &[StateCheck<'_>], loaded: &mut Loaded<'_, '_>, ask: &Ask) -> bool {
         let mut admitted = true;
         for (index, check) in checks.iter().enumerate() {
             let ask = Ask { cost: check.check.cost, ..*ask };
             let before = loaded.states[index].entries;
-            let answer = self.ask_one(check, loaded.state(index), before, &ask);
+            let answer = self.check_one(check, loaded.state(index), before, &ask);
             admitted &= check.observed || answer.admits;
             loaded.states[index].answer = answer;
         }
         admitted
     }
 
-    fn ask_one(
+    fn check_one(
         &self,
         check: &StateCheck<'_>,
-        state: &mut dyn StateInPlace,
+        state: &mut dyn DynState,
         before: usize,
         ask: &Ask,
     ) -> Answer {
@@ -256,8 +255,8 @@ impl MemoryStore {
         Answer { admits, out_of_entries, consumes }
     }
 
-    /// Charges the states if the request was `admitted`, and answers for each.
-    fn settle_all(
+    /// Charges the states if the request was `admitted`, and writes the decision of each.
+    fn finish_all(
         &self,
         checks: &mut [StateCheck<'_>],
         loaded: &mut Loaded<'_, '_>,
@@ -275,56 +274,50 @@ impl MemoryStore {
                 Some(WhenFull::Deny) => *decision = denied_full(limit, ask.cost),
                 _ if answer.out_of_entries => *decision = self.answer_full(limit, &ask),
                 _ if check.consumed => {
-                    // A denial that answers for the state after the charge.
+                    // The decision is a denial, computed from the state after the charge.
                     let charge = Ask { cost: Cost::Force(answer.consumes), ..ask };
                     self.merge_if_full(state, entries, limit, &charge);
-                    state.settle(limit, &charge, true, decision);
-                    state.settle(limit, &ask, false, decision);
+                    state.finish(limit, &charge, true, decision);
+                    state.finish(limit, &ask, false, decision);
                 }
                 _ => {
                     let is_charged = admitted && answer.admits;
                     if is_charged {
                         self.merge_if_full(state, entries, limit, &ask);
                     }
-                    state.settle(limit, &ask, is_charged, decision);
+                    state.finish(limit, &ask, is_charged, decision);
                 }
             }
             check.overflowed |= answer.out_of_entries;
-            let is_placeless = check.is_untracked() || answer.out_of_entries;
-            decision.no_room = is_placeless && lacks_room(decision, ask.cost);
+            let is_unstored = check.is_untracked() || answer.out_of_entries;
+            decision.no_room = is_unstored && lacks_room(decision, ask.cost);
             check.no_room = decision.no_room;
             check.admits = answer.admits;
         }
     }
 
-    /// Prepares a log that is to be charged for the bound on entries: if that is reached, its
-    /// newest entry takes in the new one.
-    fn merge_if_full(&self, state: &mut dyn StateInPlace, before: usize, limit: &Limit, ask: &Ask) {
+    /// Merges the newest entry of a log with the one that is about to be charged, if the bound on
+    /// entries is reached.
+    fn merge_if_full(&self, state: &mut dyn DynState, before: usize, limit: &Limit, ask: &Ask) {
         if limit.algorithm() == Algorithm::SlidingLog
             && counts(ask.cost)
             && !self.has_entries(state, before)
         {
             state.merge_newest(ask.now);
-            self.tally.merged_entries.fetch_add(1, Relaxed);
+            self.counters.merged_entries.fetch_add(1, Relaxed);
         }
     }
 
-    /// Whether a log entry or permit is left, after those that a state has dropped.
-    fn has_entries(&self, state: &dyn StateInPlace, before: usize) -> bool {
+    /// Whether the store has a log entry or permit left, including those that a state has dropped.
+    fn has_entries(&self, state: &dyn DynState, before: usize) -> bool {
         let dropped = before.saturating_sub(state.entries()) as u64;
         self.table.entries() < self.max_log_entries.saturating_add(dropped)
     }
 
-    /// Whether a cost needs another log entry or permit and none is left.
-    fn lacks_entry(
-        &self,
-        state: &dyn StateInPlace,
-        before: usize,
-        limit: &Limit,
-        cost: Cost,
-    ) -> bool {
+    /// Whether a cost needs another log entry or permit, and the store is out of them.
+    fn lacks_entry(&self, state: &dyn DynState, before: usize, limit: &Limit, cost: Cost) -> bool {
         let needs_entry = match limit.algorithm() {
-            // One that is not empty can let its newest entry take it in.
+            // A log that is not empty can merge the new entry with its newest one.
             Algorithm::SlidingLog => state.entries() == 0,
             Algorithm::Concurrency => true,
             _ => false,
@@ -332,56 +325,56 @@ impl MemoryStore {
         needs_entry && counts(cost) && !self.has_entries(state, before)
     }
 
-    /// Answers for a key or a log entry that does not fit and does not share the overflow key.
+    /// The decision about a log entry or permit that does not fit the store.
     fn answer_full(&self, limit: &Limit, ask: &Ask) -> Decision {
-        self.tally.overflowed.fetch_add(1, Relaxed);
+        self.counters.overflowed.fetch_add(1, Relaxed);
         match self.when_full {
-            // As if it were always new: a cost that can never fit is still refused.
+            // Decided on a new state, so that a cost that can never pass is still denied.
             WhenFull::Allow => State::new(limit).decide(limit, ask),
             WhenFull::Deny | WhenFull::Overflow => denied_full(limit, ask.cost),
         }
     }
 
-    /// Puts the states back where they came from.
+    /// Writes the states back to their slots.
     fn put_back(&self, checks: &[StateCheck<'_>], mut loaded: Loaded<'_, '_>) {
         for (index, check) in checks.iter().enumerate() {
-            let LoadedState { place, slot, lock, copy, entries, .. } = loaded.states[index];
-            let Some(place) = place else { continue };
+            let LoadedState { slot_ref, slot, lock, copy, entries, .. } = loaded.states[index];
+            let Some(slot_ref) = slot_ref else { continue };
             let (state, limit) = (loaded.state(index), check.check.limit);
             self.table.count_entries(entries, state.entries());
             let deadline = slot::deadline(state.expires_at(limit));
             let locked = &mut loaded.locks[lock];
             match copy {
-                Some(copy) => put(locked, place, &check.check, &loaded.copies[copy]),
-                None => set_deadline(locked, place, slot, deadline),
+                Some(copy) => put(locked, slot_ref, &check.check, &loaded.copies[copy]),
+                None => set_deadline(locked, slot_ref, slot, deadline),
             }
         }
     }
 
-    /// Leaves the table as it was. In particular a slot that was just claimed is not expired, and
-    /// stays with its key while others are claimed.
+    /// Releases the slots unchanged. In particular, a slot that was just claimed has not expired, so
+    /// it is not taken from its key while others are claimed.
     fn restore(&self, mut loaded: Loaded<'_, '_>) {
         for index in 0..loaded.states.len() {
-            let LoadedState { place, slot, copy, entries, .. } = loaded.states[index];
-            match (place, copy) {
+            let LoadedState { slot_ref, slot, copy, entries, .. } = loaded.states[index];
+            match (slot_ref, copy) {
                 (None, _) => {}
-                (Some(place), Some(_)) => place.release(slot.body),
+                (Some(slot_ref), Some(_)) => slot_ref.release(slot.body),
                 (_, None) => self.table.count_entries(entries, loaded.state(index).entries()),
             }
         }
     }
 
-    /// Whether there may be no room for a new key, or none for a log entry or permit.
+    /// Whether the store may be full for a new key, or for a log entry or permit.
     fn may_lack_room(&self, checks: &[StateCheck<'_>], loaded: &Loaded<'_, '_>) -> bool {
         let is_full = self.table.is_full();
         checks.iter().zip(&loaded.states).any(|(check, state)| {
-            is_full && state.place.is_none() && check.full.is_none()
+            is_full && state.slot_ref.is_none() && check.full.is_none()
                 || self.lacks_entries_for(check.check.limit)
         })
     }
 
-    /// Evicts what has expired if the table has no room for another key, or none for another log
-    /// entry or permit; `false` if the key of a check is new and there is no room for it.
+    /// Evicts expired states if the store is full for another key, or for another log entry or
+    /// permit. Returns `false` if the key of the check is new and the store is still full.
     fn make_room(&self, locked: &mut Locked<'_>, check: &StateCheck<'_>, now: Timestamp) -> bool {
         let limit = check.check.limit;
         let is_known =
@@ -400,8 +393,8 @@ impl MemoryStore {
     }
 }
 
-/// The slot of a check's state, in either size: a `sliding-counter` is in the other one if its
-/// limit was raised or lowered in the meantime.
+/// Finds the slot of the state of a check, in either size. A `sliding-counter` is in a slot of the
+/// other size if its limit was raised or lowered since it was written.
 pub(super) fn find<'a>(locked: &Locked<'a>, check: &HashedCheck<'_>) -> Option<SlotRef<'a>> {
     let (fingerprint, size) = (check.fingerprint(), slot_size(check.limit));
     locked.find(fingerprint, size).or_else(|| {
@@ -419,41 +412,40 @@ fn other_size(size: PackedSize) -> PackedSize {
 }
 
 /// A copy of the state in a slot.
-pub(super) fn copy(locked: &mut Locked<'_>, place: SlotRef<'_>, limit: &Limit) -> State {
-    let slot = place.look();
+pub(super) fn copy(locked: &mut Locked<'_>, slot_ref: SlotRef<'_>, limit: &Limit) -> State {
+    let slot = slot_ref.read();
     if slot.is_in_slab() {
         return locked.slab().copy(slot.head());
     }
-    let slot = place.seize();
-    let packed = place.packed(slot);
-    place.release(slot.body);
-    State::unpack(limit, place.size(), &packed)
+    let slot = slot_ref.seize();
+    let packed = slot_ref.packed(slot);
+    slot_ref.release(slot.body);
+    State::unpack(limit, slot_ref.size(), &packed)
 }
 
-/// Puts a state back into the seized slot it was copied from: in place if it fits, else in the
-/// slab.
-fn put<'a>(locked: &mut Locked<'a>, place: SlotRef<'a>, check: &HashedCheck<'_>, state: &State) {
+/// Writes a state to the seized slot that it was copied from, or to the slab if it does not fit.
+fn put<'a>(locked: &mut Locked<'a>, slot_ref: SlotRef<'a>, check: &HashedCheck<'_>, state: &State) {
     let fingerprint = check.fingerprint();
-    if let Some(packed) = state.pack(check.limit, place.size()) {
+    if let Some(packed) = state.pack(check.limit, slot_ref.size()) {
         let slot = Slot::inline(fingerprint, packed.deadline, packed.head);
-        locked.put_seized(place, slot, &packed.words);
+        locked.put_seized(slot_ref, slot, &packed.words);
     } else {
         let deadline = slot::deadline(state.expires_at(check.limit));
         let number = locked.slab().insert(state.clone());
         let slot = Slot::in_slab(fingerprint, deadline, number);
-        locked.put_seized(place, slot, &[0; Packed::WORDS]);
+        locked.put_seized(slot_ref, slot, &[0; Packed::WORDS]);
     }
 }
 
-/// Gives a slot whose state is in the slab another deadline.
+/// Changes the deadline of a slot whose state is in the slab.
 pub(super) fn set_deadline<'a>(
     locked: &mut Locked<'a>,
-    place: SlotRef<'a>,
+    slot_ref: SlotRef<'a>,
     slot: Slot,
     deadline: u64,
 ) {
     if slot.deadline() != deadline {
         let updated = Slot::in_slab(slot.fingerprint(), deadline, slot.head());
-        locked.put(place, updated, &[0; Packed::WORDS]);
+        locked.put(slot_ref, updated, &[0; Packed::WORDS]);
     }
 }

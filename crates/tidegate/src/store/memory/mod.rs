@@ -1,21 +1,22 @@
-//! The memory store: every key's state in this process, bounded.
+//! The memory store, which keeps the states of all keys in this process, in bounded memory.
 //!
 //! ```text
 //!   check -> hash -> shard -> slot (seize) -> algorithm -> slot (release) -> decision
 //!                               \-> slab, for logs and permits
 //! ```
 //!
-//! - `request.rs`: the states a request counts in, and what they answer;
-//! - `fast_path.rs`: one attempt without a shard's lock; `locked_path.rs`: the same with it;
-//! - `hash.rs` hashes keys; `table.rs` is the block of shards; `shard.rs` places keys, grows and
-//!   evicts; `span.rs` finds slots by their `tags.rs`; `slot.rs` is a slot; `slab.rs` holds what
-//!   does not fit one; `lock.rs` locks;
-//! - `ids.rs` remembers idempotency ids; `forecast.rs` plays a queue through on copies.
+//! - `request.rs`: the states in which a request counts, and their decisions;
+//! - `fast_path.rs` decides without the lock of a shard if it can, and `locked_path.rs` with it;
+//! - `hash.rs` hashes keys; `table.rs` is the block of shards; `shard.rs` inserts keys, grows and
+//!   evicts; `span.rs` finds slots by their tag bytes (`tags.rs`); `slot.rs` is a slot; `slab.rs`
+//!   holds states that do not fit a slot; `lock.rs` is the lock of a shard;
+//! - `idempotency.rs` remembers answers by id; `wait_forecast.rs` replays a queue on copies of
+//!   states.
 //!
-//! Keys are not stored, only 53 bits of a keyed hash per slot beside the shard it
-//! is in: for ten million keys the chance that *any* two share a state is about
-//! 3 in a million. The hash is seeded from the operating system, so nobody
-//! outside can make keys collide.
+//! Keys are not stored. A slot has the low 53 bits of a keyed hash, and the top bits
+//! choose its shard. For ten million keys the probability that *any* two share a state is
+//! about 3 in a million. The hash is seeded by the operating system, so a client cannot
+//! choose keys that collide.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -23,9 +24,8 @@
 )]
 
 mod fast_path;
-mod forecast;
 mod hash;
-mod ids;
+mod idempotency;
 mod lock;
 mod locked_path;
 mod request;
@@ -35,18 +35,19 @@ mod slot;
 mod span;
 mod table;
 mod tags;
+mod wait_forecast;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate_core::{Limit, PermitId, StateInPlace, Timestamp};
+use tidegate_core::{DynState, Limit, PermitId, Timestamp};
 
 #[cfg(feature = "policies")]
 pub(crate) use self::fast_path::BATCH;
 use self::hash::{KeyHasher, random_bits};
-use self::ids::Ids;
-use self::request::OBSERVER;
+use self::idempotency::IdempotencyCache;
+use self::request::OBSERVED_MARK;
 use self::table::Table;
 use crate::Request;
 use crate::futures::poll_once;
@@ -54,39 +55,39 @@ use crate::request::MAX_CHECKS;
 use crate::store::{PermitAct, Store, StoreError};
 use crate::{Check, Clock, Verdict};
 
-/// What happens to a key the store has no room for.
+/// The treatment of new keys when the store is full.
 ///
-/// A key that is already tracked is never affected: dropping it would reset its limit.
+/// A key that is already tracked is never affected, because dropping it would reset its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// All such keys share one state per limit: strangers slow each other down,
-    /// known keys do not notice.
+    /// All new keys share one state per limit. They are limited together, and tracked keys are not
+    /// affected.
     #[default]
     Overflow,
-    /// They are denied.
+    /// New keys are denied.
     Deny,
-    /// They are allowed, uncounted.
+    /// New keys are allowed and not counted.
     Allow,
 }
 
 /// The bounds of a memory store.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryOptions {
-    /// The most keys tracked at once, counted per key and limit.
+    /// The largest number of tracked keys, counted per key and limit.
     pub max_keys: usize,
-    /// The most log entries and permits held in all. When they are used up a log
-    /// merges new entries into its newest, which then counts longer: nothing more
-    /// is admitted for it. What cannot merge, a permit or the first entry of a
-    /// log, is treated as a key there is no room for.
+    /// The largest number of log entries and permits of all keys. When it is reached, a log merges
+    /// new entries into its newest one, which then counts longer; no more is admitted than without
+    /// merging. A permit, or the first entry of a log, cannot be merged and is treated as a new key
+    /// of a full store.
     pub max_log_entries: u64,
-    /// The most idempotency ids remembered at once. Beyond it an answer is not
-    /// remembered, and a retry is charged again.
+    /// The largest number of remembered idempotency ids. When it is reached, further verdicts are
+    /// not remembered, and a retry is charged again.
     pub max_ids: usize,
-    /// What happens to keys beyond `max_keys`.
+    /// The treatment of keys beyond `max_keys`.
     pub when_full: WhenFull,
-    /// How much longer than it matters a key is kept before its place may go to
-    /// another. Zero unless times can arrive late, as in a replay of a log that
-    /// is not quite in order.
+    /// The time for which an expired key is kept before its slot may be used by another key. It
+    /// should be zero unless times can arrive out of order, as in a replay of a log that is not
+    /// sorted exactly.
     pub grace: Duration,
 }
 
@@ -102,27 +103,27 @@ impl Default for MemoryOptions {
     }
 }
 
-/// What a memory store holds and what it had to give up.
+/// The contents of a memory store, and how often it was full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
-    /// Keys tracked, counted per key and limit; expired ones count until their
-    /// place is needed or swept.
+    /// Tracked keys, counted per key and limit. Expired keys are included until they are swept or
+    /// their slots are needed.
     pub tracked_keys: u64,
-    /// Log entries and permits held.
+    /// Log entries and permits of all keys.
     pub log_entries: u64,
-    /// Idempotency ids remembered.
+    /// Remembered idempotency ids.
     pub remembered_ids: u64,
-    /// Decisions for keys there was no room for.
+    /// Decisions about new keys while the store was full.
     pub overflowed: u64,
-    /// Log entries merged for want of room.
+    /// Log entries that were merged because the store was full.
     pub merged_entries: u64,
-    /// Admitted answers that could not be remembered for want of room.
+    /// Verdicts with an id that were not remembered because too many are.
     pub forgotten_ids: u64,
 }
 
-/// Counts what happens rarely.
+/// Counters of rare events.
 #[derive(Debug, Default)]
-struct Tally {
+struct Counters {
     overflowed: AtomicU64,
     merged_entries: AtomicU64,
     forgotten_ids: AtomicU64,
@@ -135,106 +136,106 @@ pub struct MemoryStore {
     clock: Clock,
     when_full: WhenFull,
     max_log_entries: u64,
-    /// The key that stands for all there is no room for.
+    /// The hash that is used for all new keys of a full store.
     overflow_hash: u64,
-    ids: Ids,
+    idempotency: IdempotencyCache,
     next_permit: AtomicU64,
-    tally: Tally,
+    counters: Counters,
 }
 
-/// The memory a store asked for cannot be had.
+/// The memory for a store could not be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
-    /// The number of keys it was asked to have room for.
+    /// The number of keys in [`MemoryOptions::max_keys`].
     pub max_keys: usize,
 }
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "there is no memory for max_keys = {}: use a smaller number", self.max_keys)
+        write!(f, "cannot allocate memory for max_keys = {}: use a smaller number", self.max_keys)
     }
 }
 
 impl std::error::Error for OutOfMemory {}
 
 impl MemoryStore {
-    /// An empty store.
+    /// Creates an empty store.
     ///
     /// # Errors
-    /// When there cannot be memory for so many keys.
+    /// Returns an error if the memory for `max_keys` cannot be allocated.
     pub fn new(options: MemoryOptions, clock: Clock) -> Result<Self, OutOfMemory> {
         let grace_us = u64::try_from(options.grace.as_micros()).unwrap_or(u64::MAX);
         let out_of_memory = OutOfMemory { max_keys: options.max_keys };
         Ok(MemoryStore {
             table: Table::new(options.max_keys, grace_us).ok_or(out_of_memory)?,
             overflow_hash: random_bits(),
-            ids: Ids::new(options.max_ids),
+            idempotency: IdempotencyCache::new(options.max_ids),
             hasher: KeyHasher::new(),
             clock,
             when_full: options.when_full,
             max_log_entries: options.max_log_entries,
             next_permit: AtomicU64::new(1),
-            tally: Tally::default(),
+            counters: Counters::default(),
         })
     }
 
-    /// The clock it reads.
+    /// Returns the clock of the store.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// What it holds.
+    /// Returns the numbers of keys, entries and ids, and how often the store was full.
     pub fn stats(&self) -> MemoryStats {
         MemoryStats {
             tracked_keys: self.table.tracked(),
             log_entries: self.table.entries(),
-            remembered_ids: self.ids.len() as u64,
-            overflowed: self.tally.overflowed.load(Ordering::Relaxed),
-            merged_entries: self.tally.merged_entries.load(Ordering::Relaxed),
-            forgotten_ids: self.tally.forgotten_ids.load(Ordering::Relaxed),
+            remembered_ids: self.idempotency.len() as u64,
+            overflowed: self.counters.overflowed.load(Ordering::Relaxed),
+            merged_entries: self.counters.merged_entries.load(Ordering::Relaxed),
+            forgotten_ids: self.counters.forgotten_ids.load(Ordering::Relaxed),
         }
     }
 
-    /// Lets go of expired keys and ids in a part of the store and returns how many keys.
+    /// Removes expired keys and ids from a hundredth of the store. Returns the number of keys
+    /// removed.
     ///
-    /// Never needed for correctness or bounds: room is made when it is needed.
-    /// A service that wants its metrics current calls it now and then; a
-    /// hundred calls go once round the store.
+    /// It is not needed for correctness or to bound memory, because expired keys are removed when
+    /// their slots are needed. A service can call it periodically to keep its metrics current.
     pub fn sweep(&self) -> u64 {
         let now = self.clock.now();
-        self.ids.sweep(now);
+        self.idempotency.sweep(now);
         self.table.sweep(self.table.shards().div_ceil(100), now, u64::MAX)
     }
 
-    /// Forgets what a key has used of a limit; says whether it was tracked and
-    /// not yet expired.
+    /// Removes the usage of a limit by a key. Returns whether the key was tracked and had not
+    /// expired.
     pub(crate) fn reset_now(&self, key: &[u8], limit: &Limit) -> bool {
         let check = self.hashed(&Check::new(key, limit, 0));
         let mut locked = self.table.lock(check.shard);
-        let Some(place) = locked_path::find(&locked, &check) else { return false };
-        let held = !place.look().is_expired(slot::units_passed(self.clock.now()));
-        locked.clear(place);
+        let Some(slot_ref) = locked_path::find(&locked, &check) else { return false };
+        let held = !slot_ref.read().is_expired(slot::units_passed(self.clock.now()));
+        locked.clear(slot_ref);
         held
     }
 
-    /// A number no permit of this store has had.
+    /// Returns an id that no permit of this store has had.
     pub(crate) fn new_permit(&self) -> PermitId {
         PermitId(self.next_permit.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Gives a permit back, or renews it; says whether it was held.
+    /// Releases or renews a permit. Returns whether it was held.
     pub(crate) fn with_permit(&self, key: &[u8], limit: &Limit, act: PermitAct) -> bool {
-        let overflowed = self.tally.overflowed.load(Ordering::Relaxed) > 0;
-        // A key there was no room for holds its permits under an overflow key.
+        let overflowed = self.counters.overflowed.load(Ordering::Relaxed) > 0;
+        // A key that was new when the store was full holds its permits under an overflow key.
         let hash = self.hash(key);
         self.with_permit_of(hash, limit, act)
-            || self.with_permit_of(hash ^ OBSERVER, limit, act)
+            || self.with_permit_of(hash ^ OBSERVED_MARK, limit, act)
             || overflowed
                 && self.overflow_hashes().any(|hash| self.with_permit_of(hash, limit, act))
     }
 
-    /// The keys that stand for all there is no room for: the first, and one more
-    /// for every further such key a single request can have.
+    /// The hashes that are used for new keys of a full store: one for the first such key of a
+    /// request, and another for every further one.
     fn overflow_hashes(&self) -> impl Iterator<Item = u64> {
         (0..MAX_CHECKS as u64).map(|number| self.overflow_hash.wrapping_add(number))
     }
@@ -242,8 +243,8 @@ impl MemoryStore {
     fn with_permit_of(&self, hash: u64, limit: &Limit, act: PermitAct) -> bool {
         let check = self.with_hash(hash, &Check::new(&[], limit, 0));
         let mut locked = self.table.lock(check.shard);
-        let Some(place) = locked_path::find(&locked, &check) else { return false };
-        let slot = place.look();
+        let Some(slot_ref) = locked_path::find(&locked, &check) else { return false };
+        let slot = slot_ref.read();
         let permits = slot.is_in_slab().then(|| locked.slab().permits(slot.head()));
         let Some(permits) = permits.flatten() else { return false };
         let before = permits.len();
@@ -253,7 +254,7 @@ impl MemoryStore {
         };
         self.table.count_entries(before, permits.len());
         let deadline = slot::deadline(permits.expires_at(limit));
-        locked_path::set_deadline(&mut locked, place, slot, deadline);
+        locked_path::set_deadline(&mut locked, slot_ref, slot, deadline);
         done
     }
 
@@ -262,7 +263,7 @@ impl MemoryStore {
         self.hasher.hash(key)
     }
 
-    /// The time of a decision: given, or read here and now.
+    /// The time of a decision: `at` or, by default, the time of the clock.
     #[inline]
     fn time(&self, at: Option<Timestamp>) -> Timestamp {
         at.unwrap_or_else(|| self.clock.now())
@@ -291,7 +292,7 @@ impl Store for MemoryStore {
         Ok(MemoryStore::with_permit(self, key, limit, act))
     }
 
-    /// Nothing in memory has to be waited for.
+    /// Polls the task once, because tasks of this store never wait.
     fn detach(&self, task: impl Future<Output = ()> + Send + 'static) {
         let _ = poll_once(task);
     }

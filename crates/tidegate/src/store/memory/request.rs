@@ -1,4 +1,4 @@
-//! A request as the store sees it: which states it counts in, and what each of them answers.
+//! The states in which a request counts, and the verdict made of their decisions.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,12 +13,13 @@ use crate::request::overflowing;
 use crate::store::merge::{Shared, validate};
 use crate::{Check, CheckError, Overflow, Verdict};
 
-/// Requests have a few checks; more spill to the heap.
-pub(super) const FEW: usize = 4;
-pub(super) type Few<T> = SmallVec<[T; FEW]>;
+/// The number of checks of a request that are kept inline. Few requests have more, and theirs are
+/// kept on the heap.
+pub(super) const INLINE_CHECKS: usize = 4;
+pub(super) type InlineVec<T> = SmallVec<[T; INLINE_CHECKS]>;
 
-/// What tells the hash of an observed state from that of the one in force.
-pub(super) const OBSERVER: u64 = 0x6f62_7365;
+/// The bits in which the hash of an observed state differs from that of the enforced one.
+pub(super) const OBSERVED_MARK: u64 = 0x6f62_7365;
 
 /// A check and the hash of its key.
 #[derive(Clone, Copy)]
@@ -30,7 +31,7 @@ pub(super) struct HashedCheck<'a> {
 }
 
 impl HashedCheck<'_> {
-    /// A number for the state it counts in.
+    /// A hash of the state in which it counts.
     #[inline]
     pub(super) fn state_hash(&self) -> u64 {
         self.hash ^ self.limit.id()
@@ -53,17 +54,17 @@ pub(super) struct StateCheck<'a> {
     pub(super) check: HashedCheck<'a>,
     pub(super) observed: bool,
     overflow: Overflow,
-    /// The index of its shard's lock, once the request has the locks.
+    /// The index of the lock of its shard, once the request holds the locks.
     pub(super) lock: usize,
     /// Whether its state on its own admitted the request.
     pub(super) admits: bool,
-    /// The request was denied, and this state charged what it had left.
+    /// Whether the request was denied, and this state was charged the units it had left.
     pub(super) consumed: bool,
-    /// There was no room for its key.
+    /// The treatment of its key if the store was full.
     pub(super) full: Option<WhenFull>,
-    /// There was no room for its key, or none for its log entry or permit.
+    /// Whether the store was full for its key, or for its log entry or permit.
     pub(super) overflowed: bool,
-    /// It was denied, or forced and not recorded, for that alone.
+    /// Whether it was denied, or a forced charge was not recorded, for that reason alone.
     pub(super) no_room: bool,
 }
 
@@ -82,13 +83,13 @@ impl<'a> StateCheck<'a> {
         }
     }
 
-    /// The units that are charged, as far as they are left, if the request is denied.
+    /// The units that are charged if the request is denied, as far as they are available.
     pub(super) fn overflowing(&self) -> u64 {
         let HashedCheck { limit, cost, .. } = self.check;
         if self.observed { 0 } else { overflowing(self.overflow, limit, cost) }
     }
 
-    /// Whether its state will have something in it that must be kept.
+    /// Whether its state will hold units, and so needs a slot.
     pub(super) fn must_be_kept(&self, answer: Answer, admitted: bool) -> bool {
         if !admitted {
             return answer.consumes > 0;
@@ -122,7 +123,7 @@ impl MemoryStore {
         check.shard = self.table.shard_of(check.state_hash());
     }
 
-    /// Decides a request, at the time given or the clock's.
+    /// Decides a request at the time `at` or, by default, at the time of the clock.
     #[inline]
     pub(crate) fn decide_all(
         &self,
@@ -143,18 +144,18 @@ impl MemoryStore {
         id: &[u8],
         at: Option<Timestamp>,
     ) -> Result<Verdict, CheckError> {
-        let mut checks = Few::new();
-        self.merge(request.checks, request.permit.is_some(), &mut checks, &mut Few::new())?;
-        let named = self.named_with_window(&checks, id);
-        self.once(named, at, || {
+        let mut checks = InlineVec::new();
+        self.merge(request.checks, request.permit.is_some(), &mut checks, &mut InlineVec::new())?;
+        let key = self.idempotency_key(&checks, id);
+        self.get_or_decide(key, at, || {
             let mut verdict = Verdict::default();
             self.decide_into(request, at, &mut verdict)?;
             Ok(verdict)
         })
     }
 
-    /// Decides without a lock or, if that is not possible, with one. The verdict is written where
-    /// the caller keeps it, because it is large.
+    /// Decides without a lock or, if that is not possible, with one. The verdict is written to the
+    /// caller's variable, because it is large.
     fn decide_into(
         &self,
         request: &Request<'_>,
@@ -176,7 +177,7 @@ impl MemoryStore {
         at: Option<Timestamp>,
         verdict: &mut Verdict,
     ) -> Result<(), CheckError> {
-        let (mut checks, mut members) = (Few::new(), Few::new());
+        let (mut checks, mut members) = (InlineVec::new(), InlineVec::new());
         self.merge(request.checks, request.permit.is_some(), &mut checks, &mut members)?;
         let decisions = &mut verdict.decisions;
         decisions.clear();
@@ -187,61 +188,70 @@ impl MemoryStore {
             *decisions = members.iter().map(|&state| decisions[state]).collect();
         }
         verdict.conclude(request.checks);
-        note_room(verdict, &checks);
+        record_room(verdict, &checks);
         Ok(())
     }
 
-    /// The remembered answer to a request under an id, or that of `decide`, which is remembered
-    /// if it is admitted.
+    /// Returns the remembered verdict of a request with an id, or that of `decide`, which is
+    /// remembered if it charged something.
     pub(crate) fn decide_once(
         &self,
         request: &Request<'_>,
         decide: impl FnOnce() -> Verdict,
     ) -> Result<Verdict, CheckError> {
-        let mut checks = Few::new();
+        let mut checks = InlineVec::new();
         let has_permit = request.permit.is_some();
-        self.merge(request.checks, has_permit, &mut checks, &mut Few::new())?;
+        self.merge(request.checks, has_permit, &mut checks, &mut InlineVec::new())?;
         match request.id {
-            Some(id) => self.once(self.named_with_window(&checks, id), None, || Ok(decide())),
+            Some(id) => {
+                self.get_or_decide(self.idempotency_key(&checks, id), None, || Ok(decide()))
+            }
             None => Ok(decide()),
         }
     }
 
-    /// What [`MemoryStore::request_fingerprint`] returns, and how long it is remembered.
-    fn named_with_window(&self, checks: &[StateCheck<'_>], id: &[u8]) -> (u64, Few<Cost>, u64) {
+    /// The [`MemoryStore::request_fingerprint`] of a request, its costs, and the time in microseconds
+    /// for which its verdict is remembered.
+    fn idempotency_key(&self, checks: &[StateCheck<'_>], id: &[u8]) -> (u64, InlineVec<Cost>, u64) {
         let window_us = checks.iter().map(|check| check.check.limit.window_us()).max().unwrap_or(0);
-        let (named, costs) = self.request_fingerprint(checks, id);
-        (named, costs, window_us)
+        let (fingerprint, costs) = self.request_fingerprint(checks, id);
+        (fingerprint, costs, window_us)
     }
 
-    fn once(
+    fn get_or_decide(
         &self,
-        (named, costs, window_us): (u64, Few<Cost>, u64),
+        (fingerprint, costs, window_us): (u64, InlineVec<Cost>, u64),
         at: Option<Timestamp>,
         decide: impl FnOnce() -> Result<Verdict, CheckError>,
     ) -> Result<Verdict, CheckError> {
-        let (verdict, forgotten) =
-            self.ids.once(named, &costs, window_us, &self.clock, at, decide)?;
-        self.tally.forgotten_ids.fetch_add(u64::from(forgotten), Relaxed);
+        let (verdict, forgotten) = self.idempotency.get_or_decide(
+            fingerprint,
+            &costs,
+            window_us,
+            &self.clock,
+            at,
+            decide,
+        )?;
+        self.counters.forgotten_ids.fetch_add(u64::from(forgotten), Relaxed);
         Ok(verdict)
     }
 
-    /// Merges the checks of a request that share a state, and looks up the shard of each state.
-    /// `members` gets the index of the state of each check, or stays empty if every check has its
-    /// own.
+    /// Merges the checks of a request that share a state, and determines the shard of each state.
+    /// `members` gets the index of the state of each check, or stays empty if no two checks share
+    /// a state.
     #[inline]
     pub(super) fn merge<'a>(
         &self,
         checks: &[Check<'a>],
         with_permit: bool,
-        states: &mut Few<StateCheck<'a>>,
-        members: &mut Few<usize>,
+        states: &mut InlineVec<StateCheck<'a>>,
+        members: &mut InlineVec<usize>,
     ) -> Result<(), CheckError> {
         validate(checks, with_permit)?;
         let mut last: (&[u8], u64) = (&[], 0);
         let mut is_observed = false;
         for (index, check) in checks.iter().enumerate() {
-            // Several limits on one key are common.
+            // Checks with the same key are common.
             if index == 0 || !std::ptr::eq(last.0, check.key) {
                 last = (check.key, self.hash(check.key));
             }
@@ -251,7 +261,7 @@ impl MemoryStore {
                 state.observed == check.observed && state.check.shares_state(&hashed)
             });
             let Some(known) = known else {
-                // Earlier checks share a state, so not every check has its own.
+                // Earlier checks share a state, so `members` is needed.
                 if states.len() < index {
                     members.push(states.len());
                 }
@@ -272,24 +282,23 @@ impl MemoryStore {
         Ok(())
     }
 
-    /// What a request waits for, as a number equal for requests that count in the same states, and
-    /// its cost in each of them.
-    pub(crate) fn shape(&self, checks: &[Check<'_>]) -> Result<(u64, Box<[Cost]>), CheckError> {
-        let mut states = Few::new();
-        self.merge(checks, false, &mut states, &mut Few::new())?;
+    /// Returns a number that is equal for requests that count in the same states, and so wait in the
+    /// same queue, and the cost of the request in each of the states.
+    pub(crate) fn queue_key(&self, checks: &[Check<'_>]) -> Result<(u64, Box<[Cost]>), CheckError> {
+        let mut states = InlineVec::new();
+        self.merge(checks, false, &mut states, &mut InlineVec::new())?;
         let (name, costs) = self.request_fingerprint(&states, &[]);
         Ok((name, costs.into_iter().collect()))
     }
 
-    /// A number for a request under an id, and its costs. The order of its checks does not matter
-    /// to either.
-    fn request_fingerprint(&self, checks: &[StateCheck<'_>], id: &[u8]) -> (u64, Few<Cost>) {
-        let mut states: Few<(u64, Cost)> =
+    /// A hash of a request with an id, and its costs. Neither depends on the order of its checks.
+    fn request_fingerprint(&self, checks: &[StateCheck<'_>], id: &[u8]) -> (u64, InlineVec<Cost>) {
+        let mut states: InlineVec<(u64, Cost)> =
             checks.iter().map(|check| (check.check.state_hash(), check.check.cost)).collect();
         states.sort_unstable_by_key(|(hash, _)| *hash);
-        let named = states.iter().flat_map(|(hash, _)| hash.to_le_bytes());
-        let named: SmallVec<[u8; 64]> = named.chain(id.iter().copied()).collect();
-        (self.hash(&named), states.into_iter().map(|(_, cost)| cost).collect())
+        let hashes = states.iter().flat_map(|(hash, _)| hash.to_le_bytes());
+        let hashed: SmallVec<[u8; 64]> = hashes.chain(id.iter().copied()).collect();
+        (self.hash(&hashed), states.into_iter().map(|(_, cost)| cost).collect())
     }
 
     /// Gives an observed state its own key if another state of the request has the same key and
@@ -300,19 +309,19 @@ impl MemoryStore {
             let is_enforced =
                 |other: &StateCheck<'_>| !other.observed && other.check.shares_state(&check);
             if observed && states.iter().any(is_enforced) {
-                self.set_hash(&mut states[index].check, check.hash ^ OBSERVER);
+                self.set_hash(&mut states[index].check, check.hash ^ OBSERVED_MARK);
             }
         }
     }
 
-    /// Notes that the key of a check has no room of its own.
+    /// Records that the key of a check is new and the store is full, and chooses its treatment.
     pub(super) fn mark_overflow(&self, checks: &mut [StateCheck<'_>], index: usize) {
         checks[index].overflowed = true;
-        self.tally.overflowed.fetch_add(1, Relaxed);
+        self.counters.overflowed.fetch_add(1, Relaxed);
         checks[index].full = Some(match (self.when_full, checks[index].full) {
             (WhenFull::Allow, _) => WhenFull::Allow,
             (WhenFull::Overflow, None) => {
-                // Two such keys of one request still count apart.
+                // Two new keys of one request are still counted separately.
                 let id = checks[index].check.limit.id();
                 let is_like = |c: &&StateCheck<'_>| c.full.is_some() && c.check.limit.id() == id;
                 let before = checks.iter().filter(is_like).count() as u64;
@@ -325,14 +334,14 @@ impl MemoryStore {
     }
 }
 
-/// Notes in a verdict which checks had no room, and whether a denial charged something.
-fn note_room(verdict: &mut Verdict, checks: &[StateCheck<'_>]) {
+/// Records in a verdict whether the store was full, and whether a denial charged something.
+fn record_room(verdict: &mut Verdict, checks: &[StateCheck<'_>]) {
     verdict.overflowed = checks.iter().any(|check| check.overflowed);
     verdict.consumed = checks.iter().any(|check| check.consumed);
     let mut enforced = checks.iter().filter(|check| !check.observed);
     verdict.no_room = match verdict.allowed {
         true => enforced.any(|check| check.no_room),
-        // Where something is used up as well, room would not have helped.
+        // If another limit is exhausted too, the store is not the only reason of the denial.
         false => enforced.all(|check| check.admits || check.no_room),
     };
 }
@@ -342,8 +351,8 @@ pub(super) fn counts(cost: Cost) -> bool {
     matches!(cost, Cost::Ask(1..) | Cost::Force(1..))
 }
 
-/// Whether a check that got no place was denied for that, or forced and not recorded. A cost that
-/// can never pass would not pass with room either.
+/// Whether a check without a slot was denied for that reason, or is a forced charge that was not
+/// recorded. A cost that can never pass would also be denied with a slot.
 pub(super) fn lacks_room(decision: &Decision, cost: Cost) -> bool {
     match cost {
         Cost::Ask(_) => !decision.allowed && decision.retry_after != RetryAfter::Never,
@@ -352,9 +361,9 @@ pub(super) fn lacks_room(decision: &Decision, cost: Cost) -> bool {
     }
 }
 
-/// The answer to a key the store has no room for, when it is to be denied. No wait can be promised;
-/// a window is when keys come and go. What is forced or refunded is not asked for, and so not
-/// denied either, although it cannot be recorded.
+/// The decision about a new key of a full store that is denied. The wait is an estimate: keys usually
+/// expire within a window. Forced charges and refunds are never denied, although they cannot be
+/// recorded.
 pub(super) fn denied_full(limit: &Limit, cost: Cost) -> Decision {
     let allowed = matches!(cost, Cost::Refund(_) | Cost::Force(_));
     let retry_after = match cost {

@@ -1,12 +1,12 @@
 //! One shard: two small open-addressed tables, for small and for large slots, under one lock.
 //!
-//! There are two locks, one within the other. The shard's lock is for placing and moving slots:
-//! tags and tag bytes change only under it. The slot's lock is its body: the thread that exchanges
-//! it for [`SEIZED`](super::slot::SEIZED) owns the slot until it stores a body again, and only the
-//! owner changes a body or the words that go with it. An attempt without the shard's lock seizes
-//! slots, does not wait while it holds them, and gives up if another thread holds one. So a thread
-//! that holds the shard's lock may wait for a slot, but a thread that holds a slot never waits for
-//! the shard's lock.
+//! There are two nested locks. The lock of the shard protects the assignment of slots to keys: tags
+//! and tag bytes change only under it. The lock of a slot is its body: the thread that exchanges the
+//! body for [`SEIZED`](super::slot::SEIZED) owns the slot until it stores a body again, and only the
+//! owner changes the body or the words that belong to it. The fast path seizes slots without the lock
+//! of the shard, does not wait while it holds them, and gives up if another thread holds one. So a
+//! thread that holds the lock of a shard may wait for a slot, but a thread that holds a slot never
+//! waits for the lock of a shard.
 
 use tidegate_core::{Packed, PackedSize, Timestamp};
 
@@ -23,9 +23,9 @@ use crate::sync::{AtomicU32, AtomicU64};
 pub(super) struct Shard {
     /// The lock of the shard, and the states that do not fit a slot.
     slab: SpinMutex<Slab>,
-    /// Slots of each size that are not empty, expired ones included.
+    /// The number of slots of each size that are not empty, including expired ones.
     used: [AtomicU32; 2],
-    /// No slot's deadline is before this.
+    /// For each size, a lower bound on the deadlines of all slots.
     earliest: [AtomicU64; 2],
 }
 
@@ -39,7 +39,7 @@ impl Shard {
     }
 }
 
-/// A shard, locked or not.
+/// A reference to a shard, which may be locked or not.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShardRef<'a> {
     pub(super) table: &'a Table,
@@ -47,7 +47,7 @@ pub(super) struct ShardRef<'a> {
     pub(super) index: usize,
 }
 
-/// A shard whose lock is held; dropped, it is released.
+/// A locked shard. The lock is released when this is dropped.
 #[derive(Debug)]
 pub(super) struct Locked<'a> {
     shard: ShardRef<'a>,
@@ -97,14 +97,14 @@ impl<'a> Locked<'a> {
         &mut self.slab
     }
 
-    /// Looks a key up.
+    /// Finds the slot of a key.
     pub(super) fn find(&self, fingerprint: Fingerprint, size: PackedSize) -> Option<SlotRef<'a>> {
         self.span(size).find(fingerprint)
     }
 
-    /// Gives a key that was not found a slot, with nothing counted; `None` when the table is full.
-    /// With `over_capacity` it gets one even then, which is for the few keys the store itself
-    /// needs. It may move all slots of the shard, so the caller must have none of them seized.
+    /// Assigns an empty slot to a key that was not found. Returns `None` if the table is full. With
+    /// `over_capacity` it assigns one even then, for the few keys that the store itself needs. It may
+    /// move all slots of the shard, so the caller must not have seized any of them.
     pub(super) fn claim(
         &mut self,
         fingerprint: Fingerprint,
@@ -113,33 +113,33 @@ impl<'a> Locked<'a> {
         over_capacity: bool,
     ) -> Option<SlotRef<'a>> {
         let passed = self.shard.table.units_passed(now);
-        // Not expired, so that the next claim in this shard leaves it alone.
+        // The deadline has not passed, so the next claim in this shard does not take the slot.
         let mark = Slot::inline(fingerprint, slot::units_passed(now) + 1, 0);
-        while let Some(place) = self.expired_slot(fingerprint, size, passed) {
-            let found = place.seize();
+        while let Some(slot_ref) = self.expired_slot(fingerprint, size, passed) {
+            let found = slot_ref.seize();
             if found.is_expired(passed) {
                 self.discard(found);
-                return Some(self.insert_seized(place, mark));
+                return Some(self.insert_seized(slot_ref, mark));
             }
-            // An attempt without the lock has charged it since it was looked at.
-            place.release(found.body);
+            // The fast path has charged the slot since it was read.
+            slot_ref.release(found.body);
         }
         // Reserving may evict slots and move others, so it comes before a slot is chosen.
         if !self.reserve(now, over_capacity) {
             return None;
         }
         if self.has_room(size) || self.grow(size, passed) {
-            // A shard is never filled to the last slot, so there is one.
-            let place = self.span(size).empty_slot(fingerprint)?;
+            // A shard is never filled completely, so an empty slot exists.
+            let slot_ref = self.span(size).empty_slot(fingerprint)?;
             self.set_used(size, self.used(size) + 1);
-            place.seize();
-            return Some(self.insert_seized(place, mark));
+            slot_ref.seize();
+            return Some(self.insert_seized(slot_ref, mark));
         }
-        self.shard.table.give_back(1);
+        self.shard.table.unreserve(1);
         None
     }
 
-    /// An expired slot that a key may take.
+    /// An expired slot that can be assigned to a key.
     fn expired_slot(
         &self,
         fingerprint: Fingerprint,
@@ -150,34 +150,39 @@ impl<'a> Locked<'a> {
         may_have_expired.then(|| self.span(size).expired_slot(fingerprint, passed)).flatten()
     }
 
-    /// Puts something else into a slot.
-    pub(super) fn put(&self, place: SlotRef<'a>, slot: Slot, words: &[u64; Packed::WORDS]) {
-        place.seize();
-        self.put_seized(place, slot, words);
+    /// Replaces the contents of a slot.
+    pub(super) fn put(&self, slot_ref: SlotRef<'a>, slot: Slot, words: &[u64; Packed::WORDS]) {
+        slot_ref.seize();
+        self.put_seized(slot_ref, slot, words);
     }
 
-    /// Puts something else into a slot that is seized.
-    pub(super) fn put_seized(&self, place: SlotRef<'a>, slot: Slot, words: &[u64; Packed::WORDS]) {
-        let earliest = self.earliest(place.size());
+    /// Replaces the contents of a seized slot, and releases it.
+    pub(super) fn put_seized(
+        &self,
+        slot_ref: SlotRef<'a>,
+        slot: Slot,
+        words: &[u64; Packed::WORDS],
+    ) {
+        let earliest = self.earliest(slot_ref.size());
         if slot.deadline() < earliest.load(Relaxed) {
             earliest.store(slot.deadline(), Relaxed);
         }
-        place.write(slot, words);
+        slot_ref.write(slot, words);
     }
 
-    /// Gives a slot that is seized to a key that had none.
-    fn insert_seized(&self, place: SlotRef<'a>, new: Slot) -> SlotRef<'a> {
-        self.put_seized(place, new, &[0; Packed::WORDS]);
-        self.span(place.size()).set_tag_byte(place, new.fingerprint().tag_byte());
-        place
+    /// Assigns a seized slot to a key that had none, and releases it.
+    fn insert_seized(&self, slot_ref: SlotRef<'a>, new: Slot) -> SlotRef<'a> {
+        self.put_seized(slot_ref, new, &[0; Packed::WORDS]);
+        self.span(slot_ref.size()).set_tag_byte(slot_ref, new.fingerprint().tag_byte());
+        slot_ref
     }
 
-    /// Whether a slot can be taken before the shard must grow.
+    /// Whether a slot can be assigned before the shard has to grow.
     fn has_room(&self, size: PackedSize) -> bool {
         self.used(size) < capacity(self.span(size).groups)
     }
 
-    /// Takes one of the table's `max_keys`, evicting expired slots if it must.
+    /// Reserves one of the table's `max_keys`, and evicts expired slots if none is left.
     fn reserve(&mut self, now: Timestamp, over_capacity: bool) -> bool {
         for attempt in 0..2 {
             if self.shard.table.reserve(over_capacity) {
@@ -190,8 +195,8 @@ impl<'a> Locked<'a> {
         false
     }
 
-    /// Evicts expired slots here or, if there are none, somewhere else; returns how many. Slots of
-    /// this shard may move.
+    /// Evicts expired slots of this shard or, if there are none, of another one. Returns how many.
+    /// Slots of this shard may move.
     pub(super) fn reclaim(&mut self, now: Timestamp) -> u64 {
         match self.evict_expired(now) {
             0 => self.shard.table.reclaim(now),
@@ -199,7 +204,7 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// Evicts expired slots; returns how many.
+    /// Evicts the expired slots of this shard. Returns how many.
     pub(super) fn evict_expired(&mut self, now: Timestamp) -> u64 {
         let passed = self.shard.table.units_passed(now);
         let mut freed = 0;
@@ -213,8 +218,8 @@ impl<'a> Locked<'a> {
         freed
     }
 
-    /// Evicts what has expired, then grows unless that made enough room; `false` when it cannot
-    /// make room.
+    /// Evicts expired slots, and then grows unless that freed enough. Returns `false` if the shard is
+    /// still full.
     fn grow(&mut self, size: PackedSize, passed: u64) -> bool {
         let groups = self.span(size).groups;
         self.rehash(size, passed, groups);
@@ -224,15 +229,15 @@ impl<'a> Locked<'a> {
         self.has_room(size)
     }
 
-    /// Places every slot that has not expired again, in `groups` groups.
+    /// Inserts every slot that has not expired again, into `groups` groups.
     fn rehash(&mut self, size: PackedSize, passed: u64, groups: u8) {
         let mut kept = Vec::with_capacity(self.used(size) as usize);
         let mut dropped = 0;
         let span = self.span(size);
-        for place in span.slots() {
-            let slot = place.seize();
-            let words = place.words();
-            place.write(Slot::default(), &[0; Packed::WORDS]);
+        for slot_ref in span.slots() {
+            let slot = slot_ref.seize();
+            let words = slot_ref.words();
+            slot_ref.write(Slot::default(), &[0; Packed::WORDS]);
             if slot.is_empty() {
                 continue;
             }
@@ -246,19 +251,19 @@ impl<'a> Locked<'a> {
         span.clear_tag_bytes();
         self.shard.table.set_groups(self.shard.index, size, groups);
         self.set_used(size, kept.len() as u32);
-        self.shard.table.give_back(dropped);
+        self.shard.table.unreserve(dropped);
         let earliest = kept.iter().map(|(slot, _)| slot.deadline()).min().unwrap_or(u64::MAX);
         self.earliest(size).store(earliest, Relaxed);
         let span = self.span(size);
         for (slot, words) in kept {
-            let place = span.empty_slot(slot.fingerprint());
-            let place = place.expect("there are more slots than keys");
-            self.put(place, slot, &words);
-            span.set_tag_byte(place, slot.fingerprint().tag_byte());
+            let slot_ref = span.empty_slot(slot.fingerprint());
+            let slot_ref = slot_ref.expect("there are more slots than keys");
+            self.put(slot_ref, slot, &words);
+            span.set_tag_byte(slot_ref, slot.fingerprint().tag_byte());
         }
     }
 
-    /// Frees what a slot points at.
+    /// Frees the state of a slot in the slab, if it has one.
     fn discard(&mut self, slot: Slot) {
         if slot.is_in_slab() {
             let entries = self.slab().remove(slot.head());
@@ -266,11 +271,11 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// Forgets what a slot counted.
-    pub(super) fn clear(&mut self, place: SlotRef<'a>) {
-        let slot = place.seize();
+    /// Removes the state of a slot.
+    pub(super) fn clear(&mut self, slot_ref: SlotRef<'a>) {
+        let slot = slot_ref.seize();
         self.discard(slot);
-        self.put_seized(place, slot.cleared(), &[0; Packed::WORDS]);
+        self.put_seized(slot_ref, slot.cleared(), &[0; Packed::WORDS]);
         self.shard.table.search_again();
     }
 }

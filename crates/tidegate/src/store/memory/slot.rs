@@ -1,4 +1,4 @@
-//! One slot of the table: which key it belongs to, its deadline and its state.
+//! One slot of the table: the fingerprint of its key, its deadline and its state.
 //!
 //! ```text
 //!   tag    63 ........ 11 |  10  |   9  | 8 ....... 0
@@ -8,11 +8,11 @@
 //! ```
 //!
 //! A small slot is these two words, and four of them share a cache line. A large slot has a whole
-//! line, whose other six words hold the rest of the state. See [`Packed`] for what a state looks
-//! like, and for the deadline.
+//! line, whose other six words hold the rest of the state. [`Packed`] describes the state and the
+//! deadline.
 //!
-//! All words are atomics, which cost the same as plain words and need no `unsafe`. `shard.rs` says
-//! who may write them when.
+//! All words are atomics, which cost the same as plain words and need no `unsafe`. `shard.rs`
+//! describes which thread may write them and when.
 
 use tidegate_core::{Packed, PackedSize, PackedWords, Timestamp};
 
@@ -28,12 +28,12 @@ const DEADLINE_LOW_BITS: u32 = Packed::DEADLINE_LOW_BITS;
 const HEAD_BITS: u32 = Packed::HEAD_BITS;
 const HEAD_MASK: u64 = (1 << HEAD_BITS) - 1;
 
-/// The deadline of a state that matters for longer than a deadline can say. It never passes, so
-/// such a slot is not evicted.
+/// The deadline of a state that expires later than the latest deadline. It never passes, so such a
+/// slot is not evicted.
 const NO_DEADLINE: u64 = Packed::DEADLINE_END;
 
-/// A body that stands for "somebody is at work on this slot". No body has all bits set, because no
-/// packed head has.
+/// The body of a slot that a thread has seized. No other body has all bits set, because no packed head
+/// has.
 pub(super) const SEIZED: u64 = u64::MAX;
 
 /// The tag and the body of a slot. An empty slot is all zeros.
@@ -43,8 +43,8 @@ pub(super) struct Slot {
     pub(super) body: u64,
 }
 
-/// The part of a tag that identifies the key: 53 bits of its hash, in place, and the mark of a
-/// slot in use.
+/// The part of a tag that identifies the key: 53 bits of its hash, at their position in the tag, and
+/// the mark of a slot in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint(u64);
 
@@ -54,13 +54,13 @@ impl Fingerprint {
         Fingerprint(hash << FINGERPRINT_SHIFT | USED)
     }
 
-    /// Whether a tag is that of a slot in use by this key.
+    /// Whether this is the tag of a slot that is in use by this key.
     #[inline]
     pub(super) fn matches(self, tag: u64) -> bool {
         tag ^ self.0 < USED
     }
 
-    /// Whether a tag is that of a slot with the state of this key in it.
+    /// Whether this is the tag of a slot that contains the state of this key.
     #[inline]
     pub(super) fn matches_inline(self, tag: u64) -> bool {
         tag ^ self.0 < SLAB
@@ -68,7 +68,7 @@ impl Fingerprint {
 
     /// The low 32 bits of the hash, which determine the group of the slot.
     #[inline(always)]
-    pub(super) fn place_bits(self) -> u64 {
+    pub(super) fn group_bits(self) -> u64 {
         self.0 >> FINGERPRINT_SHIFT & 0xffff_ffff
     }
 
@@ -85,7 +85,7 @@ pub(super) fn deadline(expires_at: Timestamp) -> u64 {
     Packed::deadline(expires_at).unwrap_or(NO_DEADLINE)
 }
 
-/// The unit that has fully begun at `now`: deadlines up to it have passed.
+/// The latest deadline that has passed at `now`.
 #[inline]
 pub(super) fn units_passed(now: Timestamp) -> u64 {
     (now.as_micros() / Packed::UNIT_US).min(NO_DEADLINE - 1)
@@ -98,14 +98,14 @@ pub(super) fn body(deadline: u64, head: u64) -> u64 {
 }
 
 impl Slot {
-    /// A slot that holds the head of a state.
+    /// Creates a slot that holds the head of a state.
     #[inline]
     pub(super) fn inline(of: Fingerprint, deadline: u64, head: u64) -> Self {
         let tag = of.0 | deadline >> DEADLINE_LOW_BITS;
         Slot { tag, body: body(deadline, head) }
     }
 
-    /// A slot whose state is in the slab, under `number`.
+    /// Creates a slot whose state is in the slab, under `number`.
     pub(super) fn in_slab(of: Fingerprint, deadline: u64, number: u64) -> Self {
         let slot = Slot::inline(of, deadline, number & HEAD_MASK);
         Slot { tag: slot.tag | SLAB, ..slot }
@@ -137,20 +137,20 @@ impl Slot {
         self.body & HEAD_MASK
     }
 
-    /// Whether the slot can be given to another key.
+    /// Whether the slot can be assigned to another key.
     #[inline]
     pub(super) fn is_expired(self, units_passed: u64) -> bool {
         self.deadline() <= units_passed
     }
 
-    /// The same slot with nothing that matters in it. It still holds its place, so that keys
-    /// further along are found, and goes to the next key that needs one.
+    /// Returns the slot without a state. It is expired, so that it can be assigned to another key, but
+    /// not empty, so that keys in later groups are still found.
     pub(super) fn cleared(self) -> Self {
         Slot::inline(self.fingerprint(), 0, 0)
     }
 }
 
-/// The words of a state in a large slot that is seized.
+/// The words of a state in a seized large slot.
 #[derive(Clone, Copy)]
 pub(super) struct LargeWords<'a>(&'a [AtomicU64; Packed::WORDS]);
 
@@ -166,12 +166,12 @@ impl PackedWords for LargeWords<'_> {
     }
 }
 
-/// Where a slot is.
+/// A reference to a slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlotRef<'a> {
-    /// Its tag and its body and, if it is large, the rest of its state.
+    /// The tag and the body and, if the slot is large, the rest of the state.
     pub(super) words: &'a [AtomicU64],
-    /// Its number in its shard.
+    /// The number of the slot in its shard.
     pub(super) slot: usize,
 }
 
@@ -186,21 +186,22 @@ impl<'a> SlotRef<'a> {
         &self.words[1]
     }
 
-    /// The words beside the tag and the body of a large slot.
+    /// The words of a large slot other than the tag and the body.
     #[inline(always)]
     pub(super) fn large(self) -> Option<LargeWords<'a>> {
         self.words[2..].first_chunk().map(LargeWords)
     }
 
-    /// Whether it is small or large.
+    /// The size of the slot.
     #[inline(always)]
     pub(super) fn size(self) -> PackedSize {
         if self.words.len() > 2 { PackedSize::Large } else { PackedSize::Small }
     }
 
-    /// Seizes the slot and returns its body, or [`SEIZED`] if it is seized already. A plain
-    /// exchange is cheaper than one that compares, and seizing what is seized leaves it as it
-    /// was; but the model checker would have a waiter read its own failed exchange for ever.
+    /// Seizes the slot and returns its body, or [`SEIZED`] if it is seized already.
+    ///
+    /// A plain exchange is cheaper than one that compares, and does not change a seized slot. Under
+    /// the model checker, however, a waiter would read the value of its own failed exchange for ever.
     #[inline(always)]
     fn exchange(self) -> u64 {
         if !cfg!(loom) {
@@ -222,7 +223,7 @@ impl<'a> SlotRef<'a> {
         (body != SEIZED).then(|| Slot { tag: self.tag(), body })
     }
 
-    /// Seizes the slot. The thread that has it is about to release it.
+    /// Seizes the slot, and waits if another thread has seized it. That thread releases it soon.
     pub(super) fn seize(self) -> Slot {
         let mut backoff = Backoff::new();
         loop {
@@ -233,7 +234,7 @@ impl<'a> SlotRef<'a> {
         }
     }
 
-    /// The words beside the tag and the body of a seized slot.
+    /// The words of a seized slot other than the tag and the body; zeros if it is small.
     #[inline(always)]
     pub(super) fn words(self) -> [u64; Packed::WORDS] {
         match self.large() {
@@ -257,22 +258,22 @@ impl<'a> SlotRef<'a> {
         Packed { deadline: slot.deadline(), head: slot.head(), words: self.words() }
     }
 
-    /// Releases a seized slot as it was.
+    /// Releases a seized slot with a body.
     #[inline(always)]
     pub(super) fn release(self, body: u64) {
         self.body().store(body, Release);
     }
 
-    /// Releases a seized slot with this in it. Under the shard's lock.
+    /// Replaces the contents of a seized slot and releases it. The caller holds the lock of the shard.
     pub(super) fn write(self, slot: Slot, words: &[u64; Packed::WORDS]) {
         self.words[0].store(slot.tag, Relaxed);
         self.set_words(words);
         self.release(slot.body);
     }
 
-    /// The tag and the body of the slot, under the shard's lock. The body may be another a moment
-    /// later; all else stays.
-    pub(super) fn look(self) -> Slot {
+    /// Reads the tag and the body of the slot, and waits while it is seized. The caller holds the lock
+    /// of the shard, so only the body may change afterwards.
+    pub(super) fn read(self) -> Slot {
         let mut backoff = Backoff::new();
         loop {
             match self.body().load(Acquire) {

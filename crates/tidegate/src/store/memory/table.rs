@@ -1,19 +1,19 @@
 //! The table: many small open-addressed shards in one block of memory.
 //!
-//! A decision about a key that was not seen lately costs what its cache misses cost, so the table
-//! is laid out to have one: a state is in its slot, four small slots or one large slot fill a
-//! cache line, and which slot it is follows from [tag bytes](super::tags) that stay in the cache.
+//! The cost of a decision about a key that was not used recently is that of its cache misses, so the
+//! table is laid out to have one. A state is in its slot, four small slots or one large slot fill a
+//! cache line, and the slot is found by [tag bytes](super::tags) that stay in the cache.
 //!
-//! Nothing ever stops the world. A shard holds a few hundred keys and has its own lock; it grows
-//! by a fraction at a time and evicts expired slots when it would have to grow, some 20 us of work
-//! in its own few pages. The block for all shards is reserved at once but its pages are only
-//! touched, and so only take memory, as shards grow into them. Keys are never moved by the growth
-//! of another shard, and an active key is never evicted.
+//! No operation stops all threads. A shard holds a few hundred keys and has its own lock. It grows by
+//! a fraction at a time, and evicts expired slots before it grows, which takes some 20 us in a few
+//! pages. The block for all shards is allocated when the table is created, but its pages are touched,
+//! and so take memory, only as shards grow into them. The growth of a shard never moves the keys of
+//! another, and an active key is never evicted.
 //!
-//! Most tables are nearly empty: they have room for a million keys and hold some thousands. So
-//! shards begin side by side, in one or two groups each, and move to where they have room to grow
-//! when they need it. Few keys are then on few pages. Otherwise ten thousand keys would be on
-//! thousands of pages, more than a processor keeps the addresses of.
+//! Most tables are nearly empty: they have room for a million keys and hold some thousands. So shards
+//! are adjacent at first, with one or two groups each, and move to a larger area when they grow. A
+//! few keys are then on few pages. Otherwise ten thousand keys would be on thousands of pages, more
+//! than the TLB of a processor has entries.
 
 use tidegate_core::{PackedSize, Timestamp};
 
@@ -25,54 +25,55 @@ use crate::sync::{AtomicU64, Mutex, Ordering::Relaxed};
 
 const LINE_BYTES: usize = 64;
 const LINE_WORDS: usize = LINE_BYTES / size_of::<u64>();
-/// Keys a shard is meant to hold when the table is full. Its slots of either size can hold 787.
+/// The average number of keys of a shard when the table is full. Its slots of either size can hold
+/// 787.
 const SHARD_KEYS: usize = 480;
-/// How many shards are searched for something expired when a key finds the table full, a load
-/// each: some microseconds.
+/// The number of shards that are searched for expired slots when a new key finds the table full. That
+/// is one load for each, which takes some microseconds.
 const SEARCHED_SHARDS: usize = 4096;
-/// The sizes of slots, in the order of their numbers.
+/// The sizes of slots, in the order of their discriminants.
 const SIZES: [PackedSize; 2] = [PackedSize::Small, PackedSize::Large];
-/// Fewer shards would make threads meet at one lock even with few keys.
+/// The smallest number of shards. With fewer, threads would contend for locks even with few keys.
 const MIN_SHARDS: usize = if cfg!(loom) { 2 } else { 64 };
 
 #[derive(Debug)]
 pub(super) struct Table {
     words: Box<[AtomicU64]>,
     shards: Box<[Shard]>,
-    /// For each size, which groups of slots each shard uses. Apart from the shards, and so small that
-    /// they stay in the cache: a slot is found without waiting for its shard.
+    /// For each size, the groups of slots that each shard uses. They are separate from the shards and
+    /// so small that they stay in the cache: a slot is found without waiting for its shard.
     groups: [Box<[AtomicU64]>; 2],
-    /// For each size, where the groups are.
+    /// For each size, the position of the groups.
     regions: [Region; 2],
-    /// Slots that are not empty, in all shards.
+    /// The number of slots that are not empty, in all shards.
     tracked: AtomicU64,
     max_keys: u64,
-    /// How much longer than they matter slots are kept.
+    /// The time for which expired slots are kept.
     grace_us: u64,
-    /// Log entries and permits, in all slabs.
+    /// The number of log entries and permits, in all slabs.
     entries: AtomicU64,
-    /// The shard the next sweep begins with.
-    hand: AtomicU64,
-    /// How a full table's search for expired slots stands.
+    /// The number of shards swept so far, which determines the next one.
+    next_swept: AtomicU64,
+    /// The progress of the search for expired slots in a full table.
     search: Mutex<Search>,
 }
 
-/// A search through all shards for something expired. Deadlines fall on whole
-/// units, so one that found nothing need not be repeated before the next.
+/// A search through all shards for expired slots. Deadlines are whole units, so a search that found
+/// nothing does not have to be repeated before the next unit.
 #[derive(Debug, Default)]
 struct Search {
     unit: u64,
-    /// Shards asked in this unit without success.
-    asked: usize,
+    /// The number of shards searched in this unit without success.
+    searched: usize,
 }
 
 impl Table {
-    /// Creates a table with room for `max_keys`; `None` if there is not enough memory.
+    /// Creates a table for `max_keys` keys. Returns `None` if there is not enough memory.
     pub(super) fn new(max_keys: usize, grace_us: u64) -> Option<Self> {
         let shards = max_keys.div_ceil(SHARD_KEYS).max(MIN_SHARDS);
         let words = shards.checked_mul(SHARD_WORDS)?.checked_add(LINE_WORDS)?;
         let words = zeroed_words(words)?;
-        // An address that cannot be aligned to cache lines costs speed, nothing else.
+        // If the address cannot be aligned to cache lines, the table is only slower.
         let mut next_word = words.as_ptr().align_offset(LINE_BYTES) % LINE_WORDS;
         let mut take = |words: usize| {
             let at = next_word;
@@ -92,18 +93,18 @@ impl Table {
             max_keys: max_keys as u64,
             grace_us,
             entries: AtomicU64::new(0),
-            hand: AtomicU64::new(0),
+            next_swept: AtomicU64::new(0),
             search: Mutex::default(),
         })
     }
 
-    /// Deadlines up to this one have passed, and the grace after them.
+    /// The latest deadline that has passed, and the grace after it.
     pub(super) fn units_passed(&self, now: Timestamp) -> u64 {
         let late = now.as_micros().saturating_sub(self.grace_us);
         slot::units_passed(Timestamp::from_micros(late))
     }
 
-    /// Which shard a hash belongs to: its top bits, spread over any number of shards.
+    /// The shard of a hash: its top bits, scaled to the number of shards.
     #[inline]
     pub(super) fn shard_of(&self, hash: u64) -> usize {
         let wide = u128::from(hash) * self.shards.len() as u128;
@@ -131,8 +132,8 @@ impl Table {
         Span { words: &self.words, tags_at, slots_at, groups: count, size }
     }
 
-    /// Has a shard use this many groups of slots of a size from now on. It must have removed what
-    /// was in the others, under its lock.
+    /// Sets the number of groups of slots of a size that a shard uses. The caller holds the lock of
+    /// the shard, and has emptied all of its slots.
     pub(super) fn set_groups(&self, shard: usize, size: PackedSize, count: u8) {
         let groups = if count > NEAR_GROUPS {
             let first = self.shards.len() * usize::from(NEAR_GROUPS);
@@ -143,50 +144,50 @@ impl Table {
         self.groups[size as usize][shard].store(groups.encode(), Relaxed);
     }
 
-    /// Begins to load the lines of these words without waiting for them. The result is of no use,
-    /// but using it keeps the loads.
-    pub(super) fn touch(&self, words: &[usize]) -> u64 {
+    /// Starts to load the cache lines of these words without waiting for them. The result is
+    /// meaningless, but using it keeps the compiler from removing the loads.
+    pub(super) fn prefetch(&self, words: &[usize]) -> u64 {
         if cfg!(loom) {
-            // A model would try every value it might be.
+            // The model checker would try every value that the load might return.
             return 0;
         }
         let at = |word: usize| self.words.get(word).map_or(0, |word| word.load(Relaxed));
         words.iter().fold(0, |all, &word| all ^ at(word))
     }
 
-    /// Slots in use, expired ones that nobody has needed yet included.
+    /// The number of slots in use, including expired ones that are not evicted yet.
     pub(super) fn tracked(&self) -> u64 {
         self.tracked.load(Relaxed)
     }
 
-    /// Whether a key that has no slot could not be given a new one.
+    /// Whether all `max_keys` are in use.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.tracked.load(Relaxed) >= self.max_keys
     }
 
-    /// Takes one of the `max_keys`; with `beyond`, even when none is left.
-    pub(super) fn reserve(&self, beyond: bool) -> bool {
+    /// Reserves one of the `max_keys`. With `over_capacity` it succeeds even if none is left.
+    pub(super) fn reserve(&self, over_capacity: bool) -> bool {
         let had_room = self.tracked.fetch_add(1, Relaxed) < self.max_keys;
-        if !had_room && !beyond {
-            self.give_back(1);
+        if !had_room && !over_capacity {
+            self.unreserve(1);
         }
-        had_room || beyond
+        had_room || over_capacity
     }
 
-    /// Gives reserved or used places back.
-    pub(super) fn give_back(&self, count: u64) {
+    /// Returns reserved or used keys to the `max_keys`.
+    pub(super) fn unreserve(&self, count: u64) {
         self.tracked.fetch_sub(count, Relaxed);
     }
 
-    /// Log entries and permits held in all.
+    /// The number of log entries and permits in all slabs.
     pub(super) fn entries(&self) -> u64 {
         self.entries.load(Relaxed)
     }
 
-    /// Notes that a state's entries went from so many to so many.
+    /// Records that the number of entries of a state changed from `before` to `after`.
     pub(super) fn count_entries(&self, before: usize, after: usize) {
-        // At its limit a log drops as many as it takes on: nothing to note.
+        // A log at its limit drops as many entries as it adds, and then nothing is written.
         if after > before {
             self.entries.fetch_add((after - before) as u64, Relaxed);
         } else if before > after {
@@ -194,16 +195,16 @@ impl Table {
         }
     }
 
-    /// Lets go of expired slots in the next `shards` shards, or until it has `enough`;
-    /// returns how many.
+    /// Evicts expired slots in the next `shards` shards, or until `enough` are evicted. Returns how
+    /// many.
     pub(super) fn sweep(&self, shards: usize, now: Timestamp, enough: u64) -> u64 {
         let mut freed = 0;
         for _ in 0..shards.min(self.shards.len()) {
             if freed >= enough {
                 break;
             }
-            let next = self.hand.fetch_add(1, Relaxed) as usize % self.shards.len();
-            // A shard that is busy is in good hands: its user rebuilds it when it must.
+            let next = self.next_swept.fetch_add(1, Relaxed) as usize % self.shards.len();
+            // A locked shard is skipped: the thread that uses it evicts slots when it has to.
             let shard = Some(self.shard(next)).filter(|shard| shard.has_expired(now));
             if let Some(mut locked) = shard.and_then(ShardRef::try_lock) {
                 freed += locked.evict_expired(now);
@@ -212,23 +213,24 @@ impl Table {
         freed
     }
 
-    /// Lets go of something expired, wherever it is, and returns how much: asks a
-    /// bounded number of shards at a time, and all of them once per unit of time.
+    /// Evicts an expired slot in any shard, and returns how many were evicted. Each call searches a
+    /// bounded number of shards, and calls within a deadline unit search all shards at most once
+    /// without success.
     pub(super) fn reclaim(&self, now: Timestamp) -> u64 {
         let unit = self.units_passed(now);
         let mut search = self.search.lock();
         if search.unit != unit {
-            *search = Search { unit, asked: 0 };
+            *search = Search { unit, searched: 0 };
         }
-        if search.asked >= self.shards.len() {
+        if search.searched >= self.shards.len() {
             return 0;
         }
         let freed = self.sweep(SEARCHED_SHARDS, now, 1);
-        search.asked = if freed > 0 { 0 } else { search.asked + SEARCHED_SHARDS };
+        search.searched = if freed > 0 { 0 } else { search.searched + SEARCHED_SHARDS };
         freed
     }
 
-    /// Has a fruitless search begun anew: somebody let go of a slot early.
+    /// Restarts a search that found nothing, because a slot was cleared before its deadline.
     pub(super) fn search_again(&self) {
         *self.search.lock() = Search::default();
     }
@@ -238,10 +240,11 @@ impl Table {
     }
 }
 
-/// Where the groups of all shards are: first those of shards with few groups, then those of others.
+/// The position of the groups of all shards: first those of shards with few groups, then those of
+/// shards that have grown.
 #[derive(Clone, Copy, Debug)]
 struct Region {
-    /// The words of tag bytes, one for each group.
+    /// The first word of tag bytes. Each group has one.
     tags_at: usize,
     slots_at: usize,
 }
@@ -254,7 +257,7 @@ struct Groups {
 }
 
 impl Groups {
-    /// Both numbers in one word, which is read without a lock.
+    /// Encodes both numbers in one word, which is read without a lock.
     fn encode(self) -> u64 {
         (self.first as u64) << 8 | u64::from(self.count)
     }
@@ -265,26 +268,26 @@ impl Groups {
     }
 }
 
-/// The groups of a new shard. They are close to those of the next.
+/// The groups of a new shard, which are adjacent to those of the next one.
 fn near_groups(shard: usize) -> Groups {
     Groups { first: shard * usize::from(NEAR_GROUPS), count: FIRST_GROUPS }
 }
 
-/// Groups for each shard: those near the others, and those it has when it is larger.
+/// The number of groups reserved for each shard: those of a small shard, and those of a grown one.
 const SHARD_GROUPS: usize = NEAR_GROUPS as usize + MOST_GROUPS as usize;
 
-/// Words of the block for each shard: in every size, a word of tag bytes and the slots of each
-/// group.
+/// The number of words of the block for each shard: in both sizes, a word of tag bytes and the slots
+/// of each group.
 const SHARD_WORDS: usize =
     SHARD_GROUPS * (2 + group_words(PackedSize::Small) + group_words(PackedSize::Large));
 
-/// Words of the slots of a group.
+/// The number of words of the slots of a group.
 #[inline(always)]
 const fn group_words(size: PackedSize) -> usize {
     GROUP * slot_words(size)
 }
 
-/// Makes `count` of them, by number; `None` if there is not enough memory.
+/// Creates `count` values from their indexes. Returns `None` if there is not enough memory.
 fn try_collect<T>(count: usize, new: impl Fn(usize) -> T) -> Option<Box<[T]>> {
     let mut list = Vec::new();
     list.try_reserve_exact(count).ok()?;
@@ -294,7 +297,7 @@ fn try_collect<T>(count: usize, new: impl Fn(usize) -> T) -> Option<Box<[T]>> {
 
 #[cfg(not(loom))]
 fn zeroed_words(count: usize) -> Option<Box<[AtomicU64]>> {
-    // Zeroed memory is mapped, not written: pages come as shards grow into them.
+    // Zeroed memory is mapped and not written, so a page takes memory only when a shard uses it.
     bytemuck::allocation::try_zeroed_slice_box(count).ok()
 }
 
@@ -308,13 +311,13 @@ mod tests {
     use super::super::slot::Fingerprint;
     use super::*;
 
-    /// Pages that have something on them.
+    /// The number of pages with a word that is not zero.
     fn pages(table: &Table) -> usize {
         let is_used = |page: &&[AtomicU64]| page.iter().any(|word| word.load(Relaxed) != 0);
         table.words.chunks(4096 / size_of::<AtomicU64>()).filter(is_used).count()
     }
 
-    /// Spread as at random, so that some shards grow long before others (splitmix64).
+    /// A pseudorandom hash (splitmix64), so that some shards grow long before others.
     fn hash(key: u64) -> u64 {
         let mut bits = key.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         for (shift, factor) in [(30, 0xBF58_476D_1CE4_E5B9), (27, 0x94D0_49BB_1331_11EB)] {
@@ -323,18 +326,18 @@ mod tests {
         bits ^ (bits >> 31)
     }
 
-    /// Shards that have moved to where they can grow.
+    /// The number of shards that have moved to the area of grown shards.
     fn moved(table: &Table) -> usize {
         let groups = |shard: usize| table.span(shard, PackedSize::Small).groups;
         (0..table.shards()).filter(|&shard| groups(shard) > NEAR_GROUPS).count()
     }
 
     #[test]
-    fn few_keys_are_on_few_pages_and_all_are_found() {
+    fn keeps_few_keys_on_few_pages_and_finds_them_all() {
         let table = Table::new(1_000_000, 0).expect("so much memory");
         let now = Timestamp::from_micros(1_700_000_000_000_000);
         let mut begin = 0;
-        // Shards that lie apart would take a page each, 2,084 of them.
+        // Shards that are not adjacent would take a page each, 2,084 of them.
         for (keys, most) in [(1_000, 200), (10_000, 200), (20_000, 500), (200_000, 3_500)] {
             for key in begin..keys {
                 let mut locked = table.lock(table.shard_of(hash(key)));

@@ -2,13 +2,13 @@
 //!
 //! Every slot has a byte that is zero if the slot is empty and otherwise eight bits of its key's
 //! hash. A lookup compares the bytes of a whole group in a few instructions, without a branch per
-//! slot and without touching the slots. One comparison in 255 finds another key's slot; the
-//! fingerprint in the slot shows that.
+//! slot and without loading the slots. One comparison in 255 finds the slot of another key, which the
+//! fingerprint in the slot reveals.
 
-/// Slots in a group. A model checker looks at every word, so it gets few of them.
+/// The number of slots in a group. It is small under the model checker, which tracks every word.
 pub(super) const GROUP: usize = if cfg!(loom) { 2 } else { 8 };
 
-/// One in every byte.
+/// The value one in every byte.
 const ONES: u64 = u64::MAX / 0xff;
 /// All bits of every byte but the highest.
 const LOW_BITS: u64 = ONES * 0x7f;
@@ -39,12 +39,12 @@ impl Tags {
     }
 }
 
-/// Some slots of a group, from the first on.
+/// A set of slots of a group, iterated in order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slots(u64);
 
 impl Slots {
-    /// The slots whose byte is zero, exactly: no carry leaves its byte.
+    /// The slots whose byte is zero. It is exact, because no carry leaves its byte.
     #[inline(always)]
     fn zero_bytes(word: u64) -> Self {
         let has_low_bits = (word & LOW_BITS) + LOW_BITS;

@@ -222,7 +222,7 @@ impl Plan {
             let (mut equivalent_state, cost) = codec::equivalent_state(state, read.now, numbers);
             let ask = Ask::new(cost, read.now);
             let admits = equivalent_state.admits(&state.limit, &ask);
-            equivalent_state.settle(&state.limit, &ask, admitted && admits)
+            equivalent_state.finish(&state.limit, &ask, admitted && admits)
         });
         Ok(PlanReply { admitted, consumed, decisions: decisions.collect() })
     }

@@ -55,7 +55,7 @@ fn server_time_decides() {
             let admitted = admits.iter().all(|&admits| admits);
             assert_eq!(verdict.allowed, admitted, "round {round}");
             for (place, &i) in chosen.iter().enumerate() {
-                let expected = states[i].settle(&limits[i], &ask, admitted);
+                let expected = states[i].finish(&limits[i], &ask, admitted);
                 assert_eq!(verdict.decisions()[place], expected, "round {round}: {}", limits[i]);
             }
         }

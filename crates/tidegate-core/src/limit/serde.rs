@@ -1,4 +1,4 @@
-//! A limit in serde's formats: its text.
+//! Serialization of a limit as its text, in any serde format.
 
 use alloc::borrow::Cow;
 
@@ -7,14 +7,14 @@ use serde_core::ser::{Serialize, Serializer};
 
 use crate::Limit;
 
-/// Written as the text that [`Limit`] prints.
+/// Serializes a limit as the text that its `Display` prints.
 impl Serialize for Limit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-/// Read from any text that [`Limit`] parses.
+/// Deserializes a limit from any text that its `FromStr` accepts.
 impl<'de> Deserialize<'de> for Limit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Cow::<'de, str>::deserialize(deserializer)?;

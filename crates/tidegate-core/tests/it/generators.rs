@@ -1,12 +1,12 @@
-//! Random limits and traces for the properties: sizes from one to the largest,
-//! times that crowd around what matters to the limit at hand.
+//! Random limits and traces for the properties, with sizes from one to the largest, and
+//! times that are concentrated around the boundaries of the limit.
 
 use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate_core::{Algorithm, Cost, Limit, bounds};
 
-/// When something happens, relative to what came before and to the window.
+/// The time of a step, relative to the previous step and to the window.
 #[derive(Clone, Copy, Debug)]
 pub enum Gap {
     Micros(u64),
@@ -15,7 +15,7 @@ pub enum Gap {
     /// This many microseconds around a whole window.
     Window(i64),
     Windows(u64),
-    /// The clock steps back by so many thousandths of a window.
+    /// The clock steps back by this many thousandths of a window.
     Back(u64),
 }
 
@@ -71,7 +71,7 @@ pub fn cost(kind: Kind, size: Size, limit: &Limit) -> Cost {
     }
 }
 
-/// Every order of magnitude alike, and the ends.
+/// Every order of magnitude with equal probability, and the ends of the range.
 fn magnitude(smallest: u64, largest: u64) -> impl Strategy<Value = u64> {
     let spread = (0_u32..64, any::<u64>())
         .prop_map(move |(shift, bits)| (smallest + (bits >> shift)).min(largest));
@@ -105,7 +105,7 @@ pub fn any_limit() -> impl Strategy<Value = Limit> {
     })
 }
 
-/// Near the epoch, near now, and far beyond any real time.
+/// A start near the epoch, near the present, or far after any real time.
 pub fn start() -> impl Strategy<Value = u64> {
     prop_oneof![
         0_u64..5_000,
@@ -125,7 +125,7 @@ pub fn forward() -> impl Strategy<Value = Gap> {
     ]
 }
 
-pub fn any_way() -> impl Strategy<Value = Gap> {
+pub fn any_direction() -> impl Strategy<Value = Gap> {
     prop_oneof![4 => forward(), 1 => (0_u64..3_000).prop_map(Gap::Back)]
 }
 
@@ -142,12 +142,12 @@ pub fn any_kind() -> impl Strategy<Value = Kind> {
     prop_oneof![5 => Just(Kind::Ask), 1 => Just(Kind::Force), 1 => Just(Kind::Refund)]
 }
 
-/// Asks alone, time only going on.
+/// Traces of plain requests, with time that only moves forward.
 pub fn asks(most: usize) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec((forward(), Just(Kind::Ask), size()), 1..most)
 }
 
-/// Everything, the clock stepping back too.
+/// Traces of all kinds of steps, with a clock that may step back.
 pub fn anything(most: usize) -> impl Strategy<Value = Vec<Step>> {
-    prop::collection::vec((any_way(), any_kind(), size()), 1..most)
+    prop::collection::vec((any_direction(), any_kind(), size()), 1..most)
 }

@@ -1,39 +1,41 @@
-//! States that are decided on where a store keeps them, without being moved.
+//! Dynamic dispatch over states, for stores that decide on them in place.
 
 use crate::algorithms::Window;
 use crate::{Ask, Decision, Limit, State, Timestamp};
 
-/// A state that a store decides on in the place where it keeps it: a [`State`], or the log or the
-/// permits of one.
-pub trait StateInPlace {
-    /// As [`State::admits`].
+/// A state of any algorithm behind a reference.
+///
+/// [`State`] implements it, and so does the state of every single algorithm. A store can thus keep
+/// logs and permits in types of their exact size, and decide on them without moving them.
+pub trait DynState {
+    /// Behaves as [`State::admits`].
     fn admits(&mut self, limit: &Limit, ask: &Ask) -> bool;
-    /// As [`State::available`].
+    /// Behaves as [`State::available`].
     fn available(&self, limit: &Limit, now: Timestamp) -> u64;
-    /// As [`State::settle`], with the answer written to `decision`.
-    fn settle(&mut self, limit: &Limit, ask: &Ask, admitted: bool, decision: &mut Decision);
-    /// As [`State::expires_at`].
+    /// Behaves as [`State::finish`], but writes the decision to `decision`.
+    fn finish(&mut self, limit: &Limit, ask: &Ask, admitted: bool, decision: &mut Decision);
+    /// Behaves as [`State::expires_at`].
     fn expires_at(&self, limit: &Limit) -> Timestamp;
-    /// As [`State::entries`].
+    /// Behaves as [`State::entries`].
     fn entries(&self) -> usize;
     /// Merges the newest entry of a log with the next one; does nothing to other states. See
     /// [`SlidingLog::merge_newest`](crate::SlidingLog::merge_newest).
     fn merge_newest(&mut self, now: Timestamp);
 }
 
-impl<T: Window> StateInPlace for T {
+impl<T: Window> DynState for T {
     fn admits(&mut self, limit: &Limit, ask: &Ask) -> bool {
-        let now = limit.moment(ask.now);
+        let now = limit.window_position(ask.now);
         self.advance(limit, &now);
         Window::admits(self, limit, ask, &now)
     }
 
     fn available(&self, limit: &Limit, now: Timestamp) -> u64 {
-        Window::available(self, limit, &limit.moment(now))
+        Window::available(self, limit, &limit.window_position(now))
     }
 
-    fn settle(&mut self, limit: &Limit, ask: &Ask, admitted: bool, decision: &mut Decision) {
-        *decision = Window::settle(self, limit, ask, &limit.moment(ask.now), admitted);
+    fn finish(&mut self, limit: &Limit, ask: &Ask, admitted: bool, decision: &mut Decision) {
+        *decision = Window::finish(self, limit, ask, &limit.window_position(ask.now), admitted);
     }
 
     #[inline]
@@ -50,7 +52,7 @@ impl<T: Window> StateInPlace for T {
     }
 }
 
-impl StateInPlace for State {
+impl DynState for State {
     fn admits(&mut self, limit: &Limit, ask: &Ask) -> bool {
         self.admits(limit, ask)
     }
@@ -59,8 +61,8 @@ impl StateInPlace for State {
         self.available(limit, now)
     }
 
-    fn settle(&mut self, limit: &Limit, ask: &Ask, admitted: bool, decision: &mut Decision) {
-        *decision = self.settle(limit, ask, admitted);
+    fn finish(&mut self, limit: &Limit, ask: &Ask, admitted: bool, decision: &mut Decision) {
+        *decision = self.finish(limit, ask, admitted);
     }
 
     fn expires_at(&self, limit: &Limit) -> Timestamp {

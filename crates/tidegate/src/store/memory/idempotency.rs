@@ -1,4 +1,5 @@
-//! Idempotency ids: an answer that charged something is given again instead of charged again.
+//! The idempotency cache: a request with a known id gets the remembered verdict and is not charged
+//! again.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,18 +10,18 @@ use tidegate_core::{Cost, Timestamp};
 use crate::sync::Mutex;
 use crate::{CheckError, Clock, Verdict};
 
-/// Ids are kept in shards, so that few wait for each other and clearing one of
-/// expired ids is short work; a shard has at least room for this many.
+/// The smallest number of ids in a shard. Ids are kept in shards, so that few requests wait for each
+/// other, and removing the expired ids of one is quick.
 const SHARD_IDS: usize = 64;
 const MAX_SHARDS: usize = 256;
 
 #[derive(Debug)]
-pub(super) struct Ids {
+pub(super) struct IdempotencyCache {
     shards: Box<[Mutex<HashMap<u64, Remembered>>]>,
     /// The most ids in one shard.
     shard_max: usize,
-    /// The shard the next sweep clears.
-    hand: AtomicUsize,
+    /// The number of shards swept so far, which determines the next one.
+    next_swept: AtomicUsize,
     len: AtomicUsize,
 }
 
@@ -33,20 +34,21 @@ struct Remembered {
 }
 
 impl Remembered {
-    /// A time ahead of now (the clock stepped back) counts from now on.
-    fn live(&mut self, now: Timestamp) -> bool {
+    /// Whether the verdict is still remembered. A time later than now (the clock stepped back) is
+    /// moved to now.
+    fn is_live(&mut self, now: Timestamp) -> bool {
         self.since = self.since.min(now);
         self.since.plus_micros(self.window_us) > now
     }
 }
 
-impl Ids {
+impl IdempotencyCache {
     pub(super) fn new(max_ids: usize) -> Self {
         let shards = (max_ids / SHARD_IDS).clamp(1, MAX_SHARDS);
-        Ids {
+        IdempotencyCache {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
             shard_max: max_ids / shards,
-            hand: AtomicUsize::new(0),
+            next_swept: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
         }
     }
@@ -55,23 +57,23 @@ impl Ids {
         self.len.load(Relaxed)
     }
 
-    /// Returns the remembered answer to a request, or the answer of `decide`, and whether the
-    /// store is out of room to remember it. An answer that charged something (an admission, or
-    /// a denial that consumed what was left) is remembered for the window.
-    /// Two requests with one id wait for each other, so that only one is charged.
-    pub(super) fn once(
+    /// Returns the remembered verdict of a request or that of `decide`, and whether the cache was too
+    /// full to remember it. A verdict that charged something (an admission, or a denial that consumed
+    /// the units left) is remembered for the window. Requests with the same id wait for each other,
+    /// so that only one is charged.
+    pub(super) fn get_or_decide(
         &self,
-        named: u64,
+        fingerprint: u64,
         costs: &[Cost],
         window_us: u64,
         clock: &Clock,
         at: Option<Timestamp>,
         decide: impl FnOnce() -> Result<Verdict, CheckError>,
     ) -> Result<(Verdict, bool), CheckError> {
-        let mut shard = self.shards[named as usize % self.shards.len()].lock();
+        let mut shard = self.shards[fingerprint as usize % self.shards.len()].lock();
         let now = at.unwrap_or_else(|| clock.now());
-        if let Entry::Occupied(mut known) = shard.entry(named) {
-            if known.get_mut().live(now) {
+        if let Entry::Occupied(mut known) = shard.entry(fingerprint) {
+            if known.get_mut().is_live(now) {
                 let known = known.get();
                 let same = *known.costs == *costs;
                 return if same {
@@ -94,23 +96,23 @@ impl Ids {
         if room {
             let costs = costs.into();
             let known = Remembered { costs, verdict: verdict.clone(), since: now, window_us };
-            shard.insert(named, known);
+            shard.insert(fingerprint, known);
             self.len.fetch_add(1, Relaxed);
         }
         Ok((verdict, !room))
     }
 
-    /// Forgets the expired ids of a hundredth of the shards.
+    /// Removes the expired ids of a hundredth of the shards.
     pub(super) fn sweep(&self, now: Timestamp) {
         for _ in 0..self.shards.len().div_ceil(100) {
-            let next = self.hand.fetch_add(1, Relaxed) % self.shards.len();
+            let next = self.next_swept.fetch_add(1, Relaxed) % self.shards.len();
             self.clear(&mut self.shards[next].lock(), now);
         }
     }
 
     fn clear(&self, shard: &mut HashMap<u64, Remembered>, now: Timestamp) {
         let before = shard.len();
-        shard.retain(|_, known| known.live(now));
+        shard.retain(|_, known| known.is_live(now));
         self.len.fetch_sub(before - shard.len(), Relaxed);
     }
 }
