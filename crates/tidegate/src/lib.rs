@@ -215,6 +215,8 @@ mod attributes;
 mod block_on;
 #[cfg(feature = "policies")]
 mod buffer;
+#[cfg(feature = "policies")]
+mod char_boundary;
 mod check;
 mod clock;
 #[cfg(feature = "config")]

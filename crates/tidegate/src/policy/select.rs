@@ -19,6 +19,7 @@ use super::template::Template;
 use super::{Mode, OnStoreFailure};
 use crate::Overflow;
 use crate::attributes::Attributes;
+use crate::char_boundary::floor_char_boundary;
 use crate::check::MAX_CHECKS;
 use crate::identity::Identity;
 
@@ -337,7 +338,7 @@ fn place(policies: &mut [Policy], part: &Part) -> Result<PatternSet, PoliciesErr
 /// off is seen to be.
 pub(crate) fn shown(name: &str) -> String {
     let mut out = String::new();
-    let end = name.floor_char_boundary(MAX_NAME_BYTES);
+    let end = floor_char_boundary(name, MAX_NAME_BYTES);
     // Writing to memory cannot fail.
     let _ = super::key::write_escaped(&name.as_bytes()[..end], &mut out);
     if end < name.len() {

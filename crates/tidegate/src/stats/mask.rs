@@ -24,6 +24,7 @@ use std::sync::{Arc, OnceLock};
 use sha2::{Digest, Sha256};
 
 use super::text::{MAX_TEXT_BYTES, Text};
+use crate::char_boundary::floor_char_boundary;
 use crate::policy::{Key, MAX_KEY_BYTES, Stretch, Template};
 
 /// The most characters of a value that a masked form shows. Never more than a quarter of the value.
@@ -219,7 +220,8 @@ impl Masking {
         let cut = shown.len() > MAX_TEXT_BYTES;
         if cut {
             let hash = self.mac.hash(&key.bytes);
-            shown.truncate(shown.floor_char_boundary(MAX_TEXT_BYTES - MARK.len() - hash.len()));
+            let most = MAX_TEXT_BYTES - MARK.len() - hash.len();
+            shown.truncate(floor_char_boundary(&shown, most));
             shown = shown + MARK + &hash;
         }
         Text { bytes: shown.into_bytes(), cut, masked: true }

@@ -232,10 +232,14 @@ impl Named {
     /// Makes room: series that only this table holds belong to no policy any
     /// more. Their counts move, so that sums over all series never fall.
     fn retire(&mut self) {
-        let unheld =
-            |series: &Arc<Series>| Arc::strong_count(series) == 1 && &*series.name.policy != OTHER;
-        let retired: Vec<_> =
-            self.series.extract_if(.., |_, series| unheld(series)).map(|(_, s)| s).collect();
+        let mut retired = Vec::new();
+        self.series.retain(|_, series| {
+            let held = Arc::strong_count(series) > 1 || &*series.name.policy == OTHER;
+            if !held {
+                retired.push(Arc::clone(series));
+            }
+            held
+        });
         for series in retired {
             self.other(series.name.mode).absorb(&series);
         }

@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use super::super::reader::{Reader, shown};
 use super::flatten::Flat;
 use super::tree::{Descriptor, Wanted};
+use crate::char_boundary::floor_char_boundary;
 use crate::policy::{MAX_NAME_BYTES, Policy};
 
 /// How many bytes of the digest a name shows, in hex.
@@ -125,5 +126,5 @@ fn with_digest(name: &str, flat: &Flat<'_>) -> String {
 /// A name, cut so that it ends so. Names are ASCII.
 fn with_end(name: &str, end: &str) -> String {
     let most = MAX_NAME_BYTES.saturating_sub(end.len());
-    format!("{}{end}", &name[..name.floor_char_boundary(most)])
+    format!("{}{end}", &name[..floor_char_boundary(name, most)])
 }
