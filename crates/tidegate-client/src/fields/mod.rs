@@ -16,7 +16,8 @@ mod structured;
 
 use std::time::Duration;
 
-use structured::{Bare, Item};
+use sfv::Item;
+use structured::parameter;
 
 /// The longest time that is read, a day. Nobody should wait for that long: it only says
 /// "too long".
@@ -213,28 +214,24 @@ impl Raw {
     }
 
     fn draft_10(&self, text: &str) -> Vec<One> {
-        let policies = self.get(Name::Policy).and_then(structured::list).unwrap_or_default();
+        let policies = self.get(Name::Policy).map(structured::list).unwrap_or_default();
         let told = |item: &Item| {
-            let Bare::String(name) = &item.bare else { return None };
-            let policy = policies.iter().find(|policy| policy.bare == item.bare);
-            let of_policy = |key| policy.and_then(|policy| policy.integer(key));
-            debug_assert!(name.is_ascii());
+            item.bare_item.as_string()?;
+            let policy = policies.iter().find(|policy| policy.bare_item == item.bare_item);
+            let of_policy = |key| policy.and_then(|policy| parameter(policy, key));
             Some(One {
                 limit: of_policy("q"),
-                remaining: item.integer("r")?,
+                remaining: parameter(item, "r")?,
                 window: of_policy("w").and_then(window),
-                reset: item.integer("t").map(seconds),
+                reset: parameter(item, "t").map(seconds),
             })
         };
-        structured::list(text).unwrap_or_default().iter().filter_map(told).collect()
+        structured::list(text).iter().filter_map(told).collect()
     }
 
     fn draft_7(&self, text: &str, now_ms: u64) -> Option<One> {
-        let members = structured::dictionary(text)?;
-        let integer = |name: &str| {
-            let (_, item) = members.iter().find(|(key, _)| key == name)?;
-            item.bare.integer()
-        };
+        let members = structured::dictionary(text);
+        let integer = |key| structured::member(&members, key);
         let limit = integer("limit");
         Some(One {
             limit,
@@ -259,9 +256,9 @@ impl Raw {
 
     /// The window of the limit of that number in the older form, `100;w=60`.
     fn window_of(&self, limit: Option<u64>) -> Option<Duration> {
-        let policies = structured::list(self.get(Name::Policy)?)?;
-        let of_limit = policies.iter().find(|policy| policy.bare.integer() == limit)?;
-        of_limit.integer("w").and_then(window)
+        let is_of_limit = |policy: &&Item| structured::integer(&policy.bare_item) == limit;
+        let policies = structured::list(self.get(Name::Policy)?);
+        parameter(policies.iter().find(is_of_limit)?, "w").and_then(window)
     }
 }
 
