@@ -114,19 +114,28 @@ deploy_manifests() {
     echo "not run: kubectl apply (there is no cluster); checked against the schemas of Kubernetes 1.37"
 }
 
-# What would be published holds its licences and its README, and is complete.
+# The crates as they would be published, in the order of their dependencies.
+PUBLISHED=(tidegate-core tidegate tidegate-client tidegate-server)
+
+# Makes every package and looks into it. Those of tidegate-core and tidegate are also compiled;
+# the others would take minutes, and `cargo publish` compiles them.
 deploy_packages() {
     local crate listed file
-    for crate in tidegate-core tidegate tidegate-server; do
+    cargo package --locked --allow-dirty --quiet --no-verify "${PUBLISHED[@]/#/--package=}"
+    for crate in "${PUBLISHED[@]}"; do
         listed=$(cargo package --locked --allow-dirty --list -p "$crate")
-        for file in LICENSE-APACHE LICENSE-MIT README.md Cargo.toml src; do
+        for file in LICENSE-APACHE LICENSE-MIT README.md Cargo.toml src/; do
             if ! grep -q "^$file" <<<"$listed"; then
                 echo "$crate would be published without $file" >&2
                 return 1
             fi
         done
+        # Another crate's README would describe another crate.
+        if ! grep -qx "# $crate" "crates/$crate/README.md"; then
+            echo "crates/$crate/README.md must start with \`# $crate\`" >&2
+            return 1
+        fi
     done
-    # The only one that can be built from its package before the others are published.
-    cargo package --locked --allow-dirty --quiet -p tidegate-core
-    echo "packages: tidegate-core, tidegate, tidegate-server; licences and README inside"
+    cargo package --locked --allow-dirty --quiet -p tidegate-core -p tidegate
+    echo "packages: ${PUBLISHED[*]}; licences and README inside"
 }

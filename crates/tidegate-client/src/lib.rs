@@ -47,12 +47,17 @@
 //! # Ok(())
 //! # }
 //! ```
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
-/// Runs the Rust of the page. Its fences are of tildes: those of backticks are run with
-/// `tidegate` alone.
+/// Runs the Rust of the pages as doctests. Their fences are tildes: `scripts/test docs-rust` runs
+/// fences of backticks, with `tidegate` as the only dependency.
 #[cfg(all(doctest, feature = "reqwest", feature = "server"))]
-#[doc = include_str!("../../../docs/clients.md")]
-struct Page;
+mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../docs/clients.md")]
+    struct Clients;
+}
 
 mod backoff;
 mod budget;

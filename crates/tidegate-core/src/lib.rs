@@ -28,6 +28,7 @@
 //! - [`State`]: dispatch over the six, and the one `decide` behind everything;
 //! - [`Packed`]: a state in the fixed number of bits that a store keeps;
 //! - [`View`]: what a state holds, for people who look at it.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![no_std]
 #![warn(clippy::float_arithmetic)]
 
