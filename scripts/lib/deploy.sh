@@ -79,6 +79,7 @@ deploy_unit() {
 deploy_image() {
     "$home/venv/bin/hadolint" deploy/docker/Dockerfile
     "$home/venv/bin/check-jsonschema" --builtin-schema vendor.compose-spec deploy/docker/compose*.yaml
+    deploy_context
     local root=$home/root library libraries
     rm -rf "$root"
     install -D "$bin" "$root/usr/bin/tidegate"
@@ -104,6 +105,17 @@ deploy_image() {
     else
         echo "not run: docker build, compose up (TIDEGATE_IMAGE=1 builds the image where Docker is)"
     fi
+}
+
+# What the Dockerfile copies must be a workspace that Cargo can read.
+deploy_context() {
+    local context=$home/context sources
+    rm -rf "$context"
+    mkdir -p "$context"
+    sources=$(sed -n '/^FROM .* AS build$/,/^FROM [^ ]*$/s/^COPY \(.*\) [^ ]*$/\1/p' deploy/docker/Dockerfile)
+    # shellcheck disable=SC2086
+    cp -R --parents $sources "$context"
+    cargo metadata --locked --no-deps --format-version 1 --manifest-path "$context/Cargo.toml" >/dev/null
 }
 
 # The manifests against the schemas of Kubernetes, and everything against everything else.
