@@ -240,20 +240,31 @@ def silent() -> Iterator[str]:
 
 
 def test_no_answer_in_time(silent: str) -> None:
-    with Client(silent, timeout=0.1) as client, pytest.raises(DeadlineExceeded, match=r"^no answer within 0\.1 s$"):
+    expected = rf"^no answer from {silent}/v1/check: timed out after 0\.1 s$"
+    with Client(silent, timeout=0.1) as client, pytest.raises(DeadlineExceeded, match=expected):
         client.check("login", "a")
 
     async def ask() -> None:
         async with AsyncClient(silent, timeout=0.1) as client:
             await client.check("login", "a")
 
-    with pytest.raises(DeadlineExceeded, match=r"^no answer within 0\.1 s$"):
+    with pytest.raises(DeadlineExceeded, match=expected):
         asyncio.run(ask())
 
 
-def test_nobody_there() -> None:
-    with Client("http://127.0.0.1:1") as client, pytest.raises(Unreachable):
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://user:secret@127.0.0.1:1/"])
+def test_unreachable_names_the_url_without_credentials(url: str) -> None:
+    expected = r"^no answer from http://127\.0\.0\.1:1/v1/check: .*(refused|failed)"
+    with Client(url) as client, pytest.raises(Unreachable, match=expected) as sync_error:
         client.check("login", "a")
+
+    async def ask() -> None:
+        async with AsyncClient(url) as client:
+            await client.check("login", "a")
+
+    with pytest.raises(Unreachable, match=expected) as async_error:
+        asyncio.run(ask())
+    assert "secret" not in str(sync_error.value) + str(async_error.value)
 
 
 def test_a_client_that_is_closed(server_url: str) -> None:
@@ -266,7 +277,7 @@ def test_a_client_that_is_closed(server_url: str) -> None:
         while not permit.lost and time.monotonic() < ends:
             time.sleep(0.02)
         assert permit.lost
-    with pytest.raises(Unreachable, match="^the client is closed$"):
+    with pytest.raises(Unreachable, match=f"^no answer from {server_url}/v1/check: the client is closed$"):
         client.check("login", "a")
 
     async def ask() -> None:
@@ -274,7 +285,7 @@ def test_a_client_that_is_closed(server_url: str) -> None:
         await client.close()
         await client.check("login", "a")
 
-    with pytest.raises(Unreachable, match="^the client is closed$"):
+    with pytest.raises(Unreachable, match=f"^no answer from {server_url}/v1/check: the client is closed$"):
         asyncio.run(ask())
 
 

@@ -87,8 +87,11 @@ export class Client {
       return { status: response.status, fields: [...response.headers], body: await read(response) };
     } catch (error) {
       if (error instanceof UnexpectedAnswer) throw error;
-      if (deadline.signal.aborted) throw new DeadlineExceeded(`no answer within ${timeoutMs} ms`, { cause: error });
-      throw new Unreachable(reason(error), { cause: error });
+      const failed = `no answer from ${withoutCredentials(this.#url + path)}`;
+      if (deadline.signal.aborted) {
+        throw new DeadlineExceeded(`${failed}: timed out after ${timeoutMs} ms`, { cause: error });
+      }
+      throw new Unreachable(`${failed}: ${reason(error)}`, { cause: error });
     } finally {
       clearTimeout(timer);
     }
@@ -113,7 +116,12 @@ async function read(response: Response): Promise<string> {
   }
 }
 
-/** `fetch` says "fetch failed" and keeps what happened to itself. */
+/** A URL for an error message, which ends up in logs. */
+function withoutCredentials(url: string): string {
+  return url.replace(/^(https?:\/\/)[^/]*@/, "$1");
+}
+
+/** The reason of a failed `fetch`, whose own message is only "fetch failed". */
 function reason(error: unknown): string {
   const { message, cause } = error instanceof Error ? error : new Error(String(error));
   return cause instanceof Error && cause.message !== "" ? cause.message : message;

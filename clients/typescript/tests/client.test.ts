@@ -173,17 +173,22 @@ test("a lease ends by the caller's clock if renewals fail", { timeout: 20_000 },
 });
 
 test("no answer in time", async () => {
-  const silent = new Client({ url: await startSilent(), timeoutMs: 100 });
+  const url = await startSilent();
+  const silent = new Client({ url, timeoutMs: 100 });
   await assert.rejects(silent.check({ policy: "login", key: "a" }), (error) => {
     assert.ok(error instanceof DeadlineExceeded && error instanceof Unreachable);
-    assert.equal(error.message, "no answer within 100 ms");
+    assert.equal(error.message, `no answer from ${url}/v1/check: timed out after 100 ms`);
     return true;
   });
 });
 
-test("nobody there", async () => {
+test("an unreachable server is an exception that names the url", async () => {
   const asked = new Client({ url: NOBODY }).check({ policy: "login", key: "a" });
-  await assert.rejects(asked, (error) => error instanceof Unreachable && !(error instanceof DeadlineExceeded));
+  await assert.rejects(asked, (error) => {
+    assert.ok(error instanceof Unreachable && !(error instanceof DeadlineExceeded));
+    assert.match(error.message, /^no answer from http:\/\/127\.0\.0\.1:1\/v1\/check: ./);
+    return true;
+  });
 });
 
 const ANSWER = { allowed: true, policy: null, limit: 1, remaining: 1, retry_after_ms: 0, reset_after_ms: 0 };

@@ -107,12 +107,12 @@ class Client:
                     read += chunk
                     _within_bounds(len(read))
                     if time.monotonic() > ends:
-                        raise DeadlineExceeded(f"no answer within {timeout:g} s")
+                        raise _timed_out(self._url + path, timeout)
                 return Raw(response.status_code, response.headers.multi_items(), bytes(read))
         except (httpx.TransportError, httpx.DecodingError) as error:
-            raise _failure(error, timeout) from error
+            raise _failure(error, self._url + path, timeout) from error
         except RuntimeError as error:
-            raise _closed(self._http, error) from error
+            raise _closed(error, self._url + path, self._http) from error
 
 
 class AsyncClient:
@@ -191,9 +191,9 @@ class AsyncClient:
         try:
             return await asyncio.wait_for(self._read(request), timeout)
         except (httpx.TransportError, httpx.DecodingError, TimeoutError, asyncio.TimeoutError) as error:
-            raise _failure(error, timeout) from error
+            raise _failure(error, self._url + path, timeout) from error
         except RuntimeError as error:
-            raise _closed(self._http, error) from error
+            raise _closed(error, self._url + path, self._http) from error
 
     async def _read(self, request: httpx.Request) -> Raw:
         response = await self._http.send(request, stream=True)
@@ -359,12 +359,23 @@ def _within_bounds(size: int) -> None:
         raise UnexpectedAnswer(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
 
 
-def _closed(http: httpx.Client | httpx.AsyncClient, error: RuntimeError) -> Exception:
-    """A permit may outlive its client, and must not fail for it in a way nobody catches."""
-    return Unreachable("the client is closed") if http.is_closed else error
+def _closed(error: RuntimeError, url: str, http: httpx.Client | httpx.AsyncClient) -> Exception:
+    """Use after `close` as a `TidegateError`, because a permit may outlive its client."""
+    return Unreachable(_no_answer(url, "the client is closed")) if http.is_closed else error
 
 
-def _failure(error: Exception, timeout: float) -> Unreachable:
+def _failure(error: Exception, url: str, timeout: float) -> Unreachable:
     if isinstance(error, (httpx.TimeoutException, TimeoutError, asyncio.TimeoutError)):
-        return DeadlineExceeded(f"no answer within {timeout:g} s")
-    return Unreachable(str(error) or type(error).__name__)
+        return _timed_out(url, timeout)
+    return Unreachable(_no_answer(url, str(error) or type(error).__name__))
+
+
+def _timed_out(url: str, timeout: float) -> DeadlineExceeded:
+    return DeadlineExceeded(_no_answer(url, f"timed out after {timeout:g} s"))
+
+
+def _no_answer(url: str, reason: str) -> str:
+    """The message of an error. It ends up in logs, so credentials are left out of the URL."""
+    scheme, _, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    return f"no answer from {scheme}://{authority.rpartition('@')[2]}{slash}{path}: {reason}"
