@@ -107,7 +107,7 @@ deploy_image() {
     fi
 }
 
-# What the Dockerfile copies must be a workspace that Cargo can read.
+# Checks that the files which the Dockerfile copies are a complete workspace.
 deploy_context() {
     local context=$home/context sources
     rm -rf "$context"

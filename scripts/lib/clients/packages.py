@@ -30,7 +30,7 @@ def only(pattern):
         with zipfile.ZipFile(path) as wheel:
             return path.name, {name: wheel.read(name) for name in wheel.namelist()}
     with tarfile.open(path) as archive:
-        # A link has no contents of its own: it would point outside of the package.
+        # Links are left out: their targets are outside of the package.
         files = [(member, archive.extractfile(member)) for member in archive if not member.isdir()]
         return path.name, {m.name.split("/", 1)[1]: f.read() for m, f in files if m.isreg()}
 
