@@ -18,8 +18,10 @@ test_clients() {
         return 1
     fi
     locks_are_public || return 1
+    rm -rf "$home/clients/packages" && mkdir "$home/clients/packages" || return 1
     python_client "$home/clients" || return 1
     typescript_client "$home/clients" || return 1
+    python3 scripts/lib/clients/packages.py "$home/clients/packages" || return 1
     node_gateway
 }
 
@@ -45,10 +47,18 @@ python_client() {
         "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$pinned" || return 1
         cp "$pinned" "$venv/pinned.txt"
     fi
-    # Built like users build it, from a copy, because building creates files.
-    rm -rf "$1/python" && cp -R "$client" "$1/python" || return 1
-    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
-        --force-reinstall "$1/python" || return 1
+    # The tests use the package as it would be published. It is built from a copy, because building
+    # leaves files behind; the licences are links, which the copy replaces by the files.
+    rm -rf "$1/python" && cp -RL "$client" "$1/python" || return 1
+    (cd "$1/python" && "$venv/bin/python" -c '
+import sys
+from setuptools import build_meta
+# setuptools changes sys.argv.
+packages = sys.argv[1]
+build_meta.build_wheel(packages)
+build_meta.build_sdist(packages)' "$1/packages" >"$1/build.log" 2>&1) || { cat "$1/build.log" >&2; return 1; }
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall \
+        "$1"/packages/*.whl || return 1
     local -x PYTHONDONTWRITEBYTECODE=1
     (cd "$client" && "$venv/bin/mypy" --cache-dir "$1/mypy") || return 1
     (cd "$client" && timeout 300 "$venv/bin/pytest" -p no:cacheprovider)
@@ -67,7 +77,8 @@ typescript_client() {
         cd "$client" || exit 1
         PATH=$PWD/node_modules/.bin:$PATH
         tsc -p tsconfig.build.json && tsc --noEmit && tsc -p tsconfig.test.json || exit 1
-        timeout 300 node --test --test-reporter=dot build/tests/
+        timeout 300 node --test --test-reporter=dot build/tests/ || exit 1
+        npm pack --silent --pack-destination "$1/packages" >/dev/null
     )
 }
 

@@ -79,6 +79,7 @@ deploy_unit() {
 deploy_image() {
     "$home/venv/bin/hadolint" deploy/docker/Dockerfile
     "$home/venv/bin/check-jsonschema" --builtin-schema vendor.compose-spec deploy/docker/compose*.yaml
+    deploy_context
     local root=$home/root library libraries
     rm -rf "$root"
     install -D "$bin" "$root/usr/bin/tidegate"
@@ -106,6 +107,17 @@ deploy_image() {
     fi
 }
 
+# Checks that the files which the Dockerfile copies are a complete workspace.
+deploy_context() {
+    local context=$home/context sources
+    rm -rf "$context"
+    mkdir -p "$context"
+    sources=$(sed -n '/^FROM .* AS build$/,/^FROM [^ ]*$/s/^COPY \(.*\) [^ ]*$/\1/p' deploy/docker/Dockerfile)
+    # shellcheck disable=SC2086
+    cp -R --parents $sources "$context"
+    cargo metadata --locked --no-deps --format-version 1 --manifest-path "$context/Cargo.toml" >/dev/null
+}
+
 # Checks the manifests against the schemas of Kubernetes, and all files against each other.
 deploy_manifests() {
     "$home/venv/bin/kubernetes-validate" --strict --quiet \
@@ -114,19 +126,28 @@ deploy_manifests() {
     echo "not run: kubectl apply (there is no cluster); checked against the schemas of Kubernetes 1.37"
 }
 
-# Checks that the packages are complete and contain the licences and the README.
+# The crates as they would be published, in the order of their dependencies.
+PUBLISHED=(tidegate-core tidegate tidegate-client tidegate-server)
+
+# Makes every package and looks into it. Those of tidegate-core and tidegate are also compiled;
+# the others would take minutes, and `cargo publish` compiles them.
 deploy_packages() {
     local crate listed file
-    for crate in tidegate-core tidegate tidegate-server; do
+    cargo package --locked --allow-dirty --quiet --no-verify "${PUBLISHED[@]/#/--package=}"
+    for crate in "${PUBLISHED[@]}"; do
         listed=$(cargo package --locked --allow-dirty --list -p "$crate")
-        for file in LICENSE-APACHE LICENSE-MIT README.md Cargo.toml src; do
+        for file in LICENSE-APACHE LICENSE-MIT README.md Cargo.toml src/; do
             if ! grep -q "^$file" <<<"$listed"; then
                 echo "$crate would be published without $file" >&2
                 return 1
             fi
         done
+        # Another crate's README would describe another crate.
+        if ! grep -qx "# $crate" "crates/$crate/README.md"; then
+            echo "crates/$crate/README.md must start with \`# $crate\`" >&2
+            return 1
+        fi
     done
-    # Only this crate can be built from its package before the others are published.
-    cargo package --locked --allow-dirty --quiet -p tidegate-core
-    echo "packages: tidegate-core, tidegate, tidegate-server; licences and README inside"
+    cargo package --locked --allow-dirty --quiet -p tidegate-core -p tidegate
+    echo "packages: ${PUBLISHED[*]}; licences and README inside"
 }

@@ -1,6 +1,6 @@
 # Tests the code and commands in the documentation. Sourced by scripts/test.
 
-pages() { printf '%s\n' README.md docs/*.md; }
+pages() { printf '%s\n' README.md docs/*.md crates/*/README.md; }
 
 # Compiles and runs every Rust block.
 rust_in_docs() {
@@ -10,7 +10,8 @@ rust_in_docs() {
         if grep -q '^```rust' "$page"; then
             echo "-- $page"
             rustdoc --test "$page" --edition 2024 --test-args --quiet \
-                --extern "tidegate=$built/libtidegate.rlib" -L "dependency=$built/deps"
+                --extern "tidegate=$built/libtidegate.rlib" \
+                --extern "tidegate_core=$built/libtidegate_core.rlib" -L "dependency=$built/deps"
         fi
     done < <(pages)
 }

@@ -3,6 +3,9 @@
 # The release that last checked the dependencies.
 CARGO_DENY=0.20.2
 
+# The crates that other programs depend on. They support an older Rust than our programs need.
+LIBRARIES=(tidegate-core tidegate tidegate-client)
+
 # Test modules that start other programs: servers, gateways, clients, promtool.
 NEED_PROGRAMS=(redis gateways:: grpc:: promtool resp::clients resp::shared
     shared::live shared::down shared::many shared::secrets shared::documented
@@ -29,6 +32,47 @@ lint_features() {
     rust_component clippy clippy
     cargo clippy --locked -p tidegate -- -D warnings
     cargo clippy --locked --workspace -- -D warnings
+}
+
+# The rust-version that all libraries declare.
+declared_msrv() {
+    local crate versions
+    versions=$(for crate in "${LIBRARIES[@]}"; do
+        grep '^rust-version' "crates/$crate/Cargo.toml"
+    done | sort -u)
+    if ! [[ $versions =~ ^rust-version\ =\ \"([0-9.]+)\"$ ]]; then
+        printf 'the libraries must declare one rust-version, but declare:\n%s\n' "$versions" >&2
+        return 1
+    fi
+    echo "${BASH_REMATCH[1]}"
+}
+
+# Compiles the libraries with the oldest Rust they support, in a separate directory. Where that
+# toolchain cannot be downloaded, only what is declared and what clippy knows is checked.
+builds_with_msrv() {
+    local msrv said
+    msrv=$(declared_msrv)
+    python3 scripts/lib/rust/msrv.py "$msrv" "${LIBRARIES[@]}"
+    if ! said=$(install_toolchain "$msrv" 2>&1); then
+        printf '%s\n' "$said" >&2
+        if ! grep -qE 'could not download file|rustup: command not found' <<<"$said"; then return 1; fi
+        # `incompatible_msrv` is among the warnings that are denied.
+        lint
+        skip "Rust $msrv cannot be installed from here: the libraries were not compiled with it; only the versions that dependencies declare and clippy's incompatible_msrv were checked"
+        return 0
+    fi
+    local -x CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/msrv" CARGO_PROFILE_DEV_DEBUG=false
+    cargo "+$msrv" check --locked -p tidegate
+    cargo "+$msrv" check --locked "${LIBRARIES[@]/#/--package=}" --all-features
+}
+
+# install_toolchain VERSION : installs a release of Rust that is missing, without clippy and rustfmt.
+install_toolchain() {
+    local installed
+    installed=$(rustup toolchain list) || return 1
+    if ! grep -q "^$1-" <<<"$installed"; then
+        rustup toolchain install --no-self-update --profile minimal "$1"
+    fi
 }
 
 # More threads than processors, because many tests wait for another program or for time to pass.

@@ -4,14 +4,14 @@
     tidegate serve --config tidegate.yaml
     uvicorn fastapi_app:app
 
-Every request is asked about before it is handled. A denial is answered here, with the
-fields and the document that tidegate would send through a gateway; what is allowed goes
-on, and its response carries the fields too.
+Every request is checked before it is handled. A denied request gets the fields and the
+document that tidegate would send through a gateway. The response to an admitted request
+carries the fields too.
 
-TIDEGATE_URL         where tidegate is, http://127.0.0.1:8080 unless set
-TIDEGATE_TOKEN       its secret, if it wants one
-TIDEGATE_ON_FAILURE  allow (the default) or deny: what happens while it does not answer
-TIDEGATE_DEADLINE_MS how long that takes to find out, 50 unless set
+TIDEGATE_URL         the address of tidegate; default: http://127.0.0.1:8080
+TIDEGATE_TOKEN       its secret, if it requires one
+TIDEGATE_ON_FAILURE  allow (the default) or deny requests while tidegate does not answer
+TIDEGATE_DEADLINE_MS the time that tidegate has to answer; default: 50
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Fields = Iterable[tuple[str, str]]
 
 
 class RateLimit:
-    """ASGI middleware. `headers` are those that policies make keys of; no others leave the service."""
+    """ASGI middleware. `headers` are the only ones sent to tidegate: those that policies use."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class RateLimit:
 
     def _attributes(self, scope: Scope) -> Attributes:
         sent = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-        # The address is the peer's. Behind a proxy of your own let the ASGI server find the client
-        # (uvicorn --proxy-headers --forwarded-allow-ips): X-Forwarded-For is whatever a client writes.
+        # The address is the peer's. Behind your own proxy, let the ASGI server determine the client
+        # (uvicorn --proxy-headers --forwarded-allow-ips): clients can send any X-Forwarded-For.
         peer = scope.get("client")
         return Attributes(
             method=scope["method"],
-            # The path by which FastAPI chooses the handler. It is decoded already: as it was sent,
-            # /api%2Fhello would be no path of /api to tidegate, and yet reach its handler.
+            # The decoded path, by which FastAPI chooses the handler. As it was sent, /api%2Fhello
+            # would not match /api in tidegate, but would reach its handler.
             path=quote(scope["path"]),
             query=scope["query_string"].decode("latin-1") or None,
             host=dict(sent).get("host"),

@@ -1,4 +1,4 @@
-"""A real tidegate server for the tests, and what they share."""
+"""A real tidegate server and helpers for the tests."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def client(server_url: str) -> Iterator[Client]:
 
 
 class Scripted:
-    """An HTTP server that answers as the test says, one row after the other, and remembers the requests."""
+    """An HTTP server that sends scripted responses in order and records the requests."""
 
     def __init__(self) -> None:
         self.script: list[tuple[int, dict[str, str]]] = []

@@ -1,4 +1,4 @@
-"""Both clients against a real server, and against things that are none."""
+"""Both clients against a real server, and against servers that are not tidegate."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def somebody() -> str:
     return uuid.uuid4().hex
 
 
-def test_a_key_under_a_policy(client: Client) -> None:
+def test_checks_a_key_under_a_policy(client: Client) -> None:
     key = somebody()
     first = client.check("login", key)
     assert (first.allowed, first.policy, first.limit, first.remaining) == (True, "login", 2, 1)
@@ -56,12 +56,12 @@ def test_a_key_under_a_policy(client: Client) -> None:
     assert client.check("login", key).allowed
 
 
-def test_limits_of_ones_own(client: Client) -> None:
+def test_checks_a_key_under_given_limits(client: Client) -> None:
     answer = client.check(key=somebody(), limits=LOG, cost=3)
     assert (answer.allowed, answer.policy, answer.retry_after_ms) == (False, None, None)
 
 
-def test_attributes(client: Client) -> None:
+def test_checks_a_request_by_its_attributes(client: Client) -> None:
     who = somebody()
     attributes = Attributes(method="GET", path="/api/x?y=1", client_ip="192.0.2.7", headers={"x-api-key": who})
     answer = client.check(attributes=attributes)
@@ -71,26 +71,26 @@ def test_attributes(client: Client) -> None:
     assert (nothing.allowed, nothing.policy, nothing.limits) == (True, None, ())
 
 
-def test_an_id_is_charged_once(client: Client) -> None:
+def test_charges_an_id_once(client: Client) -> None:
     key = somebody()
     answers = [client.check("login", key, id="a") for _ in range(5)]
     assert [answer.remaining for answer in answers] == [1] * 5
 
 
-def test_force(client: Client) -> None:
+def test_charges_a_forced_check_above_the_limit(client: Client) -> None:
     key = somebody()
     assert client.check("login", key, cost=5, force=True).allowed
     assert not client.check("login", key).allowed
 
 
-def test_a_check_may_wait_at_the_server(server_url: str) -> None:
+def test_waits_at_the_server_instead_of_being_denied(server_url: str) -> None:
     key, limits = somebody(), ["1 per 300ms sliding-log"]
     with Client(server_url, timeout=10) as client:
         answers = [client.check(key=key, limits=limits, max_wait_ms=5000) for _ in range(3)]
     assert all(answer.allowed for answer in answers)
 
 
-def test_batch(client: Client) -> None:
+def test_answers_a_batch_in_order(client: Client) -> None:
     key = somebody()
     checks = [Check("login", key), Check(key=key, limits=LOG, cost=3), Check("login", key, id="a"), Check("login", key)]
     *answers, last = client.check_batch(checks)
@@ -112,7 +112,7 @@ def test_batch(client: Client) -> None:
         (lambda c: c.permit("login", "a"), 409, "policy"),
     ],
 )
-def test_bad_input_is_an_exception_that_names_the_field(
+def test_raises_an_exception_that_names_the_field_for_bad_input(
     client: Client, call: Callable[[Client], object], status: int, field: str
 ) -> None:
     with pytest.raises(Rejected) as caught:
@@ -121,7 +121,7 @@ def test_bad_input_is_an_exception_that_names_the_field(
     assert f"field {field}" in str(caught.value)
 
 
-def test_a_permit_is_held_and_given_back(client: Client) -> None:
+def test_holds_a_permit_and_gives_it_back(client: Client) -> None:
     key = somebody()
     permit = client.permit("jobs", key)
     assert isinstance(permit, Permit)
@@ -142,7 +142,7 @@ def test_a_permit_is_held_and_given_back(client: Client) -> None:
         again.release()
 
 
-def test_a_permit_is_renewed_while_held(client: Client) -> None:
+def test_renews_a_permit_while_it_is_held(client: Client) -> None:
     key, ttl_ms = somebody(), 1500
     permit = client.permit("jobs", key, ttl_ms=ttl_ms)
     assert isinstance(permit, Permit)
@@ -152,7 +152,7 @@ def test_a_permit_is_renewed_while_held(client: Client) -> None:
         assert not permit.lost
 
 
-def test_a_permit_that_is_lost_says_so(client: Client) -> None:
+def test_reports_a_lost_permit(client: Client) -> None:
     permit = client.permit("jobs", somebody(), ttl_ms=600)
     assert isinstance(permit, Permit)
     with permit:
@@ -163,7 +163,7 @@ def test_a_permit_that_is_lost_says_so(client: Client) -> None:
         assert permit.lost
 
 
-def test_a_lease_ends_by_the_callers_clock_if_renewals_fail() -> None:
+def test_ends_a_lease_by_the_callers_clock_if_renewals_fail() -> None:
     given = {"allowed": True, "decided": "exact", "limits": [], "id": "x", "ttl_ms": 100}
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -181,7 +181,7 @@ def test_a_lease_ends_by_the_callers_clock_if_renewals_fail() -> None:
             assert permit.lost
 
 
-def test_asyncio(server_url: str) -> None:
+def test_async_client_checks_and_holds_permits(server_url: str) -> None:
     async def run() -> None:
         key, ttl_ms = somebody(), 1500
         async with AsyncClient(server_url, timeout=10) as client:
@@ -234,29 +234,40 @@ def test_a_release_ends_although_a_cancellation_is_lost(server_url: str) -> None
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """Takes connections, and never says anything."""
+    """The address of a server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_no_answer_in_time(silent: str) -> None:
-    with Client(silent, timeout=0.1) as client, pytest.raises(DeadlineExceeded, match=r"^no answer within 0\.1 s$"):
+def test_raises_deadline_exceeded_without_an_answer_in_time(silent: str) -> None:
+    expected = rf"^no answer from {silent}/v1/check: timed out after 0\.1 s$"
+    with Client(silent, timeout=0.1) as client, pytest.raises(DeadlineExceeded, match=expected):
         client.check("login", "a")
 
     async def ask() -> None:
         async with AsyncClient(silent, timeout=0.1) as client:
             await client.check("login", "a")
 
-    with pytest.raises(DeadlineExceeded, match=r"^no answer within 0\.1 s$"):
+    with pytest.raises(DeadlineExceeded, match=expected):
         asyncio.run(ask())
 
 
-def test_nobody_there() -> None:
-    with Client("http://127.0.0.1:1") as client, pytest.raises(Unreachable):
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://user:secret@127.0.0.1:1/"])
+def test_unreachable_names_the_url_without_credentials(url: str) -> None:
+    expected = r"^no answer from http://127\.0\.0\.1:1/v1/check: .*(refused|failed)"
+    with Client(url) as client, pytest.raises(Unreachable, match=expected) as sync_error:
         client.check("login", "a")
 
+    async def ask() -> None:
+        async with AsyncClient(url) as client:
+            await client.check("login", "a")
 
-def test_a_client_that_is_closed(server_url: str) -> None:
+    with pytest.raises(Unreachable, match=expected) as async_error:
+        asyncio.run(ask())
+    assert "secret" not in str(sync_error.value) + str(async_error.value)
+
+
+def test_a_closed_client_is_unreachable(server_url: str) -> None:
     client = Client(server_url, timeout=10)
     permit = client.permit("jobs", somebody(), ttl_ms=300)
     assert isinstance(permit, Permit)
@@ -266,7 +277,7 @@ def test_a_client_that_is_closed(server_url: str) -> None:
         while not permit.lost and time.monotonic() < ends:
             time.sleep(0.02)
         assert permit.lost
-    with pytest.raises(Unreachable, match="^the client is closed$"):
+    with pytest.raises(Unreachable, match=f"^no answer from {server_url}/v1/check: the client is closed$"):
         client.check("login", "a")
 
     async def ask() -> None:
@@ -274,7 +285,7 @@ def test_a_client_that_is_closed(server_url: str) -> None:
         await client.close()
         await client.check("login", "a")
 
-    with pytest.raises(Unreachable, match="^the client is closed$"):
+    with pytest.raises(Unreachable, match=f"^no answer from {server_url}/v1/check: the client is closed$"):
         asyncio.run(ask())
 
 
@@ -287,37 +298,37 @@ SOUND = ANSWER | {"decided": "exact", "limits": []}
     [
         (200, "<html>", "status 200 with a body that is not JSON"),
         (200, "[" * 100_000, "status 200 with a body that is not JSON"),
-        (200, "[]", "a JSON object was expected"),
+        (200, "[]", "expected a JSON object"),
         (200, json.dumps(ANSWER), "`decided` is missing from the answer"),
         (200, json.dumps(SOUND | {"allowed": "yes"}), "`allowed` of the answer is not of type bool"),
         (200, json.dumps(SOUND | {"remaining": True}), "`remaining` of the answer is not of type int"),
-        (200, json.dumps(SOUND | {"limits": [1]}), "a JSON object was expected"),
-        (302, "", "status 302"),
+        (200, json.dumps(SOUND | {"limits": [1]}), "expected a JSON object"),
+        (302, "", "unexpected status 302"),
         (502, "Bad Gateway", "status 502 without a problem document"),
         (404, "{}", "status 404 without a problem document"),
     ],
 )
-def test_what_is_no_tidegate(status: int, body: str, message: str) -> None:
+def test_rejects_responses_that_are_not_from_tidegate(status: int, body: str, message: str) -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(status, text=body))
     with Client(http=httpx.Client(transport=transport)) as client, pytest.raises(UnexpectedAnswer) as caught:
         client.check("login", "a")
     assert str(caught.value) == message
 
 
-def test_fields_that_later_servers_add_are_passed_over() -> None:
+def test_ignores_unknown_fields() -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(200, json=SOUND | {"new": 1}))
     with Client(http=httpx.Client(transport=transport)) as client:
         assert client.check("login", "a").allowed
 
 
-def test_a_failing_store_is_an_exception_for_permits() -> None:
+def test_raises_unavailable_for_a_permit_if_the_store_is_unavailable() -> None:
     problem = {"type": "about:blank", "title": "t", "status": 503, "detail": "d"}
     transport = httpx.MockTransport(lambda _: httpx.Response(503, json=problem))
     with Client(http=httpx.Client(transport=transport)) as client, pytest.raises(Unavailable, match=r"^503 t: d$"):
         client.permit("jobs", "a")
 
 
-def test_the_token_is_sent() -> None:
+def test_sends_the_token() -> None:
     seen = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -330,6 +341,6 @@ def test_the_token_is_sent() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"url": "localhost:8080"}, {"timeout": 0}, {"timeout": float("nan")}])
-def test_settings_name_the_bad_one(bad: dict[str, str]) -> None:
+def test_names_invalid_settings(bad: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=f"^{next(iter(bad))} must"):
         Client(**bad)  # type: ignore[arg-type]

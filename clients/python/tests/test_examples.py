@@ -1,4 +1,4 @@
-"""The FastAPI example, in front of a real tidegate server, and of none."""
+"""The FastAPI example, with and without a tidegate server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def calls(
     return asyncio.run(run())
 
 
-def test_allowed_then_denied(server_url: str) -> None:
+def test_admits_requests_up_to_the_limit_then_denies(server_url: str) -> None:
     *allowed, denied = calls(server_url, [("GET", "/api/hello")] * 4)
     assert [response.json() for response in allowed] == [{"hello": "world"}] * 3
     assert [response.headers["ratelimit"].split(";t=")[0] for response in allowed] == [
@@ -48,14 +48,14 @@ def test_allowed_then_denied(server_url: str) -> None:
     assert denied.json()["violated-policies"] == ["api"]
 
 
-def test_what_no_policy_matches_goes_through(server_url: str) -> None:
+def test_admits_requests_that_match_no_policy(server_url: str) -> None:
     [response] = calls(server_url, [("GET", "/docs")])
     assert response.status_code == 200
     assert "ratelimit" not in response.headers
 
 
 @pytest.mark.parametrize("what", ["nobody", "silent"])
-def test_failing_open_and_closed(what: str) -> None:
+def test_fails_open_or_closed_as_configured(what: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1] if what == "silent" else 1
         url = f"http://127.0.0.1:{port}"
@@ -68,19 +68,19 @@ def test_failing_open_and_closed(what: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/hello", "/api%2Fhello", "/%61pi/hello", "/api/hello?x", "/api/hello%3Fx", "//api/hello", "/API/hello"])
-def test_what_reaches_a_handler_was_counted(server_url: str, path: str) -> None:
+def test_counts_every_path_that_reaches_a_handler(server_url: str, path: str) -> None:
     [response] = calls(server_url, [("GET", path)], headers={b"x-api-key": path.encode()})
     assert response.status_code in (200, 404)
     assert response.status_code == 404 or "ratelimit" in response.headers
 
 
-def test_long_headers_are_no_way_past_the_limit(server_url: str) -> None:
+def test_refuses_requests_with_long_headers(server_url: str) -> None:
     [response] = calls(server_url, [("GET", "/api/hello")], "allow", headers={b"x-api-key": b"\xe9" * 15_000})
     assert response.status_code == 400
     assert response.json()["title"] == "Bad Request"
 
 
-def test_without_asyncio(server_url: str) -> None:
+def test_admits_from_blocking_code(server_url: str) -> None:
     with Client(server_url, timeout=10) as client:
         here = Attributes(path="/api/x", client_ip="203.0.113.77")
         passages = [admit(client, here, "deny") for _ in range(4)]
@@ -93,7 +93,7 @@ def test_without_asyncio(server_url: str) -> None:
     assert isinstance(opened.failure, Unreachable)
 
 
-def test_a_server_that_is_set_up_wrongly_is_a_failure_of_its_own(server_url: str) -> None:
+def test_applies_on_failure_when_the_policy_cannot_be_checked(server_url: str) -> None:
     with Client(server_url, timeout=10) as client:
         held = admit(client, Attributes(path="/jobs", client_ip="203.0.113.7"), "allow")
     assert held.refusal is None

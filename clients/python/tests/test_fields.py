@@ -1,4 +1,4 @@
-"""What header fields ask for: the rows all clients share, and whatever chance makes of them."""
+"""Header fields: the rows that all clients share, and random fields."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ ROWS: list[dict[str, Any]] = json.loads((TESTDATA / "retry_fields.json").read_te
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
-def test_row(row: dict[str, Any]) -> None:
+def test_reads_the_rows_that_all_clients_share(row: dict[str, Any]) -> None:
     fields = [(name, value) for name, value in row["fields"]]
     assert advise(row["status"], fields, row["now_ms"]) == Advice(row["wait_ms"], row["pace_ms"])
 
 
-def test_too_long_values_are_malformed() -> None:
+def test_ignores_oversized_values() -> None:
     at_most = "5".rjust(MAX_VALUE_BYTES, "0")
     assert advise(429, [("Retry-After", at_most)]).wait_ms == 5000
     assert advise(429, [("Retry-After", "0" + at_most)]).wait_ms is None
 
 
-def test_a_day_of_february_that_is_not() -> None:
+def test_ignores_dates_that_are_not_in_the_calendar() -> None:
     assert advise(429, [("Retry-After", "Fri, 31 Feb 2023 00:00:00 GMT")]).wait_ms is None
 
 
-def test_two_digit_years_are_of_the_nearest_century() -> None:
+def test_reads_two_digit_years_as_the_nearest_century() -> None:
     now_ms = 1_700_000_000_000
     assert advise(429, [("Retry-After", "Sunday, 06-Nov-94 08:49:37 GMT")], now_ms).wait_ms == 0
     assert advise(429, [("Retry-After", "Sunday, 06-Nov-33 08:49:37 GMT")], now_ms).wait_ms == DAY_MS
 
 
-def test_without_a_time_the_clock_is_read() -> None:
+def test_reads_the_clock_if_no_time_is_given() -> None:
     assert advise(429, [("Retry-After", "Thu, 01 Jan 1970 00:00:00 GMT")]).wait_ms == 0
 
 
-def test_whatever_comes_nothing_fails_and_no_wait_is_longer_than_a_day() -> None:
+def test_bounds_every_wait_for_random_fields() -> None:
     chance = random.Random(6)
     told = 0
     for _ in range(20_000):

@@ -1,4 +1,4 @@
-"""What a service tells its callers is what tidegate itself would tell them through a gateway."""
+"""A service sends the same fields and documents as tidegate does through a gateway."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidegate import Answer, Attributes, Client, Line, rate_limit_fields, refusa
 
 
 @pytest.mark.parametrize("path", ["/login", "/api/a", "/elsewhere"])
-def test_as_the_server_says_it(client: Client, server_url: str, path: str) -> None:
+def test_makes_the_same_response_as_the_server(client: Client, server_url: str, path: str) -> None:
     attributes = Attributes(method="POST", path=path, client_ip=f"198.51.100.{len(path)}")
     through = {
         "x-forwarded-method": "POST",
@@ -36,7 +36,7 @@ def test_as_the_server_says_it(client: Client, server_url: str, path: str) -> No
 
 
 def timeless(said: Mapping[str, object]) -> dict[str, str]:
-    """Without the seconds: the two were asked one after the other."""
+    """Removes the seconds, because the two checks were sent one after the other."""
     return {name: re.sub(r"(^|;t=|after )\d+( s)?$", r"\1...", str(value)) for name, value in said.items()}
 
 
@@ -62,11 +62,11 @@ def line(policy: str | None, window_ms: int, algorithm: str = "sliding-log") -> 
         ([replace(line("a", 1000), mode="observe"), line("b", 1000)], '"b";q=5;w=1'),
     ],
 )
-def test_names(lines: list[Line], expect: str) -> None:
+def test_names_each_limit_uniquely(lines: list[Line], expect: str) -> None:
     assert dict(rate_limit_fields(replace(DENIED, limits=tuple(lines))))["ratelimit-policy"] == expect
 
 
-def test_the_limit_spoken_of_is_listed_however_many_there_are() -> None:
+def test_always_lists_the_reported_limit() -> None:
     many = tuple(line(f"policy-{number}", 1000) for number in range(256))
     spoken = replace(many[255], remaining=0, limit=7)
     answer = replace(DENIED, policy="policy-255", limit=7, limits=(*many[:255], spoken))
@@ -84,7 +84,7 @@ def test_the_limit_spoken_of_is_listed_however_many_there_are() -> None:
         (replace(DENIED, decided="failed-closed", remaining=None), 503, "temporary-reduced-capacity", "1"),
     ],
 )
-def test_kinds(answer: Answer, status: int, kind: str, retry_after: str | None) -> None:
+def test_chooses_the_status_and_the_problem_type(answer: Answer, status: int, kind: str, retry_after: str | None) -> None:
     refused = refusal(answer)
     problem = json.loads(refused.body)
     assert (refused.status, problem["status"], problem["type"].split("#")[1]) == (status, status, kind)
@@ -92,7 +92,7 @@ def test_kinds(answer: Answer, status: int, kind: str, retry_after: str | None) 
     assert dict(refused.fields).get("retry-after") == retry_after
 
 
-def test_unavailable() -> None:
+def test_makes_a_503_when_tidegate_does_not_answer() -> None:
     refused = unavailable()
     assert refused.status == 503
     assert dict(refused.fields) == {"content-type": "application/problem+json", "retry-after": "1"}

@@ -1,4 +1,4 @@
-"""Backoff, budget, pace, and the course of a request through its retries."""
+"""Backoff, budget, pacing, and a request with its retries."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class Reply:
         (0, None, 0.5, 0.05),
         (1, None, 0.5, 0.1),
         (2, None, 1.0, 0.4),
-        (3, 2000, 0.5, 2.4),  # on top of what was asked
+        (3, 2000, 0.5, 2.4),  # added to the requested wait
         (3, 0, 0.5, 0.4),
-        (4, None, 0.5, None),  # tried often enough
+        (4, None, 0.5, None),  # no retries left
         (0, 60_000, 0.0, 60.0),
-        (0, 60_001, 0.0, None),  # too long is not cut short
+        (0, 60_001, 0.0, None),  # too long: not shortened
         (0, 86_400_000, 0.0, None),
     ],
 )
-def test_delay(retry_number: int, wait_ms: int | None, chance: float, expect: float | None) -> None:
+def test_adds_jitter_to_the_requested_wait(retry_number: int, wait_ms: int | None, chance: float, expect: float | None) -> None:
     assert Backoff().delay(retry_number, wait_ms, lambda: chance) == pytest.approx(expect)
 
 
-def test_jitter_is_capped_however_often_it_doubled() -> None:
+def test_caps_the_jitter() -> None:
     backoff = Backoff(retries=10_000, cap=10.0)
     assert backoff.delay(7, None, lambda: 1.0) == 10.0
     assert backoff.delay(9_999, None, lambda: 1.0) == 10.0
@@ -45,12 +45,12 @@ def test_jitter_is_capped_however_often_it_doubled() -> None:
 @pytest.mark.parametrize(
     "bad", [{"retries": -1}, {"base": -0.1}, {"cap": float("inf")}, {"max_wait": float("nan")}, {"deadline": -1}]
 )
-def test_backoff_names_the_bad_field(bad: dict[str, float]) -> None:
+def test_names_invalid_settings(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"^{next(iter(bad))} must be 0 or more"):
         Backoff(**bad)  # type: ignore[arg-type]
 
 
-def test_budget_is_a_part_of_the_requests() -> None:
+def test_bounds_retries_to_a_fraction_of_the_requests() -> None:
     budget = Budget(ratio=0.5, reserve=2)
     assert [budget.withdraw() for _ in range(3)] == [True, True, False]
     budget.deposit()
@@ -62,7 +62,7 @@ def test_budget_is_a_part_of_the_requests() -> None:
     assert [budget.withdraw() for _ in range(3)] == [True, True, False]
 
 
-def test_pacer_spaces_requests_out() -> None:
+def test_spaces_out_requests_when_little_remains() -> None:
     now = 100.0
     pacer = Pacer(max_pause=2.0, clock=lambda: now, chance=lambda: 0.0)
     assert pacer.pause("a") == 0
@@ -78,7 +78,7 @@ def test_pacer_spaces_requests_out() -> None:
     assert pacer.pause("a") == 0
 
 
-def test_pacer_forgets_servers() -> None:
+def test_bounds_the_number_of_paced_servers() -> None:
     pacer = Pacer(max_pause=2.0, clock=lambda: 0.0, chance=lambda: 0.0)
     for number in range(5000):
         pacer.observe(str(number), 1000)
@@ -116,7 +116,7 @@ OK = Reply(200)
     ],
 )
 @pytest.mark.parametrize("kind", ["threads", "asyncio"])
-def test_course(kind: str, method: str, keys_honoured: bool, script: list[Reply | Exception], tries: int) -> None:
+def test_retries_by_method_status_and_key(kind: str, method: str, keys_honoured: bool, script: list[Reply | Exception], tries: int) -> None:
     keys, waits = [], []
     left = list(script)
 
@@ -144,7 +144,7 @@ def test_course(kind: str, method: str, keys_honoured: bool, script: list[Reply 
     except ConnectionResetError:
         assert last is GONE
     assert len(keys) == tries
-    # One key for all attempts, and only where a repetition would matter.
+    # One key for all attempts, only for methods that are not idempotent.
     assert len(set(keys)) == 1
     assert (keys[0] is None) == (method.upper() not in ("POST", "PATCH"))
     delays = waits[1::2]
@@ -153,7 +153,7 @@ def test_course(kind: str, method: str, keys_honoured: bool, script: list[Reply 
         assert least <= delay <= least + 0.1 * 2**number
 
 
-def test_a_storm_spends_the_budget_and_no_more() -> None:
+def test_stops_retrying_when_the_budget_is_spent() -> None:
     retrier = Retrier(budget=Budget(ratio=0.1, reserve=5))
     sent = 0
 
@@ -167,13 +167,13 @@ def test_a_storm_spends_the_budget_and_no_more() -> None:
     assert 1000 < sent <= 1000 + 5 + 100
 
 
-def test_no_retry_begins_after_the_deadline() -> None:
+def test_begins_no_retry_after_the_deadline() -> None:
     retrier = Retrier(Backoff(deadline=5))
     script = [Reply(429, {"Retry-After": "6"}), OK]
     assert retry(lambda _: script.pop(0), retrier=retrier, sleep=lambda _: None).status_code == 429
 
 
-def test_a_success_that_leaves_little_slows_the_next_request_down() -> None:
+def test_delays_the_next_request_when_little_remains() -> None:
     low = Reply(200, {"RateLimit": '"api";r=0;t=30', "RateLimit-Policy": '"api";q=100;w=60'})
     waits: list[float] = []
     retrier = Retrier()

@@ -1,4 +1,4 @@
-"""Retries through httpx and requests, against a server that answers as the test says."""
+"""Retries through httpx and requests, against a server with scripted responses."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LATER = (429, {"Retry-After": "0"})
 
 
 @BOTH
-def test_a_refusal_is_waited_out_and_its_body_sent_again(send: Send, scripted: Scripted) -> None:
+def test_waits_after_a_denial_and_sends_the_body_again(send: Send, scripted: Scripted) -> None:
     scripted.script = [LATER, (503, {"Retry-After": "0"}), (200, {})]
     assert send("POST", scripted.url, b"work") == 200
     assert [(method, body) for method, _, body in scripted.requests] == [("POST", b"work")] * 3
@@ -60,34 +60,34 @@ def test_a_refusal_is_waited_out_and_its_body_sent_again(send: Send, scripted: S
 
 
 @BOTH
-def test_too_long_a_wait_ends_it(send: Send, scripted: Scripted) -> None:
+def test_returns_the_denial_if_its_wait_is_too_long(send: Send, scripted: Scripted) -> None:
     scripted.script = [(429, {"Retry-After": "3155760000"})]
     assert send("GET", scripted.url, None) == 429
     assert "idempotency-key" not in scripted.requests[0][1]
 
 
 @BOTH
-def test_retries_end(send: Send, scripted: Scripted) -> None:
+def test_stops_after_the_last_retry(send: Send, scripted: Scripted) -> None:
     scripted.script = [(503, {})] * 9
     assert send("GET", scripted.url, None) == 503
     assert len(scripted.requests) == 5
 
 
 @BOTH
-def test_a_body_that_is_gone_is_not_sent_again(send: Send, scripted: Scripted) -> None:
-    # The scripted server reads no chunks: it answers and the connection ends.
+def test_sends_a_body_from_a_generator_once(send: Send, scripted: Scripted) -> None:
+    # The scripted server does not read chunks: it answers and closes the connection.
     scripted.script = [LATER]
     assert send("POST", scripted.url, iter([])) == 429
     assert len(scripted.requests) == 1
 
 
 @BOTH
-def test_nobody_there(send: Send) -> None:
+def test_raises_for_an_unreachable_server(send: Send) -> None:
     with pytest.raises((httpx.ConnectError, requests.ConnectionError)):
         send("GET", "http://127.0.0.1:1/", None)
 
 
-def test_the_callers_own_key_is_kept(scripted: Scripted) -> None:
+def test_keeps_the_callers_key(scripted: Scripted) -> None:
     scripted.script = [(502, {}), (200, {})]
     with httpx.Client(transport=RetryTransport(quick())) as client:
         assert client.post(scripted.url, headers={"Idempotency-Key": "mine"}).status_code == 200

@@ -3,9 +3,9 @@
 //   tidegate serve --config tidegate.yaml
 //   npm test && node build/examples/express.js
 //
-// Every request is asked about before it is handled. A denial is answered here, with the
-// fields and the document that tidegate would send through a gateway; what is allowed goes
-// on, and its response carries the fields too.
+// Every request is checked before it is handled. A denied request gets the fields and the
+// document that tidegate would send through a gateway. The response to an admitted request
+// carries the fields too.
 
 import express, { type Express, type RequestHandler } from "express";
 
@@ -19,8 +19,8 @@ export function rateLimit(client: Client, onFailure: OnFailure, headers = ["x-ap
     const attributes = {
       method: request.method,
       path: pathOf(request.originalUrl),
-      // The peer's address. Behind a proxy of your own set `trust proxy` to its address, never to
-      // `true`: X-Forwarded-For is whatever a client writes.
+      // The peer's address. Behind your own proxy, set `trust proxy` to its address, never to
+      // `true`: clients can send any X-Forwarded-For.
       ...(request.ip === undefined ? {} : { clientIp: request.ip }),
       ...(request.host === undefined ? {} : { host: request.host }),
       headers: Object.fromEntries(sent) as Record<string, string>,
@@ -33,14 +33,14 @@ export function rateLimit(client: Client, onFailure: OnFailure, headers = ["x-ap
   };
 }
 
-/** Without scheme and host: Express finds the handler of `GET http://host/login HTTP/1.1` too. */
+/** Removes scheme and host: Express also routes `GET http://host/login HTTP/1.1`. */
 function pathOf(target: string): string {
   return target.replace(/^https?:\/\/[^/?#]*/i, "");
 }
 
 export function createApp(client: Client, onFailure: OnFailure): Express {
   const app = express();
-  // Else /LOGIN and /login/ would reach the handler of /login, but be no /login to tidegate.
+  // Otherwise /LOGIN and /login/ would reach the handler of /login, but not match it in tidegate.
   app.enable("case sensitive routing");
   app.enable("strict routing");
   app.use(rateLimit(client, onFailure));

@@ -3,8 +3,8 @@
 //   tidegate serve --config tidegate.yaml
 //   npm test && node build/examples/hono.js
 //
-// The same as the Express example, on web standards: the middleware runs wherever Hono
-// does. Only the client's address is the platform's business.
+// It works as the Express example does, on web standards: the middleware runs wherever Hono
+// does. Only the client's address depends on the platform.
 
 import { getConnInfo } from "@hono/node-server/conninfo";
 import { serve } from "@hono/node-server";
@@ -45,7 +45,7 @@ export function rateLimit(
 
 export function createApp(client: Client, onFailure: OnFailure): Hono {
   const app = new Hono();
-  // The peer's address: X-Forwarded-For is whatever a client writes.
+  // The peer's address: clients can send any X-Forwarded-For.
   app.use(rateLimit(client, onFailure, (context) => getConnInfo(context).remote.address));
   app.get("/api/hello", (context) => context.json({ hello: "world" }));
   app.post("/login", (context) => context.json({ login: "tried" }));

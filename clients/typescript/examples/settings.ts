@@ -1,10 +1,10 @@
-// What the examples are told by the environment.
+// Settings of the examples, from the environment.
 //
-// TIDEGATE_URL          where tidegate is, http://127.0.0.1:8080 unless set
-// TIDEGATE_TOKEN        its secret, if it wants one
-// TIDEGATE_ON_FAILURE   allow (the default) or deny: what happens while it does not answer
-// TIDEGATE_DEADLINE_MS  how long that takes to find out, 50 unless set
-// PORT                  where to listen, 3000 unless set
+// TIDEGATE_URL          the address of tidegate; default: http://127.0.0.1:8080
+// TIDEGATE_TOKEN        its secret, if it requires one
+// TIDEGATE_ON_FAILURE   allow (the default) or deny requests while tidegate does not answer
+// TIDEGATE_DEADLINE_MS  the time that tidegate has to answer; default: 50
+// PORT                  the port to listen on; default: 3000
 
 import { pathToFileURL } from "node:url";
 

@@ -1,25 +1,25 @@
-// Asking on behalf of a request that is waiting: for middleware.
+// Checks a request on behalf of middleware.
 //
-// What tidegate will not read (an address that is none, attributes of more than 64 KiB) is
-// refused whatever `onFailure` says: if it were let through, a client could get past its
-// limits by sending headers that are long enough.
+// A request that tidegate rejects as invalid (a malformed address, attributes of more than
+// 64 KiB) is refused whatever `onFailure` is: otherwise a client could bypass its limits by
+// sending long headers.
 
 import type { Client } from "./client.js";
 import { Rejected, TidegateError } from "./errors.js";
 import { type Refusal, rateLimitFields, refusal, unavailable, unreadable } from "./refusals.js";
 import type { WaitingCheck } from "./wire.js";
 
-/** What becomes of a request. */
+/** The decision about a request. */
 export interface Passage {
   /** The response to send instead, or `null` if the request may go on. */
   readonly refusal: Refusal | null;
-  /** What the response of a request that goes on should carry. */
+  /** Header fields for the response of a request that may go on. */
   readonly fields: readonly (readonly [string, string])[];
-  /** Why nobody could be asked, or `null`: to be logged, for a limit that fails open fails silently. */
+  /** Why there was no decision, or `null`. Log it: a limit that fails open is otherwise silent. */
   readonly failure: TidegateError | null;
 }
 
-/** Asks, and says what to do. While tidegate does not answer within the client's time, `onFailure` decides. */
+/** Checks a request. If tidegate does not answer within the client's timeout, `onFailure` decides. */
 export async function admit(client: Client, check: WaitingCheck, onFailure: "allow" | "deny"): Promise<Passage> {
   try {
     const answer = await client.check(check);

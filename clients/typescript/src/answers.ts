@@ -1,40 +1,40 @@
-// What the server says, as plain data.
+// The answers of the server, as plain data.
 
-/** How a decision was made: by the store, or, while a shared store fails, in another way. */
+/** How a decision was made: by the store, or without it while a shared store is unavailable. */
 export type Decided = "exact" | "local" | "failed-open" | "failed-closed";
 
-/** What one limit said. */
+/** The answer of one limit. */
 export interface Line {
   readonly policy: string | null;
   readonly limit: number;
-  /** The lease, for `concurrency`. */
+  /** The window; for `concurrency`, the lease. */
   readonly windowMs: number;
   readonly algorithm: string;
   readonly remaining: number | null;
   readonly allowed: boolean;
   readonly retryAfterMs: number | null;
-  /** `observe` if the limit is only watched and had no say. */
+  /** `observe` if the limit is not enforced. */
   readonly mode: string | null;
   readonly decided: Decided | (string & {});
 }
 
 /**
- * A decision. `policy`, `limit`, `remaining` and `resetAfterMs` speak of one limit: the denying one with
+ * A decision. `policy`, `limit`, `remaining` and `resetAfterMs` describe one limit: the one that denied with
  * the longest wait, or the one with the least remaining.
  */
 export interface Answer {
   readonly allowed: boolean;
-  /** `null` if no policy applied, or for limits of the caller's own. */
+  /** `null` if no policy applied, or for limits that the caller gave. */
   readonly policy: string | null;
   readonly limit: number | null;
-  /** `null` where nobody knows, because the store failed. */
+  /** `null` if unknown, because the store failed. */
   readonly remaining: number | null;
   /** 0 if allowed, `null` if this cost can never pass. */
   readonly retryAfterMs: number | null;
   readonly resetAfterMs: number | null;
   readonly decided: Decided | (string & {});
   readonly limits: readonly Line[];
-  /** The store is full, and that alone is why. */
+  /** Whether it was denied only because the store is full. */
   readonly noRoom: boolean;
 }
 
@@ -48,12 +48,12 @@ export interface Problem {
   readonly violatedPolicies: readonly string[];
 }
 
-/** No place is free: a permit that was not given. */
+/** A denied permit. */
 export interface Denied {
   readonly allowed: false;
   readonly problem: Problem;
   /** `null` if this cost can never pass. */
   readonly retryAfterMs: number | null;
-  /** `Retry-After` and the rate limit fields, to be sent on. */
+  /** `Retry-After` and the rate limit fields of the response, for your own response. */
   readonly fields: readonly (readonly [string, string])[];
 }

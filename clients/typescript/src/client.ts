@@ -1,7 +1,7 @@
 // The client of a tidegate server.
 //
-// A denial is a value, a failure an exception. It does not retry, because whoever asks a
-// limiter has a request of his own waiting; give a check an `id` if you do.
+// A denial is a value, a failure an exception. The client does not retry, because a check
+// usually delays another request. A check with an `id` can be repeated safely.
 
 import type { Answer, Denied, Problem } from "./answers.js";
 import { DeadlineExceeded, UnexpectedAnswer, Unreachable } from "./errors.js";
@@ -17,22 +17,22 @@ import {
   encode,
 } from "./wire.js";
 
-/** More than a batch of 1,000 checks against 256 limits each can fill by far; what sends more is no tidegate. */
+/** The longest answer that is read. A batch of 1,000 checks against 256 limits each is far shorter. */
 const MAX_ANSWER_BYTES = 64 << 20;
 
-/** Where the server is, and how long to wait for it. */
+/** Settings of a client. */
 export interface ClientOptions {
-  /** `http://127.0.0.1:8080` unless given. */
+  /** The address of the server. Default: `http://127.0.0.1:8080`. */
   url?: string;
-  /** The server's secret, if it wants one. */
+  /** The server's secret, if it requires one. */
   token?: string;
-  /** Bounds a whole call. 1,000 unless given. */
+  /** The time for a whole call. Default: 1,000. */
   timeoutMs?: number;
-  /** Instead of the global `fetch`. */
+  /** The function to send requests with. Default: the global `fetch`. */
   fetch?: typeof fetch;
 }
 
-/** Asks a tidegate server. */
+/** A client of a tidegate server. */
 export class Client {
   readonly #url: string;
   readonly #headers: Record<string, string>;
@@ -48,23 +48,23 @@ export class Client {
     this.#headers = { "content-type": "application/json" };
     if (token !== undefined) this.#headers["authorization"] = `Bearer ${token}`;
     this.#timeoutMs = timeoutMs;
-    // The global one is looked up with each call, and called without `this`, which browsers insist on.
+    // The global `fetch` is looked up for each call, and called without `this`, as browsers require.
     this.#fetch = send ?? ((input, init) => globalThis.fetch(input, init));
   }
 
-  /** One decision. */
+  /** Sends a check. */
   async check(check: WaitingCheck): Promise<Answer> {
-    // A check that may wait at the server is given that time on top.
+    // The time that a check may wait at the server is added to the timeout.
     return decodeAnswer(await this.#send("POST", "/v1/check", encode(check), check.maxWaitMs));
   }
 
-  /** Up to 1,000 decisions, in order. A `Problem` stands where an `id` came before with another cost. */
+  /** Sends up to 1,000 checks. Answers are in order; an `id` used before with another cost gets a `Problem`. */
   async checkBatch(checks: readonly Check[]): Promise<(Answer | Problem)[]> {
     const body = { checks: checks.map(encode) };
     return decodeAnswers(await this.#send("POST", "/v1/check/batch", body), checks.length);
   }
 
-  /** A place under a concurrency limit. Look at `allowed`: only a `Permit` can be held. */
+  /** Acquires a permit under a concurrency limit. Check `allowed`: only a `Permit` can be held. */
   async permit(request: PermitRequest): Promise<Permit | Denied> {
     const grant = decodeGrant(await this.#send("POST", "/v1/permits", encode(request)));
     if ("allowed" in grant) return grant;
@@ -73,7 +73,7 @@ export class Client {
 
   async #send(method: string, path: string, body?: object, extraMs = 0): Promise<Raw> {
     const timeoutMs = this.#timeoutMs + extraMs;
-    // Not `AbortSignal.timeout`: its timer would go on after the answer has come.
+    // Not `AbortSignal.timeout`, whose timer continues after the answer has arrived.
     const deadline = new AbortController();
     const timer = setTimeout(() => deadline.abort(), timeoutMs);
     try {
@@ -87,8 +87,11 @@ export class Client {
       return { status: response.status, fields: [...response.headers], body: await read(response) };
     } catch (error) {
       if (error instanceof UnexpectedAnswer) throw error;
-      if (deadline.signal.aborted) throw new DeadlineExceeded(`no answer within ${timeoutMs} ms`, { cause: error });
-      throw new Unreachable(reason(error), { cause: error });
+      const failed = `no answer from ${withoutCredentials(this.#url + path)}`;
+      if (deadline.signal.aborted) {
+        throw new DeadlineExceeded(`${failed}: timed out after ${timeoutMs} ms`, { cause: error });
+      }
+      throw new Unreachable(`${failed}: ${reason(error)}`, { cause: error });
     } finally {
       clearTimeout(timer);
     }
@@ -107,13 +110,18 @@ async function read(response: Response): Promise<string> {
     bytes += value.byteLength;
     if (bytes > MAX_ANSWER_BYTES) {
       await reader.cancel();
-      throw new UnexpectedAnswer(`an answer of more than ${MAX_ANSWER_BYTES} bytes`);
+      throw new UnexpectedAnswer(`the answer is longer than ${MAX_ANSWER_BYTES} bytes`);
     }
     text += decoder.decode(value, { stream: true });
   }
 }
 
-/** `fetch` says "fetch failed" and keeps what happened to itself. */
+/** A URL for an error message, which ends up in logs. */
+function withoutCredentials(url: string): string {
+  return url.replace(/^(https?:\/\/)[^/]*@/, "$1");
+}
+
+/** The reason of a failed `fetch`, whose own message is only "fetch failed". */
 function reason(error: unknown): string {
   const { message, cause } = error instanceof Error ? error : new Error(String(error));
   return cause instanceof Error && cause.message !== "" ? cause.message : message;

@@ -1,8 +1,8 @@
-// What can go wrong. A denial is not among it: that is an answer.
+// The exceptions of the client. A denial is an answer, not an exception.
 
 import type { Problem } from "./answers.js";
 
-/** Any failure to get an answer. */
+/** Base class: there is no decision. */
 export class TidegateError extends Error {
   constructor(message: string, options?: ErrorOptions) {
     super(message, options);
@@ -10,16 +10,16 @@ export class TidegateError extends Error {
   }
 }
 
-/** No answer came: the server cannot be reached, or the connection broke. */
+/** The server could not be reached, or the connection broke. The message names the URL. */
 export class Unreachable extends TidegateError {}
 
-/** No answer came in time. The check may have been charged all the same, unless it had an `id`. */
+/** The server did not answer in time. The check may have been charged; with an `id` it can be repeated. */
 export class DeadlineExceeded extends Unreachable {}
 
-/** Something answered, but not as tidegate does. Is it the right address? */
+/** The response is not one of tidegate. The URL may be wrong. */
 export class UnexpectedAnswer extends TidegateError {}
 
-/** The server does not understand the request, or will not take it: `problem` says why. */
+/** The server rejected the request; `problem` has the reason. */
 export class Rejected extends TidegateError {
   readonly problem: Problem;
 
@@ -30,8 +30,8 @@ export class Rejected extends TidegateError {
   }
 }
 
-/** It cannot be decided now: the store that nodes share fails, or no more permits can be held. */
+/** The server cannot decide now: its shared store is unavailable, or it holds the most permits it can. */
 export class Unavailable extends Rejected {}
 
-/** The permit is not held any more: its lease ended before it was renewed or given back. */
+/** The permit is no longer held: its lease ended before it was renewed or given back. */
 export class PermitLost extends Rejected {}

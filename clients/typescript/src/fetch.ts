@@ -1,34 +1,34 @@
-// Retries for `fetch`, and for anything that gives a response like its.
+// Retries for `fetch`, and for other functions that return a similar response.
 
 import { type Fields, advise } from "./fields.js";
 import { IDEMPOTENCY_KEY, type Course, Retrier } from "./retry.js";
 import { sleep } from "./sleep.js";
 
-/** What `retry` has to know of a response. */
+/** The part of a response that `retry` needs. */
 export interface ResponseLike {
   readonly status: number;
   readonly headers: Fields;
 }
 
 export interface RetryOptions {
-  /** `GET` unless given. */
+  /** The method of the request. Default: `GET`. */
   method?: string;
-  /** Names the server, for its pace. */
+  /** Identifies the server for pacing. */
   origin?: string;
-  /** Without one, all calls of the program share one. */
+  /** Default: one that all calls of the program share. */
   retrier?: Retrier;
-  /** Which failures to try again after: `TypeError`, as `fetch` throws it, unless given. */
+  /** Whether to retry after an error. Default: after a `TypeError`, which `fetch` throws. */
   failures?: (error: unknown) => boolean;
-  /** Ends the waiting. */
+  /** Cancels the waits. */
   signal?: AbortSignal | null;
-  /** Instead of a timer. */
+  /** The function to wait with. Default: a timer. */
   sleep?: (ms: number, signal?: AbortSignal | null) => Promise<void>;
 }
 
 const shared = new Retrier();
 
 /**
- * Calls `send` until its response is worth returning: a success, or a failure that no retry would mend.
+ * Calls `send` until its response is a success, or a failure that is not retried.
  *
  * `send` gets header fields to add to the request: the idempotency key of a method that is not idempotent.
  */
@@ -41,7 +41,7 @@ export async function retry<R extends ResponseLike>(
   return run(course, { ...options, retrier }, () => send(course.key === null ? {} : { [IDEMPOTENCY_KEY]: course.key }));
 }
 
-/** A `fetch` that retries. */
+/** Returns a `fetch` that retries. */
 export function retryFetch(retrier: Retrier = new Retrier(), inner: typeof fetch = fetch): typeof fetch {
   return async (input, init) => {
     const request = input instanceof Request ? input : null;
@@ -59,7 +59,7 @@ export function retryFetch(retrier: Retrier = new Retrier(), inner: typeof fetch
 
 interface Running extends RetryOptions {
   retrier: Retrier;
-  /** What is sent is gone then. */
+  /** Whether the body can be sent only once. */
   once?: boolean;
 }
 
@@ -88,31 +88,31 @@ async function run<R extends ResponseLike>(course: Course, options: Running, sen
   }
 }
 
-/** A body that is a stream is gone once it was sent. */
+/** Returns whether the body can be sent twice. A stream cannot. */
 function canBeSentAgain(request: Request | null, init: RequestInit | undefined): boolean {
   const body: unknown = init?.body ?? null;
-  // Not every browser says whether a Request has a body; a GET has none.
+  // Some browsers do not expose the body of a Request; a GET has none.
   if (body === null) return request === null || request.body === null || ["GET", "HEAD"].includes(request.method);
   if (typeof body === "string") return true;
   const kinds = [ArrayBuffer, Blob, FormData, URLSearchParams];
   return ArrayBuffer.isView(body) || kinds.some((kind) => body instanceof kind);
 }
 
-/** `fetch` throws a `TypeError` when the network fails, and other things when it is told to stop. */
+/** `fetch` throws a `TypeError` if the network fails, and other errors if it is aborted. */
 function isNetworkFailure(error: unknown): boolean {
   return error instanceof TypeError;
 }
 
 const NOT_SENT = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNECT_TIMEOUT"]);
 
-/** Node says when the connection never stood; browsers tell nobody. */
+/** Returns whether the server may have received the request. Only Node reports a failed connection. */
 function wasSent(error: unknown): boolean {
   const cause: unknown = error instanceof Error ? error.cause : undefined;
   const code: unknown = typeof cause === "object" && cause !== null && "code" in cause ? cause.code : undefined;
   return !(typeof code === "string" && NOT_SENT.has(code));
 }
 
-/** Frees the connection of a response that nobody will read. */
+/** Frees the connection of a response that is discarded. */
 async function discard(response: ResponseLike): Promise<void> {
   if (response instanceof Response) await response.body?.cancel().catch(() => {});
 }

@@ -1,34 +1,33 @@
-// What a response's header fields ask of whoever reads them.
+// Reads the waits and pauses that the header fields of a response request.
 //
-// Nothing here fails: fields come from servers that may be wrong, behind proxies that
-// may be worse. What is malformed is as if it were not there, and no wait is longer
-// than a day. The rules are stated in `clients/testdata/README.md` and shared, with the
-// rows that test them, by the Rust and Python clients.
+// Reading never fails, because fields come from servers and proxies that may be wrong. A
+// malformed field is ignored, and no wait is longer than a day. `clients/testdata/README.md`
+// states the rules, which the Rust and Python clients share with the rows that test them.
 
 import { dateMs } from "./dates.js";
 import { type Bare, parseDictionary, parseList, trimmed } from "./structured.js";
 
-/** The longest wait that is told apart. Nobody should sleep that long: it says "too long". */
+/** The longest wait that is read. Longer ones are read as this one. */
 export const DAY_MS = 86_400_000;
 
-/** Longer values are malformed. Servers and proxies refuse to send much longer ones anyway. */
+/** The longest value that is read. Longer ones are malformed. */
 export const MAX_VALUE_BYTES = 8192;
 
 /** Header fields as pairs of name and value, in the order sent; a `Headers` is one. */
 export type Fields = Iterable<readonly [string, string]>;
 
-/** How long to wait. */
+/** The waits that a response requests. */
 export interface Advice {
-  /** Before the same request is sent again; `null` if the response does not say. */
+  /** The wait before the same request is sent again; `null` if the response has none. */
   readonly waitMs: number | null;
-  /** Before the next request after a success, so that the limit is not run into; `null` if that is far. */
+  /** The pause before the next request after a success; `null` unless the limit is nearly reached. */
   readonly paceMs: number | null;
 }
 
 /** Reads the fields of a response. */
 export function advise(status: number, fields: Fields, nowMs: number = Date.now()): Advice {
   const values = joined(fields);
-  // Times are measured from when the response was sent, whatever the reader's clock says.
+  // Times are measured from when the response was sent, by the sender's clock.
   const sentMs = dateMs(values.get("date") ?? "", nowMs) ?? nowMs;
   if (status >= 400) return { waitMs: waitMs(values, sentMs), paceMs: null };
   return { waitMs: null, paceMs: paceMs(values, sentMs) };
@@ -46,7 +45,7 @@ function waitMs(values: Values, sentMs: number): number | null {
   const asked = retryAfterMs(values.get("retry-after") ?? "", sentMs);
   if (asked !== null) return asked;
   for (const quotas of forms(values, sentMs)) {
-    // What has something left did not deny this, even if the server names it.
+    // A limit with units left did not deny the request, even if the server lists it.
     const usedUp = quotas.filter((quota) => quota.remaining === 0);
     const longest = longestOf(usedUp.map((quota) => quota.resetMs));
     if (longest !== null) return longest;
@@ -77,7 +76,7 @@ function retryAfterMs(value: string, sentMs: number): number | null {
   return date === null ? null : bounded(date - sentMs);
 }
 
-/** What each form says, the newest first. */
+/** Returns the limits of each form, the newest form first. */
 function* forms(values: Values, sentMs: number): Generator<Quota[]> {
   const ratelimit = values.get("ratelimit") ?? "";
   yield ratelimit.startsWith('"')
@@ -123,7 +122,7 @@ function separate(form: string, values: Values, sentMs: number): Quota[] {
   ];
 }
 
-/** Seconds or a time: senders do both, and by its size a number can only be one of them. */
+/** Reads seconds or a Unix time. Servers send both, and the size of the number tells which it is. */
 function resetMs(reset: Decimal, sentMs: number): number {
   if (reset.whole < 1e9) return bounded(inMs(reset, 1000));
   return bounded(inMs(reset, reset.whole < 1e12 ? 1000 : 1) - sentMs);
@@ -136,7 +135,7 @@ interface Decimal {
 
 function parseNumber(value: string): Decimal | null {
   const match = /^([0-9]+)(?:\.([0-9]+))?$/.exec(value);
-  // What is too large to be exact is too large to matter.
+  // Numbers that are too large to be exact are beyond every bound.
   return match === null ? null : { whole: Number(match[1]), fraction: match[2] ?? "" };
 }
 

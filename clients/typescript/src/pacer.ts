@@ -1,4 +1,4 @@
-/** Servers one program talks to; the one heard of least recently is forgotten. */
+/** The most servers that are paced. The one used least recently is evicted. */
 const MAX_ORIGINS = 1024;
 
 interface Pace {
@@ -6,7 +6,7 @@ interface Pace {
   readonly nextAt: number;
 }
 
-/** Spaces requests to a server out while little of its limit remains. */
+/** Spaces out requests to a server while little of its limit remains. */
 export class Pacer {
   readonly #maxPauseMs: number;
   readonly #clock: () => number;
@@ -19,23 +19,23 @@ export class Pacer {
     this.#chance = chance;
   }
 
-  /** How many servers it knows. */
+  /** The number of servers that are paced. */
   get size(): number {
     return this.#origins.size;
   }
 
-  /** How long to wait before a request that is to be sent now. */
+  /** Returns the wait before a request that is to be sent now. */
   pauseMs(origin: string): number {
     const pace = this.#origins.get(origin);
     if (pace === undefined) return 0;
     const now = this.#clock();
-    // Callers that come together are sent one gap apart, but none is held for longer than promised.
+    // Concurrent callers are sent one gap apart, but none waits longer than the longest pause.
     const starts = Math.min(Math.max(now, pace.nextAt), now + this.#maxPauseMs);
     this.#origins.set(origin, { gapMs: pace.gapMs, nextAt: starts + pace.gapMs });
     return starts - now;
   }
 
-  /** What a response said. */
+  /** Records the pause that a response requests. */
   observe(origin: string, paceMs: number | null): void {
     const before = this.#origins.get(origin);
     this.#origins.delete(origin);

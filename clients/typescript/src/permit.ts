@@ -1,8 +1,8 @@
-// A place that is held, and kept by renewing its lease.
+// A permit, whose lease is renewed while it is held.
 //
-// A lease is renewed when a third of it has gone by. A renewal that fails is tried again
-// soon, because the server may only be restarting; it is given up when the lease has ended
-// by the caller's own clock, for then somebody else may have the place.
+// A lease is renewed when a third of it has passed. A failed renewal is repeated soon, because
+// the server may be restarting. Renewals stop when the lease has ended by the caller's clock,
+// because another client may hold the permit then.
 
 import type { Answer } from "./answers.js";
 import { PermitLost, TidegateError } from "./errors.js";
@@ -11,14 +11,14 @@ import { type Grant, type Raw, decodeRelease, decodeRenewal } from "./wire.js";
 
 const RENEWALS_PER_LEASE = 3;
 const TRIES_PER_LEASE = 12;
-/** Never more often, however short the lease: renewing must not become a load of its own. */
+/** The shortest wait, so that renewals of a very short lease are not a load. */
 const MIN_WAIT_MS = 10;
-/** Timers take no more. */
+/** The longest time that timers accept. */
 const MAX_WAIT_MS = 2 ** 31 - 1;
 
 type Send = (method: string, path: string, body?: object) => Promise<Raw>;
 
-/** A place under a concurrency limit. */
+/** A held permit under a concurrency limit. */
 export class Permit {
   readonly allowed = true;
   readonly id: string;
@@ -29,7 +29,7 @@ export class Permit {
   #ttlMs = 0;
   #endsAt = 0;
 
-  /** Made by `Client.permit`. */
+  /** Called by `Client.permit`. */
   constructor(grant: Grant, send: Send) {
     this.id = grant.id;
     this.answer = grant.answer;
@@ -37,14 +37,13 @@ export class Permit {
     this.#start(grant.ttlMs);
   }
 
-  /** Aborts when the place is known to be somebody else's: long work should heed it. */
+  /** Aborts when the lease has ended, so that others may hold the permit. Observe it during long work. */
   get lost(): AbortSignal {
     return this.#lost.signal;
   }
 
   /**
-   * Renews the permit while `work` goes on, and gives it back at the end. If giving back fails, the lease
-   * ends by itself.
+   * Renews the permit while `work` runs, and gives it back at the end. If that fails, the lease expires.
    */
   async hold<T>(work: (lost: AbortSignal) => T | Promise<T>): Promise<T> {
     const renewals = this.#renewUntilDone();
@@ -52,13 +51,13 @@ export class Permit {
       return await work(this.lost);
     } finally {
       this.#done.abort();
-      // A renewal under way is waited for: after it the place is given back for good.
+      // Waits for a renewal in progress, which would otherwise follow the release.
       await renewals;
       await this.release().catch(onlyTidegateErrors);
     }
   }
 
-  /** Starts the lease anew and returns it. Throws `PermitLost` if it has ended. */
+  /** Renews the lease and returns its length. Throws `PermitLost` if it has ended. */
   async renew(ttlMs?: number): Promise<number> {
     const body = ttlMs === undefined ? undefined : { ttl_ms: ttlMs };
     try {
@@ -70,7 +69,7 @@ export class Permit {
     }
   }
 
-  /** Gives it back. Throws `PermitLost` if the lease had ended. */
+  /** Gives the permit back. Throws `PermitLost` if the lease had ended. */
   async release(): Promise<void> {
     this.#done.abort();
     decodeRelease(await this.#send("DELETE", `/v1/permits/${this.id}`));

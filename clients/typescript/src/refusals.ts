@@ -1,8 +1,8 @@
-// What a service says to its own callers about a decision: for middleware.
+// Header fields and responses for the callers of your service, for middleware.
 //
-// `/v1/check` answers with numbers. These make of them the fields of
+// `/v1/check` answers with numbers. These functions turn them into the fields of
 // draft-ietf-httpapi-ratelimit-headers-10 and the problem document (RFC 9457) that
-// tidegate itself sends through a gateway, with the same names.
+// tidegate sends through a gateway, with the same names.
 
 import type { Answer, Line } from "./answers.js";
 
@@ -25,7 +25,7 @@ const UNITS: readonly (readonly [string, number])[] = [
   ["m", 60_000],
   ["s", 1000],
 ];
-/** Proxies refuse long header fields. */
+/** The longest header field. Proxies reject long ones. */
 const MAX_POLICY_BYTES = 2048;
 
 /** A response that refuses a request. */
@@ -36,8 +36,8 @@ export interface Refusal {
 }
 
 /**
- * `RateLimit`, `RateLimit-Policy` and, on a denial, `Retry-After`, to be sent with any response. None if no
- * limit applied. Limits that are only observed do not show.
+ * Returns `RateLimit`, `RateLimit-Policy` and, on a denial, `Retry-After`, for any response. Empty if no
+ * limit applied. Limits that are only observed are left out.
  */
 export function rateLimitFields(answer: Answer): [string, string][] {
   const lines = shown(answer);
@@ -58,19 +58,19 @@ export function rateLimitFields(answer: Answer): [string, string][] {
   return fields;
 }
 
-/** The response to a request that was denied: 429, or 503 if it was denied because the store fails. */
+/** Returns the response to a denied request: 429, or 503 if the reason is an unavailable store. */
 export function refusal(answer: Answer): Refusal {
   const lines = shown(answer);
   const denied = namesOf(lines).filter((_, index) => !lines[index]?.allowed);
   return refusalOf({ ...problemOf(answer, lines), "violated-policies": denied }, rateLimitFields(answer));
 }
 
-/** The response of a service that fails closed while tidegate does not answer. */
+/** Returns the response of a service that fails closed while tidegate does not answer. */
 export function unavailable(retryAfterS = 1): Refusal {
   return refusalOf({ ...CAPACITY, status: 503, detail: UNDECIDED }, [["retry-after", String(retryAfterS)]]);
 }
 
-/** The response to a request that is too long or too odd to be asked about. */
+/** Returns the response to a request that is too long or malformed to be checked. */
 export function unreadable(): Refusal {
   const detail = "it cannot be checked against its limits: it is malformed or too long";
   return refusalOf({ type: "about:blank", title: "Bad Request", status: 400, detail }, []);
@@ -114,7 +114,7 @@ function shown(answer: Answer): Line[] {
   return answer.limits.filter((line) => line.mode !== "observe");
 }
 
-/** The index of the limit that the answer's own numbers are of; -1 if there is none. */
+/** Returns the index of the limit that the answer reports, or -1. */
 function speakerOf(answer: Answer, lines: readonly Line[]): number {
   return lines.findIndex(
     (line) =>
@@ -125,7 +125,7 @@ function speakerOf(answer: Answer, lines: readonly Line[]): number {
   );
 }
 
-/** A policy with one limit lends it its name; several add their windows; what is taken gets a number. */
+/** Returns the name of each limit: its policy's, with the window if there are several, and a number if taken. */
 function namesOf(lines: readonly Line[]): string[] {
   const isAlone = ({ policy }: Line) =>
     policy !== null && lines.filter((line) => line.policy === policy).length === 1;
@@ -146,7 +146,7 @@ function policyItem(line: Line, name: string): string {
   return `${quoted(name)};q=${line.limit};${window}`;
 }
 
-/** As many as there is room for; the one that is spoken of always has some. */
+/** Joins as many items as fit. The reported limit is always among them. */
 function withinBounds(items: readonly string[], speaker: number): string {
   const spoken = items[speaker];
   let room = MAX_POLICY_BYTES - (spoken === undefined ? 0 : spoken.length + 2);
@@ -164,12 +164,12 @@ function inUnits(ms: number): string {
   return `${ms / size}${unit}`;
 }
 
-/** Rounded up: whoever waits that long is not early. */
+/** Returns seconds, rounded up, so that a caller that waits as long is not early. */
 function seconds(ms: number): number {
   return Math.ceil(ms / 1000);
 }
 
-/** As a structured field's String; policies have names of printable ASCII. */
+/** Returns a String of a structured field. Names of policies are printable ASCII. */
 function quoted(name: string): string {
   return `"${name.replace(/[^ -~]/gu, "?").replace(/["\\]/g, "\\$&")}"`;
 }

@@ -1,16 +1,17 @@
 // Retries that respect a limiter.
 //
-// The naive way, "on 429 sleep and try again", breaks in four places: everybody who was
-// denied together comes back together; a server that is down gets many times its load;
-// a POST is done twice; and a header can make a program sleep for a year. So here
+// The naive approach, "on 429 sleep and try again", fails in four ways: clients that were
+// denied together retry together; a server that is down gets many times its load; a POST is
+// processed twice; and a header can make a program sleep for a year. Instead:
 //
-// - the wait the server asks for is kept, with full jitter *on top*: those who were denied
-//   at once were told the same time;
-// - a wait beyond `maxWaitMs` ends the retrying, it is not cut short: who comes early is denied;
-// - a `Budget` that all requests share lets retries be a fraction of the traffic, no more;
-// - a method that is not idempotent carries a key, and is sent again only when the server
-//   says that it did not take the request, unless it is known to honour keys;
-// - a `Pacer` slows down *before* the limit, when little of it remains.
+// - the wait that the server requests is kept, with full jitter *added*, because clients that
+//   were denied together received the same time;
+// - a wait beyond `maxWaitMs` ends the retries and is not shortened, because an early retry is
+//   denied again;
+// - a `Budget` that all requests share bounds retries to a fraction of the traffic;
+// - a method that is not idempotent carries a key, and is repeated only if the server did not
+//   process the request, or is known to honour keys;
+// - a `Pacer` slows down *before* the limit is reached, when little of it remains.
 //
 // `Course` decides and does not wait, so that it can be tested without a clock.
 
@@ -21,19 +22,19 @@ export const IDEMPOTENCY_KEY = "Idempotency-Key";
 const IDEMPOTENT = new Set(["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"]);
 const WORTH_A_RETRY = [408, 425, 429, 502, 503, 504];
 
-/** How long to wait before a retry, and how often to try. */
+/** The number of retries, and the waits before them. */
 export interface BackoffOptions {
-  /** 4 unless given. */
+  /** The largest number of retries. Default: 4. */
   retries?: number;
-  /** The jitter before the first retry is between 0 and this, 100 unless given; it doubles with each. */
+  /** The largest jitter before the first retry. It doubles with each retry. Default: 100. */
   baseMs?: number;
-  /** The most it doubles to, 10,000 unless given. */
+  /** The largest jitter before any retry. Default: 10,000. */
   capMs?: number;
-  /** A server that asks for longer is not asked again. 60,000 unless given. */
+  /** The longest requested wait that is accepted. A longer one ends the retries. Default: 60,000. */
   maxWaitMs?: number;
-  /** The longest pause before a request because little remains. 1,000 unless given. */
+  /** The longest pause before a request when little of the limit remains. Default: 1,000. */
   maxPauseMs?: number;
-  /** No retry begins later than so long after the first attempt. No bound unless given. */
+  /** The time after the first attempt after which no retry begins. Default: no bound. */
   deadlineMs?: number;
 }
 
@@ -52,30 +53,30 @@ export class Backoff {
   constructor(options: BackoffOptions = {}) {
     this.options = { ...DEFAULTS, ...options };
     for (const [name, value] of Object.entries(this.options)) {
-      // Timers take no more than 2^31 ms.
+      // Timers accept at most 2^31 ms.
       const most = name === "deadlineMs" ? Infinity : 2 ** 30;
       if (!(value >= 0 && value <= most)) throw new RangeError(`${name} must be between 0 and ${most}, not ${value}`);
     }
   }
 
   /**
-   * The wait before retry number `retry`, counted from 0; `null`: give up. `waitMs` is what the server
-   * asked for, as `advise` reads it.
+   * Returns the wait before retry number `retry`, counted from 0, or `null` to give up. `waitMs` is the
+   * wait that the server requests, as `advise` reads it.
    */
   delayMs(retry: number, waitMs: number | null = null, chance: () => number = Math.random): number | null {
     const { retries, baseMs, capMs, maxWaitMs } = this.options;
     const asked = waitMs ?? 0;
     if (retry >= retries || asked > maxWaitMs) return null;
-    // 2^30 times any base is beyond every cap.
+    // 2^30 times any sensible base exceeds every cap.
     return asked + chance() * Math.min(capMs, baseMs * 2 ** Math.min(retry, 30));
   }
 }
 
 /**
- * Retries as a part of all requests, so that many callers do not multiply an outage.
+ * Bounds retries to a fraction of all requests, so that many callers do not amplify an outage.
  *
- * Every request puts `ratio` in, every retry takes 1 out. It starts with `reserve`, and holds no more than
- * that either, so that a quiet hour cannot be saved up for a storm.
+ * Every request adds `ratio`, every retry takes 1. The balance starts at `reserve` and never exceeds it, so
+ * that quiet times do not pay for many retries later.
  */
 export class Budget {
   readonly #ratio: number;
@@ -90,12 +91,12 @@ export class Budget {
     this.#left = reserve;
   }
 
-  /** A request is made for the first time. */
+  /** Records a request that is not a retry. */
   deposit(): void {
     this.#left = Math.min(this.#left + this.#ratio, this.#reserve);
   }
 
-  /** Whether it may be made again. */
+  /** Pays for a retry. Returns whether the balance was sufficient. */
   withdraw(): boolean {
     if (this.#left < 1) return false;
     this.#left -= 1;
@@ -106,16 +107,16 @@ export class Budget {
 export interface RetrierOptions {
   backoff?: Backoff;
   budget?: Budget;
-  /** Which are worth a retry: 408, 425, 429, 502, 503 and 504 unless given. */
+  /** The statuses that are retried. Default: 408, 425, 429, 502, 503 and 504. */
   statuses?: Iterable<number>;
   /**
-   * Whether the server does a request with the same `Idempotency-Key` once: then a POST or PATCH is sent
-   * again also if nobody knows whether the first was taken.
+   * Whether the server processes requests with the same `Idempotency-Key` once. A POST or PATCH is then
+   * repeated even if the first may have been processed.
    */
   keysHonoured?: boolean;
 }
 
-/** What the requests of a program share: make one, and use it for all of them. */
+/** The state that the requests of a program share. Create one and use it for all of them. */
 export class Retrier {
   readonly backoff: Backoff;
   readonly budget: Budget;
@@ -131,14 +132,14 @@ export class Retrier {
     this.pacer = new Pacer(this.backoff.options.maxPauseMs);
   }
 
-  /** A request with all its retries. `key` is the idempotency key it has already. */
+  /** Begins a request. `key` is its idempotency key, if it has one already. */
   begin(method: string, key: string | null = null): Course {
     this.budget.deposit();
     return new Course(this, method, key);
   }
 }
 
-/** One request through its retries. Decides, and leaves the waiting to its caller. */
+/** One request and its retries. It decides; its caller waits. */
 export class Course {
   /** The key to send with every attempt, if any. */
   readonly key: string | null;
@@ -150,21 +151,21 @@ export class Course {
   constructor(retrier: Retrier, method: string, key: string | null) {
     const idempotent = IDEMPOTENT.has(method.toUpperCase());
     this.#retrier = retrier;
-    // Who sets a key himself knows that the server honours it.
+    // A caller that sets the key knows that the server honours it.
     this.#repeatable = idempotent || key !== null || retrier.keysHonoured;
     this.key = key ?? (idempotent ? null : uuid());
   }
 
-  /** What to wait before the request is sent again; `null`: this response is the last. */
+  /** Returns the wait before the request is sent again, or `null` if this response is the result. */
   after(status: number, fields: Fields): number | null {
     if (!this.#retrier.statuses.has(status)) return null;
     const { waitMs } = advise(status, fields);
-    // A limiter, or a server that says when to come back, did not take the request.
+    // A limiter, or a server that sends a time to retry, did not process the request.
     const refused = status === 429 || (status === 503 && waitMs !== null);
     return refused || this.#repeatable ? this.#next(waitMs) : null;
   }
 
-  /** The same if no response came. `wasSent`: the server may have seen the request. */
+  /** Returns the wait after a failure without a response. `wasSent`: the server may have received the request. */
   afterFailure({ wasSent }: { wasSent: boolean }): number | null {
     return this.#repeatable || !wasSent ? this.#next(null) : null;
   }
@@ -180,7 +181,7 @@ export class Course {
   }
 }
 
-/** `crypto.randomUUID` is missing from pages that were not loaded by https. */
+/** `crypto.randomUUID` is unavailable on pages that were not loaded over https. */
 function uuid(): string {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   bytes[6] = ((bytes[6] ?? 0) & 0x0f) | 0x40;

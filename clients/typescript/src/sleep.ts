@@ -1,4 +1,4 @@
-/** Rejects with the signal's reason as soon as it is aborted. */
+/** Waits. Rejects with the signal's reason as soon as it is aborted. */
 export function sleep(ms: number, signal?: AbortSignal | null): Promise<void> {
   return new Promise((resolve, reject) => {
     if (signal?.aborted) return reject(signal.reason);

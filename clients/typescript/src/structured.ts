@@ -1,11 +1,11 @@
-// Structured fields (RFC 9651), as far as rate limit fields use them.
+// The part of structured fields (RFC 9651) that rate limit fields use.
 //
-// A mistake anywhere makes the whole field malformed, so each parser returns all or
-// nothing. Inner lists have no place in these fields and count as a mistake. Values of
-// kinds that nobody here reads (tokens, byte sequences, dates...) are recognised, so
-// that a field with them in it still parses, and kept as `undefined`.
+// An error anywhere makes the whole field malformed, so each parser returns everything or
+// nothing. Inner lists are not used by these fields and are an error. Values of types that are
+// not needed (tokens, byte sequences, dates...) are parsed, so that a field with them is valid,
+// and returned as `undefined`.
 
-/** A String is a `string`, an Integer a `number`, the rest `undefined`. */
+/** A String is a `string`, an Integer a `number`, all else `undefined`. */
 export type Bare = string | number | undefined;
 
 export interface Item {
@@ -29,12 +29,12 @@ const BARE = new RegExp(
   "y",
 );
 
-/** The members of a List; none if it is malformed. */
+/** Returns the members of a List; empty if it is malformed. */
 export function parseList(text: string): Item[] {
   return parsed(text, (reader) => reader.item());
 }
 
-/** The members of a Dictionary; none if it is malformed. Of a name that comes twice the last counts. */
+/** Returns the members of a Dictionary; empty if it is malformed. The last of repeated names counts. */
 export function parseDictionary(text: string): Map<string, Item> {
   return new Map(parsed(text, (reader) => reader.pair()));
 }
@@ -116,7 +116,7 @@ class Reader {
   }
 }
 
-/** Without the blanks and tabs around it; `trim` would take more than HTTP does. */
+/** Removes surrounding spaces and tabs. `trim` removes more than HTTP does. */
 export function trimmed(text: string): string {
   let [start, end] = [0, text.length];
   while (start < end && (text[start] === " " || text[start] === "\t")) start += 1;

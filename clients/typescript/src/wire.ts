@@ -1,10 +1,10 @@
-// Requests and answers as the HTTP API has them.
+// The wire format of requests and answers.
 
 import type { Answer, Denied, Line, Problem } from "./answers.js";
 import { PermitLost, Rejected, Unavailable, UnexpectedAnswer } from "./errors.js";
 import { advise } from "./fields.js";
 
-/** The facts about a request by which policies are selected and keys made. */
+/** The attributes of a request, by which the server selects policies and makes keys. */
 export interface Attributes {
   method?: string;
   path?: string;
@@ -16,50 +16,50 @@ export interface Attributes {
 }
 
 interface Options {
-  /** Units asked for; 0 looks without charging, a negative cost gives back. */
+  /** The units to charge: 0 peeks, a negative number refunds. Default: 1. */
   cost?: number;
 }
 
 interface CheckOptions extends Options {
-  /** The same check with the same id is charged once. */
+  /** The idempotency id: a check with the same id is charged once. */
   id?: string;
-  /** Charge without asking, and never be denied. */
+  /** Whether to charge even if the limit is exceeded. */
   force?: boolean;
 }
 
-/** Who asks for what: a key under a policy, attributes, or a key under limits of the caller's own. */
+/** What is checked: a key under a policy, a request by its attributes, or a key under given limits. */
 export type Subject =
   | { policy: string; key: string; attributes?: Attributes }
   | { attributes: Attributes; policy?: string }
   | { key: string; limits: readonly string[] };
 
-/** A question. */
+/** A check. */
 export type Check = Subject & CheckOptions;
 
-/** A question that may be answered later. */
+/** A check that may wait at the server. */
 export type WaitingCheck = Check & {
-  /** Wait up to so long instead of being denied. */
+  /** The longest time to wait instead of being denied. */
   maxWaitMs?: number;
 };
 
-/** A place that is asked for. */
+/** A request for a permit. */
 export type PermitRequest = Subject & Options & { ttlMs?: number };
 
-/** A response, read to its end. */
+/** A complete response. */
 export interface Raw {
   readonly status: number;
   readonly fields: readonly (readonly [string, string])[];
   readonly body: string;
 }
 
-/** A permit as the server gives it. */
+/** A permit as the server returns it. */
 export interface Grant {
   readonly answer: Answer;
   readonly id: string;
   readonly ttlMs: number;
 }
 
-/** The body of a request, with the API's names; what is `undefined` is left out by JSON. */
+/** Returns the body of a request with the API's names. JSON leaves out members that are `undefined`. */
 export function encode(question: WaitingCheck | PermitRequest): object {
   const { attributes, maxWaitMs, ttlMs, ...same }: AnyQuestion = question;
   return { ...same, attributes: encodeAttributes(attributes), max_wait_ms: maxWaitMs, ttl_ms: ttlMs };
@@ -101,7 +101,7 @@ export function decodeGrant(raw: Raw): Grant | Denied {
   return { answer: answerOf(row), id: row.get("id", "string"), ttlMs: row.get("ttl_ms", "number") };
 }
 
-/** For how long a permit is held now. */
+/** Returns the length of the renewed lease. */
 export function decodeRenewal(raw: Raw): number {
   requireHeld(raw);
   return documentOf(raw, 200).get("ttl_ms", "number");
@@ -124,7 +124,7 @@ function documentOf(raw: Raw, status: number): Row {
 }
 
 function refusalOf(raw: Raw): Error {
-  if (raw.status < 400) return new UnexpectedAnswer(`status ${raw.status}`);
+  if (raw.status < 400) return new UnexpectedAnswer(`unexpected status ${raw.status}`);
   try {
     const problem = problemOf(rowOf(raw));
     return raw.status === 503 ? new Unavailable(problem) : new Rejected(problem);
@@ -189,13 +189,13 @@ interface Kinds {
   boolean: boolean;
 }
 
-/** A JSON object whose members are looked at before they are believed. */
+/** A JSON object whose members are checked when they are read. */
 class Row {
   readonly #members: Readonly<Record<string, unknown>>;
 
   constructor(value: unknown) {
     if (typeof value !== "object" || value === null || Array.isArray(value)) {
-      throw new UnexpectedAnswer("a JSON object was expected");
+      throw new UnexpectedAnswer("expected a JSON object");
     }
     this.#members = value as Record<string, unknown>;
   }

@@ -1,4 +1,4 @@
-// The client against a real server, and against things that are none.
+// The client against a real server, and against servers that are not tidegate.
 
 import assert from "node:assert/strict";
 import { before, test } from "node:test";
@@ -36,7 +36,7 @@ function given(permit: Permit | Denied): Permit {
   return permit;
 }
 
-test("a key under a policy", async () => {
+test("checks a key under a policy", async () => {
   const subject = { policy: "login", key: somebody() };
   const first = await client.check(subject);
   const { policy, limit, remaining, retryAfterMs, decided, noRoom } = first;
@@ -54,12 +54,12 @@ test("a key under a policy", async () => {
   assert.ok((await client.check(subject)).allowed);
 });
 
-test("limits of one's own", async () => {
+test("checks a key under given limits", async () => {
   const answer = await client.check({ key: somebody(), limits: LOG, cost: 3 });
   assert.deepEqual([answer.allowed, answer.policy, answer.retryAfterMs], [false, null, null]);
 });
 
-test("attributes", async () => {
+test("checks a request by its attributes", async () => {
   const attributes = { method: "GET", path: "/api/x?y=1", clientIp: "192.0.2.7", headers: { "x-api-key": somebody() } };
   const answer = await client.check({ attributes });
   assert.deepEqual([answer.policy, answer.remaining], ["api", 2]);
@@ -68,23 +68,23 @@ test("attributes", async () => {
   assert.deepEqual([nothing.allowed, nothing.policy, nothing.limits], [true, null, []]);
 });
 
-test("an id is charged once", async () => {
+test("charges an id once", async () => {
   const subject = { policy: "login", key: somebody(), id: "a" };
   for (let times = 0; times < 5; times += 1) assert.equal((await client.check(subject)).remaining, 1);
 });
 
-test("force", async () => {
+test("charges a forced check above the limit", async () => {
   const subject = { policy: "login", key: somebody() };
   assert.ok((await client.check({ ...subject, cost: 5, force: true })).allowed);
   assert.ok(!(await client.check(subject)).allowed);
 });
 
-test("a check may wait at the server", async () => {
+test("waits at the server instead of being denied", async () => {
   const subject = { key: somebody(), limits: ["1 per 300ms sliding-log"], maxWaitMs: 5000 };
   for (let times = 0; times < 3; times += 1) assert.ok((await client.check(subject)).allowed);
 });
 
-test("batch", async () => {
+test("answers a batch in order", async () => {
   const [policy, key] = ["login", somebody()];
   const checks = [{ policy, key }, { key, limits: LOG, cost: 3 }, { policy, key, id: "a" }, { policy, key }];
   assert.deepEqual((await client.checkBatch(checks)).map(allowed), [true, false, true, false]);
@@ -93,7 +93,7 @@ test("batch", async () => {
   assert.deepEqual(await client.checkBatch([]), []);
 });
 
-test("bad input is an exception that names the field", async () => {
+test("throws an exception that names the field for bad input", async () => {
   const rows: [() => Promise<unknown>, number, string][] = [
     [() => client.check({ policy: "nope", key: "a" }), 404, "policy"],
     [() => client.check({ policy: "login", key: "" }), 400, "key"],
@@ -112,7 +112,7 @@ test("bad input is an exception that names the field", async () => {
   }
 });
 
-test("a permit is held and given back", async () => {
+test("holds a permit and gives it back", async () => {
   const subject = { policy: "jobs", key: somebody() };
   const done = await given(await client.permit(subject)).hold(async (lost) => {
     const denied = await client.permit(subject);
@@ -131,7 +131,7 @@ test("a permit is held and given back", async () => {
   await assert.rejects(again.release(), PermitLost);
 });
 
-test("a permit is given back when the work fails", async () => {
+test("gives a permit back when the work fails", async () => {
   const subject = { policy: "jobs", key: somebody() };
   const failing = given(await client.permit(subject)).hold(() => {
     throw new Error("broken");
@@ -140,7 +140,7 @@ test("a permit is given back when the work fails", async () => {
   await given(await client.permit(subject)).release();
 });
 
-test("a permit is renewed while held", async () => {
+test("renews a permit while it is held", async () => {
   const [policy, key, ttlMs] = ["jobs", somebody(), 1500];
   await given(await client.permit({ policy, key, ttlMs })).hold(async (lost) => {
     await pause(ttlMs * 1.7);
@@ -149,7 +149,7 @@ test("a permit is renewed while held", async () => {
   });
 });
 
-test("a permit that is lost says so", { timeout: 20_000 }, async () => {
+test("reports a lost permit", { timeout: 20_000 }, async () => {
   const permit = given(await client.permit({ policy: "jobs", key: somebody(), ttlMs: 600 }));
   await permit.hold(async (lost) => {
     // Not by `release`, which would stop the renewals.
@@ -159,7 +159,7 @@ test("a permit that is lost says so", { timeout: 20_000 }, async () => {
   });
 });
 
-test("a lease ends by the caller's clock if renewals fail", { timeout: 20_000 }, async () => {
+test("ends a lease by the caller's clock if renewals fail", { timeout: 20_000 }, async () => {
   const grant = { allowed: true, decided: "exact", limits: [], id: "x", ttl_ms: 100 };
   const flaky = new Client({
     fetch: async (_, init) => {
@@ -172,18 +172,23 @@ test("a lease ends by the caller's clock if renewals fail", { timeout: 20_000 },
   });
 });
 
-test("no answer in time", async () => {
-  const silent = new Client({ url: await startSilent(), timeoutMs: 100 });
+test("throws DeadlineExceeded without an answer in time", async () => {
+  const url = await startSilent();
+  const silent = new Client({ url, timeoutMs: 100 });
   await assert.rejects(silent.check({ policy: "login", key: "a" }), (error) => {
     assert.ok(error instanceof DeadlineExceeded && error instanceof Unreachable);
-    assert.equal(error.message, "no answer within 100 ms");
+    assert.equal(error.message, `no answer from ${url}/v1/check: timed out after 100 ms`);
     return true;
   });
 });
 
-test("nobody there", async () => {
+test("names the URL of an unreachable server", async () => {
   const asked = new Client({ url: NOBODY }).check({ policy: "login", key: "a" });
-  await assert.rejects(asked, (error) => error instanceof Unreachable && !(error instanceof DeadlineExceeded));
+  await assert.rejects(asked, (error) => {
+    assert.ok(error instanceof Unreachable && !(error instanceof DeadlineExceeded));
+    assert.match(error.message, /^no answer from http:\/\/127\.0\.0\.1:1\/v1\/check: ./);
+    return true;
+  });
 });
 
 const ANSWER = { allowed: true, policy: null, limit: 1, remaining: 1, retry_after_ms: 0, reset_after_ms: 0 };
@@ -191,17 +196,17 @@ const SOUND = { ...ANSWER, decided: "exact", limits: [] };
 const answering = (status: number, body: string | null, options: ClientOptions = {}) =>
   new Client({ fetch: async () => new Response(body, { status }), ...options });
 
-test("what is no tidegate", async () => {
+test("rejects responses that are not from tidegate", async () => {
   const rows: [number, string, string][] = [
     [200, "<html>", "status 200 with a body that is not JSON"],
-    [200, "[]", "a JSON object was expected"],
-    [200, "null", "a JSON object was expected"],
+    [200, "[]", "expected a JSON object"],
+    [200, "null", "expected a JSON object"],
     [200, JSON.stringify(ANSWER), "`decided` is missing from the answer"],
     [200, JSON.stringify({ ...SOUND, allowed: "yes" }), "`allowed` of the answer is not of type boolean"],
     [200, JSON.stringify({ ...SOUND, remaining: true }), "`remaining` of the answer is not of type number"],
     [200, JSON.stringify({ ...SOUND, limits: 1 }), "`limits` of the answer is not a list"],
-    [200, JSON.stringify({ ...SOUND, limits: [1] }), "a JSON object was expected"],
-    [302, "", "status 302"],
+    [200, JSON.stringify({ ...SOUND, limits: [1] }), "expected a JSON object"],
+    [302, "", "unexpected status 302"],
     [502, "Bad Gateway", "status 502 without a problem document"],
     [404, "{}", "status 404 without a problem document"],
   ];
@@ -214,11 +219,11 @@ test("what is no tidegate", async () => {
   }
 });
 
-test("fields that later servers add are passed over", async () => {
+test("ignores unknown fields", async () => {
   assert.ok((await answering(200, JSON.stringify({ ...SOUND, new: 1 })).check({ policy: "login", key: "a" })).allowed);
 });
 
-test("a failing store is an exception for permits", async () => {
+test("throws Unavailable for a permit if the store is unavailable", async () => {
   const problem = JSON.stringify({ type: "about:blank", title: "t", status: 503, detail: "d" });
   await assert.rejects(answering(503, problem).permit({ policy: "jobs", key: "a" }), (error) => {
     assert.ok(error instanceof Unavailable);
@@ -227,7 +232,7 @@ test("a failing store is an exception for permits", async () => {
   });
 });
 
-test("the token is sent", async () => {
+test("sends the token", async () => {
   const seen: unknown[] = [];
   const asking = new Client({
     url: "http://limiter/",
@@ -241,7 +246,7 @@ test("the token is sent", async () => {
   assert.deepEqual(seen, ["http://limiter/v1/check", "Bearer s3cret"]);
 });
 
-test("settings name the bad one", () => {
+test("names invalid settings", () => {
   assert.throws(() => new Client({ url: "localhost:8080" }), /^RangeError: url must/);
   assert.throws(() => new Client({ timeoutMs: 0 }), /^RangeError: timeoutMs must/);
   assert.throws(() => new Client({ timeoutMs: NaN }), /^RangeError: timeoutMs must/);

@@ -1,4 +1,4 @@
-// The Express and Hono examples, in front of a real tidegate server, and of none.
+// The Express and Hono examples, with and without a tidegate server.
 
 import assert from "node:assert/strict";
 import { once } from "node:events";
@@ -17,7 +17,7 @@ let tidegate: string;
 
 before(async () => {
   tidegate = await startTidegate();
-  // Failing open is reported; here that is wanted, and would only be noise.
+  // Failing open is logged; here it is expected.
   console.warn = () => {};
 });
 
@@ -31,7 +31,7 @@ for (const [name, app] of Object.entries(APPS)) {
     listening(createServer(app(new Client({ url, timeoutMs }), onFailure)));
 
   describe(name, () => {
-    test("allowed, then denied", async () => {
+    test("admits requests up to the limit, then denies", async () => {
       const service = await started(tidegate, "deny", 10_000);
       const headers = { "x-api-key": somebody() };
       const call = () => fetch(`${service}/api/hello?x=1`, { headers });
@@ -49,13 +49,13 @@ for (const [name, app] of Object.entries(APPS)) {
       assert.deepEqual(problem["violated-policies"], ["api"]);
     });
 
-    test("what no policy matches goes through", async () => {
+    test("admits requests that match no policy", async () => {
       const response = await fetch(`${await started(tidegate, "deny", 10_000)}/elsewhere`);
       assert.equal(response.status, 404);
       assert.equal(response.headers.get("ratelimit"), null);
     });
 
-    test("what reaches a handler was counted", async () => {
+    test("counts every path that reaches a handler", async () => {
       const { port } = new URL(await started(tidegate, "deny", 10_000));
       const paths = ["/api/hello", "/api%2Fhello", "/%61pi/hello", "/API/hello", "/api/hello/", "//api/hello", "/api/hello%3Fx"];
       let counted = 0;
@@ -73,7 +73,7 @@ for (const [name, app] of Object.entries(APPS)) {
       assert.ok(counted >= 3, `${counted}`);
     });
 
-    test("failing open and closed", async () => {
+    test("fails open or closed as configured", async () => {
       for (const url of [NOBODY, await startSilent()]) {
         const opened = await fetch(`${await started(url, "allow", 100)}/api/hello`);
         assert.deepEqual(await opened.json(), { hello: "world" });
@@ -87,7 +87,7 @@ for (const [name, app] of Object.entries(APPS)) {
   });
 }
 
-test("what tidegate will not read is no way past the limit", async () => {
+test("refuses requests that tidegate rejects as invalid", async () => {
   const client = new Client({ url: tidegate, timeoutMs: 10_000 });
   for (const attributes of [{ clientIp: "nowhere" }, { path: "/api/x", headers: { "x-api-key": "k".repeat(70_000) } }]) {
     const { refusal, failure } = await admit(client, { attributes }, "allow");
@@ -96,7 +96,7 @@ test("what tidegate will not read is no way past the limit", async () => {
   }
 });
 
-test("a server that is set up wrongly is a failure of its own", async () => {
+test("applies onFailure when the policy cannot be checked", async () => {
   const client = new Client({ url: tidegate, timeoutMs: 10_000 });
   const attributes = { path: "/jobs", clientIp: "203.0.113.7" };
   const { refusal, failure } = await admit(client, { attributes }, "allow");
@@ -104,7 +104,7 @@ test("a server that is set up wrongly is a failure of its own", async () => {
   assert.ok(failure instanceof Rejected && failure.problem.status === 409);
 });
 
-test("settings", () => {
+test("reads settings from the environment", () => {
   assert.equal(settings({}).onFailure, "allow");
   assert.equal(settings({ TIDEGATE_ON_FAILURE: "deny", PORT: "4000" }).port, 4000);
   assert.throws(() => settings({ TIDEGATE_ON_FAILURE: "maybe" }), /^RangeError: TIDEGATE_ON_FAILURE must be allow or deny/);

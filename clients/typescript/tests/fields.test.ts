@@ -1,4 +1,4 @@
-// What header fields ask for: the rows all clients share, and whatever chance makes of them.
+// Header fields: the rows that all clients share, and random fields.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -19,38 +19,38 @@ const ROWS = JSON.parse(readTestdata("retry_fields.json")) as Row[];
 const DAY_MS = 86_400_000;
 const waitMs = (retryAfter: string, nowMs?: number) => advise(429, [["Retry-After", retryAfter]], nowMs).waitMs;
 
-test("the rows that all clients share", () => {
+test("reads the rows that all clients share", () => {
   assert.ok(ROWS.length > 100);
   for (const { name, status, fields, now_ms, wait_ms, pace_ms } of ROWS) {
     assert.deepEqual(advise(status, fields, now_ms), { waitMs: wait_ms, paceMs: pace_ms }, name);
   }
 });
 
-test("a Headers is read as it is", () => {
+test("reads a Headers object", () => {
   assert.equal(advise(429, new Headers([["retry-after", "5"]])).waitMs, 5000);
 });
 
-test("values that are too long are malformed", () => {
+test("ignores oversized values", () => {
   const atMost = "5".padStart(8192, "0");
   assert.equal(waitMs(atMost), 5000);
   assert.equal(waitMs(`0${atMost}`), null);
   assert.equal(waitMs("9".repeat(8192)), DAY_MS);
 });
 
-test("a day of February that is not", () => {
+test("ignores dates that are not in the calendar", () => {
   assert.equal(waitMs("Fri, 31 Feb 2023 00:00:00 GMT"), null);
 });
 
-test("two-digit years are of the nearest century", () => {
+test("reads two-digit years as the nearest century", () => {
   assert.equal(waitMs("Sunday, 06-Nov-94 08:49:37 GMT", 1_700_000_000_000), 0);
   assert.equal(waitMs("Sunday, 06-Nov-33 08:49:37 GMT", 1_700_000_000_000), DAY_MS);
 });
 
-test("without a time the clock is read", () => {
+test("reads the clock if no time is given", () => {
   assert.equal(waitMs("Thu, 01 Jan 1970 00:00:00 GMT"), 0);
 });
 
-test("whatever comes, nothing fails and no wait is longer than a day", () => {
+test("bounds every wait for random fields", () => {
   const chance = seeded(6);
   let told = 0;
   for (let round = 0; round < 20_000; round += 1) {

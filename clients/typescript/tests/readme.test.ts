@@ -23,7 +23,7 @@ function run(file: string): Promise<void> {
   });
 }
 
-test("the README's blocks run, and end", async () => {
+test("runs the README's blocks to their end", async () => {
   const url = await startTidegate();
   const readme = readFileSync(`${TYPESCRIPT}README.md`, "utf8");
   const blocks = [...readme.matchAll(/^```js\n([^]*?)^```$/gm)].map(([, block = ""]) => block);

@@ -1,4 +1,4 @@
-// What a service tells its callers is what tidegate itself would tell them through a gateway.
+// A service sends the same fields and documents as tidegate does through a gateway.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -8,7 +8,7 @@ import { startTidegate } from "./support.js";
 
 type Said = Record<string, unknown>;
 
-test("as the server says it", async () => {
+test("makes the same response as the server", async () => {
   const url = await startTidegate();
   const client = new Client({ url, timeoutMs: 10_000 });
   for (const [number, path] of ["/login", "/api/a", "/elsewhere"].entries()) {
@@ -66,7 +66,7 @@ const DENIED: Answer = {
 };
 const policyField = (answer: Answer) => new Map(rateLimitFields(answer)).get("ratelimit-policy");
 
-test("names", () => {
+test("names each limit uniquely", () => {
   const rows: [Line[], string][] = [
     [[line("a", 1000)], '"a";q=5;w=1'],
     [[line("a", 1500)], '"a";q=5;w=2'],
@@ -81,7 +81,7 @@ test("names", () => {
   for (const [limits, expect] of rows) assert.equal(policyField({ ...DENIED, limits }), expect);
 });
 
-test("the limit spoken of is listed however many there are", () => {
+test("always lists the reported limit", () => {
   const limits = Array.from({ length: 255 }, (_, number) => line(`policy-${number}`, 1000));
   limits.push(line("policy-255", 1000, { limit: 7 }));
   const policy = policyField({ ...DENIED, policy: "policy-255", limit: 7, limits }) ?? "";
@@ -89,7 +89,7 @@ test("the limit spoken of is listed however many there are", () => {
   assert.ok(policy.endsWith('"policy-255";q=7;w=1'));
 });
 
-test("kinds", () => {
+test("chooses the status and the problem type", () => {
   const rows: [Partial<Answer>, number, string, string | undefined][] = [
     [{}, 429, "quota-exceeded", "1"],
     [{ retryAfterMs: null }, 429, "quota-exceeded", undefined],
@@ -106,7 +106,7 @@ test("kinds", () => {
   }
 });
 
-test("unavailable", () => {
+test("makes a 503 when tidegate does not answer", () => {
   const refused = unavailable();
   assert.equal(refused.status, 503);
   assert.deepEqual(refused.fields, [["content-type", "application/problem+json"], ["retry-after", "1"]]);

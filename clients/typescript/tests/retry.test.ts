@@ -1,4 +1,4 @@
-// Backoff, budget, pace, and the course of a request through its retries.
+// Backoff, budget, pacing, and a request with its retries.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -12,17 +12,17 @@ const reply = (status: number, headers: Record<string, string> = {}): ResponseLi
 });
 const atOnce = () => Promise.resolve();
 
-test("delays", () => {
+test("adds jitter to the requested wait", () => {
   const rows: [retry: number, waitMs: number | null, chance: number, expect: number | null][] = [
     [0, null, 0, 0],
     [0, null, 0.5, 50],
     [1, null, 0.5, 100],
     [2, null, 1, 400],
-    [3, 2000, 0.5, 2400], // on top of what was asked
+    [3, 2000, 0.5, 2400], // added to the requested wait
     [3, 0, 0.5, 400],
-    [4, null, 0.5, null], // tried often enough
+    [4, null, 0.5, null], // no retries left
     [0, 60_000, 0, 60_000],
-    [0, 60_001, 0, null], // too long is not cut short
+    [0, 60_001, 0, null], // too long: not shortened
     [0, 86_400_000, 0, null],
   ];
   for (const [number, waitMs, chance, expect] of rows) {
@@ -30,13 +30,13 @@ test("delays", () => {
   }
 });
 
-test("jitter is capped however often it doubled", () => {
+test("caps the jitter", () => {
   const backoff = new Backoff({ retries: 10_000 });
   assert.equal(backoff.delayMs(7, null, () => 1), 10_000);
   assert.equal(backoff.delayMs(9_999, null, () => 1), 10_000);
 });
 
-test("bad settings are named", () => {
+test("names invalid settings", () => {
   for (const bad of [{ retries: -1 }, { baseMs: NaN }, { capMs: Infinity }, { maxWaitMs: 2 ** 31 }, { deadlineMs: -1 }]) {
     assert.throws(() => new Backoff(bad), new RegExp(`^RangeError: ${Object.keys(bad)[0]} must be between`));
   }
@@ -44,7 +44,7 @@ test("bad settings are named", () => {
   assert.throws(() => new Budget({ reserve: 0 }), /^RangeError: reserve must be/);
 });
 
-test("the budget is a part of the requests", () => {
+test("bounds retries to a fraction of the requests", () => {
   const budget = new Budget({ ratio: 0.5, reserve: 2 });
   const three = () => [1, 2, 3].map(() => budget.withdraw());
   assert.deepEqual(three(), [true, true, false]);
@@ -56,7 +56,7 @@ test("the budget is a part of the requests", () => {
   assert.deepEqual(three(), [true, true, false]);
 });
 
-test("the pacer spaces requests out", () => {
+test("spaces out requests when little remains", () => {
   let now = 100_000;
   const pacer = new Pacer(2000, () => now, () => 0);
   const three = () => [1, 2, 3].map(() => pacer.pauseMs("a"));
@@ -73,7 +73,7 @@ test("the pacer spaces requests out", () => {
   assert.equal(pacer.pauseMs("a"), 0);
 });
 
-test("the pacer forgets servers", () => {
+test("bounds the number of paced servers", () => {
   const pacer = new Pacer(2000, () => 0, () => 0);
   for (let number = 0; number < 5000; number += 1) pacer.observe(String(number), 1000);
   assert.ok(pacer.size <= 1024);
@@ -89,7 +89,7 @@ const REFUSED_TO_CONNECT = new TypeError("fetch failed", { cause: { code: "ECONN
 const STOPPED = new DOMException("stopped", "AbortError");
 const OK = reply(200);
 
-test("courses", async () => {
+test("retries by method, status and key", async () => {
   const rows: [method: string, keysHonoured: boolean, script: (ResponseLike | Error)[], tries: number][] = [
     ["GET", false, [OK], 1],
     ["GET", false, [reply(404)], 1],
@@ -127,7 +127,7 @@ async function course(method: string, keysHonoured: boolean, script: (ResponseLi
   ).catch((error: unknown) => error);
   assert.equal(outcome, script[tries - 1]);
   assert.equal(keys.length, tries);
-  // One key for all attempts, and only where a repetition would matter.
+  // One key for all attempts, only for methods that are not idempotent.
   assert.equal(new Set(keys).size, 1);
   assert.equal(keys[0] !== undefined, ["POST", "PATCH"].includes(method.toUpperCase()));
   if (keys[0] !== undefined) assert.match(keys[0], /^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/);
@@ -139,7 +139,7 @@ async function course(method: string, keysHonoured: boolean, script: (ResponseLi
   });
 }
 
-test("a storm spends the budget and no more", async () => {
+test("stops retrying when the budget is spent", async () => {
   const retrier = new Retrier({ budget: new Budget({ ratio: 0.1, reserve: 5 }) });
   let sent = 0;
   const send = async () => {
@@ -150,14 +150,14 @@ test("a storm spends the budget and no more", async () => {
   assert.ok(sent > 1000 && sent <= 1000 + 5 + 100, `${sent}`);
 });
 
-test("no retry begins after the deadline", async () => {
+test("begins no retry after the deadline", async () => {
   const retrier = new Retrier({ backoff: new Backoff({ deadlineMs: 5000 }) });
   const script = [reply(429, { "retry-after": "6" }), OK];
   const last = await retry(async () => script.shift() ?? OK, { retrier, sleep: atOnce });
   assert.equal(last.status, 429);
 });
 
-test("a success that leaves little slows the next request down", async () => {
+test("delays the next request when little remains", async () => {
   const low = reply(200, { ratelimit: '"api";r=0;t=30', "ratelimit-policy": '"api";q=100;w=60' });
   const waits: number[] = [];
   const retrier = new Retrier();
@@ -172,7 +172,7 @@ test("a success that leaves little slows the next request down", async () => {
 const quick = () => retryFetch(new Retrier({ backoff: new Backoff({ baseMs: 1, maxWaitMs: 1000 }) }));
 const LATER: [number, Record<string, string>] = [429, { "retry-after": "0" }];
 
-test("fetch: a refusal is waited out and its body sent again", async () => {
+test("fetch: waits after a denial and sends the body again", async () => {
   const { url, script, seen } = await startScripted();
   script.push(LATER, [503, { "retry-after": "0" }], [200, {}]);
   assert.equal((await quick()(url, { method: "POST", body: "work" })).status, 200);
@@ -181,21 +181,21 @@ test("fetch: a refusal is waited out and its body sent again", async () => {
   assert.ok(seen[0]?.headers["idempotency-key"]);
 });
 
-test("fetch: too long a wait ends it", async () => {
+test("fetch: returns the denial if its wait is too long", async () => {
   const { url, script, seen } = await startScripted();
   script.push([429, { "retry-after": "3155760000" }]);
   assert.equal((await quick()(new URL(url))).status, 429);
   assert.equal(seen[0]?.headers["idempotency-key"], undefined);
 });
 
-test("fetch: retries end", async () => {
+test("fetch: stops after the last retry", async () => {
   const { url, script, seen } = await startScripted();
   for (let times = 0; times < 9; times += 1) script.push([503, {}]);
   assert.equal((await quick()(new Request(url, { headers: { "x-a": "b" } }))).status, 503);
   assert.deepEqual(seen.map(({ headers }) => headers["x-a"]), Array(5).fill("b"));
 });
 
-test("fetch: a body that is gone is not sent again", async () => {
+test("fetch: sends a stream once", async () => {
   const { url, script, seen } = await startScripted();
   script.push(LATER, LATER, LATER);
   const body = () => new Blob(["work"]).stream();
@@ -204,19 +204,19 @@ test("fetch: a body that is gone is not sent again", async () => {
   assert.deepEqual(seen.map((request) => request.body), ["work", "work"]);
 });
 
-test("fetch: the caller's own key is kept", async () => {
+test("fetch: keeps the caller's key", async () => {
   const { url, script, seen } = await startScripted();
   script.push([502, {}], [200, {}]);
   assert.equal((await quick()(url, { method: "POST", headers: { "Idempotency-Key": "mine" } })).status, 200);
   assert.deepEqual(seen.map(({ headers }) => headers["idempotency-key"]), ["mine", "mine"]);
 });
 
-test("fetch: nobody there, or no address", async () => {
+test("fetch: rejects for unreachable servers and invalid URLs", async () => {
   await assert.rejects(quick()(NOBODY), TypeError);
   await assert.rejects(quick()("no address"), TypeError);
 });
 
-test("fetch: stopped while it sends, and while it waits", async () => {
+test("fetch: can be aborted while it sends and while it waits", async () => {
   await assert.rejects(quick()(await startSilent(), { signal: AbortSignal.timeout(50) }), { name: "TimeoutError" });
   const { url, script, seen } = await startScripted();
   script.push([429, { "retry-after": "30" }]);

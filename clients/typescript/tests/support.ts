@@ -1,4 +1,4 @@
-// A real tidegate server for the tests, and what they share.
+// A real tidegate server and helpers for the tests.
 
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
@@ -17,7 +17,7 @@ export const TESTDATA = fileURLToPath(new URL("../../../testdata/", import.meta.
 
 export const readTestdata = (name: string): string => readFileSync(TESTDATA + name, "utf8");
 
-// One hook for the file that imports this: a hook made within a test or hook ends with that.
+// One hook per importing file: a hook that is registered within a test ends with the test.
 const cleanups: (() => unknown)[] = [];
 after(async () => {
   for (const cleanup of cleanups) await cleanup();

@@ -1,35 +1,34 @@
-//! How long to wait before a retry.
+//! The wait before a retry.
 //!
-//! Waiting a fixed time brings everyone who failed together back together. Doubling it
-//! thins the crowd out but keeps it a crowd. So the wait is drawn at random from the whole
-//! of the doubled time ("full jitter"). Where the server says when to come back, that is
-//! waited for first and the random time comes on top: those who were denied together were
-//! told the same time.
+//! With a fixed wait, clients that failed together retry together. Doubling the wait spreads
+//! the groups out, but they stay groups. So the wait is drawn at random from the whole doubled
+//! time ("full jitter"). If the server requests a wait, the random time is added to it, because
+//! clients that were denied together received the same time.
 //!
 //! ```text
-//!   failed      asked for            drawn from here
+//!   failed      requested            drawn from here
 //!     |------------------------|~~~~~~~~~~~~~~~~~~~~~~~|
 //!     0                      wait        wait + min(cap, base * 2^n)
 //! ```
 
 use std::time::Duration;
 
-/// Exponential backoff with full jitter, on top of what the server asks for.
+/// Exponential backoff with full jitter, added to the wait that the server requests.
 ///
-/// Time and chance are arguments: the same arguments give the same delay.
+/// Time and randomness are arguments: the same arguments give the same delay.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tidegate_client::Backoff;
 ///
 /// let backoff = Backoff::default();
-/// // The server said nothing: up to 100 ms before the first retry, up to 200 before the second.
+/// // No requested wait: up to 100 ms before the first retry, up to 200 ms before the second.
 /// assert_eq!(backoff.delay(0, None, 0.5), Some(Duration::from_millis(50)));
 /// assert_eq!(backoff.delay(1, None, 0.5), Some(Duration::from_millis(100)));
-/// // It said two seconds: not earlier, and not all at once.
-/// let asked = Some(Duration::from_secs(2));
-/// assert_eq!(backoff.delay(0, asked, 0.5), Some(Duration::from_millis(2050)));
-/// // It said a century: coming earlier would be in vain, so there is no retry.
+/// // The server requests two seconds: the jitter is added to them.
+/// let requested = Some(Duration::from_secs(2));
+/// assert_eq!(backoff.delay(0, requested, 0.5), Some(Duration::from_millis(2050)));
+/// // The server requests a century: an earlier retry would be denied, so there is none.
 /// assert_eq!(backoff.delay(0, Some(Duration::from_secs(3_155_760_000)), 0.5), None);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +39,7 @@ pub struct Backoff {
 }
 
 impl Default for Backoff {
-    /// From 100 ms, doubled up to 10 s; waits of more than 30 s are not waited for.
+    /// From 100 ms, doubled up to 10 s. Ends the retries if a wait exceeds 30 s.
     fn default() -> Self {
         Backoff {
             base: Duration::from_millis(100),
@@ -51,48 +50,49 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The random part before the first retry is up to `base`.
+    /// Sets the largest random part before the first retry.
     #[must_use]
     pub fn base(mut self, base: Duration) -> Self {
         self.base = base;
         self
     }
 
-    /// The random part is never more than `cap`.
+    /// Sets the largest random part before any retry.
     #[must_use]
     pub fn cap(mut self, cap: Duration) -> Self {
         self.cap = cap;
         self
     }
 
-    /// A server that asks for more than this is not asked again.
+    /// Sets the longest requested wait that is accepted. A longer one ends the retries.
     #[must_use]
     pub fn longest_wait(mut self, longest: Duration) -> Self {
         self.longest_wait = longest;
         self
     }
 
-    /// The delay before retry number `retry`, counted from 0. `asked` is what the server
-    /// said ([`Fields::wait`](crate::Fields)), `chance` a number from 0 up to 1.
+    /// Returns the delay before retry number `retry`, counted from 0. `requested` is the wait
+    /// that the server requests ([`Fields::wait`](crate::Fields)), `chance` a random number
+    /// from 0 up to 1.
     ///
-    /// `None`: the server asks for more than this client waits. The time is not shortened,
-    /// because whoever comes early is denied again.
-    pub fn delay(&self, retry: u32, asked: Option<Duration>, chance: f64) -> Option<Duration> {
-        let asked = asked.unwrap_or_default();
-        if asked > self.longest_wait {
+    /// Returns `None` if the server requests more than the longest wait. The wait is not
+    /// shortened, because an early retry is denied again.
+    pub fn delay(&self, retry: u32, requested: Option<Duration>, chance: f64) -> Option<Duration> {
+        let requested = requested.unwrap_or_default();
+        if requested > self.longest_wait {
             return None;
         }
-        Some(asked + self.jitter(retry, chance))
+        Some(requested + self.jitter(retry, chance))
     }
 
-    /// The random part alone.
+    /// Returns the random part of the delay.
     pub fn jitter(&self, retry: u32, chance: f64) -> Duration {
         let doubled = self.base.saturating_mul(2_u32.saturating_pow(retry));
         doubled.min(self.cap).mul_f64(part(chance))
     }
 }
 
-/// A chance that is no number, or outside of 0 to 1, would make for a panic further down.
+/// Clamps a random number to 0 to 1, because `Duration::mul_f64` panics on NaN and negatives.
 pub(crate) fn part(chance: f64) -> f64 {
     if chance.is_nan() { 0.0 } else { chance.clamp(0.0, 1.0) }
 }

@@ -1,20 +1,20 @@
-//! How many retries a client may add to its requests.
+//! A bound on the retries that a client adds to its requests.
 //!
-//! When a server fails, every client that retries three times sends it four times the
-//! traffic, just when it can bear the least. Layers multiply: three of them make 64. A
-//! budget bounds it: retries are paid for by requests, a part of one each, so that however
-//! long the outage lasts a fleet sends at most so much more than it would without retries.
-//! A client that asks rarely could never pay; so a small reserve fills up with time.
+//! When a server fails, a client that retries three times sends it four times the traffic, when
+//! the server can bear the least. Layers multiply: three of them send 64 times. A budget bounds
+//! this. Every request earns a fraction of a retry, so the extra traffic is at most that
+//! fraction, however long the outage lasts. A client with few requests would never earn a
+//! retry; so a small reserve refills with time.
 //!
-//! With the defaults, 1,000 requests that all fail make at most 200 retries and 10 more in
-//! each minute.
+//! With the defaults, 1,000 requests that all fail cause at most 200 retries, and 10 more per
+//! minute.
 
 use std::time::Duration;
 
-/// Accounts are kept in thousandths of a retry.
+/// One retry. Balances are in thousandths of a retry.
 const RETRY: u64 = 1000;
 
-/// A retry budget. Time is an argument: what has passed since any start you choose.
+/// A retry budget. Time is an argument: the time since any fixed start.
 ///
 /// ```
 /// use std::time::Duration;
@@ -37,22 +37,22 @@ pub struct Budget {
 }
 
 impl Default for Budget {
-    /// A retry for every five requests, and ten in a minute.
+    /// One retry for every five requests, and ten per minute.
     fn default() -> Self {
         Budget::new(0.2, 10)
     }
 }
 
 impl Budget {
-    /// The time in which the reserve fills up.
+    /// The time in which an empty reserve refills.
     pub const FILLS_IN: Duration = Duration::from_secs(60);
 
-    /// How many reserves can be saved up by requests: an hour of successes must not pay for
-    /// an hour of retries.
+    /// The largest balance that requests can earn, in reserves: an hour of successes must not
+    /// pay for an hour of retries.
     const SAVINGS: u64 = 10;
 
-    /// `share` of a retry is earned by every request; `reserve` retries are there from the
-    /// start and come back within [`FILLS_IN`](Self::FILLS_IN).
+    /// Creates a budget. Every request earns `share` of a retry. `reserve` retries are available
+    /// from the start, and again after [`FILLS_IN`](Self::FILLS_IN).
     pub fn new(share: f64, reserve: u32) -> Self {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1000")]
         #[expect(clippy::cast_precision_loss, reason = "a thousand is exact")]
@@ -61,15 +61,15 @@ impl Budget {
         Budget { per_request, reserve, balance: reserve, at: Duration::ZERO }
     }
 
-    /// A request is made, not a retry.
+    /// Records a request that is not a retry.
     pub fn earn(&mut self, now: Duration) {
         self.fill(now);
         let most = self.reserve.max(RETRY).saturating_mul(Self::SAVINGS);
-        // Savings above the bound, there from elsewhere, are not taken away.
+        // A balance above the bound is kept.
         self.balance = self.balance.max((self.balance + self.per_request).min(most));
     }
 
-    /// Pays for a retry, or says that there is nothing left.
+    /// Pays for a retry. Returns whether the balance was sufficient.
     #[must_use]
     pub fn spend(&mut self, now: Duration) -> bool {
         self.fill(now);
@@ -78,7 +78,7 @@ impl Budget {
         left.is_some()
     }
 
-    /// Only up to the reserve: time alone saves nothing up.
+    /// Refills the balance with time, up to the reserve.
     fn fill(&mut self, now: Duration) {
         if self.balance >= self.reserve {
             self.at = self.at.max(now);
@@ -86,7 +86,7 @@ impl Budget {
         }
         let passed = now.saturating_sub(self.at).min(Self::FILLS_IN);
         let grown = u128::from(self.reserve) * passed.as_micros() / Self::FILLS_IN.as_micros();
-        // What is less than a thousandth waits until it is one.
+        // Time for less than a thousandth is kept until it amounts to one.
         if grown > 0 {
             let grown = u64::try_from(grown).unwrap_or(self.reserve);
             self.balance = (self.balance + grown).min(self.reserve);

@@ -1,13 +1,13 @@
-//! One call: its turn, its retries, its end.
+//! One call: a request and its retries.
 //!
-//! No clock, no chance and no network: the middleware asks it what to do next, and so does
-//! the simulation that the choice of every number here comes from.
+//! This module has no clock, randomness or network. The middleware calls it to find out what to
+//! do next, and so does the simulation by which the defaults were chosen.
 
 use std::time::Duration;
 
 use crate::{Backoff, Budget, Fields, Pace};
 
-/// What a client does about denials and failures.
+/// Settings for denials and failures.
 ///
 /// ```
 /// use std::time::Duration;
@@ -26,8 +26,8 @@ pub struct RetryRules {
 }
 
 impl Default for RetryRules {
-    /// Up to 5 retries within a minute, paused for at most 30 s at a time, with
-    /// [`Backoff::default`] and [`Budget::default`].
+    /// Up to 5 retries within a minute and pauses of at most 30 s, with [`Backoff::default`] and
+    /// [`Budget::default`].
     fn default() -> Self {
         RetryRules {
             retries: 5,
@@ -41,43 +41,43 @@ impl Default for RetryRules {
 }
 
 impl RetryRules {
-    /// How often one request is sent again at most.
+    /// Sets the largest number of retries of a request.
     #[must_use]
     pub fn retries(mut self, retries: u32) -> Self {
         self.retries = retries;
         self
     }
 
-    /// The time from the call to the last time its request is sent. The answer to that one
-    /// may come later: for this, set reqwest's timeout.
+    /// Sets the time, from the start of a call, after which its request is not sent again. The
+    /// last response may arrive later: set reqwest's timeout to bound that.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// The longest pause that pacing makes, whatever a server says.
+    /// Sets the longest pause for pacing, whatever a server reports.
     #[must_use]
     pub fn longest_pause(mut self, longest: Duration) -> Self {
         self.longest_pause = longest;
         self
     }
 
-    /// Requests are not paced: only retries wait.
+    /// Disables pacing: only retries wait.
     #[must_use]
     pub fn unpaced(mut self) -> Self {
         self.paces = false;
         self
     }
 
-    /// How long a retry waits.
+    /// Sets how long a retry waits.
     #[must_use]
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self
     }
 
-    /// How many retries there may be among all requests.
+    /// Sets how many retries are allowed among all requests.
     #[must_use]
     pub fn budget(mut self, budget: Budget) -> Self {
         self.budget = budget;
@@ -85,7 +85,7 @@ impl RetryRules {
     }
 }
 
-/// What is shared by all calls to one server.
+/// State that all calls to one server share.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     pace: Option<Pace>,
@@ -93,13 +93,13 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// A server that nothing is known about.
+    /// Creates the state of a server without history.
     pub fn new(rules: &RetryRules) -> Self {
         let pace = rules.paces.then(|| Pace::new(rules.longest_pause));
         Peer { pace, budget: rules.budget }
     }
 
-    /// Gives back a turn of a call that will not be sent.
+    /// Gives back the turn of a request that will not be sent.
     pub fn give_back(&mut self, turn: Duration) {
         if let Some(pace) = &mut self.pace {
             pace.give_back(turn);
@@ -121,7 +121,7 @@ impl Peer {
             Outcome::Denied(fields) => {
                 pace.denied(now, fields.wait, fields.standing.as_ref(), chance);
             }
-            // A server that is short of capacity says nothing about a limit.
+            // A server that is short of capacity does not report a limit.
             Outcome::Unavailable(fields) => pace.denied(now, fields.wait, None, chance),
             Outcome::Unreachable => {}
         }
@@ -132,18 +132,18 @@ impl Peer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// Anything that is not to be retried.
+    /// A response that is not retried.
     Answered(Fields),
-    /// 429: a limit denied it.
+    /// Status 429: a limit denied the request.
     Denied(Fields),
-    /// 503: the server cannot, for now.
+    /// Status 503: the server is temporarily unavailable.
     Unavailable(Fields),
-    /// No connection was made, so nothing was sent.
+    /// The connection failed, so nothing was sent.
     Unreachable,
 }
 
 impl Outcome {
-    /// What a status and the fields beside it mean.
+    /// Classifies a response by its status.
     pub fn of(status: u16, fields: Fields) -> Self {
         match status {
             429 => Outcome::Denied(fields),
@@ -162,11 +162,11 @@ impl Outcome {
     }
 }
 
-/// The turn of a call lies behind its deadline, so it was not sent.
+/// The error of a request that was not sent, because its turn is after its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Paused {
-    /// How long it would have had to wait.
+    /// How long the request would have waited.
     pub wait: Duration,
 }
 
@@ -174,8 +174,8 @@ impl std::fmt::Display for Paused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "not sent: the server's limit is used up, and this request's turn would come in \
-             {} ms, behind its deadline",
+            "request not sent: the server's limit is used up, and pacing would delay the request \
+             by {} ms, past its deadline",
             self.wait.as_millis()
         )
     }
@@ -183,10 +183,10 @@ impl std::fmt::Display for Paused {
 
 impl std::error::Error for Paused {}
 
-/// A call under way.
+/// A call in progress.
 ///
-/// Times are what has passed since any start you choose, the same for all calls of a
-/// [`Peer`]; chances are numbers from 0 up to 1.
+/// Times are measured from any fixed start, the same for all calls of a [`Peer`]. Chances are
+/// random numbers from 0 up to 1.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
     started: Duration,
@@ -194,11 +194,11 @@ pub struct Call {
 }
 
 impl Call {
-    /// Begins a call. Its request goes at the time returned, now or later.
+    /// Begins a call. Returns the time at which to send its request, now or later.
     ///
     /// # Errors
     ///
-    /// Its turn would come only after the deadline.
+    /// The request's turn is after the deadline.
     pub fn begin(
         rules: &RetryRules,
         peer: &mut Peer,
@@ -214,9 +214,9 @@ impl Call {
         Ok((Call { started: now, retries: 0 }, turn))
     }
 
-    /// A request of this call ended. `Some` is the time at which to send it again; `None`
-    /// is the end: what there is, is the answer. Where a request cannot be sent again, say
-    /// so with `can_repeat`: what was learned from its end counts all the same.
+    /// Records the end of a request. Returns the time at which to send it again, or `None` if
+    /// the call is over and its last response is the result. Set `can_repeat` to `false` if the
+    /// request cannot be sent again; its outcome is learned from in any case.
     pub fn ended(
         &mut self,
         rules: &RetryRules,
@@ -231,7 +231,7 @@ impl Call {
             return None;
         }
         let delay = rules.backoff.delay(self.retries, outcome.wait(), chance)?;
-        // Pacing has its own way of spreading those who were denied, over a longer time.
+        // Pacing spreads denied requests itself, over a longer time.
         let paced = matches!(outcome, Outcome::Denied(fields) if fields.standing.is_some())
             && peer.pace.as_ref().is_some_and(Pace::is_pacing);
         let earliest = if paced { *now } else { now.saturating_add(delay) };
@@ -252,9 +252,9 @@ impl Call {
 /// The end of one request of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct End {
-    /// When.
+    /// When it ended.
     pub now: Duration,
-    /// How.
+    /// How it ended.
     pub outcome: Outcome,
     /// Whether the request can be sent again without harm.
     pub can_repeat: bool,

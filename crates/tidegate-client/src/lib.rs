@@ -1,21 +1,20 @@
-//! For callers of rate-limited APIs: come back when it makes sense, and stop hammering.
+//! Retries and pacing for callers of rate-limited APIs.
 //!
-//! A client that retries at once makes a limit worse for everybody, itself included. This
-//! crate reads what servers say about their limits and acts on it:
+//! A client that retries immediately makes a limit worse for every client, itself included.
+//! This crate reads the limits that servers report and acts on them:
 //!
-//! - [`Fields`]: `Retry-After` and the rate limit fields of a response, in all their forms;
-//! - [`Backoff`]: how long to wait before a retry;
-//! - [`Budget`]: how many retries there may be at all, so that a fleet does not turn an
-//!   outage into a longer one;
-//! - [`Pace`]: slowing down *before* the limit, and sharing it with others;
-//! - [`Call`]: these together, for one request and its retries.
+//! - [`Fields`]: reads `Retry-After` and the rate limit fields of a response, in every form;
+//! - [`Backoff`]: computes the wait before a retry;
+//! - [`Budget`]: bounds the number of retries, so that many clients do not prolong an outage;
+//! - [`Pace`]: slows down *before* the limit is reached, and shares it with other clients;
+//! - [`Call`]: combines these for one request and its retries.
 //!
-//! All of these are plain values: time and chance are arguments, so that any HTTP client
-//! can be built on them, and tests need no clock.
+//! All of these are plain values. Time and randomness are arguments, so any HTTP client can
+//! use them, and tests need no clock.
 //!
 //! # With reqwest
 //!
-//! Feature `reqwest`, on by default: [`Retry`] is a middleware that does all of it.
+//! Feature `reqwest`, on by default: [`Retry`] is a middleware that applies all of this.
 //!
 //! ```no_run
 //! # #[cfg(feature = "reqwest")]
@@ -31,8 +30,8 @@
 //!
 //! # The tidegate server
 //!
-//! Feature `server`, on by default: [`server::Client`] asks a tidegate server for decisions
-//! and permits. A denial is a value; an error means that nobody decided.
+//! Feature `server`, on by default: [`server::Client`] requests decisions and permits from a
+//! tidegate server. A denial is a value; an error means that there is no decision.
 //!
 //! ```no_run
 //! # #[cfg(feature = "server")]
@@ -42,17 +41,22 @@
 //! let limiter = Client::new("http://127.0.0.1:8080")?;
 //! let answer = limiter.check(&Check::policy("login", "alice")).await?;
 //! if !answer.allowed {
-//!     println!("come back in {:?}", answer.retry_after());
+//!     println!("retry in {:?}", answer.retry_after());
 //! }
 //! # Ok(())
 //! # }
 //! ```
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
-/// Runs the Rust of the page. Its fences are of tildes: those of backticks are run with
-/// `tidegate` alone.
+/// Runs the Rust of the pages as doctests. Their fences are tildes: `scripts/test docs-rust` runs
+/// fences of backticks, with `tidegate` as the only dependency.
 #[cfg(all(doctest, feature = "reqwest", feature = "server"))]
-#[doc = include_str!("../../../docs/clients.md")]
-struct Page;
+mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../docs/clients.md")]
+    struct Clients;
+}
 
 mod backoff;
 mod budget;

@@ -1,11 +1,11 @@
-//! Retrying and pacing as a middleware of reqwest.
+//! Retries and pacing as reqwest middleware.
 //!
-//! It decides nothing itself: it reads the clock and the response, asks [`Call`] what to do
-//! and sleeps. State is kept per server (scheme, host and port), because limits are. Servers
-//! are many where a client follows links, so only the latest are remembered.
+//! The middleware reads the clock and the response and sleeps; [`Call`] decides. State is kept
+//! per server (scheme, host and port), because limits are per server. A client that follows
+//! links contacts many servers, so only the most recently used are kept.
 //!
-//! Whoever drops the future of a request ends it: a turn that was not used is given back,
-//! and nothing is sent afterwards.
+//! Dropping the future of a request cancels it: nothing more is sent, and an unused turn is
+//! given back.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,28 +17,28 @@ use reqwest_middleware::{Error, Middleware, Next, Result};
 
 use crate::{Call, End, Fields, Outcome, Peer, RetryRules};
 
-/// The field that lets a server know a request that it has seen before.
+/// The header field by which a server recognises a repeated request.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Servers that are remembered. Whoever is forgotten is learned anew.
+/// The most servers that state is kept for. The one used least recently is evicted.
 const MAX_PEERS: usize = 256;
 
-/// What is read of a denial's body, so that its connection can be used again, and the time
-/// for it. A longer one is not worth it.
+/// The most that is read of a denial's body, and for how long, so that its connection can be
+/// reused. Opening a connection is cheaper than reading more.
 const DRAIN_BYTES: usize = 16 * 1024;
 const DRAIN_WITHIN: Duration = Duration::from_millis(250);
 
-/// Sends requests again that were denied (429), that met a server short of capacity (503)
-/// or no server at all, and slows down before the limit.
+/// Middleware that retries requests after a 429, a 503 or a failed connection, and slows down
+/// before a limit is reached.
 ///
-/// - The answer is what came last: a 429 that is not retried any more is a response, not an
-///   error. [`Paused`](crate::Paused) is the only error of its own.
-/// - Bodies that are streams cannot be sent again, and are not.
-/// - Methods that are not idempotent (POST, PATCH) are retried only with an
-///   `Idempotency-Key`: yours, or one made here, the same for all retries of a call. With one
-///   made here it must be certain that the request was not taken: a 429, a 503 that says
-///   when to come back, no connection. See [`keys_honoured`](Retry::keys_honoured).
-/// - Clones share what they learn.
+/// - The result is the last response: a 429 that is not retried is a response, not an error.
+///   [`Paused`](crate::Paused) is the only error that the middleware adds.
+/// - Requests whose body is a stream are not retried.
+/// - Methods that are not idempotent (POST, PATCH) carry an `Idempotency-Key`: yours, or a
+///   generated one, the same for all retries of a call. With a generated key they are retried
+///   only if the server certainly did not process the request: after a 429, a 503 with a time
+///   to retry, or a failed connection. See [`keys_honoured`](Retry::keys_honoured).
+/// - Clones share their state.
 ///
 /// ```no_run
 /// # async fn run() -> Result<(), reqwest_middleware::Error> {
@@ -66,29 +66,29 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// A middleware with rules of your own.
+    /// Creates a middleware with the given rules.
     pub fn new(rules: RetryRules) -> Self {
         let shared = Shared { start: Instant::now(), peers: Mutex::default() };
         Retry { rules, keys_honoured: false, shared: Arc::new(shared) }
     }
 
-    /// The servers asked do a request with the same `Idempotency-Key` once. Then a POST or
-    /// PATCH is sent again also if nobody knows whether the first was taken. A key that you
-    /// set yourself says so for its request.
+    /// Declares that the servers process requests with the same `Idempotency-Key` once. A POST
+    /// or PATCH is then retried even if the first one may have been processed. Setting the
+    /// header field yourself declares this for one request.
     #[must_use]
     pub fn keys_honoured(mut self) -> Self {
         self.keys_honoured = true;
         self
     }
 
-    /// Whether a request may be sent twice. Gives it a key where it needs one.
+    /// Returns whether a request may be sent twice. Adds a key to it if it needs one.
     fn make_repeatable(&self, request: &mut Request) -> Repeatable {
         if is_idempotent(request.method()) || request.headers().contains_key(IDEMPOTENCY_KEY) {
             return Repeatable::Always;
         }
         let Some(key) = new_key() else { return Repeatable::Never };
         request.headers_mut().insert(IDEMPOTENCY_KEY, key);
-        if self.keys_honoured { Repeatable::Always } else { Repeatable::IfNotTaken }
+        if self.keys_honoured { Repeatable::Always } else { Repeatable::IfNotProcessed }
     }
 }
 
@@ -96,20 +96,20 @@ impl Retry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Repeatable {
     Always,
-    /// Only where it is certain that the first was not taken.
-    IfNotTaken,
+    /// Only if the server certainly did not process the first.
+    IfNotProcessed,
     Never,
 }
 
 impl Repeatable {
     fn after(self, outcome: &Outcome) -> bool {
-        let was_not_taken = match outcome {
+        let was_not_processed = match outcome {
             Outcome::Denied(_) | Outcome::Unreachable => true,
-            // Who says when to come back has not begun.
+            // A server that sends a time to retry has not processed the request.
             Outcome::Unavailable(fields) => fields.wait.is_some(),
             Outcome::Answered(_) => false,
         };
-        self == Repeatable::Always || self == Repeatable::IfNotTaken && was_not_taken
+        self == Repeatable::Always || self == Repeatable::IfNotProcessed && was_not_processed
     }
 }
 
@@ -140,7 +140,7 @@ impl Middleware for Retry {
             let (Some(at), Some(copy)) = (again, copy) else { return answered };
             (turn, request) = (at, copy);
             if let Ok(response) = answered {
-                // The turn is taken already: it must go back if this is where it ends.
+                // The turn is already taken: it is given back if the future is dropped here.
                 let unused = Turn { shared: &self.shared, peer: &peer, at: Some(turn) };
                 drain(response).await;
                 unused.keep();
@@ -149,7 +149,8 @@ impl Middleware for Retry {
     }
 }
 
-/// `None`: an error that says nothing about what the server did, so that it is not retried.
+/// Classifies a result. `None` for errors after which the request may have been processed, and
+/// which are not retried.
 fn outcome_of(answered: &Result<Response>) -> Option<Outcome> {
     match answered {
         Ok(response) => {
@@ -163,7 +164,7 @@ fn outcome_of(answered: &Result<Response>) -> Option<Outcome> {
     }
 }
 
-/// Reads the rest of a response that nobody will see.
+/// Reads the rest of a response that is discarded.
 async fn drain(mut response: Response) {
     let read = async {
         let mut len = 0;
@@ -174,7 +175,7 @@ async fn drain(mut response: Response) {
             }
         }
     };
-    // Too slow is as good as too long: the connection is closed.
+    // After a timeout the connection is closed, as it is if the body is too long.
     let _ = tokio::time::timeout(DRAIN_WITHIN, read).await;
 }
 
@@ -183,7 +184,7 @@ fn is_idempotent(method: &Method) -> bool {
         .contains(method)
 }
 
-/// A random UUID. `None` where the system has no randomness.
+/// Returns a random UUID, or `None` if the system has no source of randomness.
 fn new_key() -> Option<HeaderValue> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).ok()?;
@@ -208,7 +209,7 @@ impl PeerName {
     }
 }
 
-/// What all clones know.
+/// The state that all clones share.
 #[derive(Debug)]
 struct Shared {
     start: Instant,
@@ -222,14 +223,14 @@ struct Known {
 }
 
 impl Shared {
-    /// Does something with what is known of a server, at the time it is.
+    /// Runs `act` with the state of a server and the current time.
     fn with<T>(
         &self,
         name: &PeerName,
         rules: &RetryRules,
         act: impl FnOnce(&mut Peer, Duration) -> T,
     ) -> T {
-        // What is kept stays sound at every step, so a panic elsewhere spoils nothing.
+        // The state is valid after every step, so a poisoned lock is safe to use.
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.start.elapsed();
         if !peers.contains_key(name) {
@@ -241,7 +242,7 @@ impl Shared {
         act(&mut known.peer, now)
     }
 
-    /// Sleeps until a turn comes. Dropped before, the turn is given back.
+    /// Sleeps until a turn. Gives the turn back if it is dropped earlier.
     async fn wait_for(&self, peer: &PeerName, turn: Duration) {
         let wait = turn.saturating_sub(self.start.elapsed());
         if !wait.is_zero() {
@@ -269,7 +270,7 @@ fn make_room(peers: &mut HashMap<PeerName, Known>) {
     }
 }
 
-/// A turn that goes back when it is dropped.
+/// A turn that is given back on drop.
 struct Turn<'a> {
     shared: &'a Shared,
     peer: &'a PeerName,

@@ -1,52 +1,51 @@
-//! Slowing down before the limit, and sharing it with others who use the same key.
+//! Slowing down before a limit is reached, and sharing it with other clients of the same key.
 //!
 //! # Why backoff is not enough
 //!
-//! Backoff thinks about the request that was denied. But in a crowd on one key it is the
-//! request *after a success* that does the harm: whoever got through asks again at once,
-//! wins again, because the others are waiting, and keeps them out. With 200 clients in a
-//! loop on `100 per 1s`, full jitter uses the limit up, but half of the clients get nothing
+//! Backoff delays the request that was denied. With many clients on one key, the harmful
+//! request is the one *after a success*: the admitted client sends again immediately, is
+//! admitted again because the others are waiting, and keeps them out. With 200 clients in a
+//! loop on `100 per 1s`, full jitter uses the whole limit, but half of the clients get nothing
 //! for half a minute while one gets ten times its share.
 //!
 //! # The idea
 //!
-//! A client keeps a *rate*: requests per window. While a tenth of the limit or more is
-//! left there is none, and requests go as they come. Then what is left is spread over the
-//! time it must last, and from there on the rate is learned:
+//! A client keeps a *rate*: requests per window. While a tenth of the limit or more is left
+//! there is no rate, and requests are sent without delay. After that the remaining units are
+//! spread over the time until the reset, and the rate is learned:
 //!
-//! - every success adds to it, and all the more the larger the part of the limit that was
-//!   idle for a whole window (`GROWTH`): if all clients do so, they fill what is idle;
-//! - every denial cuts it, a second one in a row more (`CUT`, `CUT_AGAIN`).
+//! - every success raises it, in proportion to the part of the limit that was idle for a whole
+//!   window (`GROWTH`), so that all clients together use the idle part;
+//! - every denial cuts it, a second one in a row further (`CUT`, `CUT_AGAIN`).
 //!
-//! Adding a number and cutting by a factor makes rates equal in time, as it does in TCP:
-//! the fast lose more than the slow.
+//! Additive increase and multiplicative decrease make the rates of all clients converge, as in
+//! TCP: fast clients lose more than slow ones.
 //!
 //! # Whole windows
 //!
-//! Arrivals at random would be denied often though there is room on the average: at 105 %
-//! of the limit every tenth, as in a telephone exchange. A rolling window offers better. A
-//! place in it that is taken at some instant is free again exactly one window later. So
-//! the pause is rounded: to `k` windows, or to a window divided by `k`. Clients then come
-//! back at the instant of the window at which they got through before, find the place of
-//! the one who was there in between, and a pattern without denials holds still.
+//! Requests at random times are often denied although the average is below the limit: at 105 %
+//! of the limit one in ten, as in a telephone exchange. A rolling window allows better. A unit
+//! that is taken at some instant is available again exactly one window later. So the pause is
+//! rounded to `k` windows, or to a window divided by `k`. Clients then return at the same
+//! instant of the window at which they were admitted before, reuse the same unit in turns, and
+//! a pattern without denials is stable.
 //!
 //! ```text
 //!   window      |-------------|-------------|-------------|-------------|
 //!   client A      a                           a                           a     every 2 windows
-//!   client B                    b                           b                   in the same place
-//!   client C          c      c      c      c      c      c      c      c        2 in a window
+//!   client B                    b                           b                   reuses that unit
+//!   client C          c      c      c      c      c      c      c      c        2 per window
 //! ```
 //!
-//! Who is denied has found no place, and looks for another at random: after the time the
-//! server asked for, within the next window or the next pause, whichever is longer.
+//! A denied client tries another instant, at random: after the wait that the server requests,
+//! within the next window or the next pause, whichever is longer.
 //!
 //! # Bounds
 //!
-//! All of it is a guess about what others do, made from what a server says, and servers
-//! err and lie. So nothing is paused for longer than the longest pause (30 s by default),
-//! whatever was said, and numbers without sense are not learned from. A window longer than
-//! the longest pause cannot be paced through; there, as soon as half of the limit is left
-//! again, pausing ends.
+//! All of this estimates what other clients do from what a server reports, and reports can be
+//! wrong. So no pause exceeds the longest pause (30 s by default), and nonsensical numbers are
+//! ignored. A window longer than the longest pause cannot be covered by pauses; in that case
+//! pacing ends as soon as half of the limit is left again.
 
 use std::time::Duration;
 
@@ -55,34 +54,34 @@ use crate::fields::{Standing, part_left};
 
 /// Pacing begins when less than this part of the limit is left.
 const RUNS_OUT: f64 = 0.1;
-/// A part of the limit that is kept free: noise in the times of arrival is absorbed by it
-/// and is not denied.
+/// The part of the limit that is left unused. It absorbs variation in arrival times, which
+/// would otherwise be denied.
 const KEPT_FREE: f64 = 0.03;
-/// What is added to the rate for a whole limit that was idle for a window.
+/// Added to the rate if the whole limit was idle for a window; proportionally less otherwise.
 const GROWTH: f64 = 1.0;
-/// What any success adds. Some limits never show anything left, such as a bucket of one
-/// token: without this the rate could only fall.
+/// Added to the rate by any success. Some limits never report units left, such as a bucket of
+/// one token: without this the rate could only fall.
 const CREEP: f64 = 0.01;
-/// What is left of a rate after a denial.
+/// The factor on the rate after a denial.
 const CUT: f64 = 0.8;
-/// What is left of it after one more in a row.
+/// The factor on the rate after each further denial in a row.
 const CUT_AGAIN: f64 = 0.5;
-/// The slowest rate, in requests per window. Slower would be forgotten by the server.
+/// The slowest rate, in requests per window.
 const SLOWEST: f64 = 1.0 / 64.0;
-/// Under this part left, the fast stretch their pauses, up to twice. One who makes up much
-/// of the traffic can do something about it that way.
+/// Below this part left, fast clients stretch their pauses, up to twice, because they cause
+/// much of the traffic.
 const TIGHT: f64 = 0.05;
-/// Requests per window that make a client fast.
+/// The rate, in requests per window, above which a client is fast.
 const FAST: f64 = 8.0;
-/// Pauses vary by this part, so that clients whose places collide drift apart.
+/// Pauses vary by this part, so that clients that collide drift apart.
 const JITTER: f64 = 0.02;
-/// Windows shorter than this are taken as this long.
+/// The shortest window. Shorter ones are read as this one.
 const SHORTEST_WINDOW: Duration = Duration::from_millis(1);
 
-/// How one client spaces its requests under one limit.
+/// Spaces the requests of one client under one limit.
 ///
-/// Time and chance are arguments: `now` is what has passed since any start you choose,
-/// `chance` a number from 0 up to 1.
+/// Time and randomness are arguments: `now` is the time since any fixed start, `chance` a
+/// random number from 0 up to 1.
 ///
 /// ```
 /// use std::time::Duration;
@@ -90,9 +89,9 @@ const SHORTEST_WINDOW: Duration = Duration::from_millis(1);
 ///
 /// let mut pace = Pace::new(Duration::from_secs(30));
 /// let now = Duration::from_secs(100);
-/// assert_eq!(pace.turn(now, 0.5), now, "nothing is known: go");
+/// assert_eq!(pace.turn(now, 0.5), now, "without history there is no pause");
 ///
-/// // Nineteen of `20 per 20s` are used up at once. The last has to last.
+/// // Nineteen of `20 per 20s` are used at once. The last one is delayed.
 /// for remaining in (1..20).rev() {
 ///     let window = Some(Duration::from_secs(20));
 ///     pace.admitted(now, &Standing { limit: 20, remaining, window, reset: window });
@@ -105,19 +104,19 @@ pub struct Pace {
     window: Duration,
     /// Requests per window; `None` while there is no need to pause.
     rate: Option<f64>,
-    /// When the last turn was given.
+    /// The time of the last turn.
     last: Option<Duration>,
-    /// No turn before this: the server said so.
+    /// The earliest next turn, as the server requested.
     not_before: Duration,
-    /// Denials in a row that spoke of a limit.
+    /// Denials in a row that reported a limit.
     denials: u32,
-    /// The part left as it was last told.
+    /// The part of the limit left, as last reported.
     left: f64,
     recent: Recent,
 }
 
 impl Pace {
-    /// A pace that never pauses for longer than `longest`.
+    /// Creates a pace whose pauses are at most `longest`.
     pub fn new(longest: Duration) -> Self {
         Pace {
             longest,
@@ -131,8 +130,8 @@ impl Pace {
         }
     }
 
-    /// Takes the next turn: when the next request may go, now or later. Those who ask
-    /// together get turns one after the other.
+    /// Takes the next turn: the time at which the next request may be sent, now or later.
+    /// Concurrent callers get turns one after the other.
     pub fn turn(&mut self, now: Duration, chance: f64) -> Duration {
         let spaced = match (self.rate, self.last) {
             (Some(rate), Some(last)) => {
@@ -146,15 +145,15 @@ impl Pace {
         turn
     }
 
-    /// Gives a turn back that was not used. Only the latest can be had again: the others
-    /// have turns behind them.
+    /// Gives back an unused turn. Only the latest turn can be reused, because later turns depend
+    /// on the earlier ones.
     pub fn give_back(&mut self, turn: Duration) {
         if self.last == Some(turn) {
             self.last = self.rate.map(|rate| turn.saturating_sub(self.pause(rate)));
         }
     }
 
-    /// A request got through.
+    /// Records that a request was admitted.
     pub fn admitted(&mut self, now: Duration, standing: &Standing) {
         self.denials = 0;
         if standing.limit == 0 || !self.follow(standing) {
@@ -178,7 +177,7 @@ impl Pace {
         self.rate = Some((rate + CREEP.max(GROWTH * idle)).clamp(SLOWEST, limit));
     }
 
-    /// A request was denied, and is not to be sent again before `wait` has passed.
+    /// Records that a request was denied and must not be sent again before `wait` has passed.
     pub fn denied(
         &mut self,
         now: Duration,
@@ -198,22 +197,22 @@ impl Pace {
             let rate = (self.rate.unwrap_or(1.0) * cut).max(SLOWEST);
             self.rate = Some(rate);
             hold = hold.saturating_add(self.pause(rate).max(self.window).mul_f64(part(chance)));
-            // Its place is lost: the next one is looked for, not reckoned from the last. Only
-            // where turns are given to others already they stay in line.
+            // The next turn is chosen at random, not relative to the last one. Turns that other
+            // callers hold already are kept.
             self.last = self.last.filter(|last| *last > now);
         }
         self.not_before = self.not_before.max(now.saturating_add(hold.min(self.longest)));
     }
 
-    /// Whether pauses are made now.
+    /// Returns whether requests are currently paused.
     pub fn is_pacing(&self) -> bool {
         self.rate.is_some()
     }
 
-    /// The rate to begin with. What is left, and one more for what has come free meanwhile,
-    /// over the time until the reset; but not more than this client has had in a window:
-    /// the rest is left for those who had less. In a window longer than the longest pause
-    /// nobody knows what others had.
+    /// Returns the initial rate: the remaining units, plus one for those that expired meanwhile,
+    /// over the time until the reset. It is at most what this client was admitted in a window,
+    /// so that clients with less get the rest. For windows longer than the longest pause that
+    /// number is unknown.
     fn first_rate(&self, standing: &Standing) -> f64 {
         let until = standing.reset.unwrap_or(self.window).max(SHORTEST_WINDOW);
         let left = to_float(standing.remaining) + 1.0;
@@ -221,7 +220,7 @@ impl Pace {
         if self.window > self.longest { spread } else { spread.min(self.recent.admitted()) }
     }
 
-    /// The pause at a rate: whole windows, or a whole part of one.
+    /// Returns the pause at a rate: `k` windows, or a window divided by `k`.
     fn pause(&self, rate: f64) -> Duration {
         let pause = if rate < 1.0 {
             self.window.mul_f64((1.0 / rate).round())
@@ -233,8 +232,8 @@ impl Pace {
         pause.min(self.longest)
     }
 
-    /// Takes over the window that was told. Where none is, the longest time until a reset
-    /// stands in for it. Says whether one is known.
+    /// Adopts the reported window, or else the longest time until a reset. Returns whether a
+    /// window is known.
     fn follow(&mut self, standing: &Standing) -> bool {
         let window = match (standing.window, standing.reset) {
             (Some(window), _) => window,
@@ -248,7 +247,7 @@ impl Pace {
         if let Some(rate) = self.rate
             && window != self.window
         {
-            // The same in a second, whatever the window.
+            // The rate per second stays the same.
             let scaled = rate * window.as_secs_f64() / self.window.as_secs_f64();
             self.rate = Some(scaled.max(SLOWEST));
         }
@@ -262,15 +261,14 @@ fn to_float(number: u64) -> f64 {
     number as f64
 }
 
-/// What was seen in this window and the one before.
+/// Observations in the current window and the previous one.
 #[derive(Clone, Copy, Debug)]
 struct Recent {
     since: Duration,
-    /// The least part left. What was idle for an instant is not idle: only what nobody
-    /// took for a whole window may be taken.
+    /// The smallest part left. Only units that no client used for a whole window are idle.
     low: f64,
     low_before: f64,
-    /// Requests that got through.
+    /// Requests that were admitted.
     admitted: f64,
     admitted_before: f64,
 }

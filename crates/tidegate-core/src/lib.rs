@@ -28,6 +28,7 @@
 //! - [`State`]: dispatch over the six algorithms;
 //! - [`Packed`]: a state in the fixed number of bits that a store keeps;
 //! - [`View`]: the contents of a state, for display.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![no_std]
 #![warn(clippy::float_arithmetic)]
 

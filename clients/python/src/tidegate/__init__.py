@@ -1,8 +1,8 @@
 """Client of the tidegate rate limiter, and retries that respect any limiter.
 
-Ask a tidegate server with `Client` or `AsyncClient`. Call limited services with `retry`,
-or through `tidegate.httpx_transport` and `tidegate.requests_adapter`. Answer your own
-callers with `admit`, or with `rate_limit_fields` and `refusal`.
+`Client` and `AsyncClient` send checks to a tidegate server. `retry`,
+`tidegate.httpx_transport` and `tidegate.requests_adapter` call rate-limited services.
+`admit`, `rate_limit_fields` and `refusal` are for middleware of your own service.
 """
 
 from ._admit import OnFailure, Passage, admit, admit_async

@@ -1,8 +1,8 @@
-"""Asking on behalf of a request that is waiting: for middleware.
+"""Checks a request on behalf of middleware.
 
-What tidegate will not read (an address that is none, attributes of more than 64 KiB) is
-refused whatever `on_failure` says: if it were let through, a client could get past its
-limits by sending headers that are long enough.
+A request that tidegate rejects as invalid (a malformed address, attributes of more than
+64 KiB) is refused whatever `on_failure` is: otherwise a client could bypass its limits by
+sending long headers.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ OnFailure = Literal["allow", "deny"]
 
 @dataclass(frozen=True)
 class Passage:
-    """What becomes of a request."""
+    """The decision about a request."""
 
     refusal: Refusal | None = None
     """The response to send instead, or `None` if the request may go on."""
     fields: tuple[tuple[str, str], ...] = ()
-    """What the response of a request that goes on should carry."""
+    """Header fields for the response of a request that may go on."""
     failure: TidegateError | None = None
-    """Why nobody could be asked: to be logged, for a limit that fails open fails silently."""
+    """Why there was no decision. Log it: a limit that fails open is otherwise silent."""
 
 
 def admit(client: Client, attributes: Attributes, on_failure: OnFailure) -> Passage:
-    """Asks, and says what to do. While tidegate does not answer in the client's time, `on_failure` decides."""
+    """Checks a request. If tidegate does not answer within the client's timeout, `on_failure` decides."""
     try:
         return _decided(client.check(attributes=attributes))
     except TidegateError as failure:
@@ -40,7 +40,7 @@ def admit(client: Client, attributes: Attributes, on_failure: OnFailure) -> Pass
 
 
 async def admit_async(client: AsyncClient, attributes: Attributes, on_failure: OnFailure) -> Passage:
-    """The same for asyncio."""
+    """Checks a request, as `admit` does, from asyncio."""
     try:
         return _decided(await client.check(attributes=attributes))
     except TidegateError as failure:

@@ -1,8 +1,8 @@
 """The two clients of a tidegate server.
 
-They share everything but the waiting: a request is encoded and an answer decoded by
-`_wire`. A denial is a value, a failure an exception. Neither client retries, because
-whoever asks a limiter has a request of his own waiting; give a check an `id` if you do.
+They differ only in how they wait: `_wire` encodes requests and decodes answers. A denial
+is a value, a failure an exception. Neither client retries, because a check usually delays
+another request. A check with an `id` can be repeated safely.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ DEFAULT_TIMEOUT_S = 1.0
 
 
 class Client:
-    """Asks a tidegate server, one call at a time; may be shared by threads.
+    """A blocking client of a tidegate server. Threads may share it.
 
     `timeout`, in seconds, bounds each step of a call (connecting, sending, waiting for the
-    answer) and the time until its last byte is read. `http` replaces the connections, for TLS
-    with a private authority, proxies or retries; it is closed with the client.
+    answer) and the time until its last byte is read. `http` replaces the HTTP client, for TLS
+    with a private certificate authority, proxies or retries. It is closed with this client.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class Client:
         force: bool | None = None,
         max_wait_ms: int | None = None,
     ) -> Answer:
-        """One decision: for a `key` under a `policy`, for `attributes`, or for a `key` under `limits`."""
+        """Checks a `key` under a `policy`, a request by its `attributes`, or a `key` under `limits`."""
         check = Check(policy, key, attributes, limits, cost, id, force, max_wait_ms)
         return _wire.answer(self._post("/v1/check", check.json(), _extra_s(max_wait_ms)))
 
     def check_batch(self, checks: Iterable[Check]) -> list[Answer | Problem]:
-        """Up to 1,000 decisions, in order. A `Problem` stands where an `id` came before with another cost."""
+        """Sends up to 1,000 checks. Answers are in order; an `id` used before with another cost gets a `Problem`."""
         rows = [check.json() for check in checks]
         return _wire.answers(self._post("/v1/check/batch", {"checks": rows}), len(rows))
 
@@ -75,7 +75,7 @@ class Client:
         cost: int | None = None,
         ttl_ms: int | None = None,
     ) -> Permit | Denied:
-        """A place under a concurrency limit. `Denied` is no context manager: it cannot be held by mistake."""
+        """Acquires a permit under a concurrency limit. `Denied` is not a context manager, so it cannot be held."""
         body = Check(policy, key, attributes, limits, cost).json()
         if ttl_ms is not None:
             body["ttl_ms"] = ttl_ms
@@ -107,18 +107,18 @@ class Client:
                     read += chunk
                     _within_bounds(len(read))
                     if time.monotonic() > ends:
-                        raise DeadlineExceeded(f"no answer within {timeout:g} s")
+                        raise _timed_out(self._url + path, timeout)
                 return Raw(response.status_code, response.headers.multi_items(), bytes(read))
         except (httpx.TransportError, httpx.DecodingError) as error:
-            raise _failure(error, timeout) from error
+            raise _failure(error, self._url + path, timeout) from error
         except RuntimeError as error:
-            raise _closed(self._http, error) from error
+            raise _closed(error, self._url + path, self._http) from error
 
 
 class AsyncClient:
-    """Asks a tidegate server from asyncio.
+    """A client of a tidegate server for asyncio.
 
-    `timeout`, in seconds, bounds a whole call. `http` as in `Client`.
+    `timeout`, in seconds, bounds a whole call. `http` is as in `Client`.
     """
 
     def __init__(
@@ -144,12 +144,12 @@ class AsyncClient:
         force: bool | None = None,
         max_wait_ms: int | None = None,
     ) -> Answer:
-        """As `Client.check`."""
+        """Sends a check, as `Client.check` does."""
         check = Check(policy, key, attributes, limits, cost, id, force, max_wait_ms)
         return _wire.answer(await self._post("/v1/check", check.json(), _extra_s(max_wait_ms)))
 
     async def check_batch(self, checks: Iterable[Check]) -> list[Answer | Problem]:
-        """As `Client.check_batch`."""
+        """Sends a batch, as `Client.check_batch` does."""
         rows = [check.json() for check in checks]
         return _wire.answers(await self._post("/v1/check/batch", {"checks": rows}), len(rows))
 
@@ -163,7 +163,7 @@ class AsyncClient:
         cost: int | None = None,
         ttl_ms: int | None = None,
     ) -> AsyncPermit | Denied:
-        """As `Client.permit`, to be held by `async with`."""
+        """Acquires a permit, as `Client.permit` does, to be held by `async with`."""
         body = Check(policy, key, attributes, limits, cost).json()
         if ttl_ms is not None:
             body["ttl_ms"] = ttl_ms
@@ -191,9 +191,9 @@ class AsyncClient:
         try:
             return await asyncio.wait_for(self._read(request), timeout)
         except (httpx.TransportError, httpx.DecodingError, TimeoutError, asyncio.TimeoutError) as error:
-            raise _failure(error, timeout) from error
+            raise _failure(error, self._url + path, timeout) from error
         except RuntimeError as error:
-            raise _closed(self._http, error) from error
+            raise _closed(error, self._url + path, self._http) from error
 
     async def _read(self, request: httpx.Request) -> Raw:
         response = await self._http.send(request, stream=True)
@@ -208,9 +208,9 @@ class AsyncClient:
 
 
 class Permit:
-    """A place that is held. In a `with` it is renewed by a thread until the block ends, then given back.
+    """A held permit. A `with` block renews it in a thread, and gives it back at the end.
 
-    If giving back fails at the end of a block, the lease ends by itself.
+    If that fails, the lease expires.
     """
 
     allowed = True
@@ -223,11 +223,11 @@ class Permit:
 
     @property
     def lost(self) -> bool:
-        """Whether the place is known to be somebody else's by now: long work should look from time to time."""
+        """Whether the lease has ended, so that others may hold the permit. Check it during long work."""
         return self._lease.lost
 
     def renew(self, ttl_ms: int | None = None) -> int:
-        """Starts the lease anew and returns it, in milliseconds. Raises `PermitLost` if it has ended."""
+        """Renews the lease and returns its length in milliseconds. Raises `PermitLost` if it has ended."""
         body = None if ttl_ms is None else {"ttl_ms": ttl_ms}
         try:
             held_ms = _wire.renewed(self._client._send("PUT", f"/v1/permits/{self.id}", body))
@@ -238,7 +238,7 @@ class Permit:
         return held_ms
 
     def release(self) -> None:
-        """Gives it back. Raises `PermitLost` if the lease had ended."""
+        """Gives the permit back. Raises `PermitLost` if the lease had ended."""
         self._stop_renewing()
         _wire.released(self._client._send("DELETE", f"/v1/permits/{self.id}"))
 
@@ -258,7 +258,7 @@ class Permit:
     def _stop_renewing(self) -> None:
         self._done.set()
         if self._renewals is not None:
-            # A renewal under way is waited for: after it the place is given back for good.
+            # Waits for a renewal in progress, which would otherwise follow the release.
             self._renewals.join()
 
     def _renew_until_done(self) -> None:
@@ -274,9 +274,9 @@ class Permit:
 
 
 class AsyncPermit:
-    """A place that is held. In an `async with` it is renewed by a task until the block ends, then given back.
+    """A held permit. An `async with` block renews it in a task, and gives it back at the end.
 
-    If giving back fails at the end of a block, the lease ends by itself.
+    If that fails, the lease expires.
     """
 
     allowed = True
@@ -289,11 +289,11 @@ class AsyncPermit:
 
     @property
     def lost(self) -> bool:
-        """As `Permit.lost`."""
+        """Whether the lease has ended, as `Permit.lost`."""
         return self._lease.lost
 
     async def renew(self, ttl_ms: int | None = None) -> int:
-        """As `Permit.renew`."""
+        """Renews the lease, as `Permit.renew` does."""
         body = None if ttl_ms is None else {"ttl_ms": ttl_ms}
         try:
             held_ms = _wire.renewed(await self._client._send("PUT", f"/v1/permits/{self.id}", body))
@@ -304,7 +304,7 @@ class AsyncPermit:
         return held_ms
 
     async def release(self) -> None:
-        """As `Permit.release`."""
+        """Gives the permit back, as `Permit.release` does."""
         if self._renewals is not None:
             # Before Python 3.12, `asyncio.wait_for` loses a cancellation that arrives together with
             # the answer. The renewals then end by this.
@@ -350,21 +350,32 @@ def _settings(url: str, token: str | None, timeout: float) -> tuple[str, dict[st
 
 
 def _extra_s(max_wait_ms: int | None) -> float:
-    """A check that may wait at the server is given that time on top."""
+    """The time that a check may wait at the server, which is added to the timeout."""
     return (max_wait_ms or 0) / 1000
 
 
 def _within_bounds(size: int) -> None:
     if size > MAX_ANSWER_BYTES:
-        raise UnexpectedAnswer(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+        raise UnexpectedAnswer(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
 
 
-def _closed(http: httpx.Client | httpx.AsyncClient, error: RuntimeError) -> Exception:
-    """A permit may outlive its client, and must not fail for it in a way nobody catches."""
-    return Unreachable("the client is closed") if http.is_closed else error
+def _closed(error: RuntimeError, url: str, http: httpx.Client | httpx.AsyncClient) -> Exception:
+    """Use after `close` as a `TidegateError`, because a permit may outlive its client."""
+    return Unreachable(_no_answer(url, "the client is closed")) if http.is_closed else error
 
 
-def _failure(error: Exception, timeout: float) -> Unreachable:
+def _failure(error: Exception, url: str, timeout: float) -> Unreachable:
     if isinstance(error, (httpx.TimeoutException, TimeoutError, asyncio.TimeoutError)):
-        return DeadlineExceeded(f"no answer within {timeout:g} s")
-    return Unreachable(str(error) or type(error).__name__)
+        return _timed_out(url, timeout)
+    return Unreachable(_no_answer(url, str(error) or type(error).__name__))
+
+
+def _timed_out(url: str, timeout: float) -> DeadlineExceeded:
+    return DeadlineExceeded(_no_answer(url, f"timed out after {timeout:g} s"))
+
+
+def _no_answer(url: str, reason: str) -> str:
+    """The message of an error. It ends up in logs, so credentials are left out of the URL."""
+    scheme, _, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    return f"no answer from {scheme}://{authority.rpartition('@')[2]}{slash}{path}: {reason}"

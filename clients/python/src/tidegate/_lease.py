@@ -1,8 +1,8 @@
-"""When to renew a permit. Both kinds of permit ask here; they differ in how they wait.
+"""Times at which a permit is renewed, for both kinds of permit.
 
-A lease is renewed when a third of it has gone by. A renewal that fails is tried again
-soon, because the server may only be restarting; it is given up when the lease has ended
-by the caller's own clock, for then somebody else may have the place.
+A lease is renewed when a third of it has passed. A failed renewal is repeated soon, because
+the server may be restarting. Renewals stop when the lease has ended by the caller's clock,
+because another client may hold the permit then.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 
 _RENEWALS_PER_LEASE = 3
 _TRIES_PER_LEASE = 12
-# Never more often, however short the lease: renewing must not become a load of its own.
+# The shortest wait, so that renewals of a very short lease are not a load.
 _MIN_WAIT_S = 0.01
 
 
@@ -21,16 +21,16 @@ class Lease:
         self.start(ttl_ms)
 
     def start(self, ttl_ms: int) -> None:
-        """It is held for so long, from now on."""
+        """Starts the lease now, for `ttl_ms`."""
         self._ttl_s = ttl_ms / 1000
         self._ends = time.monotonic() + self._ttl_s
 
     def wait_s(self) -> float:
-        """Before it is to be renewed."""
+        """The time until the next renewal."""
         return max(self._ttl_s / _RENEWALS_PER_LEASE, _MIN_WAIT_S)
 
     def wait_after_failure_s(self) -> float | None:
-        """Before the next try; `None` if the lease has ended meanwhile."""
+        """The time until the next attempt; `None` if the lease has ended."""
         if time.monotonic() >= self._ends:
             self.lost = True
             return None

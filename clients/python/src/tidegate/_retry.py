@@ -1,19 +1,20 @@
 """Retries that respect a limiter.
 
-The naive way, "on 429 sleep and try again", breaks in four places: everybody who was
-denied together comes back together; a server that is down gets many times its load;
-a POST is done twice; and a header can make a process sleep for a year. So here
+The naive approach, "on 429 sleep and try again", fails in four ways: clients that were
+denied together retry together; a server that is down gets many times its load; a POST is
+processed twice; and a header can make a process sleep for a year. Instead:
 
-- the wait the server asks for is kept, with full jitter *on top*: those who were denied
-  at once were told the same time;
-- a wait beyond `max_wait` ends the retrying, it is not cut short: who comes early is denied;
-- a `Budget` that all requests share lets retries be a fraction of the traffic, no more;
-- a method that is not idempotent carries a key, and is sent again only when the server
-  says that it did not take the request, unless it is known to honour keys;
-- a `Pacer` slows down *before* the limit, when little of it remains.
+- the wait that the server requests is kept, with full jitter *added*, because clients that
+  were denied together received the same time;
+- a wait beyond `max_wait` ends the retries and is not shortened, because an early retry is
+  denied again;
+- a `Budget` that all requests share bounds retries to a fraction of the traffic;
+- a method that is not idempotent carries a key, and is repeated only if the server did not
+  process the request, or is known to honour keys;
+- a `Pacer` slows down *before* the limit is reached, when little of it remains.
 
-`Course` decides and does not wait, so that every kind of caller (threads, asyncio, httpx,
-requests) runs the same decisions.
+`Course` decides and does not wait, so that threads, asyncio, httpx and requests share the
+same decisions.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from .fields import advise
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 _IDEMPOTENT = frozenset(["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"])
-# 2^30 times any base is beyond every cap; a larger power would only overflow.
+# 2^30 times any sensible base exceeds every cap; a larger power could overflow.
 _MAX_EXPONENT = 30
-# Servers one process talks to; the one used least recently is forgotten.
+# The most servers that are paced. The one used least recently is evicted.
 _MAX_ORIGINS = 1024
 
 
 class Response(Protocol):
-    """What `retry` has to know of a response; httpx and requests have it."""
+    """The part of a response that `retry` needs. Responses of httpx and requests have it."""
 
     @property
     def status_code(self) -> int: ...
@@ -53,19 +54,19 @@ R = TypeVar("R", bound=Response)
 
 @dataclass(frozen=True)
 class Backoff:
-    """How long to wait before a retry, and how often to try. Times are in seconds."""
+    """The number of retries, and the waits before them. Times are in seconds."""
 
     retries: int = 4
     base: float = 0.1
-    """The jitter before the first retry is between 0 and this; it doubles with each."""
+    """The largest jitter before the first retry. It doubles with each retry."""
     cap: float = 10.0
-    """The most it doubles to."""
+    """The largest jitter before any retry."""
     max_wait: float = 60.0
-    """A server that asks for longer is not asked again."""
+    """The longest requested wait that is accepted. A longer one ends the retries."""
     max_pause: float = 1.0
-    """The longest pause before a request because little remains."""
+    """The longest pause before a request when little of the limit remains."""
     deadline: float | None = None
-    """No retry begins later than so long after the first attempt."""
+    """The time after the first attempt after which no retry begins."""
 
     def __post_init__(self) -> None:
         for name in ("retries", "base", "cap", "max_wait", "max_pause"):
@@ -77,21 +78,21 @@ class Backoff:
     def delay(
         self, retry: int, wait_ms: int | None = None, chance: Callable[[], float] = random.random
     ) -> float | None:
-        """The wait before retry number `retry`, counted from 0; `None`: give up.
+        """Returns the wait before retry number `retry`, counted from 0, or `None` to give up.
 
-        `wait_ms` is what the server asked for, as `fields.advise` reads it.
+        `wait_ms` is the wait that the server requests, as `fields.advise` reads it.
         """
-        asked = (wait_ms or 0) / 1000
-        if retry >= self.retries or asked > self.max_wait:
+        requested = (wait_ms or 0) / 1000
+        if retry >= self.retries or requested > self.max_wait:
             return None
-        return asked + chance() * min(self.cap, self.base * 2.0 ** min(retry, _MAX_EXPONENT))
+        return requested + chance() * min(self.cap, self.base * 2.0 ** min(retry, _MAX_EXPONENT))
 
 
 class Budget:
-    """Retries as a part of all requests, so that many callers do not multiply an outage.
+    """Bounds retries to a fraction of all requests, so that many callers do not amplify an outage.
 
-    Every request puts `ratio` in, every retry takes 1 out. It starts with `reserve`, and holds
-    no more than that either, so that a quiet hour cannot be saved up for a storm.
+    Every request adds `ratio`, every retry takes 1. The balance starts at `reserve` and never
+    exceeds it, so that quiet times do not pay for many retries later.
     """
 
     def __init__(self, ratio: float = 0.2, reserve: float = 10.0) -> None:
@@ -103,12 +104,12 @@ class Budget:
         self._lock = threading.Lock()
 
     def deposit(self) -> None:
-        """A request is made for the first time."""
+        """Records a request that is not a retry."""
         with self._lock:
             self._left = min(self._left + self._ratio, self._reserve)
 
     def withdraw(self) -> bool:
-        """Whether it may be made again."""
+        """Pays for a retry. Returns whether the balance was sufficient."""
         with self._lock:
             allowed = self._left >= 1
             self._left -= allowed
@@ -116,7 +117,7 @@ class Budget:
 
 
 class Pacer:
-    """Spaces requests to a server out while little of its limit remains."""
+    """Spaces out requests to a server while little of its limit remains."""
 
     def __init__(
         self,
@@ -125,24 +126,24 @@ class Pacer:
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._max_pause, self._clock, self._chance = max_pause, clock, chance
-        # By origin: the gap between two requests, and when the next may go.
+        # By origin: the gap between two requests, and the time of the next one.
         self._origins: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._lock = threading.Lock()
 
     def pause(self, origin: str) -> float:
-        """How long to wait before a request that is to be sent now."""
+        """Returns the wait before a request that is to be sent now."""
         with self._lock:
             if origin not in self._origins:
                 return 0.0
             gap, next_at = self._origins[origin]
             now = self._clock()
-            # Callers that come together are sent one gap apart, but none is held for longer than promised.
+            # Concurrent callers are sent one gap apart, but none waits longer than the longest pause.
             starts = min(max(now, next_at), now + self._max_pause)
             self._origins[origin] = (gap, starts + gap)
             return starts - now
 
     def observe(self, origin: str, pace_ms: int | None) -> None:
-        """What a response said."""
+        """Records the pause that a response requests."""
         with self._lock:
             if not pace_ms:
                 self._origins.pop(origin, None)
@@ -156,49 +157,49 @@ class Pacer:
 
 @dataclass
 class Retrier:
-    """What the requests of a program share: make one, and use it for all of them."""
+    """The state that the requests of a program share. Create one and use it for all of them."""
 
     backoff: Backoff = field(default_factory=Backoff)
     budget: Budget = field(default_factory=Budget)
     statuses: frozenset[int] = frozenset([408, 425, 429, 502, 503, 504])
-    """Which are worth a retry."""
+    """The statuses that are retried."""
     keys_honoured: bool = False
-    """Whether the server does a request with the same `Idempotency-Key` once: then a POST or PATCH is
-    sent again also if nobody knows whether the first was taken."""
+    """Whether the server processes requests with the same `Idempotency-Key` once. A POST or PATCH is then
+    repeated even if the first may have been processed."""
     pacer: Pacer = field(init=False)
 
     def __post_init__(self) -> None:
         self.pacer = Pacer(self.backoff.max_pause)
 
     def begin(self, method: str, key: str | None = None) -> Course:
-        """A request with all its retries. `key` is the idempotency key it has already."""
+        """Begins a request. `key` is its idempotency key, if it has one already."""
         self.budget.deposit()
         return Course(self, method, key)
 
 
 class Course:
-    """One request through its retries. Decides, and leaves the waiting to its caller."""
+    """One request and its retries. It decides; its caller waits."""
 
     def __init__(self, retrier: Retrier, method: str, key: str | None) -> None:
         idempotent = method.upper() in _IDEMPOTENT
         self._retrier = retrier
-        # Who sets a key himself knows that the server honours it.
+        # A caller that sets the key knows that the server honours it.
         self._repeatable = idempotent or key is not None or retrier.keys_honoured
         self.key = key if idempotent or key is not None else str(uuid.uuid4())
         self._retry = 0
         self._began = time.monotonic()
 
     def after(self, status: int, fields: Iterable[tuple[str, str]]) -> float | None:
-        """What to wait before the request is sent again; `None`: this response is the last."""
+        """Returns the wait before the request is sent again, or `None` if this response is the result."""
         if status not in self._retrier.statuses:
             return None
         wait_ms = advise(status, fields).wait_ms
-        # A limiter, or a server that says when to come back, did not take the request.
+        # A limiter, or a server that sends a time to retry, did not process the request.
         refused = status == 429 or (status == 503 and wait_ms is not None)
         return self._next(wait_ms) if refused or self._repeatable else None
 
     def after_failure(self, *, was_sent: bool) -> float | None:
-        """The same if no response came. `was_sent`: the server may have seen the request."""
+        """Returns the wait after a failure without a response. `was_sent`: the server may have received the request."""
         return self._next(None) if self._repeatable or not was_sent else None
 
     def _next(self, wait_ms: int | None) -> float | None:
@@ -226,11 +227,11 @@ def retry(
     failures: tuple[type[Exception], ...] = (ConnectionError, TimeoutError),
     sleep: Callable[[float], None] = time.sleep,
 ) -> R:
-    """Calls `send` until its response is worth returning: a success, or a failure that no retry would mend.
+    """Calls `send` until its response is a success, or a failure that is not retried.
 
     `send` gets header fields to add to the request (the idempotency key of a method that is not
-    idempotent). `failures` are the exceptions after which it is called again. `origin` names the
-    server, for its pace. Without a `retrier` one is shared by the whole program.
+    idempotent). `failures` are the exceptions that are retried. `origin` identifies the server for
+    pacing. Default `retrier`: one that the whole program shares.
     """
     retrier = retrier or _SHARED
     course = retrier.begin(method)
@@ -259,7 +260,7 @@ async def retry_async(
     failures: tuple[type[Exception], ...] = (ConnectionError, TimeoutError, asyncio.TimeoutError),
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> R:
-    """The same for asyncio."""
+    """Calls and retries `send`, as `retry` does, from asyncio."""
     retrier = retrier or _SHARED
     course = retrier.begin(method)
     headers = _key_header(course)

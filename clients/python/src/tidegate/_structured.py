@@ -1,9 +1,9 @@
-"""Structured fields (RFC 9651), as far as rate limit fields use them.
+"""The part of structured fields (RFC 9651) that rate limit fields use.
 
-A mistake anywhere makes the whole field malformed, so each parser returns all or
-nothing. Inner lists have no place in these fields and count as a mistake. Values of
-kinds that nobody here reads (tokens, byte sequences, dates...) are recognised, so
-that a field with them in it still parses, and kept as `None`.
+An error anywhere makes the whole field malformed, so each parser returns everything or
+nothing. Inner lists are not used by these fields and are an error. Values of types that are
+not needed (tokens, byte sequences, dates...) are parsed, so that a field with them is valid,
+and returned as `None`.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _ESCAPED = re.compile(r"\\(.)")
 
 @dataclass(frozen=True)
 class Item:
-    """A member of a list or dictionary: a String is `str`, an Integer `int`, the rest `None`."""
+    """A member of a list or dictionary. A String is a `str`, an Integer an `int`, all else `None`."""
 
     value: Bare
     parameters: Mapping[str, Bare] = field(default_factory=dict)
 
 
 def parse_list(text: str) -> list[Item]:
-    """The members of a List; none if it is malformed."""
+    """Returns the members of a List; empty if it is malformed."""
     try:
         return _Reader(text).members(_Reader.item)
     except _Malformed:
@@ -48,7 +48,7 @@ def parse_list(text: str) -> list[Item]:
 
 
 def parse_dictionary(text: str) -> dict[str, Item]:
-    """The members of a Dictionary; none if it is malformed. Of a name that comes twice the last counts."""
+    """Returns the members of a Dictionary; empty if it is malformed. The last of repeated names counts."""
     try:
         return dict(_Reader(text).members(_Reader.pair))
     except _Malformed:

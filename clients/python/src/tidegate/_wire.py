@@ -1,4 +1,4 @@
-"""Requests and answers as bytes. Both clients share this; they differ in how they wait."""
+"""The wire format of requests and answers, for both clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .errors import PermitLost, Rejected, Unavailable, UnexpectedAnswer
 from .fields import advise
 
 MAX_ANSWER_BYTES = 64 << 20
-"""More than a batch of 1,000 checks against 256 limits each can fill by far; what sends more is no tidegate."""
+"""The longest answer that is read. A batch of 1,000 checks against 256 limits each is far shorter."""
 
 _SENT_ON = ("retry-after", "ratelimit", "ratelimit-policy")
 _SENT_ON_PREFIXES = ("ratelimit-", "x-ratelimit-")
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Attributes:
-    """The facts about a request by which policies are selected and keys made."""
+    """The attributes of a request, by which the server selects policies and makes keys."""
 
     method: str | None = None
     path: str | None = None
@@ -42,7 +42,7 @@ class Attributes:
 
 @dataclass(frozen=True)
 class Check:
-    """A question. One of: `policy` and `key`; `attributes`; `key` and `limits`."""
+    """A check. It has `policy` and `key`, or `attributes`, or `key` and `limits`."""
 
     policy: str | None = None
     key: str | None = None
@@ -64,7 +64,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Raw:
-    """A response, read to its end."""
+    """A complete response."""
 
     status: int
     fields: Sequence[tuple[str, str]]
@@ -73,7 +73,7 @@ class Raw:
 
 @dataclass(frozen=True)
 class Grant:
-    """A permit as the server gives it."""
+    """A permit as the server returns it."""
 
     answer: Answer
     id: str
@@ -105,7 +105,7 @@ def grant(raw: Raw) -> Grant | Denied:
 
 
 def renewed(raw: Raw) -> int:
-    """For how long it is held now."""
+    """Returns the length of the renewed lease."""
     _still_held(raw)
     return _get(_document(raw, 200), "ttl_ms", int)
 
@@ -129,7 +129,7 @@ def _document(raw: Raw, status: int) -> dict[str, Any]:
 
 def _refusal(raw: Raw) -> Exception:
     if raw.status < 400:
-        return UnexpectedAnswer(f"status {raw.status}")
+        return UnexpectedAnswer(f"unexpected status {raw.status}")
     try:
         problem = _problem(_object(_json(raw)))
     except UnexpectedAnswer:
@@ -140,7 +140,7 @@ def _refusal(raw: Raw) -> Exception:
 def _json(raw: Raw) -> object:
     try:
         return json.loads(raw.body)
-    # RecursionError: thousands of brackets are no answer of tidegate's.
+    # RecursionError: deeply nested brackets, which tidegate never sends.
     except (ValueError, RecursionError) as error:
         raise UnexpectedAnswer(f"status {raw.status} with a body that is not JSON") from error
 
@@ -188,7 +188,7 @@ def _problem(row: dict[str, Any]) -> Problem:
 
 def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise UnexpectedAnswer("a JSON object was expected")
+        raise UnexpectedAnswer("expected a JSON object")
     return value
 
 
@@ -201,7 +201,7 @@ def _get(row: dict[str, Any], name: str, kind: type[T]) -> T:
 
 def _get_optional(row: dict[str, Any], name: str, kind: type[T]) -> T | None:
     value = row.get(name)
-    # To Python True is an int; to JSON it is not.
+    # In Python `True` is an int; in JSON it is not.
     if value is not None and type(value) is not kind:
         raise UnexpectedAnswer(f"`{name}` of the answer is not of type {kind.__name__}")
     return value

@@ -1,4 +1,4 @@
-"""What the server says, as plain data, with the names the HTTP API gives them."""
+"""The answers of the server, as plain data with the names of the HTTP API."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ Decided = Literal["exact", "local", "failed-open", "failed-closed"]
 
 @dataclass(frozen=True)
 class Line:
-    """What one limit said."""
+    """The answer of one limit."""
 
     policy: str | None
     limit: int
     window_ms: int
-    """The lease, for `concurrency`."""
+    """The window; for `concurrency`, the lease."""
     algorithm: str
     remaining: int | None
     allowed: bool
     retry_after_ms: int | None
     mode: str | None = None
-    """`observe` if the limit is only watched and had no say."""
+    """`observe` if the limit is not enforced."""
     decided: str = "exact"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A decision. `policy`, `limit`, `remaining` and `reset_after_ms` speak of one limit: the denying one
+    """A decision. `policy`, `limit`, `remaining` and `reset_after_ms` describe one limit: the one that denied
     with the longest wait, or the one with the least remaining."""
 
     allowed: bool
     policy: str | None
-    """`None` if no policy applied, or for limits of the caller's own."""
+    """`None` if no policy applied, or for limits that the caller gave."""
     limit: int | None
     remaining: int | None
-    """`None` where nobody knows, because the store failed."""
+    """`None` if unknown, because the store failed."""
     retry_after_ms: int | None
     """0 if allowed, `None` if this cost can never pass."""
     reset_after_ms: int | None
     decided: str
-    """`exact`, or how it was decided while the shared store fails: see `Decided`."""
+    """`exact`, or how it was decided while the shared store is unavailable: see `Decided`."""
     limits: tuple[Line, ...]
     no_room: bool = False
-    """The store is full, and that alone is why."""
+    """Whether it was denied only because the store is full."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Denied:
-    """No place is free: a permit that was not given."""
+    """A denied permit."""
 
     problem: Problem
     retry_after_ms: int | None
     """`None` if this cost can never pass."""
     fields: tuple[tuple[str, str], ...]
-    """`Retry-After` and the rate limit fields, to be sent on."""
+    """`Retry-After` and the rate limit fields of the response, for your own response."""
     allowed: Literal[False] = False

@@ -1,4 +1,4 @@
-"""What can go wrong. A denial is not among it: that is an answer."""
+"""The exceptions of the clients. A denial is an answer, not an exception."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from .answers import Problem
 
 
 class TidegateError(Exception):
-    """Any failure to get an answer."""
+    """Base class: there is no decision."""
 
 
 class Unreachable(TidegateError):
-    """No answer came: the server cannot be reached, or the connection broke."""
+    """The server could not be reached, or the connection broke. The message names the URL."""
 
 
 class DeadlineExceeded(Unreachable):
-    """No answer came in time. The check may have been charged all the same, unless it had an `id`."""
+    """The server did not answer in time. The check may have been charged; with an `id` it can be repeated."""
 
 
 class UnexpectedAnswer(TidegateError):
-    """Something answered, but not as tidegate does. Is it the right address?"""
+    """The response is not one of tidegate. The URL may be wrong."""
 
 
 class Rejected(TidegateError):
-    """The server does not understand the request, or will not take it: `problem` says why."""
+    """The server rejected the request; `problem` has the reason."""
 
     def __init__(self, problem: Problem) -> None:
         where = f" (field {problem.field})" if problem.field else ""
@@ -31,8 +31,8 @@ class Rejected(TidegateError):
 
 
 class Unavailable(Rejected):
-    """It cannot be decided now: the store that nodes share fails, or no more permits can be held."""
+    """The server cannot decide now: its shared store is unavailable, or it holds the most permits it can."""
 
 
 class PermitLost(Rejected):
-    """The permit is not held any more: its lease ended before it was renewed or given back."""
+    """The permit is no longer held: its lease ended before it was renewed or given back."""

@@ -1,9 +1,8 @@
-"""What a response's header fields ask of whoever reads them.
+"""Reads the waits and pauses that the header fields of a response request.
 
-Nothing here fails: fields come from servers that may be wrong, behind proxies that
-may be worse. What is malformed is as if it were not there, and no wait is longer
-than a day. The rules are stated in `clients/testdata/README.md` and shared, with the
-rows that test them, by the Rust and TypeScript clients.
+Reading never fails, because fields come from servers and proxies that may be wrong. A
+malformed field is ignored, and no wait is longer than a day. `clients/testdata/README.md`
+states the rules, which the Rust and TypeScript clients share with the rows that test them.
 """
 
 from __future__ import annotations
@@ -17,27 +16,27 @@ from datetime import datetime, timezone
 from ._structured import Item, parse_dictionary, parse_list
 
 DAY_MS = 86_400_000
-"""The longest wait that is told apart. Nobody should sleep that long: it says "too long"."""
+"""The longest wait that is read. Longer ones are read as this one."""
 
 MAX_VALUE_BYTES = 8192
-"""Longer values are malformed. Servers and proxies refuse to send much longer ones anyway."""
+"""The longest value that is read. Longer ones are malformed."""
 
 _NAMES = frozenset(
     ["date", "retry-after", "ratelimit", "ratelimit-policy"]
     + [f"{form}-{part}" for form in ("ratelimit", "x-ratelimit") for part in ("limit", "remaining", "reset")]
 )
-# Enough for every time there is, and exact as a float too.
+# Enough for every time, and exact as a float.
 _MAX_DIGITS = 15
 
 
 @dataclass(frozen=True)
 class Advice:
-    """How long to wait."""
+    """The waits that a response requests."""
 
     wait_ms: int | None
-    """Before the same request is sent again; `None` if the response does not say."""
+    """The wait before the same request is sent again; `None` if the response has none."""
     pace_ms: int | None
-    """Before the next request after a success, so that the limit is not run into; `None` if that is far."""
+    """The pause before the next request after a success; `None` unless the limit is nearly reached."""
 
 
 def advise(status: int, fields: Iterable[tuple[str, str]], now_ms: int | None = None) -> Advice:
@@ -59,7 +58,7 @@ def advise(status: int, fields: Iterable[tuple[str, str]], now_ms: int | None = 
 
 @dataclass(frozen=True)
 class _Clock:
-    """When the response was sent. Times are measured from then, whatever the reader's clock says."""
+    """The time when the response was sent, from which its times are measured."""
 
     sent_ms: int
 
@@ -75,11 +74,11 @@ class _Quota:
 
 
 def _wait_ms(values: dict[str, str], clock: _Clock) -> int | None:
-    asked = _retry_after_ms(values.get("retry-after", ""), clock)
-    if asked is not None:
-        return asked
+    requested = _retry_after_ms(values.get("retry-after", ""), clock)
+    if requested is not None:
+        return requested
     for quotas in _forms(values, clock):
-        # What has something left did not deny this, even if the server names it.
+        # A limit with units left did not deny the request, even if the server lists it.
         used_up = [q.reset_ms for q in quotas if q.remaining == 0 and q.reset_ms is not None]
         if used_up:
             return max(used_up)
@@ -105,7 +104,7 @@ def _retry_after_ms(value: str, clock: _Clock) -> int | None:
 
 
 def _forms(values: dict[str, str], clock: _Clock) -> Iterator[list[_Quota]]:
-    """What each form says, the newest first."""
+    """Yields the limits of each form, the newest form first."""
     ratelimit = values.get("ratelimit", "")
     if ratelimit.startswith('"'):
         yield _draft_10(ratelimit, values.get("ratelimit-policy", ""))
@@ -151,7 +150,7 @@ def _separate(form: str, values: dict[str, str], clock: _Clock) -> list[_Quota]:
 
 
 def _reset_ms(reset: _Number, clock: _Clock) -> int:
-    """Seconds or a time: senders do both, and by its size a number can only be one of them."""
+    """Reads seconds or a Unix time. Servers send both, and the size of the number tells which it is."""
     if reset.whole < 10**9:
         return _bounded(reset.ms(1000))
     return clock.until(reset.ms(1000 if reset.whole < 10**12 else 1))
@@ -163,7 +162,7 @@ class _Number:
     fraction: str
 
     def ms(self, unit_ms: int) -> int:
-        """In milliseconds, rounded up."""
+        """Returns milliseconds, rounded up."""
         places = 3 if unit_ms == 1000 else 0
         digits = self.fraction[:places].ljust(places, "0")
         more = self.fraction[places:].strip("0") != ""
@@ -205,7 +204,7 @@ def _joined(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _TIME = r"(?P<h>[0-9]{2}):(?P<m>[0-9]{2}):(?P<s>[0-9]{2})"
 _MONTH = "(?P<month>" + "|".join(_MONTHS) + ")"
-# The three forms of RFC 9110, section 5.6.7. Locale and `email.utils` would take more.
+# The three forms of RFC 9110, section 5.6.7. `strptime` and `email.utils` accept more.
 _DATES = [
     re.compile(rf"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), (?P<day>[0-9]{{2}}) {_MONTH} (?P<year>[0-9]{{4}}) {_TIME} GMT"),
     re.compile(rf"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day, (?P<day>[0-9]{{2}})-{_MONTH}-(?P<year>[0-9]{{2}}) {_TIME} GMT"),
@@ -230,7 +229,7 @@ def _date_ms(value: str, now_ms: int) -> int | None:
 
 
 def _full_year(two_digits: int, now_ms: int) -> int:
-    """More than 50 years ahead means the century before."""
+    """Returns the year. One that is more than 50 years ahead is in the previous century."""
     this_year = 1970 + now_ms // (365 * DAY_MS + DAY_MS // 4)
     year = this_year - this_year % 100 + two_digits
     return year - 100 if year > this_year + 50 else year

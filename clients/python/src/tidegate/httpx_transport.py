@@ -1,4 +1,4 @@
-"""Retries for httpx: a transport around another.
+"""Retries for httpx, as a transport that wraps another.
 
     httpx.Client(transport=RetryTransport())
     httpx.AsyncClient(transport=AsyncRetryTransport())
@@ -16,12 +16,12 @@ from .fields import advise
 
 __all__ = ["AsyncRetryTransport", "RetryTransport"]
 
-# The connection never stood, so the server has not seen the request.
+# The connection was not established, so the server has not received the request.
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 class RetryTransport(httpx.BaseTransport):
-    """Sends through `inner`, which is an `httpx.HTTPTransport()` unless given, and again if that may help."""
+    """Sends requests through `inner` and retries them. Default `inner`: `httpx.HTTPTransport()`."""
 
     def __init__(self, retrier: Retrier | None = None, inner: httpx.BaseTransport | None = None) -> None:
         self.retrier = retrier or Retrier()
@@ -49,7 +49,7 @@ class RetryTransport(httpx.BaseTransport):
 
 
 class AsyncRetryTransport(httpx.AsyncBaseTransport):
-    """The same for `httpx.AsyncClient` under asyncio."""
+    """Sends and retries requests of an `httpx.AsyncClient` under asyncio."""
 
     def __init__(self, retrier: Retrier | None = None, inner: httpx.AsyncBaseTransport | None = None) -> None:
         self.retrier = retrier or Retrier()
@@ -88,7 +88,7 @@ def _origin(request: httpx.Request) -> str:
 
 
 def _can_be_sent_again(request: httpx.Request) -> bool:
-    """A body that comes from a generator or a file is gone once it was sent."""
+    """Returns whether the body can be sent twice. One from a generator or a file cannot."""
     return isinstance(request.stream, httpx.ByteStream)
 
 

@@ -1,8 +1,8 @@
-"""What a service says to its own callers about a decision: for middleware.
+"""Header fields and responses for the callers of your service, for middleware.
 
-`/v1/check` answers with numbers. These make of them the fields of
+`/v1/check` answers with numbers. These functions turn them into the fields of
 draft-ietf-httpapi-ratelimit-headers-10 and the problem document (RFC 9457) that tidegate
-itself sends through a gateway, with the same names.
+sends through a gateway, with the same names.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Refusal:
 
 
 def rate_limit_fields(answer: Answer) -> list[tuple[str, str]]:
-    """`RateLimit`, `RateLimit-Policy` and, on a denial, `Retry-After`, to be sent with any response.
+    """Returns `RateLimit`, `RateLimit-Policy` and, on a denial, `Retry-After`, for any response.
 
-    None if no limit applied. Limits that are only observed do not show.
+    Empty if no limit applied. Limits that are only observed are left out.
     """
     lines = _shown(answer)
     names = _names(lines)
@@ -54,7 +54,7 @@ def rate_limit_fields(answer: Answer) -> list[tuple[str, str]]:
 
 
 def refusal(answer: Answer) -> Refusal:
-    """The response to a request that was denied: 429, or 503 if it was denied because the store fails."""
+    """Returns the response to a denied request: 429, or 503 if the reason is an unavailable store."""
     lines = _shown(answer)
     denied = [name for line, name in zip(lines, _names(lines), strict=True) if not line.allowed]
     if answer.decided == "failed-closed":
@@ -67,12 +67,12 @@ def refusal(answer: Answer) -> Refusal:
 
 
 def unavailable(retry_after_s: int = 1) -> Refusal:
-    """The response of a service that fails closed while tidegate does not answer."""
+    """Returns the response of a service that fails closed while tidegate does not answer."""
     return _refusal(_capacity(503, "it cannot be decided now; try again later"), [("retry-after", str(retry_after_s))])
 
 
 def unreadable() -> Refusal:
-    """The response to a request that is too long or too odd to be asked about."""
+    """Returns the response to a request that is too long or malformed to be checked."""
     detail = "it cannot be checked against its limits: it is malformed or too long"
     return _refusal({"type": "about:blank", "title": "Bad Request", "status": 400, "detail": detail}, [])
 
@@ -110,7 +110,7 @@ def _shown(answer: Answer) -> list[Line]:
 
 
 def _speaker(answer: Answer, lines: Sequence[Line]) -> int | None:
-    """The limit that the answer's own numbers are of."""
+    """Returns the index of the limit that the answer reports."""
     numbers = (answer.policy, answer.limit, answer.remaining)
     for index, line in enumerate(lines):
         if (line.policy, line.limit, line.remaining) == numbers and (answer.allowed or not line.allowed):
@@ -119,7 +119,7 @@ def _speaker(answer: Answer, lines: Sequence[Line]) -> int | None:
 
 
 def _names(lines: Sequence[Line]) -> list[str]:
-    """A policy with one limit lends it its name; several add their windows; what is taken gets a number."""
+    """Returns the name of each limit: its policy's, with the window if there are several, and a number if taken."""
     policies = [line.policy for line in lines]
     alone = [line.policy is not None and policies.count(line.policy) == 1 for line in lines]
     names = [line.policy or "" if is_alone else "" for line, is_alone in zip(lines, alone, strict=True)]
@@ -139,7 +139,7 @@ def _policy_item(line: Line, name: str) -> str:
 
 
 def _within_bounds(items: Sequence[str], speaker: int | None) -> str:
-    """As many as there is room for; the one that is spoken of always has some."""
+    """Joins as many items as fit. The reported limit is always among them."""
     room = _MAX_POLICY_BYTES - (0 if speaker is None else len(items[speaker]) + 2)
     kept = []
     for index, item in enumerate(items):
@@ -157,11 +157,11 @@ def _in_units(ms: int) -> str:
 
 
 def _seconds(ms: int) -> int:
-    """Rounded up: whoever waits that long is not early."""
+    """Returns seconds, rounded up, so that a caller that waits as long is not early."""
     return -(-ms // 1000)
 
 
 def _quoted(name: str) -> str:
-    """As a structured field's String; policies have names of printable ASCII."""
+    """Returns a String of a structured field. Names of policies are printable ASCII."""
     text = "".join(char if " " <= char <= "~" else "?" for char in name)
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,4 +1,4 @@
-"""Retries for requests: an adapter. Wants the extra, `pip install tidegate[requests]`.
+"""Retries for requests, as an adapter. Requires the extra: `pip install tidegate[requests]`.
 
     session = requests.Session()
     session.mount("https://", RetryAdapter())
@@ -22,7 +22,7 @@ _Cert = None | bytes | str | tuple[bytes | str, bytes | str]
 
 
 class RetryAdapter(HTTPAdapter):
-    """Sends, and sends again if that may help. Takes what `HTTPAdapter` takes, but for `max_retries`."""
+    """Sends and retries requests. Takes the arguments of `HTTPAdapter` except `max_retries`."""
 
     def __init__(self, retrier: Retrier | None = None, pool_connections: int = 10, pool_maxsize: int = 10) -> None:
         super().__init__(pool_connections=pool_connections, pool_maxsize=pool_maxsize, max_retries=0)
@@ -38,7 +38,7 @@ class RetryAdapter(HTTPAdapter):
         proxies: Mapping[str, str] | None = None,
     ) -> requests.Response:
         course, origin = _begin(self.retrier, request), _origin(request)
-        # A body that comes from a generator or a file is gone once it was sent.
+        # A body from a generator or a file cannot be sent twice.
         again = request.body is None or isinstance(request.body, (bytes, str))
         while True:
             time.sleep(self.retrier.pacer.pause(origin))

@@ -1,12 +1,12 @@
-//! The three forms of an HTTP date (RFC 9110, 5.6.7), all of which a reader must know.
+//! The three forms of an HTTP date (RFC 9110, 5.6.7), all of which recipients must accept.
 
 const DAYS: [&str; 7] =
     ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// A date in milliseconds since 1970; what is before is 0. `now_ms` tells the century of
-/// a year of two digits.
+/// Returns a date in milliseconds since 1970; earlier dates are 0. `now_ms` determines the
+/// century of a two-digit year.
 pub fn parse(text: &str, now_ms: u64) -> Option<u64> {
     if !text.is_ascii() {
         return None;
@@ -39,14 +39,14 @@ fn rfc_850(text: &str, now_ms: u64) -> Option<Parts<'_>> {
     if date.next().is_some() {
         return None;
     }
-    // More than 50 years ahead means the century before. Years of 365.2425 days will do.
+    // A year more than 50 years ahead is in the previous century. 365.2425 days are exact enough.
     let this_year = 1970 + now_ms / 31_556_952_000;
     let year = this_year / 100 * 100 + digits(year, 2)?;
     let year = if year > this_year + 50 { year - 100 } else { year };
     Some((year, month, digits(day, 2)?, clock))
 }
 
-/// `Tue Nov 14 22:13:20 2023`; a day of one digit has a blank before it.
+/// `Tue Nov 14 22:13:20 2023`; a one-digit day is padded with a space.
 fn asctime(text: &str) -> Option<Parts<'_>> {
     let (weekday, rest) = text.split_once(' ')?;
     let (month, rest) = rest.split_once(' ')?;
@@ -70,11 +70,11 @@ fn fields<const N: usize>(text: &str) -> Option<[&str; N]> {
 }
 
 fn digits(text: &str, len: usize) -> Option<u64> {
-    let sound = text.len() == len && text.bytes().all(|byte| byte.is_ascii_digit());
-    if sound { text.parse().ok() } else { None }
+    let is_valid = text.len() == len && text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_valid { text.parse().ok() } else { None }
 }
 
-/// Seconds of a time of day; the 60th second is a leap second.
+/// Returns the seconds of a time of day. Second 60 is a leap second.
 fn seconds_of(clock: &str) -> Option<u64> {
     let mut parts = clock.split(':');
     let mut next = |most| parts.next().and_then(|part| digits(part, 2)).filter(|it| *it <= most);
@@ -82,8 +82,7 @@ fn seconds_of(clock: &str) -> Option<u64> {
     parts.next().is_none().then_some(hour * 3600 + minute * 60 + second)
 }
 
-/// Days since 1970 by counting the leap days before; `None` for a day that is not in the
-/// calendar.
+/// Returns the days since 1970, or `None` for a day that is not in the calendar.
 fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
     let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let lengths = [31, 28 + u64::from(is_leap), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];

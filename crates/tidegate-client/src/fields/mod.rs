@@ -1,14 +1,13 @@
-//! What a response says about its limits, in every form there is.
+//! The rate limit fields of a response, in every form.
 //!
-//! A client meets servers of all ages, proxies that add fields of their own, and servers
-//! that are broken or mean harm. So reading cannot fail: what is malformed is as if it were
-//! not there, and every time is bounded by [`LONGEST`]. The forms go from the newest to the
-//! oldest, and one form is never mixed with another: their numbers may be of different
-//! limits.
+//! Responses come from old servers, through proxies that add fields, and from servers that are
+//! broken or hostile. So reading never fails: a malformed field is ignored, and every time is
+//! bounded by [`LONGEST`]. Forms are tried from the newest to the oldest and never mixed,
+//! because their numbers may belong to different limits.
 //!
 //! - `structured.rs`: lists and dictionaries of RFC 9651;
 //! - `date.rs`: the three forms of an HTTP date;
-//! - `number.rs`: seconds and integers as they stand in a field.
+//! - `number.rs`: seconds and integers as text.
 
 mod date;
 mod number;
@@ -16,32 +15,33 @@ mod structured;
 
 use std::time::Duration;
 
-use structured::{Bare, Item};
+use sfv::Item;
+use structured::parameter;
 
-/// The longest time that is read, a day. Nobody should wait for that long: it only says
-/// "too long".
+/// The longest time that is read, a day. Longer times are read as this one, which no client
+/// should wait for.
 pub const LONGEST: Duration = Duration::from_secs(86_400);
 
-/// Longer fields are malformed: no server has that much to say.
+/// The longest field that is read. Longer ones are malformed.
 const MAX_FIELD_BYTES: usize = 8192;
 
-/// A limit runs out when at most one part in so many of it remains.
+/// A limit is running out when at most this part of it remains: a tenth.
 const RUNS_OUT: u64 = 10;
 
-/// Where a key stands under one limit.
+/// The usage of one limit, as a response reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// What the limit admits in a window; at least 1.
+    /// The units that the limit admits in a window; at least 1.
     pub limit: u64,
-    /// What is left after this request.
+    /// The units left after this request.
     pub remaining: u64,
-    /// The window, where it is told.
+    /// The window, if it is reported.
     pub window: Option<Duration>,
-    /// The time until more is available, where it is told.
+    /// The time until more is available, if it is reported.
     pub reset: Option<Duration>,
 }
 
-/// What a response says to a client that means well.
+/// What the rate limit fields of a response request from a client.
 ///
 /// ```
 /// use std::time::Duration;
@@ -49,24 +49,24 @@ pub struct Standing {
 ///
 /// let fields = [("Retry-After", "2"), ("RateLimit", r#""api";r=0;t=2"#)];
 /// let fields = fields.map(|(name, value)| (name, value.as_bytes()));
-/// let told = Fields::read(429, fields, 1_700_000_000_000);
-/// assert_eq!(told.wait, Some(Duration::from_secs(2)));
+/// let read = Fields::read(429, fields, 1_700_000_000_000);
+/// assert_eq!(read.wait, Some(Duration::from_secs(2)));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
-    /// The least time before the same request is sent again. `None`: it does not say.
+    /// The least time before the same request is sent again. `None` if the response has none.
     pub wait: Option<Duration>,
-    /// After a success, a pause before the next request that spreads what is left over the
-    /// time it has to last. `None`: none is needed.
+    /// After a success, the pause before the next request that spreads the remaining units over
+    /// the time until the reset. `None` if no pause is needed.
     pub pause: Option<Duration>,
-    /// The limit with the least part of it left.
+    /// The limit with the smallest part left.
     pub standing: Option<Standing>,
 }
 
 impl Fields {
-    /// Reads the fields of a response. `fields` are names, in any case, and values, in the
-    /// order sent; `now_ms` is the reader's clock, in milliseconds since 1970, used where
-    /// the response has no `Date` of its own.
+    /// Reads the fields of a response. `fields` are pairs of name, in any case, and value, in
+    /// the order sent. `now_ms` is the current time in milliseconds since 1970, used if the
+    /// response has no valid `Date`.
     pub fn read<'a>(
         status: u16,
         fields: impl IntoIterator<Item = (&'a str, &'a [u8])>,
@@ -89,13 +89,13 @@ impl Fields {
     }
 }
 
-/// The part of a limit that is left.
+/// Returns the part of a limit that is left.
 #[expect(clippy::cast_precision_loss, reason = "a part needs no 53 bits")]
 pub(crate) fn part_left(standing: &Standing) -> f64 {
     (standing.remaining as f64 / standing.limit.max(1) as f64).min(1.0)
 }
 
-/// The longest time of those used up, in the newest form that tells one.
+/// Returns the longest reset of the used-up limits, in the newest form that has one.
 fn used_up(forms: &[Vec<One>]) -> Option<Duration> {
     let longest = |items: &Vec<One>| {
         items.iter().filter(|one| one.remaining == 0).filter_map(|one| one.reset).max()
@@ -103,7 +103,7 @@ fn used_up(forms: &[Vec<One>]) -> Option<Duration> {
     forms.iter().find_map(longest)
 }
 
-/// One limit, as one form tells of it.
+/// One limit, as one form reports it.
 #[derive(Clone, Copy, Debug)]
 struct One {
     limit: Option<u64>,
@@ -157,7 +157,7 @@ const NAMES: [&str; 10] = [
     "x-ratelimit-reset",
 ];
 
-/// The fields as they came, lines of one field joined.
+/// The field values as received, with repeated fields joined.
 #[derive(Debug, Default)]
 struct Raw {
     values: [Option<Vec<u8>>; NAMES.len()],
@@ -171,7 +171,7 @@ impl Raw {
                 continue;
             };
             match &mut raw.values[at] {
-                // What is too long already need not grow.
+                // A value that is too long already does not grow.
                 Some(joined) if joined.len() > MAX_FIELD_BYTES => {}
                 Some(joined) => {
                     joined.extend_from_slice(b", ");
@@ -197,7 +197,7 @@ impl Raw {
         }
     }
 
-    /// What each form tells, the newest first.
+    /// Returns the limits of each form, the newest form first.
     fn forms(&self, now_ms: u64) -> [Vec<One>; 4] {
         let text = self.get(Name::RateLimit);
         let is_list = text.is_some_and(|text| text.starts_with('"'));
@@ -213,28 +213,24 @@ impl Raw {
     }
 
     fn draft_10(&self, text: &str) -> Vec<One> {
-        let policies = self.get(Name::Policy).and_then(structured::list).unwrap_or_default();
-        let told = |item: &Item| {
-            let Bare::String(name) = &item.bare else { return None };
-            let policy = policies.iter().find(|policy| policy.bare == item.bare);
-            let of_policy = |key| policy.and_then(|policy| policy.integer(key));
-            debug_assert!(name.is_ascii());
+        let policies = self.get(Name::Policy).map(structured::list).unwrap_or_default();
+        let limit_of = |item: &Item| {
+            item.bare_item.as_string()?;
+            let policy = policies.iter().find(|policy| policy.bare_item == item.bare_item);
+            let of_policy = |key| policy.and_then(|policy| parameter(policy, key));
             Some(One {
                 limit: of_policy("q"),
-                remaining: item.integer("r")?,
+                remaining: parameter(item, "r")?,
                 window: of_policy("w").and_then(window),
-                reset: item.integer("t").map(seconds),
+                reset: parameter(item, "t").map(seconds),
             })
         };
-        structured::list(text).unwrap_or_default().iter().filter_map(told).collect()
+        structured::list(text).iter().filter_map(limit_of).collect()
     }
 
     fn draft_7(&self, text: &str, now_ms: u64) -> Option<One> {
-        let members = structured::dictionary(text)?;
-        let integer = |name: &str| {
-            let (_, item) = members.iter().find(|(key, _)| key == name)?;
-            item.bare.integer()
-        };
+        let members = structured::dictionary(text);
+        let integer = |key| structured::member(&members, key);
         let limit = integer("limit");
         Some(One {
             limit,
@@ -257,16 +253,16 @@ impl Raw {
         vec![One { limit, remaining, window, reset }]
     }
 
-    /// The window of the limit of that number in the older form, `100;w=60`.
+    /// Returns the window of a limit in the older form of `RateLimit-Policy`, `100;w=60`.
     fn window_of(&self, limit: Option<u64>) -> Option<Duration> {
-        let policies = structured::list(self.get(Name::Policy)?)?;
-        let of_limit = policies.iter().find(|policy| policy.bare.integer() == limit)?;
-        of_limit.integer("w").and_then(window)
+        let is_of_limit = |policy: &&Item| structured::integer(&policy.bare_item) == limit;
+        let policies = structured::list(self.get(Name::Policy)?);
+        parameter(policies.iter().find(is_of_limit)?, "w").and_then(window)
     }
 }
 
-/// A reset of the older forms: seconds, a time in seconds, or a time in milliseconds.
-/// Senders do all of these, and nobody means 30 years.
+/// Returns the time until a reset of the older forms: a number of seconds, a Unix time in
+/// seconds, or one in milliseconds. Servers send all three. Numbers from 30 years on are times.
 fn until(number: u64, number_ms: u64, now_ms: u64) -> Duration {
     match number {
         0..1_000_000_000 => bounded(number_ms),
@@ -279,7 +275,7 @@ fn seconds(number: u64) -> Duration {
     bounded(number.saturating_mul(1000))
 }
 
-/// A window of nothing is none.
+/// Returns a window, unless it is zero.
 fn window(number: u64) -> Option<Duration> {
     (number > 0).then(|| seconds(number))
 }

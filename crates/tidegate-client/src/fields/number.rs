@@ -1,8 +1,7 @@
-//! Numbers as they stand in a field: ASCII digits, with a fraction if need be, and nothing
-//! else. Neither Rust's nor anybody's own parser will do: they take signs, exponents and
-//! words such as `inf`.
+//! Numbers in fields: ASCII digits with an optional fraction. The parsers of the standard
+//! library also accept signs, exponents and words such as `inf`.
 
-/// Seconds, with or without a fraction, as milliseconds, rounded up. Saturates.
+/// Reads seconds, with an optional fraction, as milliseconds, rounded up. Saturates.
 pub fn seconds_ms(text: &str) -> Option<u64> {
     let (whole, fraction) = split(text)?;
     let digits = fraction.bytes().chain(std::iter::repeat(b'0')).take(3);
@@ -11,17 +10,17 @@ pub fn seconds_ms(text: &str) -> Option<u64> {
     Some(saturating(whole).saturating_mul(1000).saturating_add(ms + u64::from(beyond)))
 }
 
-/// The whole seconds of such a number. Saturates.
+/// Reads the whole seconds of a number with an optional fraction. Saturates.
 pub fn whole_seconds(text: &str) -> Option<u64> {
     split(text).map(|(whole, _)| saturating(whole))
 }
 
-/// An integer. Saturates.
+/// Reads an integer. Saturates.
 pub fn integer(text: &str) -> Option<u64> {
     is_digits(text).then(|| saturating(text))
 }
 
-/// The integer a text starts with. Saturates.
+/// Reads the integer at the start of a text. Saturates.
 pub fn leading_integer(text: &str) -> Option<u64> {
     let end = text.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(text.len());
     integer(&text[..end])

@@ -1,4 +1,4 @@
-//! What is answered.
+//! Answers of the server.
 
 use std::time::Duration;
 
@@ -9,60 +9,61 @@ use serde_json::Value;
 use super::error::{self, Error, Problem};
 use crate::{Fields, Standing};
 
-/// The answer to a check. A denial is one too.
+/// The answer to a check: an admission or a denial.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct Answer {
-    /// Whether it may happen.
+    /// Whether the check was admitted.
     pub allowed: bool,
-    /// The policy spoken for; `None` if none matched.
+    /// The policy of the reported limit; `None` if no policy matched.
     pub policy: Option<String>,
-    /// The number of the limit spoken for.
+    /// The number of units of the reported limit: the one that denied with the longest wait, or
+    /// the one with the least remaining.
     pub limit: Option<u64>,
-    /// What is left of it; `None` where nobody knows.
+    /// The units left; `None` if that is unknown, because the store failed.
     pub remaining: Option<u64>,
-    /// Milliseconds until the same check would pass: 0 when allowed, `None` when it never will.
+    /// Milliseconds until the same check would pass: 0 if allowed, `None` if it never will.
     pub retry_after_ms: Option<u64>,
-    /// Milliseconds until the limit is whole again.
+    /// Milliseconds until the whole limit is available again.
     pub reset_after_ms: Option<u64>,
     /// How it was decided: `exact`, `local`, `failed-open` or `failed-closed`.
     pub decided: String,
-    /// Every limit that was asked.
+    /// Every limit that was checked.
     #[serde(default)]
     pub limits: Vec<LimitAnswer>,
 }
 
-/// What one limit says.
+/// The answer of one limit.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct LimitAnswer {
-    /// Its policy.
+    /// The policy's name.
     pub policy: Option<String>,
-    /// Its number.
+    /// The limit's number of units.
     pub limit: u64,
-    /// Its window in milliseconds.
+    /// The window in milliseconds.
     pub window_ms: u64,
-    /// Its algorithm.
+    /// The algorithm's name.
     pub algorithm: String,
-    /// What is left of it; `None` where nobody knows.
+    /// The units left; `None` if that is unknown, because the store failed.
     pub remaining: Option<u64>,
-    /// Whether it admits.
+    /// Whether the limit admits the check.
     pub allowed: bool,
-    /// Milliseconds until it would; `None` if it never will.
+    /// Milliseconds until the limit would admit it; `None` if it never will.
     pub retry_after_ms: Option<u64>,
-    /// `observe` where the limit is only watched.
+    /// `observe` if the limit is not enforced.
     #[serde(default)]
     pub mode: Option<String>,
 }
 
 impl Answer {
-    /// When the same check would pass: zero when allowed, `None` when it never will.
+    /// Returns the time until the same check would pass: zero if allowed, `None` if it never will.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after_ms.map(Duration::from_millis)
     }
 
-    /// The answer as a response's fields would tell it, for [`Pace`](crate::Pace) and
-    /// [`Call`](crate::Call), but in milliseconds.
+    /// Returns the answer as header fields, for [`Pace`](crate::Pace) and
+    /// [`Call`](crate::Call), with a precision of milliseconds.
     pub fn fields(&self) -> Fields {
         let bounded = |ms: u64| Duration::from_millis(ms).min(crate::LONGEST);
         let window = self.limits.iter().find(|line| {
@@ -77,34 +78,34 @@ impl Answer {
             }),
             _ => None,
         };
-        // What can never pass is too far away to be waited for.
+        // A check that can never pass gets a wait that no client accepts.
         let wait = self.retry_after_ms.map_or(crate::LONGEST, bounded);
         Fields { wait: (!self.allowed).then_some(wait), pause: None, standing }
     }
 }
 
-/// Why a permit was not given.
+/// Why a permit was denied.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Denial {
-    /// When to ask again; `None` if it never will be given.
+    /// The time until a retry can succeed; `None` if it never will.
     pub retry_after: Option<Duration>,
-    /// The limits that denied.
+    /// The names of the limits that denied it.
     pub violated: Vec<String>,
-    /// In words.
+    /// The reason as text.
     pub detail: String,
 }
 
-/// A denial with a status of its own.
+/// Reads a denial from a response with status 429.
 pub(super) async fn denial(response: Response) -> Denial {
     let fields = response.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-    // The server sends seconds, never dates: no clock is needed.
+    // The server sends seconds, not dates, so no clock is needed.
     let retry_after = Fields::read(response.status().as_u16(), fields, 0).wait;
     let problem = error::problem(response).await;
     Denial { retry_after, violated: problem.violated, detail: problem.detail }
 }
 
-/// An answer, or the problem that stands in its place.
+/// Reads one entry of a batch: an answer or a problem.
 pub(super) fn one_of_batch(value: Value) -> Result<Result<Answer, Problem>, Error> {
     if value.get("allowed").is_some() {
         return serde_json::from_value(value).map(Ok).map_err(error::unreadable);

@@ -1,33 +1,33 @@
-//! What goes wrong: nobody decided.
+//! Errors: the server did not decide.
 
 use std::fmt;
 
 use reqwest::{Response, StatusCode};
 use serde::Deserialize;
 
-/// Why there is no answer. A denial is not among these.
+/// The reason why there is no decision. A denial is not an error.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The address or the token makes no sense.
+    /// The address or the token is invalid.
     Address(String),
-    /// The server could not be reached, or did not answer in time. What was asked may have
-    /// been charged.
+    /// The server could not be reached, or did not answer in time. The check may have been
+    /// charged.
     Unreachable(reqwest::Error),
-    /// The server did not understand, or could not: see [`Problem::status`].
+    /// The server rejected the request, or is unavailable: see [`Problem::status`].
     Refused(Problem),
-    /// Something answered that is no tidegate server.
+    /// The response is not one of a tidegate server.
     Unreadable(String),
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Address(why) => write!(f, "the server's address: {why}"),
-            Error::Unreachable(error) => write!(f, "the server gave no answer: {error}"),
+            Error::Address(why) => write!(f, "invalid server settings: {why}"),
+            Error::Unreachable(error) => write!(f, "no answer from the server: {error}"),
             Error::Refused(problem) => problem.fmt(f),
             Error::Unreadable(why) => {
-                write!(f, "the answer is not what a tidegate server sends: {why}")
+                write!(f, "the response is not from a tidegate server: {why}")
             }
         }
     }
@@ -54,15 +54,15 @@ impl From<reqwest::Error> for Error {
 #[serde(default)]
 #[non_exhaustive]
 pub struct Problem {
-    /// The status.
+    /// The HTTP status.
     pub status: u16,
-    /// What kind of problem it is.
+    /// The kind of problem.
     pub title: String,
-    /// What is wrong, and what to send instead.
+    /// What is wrong, and how to fix it.
     pub detail: String,
-    /// The field to blame.
+    /// The field that is wrong.
     pub field: Option<String>,
-    /// The limits that denied.
+    /// The names of the limits that denied the request.
     #[serde(rename = "violated-policies")]
     pub violated: Vec<String>,
 }
@@ -79,8 +79,8 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
-/// The problem a response tells of. Proxies answer with pages of their own: then the status
-/// has to say it all.
+/// Reads the problem document of a response. Proxies send other documents; the problem is then
+/// made from the status.
 pub(super) async fn problem(response: Response) -> Problem {
     let status = response.status();
     let body = super::bytes(response).await.unwrap_or_default();
@@ -91,12 +91,12 @@ pub(super) async fn problem(response: Response) -> Problem {
         problem.title = status.canonical_reason().unwrap_or("unknown").to_owned();
     }
     if problem.detail.is_empty() {
-        problem.detail = "no problem document came with it".to_owned();
+        problem.detail = "the response has no problem document".to_owned();
     }
     problem
 }
 
-/// A refusal as an error.
+/// Reads a response as an error.
 pub(super) async fn refused(response: Response) -> Error {
     Error::Refused(problem(response).await)
 }
@@ -106,7 +106,7 @@ pub(super) fn unreadable(error: serde_json::Error) -> Error {
 }
 
 impl Error {
-    /// Whether the server says that it is short of capacity, or its store fails.
+    /// Returns whether the server is short of capacity or its store is unavailable.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Error::Refused(problem)
             if problem.status == StatusCode::SERVICE_UNAVAILABLE.as_u16())

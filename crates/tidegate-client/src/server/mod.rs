@@ -1,16 +1,16 @@
 //! A typed client of the tidegate server: checks, batches and permits.
 //!
-//! A denial is a value, an error means that nobody decided: the server could not be
-//! reached, or did not understand. Which of the two lets a request through is for the
-//! caller to say; `on_store_failure` says the same for the server's own store.
+//! A denial is a value. An error means that there is no decision, because the server could not
+//! be reached or rejected the request; the caller chooses whether to fail open or closed.
+//! `on_store_failure` is the same choice for the server's store.
 //!
-//! Checks are not repeated: one whose answer was lost may have been charged. Give it an
-//! [id](Check::id), and ask again as often as you like.
+//! Checks are not retried, because one whose answer was lost may have been charged. A check
+//! with an [id](Check::id) can be repeated safely.
 //!
-//! - `check.rs`: what is asked;
-//! - `answer.rs`: what is answered;
-//! - `permit.rs`: a place that is held;
-//! - `error.rs`: what goes wrong.
+//! - `check.rs`: the requests;
+//! - `answer.rs`: the answers;
+//! - `permit.rs`: permits, renewed while they are held;
+//! - `error.rs`: the errors.
 
 mod answer;
 mod check;
@@ -30,13 +30,13 @@ use reqwest::{Method, Response, Url};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// How long an answer may take, besides what a check is willing to wait.
+/// The default time for an answer, in addition to the wait of a check.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// The most bytes of an answer that are read: a batch of 1,000 is well within it.
+/// The largest answer that is read. A batch of 1,000 checks is far smaller.
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
-/// A client of one server. Clones share its connections.
+/// A client of one server. Clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
@@ -46,25 +46,26 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the server at this address, such as `http://127.0.0.1:8080`.
+    /// Creates a client of the server at an address such as `http://127.0.0.1:8080`.
     ///
     /// # Errors
     ///
-    /// The address makes no sense.
+    /// The address is not an http or https URL.
     pub fn new(address: &str) -> Result<Self, Error> {
         Client::with(reqwest::Client::new(), address)
     }
 
-    /// The same with a reqwest client of your own: TLS, proxies, connections.
+    /// Creates a client that uses a given reqwest client, for TLS, proxies and connection
+    /// settings.
     ///
     /// # Errors
     ///
-    /// The address makes no sense.
+    /// The address is not an http or https URL.
     pub fn with(http: reqwest::Client, address: &str) -> Result<Self, Error> {
-        let unfit = |why: &str| Error::Address(format!("`{address}`: {why}"));
-        let mut base = Url::parse(address).map_err(|error| unfit(&error.to_string()))?;
+        let invalid = |why: &str| Error::Address(format!("address `{address}`: {why}"));
+        let mut base = Url::parse(address).map_err(|error| invalid(&error.to_string()))?;
         if !matches!(base.scheme(), "http" | "https") || base.host().is_none() {
-            return Err(unfit("write it as http://127.0.0.1:8080"));
+            return Err(invalid("expected a URL such as http://127.0.0.1:8080"));
         }
         base.set_query(None);
         base.set_fragment(None);
@@ -74,44 +75,46 @@ impl Client {
         Ok(Client { http, base, token: None, answer_within: ANSWER_WITHIN })
     }
 
-    /// Shows a secret of `TIDEGATE_TOKENS`.
+    /// Sets the secret to send, one of the server's `TIDEGATE_TOKENS`.
     ///
     /// # Errors
     ///
-    /// The secret has characters that no field can carry.
+    /// The secret has characters that are not allowed in a header field.
     pub fn token(mut self, token: &str) -> Result<Self, Error> {
         let value = HeaderValue::try_from(format!("Bearer {token}"));
         let mut value = value.map_err(|_| {
-            Error::Address("the token has characters that a header field cannot carry".to_owned())
+            Error::Address(
+                "the token has characters that are not allowed in a header field".to_owned(),
+            )
         })?;
         value.set_sensitive(true);
         self.token = Some(value);
         Ok(self)
     }
 
-    /// How long an answer may take, besides what a check is willing to wait. 5 s by default.
+    /// Sets the time for an answer, in addition to the wait of a check. Default: 5 s.
     #[must_use]
     pub fn answer_within(mut self, time: Duration) -> Self {
         self.answer_within = time;
         self
     }
 
-    /// Asks whether something may happen, and charges it if so.
+    /// Sends a check. The server charges it if it is allowed.
     ///
     /// # Errors
     ///
-    /// Nobody decided.
+    /// The server did not decide: see [`Error`].
     pub async fn check(&self, check: &Check) -> Result<Answer, Error> {
         let response = self.send(Method::POST, "v1/check", check, check.wait()).await?;
         read(response).await
     }
 
-    /// Asks up to 1,000 checks, each decided on its own. The answers are in their order; in
-    /// the place of a check whose id came before with another cost stands a problem.
+    /// Sends up to 1,000 independent checks. The answers are in the same order. A check whose id
+    /// was used before with another cost gets a problem.
     ///
     /// # Errors
     ///
-    /// Nobody decided.
+    /// The server did not decide: see [`Error`].
     pub async fn batch(&self, checks: &[Check]) -> Result<Vec<Result<Answer, Problem>>, Error> {
         #[derive(serde::Serialize)]
         struct Batch<'a> {
@@ -131,12 +134,12 @@ impl Client {
         answers.into_iter().map(answer::one_of_batch).collect()
     }
 
-    /// Takes a place under a policy with a concurrency limit. It is renewed while it is
-    /// held and given back when it is dropped or [released](Permit::release).
+    /// Acquires a permit under a concurrency limit. It is renewed while it is held, and given
+    /// back when it is dropped or [released](Permit::release).
     ///
     /// # Errors
     ///
-    /// Nobody decided.
+    /// The server did not decide: see [`Error`].
     pub async fn permit(&self, check: &Check, ttl: Option<Duration>) -> Result<Taken, Error> {
         let mut body = serde_json::to_value(check).map_err(error::unreadable)?;
         if let (Some(ttl), Value::Object(body)) = (ttl, &mut body) {
@@ -151,7 +154,7 @@ impl Client {
         Ok(Taken::Held(Permit::hold(self.clone(), held)))
     }
 
-    /// Sends a request and takes anything that is no success, but for a 429, as an error.
+    /// Sends a request. Any status but a success and 429 is an error.
     async fn send(
         &self,
         method: Method,
@@ -175,7 +178,7 @@ impl Client {
     }
 }
 
-/// Reads an answer as what it should be.
+/// Reads an answer as JSON.
 async fn read<T: DeserializeOwned>(response: Response) -> Result<T, Error> {
     if response.status() == StatusCode::TOO_MANY_REQUESTS {
         return Err(error::refused(response).await);
@@ -183,7 +186,7 @@ async fn read<T: DeserializeOwned>(response: Response) -> Result<T, Error> {
     serde_json::from_slice(&bytes(response).await?).map_err(error::unreadable)
 }
 
-/// The body of an answer, as far as that is reasonable.
+/// Reads the body of a response, up to [`MAX_ANSWER_BYTES`].
 async fn bytes(mut response: Response) -> Result<Vec<u8>, Error> {
     let mut body = Vec::new();
     while let Some(piece) = response.chunk().await? {

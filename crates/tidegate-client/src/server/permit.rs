@@ -1,8 +1,8 @@
-//! A place that is held: renewed while it is held, given back at the end.
+//! Permits: renewed while they are held, and then given back.
 //!
-//! A task of its own does both. It is told to end by dropping the sender it listens to, so
-//! that giving back needs no `await` where a [`Permit`] is dropped, and happens once.
-//! Whatever goes wrong, the lease ends by itself: that is what it is for.
+//! A background task does both. It ends when the sender that it listens to is dropped, so that
+//! dropping a [`Permit`] needs no `await`, and gives it back once. If that fails, the lease
+//! expires.
 
 use std::time::Duration;
 
@@ -14,22 +14,22 @@ use tokio::sync::{oneshot, watch};
 use super::answer::{Answer, Denial};
 use super::{Client, Error};
 
-/// The lease is renewed when this part of it has passed: two renewals may fail.
+/// A lease is renewed this many times before it expires, so that two renewals may fail.
 const RENEW_AFTER: u32 = 3;
-/// Leases are not renewed more often than this.
+/// The shortest time between renewals.
 const RENEW_AT_MOST_EVERY: Duration = Duration::from_millis(50);
 
-/// What asking for a permit comes to.
+/// The answer to a request for a permit.
 #[derive(Debug)]
 pub enum Taken {
-    /// The place is held.
+    /// The permit is held.
     Held(Permit),
-    /// All places are taken, or a rate limit of the policy denied it.
+    /// The concurrency limit is reached, or a rate limit of the policy denied it.
     Denied(Denial),
 }
 
 impl Taken {
-    /// The permit, if there is one.
+    /// Returns the permit, unless it was denied.
     pub fn held(self) -> Option<Permit> {
         match self {
             Taken::Held(permit) => Some(permit),
@@ -38,8 +38,8 @@ impl Taken {
     }
 }
 
-/// A held place. It is renewed in the background; dropping it gives it back, without
-/// waiting for that. Where the runtime ends first, the lease ends it.
+/// A held permit. It is renewed in the background. Dropping it gives it back, without waiting
+/// for the server. If the runtime ends first, the lease expires.
 #[derive(Debug)]
 pub struct Permit {
     id: String,
@@ -49,23 +49,23 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Its name on the server.
+    /// Returns the permit's id on the server.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// What the server said when it was taken.
+    /// Returns the answer to the request for this permit.
     pub fn answer(&self) -> &Answer {
         &self.answer
     }
 
-    /// Whether the server does not know it any more: it could not be renewed in time, or
-    /// was reset. The place may be somebody else's now.
+    /// Returns whether the server no longer knows the permit, because it was not renewed in time
+    /// or was reset. Another client may hold it now.
     pub fn is_lost(&self) -> bool {
         *self.lost.borrow()
     }
 
-    /// Waits until it is lost; for ever, if that does not happen.
+    /// Waits until the permit is lost. Never returns if it is not.
     pub async fn lost(&self) {
         let mut lost = self.lost.clone();
         if lost.wait_for(|lost| *lost).await.is_err() {
@@ -73,17 +73,17 @@ impl Permit {
         }
     }
 
-    /// Gives it back, and waits until the server has it.
+    /// Gives the permit back and waits for the server's answer.
     ///
     /// # Errors
     ///
-    /// The server did not take it back; its lease will end.
+    /// The server did not confirm it. The permit's lease will expire.
     pub async fn release(mut self) -> Result<(), Error> {
         let (done, answered) = oneshot::channel();
         let sent = self.end.take().is_some_and(|end| end.send(done).is_ok());
         match answered.await {
             Ok(answered) if sent => answered,
-            // The task has ended, because the permit was lost: nothing is held.
+            // The task has ended because the permit was lost.
             _ => Ok(()),
         }
     }
@@ -97,7 +97,7 @@ impl Permit {
     }
 }
 
-/// What the server sends with a permit.
+/// The server's response with a permit.
 #[derive(Debug, Deserialize)]
 pub(super) struct Held {
     id: String,
@@ -122,7 +122,7 @@ impl Keeper {
                 end = &mut ended => {
                     let released = self.release().await;
                     if let Ok(done) = end {
-                        // Whoever asked may have gone meanwhile.
+                        // The caller of `release` may have been dropped.
                         let _ = done.send(released);
                     }
                     return;
@@ -137,8 +137,8 @@ impl Keeper {
         }
     }
 
-    /// Whether it is still held, as far as one knows: a failure is tried again at the next
-    /// time.
+    /// Renews the lease. Returns `false` only if the server does not know the permit; after
+    /// other failures the next renewal tries again.
     async fn renew(&self) -> bool {
         !matches!(self.ask(Method::PUT).await, Err(Error::Refused(problem))
             if problem.status == StatusCode::NOT_FOUND.as_u16())

@@ -1,4 +1,4 @@
-//! Rows of delays.
+//! Delays before retries.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ fn ms(ms: u64) -> Duration {
 }
 
 #[test]
-fn delays() {
+fn adds_jitter_to_the_requested_wait() {
     let backoff = Backoff::default().base(ms(100)).cap(ms(1000)).longest_wait(ms(5000));
-    // (retry, what the server asked for, chance, delay)
+    // (retry, requested wait, chance, delay)
     let rows = [
         (0, None, 0.0, Some(0)),
         (0, None, 0.5, Some(50)),
@@ -37,7 +37,7 @@ fn delays() {
 }
 
 #[test]
-fn a_base_without_sense_does_not_overflow() {
+fn saturates_with_an_absurd_base() {
     let backoff = Backoff::default().base(Duration::MAX).cap(ms(1000));
     assert_eq!(backoff.delay(7, None, 1.0), Some(ms(1000)));
 }

@@ -1,10 +1,10 @@
-//! Retries are paid for.
+//! The retry budget.
 
 use std::time::Duration;
 
 use tidegate_client::Budget;
 
-/// How many of so many requests, all failing, can be retried, and how often each.
+/// Returns how many retries the budget pays for if all `requests` fail.
 fn retries(budget: &mut Budget, now: Duration, requests: u32) -> u32 {
     let mut retries = 0;
     for _ in 0..requests {
@@ -17,7 +17,7 @@ fn retries(budget: &mut Budget, now: Duration, requests: u32) -> u32 {
 }
 
 #[test]
-fn an_outage_is_not_amplified() {
+fn bounds_retries_to_a_share_of_the_requests() {
     // (share, reserve, requests, retries)
     let rows = [
         (0.2, 10, 1000, 210),
@@ -36,7 +36,7 @@ fn an_outage_is_not_amplified() {
 }
 
 #[test]
-fn the_reserve_comes_back_with_time() {
+fn refills_the_reserve_with_time() {
     let mut budget = Budget::new(0.0, 10);
     // (seconds since the start, retries that can be paid for then)
     for (at, expected) in
@@ -48,7 +48,7 @@ fn the_reserve_comes_back_with_time() {
 }
 
 #[test]
-fn small_steps_of_time_add_up() {
+fn adds_up_small_steps_of_time() {
     let mut budget = Budget::new(0.0, 1);
     assert_eq!(retries(&mut budget, Duration::ZERO, 1), 1);
     let paid = (1..=60_000).filter(|ms| budget.spend(Duration::from_millis(*ms))).count();
@@ -56,7 +56,7 @@ fn small_steps_of_time_add_up() {
 }
 
 #[test]
-fn savings_are_bounded() {
+fn bounds_savings() {
     let mut budget = Budget::new(0.2, 10);
     for _ in 0..1_000_000 {
         budget.earn(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Calls as rows: how requests end, and when the next one goes.
+//! Calls: the outcomes of their requests, and the times at which requests are sent.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ fn rules() -> RetryRules {
 
 const DENIED: Outcome = Outcome::Denied(Fields { wait: None, pause: None, standing: None });
 
-/// Every request ends after 10 ms like this; the times at which requests go, with chances
-/// of one half.
+/// Returns the times at which requests are sent if each ends after 10 ms with the next outcome.
+/// All chances are one half.
 fn sent(rules: &RetryRules, outcomes: &[Outcome], can_repeat: bool) -> Vec<u128> {
     let mut peer = Peer::new(rules);
     let (mut call, mut at) =
@@ -36,7 +36,7 @@ fn sent(rules: &RetryRules, outcomes: &[Outcome], can_repeat: bool) -> Vec<u128>
 }
 
 #[test]
-fn when_requests_go() {
+fn sends_retries_after_the_requested_wait_and_within_bounds() {
     let denied = |wait| Outcome::Denied(fields(Some(wait)));
     let rows: &[(&str, RetryRules, &[Outcome], &[u128])] = &[
         ("an answer is the end", rules(), &[Outcome::Answered(fields(None))], &[0]),
@@ -57,7 +57,7 @@ fn when_requests_go() {
 }
 
 #[test]
-fn what_one_call_is_told_holds_for_the_next() {
+fn applies_a_requested_wait_to_the_next_call() {
     let rules = rules();
     let mut peer = Peer::new(&rules);
     let (mut call, at) = Call::begin(&rules, &mut peer, Duration::ZERO, 0.5).expect("now");
@@ -73,8 +73,8 @@ fn what_one_call_is_told_holds_for_the_next() {
     assert_eq!(paused.wait, ms(13_999));
     assert_eq!(
         paused.to_string(),
-        "not sent: the server's limit is used up, and this request's turn would come in \
-         13999 ms, behind its deadline"
+        "request not sent: the server's limit is used up, and pacing would delay the request \
+         by 13999 ms, past its deadline"
     );
     let unpaced = rules.unpaced();
     let mut peer = Peer::new(&unpaced);

@@ -1,4 +1,4 @@
-//! The rows that all clients read alike, and what only this one reads: standings.
+//! Header fields: the rows that all clients share, and the usage that only this client reads.
 
 use std::time::Duration;
 
@@ -16,21 +16,21 @@ fn read(row: &Value) -> Fields {
 }
 
 #[test]
-fn shared_rows() {
+fn reads_the_rows_that_all_clients_share() {
     let rows: Vec<Value> = serde_json::from_str(ROWS).expect("JSON");
     assert!(rows.len() > 100, "{} rows", rows.len());
     for row in &rows {
-        let told = read(row);
+        let fields = read(row);
         let ms = |time: Option<Duration>| {
             time.map_or(Value::Null, |it| it.as_millis().to_string().parse().expect("a number"))
         };
-        assert_eq!(ms(told.wait), row["wait_ms"], "wait of {row}");
-        assert_eq!(ms(told.pause), row["pace_ms"], "pause of {row}");
+        assert_eq!(ms(fields.wait), row["wait_ms"], "wait of {row}");
+        assert_eq!(ms(fields.pause), row["pace_ms"], "pause of {row}");
     }
 }
 
 #[test]
-fn standings() {
+fn reports_the_limit_with_the_smallest_part_left() {
     let of = |limit, remaining, window: u64, reset: u64| Standing {
         limit,
         remaining,
@@ -44,7 +44,7 @@ fn standings() {
             Some(of(100, 50, 60, 30)),
         ),
         (&[("RateLimit", r#""api";r=50"#), policy(r#""api";q=100"#)], Some(of(100, 50, 0, 0))),
-        // The one with the least part left, not the least number.
+        // The smallest part left, not the smallest number.
         (
             &[
                 ("RateLimit", r#""s";r=5;t=1, "d";r=90;t=9"#),
@@ -75,7 +75,7 @@ fn standings() {
             ],
             Some(of(100, 50, 60, 30)),
         ),
-        // Its window is of another form.
+        // `RateLimit-Policy` does not belong to the form X-RateLimit.
         (
             &[
                 ("X-RateLimit-Limit", "100"),

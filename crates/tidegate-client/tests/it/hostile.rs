@@ -1,8 +1,8 @@
-//! Fields made of anything: nothing panics, and every time is bounded.
+//! Random and hostile header fields: nothing panics, and every time is bounded.
 
 use tidegate_client::{Fields, LONGEST};
 
-/// Pieces that fields are made of, and what lies beside them.
+/// Parts of valid fields, and parts that make them invalid.
 const PIECES: &[&str] = &[
     "\"",
     "api",
@@ -60,7 +60,7 @@ const NAMES: &[&str] = &[
     "X-RateLimit-Reset",
 ];
 
-/// A small generator, so that a failure can be seen again.
+/// A small random number generator with a fixed seed, so that failures are reproducible.
 struct Chance(u64);
 
 impl Chance {
@@ -72,13 +72,13 @@ impl Chance {
 }
 
 #[test]
-fn nothing_panics_and_every_time_is_bounded() {
+fn bounds_every_time_for_random_fields() {
     let mut chance = Chance(7);
-    let mut told_something = 0;
+    let mut read_something = 0;
     for round in 0..200_000 {
         let mut fields = Vec::new();
         for _ in 0..=chance.below(4) {
-            // Mostly short: long ones are hardly ever anything.
+            // Mostly short, because long ones are hardly ever valid.
             let pieces = 1 + chance.below(3) * chance.below(5);
             let value: String = (0..pieces).map(|_| PIECES[chance.below(PIECES.len())]).collect();
             fields.push((NAMES[chance.below(NAMES.len())], value));
@@ -86,17 +86,17 @@ fn nothing_panics_and_every_time_is_bounded() {
         let status = [200, 429, 503][chance.below(3)];
         let now_ms = [0, 1_700_000_000_000, u64::MAX][chance.below(3)];
         let bytes = fields.iter().map(|(name, value)| (*name, value.as_bytes()));
-        let told = Fields::read(status, bytes, now_ms);
-        told_something += u32::from(told != Fields::default());
-        for time in [told.wait, told.pause].into_iter().flatten() {
-            assert!(time <= LONGEST, "round {round}: {fields:?} gave {told:?}");
+        let read = Fields::read(status, bytes, now_ms);
+        read_something += u32::from(read != Fields::default());
+        for time in [read.wait, read.pause].into_iter().flatten() {
+            assert!(time <= LONGEST, "round {round}: {fields:?} gave {read:?}");
         }
     }
-    assert!(told_something > 1000, "only {told_something} rounds read anything");
+    assert!(read_something > 1000, "only {read_something} rounds read anything");
 }
 
 #[test]
-fn bytes_that_are_no_text_and_lines_without_end() {
+fn ignores_invalid_utf8_and_oversized_fields() {
     let long = "1".repeat(9000);
     let rows: &[&[(&str, &[u8])]] = &[
         &[("Retry-After", b"\xff\xfe")],

@@ -1,4 +1,4 @@
-//! The client crate as its users see it.
+//! Tests of the public API of the client crate.
 
 mod backoff;
 mod budget;

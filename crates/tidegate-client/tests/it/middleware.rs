@@ -1,4 +1,4 @@
-//! The middleware against a real server on loopback.
+//! The middleware against an HTTP server on loopback.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ const DENIED: (u16, &str) = (429, "retry-after: 0\r\n");
 const FINE: (u16, &str) = (200, "");
 
 #[tokio::test]
-async fn rows_of_answers() {
+async fn retries_until_the_last_response_is_the_result() {
     let rows: &[(&'static [(u16, &'static str)], u16, usize)] = &[
         (&[FINE], 200, 1),
         (&[DENIED, FINE], 200, 2),
@@ -27,7 +27,7 @@ async fn rows_of_answers() {
         (&[DENIED], 429, 6),
         (&[(500, "retry-after: 0\r\n")], 500, 1),
         (&[(404, "")], 404, 1),
-        // Longer than is waited for: what it says is the answer.
+        // Longer than the longest wait: the denial is the result.
         (&[(429, "retry-after: 3155760000\r\n"), FINE], 429, 1),
         (&[(429, "retry-after: -1\r\nratelimit: ;;;\r\n"), FINE], 200, 2),
     ];
@@ -42,7 +42,7 @@ async fn rows_of_answers() {
 }
 
 #[tokio::test]
-async fn retry_after_is_waited_for() {
+async fn waits_for_retry_after() {
     let server = Scripted::answers(&[(429, "retry-after: 1\r\n"), FINE]).await;
     let start = Instant::now();
     let response = client(Retry::default()).get(server.url()).send().await.expect("an answer");
@@ -51,7 +51,7 @@ async fn retry_after_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_post_carries_one_key_on_all_its_retries() {
+async fn sends_one_key_with_all_retries_of_a_post() {
     let server = Scripted::answers(&[DENIED, DENIED, FINE]).await;
     let client = client(Retry::new(rules()));
     for _ in 0..2 {
@@ -68,9 +68,9 @@ async fn a_post_carries_one_key_on_all_its_retries() {
 }
 
 #[tokio::test]
-async fn a_post_is_repeated_only_if_it_was_not_taken() {
+async fn repeats_a_post_only_if_it_was_not_processed() {
     const LATER: (u16, &str) = (503, "retry-after: 0\r\n");
-    // (answers, a key of the caller's, whether keys are honoured, requests)
+    // (responses, the caller's key, whether servers honour keys, requests)
     let rows: &[(&'static [(u16, &'static str)], Option<&str>, bool, usize)] = &[
         (&[DENIED, FINE], None, false, 2),
         (&[LATER, FINE], None, false, 2),
@@ -99,7 +99,7 @@ async fn a_post_is_repeated_only_if_it_was_not_taken() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_tried_again() {
+async fn retries_failed_connections() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("an address");
     drop(listener);
@@ -109,13 +109,13 @@ async fn a_server_that_is_not_there_is_tried_again() {
 }
 
 #[tokio::test]
-async fn a_turn_behind_the_deadline_is_not_sent() {
+async fn does_not_send_a_request_whose_turn_is_after_its_deadline() {
     let used_up =
         "retry-after: 20\r\nratelimit: \"a\";r=0;t=20\r\nratelimit-policy: \"a\";q=1;w=20\r\n";
     let server = Scripted::start(move |_, _| (429, used_up.to_owned(), String::new())).await;
     let client = client(Retry::new(rules().deadline(Duration::from_secs(1))));
     assert_eq!(client.get(server.url()).send().await.expect("an answer").status(), 429);
-    let error = client.get(server.url()).send().await.expect_err("its turn is far away");
+    let error = client.get(server.url()).send().await.expect_err("its turn is after the deadline");
     let reqwest_middleware::Error::Middleware(error) = error else { panic!("{error}") };
     assert!(error.downcast_ref::<Paused>().is_some_and(|paused| paused.wait.as_secs() >= 19));
     assert_eq!(server.asked().len(), 1);
@@ -125,22 +125,22 @@ async fn a_turn_behind_the_deadline_is_not_sent() {
 }
 
 #[tokio::test]
-async fn dropped_while_it_waits_nothing_more_is_sent() {
+async fn sends_nothing_after_the_future_is_dropped() {
     let used_up = "ratelimit: \"a\";r=0;t=10\r\nratelimit-policy: \"a\";q=1;w=10\r\n";
     let server = Scripted::start(move |_, _| (200, used_up.to_owned(), String::new())).await;
-    // Nothing is left for ten seconds: the second may wait for its turn, a third may not.
+    // The limit is used up for ten seconds: there is a turn for one more request, not for two.
     let client = client(Retry::new(rules().deadline(Duration::from_secs(15))));
     assert_eq!(client.get(server.url()).send().await.expect("an answer").status(), 200);
     for _ in 0..3 {
         let waiting = client.get(server.url()).send();
         let ended = tokio::time::timeout(Duration::from_millis(50), waiting).await;
-        assert!(ended.is_err(), "the turn was given back, so there is one to wait for: {ended:?}");
+        assert!(ended.is_err(), "the turn was given back, so this request waits for it: {ended:?}");
     }
     assert_eq!(server.asked().len(), 1);
 }
 
 #[tokio::test]
-async fn a_stream_is_sent_once() {
+async fn sends_a_stream_once() {
     let server = Scripted::answers(&[DENIED, FINE]).await;
     let stream = reqwest::Body::wrap(Once(Some("streamed")));
     let sent = client(Retry::new(rules())).put(server.url()).body(stream).send().await;
@@ -148,7 +148,7 @@ async fn a_stream_is_sent_once() {
     assert_eq!(server.asked().len(), 1);
 }
 
-/// A body that cannot be had twice.
+/// A body that cannot be cloned.
 struct Once(Option<&'static str>);
 
 impl http_body::Body for Once {

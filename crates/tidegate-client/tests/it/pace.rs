@@ -1,4 +1,4 @@
-//! What one client learns, step by step. What many learn together is in tidegate-bench.
+//! Pacing of one client. tidegate-bench simulates many clients that share a limit.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ fn left(remaining: u64, limit: u64, window: f64) -> Standing {
     Standing { limit, remaining, window: Some(s(window)), reset: Some(s(window)) }
 }
 
-/// A client that has had half of 100 in 10 s.
+/// A client that was admitted 50 times under a limit of 100 per 10 s.
 fn busy() -> (Pace, Duration) {
     let mut pace = Pace::new(s(30.0));
     let now = pace.turn(s(100.0), 0.5);
@@ -22,14 +22,14 @@ fn busy() -> (Pace, Duration) {
     (pace, now)
 }
 
-/// The time until the next turn after an answer, without jitter.
+/// Returns the time until the next turn after an answer, without jitter.
 fn pause(pace: &mut Pace, now: Duration) -> f64 {
     let mut looked = *pace;
     (looked.turn(now, 0.5) - now).as_secs_f64()
 }
 
 #[test]
-fn pauses_begin_when_a_tenth_is_left() {
+fn pauses_when_less_than_a_tenth_is_left() {
     // (remaining of 100 in 10 s, the pause)
     for (remaining, expected) in [(99, 0.0), (10, 0.0), (9, 1.0), (4, 2.0), (1, 5.0), (0, 10.0)] {
         let (mut pace, now) = busy();
@@ -40,7 +40,7 @@ fn pauses_begin_when_a_tenth_is_left() {
 }
 
 #[test]
-fn a_newcomer_begins_with_what_it_has_had() {
+fn starts_with_the_rate_it_was_admitted_at() {
     let mut pace = Pace::new(s(30.0));
     let now = pace.turn(s(100.0), 0.5);
     pace.admitted(now, &left(9, 100, 10.0));
@@ -48,7 +48,7 @@ fn a_newcomer_begins_with_what_it_has_had() {
 }
 
 #[test]
-fn turns_taken_together_come_one_after_the_other_and_can_be_given_back() {
+fn spaces_concurrent_turns_and_reuses_returned_ones() {
     let (mut pace, now) = busy();
     pace.admitted(now, &left(9, 100, 10.0));
     let turns: Vec<_> = (0..3).map(|_| pace.turn(now, 0.5)).collect();
@@ -59,7 +59,7 @@ fn turns_taken_together_come_one_after_the_other_and_can_be_given_back() {
 }
 
 #[test]
-fn a_denial_is_waited_for_and_spread_over_a_window() {
+fn spreads_retries_over_a_window_after_the_requested_wait() {
     for (chance, expected) in [(0.0, 2.0), (0.5, 2.5), (1.0, 3.0)] {
         let mut pace = Pace::new(s(30.0));
         let now = s(100.0);
@@ -70,7 +70,7 @@ fn a_denial_is_waited_for_and_spread_over_a_window() {
 }
 
 #[test]
-fn denials_in_a_row_slow_down_by_whole_windows_and_successes_speed_up_again() {
+fn slows_down_by_whole_windows_and_speeds_up_again() {
     let mut pace = Pace::new(s(30.0));
     let mut now = s(100.0);
     let mut pauses = Vec::new();
@@ -88,7 +88,7 @@ fn denials_in_a_row_slow_down_by_whole_windows_and_successes_speed_up_again() {
 }
 
 #[test]
-fn what_servers_say_without_sense_is_bounded_or_not_learned() {
+fn bounds_or_ignores_nonsensical_reports() {
     let longest = s(30.0);
     let day = Duration::from_secs(86_400);
     let rows = [
@@ -128,7 +128,7 @@ fn what_servers_say_without_sense_is_bounded_or_not_learned() {
 }
 
 #[test]
-fn without_a_window_the_time_until_the_reset_stands_in() {
+fn uses_the_reset_if_there_is_no_window() {
     let mut pace = Pace::new(s(30.0));
     let now = pace.turn(s(100.0), 0.5);
     for (remaining, expected) in [(40, 0.0), (30, 0.0), (20, 0.0), (4, 5.0)] {
@@ -140,7 +140,7 @@ fn without_a_window_the_time_until_the_reset_stands_in() {
 }
 
 #[test]
-fn a_long_window_that_is_reset_ends_the_pausing() {
+fn stops_pausing_when_a_long_window_is_reset() {
     let mut pace = Pace::new(s(30.0));
     let now = pace.turn(s(100.0), 0.5);
     pace.admitted(now, &left(1, 5000, 3600.0));

@@ -1,4 +1,4 @@
-//! A small HTTP server that answers as it is told and keeps what it was asked.
+//! A small HTTP server that sends scripted responses and records the requests.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// One request, as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub method: String,
@@ -24,10 +24,10 @@ impl Asked {
     }
 }
 
-/// What is answered to the request of a number, counted from 0: status, fields and body.
+/// Returns the response to a request by its number, from 0: status, fields and body.
 type Script = dyn Fn(usize, &Asked) -> (u16, String, String) + Send + Sync;
 
-/// The server; it ends with the test's runtime.
+/// The server. It stops when the test's runtime ends.
 #[derive(Clone)]
 pub struct Scripted {
     pub address: SocketAddr,
@@ -52,7 +52,7 @@ impl Scripted {
         server
     }
 
-    /// Answers each in its turn with a status and fields, and the last one for ever.
+    /// Starts a server that sends these responses in order, and the last one repeatedly.
     pub async fn answers(rows: &'static [(u16, &'static str)]) -> Self {
         Scripted::start(|at, _| {
             let (status, fields) = rows[at.min(rows.len() - 1)];

@@ -1,5 +1,5 @@
-//! The typed client against answers as the server gives them. tidegate-server's own tests
-//! hold these against the program.
+//! The typed client against canned answers. The tests of tidegate-server run it against the
+//! real server.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn body(asked: &Asked) -> Value {
 }
 
 #[tokio::test]
-async fn checks_are_sent_as_the_server_reads_them() {
+async fn sends_checks_in_the_format_of_the_api() {
     let (server, client) = answering(200, "", ALLOWED).await;
     let attributes =
         Attributes::new("POST", "/login").client_ip("192.0.2.1").header("x-org", "acme");
@@ -56,18 +56,18 @@ async fn checks_are_sent_as_the_server_reads_them() {
 }
 
 #[tokio::test]
-async fn answers_are_values_and_failures_are_errors() {
+async fn returns_denials_as_values_and_failures_as_errors() {
     let check = Check::policy("login", "alice");
     let (_server, client) = answering(200, "", NEVER).await;
     let answer = client.check(&check).await.expect("a denial is an answer");
     assert_eq!((answer.allowed, answer.retry_after()), (false, None));
     let (_server, client) = answering(200, "", OPEN).await;
-    let answer = client.check(&check).await.expect("fields to come are passed over");
+    let answer = client.check(&check).await.expect("unknown fields are ignored");
     assert_eq!((answer.decided.as_str(), answer.remaining), ("failed-open", None));
     // (status, body, the error's text)
     let rows = [
         (409, CONFLICT, "409 Conflict, field `id`: another cost"),
-        (502, "<html>", "502 Bad Gateway: no problem document came with it"),
+        (502, "<html>", "502 Bad Gateway: the response has no problem document"),
         (
             429,
             DENIED,
@@ -76,21 +76,21 @@ async fn answers_are_values_and_failures_are_errors() {
         (
             200,
             "7",
-            "the answer is not what a tidegate server sends: invalid type: integer `7`, expected struct Answer at line 1 column 1",
+            "the response is not from a tidegate server: invalid type: integer `7`, expected struct Answer at line 1 column 1",
         ),
     ];
     for (status, body, expected) in rows {
         let (_server, client) = answering(status, "", body).await;
-        let error = client.check(&check).await.expect_err("nobody decided");
+        let error = client.check(&check).await.expect_err("no decision");
         assert_eq!(error.to_string(), expected);
     }
     let gone = Client::new("http://127.0.0.1:1").expect("an address");
-    let error = gone.check(&check).await.expect_err("nobody is there");
+    let error = gone.check(&check).await.expect_err("nothing listens there");
     assert!(matches!(error, Error::Unreachable(_)), "{error}");
 }
 
 #[test]
-fn addresses() {
+fn accepts_only_http_addresses() {
     for (address, is_sound) in [
         ("http://127.0.0.1:8080", true),
         ("https://limits.example/behind/", true),
@@ -103,7 +103,7 @@ fn addresses() {
 }
 
 #[tokio::test]
-async fn a_batch_keeps_its_order() {
+async fn keeps_the_order_of_a_batch() {
     let text = format!("{{\"answers\":[{ALLOWED},{CONFLICT},{NEVER}]}}");
     let server = Scripted::start(move |_, _| (200, String::new(), text.clone())).await;
     let client = Client::new(&format!("http://{}/behind", server.address)).expect("an address");
@@ -122,11 +122,11 @@ async fn a_batch_keeps_its_order() {
     let error = client.batch(&checks[..1]).await.expect_err("three answers to one");
     assert_eq!(
         error.to_string(),
-        "the answer is not what a tidegate server sends: 3 answers to 1 checks"
+        "the response is not from a tidegate server: 3 answers to 1 checks"
     );
 }
 
-/// A server of permits whose lease is known until it is told otherwise.
+/// A server of permits that accepts a number of renewals and then does not know the permit.
 async fn permits(lease_ms: u64, renewals: usize) -> (Scripted, Client) {
     let server = Scripted::start(move |at, asked| match &*asked.method {
         "POST" => {
@@ -150,7 +150,7 @@ async fn take(client: &Client) -> tidegate_client::server::Permit {
     taken.held().expect("a permit")
 }
 
-/// Waits for something that happens in the background, for ten seconds at most.
+/// Waits until a background event has happened, for ten seconds at most.
 async fn eventually(mut happened: impl FnMut() -> bool) {
     for _ in 0..1000 {
         if happened() {
@@ -162,7 +162,7 @@ async fn eventually(mut happened: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn a_permit_is_renewed_and_given_back_once() {
+async fn renews_a_permit_and_gives_it_back_once() {
     let (server, client) = permits(150, usize::MAX).await;
     let methods = || server.asked().iter().map(|asked| asked.method.clone()).collect::<Vec<_>>();
     let permit = take(&client).await;
@@ -177,7 +177,7 @@ async fn a_permit_is_renewed_and_given_back_once() {
 }
 
 #[tokio::test]
-async fn a_permit_that_the_server_forgot_is_lost() {
+async fn reports_a_permit_that_the_server_forgot_as_lost() {
     let (server, client) = permits(150, 0).await;
     let permit = take(&client).await;
     let lost = tokio::time::timeout(Duration::from_secs(10), permit.lost()).await;
@@ -187,7 +187,7 @@ async fn a_permit_that_the_server_forgot_is_lost() {
 }
 
 #[tokio::test]
-async fn a_permit_denied_is_a_value() {
+async fn returns_a_denied_permit_as_a_value() {
     let (_server, client) = answering(429, "retry-after: 30\r\n", DENIED).await;
     let taken = client.permit(&Check::policy("jobs", "alice"), None).await.expect("an answer");
     let Taken::Denied(denial) = taken else { panic!("{taken:?}") };

@@ -7,6 +7,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use crate::text::floor_char_boundary;
+
 /// Most errors shown: past this, fixing the first ones tells more than reading on.
 const MAX_SHOWN: usize = 20;
 
@@ -146,14 +148,14 @@ pub(super) struct UnlocatedError {
 
 impl SourceLocation {
     fn new(source: &str, span: Range<usize>) -> Self {
-        let start = source.floor_char_boundary(span.start.min(source.len()));
+        let start = floor_char_boundary(source, span.start);
         let before = &source[..start];
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
         let line = &source[line_start..];
         let line = line.split(['\n', '\r']).next().unwrap_or_default();
         let line_end = line_start + line.len();
         let column = source[line_start..start].chars().count();
-        let end = source.floor_char_boundary(span.end.clamp(start, line_end.max(start)));
+        let end = floor_char_boundary(source, span.end.clamp(start, line_end.max(start)));
         let width = source[start..end].trim_end().chars().count().max(1);
         let (snippet, shift) = shorten(&without_password(line), column);
         let visible = snippet.chars().count().max(column - shift + 1);

@@ -80,8 +80,11 @@ impl ActivePolicies {
 
     /// Counters and header text of a policy's variant.
     pub(super) fn compiled_of(&self, policy: &Policy, variant: usize) -> &Compiled {
-        let all = self.policies.iter().as_slice();
-        let index = all.element_offset(policy);
-        index.map_or(&self.caller, |index| &self.compiled[index][variant])
+        let first = self.policies.iter().as_slice().as_ptr();
+        // A policy that is not in the slice has no index in `compiled`. `slice::element_offset`
+        // is newer than this crate requires.
+        let offset = std::ptr::from_ref(policy).addr().wrapping_sub(first.addr());
+        let variants = self.compiled.get(offset / size_of::<Policy>());
+        variants.map_or(&self.caller, |variants| &variants[variant])
     }
 }

@@ -301,10 +301,14 @@ impl Tables {
     /// Makes room: series that only this table holds belong to no policy any
     /// more. Their counts move, so that sums over all series never fall.
     fn evict_unused(&mut self) {
-        let is_unused =
-            |series: &Arc<Series>| Arc::strong_count(series) == 1 && &*series.name.policy != OTHER;
-        let retired: Vec<_> =
-            self.series.extract_if(.., |_, series| is_unused(series)).map(|(_, s)| s).collect();
+        let mut retired = Vec::new();
+        self.series.retain(|_, series| {
+            let is_used = Arc::strong_count(series) > 1 || &*series.name.policy == OTHER;
+            if !is_used {
+                retired.push(Arc::clone(series));
+            }
+            is_used
+        });
         for series in retired {
             self.other(series.name.mode).absorb(&series);
         }

@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 use sha2::{Digest, Sha256};
 
 use crate::policy::{Key, KeySegment, MAX_KEY_BYTES, Template};
-use crate::text::write_escaped;
+use crate::text::{floor_char_boundary, write_escaped};
 
 /// The most characters of a value that a masked form shows. Never more than a quarter of the value.
 pub const MAX_SHOWN_CHARS: usize = 4;
@@ -221,7 +221,8 @@ impl Masking {
         let cut = shown.len() > MAX_TEXT_BYTES;
         if cut {
             let hash = self.mac.hash(&key.bytes);
-            shown.truncate(shown.floor_char_boundary(MAX_TEXT_BYTES - MARK.len() - hash.len()));
+            let most = MAX_TEXT_BYTES - MARK.len() - hash.len();
+            shown.truncate(floor_char_boundary(&shown, most));
             shown = shown + MARK + &hash;
         }
         Text { bytes: shown.into_bytes(), cut, masked: true }

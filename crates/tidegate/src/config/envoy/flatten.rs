@@ -26,6 +26,7 @@ use super::tree::{Descriptor, Domain, Location, Rate, ValueMatch};
 use crate::policy::{
     MAX_NAME_BYTES, MAX_POLICIES, MAX_REPLACED, MAX_VALUES, Policy, RequestField, Wildcard,
 };
+use crate::text::floor_char_boundary;
 
 /// A policy to be.
 pub(super) struct FlatPolicy<'t> {
@@ -362,5 +363,5 @@ fn with_digest(name: &str, policy: &FlatPolicy<'_>) -> String {
 /// A name, cut so that it ends so. Names are ASCII.
 fn with_end(name: &str, end: &str) -> String {
     let most = MAX_NAME_BYTES.saturating_sub(end.len());
-    format!("{}{end}", &name[..name.floor_char_boundary(most)])
+    format!("{}{end}", &name[..floor_char_boundary(name, most)])
 }

@@ -27,6 +27,7 @@ fn change() -> impl Strategy<Value = (usize, usize, String)> {
     (0..GOOD.len(), 0usize..30, prop_oneof![Just(String::new()), piece()])
 }
 
+#[expect(clippy::incompatible_msrv, reason = "tests run with the current Rust")]
 fn changed(changes: &[(usize, usize, String)]) -> String {
     changes.iter().fold(GOOD.to_owned(), |text, (from, length, new)| {
         let from = text.floor_char_boundary((*from).min(text.len()));
