@@ -8,7 +8,7 @@ use tidegate::unstable::config::envoy::{EnvoyErrors, EnvoyFile, Options, convert
 use tidegate::unstable::config::{Config, ConfigErrors, StoreUrl, schema};
 use tidegate::unstable::policy::Policy;
 
-use crate::cli::rate_algorithm;
+use tidegate_replay::rate_algorithm;
 
 /// Check a config file, print what may stand in one, or convert another's
 #[derive(Debug, Args)]

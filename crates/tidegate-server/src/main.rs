@@ -3,9 +3,7 @@
 //! Layout: `cli.rs` says what can be typed; `serve/` is the server, with its fronts
 //! in `http/`, `grpc/` (with `envoy/`), `resp/` and `admin/`, the future of a response in
 //! `response_future.rs`, their errors in `error.rs` and secrets in `access/`; `config_cmd.rs` and
-//! `explain.rs` look at a config without serving it; `replay/` sends recorded
-//! traffic through the engine, `simulate/` made traffic, and `report/` sums up what it decided; `papers.rs` writes
-//! shell completions and manual pages.
+//! `explain.rs` look at a config without serving it; `papers.rs` writes shell completions and manual pages.
 
 mod access;
 mod admin;
@@ -20,18 +18,16 @@ mod logs;
 mod pages;
 mod papers;
 mod playground;
-mod replay;
-mod report;
 mod resp;
 mod response_future;
 mod serve;
-mod simulate;
 
 use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser;
 use tidegate::unstable::config::ConfigErrors;
+use tidegate_replay::ReplayError;
 
 use cli::{Cli, Command};
 
@@ -48,8 +44,8 @@ fn main() -> ExitCode {
             }
             told => print(told.map(|told| told.text)),
         },
-        Command::Replay(args) => replayed(replay::run(&args)),
-        Command::Simulate(args) => replayed(simulate::run(&args)),
+        Command::Replay(args) => replayed(tidegate_replay::replay(&args)),
+        Command::Simulate(args) => replayed(tidegate_replay::simulate(&args)),
         Command::Completions(args) => written(papers::completions(&args)),
         Command::Man(args) => written(papers::man(&args)),
         Command::Serve(args) => match serve::run(&args) {
@@ -88,7 +84,7 @@ fn written(result: Result<(), papers::PapersError>) -> ExitCode {
     }
 }
 
-fn replayed(result: Result<(), replay::error::ReplayError>) -> ExitCode {
+fn replayed(result: Result<(), ReplayError>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read the output has seen enough, as `head` does.

@@ -1,8 +1,4 @@
 //! Files of pages that are in the binary, and what browsers are told about them.
-//!
-//! Plots are drawn by uPlot (MIT, 50 KB, no dependencies): lines over time are all we
-//! plot, it does nothing else, and it works without a network or a build step. Its
-//! files lie in `assets/uplot`, as npm has them; its licence is served with it.
 
 use http::HeaderMap;
 use http::header::{
@@ -24,11 +20,6 @@ pub const TEXT: &str = "text/plain; charset=utf-8";
 
 /// The sign of tidegate.
 pub const ICON: &str = include_str!("admin/assets/icon.svg");
-
-/// uPlot's script, style and licence.
-pub const UPLOT_SCRIPT: &str = include_str!("../assets/uplot/uPlot.iife.min.js");
-pub const UPLOT_STYLE: &str = include_str!("../assets/uplot/uPlot.min.css");
-pub const UPLOT_LICENCE: &str = include_str!("../assets/uplot/LICENSE");
 
 /// A file of a page.
 #[derive(Clone, Copy, Debug)]

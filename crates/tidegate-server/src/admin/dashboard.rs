@@ -5,12 +5,11 @@ use axum::response::Response;
 use axum::routing::get;
 use http::StatusCode;
 use http::header::{HeaderValue, LOCATION};
+use tidegate_replay::uplot;
 
 use super::AdminState;
 use super::reply::{text, with_type};
-use crate::pages::{
-    Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, UPLOT_LICENCE, UPLOT_SCRIPT, UPLOT_STYLE, own_asset,
-};
+use crate::pages::{Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, own_asset};
 
 const ASSETS: [Asset; 10] = [
     Asset { path: "/dashboard", kind: HTML, text: include_str!("assets/dashboard.html") },
@@ -19,9 +18,9 @@ const ASSETS: [Asset; 10] = [
     own_asset!("dashboard", "api.js", SCRIPT),
     own_asset!("dashboard", "charts.js", SCRIPT),
     own_asset!("dashboard", "format.js", SCRIPT),
-    Asset { path: "/dashboard/uplot.css", kind: CSS, text: UPLOT_STYLE },
-    Asset { path: "/dashboard/uplot.js", kind: SCRIPT, text: UPLOT_SCRIPT },
-    Asset { path: "/dashboard/uplot.txt", kind: TEXT, text: UPLOT_LICENCE },
+    Asset { path: "/dashboard/uplot.css", kind: CSS, text: uplot::STYLE },
+    Asset { path: "/dashboard/uplot.js", kind: SCRIPT, text: uplot::SCRIPT },
+    Asset { path: "/dashboard/uplot.txt", kind: TEXT, text: uplot::LICENCE },
     Asset { path: "/dashboard/icon.svg", kind: SVG, text: ICON },
 ];
 

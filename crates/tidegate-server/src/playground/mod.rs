@@ -10,19 +10,12 @@
 //! says what it would have answered and what its states held. Nothing is kept between
 //! two questions, and nothing is counted: a question is its own world.
 //!
-//! - `question.rs`: what is asked, and the bounds of it;
-//! - `play.rs`: a limit and its events on virtual time;
-//! - `answer.rs`: what comes out, as JSON.
+//! `tidegate_replay::playground` decides; `question.rs` reads what is asked, within its bounds.
 
-mod answer;
-mod play;
 mod question;
 
 use crate::error::RequestError;
 use crate::pages::{Asset, CSS, HTML, ICON, SCRIPT, SVG, own_asset};
-
-use self::answer::Answer;
-use self::question::Question;
 
 pub use self::question::MAX_BODY_BYTES;
 
@@ -48,8 +41,7 @@ pub fn asset(path: &str) -> Option<&'static Asset> {
 
 /// Plays what a body asks for.
 pub fn answer(body: &[u8]) -> Result<Vec<u8>, RequestError> {
-    let question = Question::read(body)?;
-    let answer = Answer::new(&question);
+    let outcome = question::read(body)?.play();
     // Strings, whole numbers and finite fractions: all of it can be written.
-    Ok(serde_json::to_vec(&answer).unwrap_or_default())
+    Ok(serde_json::to_vec(&outcome).unwrap_or_default())
 }

@@ -7,6 +7,7 @@
 use serde::Deserialize;
 use tidegate::unstable::bounds;
 use tidegate::{Algorithm, Limit, LimitError, Timestamp};
+use tidegate_replay::playground::{Event, Scenario};
 
 use crate::error::RequestError;
 use crate::http::wire::{Object, Text, Whole, decode};
@@ -31,25 +32,6 @@ pub const MAX_AT_US: i64 = 1_000_000_000_000_000;
 #[expect(clippy::cast_possible_wrap, reason = "10^12 is far below 2^63")]
 const MAX_COST: i64 = bounds::MAX_COUNT as i64;
 
-/// A question that makes sense.
-#[derive(Debug)]
-pub struct Question {
-    pub limits: Vec<Limit>,
-    /// In order of time.
-    pub events: Vec<Event>,
-    /// When to look at the states, in order of time.
-    pub samples: Vec<Timestamp>,
-    /// The cost whose wait is told at each of those times.
-    pub cost: u64,
-}
-
-/// A request that arrives.
-#[derive(Clone, Copy, Debug)]
-pub struct Event {
-    pub at: Timestamp,
-    pub cost: u64,
-}
-
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Body<'a> {
@@ -69,40 +51,36 @@ struct EventBody {
     cost: Option<Whole>,
 }
 
-impl Question {
-    /// Reads a body.
-    pub fn read(body: &[u8]) -> Result<Self, RequestError> {
-        let body: Body<'_> = decode(body)?;
-        at_most("limits", body.limits.len(), MAX_LIMITS)?;
-        at_most("events", body.events.len(), MAX_EVENTS)?;
-        at_most("samples", body.samples.len(), MAX_SAMPLES)?;
-        if body.limits.is_empty() {
-            return Err(RequestError::field("limits", "it is empty: give at least one limit"));
-        }
-        let limits = body.limits.iter().enumerate().map(|(index, text)| limit(index, text));
-        let events = body.events.iter().enumerate().map(|(index, Object(event))| {
-            let field = |name: &str| format!("events[{index}].{name}");
-            let at =
-                time(event.at_us).map_err(|detail| RequestError::field(field("at_us"), detail))?;
-            let cost =
-                cost(event.cost).map_err(|detail| RequestError::field(field("cost"), detail))?;
-            Ok(Event { at, cost })
-        });
-        let samples = body.samples.iter().enumerate().map(|(index, at)| {
-            time(*at).map_err(|detail| RequestError::field(format!("samples[{index}]"), detail))
-        });
-        let question = Question {
-            limits: limits.collect::<Result<_, _>>()?,
-            events: events.collect::<Result<_, RequestError>>()?,
-            samples: samples.collect::<Result<_, _>>()?,
-            cost: cost(body.cost).map_err(|detail| RequestError::field("cost", detail))?,
-        };
-        in_order(question.events.iter().map(|event| event.at))
-            .map_err(|index| disorder(format!("events[{index}].at_us")))?;
-        in_order(question.samples.iter().copied())
-            .map_err(|index| disorder(format!("samples[{index}]")))?;
-        Ok(question)
+/// Reads a body.
+pub fn read(body: &[u8]) -> Result<Scenario, RequestError> {
+    let body: Body<'_> = decode(body)?;
+    at_most("limits", body.limits.len(), MAX_LIMITS)?;
+    at_most("events", body.events.len(), MAX_EVENTS)?;
+    at_most("samples", body.samples.len(), MAX_SAMPLES)?;
+    if body.limits.is_empty() {
+        return Err(RequestError::field("limits", "it is empty: give at least one limit"));
     }
+    let limits = body.limits.iter().enumerate().map(|(index, text)| limit(index, text));
+    let events = body.events.iter().enumerate().map(|(index, Object(event))| {
+        let field = |name: &str| format!("events[{index}].{name}");
+        let at = time(event.at_us).map_err(|detail| RequestError::field(field("at_us"), detail))?;
+        let cost = cost(event.cost).map_err(|detail| RequestError::field(field("cost"), detail))?;
+        Ok(Event { at, cost })
+    });
+    let samples = body.samples.iter().enumerate().map(|(index, at)| {
+        time(*at).map_err(|detail| RequestError::field(format!("samples[{index}]"), detail))
+    });
+    let scenario = Scenario {
+        limits: limits.collect::<Result<_, _>>()?,
+        events: events.collect::<Result<_, RequestError>>()?,
+        samples: samples.collect::<Result<_, _>>()?,
+        cost: cost(body.cost).map_err(|detail| RequestError::field("cost", detail))?,
+    };
+    in_order(scenario.events.iter().map(|event| event.at))
+        .map_err(|index| disorder(format!("events[{index}].at_us")))?;
+    in_order(scenario.samples.iter().copied())
+        .map_err(|index| disorder(format!("samples[{index}]")))?;
+    Ok(scenario)
 }
 
 fn at_most(field: &'static str, count: usize, most: usize) -> Result<(), RequestError> {

@@ -7,8 +7,8 @@ use clap::Args;
 use tidegate::Algorithm;
 
 use super::address::Choice;
-use crate::cli::rate_algorithm;
 use crate::logs::LogFormat;
+use tidegate_replay::rate_algorithm;
 
 /// Answer "may this request go ahead?" over HTTP, RESP, and for gateways
 ///
