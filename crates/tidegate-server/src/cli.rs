@@ -20,10 +20,10 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Serve(crate::serve::ServeArgs),
-    Config(crate::config_cmd::ConfigArgs),
-    Explain(crate::explain::ExplainArgs),
+    Config(crate::commands::config::ConfigArgs),
+    Explain(crate::commands::explain::ExplainArgs),
     Replay(ReplayArgs),
     Simulate(SimulateArgs),
-    Completions(crate::papers::CompletionsArgs),
-    Man(crate::papers::ManArgs),
+    Completions(crate::commands::man_and_completions::CompletionsArgs),
+    Man(crate::commands::man_and_completions::ManArgs),
 }

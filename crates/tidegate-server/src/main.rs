@@ -1,26 +1,20 @@
 //! The `tidegate` program: one binary, one subcommand per job.
 //!
-//! Layout: `cli.rs` says what can be typed; `serve/` is the server, with its fronts
-//! in `http/`, `grpc/` (with `envoy/`), `resp/` and `admin/`, the future of a response in
-//! `response_future.rs`, their errors in `error.rs` and secrets in `access/`; `config_cmd.rs` and
-//! `explain.rs` look at a config without serving it; `papers.rs` writes shell completions and manual pages.
+//! - `cli.rs`, `commands/`: the command line. `tidegate_replay` runs `replay` and `simulate`.
+//! - `serve/`: the server: settings, sockets, TLS, reloads, shutdown.
+//! - `fronts/`: the protocols in which decisions are requested: `http/`, `grpc/`, `resp/`.
+//! - `admin/`: health, metrics, the admin API and the dashboard.
+//! - `access/`: authentication. `error.rs`: the error of a request, for every protocol. `logs/`: logging.
 
 mod access;
 mod admin;
 mod cli;
-mod config_cmd;
-mod envoy;
+mod commands;
 mod error;
-mod explain;
-mod grpc;
-mod http;
+mod fronts;
 mod logs;
-mod pages;
-mod papers;
-mod playground;
-mod resp;
-mod response_future;
 mod serve;
+mod static_assets;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -30,14 +24,15 @@ use tidegate::unstable::config::ConfigErrors;
 use tidegate_replay::ReplayError;
 
 use cli::{Cli, Command};
+use commands::man_and_completions;
 
 fn main() -> ExitCode {
     match Cli::parse().command {
-        Command::Config(args) => print(config_cmd::run(&args).map(|told| {
+        Command::Config(args) => print(commands::config::run(&args).map(|told| {
             told.warnings.iter().for_each(|warning| eprintln!("warning: {warning}\n"));
             told.text
         })),
-        Command::Explain(args) => match explain::run(&args) {
+        Command::Explain(args) => match commands::explain::run(&args) {
             Ok(told) if told.is_bad_input => {
                 print(Ok::<_, ConfigErrors>(told.text));
                 ExitCode::FAILURE
@@ -46,8 +41,8 @@ fn main() -> ExitCode {
         },
         Command::Replay(args) => replayed(tidegate_replay::replay(&args)),
         Command::Simulate(args) => replayed(tidegate_replay::simulate(&args)),
-        Command::Completions(args) => written(papers::completions(&args)),
-        Command::Man(args) => written(papers::man(&args)),
+        Command::Completions(args) => written(man_and_completions::completions(&args)),
+        Command::Man(args) => written(man_and_completions::man(&args)),
         Command::Serve(args) => match serve::run(&args) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -74,7 +69,7 @@ fn print(result: Result<String, impl std::error::Error>) -> ExitCode {
     }
 }
 
-fn written(result: Result<(), papers::PapersError>) -> ExitCode {
+fn written(result: Result<(), man_and_completions::PapersError>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -8,8 +8,8 @@ use http::header::{HeaderValue, LOCATION};
 use tidegate_replay::uplot;
 
 use super::AdminState;
-use super::reply::{text, with_type};
-use crate::pages::{Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, own_asset};
+use super::response::{text, with_type};
+use crate::static_assets::{Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, own_asset};
 
 const ASSETS: [Asset; 10] = [
     Asset { path: "/dashboard", kind: HTML, text: include_str!("assets/dashboard.html") },

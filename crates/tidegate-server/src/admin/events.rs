@@ -19,8 +19,8 @@ use serde::Serialize;
 use tidegate::unstable::stats::{Denial, Subscription, Told, TooManySubscribers};
 
 use super::AdminState;
-use super::facts::Facts;
-use super::reply::header;
+use super::response::header;
+use super::server_state::Facts;
 use crate::error::{ErrorKind, RequestError};
 
 /// Well within the idle time-outs of proxies.

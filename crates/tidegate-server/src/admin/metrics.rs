@@ -11,9 +11,9 @@ use tidegate::unstable::stats::{
 };
 
 use super::AdminState;
-use super::exposition::{Exposition, Kind};
-use super::facts::{Facts, Front, Reload};
 use super::process::Process;
+use super::prometheus_text::{Exposition, Kind};
+use super::server_state::{Facts, Front, Reload};
 use crate::logs;
 
 /// The page.

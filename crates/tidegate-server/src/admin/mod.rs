@@ -6,21 +6,22 @@
 //!   /admin/v1/*                    behind the admin secret
 //! ```
 //!
-//! - `facts.rs`: what the server knows about itself; fronts note it there;
-//! - `metrics.rs`: the page of metrics, in the format of `exposition.rs`;
+//! - `server_state.rs`: what the server knows about itself; fronts note it there;
+//! - `metrics.rs`: the page of metrics, in the format of `prometheus_text.rs`;
 //!   `process.rs`: what the kernel says about us;
-//! - `policies.rs`, `counts.rs`, `top.rs`: the admin API as JSON; `events.rs`: denials as they happen;
+//! - `policies.rs`, `stats_api.rs`, `top.rs`: the admin API as JSON; `events.rs`: denials as they happen;
 //! - `dashboard.rs`: one page that shows all this; its files are in `assets/`.
 
-mod counts;
 mod dashboard;
 mod events;
-mod exposition;
-mod facts;
+mod front;
 mod metrics;
 mod policies;
 mod process;
-mod reply;
+mod prometheus_text;
+mod response;
+mod server_state;
+mod stats_api;
 mod top;
 
 use std::sync::Arc;
@@ -36,13 +37,14 @@ use tidegate::redis::RedisStore;
 use tidegate::unstable::gate::Gate;
 use tidegate::unstable::stats::Stats;
 
-pub use self::facts::{Facts, Front, REPLY_CODES, ReplyCounts};
+pub use self::front::Routed;
+pub use self::server_state::{Facts, Front, REPLY_CODES, ReplyCounts};
 
-use self::reply::text;
+use self::response::text;
 use crate::access::{Access, NotAdmitted};
 use crate::error::{ErrorKind, RequestError};
-use crate::pages;
 use crate::serve::host_error;
+use crate::static_assets;
 
 /// What the admin side looks at.
 #[derive(Clone)]
@@ -76,7 +78,7 @@ pub fn router(
             get(policies::peek).delete(policies::reset),
         )
         .route("/admin/v1/policies/{policy}/keys", get(policies::peek).delete(policies::reset))
-        .route("/admin/v1/stats", get(counts::stats))
+        .route("/admin/v1/stats", get(stats_api::stats))
         .route("/admin/v1/top", get(top::top))
         .route("/admin/v1/events", get(events::stream))
         .route_layer(middleware::from_fn_with_state(state.clone(), admit));
@@ -105,7 +107,7 @@ async fn ready(State(state): State<AdminState>) -> Response {
 
 async fn metrics(State(state): State<AdminState>) -> Response {
     let mut page = text(StatusCode::OK, metrics::page(&state));
-    let format = HeaderValue::from_static(exposition::CONTENT_TYPE);
+    let format = HeaderValue::from_static(prometheus_text::CONTENT_TYPE);
     page.headers_mut().insert(CONTENT_TYPE, format);
     page
 }
@@ -146,6 +148,6 @@ async fn no_such_method() -> RequestError {
 
 /// What every answer says to browsers.
 async fn harden(mut response: Response) -> Response {
-    pages::harden(response.headers_mut());
+    static_assets::harden(response.headers_mut());
     response
 }

@@ -12,7 +12,7 @@ use tidegate::unstable::gate::{Found, Line, Rules};
 use tidegate::unstable::policy::{Policy, Variant};
 
 use super::AdminState;
-use super::reply::json;
+use super::response::json;
 use crate::error::{ErrorKind, RequestError};
 use crate::logs::some;
 

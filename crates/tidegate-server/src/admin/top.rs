@@ -9,7 +9,7 @@ use tidegate::unstable::stats::{By, CALLER, Entry, Listed, Text, Top, UnknownRan
 
 use super::AdminState;
 use super::policies::find;
-use super::reply::json;
+use super::response::json;
 use crate::error::RequestError;
 
 /// Entries of a ranking when nobody says how many.

@@ -8,8 +8,8 @@ use tidegate::OutOfMemory;
 use tidegate::redis::ConnectError;
 
 use super::address::NoAddress;
+use super::config_source::SourceError;
 use super::settings::{FrontName, secret_of};
-use super::source::SourceError;
 use super::tls::TlsError;
 use crate::access::SecretError;
 use crate::logs::LogError;

@@ -20,14 +20,14 @@ use hyper_util::server::conn::auto;
 use tracing::field::Empty;
 use tracing::{debug, debug_span, warn};
 
-use super::bursts::Bursts;
 use super::connections::{Connection, Order};
-use super::io::Watched;
 use super::listener::{Protocol, Stream};
-use super::paced::{Paced, READ_PER_POLL};
+use super::log_throttle::Bursts;
+use super::paced_stream::{Paced, READ_PER_POLL};
 use super::settings::FrontName;
+use super::tracked_stream::Watched;
 use crate::admin::Facts;
-use crate::response_future::{Call, Front, ResponseFuture};
+use crate::fronts::response_future::{Call, Front, ResponseFuture};
 
 /// The largest head, and the most that is read ahead of a request. Gateways copy the
 /// client's: nginx passes on up to 32 KiB, Envoy 60 KiB. Larger ones get a 431.

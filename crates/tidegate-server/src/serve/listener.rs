@@ -15,10 +15,10 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tracing::debug;
 
-use super::accepting::Accepting;
+use super::acceptor::Accepting;
 use super::connections::{Connection, Connections, Entered};
-use super::io::Watched;
 use super::settings::FrontName;
+use super::tracked_stream::Watched;
 use crate::admin::Facts;
 
 /// Connections the kernel may hold before they are accepted: room for a burst of

@@ -1,38 +1,37 @@
 //! `tidegate serve`: settings, sockets, reloads, and an orderly end.
 //!
 //! ```text
-//!   args.rs, settings.rs   what holds: flag > environment > file > default; environment.rs: what was misspelt
-//!   accepting.rs           sockets, and how many may connect; files.rs: of which front
+//!   args.rs, settings.rs   what holds: flag > environment > file > default; unknown_env.rs: what was misspelt
+//!   acceptor.rs           sockets, and how many may connect; file_limits.rs: of which front
 //!   listener.rs            sockets -> TLS (tls.rs) -> connections of any protocol
-//!   http_protocol.rs       connections over HTTP -> requests to a front; io.rs, paced.rs
+//!   http_protocol.rs       connections over HTTP -> requests to a front; tracked_stream.rs, paced_stream.rs
 //!   connections.rs         who is connected, and who has overstayed
-//!   bursts.rs              one log line for many equal events
-//!   store.rs               the store that nodes share
-//!   source.rs, reload.rs   where policies come from; SIGHUP and changed files
-//!   drain.rs               signals, and the end
-//!   announce.rs            what is printed at the start
+//!   log_throttle.rs              one log line for many equal events
+//!   shared_store.rs               the store that nodes share
+//!   config_source.rs, reload.rs   where policies come from; SIGHUP and changed files
+//!   shutdown.rs               signals, and the end
+//!   banner.rs            what is printed at the start
 //! ```
 
-mod accepting;
+mod acceptor;
 mod address;
-mod announce;
 mod args;
-mod bursts;
+mod banner;
+mod config_source;
 mod connections;
-mod drain;
-mod environment;
 mod error;
-mod files;
+mod file_limits;
 mod http_protocol;
-mod io;
 mod listener;
-mod paced;
+mod log_throttle;
+mod paced_stream;
 mod reload;
-mod router;
 mod settings;
-mod source;
-mod store;
+mod shared_store;
+mod shutdown;
 mod tls;
+mod tracked_stream;
+mod unknown_env;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,25 +47,24 @@ pub use self::args::ServeArgs;
 pub use self::connections::{Connection, InFlight, Order};
 pub use self::error::ServeError;
 pub use self::http_protocol::host_error;
-pub use self::io::Watched;
 pub use self::listener::{Protocol, Stream};
+pub use self::tracked_stream::Watched;
 
-use self::announce::Announced;
+use self::banner::Announced;
+use self::config_source::Source;
 use self::connections::{Connections, TICK};
-use self::drain::Served;
 use self::http_protocol::HttpProtocol;
 use self::listener::{Bounds, Listener, bind};
 use self::reload::{Environment, Reloaded, Reloader, Started};
-use self::router::Routed;
 use self::settings::{FrontName, Settings, Site};
-use self::source::Source;
+use self::shutdown::Served;
 use crate::access::Secrets;
-use crate::admin::{self, Facts};
-use crate::grpc::GrpcFront;
-use crate::http::HttpFront;
+use crate::admin::{self, Facts, Routed};
+use crate::fronts::grpc::GrpcFront;
+use crate::fronts::http::HttpFront;
+use crate::fronts::resp::RespFront;
+use crate::fronts::response_future::Front;
 use crate::logs;
-use crate::resp::RespFront;
-use crate::response_future::Front;
 
 /// How often a hundredth of the store is looked through for expired keys, so that
 /// the number of tracked keys shown is about true.
@@ -78,7 +76,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// When it cannot start.
 pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
     let _logging = logs::start(args.log_format)?;
-    environment::warn_of_unknown();
+    unknown_env::warn_of_unknown();
     let source = Source::new(args);
     let mut config = source.load().map_err(ServeError::Config)?;
     let secrets = Secrets::from_env()?;
@@ -102,13 +100,13 @@ async fn serve(
     environment: Environment,
 ) -> Result<(), ServeError> {
     // Before anything is printed: a signal may come as soon as somebody could know of us.
-    let signals = drain::Signals::new().map_err(ServeError::System)?;
+    let signals = shutdown::Signals::new().map_err(ServeError::System)?;
     let shares = files(&config, &settings).shares()?;
     let clock = Clock::precise();
     let limiter = limiter(&config, clock.clone())?;
     let stats = Arc::new(Stats::new(clock));
     environment.show_keys(&config, &stats);
-    let store = store::connect(&config).await?;
+    let store = shared_store::connect(&config).await?;
     let mut gate = Gate::new(limiter, config.policies.clone(), stats);
     if let Some(store) = &store {
         gate = gate.over(Arc::new(store.clone()), config.nodes);
@@ -153,7 +151,7 @@ async fn serve(
     }
     tokio::spawn(sweep(Arc::clone(&gate), Arc::clone(&front)));
     if let Some(store) = store {
-        tokio::spawn(store::watch(store, config.store.to_string()));
+        tokio::spawn(shared_store::watch(store, config.store.to_string()));
     }
     let started = Started { config, environment };
     let fronts = Reloaded { http: front, grpc: calls };
@@ -167,9 +165,9 @@ async fn serve(
 }
 
 /// What needs file descriptors.
-fn files(config: &Config, settings: &Settings) -> files::Served {
+fn files(config: &Config, settings: &Settings) -> file_limits::Served {
     let deciding = [&settings.http, &settings.grpc, &settings.resp];
-    files::Served {
+    file_limits::Served {
         fronts: deciding.into_iter().flatten().count(),
         admin: settings.admin.is_some(),
         store: config.store.redis().is_some(),

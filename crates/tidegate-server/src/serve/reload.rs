@@ -18,11 +18,11 @@ use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
+use super::config_source::Source;
 use super::settings::needing_restart;
-use super::source::Source;
 use crate::admin::Facts;
-use crate::grpc::GrpcFront;
-use crate::http::HttpFront;
+use crate::fronts::grpc::GrpcFront;
+use crate::fronts::http::HttpFront;
 
 /// How often we look without being told.
 const POLL: Duration = Duration::from_secs(5);

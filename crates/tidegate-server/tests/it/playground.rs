@@ -4,16 +4,16 @@ use serde_json::{Value, json};
 
 use crate::served::{JSON, Server, Start};
 
-const HTML: &str = include_str!("../../src/playground/assets/playground.html");
+const HTML: &str = include_str!("../../src/fronts/http/assets/playground.html");
 const SCRIPTS: [(&str, &str); 6] = [
-    ("playground.js", include_str!("../../src/playground/assets/playground.js")),
-    ("settings.js", include_str!("../../src/playground/assets/settings.js")),
-    ("engine.js", include_str!("../../src/playground/assets/engine.js")),
-    ("timeline.js", include_str!("../../src/playground/assets/timeline.js")),
-    ("cells.js", include_str!("../../src/playground/assets/cells.js")),
-    ("lessons.js", include_str!("../../src/playground/assets/lessons.js")),
+    ("playground.js", include_str!("../../src/fronts/http/assets/playground.js")),
+    ("settings.js", include_str!("../../src/fronts/http/assets/settings.js")),
+    ("engine.js", include_str!("../../src/fronts/http/assets/engine.js")),
+    ("timeline.js", include_str!("../../src/fronts/http/assets/timeline.js")),
+    ("cells.js", include_str!("../../src/fronts/http/assets/cells.js")),
+    ("lessons.js", include_str!("../../src/fronts/http/assets/lessons.js")),
 ];
-const STYLE: &str = include_str!("../../src/playground/assets/playground.css");
+const STYLE: &str = include_str!("../../src/fronts/http/assets/playground.css");
 
 const ENDPOINT: &str = "/v1/playground";
 const SECOND: u64 = 1_000_000;

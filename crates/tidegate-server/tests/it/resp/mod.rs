@@ -1,5 +1,5 @@
 //! The RESP front over sockets. What bytes come to is tested where it is decided, in
-//! `src/resp/tests`; here is what takes a connection, a real client, or a real server.
+//! `src/fronts/resp/tests`; here is what takes a connection, a real client, or a real server.
 //!
 //! - `same.rs`: what clients of Redis are used to, held against a `redis-server`;
 //! - `clients.rs`: redis-cli, redis-py, ioredis and redis-rs;

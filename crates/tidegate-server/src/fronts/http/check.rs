@@ -1,0 +1,209 @@
+//! `POST /v1/check` and `/v1/check/batch`.
+
+use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use http::request::Parts as Head;
+use http::{HeaderMap, Request, StatusCode};
+use hyper::body::Incoming;
+use tidegate::unstable::gate::{Answer, GateError, MAX_TOGETHER, Question};
+
+use super::check_json::{BatchBody, CheckBody, Object, decode};
+use super::check_request::Parts;
+use super::check_response::{self, ANSWER_BYTES, LINE_BYTES};
+use super::request_id::{REQUEST_ID, RequestId};
+use super::{Answered, HttpFront, body, json, json_only, read_json};
+use crate::error::RequestError;
+
+/// The largest check: 100 headers of attributes with room to spare.
+const MAX_CHECK_BYTES: usize = 64 * 1024;
+
+/// The largest batch.
+const MAX_BATCH_BYTES: usize = 1024 * 1024;
+
+/// The most checks in a batch: so long that one request's overhead no longer
+/// matters, so short that others do not wait for it.
+const MAX_BATCH: usize = 1000;
+
+/// The most checks that wait at once: each holds a connection. Beyond it a check is
+/// decided as if it had not offered to wait.
+const MAX_WAITING: usize = 10_000;
+
+/// A check that was understood, and what is to be done.
+enum Decided {
+    Answered(Answered),
+    Waits,
+}
+
+impl HttpFront {
+    /// A check whose body is here: answered, unless it is let wait.
+    pub(super) fn check_whole(&self, headers: &HeaderMap, body: &[u8]) -> Option<Answered> {
+        let decided = if let Err(error) = self.admit(headers) {
+            Err(error)
+        } else if body.len() > MAX_CHECK_BYTES {
+            return None;
+        } else {
+            json_only(headers).and_then(|()| self.check_now(headers, body))
+        };
+        match decided {
+            Ok(Decided::Answered(answer)) => Some(answer),
+            Ok(Decided::Waits) => None,
+            Err(error) => Some(error.respond(&RequestId::of(headers))),
+        }
+    }
+
+    /// Any check; `first` is what of its body was read already.
+    pub(super) async fn check(&self, request: Request<Incoming>, first: Option<Bytes>) -> Answered {
+        let (head, body) = request.into_parts();
+        if let Err(error) = self.admit(&head.headers) {
+            body::discard(head.version, body).await;
+            return error.respond(&RequestId::of(&head.headers));
+        }
+        let decided = match read_json(&head, body, first, MAX_CHECK_BYTES).await {
+            Ok(body) if self.gate.is_shared() => self.check_later(&head, &body).await,
+            Ok(body) => match self.check_now(&head.headers, &body) {
+                Ok(Decided::Answered(answer)) => return answer,
+                Ok(Decided::Waits) => self.check_later(&head, &body).await,
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(error),
+        };
+        decided.unwrap_or_else(|error| error.respond(&RequestId::of(&head.headers)))
+    }
+
+    fn check_now(&self, headers: &HeaderMap, body: &[u8]) -> Result<Decided, RequestError> {
+        let body: CheckBody<'_> = decode(body)?;
+        let parts = body.parts()?;
+        let question = body.question(&parts)?;
+        if body.max_wait()?.is_some() {
+            return Ok(Decided::Waits);
+        }
+        let id = RequestId::of(headers);
+        let rules = self.gate.rules();
+        let question = Question { request_id: Some(id.as_str()), ..question };
+        let answer = self.gate.sync(self.gate.check(&rules, &[question]))?;
+        Ok(Decided::Answered(respond(&answer, &id)))
+    }
+
+    /// A check that takes its time: it waits its turn, or the store is not here.
+    async fn check_later(&self, head: &Head, body: &[u8]) -> Result<Answered, RequestError> {
+        let body: CheckBody<'_> = decode(body)?;
+        let parts = body.parts()?;
+        let id = RequestId::of(&head.headers);
+        let question = Question { request_id: Some(id.as_str()), ..body.question(&parts)? };
+        let rules = Arc::clone(&self.gate.rules());
+        let waits = body
+            .max_wait()?
+            .and_then(|max_wait| Waiting::begin(&self.waiting).map(|waiting| (max_wait, waiting)));
+        let max_wait = waits.as_ref().map(|(max_wait, _)| *max_wait);
+        let answer = self.gate.check(&rules, &[Question { max_wait, ..question }]).await?;
+        Ok(respond(&answer, &id))
+    }
+
+    pub(super) async fn batch(&self, request: Request<Incoming>) -> Answered {
+        let (head, body) = request.into_parts();
+        let read = read_json(&head, body, None, MAX_BATCH_BYTES).await;
+        let id = RequestId::of(&head.headers);
+        let answered = match read {
+            Ok(body) => self.batch_of(&body, &id).await,
+            Err(error) => Err(error),
+        };
+        answered.unwrap_or_else(|error| error.respond(&id))
+    }
+
+    /// Everything is understood before anything is charged.
+    async fn batch_of(&self, body: &[u8], id: &RequestId<'_>) -> Result<Answered, RequestError> {
+        let BatchBody { checks } = decode(body)?;
+        if checks.len() > MAX_BATCH {
+            let detail = format!("there are {}: send at most {MAX_BATCH} at once", checks.len());
+            return Err(RequestError::field("checks", detail));
+        }
+        let rules = Arc::clone(&self.gate.rules());
+        let each =
+            |index: usize| move |error: RequestError| error.within(&format!("checks[{index}]"));
+        let numbered = || checks.iter().enumerate();
+        let parts = numbered().map(|(index, Object(check))| check.parts().map_err(each(index)));
+        let parts: Vec<Parts<'_>> = parts.collect::<Result<_, _>>()?;
+        let questions = numbered().zip(&parts).map(|((index, Object(check)), parts)| {
+            let question = batch_question(check, parts).map_err(each(index))?;
+            let question = Question { request_id: Some(id.as_str()), ..question };
+            let valid = rules.validate(&question).map_err(RequestError::from);
+            valid.map_err(each(index))?;
+            Ok(question)
+        });
+        let questions: Vec<Question<'_>> = questions.collect::<Result<_, RequestError>>()?;
+        let mut out = Vec::with_capacity(16 + questions.len() * ANSWER_BYTES);
+        out.extend_from_slice(b"{\"answers\":[");
+        let mut put = |index: usize, answer: Result<&Answer<'_>, GateError>| {
+            if index > 0 {
+                out.push(b',');
+            }
+            match answer {
+                Ok(answer) => check_response::write(answer, &mut out),
+                // What only shows when it is charged: the id came before with another cost.
+                Err(error) => {
+                    let mut problem = String::new();
+                    each(index)(error.into()).write_problem(&mut problem);
+                    out.extend_from_slice(problem.as_bytes());
+                }
+            }
+        };
+        if self.gate.is_shared() {
+            let mut index = 0;
+            for together in questions.chunks(MAX_TOGETHER) {
+                let each = together.iter().map(slice::from_ref);
+                let asked = each.map(|question| self.gate.check(&rules, question));
+                for answer in join_all(asked).await {
+                    put(index, answer.as_ref().map_err(GateError::clone));
+                    index += 1;
+                }
+            }
+        } else {
+            self.gate.check_each(&rules, &questions, put);
+        }
+        out.extend_from_slice(b"]}");
+        Ok(json(StatusCode::OK, out))
+    }
+}
+
+fn batch_question<'q, 'a: 'q>(
+    check: &'a CheckBody<'a>,
+    parts: &'q Parts<'a>,
+) -> Result<Question<'q>, RequestError> {
+    let question = check.question(parts)?;
+    if check.max_wait()?.is_some() {
+        let detail = "a batch does not wait: leave it out, or send a check of its own";
+        return Err(RequestError::field("max_wait_ms", detail));
+    }
+    Ok(question)
+}
+
+fn respond(answer: &Answer<'_>, id: &RequestId<'_>) -> Answered {
+    let more = answer.lines.len().saturating_sub(1) * LINE_BYTES;
+    let mut out = Vec::with_capacity(ANSWER_BYTES + more);
+    check_response::write(answer, &mut out);
+    let mut response = json(StatusCode::OK, out);
+    if !answer.allowed {
+        response.headers_mut().insert(REQUEST_ID, id.header());
+    }
+    response
+}
+
+/// A place among those that wait.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn begin(waiting: &'a AtomicUsize) -> Option<Self> {
+        let place = Waiting(waiting);
+        (waiting.fetch_add(1, Relaxed) < MAX_WAITING).then_some(place)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}

@@ -1,0 +1,135 @@
+//! What can be asked of the playground, and the bounds of it.
+//!
+//! Whoever may ask for decisions may ask this, so the largest question must be cheap:
+//! 8 limits, 1,000 events and 256 samples are some 10,000 decisions, which take two to ten
+//! milliseconds, and an answer of less than 5 MB.
+
+use serde::Deserialize;
+use tidegate::unstable::bounds;
+use tidegate::{Algorithm, Limit, LimitError, Timestamp};
+use tidegate_replay::playground::{Event, Scenario};
+
+use super::check_json::{Object, Text, Whole, decode};
+use crate::error::RequestError;
+
+/// The largest body: the most events and samples, with long numbers and spaces.
+pub const MAX_BODY_BYTES: usize = 128 * 1024;
+
+/// The most limits side by side: more than there are algorithms.
+pub const MAX_LIMITS: usize = 8;
+
+/// The most events: twice as many as a page draws smoothly.
+pub const MAX_EVENTS: usize = 1_000;
+
+/// The most samples: a second or more of a page that shows them as they come.
+pub const MAX_SAMPLES: usize = 256;
+
+/// The latest time, in microseconds since 1970: 31 years, and exact in a double, which is
+/// all that pages have for numbers.
+pub const MAX_AT_US: i64 = 1_000_000_000_000_000;
+
+/// The largest cost: no limit is larger.
+#[expect(clippy::cast_possible_wrap, reason = "10^12 is far below 2^63")]
+const MAX_COST: i64 = bounds::MAX_COUNT as i64;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Body<'a> {
+    #[serde(borrow)]
+    limits: Vec<Text<'a>>,
+    #[serde(default)]
+    events: Vec<Object<EventBody>>,
+    #[serde(default)]
+    samples: Vec<Whole>,
+    cost: Option<Whole>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EventBody {
+    at_us: Whole,
+    cost: Option<Whole>,
+}
+
+/// Reads a body.
+pub fn read(body: &[u8]) -> Result<Scenario, RequestError> {
+    let body: Body<'_> = decode(body)?;
+    at_most("limits", body.limits.len(), MAX_LIMITS)?;
+    at_most("events", body.events.len(), MAX_EVENTS)?;
+    at_most("samples", body.samples.len(), MAX_SAMPLES)?;
+    if body.limits.is_empty() {
+        return Err(RequestError::field("limits", "it is empty: give at least one limit"));
+    }
+    let limits = body.limits.iter().enumerate().map(|(index, text)| limit(index, text));
+    let events = body.events.iter().enumerate().map(|(index, Object(event))| {
+        let field = |name: &str| format!("events[{index}].{name}");
+        let at = time(event.at_us).map_err(|detail| RequestError::field(field("at_us"), detail))?;
+        let cost = cost(event.cost).map_err(|detail| RequestError::field(field("cost"), detail))?;
+        Ok(Event { at, cost })
+    });
+    let samples = body.samples.iter().enumerate().map(|(index, at)| {
+        time(*at).map_err(|detail| RequestError::field(format!("samples[{index}]"), detail))
+    });
+    let scenario = Scenario {
+        limits: limits.collect::<Result<_, _>>()?,
+        events: events.collect::<Result<_, RequestError>>()?,
+        samples: samples.collect::<Result<_, _>>()?,
+        cost: cost(body.cost).map_err(|detail| RequestError::field("cost", detail))?,
+    };
+    in_order(scenario.events.iter().map(|event| event.at))
+        .map_err(|index| disorder(format!("events[{index}].at_us")))?;
+    in_order(scenario.samples.iter().copied())
+        .map_err(|index| disorder(format!("samples[{index}]")))?;
+    Ok(scenario)
+}
+
+fn at_most(field: &'static str, count: usize, most: usize) -> Result<(), RequestError> {
+    if count <= most {
+        return Ok(());
+    }
+    Err(RequestError::field(field, format!("there are {count}: send at most {most}")))
+}
+
+fn limit(index: usize, Text(text): &Text<'_>) -> Result<Limit, RequestError> {
+    let field = || format!("limits[{index}]");
+    let limit: Limit = text
+        .parse()
+        .map_err(|error: LimitError| RequestError::field(field(), error.to_string()))?;
+    if limit.algorithm() == Algorithm::Concurrency {
+        let detail = "permits are held, and events only come: give a limit per window";
+        return Err(RequestError::field(field(), detail));
+    }
+    Ok(limit)
+}
+
+fn time(Whole(at_us): Whole) -> Result<Timestamp, String> {
+    match u64::try_from(at_us) {
+        Ok(at) if at_us <= MAX_AT_US => Ok(Timestamp::from_micros(at)),
+        _ => Err(format!("it is out of range: use whole microseconds from 0 to {MAX_AT_US}")),
+    }
+}
+
+/// 1 where none is named. A page asks for requests: it neither peeks nor refunds.
+fn cost(cost: Option<Whole>) -> Result<u64, String> {
+    match cost {
+        None => Ok(1),
+        Some(Whole(cost @ 1..=MAX_COST)) => Ok(cost.unsigned_abs()),
+        Some(_) => Err(format!("it is out of range: use a whole number from 1 to {MAX_COST}")),
+    }
+}
+
+/// The index of the first time that lies before the one it follows.
+fn in_order(times: impl Iterator<Item = Timestamp>) -> Result<(), usize> {
+    let mut last = Timestamp::EPOCH;
+    for (index, at) in times.enumerate() {
+        if at < last {
+            return Err(index);
+        }
+        last = at;
+    }
+    Ok(())
+}
+
+fn disorder(field: String) -> RequestError {
+    RequestError::field(field, "it is before the one it follows: send them in order of time")
+}

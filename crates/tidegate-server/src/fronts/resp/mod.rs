@@ -1,0 +1,65 @@
+//! The RESP front: any Redis client asks, in RESP2 or RESP3.
+//!
+//! ```text
+//!   bytes -> decode.rs -> session.rs -> query.rs -> the gate -> encode.rs -> bytes
+//!                           |  tidegate_commands.rs: TG.CHECK, TG.PEEK, TG.RESET, TG.LIMIT
+//!                           |  throttle.rs: CL.THROTTLE, THROTTLE; limit_cache.rs: what they name
+//!                           |  transaction.rs: MULTI, EXEC, DISCARD
+//!                           \- introspection.rs: what clients ask before; commands.rs: which there are
+//! ```
+//!
+//! `connection.rs` reads whatever has come, answers all of it
+//! (`pipeline.rs`) and writes once; `buffers.rs` is what that takes, lent for as long as it takes, so that an
+//! idle connection has no buffers.
+
+mod buffers;
+mod commands;
+mod connection;
+mod decode;
+mod encode;
+mod error;
+mod introspection;
+mod limit_cache;
+mod pipeline;
+mod query;
+mod session;
+#[cfg(test)]
+mod tests;
+mod throttle;
+mod tidegate_commands;
+mod transaction;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use tidegate::unstable::gate::Gate;
+
+use crate::access::Access;
+use crate::admin::Facts;
+
+/// Decisions over RESP.
+#[derive(Debug)]
+pub struct RespFront {
+    gate: Arc<Gate>,
+    facts: Arc<Facts>,
+    access: Access,
+    /// The id of the next connection.
+    next_id: AtomicU64,
+}
+
+impl RespFront {
+    /// Asks this gate; only those with `access` may ask.
+    pub fn new(gate: Arc<Gate>, facts: Arc<Facts>, access: Access) -> Self {
+        RespFront { gate, facts, access, next_id: AtomicU64::new(1) }
+    }
+
+    /// Whether a connection must show a secret first.
+    fn wants_secret(&self) -> bool {
+        matches!(self.access, Access::Secrets(_))
+    }
+
+    /// Whether this is one of the secrets, or none is wanted.
+    fn admits(&self, secret: &[u8]) -> bool {
+        self.access.admit_secret(secret)
+    }
+}
