@@ -8,16 +8,12 @@
 //!
 //! - `server_state.rs`: what the server knows about itself; fronts note it there;
 //! - `metrics.rs`: the page of metrics, in the format of `prometheus_text.rs`;
-//!   `process.rs`: what the kernel says about us;
 //! - `policies.rs`, `stats_api.rs`, `top.rs`: the admin API as JSON; `events.rs`: denials as they happen;
-//! - `dashboard.rs`: one page that shows all this; its files are in `assets/`.
+//! - `assets/`: the dashboard, a page that shows all this.
 
-mod dashboard;
 mod events;
-mod front;
 mod metrics;
 mod policies;
-mod process;
 mod prometheus_text;
 mod response;
 mod server_state;
@@ -31,20 +27,21 @@ use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
 use http::{StatusCode, Uri};
 use tidegate::redis::RedisStore;
 use tidegate::unstable::gate::Gate;
 use tidegate::unstable::stats::Stats;
+use tidegate_replay::uplot;
 
-pub use self::front::Routed;
+pub use self::response::Routed;
 pub use self::server_state::{Facts, Front, REPLY_CODES, ReplyCounts};
 
-use self::response::text;
+use self::response::{text, with_type};
 use crate::access::{Access, NotAdmitted};
 use crate::error::{ErrorKind, RequestError};
 use crate::serve::host_error;
-use crate::static_assets;
+use crate::static_assets::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, own_asset};
 
 /// What the admin side looks at.
 #[derive(Clone)]
@@ -83,11 +80,11 @@ pub fn router(
         .route("/admin/v1/events", get(events::stream))
         .route_layer(middleware::from_fn_with_state(state.clone(), admit));
     Router::new()
-        .route("/", get(dashboard::redirect))
+        .route("/", get(redirect_to_dashboard))
         .route("/healthz", get(|| async { text(StatusCode::OK, "ok\n") }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
-        .merge(dashboard::router())
+        .merge(dashboard())
         .merge(guarded)
         .fallback(no_such_page)
         .method_not_allowed_fallback(no_such_method)
@@ -149,5 +146,32 @@ async fn no_such_method() -> RequestError {
 /// What every answer says to browsers.
 async fn harden(mut response: Response) -> Response {
     static_assets::harden(response.headers_mut());
+    response
+}
+
+const DASHBOARD: [Asset; 10] = [
+    Asset { path: "/dashboard", kind: HTML, text: include_str!("assets/dashboard.html") },
+    own_asset!("dashboard", "dashboard.css", CSS),
+    own_asset!("dashboard", "dashboard.js", SCRIPT),
+    own_asset!("dashboard", "api.js", SCRIPT),
+    own_asset!("dashboard", "charts.js", SCRIPT),
+    own_asset!("dashboard", "format.js", SCRIPT),
+    Asset { path: "/dashboard/uplot.css", kind: CSS, text: uplot::STYLE },
+    Asset { path: "/dashboard/uplot.js", kind: SCRIPT, text: uplot::SCRIPT },
+    Asset { path: "/dashboard/uplot.txt", kind: TEXT, text: uplot::LICENCE },
+    Asset { path: "/dashboard/icon.svg", kind: SVG, text: ICON },
+];
+
+/// The page and its files.
+fn dashboard() -> Router<AdminState> {
+    DASHBOARD.into_iter().fold(Router::new(), |router, Asset { path, kind, text }| {
+        router.route(path, get(move || async move { with_type(StatusCode::OK, kind, text.into()) }))
+    })
+}
+
+/// Whoever comes to the front door means the page.
+async fn redirect_to_dashboard() -> Response {
+    let mut response = text(StatusCode::SEE_OTHER, "see /dashboard\n");
+    response.headers_mut().insert(LOCATION, HeaderValue::from_static("dashboard"));
     response
 }

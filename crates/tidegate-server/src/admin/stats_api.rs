@@ -10,7 +10,7 @@ use tidegate::redis::RedisStats;
 use tidegate::unstable::stats::{Decided, LATENCY_BOUNDS, Outcome, SeriesCounts};
 
 use super::AdminState;
-use super::process::Process;
+use super::metrics::Process;
 use super::response::json;
 use super::server_state::{Facts, Front, Refused, Reload};
 

@@ -110,7 +110,7 @@ fn told(config: &Config, attributes: &Attributes<'_>, peer: Option<IpAddr>) -> T
         let _ = writeln!(out, "client {client}: {peer} is {why}\n");
     }
     if config.store != StoreUrl::Memory {
-        let _ = write!(out, "{}", crate::commands::config::shared(config));
+        let _ = write!(out, "{}", super::config::shared(config));
         let _ = match config.nodes {
             1 => writeln!(out, "\n"),
             nodes => writeln!(out, "; what is decided locally has its limits divided by {nodes}\n"),

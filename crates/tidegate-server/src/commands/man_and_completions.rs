@@ -11,7 +11,7 @@ use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use crate::cli::Cli;
+use crate::commands::Cli;
 
 /// Print a script that completes `tidegate` commands in a shell
 #[derive(Debug, Args)]

@@ -1,5 +1,109 @@
-//! The subcommands that do not serve.
+//! The command line: its subcommands, and what each prints.
 
-pub mod config;
-pub mod explain;
-pub mod man_and_completions;
+mod config;
+mod explain;
+mod man_and_completions;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tidegate::unstable::config::ConfigErrors;
+use tidegate_replay::{ReplayArgs, ReplayError, SimulateArgs};
+
+use self::config::ConfigArgs;
+use self::explain::ExplainArgs;
+use self::man_and_completions::{CompletionsArgs, ManArgs, PapersError};
+use crate::logs;
+use crate::serve::{self, ServeArgs};
+
+/// A rate limiter with sliding windows, and what it would do to your traffic.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tidegate",
+    version,
+    after_help = "Try:  tidegate serve\n\
+                  Or:   tidegate replay access.log --limit \"10 per 10s\" --algorithm all\n\
+                  Then: tidegate serve --help, tidegate replay --help"
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Serve(ServeArgs),
+    Config(ConfigArgs),
+    Explain(ExplainArgs),
+    Replay(ReplayArgs),
+    Simulate(SimulateArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
+}
+
+/// Runs a subcommand.
+pub fn run(command: Command) -> ExitCode {
+    match command {
+        Command::Config(args) => print(config::run(&args).map(|told| {
+            told.warnings.iter().for_each(|warning| eprintln!("warning: {warning}\n"));
+            told.text
+        })),
+        Command::Explain(args) => match explain::run(&args) {
+            Ok(told) if told.is_bad_input => {
+                print(Ok::<_, ConfigErrors>(told.text));
+                ExitCode::FAILURE
+            }
+            told => print(told.map(|told| told.text)),
+        },
+        Command::Replay(args) => replayed(tidegate_replay::replay(&args)),
+        Command::Simulate(args) => replayed(tidegate_replay::simulate(&args)),
+        Command::Completions(args) => written(man_and_completions::completions(&args)),
+        Command::Man(args) => written(man_and_completions::man(&args)),
+        Command::Serve(args) => match serve::run(&args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                // Signals may be handled by now, and then SIGTERM does not end a blocked write.
+                logs::print(std::io::stderr(), format!("error: {error}\n"));
+                ExitCode::FAILURE
+            }
+        },
+    }
+}
+
+/// Prints what a look at a config gave.
+fn print(result: Result<String, impl std::error::Error>) -> ExitCode {
+    match result {
+        Ok(text) => {
+            // Whoever read the output has seen enough, as `head` does.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(errors) => {
+            eprintln!("error: {errors}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn written(result: Result<(), PapersError>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn replayed(result: Result<(), ReplayError>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read the output has seen enough, as `head` does.
+        Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}

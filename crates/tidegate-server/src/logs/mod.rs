@@ -14,7 +14,8 @@ mod writer;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
 use std::io::{self, IsTerminal};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use tidegate::unstable::stats::{Denial, Events, Outcome, Text, Told, TooManySubscribers};
@@ -22,8 +23,9 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt as lines};
 
-use self::writer::Lines;
 pub use self::writer::{dropped, print};
+
+use self::writer::Lines;
 
 /// What is logged when `RUST_LOG` is not set.
 const DEFAULT_FILTER: &str = "info";
@@ -260,6 +262,33 @@ mod otlp {
     }
 }
 
+/// After a line, further events are only counted for this long.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// Decides which of many equal events are logged.
+#[derive(Debug, Default)]
+pub struct Bursts(Mutex<Burst>);
+
+#[derive(Debug, Default)]
+struct Burst {
+    logged: Option<Instant>,
+    suppressed: u64,
+}
+
+impl Bursts {
+    /// Notes an event. If it is to be logged, returns how many were not since the last one
+    /// that was.
+    pub fn note(&self, now: Instant) -> Option<u64> {
+        let mut burst = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if burst.logged.is_some_and(|logged| now.saturating_duration_since(logged) < QUIET) {
+            burst.suppressed += 1;
+            return None;
+        }
+        burst.logged = Some(now);
+        Some(std::mem::take(&mut burst.suppressed))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -303,5 +332,16 @@ mod tests {
             assert!(log.contains("a panic"), "{text}: {log}");
             assert_eq!(log.contains("another error"), logs_others, "{text}: {log}");
         }
+    }
+
+    #[test]
+    fn one_event_per_burst_is_logged() {
+        let bursts = Bursts::default();
+        let start = Instant::now();
+        let rows = [(0, Some(0)), (50, None), (9_999, None), (10_000, Some(2)), (10_001, None)];
+        for (ms, expected) in rows {
+            assert_eq!(bursts.note(start + Duration::from_millis(ms)), expected, "{ms} ms");
+        }
+        assert_eq!(bursts.note(start + Duration::from_secs(60)), Some(1));
     }
 }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use tidegate::OutOfMemory;
 use tidegate::redis::ConnectError;
 
-use super::address::NoAddress;
+use super::args::NoAddress;
 use super::config_source::SourceError;
 use super::settings::{FrontName, secret_of};
 use super::tls::TlsError;

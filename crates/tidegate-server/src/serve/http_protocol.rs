@@ -22,12 +22,12 @@ use tracing::{debug, debug_span, warn};
 
 use super::connections::{Connection, Order};
 use super::listener::{Protocol, Stream};
-use super::log_throttle::Bursts;
 use super::paced_stream::{Paced, READ_PER_POLL};
 use super::settings::FrontName;
 use super::tracked_stream::Watched;
 use crate::admin::Facts;
 use crate::fronts::response_future::{Call, Front, ResponseFuture};
+use crate::logs::Bursts;
 
 /// The largest head, and the most that is read ahead of a request. Gateways copy the
 /// client's: nginx passes on up to 32 KiB, Envoy 60 KiB. Larger ones get a 431.

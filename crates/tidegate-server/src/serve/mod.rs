@@ -1,20 +1,20 @@
 //! `tidegate serve`: settings, sockets, reloads, and an orderly end.
 //!
 //! ```text
-//!   args.rs, settings.rs   what holds: flag > environment > file > default; unknown_env.rs: what was misspelt
-//!   acceptor.rs           sockets, and how many may connect; file_limits.rs: of which front
-//!   listener.rs            sockets -> TLS (tls.rs) -> connections of any protocol
-//!   http_protocol.rs       connections over HTTP -> requests to a front; tracked_stream.rs, paced_stream.rs
-//!   connections.rs         who is connected, and who has overstayed
-//!   log_throttle.rs              one log line for many equal events
+//!   args.rs, settings.rs          settings: flag > environment > file > default
+//!   unknown_env.rs                warns of misspelt environment variables
+//!   file_limits.rs                file descriptors, and how many connections each front may have
+//!   listener.rs                   sockets -> TLS (tls.rs) -> connections of any protocol
+//!   http_protocol.rs              connections over HTTP -> requests to a front
+//!   tracked_stream.rs             records the progress of a connection
+//!   paced_stream.rs               bounds the bytes read per poll
+//!   connections.rs                open connections, and their deadlines
 //!   shared_store.rs               the store that nodes share
-//!   config_source.rs, reload.rs   where policies come from; SIGHUP and changed files
-//!   shutdown.rs               signals, and the end
-//!   banner.rs            what is printed at the start
+//!   config_source.rs, reload.rs   policies from files; SIGHUP and changed files
+//!   shutdown.rs                   signals, draining, the end
+//!   banner.rs                     what is printed at the start
 //! ```
 
-mod acceptor;
-mod address;
 mod args;
 mod banner;
 mod config_source;
@@ -23,7 +23,6 @@ mod error;
 mod file_limits;
 mod http_protocol;
 mod listener;
-mod log_throttle;
 mod paced_stream;
 mod reload;
 mod settings;

@@ -6,7 +6,7 @@ use std::path::Path;
 use tidegate::unstable::config::{Config, Fronts, Tls};
 use tokio_rustls::TlsAcceptor;
 
-use super::address::Choice;
+use super::args::Choice;
 use super::args::ServeArgs;
 use super::error::ServeError;
 use super::tls::{self, TlsFiles};

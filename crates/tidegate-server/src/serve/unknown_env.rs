@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use clap::CommandFactory as _;
 
 use crate::access::SECRET_VARIABLES;
-use crate::cli::Cli;
+use crate::commands::Cli;
 
 const PREFIX: &str = "TIDEGATE_";
 

@@ -6,8 +6,7 @@ use futures_util::stream;
 use hyper::body::Incoming;
 
 use super::GrpcFront;
-use super::body::{Answered, Content, Next, framed};
-use super::framing::{collect, only};
+use super::body::{Answered, Content, Next, collect, framed, only};
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::grpc::envoy::{Fields, Malformed, SERVICE, put_bytes, put_nested, put_number};
 use crate::serve::InFlight;

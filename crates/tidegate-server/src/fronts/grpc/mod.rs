@@ -17,8 +17,6 @@
 
 mod body;
 pub mod envoy;
-mod file_descriptors;
-mod framing;
 mod health;
 mod reflection;
 mod rls;

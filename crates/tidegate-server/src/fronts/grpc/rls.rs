@@ -8,8 +8,7 @@ use http::HeaderMap;
 use hyper::body::Body as _;
 use tidegate::unstable::gate::Answer;
 
-use super::body::{Answered, Content, code};
-use super::framing::{collect, only, unread};
+use super::body::{Answered, Content, code, collect, only, unread};
 use super::{GrpcFront, SHOULD_RATE_LIMIT, out_of_place};
 use crate::admin::Front as FrontName;
 use crate::error::RequestError;

@@ -14,8 +14,8 @@ use tidegate::unstable::gate::{Answer, GateError, MAX_TOGETHER, Question};
 use super::check_json::{BatchBody, CheckBody, Object, decode};
 use super::check_request::Parts;
 use super::check_response::{self, ANSWER_BYTES, LINE_BYTES};
-use super::request_id::{REQUEST_ID, RequestId};
-use super::{Answered, HttpFront, body, json, json_only, read_json};
+use super::response::{Answered, REQUEST_ID, RequestId, json};
+use super::{HttpFront, body, json_only, read_json};
 use crate::error::RequestError;
 
 /// The largest check: 100 headers of attributes with room to spare.

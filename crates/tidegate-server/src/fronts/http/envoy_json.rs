@@ -17,8 +17,8 @@ use tidegate::Limit;
 use tidegate::unstable::gate::Answer;
 
 use super::check_json::{First, Object, Text, decode};
-use super::request_id::{REQUEST_ID, RequestId};
-use super::{Answered, HttpFront, json as json_answer, read_json};
+use super::response::{Answered, REQUEST_ID, RequestId, json as json_answer};
+use super::{HttpFront, read_json};
 use crate::error::RequestError;
 use crate::fronts::grpc::envoy::{self, Asked, MAX_DESCRIPTORS, MAX_ENTRIES, Reply, Status};
 

@@ -14,8 +14,8 @@ use tidegate::unstable::attributes::{Attributes, Headers};
 use tidegate::unstable::gate::{Answer, Question, Rules, Subject};
 
 use super::original_request::{From, Original, is_clients};
-use super::request_id::RequestId;
-use super::{Answered, HttpFront, content, not_admitted};
+use super::response::{Answered, RequestId, content};
+use super::{HttpFront, not_admitted};
 use crate::error::RequestError;
 
 const PREFIX: &str = "/v1/forward-auth";

@@ -7,7 +7,7 @@
 //! | `/v1/forward-auth` | `forward_auth.rs`, and `original_request.rs`, what the gateway was asked |
 //! | `/json` | `envoy_json.rs`: Envoy's rate limit service in JSON |
 //! | `/healthcheck` | here: what those who move from envoyproxy/ratelimit probe |
-//! | `/openapi.json` | `openapi.rs` |
+//! | `/openapi.json` | `openapi.json`, sent by `response.rs` |
 //! | `/playground`, `/v1/playground` | `playground.rs` |
 //!
 //! Paths are told apart by one `match`: a decision takes less time than a general
@@ -23,16 +23,12 @@ mod check_response;
 mod envoy_json;
 mod forward_auth;
 mod local_permits;
-mod openapi;
 mod original_request;
 mod permit_token;
 mod permits;
 mod playground;
-pub mod playground_page;
-mod playground_request;
-mod request_id;
+mod response;
 
-use std::io::Cursor;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::task::Context;
@@ -42,7 +38,6 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, ORIGIN};
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
-use http_body_util::Full;
 use hyper::body::{Body as _, Incoming};
 use tidegate::Algorithm;
 use tidegate::unstable::gate::Gate;
@@ -50,19 +45,12 @@ use tidegate::unstable::headers::Forms;
 use tokio::sync::Semaphore;
 
 use self::local_permits::Leases;
-use self::request_id::{REQUEST_ID, RequestId};
+use self::response::{Answered, Content, RequestId, content};
 use crate::access::{Access, NotAdmitted};
 use crate::admin::{Facts, Front as FrontName};
 use crate::error::{ErrorKind, RequestError};
-use crate::fronts::http::playground_page as stage;
 use crate::fronts::response_future::{Call, Front, Start};
 use crate::serve::host_error;
-
-/// An answer of this front.
-type Answered = Response<Content>;
-
-/// The body of an answer: in one piece, and its own, which `Bytes` would wrap once more.
-type Content = Full<Cursor<Vec<u8>>>;
 
 /// Where envoyproxy/ratelimit is probed, beside `/json`.
 const HEALTH: &str = "/healthcheck";
@@ -135,8 +123,8 @@ impl HttpFront {
             envoy_json::PATH => reject_unread(request, &RequestError::method("POST")).await,
             HEALTH if matches!(*method, Method::GET | Method::HEAD) => self.health(),
             HEALTH => reject_unread(request, &RequestError::method("GET, HEAD")).await,
-            stage::ENDPOINT if method == Method::POST => self.play(request).await,
-            stage::ENDPOINT => reject_unread(request, &RequestError::method("POST")).await,
+            playground::ENDPOINT if method == Method::POST => self.play(request).await,
+            playground::ENDPOINT => reject_unread(request, &RequestError::method("POST")).await,
             path => match path.strip_prefix("/v1/permits/") {
                 Some(id) if *method == Method::PUT => {
                     let id = id.to_owned();
@@ -229,10 +217,10 @@ fn is_check(request: &Request<Incoming>) -> bool {
 
 /// What there is to be read.
 async fn page(request: Request<Incoming>) -> Answered {
-    let asset = stage::asset(request.uri().path());
+    let asset = playground::asset(request.uri().path());
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     match (request.uri().path(), asset) {
-        ("/openapi.json", _) if is_read => openapi::answer(),
+        ("/openapi.json", _) if is_read => response::openapi(),
         (_, Some(asset)) if is_read => playground::file(asset),
         ("/openapi.json", _) | (_, Some(_)) => {
             reject_unread(request, &RequestError::method("GET, HEAD")).await
@@ -269,28 +257,6 @@ async fn read_json(
         return Err(error);
     }
     body::collect(body, first, max_bytes).await
-}
-
-impl RequestError {
-    /// The response to the request of this id.
-    fn respond(&self, id: &RequestId<'_>) -> Answered {
-        let mut response = self.to_response(content);
-        response.headers_mut().insert(REQUEST_ID, id.header());
-        response
-    }
-}
-
-/// The body of an answer.
-fn content(body: impl Into<Vec<u8>>) -> Content {
-    Full::new(Cursor::new(body.into()))
-}
-
-/// An answer with a body of JSON.
-fn json(status: StatusCode, body: Vec<u8>) -> Answered {
-    let mut response = Response::new(content(body));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
 }
 
 /// Refuses bodies that say they are something else. A body that says nothing is

@@ -14,8 +14,8 @@ use super::check_json::{PermitBody, RenewBody, decode};
 use super::check_response::{self, ANSWER_BYTES};
 use super::local_permits::NotRenewed;
 use super::permit_token::PermitName;
-use super::request_id::{REQUEST_ID, RequestId};
-use super::{Answered, HttpFront, body, content, json, json_only, read_json};
+use super::response::{Answered, REQUEST_ID, RequestId, content, json};
+use super::{HttpFront, body, json_only, read_json};
 use crate::error::{ErrorKind, RequestError};
 
 /// The largest request for a permit.

@@ -9,8 +9,8 @@ use super::RespFront;
 use super::commands::{ALL, Spec};
 use super::decode::{Args, MAX_BULK_BYTES};
 use super::encode::Replies;
-use super::error::wrong_arity;
 use super::session::{Session, unknown_subcommand};
+use super::wrong_arity;
 use crate::admin::Front;
 use crate::error::RequestError;
 

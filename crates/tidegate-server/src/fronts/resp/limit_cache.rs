@@ -11,7 +11,7 @@ use tidegate::unstable::bounds;
 use tidegate::unstable::policy::{MAX_LIMITS, check_counts};
 use tidegate::{Algorithm, Limit, LimitError};
 
-use super::error::shown;
+use super::shown;
 use crate::error::RequestError;
 
 /// How many are kept, of either kind: more than an application has.

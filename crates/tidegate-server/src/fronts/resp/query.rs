@@ -15,7 +15,7 @@ use tidegate::unstable::stats::Decided;
 use tidegate::{Cost, Limit, RetryAfter};
 
 use super::encode::Replies;
-use super::error::rejected;
+use super::rejected;
 use crate::error::{ErrorKind, RequestError};
 
 /// A question: [`Ask`] borrows what it is about, [`Asked`] has a copy.

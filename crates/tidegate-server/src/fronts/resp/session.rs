@@ -4,11 +4,11 @@ use super::RespFront;
 use super::commands::{Command, Spec};
 use super::decode::{Args, whole_number};
 use super::encode::{Protocol, Replies};
-use super::error::{shown, wrong_arity};
 use super::limit_cache::Limits;
 use super::query::{Ask, What};
 use super::transaction::{Due, EXEC_ARITY, Waiting, aborted};
 use super::{introspection, throttle, tidegate_commands};
+use super::{shown, wrong_arity};
 use crate::error::{ErrorKind, RequestError};
 
 /// The longest name of a connection, which is kept for as long as it is open.

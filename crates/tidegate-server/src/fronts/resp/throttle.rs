@@ -9,10 +9,10 @@
 use tidegate::Cost;
 
 use super::decode::Args;
-use super::error::{shown, wrong_arity};
 use super::limit_cache::{Bucket, Limits};
 use super::query::{Ask, Throttle, What};
 use super::tidegate_commands::checked_key;
+use super::{shown, wrong_arity};
 use crate::error::{ErrorKind, RequestError};
 
 /// `CL.THROTTLE key max_burst count period [quantity]`.

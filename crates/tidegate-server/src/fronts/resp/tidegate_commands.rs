@@ -5,9 +5,9 @@ use tidegate::unstable::bounds;
 use tidegate::unstable::policy::MAX_KEY_BYTES;
 
 use super::decode::{Args, whole_number};
-use super::error::shown;
 use super::limit_cache::Limits;
 use super::query::{Ask, What};
+use super::shown;
 use crate::error::RequestError;
 
 /// The longest idempotency id: two UUIDs with room to spare.

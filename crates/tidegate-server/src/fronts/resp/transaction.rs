@@ -8,8 +8,8 @@
 use super::commands::{Command, InTransaction, Spec};
 use super::decode::{Args, MAX_COMMAND_BYTES};
 use super::encode::Replies;
-use super::error::wrong_arity;
 use super::session::{Meant, Session};
+use super::wrong_arity;
 use crate::error::{ErrorKind, RequestError};
 
 /// The most bytes of commands that wait for `EXEC`: as many as are read at once.

@@ -22,13 +22,12 @@
 //!   would be worse: Envoy lets requests pass when its question fails, so any client could
 //!   arrange for that.
 
-mod decode;
-mod encode;
+mod messages;
 mod protobuf;
 mod reply;
 mod to_questions;
 
-pub use decode::{Descriptor, Request, RequestLimit};
+pub use messages::{Descriptor, Request, RequestLimit};
 pub use protobuf::{Fields, Malformed, put_bytes, put_nested, put_number};
 pub use reply::{Reply, Status, Value, unit};
 pub use to_questions::{Asked, MAX_DESCRIPTORS, MAX_ENTRIES, rejected};

@@ -14,7 +14,7 @@ use tidegate::unstable::identity::parse_address;
 use tidegate::unstable::policy::MAX_KEY_BYTES;
 use tidegate::{Algorithm, CheckError, Cost, Limit, MAX_CHECKS, Overflow};
 
-use super::decode::{Descriptor, Entries, Request, RequestLimit};
+use super::messages::{Descriptor, Entries, Request, RequestLimit};
 use crate::error::{ErrorKind, RequestError};
 
 /// The most descriptors in a request: with a limit each, no more could be decided at once.

@@ -1,10 +1,14 @@
-//! How a request is named in logs and answers.
+//! Responses: their bodies, and the id of the request they answer.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
+use std::io::Cursor;
 
-use http::HeaderMap;
-use http::header::{HeaderName, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use http::{HeaderMap, Response, StatusCode};
+use http_body_util::Full;
+
+use crate::error::RequestError;
 
 /// The header that names a request, in both directions.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -57,4 +61,42 @@ fn make() -> [u8; 16] {
         *digit = b"0123456789abcdef"[(number >> (60 - 4 * place) & 0xf) as usize];
     }
     text
+}
+
+/// An answer of this front.
+pub type Answered = Response<Content>;
+
+/// The body of an answer: in one piece, and its own, which `Bytes` would wrap once more.
+pub type Content = Full<Cursor<Vec<u8>>>;
+
+impl RequestError {
+    /// The response to the request of this id.
+    pub fn respond(&self, id: &RequestId<'_>) -> Answered {
+        let mut response = self.to_response(content);
+        response.headers_mut().insert(REQUEST_ID, id.header());
+        response
+    }
+}
+
+/// The body of an answer.
+pub fn content(body: impl Into<Vec<u8>>) -> Content {
+    Full::new(Cursor::new(body.into()))
+}
+
+/// An answer with a body of JSON.
+pub fn json(status: StatusCode, body: Vec<u8>) -> Answered {
+    let mut response = Response::new(content(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// The description of the HTTP API. It is written by hand, because people read it too; the tests
+/// compare it with what the server answers.
+const OPENAPI: &str = include_str!("openapi.json");
+
+/// The response of `/openapi.json`.
+pub fn openapi() -> Answered {
+    let description = OPENAPI.replacen("VERSION", env!("CARGO_PKG_VERSION"), 1);
+    json(StatusCode::OK, description.into_bytes())
 }
