@@ -17,7 +17,7 @@ use crate::block::{Block, Row};
 use crate::error::ReplayError;
 
 /// Keys given to one limiter: as many as fit its table with all their limits.
-const KEYS_PER_PART: u32 = 1 << 20;
+const KEYS_PER_SHARD: u32 = 1 << 20;
 
 /// Checks decided in one call: enough for the limiter to overlap its memory
 /// reads, few enough to stay in the nearest cache.
@@ -25,25 +25,25 @@ const BATCH: usize = 128;
 
 /// What was decided about one event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
+pub struct EventOutcome {
     pub allowed: bool,
     /// Whether it was allowed and left at most a twentieth of some limit.
     pub near: bool,
 }
 
-impl Answer {
+impl EventOutcome {
     /// What one limit made of an event, as the server's near misses are counted.
     pub fn new(limit: &Limit, cost: i64, decision: &Decision) -> Self {
         let near = cost > 0 && decision.allowed && decision.remaining <= limit.burst() / 20;
-        Answer { allowed: decision.allowed, near }
+        EventOutcome { allowed: decision.allowed, near }
     }
 }
 
 /// The limits applied to every event, and what keeps their states.
 pub struct Engine {
     limits: Vec<Limit>,
-    keys_per_part: u32,
-    parts: Vec<Part>,
+    keys_per_shard: u32,
+    shards: Vec<LimiterShard>,
     /// When the event last decided would pass, for those who wait for it.
     retry_after: RetryAfter,
 }
@@ -57,7 +57,7 @@ pub struct Memory {
 
 impl Memory {
     /// The more of either.
-    pub fn most(self, other: Memory) -> Memory {
+    pub fn max(self, other: Memory) -> Memory {
         Memory { states: self.states.max(other.states), entries: self.entries.max(other.entries) }
     }
 
@@ -65,7 +65,7 @@ impl Memory {
     ///
     /// A slot holds counters; other states lie apart and are larger, logs with
     /// a chunk of entries and sliding windows with their cells. Room for keys to come is not counted.
-    pub fn about_bytes<'l>(&self, limits: impl Iterator<Item = &'l Limit> + Clone) -> u64 {
+    pub fn approx_bytes<'l>(&self, limits: impl Iterator<Item = &'l Limit> + Clone) -> u64 {
         const SLOT: u64 = 16;
         const APART: u64 = 40;
         const LINE: u64 = 64;
@@ -84,7 +84,7 @@ impl Memory {
 }
 
 /// The limiter of some keys.
-struct Part {
+struct LimiterShard {
     /// The numbers of its keys.
     keys: Range<u32>,
     limiter: Limiter,
@@ -93,7 +93,7 @@ struct Part {
 impl Engine {
     pub fn new(limits: Vec<Limit>) -> Self {
         let retry_after = RetryAfter::Now;
-        Engine { limits, keys_per_part: KEYS_PER_PART, parts: Vec::new(), retry_after }
+        Engine { limits, keys_per_shard: KEYS_PER_SHARD, shards: Vec::new(), retry_after }
     }
 
     pub fn limits(&self) -> &[Limit] {
@@ -107,7 +107,7 @@ impl Engine {
 
     /// What its limiters hold.
     pub fn memory(&self) -> Memory {
-        self.parts.iter().map(|part| part.limiter.stats()).fold(Memory::default(), |sum, stats| {
+        self.shards.iter().map(|part| part.limiter.stats()).fold(Memory::default(), |sum, stats| {
             Memory {
                 states: sum.states + stats.tracked_keys,
                 entries: sum.entries + stats.log_entries,
@@ -116,14 +116,18 @@ impl Engine {
     }
 
     /// Decides the events of a block in order; one answer each.
-    pub fn decide(&mut self, block: &Block, answers: &mut Vec<Answer>) -> Result<(), ReplayError> {
+    pub fn decide(
+        &mut self,
+        block: &Block,
+        answers: &mut Vec<EventOutcome>,
+    ) -> Result<(), ReplayError> {
         let keys = block.rows.iter().map(|row| row.key + 1).max().unwrap_or(0);
-        while self.parts.last().map_or(0, |part| part.keys.end) < keys {
-            self.parts.push(self.next_part()?);
+        while self.shards.last().map_or(0, |part| part.keys.end) < keys {
+            self.shards.push(self.next_shard()?);
         }
         answers.clear();
-        answers.resize(block.rows.len(), Answer::default());
-        for part in &self.parts {
+        answers.resize(block.rows.len(), EventOutcome::default());
+        for part in &self.shards {
             let last = match &*self.limits {
                 [limit] => part.decide_each(limit, block, answers)?,
                 limits => part.decide_all(limits, block, answers)?,
@@ -133,9 +137,9 @@ impl Engine {
         Ok(())
     }
 
-    fn next_part(&self) -> Result<Part, ReplayError> {
+    fn next_shard(&self) -> Result<LimiterShard, ReplayError> {
         let limiter = Limiter::builder()
-            .max_keys(self.keys_per_part as usize * self.limits.len())
+            .max_keys(self.keys_per_shard as usize * self.limits.len())
             .max_log_entries(u64::MAX)
             // A late event must find what its key has used, however late it is.
             .grace(Duration::MAX)
@@ -143,12 +147,12 @@ impl Engine {
             .clock(ManualClock::new(Timestamp::EPOCH).clock())
             .build()
             .map_err(ReplayError::Build)?;
-        let start = self.parts.last().map_or(0, |part| part.keys.end);
-        Ok(Part { keys: start..start.saturating_add(self.keys_per_part), limiter })
+        let start = self.shards.last().map_or(0, |part| part.keys.end);
+        Ok(LimiterShard { keys: start..start.saturating_add(self.keys_per_shard), limiter })
     }
 }
 
-impl Part {
+impl LimiterShard {
     /// The events that are this part's, with their place in the block.
     fn events<'a>(
         &'a self,
@@ -162,7 +166,7 @@ impl Part {
         &self,
         limit: &Limit,
         block: &Block,
-        answers: &mut [Answer],
+        answers: &mut [EventOutcome],
     ) -> Result<Option<RetryAfter>, ReplayError> {
         let mut last = None;
         let mut places = Vec::with_capacity(BATCH);
@@ -185,7 +189,7 @@ impl Part {
             }
             self.limiter.check_batch_at(&times, &checks, &mut decisions)?;
             for (&place, decision) in places.iter().zip(&decisions) {
-                answers[place] = Answer::new(limit, block.rows[place].cost, decision);
+                answers[place] = EventOutcome::new(limit, block.rows[place].cost, decision);
             }
             last = decisions.last().map(|decision| decision.retry_after);
         }
@@ -196,7 +200,7 @@ impl Part {
         &self,
         limits: &[Limit],
         block: &Block,
-        answers: &mut [Answer],
+        answers: &mut [EventOutcome],
     ) -> Result<Option<RetryAfter>, ReplayError> {
         let mut last = None;
         let mut checks = Vec::with_capacity(limits.len());
@@ -205,9 +209,10 @@ impl Part {
             checks.extend(limits.iter().map(|limit| Check::new(key, limit, cost(row))));
             let verdict = self.limiter.check_all_at(time(row), &checks)?;
             let each = limits.iter().zip(verdict.decisions());
-            let near = each.into_iter().any(|(limit, one)| Answer::new(limit, row.cost, one).near);
+            let near =
+                each.into_iter().any(|(limit, one)| EventOutcome::new(limit, row.cost, one).near);
             let allowed = verdict.allowed;
-            answers[place] = Answer { allowed, near: near && allowed };
+            answers[place] = EventOutcome { allowed, near: near && allowed };
             last = Some(verdict.retry_after());
         }
         Ok(last)
@@ -234,11 +239,11 @@ mod tests {
         let events: Vec<_> = (0..2_000_u32).map(|n| (u64::from(n) * 5_000, n * 27 % 40)).collect();
         let block = Block::of(&events);
         for limits in [&limits[..1], &limits[..]] {
-            let answers = [KEYS_PER_PART, 7, 1].map(|keys_per_part| {
-                let mut engine = Engine { keys_per_part, ..Engine::new(limits.to_vec()) };
+            let answers = [KEYS_PER_SHARD, 7, 1].map(|keys_per_shard| {
+                let mut engine = Engine { keys_per_shard, ..Engine::new(limits.to_vec()) };
                 let mut answers = Vec::new();
                 engine.decide(&block, &mut answers).expect("no fault");
-                assert_eq!(engine.parts.len(), 40_usize.div_ceil(keys_per_part as usize));
+                assert_eq!(engine.shards.len(), 40_usize.div_ceil(keys_per_shard as usize));
                 answers
             });
             let has = |allowed| answers[0].iter().any(|answer| answer.allowed == allowed);

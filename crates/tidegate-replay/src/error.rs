@@ -182,14 +182,14 @@ impl fmt::Display for ReplayError {
             Self::Decisions { path, error } => {
                 write!(f, "{}: decisions cannot be written ({error})", path.display())
             }
-            typed => typed.write_typed(f),
+            argument_error => argument_error.write_argument_error(f),
         }
     }
 }
 
 impl ReplayError {
     /// What was typed that cannot be, and what to type instead.
-    fn write_typed(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_argument_error(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Concurrency { limit } => write!(
                 f,
@@ -283,7 +283,7 @@ pub enum FileFault {
 }
 
 impl FileFault {
-    pub fn of(self, path: &Path) -> ReplayError {
+    pub fn at(self, path: &Path) -> ReplayError {
         ReplayError::File { path: path.to_path_buf(), fault: self }
     }
 }

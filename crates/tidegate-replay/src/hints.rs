@@ -1,10 +1,10 @@
 //! What looks wrong about the input as a whole, and what to do about it.
 
 use crate::calendar::Utc;
-use crate::feed::Report;
-use crate::policed::Odd;
+use crate::policy_replay::Undecided;
+use crate::reader_thread::ReadReport;
 use crate::report::grouped;
-use crate::source::FileReport;
+use crate::trace_file::FileReport;
 
 /// Times before this look like another unit than microseconds: it is the second day of 1970.
 const EARLY_US: u64 = 86_400_000_000;
@@ -20,11 +20,11 @@ const LATE_US: u64 = 4_102_444_800_000_000;
 const INCOMPLETE: &str = "keys lack a part, for example the address of a client that the log has \
                           by name; those that lack the same share a count";
 
-impl Report {
+impl ReadReport {
     /// Each a sentence or two.
     pub fn hints(&self) -> Vec<String> {
         let mut hints: Vec<String> = self.files.iter().flat_map(of_file).collect();
-        let step_us = self.notes.largest_step_us;
+        let step_us = self.problems.largest_step_us;
         let beside_us = step_us % QUARTER_US;
         if step_us >= 2 * QUARTER_US
             && (beside_us <= WAVER_US || beside_us >= QUARTER_US - WAVER_US)
@@ -43,7 +43,7 @@ impl Report {
                     .into(),
             );
         }
-        if self.notes.malformed.count > self.events() {
+        if self.problems.malformed.count > self.events() {
             hints.push("more lines were skipped than read; is --format right?".into());
         }
         hints
@@ -91,7 +91,7 @@ fn of_file(file: &FileReport) -> Vec<String> {
     hints
 }
 
-impl Odd {
+impl Undecided {
     /// What was not decided as usual; each a sentence or two.
     pub fn hints(&self) -> Vec<String> {
         let first = self.first.as_deref().unwrap_or_default();

@@ -15,7 +15,7 @@ use flate2::bufread::MultiGzDecoder;
 use memchr::memchr;
 
 use crate::error::{FileFault, ReplayError};
-use crate::same::is_dash;
+use crate::file_identity::is_dash;
 use crate::zstd::Zstd;
 
 /// The longest line taken for one: keys end at 64 KiB, and no log line is as long.
@@ -55,7 +55,7 @@ impl Compression {
         }
     }
 
-    fn of(head: &[u8]) -> Option<Self> {
+    fn detect(head: &[u8]) -> Option<Self> {
         let signatures: [(&[u8], _); 4] = [
             (b"\x1f\x8b", Compression::Gzip),
             (b"\x28\xb5\x2f\xfd", Compression::Zstd),
@@ -106,17 +106,17 @@ pub fn inspect(path: &Path) -> Result<Option<u64>, ReplayError> {
         return Ok(None);
     }
     let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => FileFault::Missing.of(path),
-        _ => FileFault::Open(error).of(path),
+        io::ErrorKind::NotFound => FileFault::Missing.at(path),
+        _ => FileFault::Open(error).at(path),
     })?;
     if metadata.is_dir() {
-        return Err(FileFault::Directory.of(path));
+        return Err(FileFault::Directory.at(path));
     }
     // Opening a pipe could wait, or take it from the reader to come.
     if metadata.is_file() {
-        File::open(path).map_err(|error| FileFault::Open(error).of(path))?;
+        File::open(path).map_err(|error| FileFault::Open(error).at(path))?;
         if metadata.len() == 0 {
-            return Err(FileFault::Empty.of(path));
+            return Err(FileFault::Empty.at(path));
         }
     }
     Ok(metadata.is_file().then_some(metadata.len()))
@@ -127,29 +127,29 @@ impl Lines {
         let raw: Box<dyn Read + Send> = if is_dash(path) {
             Box::new(io::stdin())
         } else {
-            Box::new(File::open(path).map_err(|error| FileFault::Open(error).of(path))?)
+            Box::new(File::open(path).map_err(|error| FileFault::Open(error).at(path))?)
         };
-        Self::read_from(path, Counted { raw, bytes_read: Arc::clone(bytes_read) })
+        Self::read_from(path, CountingReader { raw, bytes_read: Arc::clone(bytes_read) })
     }
 
-    fn read_from(path: &Path, raw: Counted) -> Result<Self, ReplayError> {
+    fn read_from(path: &Path, raw: CountingReader) -> Result<Self, ReplayError> {
         let mut raw = BufReader::with_capacity(RAW_BUFFER_BYTES, raw);
         let head = loop {
             match raw.fill_buf() {
                 Ok(head) => break head,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(FileFault::Read(error).of(path)),
+                Err(error) => return Err(FileFault::Read(error).at(path)),
             }
         };
         if head.is_empty() {
-            return Err(FileFault::Empty.of(path));
+            return Err(FileFault::Empty.at(path));
         }
-        let compression = Compression::of(head);
+        let compression = Compression::detect(head);
         let source: Box<dyn Read + Send> = match compression {
             None => Box::new(raw),
             Some(Compression::Gzip) => Box::new(MultiGzDecoder::new(raw)),
             Some(Compression::Zstd) => Box::new(Zstd::new(raw)),
-            Some(other) => return Err(FileFault::Compressed(other).of(path)),
+            Some(other) => return Err(FileFault::Compressed(other).at(path)),
         };
         let buffer = vec![0; BUFFER_BYTES];
         let mut lines = Lines {
@@ -174,11 +174,11 @@ impl Lines {
             self.fill()?;
         }
         let head = &self.buffer[..self.end];
-        if let (Some(outer), Some(inner)) = (self.compression, Compression::of(head)) {
-            return Err(FileFault::CompressedTwice([outer, inner]).of(&self.path));
+        if let (Some(outer), Some(inner)) = (self.compression, Compression::detect(head)) {
+            return Err(FileFault::CompressedTwice([outer, inner]).at(&self.path));
         }
         if head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff") {
-            return Err(FileFault::Utf16.of(&self.path));
+            return Err(FileFault::Utf16.at(&self.path));
         }
         if head.starts_with(MARK) {
             self.start = MARK.len();
@@ -235,7 +235,7 @@ impl Lines {
         loop {
             let searched = self.end - self.start;
             if searched > MAX_LINE_BYTES {
-                return self.pass_over().map(Some);
+                return self.skip_long_line().map(Some);
             }
             if self.ended {
                 // The last line of a damaged file was cut somewhere: no telling what it said.
@@ -260,7 +260,7 @@ impl Lines {
         if length > MAX_LINE_BYTES { Line::TooLong } else { Line::Text(range) }
     }
 
-    fn pass_over(&mut self) -> Result<Line, ReplayError> {
+    fn skip_long_line(&mut self) -> Result<Line, ReplayError> {
         self.start = self.end;
         while !self.ended {
             self.fill()?;
@@ -297,7 +297,7 @@ impl Lines {
                 io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput if compressed => {
                     self.end_at(Damage::Corrupt);
                 }
-                _ => return Err(FileFault::Read(error).of(&self.path)),
+                _ => return Err(FileFault::Read(error).at(&self.path)),
             },
         }
         Ok(())
@@ -315,12 +315,12 @@ fn trim_return(line: &[u8]) -> &[u8] {
 }
 
 /// Counts what passes, for the progress bar.
-struct Counted {
+struct CountingReader {
     raw: Box<dyn Read + Send>,
     bytes_read: BytesRead,
 }
 
-impl Read for Counted {
+impl Read for CountingReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.raw.read(buffer)?;
         self.bytes_read.fetch_add(length as u64, Ordering::Relaxed);
@@ -333,13 +333,13 @@ mod tests {
     use super::*;
 
     /// Hands out a few bytes at a time, so that lines meet the ends of reads everywhere.
-    struct Drip {
+    struct SlowReader {
         bytes: Vec<u8>,
         at: usize,
         step: usize,
     }
 
-    impl Read for Drip {
+    impl Read for SlowReader {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             let length = self.step.min(self.bytes.len() - self.at).min(buffer.len());
             buffer[..length].copy_from_slice(&self.bytes[self.at..self.at + length]);
@@ -349,9 +349,12 @@ mod tests {
     }
 
     fn lines(bytes: &[u8], step: usize) -> Lines {
-        let raw = Box::new(Drip { bytes: bytes.to_vec(), at: 0, step });
-        Lines::read_from(Path::new("drip"), Counted { raw, bytes_read: BytesRead::default() })
-            .expect("not empty")
+        let raw = Box::new(SlowReader { bytes: bytes.to_vec(), at: 0, step });
+        Lines::read_from(
+            Path::new("drip"),
+            CountingReader { raw, bytes_read: BytesRead::default() },
+        )
+        .expect("not empty")
     }
 
     fn all(lines: &mut Lines) -> Vec<Option<Vec<u8>>> {

@@ -13,14 +13,14 @@ use crate::block::Block;
 
 /// Lookups begun together: more than a core can have under way, few enough that
 /// the lines are still near when they are used.
-pub const TOGETHER: usize = 64;
+pub const PREFETCH_GROUP: usize = 64;
 
 /// Slots at first; a power of two, as their number always is.
 const FIRST_SLOTS: usize = 1 << 12;
 
 /// The numbers of the keys seen so far.
 #[derive(Debug)]
-pub struct Keys {
+pub struct KeyNumbers {
     hasher: RandomState,
     /// Open addressing, at most seven eighths full.
     slots: Vec<Slot>,
@@ -36,10 +36,10 @@ struct Slot {
     events: u32,
 }
 
-impl Keys {
+impl KeyNumbers {
     pub fn new() -> Self {
         let slots = vec![Slot::default(); FIRST_SLOTS];
-        Keys { hasher: RandomState::default(), slots, count: 0 }
+        KeyNumbers { hasher: RandomState::default(), slots, count: 0 }
     }
 
     pub fn count(&self) -> u64 {
@@ -78,11 +78,11 @@ impl Keys {
 
     /// The numbers of the keys with these hashes; new ones get the next.
     pub fn number(&mut self, hashes: &[u64], mut each: impl FnMut(usize, u32)) {
-        for (group, hashes) in hashes.chunks(TOGETHER).enumerate() {
+        for (group, hashes) in hashes.chunks(PREFETCH_GROUP).enumerate() {
             let begun = hashes.iter().map(|&hash| self.slots[self.home(hash)].hash);
             std::hint::black_box(begun.fold(0, |all, hash| all ^ hash));
             for (index, &hash) in hashes.iter().enumerate() {
-                each(group * TOGETHER + index, self.number_one(hash));
+                each(group * PREFETCH_GROUP + index, self.number_one(hash));
             }
         }
     }
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn keys_keep_their_numbers_while_the_table_grows() {
-        let mut keys = Keys::new();
+        let mut keys = KeyNumbers::new();
         let count = 50_000_u32;
         let hashes: Vec<u64> = (0..count).map(|key| keys.hash(&key.to_le_bytes())).collect();
         for _ in 0..2 {
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_key_may_come_twice_in_one_group() {
-        let mut keys = Keys::new();
+        let mut keys = KeyNumbers::new();
         let [a, b] = [b"a", b"b"].map(|key| keys.hash(key));
         let mut numbers = Vec::new();
         keys.number(&[a, b, a, b, b], |_, number| numbers.push(number));

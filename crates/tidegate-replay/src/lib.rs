@@ -5,9 +5,9 @@
 //! nothing with the limiter.
 //!
 //! ```text
-//! files ->  input, format, source, feed (one thread)  --\
-//!                                                        blocks -> run (engine, truth, tally) -> report
-//! clients of simulate/traffic                         --/
+//! files -> input, format, trace_file, reader_thread --\
+//!                                                      blocks -> run (engine, ground_truth, tally) -> report
+//! clients of simulate/traffic ------------------------/
 //! ```
 //!
 //! - `replay.rs` runs `tidegate replay` and `simulate/` runs `tidegate simulate`. Both take what was
@@ -22,26 +22,25 @@ mod block;
 mod calendar;
 mod engine;
 mod error;
-mod feed;
+mod file_identity;
 mod format;
+mod ground_truth;
 mod hints;
 mod input;
 mod keys;
 pub mod playground;
-mod policed;
+mod policy_replay;
 mod problems;
 mod progress;
+mod reader_thread;
 mod replay;
 mod report;
 mod run;
-mod same;
 mod simulate;
-mod source;
 mod suggest;
 mod tally;
 mod timeline;
-mod truth;
-pub mod uplot;
+mod trace_file;
 mod zstd;
 
 pub use crate::algorithms::rate_algorithm;
@@ -49,3 +48,18 @@ pub use crate::args::ReplayArgs;
 pub use crate::error::ReplayError;
 pub use crate::replay::run as replay;
 pub use crate::simulate::{SimulateArgs, run as simulate};
+
+/// uPlot (MIT, 50 KB, no dependencies), which draws the plots of reports and of the dashboard.
+///
+/// It draws lines over time and nothing else, and works without a network or a build step. The
+/// files in `assets/uplot` are those of its npm package; its licence is served with it.
+pub mod uplot {
+    /// The script.
+    pub const SCRIPT: &str = include_str!("../assets/uplot/uPlot.iife.min.js");
+
+    /// The stylesheet.
+    pub const STYLE: &str = include_str!("../assets/uplot/uPlot.min.css");
+
+    /// The licence.
+    pub const LICENCE: &str = include_str!("../assets/uplot/LICENSE");
+}

@@ -9,7 +9,7 @@ use tidegate::{Cost, Decision, Limit, Timestamp};
 use tidegate_core::{Ask, CellView, Ratio, State, View};
 
 use crate::block::Row;
-use crate::truth::Truth;
+use crate::ground_truth::GroundTruth;
 
 /// Limits, and the events that each of them decides.
 #[derive(Debug)]
@@ -97,12 +97,12 @@ fn sample(state: &State, limit: &Limit, cost: u64, at: Timestamp) -> Sample {
 
 /// What was really let through at worst, by the count that replays are held against.
 fn most_in_window(limit: &Limit, events: &[Event], decisions: &[Decision]) -> u64 {
-    let mut truth = Truth::new(limit.window_us(), limit.count());
+    let mut ground_truth = GroundTruth::new(limit.window_us(), limit.count());
     for (event, decision) in events.iter().zip(decisions) {
         let cost = i64::try_from(event.cost).unwrap_or(i64::MAX);
-        truth.record_one(&Row::numbered(event.at.as_micros(), cost, 0), decision.allowed);
+        ground_truth.record_one(&Row::numbered(event.at.as_micros(), cost, 0), decision.allowed);
     }
-    truth.largest().count
+    ground_truth.largest().count
 }
 
 #[derive(Serialize)]

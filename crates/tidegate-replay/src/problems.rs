@@ -15,11 +15,11 @@ const PROBLEMS_SHOWN: usize = 5;
 pub struct Problem {
     pub path: PathBuf,
     pub line: u64,
-    pub what: What,
+    pub what: ProblemKind,
 }
 
 #[derive(Debug)]
-pub enum What {
+pub enum ProblemKind {
     /// Why it is no event, and another format that it is written in, if any.
     Malformed(BadLine, Option<Format>),
     /// The time is this much before the line before.
@@ -30,23 +30,23 @@ pub enum What {
     Damaged(Damage, Compression),
 }
 
-impl fmt::Display for What {
+impl fmt::Display for ProblemKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            What::Malformed(why, None) => write!(f, "{why}"),
-            What::Malformed(why, Some(other)) => {
+            ProblemKind::Malformed(why, None) => write!(f, "{why}"),
+            ProblemKind::Malformed(why, Some(other)) => {
                 let name = other.name();
                 write!(
                     f,
                     "{why}; it is a line of format {name}, replay it apart with --format {name}"
                 )
             }
-            What::SteppedBack { by_us } => {
+            ProblemKind::SteppedBack { by_us } => {
                 let (seconds, rest) = (by_us / 1_000_000, by_us % 1_000_000);
                 write!(f, "{seconds}.{rest:06} s before the event before")
             }
-            What::Duplicate => f.write_str("the same as the line before"),
-            What::Damaged(damage, compression) => {
+            ProblemKind::Duplicate => f.write_str("the same as the line before"),
+            ProblemKind::Damaged(damage, compression) => {
                 let state = match damage {
                     Damage::Truncated => "truncated",
                     Damage::Corrupt => "corrupt",
@@ -76,7 +76,7 @@ pub struct Problems {
 
 /// All that was odd.
 #[derive(Debug, Default)]
-pub struct Notes {
+pub struct ProblemLog {
     strict: bool,
     pub malformed: Problems,
     pub out_of_order: Problems,
@@ -86,9 +86,9 @@ pub struct Notes {
     pub largest_step_us: u64,
 }
 
-impl Notes {
+impl ProblemLog {
     pub fn new(strict: bool) -> Self {
-        Notes { strict, ..Notes::default() }
+        ProblemLog { strict, ..ProblemLog::default() }
     }
 
     /// Whether the next of these will be shown, so that it is worth finding out more.
@@ -100,17 +100,17 @@ impl Notes {
     #[cold]
     pub fn add(&mut self, problem: Problem) -> Result<(), ReplayError> {
         // Lines that are the same are odd, not wrong: logs with whole seconds have them.
-        if self.strict && !matches!(problem.what, What::Duplicate) {
+        if self.strict && !matches!(problem.what, ProblemKind::Duplicate) {
             return Err(ReplayError::Strict(problem));
         }
         let problems = match problem.what {
-            What::Malformed(..) => &mut self.malformed,
-            What::SteppedBack { by_us } => {
+            ProblemKind::Malformed(..) => &mut self.malformed,
+            ProblemKind::SteppedBack { by_us } => {
                 self.largest_step_us = self.largest_step_us.max(by_us);
                 &mut self.out_of_order
             }
-            What::Duplicate => &mut self.duplicates,
-            What::Damaged(..) => &mut self.damaged,
+            ProblemKind::Duplicate => &mut self.duplicates,
+            ProblemKind::Damaged(..) => &mut self.damaged,
         };
         problems.count += 1;
         if problems.first.len() < PROBLEMS_SHOWN {

@@ -38,7 +38,7 @@ impl Progress {
     }
 
     /// Begins to read everything once more.
-    pub fn again(&mut self) {
+    pub fn restart(&mut self) {
         self.bytes_read.store(0, Ordering::Relaxed);
         self.started = Instant::now();
     }

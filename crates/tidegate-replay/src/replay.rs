@@ -1,11 +1,9 @@
-//! `tidegate replay`: recorded traffic through the real engine on virtual time.
+//! `tidegate replay`: recorded traffic through the limiter on virtual time, in three threads.
 //!
 //! ```text
-//! files -> input (decompress, lines) -> format (events) -> source -> feed (merged blocks)    one thread
-//!                                                                        |
-//!                                                                      engine             another
-//!                                                                        |
-//!                                     report <- tally, timeline <- truth <-+              a third
+//! reader   files -> input (decompress, lines) -> format (events) -> trace_file -> reader_thread (merged blocks)
+//! decider  blocks -> engine
+//! counter  blocks and outcomes -> ground_truth -> tally, timeline -> report
 //! ```
 
 use std::io::{self, Write};
@@ -20,15 +18,15 @@ use tidegate::{Algorithm, Limit};
 use crate::algorithms::Algorithms;
 use crate::args::{ReadingArgs, ReplayArgs};
 use crate::block::Block;
-use crate::engine::Answer;
+use crate::engine::EventOutcome;
 use crate::error::ReplayError;
-use crate::feed::{BLOCKS, Feed, Report, Ring};
-use crate::format::{KeyOf, Wanted};
+use crate::file_identity::{is_dash, is_same_file, is_same_output};
+use crate::format::{KeySource, ParseOptions};
 use crate::input::{self, BytesRead};
 use crate::progress::Progress;
-use crate::report::{Aside, Clocked, Report as Page, Summary};
-use crate::run::{self, Counts, Run};
-use crate::same::{is_dash, is_same, is_same_output};
+use crate::reader_thread::{BLOCKS, BlockChannels, ReadReport, Reader};
+use crate::report::{AtomicFile, ReportWriter, Summary, SummaryOptions};
+use crate::run::{self, OutcomeCounter, Run};
 use crate::suggest::{self, Goal, Suggestion};
 
 /// Files read at once: each has buffers of its own, half a megabyte.
@@ -36,14 +34,14 @@ const MAX_FILES: usize = 256;
 
 /// Replays the files and prints what came of it.
 pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
-    refuse(args)?;
+    check_args(args)?;
     let (runs, exact) = runs(args)?;
     let sizes = args.files.iter().map(|path| input::inspect(path));
     let total_bytes = sizes.sum::<Result<Option<u64>, _>>()?;
     let read: Vec<&Path> =
         args.files.iter().chain(&args.rules.config).map(PathBuf::as_path).collect();
-    let page = Page::create(&args.report, &read)?;
-    let decisions = args.decisions.as_deref().map(|path| Decisions::create(path, &read));
+    let report_writer = ReportWriter::create(&args.report, &read)?;
+    let decisions = args.decisions.as_deref().map(|path| DecisionsFile::create(path, &read));
     let bytes_read = BytesRead::default();
     let mut replay = Replay {
         runs,
@@ -53,26 +51,27 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
         progress: Progress::new(total_bytes, bytes_read.clone()),
     };
     let key = match args.rules.config {
-        Some(_) => KeyOf::Facts,
-        None => KeyOf::new(args.reading.key.as_ref()),
+        Some(_) => KeySource::Attributes,
+        None => KeySource::new(args.reading.key.as_ref()),
     };
-    let wanted = Wanted {
+    let parse_options = ParseOptions {
         key,
         fields: args.reading.fields.clone(),
         unit: args.reading.time_unit.unit(),
         zone: args.reading.zone,
     };
-    let feed = Feed { reading: &args.reading, wanted: &wanted, bytes_read: &bytes_read };
+    let reader =
+        Reader { reading: &args.reading, parse_options: &parse_options, bytes_read: &bytes_read };
     let started = Instant::now();
-    let report = replay.run(&feed, &args.files)?;
+    let report = replay.run(&reader, &args.files)?;
     let elapsed = started.elapsed();
-    let suggestions = suggestions(args, &feed, &mut replay.progress, report.events())?;
+    let suggestions = suggestions(args, &reader, &mut replay.progress, report.events())?;
     let Replay { runs, exact, decisions, progress, .. } = replay;
     drop(progress);
     if report.events() == 0 {
-        let malformed = report.notes.malformed.count;
-        let notes = report.notes;
-        let mut problems = notes.damaged.first.into_iter().chain(notes.malformed.first);
+        let malformed = report.problems.malformed.count;
+        let problems = report.problems;
+        let mut problems = problems.damaged.first.into_iter().chain(problems.malformed.first);
         return Err(ReplayError::NoEvents { malformed, first: problems.next() });
     }
     let to_stderr = decisions.as_ref().is_some_and(|decisions| is_dash(&decisions.path));
@@ -80,38 +79,39 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
         decisions.finish()?;
     }
     let compared = runs.len() > 1 || exact.is_some();
-    let clocked = Clocked { elapsed, top: args.report.top, compared };
-    let summary = Summary::of_replay(&report, &runs, clocked);
+    let options = SummaryOptions { elapsed, top: args.report.top, compared };
+    let summary = Summary::of_replay(&report, &runs, options);
     let summary = summary.with_suggestions(&suggestions);
-    page.print(&summary, to_stderr)
+    report_writer.print(&summary, to_stderr)
 }
 
 /// Reads one file with the default settings and passes its events on in blocks.
 pub fn read_blocks(
     path: &Path,
     take: impl FnMut(&Block) -> Result<(), ReplayError>,
-) -> Result<Report, ReplayError> {
+) -> Result<ReadReport, ReplayError> {
     input::inspect(path)?;
-    let (reading, wanted, bytes_read) =
-        (ReadingArgs::default(), Wanted::default(), BytesRead::default());
-    let feed = Feed { reading: &reading, wanted: &wanted, bytes_read: &bytes_read };
-    drive(&feed, &[path.to_path_buf()], take)
+    let (reading, parse_options, bytes_read) =
+        (ReadingArgs::default(), ParseOptions::default(), BytesRead::default());
+    let reader =
+        Reader { reading: &reading, parse_options: &parse_options, bytes_read: &bytes_read };
+    drive(&reader, &[path.to_path_buf()], take)
 }
 
 /// What becomes of one file under these limits, read as it comes.
-pub fn of_file(path: &Path, plan: Vec<Vec<Limit>>) -> Result<Summary, ReplayError> {
+pub fn replay_file(path: &Path, plan: Vec<Vec<Limit>>) -> Result<Summary, ReplayError> {
     let mut runs: Vec<Run> = plan.into_iter().map(Run::new).collect();
     let report = read_blocks(path, |block| {
         runs.iter_mut().try_for_each(|run| run.take(block))?;
         run::compare(block, &mut runs, None);
         Ok(())
     })?;
-    let clocked = Clocked { elapsed: Duration::ZERO, top: 0, compared: runs.len() > 1 };
-    Ok(Summary::of_replay(&report, &runs, clocked))
+    let options = SummaryOptions { elapsed: Duration::ZERO, top: 0, compared: runs.len() > 1 };
+    Ok(Summary::of_replay(&report, &runs, options))
 }
 
 /// What was typed that cannot be.
-fn refuse(args: &ReplayArgs) -> Result<(), ReplayError> {
+fn check_args(args: &ReplayArgs) -> Result<(), ReplayError> {
     if args.decisions.is_some() && args.rules.algorithm == Some(Algorithms::All) {
         return Err(ReplayError::DecisionsOfAll);
     }
@@ -135,7 +135,7 @@ fn refuse(args: &ReplayArgs) -> Result<(), ReplayError> {
     }
     for (index, path) in args.files.iter().enumerate() {
         let before = &args.files[..index];
-        if before.contains(path) || before.iter().any(|other| is_same(other, path)) {
+        if before.contains(path) || before.iter().any(|other| is_same_file(other, path)) {
             return Err(ReplayError::FileTwice { path: path.clone() });
         }
     }
@@ -152,36 +152,36 @@ fn is_read_once(path: &Path) -> bool {
 /// that shows where they differ.
 fn runs(args: &ReplayArgs) -> Result<(Vec<Run>, Option<Run>), ReplayError> {
     let log = Some(Algorithms::One(Algorithm::SlidingLog));
-    let beside = args.report.html.is_some() && args.rules.algorithm != Some(Algorithms::All);
+    let with_exact = args.report.html.is_some() && args.rules.algorithm != Some(Algorithms::All);
     if let Some(path) = &args.rules.config {
         let config = Config::load(path).map_err(|errors| ReplayError::Config(Box::new(errors)))?;
-        let runs = run::plan_config(&config, args.rules.algorithm)?;
+        let runs = run::runs_of_config(&config, args.rules.algorithm)?;
         // Where limits differ in nothing but their algorithm, there is no exact log beside.
-        let exact = run::plan_config(&config, log).ok().and_then(|mut runs| runs.pop());
-        return Ok((runs, exact.filter(|_| beside)));
+        let exact = run::runs_of_config(&config, log).ok().and_then(|mut runs| runs.pop());
+        return Ok((runs, exact.filter(|_| with_exact)));
     }
-    let plan = run::plan(&args.rules.limits, args.rules.algorithm)?;
-    let exact = beside.then(|| run::exact(&plan)).flatten().map(Run::new);
+    let plan = run::limits_per_run(&args.rules.limits, args.rules.algorithm)?;
+    let exact = with_exact.then(|| run::exact_log(&plan)).flatten().map(Run::new);
     Ok((plan.into_iter().map(Run::new).collect(), exact))
 }
 
 fn suggestions(
     args: &ReplayArgs,
-    feed: &Feed<'_>,
+    reader: &Reader<'_>,
     progress: &mut Progress,
     events: u64,
 ) -> Result<Vec<Suggestion>, ReplayError> {
     let Some(share) = args.suggest.filter(|_| events > 0) else { return Ok(Vec::new()) };
     let goal = Goal { share, headroom: args.headroom };
-    let plan = run::plan(&args.rules.limits, args.rules.algorithm)?;
+    let plan = run::limits_per_run(&args.rules.limits, args.rules.algorithm)?;
     let limits: Vec<_> = plan.into_iter().flatten().collect();
-    suggest::suggest(&limits, goal, |trial| {
-        progress.again();
+    suggest::suggest(&limits, goal, |pass| {
+        progress.restart();
         let mut done = 0;
-        drive(feed, &args.files, |block| {
+        drive(reader, &args.files, |block| {
             done += block.rows.len() as u64;
             progress.show(done);
-            trial.take(block)
+            pass.take(block)
         })
         .map(drop)
     })
@@ -189,13 +189,13 @@ fn suggestions(
 
 /// Reads the files on one thread and has blocks of their events taken on this one.
 fn drive(
-    feed: &Feed<'_>,
+    reader: &Reader<'_>,
     files: &[PathBuf],
     mut take: impl FnMut(&Block) -> Result<(), ReplayError>,
-) -> Result<Report, ReplayError> {
+) -> Result<ReadReport, ReplayError> {
     let (ring, full, empty) = ring();
     thread::scope(|scope| {
-        let feeding = scope.spawn(|| feed.run(files, ring));
+        let reading = scope.spawn(|| reader.run(files, ring));
         let mut taken = Ok(());
         for mut block in full {
             taken = take(&block);
@@ -207,22 +207,22 @@ fn drive(
             let _ = empty.send(block);
         }
         drop(empty);
-        taken.and(joined(feeding.join()))
+        taken.and(join(reading.join()))
     })
 }
 
 /// Blocks that go round, and the ends that a feed does not hold.
-fn ring() -> (Ring, Receiver<Block>, Sender<Block>) {
+fn ring() -> (BlockChannels, Receiver<Block>, Sender<Block>) {
     let (full_in, full) = sync_channel(BLOCKS);
     let (empty, empty_out) = channel();
     for _ in 0..BLOCKS {
         // The other end is still here.
         let _ = empty.send(Block::default());
     }
-    (Ring { full: full_in, empty: empty_out }, full, empty)
+    (BlockChannels { full: full_in, empty: empty_out }, full, empty)
 }
 
-fn joined<T>(result: thread::Result<T>) -> T {
+fn join<T>(result: thread::Result<T>) -> T {
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
@@ -231,38 +231,38 @@ struct Replay {
     runs: Vec<Run>,
     /// What a single run is compared with; several are compared with the first.
     exact: Option<Run>,
-    decisions: Option<Decisions>,
+    decisions: Option<DecisionsFile>,
     events: u64,
     progress: Progress,
 }
 
 /// A block that was decided, with the answers of every run.
-type Decided = (Block, Vec<Vec<Answer>>);
+type DecidedBlock = (Block, Vec<Vec<EventOutcome>>);
 
 impl Replay {
     /// Reads on one thread, decides on another and counts on this one.
-    fn run(&mut self, feed: &Feed<'_>, files: &[PathBuf]) -> Result<Report, ReplayError> {
+    fn run(&mut self, reader: &Reader<'_>, files: &[PathBuf]) -> Result<ReadReport, ReplayError> {
         let (ring, full, empty) = ring();
-        let (decided_in, decided) = sync_channel::<Decided>(BLOCKS);
-        let (spare, spare_out) = channel::<Vec<Vec<Answer>>>();
+        let (decided_in, decided) = sync_channel::<DecidedBlock>(BLOCKS);
+        let (spare, spare_out) = channel::<Vec<Vec<EventOutcome>>>();
         let has_exact = self.exact.is_some();
         let all = self.exact.iter_mut().chain(&mut self.runs);
-        let (mut judges, mut counts): (Vec<_>, Vec<_>) =
-            all.map(|run| (&mut run.judge, &mut run.counts)).unzip();
-        let mut taking = Taking {
+        let (mut deciders, mut counts): (Vec<_>, Vec<_>) =
+            all.map(|run| (&mut run.decider, &mut run.counts)).unzip();
+        let mut consumer = BlockConsumer {
             has_exact,
             decisions: self.decisions.as_mut(),
             events: &mut self.events,
             progress: &mut self.progress,
         };
         thread::scope(|scope| {
-            let feeding = scope.spawn(|| feed.run(files, ring));
+            let reading = scope.spawn(|| reader.run(files, ring));
             let deciding = scope.spawn(move || {
                 for block in full {
                     let mut answers = spare_out.try_recv().unwrap_or_default();
-                    answers.resize_with(judges.len(), Vec::new);
-                    for (judge, answers) in judges.iter_mut().zip(&mut answers) {
-                        judge.decide(&block, answers)?;
+                    answers.resize_with(deciders.len(), Vec::new);
+                    for (decider, answers) in deciders.iter_mut().zip(&mut answers) {
+                        decider.decide(&block, answers)?;
                     }
                     // Whoever counts has gone, and says why itself.
                     if decided_in.send((block, answers)).is_err() {
@@ -273,7 +273,7 @@ impl Replay {
             });
             let mut taken = Ok(());
             for (mut block, mut answers) in decided {
-                taken = taking.take(&block, &mut answers, &mut counts);
+                taken = consumer.take(&block, &mut answers, &mut counts);
                 if taken.is_err() {
                     break;
                 }
@@ -283,27 +283,27 @@ impl Replay {
                 let _ = spare.send(answers);
             }
             drop((empty, spare));
-            let decided: Result<(), ReplayError> = joined(deciding.join());
-            taken.and(decided).and(joined(feeding.join()))
+            let decided: Result<(), ReplayError> = join(deciding.join());
+            taken.and(decided).and(join(reading.join()))
         })
     }
 }
 
 /// What is done with a block that was decided.
-struct Taking<'r> {
+struct BlockConsumer<'r> {
     has_exact: bool,
-    decisions: Option<&'r mut Decisions>,
+    decisions: Option<&'r mut DecisionsFile>,
     events: &'r mut u64,
     progress: &'r mut Progress,
 }
 
-impl Taking<'_> {
+impl BlockConsumer<'_> {
     /// Counts a block for every run; the exact log is the first, where it was run beside.
     fn take(
         &mut self,
         block: &Block,
-        answers: &mut [Vec<Answer>],
-        counts: &mut [&mut Counts],
+        answers: &mut [Vec<EventOutcome>],
+        counts: &mut [&mut OutcomeCounter],
     ) -> Result<(), ReplayError> {
         for (counts, answers) in counts.iter_mut().zip(answers.iter_mut()) {
             counts.take(block, answers);
@@ -322,30 +322,30 @@ impl Taking<'_> {
 }
 
 /// Where the string of decisions goes.
-struct Decisions {
+struct DecisionsFile {
     path: PathBuf,
     /// None is standard output.
-    to: Option<Aside>,
+    to: Option<AtomicFile>,
     text: Vec<u8>,
 }
 
-impl Decisions {
+impl DecisionsFile {
     fn create(path: &Path, inputs: &[&Path]) -> Result<Self, ReplayError> {
         let path = path.to_path_buf();
         if is_dash(&path) {
-            return Ok(Decisions { path, to: None, text: Vec::new() });
+            return Ok(DecisionsFile { path, to: None, text: Vec::new() });
         }
-        if inputs.iter().any(|input| is_same(input, &path)) {
+        if inputs.iter().any(|input| is_same_file(input, &path)) {
             return Err(ReplayError::OverInput { option: "--decisions", path });
         }
-        match Aside::create(&path) {
-            Ok(file) => Ok(Decisions { path, to: Some(file), text: Vec::new() }),
+        match AtomicFile::create(&path) {
+            Ok(file) => Ok(DecisionsFile { path, to: Some(file), text: Vec::new() }),
             Err(error) => Err(ReplayError::Decisions { path, error }),
         }
     }
 
     /// A block at a time, which is buffering enough.
-    fn write(&mut self, answers: &[Answer]) -> Result<(), ReplayError> {
+    fn write(&mut self, answers: &[EventOutcome]) -> Result<(), ReplayError> {
         self.text.clear();
         self.text.extend(answers.iter().map(|answer| b'0' + u8::from(answer.allowed)));
         let written = match &mut self.to {

@@ -8,83 +8,87 @@ use tidegate::{Algorithm, Limit, RetryAfter};
 
 use crate::algorithms::{Algorithms, RATE_ALGORITHMS};
 use crate::block::Block;
-use crate::engine::{Answer, Engine, Memory};
+use crate::engine::{Engine, EventOutcome, Memory};
 use crate::error::ReplayError;
-use crate::policed::{self, Odd, Policed};
+use crate::ground_truth::{GroundTruth, MaxCount};
+use crate::policy_replay::{self, PolicyReplay, Undecided};
 use crate::tally::Tally;
-use crate::truth::{Largest, Truth};
 
 /// How often, in blocks, it is looked how much memory is held.
-const LOOK_EVERY: u32 = 16;
+const MEMORY_CHECK_INTERVAL: u32 = 16;
 
 /// What decides, and what is counted about its answers. The two halves can be on two
 /// threads: counting the truth takes about as long as deciding.
 pub struct Run {
-    pub judge: Judge,
-    pub counts: Counts,
+    pub decider: Decider,
+    pub counts: OutcomeCounter,
     /// The answers to the block last taken.
-    answers: Vec<Answer>,
+    answers: Vec<EventOutcome>,
 }
 
 /// The deciding half.
-pub struct Judge {
+pub struct Decider {
     /// None for policies, which decide where they are counted.
     engine: Option<Engine>,
     busy: Duration,
     blocks: u32,
     /// The most that was held, as far as anybody looked.
-    held: Memory,
+    max_held: Memory,
 }
 
 /// The counting half.
-pub struct Counts {
-    counted: Counted,
+pub struct OutcomeCounter {
+    limit_set: LimitSet,
     pub tally: Tally,
     /// Whether each event of a block truly fitted every limit.
     fits: Vec<bool>,
     /// A block's places on the timeline.
-    places: Vec<u32>,
+    bins: Vec<u32>,
     busy: Duration,
 }
 
-enum Counted {
+enum LimitSet {
     /// The truth about each limit.
-    Limits(Vec<Truth>),
+    Limits(Vec<GroundTruth>),
     /// Whole policies.
-    Policies(Box<Policed>, Option<Algorithm>),
+    Policies(Box<PolicyReplay>, Option<Algorithm>),
 }
 
 /// A limit, and the most one key truly had within its window.
-pub struct Lane<'a> {
+pub struct LimitResult<'a> {
     pub limit: &'a Limit,
-    pub largest: Largest,
+    pub largest: MaxCount,
     /// Its policy, where it is one's: its name and mode, how often it was asked, and denied.
     pub policy: Option<(&'a str, Mode, u64, u64)>,
 }
 
-impl Judge {
+impl Decider {
     /// Decides a block.
-    pub fn decide(&mut self, block: &Block, answers: &mut Vec<Answer>) -> Result<(), ReplayError> {
+    pub fn decide(
+        &mut self,
+        block: &Block,
+        answers: &mut Vec<EventOutcome>,
+    ) -> Result<(), ReplayError> {
         let Some(engine) = &mut self.engine else { return Ok(()) };
         let started = Instant::now();
         engine.decide(block, answers)?;
         self.blocks = self.blocks.wrapping_add(1);
-        if self.blocks % LOOK_EVERY == 1 {
-            self.held = self.held.most(engine.memory());
+        if self.blocks % MEMORY_CHECK_INTERVAL == 1 {
+            self.max_held = self.max_held.max(engine.memory());
         }
         self.busy += started.elapsed();
         Ok(())
     }
 }
 
-impl Counts {
+impl OutcomeCounter {
     /// Counts what came of a block; policies decide it first.
-    pub fn take(&mut self, block: &Block, answers: &mut Vec<Answer>) {
+    pub fn take(&mut self, block: &Block, answers: &mut Vec<EventOutcome>) {
         let started = Instant::now();
-        match &mut self.counted {
-            Counted::Policies(policed, _) => policed.take(block, &mut self.tally, answers),
-            Counted::Limits(_) => {
-                self.find_truth(block, answers);
+        match &mut self.limit_set {
+            LimitSet::Policies(policies, _) => policies.take(block, &mut self.tally, answers),
+            LimitSet::Limits(_) => {
+                self.count_ground_truth(block, answers);
                 self.count(block, answers);
             }
         }
@@ -92,40 +96,40 @@ impl Counts {
     }
 
     /// Whether each event truly fitted, and what its key truly had.
-    fn find_truth(&mut self, block: &Block, answers: &[Answer]) {
-        let Counts { counted, tally, fits, places, .. } = self;
-        let Counted::Limits(truths) = counted else { return };
+    fn count_ground_truth(&mut self, block: &Block, answers: &[EventOutcome]) {
+        let OutcomeCounter { limit_set, tally, fits, bins, .. } = self;
+        let LimitSet::Limits(ground_truths) = limit_set else { return };
         let timeline = &mut tally.timeline;
         // A bin for every time first: bins move while there are too few.
         let ends = block.rows.iter().map(|row| row.time_us);
         if let (Some(first), Some(last)) = (ends.clone().min(), ends.max()) {
-            timeline.place(first);
-            timeline.place(last);
+            timeline.bin_index(first);
+            timeline.bin_index(last);
         }
-        places.clear();
-        let place = |time_us| u32::try_from(timeline.place(time_us)).unwrap_or(0);
-        places.extend(block.rows.iter().map(|row| row.time_us).map(place));
+        bins.clear();
+        let place = |time_us| u32::try_from(timeline.bin_index(time_us)).unwrap_or(0);
+        bins.extend(block.rows.iter().map(|row| row.time_us).map(place));
         fits.clear();
         fits.resize(block.rows.len(), true);
-        for (limit, truth) in truths.iter_mut().enumerate() {
-            truth.record_all(
+        for (limit, ground_truth) in ground_truths.iter_mut().enumerate() {
+            ground_truth.record_all(
                 &block.rows,
                 |at| answers[at].allowed,
-                |at, seen| {
-                    fits[at] &= seen.fits;
-                    timeline.note(places[at] as usize, limit, seen.count);
+                |at, true_count| {
+                    fits[at] &= true_count.fits;
+                    timeline.record_max(bins[at] as usize, limit, true_count.count);
                 },
             );
         }
     }
 
-    fn count(&mut self, block: &Block, answers: &[Answer]) {
-        let Counts { tally, fits, places, .. } = self;
+    fn count(&mut self, block: &Block, answers: &[EventOutcome]) {
+        let OutcomeCounter { tally, fits, bins, .. } = self;
         for (at, answer) in answers.iter().enumerate() {
             // What looks or gives back asks for no room.
             let row = &block.rows[at];
             let fits = if row.cost > 0 { fits[at] } else { answer.allowed };
-            tally.count(places[at] as usize, answer.allowed, fits);
+            tally.count(bins[at] as usize, answer.allowed, fits);
             if !answer.allowed {
                 tally.keys.denied(row.key, block.key(at));
             } else if answer.near {
@@ -136,8 +140,8 @@ impl Counts {
     }
 
     /// Counts answers unlike those of the exact log.
-    pub fn compare(&mut self, block: &Block, ours: &[Answer], exact: &[Answer]) {
-        for (at, (ours, theirs)) in ours.iter().zip(exact).enumerate() {
+    pub fn compare(&mut self, block: &Block, ours: &[EventOutcome], exact_log: &[EventOutcome]) {
+        for (at, (ours, theirs)) in ours.iter().zip(exact_log).enumerate() {
             if ours.allowed != theirs.allowed {
                 self.tally.differs(block.rows[at].time_us, ours.allowed);
             }
@@ -147,39 +151,39 @@ impl Counts {
 
 impl Run {
     pub fn new(limits: Vec<Limit>) -> Self {
-        let truth = |limit: &Limit| Truth::new(limit.window_us(), limit.count());
-        let truths: Vec<Truth> = limits.iter().map(truth).collect();
-        let lanes = truths.len();
-        Run::with(Some(Engine::new(limits)), Counted::Limits(truths), lanes)
+        let ground_truth = |limit: &Limit| GroundTruth::new(limit.window_us(), limit.count());
+        let ground_truths: Vec<GroundTruth> = limits.iter().map(ground_truth).collect();
+        let limit_count = ground_truths.len();
+        Run::with(Some(Engine::new(limits)), LimitSet::Limits(ground_truths), limit_count)
     }
 
     /// For the policies of a config, under another algorithm or their own.
     pub fn of_config(config: &Config, algorithm: Option<Algorithm>) -> Result<Self, ReplayError> {
         let policies = match algorithm {
             None => config.policies.clone(),
-            Some(algorithm) => policed::under(&config.policies, algorithm)?,
+            Some(algorithm) => policy_replay::with_algorithm(&config.policies, algorithm)?,
         };
-        let policed = Policed::new(config, policies)?;
-        let lanes = policed.lanes().len();
-        Ok(Run::with(None, Counted::Policies(Box::new(policed), algorithm), lanes))
+        let policies = PolicyReplay::new(config, policies)?;
+        let limit_count = policies.limits().len();
+        Ok(Run::with(None, LimitSet::Policies(Box::new(policies), algorithm), limit_count))
     }
 
-    fn with(engine: Option<Engine>, counted: Counted, lanes: usize) -> Self {
-        let (busy, held) = (Duration::ZERO, Memory::default());
-        let judge = Judge { engine, busy, blocks: 0, held };
-        let (fits, places) = (Vec::new(), Vec::new());
-        let counts = Counts { counted, tally: Tally::new(lanes), fits, places, busy };
-        Run { judge, counts, answers: Vec::new() }
+    fn with(engine: Option<Engine>, limit_set: LimitSet, limit_count: usize) -> Self {
+        let (busy, max_held) = (Duration::ZERO, Memory::default());
+        let decider = Decider { engine, busy, blocks: 0, max_held };
+        let (fits, bins) = (Vec::new(), Vec::new());
+        let counts = OutcomeCounter { limit_set, tally: Tally::new(limit_count), fits, bins, busy };
+        Run { decider, counts, answers: Vec::new() }
     }
 
     /// Decides a block and counts what came of it.
     pub fn take(&mut self, block: &Block) -> Result<(), ReplayError> {
-        self.judge.decide(block, &mut self.answers)?;
+        self.decider.decide(block, &mut self.answers)?;
         self.counts.take(block, &mut self.answers);
         Ok(())
     }
 
-    pub fn answers(&self) -> &[Answer] {
+    pub fn answers(&self) -> &[EventOutcome] {
         &self.answers
     }
 
@@ -189,58 +193,62 @@ impl Run {
 
     /// How long it was at work.
     pub fn busy(&self) -> Duration {
-        self.judge.busy + self.counts.busy
+        self.decider.busy + self.counts.busy
     }
 
     /// When the event last decided would pass.
     pub fn retry_after(&self) -> RetryAfter {
-        self.judge.engine.as_ref().map_or(RetryAfter::Now, Engine::retry_after)
+        self.decider.engine.as_ref().map_or(RetryAfter::Now, Engine::retry_after)
     }
 
     /// The most that was held, as far as anybody looked.
     pub fn memory(&self) -> Memory {
-        let now = match (&self.judge.engine, &self.counts.counted) {
+        let now = match (&self.decider.engine, &self.counts.limit_set) {
             (Some(engine), _) => engine.memory(),
-            (None, Counted::Policies(policed, _)) => policed.memory(),
-            (None, Counted::Limits(_)) => Memory::default(),
+            (None, LimitSet::Policies(policies, _)) => policies.memory(),
+            (None, LimitSet::Limits(_)) => Memory::default(),
         };
-        self.judge.held.most(now)
+        self.decider.max_held.max(now)
     }
 
     fn limits(&self) -> &[Limit] {
-        self.judge.engine.as_ref().map_or(&[], Engine::limits)
+        self.decider.engine.as_ref().map_or(&[], Engine::limits)
     }
 
     /// Each limit, and what is known about it.
-    pub fn lanes(&self) -> Vec<Lane<'_>> {
-        match &self.counts.counted {
-            Counted::Limits(truths) => {
-                let both = self.limits().iter().zip(truths);
-                both.map(|(limit, truth)| Lane { limit, largest: truth.largest(), policy: None })
-                    .collect()
+    pub fn limit_results(&self) -> Vec<LimitResult<'_>> {
+        match &self.counts.limit_set {
+            LimitSet::Limits(ground_truths) => {
+                let both = self.limits().iter().zip(ground_truths);
+                both.map(|(limit, ground_truth)| LimitResult {
+                    limit,
+                    largest: ground_truth.largest(),
+                    policy: None,
+                })
+                .collect()
             }
-            Counted::Policies(policed, _) => {
-                let lanes = policed.lanes().iter().map(|lane| Lane {
-                    limit: &lane.limit,
-                    largest: lane.largest(),
-                    policy: Some((&*lane.policy, lane.mode, lane.asked, lane.denied)),
+            LimitSet::Policies(policies, _) => {
+                let limits = policies.limits().iter().map(|limit| LimitResult {
+                    limit: &limit.limit,
+                    largest: limit.largest(),
+                    policy: Some((&*limit.policy, limit.mode, limit.asked, limit.denied)),
                 });
-                lanes.collect()
+                limits.collect()
             }
         }
     }
 
     /// What policies did not decide as usual, and how often each of their keys was asked for.
-    pub fn policed(&self) -> Option<(&Odd, Vec<u32>)> {
-        match &self.counts.counted {
-            Counted::Limits(_) => None,
-            Counted::Policies(policed, _) => Some((&policed.odd, policed.events_of())),
+    pub fn undecided(&self) -> Option<(&Undecided, Vec<u32>)> {
+        match &self.counts.limit_set {
+            LimitSet::Limits(_) => None,
+            LimitSet::Policies(policies, _) => Some((&policies.undecided, policies.events_of())),
         }
     }
 
     /// What the limits are under: an algorithm, or several.
     pub fn name(&self) -> &'static str {
-        if let Counted::Policies(_, algorithm) = &self.counts.counted {
+        if let LimitSet::Policies(_, algorithm) = &self.counts.limit_set {
             return algorithm.map_or("policies", Algorithm::name);
         }
         let mut algorithms = self.limits().iter().map(Limit::algorithm);
@@ -251,19 +259,19 @@ impl Run {
 }
 
 /// The exact log of the only limits, if they are not exact themselves.
-pub fn exact(plan: &[Vec<Limit>]) -> Option<Vec<Limit>> {
-    let [limits] = plan else { return None };
+pub fn exact_log(limits_per_run: &[Vec<Limit>]) -> Option<Vec<Limit>> {
+    let [limits] = limits_per_run else { return None };
     if limits.iter().all(|limit| limit.algorithm() == Algorithm::SlidingLog) {
         return None;
     }
-    self::plan(limits, Some(Algorithms::One(Algorithm::SlidingLog))).ok()?.pop()
+    self::limits_per_run(limits, Some(Algorithms::One(Algorithm::SlidingLog))).ok()?.pop()
 }
 
 /// Counts where runs differ from the exact log: the one beside, or else the first.
-pub fn compare(block: &Block, runs: &mut [Run], exact: Option<&Run>) {
+pub fn compare(block: &Block, runs: &mut [Run], exact_log: Option<&Run>) {
     let Some((first, others)) = runs.split_first_mut() else { return };
-    match exact {
-        Some(exact) => first.counts.compare(block, &first.answers, &exact.answers),
+    match exact_log {
+        Some(exact_log) => first.counts.compare(block, &first.answers, &exact_log.answers),
         None => {
             for run in others {
                 run.counts.compare(block, &run.answers, &first.answers);
@@ -273,7 +281,7 @@ pub fn compare(block: &Block, runs: &mut [Run], exact: Option<&Run>) {
 }
 
 /// A run for each algorithm a config is to be replayed under.
-pub fn plan_config(
+pub fn runs_of_config(
     config: &Config,
     algorithms: Option<Algorithms>,
 ) -> Result<Vec<Run>, ReplayError> {
@@ -287,25 +295,27 @@ pub fn plan_config(
 }
 
 /// The limits of each run: as given, or under one or all of the algorithms.
-pub fn plan(
+pub fn limits_per_run(
     limits: &[Limit],
     algorithms: Option<Algorithms>,
 ) -> Result<Vec<Vec<Limit>>, ReplayError> {
     if let Some(&limit) = limits.iter().find(|limit| limit.algorithm() == Algorithm::Concurrency) {
         return Err(ReplayError::Concurrency { limit: Box::new(limit) });
     }
-    let under = |algorithm| limits.iter().map(move |limit| change(limit, algorithm)).collect();
+    let with_algorithm = |algorithm| {
+        limits.iter().map(move |limit| with_limit_algorithm(limit, algorithm)).collect()
+    };
     let runs: Vec<Vec<Limit>> = match algorithms {
         None => vec![limits.to_vec()],
-        Some(Algorithms::One(algorithm)) => vec![under(algorithm)],
-        Some(Algorithms::All) => RATE_ALGORITHMS.into_iter().map(under).collect(),
+        Some(Algorithms::One(algorithm)) => vec![with_algorithm(algorithm)],
+        Some(Algorithms::All) => RATE_ALGORITHMS.into_iter().map(with_algorithm).collect(),
     };
-    runs.iter().try_for_each(|limits| refuse_shared_state(limits))?;
+    runs.iter().try_for_each(|limits| check_distinct_states(limits))?;
     Ok(runs)
 }
 
 /// The limit under another algorithm; under its own it keeps its burst.
-pub fn change(limit: &Limit, algorithm: Algorithm) -> Limit {
+pub fn with_limit_algorithm(limit: &Limit, algorithm: Algorithm) -> Limit {
     // Permits are no rate.
     if limit.algorithm() == algorithm || limit.algorithm() == Algorithm::Concurrency {
         return *limit;
@@ -315,7 +325,7 @@ pub fn change(limit: &Limit, algorithm: Algorithm) -> Limit {
     Limit::new(limit.count(), window, algorithm).unwrap_or(*limit)
 }
 
-fn refuse_shared_state(limits: &[Limit]) -> Result<(), ReplayError> {
+fn check_distinct_states(limits: &[Limit]) -> Result<(), ReplayError> {
     for (index, second) in limits.iter().enumerate() {
         if let Some(&first) = limits[..index].iter().find(|first| first.id() == second.id()) {
             return Err(ReplayError::SharedState(Box::new([first, *second])));
@@ -333,7 +343,7 @@ mod tests {
         algorithms: Option<Algorithms>,
     ) -> Result<Vec<Vec<String>>, String> {
         let limits: Vec<Limit> = limits.iter().map(|text| text.parse().expect(text)).collect();
-        let runs = plan(&limits, algorithms).map_err(|error| error.to_string())?;
+        let runs = limits_per_run(&limits, algorithms).map_err(|error| error.to_string())?;
         Ok(runs.iter().map(|run| run.iter().map(Limit::to_string).collect()).collect())
     }
 

@@ -13,13 +13,13 @@ use tidegate::Limit;
 use tidegate::unstable::bounds::MAX_COUNT;
 
 use crate::block::Block;
-use crate::engine::{Answer, Engine};
+use crate::engine::{Engine, EventOutcome};
 use crate::error::ReplayError;
-use crate::truth::Truth;
+use crate::ground_truth::GroundTruth;
 
 /// Candidates tried in one reading: reading costs more than deciding, and each
 /// candidate holds states of its own.
-const TOGETHER: u64 = 8;
+const CANDIDATES_PER_PASS: u64 = 8;
 
 const MILLION: u64 = 1_000_000;
 
@@ -70,12 +70,12 @@ pub struct Suggestion {
     pub goal: Goal,
     /// How many requests there are.
     pub asked: u64,
-    pub found: Found,
+    pub found: SearchResult,
 }
 
 /// A limit that would have been enough, or that there is none.
 #[derive(Clone, Debug)]
-pub enum Found {
+pub enum SearchResult {
     Enough {
         limit: Limit,
         /// How many requests it passes.
@@ -84,13 +84,13 @@ pub enum Found {
         with_headroom: Option<Limit>,
     },
     /// Not even this one, the highest there can be.
-    Nothing { highest: Limit, passed: u64 },
+    NotFound { highest: Limit, passed: u64 },
 }
 
-impl Found {
+impl SearchResult {
     /// Why nothing is suggested, and what to do about it.
     pub fn why_nothing(&self) -> Option<String> {
-        let Found::Nothing { highest, .. } = self else { return None };
+        let SearchResult::NotFound { highest, .. } = self else { return None };
         let text = highest.to_string();
         Some(match text.split_once(" burst ") {
             Some((_, burst)) => {
@@ -112,44 +112,44 @@ pub struct Goal {
 pub fn suggest(
     limits: &[Limit],
     goal: Goal,
-    mut read: impl FnMut(&mut Trial) -> Result<(), ReplayError>,
+    mut read: impl FnMut(&mut ReadPass) -> Result<(), ReplayError>,
 ) -> Result<Vec<Suggestion>, ReplayError> {
     let mut suggestions = Vec::new();
     for limit in limits {
-        let mut demand = Trial::Demand(Demand::new(limit));
+        let mut demand = ReadPass::Demand(Demand::new(limit));
         read(&mut demand)?;
-        let Trial::Demand(demand) = demand else { continue };
+        let ReadPass::Demand(demand) = demand else { continue };
         let asked = demand.asked;
-        let found = least(limit, goal, &demand, &mut read)?;
+        let found = find_smallest(limit, goal, &demand, &mut read)?;
         suggestions.extend(found.map(|found| Suggestion { goal, asked, found }));
     }
     Ok(suggestions)
 }
 
-fn least(
+fn find_smallest(
     limit: &Limit,
     goal: Goal,
     demand: &Demand,
-    read: &mut impl FnMut(&mut Trial) -> Result<(), ReplayError>,
-) -> Result<Option<Found>, ReplayError> {
+    read: &mut impl FnMut(&mut ReadPass) -> Result<(), ReplayError>,
+) -> Result<Option<SearchResult>, ReplayError> {
     let asked = demand.asked;
     if asked == 0 {
         return Ok(enough(limit, 0, 0, goal));
     }
     // No algorithm counts anything for longer than two windows, so this is enough for
     // all but a burst that is held low: that a higher rate may make up for.
-    let likely = demand.truth.largest().count.saturating_mul(2).min(MAX_COUNT);
+    let likely = demand.ground_truth.largest().count.saturating_mul(2).min(MAX_COUNT);
     let mut passed_at_most = 0;
     for (low, most) in [(0, likely), (likely, MAX_COUNT)] {
         let mut search = Search::new(low, most);
         let mut found = None;
         while let Some(counts) = search.next() {
-            let trial =
+            let pass =
                 |count: &u64| Some((*count, Engine::new(vec![with_count(limit, *count)?]), 0));
-            let mut trial =
-                Trial::Candidates(counts.iter().filter_map(trial).collect(), Vec::new());
-            read(&mut trial)?;
-            let Trial::Candidates(tried, _) = trial else { continue };
+            let mut pass =
+                ReadPass::Candidates(counts.iter().filter_map(pass).collect(), Vec::new());
+            read(&mut pass)?;
+            let ReadPass::Candidates(tried, _) = pass else { continue };
             for (count, _, passed) in tried {
                 let enough = u128::from(passed) * u128::from(MILLION)
                     >= u128::from(asked) * u128::from(goal.share.millionths);
@@ -166,45 +166,45 @@ fn least(
         }
     }
     let highest = with_count(limit, MAX_COUNT);
-    Ok(highest.map(|highest| Found::Nothing { highest, passed: passed_at_most }))
+    Ok(highest.map(|highest| SearchResult::NotFound { highest, passed: passed_at_most }))
 }
 
-fn enough(limit: &Limit, count: u64, passed: u64, goal: Goal) -> Option<Found> {
+fn enough(limit: &Limit, count: u64, passed: u64, goal: Goal) -> Option<SearchResult> {
     let more = u128::from(count) * u128::from(MILLION + goal.headroom.millionths);
     let more = u64::try_from(more.div_ceil(MILLION.into())).unwrap_or(u64::MAX);
     let with_headroom = with_count(limit, more);
-    Some(Found::Enough { limit: with_count(limit, count)?, passed, with_headroom })
+    Some(SearchResult::Enough { limit: with_count(limit, count)?, passed, with_headroom })
 }
 
 /// One reading of everything.
-pub enum Trial {
+pub enum ReadPass {
     Demand(Demand),
     /// Counts, engines, and how many each has passed.
-    Candidates(Vec<(u64, Engine, u64)>, Vec<Answer>),
+    Candidates(Vec<(u64, Engine, u64)>, Vec<EventOutcome>),
 }
 
 /// How much is asked for, were everything admitted.
 pub struct Demand {
-    truth: Truth,
+    ground_truth: GroundTruth,
     asked: u64,
 }
 
 impl Demand {
     fn new(limit: &Limit) -> Self {
-        Demand { truth: Truth::new(limit.window_us(), u64::MAX), asked: 0 }
+        Demand { ground_truth: GroundTruth::new(limit.window_us(), u64::MAX), asked: 0 }
     }
 }
 
-impl Trial {
+impl ReadPass {
     /// Takes in events, in order.
     pub fn take(&mut self, block: &Block) -> Result<(), ReplayError> {
         let asks = |row: &crate::block::Row| row.cost > 0;
         match self {
-            Trial::Demand(Demand { truth, asked }) => {
-                truth.record_all(&block.rows, |_| true, |_, _| ());
+            ReadPass::Demand(Demand { ground_truth, asked }) => {
+                ground_truth.record_all(&block.rows, |_| true, |_, _| ());
                 *asked += block.rows.iter().filter(|row| asks(row)).count() as u64;
             }
-            Trial::Candidates(candidates, answers) => {
+            ReadPass::Candidates(candidates, answers) => {
                 for (_, engine, passed) in candidates {
                     engine.decide(block, answers)?;
                     let both = answers.iter().zip(&block.rows);
@@ -234,7 +234,7 @@ impl Search {
     /// Counts between the two, evenly; `None` when there are none.
     fn next(&mut self) -> Option<Vec<u64>> {
         let between = self.high.saturating_sub(self.low).checked_sub(1).filter(|&n| n > 0)?;
-        let count = between.min(TOGETHER);
+        let count = between.min(CANDIDATES_PER_PASS);
         let at = |n: u64| u128::from(self.high - self.low) * u128::from(n) / u128::from(count + 1);
         let even = (1..=count).map(|n| self.low + u64::try_from(at(n)).unwrap_or(1).max(1));
         let mut counts: Vec<u64> = even.collect();
@@ -293,7 +293,8 @@ mod tests {
 
     #[test]
     fn the_search_finds_the_least_that_is_enough() {
-        for (high, least) in [(1, 1), (2, 1), (17, 5), (1_000_000, 77_777), (MAX_COUNT, 3), (7, 8)]
+        for (high, find_smallest) in
+            [(1, 1), (2, 1), (17, 5), (1_000_000, 77_777), (MAX_COUNT, 3), (7, 8)]
         {
             let mut search = Search::new(0, high);
             let mut rounds = 0;
@@ -302,12 +303,12 @@ mod tests {
                     counts.is_sorted() && counts.iter().all(|&n| n > search.low && n < search.high)
                 );
                 for &count in &counts {
-                    search.learn(count, count >= least);
+                    search.learn(count, count >= find_smallest);
                 }
                 rounds += 1;
                 assert!(rounds < 64);
             }
-            assert_eq!(search.high, least, "{high}");
+            assert_eq!(search.high, find_smallest, "{high}");
         }
     }
 
@@ -320,15 +321,15 @@ mod tests {
         let share = |millionths| Share { millionths };
         for algorithm in ["sliding-log", "sliding-window", "fixed-window", "token-bucket"] {
             let limit: Limit = format!("1 per 500ms {algorithm}").parse().expect("a limit");
-            for (percent, least) in [(1_000_000, 10), (950_000, 5), (900_000, 1)] {
+            for (percent, find_smallest) in [(1_000_000, 10), (950_000, 5), (900_000, 1)] {
                 let goal = Goal { share: share(percent), headroom: share(150_000) };
-                let found = suggest(&[limit], goal, |trial| trial.take(&block)).expect("no fault");
-                let Found::Enough { limit, passed, with_headroom } = found[0].found else {
+                let found = suggest(&[limit], goal, |pass| pass.take(&block)).expect("no fault");
+                let SearchResult::Enough { limit, passed, with_headroom } = found[0].found else {
                     panic!("{algorithm}, {percent}: {found:?}");
                 };
-                assert_eq!(limit.count(), least, "{algorithm}, {percent}");
-                assert_eq!(passed, 90 + least, "{algorithm}");
-                let more = (least * 115).div_ceil(100);
+                assert_eq!(limit.count(), find_smallest, "{algorithm}, {percent}");
+                assert_eq!(passed, 90 + find_smallest, "{algorithm}");
+                let more = (find_smallest * 115).div_ceil(100);
                 assert_eq!(with_headroom.map(|limit| limit.count()), Some(more), "{algorithm}");
             }
         }

@@ -25,7 +25,7 @@ pub struct Tally {
     /// Unlike the exact log: admitted where it denied, and the other way round.
     pub only_admitted: u64,
     pub only_denied: u64,
-    pub keys: ByKey,
+    pub keys: KeyCounts,
     pub timeline: Timeline,
 }
 
@@ -40,7 +40,7 @@ impl Tally {
             false_denials: 0,
             only_admitted: 0,
             only_denied: 0,
-            keys: ByKey::default(),
+            keys: KeyCounts::default(),
             timeline: Timeline::new(limits),
         }
     }
@@ -65,14 +65,14 @@ impl Tally {
     pub fn differs(&mut self, time_us: u64, allowed: bool) {
         self.only_admitted += u64::from(allowed);
         self.only_denied += u64::from(!allowed);
-        let place = self.timeline.place(time_us);
+        let place = self.timeline.bin_index(time_us);
         self.timeline.bin(place).differ += 1;
     }
 }
 
 /// Counts by key number, and the names of keys that have any.
 #[derive(Debug, Default)]
-pub struct ByKey {
+pub struct KeyCounts {
     denied: Vec<u32>,
     near: Vec<u32>,
     names: HashMap<u32, Box<[u8]>, foldhash::fast::RandomState>,
@@ -92,12 +92,12 @@ pub struct KeyCount {
 
 /// By what keys are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum RankBy {
     Denied,
     Near,
 }
 
-impl ByKey {
+impl KeyCounts {
     #[cold]
     pub fn denied(&mut self, key: u32, name: &[u8]) {
         let count = at(&mut self.denied, key);
@@ -133,10 +133,10 @@ impl ByKey {
     }
 
     /// The keys with the most, at most so many; of equals the first seen.
-    pub fn top(&self, by: By, count: usize) -> Vec<KeyCount> {
+    pub fn top(&self, by: RankBy, count: usize) -> Vec<KeyCount> {
         let (counts, others) = match by {
-            By::Denied => (&self.denied, &self.near),
-            By::Near => (&self.near, &self.denied),
+            RankBy::Denied => (&self.denied, &self.near),
+            RankBy::Near => (&self.near, &self.denied),
         };
         let mut keys: Vec<(std::cmp::Reverse<u32>, u32)> = (0_u32..)
             .zip(counts)
@@ -151,8 +151,8 @@ impl ByKey {
         let other = |key: u32| others.get(key as usize).copied().unwrap_or(0);
         let shown = keys.into_iter().map(|(std::cmp::Reverse(count), key)| {
             let (denied, near) = match by {
-                By::Denied => (count, other(key)),
-                By::Near => (other(key), count),
+                RankBy::Denied => (count, other(key)),
+                RankBy::Near => (other(key), count),
             };
             let name = self.name(key).map(Into::into);
             KeyCount { key, name, denied: denied.into(), near: near.into() }
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_top_is_in_order_and_bounded() {
-        let mut keys = ByKey::default();
+        let mut keys = KeyCounts::default();
         for (key, times) in [(7, 3), (2, 1), (5, 3), (0, 2)] {
             (0..times).for_each(|_| keys.denied(key, &[b'a' + u8::try_from(key).expect("small")]));
         }
@@ -185,10 +185,10 @@ mod tests {
             let top = keys.top(by, count).into_iter();
             top.map(|one| (one.key, one.denied, one.near)).collect::<Vec<_>>()
         };
-        assert_eq!(shown(By::Denied, 9), [(5, 3, 1), (7, 3, 0), (0, 2, 0), (2, 1, 0)]);
-        assert_eq!(shown(By::Denied, 2), [(5, 3, 1), (7, 3, 0)]);
-        assert_eq!(shown(By::Near, 9), [(5, 3, 1), (9, 0, 1)]);
-        assert_eq!(shown(By::Denied, 0), []);
+        assert_eq!(shown(RankBy::Denied, 9), [(5, 3, 1), (7, 3, 0), (0, 2, 0), (2, 1, 0)]);
+        assert_eq!(shown(RankBy::Denied, 2), [(5, 3, 1), (7, 3, 0)]);
+        assert_eq!(shown(RankBy::Near, 9), [(5, 3, 1), (9, 0, 1)]);
+        assert_eq!(shown(RankBy::Denied, 0), []);
         assert_eq!(keys.denied_keys, 4);
         assert_eq!(keys.name(7), Some(&b"h"[..]));
         assert_eq!(keys.name(9).map(<[u8]>::len), Some(NAME_BYTES));

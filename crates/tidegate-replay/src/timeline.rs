@@ -59,29 +59,29 @@ impl Timeline {
 
     /// The place of the bin of a time.
     #[inline]
-    pub fn place(&mut self, time_us: u64) -> usize {
+    pub fn bin_index(&mut self, time_us: u64) -> usize {
         let at = (time_us / self.width_us).wrapping_sub(self.first);
         match usize::try_from(at) {
             Ok(at) if at < self.bins.len() => at,
-            _ => self.place_anew(time_us),
+            _ => self.add_bin(time_us),
         }
     }
 
     #[inline]
-    pub fn bin(&mut self, place: usize) -> &mut Bin {
-        &mut self.bins[place]
+    pub fn bin(&mut self, index: usize) -> &mut Bin {
+        &mut self.bins[index]
     }
 
     /// Notes a true count under a limit.
     #[inline]
-    pub fn note(&mut self, place: usize, limit: usize, count: u64) {
-        let most = &mut self.most[place * self.limits + limit];
+    pub fn record_max(&mut self, index: usize, limit: usize, count: u64) {
+        let most = &mut self.most[index * self.limits + limit];
         *most = count.max(*most);
     }
 
     /// Makes a bin for a time that has none.
     #[cold]
-    fn place_anew(&mut self, time_us: u64) -> usize {
+    fn add_bin(&mut self, time_us: u64) -> usize {
         if self.bins.is_empty() {
             self.first = time_us / self.width_us;
         }
@@ -91,7 +91,7 @@ impl Timeline {
             let last = (self.first + self.bins.len().max(1) as u64 - 1).max(index);
             match usize::try_from(last - first + 1) {
                 Ok(length) if length <= MAX_BINS => {
-                    self.stretch(first, length);
+                    self.extend_to(first, length);
                     return usize::try_from(index - first).unwrap_or(0);
                 }
                 _ => self.double(),
@@ -100,7 +100,7 @@ impl Timeline {
     }
 
     /// Has bins from this multiple on, so many.
-    fn stretch(&mut self, first: u64, length: usize) {
+    fn extend_to(&mut self, first: u64, length: usize) {
         let before = usize::try_from(self.first - first).unwrap_or(0);
         self.bins.splice(..0, std::iter::repeat_n(Bin::default(), before));
         self.bins.resize(length, Bin::default());
@@ -115,15 +115,15 @@ impl Timeline {
         let old_first = self.first;
         self.width_us *= 2;
         self.first /= 2;
-        for (index, bin) in (old_first..).zip(&bins) {
-            let place = usize::try_from(index / 2 - self.first).unwrap_or(0);
-            if place >= self.bins.len() {
-                self.stretch(self.first, place + 1);
+        for (old_index, bin) in (old_first..).zip(&bins) {
+            let index = usize::try_from(old_index / 2 - self.first).unwrap_or(0);
+            if index >= self.bins.len() {
+                self.extend_to(self.first, index + 1);
             }
-            self.bins[place].add(bin);
-            let old = usize::try_from(index - old_first).unwrap_or(0) * self.limits;
+            self.bins[index].add(bin);
+            let old = usize::try_from(old_index - old_first).unwrap_or(0) * self.limits;
             for (limit, &count) in most[old..old + self.limits].iter().enumerate() {
-                self.note(place, limit, count);
+                self.record_max(index, limit, count);
             }
         }
     }
@@ -147,9 +147,9 @@ mod tests {
     fn counted(times: impl Iterator<Item = u64>) -> Timeline {
         let mut timeline = Timeline::new(2);
         for time_us in times {
-            let place = timeline.place(time_us);
-            timeline.bin(place).admitted += 1;
-            timeline.note(place, 1, time_us);
+            let index = timeline.bin_index(time_us);
+            timeline.bin(index).admitted += 1;
+            timeline.record_max(index, 1, time_us);
         }
         timeline
     }

@@ -15,10 +15,10 @@ use std::borrow::Cow;
 
 use memchr::{memchr, memchr_iter, memmem};
 
-use super::facts::{Facts, text};
-use super::fields::KeyOf;
+use super::fields::KeySource;
+use super::line_attributes::{LineAttributes, text};
 use super::time::{Times, log_date_us};
-use super::{BadLine, Event, Wanted};
+use super::{BadLine, Event, ParseOptions};
 
 /// Which fields a line must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,22 +69,22 @@ const DATE_BYTES: usize = 26;
 
 /// Reads the lines of one file.
 #[derive(Clone, Debug)]
-pub struct Log {
+pub struct ClfParser {
     fields: Fields,
     /// Whether a virtual host comes first.
     vhost: bool,
     field: Field,
-    key: KeyOf,
+    key: KeySource,
     pub times: Times,
     /// The date last read: most lines have that of the line before.
     date: [u8; DATE_BYTES],
     date_us: u64,
 }
 
-impl Log {
+impl ClfParser {
     /// For lines that begin as these do; `None` if they do not have the field of the key.
     pub fn new<'l>(
-        wanted: &Wanted,
+        options: &ParseOptions,
         fields: Fields,
         lines: impl Iterator<Item = &'l [u8]>,
     ) -> Option<Self> {
@@ -92,8 +92,8 @@ impl Log {
             (all + 1, with + u32::from(begins_with_vhost(line)))
         });
         let vhost = with_vhost * 2 > all;
-        let field = match &wanted.key {
-            KeyOf::Field(name) => NAMES.iter().find(|(known, _)| **known == **name)?.1,
+        let field = match &options.key {
+            KeySource::Field(name) => NAMES.iter().find(|(known, _)| **known == **name)?.1,
             _ => Field::Host,
         };
         let has = match field {
@@ -101,12 +101,12 @@ impl Log {
             Field::Vhost => vhost,
             _ => true,
         };
-        has.then(|| Log {
+        has.then(|| ClfParser {
             fields,
             vhost,
             field,
-            key: wanted.key.clone(),
-            times: Times::new(wanted.unit, wanted.zone),
+            key: options.key.clone(),
+            times: Times::new(options.unit, options.zone),
             date: [0; DATE_BYTES],
             date_us: 0,
         })
@@ -127,9 +127,9 @@ impl Log {
             Fields::Combined => Some(referer_and_agent(rest)?),
         };
         let key = match (self.field, quoted) {
-            _ if self.key.needs_facts() => {
-                let facts = facts(&parts, request, status, rest);
-                Cow::Owned(self.key.of_facts(&facts))
+            _ if self.key.needs_attributes() => {
+                let attributes = attributes(&parts, request, status, rest);
+                Cow::Owned(self.key.from_attributes(&attributes))
             }
             (Field::Host, _) => Cow::Borrowed(parts.host),
             (field, quoted) => other_key(field, &parts, (request, status), quoted)?,
@@ -218,9 +218,9 @@ fn other_key<'a>(
         Field::Agent => quoted.map(|quoted| quoted.agent),
         Field::Forwarded => quoted.and_then(|quoted| quoted.forwarded()),
         Field::Method | Field::Path => {
-            let mut facts = Facts::default();
-            facts.set_request(request);
-            let part = if field == Field::Method { facts.method } else { facts.path };
+            let mut attributes = LineAttributes::default();
+            attributes.set_request(request);
+            let part = if field == Field::Method { attributes.method } else { attributes.path };
             let key = part.ok_or(BadLine::NoKey)?.into_owned();
             return Ok(Cow::Owned(key.into_bytes()));
         }
@@ -228,22 +228,28 @@ fn other_key<'a>(
     found.map(Cow::Borrowed).ok_or(BadLine::NoKey)
 }
 
-fn facts<'a>(parts: &Parts<'a>, request: &'a [u8], status: &'a [u8], rest: &'a [u8]) -> Facts<'a> {
-    let mut facts = Facts { client: Some(text(parts.host)), ..Facts::default() };
-    facts.host = parts.vhost.map(text);
-    facts.set_request(request);
-    facts.set_descriptor("status", text(status));
+fn attributes<'a>(
+    parts: &Parts<'a>,
+    request: &'a [u8],
+    status: &'a [u8],
+    rest: &'a [u8],
+) -> LineAttributes<'a> {
+    let mut attributes =
+        LineAttributes { client: Some(text(parts.host)), ..LineAttributes::default() };
+    attributes.host = parts.vhost.map(text);
+    attributes.set_request(request);
+    attributes.set_descriptor("status", text(status));
     if let Some(user) = parts.user() {
-        facts.set_descriptor("user", text(user));
+        attributes.set_descriptor("user", text(user));
     }
     if let Ok(quoted) = referer_and_agent(rest) {
-        facts.set_header("referer", text(quoted.referer));
-        facts.set_header("user-agent", text(quoted.agent));
+        attributes.set_header("referer", text(quoted.referer));
+        attributes.set_header("user-agent", text(quoted.agent));
         if let Some(forwarded) = quoted.forwarded() {
-            facts.set_header("x-forwarded-for", text(forwarded));
+            attributes.set_header("x-forwarded-for", text(forwarded));
         }
     }
-    facts
+    attributes
 }
 
 /// The request, the status, and what follows them and the size.
@@ -322,9 +328,9 @@ mod tests {
 
     fn key(line: &str, fields: Fields, key: &str) -> Result<String, BadLine> {
         let line = line.replace("DATE", DATE);
-        let key = KeyOf::new(Some(&key.parse().expect(key)));
-        let wanted = Wanted { key, ..Wanted::default() };
-        let log = Log::new(&wanted, fields, [line.as_bytes()].into_iter());
+        let key = KeySource::new(Some(&key.parse().expect(key)));
+        let options = ParseOptions { key, ..ParseOptions::default() };
+        let log = ClfParser::new(&options, fields, [line.as_bytes()].into_iter());
         let event = log.ok_or(BadLine::NoKey)?.parse(line.as_bytes()).map(|event| {
             assert_eq!((event.time_us, event.cost), (2_000_000, 1));
             String::from_utf8_lossy(&event.key).into_owned()
@@ -375,7 +381,8 @@ mod tests {
         ] {
             let line = format!("h - - [{date}] \"GET /\" 200 5");
             let mut log =
-                Log::new(&Wanted::default(), Fields::Common, std::iter::empty()).expect("a host");
+                ClfParser::new(&ParseOptions::default(), Fields::Common, std::iter::empty())
+                    .expect("a host");
             for _ in 0..2 {
                 let event = log.parse(line.as_bytes()).unwrap_or_else(|e| panic!("{date}: {e}"));
                 assert_eq!(event.time_us, time_us, "{date}");

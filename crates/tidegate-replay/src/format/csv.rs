@@ -8,10 +8,10 @@ use std::borrow::Cow;
 use memchr::memchr;
 use smallvec::SmallVec;
 
-use super::fields::{KeyOf, Role};
-use super::mapped::{Mapped, Unmapped, Values, parse_cost};
+use super::field_map::{FieldMap, MissingField, Values, parse_cost};
+use super::fields::{KeySource, Role};
 use super::time::digits;
-use super::{BadLine, Event, Wanted};
+use super::{BadLine, Event, ParseOptions};
 
 /// A field, and what follows it if there is more.
 type FieldAndRest<'a> = (Cow<'a, [u8]>, Option<&'a [u8]>);
@@ -21,7 +21,7 @@ const MAX_COLUMNS: usize = 256;
 
 /// Reads the lines of one file.
 #[derive(Clone, Debug)]
-pub enum Csv {
+pub enum CsvParser {
     /// `time_us,key[,cost]` and nothing else.
     Plain,
     /// Columns with names, as a header or this page gives them.
@@ -30,7 +30,7 @@ pub enum Csv {
 
 #[derive(Clone, Debug)]
 pub struct Named {
-    pub mapped: Mapped,
+    pub field_map: FieldMap,
     /// Where each wanted field lies.
     columns: Vec<usize>,
     /// How many a line has at most.
@@ -40,36 +40,36 @@ pub struct Named {
 /// What the columns are called where no header says so.
 const UNNAMED: [&str; 3] = ["time_us", "key", "cost"];
 
-impl Csv {
+impl CsvParser {
     /// For lines whose first is this one.
-    pub fn new(wanted: &Wanted, first: &[u8]) -> Result<Self, Unmapped> {
+    pub fn new(options: &ParseOptions, first: &[u8]) -> Result<Self, MissingField> {
         let header = header(first);
         let names = header.clone().unwrap_or_else(|| UNNAMED.map(String::from).to_vec());
-        if let KeyOf::Field(name) = &wanted.key
+        if let KeySource::Field(name) = &options.key
             && !names.iter().any(|known| *known == **name)
         {
-            return Err(Unmapped::Key);
+            return Err(MissingField::Key);
         }
-        let mapped = Mapped::new(wanted, &names)?;
+        let field_map = FieldMap::new(options, &names)?;
         let column = |name: &str| names.iter().position(|known| known == name);
-        let columns: Option<Vec<usize>> = mapped.fields().map(column).collect();
+        let columns: Option<Vec<usize>> = field_map.fields().map(column).collect();
         // A column that was named by --field must be there; the usual ones are.
-        let columns = columns.ok_or(Unmapped::Key)?;
-        let usual = matches!(wanted.key, KeyOf::Usual) && wanted.fields.is_empty();
-        let in_micros = mapped.name_of(&Role::Time) == Some("time_us") && wanted.unit.is_none();
+        let columns = columns.ok_or(MissingField::Key)?;
+        let usual = matches!(options.key, KeySource::Usual) && options.fields.is_empty();
+        let in_micros = field_map.name_of(&Role::Time) == Some("time_us") && options.unit.is_none();
         let known = names.iter().zip(UNNAMED).all(|(name, usual)| name == usual);
         if usual && in_micros && known && names.len() <= UNNAMED.len() {
-            return Ok(Csv::Plain);
+            return Ok(CsvParser::Plain);
         }
         let width = if header.is_some() { names.len() } else { UNNAMED.len() };
-        Ok(Csv::Named(Box::new(Named { mapped, columns, width })))
+        Ok(CsvParser::Named(Box::new(Named { field_map, columns, width })))
     }
 
     #[inline]
     pub fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Event<'a>, BadLine> {
         match self {
-            Csv::Plain => parse(line),
-            Csv::Named(named) => named.parse(line),
+            CsvParser::Plain => parse(line),
+            CsvParser::Named(named) => named.parse(line),
         }
     }
 }
@@ -82,7 +82,7 @@ impl Named {
         }
         let field = |&column: &usize| fields.get(column).filter(|field| !field.is_empty()).cloned();
         let mut values: Values<'a> = self.columns.iter().map(field).collect();
-        self.mapped.event(&mut values)
+        self.field_map.event(&mut values)
     }
 }
 
@@ -213,12 +213,12 @@ mod tests {
 
     #[test]
     fn columns_by_name() {
-        let wanted = Wanted::default();
-        assert!(matches!(Csv::new(&wanted, b"5,a"), Ok(Csv::Plain)));
-        assert!(matches!(Csv::new(&wanted, b"time_us,key,cost"), Ok(Csv::Plain)));
-        assert_eq!(Csv::new(&wanted, b"planet,key").err(), Some(Unmapped::Time));
-        assert_eq!(Csv::new(&wanted, b"ts,planet").err(), Some(Unmapped::Key));
-        let mut csv = Csv::new(&wanted, b"status,client_ip,ts").expect("columns");
+        let options = ParseOptions::default();
+        assert!(matches!(CsvParser::new(&options, b"5,a"), Ok(CsvParser::Plain)));
+        assert!(matches!(CsvParser::new(&options, b"time_us,key,cost"), Ok(CsvParser::Plain)));
+        assert_eq!(CsvParser::new(&options, b"planet,key").err(), Some(MissingField::Time));
+        assert_eq!(CsvParser::new(&options, b"ts,planet").err(), Some(MissingField::Key));
+        let mut csv = CsvParser::new(&options, b"status,client_ip,ts").expect("columns");
         let event = csv.parse(b"200,a,1700000000.25").expect("an event");
         assert_eq!((event.time_us, &*event.key), (1_700_000_000_250_000, &b"a"[..]));
         assert!(matches!(csv.parse(b"200,a"), Err(BadLine::NoTimeField)));

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use tidegate::unstable::identity::Identity;
 use tidegate::unstable::policy::{Policies, Policy, Template};
 
-use super::facts::Facts;
+use super::line_attributes::LineAttributes;
 
 /// What a field of a JSON line or a column tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,9 +96,9 @@ pub struct RoleField {
 
 /// A text that gives no role to any field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoRole;
+pub struct ParseRoleError;
 
-impl fmt::Display for NoRole {
+impl fmt::Display for ParseRoleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("write WHAT=NAME, where WHAT is ")?;
         PLAIN.iter().try_for_each(|(name, _)| write!(f, "{name}, "))?;
@@ -106,15 +106,15 @@ impl fmt::Display for NoRole {
     }
 }
 
-impl std::error::Error for NoRole {}
+impl std::error::Error for ParseRoleError {}
 
 impl FromStr for RoleField {
-    type Err = NoRole;
+    type Err = ParseRoleError;
 
-    fn from_str(text: &str) -> Result<Self, NoRole> {
-        let (what, name) = text.split_once('=').ok_or(NoRole)?;
+    fn from_str(text: &str) -> Result<Self, ParseRoleError> {
+        let (what, name) = text.split_once('=').ok_or(ParseRoleError)?;
         if name.is_empty() {
-            return Err(NoRole);
+            return Err(ParseRoleError);
         }
         let named = |text: &str| (!text.is_empty()).then(|| text.to_ascii_lowercase().into());
         let role = match what.split_once(':') {
@@ -124,7 +124,7 @@ impl FromStr for RoleField {
             Some(_) => None,
             None => PLAIN.iter().find(|(name, _)| *name == what).map(|(_, role)| role.clone()),
         };
-        Ok(RoleField { role: role.ok_or(NoRole)?, name: name.into() })
+        Ok(RoleField { role: role.ok_or(ParseRoleError)?, name: name.into() })
     }
 }
 
@@ -158,39 +158,39 @@ impl FromStr for KeyChoice {
 
 /// What becomes of a line's fields.
 #[derive(Clone, Debug)]
-pub enum KeyOf {
+pub enum KeySource {
     /// The field for it, or whoever connected.
     Usual,
     Field(Box<str>),
-    Template(Box<Maker>),
+    Template(Box<TemplateKey>),
     /// All facts, packed, for policies to make of them what they will.
-    Facts,
+    Attributes,
 }
 
-impl KeyOf {
+impl KeySource {
     pub fn new(choice: Option<&KeyChoice>) -> Self {
         match choice {
-            None => KeyOf::Usual,
-            Some(KeyChoice::Field(name)) => KeyOf::Field(name.clone()),
-            Some(KeyChoice::Template(template)) => match Maker::new(template) {
-                Some(maker) => KeyOf::Template(Box::new(maker)),
-                None => KeyOf::Usual,
+            None => KeySource::Usual,
+            Some(KeyChoice::Field(name)) => KeySource::Field(name.clone()),
+            Some(KeyChoice::Template(template)) => match TemplateKey::new(template) {
+                Some(maker) => KeySource::Template(Box::new(maker)),
+                None => KeySource::Usual,
             },
         }
     }
 
     /// Whether more than a key, a time and a cost is wanted of a line.
-    pub fn needs_facts(&self) -> bool {
-        matches!(self, KeyOf::Template(_) | KeyOf::Facts)
+    pub fn needs_attributes(&self) -> bool {
+        matches!(self, KeySource::Template(_) | KeySource::Attributes)
     }
 
     /// The key of a line whose facts are wanted.
-    pub fn of_facts(&self, facts: &Facts<'_>) -> Vec<u8> {
+    pub fn from_attributes(&self, attributes: &LineAttributes<'_>) -> Vec<u8> {
         match self {
-            KeyOf::Template(maker) => maker.key(facts),
+            KeySource::Template(maker) => maker.key(attributes),
             _ => {
                 let mut packed = Vec::with_capacity(128);
-                facts.pack(&mut packed);
+                attributes.pack(&mut packed);
                 packed
             }
         }
@@ -199,18 +199,18 @@ impl KeyOf {
 
 /// Makes keys as a policy with this template would: it is one.
 #[derive(Clone, Debug)]
-pub struct Maker(Policies);
+pub struct TemplateKey(Policies);
 
-impl Maker {
+impl TemplateKey {
     fn new(template: &Template) -> Option<Self> {
         // The name is a name, and one policy stands beside no other.
         let policy = Policy::unlimited("replay", template.clone()).ok()?;
-        Policies::new(vec![policy], Identity::default()).ok().map(Maker)
+        Policies::new(vec![policy], Identity::default()).ok().map(TemplateKey)
     }
 
-    fn key(&self, facts: &Facts<'_>) -> Vec<u8> {
+    fn key(&self, attributes: &LineAttributes<'_>) -> Vec<u8> {
         let selected =
-            facts.with_attributes(self.0.identity(), |attributes| self.0.select(attributes));
+            attributes.with_attributes(self.0.identity(), |attributes| self.0.select(attributes));
         let selected = selected.unwrap_or_default();
         selected.first().map_or_else(Vec::new, |selected| selected.key.as_ref().to_vec())
     }
@@ -248,10 +248,10 @@ mod tests {
 
     #[test]
     fn templates_make_keys_as_policies_do() {
-        let facts = Facts {
+        let attributes = LineAttributes {
             client: Some("2001:db8::1".into()),
             path: Some("/a".into()),
-            ..Facts::default()
+            ..LineAttributes::default()
         };
         for (template, key) in [
             ("{client_ip}", &b"2001:db8::/64"[..]),
@@ -260,7 +260,11 @@ mod tests {
             ("{header:x}", b"\0"),
         ] {
             let choice = template.parse().expect(template);
-            assert_eq!(KeyOf::new(Some(&choice)).of_facts(&facts), key, "{template}");
+            assert_eq!(
+                KeySource::new(Some(&choice)).from_attributes(&attributes),
+                key,
+                "{template}"
+            );
         }
     }
 }

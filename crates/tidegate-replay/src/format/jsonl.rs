@@ -11,9 +11,9 @@ use std::fmt;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::field_map::{FieldMap, MissingField, Values};
 use super::fields::Role;
-use super::mapped::{Mapped, Unmapped, Values};
-use super::{BadLine, Event, Wanted};
+use super::{BadLine, Event, ParseOptions};
 
 /// Names looked at to find which is for what: more are of no log.
 const MAX_NAMES: usize = 256;
@@ -23,30 +23,30 @@ const MAX_DEPTH: usize = 4;
 
 /// Reads the lines of one file.
 #[derive(Clone, Debug)]
-pub struct Jsonl {
-    pub mapped: Mapped,
+pub struct JsonlParser {
+    pub field_map: FieldMap,
     /// The fields wanted, as the names to go through.
     paths: Vec<Vec<Box<str>>>,
     /// The longest array each may be.
     longest: Vec<usize>,
 }
 
-impl Jsonl {
+impl JsonlParser {
     /// For lines that begin as these do.
     pub fn new<'l>(
-        wanted: &Wanted,
+        options: &ParseOptions,
         lines: impl Iterator<Item = &'l [u8]>,
-    ) -> Result<Self, Unmapped> {
-        let mapped = Mapped::new(wanted, &names(lines))?;
+    ) -> Result<Self, MissingField> {
+        let field_map = FieldMap::new(options, &names(lines))?;
         let path = |name: &str| name.split('.').map(Into::into).collect();
-        let paths = mapped.fields().map(path).collect();
+        let paths = field_map.fields().map(path).collect();
         let longest = |role: &Role| match role {
             Role::Time | Role::Cost => 0,
             Role::Key => 1,
             _ => usize::MAX,
         };
-        let longest = mapped.roles().map(longest).collect();
-        Ok(Jsonl { mapped, paths, longest })
+        let longest = field_map.roles().map(longest).collect();
+        Ok(JsonlParser { field_map, paths, longest })
     }
 
     pub fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Event<'a>, BadLine> {
@@ -55,17 +55,17 @@ impl Jsonl {
             return Err(BadLine::NotAnObject);
         }
         let mut values = Values::from_elem(None, self.paths.len());
-        let wanted: Vec<_> = self.paths.iter().map(|path| &path[..]).enumerate().collect();
+        let options: Vec<_> = self.paths.iter().map(|path| &path[..]).enumerate().collect();
         let mut from = serde_json::Deserializer::from_slice(line);
         let mut array = false;
         let longest = &self.longest;
-        let pick = Pick { wanted: &wanted, values: &mut values, longest, array: &mut array };
+        let pick = Pick { options: &options, values: &mut values, longest, array: &mut array };
         pick.deserialize(&mut from).map_err(BadLine::Json)?;
         from.end().map_err(BadLine::Json)?;
         if array {
             return Err(BadLine::Array);
         }
-        self.mapped.event(&mut values)
+        self.field_map.event(&mut values)
     }
 }
 
@@ -103,7 +103,7 @@ fn collect(value: &serde_json::Value, name: String, depth: usize, names: &mut Ve
 /// Picks the wanted fields out of an object, and of objects in it.
 struct Pick<'w, 'v, 'a> {
     /// The place of each value, and the names that lead to it from here.
-    wanted: &'w [(usize, &'w [Box<str>])],
+    options: &'w [(usize, &'w [Box<str>])],
     values: &'v mut Values<'a>,
     /// The longest array each value may be, and whether one was longer.
     longest: &'w [usize],
@@ -130,13 +130,13 @@ impl<'a> Visitor<'a> for Pick<'_, '_, 'a> {
             let leads = |(_, path): &&(usize, &[Box<str>])| {
                 path.first().is_some_and(|first| **first == *name.0)
             };
-            if !self.wanted.iter().any(|one| leads(&one)) {
+            if !self.options.iter().any(|one| leads(&one)) {
                 map.next_value::<IgnoredAny>()?;
                 continue;
             }
             let raw = map.next_value::<&'a RawValue>()?.get();
             let mut deeper: Vec<(usize, &[Box<str>])> = Vec::new();
-            for (place, path) in self.wanted.iter().filter(leads) {
+            for (place, path) in self.options.iter().filter(leads) {
                 match &path[1..] {
                     [] => match scalar(raw, self.longest[*place]) {
                         Ok(value) => self.values[*place] = value,
@@ -149,7 +149,7 @@ impl<'a> Visitor<'a> for Pick<'_, '_, 'a> {
                 let mut from = serde_json::Deserializer::from_str(raw);
                 let Pick { longest, .. } = self;
                 let array = &mut *self.array;
-                let pick = Pick { wanted: &deeper, values: self.values, longest, array };
+                let pick = Pick { options: &deeper, values: self.values, longest, array };
                 pick.deserialize(&mut from).map_err(serde::de::Error::custom)?;
             }
         }
@@ -192,9 +192,9 @@ mod tests {
     use super::*;
 
     fn parse<'a>(line: &'a str, fields: &str) -> Result<Event<'a>, BadLine> {
-        let mut wanted = Wanted::default();
-        wanted.fields.extend(fields.split(',').filter_map(|field| field.parse().ok()));
-        let jsonl = Jsonl::new(&wanted, [line.as_bytes()].into_iter());
+        let mut options = ParseOptions::default();
+        options.fields.extend(fields.split(',').filter_map(|field| field.parse().ok()));
+        let jsonl = JsonlParser::new(&options, [line.as_bytes()].into_iter());
         jsonl.map_err(|_| BadLine::NoTimeField)?.parse(line.as_bytes())
     }
 

@@ -6,23 +6,23 @@
 
 mod clf;
 mod csv;
-mod facts;
+mod field_map;
 mod fields;
 mod jsonl;
-mod mapped;
+mod line_attributes;
 mod time;
 
 use std::borrow::Cow;
 use std::fmt;
 
-pub use self::facts::Facts;
-pub use self::fields::{KeyChoice, KeyOf, RoleField};
+pub use self::fields::{KeyChoice, KeySource, RoleField};
+pub use self::line_attributes::LineAttributes;
 pub use self::time::{Unit, UnitChoice, Zone};
 
-use self::clf::Log;
-use self::csv::Csv;
-use self::jsonl::Jsonl;
-use self::mapped::Unmapped;
+use self::clf::ClfParser;
+use self::csv::CsvParser;
+use self::field_map::MissingField;
+use self::jsonl::JsonlParser;
 
 /// Times end here, in the year 2255: beyond 2^53 a double no longer counts
 /// microseconds one by one, so stores would stop agreeing.
@@ -40,16 +40,21 @@ pub struct Event<'a> {
 
 /// What is wanted of lines, whatever their format.
 #[derive(Clone, Debug)]
-pub struct Wanted {
-    pub key: KeyOf,
+pub struct ParseOptions {
+    pub key: KeySource,
     pub fields: Vec<RoleField>,
     pub unit: Option<Unit>,
     pub zone: Zone,
 }
 
-impl Default for Wanted {
+impl Default for ParseOptions {
     fn default() -> Self {
-        Wanted { key: KeyOf::Usual, fields: Vec::new(), unit: None, zone: Zone::default() }
+        ParseOptions {
+            key: KeySource::Usual,
+            fields: Vec::new(),
+            unit: None,
+            zone: Zone::default(),
+        }
     }
 }
 
@@ -79,9 +84,9 @@ impl Format {
         unit: Option<Unit>,
     ) -> Option<Format> {
         let order = [Format::Combined, Format::Clf, Format::Csv, Format::Jsonl];
-        let wanted = Wanted { unit, ..Wanted::default() };
+        let options = ParseOptions { unit, ..ParseOptions::default() };
         let votes = order.map(|format| {
-            let mut parser = Parser::new(format, &wanted, lines.clone()).ok();
+            let mut parser = Parser::new(format, &options, lines.clone()).ok();
             let fits = |line: &&[u8]| match format {
                 // Which fields there are is another question.
                 Format::Jsonl => jsonl::is_object(line),
@@ -114,14 +119,14 @@ fn has_columns<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> bool {
 /// Reads the lines of one file.
 #[derive(Clone, Debug)]
 pub enum Parser {
-    Csv(Csv),
-    Jsonl(Jsonl),
-    Log(Box<Log>),
+    Csv(CsvParser),
+    Jsonl(JsonlParser),
+    Log(Box<ClfParser>),
 }
 
 /// Why no parser can be made for a file.
 #[derive(Debug)]
-pub enum NoParser {
+pub enum ParserError {
     /// There is no field for the time; these there are.
     Time(Vec<String>),
     /// There is no field for the key; these there are.
@@ -132,28 +137,30 @@ impl Parser {
     /// For a file in this format that begins with these lines.
     pub fn new<'a>(
         format: Format,
-        wanted: &Wanted,
+        options: &ParseOptions,
         mut lines: impl Iterator<Item = &'a [u8]> + Clone,
-    ) -> Result<Self, NoParser> {
-        let unmapped = |unmapped, names| match unmapped {
-            Unmapped::Time => NoParser::Time(names),
-            Unmapped::Key => NoParser::Key(names),
+    ) -> Result<Self, ParserError> {
+        let missing_field = |missing_field, names| match missing_field {
+            MissingField::Time => ParserError::Time(names),
+            MissingField::Key => ParserError::Key(names),
         };
-        let log = |fields| match Log::new(wanted, fields, lines.clone()) {
+        let log = |fields| match ClfParser::new(options, fields, lines.clone()) {
             Some(log) => Ok(Parser::Log(Box::new(log))),
-            None => Err(NoParser::Key(Log::key_names().map(String::from).collect())),
+            None => Err(ParserError::Key(ClfParser::key_names().map(String::from).collect())),
         };
         match format {
             Format::Clf => log(clf::Fields::Common),
             Format::Combined => log(clf::Fields::Combined),
-            Format::Jsonl => match Jsonl::new(wanted, lines.clone()) {
+            Format::Jsonl => match JsonlParser::new(options, lines.clone()) {
                 Ok(jsonl) => Ok(Parser::Jsonl(jsonl)),
-                Err(error) => Err(unmapped(error, jsonl::names(lines))),
+                Err(error) => Err(missing_field(error, jsonl::names(lines))),
             },
             Format::Csv => {
                 let first = lines.next().unwrap_or_default();
                 let names = || csv::header(first).unwrap_or_default();
-                Csv::new(wanted, first).map(Parser::Csv).map_err(|e| unmapped(e, names()))
+                CsvParser::new(options, first)
+                    .map(Parser::Csv)
+                    .map_err(|e| missing_field(e, names()))
             }
         }
     }
@@ -182,7 +189,7 @@ impl Parser {
     /// What the file's numbers count, and whether that was guessed.
     pub fn unit(&self) -> Option<(Unit, bool)> {
         match self {
-            Parser::Csv(Csv::Plain) => Some((Unit::Micros, false)),
+            Parser::Csv(CsvParser::Plain) => Some((Unit::Micros, false)),
             _ => self.times().and_then(|times| Some((times.unit()?, times.is_guessed()))),
         }
     }
@@ -199,9 +206,9 @@ impl Parser {
 
     fn times(&self) -> Option<&time::Times> {
         match self {
-            Parser::Csv(Csv::Plain) => None,
-            Parser::Csv(Csv::Named(named)) => Some(&named.mapped.times),
-            Parser::Jsonl(jsonl) => Some(&jsonl.mapped.times),
+            Parser::Csv(CsvParser::Plain) => None,
+            Parser::Csv(CsvParser::Named(named)) => Some(&named.field_map.times),
+            Parser::Jsonl(jsonl) => Some(&jsonl.field_map.times),
             Parser::Log(log) => Some(&log.times),
         }
     }
@@ -304,7 +311,7 @@ mod tests {
 
     #[test]
     fn times_end_at_two_to_the_53() {
-        let mut csv = Parser::Csv(Csv::Plain);
+        let mut csv = Parser::Csv(CsvParser::Plain);
         assert_eq!(csv.parse(b"9007199254740992,k").expect("an event").time_us, MAX_TIME_US);
         assert!(matches!(csv.parse(b"9007199254740993,k"), Err(BadLine::TimeTooLate)));
     }
@@ -325,8 +332,8 @@ mod tests {
             usize::try_from(state >> 33).expect("31 bits") % bound
         };
         let template = "{header:x | client_ip}:{path}:{query:b}".parse().expect("a template");
-        let wanted = [KeyOf::Usual, KeyOf::Facts, KeyOf::new(Some(&template))]
-            .map(|key| Wanted { key, ..Wanted::default() });
+        let options = [KeySource::Usual, KeySource::Attributes, KeySource::new(Some(&template))]
+            .map(|key| ParseOptions { key, ..ParseOptions::default() });
         let mut events = 0;
         for round in 0..6_000 {
             let mut line = seeds[round % seeds.len()].to_vec();
@@ -341,8 +348,8 @@ mod tests {
             let lines = || [&line[..]].into_iter();
             Format::detect(lines(), None);
             for format in [Format::Csv, Format::Jsonl, Format::Clf, Format::Combined] {
-                for wanted in &wanted {
-                    let parsed = Parser::new(format, wanted, lines());
+                for options in &options {
+                    let parsed = Parser::new(format, options, lines());
                     events += u32::from(parsed.is_ok_and(|mut parser| parser.parse(&line).is_ok()));
                 }
             }

@@ -92,7 +92,7 @@ impl FromStr for Zone {
 #[derive(Clone, Debug)]
 pub struct Times {
     /// As told, or by the name of the field.
-    told: Option<Unit>,
+    given: Option<Unit>,
     /// As found out.
     found: Option<Unit>,
     zone: Zone,
@@ -103,24 +103,24 @@ pub struct Times {
 }
 
 impl Times {
-    pub fn new(told: Option<Unit>, zone: Zone) -> Self {
-        Times { told, found: None, zone, zoneless: 0, has_numbers: false }
+    pub fn new(given: Option<Unit>, zone: Zone) -> Self {
+        Times { given, found: None, zone, zoneless: 0, has_numbers: false }
     }
 
     /// The same for a field of this name.
     pub fn named(mut self, name: &str) -> Self {
-        self.told = self.told.or(Unit::of_name(name));
+        self.given = self.given.or(Unit::of_name(name));
         self
     }
 
     /// What the numbers count; `None` if there were none, or nobody asked.
     pub fn unit(&self) -> Option<Unit> {
-        self.told.or(self.found)
+        self.given.or(self.found)
     }
 
     /// Whether the unit was guessed.
     pub fn is_guessed(&self) -> bool {
-        self.told.is_none() && self.found.is_some()
+        self.given.is_none() && self.found.is_some()
     }
 
     /// Microseconds since 1970.
@@ -141,7 +141,7 @@ impl Times {
             _ => return self.number(&expanded(text).ok_or(BadLine::BadTime)?),
         };
         self.has_numbers = true;
-        let unit = match self.told {
+        let unit = match self.given {
             Some(unit) => unit,
             None => {
                 let size = Unit::of_size(whole);
@@ -178,7 +178,7 @@ impl Times {
         else {
             return Err(BadLine::BadTime);
         };
-        let local = Moment { year, month, day, hour, minute, second };
+        let local = LocalTime { year, month, day, hour, minute, second };
         let (fraction_us, rest) = fraction(&text[19..]);
         let named = zone(rest).ok_or(BadLine::BadTime)?;
         self.zoneless += u64::from(named.is_none());
@@ -233,7 +233,7 @@ fn log_seconds(date: &[u8], zone_text: &[u8]) -> Option<i64> {
     if separators.iter().any(|&(at, byte)| date[at] != byte) {
         return None;
     }
-    let moment = Moment {
+    let local_time = LocalTime {
         year: number(&date[7..11])?,
         month: month(&date[3..6])?,
         day: number(&date[..2])?,
@@ -242,10 +242,10 @@ fn log_seconds(date: &[u8], zone_text: &[u8]) -> Option<i64> {
         second: number(&date[18..20])?,
     };
     let zone_text = zone_text.strip_prefix(b" ").filter(|zone| zone.len() == 5)?;
-    Some(moment.seconds()? - zone(zone_text)??.east_s)
+    Some(local_time.seconds()? - zone(zone_text)??.east_s)
 }
 
-struct Moment {
+struct LocalTime {
     year: i64,
     month: i64,
     day: i64,
@@ -254,10 +254,10 @@ struct Moment {
     second: i64,
 }
 
-impl Moment {
+impl LocalTime {
     /// Seconds from 1970 as if in UTC; `None` if there is no such moment.
     fn seconds(&self) -> Option<i64> {
-        let Moment { year, month, day, hour, minute, second } = *self;
+        let LocalTime { year, month, day, hour, minute, second } = *self;
         // A leap second is written as the 60th.
         let on_the_clock = hour < 24 && minute < 60 && second <= 60;
         let exists = (1..=12).contains(&month) && (1..=days_in_month(year, month)).contains(&day);
@@ -383,9 +383,9 @@ mod tests {
                 );
             }
         }
-        let mut told = Times::new(None, Zone::default()).named("time_us");
-        assert_eq!(told.read(b"5").ok(), Some(5));
-        assert_eq!(told.read(b"1700000000123456").ok(), Some(1_700_000_000_123_456));
+        let mut given = Times::new(None, Zone::default()).named("time_us");
+        assert_eq!(given.read(b"5").ok(), Some(5));
+        assert_eq!(given.read(b"1700000000123456").ok(), Some(1_700_000_000_123_456));
         for bad in ["", "x", "1e", "e9", "1e99", "1e9e9", "1.x", "-5", "18446744073709551615.0"] {
             assert!(Times::new(Some(Unit::Seconds), Zone::default()).read(bad.as_bytes()).is_err());
         }

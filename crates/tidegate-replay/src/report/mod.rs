@@ -2,9 +2,9 @@
 //!
 //! All three are written from one plain struct, so they cannot disagree.
 
-mod aside;
+mod atomic_file;
+mod escape;
 mod html;
-mod shown;
 mod summary;
 mod text;
 
@@ -13,12 +13,14 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-pub use self::aside::Aside;
-pub use self::summary::{AlgorithmSummary, Clocked, Keys, LimitSummary, Summary, TrafficSummary};
+pub use self::atomic_file::AtomicFile;
+pub use self::summary::{
+    AlgorithmSummary, KeyTotals, LimitSummary, Summary, SummaryOptions, TrafficSummary,
+};
 pub use self::text::grouped;
 
 use crate::error::ReplayError;
-use crate::same::is_same;
+use crate::file_identity::is_same_file;
 
 /// How a report is written.
 #[derive(Clone, Debug, Args)]
@@ -41,28 +43,28 @@ pub struct ReportArgs {
 }
 
 /// Where a report goes.
-pub struct Report {
+pub struct ReportWriter {
     json: bool,
     timeline: bool,
     /// Kept open from the start: a long replay should not fail at its end.
-    html: Option<(PathBuf, Aside)>,
+    html: Option<(PathBuf, AtomicFile)>,
 }
 
-impl Report {
+impl ReportWriter {
     /// Makes ready to write, before any work is done.
     pub fn create(args: &ReportArgs, inputs: &[&Path]) -> Result<Self, ReplayError> {
         let html = match &args.html {
             None => None,
             Some(path) => {
-                if inputs.iter().any(|input| is_same(input, path)) {
+                if inputs.iter().any(|input| is_same_file(input, path)) {
                     return Err(ReplayError::OverInput { option: "--html", path: path.clone() });
                 }
-                let file = Aside::create(path);
+                let file = AtomicFile::create(path);
                 let failed = |error| ReplayError::Html { path: path.clone(), error };
                 Some((path.clone(), file.map_err(failed)?))
             }
         };
-        Ok(Report { json: args.json, timeline: args.timeline, html })
+        Ok(ReportWriter { json: args.json, timeline: args.timeline, html })
     }
 
     /// Writes it.

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::shown::shown;
+use super::escape::escape_key;
 use crate::error::ReplayError;
-use crate::feed::Report;
-use crate::policed::parted;
+use crate::policy_replay::split_key;
 use crate::problems::{Problem, Problems};
-use crate::run::{Lane, Run};
-use crate::suggest::{Found, Suggestion};
-use crate::tally::{By, KeyCount};
+use crate::reader_thread::ReadReport;
+use crate::run::{LimitResult, Run};
+use crate::suggest::{SearchResult, Suggestion};
+use crate::tally::{KeyCount, RankBy};
 use crate::timeline::Timeline;
 
 /// Everything a report says; serialised as it stands.
@@ -101,7 +101,7 @@ pub struct AlgorithmSummary {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub differ: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub differ_by: Option<Differ>,
+    pub differ_by: Option<Differences>,
     /// While this algorithm was at work, without the reading.
     pub decisions_per_second: u64,
     /// The most that was held, as far as anybody looked.
@@ -117,7 +117,7 @@ pub struct AlgorithmSummary {
 
 /// Answers unlike the exact log's.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Differ {
+pub struct Differences {
     /// Admitted where it denied.
     pub admitted: u64,
     /// Denied where it admitted.
@@ -189,7 +189,7 @@ pub struct SuggestionSummary {
 
 /// What goes into a summary besides what was counted.
 #[derive(Clone, Copy, Debug)]
-pub struct Clocked {
+pub struct SummaryOptions {
     pub elapsed: Duration,
     /// How many keys are named.
     pub top: u16,
@@ -198,7 +198,7 @@ pub struct Clocked {
 }
 
 impl Summary {
-    pub fn of_replay(report: &Report, runs: &[Run], clocked: Clocked) -> Self {
+    pub fn of_replay(report: &ReadReport, runs: &[Run], options: SummaryOptions) -> Self {
         let events = report.events();
         let (from_us, to_us) = report.span().unwrap_or_default();
         let files = report.files.iter().map(|file| FileSummary {
@@ -210,22 +210,28 @@ impl Summary {
             lines: file.lines,
             events: file.events,
         });
-        let top = clocked.top;
+        let top = options.top;
         let summed = |run: &Run| {
-            let compared = clocked.compared;
-            let keys =
-                Keys { count: report.keys, events_of: &report.events_of, top, of_policies: false };
-            match run.policed() {
+            let compared = options.compared;
+            let keys = KeyTotals {
+                count: report.keys,
+                events_of: &report.events_of,
+                top,
+                of_policies: false,
+            };
+            match run.undecided() {
                 None => AlgorithmSummary::new(run, &keys, compared),
                 Some((_, events_of)) => {
                     let count = events_of.len() as u64;
-                    let keys = Keys { count, events_of: &events_of, of_policies: true, ..keys };
+                    let keys =
+                        KeyTotals { count, events_of: &events_of, of_policies: true, ..keys };
                     AlgorithmSummary::new(run, &keys, compared)
                 }
             }
         };
         let algorithms: Vec<_> = runs.iter().map(summed).collect();
-        let odd = runs.first().and_then(Run::policed).map(|(odd, _)| odd.hints());
+        let undecided =
+            runs.first().and_then(Run::undecided).map(|(undecided, _)| undecided.hints());
         Summary {
             events,
             keys: algorithms.first().map_or(report.keys, |run| run.keys),
@@ -233,14 +239,14 @@ impl Summary {
             from_us,
             to_us,
             span_us: to_us - from_us,
-            elapsed_us: u64::try_from(clocked.elapsed.as_micros()).unwrap_or(u64::MAX),
-            events_per_second: per_second(events, clocked.elapsed),
+            elapsed_us: u64::try_from(options.elapsed.as_micros()).unwrap_or(u64::MAX),
+            events_per_second: per_second(events, options.elapsed),
             files: files.collect(),
-            skipped: ProblemsSummary::new(&report.notes.malformed),
-            out_of_order: ProblemsSummary::new(&report.notes.out_of_order),
-            duplicates: ProblemsSummary::new(&report.notes.duplicates),
-            damaged: ProblemsSummary::new(&report.notes.damaged),
-            hints: report.hints().into_iter().chain(odd.unwrap_or_default()).collect(),
+            skipped: ProblemsSummary::new(&report.problems.malformed),
+            out_of_order: ProblemsSummary::new(&report.problems.out_of_order),
+            duplicates: ProblemsSummary::new(&report.problems.duplicates),
+            damaged: ProblemsSummary::new(&report.problems.damaged),
+            hints: report.hints().into_iter().chain(undecided.unwrap_or_default()).collect(),
             algorithms,
             ..Summary::default()
         }
@@ -249,12 +255,12 @@ impl Summary {
     pub fn of_traffic(
         traffic: TrafficSummary,
         runs: &[Run],
-        keys: &Keys<'_>,
+        keys: &KeyTotals<'_>,
         (from_us, to_us): (u64, u64),
-        clocked: Clocked,
+        options: SummaryOptions,
     ) -> Self {
         let algorithms: Vec<_> =
-            runs.iter().map(|run| AlgorithmSummary::new(run, keys, clocked.compared)).collect();
+            runs.iter().map(|run| AlgorithmSummary::new(run, keys, options.compared)).collect();
         let events = algorithms.first().map_or(0, |run| run.events);
         let all = algorithms.iter().map(|run| run.events).sum();
         Summary {
@@ -264,8 +270,8 @@ impl Summary {
             from_us,
             to_us,
             span_us: to_us - from_us,
-            elapsed_us: u64::try_from(clocked.elapsed.as_micros()).unwrap_or(u64::MAX),
-            events_per_second: per_second(all, clocked.elapsed),
+            elapsed_us: u64::try_from(options.elapsed.as_micros()).unwrap_or(u64::MAX),
+            events_per_second: per_second(all, options.elapsed),
             algorithms,
             ..Summary::default()
         }
@@ -290,7 +296,7 @@ impl Summary {
 
 /// What is known about keys.
 #[derive(Clone, Copy, Debug)]
-pub struct Keys<'a> {
+pub struct KeyTotals<'a> {
     pub count: u64,
     /// By number.
     pub events_of: &'a [u32],
@@ -300,13 +306,13 @@ pub struct Keys<'a> {
 }
 
 impl AlgorithmSummary {
-    pub fn new(run: &Run, keys: &Keys<'_>, compared: bool) -> Self {
+    pub fn new(run: &Run, keys: &KeyTotals<'_>, compared: bool) -> Self {
         let tally = run.tally();
         let events = tally.admitted + tally.denied;
-        let limits: Vec<_> = run.lanes().iter().map(|lane| LimitSummary::new(lane, run)).collect();
-        let differ = Differ { admitted: tally.only_admitted, denied: tally.only_denied };
+        let results = run.limit_results();
+        let limits: Vec<_> = results.iter().map(|result| LimitSummary::new(result, run)).collect();
+        let differ = Differences { admitted: tally.only_admitted, denied: tally.only_denied };
         let memory = run.memory();
-        let lanes = run.lanes();
         let top = |by| tally.keys.top(by, keys.top.into()).into_iter();
         AlgorithmSummary {
             algorithm: run.name().into(),
@@ -324,11 +330,11 @@ impl AlgorithmSummary {
             decisions_per_second: per_second(events, run.busy()),
             states_held: memory.states,
             entries_held: memory.entries,
-            about_bytes_held: memory.about_bytes(lanes.iter().map(|lane| lane.limit)),
+            about_bytes_held: memory.approx_bytes(results.iter().map(|result| result.limit)),
             timeline: Some(TimelineSummary::new(&tally.timeline, limits.len())),
             limits,
-            most_denied: top(By::Denied).map(|one| KeySummary::new(&one, keys)).collect(),
-            nearest: top(By::Near).map(|one| KeySummary::new(&one, keys)).collect(),
+            most_denied: top(RankBy::Denied).map(|one| KeySummary::new(&one, keys)).collect(),
+            nearest: top(RankBy::Near).map(|one| KeySummary::new(&one, keys)).collect(),
         }
     }
 }
@@ -336,8 +342,10 @@ impl AlgorithmSummary {
 impl SuggestionSummary {
     fn new(one: &Suggestion) -> Self {
         let (limit, passed, with_headroom) = match one.found {
-            Found::Enough { limit, passed, with_headroom } => (Some(limit), passed, with_headroom),
-            Found::Nothing { passed, .. } => (None, passed, None),
+            SearchResult::Enough { limit, passed, with_headroom } => {
+                (Some(limit), passed, with_headroom)
+            }
+            SearchResult::NotFound { passed, .. } => (None, passed, None),
         };
         SuggestionSummary {
             pass: one.goal.share.to_string(),
@@ -352,11 +360,11 @@ impl SuggestionSummary {
 }
 
 impl LimitSummary {
-    fn new(lane: &Lane<'_>, run: &Run) -> Self {
-        let Lane { limit, largest, policy } = lane;
+    fn new(result: &LimitResult<'_>, run: &Run) -> Self {
+        let LimitResult { limit, largest, policy } = result;
         // Keys of policies have numbers of their own there.
         let largest_key =
-            run.tally().keys.name(largest.key).filter(|_| policy.is_none()).map(shown);
+            run.tally().keys.name(largest.key).filter(|_| policy.is_none()).map(escape_key);
         LimitSummary {
             policy: policy.map(|(name, ..)| name.into()),
             mode: policy.map(|(_, mode, ..)| mode.name()),
@@ -373,14 +381,14 @@ impl LimitSummary {
 }
 
 impl KeySummary {
-    fn new(one: &KeyCount, keys: &Keys<'_>) -> Self {
+    fn new(one: &KeyCount, keys: &KeyTotals<'_>) -> Self {
         let name = one.name.as_deref().map(|name| match keys.of_policies {
-            true => parted(name),
+            true => split_key(name),
             false => (None, name),
         });
         let (policy, name) = name.unzip();
         KeySummary {
-            key: name.map_or_else(|| format!("key number {}", one.key + 1), shown),
+            key: name.map_or_else(|| format!("key number {}", one.key + 1), escape_key),
             policy: policy.flatten().map(Into::into),
             events: keys.events_of.get(one.key as usize).copied().unwrap_or(0).into(),
             denied: one.denied,

@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
 
 use tidegate::{Algorithm, Limit};
 
-use super::traffic::{Scene, Traffic, World};
+use super::traffic::{Traffic, TrafficGenerator, TrafficSpec};
 use super::{MAX_EVENTS, MAX_LENGTH_US, SimulateArgs, table};
 use crate::block::{Block, Row};
-use crate::engine::{Answer, Engine};
+use crate::engine::{Engine, EventOutcome};
 use crate::error::ReplayError;
+use crate::ground_truth::GroundTruth;
 use crate::replay;
 use crate::run;
-use crate::truth::Truth;
 
 /// The limits of the rows of made traffic. `sliding-window` keeps 10 as a log. 21 is the smallest
 /// limit that it counts in cells, and the hardest: the pace brings one or two units per cell.
@@ -39,7 +39,7 @@ const REQUESTS: u64 = 12_000;
 const CLIENTS: u32 = 3;
 
 /// A row of made traffic.
-struct MadeRow {
+struct SimulatedRow {
     name: &'static str,
     traffic: Traffic,
     loads: &'static [f64],
@@ -49,27 +49,27 @@ struct MadeRow {
     least_windows: u64,
 }
 
-const ROWS: [MadeRow; 4] = [
-    MadeRow {
+const ROWS: [SimulatedRow; 4] = [
+    SimulatedRow {
         name: "steady client at 95 % of the limit",
         traffic: Traffic::Steady,
         loads: &[0.95],
         least_windows: 4,
     },
-    MadeRow {
+    SimulatedRow {
         name: "steady client at 100 % of the limit",
         traffic: Traffic::Steady,
         loads: &[1.0],
         least_windows: 4,
     },
-    MadeRow {
+    SimulatedRow {
         name: "Poisson, 1 to 3 times the limit",
         traffic: Traffic::Poisson,
         loads: &[1.0, 1.5, 2.0, 3.0],
         least_windows: 4,
     },
     // A window has about two bursts.
-    MadeRow { name: "bursts", traffic: Traffic::Bursts, loads: &[1.0], least_windows: 16 },
+    SimulatedRow { name: "bursts", traffic: Traffic::Bursts, loads: &[1.0], least_windows: 16 },
 ];
 
 const HEADS: [&str; 4] = [
@@ -84,9 +84,9 @@ const COLUMNS: usize = 3;
 
 /// Measures every row and prints the table.
 pub fn print(args: &SimulateArgs) -> Result<(), ReplayError> {
-    let made = limits(args, &LIMITS)?;
+    let simulated = limits(args, &LIMITS)?;
     let recorded = limits(args, &TRACE_LIMITS)?;
-    refuse_too_many_requests(&made)?;
+    refuse_too_many_requests(&simulated)?;
     // First, so that a file that cannot be read leaves no half of a table behind.
     let measure = |path: &PathBuf| measure_file(path, &recorded);
     let traces = args.traces.iter().map(measure).collect::<Result<Vec<_>, _>>()?;
@@ -97,10 +97,10 @@ pub fn print(args: &SimulateArgs) -> Result<(), ReplayError> {
     line(&HEADS.map(|_| "---".into()))?;
     for made_row in &ROWS {
         let mut ranges = [Range::default(); COLUMNS];
-        for limit in &made {
+        for limit in &simulated {
             for &load in made_row.loads {
-                let scene = Scene { seed: args.seed, ..made_row.scene(limit, load) };
-                widen(&mut ranges, &measure_made(&scene, limit)?);
+                let spec = TrafficSpec { seed: args.seed, ..made_row.spec(limit, load) };
+                widen(&mut ranges, &measure_simulated(&spec, limit)?);
             }
         }
         line(&row(made_row.name, &ranges))?;
@@ -118,7 +118,7 @@ fn limits(args: &SimulateArgs, usual: &[&str]) -> Result<Vec<Limit>, ReplayError
     }
     // Each is measured separately, so several may have the same window.
     for limit in &args.limits {
-        run::plan(std::slice::from_ref(limit), None)?;
+        run::limits_per_run(std::slice::from_ref(limit), None)?;
     }
     Ok(args.limits.clone())
 }
@@ -126,7 +126,7 @@ fn limits(args: &SimulateArgs, usual: &[&str]) -> Result<Vec<Limit>, ReplayError
 fn refuse_too_many_requests(limits: &[Limit]) -> Result<(), ReplayError> {
     for row in &ROWS {
         for limit in limits {
-            let too_many = |&load: &f64| row.scene(limit, load).requests() > MAX_EVENTS;
+            let too_many = |&load: &f64| row.spec(limit, load).requests() > MAX_EVENTS;
             if row.loads.iter().any(too_many) {
                 return Err(ReplayError::TooMuchTraffic { name: row.traffic.name() });
             }
@@ -135,14 +135,14 @@ fn refuse_too_many_requests(limits: &[Limit]) -> Result<(), ReplayError> {
     Ok(())
 }
 
-impl MadeRow {
+impl SimulatedRow {
     /// A few clients under one limit.
-    fn scene(&self, limit: &Limit, load: f64) -> Scene {
+    fn spec(&self, limit: &Limit, load: f64) -> TrafficSpec {
         let counted = REQUESTS / u64::from(CLIENTS) / limit.count().max(1);
         // One window in which clients begin, and one that is not counted. The longest window fits
         // 200 times.
         let windows = (2 + counted.max(self.least_windows)).min(MAX_LENGTH_US / limit.window_us());
-        Scene {
+        TrafficSpec {
             traffic: self.traffic,
             clients: CLIENTS,
             load,
@@ -155,19 +155,19 @@ impl MadeRow {
     }
 }
 
-fn measure_made(scene: &Scene, limit: &Limit) -> Result<[Share; COLUMNS], ReplayError> {
+fn measure_simulated(spec: &TrafficSpec, limit: &Limit) -> Result<[Share; COLUMNS], ReplayError> {
     let mut measured = Measured::new(limit);
-    let mut world = World::new(*scene);
-    let mut begins_us = vec![None; scene.clients as usize];
+    let mut generator = TrafficGenerator::new(*spec);
+    let mut begins_us = vec![None; spec.clients as usize];
     let mut block = Block::default();
     let mut counted = Vec::new();
-    let windows = u64::from(scene.windows) - 1;
-    while let Some((time_us, client)) = world.next() {
-        world.tell(client, true, tidegate::RetryAfter::Now);
+    let windows = u64::from(spec.windows) - 1;
+    while let Some((time_us, client)) = generator.next() {
+        generator.record_answer(client, true, tidegate::RetryAfter::Now);
         let begin_us = *begins_us[client as usize].get_or_insert(time_us);
-        let passed = (time_us - begin_us) / scene.window_us;
+        let passed = (time_us - begin_us) / spec.window_us;
         if passed < windows {
-            world.push(&mut block, time_us, client);
+            generator.push(&mut block, time_us, client);
             counted.push(passed > 0);
         }
         if block.is_full() {
@@ -199,14 +199,19 @@ struct Measured {
 
 impl Measured {
     fn new(limit: &Limit) -> Self {
-        let engine = |algorithm| Decider::Engine(Engine::new(vec![run::change(limit, algorithm)]));
+        let engine = |algorithm| {
+            ColumnDecider::Engine(Engine::new(vec![run::with_limit_algorithm(limit, algorithm)]))
+        };
         let column = |decider| Column::new(decider, limit);
         Measured {
             log: column(engine(Algorithm::SlidingLog)),
             columns: [
                 column(engine(Algorithm::SlidingWindow)),
                 column(engine(Algorithm::SlidingCounter)),
-                column(Decider::TenBuckets(TenBuckets::new(limit.count(), limit.window_us()))),
+                column(ColumnDecider::TenBuckets(TenBuckets::new(
+                    limit.count(),
+                    limit.window_us(),
+                ))),
             ],
         }
     }
@@ -227,16 +232,16 @@ impl Measured {
     }
 }
 
-enum Decider {
+enum ColumnDecider {
     Engine(Engine),
     TenBuckets(TenBuckets),
 }
 
 /// One algorithm, and what truly passed under it.
 struct Column {
-    decider: Decider,
-    truth: Truth,
-    answers: Vec<Answer>,
+    decider: ColumnDecider,
+    truth: GroundTruth,
+    answers: Vec<EventOutcome>,
     requests: u64,
     admitted: u64,
     /// Admitted although the true rolling count had no room.
@@ -244,18 +249,18 @@ struct Column {
 }
 
 impl Column {
-    fn new(decider: Decider, limit: &Limit) -> Self {
-        let truth = Truth::new(limit.window_us(), limit.count());
+    fn new(decider: ColumnDecider, limit: &Limit) -> Self {
+        let truth = GroundTruth::new(limit.window_us(), limit.count());
         Column { decider, truth, answers: Vec::new(), requests: 0, admitted: 0, over: 0 }
     }
 
     fn take(&mut self, block: &Block, counts: impl Fn(usize) -> bool) -> Result<(), ReplayError> {
         let Column { decider, truth, answers, requests, admitted, over } = self;
         match decider {
-            Decider::Engine(engine) => engine.decide(block, answers)?,
-            Decider::TenBuckets(buckets) => {
+            ColumnDecider::Engine(engine) => engine.decide(block, answers)?,
+            ColumnDecider::TenBuckets(buckets) => {
                 answers.clear();
-                let answer = |row| Answer { allowed: buckets.decide(row), near: false };
+                let answer = |row| EventOutcome { allowed: buckets.decide(row), near: false };
                 answers.extend(block.rows.iter().map(answer));
             }
         }
@@ -406,7 +411,7 @@ fn refund(buckets: &mut Vec<Bucket>, mut units: u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::chance::Chance;
+    use super::super::rng::Rng;
     use super::*;
 
     /// The definition, without any state but what was admitted: a bucket counts whole while any
@@ -426,11 +431,11 @@ mod tests {
         for (limit, window_us, gap_us) in
             [(1, 1_003, 300), (5, 1_003, 200), (30, 1_003, 40), (100, 60_000, 400)]
         {
-            let mut chance = Chance::new(limit);
+            let mut rng = Rng::new(limit);
             let mut buckets = TenBuckets::new(limit, window_us);
             let (mut now_us, mut admitted, mut denied) = (1_000_000, Vec::new(), 0);
             for _ in 0..2_000 {
-                now_us += chance.below(gap_us);
+                now_us += rng.below(gap_us);
                 let expected = admits(&admitted, now_us, limit, window_us);
                 let row = Row::numbered(now_us, 1, 0);
                 assert_eq!(buckets.decide(&row), expected, "{limit} per {window_us} at {now_us}");

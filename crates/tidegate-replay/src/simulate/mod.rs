@@ -8,7 +8,7 @@
 //! Everything behind the blocks is what a replay has.
 
 mod accuracy;
-mod chance;
+mod rng;
 mod table;
 mod traffic;
 
@@ -24,9 +24,9 @@ use crate::algorithms::{Algorithms, algorithms};
 use crate::block::Block;
 use crate::error::ReplayError;
 use crate::progress::Progress;
-use crate::report::{Clocked, Keys, Report, ReportArgs, Summary, TrafficSummary};
+use crate::report::{KeyTotals, ReportArgs, ReportWriter, Summary, SummaryOptions, TrafficSummary};
 use crate::run::{self, Run};
-use traffic::{Scene, Traffic, World};
+use traffic::{Traffic, TrafficGenerator, TrafficSpec};
 
 /// Requests at most: an hour's work, and beyond what any plot shows.
 const MAX_EVENTS: f64 = 1e9;
@@ -59,10 +59,10 @@ pub struct SimulateArgs {
     #[arg(
         long,
         value_name = "NAME|all",
-        value_parser = traffics,
+        value_parser = traffic_choice,
         required_unless_present = "accuracy"
     )]
-    traffic: Option<Traffics>,
+    traffic: Option<TrafficChoice>,
 
     /// The algorithm to use in place of the limits' own, or `all` to compare them
     #[arg(long, value_name = "NAME|all", value_parser = algorithms)]
@@ -124,17 +124,17 @@ Examples:
 
 /// Which traffics are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Traffics {
+enum TrafficChoice {
     One(Traffic),
     All,
 }
 
-fn traffics(name: &str) -> Result<Traffics, String> {
+fn traffic_choice(name: &str) -> Result<TrafficChoice, String> {
     if name == "all" {
-        return Ok(Traffics::All);
+        return Ok(TrafficChoice::All);
     }
     let known = Traffic::ALL.into_iter().find(|traffic| traffic.name() == name);
-    known.map(Traffics::One).ok_or_else(|| {
+    known.map(TrafficChoice::One).ok_or_else(|| {
         let names: Vec<&str> = Traffic::ALL.iter().map(|traffic| traffic.name()).collect();
         format!("use {} or all", names.join(", "))
     })
@@ -150,34 +150,36 @@ pub fn run(args: &SimulateArgs) -> Result<(), ReplayError> {
     if args.accuracy {
         return accuracy::print(args);
     }
-    let plan = run::plan(&args.limits, args.algorithm)?;
-    let scenes = args.scenes()?;
+    let plan = run::limits_per_run(&args.limits, args.algorithm)?;
+    let specs = args.specs()?;
     if args.table {
-        return table::print(args, &scenes);
+        return table::print(args, &specs);
     }
-    let [scene] = &scenes[..] else { return Err(ReplayError::TableOfAll) };
-    let report = Report::create(&args.report, &[])?;
-    let exact = args.report.html.is_some().then(|| run::exact(&plan)).flatten();
+    let [spec] = &specs[..] else { return Err(ReplayError::TableOfAll) };
+    let report = ReportWriter::create(&args.report, &[])?;
+    let exact = args.report.html.is_some().then(|| run::exact_log(&plan)).flatten();
     let started = Instant::now();
-    let made = Made::new(scene, plan, exact)?;
-    let (elapsed, compared) = (started.elapsed(), made.compared);
-    let clocked = Clocked { elapsed, top: args.report.top, compared };
-    report.print(&made.summary(scene, clocked), false)
+    let simulated = SimulationRun::new(spec, plan, exact)?;
+    let (elapsed, compared) = (started.elapsed(), simulated.compared);
+    let options = SummaryOptions { elapsed, top: args.report.top, compared };
+    report.print(&simulated.summary(spec, options), false)
 }
 
 impl SimulateArgs {
-    fn scenes(&self) -> Result<Vec<Scene>, ReplayError> {
-        let traffics = match self.traffic {
-            Some(Traffics::One(traffic)) => vec![traffic],
-            Some(Traffics::All) => Traffic::ALL.to_vec(),
+    fn specs(&self) -> Result<Vec<TrafficSpec>, ReplayError> {
+        let traffic_choice = match self.traffic {
+            Some(TrafficChoice::One(traffic)) => vec![traffic],
+            Some(TrafficChoice::All) => Traffic::ALL.to_vec(),
             None => Vec::new(),
         };
         // The usual load may be said.
-        if self.traffic == Some(Traffics::One(Traffic::Boundary)) && (self.load - 1.0).abs() > 0.0 {
+        if self.traffic == Some(TrafficChoice::One(Traffic::Boundary))
+            && (self.load - 1.0).abs() > 0.0
+        {
             return Err(ReplayError::LoadOfBoundary);
         }
         let Some(limit) = self.limits.first() else { return Ok(Vec::new()) };
-        let scene = |traffic: Traffic| Scene {
+        let spec = |traffic: Traffic| TrafficSpec {
             traffic,
             clients: self.clients.unwrap_or(traffic.usual_clients()),
             load: self.load,
@@ -193,73 +195,77 @@ impl SimulateArgs {
                 limit: Box::new(*limit),
             });
         }
-        let scenes: Vec<Scene> = traffics.into_iter().map(scene).collect();
-        match scenes.iter().find(|scene| scene.requests() > MAX_EVENTS) {
-            Some(scene) => Err(ReplayError::TooMuchTraffic { name: scene.traffic.name() }),
-            None => Ok(scenes),
+        let specs: Vec<TrafficSpec> = traffic_choice.into_iter().map(spec).collect();
+        match specs.iter().find(|spec| spec.requests() > MAX_EVENTS) {
+            Some(spec) => Err(ReplayError::TooMuchTraffic { name: spec.traffic.name() }),
+            None => Ok(specs),
         }
     }
 }
 
 /// Traffic that was made and decided.
-struct Made {
+struct SimulationRun {
     runs: Vec<Run>,
     /// How many requests each key made in the first run.
     events_of: Vec<u32>,
     compared: bool,
 }
 
-impl Made {
+impl SimulationRun {
     fn new(
-        scene: &Scene,
+        spec: &TrafficSpec,
         plan: Vec<Vec<Limit>>,
         exact: Option<Vec<Limit>>,
     ) -> Result<Self, ReplayError> {
         let mut runs: Vec<Run> = plan.into_iter().map(Run::new).collect();
-        if scene.traffic.listens() {
+        if spec.traffic.reacts_to_answers() {
             let mut events_of = Vec::new();
             for (index, run) in runs.iter_mut().enumerate() {
-                let counted = listen(scene, run)?;
+                let counted = run_reactive(spec, run)?;
                 if index == 0 {
                     events_of = counted;
                 }
             }
-            return Ok(Made { runs, events_of, compared: false });
+            return Ok(SimulationRun { runs, events_of, compared: false });
         }
         let compared = runs.len() > 1 || exact.is_some();
-        let events_of = send(scene, &mut runs, exact.map(Run::new))?;
-        Ok(Made { runs, events_of, compared })
+        let events_of = run_open_loop(spec, &mut runs, exact.map(Run::new))?;
+        Ok(SimulationRun { runs, events_of, compared })
     }
 
-    fn summary(&self, scene: &Scene, clocked: Clocked) -> Summary {
-        let keys = Keys {
+    fn summary(&self, spec: &TrafficSpec, options: SummaryOptions) -> Summary {
+        let keys = KeyTotals {
             count: self.events_of.iter().filter(|&&events| events > 0).count() as u64,
             events_of: &self.events_of,
-            top: clocked.top,
+            top: options.top,
             of_policies: false,
         };
         let traffic = TrafficSummary {
-            name: scene.traffic.name().into(),
-            about: scene.about(),
-            seed: scene.seed,
+            name: spec.traffic.name().into(),
+            about: spec.about(),
+            seed: spec.seed,
         };
-        let span = (scene.start_us(), scene.end_us());
-        Summary::of_traffic(traffic, &self.runs, &keys, span, clocked)
+        let span = (spec.start_us(), spec.end_us());
+        Summary::of_traffic(traffic, &self.runs, &keys, span, options)
     }
 }
 
 /// Traffic that does not listen: all runs get the same blocks.
-fn send(scene: &Scene, runs: &mut [Run], mut exact: Option<Run>) -> Result<Vec<u32>, ReplayError> {
-    let mut world = World::new(*scene);
-    let mut shown = Shown::new(scene);
-    let mut events_of = vec![0; scene.clients as usize];
+fn run_open_loop(
+    spec: &TrafficSpec,
+    runs: &mut [Run],
+    mut exact: Option<Run>,
+) -> Result<Vec<u32>, ReplayError> {
+    let mut generator = TrafficGenerator::new(*spec);
+    let mut shown = SimulationProgress::new(spec);
+    let mut events_of = vec![0; spec.clients as usize];
     let mut block = Block::default();
     loop {
-        let next = world.next();
+        let next = generator.next();
         if let Some((time_us, client)) = next {
-            world.push(&mut block, time_us, client);
-            count(&mut events_of, world.key_number(client));
-            world.tell(client, true, tidegate::RetryAfter::Now);
+            generator.push(&mut block, time_us, client);
+            count(&mut events_of, generator.key_number(client));
+            generator.record_answer(client, true, tidegate::RetryAfter::Now);
         }
         if block.is_full() || next.is_none() {
             for run in exact.iter_mut().chain(runs.iter_mut()) {
@@ -276,37 +282,37 @@ fn send(scene: &Scene, runs: &mut [Run], mut exact: Option<Run>) -> Result<Vec<u
 }
 
 /// Traffic that listens: one request at a time, each after the answer to the one before.
-fn listen(scene: &Scene, run: &mut Run) -> Result<Vec<u32>, ReplayError> {
-    let mut world = World::new(*scene);
-    let mut shown = Shown::new(scene);
+fn run_reactive(spec: &TrafficSpec, run: &mut Run) -> Result<Vec<u32>, ReplayError> {
+    let mut generator = TrafficGenerator::new(*spec);
+    let mut shown = SimulationProgress::new(spec);
     let mut events_of = vec![0; 1];
     let mut block = Block::default();
-    while let Some((time_us, client)) = world.next() {
+    while let Some((time_us, client)) = generator.next() {
         block.clear();
-        world.push(&mut block, time_us, client);
+        generator.push(&mut block, time_us, client);
         run.take(&block)?;
         shown.at(&block);
-        count(&mut events_of, world.key_number(client));
+        count(&mut events_of, generator.key_number(client));
         let allowed = run.answers().first().is_some_and(|answer| answer.allowed);
-        world.tell(client, allowed, run.retry_after());
+        generator.record_answer(client, allowed, run.retry_after());
     }
     Ok(events_of)
 }
 
 /// How far the time of a simulation has come, on a terminal.
-struct Shown {
+struct SimulationProgress {
     progress: Progress,
     passed_us: Arc<AtomicU64>,
     start_us: u64,
     events: u64,
 }
 
-impl Shown {
-    fn new(scene: &Scene) -> Self {
+impl SimulationProgress {
+    fn new(spec: &TrafficSpec) -> Self {
         let passed_us = Arc::new(AtomicU64::new(0));
-        let total_us = scene.end_us() - scene.start_us();
+        let total_us = spec.end_us() - spec.start_us();
         let progress = Progress::new(Some(total_us), Arc::clone(&passed_us));
-        Shown { progress, passed_us, start_us: scene.start_us(), events: 0 }
+        SimulationProgress { progress, passed_us, start_us: spec.start_us(), events: 0 }
     }
 
     fn at(&mut self, block: &Block) {

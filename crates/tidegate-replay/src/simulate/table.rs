@@ -4,13 +4,13 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Made, SimulateArgs};
+use super::{SimulateArgs, SimulationRun};
 use crate::algorithms::Algorithms;
 use crate::error::ReplayError;
 use crate::replay;
-use crate::report::{AlgorithmSummary, Clocked, Summary, grouped};
+use crate::report::{AlgorithmSummary, Summary, SummaryOptions, grouped};
 use crate::run;
-use crate::simulate::traffic::Scene;
+use crate::simulate::traffic::TrafficSpec;
 
 /// The columns; bytes are of what the store held at most, about.
 const HEADS: [&str; 9] = [
@@ -26,23 +26,25 @@ const HEADS: [&str; 9] = [
 ];
 
 /// Makes every traffic and prints the table.
-pub fn print(args: &SimulateArgs, scenes: &[Scene]) -> Result<(), ReplayError> {
+pub fn print(args: &SimulateArgs, specs: &[TrafficSpec]) -> Result<(), ReplayError> {
     let algorithms = args.algorithm.unwrap_or(Algorithms::All);
     let mut out = std::io::stdout().lock();
     let mut line =
         |cells: &[String]| writeln!(out, "| {} |", cells.join(" | ")).map_err(ReplayError::Output);
     line(&HEADS.map(String::from))?;
     line(&HEADS.map(|_| "---".into()))?;
-    for scene in scenes {
-        let made = Made::new(scene, run::plan(&args.limits, Some(algorithms))?, None)?;
-        let clocked = Clocked { elapsed: Duration::ZERO, top: 0, compared: made.compared };
-        for row in rows(scene.traffic.name(), &made.summary(scene, clocked)) {
+    for spec in specs {
+        let simulated =
+            SimulationRun::new(spec, run::limits_per_run(&args.limits, Some(algorithms))?, None)?;
+        let options =
+            SummaryOptions { elapsed: Duration::ZERO, top: 0, compared: simulated.compared };
+        for row in rows(spec.traffic.name(), &simulated.summary(spec, options)) {
             line(&row)?;
         }
     }
     for path in &args.traces {
-        let runs = run::plan(&args.limits, Some(algorithms))?;
-        let summary = replay::of_file(path, runs)?;
+        let runs = run::limits_per_run(&args.limits, Some(algorithms))?;
+        let summary = replay::replay_file(path, runs)?;
         for row in rows(&name(path), &summary) {
             line(&row)?;
         }

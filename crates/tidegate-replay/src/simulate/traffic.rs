@@ -14,7 +14,7 @@ use std::fmt;
 
 use tidegate::RetryAfter;
 
-use super::chance::{Chance, whole};
+use super::rng::{Rng, whole};
 use crate::block::Block;
 use crate::format::Event;
 
@@ -64,7 +64,7 @@ impl Traffic {
     }
 
     /// Whether clients listen to answers.
-    pub const fn listens(self) -> bool {
+    pub const fn reacts_to_answers(self) -> bool {
         matches!(self, Traffic::RetryStorm | Traffic::RetryStormJitter)
     }
 
@@ -88,7 +88,7 @@ impl fmt::Display for Traffic {
 
 /// What traffic is made of.
 #[derive(Clone, Copy, Debug)]
-pub struct Scene {
+pub struct TrafficSpec {
     pub traffic: Traffic,
     pub clients: u32,
     /// What a client sends in a window, in parts of the limit.
@@ -102,7 +102,7 @@ pub struct Scene {
     pub seed: u64,
 }
 
-impl Scene {
+impl TrafficSpec {
     /// How many requests there will be, about; storms send as many again.
     pub fn requests(&self) -> f64 {
         let each = float(self.limit).max(1.0) * self.load * f64::from(self.windows);
@@ -136,7 +136,7 @@ impl Scene {
 
     /// What it is, in words.
     pub fn about(&self) -> String {
-        let Scene { clients, load, windows, .. } = self;
+        let TrafficSpec { clients, load, windows, .. } = self;
         let what = match self.traffic {
             Traffic::Poisson => "clients, each at random times",
             Traffic::Bursts => "clients, each in bursts with time to think between",
@@ -167,19 +167,19 @@ fn float(number: u64) -> f64 {
 }
 
 /// A time, and who asks then. Ties go to who was first to say so.
-type Due = Reverse<(u64, u64, u32)>;
+type Wakeup = Reverse<(u64, u64, u32)>;
 
 /// Clients, and when each asks next.
-pub struct World {
-    scene: Scene,
+pub struct TrafficGenerator {
+    spec: TrafficSpec,
     clients: Vec<Client>,
-    due: BinaryHeap<Due>,
+    due: BinaryHeap<Wakeup>,
     number: u64,
     now_us: u64,
 }
 
 struct Client {
-    chance: Chance,
+    rng: Rng,
     /// Requests left of a burst, or steps of an attack.
     step: u64,
     /// Between requests, on average; other than the scene's where clients differ.
@@ -191,13 +191,13 @@ struct Client {
 impl Client {
     /// A wait of this mean.
     fn wait_us(&mut self, mean_us: f64) -> u64 {
-        let wait_us = self.chance.wait(mean_us);
+        let wait_us = self.rng.wait(mean_us);
         self.whole_us(wait_us)
     }
 
     /// A wait that is at most 30 percent off this mean.
     fn steady_us(&mut self, mean_us: f64) -> u64 {
-        let wait_us = mean_us * (0.7 + 0.6 * self.chance.unit());
+        let wait_us = mean_us * (0.7 + 0.6 * self.rng.unit());
         self.whole_us(wait_us)
     }
 
@@ -210,30 +210,31 @@ impl Client {
     }
 }
 
-impl World {
-    pub fn new(scene: Scene) -> Self {
-        let mut chance = Chance::new(scene.seed);
-        let clients = (0..scene.clients).map(|number| Client {
-            chance: chance.fork(),
+impl TrafficGenerator {
+    pub fn new(spec: TrafficSpec) -> Self {
+        let mut rng = Rng::new(spec.seed);
+        let clients = (0..spec.clients).map(|number| Client {
+            rng: rng.fork(),
             step: 0,
-            pace_us: pace_us(&scene, number),
+            pace_us: pace_us(&spec, number),
             left_us: 0.0,
         });
         let clients: Vec<Client> = clients.collect();
-        let now_us = scene.start_us();
-        let mut world = World { scene, clients, due: BinaryHeap::new(), number: 0, now_us };
-        for client in 0..scene.clients {
-            let first = world.first_us(client);
-            let offset_us = world.offset_us(client);
-            world.wake(client, first.saturating_add(offset_us));
+        let now_us = spec.start_us();
+        let mut generator =
+            TrafficGenerator { spec, clients, due: BinaryHeap::new(), number: 0, now_us };
+        for client in 0..spec.clients {
+            let first = generator.first_us(client);
+            let offset_us = generator.offset_us(client);
+            generator.schedule(client, first.saturating_add(offset_us));
         }
-        world
+        generator
     }
 
     /// Who asks next, and when; `None` at the end.
     pub fn next(&mut self) -> Option<(u64, u32)> {
         let Reverse((time_us, _, client)) = self.due.pop()?;
-        if time_us >= self.scene.end_us() {
+        if time_us >= self.spec.end_us() {
             return None;
         }
         self.now_us = time_us;
@@ -241,14 +242,14 @@ impl World {
     }
 
     /// Tells a client what was answered, and has it say when it asks next.
-    pub fn tell(&mut self, client: u32, allowed: bool, retry_after: RetryAfter) {
+    pub fn record_answer(&mut self, client: u32, allowed: bool, retry_after: RetryAfter) {
         let next = self.next_us(client, allowed, retry_after);
-        self.wake(client, next);
+        self.schedule(client, next);
     }
 
     /// The number of the key a client is counted under.
     pub fn key_number(&self, client: u32) -> u32 {
-        if self.scene.traffic.listens() { 0 } else { client }
+        if self.spec.traffic.reacts_to_answers() { 0 } else { client }
     }
 
     /// Puts a request into a block.
@@ -258,7 +259,7 @@ impl World {
     }
 
     fn key(&self, client: u32) -> String {
-        match self.scene.traffic {
+        match self.spec.traffic {
             Traffic::RetryStorm | Traffic::RetryStormJitter => "tenant".into(),
             Traffic::HotTenant => format!("tenant-{client}"),
             Traffic::Boundary => format!("attacker-{client}"),
@@ -266,22 +267,20 @@ impl World {
         }
     }
 
-    fn wake(&mut self, client: u32, at_us: u64) {
+    fn schedule(&mut self, client: u32, at_us: u64) {
         self.number += 1;
         self.due.push(Reverse((at_us, self.number, client)));
     }
 
     fn first_us(&mut self, client: u32) -> u64 {
-        let Scene { traffic, window_us, .. } = self.scene;
-        let start = self.scene.start_us();
+        let TrafficSpec { traffic, window_us, .. } = self.spec;
+        let start = self.spec.start_us();
         let client = &mut self.clients[client as usize];
         match traffic {
             // Just before the first window turns.
             Traffic::Boundary => start + window_us - window_us / EDGE - 1,
-            Traffic::RetryStorm | Traffic::RetryStormJitter => {
-                start + client.chance.below(SPREAD_US)
-            }
-            Traffic::Diurnal => diurnal_us(client, &self.scene, start),
+            Traffic::RetryStorm | Traffic::RetryStormJitter => start + client.rng.below(SPREAD_US),
+            Traffic::Diurnal => diurnal_us(client, &self.spec, start),
             _ => start.saturating_add(client.wait_us(client.pace_us)),
         }
     }
@@ -289,34 +288,34 @@ impl World {
     /// How much later than the start this client begins. The spread is divided evenly among the
     /// clients, and each begins at a random time of its part.
     fn offset_us(&mut self, client: u32) -> u64 {
-        let part_us = self.scene.spread_us / u64::from(self.scene.clients.max(1));
+        let part_us = self.spec.spread_us / u64::from(self.spec.clients.max(1));
         if part_us == 0 {
             return 0;
         }
-        let drawn_us = self.clients[client as usize].chance.below(part_us);
+        let drawn_us = self.clients[client as usize].rng.below(part_us);
         part_us * u64::from(client) + drawn_us
     }
 
     fn next_us(&mut self, client: u32, allowed: bool, retry_after: RetryAfter) -> u64 {
-        let (now_us, scene) = (self.now_us, self.scene);
+        let (now_us, spec) = (self.now_us, self.spec);
         let client = &mut self.clients[client as usize];
-        match scene.traffic {
+        match spec.traffic {
             Traffic::Poisson | Traffic::Zipf | Traffic::HotTenant => {
                 now_us.saturating_add(client.wait_us(client.pace_us))
             }
             Traffic::Steady => now_us.saturating_add(client.steady_us(client.pace_us)),
-            Traffic::Bursts => now_us.saturating_add(burst_us(client, &scene)),
-            Traffic::Boundary => attack_us(client, &scene, now_us),
-            Traffic::Diurnal => diurnal_us(client, &scene, now_us),
+            Traffic::Bursts => now_us.saturating_add(burst_us(client, &spec)),
+            Traffic::Boundary => attack_us(client, &spec, now_us),
+            Traffic::Diurnal => diurnal_us(client, &spec, now_us),
             Traffic::RetryStorm | Traffic::RetryStormJitter => {
-                let on_its_way = 1 + client.chance.below(SPREAD_US);
+                let on_its_way = 1 + client.rng.below(SPREAD_US);
                 let wait_us = if allowed {
                     client.wait_us(client.pace_us)
                 } else {
-                    let told_us = retry_after.as_micros().unwrap_or(scene.window_us);
-                    let jitter = scene.traffic == Traffic::RetryStormJitter;
-                    let more_us = if jitter { client.chance.below(told_us.max(1)) } else { 0 };
-                    told_us.saturating_add(more_us)
+                    let retry_after_us = retry_after.as_micros().unwrap_or(spec.window_us);
+                    let jitter = spec.traffic == Traffic::RetryStormJitter;
+                    let more_us = if jitter { client.rng.below(retry_after_us.max(1)) } else { 0 };
+                    retry_after_us.saturating_add(more_us)
                 };
                 now_us.saturating_add(wait_us).saturating_add(on_its_way)
             }
@@ -331,28 +330,28 @@ const SPREAD_US: u64 = 5_000;
 const EDGE: u64 = 100;
 
 /// A client's pace, where not all are alike.
-fn pace_us(scene: &Scene, client: u32) -> f64 {
-    let usual = scene.pace_us();
-    match scene.traffic {
+fn pace_us(spec: &TrafficSpec, client: u32) -> f64 {
+    let usual = spec.pace_us();
+    match spec.traffic {
         // The busiest ask for ten times the limit, so that some are limited and most are not.
         Traffic::Zipf => usual * f64::from(client + 1) / 10.0,
         // One sends as much as all others, who stay well below the limit.
         Traffic::HotTenant if client == 0 => usual / 4.0,
-        Traffic::HotTenant => usual / 4.0 * f64::from(scene.clients.max(2) - 1),
+        Traffic::HotTenant => usual / 4.0 * f64::from(spec.clients.max(2) - 1),
         // Together they ask for what all have.
-        Traffic::RetryStorm | Traffic::RetryStormJitter => usual * f64::from(scene.clients) / 2.0,
+        Traffic::RetryStorm | Traffic::RetryStormJitter => usual * f64::from(spec.clients) / 2.0,
         _ => usual,
     }
 }
 
 /// Until the next request of a burst, or after time to think the next burst.
-fn burst_us(client: &mut Client, scene: &Scene) -> u64 {
+fn burst_us(client: &mut Client, spec: &TrafficSpec) -> u64 {
     if client.step > 0 {
         client.step -= 1;
         // A burst of the whole limit takes a tenth of the window.
-        return whole(float(scene.window_us) / 10.0 / float(scene.limit).max(1.0));
+        return whole(float(spec.window_us) / 10.0 / float(spec.limit).max(1.0));
     }
-    client.step = client.chance.below(scene.limit.max(1));
+    client.step = client.rng.below(spec.limit.max(1));
     client.wait_us(client.pace_us * float(client.step + 1))
 }
 
@@ -361,8 +360,8 @@ fn burst_us(client: &mut Client, scene: &Scene) -> u64 {
 /// The limit just before the first window ends; the limit again just after, which fixed
 /// windows admit; then four times the limit evenly until just before the second ends,
 /// of which the two-counter estimate admits nearly the limit.
-fn attack_us(client: &mut Client, scene: &Scene, now_us: u64) -> u64 {
-    let (limit, window_us) = (scene.limit.max(1), scene.window_us);
+fn attack_us(client: &mut Client, spec: &TrafficSpec, now_us: u64) -> u64 {
+    let (limit, window_us) = (spec.limit.max(1), spec.window_us);
     let edge_us = window_us / EDGE;
     let apart_us = edge_us / limit;
     client.step += 1;
@@ -381,19 +380,19 @@ fn attack_us(client: &mut Client, scene: &Scene, now_us: u64) -> u64 {
 
 /// The next request where times are more and less busy: as at the busiest time, with
 /// those left out that a calmer one has too many.
-fn diurnal_us(client: &mut Client, scene: &Scene, mut now_us: u64) -> u64 {
+fn diurnal_us(client: &mut Client, spec: &TrafficSpec, mut now_us: u64) -> u64 {
     loop {
         now_us = now_us.saturating_add(client.wait_us(client.pace_us / 2.0));
-        if now_us >= scene.end_us() || 2.0 * client.chance.unit() < day(scene, now_us) {
+        if now_us >= spec.end_us() || 2.0 * client.rng.unit() < time_of_day_load(spec, now_us) {
             return now_us;
         }
     }
 }
 
 /// How busy the time is: from nothing to twice the usual and back, once.
-fn day(scene: &Scene, now_us: u64) -> f64 {
-    let length = float(scene.end_us() - scene.start_us());
-    let share = float(now_us - scene.start_us()) / length;
+fn time_of_day_load(spec: &TrafficSpec, now_us: u64) -> f64 {
+    let length = float(spec.end_us() - spec.start_us());
+    let share = float(now_us - spec.start_us()) / length;
     1.0 - libm::cos(2.0 * std::f64::consts::PI * share)
 }
 
@@ -401,8 +400,8 @@ fn day(scene: &Scene, now_us: u64) -> f64 {
 mod tests {
     use super::*;
 
-    fn scene(traffic: Traffic) -> Scene {
-        Scene {
+    fn spec(traffic: Traffic) -> TrafficSpec {
+        TrafficSpec {
             traffic,
             clients: traffic.usual_clients().min(200),
             load: 1.0,
@@ -414,13 +413,13 @@ mod tests {
         }
     }
 
-    fn events(scene: Scene, allowed: bool) -> Vec<(u64, u32)> {
-        let mut world = World::new(scene);
+    fn events(spec: TrafficSpec, allowed: bool) -> Vec<(u64, u32)> {
+        let mut generator = TrafficGenerator::new(spec);
         let mut events = Vec::new();
-        while let Some((time_us, client)) = world.next() {
+        while let Some((time_us, client)) = generator.next() {
             events.push((time_us, client));
             let retry_after = if allowed { RetryAfter::Now } else { RetryAfter::Micros(1_000_000) };
-            world.tell(client, allowed, retry_after);
+            generator.record_answer(client, allowed, retry_after);
         }
         events
     }
@@ -428,17 +427,24 @@ mod tests {
     #[test]
     fn traffics_are_in_order_repeatable_and_their_own() {
         for traffic in Traffic::ALL {
-            let first = events(scene(traffic), true);
+            let first = events(spec(traffic), true);
             assert!(first.len() > 500, "{traffic}: {}", first.len());
             assert!(first.is_sorted_by_key(|event| event.0), "{traffic}");
-            assert_eq!(first, events(scene(traffic), true), "{traffic}");
-            let inside =
-                |event: &(u64, u32)| (START_US..scene(traffic).end_us()).contains(&event.0);
+            assert_eq!(first, events(spec(traffic), true), "{traffic}");
+            let inside = |event: &(u64, u32)| (START_US..spec(traffic).end_us()).contains(&event.0);
             assert!(first.iter().all(inside), "{traffic}");
             if traffic != Traffic::Boundary {
-                assert_ne!(first, events(Scene { seed: 2, ..scene(traffic) }, true), "{traffic}");
+                assert_ne!(
+                    first,
+                    events(TrafficSpec { seed: 2, ..spec(traffic) }, true),
+                    "{traffic}"
+                );
             }
-            assert_eq!(first == events(scene(traffic), false), !traffic.listens(), "{traffic}");
+            assert_eq!(
+                first == events(spec(traffic), false),
+                !traffic.reacts_to_answers(),
+                "{traffic}"
+            );
         }
     }
 
@@ -446,9 +452,9 @@ mod tests {
     fn load_is_what_clients_send() {
         // 100 clients, 20 windows, 10 each: about 20,000.
         for traffic in [Traffic::Poisson, Traffic::Bursts, Traffic::Diurnal, Traffic::Steady] {
-            let sent = events(scene(traffic), true).len();
+            let sent = events(spec(traffic), true).len();
             assert!((17_000..23_000).contains(&sent), "{traffic}: {sent}");
-            let twice = events(Scene { load: 2.0, ..scene(traffic) }, true).len();
+            let twice = events(TrafficSpec { load: 2.0, ..spec(traffic) }, true).len();
             assert!((sent * 17 / 10..sent * 23 / 10).contains(&twice), "{traffic}: {twice}");
         }
     }
@@ -456,7 +462,7 @@ mod tests {
     #[test]
     fn clients_begin_spread_over_the_time_given() {
         let spread =
-            Scene { clients: 4, load: 1.0, spread_us: 10_000_000, ..scene(Traffic::Steady) };
+            TrafficSpec { clients: 4, load: 1.0, spread_us: 10_000_000, ..spec(Traffic::Steady) };
         let events = events(spread, true);
         for client in 0..4 {
             let first = events.iter().find(|event| event.1 == client).expect("some").0;
@@ -472,7 +478,7 @@ mod tests {
 
     #[test]
     fn one_tenant_sends_half() {
-        let all = events(scene(Traffic::HotTenant), true);
+        let all = events(spec(Traffic::HotTenant), true);
         let hot = all.iter().filter(|(_, client)| *client == 0).count();
         assert!((all.len() * 45 / 100..all.len() * 55 / 100).contains(&hot), "{hot}");
     }
@@ -484,7 +490,7 @@ mod tests {
                 [(0, 1_000, 1.0), (1, 1_000, 0.001), (1_000, 1_000, 1.0)]
             {
                 let small =
-                    Scene { clients: 2, windows: 3, limit, window_us, load, ..scene(traffic) };
+                    TrafficSpec { clients: 2, windows: 3, limit, window_us, load, ..spec(traffic) };
                 assert!(events(small, false).len() < 1_000_000, "{traffic}");
             }
         }

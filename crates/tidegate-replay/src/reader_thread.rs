@@ -14,11 +14,11 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use crate::args::ReadingArgs;
 use crate::block::{BLOCK_EVENTS, Block};
 use crate::error::ReplayError;
-use crate::format::{KeyOf, Wanted};
+use crate::format::{KeySource, ParseOptions};
 use crate::input::BytesRead;
-use crate::keys::Keys;
-use crate::problems::Notes;
-use crate::source::{FileReport, Source};
+use crate::keys::KeyNumbers;
+use crate::problems::ProblemLog;
+use crate::trace_file::{FileReport, TraceFile};
 
 /// Blocks that go round besides the one being filled: one being decided, one being
 /// counted, the others waiting. So many that on a busy machine a thread that has its turn
@@ -27,15 +27,15 @@ pub const BLOCKS: usize = 16;
 
 /// What was read of all files.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct ReadReport {
     pub files: Vec<FileReport>,
-    pub notes: Notes,
+    pub problems: ProblemLog,
     pub keys: u64,
     /// How many events each key has, by its number.
     pub events_of: Vec<u32>,
 }
 
-impl Report {
+impl ReadReport {
     pub fn events(&self) -> u64 {
         self.files.iter().map(|file| file.events).sum()
     }
@@ -52,47 +52,54 @@ impl Report {
 }
 
 /// The two ends a feed holds of the ring of blocks.
-pub struct Ring {
+pub struct BlockChannels {
     pub full: SyncSender<Block>,
     pub empty: Receiver<Block>,
 }
 
 /// Whoever takes the blocks has gone; it says why itself.
-struct Gone;
+struct ReceiverGone;
 
 /// Reads files into blocks.
-pub struct Feed<'a> {
+pub struct Reader<'a> {
     pub reading: &'a ReadingArgs,
-    pub wanted: &'a Wanted,
+    pub parse_options: &'a ParseOptions,
     pub bytes_read: &'a BytesRead,
 }
 
-impl Feed<'_> {
+impl Reader<'_> {
     /// Reads the files to their ends, or until nobody takes blocks any more.
-    pub fn run(&self, files: &[PathBuf], ring: Ring) -> Result<Report, ReplayError> {
-        let open = |path: &PathBuf| Source::open(path, self.reading, self.wanted, self.bytes_read);
+    pub fn run(&self, files: &[PathBuf], ring: BlockChannels) -> Result<ReadReport, ReplayError> {
+        let open = |path: &PathBuf| {
+            TraceFile::open(path, self.reading, self.parse_options, self.bytes_read)
+        };
         let mut sources = files.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        let mut notes = Notes::new(self.reading.strict);
-        let mut hand = Hand::new(ring, matches!(self.wanted.key, KeyOf::Facts));
+        let mut problems = ProblemLog::new(self.reading.strict);
+        let mut sender =
+            BlockSender::new(ring, matches!(self.parse_options.key, KeySource::Attributes));
         let stopped = match &mut sources[..] {
-            [only] => one(only, &mut hand, &mut notes),
-            several => merge(several, &mut hand, &mut notes),
+            [only] => read_one(only, &mut sender, &mut problems),
+            several => merge_by_time(several, &mut sender, &mut problems),
         };
         match stopped {
             // If the taker has gone, the report is of no use to it.
-            Ok(()) | Err(Stop::Gone(Gone)) => {}
-            Err(Stop::Error(error)) => return Err(error),
+            Ok(()) | Err(StopReason::ReceiverGone(ReceiverGone)) => {}
+            Err(StopReason::Error(error)) => return Err(error),
         }
-        let keys = hand.keys.count();
-        let files = sources.into_iter().map(Source::into_report).collect();
-        Ok(Report { files, notes, keys, events_of: hand.keys.events() })
+        let keys = sender.keys.count();
+        let files = sources.into_iter().map(TraceFile::into_report).collect();
+        Ok(ReadReport { files, problems, keys, events_of: sender.keys.events() })
     }
 }
 
-fn one(source: &mut Source, hand: &mut Hand, notes: &mut Notes) -> Result<(), Stop> {
+fn read_one(
+    source: &mut TraceFile,
+    sender: &mut BlockSender,
+    problems: &mut ProblemLog,
+) -> Result<(), StopReason> {
     loop {
-        let more = source.fill(&mut hand.block, notes)?;
-        hand.over()?;
+        let more = source.fill(&mut sender.block, problems)?;
+        sender.send()?;
         if !more {
             return Ok(());
         }
@@ -100,107 +107,118 @@ fn one(source: &mut Source, hand: &mut Hand, notes: &mut Notes) -> Result<(), St
 }
 
 /// A file with the events read ahead of it.
-struct Ahead<'s> {
-    source: &'s mut Source,
+struct BufferedFile<'s> {
+    source: &'s mut TraceFile,
     block: Block,
     next: usize,
     more: bool,
 }
 
-impl Ahead<'_> {
+impl BufferedFile<'_> {
     /// The time of the next event; `None` at the end.
     fn time_us(&self) -> Option<u64> {
         self.block.rows.get(self.next).map(|row| row.time_us)
     }
 
-    fn refill(&mut self, notes: &mut Notes) -> Result<(), ReplayError> {
+    fn refill(&mut self, problems: &mut ProblemLog) -> Result<(), ReplayError> {
         while self.next == self.block.rows.len() && self.more {
             self.block.clear();
             self.next = 0;
-            self.more = self.source.fill(&mut self.block, notes)?;
+            self.more = self.source.fill(&mut self.block, problems)?;
         }
         Ok(())
     }
 }
 
-fn merge(sources: &mut [Source], hand: &mut Hand, notes: &mut Notes) -> Result<(), Stop> {
-    let ahead = |source| Ahead { source, block: Block::default(), next: 0, more: true };
-    let mut ahead: Vec<Ahead<'_>> = sources.iter_mut().map(ahead).collect();
+fn merge_by_time(
+    sources: &mut [TraceFile],
+    sender: &mut BlockSender,
+    problems: &mut ProblemLog,
+) -> Result<(), StopReason> {
+    let ahead = |source| BufferedFile { source, block: Block::default(), next: 0, more: true };
+    let mut ahead: Vec<BufferedFile<'_>> = sources.iter_mut().map(ahead).collect();
     for file in &mut ahead {
-        file.refill(notes)?;
+        file.refill(problems)?;
     }
     loop {
-        let heads = ahead.iter().enumerate().filter_map(|(at, file)| Some((file.time_us()?, at)));
-        let (first, second) = two_least(heads);
-        let Some((_, at)) = first else { return hand.over().map_err(Stop::from) };
+        let next_events =
+            ahead.iter().enumerate().filter_map(|(at, file)| Some((file.time_us()?, at)));
+        let (first, second) = two_least(next_events);
+        let Some((_, at)) = first else { return sender.send().map_err(StopReason::from) };
         let file = &mut ahead[at];
         // All that is earlier than every other file's next.
         while let Some(time_us) = file.time_us()
             && second.is_none_or(|second| (time_us, at) < second)
         {
-            hand.block.copy(&file.block, file.next);
+            sender.block.copy(&file.block, file.next);
             file.next += 1;
-            if hand.block.is_full() {
-                hand.over()?;
+            if sender.block.is_full() {
+                sender.send()?;
             }
-            file.refill(notes)?;
+            file.refill(problems)?;
         }
     }
 }
 
 fn two_least<T: Ord + Copy>(all: impl Iterator<Item = T>) -> (Option<T>, Option<T>) {
-    all.fold((None, None), |(first, second), one| match (first, second) {
-        (Some(least), _) if one >= least => {
-            (first, Some(second.map_or(one, |known: T| known.min(one))))
+    all.fold((None, None), |(first, second), read_one| match (first, second) {
+        (Some(least), _) if read_one >= least => {
+            (first, Some(second.map_or(read_one, |known: T| known.min(read_one))))
         }
-        _ => (Some(one), first),
+        _ => (Some(read_one), first),
     })
 }
 
 /// Hands blocks over, with their keys numbered.
-struct Hand {
-    ring: Ring,
+struct BlockSender {
+    ring: BlockChannels,
     block: Block,
-    keys: Keys,
+    keys: KeyNumbers,
     hashes: Vec<u64>,
     /// Whether keys are facts, which nobody counts by.
-    unnumbered: bool,
+    is_unnumbered: bool,
 }
 
-impl Hand {
-    fn new(ring: Ring, unnumbered: bool) -> Self {
+impl BlockSender {
+    fn new(ring: BlockChannels, is_unnumbered: bool) -> Self {
         let hashes = Vec::with_capacity(BLOCK_EVENTS);
-        Hand { ring, block: Block::default(), keys: Keys::new(), hashes, unnumbered }
+        BlockSender {
+            ring,
+            block: Block::default(),
+            keys: KeyNumbers::new(),
+            hashes,
+            is_unnumbered,
+        }
     }
 
-    fn over(&mut self) -> Result<(), Gone> {
+    fn send(&mut self) -> Result<(), ReceiverGone> {
         if self.block.rows.is_empty() {
             return Ok(());
         }
-        if !self.unnumbered {
+        if !self.is_unnumbered {
             self.keys.number_block(&mut self.block, &mut self.hashes);
         }
-        let next = self.ring.empty.recv().map_err(|_| Gone)?;
+        let next = self.ring.empty.recv().map_err(|_| ReceiverGone)?;
         let full = std::mem::replace(&mut self.block, next);
-        self.ring.full.send(full).map_err(|_| Gone)
+        self.ring.full.send(full).map_err(|_| ReceiverGone)
     }
 }
 
 /// Why reading stops before the end.
-enum Stop {
+enum StopReason {
     Error(ReplayError),
-    Gone(Gone),
+    ReceiverGone(ReceiverGone),
 }
 
-impl From<ReplayError> for Stop {
+impl From<ReplayError> for StopReason {
     fn from(error: ReplayError) -> Self {
-        Stop::Error(error)
+        StopReason::Error(error)
     }
 }
 
-impl From<Gone> for Stop {
-    fn from(gone: Gone) -> Self {
-        Stop::Gone(gone)
+impl From<ReceiverGone> for StopReason {
+    fn from(gone: ReceiverGone) -> Self {
+        StopReason::ReceiverGone(gone)
     }
 }
 

@@ -7,16 +7,16 @@
 
 /// A source of numbers.
 #[derive(Clone, Debug)]
-pub struct Chance(u64);
+pub struct Rng(u64);
 
-impl Chance {
+impl Rng {
     pub fn new(seed: u64) -> Self {
-        Chance(seed)
+        Rng(seed)
     }
 
     /// Another source, as good as independent.
-    pub fn fork(&mut self) -> Chance {
-        Chance(self.next())
+    pub fn fork(&mut self) -> Rng {
+        Rng(self.next())
     }
 
     pub fn next(&mut self) -> u64 {
@@ -63,9 +63,9 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_numbers() {
-        let mut chance = Chance::new(1);
-        assert_eq!(chance.next(), 0x910a_2dec_8902_5cc1, "splitmix64 of seed 1");
-        let drawn: Vec<u64> = (0..4).map(|_| whole(chance.wait(1e6))).collect();
+        let mut rng = Rng::new(1);
+        assert_eq!(rng.next(), 0x910a_2dec_8902_5cc1, "splitmix64 of seed 1");
+        let drawn: Vec<u64> = (0..4).map(|_| whole(rng.wait(1e6))).collect();
         assert_eq!(drawn, DRAWN);
     }
 
@@ -74,12 +74,12 @@ mod tests {
 
     #[test]
     fn draws_are_where_they_should_be() {
-        let mut chance = Chance::new(7);
+        let mut rng = Rng::new(7);
         let count = 100_000;
-        let mean = (0..count).map(|_| whole(chance.wait(1_000.0))).sum::<u64>() / count;
+        let mean = (0..count).map(|_| whole(rng.wait(1_000.0))).sum::<u64>() / count;
         assert!((990..1_010).contains(&mean), "{mean}");
         let mut seen = [0_u32; 10];
-        (0..count).for_each(|_| seen[usize::try_from(chance.below(10)).expect("small")] += 1);
+        (0..count).for_each(|_| seen[usize::try_from(rng.below(10)).expect("small")] += 1);
         assert!(seen.iter().all(|&times| (9_700..10_300).contains(&times)), "{seen:?}");
         assert_eq!([whole(-1.0), whole(f64::NAN), whole(2.9)], [0, 0, 2]);
     }

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use tidegate::unstable::policy::is_unseen;
 
 /// Characters shown of a key.
-const SHOWN_CHARS: usize = 80;
+const MAX_SHOWN_CHARS: usize = 80;
 
 /// A key as text: control characters, what reorders text and what is not UTF-8 as `\xNN`.
-pub fn shown(key: &[u8]) -> String {
+pub fn escape_key(key: &[u8]) -> String {
     let mut text = String::new();
-    let mut left = SHOWN_CHARS;
+    let mut left = MAX_SHOWN_CHARS;
     for chunk in key.utf8_chunks() {
         let chars = chunk.valid().chars().map(Ok);
         for one in chars.chain(chunk.invalid().iter().map(|&byte| Err(byte))) {
@@ -22,17 +22,17 @@ pub fn shown(key: &[u8]) -> String {
             match one {
                 Ok('\\') => text.push_str("\\\\"),
                 Ok(c) if c.is_control() || is_unseen(c) => {
-                    c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| escape(byte, &mut text));
+                    c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| push_hex(byte, &mut text));
                 }
                 Ok(c) => text.push(c),
-                Err(byte) => escape(byte, &mut text),
+                Err(byte) => push_hex(byte, &mut text),
             }
         }
     }
     text
 }
 
-fn escape(byte: u8, text: &mut String) {
+fn push_hex(byte: u8, text: &mut String) {
     // Writing to memory cannot fail.
     let _ = write!(text, "\\x{byte:02x}");
 }
@@ -51,10 +51,10 @@ mod tests {
             ("\u{61c}a".as_bytes(), "\\xd8\\x9ca"),
             (b"<script>", "<script>"),
         ] {
-            assert_eq!(shown(key), text);
+            assert_eq!(escape_key(key), text);
         }
-        assert_eq!(shown(&[b'x'; 100]).chars().count(), SHOWN_CHARS + 1);
+        assert_eq!(escape_key(&[b'x'; 100]).chars().count(), MAX_SHOWN_CHARS + 1);
         // Bytes that are no text count as well: each takes four.
-        assert_eq!(shown(&[0xff; 100]).chars().count(), 4 * SHOWN_CHARS + 1);
+        assert_eq!(escape_key(&[0xff; 100]).chars().count(), 4 * MAX_SHOWN_CHARS + 1);
     }
 }

@@ -12,8 +12,8 @@ pub fn is_dash(path: &Path) -> bool {
 }
 
 /// Whether what is read and what is written are one regular file.
-pub fn is_same(one: &Path, other: &Path) -> bool {
-    let both = (identity(one), identity(other));
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
+    let both = (file_id(one), file_id(other));
     matches!(both, (Some(one), Some(other)) if one == other)
 }
 
@@ -23,13 +23,15 @@ pub fn is_same_output(one: &Path, other: &Path) -> bool {
         return false;
     }
     match (one.metadata(), other.metadata()) {
-        (Err(_), Err(_)) => matches!((place(one), place(other)), (Some(a), Some(b)) if a == b),
-        _ => is_same(one, other),
+        (Err(_), Err(_)) => {
+            matches!((future_path(one), future_path(other)), (Some(a), Some(b)) if a == b)
+        }
+        _ => is_same_file(one, other),
     }
 }
 
 /// Where a file that does not exist would be.
-fn place(path: &Path) -> Option<PathBuf> {
+fn future_path(path: &Path) -> Option<PathBuf> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new(".")).canonicalize().ok()?;
     Some(directory.join(path.file_name()?))
@@ -37,7 +39,7 @@ fn place(path: &Path) -> Option<PathBuf> {
 
 /// A file, by its device and number there.
 #[cfg(unix)]
-fn identity(path: &Path) -> Option<(u64, u64)> {
+fn file_id(path: &Path) -> Option<(u64, u64)> {
     use std::os::fd::AsFd;
     use std::os::unix::fs::MetadataExt;
 
@@ -52,6 +54,6 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 
 /// A file, by its full path.
 #[cfg(not(unix))]
-fn identity(path: &Path) -> Option<PathBuf> {
+fn file_id(path: &Path) -> Option<PathBuf> {
     path.canonicalize().ok().filter(|full| !is_dash(path) && full.is_file())
 }

@@ -8,9 +8,11 @@ use foldhash::fast::FixedState;
 use crate::args::{FormatChoice, ReadingArgs};
 use crate::block::Block;
 use crate::error::{FileFault, ReplayError};
-use crate::format::{BadLine, Format, KeyOf, NoParser, Parser, Unit, Wanted, broken_json};
+use crate::format::{
+    BadLine, Format, KeySource, ParseOptions, Parser, ParserError, Unit, broken_json,
+};
 use crate::input::{BytesRead, Compression, Line, Lines};
-use crate::problems::{Notes, Problem, What};
+use crate::problems::{Problem, ProblemKind, ProblemLog};
 
 /// Lines looked at to tell a format: a few bad ones at the start do not matter.
 const DETECT_LINES: usize = 16;
@@ -39,7 +41,7 @@ pub struct FileReport {
 }
 
 /// Reads one file into blocks.
-pub struct Source {
+pub struct TraceFile {
     lines: Lines,
     parser: Option<Parser>,
     skip_duplicates: bool,
@@ -51,15 +53,15 @@ pub struct Source {
     report: FileReport,
 }
 
-impl Source {
+impl TraceFile {
     pub fn open(
         path: &Path,
         reading: &ReadingArgs,
-        wanted: &Wanted,
+        options: &ParseOptions,
         bytes_read: &BytesRead,
     ) -> Result<Self, ReplayError> {
         let mut lines = Lines::open(path, bytes_read)?;
-        let (format, parser) = match parser(path, &mut lines, reading.format, wanted)? {
+        let (format, parser) = match parser(path, &mut lines, reading.format, options)? {
             Some((format, parser)) => (Some(format), Some(parser)),
             None => (None, None),
         };
@@ -73,15 +75,15 @@ impl Source {
             events: 0,
             zoneless: 0,
             incomplete: 0,
-            field_unused: is_log && !wanted.fields.is_empty(),
-            unit_unused: is_log && wanted.unit.is_some(),
+            field_unused: is_log && !options.fields.is_empty(),
+            unit_unused: is_log && options.unit.is_some(),
             span: None,
         };
-        Ok(Source {
+        Ok(TraceFile {
             lines,
             parser,
             skip_duplicates: reading.skip_duplicates,
-            templated: matches!(wanted.key, KeyOf::Template(_)),
+            templated: matches!(options.key, KeySource::Template(_)),
             may_be_header: true,
             previous_us: 0,
             previous_hash: 0,
@@ -90,16 +92,20 @@ impl Source {
     }
 
     /// Fills a block, or less at the end; whether there may be more.
-    pub fn fill(&mut self, block: &mut Block, notes: &mut Notes) -> Result<bool, ReplayError> {
-        let Some(parser) = &mut self.parser else { return self.end(notes) };
+    pub fn fill(
+        &mut self,
+        block: &mut Block,
+        problems: &mut ProblemLog,
+    ) -> Result<bool, ReplayError> {
+        let Some(parser) = &mut self.parser else { return self.end(problems) };
         while !block.is_full() {
-            let Some(line) = self.lines.next()? else { return self.end(notes) };
+            let Some(line) = self.lines.next()? else { return self.end(problems) };
             self.report.lines += 1;
             let text = match line {
                 Line::Text(range) => self.lines.text(range),
                 Line::TooLong => {
-                    let what = What::Malformed(BadLine::TooLong, None);
-                    notes.add(place(&self.report, what))?;
+                    let what = ProblemKind::Malformed(BadLine::TooLong, None);
+                    problems.add(problem_at(&self.report, what))?;
                     continue;
                 }
             };
@@ -114,7 +120,7 @@ impl Source {
             }
             let hash = hash(text);
             if std::mem::replace(&mut self.previous_hash, hash) == hash {
-                notes.add(place(&self.report, What::Duplicate))?;
+                problems.add(problem_at(&self.report, ProblemKind::Duplicate))?;
                 if self.skip_duplicates {
                     continue;
                 }
@@ -128,14 +134,19 @@ impl Source {
                     let time_us = event.time_us;
                     if time_us < self.previous_us {
                         let by_us = self.previous_us - time_us;
-                        notes.add(place(&self.report, What::SteppedBack { by_us }))?;
+                        problems
+                            .add(problem_at(&self.report, ProblemKind::SteppedBack { by_us }))?;
                     }
                     self.previous_us = time_us;
                     widen(&mut self.report.span, time_us);
                 }
                 Err(why) => {
-                    let other = notes.shows_malformed().then(|| other_format(text, &self.report));
-                    notes.add(place(&self.report, What::Malformed(why, other.flatten())))?;
+                    let other =
+                        problems.shows_malformed().then(|| other_format(text, &self.report));
+                    problems.add(problem_at(
+                        &self.report,
+                        ProblemKind::Malformed(why, other.flatten()),
+                    ))?;
                 }
             }
         }
@@ -143,9 +154,9 @@ impl Source {
     }
 
     /// Notes damage, once all lines are read.
-    fn end(&mut self, notes: &mut Notes) -> Result<bool, ReplayError> {
+    fn end(&mut self, problems: &mut ProblemLog) -> Result<bool, ReplayError> {
         if let (Some(damage), Some(compression)) = (self.lines.damage(), self.lines.compression()) {
-            notes.add(place(&self.report, What::Damaged(damage, compression)))?;
+            problems.add(problem_at(&self.report, ProblemKind::Damaged(damage, compression)))?;
         }
         Ok(false)
     }
@@ -162,7 +173,7 @@ impl Source {
     }
 }
 
-fn place(report: &FileReport, what: What) -> Problem {
+fn problem_at(report: &FileReport, what: ProblemKind) -> Problem {
     Problem { path: report.path.clone(), line: report.lines, what }
 }
 
@@ -171,7 +182,7 @@ fn other_format(line: &[u8], report: &FileReport) -> Option<Format> {
     // A row of names is no sign of anything in the midst of a file.
     let found =
         Format::detect([line].into_iter(), None).filter(|&found| Some(found) != report.format)?;
-    let mut parser = Parser::new(found, &Wanted::default(), [line].into_iter()).ok()?;
+    let mut parser = Parser::new(found, &ParseOptions::default(), [line].into_iter()).ok()?;
     parser.parse(line).is_ok().then_some(found)
 }
 
@@ -196,7 +207,7 @@ fn parser(
     path: &Path,
     lines: &mut Lines,
     choice: FormatChoice,
-    wanted: &Wanted,
+    options: &ParseOptions,
 ) -> Result<Option<(Format, Parser)>, ReplayError> {
     lines.peek(DETECT_LINES)?;
     let (damaged, begins) = (lines.damage().is_some(), lines.overlong());
@@ -206,47 +217,47 @@ fn parser(
         (Some(line), _) => line,
         (None, Some(begins)) => &begins[..],
         (None, None) if damaged => return Ok(None),
-        (None, None) => return Err(FileFault::Empty.of(path)),
+        (None, None) => return Err(FileFault::Empty.at(path)),
     };
     let format = match choice {
         FormatChoice::Csv => Format::Csv,
         FormatChoice::Jsonl => Format::Jsonl,
         FormatChoice::Clf => Format::Clf,
         FormatChoice::Combined => Format::Combined,
-        FormatChoice::Auto => Format::detect(first.iter().copied(), wanted.unit)
-            .ok_or_else(|| unknown(first_line).of(path))?,
+        FormatChoice::Auto => Format::detect(first.iter().copied(), options.unit)
+            .ok_or_else(|| unknown_format(first_line).at(path))?,
     };
     let broken = || first.iter().find_map(|line| broken_json(line));
-    match Parser::new(format, wanted, first.iter().copied()) {
+    match Parser::new(format, options, first.iter().copied()) {
         Ok(parser) => Ok(Some((format, parser))),
-        Err(NoParser::Time(names))
+        Err(ParserError::Time(names))
             if names.is_empty()
                 && let Some(why) = broken() =>
         {
-            Err(FileFault::BrokenJson(why).of(path))
+            Err(FileFault::BrokenJson(why).at(path))
         }
-        Err(NoParser::Time(names)) => Err(FileFault::NoTime { format, names }.of(path)),
-        Err(NoParser::Key(names)) => {
-            let key = match &wanted.key {
-                KeyOf::Field(name) => Some(name.clone()),
+        Err(ParserError::Time(names)) => Err(FileFault::NoTime { format, names }.at(path)),
+        Err(ParserError::Key(names)) => {
+            let key = match &options.key {
+                KeySource::Field(name) => Some(name.clone()),
                 _ => None,
             };
-            Err(FileFault::NoKey { format, key, names }.of(path))
+            Err(FileFault::NoKey { format, key, names }.at(path))
         }
     }
 }
 
-fn unknown(first_line: &[u8]) -> FileFault {
+fn unknown_format(first_line: &[u8]) -> FileFault {
     match broken_json(first_line) {
         Some(why) => FileFault::BrokenJson(why),
-        None => FileFault::UnknownFormat { first_line: shown(first_line) },
+        None => FileFault::UnknownFormat { first_line: printable_prefix(first_line) },
     }
 }
 
 /// The start of a line as an error may repeat it: short, and nothing that moves the cursor.
-fn shown(line: &[u8]) -> String {
-    const SHOWN_CHARS: usize = 60;
-    let text = String::from_utf8_lossy(&line[..line.len().min(4 * SHOWN_CHARS)]);
+fn printable_prefix(line: &[u8]) -> String {
+    const MAX_SHOWN_CHARS: usize = 60;
+    let text = String::from_utf8_lossy(&line[..line.len().min(4 * MAX_SHOWN_CHARS)]);
     let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    text.chars().take(SHOWN_CHARS).map(printable).collect()
+    text.chars().take(MAX_SHOWN_CHARS).map(printable).collect()
 }

@@ -11,21 +11,21 @@
 use std::collections::VecDeque;
 
 use crate::block::Row;
-use crate::keys::TOGETHER;
+use crate::keys::PREFETCH_GROUP;
 
 /// The rolling counts of all keys over one window.
 #[derive(Debug)]
-pub struct Truth {
+pub struct GroundTruth {
     window_us: u64,
     limit: u64,
     /// By key number.
     logs: Vec<Log>,
-    largest: Largest,
+    largest: MaxCount,
 }
 
 /// The most one key was admitted, net of refunds, in any half-open window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Largest {
+pub struct MaxCount {
     pub count: u64,
     /// Whose it was, and when it was first reached.
     pub key: u32,
@@ -34,7 +34,7 @@ pub struct Largest {
 
 /// What was truly so when an event was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct TrueCount {
     /// What its key was admitted within the window, with this event if it was.
     pub count: u64,
     /// Whether there was room for it.
@@ -51,29 +51,29 @@ pub struct Seen {
 struct Log {
     total: u64,
     /// Those that cost nothing are none, and at the end.
-    few: [Admitted; FEW],
+    inline: [LogEntry; INLINE_ENTRIES],
     /// Holds everything while there are more.
     #[expect(clippy::box_collection, reason = "a whole list would not fit the line")]
-    many: Option<Box<VecDeque<Admitted>>>,
+    list: Option<Box<VecDeque<LogEntry>>>,
 }
 
-const FEW: usize = 3;
+const INLINE_ENTRIES: usize = 3;
 
 const _: () = assert!(size_of::<Log>() == 64, "one cache line");
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Admitted {
+struct LogEntry {
     at_us: u64,
     cost: u64,
 }
 
-impl Truth {
+impl GroundTruth {
     /// For a limit of so much in a window.
     pub fn new(window_us: u64, limit: u64) -> Self {
-        Truth { window_us, limit, logs: Vec::new(), largest: Largest::default() }
+        GroundTruth { window_us, limit, logs: Vec::new(), largest: MaxCount::default() }
     }
 
-    pub fn largest(&self) -> Largest {
+    pub fn largest(&self) -> MaxCount {
         self.largest
     }
 
@@ -83,26 +83,26 @@ impl Truth {
         &mut self,
         rows: &[Row],
         admitted: impl Fn(usize) -> bool,
-        mut tell: impl FnMut(usize, Seen),
+        mut on_count: impl FnMut(usize, TrueCount),
     ) {
         let keys = rows.iter().map(|row| row.key as usize + 1).max().unwrap_or(0);
-        self.make_room(keys);
-        for (group, rows) in rows.chunks(TOGETHER).enumerate() {
-            self.bring_near(rows);
+        self.ensure_keys(keys);
+        for (group, rows) in rows.chunks(PREFETCH_GROUP).enumerate() {
+            self.prefetch(rows);
             for (index, row) in rows.iter().enumerate() {
-                let at = group * TOGETHER + index;
-                tell(at, self.record(row, admitted(at)));
+                let at = group * PREFETCH_GROUP + index;
+                on_count(at, self.record(row, admitted(at)));
             }
         }
     }
 
     /// Takes in one event.
-    pub fn record_one(&mut self, row: &Row, admitted: bool) -> Seen {
-        self.make_room(row.key as usize + 1);
+    pub fn record_one(&mut self, row: &Row, admitted: bool) -> TrueCount {
+        self.ensure_keys(row.key as usize + 1);
         self.record(row, admitted)
     }
 
-    fn make_room(&mut self, keys: usize) {
+    fn ensure_keys(&mut self, keys: usize) {
         if keys > self.logs.len() {
             self.logs.resize_with(keys, Log::default);
         }
@@ -110,24 +110,24 @@ impl Truth {
 
     /// Begins to read what these rows need. Counting would wait for one log
     /// after another; asked for first, many reads are under way at once.
-    fn bring_near(&self, rows: &[Row]) {
+    fn prefetch(&self, rows: &[Row]) {
         let logs = || rows.iter().map(|row| &self.logs[row.key as usize]);
         std::hint::black_box(logs().fold(0, |all, log| all ^ log.total));
-        let ends = |many: &VecDeque<Admitted>| {
-            let [oldest, newest] = [many.front(), many.back()];
+        let ends = |list: &VecDeque<LogEntry>| {
+            let [oldest, newest] = [list.front(), list.back()];
             oldest.map_or(0, |entry| entry.at_us) ^ newest.map_or(0, |entry| entry.at_us)
         };
-        let lists = logs().filter_map(|log| log.many.as_deref());
-        std::hint::black_box(lists.fold(0, |all, many| all ^ ends(many)));
+        let lists = logs().filter_map(|log| log.list.as_deref());
+        std::hint::black_box(lists.fold(0, |all, list| all ^ ends(list)));
     }
 
     #[inline]
-    fn record(&mut self, row: &Row, admitted: bool) -> Seen {
+    fn record(&mut self, row: &Row, admitted: bool) -> TrueCount {
         let log = &mut self.logs[row.key as usize];
         if log.newest().is_some_and(|newest| newest.at_us > row.time_us) {
             log.step_back(row.time_us);
         }
-        log.forget(row.time_us, self.window_us);
+        log.expire(row.time_us, self.window_us);
         let cost = row.cost.unsigned_abs();
         let fits = log.total.saturating_add(cost.max(1)) <= self.limit;
         if admitted && row.cost < 0 {
@@ -136,17 +136,17 @@ impl Truth {
             log.admit(row.time_us, cost);
             if log.total > self.largest.count {
                 let Row { key, time_us, .. } = *row;
-                self.largest = Largest { count: log.total, key, time_us };
+                self.largest = MaxCount { count: log.total, key, time_us };
             }
         }
-        Seen { count: log.total, fits }
+        TrueCount { count: log.total, fits }
     }
 }
 
 impl Log {
     /// Drops what is a whole window old or older.
     #[inline]
-    fn forget(&mut self, now_us: u64, window_us: u64) {
+    fn expire(&mut self, now_us: u64, window_us: u64) {
         while let Some(oldest) = self.oldest()
             && oldest.at_us.saturating_add(window_us) <= now_us
         {
@@ -164,21 +164,21 @@ impl Log {
             Some(newest) if newest.at_us == at_us => newest.cost += cost,
             // Those that cost nothing are none.
             _ if cost == 0 => {}
-            _ => self.push(Admitted { at_us, cost }),
+            _ => self.push(LogEntry { at_us, cost }),
         }
     }
 
     #[cold]
     fn refund(&mut self, mut units: u64) {
         while units > 0
-            && let Some(Admitted { at_us, cost }) = self.newest()
+            && let Some(LogEntry { at_us, cost }) = self.newest()
         {
             let taken = units.min(cost);
             units -= taken;
             self.total -= taken;
             self.drop_newest();
             if cost > taken {
-                self.push(Admitted { at_us, cost: cost - taken });
+                self.push(LogEntry { at_us, cost: cost - taken });
             }
         }
     }
@@ -192,79 +192,79 @@ impl Log {
             ahead += newest.cost;
             self.drop_newest();
         }
-        self.push(Admitted { at_us: now_us, cost: ahead });
+        self.push(LogEntry { at_us: now_us, cost: ahead });
     }
 
     #[inline]
-    fn few_count(&self) -> usize {
-        self.few.iter().take_while(|admitted| admitted.cost > 0).count()
+    fn inline_count(&self) -> usize {
+        self.inline.iter().take_while(|admitted| admitted.cost > 0).count()
     }
 
     #[inline]
-    fn oldest(&self) -> Option<Admitted> {
-        match &self.many {
-            None => Some(self.few[0]).filter(|oldest| oldest.cost > 0),
-            Some(many) => many.front().copied(),
+    fn oldest(&self) -> Option<LogEntry> {
+        match &self.list {
+            None => Some(self.inline[0]).filter(|oldest| oldest.cost > 0),
+            Some(list) => list.front().copied(),
         }
     }
 
     #[inline]
-    fn newest(&self) -> Option<Admitted> {
-        match &self.many {
-            None => self.few[..self.few_count()].last().copied(),
-            Some(many) => many.back().copied(),
+    fn newest(&self) -> Option<LogEntry> {
+        match &self.list {
+            None => self.inline[..self.inline_count()].last().copied(),
+            Some(list) => list.back().copied(),
         }
     }
 
     #[inline]
-    fn newest_mut(&mut self) -> Option<&mut Admitted> {
-        let count = self.few_count();
-        match &mut self.many {
-            None => self.few[..count].last_mut(),
-            Some(many) => many.back_mut(),
+    fn newest_mut(&mut self) -> Option<&mut LogEntry> {
+        let count = self.inline_count();
+        match &mut self.list {
+            None => self.inline[..count].last_mut(),
+            Some(list) => list.back_mut(),
         }
     }
 
     #[inline]
     fn drop_oldest(&mut self) {
-        match &mut self.many {
+        match &mut self.list {
             None => {
-                self.few.rotate_left(1);
-                self.few[FEW - 1] = Admitted::default();
+                self.inline.rotate_left(1);
+                self.inline[INLINE_ENTRIES - 1] = LogEntry::default();
             }
-            Some(many) => {
-                many.pop_front();
+            Some(list) => {
+                list.pop_front();
                 // Not at once, or a key with just over a few would go to and fro.
-                if many.len() <= 1 {
-                    self.few[0] = many.front().copied().unwrap_or_default();
-                    self.many = None;
+                if list.len() <= 1 {
+                    self.inline[0] = list.front().copied().unwrap_or_default();
+                    self.list = None;
                 }
             }
         }
     }
 
     fn drop_newest(&mut self) {
-        let count = self.few_count();
-        match &mut self.many {
+        let count = self.inline_count();
+        match &mut self.list {
             None => {
-                if let Some(newest) = self.few[..count].last_mut() {
-                    *newest = Admitted::default();
+                if let Some(newest) = self.inline[..count].last_mut() {
+                    *newest = LogEntry::default();
                 }
             }
-            Some(many) => drop(many.pop_back()),
+            Some(list) => drop(list.pop_back()),
         }
     }
 
     #[inline]
-    fn push(&mut self, admitted: Admitted) {
-        let count = self.few_count();
-        match &mut self.many {
-            None if count < FEW => self.few[count] = admitted,
+    fn push(&mut self, admitted: LogEntry) {
+        let count = self.inline_count();
+        match &mut self.list {
+            None if count < INLINE_ENTRIES => self.inline[count] = admitted,
             None => {
-                let few = std::mem::take(&mut self.few);
-                self.many = Some(Box::new(few.into_iter().chain([admitted]).collect()));
+                let inline = std::mem::take(&mut self.inline);
+                self.list = Some(Box::new(inline.into_iter().chain([admitted]).collect()));
             }
-            Some(many) => many.push_back(admitted),
+            Some(list) => list.push_back(admitted),
         }
     }
 }
@@ -276,10 +276,10 @@ mod tests {
 
     /// Rows of (time, cost, largest after it), all admitted, for one key and a window of 10.
     fn run(rows: &[(u64, i64, u64)]) {
-        let mut truth = Truth::new(10, 5);
+        let mut ground_truth = GroundTruth::new(10, 5);
         for (step, &(time_us, cost, largest)) in rows.iter().enumerate() {
-            truth.record_one(&Row::numbered(time_us, cost, 0), true);
-            assert_eq!(truth.largest().count, largest, "step {step}");
+            ground_truth.record_one(&Row::numbered(time_us, cost, 0), true);
+            assert_eq!(ground_truth.largest().count, largest, "step {step}");
         }
     }
 
@@ -323,15 +323,15 @@ mod tests {
 
     #[test]
     fn denied_events_count_nothing_but_tell_the_time() {
-        let mut truth = Truth::new(10, 5);
+        let mut ground_truth = GroundTruth::new(10, 5);
         let rows = [100, 50, 60].map(|at| Row::numbered(at, 1, 7));
-        truth.record_all(&rows, |at| at != 1, |_, _| ());
-        assert_eq!(truth.largest().count, 1, "the first is as of 50, so it is gone at 60");
+        ground_truth.record_all(&rows, |at| at != 1, |_, _| ());
+        assert_eq!(ground_truth.largest().count, 1, "the first is as of 50, so it is gone at 60");
     }
 
     #[test]
     fn whether_there_was_room_is_told() {
-        let mut truth = Truth::new(10, 2);
+        let mut ground_truth = GroundTruth::new(10, 2);
         let steps = [
             (1, 1, true, (1, true)),
             (2, 1, true, (2, true)),
@@ -343,10 +343,10 @@ mod tests {
             (12, 2, false, (1, false)),
         ];
         for (step, (time_us, cost, admitted, (count, fits))) in steps.into_iter().enumerate() {
-            let seen = truth.record_one(&Row::numbered(time_us, cost, 0), admitted);
-            assert_eq!(seen, Seen { count, fits }, "step {step}");
+            let true_count = ground_truth.record_one(&Row::numbered(time_us, cost, 0), admitted);
+            assert_eq!(true_count, TrueCount { count, fits }, "step {step}");
         }
-        assert_eq!(truth.largest(), Largest { count: 3, key: 0, time_us: 3 });
+        assert_eq!(ground_truth.largest(), MaxCount { count: 3, key: 0, time_us: 3 });
     }
 
     #[test]
@@ -365,9 +365,9 @@ mod tests {
             let key = u32::try_from(random(5)).expect("small");
             rows.push((Row::numbered(now_us, cost, key), random(3) > 0));
         }
-        let mut truth = Truth::new(20, 5);
+        let mut ground_truth = GroundTruth::new(20, 5);
         let (only_rows, admitted): (Vec<_>, Vec<_>) = rows.iter().copied().unzip();
-        truth.record_all(&only_rows, |at| admitted[at], |_, _| ());
+        ground_truth.record_all(&only_rows, |at| admitted[at], |_, _| ());
         let in_window = |end: &Row| {
             let inside = |row: &Row| {
                 row.key == end.key && row.time_us <= end.time_us && row.time_us + 20 > end.time_us
@@ -376,6 +376,6 @@ mod tests {
             costs.sum::<i64>().unsigned_abs()
         };
         let largest = rows.iter().map(|(row, _)| in_window(row)).max().expect("rows");
-        assert_eq!(truth.largest().count, largest);
+        assert_eq!(ground_truth.largest().count, largest);
     }
 }

@@ -1,8 +1,7 @@
-//! Whole policy files: every event through the gate that serves them, at its own time.
+//! Replays whole policy files: the gate that serves them decides every event at its own time.
 //!
-//! The gate decides; what it was asked under which key is worked out beside it, by the
-//! same selection, to say who was denied and to count the truth apart. A *lane* is one
-//! limit of one policy: the keys it is counted under are its own.
+//! The keys of a request are worked out a second time, by the same selection, to report which keys
+//! were denied and to count the ground truth. Each limit of each policy counts its own keys.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,51 +14,51 @@ use tidegate::unstable::stats::Stats;
 use tidegate::{Algorithm, Cost, Limit, Limiter, ManualClock, Overflow, Timestamp};
 
 use crate::block::{Block, Row};
-use crate::engine::{Answer, Memory};
+use crate::engine::{EventOutcome, Memory};
 use crate::error::ReplayError;
-use crate::format::Facts;
-use crate::keys::Keys;
-use crate::run::change;
+use crate::format::LineAttributes;
+use crate::ground_truth::{GroundTruth, MaxCount, TrueCount};
+use crate::keys::KeyNumbers;
+use crate::run::with_limit_algorithm;
 use crate::tally::Tally;
-use crate::truth::{Largest, Seen, Truth};
 
 /// Stands between a policy's name and a key: no name has it.
-const BETWEEN: u8 = 0;
+const KEY_SEPARATOR: u8 = 0;
 
 /// Policies with what is counted about their answers.
-pub struct Policed {
+pub struct PolicyReplay {
     gate: Arc<Gate>,
     rules: Arc<Rules>,
     clock: ManualClock,
-    lanes: Vec<Lane>,
+    limits: Vec<PolicyLimit>,
     /// Which lane a limit of the rules is counted in, by where it lies.
-    lane_of: HashMap<usize, usize>,
+    limit_index: HashMap<usize, usize>,
     /// Every policy's keys, numbered together.
-    keys: Keys,
+    keys: KeyNumbers,
     key_text: Vec<u8>,
-    pub odd: Odd,
+    pub undecided: Undecided,
 }
 
 /// One limit of one policy.
-pub struct Lane {
+pub struct PolicyLimit {
     pub policy: String,
     pub mode: Mode,
     pub limit: Limit,
-    keys: Keys,
-    truth: Truth,
+    keys: KeyNumbers,
+    ground_truth: GroundTruth,
     pub asked: u64,
     pub denied: u64,
 }
 
-impl Lane {
-    pub fn largest(&self) -> Largest {
-        self.truth.largest()
+impl PolicyLimit {
+    pub fn largest(&self) -> MaxCount {
+        self.ground_truth.largest()
     }
 }
 
 /// Requests that are not decided as others are.
 #[derive(Clone, Debug, Default)]
-pub struct Odd {
+pub struct Undecided {
     /// They met no policy, and passed.
     pub unmatched: u64,
     /// They met a policy that needs a permit.
@@ -76,14 +75,14 @@ pub struct Odd {
 
 /// What the lanes made of one request.
 #[derive(Default)]
-struct Told {
-    answer: Answer,
+struct RequestOutcome {
+    answer: EventOutcome,
     fits: bool,
     /// The number of the key that was denied, or came nearest.
     key: Option<u32>,
 }
 
-impl Policed {
+impl PolicyReplay {
     pub fn new(config: &Config, policies: Policies) -> Result<Self, ReplayError> {
         let clock = ManualClock::new(Timestamp::EPOCH);
         let limiter = Limiter::builder()
@@ -96,21 +95,21 @@ impl Policed {
         let stats = Arc::new(Stats::new(clock.clock()));
         let gate = Arc::new(Gate::new(limiter, policies, stats));
         let rules = Arc::clone(&gate.rules());
-        let (lanes, lane_of) = lanes(rules.policies());
-        Ok(Policed {
+        let (limits, limit_index) = limits(rules.policies());
+        Ok(PolicyReplay {
             gate,
             rules,
             clock,
-            lanes,
-            lane_of,
-            keys: Keys::new(),
+            limits,
+            limit_index,
+            keys: KeyNumbers::new(),
             key_text: Vec::new(),
-            odd: Odd::default(),
+            undecided: Undecided::default(),
         })
     }
 
-    pub fn lanes(&self) -> &[Lane] {
-        &self.lanes
+    pub fn limits(&self) -> &[PolicyLimit] {
+        &self.limits
     }
 
     /// How many keys there are, each under its policy, and how often each was asked for.
@@ -124,51 +123,51 @@ impl Policed {
     }
 
     /// Decides a block and counts what came of it.
-    pub fn take(&mut self, block: &Block, tally: &mut Tally, answers: &mut Vec<Answer>) {
+    pub fn take(&mut self, block: &Block, tally: &mut Tally, answers: &mut Vec<EventOutcome>) {
         answers.clear();
         // Held apart from what is counted.
         let (gate, rules) = (Arc::clone(&self.gate), Arc::clone(&self.rules));
         let identity = rules.policies().identity();
-        for (row, facts) in block.events() {
-            let facts = Facts::unpack(facts);
+        for (row, packed) in block.events() {
+            let line = LineAttributes::unpack(packed);
             // A trace that has costs means them; others cost what the policies say.
-            let cost = facts.has_cost.then(|| Cost::from_signed(row.cost));
-            let told = facts.with_attributes(identity, |attributes| {
-                self.ask((row, cost), (&gate, &rules, attributes), tally)
+            let cost = line.has_cost.then(|| Cost::from_signed(row.cost));
+            let outcome = line.with_attributes(identity, |attributes| {
+                self.decide((row, cost), (&gate, &rules, attributes), tally)
             });
-            let place = tally.timeline.place(row.time_us);
-            tally.count(place, told.answer.allowed, told.fits);
-            match told.key {
-                Some(key) if !told.answer.allowed => tally.keys.denied(key, &self.key_text),
-                Some(key) if told.answer.near => {
+            let place = tally.timeline.bin_index(row.time_us);
+            tally.count(place, outcome.answer.allowed, outcome.fits);
+            match outcome.key {
+                Some(key) if !outcome.answer.allowed => tally.keys.denied(key, &self.key_text),
+                Some(key) if outcome.answer.near => {
                     tally.near += 1;
                     tally.keys.near(key, &self.key_text);
                 }
                 _ => {}
             }
-            answers.push(told.answer);
+            answers.push(outcome.answer);
         }
     }
 
-    fn ask(
+    fn decide(
         &mut self,
         (row, cost): (&Row, Option<Cost>),
         (gate, rules, attributes): (&Gate, &Rules, &Attributes<'_>),
         tally: &mut Tally,
-    ) -> Told {
+    ) -> RequestOutcome {
         self.clock.set(Timestamp::from_micros(row.time_us));
         let question = Question { cost, ..Question::new(Subject::Request(attributes)) };
         let answer = gate.sync(gate.check(rules, &[question]));
         let (selected, answer) = match (rules.policies().select(attributes), answer) {
             (Ok(selected), Ok(answer)) => (selected, answer),
-            (_, Err(error)) => return self.undecided(&error),
-            (Err(error), _) => return self.undecided(&GateError::Select(error)),
+            (_, Err(error)) => return self.count_undecided(&error),
+            (Err(error), _) => return self.count_undecided(&GateError::Select(error)),
         };
-        self.odd.unmatched += u64::from(selected.is_empty());
-        self.odd.no_room += u64::from(answer.no_room);
-        let mut told = Told { fits: true, ..Told::default() };
-        told.answer.allowed = answer.allowed;
-        let place = tally.timeline.place(row.time_us);
+        self.undecided.unmatched += u64::from(selected.is_empty());
+        self.undecided.no_room += u64::from(answer.no_room);
+        let mut outcome = RequestOutcome { fits: true, ..RequestOutcome::default() };
+        outcome.answer.allowed = answer.allowed;
+        let place = tally.timeline.bin_index(row.time_us);
         for line in &answer.lines {
             let Some(of) = selected.iter().find(|one| Some(one.policy.name()) == line.policy)
             else {
@@ -176,41 +175,41 @@ impl Policed {
             };
             let units =
                 cost.map_or_else(|| i64::try_from(of.cost).unwrap_or(i64::MAX), |_| row.cost);
-            let asked = Asked { line, of, row, units, allowed: answer.allowed };
-            let seen = self.count(&asked, place, tally);
+            let asked = LimitAnswer { line, of, row, units, allowed: answer.allowed };
+            let fits = self.count(&asked, place, tally);
             // What only watches has no part in whether the answer was right.
             if line.is_enforced() {
-                told.fits &= seen;
+                outcome.fits &= fits;
             }
         }
         if row.cost <= 0 {
-            told.fits = answer.allowed;
+            outcome.fits = answer.allowed;
         }
-        self.name(&answer, &selected, row, &mut told);
-        told
+        self.name(&answer, &selected, row, &mut outcome);
+        outcome
     }
 
     /// Counts one limit's answer; whether there was truly room.
-    fn count(&mut self, asked: &Asked<'_, '_>, place: usize, tally: &mut Tally) -> bool {
-        let Some(&at) = self.lane_of.get(&address(asked.line.limit)) else { return true };
-        let lane = &mut self.lanes[at];
-        lane.asked += 1;
-        lane.denied += u64::from(!asked.line.decision.allowed);
-        let key = lane.keys.number_of(asked.of.key.as_ref());
+    fn count(&mut self, asked: &LimitAnswer<'_, '_>, place: usize, tally: &mut Tally) -> bool {
+        let Some(&at) = self.limit_index.get(&address(asked.line.limit)) else { return true };
+        let policy_limit = &mut self.limits[at];
+        policy_limit.asked += 1;
+        policy_limit.denied += u64::from(!asked.line.decision.allowed);
+        let key = policy_limit.keys.number_of(asked.of.key.as_ref());
         // All are charged or none; who only watches is charged if it admits as well.
         let charged = asked.allowed && asked.line.decision.allowed;
         let row = Row::numbered(asked.row.time_us, asked.units, key);
-        let seen = lane.truth.record_one(&row, charged);
-        let consumed = if asked.allowed { None } else { asked.consumed(&seen) };
+        let true_count = policy_limit.ground_truth.record_one(&row, charged);
+        let consumed = if asked.allowed { None } else { asked.consumed(&true_count) };
         let count = match consumed {
             Some(units) => {
                 let row = Row::numbered(asked.row.time_us, units, key);
-                lane.truth.record_one(&row, true).count
+                policy_limit.ground_truth.record_one(&row, true).count
             }
-            None => seen.count,
+            None => true_count.count,
         };
-        tally.timeline.note(place, at, count);
-        seen.fits
+        tally.timeline.record_max(place, at, count);
+        true_count.fits
     }
 
     /// Finds whose key is named: of a denial, of who speaks for it; else of who came nearest.
@@ -219,26 +218,26 @@ impl Policed {
         answer: &tidegate::unstable::gate::Answer<'_>,
         selected: &[Selected<'_>],
         row: &Row,
-        told: &mut Told,
+        outcome: &mut RequestOutcome,
     ) {
         let near = |line: &&Line<'_>| {
-            line.is_enforced() && Answer::new(line.limit, row.cost, &line.decision).near
+            line.is_enforced() && EventOutcome::new(line.limit, row.cost, &line.decision).near
         };
         let nearest = answer.lines.iter().find(near).filter(|_| answer.allowed);
-        told.answer.near = nearest.is_some();
+        outcome.answer.near = nearest.is_some();
         let named = if answer.allowed { nearest } else { answer.speaker() };
         let named = named.and_then(|line| line.policy);
         let mut kept = Vec::new();
         for one in selected {
             let key = one.key.as_ref();
-            self.odd.incomplete += u64::from(key.contains(&0));
+            self.undecided.incomplete += u64::from(key.contains(&0));
             self.key_text.clear();
             self.key_text.extend_from_slice(one.policy.name().as_bytes());
-            self.key_text.push(BETWEEN);
+            self.key_text.push(KEY_SEPARATOR);
             self.key_text.extend_from_slice(key);
             let number = self.keys.number_of(&self.key_text);
             if named == Some(one.policy.name()) {
-                told.key = Some(number);
+                outcome.key = Some(number);
                 kept.clone_from(&self.key_text);
             }
         }
@@ -246,18 +245,18 @@ impl Policed {
     }
 
     #[cold]
-    fn undecided(&mut self, error: &GateError) -> Told {
+    fn count_undecided(&mut self, error: &GateError) -> RequestOutcome {
         match error {
-            GateError::NeedsPermit { .. } => self.odd.need_permit += 1,
-            _ => self.odd.refused += 1,
+            GateError::NeedsPermit { .. } => self.undecided.need_permit += 1,
+            _ => self.undecided.refused += 1,
         }
-        self.odd.first.get_or_insert_with(|| error.to_string());
-        Told::default()
+        self.undecided.first.get_or_insert_with(|| error.to_string());
+        RequestOutcome::default()
     }
 }
 
 /// One limit's answer to one request.
-struct Asked<'l, 'a> {
+struct LimitAnswer<'l, 'a> {
     line: &'l Line<'a>,
     of: &'l Selected<'a>,
     row: &'l Row,
@@ -265,19 +264,19 @@ struct Asked<'l, 'a> {
     allowed: bool,
 }
 
-impl Asked<'_, '_> {
+impl LimitAnswer<'_, '_> {
     /// Units that a denial consumes: the cost, as far as it is left.
-    fn consumed(&self, seen: &Seen) -> Option<i64> {
+    fn consumed(&self, true_count: &TrueCount) -> Option<i64> {
         let consumes = self.of.overflow == Some(Overflow::Consume) && self.line.is_enforced();
-        let left = self.line.limit.count().saturating_sub(seen.count);
+        let left = self.line.limit.count().saturating_sub(true_count.count);
         let units = self.units.min(i64::try_from(left).unwrap_or(i64::MAX));
         (consumes && self.units > 1 && units > 0).then_some(units)
     }
 }
 
 /// A policy and a key out of the name of a key.
-pub fn parted(name: &[u8]) -> (Option<&str>, &[u8]) {
-    match memchr::memchr(BETWEEN, name) {
+pub fn split_key(name: &[u8]) -> (Option<&str>, &[u8]) {
+    match memchr::memchr(KEY_SEPARATOR, name) {
         Some(at) => (std::str::from_utf8(&name[..at]).ok(), &name[at + 1..]),
         None => (None, name),
     }
@@ -289,35 +288,36 @@ fn address(limit: &Limit) -> usize {
 }
 
 /// A lane for each limit of each policy. What overrides leave as it is is one with it.
-fn lanes(policies: &Policies) -> (Vec<Lane>, HashMap<usize, usize>) {
-    let mut lanes: Vec<Lane> = Vec::new();
-    let mut lane_of = HashMap::new();
+fn limits(policies: &Policies) -> (Vec<PolicyLimit>, HashMap<usize, usize>) {
+    let mut limits: Vec<PolicyLimit> = Vec::new();
+    let mut limit_index = HashMap::new();
     for policy in policies {
-        let first = lanes.len();
+        let first = limits.len();
         for variant in policy.variants() {
             for limit in variant.limits() {
-                let known = lanes[first..].iter().position(|lane| lane.limit == *limit);
-                let at = known.map_or(lanes.len(), |at| first + at);
-                if at == lanes.len() {
-                    lanes.push(Lane {
+                let known =
+                    limits[first..].iter().position(|policy_limit| policy_limit.limit == *limit);
+                let at = known.map_or(limits.len(), |at| first + at);
+                if at == limits.len() {
+                    limits.push(PolicyLimit {
                         policy: policy.name().into(),
                         mode: variant.mode(),
                         limit: *limit,
-                        keys: Keys::new(),
-                        truth: Truth::new(limit.window_us(), limit.count()),
+                        keys: KeyNumbers::new(),
+                        ground_truth: GroundTruth::new(limit.window_us(), limit.count()),
                         asked: 0,
                         denied: 0,
                     });
                 }
-                lane_of.insert(address(limit), at);
+                limit_index.insert(address(limit), at);
             }
         }
     }
-    (lanes, lane_of)
+    (limits, limit_index)
 }
 
 /// The policies with every rate limit under another algorithm.
-pub fn under(policies: &Policies, algorithm: Algorithm) -> Result<Policies, ReplayError> {
+pub fn with_algorithm(policies: &Policies, algorithm: Algorithm) -> Result<Policies, ReplayError> {
     let changed = policies.iter().map(|policy| {
         let unlike = |error| ReplayError::Policy { policy: policy.name().into(), algorithm, error };
         change_policy(policy, algorithm).map_err(unlike)
@@ -330,7 +330,9 @@ pub fn under(policies: &Policies, algorithm: Algorithm) -> Result<Policies, Repl
 }
 
 fn change_policy(policy: &Policy, algorithm: Algorithm) -> Result<Policy, PolicyError> {
-    let all = |limits: &[Limit]| limits.iter().map(|limit| change(limit, algorithm)).collect();
+    let all = |limits: &[Limit]| {
+        limits.iter().map(|limit| with_limit_algorithm(limit, algorithm)).collect()
+    };
     let key = policy.key_template().clone();
     let base = if policy.is_unlimited() {
         Policy::unlimited(policy.name(), key)?

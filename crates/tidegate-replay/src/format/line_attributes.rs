@@ -13,7 +13,7 @@ type Pairs<'a> = SmallVec<[(Text<'a>, Text<'a>); 4]>;
 
 /// What a line tells about a request; nothing that it does not tell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Facts<'a> {
+pub struct LineAttributes<'a> {
     /// Who connected: an address, or a name that is none.
     pub client: Option<Text<'a>>,
     pub method: Option<Text<'a>>,
@@ -26,7 +26,7 @@ pub struct Facts<'a> {
     pub has_cost: bool,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> LineAttributes<'a> {
     /// A target such as `/a?b=1` or `http://h/a`, taken apart.
     pub fn set_uri(&mut self, uri: &'a [u8]) {
         let uri = match uri.iter().position(|&byte| byte == b':') {
@@ -90,7 +90,7 @@ impl<'a> Facts<'a> {
         })
     }
 
-    /// Writes them behind what is there, to be read by [`Facts::unpack`].
+    /// Writes them behind what is there, to be read by [`LineAttributes::unpack`].
     pub fn pack(&self, out: &mut Vec<u8>) {
         for field in self.fields() {
             match field {
@@ -113,9 +113,9 @@ impl<'a> Facts<'a> {
             .map(|field| field.as_deref())
     }
 
-    /// What [`Facts::pack`] wrote; nothing if it was something else.
+    /// What [`LineAttributes::pack`] wrote; nothing if it was something else.
     pub fn unpack(bytes: &'a [u8]) -> Self {
-        Unpack { bytes }.facts().unwrap_or_default()
+        Unpacker { bytes }.attributes().unwrap_or_default()
     }
 }
 
@@ -125,13 +125,13 @@ fn pack_text(text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(text.as_bytes());
 }
 
-struct Unpack<'a> {
+struct Unpacker<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Unpack<'a> {
-    fn facts(mut self) -> Option<Facts<'a>> {
-        Some(Facts {
+impl<'a> Unpacker<'a> {
+    fn attributes(mut self) -> Option<LineAttributes<'a>> {
+        Some(LineAttributes {
             client: self.field()?,
             method: self.field()?,
             path: self.field()?,
@@ -184,9 +184,9 @@ mod tests {
             ("-", None, None, None, None),
             ("", None, None, None, None),
         ] {
-            let mut facts = Facts::default();
-            facts.set_request(request.as_bytes());
-            let [_, got_method, got_path, got_query, got_host] = facts.fields();
+            let mut attributes = LineAttributes::default();
+            attributes.set_request(request.as_bytes());
+            let [_, got_method, got_path, got_query, got_host] = attributes.fields();
             assert_eq!(
                 (got_method, got_path, got_query, got_host),
                 (method, path, query, host),
@@ -198,17 +198,22 @@ mod tests {
     #[test]
     fn what_is_packed_is_unpacked() {
         let mut packed = Vec::new();
-        let mut facts = Facts { client: Some("::1".into()), ..Facts::default() };
-        facts.set_uri(b"/a?b");
-        facts.set_header("user-agent", "curl".into());
-        facts.set_header("referer", "-".into());
-        facts.set_descriptor("user", "\u{e9}".into());
-        facts.pack(&mut packed);
-        assert_eq!(Facts::unpack(&packed), facts);
-        assert_eq!(facts.headers.len(), 1);
+        let mut attributes =
+            LineAttributes { client: Some("::1".into()), ..LineAttributes::default() };
+        attributes.set_uri(b"/a?b");
+        attributes.set_header("user-agent", "curl".into());
+        attributes.set_header("referer", "-".into());
+        attributes.set_descriptor("user", "\u{e9}".into());
+        attributes.pack(&mut packed);
+        assert_eq!(LineAttributes::unpack(&packed), attributes);
+        assert_eq!(attributes.headers.len(), 1);
         // Cut anywhere, it is nothing rather than half of it.
         for length in 0..packed.len() {
-            assert_eq!(Facts::unpack(&packed[..length]), Facts::default(), "{length}");
+            assert_eq!(
+                LineAttributes::unpack(&packed[..length]),
+                LineAttributes::default(),
+                "{length}"
+            );
         }
     }
 }

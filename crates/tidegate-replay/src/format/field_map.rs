@@ -4,37 +4,37 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::facts::{Facts, text};
-use super::fields::{KeyOf, Role};
+use super::fields::{KeySource, Role};
+use super::line_attributes::{LineAttributes, text};
 use super::time::Times;
-use super::{BadLine, Event, Wanted};
+use super::{BadLine, Event, ParseOptions};
 
-/// The values of a line, one for each of [`Mapped::fields`].
+/// The values of a line, one for each of [`FieldMap::fields`].
 pub type Values<'a> = SmallVec<[Option<Cow<'a, [u8]>>; 8]>;
 
 /// Which fields of a file's lines are for what.
 #[derive(Clone, Debug)]
-pub struct Mapped {
+pub struct FieldMap {
     fields: Vec<(Role, Box<str>)>,
     pub times: Times,
-    key: KeyOf,
+    key: KeySource,
 }
 
 /// What no field could be found for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unmapped {
+pub enum MissingField {
     Time,
     Key,
 }
 
-impl Mapped {
+impl FieldMap {
     /// Gives the fields of these names their roles, as told or as they are usually called.
-    pub fn new(wanted: &Wanted, names: &[impl AsRef<str>]) -> Result<Self, Unmapped> {
+    pub fn new(options: &ParseOptions, names: &[impl AsRef<str>]) -> Result<Self, MissingField> {
         let mut fields: Vec<(Role, Box<str>)> = Vec::new();
-        for field in &wanted.fields {
+        for field in &options.fields {
             fields.push((field.role.clone(), field.name.clone()));
         }
-        if let KeyOf::Field(name) = &wanted.key {
+        if let KeySource::Field(name) = &options.key {
             fields.retain(|(role, _)| *role != Role::Key);
             fields.push((Role::Key, name.clone()));
         }
@@ -48,10 +48,10 @@ impl Mapped {
             found.is_some()
         };
         if !usual(&mut fields, Role::Time) {
-            return Err(Unmapped::Time);
+            return Err(MissingField::Time);
         }
         usual(&mut fields, Role::Cost);
-        if wanted.key.needs_facts() {
+        if options.key.needs_attributes() {
             for role in [Role::ClientIp, Role::Method, Role::Host, Role::Uri, Role::Request] {
                 usual(&mut fields, role);
             }
@@ -63,13 +63,13 @@ impl Mapped {
             // Whoever connected is who is limited, where nobody says otherwise.
             let mut client = Vec::new();
             if !usual(&mut client, Role::ClientIp) {
-                return Err(Unmapped::Key);
+                return Err(MissingField::Key);
             }
             fields.extend(client.into_iter().map(|(_, name)| (Role::Key, name)));
         }
         let name = fields.iter().find(|(role, _)| *role == Role::Time).map(|(_, name)| name);
-        let times = Times::new(wanted.unit, wanted.zone).named(name.map_or("", |name| name));
-        Ok(Mapped { fields, times, key: wanted.key.clone() })
+        let times = Times::new(options.unit, options.zone).named(name.map_or("", |name| name));
+        Ok(FieldMap { fields, times, key: options.key.clone() })
     }
 
     /// The fields that are wanted, by name.
@@ -102,32 +102,36 @@ impl Mapped {
             }
         }
         let time_us = time_us?;
-        if self.key.needs_facts() {
-            let facts = self.facts(values);
-            return Ok(Event { time_us, key: Cow::Owned(self.key.of_facts(&facts)), cost });
+        if self.key.needs_attributes() {
+            let attributes = self.attributes(values);
+            return Ok(Event {
+                time_us,
+                key: Cow::Owned(self.key.from_attributes(&attributes)),
+                cost,
+            });
         }
         Ok(Event { time_us, key: key.ok_or(BadLine::NoKey)?, cost })
     }
 
-    fn facts<'v>(&'v self, values: &'v Values<'_>) -> Facts<'v> {
-        let mut facts = Facts::default();
+    fn attributes<'v>(&'v self, values: &'v Values<'_>) -> LineAttributes<'v> {
+        let mut attributes = LineAttributes::default();
         for ((role, _), value) in self.fields.iter().zip(values) {
             let Some(value) = value.as_deref() else { continue };
             match role {
                 Role::Time | Role::Key => {}
-                Role::Cost => facts.has_cost = true,
-                Role::ClientIp => facts.client = Some(text(value)),
-                Role::Method => facts.method = Some(text(value)),
-                Role::Path => facts.path = Some(text(value)),
-                Role::Query => facts.query = Some(text(value)),
-                Role::Host => facts.host = Some(text(value)),
-                Role::Uri => facts.set_uri(value),
-                Role::Request => facts.set_request(value),
-                Role::Header(name) => facts.set_header(&**name, text(value)),
-                Role::Descriptor(name) => facts.set_descriptor(&**name, text(value)),
+                Role::Cost => attributes.has_cost = true,
+                Role::ClientIp => attributes.client = Some(text(value)),
+                Role::Method => attributes.method = Some(text(value)),
+                Role::Path => attributes.path = Some(text(value)),
+                Role::Query => attributes.query = Some(text(value)),
+                Role::Host => attributes.host = Some(text(value)),
+                Role::Uri => attributes.set_uri(value),
+                Role::Request => attributes.set_request(value),
+                Role::Header(name) => attributes.set_header(&**name, text(value)),
+                Role::Descriptor(name) => attributes.set_descriptor(&**name, text(value)),
             }
         }
-        facts
+        attributes
     }
 }
 

@@ -10,20 +10,20 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 /// Names tried for the file beside: others may be left of runs that were killed.
-const NAMES: u32 = 16;
+const MAX_NAMES: u32 = 16;
 
 /// A file that is being written.
 #[derive(Debug)]
-pub struct Aside {
+pub struct AtomicFile {
     path: PathBuf,
     /// Where it is written; none if that is its place.
-    beside: Option<PathBuf>,
+    temporary: Option<PathBuf>,
     file: File,
     /// Whether what was there before has to go first.
-    full: bool,
+    truncate_first: bool,
 }
 
-impl Aside {
+impl AtomicFile {
     /// Finds out whether it can be written, and changes nothing yet.
     pub fn create(path: &Path) -> io::Result<Self> {
         // A link stays one.
@@ -34,30 +34,35 @@ impl Aside {
         };
         match before {
             Some((metadata, file)) if !metadata.is_file() => {
-                Ok(Aside { path, beside: None, file, full: false })
+                Ok(AtomicFile { path, temporary: None, file, truncate_first: false })
             }
-            Some((metadata, file)) => match beside(&path) {
-                Ok((beside, new)) => {
-                    let aside = Aside { path, beside: Some(beside), file: new, full: false };
-                    aside.file.set_permissions(metadata.permissions())?;
-                    Ok(aside)
+            Some((metadata, file)) => match temporary(&path) {
+                Ok((temporary, new)) => {
+                    let atomic = AtomicFile {
+                        path,
+                        temporary: Some(temporary),
+                        file: new,
+                        truncate_first: false,
+                    };
+                    atomic.file.set_permissions(metadata.permissions())?;
+                    Ok(atomic)
                 }
                 // The file may be written though its directory may not.
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                    Ok(Aside { path, beside: None, file, full: true })
+                    Ok(AtomicFile { path, temporary: None, file, truncate_first: true })
                 }
                 Err(error) => Err(error),
             },
             None => {
-                let (beside, file) = beside(&path)?;
-                Ok(Aside { path, beside: Some(beside), file, full: false })
+                let (temporary, file) = temporary(&path)?;
+                Ok(AtomicFile { path, temporary: Some(temporary), file, truncate_first: false })
             }
         }
     }
 
     /// Writes more.
     pub fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if std::mem::take(&mut self.full) {
+        if std::mem::take(&mut self.truncate_first) {
             self.file.set_len(0)?;
         }
         self.file.write_all(bytes)
@@ -66,38 +71,40 @@ impl Aside {
     /// Puts it in its place.
     pub fn finish(mut self) -> io::Result<()> {
         self.write_all(b"")?;
-        let Some(beside) = &self.beside else { return Ok(()) };
-        match fs::rename(beside, &self.path) {
+        let Some(temporary) = &self.temporary else { return Ok(()) };
+        match fs::rename(temporary, &self.path) {
             Ok(()) => {
-                self.beside = None;
+                self.temporary = None;
                 Ok(())
             }
             // A place that something is mounted on cannot be taken, only filled.
-            Err(_) => fs::copy(beside, &self.path).map(drop),
+            Err(_) => fs::copy(temporary, &self.path).map(drop),
         }
     }
 }
 
-impl Drop for Aside {
+impl Drop for AtomicFile {
     fn drop(&mut self) {
-        if let Some(beside) = &self.beside {
+        if let Some(temporary) = &self.temporary {
             // It is of no use to anybody, and there is nobody to tell.
-            let _ = fs::remove_file(beside);
+            let _ = fs::remove_file(temporary);
         }
     }
 }
 
 /// A new file in the same directory.
-fn beside(path: &Path) -> io::Result<(PathBuf, File)> {
+fn temporary(path: &Path) -> io::Result<(PathBuf, File)> {
     let mut number = 0;
     loop {
         let mut name = OsString::from(".");
         name.push(path.file_name().unwrap_or_default());
         name.push(format!(".{}-{number}.part", std::process::id()));
-        let beside = path.with_file_name(name);
-        match File::options().write(true).create_new(true).open(&beside) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists && number < NAMES => number += 1,
-            made => return made.map(|file| (beside, file)),
+        let temporary = path.with_file_name(name);
+        match File::options().write(true).create_new(true).open(&temporary) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && number < MAX_NAMES => {
+                number += 1
+            }
+            made => return made.map(|file| (temporary, file)),
         }
     }
 }
