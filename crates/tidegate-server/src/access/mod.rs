@@ -44,22 +44,22 @@ pub enum Access {
 
 /// Why somebody may not ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotAdmitted {
+pub enum AuthError {
     /// None of the secrets was shown.
-    NoSecret,
+    MissingSecret,
     /// A browser asks for a site that is not of this machine.
-    Foreign,
+    ForeignSite,
 }
 
-impl NotAdmitted {
+impl AuthError {
     /// The error of a front where a secret goes `there` and `origin` names a page's site.
     pub fn error(self, there: &str, origin: &str) -> RequestError {
         match self {
-            NotAdmitted::NoSecret => RequestError::new(
+            AuthError::MissingSecret => RequestError::new(
                 ErrorKind::Unauthenticated,
                 format!("a secret is wanted: send one of TIDEGATE_TOKENS as {there}"),
             ),
-            NotAdmitted::Foreign => RequestError::new(
+            AuthError::ForeignSite => RequestError::new(
                 ErrorKind::Forbidden,
                 format!(
                     "this comes from a web page of another site ({origin}), and no secret is set: set \
@@ -73,25 +73,25 @@ impl NotAdmitted {
 impl Access {
     /// Whether a caller with these headers may ask.
     #[inline]
-    pub fn admit(&self, headers: &HeaderMap) -> Result<(), NotAdmitted> {
+    pub fn admit(&self, headers: &HeaderMap) -> Result<(), AuthError> {
         match self {
-            Access::Secrets(tokens) if !tokens.admit(headers) => Err(NotAdmitted::NoSecret),
-            Access::Local if !origin_is_local(headers) => Err(NotAdmitted::Foreign),
+            Access::Secrets(tokens) if !tokens.admit(headers) => Err(AuthError::MissingSecret),
+            Access::Local if !origin_is_local(headers) => Err(AuthError::ForeignSite),
             _ => Ok(()),
         }
     }
 
     /// Whether a caller who shows this secret may ask, where there are no headers.
-    pub fn admit_secret(&self, shown: &[u8]) -> bool {
+    pub fn accepts_secret(&self, shown: &[u8]) -> bool {
         match self {
-            Access::Secrets(tokens) => tokens.is_one(shown),
+            Access::Secrets(tokens) => tokens.contains(shown),
             Access::Local | Access::Everybody => true,
         }
     }
 
     /// The same for a gateway: what it says about names and sites is its client's,
     /// for whom it asks, so nothing follows from it.
-    pub fn admit_gateway(&self, headers: &HeaderMap) -> Result<(), NotAdmitted> {
+    pub fn authorize_gateway(&self, headers: &HeaderMap) -> Result<(), AuthError> {
         match self {
             Access::Secrets(_) => self.admit(headers),
             Access::Local | Access::Everybody => Ok(()),
@@ -100,9 +100,9 @@ impl Access {
 
     /// The same for an operator. A page may read what its own site answers without
     /// saying where it came from, so here the name it asks under counts too.
-    pub fn admit_operator(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), NotAdmitted> {
+    pub fn authorize_operator(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), AuthError> {
         match self {
-            Access::Local if !host_is_local(uri, headers) => Err(NotAdmitted::Foreign),
+            Access::Local if !host_is_local(uri, headers) => Err(AuthError::ForeignSite),
             _ => self.admit(headers),
         }
     }
@@ -126,18 +126,18 @@ impl Tokens {
     /// Whether these headers show one of the secrets.
     pub fn admit(&self, headers: &HeaderMap) -> bool {
         if let Some(token) = headers.get(TOKEN_HEADER) {
-            return self.is_one(token.as_bytes());
+            return self.contains(token.as_bytes());
         }
         let Some(shown) = headers.get(AUTHORIZATION) else { return false };
         let Some((scheme, shown)) = split_scheme(shown.as_bytes()) else { return false };
         if scheme.eq_ignore_ascii_case(b"bearer") {
-            return self.is_one(shown);
+            return self.contains(shown);
         }
         scheme.eq_ignore_ascii_case(b"basic")
-            && password(shown).is_some_and(|shown| self.is_one(&shown))
+            && password(shown).is_some_and(|shown| self.contains(&shown))
     }
 
-    fn is_one(&self, shown: &[u8]) -> bool {
+    fn contains(&self, shown: &[u8]) -> bool {
         let each = self.0.iter().map(|token| token.as_bytes().ct_eq(shown));
         each.fold(Choice::from(0), |any, one| any | one).into()
     }

@@ -14,28 +14,28 @@ use tidegate::unstable::stats::{
 };
 
 use super::AdminState;
-use super::prometheus_text::{Exposition, Kind};
-use super::server_state::{Facts, Front, Reload};
+use super::prometheus_text::{Kind, PrometheusText};
+use super::server_state::{FrontName, Reload, ServerState};
 use crate::logs;
 
 /// The page.
 pub fn page(state: &AdminState) -> String {
-    let mut page = Exposition::default();
+    let mut page = PrometheusText::default();
     decisions(&mut page, &state.stats().series());
     latency(&mut page, &state.stats().latency());
-    memory(&mut page, &state.gate.limiter().stats(), &state.facts);
+    memory(&mut page, &state.gate.limiter().stats(), &state.server_state);
     if let Some(store) = &state.store {
         shared(&mut page, &store.stats(), &state.stats().store_latency());
     }
-    fronts(&mut page, &state.facts);
-    http2(&mut page, &state.facts);
-    reloads(&mut page, &state.facts);
-    server(&mut page, &state.facts, state.stats());
+    fronts(&mut page, &state.server_state);
+    http2(&mut page, &state.server_state);
+    reloads(&mut page, &state.server_state);
+    server(&mut page, &state.server_state, state.stats());
     process(&mut page, &Process::read());
     page.finish()
 }
 
-fn decisions(page: &mut Exposition, all: &[SeriesCounts]) {
+fn decisions(page: &mut PrometheusText, all: &[SeriesCounts]) {
     // What is off decides nothing, ever: a series at 0 would look like one that could.
     let all = || all.iter().filter(|series| series.mode != Mode::Off);
     let help = "Answers of single limits: one per limit a request was checked against.";
@@ -65,12 +65,12 @@ fn names(series: &SeriesCounts) -> [(&'static str, &str); 3] {
     [("policy", &series.policy), ("limit", &series.limit), ("mode", series.mode.name())]
 }
 
-fn latency(page: &mut Exposition, counts: &LatencyCounts) {
+fn latency(page: &mut PrometheusText, counts: &LatencyCounts) {
     let help = "Time to decide a request, without the protocol around it; a sample of all.";
     histogram(page, "tidegate_decision_duration_seconds", help, counts);
 }
 
-fn histogram(page: &mut Exposition, name: &str, help: &str, counts: &LatencyCounts) {
+fn histogram(page: &mut PrometheusText, name: &str, help: &str, counts: &LatencyCounts) {
     let mut family = page.family(name, Kind::Histogram, help);
     let mut up_to = 0;
     for (bound, count) in LATENCY_BOUNDS.iter().zip(counts.buckets) {
@@ -82,7 +82,7 @@ fn histogram(page: &mut Exposition, name: &str, help: &str, counts: &LatencyCoun
     family.suffixed("_count", &[], counts.count());
 }
 
-fn memory(page: &mut Exposition, store: &MemoryStats, facts: &Facts) {
+fn memory(page: &mut PrometheusText, store: &MemoryStats, server_state: &ServerState) {
     use Kind::{Counter, Gauge};
     let rows = [
         (
@@ -91,7 +91,7 @@ fn memory(page: &mut Exposition, store: &MemoryStats, facts: &Facts) {
             "Keys tracked, counted per key and limit.",
             store.tracked_keys,
         ),
-        ("tidegate_max_keys", Gauge, "The most keys tracked at once.", facts.max_keys()),
+        ("tidegate_max_keys", Gauge, "The most keys tracked at once.", server_state.max_keys()),
         ("tidegate_log_entries", Gauge, "Log entries and permits held.", store.log_entries),
         ("tidegate_remembered_ids", Gauge, "Idempotency ids remembered.", store.remembered_ids),
         (
@@ -118,7 +118,7 @@ fn memory(page: &mut Exposition, store: &MemoryStats, facts: &Facts) {
     }
 }
 
-fn shared(page: &mut Exposition, store: &RedisStats, latency: &LatencyCounts) {
+fn shared(page: &mut PrometheusText, store: &RedisStats, latency: &LatencyCounts) {
     use Kind::{Counter, Gauge};
     let help = "1 while the shared store answers, 0 while on_store_failure does.";
     page.single("tidegate_store_up", Gauge, help, u8::from(store.up));
@@ -186,65 +186,66 @@ fn shared(page: &mut Exposition, store: &RedisStats, latency: &LatencyCounts) {
     histogram(page, "tidegate_store_duration_seconds", help, latency);
 }
 
-fn fronts(page: &mut Exposition, facts: &Facts) {
+fn fronts(page: &mut PrometheusText, server_state: &ServerState) {
     let help = "Answers over HTTP, by front and status.";
     let mut family = page.family("tidegate_http_requests_total", Kind::Counter, help);
-    for front in Front::ALL {
-        for (status, count) in facts.answers(front) {
+    for front in FrontName::ALL {
+        for (status, count) in server_state.answers(front) {
             let labels = [("front", front.name()), ("status", &*status.to_string())];
             family.sample(&labels, count);
         }
     }
     let help = "Answers to calls over gRPC, by code.";
     let mut family = page.family("tidegate_grpc_requests_total", Kind::Counter, help);
-    for (code, count) in facts.calls() {
+    for (code, count) in server_state.calls() {
         family.sample(&[("code", code)], count);
     }
     let help = "Replies over RESP, by code.";
     let mut family = page.family("tidegate_resp_requests_total", Kind::Counter, help);
-    for (code, count) in facts.replies() {
+    for (code, count) in server_state.replies() {
         family.sample(&[("code", code)], count);
     }
     let help = "Open connections by front.";
     let mut family = page.family("tidegate_connections", Kind::Gauge, help);
-    for front in Front::ALL {
-        family.sample(&[("front", front.name())], facts.connections(front));
+    for front in FrontName::ALL {
+        family.sample(&[("front", front.name())], server_state.connections(front));
     }
     let help = "The most connections at once by front; more wait to be accepted.";
     let mut family = page.family("tidegate_max_connections", Kind::Gauge, help);
-    for front in Front::ALL.into_iter().filter(|front| facts.max_connections(*front) > 0) {
-        family.sample(&[("front", front.name())], facts.max_connections(front));
+    for front in FrontName::ALL.into_iter().filter(|front| server_state.max_connections(*front) > 0)
+    {
+        family.sample(&[("front", front.name())], server_state.max_connections(front));
     }
 }
 
-fn http2(page: &mut Exposition, facts: &Facts) {
+fn http2(page: &mut PrometheusText, server_state: &ServerState) {
     let help = "HTTP/2 streams reset by clients (RST_STREAM).";
     let mut family = page.family("tidegate_http2_resets_total", Kind::Counter, help);
-    for front in Front::OVER_HTTP {
-        family.sample(&[("front", front.name())], facts.resets(front));
+    for front in FrontName::OVER_HTTP {
+        family.sample(&[("front", front.name())], server_state.resets(front));
     }
     let help = "Connections closed for an HTTP/2 error of the client (GOAWAY).";
     let mut family = page.family("tidegate_http2_goaways_total", Kind::Counter, help);
-    for front in Front::OVER_HTTP {
-        family.sample(&[("front", front.name())], facts.goaways(front));
+    for front in FrontName::OVER_HTTP {
+        family.sample(&[("front", front.name())], server_state.goaways(front));
     }
 }
 
-fn reloads(page: &mut Exposition, facts: &Facts) {
+fn reloads(page: &mut PrometheusText, server_state: &ServerState) {
     let help = "Reloads of the config; after a refused one the old config stays.";
     let mut family = page.family("tidegate_reloads_total", Kind::Counter, help);
     for reload in Reload::ALL {
-        family.sample(&[("result", reload.name())], facts.reloads(reload));
+        family.sample(&[("result", reload.name())], server_state.reloads(reload));
     }
     page.single(
         "tidegate_config_last_reload_success_timestamp_seconds",
         Kind::Gauge,
         "When the config in force was read.",
-        facts.reloaded_at(),
+        server_state.reloaded_at(),
     );
 }
 
-fn server(page: &mut Exposition, facts: &Facts, stats: &Stats) {
+fn server(page: &mut PrometheusText, server_state: &ServerState, stats: &Stats) {
     let help = "1, with the version as label.";
     page.family("tidegate_build_info", Kind::Gauge, help)
         .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
@@ -252,13 +253,13 @@ fn server(page: &mut Exposition, facts: &Facts, stats: &Stats) {
         "tidegate_start_time_seconds",
         Kind::Gauge,
         "When the server started.",
-        facts.started().as_secs_f64(),
+        server_state.started().as_secs_f64(),
     );
     page.single(
         "tidegate_ready",
         Kind::Gauge,
         "1 while new requests are welcome, 0 while draining.",
-        u8::from(facts.is_ready()),
+        u8::from(server_state.is_ready()),
     );
     page.single(
         "tidegate_event_subscribers",
@@ -274,7 +275,7 @@ fn server(page: &mut Exposition, facts: &Facts, stats: &Stats) {
     );
 }
 
-fn process(page: &mut Exposition, process: &Process) {
+fn process(page: &mut PrometheusText, process: &Process) {
     use Kind::{Counter, Gauge};
     if let Some(cpu) = process.cpu {
         let help = "User and system time used by this process.";

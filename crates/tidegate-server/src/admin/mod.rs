@@ -34,11 +34,11 @@ use tidegate::unstable::gate::Gate;
 use tidegate::unstable::stats::Stats;
 use tidegate_replay::uplot;
 
-pub use self::response::Routed;
-pub use self::server_state::{Facts, Front, REPLY_CODES, ReplyCounts};
+pub use self::response::AdminFront;
+pub use self::server_state::{FrontName, REPLY_CODES, ReplyCounts, ServerState};
 
 use self::response::{text, with_type};
-use crate::access::{Access, NotAdmitted};
+use crate::access::{Access, AuthError};
 use crate::error::{ErrorKind, RequestError};
 use crate::serve::host_error;
 use crate::static_assets::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, own_asset};
@@ -47,7 +47,7 @@ use crate::static_assets::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, own_
 #[derive(Clone)]
 struct AdminState {
     gate: Arc<Gate>,
-    facts: Arc<Facts>,
+    server_state: Arc<ServerState>,
     /// The store that nodes share, if there is one.
     store: Option<RedisStore>,
     /// Who may look at `/admin/v1`.
@@ -63,11 +63,11 @@ impl AdminState {
 /// Everything the admin front serves; `/admin/v1` only to those with `access`.
 pub fn router(
     gate: Arc<Gate>,
-    facts: Arc<Facts>,
+    server_state: Arc<ServerState>,
     store: Option<RedisStore>,
     access: Access,
 ) -> Router {
-    let state = AdminState { gate, facts, store, access };
+    let state = AdminState { gate, server_state, store, access };
     let guarded = Router::new()
         .route("/admin/v1/policies", get(policies::list))
         .route(
@@ -95,7 +95,7 @@ pub fn router(
 
 /// Alive is whoever answers; ready is who wants more to do.
 async fn ready(State(state): State<AdminState>) -> Response {
-    if state.facts.is_ready() {
+    if state.server_state.is_ready() {
         text(StatusCode::OK, "ready\n")
     } else {
         text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
@@ -110,13 +110,13 @@ async fn metrics(State(state): State<AdminState>) -> Response {
 }
 
 async fn admit(State(state): State<AdminState>, request: Request, next: Next) -> Response {
-    match state.access.admit_operator(request.uri(), request.headers()) {
+    match state.access.authorize_operator(request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(NotAdmitted::NoSecret) => {
+        Err(AuthError::MissingSecret) => {
             let detail = "send `Authorization: Bearer` with the secret of TIDEGATE_ADMIN_TOKEN";
             RequestError::new(ErrorKind::Unauthenticated, detail).into_response()
         }
-        Err(NotAdmitted::Foreign) => {
+        Err(AuthError::ForeignSite) => {
             let detail = "without a secret only this machine may ask, under its own name, and this names \
                           another host or site: ask at localhost, or set TIDEGATE_ADMIN_TOKEN and send it";
             RequestError::new(ErrorKind::Forbidden, detail).into_response()

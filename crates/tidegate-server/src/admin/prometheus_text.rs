@@ -26,11 +26,11 @@ impl Kind {
 
 /// A page of metrics under way.
 #[derive(Debug, Default)]
-pub struct Exposition {
+pub struct PrometheusText {
     text: String,
 }
 
-impl Exposition {
+impl PrometheusText {
     /// Begins a family; its samples follow.
     pub fn family<'a>(&'a mut self, name: &'a str, kind: Kind, help: &str) -> Family<'a> {
         self.line(format_args!("# HELP {name} {help}"));
@@ -56,7 +56,7 @@ impl Exposition {
 /// Samples of one name.
 #[derive(Debug)]
 pub struct Family<'a> {
-    page: &'a mut Exposition,
+    page: &'a mut PrometheusText,
     name: &'a str,
 }
 
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn labels_are_escaped_and_families_announced() {
-        let mut page = Exposition::default();
+        let mut page = PrometheusText::default();
         let mut family = page.family("a_total", Kind::Counter, "What a is.");
         family.sample(&[("x", "1\"2\\3\n4"), ("y", "plain")], 5);
         family.sample(&[], 0.25);

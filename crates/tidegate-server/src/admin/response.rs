@@ -15,7 +15,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use serde::Serialize;
 use tower_service::Service;
 
-use super::{Facts, Front as FrontName};
+use super::{FrontName, ServerState};
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::response_future::{Call, Front};
 use crate::serve::InFlight;
@@ -58,44 +58,44 @@ pub fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 
 /// Serves a router.
 #[derive(Debug)]
-pub struct Routed {
+pub struct AdminFront {
     router: Router,
-    facts: Arc<Facts>,
+    server_state: Arc<ServerState>,
 }
 
-impl Routed {
+impl AdminFront {
     /// Serves this router as the admin front. Its handlers find the peer's
     /// `SocketAddr` as an extension.
-    pub fn new(router: Router, facts: Arc<Facts>) -> Self {
-        Routed { router, facts }
+    pub fn new(router: Router, server_state: Arc<ServerState>) -> Self {
+        AdminFront { router, server_state }
     }
 }
 
-impl Front for Routed {
-    type Body = Lasting;
+impl Front for AdminFront {
+    type Body = TrackedBody;
 
-    async fn finish(self: Arc<Self>, call: Call, _: Option<Bytes>) -> http::Response<Lasting> {
+    async fn finish(self: Arc<Self>, call: Call, _: Option<Bytes>) -> http::Response<TrackedBody> {
         let Call { mut request, peer, in_flight } = call;
         request.extensions_mut().insert(peer);
         match self.router.clone().call(request).await {
-            Ok(response) => response.map(|body| Lasting { body, _in_flight: in_flight }),
+            Ok(response) => response.map(|body| TrackedBody { body, _in_flight: in_flight }),
             Err(never) => match never {},
         }
     }
 
-    fn record(&self, response: &http::Response<Lasting>) {
-        self.facts.answered(FrontName::Admin, response.status());
+    fn record(&self, response: &http::Response<TrackedBody>) {
+        self.server_state.count_response(FrontName::Admin, response.status());
     }
 }
 
 /// A body whose request is on its way for as long as it lasts.
 #[derive(Debug)]
-pub struct Lasting {
+pub struct TrackedBody {
     body: AxumBody,
     _in_flight: InFlight,
 }
 
-impl Body for Lasting {
+impl Body for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -12,49 +12,50 @@ use tokio::sync::watch;
 
 /// A protocol the server speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Front {
+pub enum FrontName {
     Http,
     Grpc,
     Resp,
     Admin,
 }
 
-impl Front {
-    pub const ALL: [Front; 4] = [Front::Http, Front::Grpc, Front::Resp, Front::Admin];
+impl FrontName {
+    pub const ALL: [FrontName; 4] =
+        [FrontName::Http, FrontName::Grpc, FrontName::Resp, FrontName::Admin];
 
     /// The fronts that serve HTTP/2.
-    pub const OVER_HTTP: [Front; 3] = [Front::Http, Front::Grpc, Front::Admin];
+    pub const OVER_HTTP: [FrontName; 3] = [FrontName::Http, FrontName::Grpc, FrontName::Admin];
 
     /// The name used in flags and metrics.
     pub const fn name(self) -> &'static str {
         match self {
-            Front::Http => "http",
-            Front::Grpc => "grpc",
-            Front::Resp => "resp",
-            Front::Admin => "admin",
+            FrontName::Http => "http",
+            FrontName::Grpc => "grpc",
+            FrontName::Resp => "resp",
+            FrontName::Admin => "admin",
         }
     }
 }
 
 /// Shared by all fronts.
 #[derive(Debug)]
-pub struct Facts {
+pub struct ServerState {
     started: SystemTime,
     max_keys: u64,
     ready: watch::Sender<bool>,
-    fronts: [FrontFacts; Front::ALL.len()],
+    fronts: [FrontState; FrontName::ALL.len()],
     calls: Counters<{ CODES.len() }>,
     replies: Counters<{ REPLY_CODES.len() }>,
     reloads: [AtomicU64; 2],
     reloaded_at: AtomicU64,
-    refusal: ArcSwapOption<Refused>,
+    rejected_config: ArcSwapOption<RejectedConfig>,
     /// Where the config comes from, if anywhere.
     source: Option<String>,
 }
 
 /// A config that was not taken.
 #[derive(Debug)]
-pub struct Refused {
+pub struct RejectedConfig {
     /// When, in seconds since 1970.
     pub at: u64,
     /// Why not: the beginning of it, if it is long.
@@ -63,9 +64,9 @@ pub struct Refused {
     mended: AtomicBool,
 }
 
-impl Refused {
+impl RejectedConfig {
     /// Whether a later one was taken.
-    pub fn is_mended(&self) -> bool {
+    pub fn is_superseded(&self) -> bool {
         self.mended.load(Relaxed)
     }
 }
@@ -78,25 +79,25 @@ const MAX_WHY_BYTES: usize = 2_000;
 pub enum Reload {
     Ok,
     /// The old config stays.
-    Refused,
+    RejectedConfig,
 }
 
 impl Reload {
-    pub const ALL: [Reload; 2] = [Reload::Ok, Reload::Refused];
+    pub const ALL: [Reload; 2] = [Reload::Ok, Reload::RejectedConfig];
 
     pub const fn name(self) -> &'static str {
         match self {
             Reload::Ok => "ok",
-            Reload::Refused => "refused",
+            Reload::RejectedConfig => "refused",
         }
     }
 }
 
-impl Facts {
+impl ServerState {
     /// Not ready yet. `max_keys` is the store's bound.
     pub fn new(max_keys: usize) -> Self {
         let started = SystemTime::now();
-        Facts {
+        ServerState {
             started,
             max_keys: max_keys as u64,
             ready: watch::Sender::new(false),
@@ -106,7 +107,7 @@ impl Facts {
             reloads: Default::default(),
             // The config the server started with was read without error.
             reloaded_at: AtomicU64::new(since_epoch(started).as_secs()),
-            refusal: ArcSwapOption::empty(),
+            rejected_config: ArcSwapOption::empty(),
             source: None,
         }
     }
@@ -114,7 +115,7 @@ impl Facts {
     /// The same, of a config that is read from there.
     #[must_use]
     pub fn read_from(self, source: Option<String>) -> Self {
-        Facts { source, ..self }
+        ServerState { source, ..self }
     }
 
     /// Where the config comes from; nothing if it is the one that is built in.
@@ -139,62 +140,62 @@ impl Facts {
 
     /// Notes an answer.
     #[inline]
-    pub fn answered(&self, front: Front, status: StatusCode) {
+    pub fn count_response(&self, front: FrontName, status: StatusCode) {
         let index = usize::from(status.as_u16()) - FIRST_STATUS;
         self.fronts[front as usize].answers.add(index.min(STATUSES - 1), 1);
     }
 
     /// Notes an answer to a call over gRPC, by the code of its status.
     #[inline]
-    pub fn answered_call(&self, code: u8) {
+    pub fn count_grpc_status(&self, code: u8) {
         self.calls.add(usize::from(code).min(CODES.len() - 1), 1);
     }
 
     /// Notes replies over RESP, as many as were given at once.
     #[inline]
-    pub fn replied(&self, given: &ReplyCounts) {
+    pub fn count_replies(&self, given: &ReplyCounts) {
         for (index, given) in given.iter().enumerate().filter(|(_, given)| **given > 0) {
             self.replies.add(index, u64::from(*given));
         }
     }
 
     /// Notes streams of HTTP/2 that a client reset.
-    pub fn reset(&self, front: Front, streams: u64) {
+    pub fn count_resets(&self, front: FrontName, streams: u64) {
         self.fronts[front as usize].resets.fetch_add(streams, Relaxed);
     }
 
     /// Notes a connection that was closed for an HTTP/2 error of the client.
-    pub fn went_away(&self, front: Front) {
+    pub fn count_goaway(&self, front: FrontName) {
         self.fronts[front as usize].goaways.fetch_add(1, Relaxed);
     }
 
     /// Notes a connection; it ends when the handle is dropped.
-    pub fn connected(self: &Arc<Self>, front: Front) -> Connected {
+    pub fn count_connection(self: &Arc<Self>, front: FrontName) -> ConnectionCount {
         self.fronts[front as usize].connections.fetch_add(1, Relaxed);
-        Connected { facts: Arc::clone(self), front }
+        ConnectionCount { server_state: Arc::clone(self), front }
     }
 
     /// Notes a reload.
-    pub fn reloaded(&self) {
+    pub fn record_reload(&self) {
         self.reloads[Reload::Ok as usize].fetch_add(1, Relaxed);
         self.reloaded_at.store(since_epoch(SystemTime::now()).as_secs(), Relaxed);
-        if let Some(refusal) = &*self.refusal.load() {
-            refusal.mended.store(true, Relaxed);
+        if let Some(rejected_config) = &*self.rejected_config.load() {
+            rejected_config.mended.store(true, Relaxed);
         }
     }
 
     /// Notes a config that was not taken.
-    pub fn refused(&self, mut why: String) {
-        self.reloads[Reload::Refused as usize].fetch_add(1, Relaxed);
+    pub fn record_rejected_config(&self, mut why: String) {
+        self.reloads[Reload::RejectedConfig as usize].fetch_add(1, Relaxed);
         why.truncate(why.floor_char_boundary(MAX_WHY_BYTES));
         let at = since_epoch(SystemTime::now()).as_secs();
         let mended = AtomicBool::new(false);
-        self.refusal.store(Some(Arc::new(Refused { at, why, mended })));
+        self.rejected_config.store(Some(Arc::new(RejectedConfig { at, why, mended })));
     }
 
     /// The last config that was not taken.
-    pub fn refusal(&self) -> Option<Arc<Refused>> {
-        self.refusal.load_full()
+    pub fn last_rejected_config(&self) -> Option<Arc<RejectedConfig>> {
+        self.rejected_config.load_full()
     }
 
     /// When the server started, since 1970.
@@ -207,26 +208,26 @@ impl Facts {
     }
 
     /// Sets the maximum number of concurrent connections to a front.
-    pub fn set_max_connections(&self, front: Front, connections: usize) {
+    pub fn set_max_connections(&self, front: FrontName, connections: usize) {
         self.fronts[front as usize].max_connections.store(connections as u64, Relaxed);
     }
 
     /// The maximum number of concurrent connections to a front; 0 if the front is off.
-    pub fn max_connections(&self, front: Front) -> u64 {
+    pub fn max_connections(&self, front: FrontName) -> u64 {
         self.fronts[front as usize].max_connections.load(Relaxed)
     }
 
-    pub fn connections(&self, front: Front) -> u64 {
+    pub fn connections(&self, front: FrontName) -> u64 {
         self.fronts[front as usize].connections.load(Relaxed)
     }
 
     /// Streams of HTTP/2 that clients reset.
-    pub fn resets(&self, front: Front) -> u64 {
+    pub fn resets(&self, front: FrontName) -> u64 {
         self.fronts[front as usize].resets.load(Relaxed)
     }
 
     /// Connections closed for an HTTP/2 error of the client.
-    pub fn goaways(&self, front: Front) -> u64 {
+    pub fn goaways(&self, front: FrontName) -> u64 {
         self.fronts[front as usize].goaways.load(Relaxed)
     }
 
@@ -240,7 +241,7 @@ impl Facts {
     }
 
     /// Answers so far by status; statuses that never were are left out.
-    pub fn answers(&self, front: Front) -> Vec<(usize, u64)> {
+    pub fn answers(&self, front: FrontName) -> Vec<(usize, u64)> {
         used(FIRST_STATUS.., self.fronts[front as usize].answers.sums())
     }
 
@@ -294,14 +295,14 @@ const CODES: [&str; 17] = [
 
 /// A connection that is noted.
 #[derive(Debug)]
-pub struct Connected {
-    facts: Arc<Facts>,
-    front: Front,
+pub struct ConnectionCount {
+    server_state: Arc<ServerState>,
+    front: FrontName,
 }
 
-impl Drop for Connected {
+impl Drop for ConnectionCount {
     fn drop(&mut self) {
-        self.facts.fronts[self.front as usize].connections.fetch_sub(1, Relaxed);
+        self.server_state.fronts[self.front as usize].connections.fetch_sub(1, Relaxed);
     }
 }
 
@@ -310,7 +311,7 @@ const FIRST_STATUS: usize = 100;
 const STATUSES: usize = 500;
 
 #[derive(Debug, Default)]
-struct FrontFacts {
+struct FrontState {
     answers: Counters<STATUSES>,
     connections: AtomicU64,
     max_connections: AtomicU64,

@@ -12,7 +12,7 @@ use tidegate::unstable::stats::{Decided, LATENCY_BOUNDS, Outcome, SeriesCounts};
 use super::AdminState;
 use super::metrics::Process;
 use super::response::json;
-use super::server_state::{Facts, Front, Refused, Reload};
+use super::server_state::{FrontName, RejectedConfig, Reload, ServerState};
 
 /// The counts as of now; a reader takes differences.
 pub async fn stats(State(state): State<AdminState>) -> Response {
@@ -90,23 +90,23 @@ struct ReloadsView {
     ok: u64,
     refused: u64,
     last_ok_seconds: u64,
-    last_refusal: Option<RefusalView>,
+    last_refusal: Option<RejectedConfigView>,
 }
 
 #[derive(Serialize)]
-struct RefusalView {
+struct RejectedConfigView {
     at_seconds: u64,
     why: String,
     /// Whether a later config was taken.
     mended: bool,
 }
 
-impl RefusalView {
-    fn new(refused: &Refused) -> Self {
-        RefusalView {
+impl RejectedConfigView {
+    fn new(refused: &RejectedConfig) -> Self {
+        RejectedConfigView {
             at_seconds: refused.at,
             why: refused.why.clone(),
-            mended: refused.is_mended(),
+            mended: refused.is_superseded(),
         }
     }
 }
@@ -120,12 +120,12 @@ struct FrontView {
 
 impl StatsView {
     fn new(state: &AdminState) -> Self {
-        let (facts, store, latency) =
-            (&*state.facts, state.gate.limiter().stats(), state.stats().latency());
+        let (server_state, store, latency) =
+            (&*state.server_state, state.gate.limiter().stats(), state.stats().latency());
         StatsView {
             version: env!("CARGO_PKG_VERSION"),
-            started_seconds: facts.started().as_secs_f64(),
-            ready: facts.is_ready(),
+            started_seconds: server_state.started().as_secs_f64(),
+            ready: server_state.is_ready(),
             series: state.stats().series().iter().map(SeriesView::new).collect(),
             latency: LatencyView {
                 bounds_seconds: LATENCY_BOUNDS.iter().map(|bound| bound.as_secs_f64()).collect(),
@@ -133,22 +133,27 @@ impl StatsView {
             },
             store: StoreView {
                 tracked_keys: store.tracked_keys,
-                max_keys: facts.max_keys(),
+                max_keys: server_state.max_keys(),
                 log_entries: store.log_entries,
                 overflowed: store.overflowed,
                 shared: state.store.as_ref().map(|store| SharedView::new(&store.stats())),
             },
             config: ConfigView {
-                source: facts.source().map(str::to_owned),
+                source: server_state.source().map(str::to_owned),
                 policies: state.gate.rules().policies().len(),
             },
             reloads: ReloadsView {
-                ok: facts.reloads(Reload::Ok),
-                refused: facts.reloads(Reload::Refused),
-                last_ok_seconds: facts.reloaded_at(),
-                last_refusal: facts.refusal().map(|last| RefusalView::new(&last)),
+                ok: server_state.reloads(Reload::Ok),
+                refused: server_state.reloads(Reload::RejectedConfig),
+                last_ok_seconds: server_state.reloaded_at(),
+                last_refusal: server_state
+                    .last_rejected_config()
+                    .map(|last| RejectedConfigView::new(&last)),
             },
-            fronts: Front::ALL.into_iter().map(|front| FrontView::new(facts, front)).collect(),
+            fronts: FrontName::ALL
+                .into_iter()
+                .map(|front| FrontView::new(server_state, front))
+                .collect(),
             resident_bytes: Process::read().resident_bytes,
         }
     }
@@ -191,17 +196,17 @@ impl SeriesView {
 }
 
 impl FrontView {
-    fn new(facts: &Facts, front: Front) -> Self {
-        let answers: u64 = facts.answers(front).iter().map(|(_, count)| count).sum();
+    fn new(server_state: &ServerState, front: FrontName) -> Self {
+        let answers: u64 = server_state.answers(front).iter().map(|(_, count)| count).sum();
         let others = match front {
-            Front::Grpc => facts.calls(),
-            Front::Resp => facts.replies(),
-            Front::Http | Front::Admin => Vec::new(),
+            FrontName::Grpc => server_state.calls(),
+            FrontName::Resp => server_state.replies(),
+            FrontName::Http | FrontName::Admin => Vec::new(),
         };
         let others: u64 = others.iter().map(|(_, count)| count).sum();
         FrontView {
             front: front.name(),
-            connections: facts.connections(front),
+            connections: server_state.connections(front),
             answers: answers + others,
         }
     }

@@ -43,7 +43,7 @@ enum ConfigCommand {
 struct ConvertArgs {
     /// Whose config it is: `envoy` is envoyproxy/ratelimit
     #[arg(long, value_enum)]
-    from: From,
+    from: SourceFormat,
 
     /// How limits count; `fixed-window` has the windows of envoyproxy/ratelimit
     #[arg(long, value_name = "NAME", default_value_t, value_parser = rate_algorithm)]
@@ -59,49 +59,51 @@ struct ConvertArgs {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum From {
+enum SourceFormat {
     Envoy,
 }
 
 /// What is to be printed, and what is told besides.
-pub struct Told {
+pub struct Output {
     pub text: String,
     pub warnings: Vec<String>,
 }
 
 /// What is wrong with a config.
 #[derive(Debug)]
-pub enum Wrong {
+pub enum ConfigCommandError {
     Config(ConfigErrors),
     Envoy(EnvoyErrors),
 }
 
-impl std::fmt::Display for Wrong {
+impl std::fmt::Display for ConfigCommandError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Wrong::Config(errors) => errors.fmt(f),
-            Wrong::Envoy(errors) => errors.fmt(f),
+            ConfigCommandError::Config(errors) => errors.fmt(f),
+            ConfigCommandError::Envoy(errors) => errors.fmt(f),
         }
     }
 }
 
-impl std::error::Error for Wrong {}
+impl std::error::Error for ConfigCommandError {}
 
 /// What is to be printed.
-pub fn run(args: &ConfigArgs) -> Result<Told, Wrong> {
+pub fn run(args: &ConfigArgs) -> Result<Output, ConfigCommandError> {
     let text = match &args.command {
         ConfigCommand::Check { file } => {
-            let config = Config::load(file).map_err(Wrong::Config)?;
+            let config = Config::load(file).map_err(ConfigCommandError::Config)?;
             format!("{} is fine: {}\n", file.display(), summary(&config))
         }
         ConfigCommand::Schema => format!("{:#}\n", schema()),
-        ConfigCommand::Convert(args) => return convert_files(args).map_err(Wrong::Envoy),
+        ConfigCommand::Convert(args) => {
+            return convert_files(args).map_err(ConfigCommandError::Envoy);
+        }
     };
-    Ok(Told { text, warnings: Vec::new() })
+    Ok(Output { text, warnings: Vec::new() })
 }
 
-fn convert_files(args: &ConvertArgs) -> Result<Told, EnvoyErrors> {
-    let From::Envoy = args.from;
+fn convert_files(args: &ConvertArgs) -> Result<Output, EnvoyErrors> {
+    let SourceFormat::Envoy = args.from;
     let mut files = Vec::new();
     for path in &args.files {
         let paths = match path.to_str() {
@@ -116,7 +118,7 @@ fn convert_files(args: &ConvertArgs) -> Result<Told, EnvoyErrors> {
     let options = Options { algorithm: args.algorithm, merge_domains: args.merge_domains };
     let converted = convert(&files, &options)?;
     let warnings = converted.notices().iter().map(ToString::to_string).collect();
-    Ok(Told { text: converted.yaml().to_owned(), warnings })
+    Ok(Output { text: converted.yaml().to_owned(), warnings })
 }
 
 fn summary(config: &Config) -> String {

@@ -70,14 +70,14 @@ pub struct ExplainArgs {
 
 /// What is to be printed.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct Output {
     pub text: String,
     /// Whether the server would take the request for bad input.
     pub is_bad_input: bool,
 }
 
 /// What the policies make of the request.
-pub fn run(args: &ExplainArgs) -> Result<Told, ConfigErrors> {
+pub fn run(args: &ExplainArgs) -> Result<Output, ConfigErrors> {
     let config = match &args.config {
         Some(file) => Config::load(file)?,
         None => Config::default(),
@@ -98,10 +98,10 @@ pub fn run(args: &ExplainArgs) -> Result<Told, ConfigErrors> {
         domain: args.domain.as_deref(),
         descriptors: &args.descriptors,
     };
-    Ok(told(&config, &attributes, args.peer))
+    Ok(output(&config, &attributes, args.peer))
 }
 
-fn told(config: &Config, attributes: &Attributes<'_>, peer: Option<IpAddr>) -> Told {
+fn output(config: &Config, attributes: &Attributes<'_>, peer: Option<IpAddr>) -> Output {
     let mut out = String::new();
     if let (Some(peer), Some(client)) = (peer, attributes.client_ip) {
         let is_trusted = config.identity.trusts(peer);
@@ -124,7 +124,7 @@ fn told(config: &Config, attributes: &Attributes<'_>, peer: Option<IpAddr>) -> T
     };
     if let Err(bad) = config.policies.select(attributes) {
         let _ = writeln!(out, "Refused as bad input (400): {bad}");
-        return Told { text: out, is_bad_input: true };
+        return Output { text: out, is_bad_input: true };
     }
     let in_mode = |mode| names(&|explained| explained.mode() == Some(mode));
     let (decided, observed) = (in_mode(Mode::Enforce), in_mode(Mode::Observe));
@@ -142,47 +142,47 @@ fn told(config: &Config, attributes: &Attributes<'_>, peer: Option<IpAddr>) -> T
     if !observed.is_empty() {
         let _ = writeln!(out, "Only observed by: {observed}");
     }
-    Told { text: out, is_bad_input: false }
+    Output { text: out, is_bad_input: false }
 }
 
 /// As the server takes it.
-fn address(text: &str) -> Result<IpAddr, NoAddress> {
-    parse_address(text).ok_or(NoAddress)
+fn address(text: &str) -> Result<IpAddr, ParseAddressError> {
+    parse_address(text).ok_or(ParseAddressError)
 }
 
-fn header(text: &str) -> Result<Pair, NotAPair> {
+fn header(text: &str) -> Result<Pair, ParsePairError> {
     let pair = text.split_once(':').map(|(name, value)| (name.trim(), value.trim()));
     let pair = pair.filter(|(name, _)| HeaderName::from_bytes(name.as_bytes()).is_ok());
-    let (name, value) = pair.ok_or(NotAPair("NAME:VALUE"))?;
+    let (name, value) = pair.ok_or(ParsePairError("NAME:VALUE"))?;
     Ok((name.to_owned().into(), value.to_owned().into()))
 }
 
-fn descriptor(text: &str) -> Result<Pair, NotAPair> {
+fn descriptor(text: &str) -> Result<Pair, ParsePairError> {
     let pair = text.split_once('=').filter(|(name, _)| !name.is_empty());
-    let (name, value) = pair.ok_or(NotAPair("NAME=VALUE"))?;
+    let (name, value) = pair.ok_or(ParsePairError("NAME=VALUE"))?;
     Ok((name.to_owned().into(), value.to_owned().into()))
 }
 
 /// A text that is no address.
 #[derive(Clone, Copy, Debug)]
-struct NoAddress;
+struct ParseAddressError;
 
-impl std::fmt::Display for NoAddress {
+impl std::fmt::Display for ParseAddressError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("this is no IP address: give one such as 192.0.2.1")
     }
 }
 
-impl std::error::Error for NoAddress {}
+impl std::error::Error for ParseAddressError {}
 
 /// A text that is not the pair it must be.
 #[derive(Clone, Copy, Debug)]
-struct NotAPair(&'static str);
+struct ParsePairError(&'static str);
 
-impl std::fmt::Display for NotAPair {
+impl std::fmt::Display for ParsePairError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "write it as {}", self.0)
     }
 }
 
-impl std::error::Error for NotAPair {}
+impl std::error::Error for ParsePairError {}

@@ -44,12 +44,12 @@ Examples:
 
 /// A page or script that could not be written.
 #[derive(Debug)]
-pub struct PapersError {
+pub struct WriteError {
     to: PathBuf,
     error: io::Error,
 }
 
-impl fmt::Display for PapersError {
+impl fmt::Display for WriteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.to.display(), self.error)?;
         if self.error.kind() == io::ErrorKind::NotFound {
@@ -59,13 +59,13 @@ impl fmt::Display for PapersError {
     }
 }
 
-impl std::error::Error for PapersError {}
+impl std::error::Error for WriteError {}
 
 /// Prints a completion script.
 ///
 /// # Errors
 /// When nobody takes it.
-pub fn completions(args: &CompletionsArgs) -> Result<(), PapersError> {
+pub fn completions(args: &CompletionsArgs) -> Result<(), WriteError> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "tidegate", &mut script);
     print(&script)
@@ -75,7 +75,7 @@ pub fn completions(args: &CompletionsArgs) -> Result<(), PapersError> {
 ///
 /// # Errors
 /// When a file cannot be written.
-pub fn man(args: &ManArgs) -> Result<(), PapersError> {
+pub fn man(args: &ManArgs) -> Result<(), WriteError> {
     let mut command = Cli::command();
     command.build();
     match &args.dir {
@@ -85,7 +85,7 @@ pub fn man(args: &ManArgs) -> Result<(), PapersError> {
 }
 
 /// Writes the page of a command and of all commands below it.
-fn write_all(command: &clap::Command, dir: &Path) -> Result<(), PapersError> {
+fn write_all(command: &clap::Command, dir: &Path) -> Result<(), WriteError> {
     let below = command.get_subcommands().filter(|below| below.get_name() != "help");
     for below in below {
         write_all(below, dir)?;
@@ -93,7 +93,7 @@ fn write_all(command: &clap::Command, dir: &Path) -> Result<(), PapersError> {
     // Of the whole command line once it is built: `tidegate-config-check`.
     let name = command.get_display_name().unwrap_or(command.get_name());
     let to = dir.join(format!("{name}.1"));
-    std::fs::write(&to, page(command.clone())).map_err(|error| PapersError { to, error })
+    std::fs::write(&to, page(command.clone())).map_err(|error| WriteError { to, error })
 }
 
 fn page(command: clap::Command) -> Vec<u8> {
@@ -104,11 +104,11 @@ fn page(command: clap::Command) -> Vec<u8> {
 }
 
 /// To standard output. A reader that has seen enough, as `head` has, is no error.
-fn print(text: &[u8]) -> Result<(), PapersError> {
+fn print(text: &[u8]) -> Result<(), WriteError> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(PapersError { to: "standard output".into(), error })
+            Err(WriteError { to: "standard output".into(), error })
         }
         _ => Ok(()),
     }

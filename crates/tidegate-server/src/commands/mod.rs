@@ -13,7 +13,7 @@ use tidegate_replay::{ReplayArgs, ReplayError, SimulateArgs};
 
 use self::config::ConfigArgs;
 use self::explain::ExplainArgs;
-use self::man_and_completions::{CompletionsArgs, ManArgs, PapersError};
+use self::man_and_completions::{CompletionsArgs, ManArgs, WriteError};
 use crate::logs;
 use crate::serve::{self, ServeArgs};
 
@@ -45,21 +45,21 @@ pub enum Command {
 /// Runs a subcommand.
 pub fn run(command: Command) -> ExitCode {
     match command {
-        Command::Config(args) => print(config::run(&args).map(|told| {
-            told.warnings.iter().for_each(|warning| eprintln!("warning: {warning}\n"));
-            told.text
+        Command::Config(args) => print(config::run(&args).map(|output| {
+            output.warnings.iter().for_each(|warning| eprintln!("warning: {warning}\n"));
+            output.text
         })),
         Command::Explain(args) => match explain::run(&args) {
-            Ok(told) if told.is_bad_input => {
-                print(Ok::<_, ConfigErrors>(told.text));
+            Ok(output) if output.is_bad_input => {
+                print(Ok::<_, ConfigErrors>(output.text));
                 ExitCode::FAILURE
             }
-            told => print(told.map(|told| told.text)),
+            output => print(output.map(|output| output.text)),
         },
-        Command::Replay(args) => replayed(tidegate_replay::replay(&args)),
-        Command::Simulate(args) => replayed(tidegate_replay::simulate(&args)),
-        Command::Completions(args) => written(man_and_completions::completions(&args)),
-        Command::Man(args) => written(man_and_completions::man(&args)),
+        Command::Replay(args) => exit_code_of_replay(tidegate_replay::replay(&args)),
+        Command::Simulate(args) => exit_code_of_replay(tidegate_replay::simulate(&args)),
+        Command::Completions(args) => exit_code_of_write(man_and_completions::completions(&args)),
+        Command::Man(args) => exit_code_of_write(man_and_completions::man(&args)),
         Command::Serve(args) => match serve::run(&args) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -86,7 +86,7 @@ fn print(result: Result<String, impl std::error::Error>) -> ExitCode {
     }
 }
 
-fn written(result: Result<(), PapersError>) -> ExitCode {
+fn exit_code_of_write(result: Result<(), WriteError>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -96,7 +96,7 @@ fn written(result: Result<(), PapersError>) -> ExitCode {
     }
 }
 
-fn replayed(result: Result<(), ReplayError>) -> ExitCode {
+fn exit_code_of_replay(result: Result<(), ReplayError>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read the output has seen enough, as `head` does.

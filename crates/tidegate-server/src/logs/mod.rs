@@ -267,18 +267,18 @@ const QUIET: Duration = Duration::from_secs(10);
 
 /// Decides which of many equal events are logged.
 #[derive(Debug, Default)]
-pub struct Bursts(Mutex<Burst>);
+pub struct LogThrottle(Mutex<LogThrottleState>);
 
 #[derive(Debug, Default)]
-struct Burst {
+struct LogThrottleState {
     logged: Option<Instant>,
     suppressed: u64,
 }
 
-impl Bursts {
+impl LogThrottle {
     /// Notes an event. If it is to be logged, returns how many were not since the last one
     /// that was.
-    pub fn note(&self, now: Instant) -> Option<u64> {
+    pub fn should_log(&self, now: Instant) -> Option<u64> {
         let mut burst = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if burst.logged.is_some_and(|logged| now.saturating_duration_since(logged) < QUIET) {
             burst.suppressed += 1;
@@ -336,12 +336,12 @@ mod tests {
 
     #[test]
     fn one_event_per_burst_is_logged() {
-        let bursts = Bursts::default();
+        let bursts = LogThrottle::default();
         let start = Instant::now();
         let rows = [(0, Some(0)), (50, None), (9_999, None), (10_000, Some(2)), (10_001, None)];
         for (ms, expected) in rows {
-            assert_eq!(bursts.note(start + Duration::from_millis(ms)), expected, "{ms} ms");
+            assert_eq!(bursts.should_log(start + Duration::from_millis(ms)), expected, "{ms} ms");
         }
-        assert_eq!(bursts.note(start + Duration::from_secs(60)), Some(1));
+        assert_eq!(bursts.should_log(start + Duration::from_secs(60)), Some(1));
     }
 }

@@ -38,19 +38,19 @@ pub struct ServeArgs {
 
     /// Where decisions are asked for over HTTP [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_HTTP")]
-    pub http: Option<Choice>,
+    pub http: Option<ListenAddr>,
 
     /// Where decisions are asked for over gRPC, by Envoy [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_GRPC")]
-    pub grpc: Option<Choice>,
+    pub grpc: Option<ListenAddr>,
 
     /// Where decisions are asked for by Redis clients [default: 127.0.0.1:6380]
     #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_RESP")]
-    pub resp: Option<Choice>,
+    pub resp: Option<ListenAddr>,
 
     /// Where health, metrics and the admin API are [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_ADMIN")]
-    pub admin: Option<Choice>,
+    pub admin: Option<ListenAddr>,
 
     /// How log lines are written, to standard error; RUST_LOG says what is logged
     #[arg(long, value_enum, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value_t)]
@@ -83,7 +83,7 @@ Examples:
 
 /// What a user says about a front.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum ListenAddr {
     /// It is not served.
     Off,
     /// It is served here.
@@ -92,9 +92,9 @@ pub enum Choice {
 
 /// A text that is no address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoAddress(String);
+pub struct ParseListenAddrError(String);
 
-impl fmt::Display for NoAddress {
+impl fmt::Display for ParseListenAddrError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = &self.0;
         match text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
@@ -109,31 +109,31 @@ impl fmt::Display for NoAddress {
     }
 }
 
-impl std::error::Error for NoAddress {}
+impl std::error::Error for ParseListenAddrError {}
 
-impl FromStr for Choice {
-    type Err = NoAddress;
+impl FromStr for ListenAddr {
+    type Err = ParseListenAddrError;
 
-    fn from_str(text: &str) -> Result<Self, NoAddress> {
+    fn from_str(text: &str) -> Result<Self, ParseListenAddrError> {
         if text == "off" {
-            return Ok(Choice::Off);
+            return Ok(ListenAddr::Off);
         }
         if let Ok(address) = text.parse() {
-            return Ok(Choice::At(address));
+            return Ok(ListenAddr::At(address));
         }
-        let error = || NoAddress(text.to_owned());
+        let error = || ParseListenAddrError(text.to_owned());
         // A name such as `localhost`; without a host it would not be one.
         let named = text.rsplit_once(':').is_some_and(|(host, _)| !host.is_empty());
         let first = named.then(|| text.to_socket_addrs().ok()?.next()).flatten();
-        first.map(Choice::At).ok_or_else(error)
+        first.map(ListenAddr::At).ok_or_else(error)
     }
 }
 
-impl fmt::Display for Choice {
+impl fmt::Display for ListenAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Choice::Off => f.write_str("off"),
-            Choice::At(address) => address.fmt(f),
+            ListenAddr::Off => f.write_str("off"),
+            ListenAddr::At(address) => address.fmt(f),
         }
     }
 }
@@ -171,10 +171,10 @@ mod tests {
             ("", Err("`` is no address: write host:port such as 127.0.0.1:8080, or off")),
         ];
         for (text, expected) in rows {
-            let got = text.parse::<Choice>();
+            let got = text.parse::<ListenAddr>();
             let got = got.map(|choice| choice.to_string()).map_err(|error| error.to_string());
             assert_eq!(got, expected.map(str::to_owned).map_err(str::to_owned), "{text}");
         }
-        assert!(matches!("localhost:80".parse(), Ok(Choice::At(at)) if at.ip().is_loopback()));
+        assert!(matches!("localhost:80".parse(), Ok(ListenAddr::At(at)) if at.ip().is_loopback()));
     }
 }

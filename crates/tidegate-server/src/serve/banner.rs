@@ -5,25 +5,25 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tidegate::unstable::config::Config;
 
-use super::Bound;
-use super::config_source::Source;
+use super::BoundFront;
+use super::config_source::ConfigSource;
 use super::settings::{FrontName, secret_of};
 use crate::access::Access;
 use crate::logs;
 
 /// What is known once the sockets are bound.
-pub struct Announced {
+pub struct Banner {
     text: String,
     /// A command to try.
     command: Option<String>,
 }
 
-impl Announced {
+impl Banner {
     pub fn new(
         config: &Config,
         store_is_up: bool,
-        source: &Source,
-        fronts: [(FrontName, Option<&Bound>); 4],
+        source: &ConfigSource,
+        fronts: [(FrontName, Option<&BoundFront>); 4],
     ) -> Self {
         let missing = if store_is_up { "" } else { " (not reachable yet)" };
         let version = env!("CARGO_PKG_VERSION");
@@ -44,7 +44,7 @@ impl Announced {
             let _ = writeln!(text, "  {:<6} {}", front.name(), url.as_deref().unwrap_or("off"));
         }
         let http = fronts.into_iter().find(|(front, _)| *front == FrontName::Http);
-        Announced { text, command: http.and_then(|(_, bound)| bound).and_then(command) }
+        Banner { text, command: http.and_then(|(_, bound)| bound).and_then(command) }
     }
 
     /// Prints it. A reader that is stalled or gone does not stop the server.
@@ -67,7 +67,7 @@ impl Announced {
     }
 }
 
-fn url(bound: &Bound, address: SocketAddr) -> String {
+fn url(bound: &BoundFront, address: SocketAddr) -> String {
     let scheme = match (bound.site.front, bound.site.tls.is_some()) {
         (FrontName::Grpc, false) => "grpc",
         (FrontName::Grpc, true) => "grpcs",
@@ -81,7 +81,7 @@ fn url(bound: &Bound, address: SocketAddr) -> String {
 
 /// A command to try on this machine. The secret is left to whoever knows it: it is
 /// not for the screen.
-fn command(bound: &Bound) -> Option<String> {
+fn command(bound: &BoundFront) -> Option<String> {
     let mut address = bound.socket.local_addr().ok()?;
     // Nobody can connect to "all addresses".
     if address.ip().is_unspecified() {

@@ -19,7 +19,7 @@ use super::args::ServeArgs;
 
 /// Where it all comes from.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct ConfigSource {
     config: Option<PathBuf>,
     envoy: Option<PathBuf>,
     options: Options,
@@ -27,19 +27,19 @@ pub struct Source {
 
 /// Why there is no config.
 #[derive(Debug)]
-pub enum SourceError {
+pub enum ConfigSourceError {
     Config(ConfigErrors),
     Envoy(EnvoyErrors),
     /// A pipe or device, which can be read once.
-    NoFile(PathBuf),
+    NotAFile(PathBuf),
     /// The policies of both cannot stand together; the name that both have, if that is why.
-    Together(PoliciesError, Option<String>),
+    Conflict(PoliciesError, Option<String>),
 }
 
-impl Source {
+impl ConfigSource {
     pub fn new(args: &ServeArgs) -> Self {
         let options = Options { algorithm: args.algorithm, merge_domains: args.merge_domains };
-        Source { config: args.config.clone(), envoy: args.envoy_config.clone(), options }
+        ConfigSource { config: args.config.clone(), envoy: args.envoy_config.clone(), options }
     }
 
     /// What it is called: the paths as they were given.
@@ -55,20 +55,20 @@ impl Source {
     }
 
     /// Reads all of it. What the files have that tidegate has not is logged.
-    pub fn load(&self) -> Result<Config, SourceError> {
+    pub fn load(&self) -> Result<Config, ConfigSourceError> {
         let Some(envoy) = &self.envoy else {
             return match &self.config {
-                Some(path) => Config::load(path).map_err(SourceError::Config),
+                Some(path) => Config::load(path).map_err(ConfigSourceError::Config),
                 None => Ok(Config::default()),
             };
         };
         let settings = self.config.as_deref().map(Config::load_settings).transpose();
-        let settings = settings.map_err(SourceError::Config)?;
-        let files = files(envoy).map_err(SourceError::Envoy)?;
+        let settings = settings.map_err(ConfigSourceError::Config)?;
+        let files = files(envoy).map_err(ConfigSourceError::Envoy)?;
         let files: Result<Vec<EnvoyFile>, EnvoyErrors> =
             files.iter().map(|path| EnvoyFile::load(path)).collect();
-        let files = files.map_err(SourceError::Envoy)?;
-        let converted = convert(&files, &self.options).map_err(SourceError::Envoy)?;
+        let files = files.map_err(ConfigSourceError::Envoy)?;
+        let converted = convert(&files, &self.options).map_err(ConfigSourceError::Envoy)?;
         for notice in converted.notices() {
             let (file, about) = (notice.file(), notice.about());
             let line = about.line().unwrap_or_default();
@@ -81,7 +81,7 @@ impl Source {
                 let both = |error| {
                     let mut names = settings.policies.iter().map(|policy| policy.name());
                     let name = names.find(|name| converted.policies.get(name).is_some());
-                    SourceError::Together(error, name.map(str::to_owned))
+                    ConfigSourceError::Conflict(error, name.map(str::to_owned))
                 };
                 settings.clone().with_policies_of(converted).map_err(both)
             }
@@ -90,9 +90,9 @@ impl Source {
 
     /// Reads all of it once more. A pipe has been emptied, and reading it would wait for
     /// whoever filled it.
-    pub fn load_again(&self) -> Result<Config, SourceError> {
+    pub fn load_again(&self) -> Result<Config, ConfigSourceError> {
         match self.config.as_deref().filter(|path| is_pipe(path)) {
-            Some(path) => Err(SourceError::NoFile(path.to_owned())),
+            Some(path) => Err(ConfigSourceError::NotAFile(path.to_owned())),
             None => self.load(),
         }
     }
@@ -136,34 +136,34 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, EnvoyErrors> {
     if path.is_file() { Ok(vec![path.to_owned()]) } else { EnvoyFile::list(path) }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for ConfigSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = self.config.iter().chain(&self.envoy).map(|path| path.display().to_string());
         f.write_str(&all.collect::<Vec<_>>().join(" and "))
     }
 }
 
-impl fmt::Display for SourceError {
+impl fmt::Display for ConfigSourceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SourceError::Config(errors) => errors.fmt(f),
-            SourceError::Envoy(errors) => errors.fmt(f),
-            SourceError::NoFile(path) => write!(
+            ConfigSourceError::Config(errors) => errors.fmt(f),
+            ConfigSourceError::Envoy(errors) => errors.fmt(f),
+            ConfigSourceError::NotAFile(path) => write!(
                 f,
                 "{}: this is no file, and can be read only once: restart to read another config, or \
                  name a file",
                 path.display()
             ),
-            SourceError::Together(_, Some(name)) => write!(
+            ConfigSourceError::Conflict(_, Some(name)) => write!(
                 f,
                 "policy `{name}` is in --config, and a limit in --envoy-config becomes one of that \
                  name: rename it in --config"
             ),
-            SourceError::Together(error, None) => {
+            ConfigSourceError::Conflict(error, None) => {
                 write!(f, "--config and --envoy-config together: {error}")
             }
         }
     }
 }
 
-impl std::error::Error for SourceError {}
+impl std::error::Error for ConfigSourceError {}

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use tidegate::OutOfMemory;
 use tidegate::redis::ConnectError;
 
-use super::args::NoAddress;
-use super::config_source::SourceError;
+use super::args::ParseListenAddrError;
+use super::config_source::ConfigSourceError;
 use super::settings::{FrontName, secret_of};
 use super::tls::TlsError;
 use crate::access::SecretError;
@@ -18,14 +18,14 @@ use crate::logs::LogError;
 #[derive(Debug)]
 pub enum ServeError {
     Log(LogError),
-    Config(SourceError),
+    Config(ConfigSourceError),
     Store(ConnectError),
     Memory(OutOfMemory),
     Secret(SecretError),
     Tls(TlsError),
     Address {
         front: FrontName,
-        error: NoAddress,
+        error: ParseListenAddrError,
     },
     /// Every front is off.
     NothingToServe,

@@ -29,11 +29,11 @@ const MIN_STORE_FILES: usize = 16;
 const MAX_STORE_FILES: usize = 256;
 
 /// The admin front and the store each get this part of all, within their bounds.
-const PART: usize = 8;
+const RESERVED_PART: usize = 8;
 
 /// The users of file descriptors.
 #[derive(Clone, Copy, Debug)]
-pub struct Served {
+pub struct DescriptorUsers {
     /// Fronts that decide.
     pub fronts: usize,
     pub admin: bool,
@@ -43,36 +43,36 @@ pub struct Served {
 
 /// The maximum number of concurrent connections to each front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shares {
+pub struct ConnectionLimits {
     pub front: usize,
     pub admin: usize,
 }
 
-impl Served {
+impl DescriptorUsers {
     /// Raises the limit of open files as far as it is needed and allowed, and divides it.
     ///
     /// # Errors
     /// When it is too low.
-    pub fn shares(self) -> Result<Shares, ServeError> {
+    pub fn limits(self) -> Result<ConnectionLimits, ServeError> {
         let wanted = self.wanted() as u64;
         let files = rlimit::increase_nofile_limit(wanted).map_err(ServeError::System)?;
         self.divide(usize::try_from(files).unwrap_or(usize::MAX))
     }
 
     /// Divides this many descriptors.
-    fn divide(self, files: usize) -> Result<Shares, ServeError> {
+    fn divide(self, files: usize) -> Result<ConnectionLimits, ServeError> {
         let needed = self.needed();
         if files < needed {
             return Err(ServeError::TooFewFiles { limit: files, needed });
         }
-        let [admin, store] = self.set_aside(files / PART);
+        let [admin, store] = self.reserved(files / RESERVED_PART);
         let rest = files - OTHER_FILES - admin - store;
         let front = (rest / self.fronts.max(1)).min(MAX_CONNECTIONS);
-        Ok(Shares { front, admin })
+        Ok(ConnectionLimits { front, admin })
     }
 
     /// For the admin front and the store, this many each if their bounds allow.
-    fn set_aside(self, each: usize) -> [usize; 2] {
+    fn reserved(self, each: usize) -> [usize; 2] {
         let admin = each.clamp(MIN_ADMIN_CONNECTIONS, MAX_ADMIN_CONNECTIONS);
         let store = each.clamp(MIN_STORE_FILES, MAX_STORE_FILES);
         [admin * usize::from(self.admin), store * usize::from(self.store)]
@@ -80,12 +80,12 @@ impl Served {
 
     /// The least the server runs with.
     fn needed(self) -> usize {
-        OTHER_FILES + self.set_aside(0).iter().sum::<usize>() + self.fronts * MIN_CONNECTIONS
+        OTHER_FILES + self.reserved(0).iter().sum::<usize>() + self.fronts * MIN_CONNECTIONS
     }
 
     /// As many as all fronts together can use.
     fn wanted(self) -> usize {
-        let aside: usize = self.set_aside(usize::MAX).iter().sum();
+        let aside: usize = self.reserved(usize::MAX).iter().sum();
         OTHER_FILES + aside + self.fronts * MAX_CONNECTIONS
     }
 }
@@ -96,9 +96,9 @@ mod tests {
 
     #[test]
     fn descriptors_are_divided_and_never_more_than_there_are() {
-        let all = Served { fronts: 3, admin: true, store: false };
-        let shared = Served { store: true, ..all };
-        let alone = Served { fronts: 1, admin: false, store: false };
+        let all = DescriptorUsers { fronts: 3, admin: true, store: false };
+        let shared = DescriptorUsers { store: true, ..all };
+        let alone = DescriptorUsers { fronts: 1, admin: false, store: false };
         let rows = [
             (all, 44, Some((4, 8))),
             (all, 43, None),
@@ -112,14 +112,14 @@ mod tests {
             (alone, 28, Some((4, 0))),
             (alone, 27, None),
         ];
-        for (served, files, expected) in rows {
-            let shares = served.divide(files).ok().map(|shares| (shares.front, shares.admin));
-            assert_eq!(shares, expected, "{served:?} with {files} files");
+        for (users, files, expected) in rows {
+            let limits = users.divide(files).ok().map(|limits| (limits.front, limits.admin));
+            assert_eq!(limits, expected, "{users:?} with {files} files");
         }
         for files in 44..5_000 {
-            let shares = all.divide(files).expect("enough");
-            let used = OTHER_FILES + shares.admin + 3 * shares.front;
-            assert!(used <= files && shares.front >= MIN_CONNECTIONS, "{files}: {shares:?}");
+            let limits = all.divide(files).expect("enough");
+            let used = OTHER_FILES + limits.admin + 3 * limits.front;
+            assert!(used <= files && limits.front >= MIN_CONNECTIONS, "{files}: {limits:?}");
         }
     }
 }

@@ -16,11 +16,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
-use super::connections::{Connection, Connections, Entered};
+use super::connections::{ConnGuard, Connection, Connections};
 use super::settings::FrontName;
-use super::tracked_stream::Watched;
-use crate::admin::Facts;
-use crate::logs::Bursts;
+use super::tracked_stream::TrackedStream;
+use crate::admin::ServerState;
+use crate::logs::LogThrottle;
 
 /// Connections the kernel may hold before they are accepted: room for a burst of
 /// reconnects after a restart.
@@ -45,7 +45,7 @@ pub trait Protocol: Send + Sync + 'static {
     /// Serves a connection to its end. `connection` has the order to close it.
     fn serve<S: Stream>(
         self: Arc<Self>,
-        stream: Watched<S>,
+        stream: TrackedStream<S>,
         peer: SocketAddr,
         connection: Arc<Connection>,
     ) -> impl Future<Output = ()> + Send;
@@ -68,7 +68,7 @@ pub struct Listener<P> {
     pub name: FrontName,
     pub protocol: Arc<P>,
     pub tls: Option<TlsAcceptor>,
-    pub facts: Arc<Facts>,
+    pub server_state: Arc<ServerState>,
     pub connections: Arc<Connections>,
     pub bounds: Bounds,
 }
@@ -86,17 +86,17 @@ pub struct Bounds {
 impl<P: Protocol> Listener<P> {
     /// Accepts until dropped. Connections live on.
     pub async fn run(self) {
-        let accepting = Accepting::new(self.socket, self.name, self.bounds.connections);
+        let acceptor = Acceptor::new(self.socket, self.name, self.bounds.connections);
         loop {
-            let (stream, peer, place) = accepting.next().await;
+            let (stream, peer, slot) = acceptor.next().await;
             if let Some(silence) = P::TCP_KEEPALIVE {
                 let keepalive = TcpKeepalive::new().with_time(silence);
                 let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
             }
-            let entered = self.connections.enter();
-            let aging = self.bounds.age.map(|age| entered.age_out(age));
-            let connected = self.facts.connected(self.name);
-            let accepted = Accepted { protocol: Arc::clone(&self.protocol), peer, entered };
+            let guard = self.connections.enter();
+            let aging = self.bounds.age.map(|age| guard.close_after(age));
+            let connected = self.server_state.count_connection(self.name);
+            let accepted = Accepted { protocol: Arc::clone(&self.protocol), peer, guard };
             let tls = self.tls.clone();
             tokio::spawn(async move {
                 match tls {
@@ -104,7 +104,7 @@ impl<P: Protocol> Listener<P> {
                     // Boxed, so that connections without TLS do not reserve memory for it.
                     Some(tls) => Box::pin(accepted.secure(stream, tls)).await,
                 }
-                drop((connected, place, aging));
+                drop((connected, slot, aging));
             });
         }
     }
@@ -114,7 +114,7 @@ impl<P: Protocol> Listener<P> {
 struct Accepted<P> {
     protocol: Arc<P>,
     peer: SocketAddr,
-    entered: Entered,
+    guard: ConnGuard,
 }
 
 impl<P: Protocol> Accepted<P> {
@@ -127,8 +127,8 @@ impl<P: Protocol> Accepted<P> {
     }
 
     async fn serve(self, stream: impl Stream) {
-        let connection = self.entered.connection();
-        let stream = Watched::new(stream, Arc::clone(connection));
+        let connection = self.guard.connection();
+        let stream = TrackedStream::new(stream, Arc::clone(connection));
         self.protocol.serve(stream, self.peer, Arc::clone(connection)).await;
     }
 }
@@ -138,39 +138,39 @@ impl<P: Protocol> Accepted<P> {
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A socket, and how many may come in through it.
-pub struct Accepting {
+pub struct Acceptor {
     socket: TcpListener,
     front: FrontName,
     most: usize,
-    places: Arc<Semaphore>,
-    full: Bursts,
-    failed: Bursts,
+    slots: Arc<Semaphore>,
+    full: LogThrottle,
+    failed: LogThrottle,
 }
 
 /// A connection's place on its front. Free again when dropped.
-pub type Place = Option<OwnedSemaphorePermit>;
+pub type ConnectionSlot = Option<OwnedSemaphorePermit>;
 
-impl Accepting {
+impl Acceptor {
     /// Keeps at most `most` connections open; further ones wait in the kernel.
     pub fn new(socket: TcpListener, front: FrontName, most: usize) -> Self {
-        let places = Arc::new(Semaphore::new(most));
-        let (full, failed) = (Bursts::default(), Bursts::default());
-        Accepting { socket, front, most, places, full, failed }
+        let slots = Arc::new(Semaphore::new(most));
+        let (full, failed) = (LogThrottle::default(), LogThrottle::default());
+        Acceptor { socket, front, most, slots, full, failed }
     }
 
     /// The next connection, and its place.
-    pub async fn next(&self) -> (TcpStream, SocketAddr, Place) {
-        let place = self.place().await;
+    pub async fn next(&self) -> (TcpStream, SocketAddr, ConnectionSlot) {
+        let slot = self.slot().await;
         loop {
             match self.socket.accept().await {
                 Ok((stream, address)) => {
                     // Answers are one small packet; waiting to fill it would only delay them.
                     let _ = stream.set_nodelay(true);
-                    return (stream, address, place);
+                    return (stream, address, slot);
                 }
-                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) if is_peer_error(&error) => {}
                 Err(error) => {
-                    if let Some(suppressed) = self.failed.note(Instant::now()) {
+                    if let Some(suppressed) = self.failed.should_log(Instant::now()) {
                         let front = self.front.name();
                         warn!(front, %error, suppressed, "cannot accept connections; retrying");
                     }
@@ -181,11 +181,11 @@ impl Accepting {
     }
 
     /// Waits for a place.
-    async fn place(&self) -> Place {
-        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
-            return Some(place);
+    async fn slot(&self) -> ConnectionSlot {
+        if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
+            return Some(slot);
         }
-        if let Some(suppressed) = self.full.note(Instant::now()) {
+        if let Some(suppressed) = self.full.should_log(Instant::now()) {
             warn!(
                 front = self.front.name(),
                 connections = self.most,
@@ -194,12 +194,12 @@ impl Accepting {
             );
         }
         // Never closed, so there always is one in the end.
-        Arc::clone(&self.places).acquire_owned().await.ok()
+        Arc::clone(&self.slots).acquire_owned().await.ok()
     }
 }
 
 /// Errors that say something about the peer and nothing about us.
-fn is_of_one_connection(error: &io::Error) -> bool {
+fn is_peer_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }

@@ -23,32 +23,39 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connections::Connection;
 use super::settings::FrontName;
-use crate::admin::Facts;
+use crate::admin::ServerState;
 
 /// Bytes read from a connection in one poll: about 200 calls of Envoy's.
 pub const READ_PER_POLL: usize = 32 * 1024;
 
 /// A stream of HTTP that is read [`READ_PER_POLL`] bytes at a time.
 #[derive(Debug)]
-pub struct Paced<T> {
+pub struct PacedStream<T> {
     stream: T,
     connection: Arc<Connection>,
     front: FrontName,
-    facts: Arc<Facts>,
+    server_state: Arc<ServerState>,
     frames: Frames,
     /// A read was put off until a write goes through.
     is_waiting: bool,
 }
 
-impl<T> Paced<T> {
+impl<T> PacedStream<T> {
     /// Counts resets under `front`. [`Connection::begin_poll`] allows the next read.
     pub fn new(
         stream: T,
         connection: Arc<Connection>,
         front: FrontName,
-        facts: Arc<Facts>,
+        server_state: Arc<ServerState>,
     ) -> Self {
-        Paced { stream, connection, front, facts, frames: Frames::default(), is_waiting: false }
+        PacedStream {
+            stream,
+            connection,
+            front,
+            server_state,
+            frames: Frames::default(),
+            is_waiting: false,
+        }
     }
 
     /// Resumes reading after a write went through.
@@ -64,7 +71,7 @@ impl<T> Paced<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Paced<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for PacedStream<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -95,13 +102,13 @@ impl<T: AsyncRead + Unpin> AsyncRead for Paced<T> {
         this.connection.has_read(bytes.len());
         let resets = this.frames.count_resets(bytes);
         if resets > 0 {
-            this.facts.reset(this.front, resets);
+            this.server_state.count_resets(this.front, resets);
         }
         read
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Paced<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for PacedStream<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -9,10 +9,10 @@ use tracing::{info, warn};
 use super::error::ServeError;
 
 /// How often the store's state is read for the log.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How often values that are not ours are logged at most: each is met again by every request.
-const FOREIGN_EVERY: Duration = Duration::from_secs(60);
+const FOREIGN_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Connects to the store the config names; `None` for memory. One that is not there
 /// yet will be found later.
@@ -32,9 +32,9 @@ pub async fn connect(config: &Config) -> Result<Option<RedisStore>, ServeError> 
 
 /// Says in the log when the store goes and comes, and what is wrong with it.
 pub async fn watch(store: RedisStore, name: String) {
-    let mut told = Vec::new();
+    let mut logged_warnings = Vec::new();
     let (mut was_up, mut openings) = (true, store.stats().breaker_openings);
-    let mut foreign = Foreign::default();
+    let mut foreign = ForeignValueLog::default();
     loop {
         let stats = store.stats();
         match (was_up, stats.up) {
@@ -52,25 +52,25 @@ pub async fn watch(store: RedisStore, name: String) {
         (was_up, openings) = (stats.up, stats.breaker_openings);
         foreign.log(&store, &name, stats.foreign);
         for warning in store.warnings() {
-            if !told.contains(&warning) {
+            if !logged_warnings.contains(&warning) {
                 warn!(store = name, "{warning}");
-                told.push(warning);
+                logged_warnings.push(warning);
             }
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 
 /// The log of values that are not ours.
 #[derive(Default)]
-struct Foreign {
+struct ForeignValueLog {
     logged: u64,
     at: Option<Instant>,
 }
 
-impl Foreign {
+impl ForeignValueLog {
     fn log(&mut self, store: &RedisStore, name: &str, requests: u64) {
-        let is_due = self.at.is_none_or(|at| at.elapsed() >= FOREIGN_EVERY);
+        let is_due = self.at.is_none_or(|at| at.elapsed() >= FOREIGN_LOG_INTERVAL);
         if requests == self.logged || !is_due {
             return;
         }

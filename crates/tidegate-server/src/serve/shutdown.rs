@@ -10,8 +10,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
-use super::connections::{Connections, Order};
-use crate::admin::Facts;
+use super::connections::{ConnCommand, Connections};
+use crate::admin::ServerState;
 
 /// How long requests on their way may take to finish. Kubernetes kills 30 s after
 /// it says stop.
@@ -57,26 +57,26 @@ impl Stop {
 }
 
 /// A front that is served: what accepts, and what it accepted.
-type Serving = (JoinHandle<()>, Arc<Connections>);
+type RunningFront = (JoinHandle<()>, Arc<Connections>);
 
 /// Everything that is served.
-pub struct Served {
-    pub http: Option<Serving>,
-    pub grpc: Option<Serving>,
-    pub resp: Option<Serving>,
-    pub admin: Option<Serving>,
-    facts: Arc<Facts>,
+pub struct RunningFronts {
+    pub http: Option<RunningFront>,
+    pub grpc: Option<RunningFront>,
+    pub resp: Option<RunningFront>,
+    pub admin: Option<RunningFront>,
+    server_state: Arc<ServerState>,
 }
 
-impl Served {
-    pub fn new(facts: Arc<Facts>) -> Self {
-        Served { http: None, grpc: None, resp: None, admin: None, facts }
+impl RunningFronts {
+    pub fn new(server_state: Arc<ServerState>) -> Self {
+        RunningFronts { http: None, grpc: None, resp: None, admin: None, server_state }
     }
 
     /// Serves until a signal comes, then drains. A second signal ends the draining.
     pub async fn until(self, mut stop: Stop) {
         let signal = stop.come().await;
-        self.facts.set_ready(false);
+        self.server_state.set_ready(false);
         info!(signal, "draining: no new connections, requests on their way are finished");
         tokio::select! {
             () = self.drain() => {}
@@ -92,13 +92,13 @@ impl Served {
 }
 
 /// Ends one front.
-async fn end((accepting, connections): Serving) {
-    accepting.abort();
-    let _ = accepting.await;
-    connections.tell_all(Order::Drain);
+async fn end((acceptor, connections): RunningFront) {
+    acceptor.abort();
+    let _ = acceptor.await;
+    connections.send_all(ConnCommand::Drain);
     if tokio::time::timeout(DRAIN_TIMEOUT, connections.empty()).await.is_err() {
         warn!(connections = connections.len(), "out of patience: closing connections");
-        connections.tell_all(Order::Close);
+        connections.send_all(ConnCommand::Close);
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, connections.empty()).await;
     }
 }

@@ -27,35 +27,35 @@ const LINGER_BYTES: usize = 2 * 1024 * 1024;
 
 /// A stream whose progress can be seen from outside.
 #[derive(Debug)]
-pub struct Watched<T> {
+pub struct TrackedStream<T> {
     stream: T,
     connection: Arc<Connection>,
-    closing: Option<Closing>,
+    closing: Option<Linger>,
 }
 
 /// A stream that has said goodbye and reads on.
 #[derive(Debug)]
-struct Closing {
+struct Linger {
     until: Pin<Box<Sleep>>,
     left: usize,
 }
 
-impl<T> Watched<T> {
+impl<T> TrackedStream<T> {
     pub fn new(stream: T, connection: Arc<Connection>) -> Self {
-        Watched { stream, connection, closing: None }
+        TrackedStream { stream, connection, closing: None }
     }
 
     fn mark(&self, written: Poll<Result<usize>>) -> Poll<Result<usize>> {
         match written {
-            Poll::Ready(Ok(bytes)) => self.connection.wrote(bytes),
+            Poll::Ready(Ok(bytes)) => self.connection.note_written(bytes),
             Poll::Ready(Err(_)) => {}
-            Poll::Pending => self.connection.stalled(),
+            Poll::Pending => self.connection.note_stalled(),
         }
         written
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for TrackedStream<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -64,13 +64,13 @@ impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         if buffer.filled().len() > before {
-            self.connection.heard();
+            self.connection.note_read();
         }
         read
     }
 }
 
-impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<T> {
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TrackedStream<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -104,13 +104,13 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<T> {
                 return Poll::Ready(Ok(()));
             }
             let until = Box::pin(tokio::time::sleep(LINGER));
-            self.closing = Some(Closing { until, left: LINGER_BYTES });
+            self.closing = Some(Linger { until, left: LINGER_BYTES });
         }
         self.poll_linger(context)
     }
 }
 
-impl<T: AsyncRead + Unpin> Watched<T> {
+impl<T: AsyncRead + Unpin> TrackedStream<T> {
     fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         let Some(closing) = &mut self.closing else { return Poll::Ready(Ok(())) };
         let mut dropped = [MaybeUninit::uninit(); 4096];

@@ -21,23 +21,23 @@ use crate::fronts::http::body as http_body;
 use crate::serve::InFlight;
 
 /// An answer of this front.
-pub type Answered = Response<Content>;
+pub type GrpcResponse = Response<GrpcBody>;
 
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
 /// How a stream goes on: with a message, or to its end.
-pub type Next = Result<Vec<u8>, RequestError>;
+pub type StreamItem = Result<Vec<u8>, RequestError>;
 
 /// The body of an answer.
-pub enum Content {
+pub enum GrpcBody {
     /// One message, then the status OK.
     Message(Vec<u8>),
     /// The status OK.
     Ok,
     /// Messages until there are no more, or a status that says why.
-    Stream(Streamed),
+    Stream(MessageStream),
     /// For whoever does not speak gRPC.
     Plain(&'static str),
     /// Nothing more.
@@ -45,69 +45,72 @@ pub enum Content {
 }
 
 /// A stream of messages; the request is on its way for as long as it lasts.
-pub struct Streamed {
-    messages: Pin<Box<dyn Stream<Item = Next> + Send>>,
+pub struct MessageStream {
+    messages: Pin<Box<dyn Stream<Item = StreamItem> + Send>>,
     _in_flight: InFlight,
 }
 
 /// Ways not to speak gRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OutOfPlace {
+pub enum NotGrpc {
     Version,
     Method,
     ContentType,
 }
 
-impl Content {
+impl GrpcBody {
     /// An answer with one message, which `write` appends.
-    pub fn message(capacity: usize, write: impl FnOnce(&mut Vec<u8>)) -> Answered {
-        answer(Content::Message(framed(capacity, write)))
+    pub fn message(capacity: usize, write: impl FnOnce(&mut Vec<u8>)) -> GrpcResponse {
+        to_response(GrpcBody::Message(framed(capacity, write)))
     }
 
     /// An answer with many.
     pub fn stream(
-        messages: impl Stream<Item = Next> + Send + 'static,
+        messages: impl Stream<Item = StreamItem> + Send + 'static,
         in_flight: InFlight,
-    ) -> Answered {
-        answer(Content::Stream(Streamed { messages: Box::pin(messages), _in_flight: in_flight }))
+    ) -> GrpcResponse {
+        to_response(GrpcBody::Stream(MessageStream {
+            messages: Box::pin(messages),
+            _in_flight: in_flight,
+        }))
     }
 
     /// An answer with a status alone, which then stands in the headers.
-    pub fn refuse(error: &RequestError) -> Answered {
-        let mut response = answer(Content::Empty);
+    pub fn error(error: &RequestError) -> GrpcResponse {
+        let mut response = to_response(GrpcBody::Empty);
         put_status(error, response.headers_mut());
         response
     }
 
     /// An answer for whoever does not speak gRPC.
-    pub fn out_of_place(why: OutOfPlace) -> Answered {
+    pub fn not_grpc(why: NotGrpc) -> GrpcResponse {
         let (status, text) = match why {
             // No 505: it is the client that is wrong here.
-            OutOfPlace::Version => (
+            NotGrpc::Version => (
                 StatusCode::BAD_REQUEST,
                 "this is tidegate's gRPC front, which speaks HTTP/2: ask the one at --http, or use gRPC\n",
             ),
-            OutOfPlace::Method => (
+            NotGrpc::Method => (
                 StatusCode::METHOD_NOT_ALLOWED,
                 "this is tidegate's gRPC front: gRPC calls are POST\n",
             ),
-            OutOfPlace::ContentType => (
+            NotGrpc::ContentType => (
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "this is tidegate's gRPC front: send `content-type: application/grpc`\n",
             ),
         };
-        let mut response = Response::new(Content::Plain(text));
+        let mut response = Response::new(GrpcBody::Plain(text));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
-        if why == OutOfPlace::Method {
+        if why == NotGrpc::Method {
             headers.insert(ALLOW, HeaderValue::from_static("POST"));
         }
         response
     }
 }
 
-fn answer(content: Content) -> Answered {
+fn to_response(content: GrpcBody) -> GrpcResponse {
     let mut response = Response::new(content);
     response.headers_mut().insert(CONTENT_TYPE, GRPC);
     response
@@ -158,50 +161,50 @@ fn ok() -> Frame<Cursor<Vec<u8>>> {
 
 type Polled = Poll<Option<Result<Frame<Cursor<Vec<u8>>>, Infallible>>>;
 
-impl Body for Content {
+impl Body for GrpcBody {
     type Data = Cursor<Vec<u8>>;
     type Error = Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Polled {
         let this = &mut *self;
-        if let Content::Stream(streamed) = this {
+        if let GrpcBody::Stream(streamed) = this {
             return match streamed.messages.as_mut().poll_next(context) {
                 Poll::Pending => Poll::Pending,
                 Poll::Ready(Some(Ok(message))) => {
                     Poll::Ready(Some(Ok(Frame::data(Cursor::new(message)))))
                 }
                 Poll::Ready(Some(Err(error))) => {
-                    *this = Content::Empty;
+                    *this = GrpcBody::Empty;
                     let mut trailers = HeaderMap::new();
                     put_status(&error, &mut trailers);
                     Poll::Ready(Some(Ok(Frame::trailers(trailers))))
                 }
                 Poll::Ready(None) => {
-                    *this = Content::Empty;
+                    *this = GrpcBody::Empty;
                     Poll::Ready(Some(Ok(ok())))
                 }
             };
         }
-        let frame = match std::mem::replace(this, Content::Empty) {
-            Content::Message(message) => {
-                *this = Content::Ok;
+        let frame = match std::mem::replace(this, GrpcBody::Empty) {
+            GrpcBody::Message(message) => {
+                *this = GrpcBody::Ok;
                 Some(Frame::data(Cursor::new(message)))
             }
-            Content::Ok => Some(ok()),
-            Content::Plain(text) => Some(Frame::data(Cursor::new(text.into()))),
-            Content::Stream(_) | Content::Empty => None,
+            GrpcBody::Ok => Some(ok()),
+            GrpcBody::Plain(text) => Some(Frame::data(Cursor::new(text.into()))),
+            GrpcBody::Stream(_) | GrpcBody::Empty => None,
         };
         Poll::Ready(frame.map(Ok))
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Content::Empty)
+        matches!(self, GrpcBody::Empty)
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Content::Plain(text) => SizeHint::with_exact(text.len() as u64),
-            Content::Empty => SizeHint::with_exact(0),
+            GrpcBody::Plain(text) => SizeHint::with_exact(text.len() as u64),
+            GrpcBody::Empty => SizeHint::with_exact(0),
             // Trailers follow, and gRPC sends no `content-length`.
             _ => SizeHint::default(),
         }
@@ -215,7 +218,7 @@ pub const PREFIX_BYTES: usize = 5;
 const NEXT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The one message of a body that is here as a whole.
-pub fn only(body: &[u8]) -> Result<&[u8], RequestError> {
+pub fn single_message(body: &[u8]) -> Result<&[u8], RequestError> {
     let Some((prefix, message)) = body.split_first_chunk::<PREFIX_BYTES>() else {
         return Err(RequestError::invalid("the call ended before its message: send one"));
     };
@@ -250,11 +253,11 @@ fn length(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, RequestError> {
 
 /// The whole body of a call with one message; `first` is what was read already.
 pub async fn collect(body: Incoming, first: Option<Bytes>) -> Result<Bytes, RequestError> {
-    http_body::collect(body, first, PREFIX_BYTES + MAX_MESSAGE_BYTES).await.map_err(unread)
+    http_body::collect(body, first, PREFIX_BYTES + MAX_MESSAGE_BYTES).await.map_err(read_error)
 }
 
 /// The error of a body that could not be read, in terms of gRPC.
-pub fn unread(error: RequestError) -> RequestError {
+pub fn read_error(error: RequestError) -> RequestError {
     match error.kind {
         ErrorKind::TooLarge => too_large(),
         ErrorKind::TooSlow => {
@@ -344,7 +347,7 @@ mod tests {
              Err("the message is larger than 1048576 bytes: send fewer or shorter entries")),
         ];
         for (body, expected) in rows {
-            let got = only(body).map_err(|error| error.to_string());
+            let got = single_message(body).map_err(|error| error.to_string());
             assert_eq!(got, expected.map_err(str::to_owned), "{body:?}");
         }
     }

@@ -6,7 +6,7 @@ use futures_util::stream;
 use hyper::body::Incoming;
 
 use super::GrpcFront;
-use super::body::{Answered, Content, Next, collect, framed, only};
+use super::body::{GrpcBody, GrpcResponse, StreamItem, collect, framed, single_message};
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::grpc::envoy::{Fields, Malformed, SERVICE, put_bytes, put_nested, put_number};
 use crate::serve::InFlight;
@@ -26,21 +26,21 @@ enum Status {
 }
 
 impl GrpcFront {
-    pub(super) async fn check_health(&self, body: Incoming) -> Answered {
+    pub(super) async fn check_health(&self, body: Incoming) -> GrpcResponse {
         match asked(body).await.map(|known| known.then(|| self.health())) {
-            Ok(Some(status)) => Content::message(2, |out| put(status, out)),
-            Ok(None) => Content::refuse(&RequestError::new(
+            Ok(Some(status)) => GrpcBody::message(2, |out| put(status, out)),
+            Ok(None) => GrpcBody::error(&RequestError::new(
                 ErrorKind::NotFound,
                 format!("there is no such service: ask about \"\" (all of it) or \"{SERVICE}\""),
             )),
-            Err(error) => Content::refuse(&error),
+            Err(error) => GrpcBody::error(&error),
         }
     }
 
     /// All services at once.
-    pub(super) fn list_health(&self) -> Answered {
+    pub(super) fn list_health(&self) -> GrpcResponse {
         let status = self.health();
-        Content::message(64, |out| {
+        GrpcBody::message(64, |out| {
             for service in ["", SERVICE] {
                 put_nested(out, 1, |out| {
                     put_bytes(out, 1, service.as_bytes());
@@ -52,41 +52,44 @@ impl GrpcFront {
 
     /// Tells how it is, and again when the server drains; then the stream ends, because
     /// nothing but the end will follow.
-    pub(super) async fn watch_health(&self, body: Incoming, in_flight: InFlight) -> Answered {
+    pub(super) async fn watch_health(&self, body: Incoming, in_flight: InFlight) -> GrpcResponse {
         let known = match asked(body).await {
             Ok(known) => known,
-            Err(error) => return Content::refuse(&error),
+            Err(error) => return GrpcBody::error(&error),
         };
         let first = if known { self.health() } else { Status::ServiceUnknown };
-        let facts = Arc::clone(&self.facts);
+        let server_state = Arc::clone(&self.server_state);
         enum Step {
-            First(Status),
+            BoundedVec(Status),
             Waits(Status),
             Ends,
             Ended,
         }
-        let told = stream::unfold((Step::First(first), facts), |(step, facts)| async move {
-            let tell = |status| framed(2, |out| put(status, out));
-            let (next, step): (Next, Step) = match step {
-                Step::First(status) => (Ok(tell(status)), Step::Waits(status)),
-                Step::Waits(Status::Serving) => {
-                    facts.draining().await;
-                    (Ok(tell(Status::NotServing)), Step::Ends)
-                }
-                Step::Waits(_) => {
-                    facts.draining().await;
-                    (Err(ending()), Step::Ended)
-                }
-                Step::Ends => (Err(ending()), Step::Ended),
-                Step::Ended => return None,
-            };
-            Some((next, (step, facts)))
-        });
-        Content::stream(told, in_flight)
+        let told = stream::unfold(
+            (Step::BoundedVec(first), server_state),
+            |(step, server_state)| async move {
+                let tell = |status| framed(2, |out| put(status, out));
+                let (next, step): (StreamItem, Step) = match step {
+                    Step::BoundedVec(status) => (Ok(tell(status)), Step::Waits(status)),
+                    Step::Waits(Status::Serving) => {
+                        server_state.draining().await;
+                        (Ok(tell(Status::NotServing)), Step::Ends)
+                    }
+                    Step::Waits(_) => {
+                        server_state.draining().await;
+                        (Err(ending()), Step::Ended)
+                    }
+                    Step::Ends => (Err(ending()), Step::Ended),
+                    Step::Ended => return None,
+                };
+                Some((next, (step, server_state)))
+            },
+        );
+        GrpcBody::stream(told, in_flight)
     }
 
     fn health(&self) -> Status {
-        if self.facts.is_ready() { Status::Serving } else { Status::NotServing }
+        if self.server_state.is_ready() { Status::Serving } else { Status::NotServing }
     }
 }
 
@@ -101,8 +104,8 @@ fn put(status: Status, out: &mut Vec<u8>) {
 /// Whether a service we have is asked about. All are as well as the server is.
 async fn asked(body: Incoming) -> Result<bool, RequestError> {
     let body = collect(body, None).await?;
-    let name =
-        service(only(&body)?).map_err(|malformed| RequestError::invalid(malformed.to_string()))?;
+    let name = service(single_message(&body)?)
+        .map_err(|malformed| RequestError::invalid(malformed.to_string()))?;
     Ok(name.is_empty() || name == SERVICE.as_bytes())
 }
 

@@ -31,9 +31,9 @@ use tidegate::Algorithm;
 use tidegate::unstable::gate::Gate;
 use tidegate::unstable::headers::Forms;
 
-use self::body::{Answered, Content, OutOfPlace};
+use self::body::{GrpcBody, GrpcResponse, NotGrpc};
 use crate::access::Access;
-use crate::admin::Facts;
+use crate::admin::ServerState;
 use crate::error::{ErrorKind, RequestError};
 use crate::serve::InFlight;
 
@@ -49,7 +49,7 @@ const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
 #[derive(Debug)]
 pub struct GrpcFront {
     gate: Arc<Gate>,
-    facts: Arc<Facts>,
+    server_state: Arc<ServerState>,
     forms: ArcSwap<Forms>,
     access: Access,
     /// How limits that come with a request are counted.
@@ -59,14 +59,19 @@ pub struct GrpcFront {
 impl GrpcFront {
     /// Asks this gate; answers carry headers in these forms; only those with
     /// `access` may ask.
-    pub fn new(gate: Arc<Gate>, facts: Arc<Facts>, forms: Forms, access: Access) -> Self {
+    pub fn new(
+        gate: Arc<Gate>,
+        server_state: Arc<ServerState>,
+        forms: Forms,
+        access: Access,
+    ) -> Self {
         let forms = ArcSwap::from_pointee(forms);
-        GrpcFront { gate, facts, forms, access, algorithm: Algorithm::default() }
+        GrpcFront { gate, server_state, forms, access, algorithm: Algorithm::default() }
     }
 
     /// The same, counting limits that come with a request so.
     #[must_use]
-    pub fn counting(self, algorithm: Algorithm) -> Self {
+    pub fn with_algorithm(self, algorithm: Algorithm) -> Self {
         GrpcFront { algorithm, ..self }
     }
 
@@ -76,19 +81,19 @@ impl GrpcFront {
     }
 
     /// Everything but the hot method.
-    async fn route(&self, request: Request<Incoming>, in_flight: InFlight) -> Answered {
+    async fn route(&self, request: Request<Incoming>, in_flight: InFlight) -> GrpcResponse {
         let path = request.uri().path();
         // Probes know no secrets, here as on the admin front.
         let is_open = path.starts_with(health::PREFIX);
         if !is_open && let Err(error) = self.admit(request.headers()) {
-            return Content::refuse(&error);
+            return GrpcBody::error(&error);
         }
         match path {
             health::CHECK => self.check_health(request.into_body()).await,
             health::LIST => self.list_health(),
             health::WATCH => self.watch_health(request.into_body(), in_flight).await,
             reflection::V1 | reflection::V1_ALPHA => self.reflect(request.into_body(), in_flight),
-            _ => Content::refuse(&RequestError::new(
+            _ => GrpcBody::error(&RequestError::new(
                 ErrorKind::Unsupported,
                 "there is no such method: see the services by reflection (`grpcurl ... list`)",
             )),
@@ -103,12 +108,12 @@ impl GrpcFront {
 }
 
 /// What is not gRPC at all.
-fn out_of_place(request: &Request<Incoming>) -> Option<OutOfPlace> {
+fn not_grpc(request: &Request<Incoming>) -> Option<NotGrpc> {
     if request.version() != Version::HTTP_2 {
-        return Some(OutOfPlace::Version);
+        return Some(NotGrpc::Version);
     }
     if request.method() != Method::POST {
-        return Some(OutOfPlace::Method);
+        return Some(NotGrpc::Method);
     }
     let kind = request.headers().get(CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
     let is_grpc = match kind.strip_prefix(b"application/grpc") {
@@ -116,5 +121,5 @@ fn out_of_place(request: &Request<Incoming>) -> Option<OutOfPlace> {
         Some(rest) => rest.starts_with(b";") || rest.starts_with(b"+proto;"),
         None => false,
     };
-    (!is_grpc).then_some(OutOfPlace::ContentType)
+    (!is_grpc).then_some(NotGrpc::ContentType)
 }

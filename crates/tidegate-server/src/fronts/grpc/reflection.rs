@@ -12,8 +12,8 @@ use futures_util::stream;
 use hyper::body::Incoming;
 
 use super::GrpcFront;
-use super::body::{Answered, Content, Messages, Next, framed};
-use crate::admin::Facts;
+use super::body::{GrpcBody, GrpcResponse, Messages, StreamItem, framed};
+use crate::admin::ServerState;
 use crate::error::{GrpcCode, RequestError};
 use crate::fronts::grpc::envoy::{Fields, Malformed, SERVICE, put_bytes, put_nested, put_number};
 use crate::serve::InFlight;
@@ -23,7 +23,7 @@ pub const V1_ALPHA: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerRefl
 
 /// What is asked: one field of a `ServerReflectionRequest`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Question<'a> {
+enum ReflectionRequest<'a> {
     File(&'a str),
     Symbol(&'a str),
     /// Nothing of ours is extended.
@@ -36,74 +36,78 @@ enum Question<'a> {
 
 impl GrpcFront {
     /// Answers each question in turn, until the client has no more or the server drains.
-    pub(super) fn reflect(&self, body: Incoming, in_flight: InFlight) -> Answered {
-        let begun = Some((Messages::new(body), Arc::clone(&self.facts)));
+    pub(super) fn reflect(&self, body: Incoming, in_flight: InFlight) -> GrpcResponse {
+        let begun = Some((Messages::new(body), Arc::clone(&self.server_state)));
         let answers = stream::unfold(begun, |state| async move {
-            let (mut messages, facts) = state?;
-            match next(&mut messages, &facts).await {
+            let (mut messages, server_state) = state?;
+            match next(&mut messages, &server_state).await {
                 None => None,
-                Some(Ok(answer)) => Some((Ok(answer), Some((messages, facts)))),
+                Some(Ok(response)) => Some((Ok(response), Some((messages, server_state)))),
                 Some(Err(error)) => Some((Err(error), None)),
             }
         });
-        Content::stream(answers, in_flight)
+        GrpcBody::stream(answers, in_flight)
     }
 }
 
-async fn next(messages: &mut Messages, facts: &Facts) -> Option<Next> {
+async fn next(messages: &mut Messages, server_state: &ServerState) -> Option<StreamItem> {
     let message = tokio::select! {
         message = messages.next() => message,
-        () = facts.draining() => return None,
+        () = server_state.draining() => return None,
     };
     match message {
         Ok(None) => None,
-        Ok(Some(message)) => Some(answer(&message)),
+        Ok(Some(message)) => Some(respond_to(&message)),
         Err(error) => Some(Err(error)),
     }
 }
 
-fn answer(message: &[u8]) -> Next {
-    let (host, question) =
+fn respond_to(message: &[u8]) -> StreamItem {
+    let (host, request) =
         read(message).map_err(|malformed| RequestError::invalid(malformed.to_string()))?;
     Ok(framed(512, |out| {
         put_bytes(out, 1, host.as_bytes());
         put_nested(out, 2, |out| out.extend_from_slice(message));
-        put_answer(question, out);
+        put_answer(request, out);
     }))
 }
 
-fn read(message: &[u8]) -> Result<(&str, Question<'_>), Malformed> {
-    let (mut host, mut question) = ("", Question::Unknown);
+fn read(message: &[u8]) -> Result<(&str, ReflectionRequest<'_>), Malformed> {
+    let (mut host, mut request) = ("", ReflectionRequest::Unknown);
     for field in Fields::new(message) {
         let (field, value) = field?;
         let text = || std::str::from_utf8(value.bytes()?).map_err(|_| Malformed);
         match field {
             1 => host = text()?,
-            3 => question = Question::File(text()?),
-            4 => question = Question::Symbol(text()?),
-            5 => question = Question::Extension,
-            6 => question = Question::ExtensionsOf(text()?),
-            7 => question = Question::Services,
+            3 => request = ReflectionRequest::File(text()?),
+            4 => request = ReflectionRequest::Symbol(text()?),
+            5 => request = ReflectionRequest::Extension,
+            6 => request = ReflectionRequest::ExtensionsOf(text()?),
+            7 => request = ReflectionRequest::Services,
             _ => {}
         }
     }
-    Ok((host, question))
+    Ok((host, request))
 }
 
-fn put_answer(question: Question<'_>, out: &mut Vec<u8>) {
-    match question {
-        Question::File(name) => put_file(files().iter().find(|file| file.name == name), out),
-        Question::Symbol(name) => put_file(defining(name), out),
-        Question::ExtensionsOf(name) if defining(name).is_some() => {
+fn put_answer(request: ReflectionRequest<'_>, out: &mut Vec<u8>) {
+    match request {
+        ReflectionRequest::File(name) => {
+            put_file(files().iter().find(|file| file.name == name), out)
+        }
+        ReflectionRequest::Symbol(name) => put_file(defining(name), out),
+        ReflectionRequest::ExtensionsOf(name) if defining(name).is_some() => {
             put_nested(out, 5, |out| put_bytes(out, 1, name.as_bytes()));
         }
-        Question::Extension | Question::ExtensionsOf(_) => put_file(None, out),
-        Question::Services => put_nested(out, 6, |out| {
+        ReflectionRequest::Extension | ReflectionRequest::ExtensionsOf(_) => put_file(None, out),
+        ReflectionRequest::Services => put_nested(out, 6, |out| {
             for service in SERVICES {
                 put_nested(out, 1, |out| put_bytes(out, 1, service.as_bytes()));
             }
         }),
-        Question::Unknown => put_error(GrpcCode::Unimplemented, "this is not answered here", out),
+        ReflectionRequest::Unknown => {
+            put_error(GrpcCode::Unimplemented, "this is not answered here", out)
+        }
     }
 }
 

@@ -8,11 +8,11 @@ use http::HeaderMap;
 use hyper::body::Body as _;
 use tidegate::unstable::gate::Answer;
 
-use super::body::{Answered, Content, code, collect, only, unread};
-use super::{GrpcFront, SHOULD_RATE_LIMIT, out_of_place};
-use crate::admin::Front as FrontName;
+use super::body::{GrpcBody, GrpcResponse, code, collect, read_error, single_message};
+use super::{GrpcFront, SHOULD_RATE_LIMIT, not_grpc};
+use crate::admin::FrontName;
 use crate::error::RequestError;
-use crate::fronts::grpc::envoy::{self, Asked, Reply};
+use crate::fronts::grpc::envoy::{self, EnvoyQuestions, Reply};
 use crate::fronts::response_future::{Call, Front, Start};
 
 /// Room for a reply with one descriptor; each further one takes [`STATUS_BYTES`].
@@ -23,13 +23,13 @@ const STATUS_BYTES: usize = 64;
 const REQUEST_ID: &str = "x-request-id";
 
 impl Front for GrpcFront {
-    type Body = Content;
+    type Body = GrpcBody;
 
     /// Responds to a call of the rate limit service whose message arrived with its head, unless
     /// nodes share a store.
-    fn start(&self, call: &mut Call, context: &mut Context<'_>) -> Start<Content> {
+    fn start(&self, call: &mut Call, context: &mut Context<'_>) -> Start<GrpcBody> {
         let is_hot = call.request.uri().path() == SHOULD_RATE_LIMIT;
-        if !is_hot || out_of_place(&call.request).is_some() {
+        if !is_hot || not_grpc(&call.request).is_some() {
             return Start::Later(None);
         }
         let first_chunk = call.first_chunk(context);
@@ -40,17 +40,17 @@ impl Front for GrpcFront {
             }
             Ok(first_chunk) => Start::Later(first_chunk),
             Err(broken) => {
-                let error = self.admit(headers).err().unwrap_or_else(|| unread(broken));
-                Start::Ready(Content::refuse(&error))
+                let error = self.admit(headers).err().unwrap_or_else(|| read_error(broken));
+                Start::Ready(GrpcBody::error(&error))
             }
         }
     }
 
     /// Responds to any call.
-    async fn finish(self: Arc<Self>, call: Call, first_chunk: Option<Bytes>) -> Answered {
+    async fn finish(self: Arc<Self>, call: Call, first_chunk: Option<Bytes>) -> GrpcResponse {
         let Call { request, in_flight, .. } = call;
-        if let Some(why) = out_of_place(&request) {
-            return Content::out_of_place(why);
+        if let Some(why) = not_grpc(&request) {
+            return GrpcBody::not_grpc(why);
         }
         if request.uri().path() != SHOULD_RATE_LIMIT {
             return self.route(request, in_flight).await;
@@ -58,64 +58,66 @@ impl Front for GrpcFront {
         let (head, body) = request.into_parts();
         // A caller without access is refused before its body is waited for.
         if let Err(error) = self.admit(&head.headers) {
-            return Content::refuse(&error);
+            return GrpcBody::error(&error);
         }
         let decided = match collect(body, first_chunk).await {
-            Ok(body) => self.decide_later(&head.headers, &body).await,
+            Ok(body) => self.decide_async(&head.headers, &body).await,
             Err(error) => Err(error),
         };
         respond(decided)
     }
 
-    fn record(&self, response: &Answered) {
+    fn record(&self, response: &GrpcResponse) {
         match response.body() {
             // Not a call, but an answer over HTTP.
-            Content::Plain(_) => self.facts.answered(FrontName::Grpc, response.status()),
-            Content::Empty => self.facts.answered_call(code(response.headers())),
-            _ => self.facts.answered_call(0),
+            GrpcBody::Plain(_) => {
+                self.server_state.count_response(FrontName::Grpc, response.status())
+            }
+            GrpcBody::Empty => self.server_state.count_grpc_status(code(response.headers())),
+            _ => self.server_state.count_grpc_status(0),
         }
     }
 }
 
 impl GrpcFront {
     /// A decision in memory.
-    fn decide(&self, headers: &HeaderMap, body: &[u8]) -> Result<Answered, RequestError> {
+    fn decide(&self, headers: &HeaderMap, body: &[u8]) -> Result<GrpcResponse, RequestError> {
         self.admit(headers)?;
         let request = decode(body)?;
-        let asked = Asked::new(&request, self.algorithm)?;
-        let questions = asked.questions(request_id(headers));
+        let envoy_questions = EnvoyQuestions::new(&request, self.algorithm)?;
+        let questions = envoy_questions.questions(request_id(headers));
         let rules = self.gate.rules();
         let answer = self.gate.sync(self.gate.check(&rules, &questions));
-        self.reply(&answer.map_err(envoy::rejected)?, questions.len())
+        self.reply(&answer.map_err(envoy::descriptor_error)?, questions.len())
     }
 
     /// A decision wherever the counts are.
-    async fn decide_later(
+    async fn decide_async(
         &self,
         headers: &HeaderMap,
         body: &[u8],
-    ) -> Result<Answered, RequestError> {
+    ) -> Result<GrpcResponse, RequestError> {
         let request = decode(body)?;
-        let asked = Asked::new(&request, self.algorithm)?;
-        let questions = asked.questions(request_id(headers));
+        let envoy_questions = EnvoyQuestions::new(&request, self.algorithm)?;
+        let questions = envoy_questions.questions(request_id(headers));
         let rules = Arc::clone(&self.gate.rules());
         let answer = self.gate.check(&rules, &questions).await;
-        self.reply(&answer.map_err(envoy::rejected)?, questions.len())
+        self.reply(&answer.map_err(envoy::descriptor_error)?, questions.len())
     }
 
-    fn reply(&self, answer: &Answer<'_>, descriptors: usize) -> Result<Answered, RequestError> {
+    fn reply(&self, answer: &Answer<'_>, descriptors: usize) -> Result<GrpcResponse, RequestError> {
         let reply = Reply::new(answer, descriptors, **self.forms.load(), self.gate.now())?;
         let capacity = REPLY_BYTES + STATUS_BYTES * (descriptors - 1);
-        Ok(Content::message(capacity, |out| reply.encode(out)))
+        Ok(GrpcBody::message(capacity, |out| reply.encode(out)))
     }
 }
 
-fn respond(decided: Result<Answered, RequestError>) -> Answered {
-    decided.unwrap_or_else(|error| Content::refuse(&error))
+fn respond(decided: Result<GrpcResponse, RequestError>) -> GrpcResponse {
+    decided.unwrap_or_else(|error| GrpcBody::error(&error))
 }
 
 fn decode(body: &[u8]) -> Result<envoy::Request<'_>, RequestError> {
-    let message = only(body)?;
+    let message = single_message(body)?;
     envoy::Request::decode(message)
         .map_err(|malformed| RequestError::invalid(malformed.to_string()))
 }

@@ -12,9 +12,9 @@ use hyper::body::Incoming;
 use tidegate::unstable::gate::{Answer, GateError, MAX_TOGETHER, Question};
 
 use super::check_json::{BatchBody, CheckBody, Object, decode};
-use super::check_request::Parts;
+use super::check_request::ParsedInputs;
 use super::check_response::{self, ANSWER_BYTES, LINE_BYTES};
-use super::response::{Answered, REQUEST_ID, RequestId, json};
+use super::response::{HttpResponse, REQUEST_ID, RequestId, json};
 use super::{HttpFront, body, json_only, read_json};
 use crate::error::RequestError;
 
@@ -33,40 +33,44 @@ const MAX_BATCH: usize = 1000;
 const MAX_WAITING: usize = 10_000;
 
 /// A check that was understood, and what is to be done.
-enum Decided {
-    Answered(Answered),
-    Waits,
+enum CheckProgress {
+    HttpResponse(HttpResponse),
+    MustWait,
 }
 
 impl HttpFront {
     /// A check whose body is here: answered, unless it is let wait.
-    pub(super) fn check_whole(&self, headers: &HeaderMap, body: &[u8]) -> Option<Answered> {
+    pub(super) fn check_in_place(&self, headers: &HeaderMap, body: &[u8]) -> Option<HttpResponse> {
         let decided = if let Err(error) = self.admit(headers) {
             Err(error)
         } else if body.len() > MAX_CHECK_BYTES {
             return None;
         } else {
-            json_only(headers).and_then(|()| self.check_now(headers, body))
+            json_only(headers).and_then(|()| self.check_sync(headers, body))
         };
         match decided {
-            Ok(Decided::Answered(answer)) => Some(answer),
-            Ok(Decided::Waits) => None,
+            Ok(CheckProgress::HttpResponse(answer)) => Some(answer),
+            Ok(CheckProgress::MustWait) => None,
             Err(error) => Some(error.respond(&RequestId::of(headers))),
         }
     }
 
     /// Any check; `first` is what of its body was read already.
-    pub(super) async fn check(&self, request: Request<Incoming>, first: Option<Bytes>) -> Answered {
+    pub(super) async fn check(
+        &self,
+        request: Request<Incoming>,
+        first: Option<Bytes>,
+    ) -> HttpResponse {
         let (head, body) = request.into_parts();
         if let Err(error) = self.admit(&head.headers) {
             body::discard(head.version, body).await;
             return error.respond(&RequestId::of(&head.headers));
         }
         let decided = match read_json(&head, body, first, MAX_CHECK_BYTES).await {
-            Ok(body) if self.gate.is_shared() => self.check_later(&head, &body).await,
-            Ok(body) => match self.check_now(&head.headers, &body) {
-                Ok(Decided::Answered(answer)) => return answer,
-                Ok(Decided::Waits) => self.check_later(&head, &body).await,
+            Ok(body) if self.gate.is_shared() => self.check_async(&head, &body).await,
+            Ok(body) => match self.check_sync(&head.headers, &body) {
+                Ok(CheckProgress::HttpResponse(answer)) => return answer,
+                Ok(CheckProgress::MustWait) => self.check_async(&head, &body).await,
                 Err(error) => Err(error),
             },
             Err(error) => Err(error),
@@ -74,36 +78,36 @@ impl HttpFront {
         decided.unwrap_or_else(|error| error.respond(&RequestId::of(&head.headers)))
     }
 
-    fn check_now(&self, headers: &HeaderMap, body: &[u8]) -> Result<Decided, RequestError> {
+    fn check_sync(&self, headers: &HeaderMap, body: &[u8]) -> Result<CheckProgress, RequestError> {
         let body: CheckBody<'_> = decode(body)?;
-        let parts = body.parts()?;
-        let question = body.question(&parts)?;
+        let inputs = body.inputs()?;
+        let question = body.question(&inputs)?;
         if body.max_wait()?.is_some() {
-            return Ok(Decided::Waits);
+            return Ok(CheckProgress::MustWait);
         }
         let id = RequestId::of(headers);
         let rules = self.gate.rules();
         let question = Question { request_id: Some(id.as_str()), ..question };
         let answer = self.gate.sync(self.gate.check(&rules, &[question]))?;
-        Ok(Decided::Answered(respond(&answer, &id)))
+        Ok(CheckProgress::HttpResponse(respond(&answer, &id)))
     }
 
     /// A check that takes its time: it waits its turn, or the store is not here.
-    async fn check_later(&self, head: &Head, body: &[u8]) -> Result<Answered, RequestError> {
+    async fn check_async(&self, head: &Head, body: &[u8]) -> Result<HttpResponse, RequestError> {
         let body: CheckBody<'_> = decode(body)?;
-        let parts = body.parts()?;
+        let inputs = body.inputs()?;
         let id = RequestId::of(&head.headers);
-        let question = Question { request_id: Some(id.as_str()), ..body.question(&parts)? };
+        let question = Question { request_id: Some(id.as_str()), ..body.question(&inputs)? };
         let rules = Arc::clone(&self.gate.rules());
         let waits = body
             .max_wait()?
-            .and_then(|max_wait| Waiting::begin(&self.waiting).map(|waiting| (max_wait, waiting)));
+            .and_then(|max_wait| WaitSlot::begin(&self.waiting).map(|waiting| (max_wait, waiting)));
         let max_wait = waits.as_ref().map(|(max_wait, _)| *max_wait);
         let answer = self.gate.check(&rules, &[Question { max_wait, ..question }]).await?;
         Ok(respond(&answer, &id))
     }
 
-    pub(super) async fn batch(&self, request: Request<Incoming>) -> Answered {
+    pub(super) async fn batch(&self, request: Request<Incoming>) -> HttpResponse {
         let (head, body) = request.into_parts();
         let read = read_json(&head, body, None, MAX_BATCH_BYTES).await;
         let id = RequestId::of(&head.headers);
@@ -115,7 +119,11 @@ impl HttpFront {
     }
 
     /// Everything is understood before anything is charged.
-    async fn batch_of(&self, body: &[u8], id: &RequestId<'_>) -> Result<Answered, RequestError> {
+    async fn batch_of(
+        &self,
+        body: &[u8],
+        id: &RequestId<'_>,
+    ) -> Result<HttpResponse, RequestError> {
         let BatchBody { checks } = decode(body)?;
         if checks.len() > MAX_BATCH {
             let detail = format!("there are {}: send at most {MAX_BATCH} at once", checks.len());
@@ -125,10 +133,10 @@ impl HttpFront {
         let each =
             |index: usize| move |error: RequestError| error.within(&format!("checks[{index}]"));
         let numbered = || checks.iter().enumerate();
-        let parts = numbered().map(|(index, Object(check))| check.parts().map_err(each(index)));
-        let parts: Vec<Parts<'_>> = parts.collect::<Result<_, _>>()?;
-        let questions = numbered().zip(&parts).map(|((index, Object(check)), parts)| {
-            let question = batch_question(check, parts).map_err(each(index))?;
+        let inputs = numbered().map(|(index, Object(check))| check.inputs().map_err(each(index)));
+        let inputs: Vec<ParsedInputs<'_>> = inputs.collect::<Result<_, _>>()?;
+        let questions = numbered().zip(&inputs).map(|((index, Object(check)), inputs)| {
+            let question = batch_question(check, inputs).map_err(each(index))?;
             let question = Question { request_id: Some(id.as_str()), ..question };
             let valid = rules.validate(&question).map_err(RequestError::from);
             valid.map_err(each(index))?;
@@ -171,9 +179,9 @@ impl HttpFront {
 
 fn batch_question<'q, 'a: 'q>(
     check: &'a CheckBody<'a>,
-    parts: &'q Parts<'a>,
+    inputs: &'q ParsedInputs<'a>,
 ) -> Result<Question<'q>, RequestError> {
-    let question = check.question(parts)?;
+    let question = check.question(inputs)?;
     if check.max_wait()?.is_some() {
         let detail = "a batch does not wait: leave it out, or send a check of its own";
         return Err(RequestError::field("max_wait_ms", detail));
@@ -181,7 +189,7 @@ fn batch_question<'q, 'a: 'q>(
     Ok(question)
 }
 
-fn respond(answer: &Answer<'_>, id: &RequestId<'_>) -> Answered {
+fn respond(answer: &Answer<'_>, id: &RequestId<'_>) -> HttpResponse {
     let more = answer.lines.len().saturating_sub(1) * LINE_BYTES;
     let mut out = Vec::with_capacity(ANSWER_BYTES + more);
     check_response::write(answer, &mut out);
@@ -193,16 +201,16 @@ fn respond(answer: &Answer<'_>, id: &RequestId<'_>) -> Answered {
 }
 
 /// A place among those that wait.
-struct Waiting<'a>(&'a AtomicUsize);
+struct WaitSlot<'a>(&'a AtomicUsize);
 
-impl<'a> Waiting<'a> {
+impl<'a> WaitSlot<'a> {
     fn begin(waiting: &'a AtomicUsize) -> Option<Self> {
-        let place = Waiting(waiting);
+        let place = WaitSlot(waiting);
         (waiting.fetch_add(1, Relaxed) < MAX_WAITING).then_some(place)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitSlot<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }

@@ -14,7 +14,7 @@ use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Unexpecte
 use crate::error::RequestError;
 
 /// The most of a bad body that an error repeats.
-const MAX_TOLD_BYTES: usize = 256;
+const MAX_QUOTED_BYTES: usize = 256;
 
 /// Text of the body.
 #[derive(Debug, serde::Deserialize)]
@@ -23,38 +23,38 @@ pub struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
 
 /// A whole number. `2.0` is one too, as JSON has no other numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Whole(pub i64);
+pub struct JsonInt(pub i64);
 
-impl<'de> Deserialize<'de> for Whole {
+impl<'de> Deserialize<'de> for JsonInt {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_i64(WholeVisitor)
+        deserializer.deserialize_i64(JsonIntVisitor)
     }
 }
 
-struct WholeVisitor;
+struct JsonIntVisitor;
 
-impl Visitor<'_> for WholeVisitor {
-    type Value = Whole;
+impl Visitor<'_> for JsonIntVisitor {
+    type Value = JsonInt;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a whole number")
     }
 
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Whole, E> {
-        Ok(Whole(number))
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<JsonInt, E> {
+        Ok(JsonInt(number))
     }
 
-    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Whole, E> {
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<JsonInt, E> {
         // What is larger than this is out of every range.
-        Ok(Whole(i64::try_from(number).unwrap_or(i64::MAX)))
+        Ok(JsonInt(i64::try_from(number).unwrap_or(i64::MAX)))
     }
 
-    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Whole, E> {
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<JsonInt, E> {
         if number.trunc() != number {
             return Err(E::invalid_type(Unexpected::Float(number), &self));
         }
         #[expect(clippy::cast_possible_truncation, reason = "whole, and beyond i64 it saturates")]
-        Ok(Whole(number as i64))
+        Ok(JsonInt(number as i64))
     }
 }
 
@@ -85,33 +85,33 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
 
 /// A list of which at most `KEPT` are kept; the others are passed over, before they take memory.
 #[derive(Debug)]
-pub struct First<T, const KEPT: usize>(pub Vec<T>);
+pub struct BoundedVec<T, const KEPT: usize>(pub Vec<T>);
 
-impl<'de, T: Deserialize<'de>, const KEPT: usize> Deserialize<'de> for First<T, KEPT> {
+impl<'de, T: Deserialize<'de>, const KEPT: usize> Deserialize<'de> for BoundedVec<T, KEPT> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(FirstVisitor(PhantomData))
+        deserializer.deserialize_seq(BoundedVecVisitor(PhantomData))
     }
 }
 
-struct FirstVisitor<T, const KEPT: usize>(PhantomData<T>);
+struct BoundedVecVisitor<T, const KEPT: usize>(PhantomData<T>);
 
-impl<'de, T: Deserialize<'de>, const KEPT: usize> Visitor<'de> for FirstVisitor<T, KEPT> {
-    type Value = First<T, KEPT>;
+impl<'de, T: Deserialize<'de>, const KEPT: usize> Visitor<'de> for BoundedVecVisitor<T, KEPT> {
+    type Value = BoundedVec<T, KEPT>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a sequence")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<First<T, KEPT>, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<BoundedVec<T, KEPT>, A::Error> {
         let mut kept = Vec::new();
         while kept.len() < KEPT {
             match list.next_element()? {
                 Some(element) => kept.push(element),
-                None => return Ok(First(kept)),
+                None => return Ok(BoundedVec(kept)),
             }
         }
         while list.next_element::<de::IgnoredAny>()?.is_some() {}
-        Ok(First(kept))
+        Ok(BoundedVec(kept))
     }
 }
 
@@ -123,14 +123,14 @@ pub struct CheckBody<'a> {
     pub policy: Option<Text<'a>>,
     #[serde(borrow)]
     pub key: Option<Text<'a>>,
-    pub cost: Option<Whole>,
+    pub cost: Option<JsonInt>,
     #[serde(borrow)]
     pub id: Option<Text<'a>>,
     #[serde(borrow)]
     pub attributes: Option<Box<Object<AttributesBody<'a>>>>,
     #[serde(borrow)]
     pub limits: Option<Vec<Text<'a>>>,
-    pub max_wait_ms: Option<Whole>,
+    pub max_wait_ms: Option<JsonInt>,
     pub force: Option<bool>,
 }
 
@@ -150,19 +150,19 @@ pub struct PermitBody<'a> {
     pub policy: Option<Text<'a>>,
     #[serde(borrow)]
     pub key: Option<Text<'a>>,
-    pub cost: Option<Whole>,
+    pub cost: Option<JsonInt>,
     #[serde(borrow)]
     pub attributes: Option<Box<Object<AttributesBody<'a>>>>,
     #[serde(borrow)]
     pub limits: Option<Vec<Text<'a>>>,
-    pub ttl_ms: Option<Whole>,
+    pub ttl_ms: Option<JsonInt>,
 }
 
 /// The body of a renewal.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RenewBody {
-    pub ttl_ms: Option<Whole>,
+    pub ttl_ms: Option<JsonInt>,
 }
 
 /// The facts of a request, as a caller tells them.
@@ -184,7 +184,7 @@ pub struct AttributesBody<'a> {
     #[serde(borrow)]
     pub domain: Option<Text<'a>>,
     #[serde(borrow)]
-    pub descriptors: Option<Listed<'a>>,
+    pub descriptors: Option<DescriptorList<'a>>,
 }
 
 /// An object of texts, in its own order.
@@ -217,25 +217,25 @@ impl<'de> Visitor<'de> for PairsVisitor {
 
 /// The same; or, as a name may come twice, a list of objects with one name each.
 #[derive(Debug, Default)]
-pub struct Listed<'a>(pub Pairs<'a>);
+pub struct DescriptorList<'a>(pub Pairs<'a>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Listed<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for DescriptorList<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ListedVisitor)
+        deserializer.deserialize_any(DescriptorListVisitor)
     }
 }
 
-struct ListedVisitor;
+struct DescriptorListVisitor;
 
-impl<'de> Visitor<'de> for ListedVisitor {
-    type Value = Listed<'de>;
+impl<'de> Visitor<'de> for DescriptorListVisitor {
+    type Value = DescriptorList<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of names and texts, or a list of objects with one name each")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-        PairsVisitor.visit_map(map).map(Listed)
+        PairsVisitor.visit_map(map).map(DescriptorList)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
@@ -246,7 +246,7 @@ impl<'de> Visitor<'de> for ListedVisitor {
                 _ => return Err(de::Error::custom("each object of the list has one name")),
             }
         }
-        Ok(Listed(pairs))
+        Ok(DescriptorList(pairs))
     }
 }
 
@@ -257,12 +257,15 @@ pub fn decode<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, RequestErr
         return Err(RequestError::invalid("the body is not UTF-8: send JSON as UTF-8"));
     };
     let decoded: Result<Object<T>, _> = serde_json::from_str(body);
-    decoded.map(|Object(body)| body).map_err(|error| blame::<Object<T>>(body, &error))
+    decoded.map(|Object(body)| body).map_err(|error| locate_error::<Object<T>>(body, &error))
 }
 
 /// Finds the field to blame.
 #[cold]
-fn blame<'de, T: Deserialize<'de>>(body: &'de str, error: &serde_json::Error) -> RequestError {
+fn locate_error<'de, T: Deserialize<'de>>(
+    body: &'de str,
+    error: &serde_json::Error,
+) -> RequestError {
     if body.is_empty() {
         return RequestError::invalid("the body is empty: send JSON");
     }
@@ -286,7 +289,7 @@ fn blame<'de, T: Deserialize<'de>>(body: &'de str, error: &serde_json::Error) ->
         }
         field.push_str(inner);
     }
-    let (field, detail) = (shorten(field), shorten(detail));
+    let (field, detail) = (truncate(field), truncate(detail));
     if field.is_empty() {
         RequestError::invalid(detail)
     } else {
@@ -295,9 +298,9 @@ fn blame<'de, T: Deserialize<'de>>(body: &'de str, error: &serde_json::Error) ->
 }
 
 /// What of a body is told back: enough to know it again.
-fn shorten(mut text: String) -> String {
-    if text.len() > MAX_TOLD_BYTES {
-        text.truncate(text.floor_char_boundary(MAX_TOLD_BYTES));
+fn truncate(mut text: String) -> String {
+    if text.len() > MAX_QUOTED_BYTES {
+        text.truncate(text.floor_char_boundary(MAX_QUOTED_BYTES));
         text.push_str("...");
     }
     text

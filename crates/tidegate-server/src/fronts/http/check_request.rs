@@ -1,7 +1,7 @@
 //! What callers ask: bodies into questions, or the field that makes no sense.
 //!
 //! A question borrows from its body; what it needs besides, attributes and limits that
-//! were read, lies in [`Parts`], which therefore live beside both.
+//! were read, lies in [`ParsedInputs`], which therefore live beside both.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tidegate::unstable::identity::parse_address;
 use tidegate::unstable::policy::{MAX_KEY_BYTES, check_counts};
 use tidegate::{Cost, Limit};
 
-use super::check_json::{AttributesBody, CheckBody, Pairs, PermitBody, RenewBody, Text, Whole};
+use super::check_json::{AttributesBody, CheckBody, JsonInt, Pairs, PermitBody, RenewBody, Text};
 use super::original_request::without_origin;
 use crate::error::{ErrorKind, RequestError};
 
@@ -35,7 +35,7 @@ const MAX_COST: i64 = bounds::MAX_COUNT as i64;
 
 /// The parts of a question that need a home of their own.
 #[derive(Debug, Default)]
-pub struct Parts<'a> {
+pub struct ParsedInputs<'a> {
     attributes: Option<Attributes<'a>>,
     limits: Vec<Limit>,
 }
@@ -92,7 +92,7 @@ fn address(text: &str) -> Result<IpAddr, RequestError> {
 }
 
 /// What checks and permits have in common.
-struct Common<'a> {
+struct SharedFields<'a> {
     policy: Option<&'a str>,
     key: Option<&'a str>,
     attributes: Option<&'a AttributesBody<'a>>,
@@ -101,11 +101,11 @@ struct Common<'a> {
 
 /// The same fields of either body: `serde(flatten)` would join them too, but buffers
 /// every field and no longer names unknown ones.
-macro_rules! has_common {
+macro_rules! impl_shared_fields {
     ($body:ident) => {
         impl<'a> $body<'a> {
-            fn common(&'a self) -> Common<'a> {
-                Common {
+            fn shared_fields(&'a self) -> SharedFields<'a> {
+                SharedFields {
                     policy: self.policy.as_ref().map(|text| &*text.0),
                     key: self.key.as_ref().map(|text| &*text.0),
                     attributes: self.attributes.as_ref().map(|object| &object.0),
@@ -114,18 +114,18 @@ macro_rules! has_common {
             }
 
             /// What the question needs a home for.
-            pub fn parts(&'a self) -> Result<Parts<'a>, RequestError> {
-                self.common().parts()
+            pub fn inputs(&'a self) -> Result<ParsedInputs<'a>, RequestError> {
+                self.shared_fields().inputs()
             }
         }
     };
 }
 
-has_common!(CheckBody);
-has_common!(PermitBody);
+impl_shared_fields!(CheckBody);
+impl_shared_fields!(PermitBody);
 
-impl<'a> Common<'a> {
-    fn parts(&self) -> Result<Parts<'a>, RequestError> {
+impl<'a> SharedFields<'a> {
+    fn inputs(&self) -> Result<ParsedInputs<'a>, RequestError> {
         let attributes = self.attributes.map(AttributesBody::read).transpose()?;
         let texts = self.limits.unwrap_or_default();
         if texts.len() > MAX_LIMITS {
@@ -142,14 +142,14 @@ impl<'a> Common<'a> {
             let error = RequestError::field("limits", error.to_string());
             error.with_kind(ErrorKind::Conflict)
         })?;
-        Ok(Parts { attributes, limits })
+        Ok(ParsedInputs { attributes, limits })
     }
 
-    fn subject<'q>(&self, parts: &'q Parts<'a>) -> Result<Subject<'q>, RequestError>
+    fn subject<'q>(&self, inputs: &'q ParsedInputs<'a>) -> Result<Subject<'q>, RequestError>
     where
         'a: 'q,
     {
-        let attributes = parts.attributes.as_ref();
+        let attributes = inputs.attributes.as_ref();
         match (self.policy, self.key, attributes, self.limits) {
             (Some(policy), Some(key), _, None) => {
                 Ok(Subject::Key { policy, key: checked_key(key)?, attributes })
@@ -158,16 +158,16 @@ impl<'a> Common<'a> {
                 Ok(Subject::Policy { policy, attributes })
             }
             (None, None, Some(attributes), None) => Ok(Subject::Request(attributes)),
-            (None, Some(key), None, Some(_)) if !parts.limits.is_empty() => {
-                Ok(Subject::Limits { key: checked_key(key)?, limits: &parts.limits })
+            (None, Some(key), None, Some(_)) if !inputs.limits.is_empty() => {
+                Ok(Subject::Limits { key: checked_key(key)?, limits: &inputs.limits })
             }
-            _ => Err(self.misfit()),
+            _ => Err(self.invalid_combination()),
         }
     }
 
     /// What to add or leave out of a body that is none of the three kinds.
     #[cold]
-    fn misfit(&self) -> RequestError {
+    fn invalid_combination(&self) -> RequestError {
         let present = (
             self.policy.is_some(),
             self.key.is_some(),
@@ -205,7 +205,7 @@ fn checked_key(key: &str) -> Result<&[u8], RequestError> {
     }
 }
 
-fn checked_cost(Whole(cost): Whole) -> Result<i64, RequestError> {
+fn checked_cost(JsonInt(cost): JsonInt) -> Result<i64, RequestError> {
     if (-MAX_COST..=MAX_COST).contains(&cost) {
         return Ok(cost);
     }
@@ -215,11 +215,14 @@ fn checked_cost(Whole(cost): Whole) -> Result<i64, RequestError> {
 
 impl<'a> CheckBody<'a> {
     /// The question it asks.
-    pub fn question<'q>(&'a self, parts: &'q Parts<'a>) -> Result<Question<'q>, RequestError>
+    pub fn question<'q>(
+        &'a self,
+        inputs: &'q ParsedInputs<'a>,
+    ) -> Result<Question<'q>, RequestError>
     where
         'a: 'q,
     {
-        let subject = self.common().subject(parts)?;
+        let subject = self.shared_fields().subject(inputs)?;
         let force = self.force.unwrap_or(false);
         let cost = match self.cost.map(checked_cost).transpose()? {
             Some(cost) if force && cost < 0 => {
@@ -249,8 +252,8 @@ impl<'a> CheckBody<'a> {
     /// How long it would rather wait than be denied.
     pub fn max_wait(&self) -> Result<Option<Duration>, RequestError> {
         let wait_ms = match self.max_wait_ms {
-            None | Some(Whole(0)) => return Ok(None),
-            Some(Whole(wait_ms)) => wait_ms,
+            None | Some(JsonInt(0)) => return Ok(None),
+            Some(JsonInt(wait_ms)) => wait_ms,
         };
         let refuse = |detail: String| Err(RequestError::field("max_wait_ms", detail));
         let Some(wait_ms) = u64::try_from(wait_ms).ok().filter(|wait_ms| *wait_ms <= MAX_WAIT_MS)
@@ -266,17 +269,20 @@ impl<'a> CheckBody<'a> {
             return refuse("a forced charge has nothing to wait for: leave out one of them".into());
         }
         // A look or a refund has nothing to wait for either.
-        Ok(self.cost.is_none_or(|Whole(cost)| cost > 0).then(|| Duration::from_millis(wait_ms)))
+        Ok(self.cost.is_none_or(|JsonInt(cost)| cost > 0).then(|| Duration::from_millis(wait_ms)))
     }
 }
 
 impl<'a> PermitBody<'a> {
     /// The question it asks.
-    pub fn question<'q>(&'a self, parts: &'q Parts<'a>) -> Result<Question<'q>, RequestError>
+    pub fn question<'q>(
+        &'a self,
+        inputs: &'q ParsedInputs<'a>,
+    ) -> Result<Question<'q>, RequestError>
     where
         'a: 'q,
     {
-        let subject = self.common().subject(parts)?;
+        let subject = self.shared_fields().subject(inputs)?;
         let cost = self.cost.map(checked_cost).transpose()?;
         if cost.is_some_and(|cost| cost < 1) {
             return Err(RequestError::field("cost", "a permit holds at least 1"));
@@ -297,8 +303,8 @@ impl RenewBody {
     }
 }
 
-fn checked_lease(ttl_ms: Option<Whole>) -> Result<Option<Duration>, RequestError> {
-    match ttl_ms.map(|Whole(ttl_ms)| u64::try_from(ttl_ms).unwrap_or(0)) {
+fn checked_lease(ttl_ms: Option<JsonInt>) -> Result<Option<Duration>, RequestError> {
+    match ttl_ms.map(|JsonInt(ttl_ms)| u64::try_from(ttl_ms).unwrap_or(0)) {
         Some(0) => Err(RequestError::field("ttl_ms", "hold a permit for at least 1 ms")),
         ttl_ms => Ok(ttl_ms.map(Duration::from_millis)),
     }

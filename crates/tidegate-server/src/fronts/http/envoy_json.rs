@@ -16,11 +16,13 @@ use serde_json::{Map, Value, json};
 use tidegate::Limit;
 use tidegate::unstable::gate::Answer;
 
-use super::check_json::{First, Object, Text, decode};
-use super::response::{Answered, REQUEST_ID, RequestId, json as json_answer};
+use super::check_json::{BoundedVec, Object, Text, decode};
+use super::response::{HttpResponse, REQUEST_ID, RequestId, json as json_answer};
 use super::{HttpFront, read_json};
 use crate::error::RequestError;
-use crate::fronts::grpc::envoy::{self, Asked, MAX_DESCRIPTORS, MAX_ENTRIES, Reply, Status};
+use crate::fronts::grpc::envoy::{
+    self, EnvoyQuestions, MAX_DESCRIPTORS, MAX_ENTRIES, Reply, Status,
+};
 
 /// Where it is asked.
 pub const PATH: &str = "/json";
@@ -32,7 +34,7 @@ const MAX_BYTES: usize = 1024 * 1024;
 const UNITS: [&str; 8] = ["UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"];
 
 impl HttpFront {
-    pub(super) async fn should_rate_limit(&self, request: Request<Incoming>) -> Answered {
+    pub(super) async fn should_rate_limit(&self, request: Request<Incoming>) -> HttpResponse {
         let (head, body) = request.into_parts();
         let id = RequestId::of(&head.headers);
         let answered = match read_json(&head, body, None, MAX_BYTES).await {
@@ -46,13 +48,13 @@ impl HttpFront {
         &self,
         body: &[u8],
         id: &RequestId<'_>,
-    ) -> Result<Answered, RequestError> {
+    ) -> Result<HttpResponse, RequestError> {
         let body: RequestBody<'_> = decode(body)?;
         let request = body.request();
-        let asked = Asked::new(&request, self.algorithm)?;
-        let questions = asked.questions(Some(id.as_str()));
+        let envoy_questions = EnvoyQuestions::new(&request, self.algorithm)?;
+        let questions = envoy_questions.questions(Some(id.as_str()));
         let rules = Arc::clone(&self.gate.rules());
-        let answer = self.gate.check(&rules, &questions).await.map_err(envoy::rejected)?;
+        let answer = self.gate.check(&rules, &questions).await.map_err(envoy::descriptor_error)?;
         self.reply(&answer, questions.len(), id)
     }
 
@@ -61,7 +63,7 @@ impl HttpFront {
         answer: &Answer<'_>,
         descriptors: usize,
         id: &RequestId<'_>,
-    ) -> Result<Answered, RequestError> {
+    ) -> Result<HttpResponse, RequestError> {
         let reply = Reply::new(answer, descriptors, **self.forms.load(), self.gate.now())?;
         let status = if reply.allowed { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
         let mut response = json_answer(status, shown(&reply).to_string().into_bytes());
@@ -78,7 +80,7 @@ struct RequestBody<'a> {
     #[serde(borrow)]
     domain: Option<Text<'a>>,
     #[serde(borrow)]
-    descriptors: Option<First<Object<DescriptorBody<'a>>, { MAX_DESCRIPTORS + 1 }>>,
+    descriptors: Option<BoundedVec<Object<DescriptorBody<'a>>, { MAX_DESCRIPTORS + 1 }>>,
     #[serde(alias = "hitsAddend")]
     hits_addend: Option<Number<u32>>,
 }
@@ -87,7 +89,7 @@ struct RequestBody<'a> {
 #[serde(deny_unknown_fields, default)]
 struct DescriptorBody<'a> {
     #[serde(borrow)]
-    entries: Option<First<Object<EntryBody<'a>>, { MAX_ENTRIES + 1 }>>,
+    entries: Option<BoundedVec<Object<EntryBody<'a>>, { MAX_ENTRIES + 1 }>>,
     limit: Option<Object<LimitBody>>,
     #[serde(alias = "hitsAddend")]
     hits_addend: Option<Number<u64>>,

@@ -13,15 +13,15 @@ use hyper::body::Incoming;
 use tidegate::unstable::attributes::{Attributes, Headers};
 use tidegate::unstable::gate::{Answer, Question, Rules, Subject};
 
-use super::original_request::{From, Original, is_clients};
-use super::response::{Answered, RequestId, content};
-use super::{HttpFront, not_admitted};
+use super::original_request::{HeaderFamily, OriginalRequest, is_client_query};
+use super::response::{HttpResponse, RequestId, content};
+use super::{HttpFront, auth_error};
 use crate::error::RequestError;
 
 const PREFIX: &str = "/v1/forward-auth";
 
 /// What follows our own path: empty, or a path; `None` if it is not ours.
-fn behind_prefix(path: &str) -> Option<&str> {
+fn path_after_prefix(path: &str) -> Option<&str> {
     path.strip_prefix(PREFIX).filter(|behind| behind.is_empty() || behind.starts_with('/'))
 }
 
@@ -29,13 +29,13 @@ fn behind_prefix(path: &str) -> Option<&str> {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Options {
     deny_status: Option<StatusCode>,
-    from: Option<From>,
+    from: Option<HeaderFamily>,
 }
 
 impl Options {
     /// Of a query that is the gateway's, or may be the client's.
     fn of(query: &str, headers: &HeaderMap) -> Result<Self, RequestError> {
-        if query.is_empty() || !is_clients(query, headers) {
+        if query.is_empty() || !is_client_query(query, headers) {
             return Options::parse(query);
         }
         // It is the client's, or the client copied it to make us think so: either way
@@ -60,7 +60,7 @@ impl Options {
                 }
                 "from" if options.from.is_none() => {
                     let unknown = || RequestError::field("from", "use forwarded or original");
-                    options.from = Some(From::from_name(value).ok_or_else(unknown)?);
+                    options.from = Some(HeaderFamily::from_name(value).ok_or_else(unknown)?);
                 }
                 _ => {}
             }
@@ -95,11 +95,14 @@ impl HttpFront {
         &self,
         request: &Request<Incoming>,
         peer: SocketAddr,
-    ) -> Option<Answered> {
-        let behind = behind_prefix(request.uri().path())?;
+    ) -> Option<HttpResponse> {
+        let behind = path_after_prefix(request.uri().path())?;
         let id = RequestId::of(request.headers());
-        let asked = self.forward_asked(request, behind);
-        Some(finished(asked.and_then(|asked| self.forward_now(request, &asked, peer, &id)), &id))
+        let forwarded = self.parse_forwarded(request, behind);
+        Some(without_caching(
+            forwarded.and_then(|forwarded| self.forward_sync(request, &forwarded, peer, &id)),
+            &id,
+        ))
     }
 
     /// The same where the store is not here.
@@ -107,68 +110,68 @@ impl HttpFront {
         &self,
         request: &Request<Incoming>,
         peer: SocketAddr,
-    ) -> Option<Answered> {
-        let behind = behind_prefix(request.uri().path())?;
+    ) -> Option<HttpResponse> {
+        let behind = path_after_prefix(request.uri().path())?;
         let id = RequestId::of(request.headers());
-        let answered = match self.forward_asked(request, behind) {
-            Ok(asked) => self.forward_shared(request.headers(), &asked, peer, &id).await,
+        let answered = match self.parse_forwarded(request, behind) {
+            Ok(forwarded) => self.forward_async(request.headers(), &forwarded, peer, &id).await,
             Err(error) => Err(error),
         };
-        Some(finished(answered, &id))
+        Some(without_caching(answered, &id))
     }
 
     /// What a gateway that may ask wants to know.
-    fn forward_asked<'r>(
+    fn parse_forwarded<'r>(
         &self,
         request: &'r Request<Incoming>,
         behind: &'r str,
-    ) -> Result<Asked<'r>, RequestError> {
-        self.access.admit_gateway(request.headers()).map_err(not_admitted)?;
+    ) -> Result<ForwardedRequest<'r>, RequestError> {
+        self.access.authorize_gateway(request.headers()).map_err(auth_error)?;
         if is_stray_slash(behind, request.uri().query()) {
             return Err(RequestError::invalid(STRAY_SLASH));
         }
         // Behind a path of the client's, the query is the client's too.
         let query = request.uri().query().filter(|_| behind.is_empty());
         let options = Options::of(query.unwrap_or_default(), request.headers())?;
-        let original = Original::of(request, behind, options.from)?;
-        Ok(Asked { original, deny_status: options.deny_status })
+        let original = OriginalRequest::of(request, behind, options.from)?;
+        Ok(ForwardedRequest { original, deny_status: options.deny_status })
     }
 
-    fn forward_now(
+    fn forward_sync(
         &self,
         request: &Request<Incoming>,
-        asked: &Asked<'_>,
+        forwarded: &ForwardedRequest<'_>,
         peer: SocketAddr,
         id: &RequestId<'_>,
-    ) -> Result<Answered, RequestError> {
+    ) -> Result<HttpResponse, RequestError> {
         let rules = self.gate.rules();
-        let attributes = asked.attributes(&rules, request.headers(), peer);
+        let attributes = forwarded.attributes(&rules, request.headers(), peer);
         let questions = [question(&attributes, id)];
         let answer = self.gate.sync(self.gate.check(&rules, &questions))?;
-        Ok(self.forward_answer(&answer, asked, id))
+        Ok(self.forward_answer(&answer, forwarded, id))
     }
 
-    async fn forward_shared(
+    async fn forward_async(
         &self,
         headers: &HeaderMap,
-        asked: &Asked<'_>,
+        forwarded: &ForwardedRequest<'_>,
         peer: SocketAddr,
         id: &RequestId<'_>,
-    ) -> Result<Answered, RequestError> {
+    ) -> Result<HttpResponse, RequestError> {
         let rules = Arc::clone(&self.gate.rules());
-        let attributes = asked.attributes(&rules, headers, peer);
+        let attributes = forwarded.attributes(&rules, headers, peer);
         let answer = self.gate.check(&rules, &[question(&attributes, id)]).await?;
-        Ok(self.forward_answer(&answer, asked, id))
+        Ok(self.forward_answer(&answer, forwarded, id))
     }
 
     fn forward_answer(
         &self,
         answer: &Answer<'_>,
-        asked: &Asked<'_>,
+        forwarded: &ForwardedRequest<'_>,
         id: &RequestId<'_>,
-    ) -> Answered {
+    ) -> HttpResponse {
         if !answer.allowed {
-            return self.deny(answer, asked.deny_status, id);
+            return self.deny(answer, forwarded.deny_status, id);
         }
         let mut response = Response::new(content(Vec::new()));
         self.render(answer, response.headers_mut());
@@ -177,12 +180,12 @@ impl HttpFront {
 }
 
 /// What a gateway asks.
-struct Asked<'r> {
-    original: Original<'r>,
+struct ForwardedRequest<'r> {
+    original: OriginalRequest<'r>,
     deny_status: Option<StatusCode>,
 }
 
-impl Asked<'_> {
+impl ForwardedRequest<'_> {
     fn attributes<'a>(
         &'a self,
         rules: &Rules,
@@ -209,7 +212,10 @@ fn question<'a>(attributes: &'a Attributes<'a>, id: &'a RequestId<'_>) -> Questi
 }
 
 /// An answer as it is sent. Nobody keeps it for the next client.
-fn finished(answered: Result<Answered, RequestError>, id: &RequestId<'_>) -> Answered {
+fn without_caching(
+    answered: Result<HttpResponse, RequestError>,
+    id: &RequestId<'_>,
+) -> HttpResponse {
     let mut response = answered.unwrap_or_else(|error| error.respond(id));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
@@ -219,7 +225,7 @@ fn finished(answered: Result<Answered, RequestError>, id: &RequestId<'_>) -> Ans
 mod tests {
     use super::*;
 
-    type Read<E> = Result<(Option<u16>, Option<From>), E>;
+    type Read<E> = Result<(Option<u16>, Option<HeaderFamily>), E>;
 
     fn options(query: &str, target: &str) -> Read<String> {
         let target = target.parse().expect("a value");
@@ -235,7 +241,7 @@ mod tests {
         let rows: [(&str, Read<&str>); 9] = [
             ("", Ok((None, None))),
             ("deny_status=403", Ok((Some(403), None))),
-            ("from=original&deny_status=499", Ok((Some(499), Some(From::Original)))),
+            ("from=original&deny_status=499", Ok((Some(499), Some(HeaderFamily::Original)))),
             ("a=b&deny_status=404&deny_status=403", Ok((Some(404), None))),
             ("deny_status=200", Err("deny_status")),
             ("deny_status=503", Err("deny_status")),
@@ -286,7 +292,7 @@ mod tests {
             ("/v1/forward", None),
         ];
         for (path, expected) in rows {
-            assert_eq!(behind_prefix(path), expected, "{path}");
+            assert_eq!(path_after_prefix(path), expected, "{path}");
         }
     }
 }

@@ -15,14 +15,14 @@ const MAX_LEASES: usize = 100_000;
 
 /// The name of a permit: 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LeaseId(u128);
+pub struct PermitId(u128);
 
-impl LeaseId {
+impl PermitId {
     /// One that nobody can guess; `None` if the system has no randomness.
     fn random() -> Option<Self> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).ok()?;
-        Some(LeaseId(u128::from_ne_bytes(bytes)))
+        Some(PermitId(u128::from_ne_bytes(bytes)))
     }
 
     /// The name in a path.
@@ -30,18 +30,18 @@ impl LeaseId {
         let digits =
             text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         let number = digits.then(|| u128::from_str_radix(text, 16).ok());
-        number.flatten().map(LeaseId)
+        number.flatten().map(PermitId)
     }
 }
 
-impl std::fmt::Display for LeaseId {
+impl std::fmt::Display for PermitId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:032x}", self.0)
     }
 }
 
 #[derive(Debug)]
-struct Lease {
+struct LocalPermit {
     permit: Permit,
     length: Duration,
     /// The longest it can be.
@@ -51,7 +51,7 @@ struct Lease {
 
 /// Why a lease is not renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotRenewed {
+pub enum RenewError {
     /// It is not held (any more).
     NotHeld,
     /// It cannot be held for so long; the longest it can be.
@@ -60,11 +60,11 @@ pub enum NotRenewed {
 
 /// All permits that are held.
 #[derive(Debug, Default)]
-pub struct Leases {
-    held: Mutex<HashMap<LeaseId, Lease>>,
+pub struct LocalPermits {
+    held: Mutex<HashMap<PermitId, LocalPermit>>,
 }
 
-impl Leases {
+impl LocalPermits {
     /// Whether there is room for one more.
     pub fn has_room(&self) -> bool {
         if self.held().len() < MAX_LEASES {
@@ -76,25 +76,25 @@ impl Leases {
 
     /// Keeps a permit and names it; `None` gives it back, for want of room or of
     /// randomness.
-    pub fn keep(&self, permit: Permit, length: Duration, most: Duration) -> Option<LeaseId> {
-        let id = LeaseId::random()?;
+    pub fn keep(&self, permit: Permit, length: Duration, most: Duration) -> Option<PermitId> {
+        let id = PermitId::random()?;
         let mut held = self.held();
         if held.len() >= MAX_LEASES {
             return None;
         }
-        held.insert(id, Lease { permit, length, most, ends: Instant::now() + length });
+        held.insert(id, LocalPermit { permit, length, most, ends: Instant::now() + length });
         Some(id)
     }
 
     /// Starts a lease anew, as long as it was or as `length` says, and says how long it is.
-    pub fn renew(&self, id: LeaseId, length: Option<Duration>) -> Result<Duration, NotRenewed> {
+    pub fn renew(&self, id: PermitId, length: Option<Duration>) -> Result<Duration, RenewError> {
         let mut held = self.held();
-        let lease = held.get_mut(&id).ok_or(NotRenewed::NotHeld)?;
+        let lease = held.get_mut(&id).ok_or(RenewError::NotHeld)?;
         let renewed = match length {
-            Some(length) if length > lease.most => return Err(NotRenewed::TooLong(lease.most)),
+            Some(length) if length > lease.most => return Err(RenewError::TooLong(lease.most)),
             Some(length) => {
                 let renewed = lease.permit.renew_for(length);
-                renewed.map_err(|_| NotRenewed::TooLong(lease.most))?
+                renewed.map_err(|_| RenewError::TooLong(lease.most))?
             }
             None => lease.permit.renew(),
         };
@@ -106,11 +106,11 @@ impl Leases {
         let ended = held.remove(&id);
         drop(held);
         drop(ended);
-        Err(NotRenewed::NotHeld)
+        Err(RenewError::NotHeld)
     }
 
     /// Gives a permit back; `false` if it is not held (any more).
-    pub fn release(&self, id: LeaseId) -> bool {
+    pub fn release(&self, id: PermitId) -> bool {
         let removed = self.held().remove(&id);
         removed.is_some_and(|lease| lease.ends > Instant::now())
     }
@@ -118,13 +118,13 @@ impl Leases {
     /// Forgets what has ended.
     pub fn sweep(&self) {
         let now = Instant::now();
-        let ended: Vec<Lease> =
+        let ended: Vec<LocalPermit> =
             self.held().extract_if(|_, lease| lease.ends <= now).map(|(_, lease)| lease).collect();
         // Given back without the lock.
         drop(ended);
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<LeaseId, Lease>> {
+    fn held(&self) -> MutexGuard<'_, HashMap<PermitId, LocalPermit>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

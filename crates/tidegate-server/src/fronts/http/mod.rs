@@ -44,10 +44,10 @@ use tidegate::unstable::gate::Gate;
 use tidegate::unstable::headers::Forms;
 use tokio::sync::Semaphore;
 
-use self::local_permits::Leases;
-use self::response::{Answered, Content, RequestId, content};
-use crate::access::{Access, NotAdmitted};
-use crate::admin::{Facts, Front as FrontName};
+use self::local_permits::LocalPermits;
+use self::response::{HttpBody, HttpResponse, RequestId, content};
+use crate::access::{Access, AuthError};
+use crate::admin::{FrontName, ServerState};
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::response_future::{Call, Front, Start};
 use crate::serve::host_error;
@@ -59,37 +59,42 @@ const HEALTH: &str = "/healthcheck";
 #[derive(Debug)]
 pub struct HttpFront {
     gate: Arc<Gate>,
-    facts: Arc<Facts>,
+    server_state: Arc<ServerState>,
     forms: ArcSwap<Forms>,
     /// How limits that come with a request of Envoy's count.
     algorithm: Algorithm,
     access: Access,
-    leases: Leases,
+    local_permits: LocalPermits,
     /// Checks that wait their turn.
     waiting: AtomicUsize,
     /// Turns at the playground.
-    stage: Arc<Semaphore>,
+    playground_slots: Arc<Semaphore>,
 }
 
 impl HttpFront {
     /// Asks this gate; answers carry headers in these forms; only those with
     /// `access` may ask.
-    pub fn new(gate: Arc<Gate>, facts: Arc<Facts>, forms: Forms, access: Access) -> Self {
+    pub fn new(
+        gate: Arc<Gate>,
+        server_state: Arc<ServerState>,
+        forms: Forms,
+        access: Access,
+    ) -> Self {
         HttpFront {
             gate,
-            facts,
+            server_state,
             forms: ArcSwap::from_pointee(forms),
             algorithm: Algorithm::default(),
             access,
-            leases: Leases::default(),
+            local_permits: LocalPermits::default(),
             waiting: AtomicUsize::new(0),
-            stage: Arc::new(Semaphore::new(playground::PLAYED_AT_ONCE)),
+            playground_slots: Arc::new(Semaphore::new(playground::PLAYED_AT_ONCE)),
         }
     }
 
     /// The same, counting limits that come with an Envoy's request so.
     #[must_use]
-    pub fn counting(self, algorithm: Algorithm) -> Self {
+    pub fn with_algorithm(self, algorithm: Algorithm) -> Self {
         HttpFront { algorithm, ..self }
     }
 
@@ -100,11 +105,11 @@ impl HttpFront {
 
     /// Forgets permits whose lease has ended. Called now and then.
     pub fn sweep(&self) {
-        self.leases.sweep();
+        self.local_permits.sweep();
     }
 
     /// Answers everything but gateways' questions.
-    async fn route(&self, request: Request<Incoming>) -> Answered {
+    async fn route(&self, request: Request<Incoming>) -> HttpResponse {
         let path = request.uri().path();
         if (path.starts_with("/v1/") || path == envoy_json::PATH)
             && let Err(error) = self.admit(request.headers())
@@ -117,7 +122,7 @@ impl HttpFront {
             "/v1/check" => reject_unread(request, &RequestError::method("POST")).await,
             "/v1/check/batch" if method == Method::POST => self.batch(request).await,
             "/v1/check/batch" => reject_unread(request, &RequestError::method("POST")).await,
-            "/v1/permits" if method == Method::POST => self.take_permit(request).await,
+            "/v1/permits" if method == Method::POST => self.acquire_permit(request).await,
             "/v1/permits" => reject_unread(request, &RequestError::method("POST")).await,
             envoy_json::PATH if method == Method::POST => self.should_rate_limit(request).await,
             envoy_json::PATH => reject_unread(request, &RequestError::method("POST")).await,
@@ -140,8 +145,8 @@ impl HttpFront {
     }
 
     /// Whether it serves, as envoyproxy/ratelimit says it.
-    fn health(&self) -> Answered {
-        let (status, text) = match self.facts.is_ready() {
+    fn health(&self) -> HttpResponse {
+        let (status, text) = match self.server_state.is_ready() {
             true => (StatusCode::OK, "OK"),
             false => (StatusCode::INTERNAL_SERVER_ERROR, "draining"),
         };
@@ -154,15 +159,15 @@ impl HttpFront {
 
     /// Whether a caller with these headers may ask.
     fn admit(&self, headers: &HeaderMap) -> Result<(), RequestError> {
-        self.access.admit(headers).map_err(not_admitted)
+        self.access.admit(headers).map_err(auth_error)
     }
 }
 
 impl Front for HttpFront {
-    type Body = Content;
+    type Body = HttpBody;
 
     /// Responds to a check in one piece and to a gateway's question, unless nodes share a store.
-    fn start(&self, call: &mut Call, context: &mut Context<'_>) -> Start<Content> {
+    fn start(&self, call: &mut Call, context: &mut Context<'_>) -> Start<HttpBody> {
         if host_error(&call.request).is_some() {
             return Start::Later(None);
         }
@@ -182,7 +187,7 @@ impl Front for HttpFront {
         let response = match &first_chunk {
             _ if self.gate.is_shared() => None,
             Some(body) if request.body().is_end_stream() => {
-                self.check_whole(request.headers(), body)
+                self.check_in_place(request.headers(), body)
             }
             Some(_) => None,
             None => self.forward_auth(request, call.peer),
@@ -190,7 +195,7 @@ impl Front for HttpFront {
         response.map_or(Start::Later(first_chunk), Start::Ready)
     }
 
-    async fn finish(self: Arc<Self>, call: Call, first_chunk: Option<Bytes>) -> Answered {
+    async fn finish(self: Arc<Self>, call: Call, first_chunk: Option<Bytes>) -> HttpResponse {
         let Call { request, peer, in_flight: _in_flight } = call;
         if let Some(detail) = host_error(&request) {
             return reject_unread(request, &RequestError::invalid(detail)).await;
@@ -206,8 +211,8 @@ impl Front for HttpFront {
         self.route(request).await
     }
 
-    fn record(&self, response: &Answered) {
-        self.facts.answered(FrontName::Http, response.status());
+    fn record(&self, response: &HttpResponse) {
+        self.server_state.count_response(FrontName::Http, response.status());
     }
 }
 
@@ -216,7 +221,7 @@ fn is_check(request: &Request<Incoming>) -> bool {
 }
 
 /// What there is to be read.
-async fn page(request: Request<Incoming>) -> Answered {
+async fn page(request: Request<Incoming>) -> HttpResponse {
     let asset = playground::asset(request.uri().path());
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     match (request.uri().path(), asset) {
@@ -234,12 +239,12 @@ fn not_found() -> RequestError {
     RequestError::new(ErrorKind::NotFound, detail)
 }
 
-fn not_admitted(why: NotAdmitted) -> RequestError {
+fn auth_error(why: AuthError) -> RequestError {
     why.error("`Authorization: Bearer ...`", "`Origin`")
 }
 
 /// Rejects a request whose body was not read.
-async fn reject_unread(request: Request<Incoming>, error: &RequestError) -> Answered {
+async fn reject_unread(request: Request<Incoming>, error: &RequestError) -> HttpResponse {
     let (head, body) = request.into_parts();
     body::discard(head.version, body).await;
     error.respond(&RequestId::of(&head.headers))

@@ -5,7 +5,7 @@
 //! | from | path and query | method | host |
 //! | --- | --- | --- | --- |
 //! | `forwarded` (Caddy, Traefik) | `X-Forwarded-Uri` | `X-Forwarded-Method` | `X-Forwarded-Host` |
-//! | `original` (nginx) | `X-Original-URI` or `-URL` | `X-Original-Method` | the URL's, or `Host` |
+//! | `original` (nginx) | `X-OriginalRequest-URI` or `-URL` | `X-OriginalRequest-Method` | the URL's, or `Host` |
 //! | `path` (Envoy) | what follows `/v1/forward-auth` | the request's own | `Host` |
 //!
 //! A gateway sets one family and passes the other on as the *client* sent it. So the
@@ -15,7 +15,7 @@
 //! one the answer would be about some other request.
 //!
 //! Some gateways (Caddy) put the client's query behind our own path if our address
-//! has none, so that a client could write `?from=...` too. [`is_clients`] tells: the
+//! has none, so that a client could write `?from=...` too. [`is_client_query`] tells: the
 //! gateway also sends that query as part of the target.
 
 use std::borrow::Cow;
@@ -27,21 +27,21 @@ use crate::error::RequestError;
 
 /// Which family is believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
+pub enum HeaderFamily {
     /// `X-Forwarded-*`.
     Forwarded,
-    /// `X-Original-*`.
+    /// `X-OriginalRequest-*`.
     Original,
     /// The path behind ours.
     Path,
 }
 
-impl From {
+impl HeaderFamily {
     /// The one of this name. There is none for the path: it speaks for itself.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
-            "forwarded" => Some(From::Forwarded),
-            "original" => Some(From::Original),
+            "forwarded" => Some(HeaderFamily::Forwarded),
+            "original" => Some(HeaderFamily::Original),
             _ => None,
         }
     }
@@ -59,7 +59,7 @@ static ORIGINAL_METHOD: HeaderName = HeaderName::from_static("x-original-method"
 static TARGETS: [&HeaderName; 3] = [&FORWARDED_URI, &ORIGINAL_URI, &ORIGINAL_URL];
 
 /// Whether our own query is the client's, passed on: it also stands in a target.
-pub fn is_clients(query: &str, headers: &HeaderMap) -> bool {
+pub fn is_client_query(query: &str, headers: &HeaderMap) -> bool {
     let targets = TARGETS.iter().flat_map(|name| headers.get_all(*name));
     targets.into_iter().any(|value| {
         let target = String::from_utf8_lossy(value.as_bytes());
@@ -70,50 +70,56 @@ pub fn is_clients(query: &str, headers: &HeaderMap) -> bool {
 
 /// What the gateway was asked.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Original<'a> {
+pub struct OriginalRequest<'a> {
     pub method: Cow<'a, str>,
     pub path: Option<Cow<'a, str>>,
     pub query: Option<Cow<'a, str>>,
     pub host: Option<Cow<'a, str>>,
 }
 
-impl<'a> Original<'a> {
+impl<'a> OriginalRequest<'a> {
     /// What `request` says it was; `behind` is its path behind ours.
     pub fn of<B>(
         request: &'a Request<B>,
         behind: &'a str,
-        from: Option<From>,
+        from: Option<HeaderFamily>,
     ) -> Result<Self, RequestError> {
         match from {
-            Some(from) => Original::from(request, behind, from),
-            None if !behind.is_empty() => Original::from(request, behind, From::Path),
-            None => Original::guess(request),
+            Some(from) => OriginalRequest::from(request, behind, from),
+            None if !behind.is_empty() => {
+                OriginalRequest::from(request, behind, HeaderFamily::Path)
+            }
+            None => OriginalRequest::guess(request),
         }
     }
 
-    fn from<B>(request: &'a Request<B>, behind: &'a str, from: From) -> Result<Self, RequestError> {
+    fn from<B>(
+        request: &'a Request<B>,
+        behind: &'a str,
+        from: HeaderFamily,
+    ) -> Result<Self, RequestError> {
         let headers = request.headers();
         let own_method = || Cow::Borrowed(request.method().as_str());
         match from {
-            From::Path => Ok(Original {
+            HeaderFamily::Path => Ok(OriginalRequest {
                 method: own_method(),
                 path: (!behind.is_empty()).then_some(Cow::Borrowed(behind)),
                 query: request.uri().query().filter(|_| !behind.is_empty()).map(Cow::Borrowed),
                 host: own_host(request)?,
             }),
-            From::Forwarded => {
+            HeaderFamily::Forwarded => {
                 let target = named(request, &FORWARDED_URI)?;
                 let target = target.ok_or_else(|| missing("X-Forwarded-Uri"))?;
-                Ok(Original {
+                Ok(OriginalRequest {
                     method: one(headers, &FORWARDED_METHOD)?.unwrap_or_else(own_method),
                     host: one(headers, &FORWARDED_HOST)?.or(target.host),
                     ..target
                 })
             }
-            From::Original => {
+            HeaderFamily::Original => {
                 let target = original_target(request)?;
                 let target = target.ok_or_else(|| missing("X-Original-URI"))?;
-                Ok(Original {
+                Ok(OriginalRequest {
                     method: one(headers, &ORIGINAL_METHOD)?.unwrap_or_else(own_method),
                     ..target
                 })
@@ -127,21 +133,21 @@ impl<'a> Original<'a> {
         let headers = request.headers();
         let (forwarded, original) = (one(headers, &FORWARDED_URI)?, original_target(request)?);
         let from = match (forwarded, original) {
-            (None, None) if headers.contains_key(&FORWARDED_METHOD) => From::Forwarded,
-            (None, None) if headers.contains_key(&ORIGINAL_METHOD) => From::Original,
-            (None, None) => From::Path,
-            (Some(_), None) => From::Forwarded,
-            (None, Some(_)) => From::Original,
+            (None, None) if headers.contains_key(&FORWARDED_METHOD) => HeaderFamily::Forwarded,
+            (None, None) if headers.contains_key(&ORIGINAL_METHOD) => HeaderFamily::Original,
+            (None, None) => HeaderFamily::Path,
+            (Some(_), None) => HeaderFamily::Forwarded,
+            (None, Some(_)) => HeaderFamily::Original,
             (Some(_), Some(_)) => {
-                let forwarded = Original::from(request, "", From::Forwarded)?;
-                let original = Original::from(request, "", From::Original)?;
+                let forwarded = OriginalRequest::from(request, "", HeaderFamily::Forwarded)?;
+                let original = OriginalRequest::from(request, "", HeaderFamily::Original)?;
                 return match forwarded == original {
                     true => Ok(forwarded),
                     false => Err(conflict("X-Forwarded-*", "X-Original-*")),
                 };
             }
         };
-        Original::from(request, "", from)
+        OriginalRequest::from(request, "", from)
     }
 }
 
@@ -155,18 +161,18 @@ fn own_host<B>(request: &Request<B>) -> Result<Option<Cow<'_, str>>, RequestErro
 fn named<'a, B>(
     request: &'a Request<B>,
     name: &HeaderName,
-) -> Result<Option<Original<'a>>, RequestError> {
+) -> Result<Option<OriginalRequest<'a>>, RequestError> {
     let Some(target) = one(request.headers(), name)?.map(read) else { return Ok(None) };
     let host = match target.host {
         Some(host) => Some(host),
         None => own_host(request)?,
     };
-    Ok(Some(Original { host, ..target }))
+    Ok(Some(OriginalRequest { host, ..target }))
 }
 
-/// What `X-Original-URI` or `X-Original-URL` names. Where both are there they must agree, in
+/// What `X-OriginalRequest-URI` or `X-OriginalRequest-URL` names. Where both are there they must agree, in
 /// the host too: one may be the client's.
-fn original_target<B>(request: &Request<B>) -> Result<Option<Original<'_>>, RequestError> {
+fn original_target<B>(request: &Request<B>) -> Result<Option<OriginalRequest<'_>>, RequestError> {
     match (named(request, &ORIGINAL_URI)?, named(request, &ORIGINAL_URL)?) {
         (Some(uri), Some(url)) if uri != url => Err(conflict("X-Original-URI", "X-Original-URL")),
         (uri, url) => Ok(url.or(uri)),
@@ -213,14 +219,14 @@ pub fn without_origin(uri: &str) -> (Option<&str>, &str) {
     (Some(&rest[..end]), &rest[end..])
 }
 
-fn read(uri: Cow<'_, str>) -> Original<'_> {
+fn read(uri: Cow<'_, str>) -> OriginalRequest<'_> {
     match uri {
         Cow::Borrowed(uri) => split(uri, Cow::Borrowed),
         Cow::Owned(uri) => split(&uri, |text| Cow::Owned(text.to_owned())),
     }
 }
 
-fn split<'u, 'a>(uri: &'u str, own: impl Fn(&'u str) -> Cow<'a, str>) -> Original<'a> {
+fn split<'u, 'a>(uri: &'u str, own: impl Fn(&'u str) -> Cow<'a, str>) -> OriginalRequest<'a> {
     let (host, rest) = without_origin(uri);
     let rest = rest.split_once('#').map_or(rest, |(before, _)| before);
     let (path, query) = match rest.split_once('?') {
@@ -228,7 +234,7 @@ fn split<'u, 'a>(uri: &'u str, own: impl Fn(&'u str) -> Cow<'a, str>) -> Origina
         None => (rest, None),
     };
     let path = if path.is_empty() { "/" } else { path };
-    Original {
+    OriginalRequest {
         method: Cow::default(),
         path: Some(own(path)),
         query: query.map(&own),
@@ -255,12 +261,12 @@ mod tests {
     }
 
     /// `METHOD host path query` of the original request, or the detail of the error.
-    fn original(lines: &[&str], behind: &str, from: Option<From>) -> String {
+    fn original(lines: &[&str], behind: &str, from: Option<HeaderFamily>) -> String {
         let mut request = Request::builder().method("GET").uri(format!("/v1/forward-auth{behind}"));
         *request.headers_mut().expect("a builder") = headers(lines);
         let request = request.body(()).expect("a request");
         let behind = behind.split('?').next().expect("a path");
-        match Original::of(&request, behind, from) {
+        match OriginalRequest::of(&request, behind, from) {
             Ok(original) => {
                 let part = |part: Option<Cow<'_, str>>| part.unwrap_or("-".into()).into_owned();
                 let (host, path) = (part(original.host), part(original.path));
@@ -272,9 +278,9 @@ mod tests {
 
     #[test]
     fn the_request_is_what_one_family_says() {
-        let forwarded = Some(From::Forwarded);
+        let forwarded = Some(HeaderFamily::Forwarded);
         #[rustfmt::skip]
-        let rows: &[(&[&str], &str, Option<From>, &str)] = &[
+        let rows: &[(&[&str], &str, Option<HeaderFamily>, &str)] = &[
             (&["host: tg"], "", None, "GET tg - -"),
             (&["host: shop.example"], "/login?a=1", None, "GET shop.example /login a=1"),
             (&["host: s"], "//login/../x", None, "GET s //login/../x -"),
@@ -292,7 +298,7 @@ mod tests {
             (&["host: s", "x-forwarded-uri: /login", "x-original-method: OPTIONS"], "", None, "GET s /login -"),
             (&["host: s", "x-original-uri: /login", "x-forwarded-method: OPTIONS", "x-forwarded-host: free"], "", None, "GET s /login -"),
             (&["x-forwarded-uri: /login", "x-original-uri: /free"], "", forwarded, "GET - /login -"),
-            (&["x-forwarded-uri: /login", "x-original-uri: /free"], "", Some(From::Original), "GET - /free -"),
+            (&["x-forwarded-uri: /login", "x-original-uri: /free"], "", Some(HeaderFamily::Original), "GET - /free -"),
             (&["x-forwarded-uri: /login", "x-original-uri: /login"], "", None, "GET - /login -"),
             // Odd bytes hide nothing.
             (&["x-forwarded-uri: /login?\u{e9}"], "", None, "GET - /login \u{e9}"),
@@ -306,20 +312,20 @@ mod tests {
     #[test]
     fn what_cannot_be_told_is_refused() {
         #[rustfmt::skip]
-        let rows: &[(&[&str], Option<From>, &str)] = &[
+        let rows: &[(&[&str], Option<HeaderFamily>, &str)] = &[
             (&["x-forwarded-uri: /login", "x-original-uri: /free"], None, "X-Forwarded-* and X-Original-* disagree"),
             (&["x-forwarded-uri: /login", "x-original-url: http://h/free"], None, "X-Forwarded-* and X-Original-* disagree"),
             (&["x-forwarded-uri: /a", "x-original-uri: /a", "x-forwarded-method: PUT", "x-original-method: GET"], None, "disagree"),
             (&["x-original-uri: /login", "x-original-url: http://h/free"], None, "X-Original-URI and X-Original-URL disagree"),
             // The target is the same, and the host may be the client's choice.
             (&["host: shop", "x-original-uri: /login", "x-original-url: http://free/login"], None, "X-Original-URI and X-Original-URL disagree"),
-            (&["host: shop", "x-original-uri: /login", "x-original-url: http://free/login"], Some(From::Original), "X-Original-URI and X-Original-URL disagree"),
+            (&["host: shop", "x-original-uri: /login", "x-original-url: http://free/login"], Some(HeaderFamily::Original), "X-Original-URI and X-Original-URL disagree"),
             (&["host: shop", "x-original-uri: /login", "x-forwarded-uri: /login", "x-forwarded-host: free"], None, "X-Forwarded-* and X-Original-* disagree"),
             (&["x-forwarded-uri: /login", "x-forwarded-uri: /free"], None, "x-forwarded-uri came twice"),
-            (&["x-original-uri: /login"], Some(From::Forwarded), "X-Forwarded-Uri is missing"),
-            (&["x-forwarded-uri: /login"], Some(From::Original), "X-Original-URI is missing"),
+            (&["x-original-uri: /login"], Some(HeaderFamily::Forwarded), "X-Forwarded-Uri is missing"),
+            (&["x-forwarded-uri: /login"], Some(HeaderFamily::Original), "X-Original-URI is missing"),
             (&["x-forwarded-method: POST"], None, "X-Forwarded-Uri is missing"),
-            (&["x-forwarded-uri: "], Some(From::Forwarded), "X-Forwarded-Uri is missing"),
+            (&["x-forwarded-uri: "], Some(HeaderFamily::Forwarded), "X-Forwarded-Uri is missing"),
             (&["x-original-method: POST"], None, "X-Original-URI is missing"),
         ];
         for (lines, from, expected) in rows {
@@ -341,7 +347,7 @@ mod tests {
         for (query, target, expected) in rows {
             for name in TARGETS {
                 let headers = headers(&[&format!("{name}: {target}")]);
-                assert_eq!(is_clients(query, &headers), expected, "{query} {target}");
+                assert_eq!(is_client_query(query, &headers), expected, "{query} {target}");
             }
         }
     }

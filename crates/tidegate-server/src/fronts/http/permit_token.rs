@@ -10,38 +10,38 @@ use std::fmt;
 
 use tidegate::unstable::gate::SharedPermit;
 
-use super::local_permits::LeaseId;
+use super::local_permits::PermitId;
 
 /// Before the bytes of a shared permit: the version of what follows.
 const SHARED: &str = "1.";
 
 /// The name of a permit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PermitName {
+pub enum PermitToken {
     /// In this node's memory.
-    Here(LeaseId),
+    Local(PermitId),
     /// In the store that nodes share.
     Shared(SharedPermit),
 }
 
-impl PermitName {
+impl PermitToken {
     /// The name in a path.
     pub fn parse(text: &str) -> Option<Self> {
         match text.strip_prefix(SHARED) {
             Some(encoded) => {
                 let permit = SharedPermit::from_bytes(&decode(encoded.as_bytes())?);
-                permit.map(PermitName::Shared)
+                permit.map(PermitToken::Shared)
             }
-            None => LeaseId::parse(text).map(PermitName::Here),
+            None => PermitId::parse(text).map(PermitToken::Local),
         }
     }
 }
 
-impl fmt::Display for PermitName {
+impl fmt::Display for PermitToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PermitName::Here(id) => id.fmt(f),
-            PermitName::Shared(permit) => write!(f, "{SHARED}{}", encode(&permit.to_bytes())),
+            PermitToken::Local(id) => id.fmt(f),
+            PermitToken::Shared(permit) => write!(f, "{SHARED}{}", encode(&permit.to_bytes())),
         }
     }
 }
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn what_is_no_name_names_nothing() {
         for text in ["", "1.", "1.!", "1.AAAA", "2.Zm9v", "x", &"0".repeat(31), &"A".repeat(32)] {
-            assert_eq!(PermitName::parse(text), None, "{text}");
+            assert_eq!(PermitToken::parse(text), None, "{text}");
         }
     }
 }

@@ -12,9 +12,9 @@ use tidegate::unstable::headers::{PROBLEM_JSON, write_problem_as};
 
 use super::check_json::{PermitBody, RenewBody, decode};
 use super::check_response::{self, ANSWER_BYTES};
-use super::local_permits::NotRenewed;
-use super::permit_token::PermitName;
-use super::response::{Answered, REQUEST_ID, RequestId, content, json};
+use super::local_permits::RenewError;
+use super::permit_token::PermitToken;
+use super::response::{HttpResponse, REQUEST_ID, RequestId, content, json};
 use super::{HttpFront, body, json_only, read_json};
 use crate::error::{ErrorKind, RequestError};
 
@@ -22,34 +22,34 @@ use crate::error::{ErrorKind, RequestError};
 const MAX_PERMIT_BYTES: usize = 64 * 1024;
 
 impl HttpFront {
-    pub(super) async fn take_permit(&self, request: Request<Incoming>) -> Answered {
+    pub(super) async fn acquire_permit(&self, request: Request<Incoming>) -> HttpResponse {
         let (head, body) = request.into_parts();
         let read = read_json(&head, body, None, MAX_PERMIT_BYTES).await;
         let id = RequestId::of(&head.headers);
         let taken = match read {
-            Ok(body) => self.take(&body, &id).await,
+            Ok(body) => self.acquire(&body, &id).await,
             Err(error) => Err(error),
         };
-        taken.unwrap_or_else(|error| refuse(error, &id))
+        taken.unwrap_or_else(|error| error_response(error, &id))
     }
 
-    async fn take(&self, body: &[u8], id: &RequestId<'_>) -> Result<Answered, RequestError> {
+    async fn acquire(&self, body: &[u8], id: &RequestId<'_>) -> Result<HttpResponse, RequestError> {
         let body: PermitBody<'_> = decode(body)?;
-        let parts = body.parts()?;
-        let question = Question { request_id: Some(id.as_str()), ..body.question(&parts)? };
+        let inputs = body.inputs()?;
+        let question = Question { request_id: Some(id.as_str()), ..body.question(&inputs)? };
         let lease = body.lease()?;
         // What the store holds takes no room here.
-        if !self.gate.is_shared() && !self.leases.has_room() {
+        if !self.gate.is_shared() && !self.local_permits.has_room() {
             return Err(full());
         }
         let rules = Arc::clone(&self.gate.rules());
         let held = self.gate.acquire(&rules, &question, lease).await?;
         let name = match held.permit {
             None => return Ok(self.deny(&held.answer, None, id)),
-            Some(HeldPermit::Shared(permit)) => PermitName::Shared(permit),
+            Some(HeldPermit::Shared(permit)) => PermitToken::Shared(permit),
             Some(HeldPermit::Here(permit)) => {
-                let kept = self.leases.keep(permit, held.lease, held.most);
-                PermitName::Here(kept.ok_or_else(full)?)
+                let kept = self.local_permits.keep(permit, held.lease, held.most);
+                PermitToken::Local(kept.ok_or_else(full)?)
             }
         };
         let mut out = Vec::with_capacity(ANSWER_BYTES + 64);
@@ -63,7 +63,7 @@ impl HttpFront {
         Ok(response)
     }
 
-    pub(super) async fn renew_permit(&self, request: Request<Incoming>, id: &str) -> Answered {
+    pub(super) async fn renew_permit(&self, request: Request<Incoming>, id: &str) -> HttpResponse {
         let (head, body) = request.into_parts();
         let lease = match body::collect(body, None, MAX_PERMIT_BYTES).await {
             Ok(body) if body.is_empty() => Ok(None),
@@ -74,17 +74,19 @@ impl HttpFront {
             Ok(lease) => self.renew(id, lease).await,
             Err(error) => Err(error),
         };
-        renewed.unwrap_or_else(|error| refuse(error, &RequestId::of(&head.headers)))
+        renewed.unwrap_or_else(|error| error_response(error, &RequestId::of(&head.headers)))
     }
 
-    async fn renew(&self, id: &str, lease: Option<Duration>) -> Result<Answered, RequestError> {
-        let name = PermitName::parse(id).ok_or_else(not_held)?;
+    async fn renew(&self, id: &str, lease: Option<Duration>) -> Result<HttpResponse, RequestError> {
+        let name = PermitToken::parse(id).ok_or_else(not_held)?;
         let lease = match &name {
-            PermitName::Here(id) => self.leases.renew(*id, lease).map_err(|why| match why {
-                NotRenewed::NotHeld => not_held(),
-                NotRenewed::TooLong(most) => GateError::LeaseTooLong { most }.into(),
-            })?,
-            PermitName::Shared(permit) => {
+            PermitToken::Local(id) => {
+                self.local_permits.renew(*id, lease).map_err(|why| match why {
+                    RenewError::NotHeld => not_held(),
+                    RenewError::TooLong(most) => GateError::LeaseTooLong { most }.into(),
+                })?
+            }
+            PermitToken::Shared(permit) => {
                 permit.renew(&self.gate, lease).await?.ok_or_else(not_held)?
             }
         };
@@ -93,11 +95,11 @@ impl HttpFront {
         Ok(json(StatusCode::OK, out))
     }
 
-    pub(super) async fn release_permit(&self, headers: &HeaderMap, id: &str) -> Answered {
-        let released = match PermitName::parse(id) {
+    pub(super) async fn release_permit(&self, headers: &HeaderMap, id: &str) -> HttpResponse {
+        let released = match PermitToken::parse(id) {
             None => Ok(false),
-            Some(PermitName::Here(id)) => Ok(self.leases.release(id)),
-            Some(PermitName::Shared(permit)) => permit.release(&self.gate).await,
+            Some(PermitToken::Local(id)) => Ok(self.local_permits.release(id)),
+            Some(PermitToken::Shared(permit)) => permit.release(&self.gate).await,
         };
         let error = match released {
             Ok(true) => {
@@ -108,7 +110,7 @@ impl HttpFront {
             Ok(false) => not_held(),
             Err(error) => error.into(),
         };
-        refuse(error, &RequestId::of(headers))
+        error_response(error, &RequestId::of(headers))
     }
 
     /// A denial as an HTTP status: 429, or another where the gateway wants it.
@@ -117,7 +119,7 @@ impl HttpFront {
         answer: &Answer<'_>,
         status: Option<StatusCode>,
         id: &RequestId<'_>,
-    ) -> Answered {
+    ) -> HttpResponse {
         let mut body = String::with_capacity(384);
         let status = answer.show(|shown| {
             let problem = answer.problem(shown);
@@ -144,13 +146,13 @@ impl HttpFront {
     }
 }
 
-fn write_lease(out: &mut Vec<u8>, open: &str, name: &PermitName, lease: Duration) {
+fn write_lease(out: &mut Vec<u8>, open: &str, name: &PermitToken, lease: Duration) {
     // Writing to memory cannot fail.
     let _ = write!(out, "{open}\"id\":\"{name}\",\"ttl_ms\":{}}}", lease.as_millis());
 }
 
 /// Says what becomes of a permit while the store is down.
-fn refuse(mut error: RequestError, id: &RequestId<'_>) -> Answered {
+fn error_response(mut error: RequestError, id: &RequestId<'_>) -> HttpResponse {
     if error.kind == ErrorKind::StoreFailed {
         error.detail += "; what nobody renews ends with its lease";
     }

@@ -23,8 +23,8 @@ use tidegate::unstable::bounds;
 use tidegate::{Algorithm, Limit, LimitError, Timestamp};
 use tidegate_replay::playground::{Event, Scenario};
 
-use super::check_json::{Object, Text, Whole, decode};
-use super::response::{Answered, RequestId, content, json};
+use super::check_json::{JsonInt, Object, Text, decode};
+use super::response::{HttpResponse, RequestId, content, json};
 use super::{HttpFront, body, json_only};
 use crate::error::{ErrorKind, RequestError};
 use crate::static_assets::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, own_asset};
@@ -74,7 +74,7 @@ pub fn asset(path: &str) -> Option<&'static Asset> {
 pub const PLAYED_AT_ONCE: usize = 1;
 
 impl HttpFront {
-    pub(super) async fn play(&self, request: Request<Incoming>) -> Answered {
+    pub(super) async fn play(&self, request: Request<Incoming>) -> HttpResponse {
         let (head, body) = request.into_parts();
         let played = match json_only(&head.headers) {
             Ok(()) => self.play_body(body).await,
@@ -83,10 +83,10 @@ impl HttpFront {
         played.unwrap_or_else(|error| error.respond(&RequestId::of(&head.headers)))
     }
 
-    async fn play_body(&self, body: Incoming) -> Result<Answered, RequestError> {
+    async fn play_body(&self, body: Incoming) -> Result<HttpResponse, RequestError> {
         let body = body::collect(body, None, MAX_BODY_BYTES).await?;
         // It is never closed; if it were, the question would be played all the same.
-        let turn = Arc::clone(&self.stage).acquire_owned().await;
+        let turn = Arc::clone(&self.playground_slots).acquire_owned().await;
         // Not here, where decisions are made: it takes a thousand times as long. The turn
         // lasts until it is played, also if nobody waits for the answer any more.
         let played = tokio::task::spawn_blocking(move || {
@@ -101,7 +101,7 @@ impl HttpFront {
 }
 
 /// A file of the page.
-pub fn file(asset: &'static Asset) -> Answered {
+pub fn file(asset: &'static Asset) -> HttpResponse {
     let mut response = Response::new(content(asset.text));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(asset.kind));
@@ -117,15 +117,15 @@ struct Body<'a> {
     #[serde(default)]
     events: Vec<Object<EventBody>>,
     #[serde(default)]
-    samples: Vec<Whole>,
-    cost: Option<Whole>,
+    samples: Vec<JsonInt>,
+    cost: Option<JsonInt>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct EventBody {
-    at_us: Whole,
-    cost: Option<Whole>,
+    at_us: JsonInt,
+    cost: Option<JsonInt>,
 }
 
 /// Reads the body of a request.
@@ -154,9 +154,9 @@ fn read_scenario(body: &[u8]) -> Result<Scenario, RequestError> {
         cost: cost(body.cost).map_err(|detail| RequestError::field("cost", detail))?,
     };
     in_order(scenario.events.iter().map(|event| event.at))
-        .map_err(|index| disorder(format!("events[{index}].at_us")))?;
+        .map_err(|index| out_of_order(format!("events[{index}].at_us")))?;
     in_order(scenario.samples.iter().copied())
-        .map_err(|index| disorder(format!("samples[{index}]")))?;
+        .map_err(|index| out_of_order(format!("samples[{index}]")))?;
     Ok(scenario)
 }
 
@@ -179,7 +179,7 @@ fn limit(index: usize, Text(text): &Text<'_>) -> Result<Limit, RequestError> {
     Ok(limit)
 }
 
-fn time(Whole(at_us): Whole) -> Result<Timestamp, String> {
+fn time(JsonInt(at_us): JsonInt) -> Result<Timestamp, String> {
     match u64::try_from(at_us) {
         Ok(at) if at_us <= MAX_AT_US => Ok(Timestamp::from_micros(at)),
         _ => Err(format!("it is out of range: use whole microseconds from 0 to {MAX_AT_US}")),
@@ -187,10 +187,10 @@ fn time(Whole(at_us): Whole) -> Result<Timestamp, String> {
 }
 
 /// 1 where none is named. A page asks for requests: it neither peeks nor refunds.
-fn cost(cost: Option<Whole>) -> Result<u64, String> {
+fn cost(cost: Option<JsonInt>) -> Result<u64, String> {
     match cost {
         None => Ok(1),
-        Some(Whole(cost @ 1..=MAX_COST)) => Ok(cost.unsigned_abs()),
+        Some(JsonInt(cost @ 1..=MAX_COST)) => Ok(cost.unsigned_abs()),
         Some(_) => Err(format!("it is out of range: use a whole number from 1 to {MAX_COST}")),
     }
 }
@@ -207,6 +207,6 @@ fn in_order(times: impl Iterator<Item = Timestamp>) -> Result<(), usize> {
     Ok(())
 }
 
-fn disorder(field: String) -> RequestError {
+fn out_of_order(field: String) -> RequestError {
     RequestError::field(field, "it is before the one it follows: send them in order of time")
 }

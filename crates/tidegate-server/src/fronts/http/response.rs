@@ -20,24 +20,24 @@ const MAX_ID_BYTES: usize = 128;
 /// one made here.
 #[derive(Clone, Copy, Debug)]
 pub enum RequestId<'a> {
-    Taken(&'a str),
-    Made([u8; 16]),
+    Received(&'a str),
+    Generated([u8; 16]),
 }
 
 impl<'a> RequestId<'a> {
     /// The name of the request with these headers.
     pub fn of(headers: &'a HeaderMap) -> Self {
         match headers.get(REQUEST_ID).and_then(|value| value.to_str().ok()) {
-            Some(id) if (1..=MAX_ID_BYTES).contains(&id.len()) => RequestId::Taken(id),
-            _ => RequestId::Made(make()),
+            Some(id) if (1..=MAX_ID_BYTES).contains(&id.len()) => RequestId::Received(id),
+            _ => RequestId::Generated(generate()),
         }
     }
 
     /// Its text.
     pub fn as_str(&self) -> &str {
         match self {
-            RequestId::Taken(id) => id,
-            RequestId::Made(id) => std::str::from_utf8(id).unwrap_or_default(),
+            RequestId::Received(id) => id,
+            RequestId::Generated(id) => std::str::from_utf8(id).unwrap_or_default(),
         }
     }
 
@@ -49,7 +49,7 @@ impl<'a> RequestId<'a> {
 
 /// A name no other request of this process has: a thread's own numbers, each used
 /// once, from a random beginning.
-fn make() -> [u8; 16] {
+fn generate() -> [u8; 16] {
     thread_local! {
         static NEXT: Cell<u64> = Cell::new(RandomState::new().hash_one(0));
     }
@@ -64,14 +64,14 @@ fn make() -> [u8; 16] {
 }
 
 /// An answer of this front.
-pub type Answered = Response<Content>;
+pub type HttpResponse = Response<HttpBody>;
 
 /// The body of an answer: in one piece, and its own, which `Bytes` would wrap once more.
-pub type Content = Full<Cursor<Vec<u8>>>;
+pub type HttpBody = Full<Cursor<Vec<u8>>>;
 
 impl RequestError {
     /// The response to the request of this id.
-    pub fn respond(&self, id: &RequestId<'_>) -> Answered {
+    pub fn respond(&self, id: &RequestId<'_>) -> HttpResponse {
         let mut response = self.to_response(content);
         response.headers_mut().insert(REQUEST_ID, id.header());
         response
@@ -79,12 +79,12 @@ impl RequestError {
 }
 
 /// The body of an answer.
-pub fn content(body: impl Into<Vec<u8>>) -> Content {
+pub fn content(body: impl Into<Vec<u8>>) -> HttpBody {
     Full::new(Cursor::new(body.into()))
 }
 
 /// An answer with a body of JSON.
-pub fn json(status: StatusCode, body: Vec<u8>) -> Answered {
+pub fn json(status: StatusCode, body: Vec<u8>) -> HttpResponse {
     let mut response = Response::new(content(body));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -96,7 +96,7 @@ pub fn json(status: StatusCode, body: Vec<u8>) -> Answered {
 const OPENAPI: &str = include_str!("openapi.json");
 
 /// The response of `/openapi.json`.
-pub fn openapi() -> Answered {
+pub fn openapi() -> HttpResponse {
     let description = OPENAPI.replacen("VERSION", env!("CARGO_PKG_VERSION"), 1);
     json(StatusCode::OK, description.into_bytes())
 }

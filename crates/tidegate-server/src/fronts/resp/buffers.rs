@@ -14,7 +14,7 @@ use std::task::Poll;
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::decode::MAX_COMMAND_BYTES;
-use super::limit_cache::Limits;
+use super::limit_cache::LimitCache;
 
 /// Replies that are written before more commands are answered, so that a long reply to
 /// each of many short commands does not add up.
@@ -25,7 +25,7 @@ const MAX_KEPT: usize = 2;
 
 /// Where a connection is answered.
 #[derive(Debug)]
-pub struct Desk {
+pub struct ConnBuffers {
     /// What was read, and room for more.
     pub input: Box<[u8]>,
     /// How much of it was answered.
@@ -34,12 +34,12 @@ pub struct Desk {
     pub filled: usize,
     /// Replies that were not written yet.
     pub output: Vec<u8>,
-    pub limits: Limits,
+    pub limits: LimitCache,
 }
 
 /// What lay on a desk, while its owner waits.
 #[derive(Debug, Default)]
-pub struct Papers {
+pub struct Leftover {
     /// What was read and not answered.
     pub input: Vec<u8>,
     /// Replies that were not written yet.
@@ -47,23 +47,23 @@ pub struct Papers {
 }
 
 thread_local! {
-    static KEPT: RefCell<Vec<Desk>> = const { RefCell::new(Vec::new()) };
+    static KEPT: RefCell<Vec<ConnBuffers>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Desk {
+impl ConnBuffers {
     /// A desk with these papers on it.
-    pub fn with(papers: &Papers) -> Self {
-        let mut desk = KEPT.with_borrow_mut(Vec::pop).unwrap_or_else(|| Desk {
+    pub fn with(leftover: &Leftover) -> Self {
+        let mut buffers = KEPT.with_borrow_mut(Vec::pop).unwrap_or_else(|| ConnBuffers {
             input: vec![0; MAX_COMMAND_BYTES].into(),
             at: 0,
             filled: 0,
             output: Vec::new(),
-            limits: Limits::default(),
+            limits: LimitCache::default(),
         });
-        desk.filled = papers.input.len();
-        desk.input[..desk.filled].copy_from_slice(&papers.input);
-        desk.output.extend_from_slice(&papers.output);
-        desk
+        buffers.filled = leftover.input.len();
+        buffers.input[..buffers.filled].copy_from_slice(&leftover.input);
+        buffers.output.extend_from_slice(&leftover.output);
+        buffers
     }
 
     /// What was read and not answered.
@@ -72,11 +72,11 @@ impl Desk {
     }
 
     /// Gives it back; what lay on it is kept, without the first `written` bytes of the replies.
-    pub fn leave(self, written: usize) -> Papers {
+    pub fn leave(self, written: usize) -> Leftover {
         let input = self.unanswered().to_vec();
-        let papers = Papers { input, output: self.output[written..].to_vec() };
+        let leftover = Leftover { input, output: self.output[written..].to_vec() };
         self.put_back();
-        papers
+        leftover
     }
 
     fn put_back(mut self) {
@@ -90,34 +90,34 @@ impl Desk {
         });
     }
 
-    /// Waits until something comes, then sits down with that behind `papers`. `None` if the
+    /// Waits until something comes, then sits down with that behind `leftover`. `None` if the
     /// other side has closed, or if `stop` says so while nothing comes.
     ///
     /// # Errors
     /// When the connection broke.
     pub async fn read(
         stream: &mut (impl AsyncRead + Unpin),
-        papers: &mut Papers,
+        leftover: &mut Leftover,
         mut stop: impl FnMut() -> bool,
     ) -> io::Result<Option<Self>> {
         poll_fn(|context| {
-            let mut desk = Desk::with(papers);
-            let mut buffer = ReadBuf::new(&mut desk.input[desk.filled..]);
+            let mut buffers = ConnBuffers::with(leftover);
+            let mut buffer = ReadBuf::new(&mut buffers.input[buffers.filled..]);
             let read = Pin::new(&mut *stream).poll_read(context, &mut buffer);
             let came = buffer.filled().len();
             match read {
                 Poll::Ready(Ok(())) if came > 0 => {
-                    desk.filled += came;
-                    *papers = Papers::default();
-                    return Poll::Ready(Ok(Some(desk)));
+                    buffers.filled += came;
+                    *leftover = Leftover::default();
+                    return Poll::Ready(Ok(Some(buffers)));
                 }
                 Poll::Pending if !stop() => {
-                    desk.put_back();
+                    buffers.put_back();
                     return Poll::Pending;
                 }
                 _ => {}
             }
-            desk.put_back();
+            buffers.put_back();
             match read {
                 Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
                 _ => Poll::Ready(Ok(None)),

@@ -104,13 +104,13 @@ impl Spec {
     }
 
     /// What is done with it between `MULTI` and `EXEC`.
-    pub fn in_transaction(&self) -> InTransaction {
+    pub fn in_transaction(&self) -> TransactionRule {
         match self.command {
-            Command::Discard | Command::Exec | Command::Multi => InTransaction::Answered,
-            Command::Quit | Command::Reset => InTransaction::Answered,
-            Command::Echo | Command::Ping | Command::Select => InTransaction::Waits,
-            _ if self.key > 0 => InTransaction::Waits,
-            _ => InTransaction::Barred,
+            Command::Discard | Command::Exec | Command::Multi => TransactionRule::Immediate,
+            Command::Quit | Command::Reset => TransactionRule::Immediate,
+            Command::Echo | Command::Ping | Command::Select => TransactionRule::Queued,
+            _ if self.key > 0 => TransactionRule::Queued,
+            _ => TransactionRule::NotAllowed,
         }
     }
 
@@ -135,13 +135,13 @@ impl Spec {
 
 /// What is done with a command between `MULTI` and `EXEC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InTransaction {
+pub enum TransactionRule {
     /// It is answered at once: it ends or forgets the transaction.
-    Answered,
+    Immediate,
     /// It waits for `EXEC`.
-    Waits,
+    Queued,
     /// It has no place there: it is about the connection, or its reply is long.
-    Barred,
+    NotAllowed,
 }
 
 #[cfg(test)]

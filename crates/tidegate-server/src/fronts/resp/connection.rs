@@ -16,10 +16,10 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tracing::debug;
 
 use super::RespFront;
-use super::buffers::{Desk, MAX_REPLY_BYTES, Papers};
-use super::pipeline::{self, Round, Turn};
+use super::buffers::{ConnBuffers, Leftover, MAX_REPLY_BYTES};
+use super::pipeline::{self, Progress, RemoteBatch};
 use super::session::Session;
-use crate::serve::{Connection, Order, Protocol, Stream, Watched};
+use crate::serve::{ConnCommand, Connection, Protocol, Stream, TrackedStream};
 
 impl Protocol for RespFront {
     /// As in Redis: connections of a pool are kept, those of a machine that is gone are not.
@@ -28,13 +28,13 @@ impl Protocol for RespFront {
 
     async fn serve<S: Stream>(
         self: Arc<Self>,
-        stream: Watched<S>,
+        stream: TrackedStream<S>,
         peer: SocketAddr,
         marks: Arc<Connection>,
     ) {
         let session = Session::new(self.next_id.fetch_add(1, Relaxed), &self);
-        let conversation = Conversation { front: self, stream, session, marks };
-        if let Err(error) = conversation.hold().await {
+        let connection = RespConnection { front: self, stream, session, marks };
+        if let Err(error) = connection.serve_connection().await {
             let expected = error.kind() == io::ErrorKind::ConnectionReset;
             debug!(%peer, %error, expected, "a connection ended early");
         }
@@ -42,35 +42,38 @@ impl Protocol for RespFront {
 }
 
 /// A connection, from its first byte to its last.
-struct Conversation<S> {
+struct RespConnection<S> {
     front: Arc<RespFront>,
     stream: S,
     session: Session,
     marks: Arc<Connection>,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> RespConnection<S> {
     /// Answers until the other side closes, or we are told to.
     ///
     /// # Errors
     /// When the connection broke.
-    async fn hold(mut self) -> io::Result<()> {
-        let mut papers = Papers::default();
+    async fn serve_connection(mut self) -> io::Result<()> {
+        let mut leftover = Leftover::default();
         poll_fn(|context| {
-            self.marks.listen(context.waker());
+            self.marks.set_waker(context.waker());
             Poll::Ready(())
         })
         .await;
-        self.mark(&papers, true);
+        self.mark(&leftover, true);
         loop {
-            let stop = || self.marks.order() != Order::Serve;
-            let Some(desk) = Desk::read(&mut self.stream, &mut papers, stop).await? else { break };
-            let read = desk.filled;
-            let turn = self.answer(desk, &mut papers).await?;
-            if turn == Turn::Ends || self.marks.order() == Order::Close {
+            let stop = || self.marks.command() != ConnCommand::Serve;
+            let Some(buffers) = ConnBuffers::read(&mut self.stream, &mut leftover, stop).await?
+            else {
+                break;
+            };
+            let read = buffers.filled;
+            let progress = self.answer(buffers, &mut leftover).await?;
+            if progress == Progress::Closed || self.marks.command() == ConnCommand::Close {
                 break;
             }
-            self.mark(&papers, papers.input.len() < read);
+            self.mark(&leftover, leftover.input.len() < read);
         }
         self.stream.shutdown().await
     }
@@ -78,54 +81,58 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
     /// What is seen from outside: it may be idle for as long as it likes, unless it owes us a
     /// secret, the rest of a command, or the `EXEC` behind its commands; drops of a command
     /// do not count.
-    fn mark(&self, papers: &Papers, answered: bool) {
-        if self.session.admitted && answered {
-            self.marks.moved();
+    fn mark(&self, leftover: &Leftover, answered: bool) {
+        if self.session.authenticated && answered {
+            self.marks.note_answered();
         }
-        if !papers.input.is_empty() || self.session.waiting.is_some() {
-            self.marks.heard();
+        if !leftover.input.is_empty() || self.session.queued.is_some() {
+            self.marks.note_read();
         }
     }
 
     /// Answers what lies on a desk.
-    async fn answer(&mut self, mut desk: Desk, papers: &mut Papers) -> io::Result<Turn> {
+    async fn answer(
+        &mut self,
+        mut buffers: ConnBuffers,
+        leftover: &mut Leftover,
+    ) -> io::Result<Progress> {
         if self.front.gate.is_shared() {
-            *papers = desk.leave(0);
-            return self.answer_shared(papers).await;
+            *leftover = buffers.leave(0);
+            return self.answer_shared(leftover).await;
         }
         loop {
-            let turn = pipeline::answer(&self.front, &mut self.session, &mut desk);
-            let written = self.write_some(&desk.output).await?;
-            if written == desk.output.len() && turn == Turn::Pauses {
-                desk.output.clear();
+            let progress = pipeline::answer(&self.front, &mut self.session, &mut buffers);
+            let written = self.write_some(&buffers.output).await?;
+            if written == buffers.output.len() && progress == Progress::Paused {
+                buffers.output.clear();
                 continue;
             }
-            *papers = desk.leave(written);
-            self.write_rest(papers).await?;
-            if turn != Turn::Pauses {
-                return Ok(turn);
+            *leftover = buffers.leave(written);
+            self.write_rest(leftover).await?;
+            if progress != Progress::Paused {
+                return Ok(progress);
             }
-            desk = Desk::with(papers);
+            buffers = ConnBuffers::with(leftover);
         }
     }
 
     /// Answers papers from a store that is elsewhere.
-    async fn answer_shared(&mut self, papers: &mut Papers) -> io::Result<Turn> {
+    async fn answer_shared(&mut self, leftover: &mut Leftover) -> io::Result<Progress> {
         let rules = Arc::clone(&self.front.gate.rules());
-        let mut round = Round::default();
+        let mut remote_batch = RemoteBatch::default();
         loop {
-            let mut desk = Desk::with(papers);
-            let turn = round.gather(&self.front, &mut self.session, &mut desk);
-            *papers = desk.leave(0);
+            let mut buffers = ConnBuffers::with(leftover);
+            let progress = remote_batch.gather(&self.front, &mut self.session, &mut buffers);
+            *leftover = buffers.leave(0);
             let in_flight = self.marks.begin();
-            round.settle(&self.front, &rules, &mut papers.output).await;
+            remote_batch.settle(&self.front, &rules, &mut leftover.output).await;
             drop(in_flight);
-            if turn == Turn::Pauses && papers.output.len() < MAX_REPLY_BYTES {
+            if progress == Progress::Paused && leftover.output.len() < MAX_REPLY_BYTES {
                 continue;
             }
-            self.write_rest(papers).await?;
-            if turn != Turn::Pauses {
-                return Ok(turn);
+            self.write_rest(leftover).await?;
+            if progress != Progress::Paused {
+                return Ok(progress);
             }
         }
     }
@@ -147,19 +154,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
     }
 
     /// Writes the rest, which may take its time.
-    async fn write_rest(&mut self, papers: &mut Papers) -> io::Result<()> {
+    async fn write_rest(&mut self, leftover: &mut Leftover) -> io::Result<()> {
         let mut written = 0;
-        while written < papers.output.len() {
-            let rest = &papers.output[written..];
+        while written < leftover.output.len() {
+            let rest = &leftover.output[written..];
             written += poll_fn(|context| self.poll_write(context, rest)).await?;
         }
-        papers.output = Vec::new();
+        leftover.output = Vec::new();
         self.stream.flush().await
     }
 
     /// Writes something, unless told to close: whoever does not read is not waited for.
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if self.marks.order() == Order::Close {
+        if self.marks.command() == ConnCommand::Close {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         match ready!(Pin::new(&mut self.stream).poll_write(context, bytes))? {

@@ -11,7 +11,7 @@ use super::decode::{Args, MAX_BULK_BYTES};
 use super::encode::Replies;
 use super::session::{Session, unknown_subcommand};
 use super::wrong_arity;
-use crate::admin::Front;
+use crate::admin::FrontName;
 use crate::error::RequestError;
 
 /// The Redis whose connection commands these are.
@@ -89,9 +89,9 @@ type Lines = Vec<(&'static str, String)>;
 
 fn sections(front: &RespFront) -> [(&'static str, Lines); 5] {
     let text = str::to_owned;
-    let facts = &front.facts;
+    let server_state = &front.server_state;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let uptime = now.unwrap_or_default().saturating_sub(facts.started());
+    let uptime = now.unwrap_or_default().saturating_sub(server_state.started());
     let server = vec![
         ("redis_version", text(REDIS_VERSION)),
         ("tidegate_version", text(env!("CARGO_PKG_VERSION"))),
@@ -99,7 +99,8 @@ fn sections(front: &RespFront) -> [(&'static str, Lines); 5] {
         ("process_id", std::process::id().to_string()),
         ("uptime_in_seconds", uptime.as_secs().to_string()),
     ];
-    let clients = vec![("connected_clients", facts.connections(Front::Resp).to_string())];
+    let clients =
+        vec![("connected_clients", server_state.connections(FrontName::Resp).to_string())];
     // Clients that connect wait until this is 0.
     let persistence = vec![("loading", text("0"))];
     let keyspace = vec![("tracked_keys", front.gate.limiter().stats().tracked_keys.to_string())];

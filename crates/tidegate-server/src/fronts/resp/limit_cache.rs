@@ -11,7 +11,7 @@ use tidegate::unstable::bounds;
 use tidegate::unstable::policy::{MAX_LIMITS, check_counts};
 use tidegate::{Algorithm, Limit, LimitError};
 
-use super::shown;
+use super::excerpt;
 use crate::error::RequestError;
 
 /// How many are kept, of either kind: more than an application has.
@@ -31,18 +31,18 @@ pub struct Bucket {
 
 /// What was made lately.
 #[derive(Debug)]
-pub struct Limits {
+pub struct LimitCache {
     buckets: Vec<Option<(Bucket, Arc<[Limit]>)>>,
     texts: Vec<Option<(Box<[u8]>, Arc<[Limit]>)>>,
 }
 
-impl Default for Limits {
+impl Default for LimitCache {
     fn default() -> Self {
-        Limits { buckets: vec![None; SLOTS], texts: vec![None; SLOTS] }
+        LimitCache { buckets: vec![None; SLOTS], texts: vec![None; SLOTS] }
     }
 }
 
-impl Limits {
+impl LimitCache {
     /// The limit of a bucket.
     ///
     /// # Errors
@@ -66,19 +66,19 @@ impl Limits {
     ///
     /// # Errors
     /// When it is no limit.
-    pub fn text(&mut self, said: &[u8]) -> Result<Arc<[Limit]>, RequestError> {
-        if said.len() > MAX_TEXT_BYTES {
-            return Ok(read(said)?.into());
+    pub fn text(&mut self, text: &[u8]) -> Result<Arc<[Limit]>, RequestError> {
+        if text.len() > MAX_TEXT_BYTES {
+            return Ok(read(text)?.into());
         }
-        let mixed = said.iter().fold(said.len() as u64, |mixed, byte| {
+        let mixed = text.iter().fold(text.len() as u64, |mixed, byte| {
             (mixed ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
         });
         let slot = &mut self.texts[slot(mixed)];
         match slot {
-            Some((kept, limits)) if **kept == *said => Ok(Arc::clone(limits)),
+            Some((kept, limits)) if **kept == *text => Ok(Arc::clone(limits)),
             _ => {
-                let limits = Arc::from(read(said)?);
-                *slot = Some((said.into(), Arc::clone(&limits)));
+                let limits = Arc::from(read(text)?);
+                *slot = Some((text.into(), Arc::clone(&limits)));
                 Ok(limits)
             }
         }
@@ -92,11 +92,11 @@ fn slot(mixed: u64) -> usize {
     usize::try_from(spread >> (64 - SLOTS.trailing_zeros())).unwrap_or_default()
 }
 
-fn read(said: &[u8]) -> Result<Vec<Limit>, RequestError> {
+fn read(text: &[u8]) -> Result<Vec<Limit>, RequestError> {
     let refuse = |detail: String| RequestError::field("limit", detail);
-    let said = std::str::from_utf8(said)
+    let text = std::str::from_utf8(text)
         .map_err(|_| refuse("it is not text: write one such as `5 per 1m sliding-log`".into()))?;
-    let each = said.split(',').map(str::trim);
+    let each = text.split(',').map(str::trim);
     let each = each.map(|one| one.parse().map_err(|error| refuse(on_one_line(one, &error))));
     let limits = each.collect::<Result<Vec<Limit>, RequestError>>()?;
     if limits.len() > MAX_LIMITS {
@@ -110,7 +110,7 @@ fn read(said: &[u8]) -> Result<Vec<Limit>, RequestError> {
 fn on_one_line(text: &str, error: &LimitError) -> String {
     let word = error.span().and_then(|span| text.get(span)).unwrap_or_default();
     let word = if word.is_empty() { text } else { word };
-    format!("`{}`: {}: {}", shown(word.as_bytes()), error.problem(), error.help())
+    format!("`{}`: {}: {}", excerpt(word.as_bytes()), error.problem(), error.help())
 }
 
 impl Bucket {

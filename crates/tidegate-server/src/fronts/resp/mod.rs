@@ -34,14 +34,14 @@ use std::sync::atomic::AtomicU64;
 use tidegate::unstable::gate::{Gate, GateError};
 
 use crate::access::Access;
-use crate::admin::Facts;
+use crate::admin::ServerState;
 use crate::error::RequestError;
 
 /// Decisions over RESP.
 #[derive(Debug)]
 pub struct RespFront {
     gate: Arc<Gate>,
-    facts: Arc<Facts>,
+    server_state: Arc<ServerState>,
     access: Access,
     /// The id of the next connection.
     next_id: AtomicU64,
@@ -49,18 +49,18 @@ pub struct RespFront {
 
 impl RespFront {
     /// Asks this gate; only those with `access` may ask.
-    pub fn new(gate: Arc<Gate>, facts: Arc<Facts>, access: Access) -> Self {
-        RespFront { gate, facts, access, next_id: AtomicU64::new(1) }
+    pub fn new(gate: Arc<Gate>, server_state: Arc<ServerState>, access: Access) -> Self {
+        RespFront { gate, server_state, access, next_id: AtomicU64::new(1) }
     }
 
     /// Whether a connection must show a secret first.
-    fn wants_secret(&self) -> bool {
+    fn requires_secret(&self) -> bool {
         matches!(self.access, Access::Secrets(_))
     }
 
     /// Whether this is one of the secrets, or none is wanted.
-    fn admits(&self, secret: &[u8]) -> bool {
-        self.access.admit_secret(secret)
+    fn accepts_secret(&self, secret: &[u8]) -> bool {
+        self.access.accepts_secret(secret)
     }
 }
 
@@ -70,7 +70,7 @@ pub fn wrong_arity(name: &str) -> RequestError {
 }
 
 /// The error of the gate, with fields named as the arguments of commands are.
-pub fn rejected(error: GateError) -> RequestError {
+pub fn gate_error(error: GateError) -> RequestError {
     let error = RequestError::from(error);
     let field = match error.field.as_deref() {
         Some("limits") => Some("limit".into()),
@@ -84,7 +84,7 @@ pub fn rejected(error: GateError) -> RequestError {
 
 /// The beginning of what a client sent, for an error. Control bytes are replaced by
 /// [`Replies::error`](super::encode::Replies::error).
-pub fn shown(bytes: &[u8]) -> String {
+pub fn excerpt(bytes: &[u8]) -> String {
     const MAX_SHOWN_BYTES: usize = 128;
     String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_SHOWN_BYTES)]).into_owned()
 }

@@ -2,7 +2,7 @@
 //!
 //! A question borrows what it asks from the bytes of its command. Where the store is
 //! here it is answered before the next command is looked at; where it is not, many go at
-//! once, and each takes a copy along ([`Asked`]).
+//! once, and each takes a copy along ([`OwnedQuery`]).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use tidegate::unstable::stats::Decided;
 use tidegate::{Cost, Limit, RetryAfter};
 
 use super::encode::Replies;
-use super::rejected;
+use super::gate_error;
 use crate::error::{ErrorKind, RequestError};
 
-/// A question: [`Ask`] borrows what it is about, [`Asked`] has a copy.
+/// A question: [`BorrowedQuery`] borrows what it is about, [`OwnedQuery`] has a copy.
 #[derive(Clone, Debug)]
-pub struct Put<P, K> {
-    pub what: What,
+pub struct Query<P, K> {
+    pub kind: QueryKind,
     /// `None` for limits of the caller's own.
     pub policy: Option<P>,
     pub key: K,
@@ -33,12 +33,12 @@ pub struct Put<P, K> {
 }
 
 /// A question as its command puts it.
-pub type Ask<'a> = Put<&'a str, &'a [u8]>;
+pub type BorrowedQuery<'a> = Query<&'a str, &'a [u8]>;
 
 /// A question with a copy of what it asks.
-pub type Asked = Put<Box<str>, Box<[u8]>>;
+pub type OwnedQuery = Query<Box<str>, Box<[u8]>>;
 
-impl<P: Deref<Target = str>, K: Deref<Target = [u8]>> Put<P, K> {
+impl<P: Deref<Target = str>, K: Deref<Target = [u8]>> Query<P, K> {
     /// The same for the gate.
     #[inline]
     pub fn question(&self) -> Question<'_> {
@@ -56,26 +56,26 @@ impl<P: Deref<Target = str>, K: Deref<Target = [u8]>> Put<P, K> {
 
 /// What is asked for, and in which form it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum QueryKind {
     /// A decision, as tidegate tells it.
     Check,
     /// A decision, as redis-cell tells it.
-    Cell(Throttle),
+    RedisCell(Throttle),
     /// A decision, as throttlecrab tells it.
-    Crab(Throttle),
+    Throttlecrab(Throttle),
     Peek,
     Reset,
 }
 
-impl What {
+impl QueryKind {
     /// Whether it is for a decision.
     #[inline]
     pub fn is_check(self) -> bool {
-        matches!(self, What::Check | What::Cell(_) | What::Crab(_))
+        matches!(self, QueryKind::Check | QueryKind::RedisCell(_) | QueryKind::Throttlecrab(_))
     }
 
     /// Whether the two may be under way at once without one disturbing the other.
-    pub fn goes_with(self, other: What) -> bool {
+    pub fn can_run_with(self, other: QueryKind) -> bool {
         self.is_check() && other.is_check() || self == other
     }
 }
@@ -89,88 +89,88 @@ pub struct Throttle {
     pub look: bool,
 }
 
-impl<'a> Ask<'a> {
-    pub fn new(what: What, key: &'a [u8]) -> Self {
-        Ask { what, policy: None, key, limits: None, cost: None, force: false, id: None }
+impl<'a> BorrowedQuery<'a> {
+    pub fn new(kind: QueryKind, key: &'a [u8]) -> Self {
+        BorrowedQuery { kind, policy: None, key, limits: None, cost: None, force: false, id: None }
     }
 
     /// Asks a store that is here for what is no decision.
-    pub fn look(&self, gate: &Gate, rules: &Rules, replies: &mut Replies<'_>) {
+    pub fn execute_local(&self, gate: &Gate, rules: &Rules, replies: &mut Replies<'_>) {
         // An in-memory store never makes a future wait.
-        let asked = Asked::from(self.clone());
-        if let Some(told) = asked.tell(gate, rules).now_or_never() {
-            asked.reply(told, replies);
+        let query = OwnedQuery::from(self.clone());
+        if let Some(answer) = query.execute(gate, rules).now_or_never() {
+            query.reply(answer, replies);
         }
     }
 }
 
-impl From<Ask<'_>> for Asked {
-    fn from(ask: Ask<'_>) -> Self {
-        Put {
-            what: ask.what,
-            policy: ask.policy.map(Into::into),
-            key: ask.key.into(),
-            limits: ask.limits,
-            cost: ask.cost,
-            force: ask.force,
-            id: ask.id.map(Into::into),
+impl From<BorrowedQuery<'_>> for OwnedQuery {
+    fn from(query: BorrowedQuery<'_>) -> Self {
+        Query {
+            kind: query.kind,
+            policy: query.policy.map(Into::into),
+            key: query.key.into(),
+            limits: query.limits,
+            cost: query.cost,
+            force: query.force,
+            id: query.id.map(Into::into),
         }
     }
 }
 
 /// What a store that is elsewhere answered.
-pub enum Told<'a> {
+pub enum QueryAnswer<'a> {
     /// Boxed: it is large, and was a round trip away.
     Answer(Box<Result<Answer<'a>, GateError>>),
     Reset(Result<bool, GateError>),
 }
 
-impl Asked {
+impl OwnedQuery {
     /// Asks any store.
-    pub async fn tell<'a>(&'a self, gate: &'a Gate, rules: &'a Rules) -> Told<'a> {
+    pub async fn execute<'a>(&'a self, gate: &'a Gate, rules: &'a Rules) -> QueryAnswer<'a> {
         let policy = self.policy.as_deref().unwrap_or_default();
-        match self.what {
-            What::Check | What::Cell(_) | What::Crab(_) => {
-                Told::Answer(Box::new(gate.check(rules, &[self.question()]).await))
+        match self.kind {
+            QueryKind::Check | QueryKind::RedisCell(_) | QueryKind::Throttlecrab(_) => {
+                QueryAnswer::Answer(Box::new(gate.check(rules, &[self.question()]).await))
             }
-            What::Peek => {
+            QueryKind::Peek => {
                 let peeked = async {
                     let keys = gate.keys(rules, policy)?;
                     keys.peek(&keys.find(&self.key).await?.key).await
                 };
-                Told::Answer(Box::new(peeked.await))
+                QueryAnswer::Answer(Box::new(peeked.await))
             }
-            What::Reset => {
+            QueryKind::Reset => {
                 let reset = async {
                     let keys = gate.keys(rules, policy)?;
                     keys.reset(&keys.find(&self.key).await?.key).await
                 };
-                Told::Reset(reset.await)
+                QueryAnswer::Reset(reset.await)
             }
         }
     }
 
-    pub fn reply(&self, told: Told<'_>, replies: &mut Replies<'_>) {
-        match told {
-            Told::Answer(answer) => {
-                reply(self.what, answer.as_ref().as_ref().map_err(GateError::clone), replies)
+    pub fn reply(&self, answer: QueryAnswer<'_>, replies: &mut Replies<'_>) {
+        match answer {
+            QueryAnswer::Answer(answer) => {
+                reply(self.kind, answer.as_ref().as_ref().map_err(GateError::clone), replies)
             }
-            Told::Reset(done) => reply_reset(done, replies),
+            QueryAnswer::Reset(done) => reply_reset(done, replies),
         }
     }
 }
 
 /// Replies with a decision, or with why there is none.
 #[inline]
-pub fn reply(what: What, answer: Result<&Answer<'_>, GateError>, replies: &mut Replies<'_>) {
+pub fn reply(kind: QueryKind, answer: Result<&Answer<'_>, GateError>, replies: &mut Replies<'_>) {
     match answer {
-        Ok(answer) if answer.denial_reason() != Some(DenialReason::StoreFailed) => match what {
-            What::Cell(form) => reply_cell(form, answer, replies),
-            What::Crab(form) => reply_crab(form, answer, replies),
-            What::Check | What::Peek | What::Reset => reply_check(answer, replies),
+        Ok(answer) if answer.denial_reason() != Some(DenialReason::StoreFailed) => match kind {
+            QueryKind::RedisCell(form) => reply_cell(form, answer, replies),
+            QueryKind::Throttlecrab(form) => reply_crab(form, answer, replies),
+            QueryKind::Check | QueryKind::Peek | QueryKind::Reset => reply_check(answer, replies),
         },
         Ok(answer) => replies.error(&store_failed(answer)),
-        Err(error) => replies.error(&rejected(error)),
+        Err(error) => replies.error(&gate_error(error)),
     }
 }
 
@@ -195,7 +195,7 @@ fn store_failed(answer: &Answer<'_>) -> RequestError {
 fn reply_reset(done: Result<bool, GateError>, replies: &mut Replies<'_>) {
     match done {
         Ok(any) => replies.number(i64::from(any)),
-        Err(error) => replies.error(&rejected(error)),
+        Err(error) => replies.error(&gate_error(error)),
     }
 }
 

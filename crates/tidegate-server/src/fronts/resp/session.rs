@@ -4,11 +4,11 @@ use super::RespFront;
 use super::commands::{Command, Spec};
 use super::decode::{Args, whole_number};
 use super::encode::{Protocol, Replies};
-use super::limit_cache::Limits;
-use super::query::{Ask, What};
-use super::transaction::{Due, EXEC_ARITY, Waiting, aborted};
+use super::limit_cache::LimitCache;
+use super::query::{BorrowedQuery, QueryKind};
+use super::transaction::{EXEC_ARITY, ExecRun, QueuedCommands, aborted};
+use super::{excerpt, wrong_arity};
 use super::{introspection, throttle, tidegate_commands};
-use super::{shown, wrong_arity};
 use crate::error::{ErrorKind, RequestError};
 
 /// The longest name of a connection, which is kept for as long as it is open.
@@ -33,36 +33,36 @@ pub struct Session {
     pub id: u64,
     pub protocol: Protocol,
     /// Whether it may ask: it has shown a secret, or none is wanted.
-    pub admitted: bool,
+    pub authenticated: bool,
     wrong_secrets: u8,
     pub name: Box<[u8]>,
     /// Commands that wait for `EXEC`, behind `MULTI`.
-    pub waiting: Option<Box<Waiting>>,
+    pub queued: Option<Box<QueuedCommands>>,
     /// What `EXEC` has set going, which comes before what is read next.
-    pub due: Due,
+    pub exec_run: ExecRun,
 }
 
 /// A command that was understood.
 #[derive(Debug)]
-pub enum Meant<'a> {
+pub enum ParsedCommand<'a> {
     /// The gate is to answer it.
-    Ask(Ask<'a>),
+    Query(BorrowedQuery<'a>),
     /// The connection itself is.
     Other(Command),
     /// It waits for `EXEC`.
-    Waits,
+    Queued,
     /// It makes no sense.
-    Refused(RequestError),
+    Rejected(RequestError),
     /// There is nothing to answer.
-    Nothing,
+    Empty,
     /// It is no client that speaks.
-    Hostile,
+    HttpRequest,
 }
 
-impl Meant<'_> {
+impl ParsedCommand<'_> {
     /// Whether there is a reply to it.
     pub fn is_answered(&self) -> bool {
-        !matches!(self, Meant::Nothing | Meant::Hostile)
+        !matches!(self, ParsedCommand::Empty | ParsedCommand::HttpRequest)
     }
 }
 
@@ -72,41 +72,41 @@ impl Session {
         Session {
             id,
             protocol: Protocol::default(),
-            admitted: !front.wants_secret(),
+            authenticated: !front.requires_secret(),
             wrong_secrets: 0,
             name: Box::default(),
-            waiting: None,
-            due: Due::default(),
+            queued: None,
+            exec_run: ExecRun::default(),
         }
     }
 
     /// What a command means, without doing anything about it.
     #[inline]
-    pub fn understand<'a>(&self, args: &Args<'a>, limits: &mut Limits) -> Meant<'a> {
-        let Some(name) = args.first() else { return Meant::Nothing };
-        let ask = match Spec::find(name) {
-            Some(spec) if self.waiting.is_some() => return self.understand_waiting(spec, args),
-            Some(spec) if spec.takes(args.len()) && (self.admitted || spec.open) => {
-                match spec.command {
-                    Command::TgCheck => tidegate_commands::check(args),
-                    Command::ClThrottle => throttle::cell(args, limits),
-                    Command::Throttle => throttle::crab(args, limits),
-                    Command::TgLimit => tidegate_commands::limit(args, limits),
-                    Command::TgPeek => tidegate_commands::named(What::Peek, args[1], args[2]),
-                    Command::TgReset => tidegate_commands::named(What::Reset, args[1], args[2]),
-                    command => return Meant::Other(command),
-                }
-            }
-            Some(spec) => Err(self.barred(spec, args.len())),
-            None if is_of_a_browser(args) => return Meant::Hostile,
+    pub fn parse<'a>(&self, args: &Args<'a>, limits: &mut LimitCache) -> ParsedCommand<'a> {
+        let Some(name) = args.first() else { return ParsedCommand::Empty };
+        let query = match Spec::find(name) {
+            Some(spec) if self.queued.is_some() => return self.parse_in_transaction(spec, args),
+            Some(spec) if spec.takes(args.len()) && (self.authenticated || spec.open) => match spec
+                .command
+            {
+                Command::TgCheck => tidegate_commands::check(args),
+                Command::ClThrottle => throttle::cell(args, limits),
+                Command::Throttle => throttle::crab(args, limits),
+                Command::TgLimit => tidegate_commands::limit(args, limits),
+                Command::TgPeek => tidegate_commands::named(QueryKind::Peek, args[1], args[2]),
+                Command::TgReset => tidegate_commands::named(QueryKind::Reset, args[1], args[2]),
+                command => return ParsedCommand::Other(command),
+            },
+            Some(spec) => Err(self.rejection(spec, args.len())),
+            None if is_http_request(args) => return ParsedCommand::HttpRequest,
             None => Err(unknown(args)),
         };
-        ask.map_or_else(Meant::Refused, Meant::Ask)
+        query.map_or_else(ParsedCommand::Rejected, ParsedCommand::Query)
     }
 
     /// Why a command that there is may not be sent so.
     #[cold]
-    fn barred(&self, spec: &Spec, args: usize) -> RequestError {
+    fn rejection(&self, spec: &Spec, args: usize) -> RequestError {
         match (spec.command, spec.takes(args)) {
             (Command::Exec, true) => aborted(&format!("NOAUTH {NO_SECRET}")),
             (Command::Exec, false) => aborted(EXEC_ARITY),
@@ -170,17 +170,17 @@ impl Session {
         replies: &mut Replies<'_>,
     ) -> Result<(), RequestError> {
         match args[1..] {
-            [_] if !front.wants_secret() => return Err(RequestError::invalid(NO_SECRETS)),
-            [secret] | [_, secret] => self.show(front, secret)?,
+            [_] if !front.requires_secret() => return Err(RequestError::invalid(NO_SECRETS)),
+            [secret] | [_, secret] => self.authenticate(front, secret)?,
             _ => return Err(RequestError::invalid("syntax error")),
         }
         replies.ok();
         Ok(())
     }
 
-    fn show(&mut self, front: &RespFront, secret: &[u8]) -> Result<(), RequestError> {
-        if front.admits(secret) {
-            self.admitted = true;
+    fn authenticate(&mut self, front: &RespFront, secret: &[u8]) -> Result<(), RequestError> {
+        if front.accepts_secret(secret) {
+            self.authenticated = true;
             return Ok(());
         }
         self.wrong_secrets = self.wrong_secrets.saturating_add(1);
@@ -216,7 +216,7 @@ impl Session {
         while let [option, rest @ ..] = options {
             options = match rest {
                 [_user, secret, rest @ ..] if option.eq_ignore_ascii_case(b"AUTH") => {
-                    self.show(front, secret)?;
+                    self.authenticate(front, secret)?;
                     rest
                 }
                 [given, rest @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
@@ -224,14 +224,14 @@ impl Session {
                     rest
                 }
                 _ => {
-                    let option = shown(option);
+                    let option = excerpt(option);
                     return Err(RequestError::invalid(format!(
                         "Syntax error in HELLO option '{option}'"
                     )));
                 }
             };
         }
-        if !self.admitted {
+        if !self.authenticated {
             return Err(RequestError::new(ErrorKind::Unauthenticated, NO_SECRET_IN_HELLO));
         }
         self.name = name.map_or_else(|| std::mem::take(&mut self.name), Into::into);
@@ -318,7 +318,7 @@ fn select(index: &[u8], replies: &mut Replies<'_>) -> Result<(), RequestError> {
 /// The lines an HTTP request is made of. A web page can make a browser send one here, and
 /// the lines of its body would be commands.
 #[cold]
-fn is_of_a_browser(args: &Args<'_>) -> bool {
+fn is_http_request(args: &Args<'_>) -> bool {
     let is = |word: &str| args[0].eq_ignore_ascii_case(word.as_bytes());
     is("POST") || is("Host:") || matches!(args[..], [_, _, last] if last.starts_with(b"HTTP/"))
 }
@@ -335,12 +335,12 @@ fn unknown(args: &Args<'_>) -> RequestError {
         let room = MAX_SHOWN_BYTES - with.len();
         with += &format!("'{}' ", String::from_utf8_lossy(&arg[..arg.len().min(room)]));
     }
-    let name = shown(args[0]);
+    let name = excerpt(args[0]);
     RequestError::invalid(format!("unknown command '{name}', with args beginning with: {with}"))
 }
 
 /// A part of a command that there is not.
 pub fn unknown_subcommand(command: &str, name: &[u8]) -> RequestError {
-    let name = shown(name);
+    let name = excerpt(name);
     RequestError::invalid(format!("unknown subcommand '{name}'. Try {command} HELP."))
 }

@@ -9,10 +9,10 @@
 use tidegate::Cost;
 
 use super::decode::Args;
-use super::limit_cache::{Bucket, Limits};
-use super::query::{Ask, Throttle, What};
+use super::limit_cache::{Bucket, LimitCache};
+use super::query::{BorrowedQuery, QueryKind, Throttle};
 use super::tidegate_commands::checked_key;
-use super::{shown, wrong_arity};
+use super::{excerpt, wrong_arity};
 use crate::error::{ErrorKind, RequestError};
 
 /// `CL.THROTTLE key max_burst count period [quantity]`.
@@ -20,7 +20,10 @@ use crate::error::{ErrorKind, RequestError};
 /// # Errors
 /// What redis-cell says, and what has no limit here.
 #[inline]
-pub fn cell<'a>(args: &Args<'a>, limits: &mut Limits) -> Result<Ask<'a>, RequestError> {
+pub fn cell<'a>(
+    args: &Args<'a>,
+    limits: &mut LimitCache,
+) -> Result<BorrowedQuery<'a>, RequestError> {
     let (key, numbers, quantity) = match args[..] {
         [_, key, burst, count, period] => (key, [burst, count, period], None),
         [_, key, burst, count, period, quantity] => (key, [burst, count, period], Some(quantity)),
@@ -36,7 +39,7 @@ pub fn cell<'a>(args: &Args<'a>, limits: &mut Limits) -> Result<Ask<'a>, Request
         integer(text).ok_or_else(|| {
             RequestError::new(
                 ErrorKind::RedisCell,
-                format!("Couldn't parse as integer: {}", shown(text)),
+                format!("Couldn't parse as integer: {}", excerpt(text)),
             )
         })
     };
@@ -54,14 +57,21 @@ pub fn cell<'a>(args: &Args<'a>, limits: &mut Limits) -> Result<Ask<'a>, Request
     let limits = Some(limits.bucket(Bucket { burst, count, period_s })?);
     let form = Throttle { limit: burst, look: quantity == 0 };
     let cost = Some(Cost::from_signed(quantity));
-    Ok(Ask { limits, cost, ..Ask::new(What::Cell(form), bounded_key(key)?) })
+    Ok(BorrowedQuery {
+        limits,
+        cost,
+        ..BorrowedQuery::new(QueryKind::RedisCell(form), bounded_key(key)?)
+    })
 }
 
 /// `THROTTLE key max_burst count_per_period period [quantity]`.
 ///
 /// # Errors
 /// What throttlecrab says, and what has no limit here.
-pub fn crab<'a>(args: &Args<'a>, limits: &mut Limits) -> Result<Ask<'a>, RequestError> {
+pub fn crab<'a>(
+    args: &Args<'a>,
+    limits: &mut LimitCache,
+) -> Result<BorrowedQuery<'a>, RequestError> {
     if !(5..=6).contains(&args.len()) {
         return Err(wrong_arity("throttle"));
     }
@@ -82,7 +92,11 @@ pub fn crab<'a>(args: &Args<'a>, limits: &mut Limits) -> Result<Ask<'a>, Request
     let limits = Some(limits.bucket(Bucket { burst, count, period_s })?);
     let form = Throttle { limit: burst, look: quantity == 0 };
     let cost = Some(Cost::from_signed(quantity));
-    Ok(Ask { limits, cost, ..Ask::new(What::Crab(form), bounded_key(args[1])?) })
+    Ok(BorrowedQuery {
+        limits,
+        cost,
+        ..BorrowedQuery::new(QueryKind::Throttlecrab(form), bounded_key(args[1])?)
+    })
 }
 
 /// An empty key is one like any other for redis-cell, so it is here.

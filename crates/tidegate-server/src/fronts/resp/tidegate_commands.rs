@@ -5,9 +5,9 @@ use tidegate::unstable::bounds;
 use tidegate::unstable::policy::MAX_KEY_BYTES;
 
 use super::decode::{Args, whole_number};
-use super::limit_cache::Limits;
-use super::query::{Ask, What};
-use super::shown;
+use super::excerpt;
+use super::limit_cache::LimitCache;
+use super::query::{BorrowedQuery, QueryKind};
 use crate::error::RequestError;
 
 /// The longest idempotency id: two UUIDs with room to spare.
@@ -22,29 +22,37 @@ const MAX_COST: i64 = bounds::MAX_COUNT as i64;
 /// # Errors
 /// When an argument makes no sense.
 #[inline]
-pub fn check<'a>(args: &Args<'a>) -> Result<Ask<'a>, RequestError> {
-    let ask = named(What::Check, args[1], args[2])?;
-    if args.len() == 3 { Ok(ask) } else { with_options(ask, "TG.CHECK", &args[3..]) }
+pub fn check<'a>(args: &Args<'a>) -> Result<BorrowedQuery<'a>, RequestError> {
+    let query = named(QueryKind::Check, args[1], args[2])?;
+    if args.len() == 3 { Ok(query) } else { with_options(query, "TG.CHECK", &args[3..]) }
 }
 
 /// `TG.LIMIT limits key [COST n] [ID id] [FORCE]`.
 ///
 /// # Errors
 /// When an argument makes no sense.
-pub fn limit<'a>(args: &Args<'a>, limits: &mut Limits) -> Result<Ask<'a>, RequestError> {
+pub fn limit<'a>(
+    args: &Args<'a>,
+    limits: &mut LimitCache,
+) -> Result<BorrowedQuery<'a>, RequestError> {
     let limits = Some(limits.text(args[1])?);
-    let ask = Ask { limits, ..Ask::new(What::Check, checked_key(args[2])?) };
-    with_options(ask, "TG.LIMIT", &args[3..])
+    let query =
+        BorrowedQuery { limits, ..BorrowedQuery::new(QueryKind::Check, checked_key(args[2])?) };
+    with_options(query, "TG.LIMIT", &args[3..])
 }
 
 /// `TG.PEEK policy key` and `TG.RESET policy key`.
 ///
 /// # Errors
 /// When an argument makes no sense.
-pub fn named<'a>(what: What, policy: &'a [u8], key: &'a [u8]) -> Result<Ask<'a>, RequestError> {
+pub fn named<'a>(
+    kind: QueryKind,
+    policy: &'a [u8],
+    key: &'a [u8],
+) -> Result<BorrowedQuery<'a>, RequestError> {
     let policy = std::str::from_utf8(policy)
         .map_err(|_| RequestError::field("policy", "it is not text, and names of policies are"))?;
-    Ok(Ask { policy: Some(policy), ..Ask::new(what, checked_key(key)?) })
+    Ok(BorrowedQuery { policy: Some(policy), ..BorrowedQuery::new(kind, checked_key(key)?) })
 }
 
 /// A key that names somebody.
@@ -64,14 +72,14 @@ pub fn checked_key(key: &[u8]) -> Result<&[u8], RequestError> {
 }
 
 fn with_options<'a>(
-    mut ask: Ask<'a>,
+    mut query: BorrowedQuery<'a>,
     command: &str,
     mut options: &[&'a [u8]],
-) -> Result<Ask<'a>, RequestError> {
+) -> Result<BorrowedQuery<'a>, RequestError> {
     let mut cost = None;
     while let [option, rest @ ..] = options {
         let twice =
-            || RequestError::invalid(format!("syntax error: {} is there twice", shown(option)));
+            || RequestError::invalid(format!("syntax error: {} is there twice", excerpt(option)));
         options = if option.eq_ignore_ascii_case(b"COST") {
             let [number, rest @ ..] = rest else { return Err(without_value(option)) };
             if cost.replace(checked_cost(number)?).is_some() {
@@ -80,33 +88,33 @@ fn with_options<'a>(
             rest
         } else if option.eq_ignore_ascii_case(b"ID") {
             let [id, rest @ ..] = rest else { return Err(without_value(option)) };
-            if ask.id.replace(checked_id(id)?).is_some() {
+            if query.id.replace(checked_id(id)?).is_some() {
                 return Err(twice());
             }
             rest
         } else if option.eq_ignore_ascii_case(b"FORCE") {
-            ask.force = true;
+            query.force = true;
             rest
         } else {
             return Err(RequestError::invalid(format!(
                 "syntax error: `{}` is no option of {command}: use COST n, ID id or FORCE",
-                shown(option)
+                excerpt(option)
             )));
         };
     }
-    ask.cost = match cost {
-        Some(cost) if ask.force && cost < 0 => {
+    query.cost = match cost {
+        Some(cost) if query.force && cost < 0 => {
             let detail = "a negative COST gives back, FORCE charges: leave out one of them";
             return Err(RequestError::field("FORCE", detail));
         }
-        Some(cost) if ask.force => Some(Cost::Force(cost.unsigned_abs())),
+        Some(cost) if query.force => Some(Cost::Force(cost.unsigned_abs())),
         cost => cost.map(Cost::from_signed),
     };
-    Ok(ask)
+    Ok(query)
 }
 
 fn without_value(option: &[u8]) -> RequestError {
-    RequestError::invalid(format!("syntax error: {} has no value behind it", shown(option)))
+    RequestError::invalid(format!("syntax error: {} has no value behind it", excerpt(option)))
 }
 
 fn checked_cost(number: &[u8]) -> Result<i64, RequestError> {

@@ -5,10 +5,10 @@
 //! the store is shared. As in Redis a transaction is no promise that all of them pass: each
 //! is decided on its own, and a denial is a reply like any other. There is nothing to `WATCH`.
 
-use super::commands::{Command, InTransaction, Spec};
+use super::commands::{Command, Spec, TransactionRule};
 use super::decode::{Args, MAX_COMMAND_BYTES};
 use super::encode::Replies;
-use super::session::{Meant, Session};
+use super::session::{ParsedCommand, Session};
 use super::wrong_arity;
 use crate::error::{ErrorKind, RequestError};
 
@@ -28,7 +28,7 @@ pub fn aborted(why: &str) -> RequestError {
 
 /// Commands since `MULTI`.
 #[derive(Debug, Default)]
-pub struct Waiting {
+pub struct QueuedCommands {
     bytes: Vec<u8>,
     commands: usize,
     /// Whether one of them made no sense, so that none will be run.
@@ -37,13 +37,13 @@ pub struct Waiting {
 
 /// Commands that `EXEC` has set going.
 #[derive(Debug, Default)]
-pub struct Due {
+pub struct ExecRun {
     pub bytes: Vec<u8>,
     /// So many bytes of them were looked at.
     pub at: usize,
 }
 
-impl Due {
+impl ExecRun {
     pub fn is_done(&self) -> bool {
         self.at >= self.bytes.len()
     }
@@ -52,26 +52,30 @@ impl Due {
 impl Session {
     /// What a command means between `MULTI` and `EXEC`.
     #[cold]
-    pub(super) fn understand_waiting<'a>(&self, spec: &Spec, args: &Args<'a>) -> Meant<'a> {
+    pub(super) fn parse_in_transaction<'a>(
+        &self,
+        spec: &Spec,
+        args: &Args<'a>,
+    ) -> ParsedCommand<'a> {
         match spec.in_transaction() {
-            _ if spec.command == Command::Exec => Meant::Other(spec.command),
-            _ if !spec.takes(args.len()) => Meant::Refused(wrong_arity(spec.name)),
-            InTransaction::Answered => Meant::Other(spec.command),
-            InTransaction::Waits => Meant::Waits,
-            InTransaction::Barred => Meant::Refused(RequestError::invalid(NOT_HERE)),
+            _ if spec.command == Command::Exec => ParsedCommand::Other(spec.command),
+            _ if !spec.takes(args.len()) => ParsedCommand::Rejected(wrong_arity(spec.name)),
+            TransactionRule::Immediate => ParsedCommand::Other(spec.command),
+            TransactionRule::Queued => ParsedCommand::Queued,
+            TransactionRule::NotAllowed => ParsedCommand::Rejected(RequestError::invalid(NOT_HERE)),
         }
     }
 
     /// Lets a command wait for `EXEC`.
     pub(super) fn wait(&mut self, args: &Args<'_>, replies: &mut Replies<'_>) {
-        let Some(waiting) = &mut self.waiting else { return };
-        if waiting.broken {
+        let Some(queued) = &mut self.queued else { return };
+        if queued.broken {
             return replies.simple("QUEUED");
         }
-        Replies::new(&mut waiting.bytes, replies.protocol).command(args);
-        waiting.commands += 1;
-        if waiting.bytes.len() > MAX_WAITING_BYTES {
-            self.break_off();
+        Replies::new(&mut queued.bytes, replies.protocol).command(args);
+        queued.commands += 1;
+        if queued.bytes.len() > MAX_WAITING_BYTES {
+            self.abort_transaction();
             return replies.error(&RequestError::invalid(format!(
                 "the commands since MULTI take more than {MAX_WAITING_BYTES} bytes: send EXEC sooner, \
                  or a pipeline without MULTI (in redis-py, `transaction=False`)"
@@ -81,45 +85,45 @@ impl Session {
     }
 
     /// A command made no sense: none of those since `MULTI` will be run.
-    pub(super) fn break_off(&mut self) {
-        if let Some(waiting) = &mut self.waiting {
-            **waiting = Waiting { broken: true, ..Waiting::default() };
+    pub(super) fn abort_transaction(&mut self) {
+        if let Some(queued) = &mut self.queued {
+            **queued = QueuedCommands { broken: true, ..QueuedCommands::default() };
         }
     }
 
     /// `MULTI`.
     pub(super) fn multi(&mut self, replies: &mut Replies<'_>) -> Result<(), RequestError> {
-        if self.waiting.is_some() {
+        if self.queued.is_some() {
             return Err(RequestError::invalid("MULTI calls can not be nested"));
         }
-        self.waiting = Some(Box::default());
+        self.queued = Some(Box::default());
         replies.ok();
         Ok(())
     }
 
-    /// `EXEC`: the head of the array; what is in it comes of [`Session::due`].
+    /// `EXEC`: the head of the array; what is in it comes of [`Session::exec_run`].
     pub(super) fn exec(
         &mut self,
         args: &Args<'_>,
         replies: &mut Replies<'_>,
     ) -> Result<(), RequestError> {
-        let Some(waiting) = self.waiting.take() else {
+        let Some(queued) = self.queued.take() else {
             return Err(RequestError::invalid("EXEC without MULTI"));
         };
         if args.len() > 1 {
             return Err(aborted(EXEC_ARITY));
         }
-        if waiting.broken {
+        if queued.broken {
             return Err(RequestError::new(ErrorKind::Aborted, ABORTED));
         }
-        replies.array(waiting.commands);
-        self.due = Due { bytes: waiting.bytes, at: 0 };
+        replies.array(queued.commands);
+        self.exec_run = ExecRun { bytes: queued.bytes, at: 0 };
         Ok(())
     }
 
     /// `DISCARD`.
     pub(super) fn discard(&mut self, replies: &mut Replies<'_>) -> Result<(), RequestError> {
-        match self.waiting.take() {
+        match self.queued.take() {
             Some(_) => {
                 replies.ok();
                 Ok(())

@@ -30,7 +30,7 @@ mod to_questions;
 pub use messages::{Descriptor, Request, RequestLimit};
 pub use protobuf::{Fields, Malformed, put_bytes, put_nested, put_number};
 pub use reply::{Reply, Status, Value, unit};
-pub use to_questions::{Asked, MAX_DESCRIPTORS, MAX_ENTRIES, rejected};
+pub use to_questions::{EnvoyQuestions, MAX_DESCRIPTORS, MAX_ENTRIES, descriptor_error};
 
 /// The service's full name.
 pub const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";

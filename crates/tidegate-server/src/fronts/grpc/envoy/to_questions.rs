@@ -1,6 +1,6 @@
 //! What a request means to the gate: one question per descriptor.
 //!
-//! A question borrows from its request; what it needs besides lies in [`Asked`], which
+//! A question borrows from its request; what it needs besides lies in [`EnvoyQuestions`], which
 //! therefore lives beside both.
 
 use std::time::Duration;
@@ -32,23 +32,23 @@ const REMOTE_ADDRESS: &str = "remote_address";
 
 /// What is asked about, understood.
 #[derive(Debug)]
-pub struct Asked<'a>(SmallVec<[One<'a>; 2]>);
+pub struct EnvoyQuestions<'a>(SmallVec<[EnvoyQuestion<'a>; 2]>);
 
 #[derive(Debug)]
-struct One<'a> {
-    subject: About<'a>,
+struct EnvoyQuestion<'a> {
+    subject: QuestionSubject<'a>,
     cost: Option<Cost>,
 }
 
 #[derive(Debug)]
-enum About<'a> {
+enum QuestionSubject<'a> {
     /// Whatever policies match.
     Policies(Attributes<'a>),
     /// A limit that came along.
-    Own { key: Vec<u8>, limit: [Limit; 1] },
+    InlineLimit { key: Vec<u8>, limit: [Limit; 1] },
 }
 
-impl<'a> Asked<'a> {
+impl<'a> EnvoyQuestions<'a> {
     /// Understands a request. Limits that come along are counted with `algorithm`.
     ///
     /// # Errors
@@ -77,21 +77,23 @@ impl<'a> Asked<'a> {
         }
         let each = request.descriptors.iter().enumerate();
         let each = each.map(|(index, descriptor)| {
-            let understood = one(request, descriptor, algorithm);
+            let understood = to_question(request, descriptor, algorithm);
             understood.map_err(|(field, detail)| {
                 RequestError::field(format!("descriptors[{index}].{field}"), detail)
             })
         });
-        each.collect::<Result<_, _>>().map(Asked)
+        each.collect::<Result<_, _>>().map(EnvoyQuestions)
     }
 
     /// The questions, in the order of the descriptors. Envoy reports the usage of a stream when it
     /// ends, so what is above the limit must use it up, unless the policy says otherwise.
     pub fn questions<'q>(&'q self, request_id: Option<&'q str>) -> SmallVec<[Question<'q>; 2]> {
-        let question = |one: &'q One<'a>| {
+        let question = |one: &'q EnvoyQuestion<'a>| {
             let subject = match &one.subject {
-                About::Policies(attributes) => Subject::Request(attributes),
-                About::Own { key, limit } => Subject::Limits { key, limits: limit },
+                QuestionSubject::Policies(attributes) => Subject::Request(attributes),
+                QuestionSubject::InlineLimit { key, limit } => {
+                    Subject::Limits { key, limits: limit }
+                }
             };
             let overflow = Overflow::Consume;
             Question { cost: one.cost, overflow, request_id, ..Question::new(subject) }
@@ -101,7 +103,7 @@ impl<'a> Asked<'a> {
 }
 
 /// The error of a request that the gate rejected, in terms of its descriptors.
-pub fn rejected(error: GateError) -> RequestError {
+pub fn descriptor_error(error: GateError) -> RequestError {
     if let GateError::Check(CheckError::TooManyChecks(count)) = error {
         let detail = format!(
             "{count} limits hold for them, and at most {MAX_CHECKS} can be decided at once: send fewer \
@@ -115,32 +117,32 @@ pub fn rejected(error: GateError) -> RequestError {
 }
 
 /// A field of a descriptor, and what is wrong with it.
-type Wrong = (String, String);
+type FieldError = (String, String);
 
-fn one<'a>(
+fn to_question<'a>(
     request: &'a Request<'_>,
     descriptor: &'a Descriptor<'_>,
     algorithm: Algorithm,
-) -> Result<One<'a>, Wrong> {
+) -> Result<EnvoyQuestion<'a>, FieldError> {
     let entries = &descriptor.entries;
     check_entries(entries)?;
     let cost = cost(request, descriptor);
     let subject = match &descriptor.limit {
-        None => About::Policies(Attributes {
+        None => QuestionSubject::Policies(Attributes {
             domain: Some(&request.domain),
             client_ip: client_ip(entries),
             descriptors: entries,
             ..Attributes::default()
         }),
-        Some(limit) => About::Own {
-            key: own_key(&request.domain, entries),
-            limit: [own_limit(limit, algorithm)?],
+        Some(limit) => QuestionSubject::InlineLimit {
+            key: request_limit_key(&request.domain, entries),
+            limit: [request_limit(limit, algorithm)?],
         },
     };
-    Ok(One { subject, cost })
+    Ok(EnvoyQuestion { subject, cost })
 }
 
-fn check_entries(entries: &Entries<'_>) -> Result<(), Wrong> {
+fn check_entries(entries: &Entries<'_>) -> Result<(), FieldError> {
     if entries.is_empty() {
         return Err(("entries".into(), "there are none: send at least one".into()));
     }
@@ -178,7 +180,7 @@ fn client_ip(entries: &Entries<'_>) -> Option<std::net::IpAddr> {
 /// Who is counted under a limit that came along: domain and entries, each with its length, so
 /// that no two are alike; a digest of that if it is longer than any key is. (No other key
 /// begins with `#`.)
-fn own_key(domain: &str, entries: &Entries<'_>) -> Vec<u8> {
+fn request_limit_key(domain: &str, entries: &Entries<'_>) -> Vec<u8> {
     let texts = || {
         let each = entries.iter().flat_map(|(key, value)| [&**key, &**value]);
         std::iter::once(domain).chain(each)
@@ -198,7 +200,7 @@ fn own_key(domain: &str, entries: &Entries<'_>) -> Vec<u8> {
     out
 }
 
-fn own_limit(limit: &RequestLimit, algorithm: Algorithm) -> Result<Limit, Wrong> {
+fn request_limit(limit: &RequestLimit, algorithm: Algorithm) -> Result<Limit, FieldError> {
     const DAY: u64 = 24 * 3600;
     let seconds = match limit.unit {
         1 => 1,
@@ -233,8 +235,8 @@ mod tests {
         Request { domain: "edge".into(), descriptors: descriptors.into(), hits_addend: 0 }
     }
 
-    fn refusal(request: &Request<'_>) -> String {
-        let refused = Asked::new(request, Algorithm::default()).expect_err("no sense");
+    fn rejection(request: &Request<'_>) -> String {
+        let refused = EnvoyQuestions::new(request, Algorithm::default()).expect_err("no sense");
         assert_eq!(refused.kind, ErrorKind::Invalid);
         refused.to_string()
     }
@@ -259,8 +261,9 @@ mod tests {
         for (hits_addend, is_negative_hits, of_request, expected) in rows {
             let one = Descriptor { hits_addend, is_negative_hits, ..descriptor(&[("a", "b")]) };
             let request = Request { hits_addend: of_request, ..request(&[one]) };
-            let asked = Asked::new(&request, Algorithm::default()).expect("sense");
-            let questions = asked.questions(Some("id"));
+            let envoy_questions =
+                EnvoyQuestions::new(&request, Algorithm::default()).expect("sense");
+            let questions = envoy_questions.questions(Some("id"));
             let case = format!("{hits_addend:?} {is_negative_hits} {of_request}");
             assert_eq!(questions[0].cost, expected, "{case}");
             assert_eq!(questions[0].request_id, Some("id"));
@@ -290,15 +293,15 @@ mod tests {
               MONTH (5), YEAR (6) or WEEK (7)"),
         ];
         for (request, expected) in rows {
-            assert_eq!(refusal(&request), expected);
+            assert_eq!(rejection(&request), expected);
         }
-        assert!(Asked::new(&request(&[limited(0, 6)]), Algorithm::FixedWindow).is_ok());
+        assert!(EnvoyQuestions::new(&request(&[limited(0, 6)]), Algorithm::FixedWindow).is_ok());
     }
 
     #[test]
     fn who_is_counted_under_a_limit_of_the_request_is_told_apart() {
         let key = |domain: &str, entries: &[(&'static str, &'static str)]| {
-            own_key(domain, &descriptor(entries).entries)
+            request_limit_key(domain, &descriptor(entries).entries)
         };
         let rows = [
             key("d", &[("a", "b")]),
@@ -312,7 +315,7 @@ mod tests {
         }
         let long = |last: &str| {
             let value = "x".repeat(MAX_KEY_BYTES) + last;
-            own_key("d", &std::iter::once(("a".into(), value.into())).collect())
+            request_limit_key("d", &std::iter::once(("a".into(), value.into())).collect())
         };
         assert_eq!(long("1").len(), 33);
         assert_ne!(long("1"), long("2"));

@@ -18,11 +18,11 @@ use tidegate::unstable::stats::Stats;
 use tidegate::{Limiter, ManualClock, Timestamp};
 
 use super::RespFront;
-use super::buffers::{Desk, Papers};
-use super::pipeline::{self, Turn};
+use super::buffers::{ConnBuffers, Leftover};
+use super::pipeline::{self, Progress};
 use super::session::Session;
 use crate::access::{Access, Tokens};
-use crate::admin::Facts;
+use crate::admin::ServerState;
 
 const POLICIES: &str = r#"
 policies:
@@ -50,12 +50,12 @@ policies:
 "#;
 
 /// A front in memory.
-struct World {
+struct TestFront {
     front: RespFront,
     clock: ManualClock,
 }
 
-impl World {
+impl TestFront {
     fn new(access: Access) -> Self {
         // On a whole hour, so that windows begin when the tests do.
         let clock = ManualClock::new(Timestamp::from_micros(1_000_000 * 3_600 * 480_000));
@@ -63,20 +63,24 @@ impl World {
         let config = Config::parse(POLICIES, "tidegate.yaml").expect("a config");
         let stats = Arc::new(Stats::new(clock.clock()));
         let gate = Gate::new(limiter.expect("memory"), config.policies, stats);
-        let front = RespFront::new(Arc::new(gate), Arc::new(Facts::new(10_000)), access);
-        World { front, clock }
+        let front = RespFront::new(Arc::new(gate), Arc::new(ServerState::new(10_000)), access);
+        TestFront { front, clock }
     }
 
-    fn open() -> Self {
-        World::new(Access::Local)
+    fn without_secrets() -> Self {
+        TestFront::new(Access::Local)
     }
 
     fn with_secrets() -> Self {
-        World::new(Access::Secrets(Tokens::new(["s3cret".into(), "other".into()])))
+        TestFront::new(Access::Secrets(Tokens::new(["s3cret".into(), "other".into()])))
     }
 
-    fn connect(&self) -> Caller<'_> {
-        Caller { world: self, session: Session::new(7, &self.front), papers: Papers::default() }
+    fn connect(&self) -> TestClient<'_> {
+        TestClient {
+            front: self,
+            session: Session::new(7, &self.front),
+            leftover: Leftover::default(),
+        }
     }
 
     fn advance(&self, us: u64) {
@@ -85,38 +89,38 @@ impl World {
 }
 
 /// A connection without a socket.
-struct Caller<'w> {
-    world: &'w World,
+struct TestClient<'w> {
+    front: &'w TestFront,
     session: Session,
-    papers: Papers,
+    leftover: Leftover,
 }
 
-impl Caller<'_> {
+impl TestClient<'_> {
     /// What comes back for these bytes, and whether the connection ends.
     fn send(&mut self, bytes: &[u8]) -> (Vec<u8>, bool) {
         let mut replies = Vec::new();
         let mut rest = bytes;
         loop {
-            let mut desk = Desk::with(&self.papers);
-            let room = desk.input.len() - desk.filled;
+            let mut buffers = ConnBuffers::with(&self.leftover);
+            let room = buffers.input.len() - buffers.filled;
             let (now, later) = rest.split_at(rest.len().min(room));
-            desk.input[desk.filled..][..now.len()].copy_from_slice(now);
-            desk.filled += now.len();
+            buffers.input[buffers.filled..][..now.len()].copy_from_slice(now);
+            buffers.filled += now.len();
             rest = later;
-            let turn = pipeline::answer(&self.world.front, &mut self.session, &mut desk);
-            replies.extend_from_slice(&desk.output);
-            desk.output.clear();
-            self.papers = desk.leave(0);
-            match turn {
-                Turn::Ends => return (replies, true),
-                Turn::Answered if rest.is_empty() => return (replies, false),
-                Turn::Answered | Turn::Pauses => {}
+            let progress = pipeline::answer(&self.front.front, &mut self.session, &mut buffers);
+            replies.extend_from_slice(&buffers.output);
+            buffers.output.clear();
+            self.leftover = buffers.leave(0);
+            match progress {
+                Progress::Closed => return (replies, true),
+                Progress::Complete if rest.is_empty() => return (replies, false),
+                Progress::Complete | Progress::Paused => {}
             }
         }
     }
 
     /// The same as text, for rows.
-    fn say(&mut self, text: &str) -> String {
+    fn exchange(&mut self, text: &str) -> String {
         let (replies, ends) = self.send(text.as_bytes());
         let replies = String::from_utf8(replies).expect("UTF-8");
         if ends { replies + "(closed)" } else { replies }
@@ -135,23 +139,26 @@ fn command(words: &[&str]) -> String {
 /// Lines that are sent, and the replies to all of them.
 type Row = (&'static str, &'static str);
 
-fn run(world: impl Fn() -> World, rows: &[Row]) {
+fn run(front: impl Fn() -> TestFront, rows: &[Row]) {
     for (sent, expected) in rows {
-        assert_eq!(world().connect().say(sent), *expected, "{sent:?}");
+        assert_eq!(front().connect().exchange(sent), *expected, "{sent:?}");
         // However it is split, it is the same.
         for at in 1..sent.len() {
-            let world = world();
-            let mut caller = world.connect();
-            let first = caller.say(&sent[..at]);
-            let whole =
-                if first.ends_with("(closed)") { first } else { first + &caller.say(&sent[at..]) };
+            let front = front();
+            let mut client = front.connect();
+            let first = client.exchange(&sent[..at]);
+            let whole = if first.ends_with("(closed)") {
+                first
+            } else {
+                first + &client.exchange(&sent[at..])
+            };
             assert_eq!(whole, *expected, "{sent:?} split at {at}");
         }
-        let world = world();
-        let mut caller = world.connect();
+        let front = front();
+        let mut client = front.connect();
         let mut whole = String::new();
         for byte in sent.as_bytes().chunks(1) {
-            let (replies, ends) = caller.send(byte);
+            let (replies, ends) = client.send(byte);
             whole += std::str::from_utf8(&replies).expect("UTF-8");
             if ends {
                 whole += "(closed)";
@@ -165,7 +172,7 @@ fn run(world: impl Fn() -> World, rows: &[Row]) {
 #[test]
 fn decisions() {
     #[rustfmt::skip]
-    run(World::open, &[
+    run(TestFront::without_secrets, &[
         ("TG.CHECK login a\r\n", "*7\r\n:1\r\n:2\r\n:1\r\n:0\r\n:60000\r\n$5\r\nlogin\r\n$5\r\nexact\r\n"),
         ("*3\r\n$8\r\ntg.Check\r\n$5\r\nlogin\r\n$1\r\na\r\n", "*7\r\n:1\r\n:2\r\n:1\r\n:0\r\n:60000\r\n$5\r\nlogin\r\n$5\r\nexact\r\n"),
         ("TG.CHECK login a COST 3\r\n", "*7\r\n:0\r\n:2\r\n:2\r\n$-1\r\n:0\r\n$5\r\nlogin\r\n$5\r\nexact\r\n"),
@@ -213,7 +220,7 @@ fn decisions() {
 #[test]
 fn questions_that_make_no_sense() {
     #[rustfmt::skip]
-    run(World::open, &[
+    run(TestFront::without_secrets, &[
         ("TG.CHECK\r\n", "-ERR wrong number of arguments for 'tg.check' command\r\n"),
         ("TG.CHECK login\r\n", "-ERR wrong number of arguments for 'tg.check' command\r\n"),
         ("TG.PEEK login a b\r\n", "-ERR wrong number of arguments for 'tg.peek' command\r\n"),
@@ -243,41 +250,41 @@ fn questions_that_make_no_sense() {
         ("TG.LIMIT '4 per 1h, 9 per 1d, 4 per 1h' a\r\n", concat!("-ERR limit: limits 1 and 3 have the same algorithm and window, so they would share one count: ",
             "keep the stricter one, or give them different windows or algorithms\r\n")),
     ]);
-    let world = World::open();
-    let mut caller = world.connect();
+    let front = TestFront::without_secrets();
+    let mut client = front.connect();
     let long = "x".repeat(1025);
-    let told = caller.say(&command(&["TG.CHECK", "login", &long]));
+    let told = client.exchange(&command(&["TG.CHECK", "login", &long]));
     assert_eq!(told, "-ERR key: it is longer than 1024 bytes: send a hash of it\r\n");
-    assert!(caller.say(&command(&["TG.CHECK", "login", &long[1..]])).starts_with("*7"));
-    let told = caller.say(&command(&["TG.CHECK", "login", "a", "ID", &long[..257]]));
+    assert!(client.exchange(&command(&["TG.CHECK", "login", &long[1..]])).starts_with("*7"));
+    let told = client.exchange(&command(&["TG.CHECK", "login", "a", "ID", &long[..257]]));
     assert_eq!(told, "-ERR ID: it is longer than 256 bytes: shorten it\r\n");
-    let told = caller.say(&command(&["TG.LIMIT", &["1 per 1s"; 65].join(","), "a"]));
+    let told = client.exchange(&command(&["TG.LIMIT", &["1 per 1s"; 65].join(","), "a"]));
     assert!(told.starts_with("-ERR limit: there are more than "), "{told}");
     // On one line, without the picture.
-    let told = caller.say("TG.LIMIT '9 per 1s, 5 per fortnight' a\r\nTG.LIMIT '' a\r\n");
+    let told = client.exchange("TG.LIMIT '9 per 1s, 5 per fortnight' a\r\nTG.LIMIT '' a\r\n");
     let time = "-ERR limit: `fortnight`: a length of time must stand here: write a number and ms, s, m, h, d or w, for example `10s`\r\n";
     let nothing = "-ERR limit: ``: this is not a limit: write for example `10 per 1s`\r\n";
     assert_eq!(told, [time, nothing].concat());
-    assert!(caller.say("TG.LIMIT \"\\xff\" a\r\n").starts_with("-ERR limit: it is not text"));
+    assert!(client.exchange("TG.LIMIT \"\\xff\" a\r\n").starts_with("-ERR limit: it is not text"));
 }
 
 #[test]
 fn what_clients_ask_about_the_server() {
     #[rustfmt::skip]
-    run(World::open, &[
+    run(TestFront::without_secrets, &[
         ("CONFIG GET max*-*y\r\n", "*2\r\n$16\r\nmaxmemory-policy\r\n$10\r\nnoeviction\r\n"),
         ("CONFIG GET **mem*y *VE\r\n", "*6\r\n$9\r\nmaxmemory\r\n$1\r\n0\r\n$16\r\nmaxmemory-policy\r\n$10\r\nnoeviction\r\n$4\r\nsave\r\n$0\r\n\r\n"),
         ("CONFIG GET ?ave x ''\r\n", "*2\r\n$4\r\nsave\r\n$0\r\n\r\n"),
         ("CONFIG HELP\r\n", concat!("*5\r\n+CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:\r\n",
             "+GET <pattern>\r\n+    Return settings whose name is like <pattern>.\r\n+HELP\r\n+    Print this help.\r\n")),
     ]);
-    let world = World::open();
-    let mut caller = world.connect();
-    let all = caller.say("CONFIG GET *\r\n");
-    assert_eq!(caller.say("CONFIG GET **\r\n"), all);
+    let front = TestFront::without_secrets();
+    let mut client = front.connect();
+    let all = client.exchange("CONFIG GET *\r\n");
+    assert_eq!(client.exchange("CONFIG GET **\r\n"), all);
     assert!(all.starts_with("*14\r\n") && all.contains("$5\r\n32768\r\n"), "{all}");
     for (command, lines) in [("CLIENT", 19), ("COMMAND", 13)] {
-        let help = caller.say(&format!("{command} help\r\n"));
+        let help = client.exchange(&format!("{command} help\r\n"));
         let head = format!(
             "*{lines}\r\n+{command} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:\r\n"
         );
@@ -293,7 +300,7 @@ fn what_clients_ask_about_the_server() {
 fn transactions() {
     const ABORTED: &str = "-EXECABORT Transaction discarded because of previous errors.\r\n";
     #[rustfmt::skip]
-    run(World::open, &[
+    run(TestFront::without_secrets, &[
         ("MULTI\r\nEXEC\r\n", "+OK\r\n*0\r\n"),
         ("MULTI\r\nTG.CHECK login a\r\nTG.CHECK login a COST 3\r\nPING\r\nTG.RESET login a\r\nEXEC\r\nPING\r\n", concat!("+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*4\r\n",
             "*7\r\n:1\r\n:2\r\n:1\r\n:0\r\n:60000\r\n$5\r\nlogin\r\n$5\r\nexact\r\n", "*7\r\n:0\r\n:2\r\n:1\r\n$-1\r\n:60000\r\n$5\r\nlogin\r\n$5\r\nexact\r\n",
@@ -317,12 +324,12 @@ fn transactions() {
             "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command\r\n")),
         ("MULTI\r\nPOST / HTTP/1.1\r\n", "+OK\r\n(closed)"),
     ]);
-    run(World::with_secrets, &[("MULTI\r\n", "-NOAUTH Authentication required.\r\n")]);
+    run(TestFront::with_secrets, &[("MULTI\r\n", "-NOAUTH Authentication required.\r\n")]);
     // Only so much waits.
-    let world = World::open();
-    let mut caller = world.connect();
+    let front = TestFront::without_secrets();
+    let mut client = front.connect();
     let echo = command(&["ECHO", &"x".repeat(10_000)]);
-    let told = caller.say(&format!("MULTI\r\n{}EXEC\r\nPING\r\n", echo.repeat(1000)));
+    let told = client.exchange(&format!("MULTI\r\n{}EXEC\r\nPING\r\n", echo.repeat(1000)));
     let refused = "-ERR the commands since MULTI take more than 65536 bytes: send EXEC sooner, \
         or a pipeline without MULTI (in redis-py, `transaction=False`)\r\n";
     let queued = |count: usize| "+QUEUED\r\n".repeat(count);
@@ -334,7 +341,7 @@ fn secrets() {
     const NO: &str = "-NOAUTH Authentication required.\r\n";
     const WRONG: &str = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
     #[rustfmt::skip]
-    run(World::with_secrets, &[
+    run(TestFront::with_secrets, &[
         ("PING\r\nAUTH s3cret\r\nPING\r\n", concat!("-NOAUTH Authentication required.\r\n", "+OK\r\n+PONG\r\n")),
         ("AUTH anybody other\r\nPING\r\nRESET\r\nPING\r\n", "+OK\r\n+PONG\r\n+RESET\r\n-NOAUTH Authentication required.\r\n"),
         ("TG.CHECK login a\r\n", NO), ("CL.THROTTLE a 1 1 1\r\n", NO), ("INFO\r\n", NO), ("COMMAND\r\n", NO), ("CLIENT ID\r\n", NO),
@@ -348,18 +355,19 @@ fn secrets() {
         ("*11\r\n", "-ERR Protocol error: unauthenticated multibulk length\r\n(closed)"),
         ("*1\r\n$16385\r\n", "-ERR Protocol error: unauthenticated bulk length\r\n(closed)"),
     ]);
-    let world = World::with_secrets();
-    let hello = world.connect().say("HELLO 3 AUTH default s3cret SETNAME me\r\nCLIENT GETNAME\r\n");
+    let front = TestFront::with_secrets();
+    let hello =
+        front.connect().exchange("HELLO 3 AUTH default s3cret SETNAME me\r\nCLIENT GETNAME\r\n");
     assert!(hello.starts_with("%7\r\n") && hello.ends_with("$2\r\nme\r\n"), "{hello}");
     // Guessing costs a connection every few tries.
-    let guesses = world.connect().say(&"AUTH guess\r\n".repeat(1000));
+    let guesses = front.connect().exchange(&"AUTH guess\r\n".repeat(1000));
     assert_eq!(guesses, WRONG.repeat(16) + "(closed)");
 }
 
 #[test]
 fn what_is_no_command() {
     #[rustfmt::skip]
-    run(World::open, &[
+    run(TestFront::without_secrets, &[
         ("PING\r\n*x\r\nPING\r\n", "+PONG\r\n-ERR Protocol error: invalid multibulk length\r\n(closed)"),
         ("*1000000\r\n", "-ERR Protocol error: invalid multibulk length\r\n(closed)"),
         ("*1025\r\n", "-ERR Protocol error: invalid multibulk length\r\n(closed)"),
@@ -380,24 +388,24 @@ fn what_is_no_command() {
         ("OPTIONS /x HTTP/1.0\r\nPING\r\n", "(closed)"),
         ("get\r\nHost: localhost\r\nPING\r\n", "-ERR unknown command 'get', with args beginning with: \r\n(closed)"),
     ]);
-    let world = World::open();
+    let front = TestFront::without_secrets();
     let line = "x".repeat(70_000);
     assert_eq!(
-        world.connect().say(&line),
+        front.connect().exchange(&line),
         "-ERR Protocol error: too big inline request\r\n(closed)"
     );
     // Every part within its bound, and the whole beyond it.
     let many = command(&["ECHO", &"x".repeat(30_000), &"x".repeat(30_000), &"x".repeat(30_000)]);
-    assert_eq!(world.connect().say(&many), "-ERR Protocol error: too big request\r\n(closed)");
+    assert_eq!(front.connect().exchange(&many), "-ERR Protocol error: too big request\r\n(closed)");
     let all = "x".repeat(32 * 1024);
-    assert_eq!(world.connect().say(&command(&["ECHO", &all])), format!("$32768\r\n{all}\r\n"));
+    assert_eq!(front.connect().exchange(&command(&["ECHO", &all])), format!("$32768\r\n{all}\r\n"));
 }
 
 #[test]
 fn long_replies_to_short_commands_are_given_in_turn() {
-    let world = World::open();
-    let (replies, ends) = world.connect().send(&b"COMMAND DOCS\r\n".repeat(4000));
-    let one = world.connect().send(b"COMMAND DOCS\r\n").0;
+    let front = TestFront::without_secrets();
+    let (replies, ends) = front.connect().send(&b"COMMAND DOCS\r\n".repeat(4000));
+    let one = front.connect().send(b"COMMAND DOCS\r\n").0;
     assert_eq!((replies.len(), ends), (4000 * one.len(), false));
     assert!(replies.ends_with(&one));
 }

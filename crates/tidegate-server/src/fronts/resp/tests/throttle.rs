@@ -1,6 +1,6 @@
 //! `CL.THROTTLE` and `THROTTLE`: published vectors, and a naive limiter beside them.
 
-use super::{World, command};
+use super::{TestFront, command};
 
 /// What `CL.THROTTLE` or `THROTTLE` replies.
 fn numbers(reply: &str) -> Vec<i64> {
@@ -11,16 +11,16 @@ fn numbers(reply: &str) -> Vec<i64> {
 
 #[test]
 fn the_examples_of_redis_cell() {
-    let world = World::open();
-    let mut caller = world.connect();
-    let mut ask = |words: &[&str]| numbers(&caller.say(&command(words)));
+    let front = TestFront::without_secrets();
+    let mut client = front.connect();
+    let mut ask = |words: &[&str]| numbers(&client.exchange(&command(words)));
     // Its README.
     assert_eq!(ask(&["CL.THROTTLE", "user123", "15", "30", "60"]), [0, 16, 15, -1, 2]);
     assert_eq!(ask(&["cl.throttle", "user123", "15", "30", "60", "1"]), [0, 16, 14, -1, 4]);
     // Its test against a server.
     assert_eq!(ask(&["CL.THROTTLE", "e2e", "0", "1", "2", "1"]), [0, 1, 0, -1, 2]);
     assert_eq!(ask(&["CL.THROTTLE", "e2e", "0", "1", "2", "1"]), [1, 1, 0, 2, 2]);
-    world.advance(2_000_000);
+    front.advance(2_000_000);
     assert_eq!(ask(&["CL.THROTTLE", "e2e", "0", "1", "2", "1"]), [0, 1, 0, -1, 2]);
 }
 
@@ -38,14 +38,14 @@ const TABLE: [(u64, i64, i64, i64, i64, i64); 15] = [
 
 #[test]
 fn the_table_of_redis_cell() {
-    let world = World::open();
-    let mut caller = world.connect();
+    let front = TestFront::without_secrets();
+    let mut client = front.connect();
     let mut now_ms = 0;
     for (at_ms, quantity, remaining, reset, retry, limited) in TABLE {
-        world.advance((at_ms - now_ms) * 1_000);
+        front.advance((at_ms - now_ms) * 1_000);
         now_ms = at_ms;
         let words = ["CL.THROTTLE", "foo", "4", "1", "1", &quantity.to_string()];
-        let got = numbers(&caller.say(&command(&words)));
+        let got = numbers(&client.exchange(&command(&words)));
         assert_eq!(got, [limited, 5, remaining, retry, reset], "{quantity} at {at_ms} ms");
     }
 }
@@ -79,7 +79,7 @@ fn what_redis_cell_refuses() {
         ("CL.THROTTLE a 1 1 1\r\nCL.THROTTLE a 1 1 1 -1\r\n", "*5\r\n:0\r\n:2\r\n:1\r\n:-1\r\n:1\r\n*5\r\n:0\r\n:2\r\n:2\r\n:-1\r\n:0\r\n"),
     ];
     for (sent, expected) in rows {
-        assert_eq!(World::open().connect().say(sent), expected, "{sent:?}");
+        assert_eq!(TestFront::without_secrets().connect().exchange(sent), expected, "{sent:?}");
     }
 }
 
@@ -102,7 +102,7 @@ fn throttlecrab_is_told_in_its_own_order() {
         ("THROTTLE a 0 1 1\r\n", INVALID), ("THROTTLE a 1 0 1\r\n", INVALID), ("THROTTLE a 1 1 -1\r\n", INVALID),
     ];
     for (sent, expected) in rows {
-        assert_eq!(World::open().connect().say(sent), expected, "{sent:?}");
+        assert_eq!(TestFront::without_secrets().connect().exchange(sent), expected, "{sent:?}");
     }
 }
 
@@ -150,8 +150,8 @@ fn buckets_decide_as_cells_do() {
     let mut random = Random(1);
     let mut denied = 0;
     for key in 0..400 {
-        let world = World::open();
-        let mut caller = world.connect();
+        let front = TestFront::without_secrets();
+        let mut client = front.connect();
         let period_s = 1 + random.below(120);
         let divisors: Vec<u64> =
             (1..=10_000).filter(|count| (period_s * 1_000_000).is_multiple_of(*count)).collect();
@@ -173,12 +173,13 @@ fn buckets_decide_as_cells_do() {
                 _ => interval_us * random.below(3),
             };
             now_us += pause_us;
-            world.advance(pause_us);
+            front.advance(pause_us);
             let quantity = random.below(burst + 3);
             let words = [burst, count, period_s, quantity].map(|number| number.to_string());
             let [burst, count, period, amount] = words.each_ref().map(|word| &**word);
             let sent = command(&["CL.THROTTLE", &format!("k{key}"), burst, count, period, amount]);
-            let got: Vec<i128> = numbers(&caller.say(&sent)).into_iter().map(i128::from).collect();
+            let got: Vec<i128> =
+                numbers(&client.exchange(&sent)).into_iter().map(i128::from).collect();
             let expected = naive.ask(i128::from(now_us) * 1_000, i128::from(quantity));
             assert_eq!(got, expected, "{words:?} after {now_us} us");
             denied += expected[0];
