@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::{Files, tidegate, tidegate_reading};
+use crate::cli_harness::{Files, tidegate, tidegate_reading};
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/tidegate.yaml");
 

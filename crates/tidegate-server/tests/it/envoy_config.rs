@@ -4,8 +4,8 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Files, tidegate};
-use crate::served::{Reply, Server, Start, wait_for};
+use crate::cli_harness::{Files, tidegate};
+use crate::server_harness::{Reply, Server, Start, wait_for};
 
 const MESSAGING: &str = "
 domain: messaging

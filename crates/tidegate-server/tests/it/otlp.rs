@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use crate::served::{PATIENCE, Start};
+use crate::server_harness::{PATIENCE, Start};
 
 /// A request to the collector: its first line, and its body.
 type Export = (String, Vec<u8>);

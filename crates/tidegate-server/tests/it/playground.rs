@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::served::{JSON, Server, Start};
+use crate::server_harness::{JSON, Server, Start};
 
 const HTML: &str = include_str!("../../src/fronts/http/assets/playground.html");
 const SCRIPTS: [(&str, &str); 6] = [

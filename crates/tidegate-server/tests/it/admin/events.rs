@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::server::{Server, eventually};
 use super::{POLICIES, with_full_keys};
-use crate::served::request;
+use crate::server_harness::request;
 
 /// A reader of the stream, without the frames HTTP puts around it.
 struct Stream(BufReader<TcpStream>);

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::server::{Server, eventually};
 use super::{POLICIES, with_full_keys};
-use crate::harness::tidegate;
+use crate::cli_harness::tidegate;
 
 #[test]
 fn a_denial_is_logged_with_who_and_when_it_passes() {

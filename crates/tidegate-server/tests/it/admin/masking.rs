@@ -6,7 +6,7 @@ use std::io::Read;
 use serde_json::{Value, json};
 
 use super::server::{Server, eventually};
-use crate::served::{Start, request};
+use crate::server_harness::{Start, request};
 
 /// One policy per kind of key; a second request of a client is denied.
 const CREDENTIALS: &str = r#"

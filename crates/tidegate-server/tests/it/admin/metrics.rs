@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use super::POLICIES;
 use super::server::{Server, eventually};
-use crate::served;
+use crate::server_harness;
 
 /// The value of a sample, by its name and labels.
 fn sample(page: &str, series: &str) -> Option<f64> {
@@ -80,7 +80,7 @@ fn limits_of_callers_are_counted_in_one_series() {
     let server = Server::start("callers", POLICIES);
     for _ in 0..3 {
         let body = r#"{"key":"a","limits":["2 per 1h sliding-log"]}"#;
-        assert_eq!(served::Server::check(&server, body).status, 200);
+        assert_eq!(server_harness::Server::check(&server, body).status, 200);
     }
     let page = server.get("/metrics").body;
     let near =

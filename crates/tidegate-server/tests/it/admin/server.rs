@@ -7,22 +7,22 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::served::{self, Client, JSON, PATIENCE, Start, request};
+use crate::server_harness::{self, Client, JSON, PATIENCE, Start, request};
 
 const PAUSE: Duration = Duration::from_millis(20);
 
-pub struct Server(served::Server);
+pub struct Server(server_harness::Server);
 
 impl Deref for Server {
-    type Target = served::Server;
+    type Target = server_harness::Server;
 
-    fn deref(&self) -> &served::Server {
+    fn deref(&self) -> &server_harness::Server {
         &self.0
     }
 }
 
 impl DerefMut for Server {
-    fn deref_mut(&mut self) -> &mut served::Server {
+    fn deref_mut(&mut self) -> &mut server_harness::Server {
         &mut self.0
     }
 }

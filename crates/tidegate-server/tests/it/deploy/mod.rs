@@ -1,13 +1,13 @@
 //! What lies under `deploy/`, held to what the server really does: configs it takes, metrics it
 //! exposes, secrets it wants. (`scripts/lib/deploy.sh` checks the rest with other programs.)
 
+mod monitoring;
 mod promql;
-mod watching;
 
 use std::path::{Path, PathBuf};
 
-use crate::harness::{Files, tidegate};
-use crate::served::{Server, Start};
+use crate::cli_harness::{Files, tidegate};
+use crate::server_harness::{Server, Start};
 
 /// A file under `deploy/`.
 fn path(name: &str) -> PathBuf {

@@ -1,6 +1,6 @@
 //! Caddy's `reverse_proxy` as an authority, which is what `forward_auth` is short for.
 
-use super::stand::{Asks, Fields, Gateway};
+use super::processes::{Asks, Fields, Gateway};
 
 const CADDY: Gateway = Gateway {
     program: "caddy",

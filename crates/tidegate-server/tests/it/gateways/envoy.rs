@@ -1,6 +1,6 @@
 //! Envoy's `ext_authz` over HTTP.
 
-use super::stand::{Asks, Fields, Gateway};
+use super::processes::{Asks, Fields, Gateway};
 
 const ENVOY: Gateway = Gateway {
     program: "envoy",

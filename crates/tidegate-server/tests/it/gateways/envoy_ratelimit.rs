@@ -2,13 +2,13 @@
 
 use std::net::Ipv4Addr;
 
-use super::stand::{Asks, Fails, Fields, Gateway, Stand, eventually};
-use super::wire::{Request, USAGE};
+use super::http_client::{Request, USAGE};
+use super::processes::{Asks, Fails, Fields, Gateway, Stand, eventually};
 use super::{
     ALICE, BOB, LIMIT, PROBE, WINDOW_S, admitted, check_admission, check_arrival, denied, login,
     open, seconds, use_up,
 };
-use crate::frames::{Connection, Frames, HEADERS};
+use crate::http2_frames::{Connection, Frames, HEADERS};
 
 const ENVOY: Gateway = Gateway {
     program: "envoy",

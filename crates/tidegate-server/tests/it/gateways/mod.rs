@@ -12,18 +12,18 @@
 mod caddy;
 mod envoy;
 mod envoy_ratelimit;
+mod http_client;
 mod nginx;
-mod stand;
+mod processes;
 mod traefik;
-mod wire;
 
 use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 
 use serde_json::Value;
 
-use stand::{Fails, Fields, Gateway, Stand, eventually};
-use wire::{Request, Response};
+use http_client::{Request, Response};
+use processes::{Fails, Fields, Gateway, Stand, eventually};
 
 /// The policy in `examples/gateways/tidegate.yaml`.
 const LIMIT: usize = 5;

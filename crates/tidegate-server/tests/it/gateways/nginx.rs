@@ -1,6 +1,6 @@
 //! nginx's `auth_request`.
 
-use super::stand::{Asks, Fields, Gateway};
+use super::processes::{Asks, Fields, Gateway};
 
 const NGINX: Gateway = Gateway {
     program: "nginx",

@@ -1,6 +1,6 @@
 //! Traefik's `forwardAuth`.
 
-use super::stand::{Asks, Fields, Gateway};
+use super::processes::{Asks, Fields, Gateway};
 
 const TRAEFIK: Gateway = Gateway {
     program: "traefik",

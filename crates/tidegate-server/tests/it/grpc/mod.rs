@@ -7,11 +7,11 @@
 //! - `services.rs`: health, reflection, secrets, TLS, draining, age;
 //! - `shared.rs`: a store that nodes share.
 
-mod cancelled;
-mod refusals;
+mod cancellation;
+mod rejections;
 mod semantics;
 mod services;
-mod shared;
+mod shared_store;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::served::{Server, Start};
+use crate::server_harness::{Server, Start};
 
 const CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/grpc/client.py");
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Asker, about, descriptor, serve};
-use crate::served::Start;
+use crate::server_harness::Start;
 
 const CONFIG: &str = r#"
 headers: [draft-10, x-ratelimit]

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Asker, about, serve};
-use crate::served::{Start, wait_for};
+use crate::server_harness::{Start, wait_for};
 
 const CONFIG: &str = r#"
 policies:

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{serve, timeless};
-use crate::served::Start;
+use crate::server_harness::Start;
 
 /// A line of an answer: policy, limit, window, algorithm, remaining, allowed.
 fn line(policy: &str, limit: u64, window: &str, remaining: u64, allowed: bool) -> Value {

@@ -3,16 +3,16 @@
 use serde_json::json;
 
 use super::{serve, timeless};
-use crate::served::{Server, wait_for};
+use crate::server_harness::{Server, wait_for};
 
 /// The longest anything lasts: 366 days.
 const YEAR_MS: u64 = 366 * 24 * 60 * 60 * 1000;
 
-fn take(server: &Server, body: &str) -> crate::served::Reply {
+fn take(server: &Server, body: &str) -> crate::server_harness::Reply {
     server.post("/v1/permits", body)
 }
 
-fn id_of(reply: &crate::served::Reply) -> String {
+fn id_of(reply: &crate::server_harness::Reply) -> String {
     assert_eq!(reply.status, 201, "{reply:?}");
     let id = reply.json()["id"].as_str().expect("an id").to_owned();
     assert_eq!(reply.header("location"), Some(&*format!("/v1/permits/{id}")));
@@ -41,7 +41,7 @@ fn a_place_is_held_until_it_is_given_back() {
     assert_eq!((renewed.status, renewed.json()), (200, json!({"id": id, "ttl_ms": 20000})));
     // For another time, and then for that time again.
     for body in [r#"{"ttl_ms":30000}"#, "{}"] {
-        let renewed = server.ask("PUT", &path, &[crate::served::JSON], body);
+        let renewed = server.ask("PUT", &path, &[crate::server_harness::JSON], body);
         assert_eq!((renewed.status, renewed.json()), (200, json!({"id": id, "ttl_ms": 30000})));
     }
     for (body, part) in [
@@ -51,7 +51,7 @@ fn a_place_is_held_until_it_is_given_back() {
         ),
         (r#"{"ttl_ms":0}"#, "at least 1 ms"),
     ] {
-        let refused = server.ask("PUT", &path, &[crate::served::JSON], body);
+        let refused = server.ask("PUT", &path, &[crate::server_harness::JSON], body);
         refused.refuses(400, Some("ttl_ms"), part);
     }
     let given_back = server.ask("DELETE", &path, &[], "");
@@ -80,7 +80,7 @@ fn where_nothing_matches_there_is_nothing_to_hold() {
         );
         let renew = |ttl_ms: u64| {
             let body = format!(r#"{{"ttl_ms":{ttl_ms}}}"#);
-            server.ask("PUT", &path, &[crate::served::JSON], &body)
+            server.ask("PUT", &path, &[crate::server_harness::JSON], &body)
         };
         assert_eq!(renew(300_000).json()["ttl_ms"], 300_000);
         assert_eq!(renew(YEAR_MS).json()["ttl_ms"], YEAR_MS);
@@ -121,7 +121,7 @@ fn a_renewed_lease_ends_when_it_was_renewed_for() {
     let body = r#"{"key":"k","limits":["1 concurrent lease 1h"]}"#;
     let path = format!("/v1/permits/{}", id_of(&take(&server, body)));
     assert_eq!(take(&server, body).status, 429);
-    let renewed = server.ask("PUT", &path, &[crate::served::JSON], r#"{"ttl_ms":300}"#);
+    let renewed = server.ask("PUT", &path, &[crate::server_harness::JSON], r#"{"ttl_ms":300}"#);
     assert_eq!(renewed.status, 200, "{renewed:?}");
     // An hour earlier than it would have.
     wait_for(|| Some(take(&server, body)).filter(|reply| reply.status == 201));
@@ -152,7 +152,7 @@ fn what_cannot_be_held_is_refused_by_field() {
     }
     let path = format!("/v1/permits/{id}");
     server.ask("GET", &path, &[], "").refuses(405, None, "use PUT, DELETE");
-    let renew = |body: &str| server.ask("PUT", &path, &[crate::served::JSON], body);
+    let renew = |body: &str| server.ask("PUT", &path, &[crate::server_harness::JSON], body);
     renew(r#"{"ttl":5}"#).refuses(400, Some("ttl"), "unknown field `ttl`, expected `ttl_ms`");
     renew(r#"{"ttl_ms":5}"#).refuses(404, None, "no such permit is held");
     renew("{}").refuses(404, None, "no such permit is held");

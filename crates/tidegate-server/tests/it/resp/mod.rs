@@ -5,16 +5,16 @@
 //! - `clients.rs`: redis-cli, redis-py, ioredis and redis-rs;
 //! - `bounds.rs`: rude clients; `ends.rs`: secrets, TLS and the end; `shared.rs`: a store that nodes share.
 
-mod bounds;
 mod clients;
-mod ends;
-mod same;
-mod shared;
+mod lifecycle;
+mod redis_parity;
+mod resource_limits;
+mod shared_store;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use crate::served::{PATIENCE, Server, Start};
+use crate::server_harness::{PATIENCE, Server, Start};
 
 const POLICIES: &str = "
 policies:

@@ -6,7 +6,7 @@ use std::process::Command;
 use redis::{Value, cmd};
 
 use super::{POLICIES, start};
-use crate::served::Server;
+use crate::server_harness::Server;
 
 /// What a program printed. It must have succeeded.
 #[track_caller]

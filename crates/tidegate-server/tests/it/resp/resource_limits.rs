@@ -1,0 +1,129 @@
+//! Rude clients: none of them holds the server up, or makes it grow.
+
+use std::io::ErrorKind::{BrokenPipe, ConnectionReset, WouldBlock};
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use super::{Caller, POLICIES, run, start, works};
+use crate::serve::{IDLE, IDLE_TURN, may_open_idle};
+use crate::server_harness::{Server, wait_for};
+
+/// Far more than a desk, far less than what was declared.
+const LITTLE: u64 = 16 * 1024 * 1024;
+
+#[track_caller]
+fn grew_little(server: &Server, before: u64) {
+    let grown = server.resident().saturating_sub(before);
+    assert!(grown < LITTLE, "it grew by {grown} bytes");
+}
+
+#[test]
+fn what_is_declared_is_not_believed() {
+    let server = run("declared");
+    works(&server);
+    let before = server.resident();
+    let mut open = Vec::new();
+    for _ in 0..200 {
+        for (sent, told) in [
+            ("*2\r\n$4\r\nECHO\r\n$2147483648\r\n", "-ERR Protocol error: invalid bulk length\r\n"),
+            ("*1000000\r\n", "-ERR Protocol error: invalid multibulk length\r\n"),
+        ] {
+            let mut caller = Caller::connect(server.resp());
+            caller.send(sent);
+            assert_eq!(caller.rest(), told);
+        }
+        // As much as may be declared, and nothing behind it.
+        let mut caller = Caller::connect(server.resp());
+        caller.asks("PING\r\n*1024\r\n$32768\r\n", "+PONG\r\n");
+        open.push(caller);
+    }
+    grew_little(&server, before);
+    works(&server);
+}
+
+#[test]
+fn a_client_that_goes_on_after_an_error_is_told_what_it_was() {
+    let server = run("goes-on");
+    for _ in 0..20 {
+        let mut caller = Caller::connect(server.resp());
+        // All of it is sent before anything is read.
+        let _ = caller.0.write_all(&[b"*z\r\n".as_slice(), &vec![b'x'; 1024 * 1024]].concat());
+        assert_eq!(caller.rest(), "-ERR Protocol error: invalid multibulk length\r\n");
+    }
+}
+
+#[test]
+fn those_that_do_not_move_are_let_go_and_pools_stay() {
+    let server = start("let-go").config(POLICIES).env("TIDEGATE_TOKENS", "s3cret").run();
+    let known = || {
+        let mut caller = Caller::connect(server.resp());
+        caller.asks("AUTH s3cret\r\n", "+OK\r\n");
+        caller
+    };
+    let (mut silent, mut guessing) =
+        (Caller::connect(server.resp()), Caller::connect(server.resp()));
+    let (mut pooled, mut half) = (known(), known());
+    half.asks("*2\r\n$4\r\nECHO\r\n$32000\r\nhe", "");
+    let before = server.resident();
+    for _ in 0..20 {
+        let mut flood = Caller::connect(server.resp());
+        let _ = flood.0.write_all(&b"AUTH guess\r\n".repeat(10_000));
+        assert_eq!(flood.rest().matches("-WRONGPASS").count(), 16);
+    }
+    // Asks and asks, and never reads a reply.
+    let mut deaf: Vec<Caller> = (0..16).map(|_| known()).collect();
+    let pipeline = b"COMMAND DOCS\r\n".repeat(4000);
+    for caller in &mut deaf {
+        caller.0.set_nonblocking(true).expect("an option");
+        let full = (0..10_000).find_map(|_| caller.0.write(&pipeline).err());
+        assert_eq!(full.map(|error| error.kind()), Some(WouldBlock), "it was read for ever");
+    }
+    grew_little(&server, before);
+
+    // Something now and then saves neither strangers nor a command in drops.
+    let gone = |error: std::io::Error| matches!(error.kind(), ConnectionReset | BrokenPipe);
+    let mut closed = [false, false];
+    wait_for(|| {
+        closed[0] = closed[0] || guessing.0.write_all(b"PING\r\n").is_err_and(gone);
+        closed[1] = closed[1] || half.0.write_all(b"l").is_err_and(gone);
+        std::thread::sleep(Duration::from_millis(200));
+        works_for(&mut pooled);
+        (closed == [true, true]).then_some(())
+    });
+    assert_eq!(silent.rest(), "");
+    for caller in &mut deaf {
+        wait_for(|| caller.0.write(b"PING\r\n").is_err_and(gone).then_some(()));
+    }
+    works_for(&mut pooled);
+}
+
+#[track_caller]
+fn works_for(caller: &mut Caller) {
+    caller.asks("PING\r\n", "+PONG\r\n");
+}
+
+#[test]
+fn ten_thousand_idle_connections_cost_little() {
+    let _turn = IDLE_TURN.lock();
+    let wanted = if may_open_idle() { IDLE } else { 500 };
+    // Where few files may be open, fronts share them.
+    let server = start("idle").config(POLICIES).args(&["--http", "off"]).run();
+    works(&server);
+    let before = server.resident();
+    let connect = |_| TcpStream::connect(server.resp()).expect("it listens");
+    let mut idle: Vec<TcpStream> = (0..wanted).map(connect).collect();
+    // Each has said something, so that what that took was given back.
+    for stream in &mut idle {
+        stream.write_all(b"TG.CHECK api a\r\n").expect("it reads");
+    }
+    let held = || {
+        server.metric("tidegate_connections{front=\"resp\"}").filter(|held| *held >= wanted as u64)
+    };
+    wait_for(held);
+    works(&server);
+    let each = server.resident().saturating_sub(before) / wanted as u64;
+    assert!(each < 4 * 1024, "{each} bytes for each of {wanted} connections");
+    drop(idle);
+    works(&server);
+}
