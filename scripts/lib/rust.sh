@@ -6,7 +6,7 @@ CARGO_DENY=0.20.2
 # Modules of tests that start other programs: servers, gateways, clients, promtool.
 NEED_PROGRAMS=(redis gateways:: grpc:: promtool resp::clients shared_store:: http::documented)
 # Recorded traces through a debug build, and clients that are waited for: half of the time.
-SLOW=(recorded_traces:: slow_clients_are_let_go those_that_do_not_move)
+SLOW=(recorded_traces:: closes_slow_clients closes_stalled_connections_and_keeps_idle_ones)
 
 # rust_component COMMAND COMPONENT : installs a component of the toolchain that is missing.
 rust_component() { cargo "$1" --version || rustup component add "$2"; }

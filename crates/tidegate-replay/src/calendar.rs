@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_day_from_1900_to_2300_there_and_back() {
+    fn converts_every_day_from_1900_to_2300() {
         let mut days = days_since_1970(1900, 1, 1);
         assert_eq!(days, -25_567);
         for year in 1900..=2300 {
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn times_for_people() {
+    fn formats_times() {
         assert_eq!(Utc { time_us: 0 }.to_string(), "1970-01-01 00:00:00Z");
         assert_eq!(Utc { time_us: 807_249_601_999_999 }.to_string(), "1995-08-01 04:00:01Z");
     }

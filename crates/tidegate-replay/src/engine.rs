@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_shared_out_are_decided_as_if_together() {
+    fn shards_decide_like_one_limiter() {
         let limits = ["3 per 1s sliding-log", "5 per 1m sliding-counter"];
         let limits = limits.map(|text| text.parse::<Limit>().expect(text));
         // 40 keys in an order that goes to and fro between the parts.

@@ -284,12 +284,12 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_half_open() {
+    fn window_is_half_open() {
         run(&[(5, 1, 1), (14, 1, 2), (15, 1, 2), (24, 1, 2), (24, 1, 3)]);
     }
 
     #[test]
-    fn refunds_take_the_newest_and_looks_nothing() {
+    fn refunds_remove_newest_and_peeks_nothing() {
         run(&[
             (1, 2, 2),
             (5, 3, 5),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_beyond_counting_stop_at_the_most() {
+    fn saturates_at_maximum_count() {
         let most = i64::MAX.unsigned_abs();
         run(&[
             (1, i64::MAX, most),
@@ -317,12 +317,12 @@ mod tests {
     }
 
     #[test]
-    fn time_that_steps_back_takes_the_future_along() {
+    fn clock_step_back_moves_future_entries() {
         run(&[(100, 3, 3), (50, 1, 4), (59, 1, 5), (60, 1, 5), (60, 4, 6)]);
     }
 
     #[test]
-    fn denied_events_count_nothing_but_tell_the_time() {
+    fn denied_events_only_advance_time() {
         let mut ground_truth = GroundTruth::new(10, 5);
         let rows = [100, 50, 60].map(|at| Row::numbered(at, 1, 7));
         ground_truth.record_all(&rows, |at| at != 1, |_, _| ());
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn whether_there_was_room_is_told() {
+    fn reports_whether_cost_fits() {
         let mut ground_truth = GroundTruth::new(10, 2);
         let steps = [
             (1, 1, true, (1, true)),
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn agrees_with_counting_every_window() {
+    fn matches_brute_force_count() {
         let mut seed = 7_u64;
         let mut random = |below: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

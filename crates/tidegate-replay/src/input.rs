@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_the_same_however_they_arrive() {
+    fn lines_do_not_depend_on_read_sizes() {
         let text = b"\xef\xbb\xbfone\r\n\ntwo\n\nthree";
         let expected: Vec<_> =
             ["one", "", "two", "", "three"].map(|line| Some(line.as_bytes().to_vec())).into();
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_passed_over_and_counted_once() {
+    fn skips_and_counts_overlong_line_once() {
         for length in [MAX_LINE_BYTES, MAX_LINE_BYTES + 1, 2 * BUFFER_BYTES, 5 * BUFFER_BYTES + 7] {
             let mut text = b"a\n".to_vec();
             text.extend(std::iter::repeat_n(b'x', length));
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn peeking_takes_nothing() {
+    fn peeking_consumes_nothing() {
         let mut lines = lines(b"\n\none\ntwo\nthree", 2);
         assert_eq!(lines.peek(2).expect("no error"), [b"one", b"two"]);
         assert_eq!(lines.peek(9).expect("no error"), [&b"one"[..], b"two", b"three"]);

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_keep_their_numbers_while_the_table_grows() {
+    fn key_numbers_survive_table_growth() {
         let mut keys = KeyNumbers::new();
         let count = 50_000_u32;
         let hashes: Vec<u64> = (0..count).map(|key| keys.hash(&key.to_le_bytes())).collect();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_may_come_twice_in_one_group() {
+    fn numbers_repeated_key_once_per_group() {
         let mut keys = KeyNumbers::new();
         let [a, b] = [b"a", b"b"].map(|key| keys.hash(key));
         let mut numbers = Vec::new();

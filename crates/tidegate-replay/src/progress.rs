@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_fills_from_nothing_to_all() {
+    fn draws_progress_bar() {
         let second = Duration::from_secs(1);
         let at = |bytes| line(bytes, Some(60), 1_234, second);
         assert_eq!(at(0), "[..............................]   0%  1,234 events, 60 s left");

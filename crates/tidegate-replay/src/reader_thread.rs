@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_two_least() {
+    fn finds_two_smallest() {
         for (all, least) in [
             (&[][..], (None, None)),
             (&[3], (Some(3), None)),

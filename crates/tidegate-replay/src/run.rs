@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn algorithms_replace_those_of_the_limits() {
+    fn algorithm_option_replaces_algorithms() {
         let limits = ["5 per 1s token-bucket burst 9", "7 per 1m"];
         assert_eq!(
             planned(&limits, None).expect("a plan"),
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_would_count_together_are_refused() {
+    fn rejects_limits_that_share_a_state() {
         let twice = ["5 per 1s sliding-log", "7 per 1s sliding-counter"];
         assert!(planned(&twice, None).is_ok());
         let same = Some(Algorithms::One(Algorithm::FixedWindow));

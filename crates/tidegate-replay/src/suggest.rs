@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percents() {
+    fn parses_percentages() {
         for (text, millionths, shown) in [
             ("99.9", 999_000, "99.9 %"),
             ("100%", 1_000_000, "100 %"),
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_search_finds_the_least_that_is_enough() {
+    fn search_finds_smallest_sufficient_count() {
         for (high, find_smallest) in
             [(1, 1), (2, 1), (17, 5), (1_000_000, 77_777), (MAX_COUNT, 3), (7, 8)]
         {
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suggested_limit_passes_and_one_less_does_not() {
+    fn suggested_limit_is_minimal() {
         // Ten at once for key 1, one at a time for key 2.
         let mut events: Vec<(u64, u32)> = (0..90).map(|n| (1_000_000 * n, 2)).collect();
         events.extend((0..10).map(|_| (100_000_000, 1)));

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_top_is_in_order_and_bounded() {
+    fn top_is_ordered_and_bounded() {
         let mut keys = KeyCounts::default();
         for (key, times) in [(7, 3), (2, 1), (5, 3), (0, 2)] {
             (0..times).for_each(|_| keys.denied(key, &[b'a' + u8::try_from(key).expect("small")]));

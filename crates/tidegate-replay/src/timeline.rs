@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_however_long_it_takes() {
+    fn bins_keep_every_count() {
         for (start, step, count) in [(0, 1, 10), (5_000_000, 999, 5_000), (1 << 52, 1 << 41, 1_500)]
         {
             let times = || (0..count).map(|n| start + n * step);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_time_fit() {
+    fn bins_cover_extreme_times() {
         let timeline = counted([1 << 53, 0].into_iter());
         assert_eq!(timeline.bins().iter().map(|bin| bin.admitted).sum::<u64>(), 2);
         assert!(timeline.bins().len() <= MAX_BINS);

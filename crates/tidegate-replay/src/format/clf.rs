@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn keys() {
+    fn parses_keys() {
         let plain = "h - u DATE \"GET /p?q=1 HTTP/1.0\" 200 5";
         let full = "h - u DATE \"GET /\" 200 5 \"r \\\" r\" \"an \\\" agent\" 0.1";
         let nginx = "h - - DATE \"GET /\" 200 5 \"-\" \"a\\\\\" \"10.0.0.1, 10.0.0.2\" rt=0.1";
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_with_fractions_and_iso() {
+    fn parses_fractional_and_iso_dates() {
         for (date, time_us) in [
             ("01/Jan/1970:00:00:02.5 +0000", 2_500_000),
             ("01/Jan/1970:00:00:02 +0000", 2_000_000),
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_lines_are_not_events() {
+    fn rejects_truncated_lines() {
         let whole = format!("host - user {DATE} \"GET / HTTP/1.0\" 200 1839 \"-\" \"agent\"");
         assert!(key(&whole, Fields::Combined, "host").is_ok());
         for length in 0..whole.len() {
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn why_a_line_is_bad() {
+    fn reports_why_a_line_is_malformed() {
         let why =
             |line: &str| key(line, Fields::Combined, "host").expect_err("a bad line").to_string();
         assert_eq!(why("h"), BadLine::NoDate.to_string());

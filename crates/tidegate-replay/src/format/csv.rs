@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn good_lines() {
+    fn parses_valid_lines() {
         assert_eq!(event("12,alice"), (12, "alice".into(), 1));
         assert_eq!(event("0,a b,7"), (0, "a b".into(), 7));
         assert_eq!(event("5,k,-3"), (5, "k".into(), -3));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines() {
+    fn rejects_invalid_lines() {
         let why = |line: &[u8]| parse(line).expect_err("a bad line").to_string();
         for line in ["", ",k", "x,k", "-5,k", "5 ,k", "5.5,k", " 5,k", "5;k"] {
             assert_eq!(why(line.as_bytes()), BadLine::NoTime.to_string(), "{line}");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_row_of_names_is_a_header() {
+    fn detects_header_row() {
         assert!(header(b"time_us,key").is_some());
         assert!(header(b"ts,\"client ip\",path").is_some());
         for line in ["time_us,", "5,key", "key", "", "time_us,5"] {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_by_name() {
+    fn maps_columns_by_name() {
         let options = ParseOptions::default();
         assert!(matches!(CsvParser::new(&options, b"5,a"), Ok(CsvParser::Plain)));
         assert!(matches!(CsvParser::new(&options, b"time_us,key,cost"), Ok(CsvParser::Plain)));

@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roles_as_typed() {
+    fn parses_roles() {
         for (text, role) in [
             ("time=ts", Some(Role::Time)),
             ("header:X-Api-Key=k", Some(Role::Header("x-api-key".into()))),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_as_typed() {
+    fn parses_key_choices() {
         let template = |text: &str| matches!(text.parse(), Ok(KeyChoice::Template(_)));
         assert!(template("{header:x-api-key | client_ip}"));
         assert_eq!("user.id".parse(), Ok(KeyChoice::Field("user.id".into())));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_make_keys_as_policies_do() {
+    fn templates_make_policy_keys() {
         let attributes = LineAttributes {
             client: Some("2001:db8::1".into()),
             path: Some("/a".into()),

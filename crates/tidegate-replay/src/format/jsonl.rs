@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn good_lines() {
+    fn parses_valid_lines() {
         let event = parse(r#"{"time_us":5,"key":"a"}"#, "").expect("an event");
         assert_eq!(event, Event { time_us: 5, key: Cow::Borrowed(b"a"), cost: 1 });
         assert!(matches!(event.key, Cow::Borrowed(_)), "a plain key is not copied");
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_as_mapped_or_usual() {
+    fn maps_given_and_usual_fields() {
         const T: u64 = 1_700_000_000_500_000;
         for (line, fields, key) in [
             (r#"{"ts":1700000000.5,"remote_addr":"a"}"#, "", "a"),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_are_no_times_and_no_keys() {
+    fn rejects_arrays_as_times_and_keys() {
         for line in [
             r#"{"time_us":[5],"key":"a"}"#,
             r#"{"time_us":[],"key":"a"}"#,
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines() {
+    fn rejects_invalid_lines() {
         for line in [
             "",
             "[5,\"a\",1]",

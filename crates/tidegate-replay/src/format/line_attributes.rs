@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_taken_apart() {
+    fn splits_request_lines() {
         for (request, method, path, query, host) in [
             ("GET / HTTP/1.1", Some("GET"), Some("/"), None, None),
             ("GET /a b?c=1&d HTTP/1.0", Some("GET"), Some("/a b"), Some("c=1&d"), None),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_is_unpacked() {
+    fn packing_round_trips() {
         let mut packed = Vec::new();
         let mut attributes =
             LineAttributes { client: Some("::1".into()), ..LineAttributes::default() };

@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn most_lines_decide_the_format() {
+    fn detects_format_by_majority() {
         let detect = |text: &'static str| Format::detect(text.lines().map(str::as_bytes), None);
         let common = "h - - [01/Aug/1995:00:00:01 -0400] \"GET / HTTP/1.0\" 200 5";
         let combined =
@@ -310,14 +310,14 @@ mod tests {
     }
 
     #[test]
-    fn times_end_at_two_to_the_53() {
+    fn rejects_times_above_two_to_the_53() {
         let mut csv = Parser::Csv(CsvParser::Plain);
         assert_eq!(csv.parse(b"9007199254740992,k").expect("an event").time_us, MAX_TIME_US);
         assert!(matches!(csv.parse(b"9007199254740993,k"), Err(BadLine::TimeTooLate)));
     }
 
     #[test]
-    fn no_line_breaks_a_parser() {
+    fn parsers_accept_any_bytes() {
         let seeds: [&[u8]; 6] = [
             b"1700000000000000,\"a,b\",2",
             b"ts,client_ip,path",

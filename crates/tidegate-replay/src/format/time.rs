@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_of_logs() {
+    fn parses_log_dates() {
         let time = |date: &str| log_date_us(date.as_bytes()).ok();
         assert_eq!(time("01/Jan/1970:00:00:00 +0000"), Some(0));
         assert_eq!(time("01/Aug/1995:00:00:01 -0400"), Some(807_249_601_000_000));
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_in_the_unit_of_the_first() {
+    fn detects_time_unit_from_first_number() {
         let rows = [
             ("1700000000", Unit::Seconds, 1_700_000_000_000_000),
             ("1700000000.0000019", Unit::Seconds, 1_700_000_000_000_001),
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc_3339_and_its_friends() {
+    fn parses_rfc3339_variants() {
         let east = "+02:00".parse().expect("a zone");
         for (text, time_us, zoneless) in [
             ("2023-11-14T22:13:20Z", Some(1_700_000_000_000_000), 0),

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_shown_and_not_obeyed() {
+    fn escapes_control_characters_in_keys() {
         for (key, text) in [
             (&b"192.0.2.1"[..], "192.0.2.1"),
             (b"\x1b[31mred\n", "\\x1b[31mred\\x0a"),

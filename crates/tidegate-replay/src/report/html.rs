@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_in_the_assets_ends_its_element() {
+    fn assets_do_not_close_their_element() {
         for (text, end) in
             [(UPLOT, "</script"), (SCRIPT, "</script"), (UPLOT_CSS, "</style"), (CSS, "</style")]
         {
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_names_stay_data() {
+    fn hostile_names_are_escaped() {
         let hostile = "</script><script>alert(1)</script><!--";
         let mut summary = Summary::default();
         summary.hints.push(hostile.into());
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_and_styles_are_admitted_by_what_they_are() {
+    fn content_policy_lists_asset_digests() {
         let page = page(&Summary::default()).expect("a page");
         for text in [UPLOT, SCRIPT, UPLOT_CSS, CSS] {
             assert!(page.contains(&digest(text)));

@@ -436,7 +436,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_do_not_divide_by_nothing() {
+    fn rates_handle_zero_duration() {
         assert_eq!(per_second(3_000_000, Duration::from_secs(2)), 1_500_000);
         assert_eq!(per_second(0, Duration::ZERO), 0);
     }

@@ -256,13 +256,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_grouped_by_threes() {
+    fn groups_digits_by_three() {
         let pairs = [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")];
         pairs.into_iter().for_each(|(number, text)| assert_eq!(grouped(number), text));
     }
 
     #[test]
-    fn spans_have_their_largest_units() {
+    fn formats_spans_in_largest_units() {
         for (us, text) in [
             (0, "0 us"),
             (999_999, "999,999 us"),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_without_their_algorithm() {
+    fn formats_limits_without_algorithm() {
         assert_eq!(window_of("10 per 10s sliding-window"), "10s");
         assert_eq!(window_of("10 per 10s"), "10s");
     }

@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_buckets_decide_by_their_definition() {
+    fn ten_buckets_match_definition() {
         // A window that ten does not divide, and gaps from none to several buckets.
         for (limit, window_us, gap_us) in
             [(1, 1_003, 300), (5, 1_003, 200), (30, 1_003, 40), (100, 60_000, 400)]
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_buckets_take_refunds_and_clock_steps() {
+    fn ten_buckets_handle_refunds_and_clock_steps() {
         let mut buckets = TenBuckets::new(3, 1_000);
         for (at_us, cost, allowed) in [
             (5_000, 2, true),
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_shown_from_lowest_to_highest() {
+    fn formats_ranges() {
         let share = |admitted, over| Share { admitted, log_admitted: 1_000, over, requests: 2_000 };
         for (shares, text) in [
             (vec![share(983, 0), share(1_000, 0)], "98.3 to 100.0 (0)"),

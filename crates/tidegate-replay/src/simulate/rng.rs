@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_gives_the_same_numbers() {
+    fn same_seed_gives_same_numbers() {
         let mut rng = Rng::new(1);
         assert_eq!(rng.next(), 0x910a_2dec_8902_5cc1, "splitmix64 of seed 1");
         let drawn: Vec<u64> = (0..4).map(|_| whole(rng.wait(1e6))).collect();
@@ -73,7 +73,7 @@ mod tests {
     const DRAWN: [u64; 4] = [1_369_562, 3_540_554, 587_633, 587_463];
 
     #[test]
-    fn draws_are_where_they_should_be() {
+    fn draws_have_expected_distribution() {
         let mut rng = Rng::new(7);
         let count = 100_000;
         let mean = (0..count).map(|_| whole(rng.wait(1_000.0))).sum::<u64>() / count;

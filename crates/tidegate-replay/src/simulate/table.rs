@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares() {
+    fn formats_shares() {
         for (count, of, text) in [
             (0, 0, "0"),
             (0, 7, "0"),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn traces_have_short_names() {
+    fn shortens_trace_names() {
         assert_eq!(name(Path::new("/a/zeek-dns.csv.gz")), "zeek-dns");
         assert_eq!(name(Path::new("a|b.log")), "a_b");
     }

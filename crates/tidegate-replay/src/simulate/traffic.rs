@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn traffics_are_in_order_repeatable_and_their_own() {
+    fn traffic_is_ordered_and_repeatable() {
         for traffic in Traffic::ALL {
             let first = events(spec(traffic), true);
             assert!(first.len() > 500, "{traffic}: {}", first.len());
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn load_is_what_clients_send() {
+    fn load_scales_requests() {
         // 100 clients, 20 windows, 10 each: about 20,000.
         for traffic in [Traffic::Poisson, Traffic::Bursts, Traffic::Diurnal, Traffic::Steady] {
             let sent = events(spec(traffic), true).len();
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_begin_spread_over_the_time_given() {
+    fn spreads_client_starts() {
         let spread =
             TrafficSpec { clients: 4, load: 1.0, spread_us: 10_000_000, ..spec(Traffic::Steady) };
         let events = events(spread, true);
@@ -477,14 +477,14 @@ mod tests {
     }
 
     #[test]
-    fn one_tenant_sends_half() {
+    fn hot_tenant_sends_half() {
         let all = events(spec(Traffic::HotTenant), true);
         let hot = all.iter().filter(|(_, client)| *client == 0).count();
         assert!((all.len() * 45 / 100..all.len() * 55 / 100).contains(&hot), "{hot}");
     }
 
     #[test]
-    fn extremes_end() {
+    fn extreme_traffic_terminates() {
         for traffic in Traffic::ALL {
             for (limit, window_us, load) in
                 [(0, 1_000, 1.0), (1, 1_000, 0.001), (1_000, 1_000, 1.0)]

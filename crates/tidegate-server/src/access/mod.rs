@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_of_the_secrets_is_wanted_in_one_of_three_places() {
+    fn accepts_secrets_in_three_headers() {
         let tokens = Tokens::new(["first".into(), "s3cret:/+".into()]);
         #[rustfmt::skip]
         let rows = [
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_known_by_its_names() {
+    fn recognizes_local_hosts() {
         #[rustfmt::skip]
         let rows = [
             ("localhost", true), ("localhost:8080", true), ("LocalHost.", true), ("a.b.localhost:1", true),
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_must_be_this_machines() {
+    fn requires_every_host_to_be_local() {
         let mut headers = HeaderMap::new();
         for host in ["localhost", "evil.example"] {
             headers.append(HOST, HeaderValue::from_static(host));

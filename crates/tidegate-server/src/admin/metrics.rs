@@ -350,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_writes_is_read() {
+    fn parses_proc_files() {
         let stat = "7 (a ) b) S 1 7 7 0 -1 4194560 1 0 0 0 250 31 0 0 20 0 4 0 100 1 2 3";
         assert_eq!(cpu(stat), Some(Duration::from_millis(2_810)));
         let status = "Name:\tx\nVmSize:\t  2048 kB\nVmRSS:\t   12 kB\n";
@@ -366,7 +366,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn this_process_is_known() {
+    fn reads_own_process() {
         let process = Process::read();
         assert!(process.resident_bytes > Some(100_000), "{process:?}");
         assert!(process.virtual_bytes >= process.resident_bytes, "{process:?}");

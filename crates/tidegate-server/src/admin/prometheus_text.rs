@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_escaped_and_families_announced() {
+    fn escapes_labels_and_writes_headers() {
         let mut page = PrometheusText::default();
         let mut family = page.family("a_total", Kind::Counter, "What a is.");
         family.sample(&[("x", "1\"2\\3\n4"), ("y", "plain")], 5);

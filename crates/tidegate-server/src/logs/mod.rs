@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn one_event_per_burst_is_logged() {
+    fn logs_one_event_per_burst() {
         let bursts = LogThrottle::default();
         let start = Instant::now();
         let rows = [(0, Some(0)), (50, None), (9_999, None), (10_000, Some(2)), (10_001, None)];

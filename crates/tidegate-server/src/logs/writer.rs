@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn full_buffer_drops_lines_until_it_is_taken() {
+    fn full_buffer_drops_lines_until_written() {
         let lines = Lines::default();
         let long = vec![b'x'; MAX_WAITING_BYTES];
         lines.push(b"first\n");

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_or_what_to_write_instead() {
+    fn parses_listen_addresses() {
         let rows = [
             ("off", Ok("off")),
             ("127.0.0.1:0", Ok("127.0.0.1:0")),

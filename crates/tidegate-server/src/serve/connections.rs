@@ -388,7 +388,7 @@ mod tests {
     fn nothing(_: &Arc<Connection>) {}
 
     #[test]
-    fn those_that_do_not_move_are_closed() {
+    fn closes_stalled_connections() {
         use ConnCommand::{Close, Serve};
         let stall: Act = |connection| connection.note_stalled();
         let trickle: Act = |connection| {
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn the_idle_are_let_go_at_last() {
+    fn drains_idle_connections() {
         let mut ticks: Vec<Act> = vec![request];
         ticks.resize(1 + IDLE_TICKS as usize, nothing);
         let commands = commands_after(&ticks);

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_are_divided_and_never_more_than_there_are() {
+    fn divides_descriptors_within_the_limit() {
         let all = DescriptorUsers { fronts: 3, admin: true, store: false };
         let shared = DescriptorUsers { store: true, ..all };
         let alone = DescriptorUsers { fronts: 1, admin: false, store: false };

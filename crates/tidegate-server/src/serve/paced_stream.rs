@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resets_are_counted_however_the_bytes_are_cut() {
+    fn counts_resets_in_split_reads() {
         let mut sent = PREFACE.to_vec();
         sent.extend_from_slice(b"\0\0\0\x04\0\0\0\0\0");
         // A payload that looks like a reset.

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_meant_is_found() {
+    fn suggests_nearest_variable() {
         let known = known();
         for name in ["TIDEGATE_CONFIG", "TIDEGATE_TOKENS_FILE", "TIDEGATE_LOG_FORMAT"] {
             assert!(known.iter().any(|one| one == name), "{name}");
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubernetes_sets_is_told_from_what_people_write() {
+    fn recognizes_kubernetes_variables() {
         let rows = [
             ("TIDEGATE_SERVICE_HOST", "10.0.0.1", true),
             ("TIDEGATE_SERVICE_HOST", "fd00::1", true),

@@ -16,7 +16,7 @@ fn commands() -> Vec<String> {
 }
 
 #[test]
-fn every_shell_is_told_of_every_command() {
+fn completions_cover_every_command() {
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = tidegate(&["completions", shell]).succeeded().stdout;
         for command in commands() {
@@ -29,7 +29,7 @@ fn every_shell_is_told_of_every_command() {
 }
 
 #[test]
-fn bash_completes() {
+fn bash_completion_works() {
     let script = Files::new("papers-bash")
         .write("tidegate.bash", tidegate(&["completions", "bash"]).succeeded().stdout);
     let rows = [
@@ -50,7 +50,7 @@ fn bash_completes() {
 }
 
 #[test]
-fn every_command_has_a_page_with_all_its_options() {
+fn man_pages_cover_every_option() {
     let files = Files::new("papers-man");
     assert_eq!(tidegate(&["man", "--dir", &files.path(".")]).succeeded().stdout, "");
     let first = tidegate(&["man"]).succeeded().stdout;
@@ -70,7 +70,7 @@ fn every_command_has_a_page_with_all_its_options() {
 }
 
 #[test]
-fn a_directory_that_is_not_there_is_named() {
+fn man_rejects_missing_directory() {
     let nowhere = Files::new("papers-nowhere").path("none");
     let run = tidegate(&["man", "--dir", &nowhere]);
     run.failed(1, &[&nowhere, "make the directory first"]);

@@ -30,7 +30,7 @@ fn serve(test: &str) -> (Server, Client) {
 }
 
 #[tokio::test]
-async fn checks_and_batches() {
+async fn client_checks_and_batches() {
     let (_server, client) = serve("client-checks");
     let login = Check::policy("login", "alice");
     let first = client.check(&login).await.expect("an answer");
@@ -54,7 +54,7 @@ async fn checks_and_batches() {
 }
 
 #[tokio::test]
-async fn a_permit_outlives_its_lease_while_it_is_held() {
+async fn held_permit_is_renewed_past_its_lease() {
     let (_server, client) = serve("client-permits");
     let jobs = Check::policy("jobs", "alice");
     let permit = client.permit(&jobs, None).await.expect("an answer").held().expect("a place");
@@ -76,7 +76,7 @@ async fn a_permit_outlives_its_lease_while_it_is_held() {
 }
 
 #[tokio::test]
-async fn the_middleware_keeps_to_a_limit() {
+async fn middleware_retries_within_limit() {
     let (server, _) = serve("client-retries");
     let url = format!("http://{}/v1/forward-auth/quick", server.http());
     let http = reqwest_middleware::ClientBuilder::new(reqwest::Client::new());

@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_of_a_status_are_printable() {
+    fn percent_encodes_status_messages() {
         let rows = [("as it is: `x`", "as it is: `x`"), ("100 %\n\u{e9}", "100 %25%0A%C3%A9")];
         for (text, expected) in rows {
             assert_eq!(percent_encoded(text), expected);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_has_one_message() {
+    fn parses_single_message_bodies() {
         #[rustfmt::skip]
         let rows: [(&[u8], Result<&[u8], &str>); 8] = [
             (&[0, 0, 0, 0, 0], Ok(&[])),

@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_symbol_has_its_file() {
+    fn finds_file_of_every_symbol() {
         let rls = "envoy/service/ratelimit/v3/rls.proto";
         let rows = [
             (SERVICE, Some(rls)),

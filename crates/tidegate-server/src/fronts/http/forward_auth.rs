@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gateways_address_is_read_or_refused_by_field() {
+    fn parses_options_of_gateway_url() {
         let rows: [(&str, Read<&str>); 9] = [
             ("", Ok((None, None))),
             ("deny_status=403", Ok((Some(403), None))),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clients_query_says_nothing_to_us() {
+    fn ignores_options_in_client_query() {
         let rows = [
             ("deny_status=200", Ok((None, None))),
             ("deny_status=404", Ok((None, None))),
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slash_too_many_is_told() {
+    fn detects_stray_slash() {
         let rows = [
             ("/", Some("from=original"), true),
             ("/", Some("deny_status=403&from=forwarded"), true),
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn only_our_own_path_is_ours() {
+    fn matches_only_forward_auth_paths() {
         let rows = [
             ("/v1/forward-auth", Some("")),
             ("/v1/forward-auth/", Some("/")),

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_request_is_what_one_family_says() {
+    fn reads_original_request_from_one_header_family() {
         let forwarded = Some(HeaderFamily::Forwarded);
         #[rustfmt::skip]
         let rows: &[(&[&str], &str, Option<HeaderFamily>, &str)] = &[
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_is_refused() {
+    fn rejects_contradictory_headers() {
         #[rustfmt::skip]
         let rows: &[(&[&str], Option<HeaderFamily>, &str)] = &[
             (&["x-forwarded-uri: /login", "x-original-uri: /free"], None, "X-Forwarded-* and X-Original-* disagree"),
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clients_query_is_not_the_gateways() {
+    fn detects_client_query() {
         let rows = [
             ("deny_status=403", "/login", false),
             ("deny_status=403", "/login?a=1", false),

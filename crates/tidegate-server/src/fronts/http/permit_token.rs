@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_come_back_and_have_one_spelling() {
+    fn base64url_round_trips_canonically() {
         let rows: [(&[u8], &str); 6] = [
             (b"", ""),
             (b"f", "Zg"),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_names_nothing() {
+    fn rejects_malformed_permit_tokens() {
         for text in ["", "1.", "1.!", "1.AAAA", "2.Zm9v", "x", &"0".repeat(31), &"A".repeat(32)] {
             assert_eq!(PermitToken::parse(text), None, "{text}");
         }

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_is_where_it_is_looked_for() {
+    fn finds_every_command_by_name() {
         for (index, spec) in ALL.iter().enumerate() {
             assert_eq!(spec.command as usize, index, "{}", spec.name);
             let upper = spec.name.to_ascii_uppercase();

@@ -147,7 +147,7 @@ fn collect(place: &str, value: &Value, found: &mut Vec<Used>) {
 }
 
 #[test]
-fn alerts_and_dashboard_name_what_the_server_exposes() {
+fn alerts_and_dashboard_use_existing_metrics() {
     let [(name, config), _] = configs();
     let server = busy(&format!("watching-{name}"), &config);
     // What there is with a shared store only does not need it to be there.
@@ -161,7 +161,7 @@ fn alerts_and_dashboard_name_what_the_server_exposes() {
 }
 
 #[test]
-fn mistakes_would_be_found() {
+fn detects_unknown_metrics_in_expressions() {
     let page = "a_total{policy=\"x\",outcome=\"denied\"} 1\nb 2\n";
     let rows = [
         ("sum by (policy) (rate(a_total{outcome=\"denied\"}[5m]))", "policy", ""),
@@ -185,7 +185,7 @@ fn mistakes_would_be_found() {
 }
 
 #[test]
-fn panels_have_places_of_their_own() {
+fn dashboard_panels_do_not_overlap() {
     let file: Value = serde_json::from_str(&read("grafana/tidegate.json")).expect("JSON");
     let panels = file["panels"].as_array().expect("panels");
     let (mut ids, mut taken) = (BTreeSet::new(), BTreeSet::new());
@@ -211,7 +211,7 @@ fn promtool(args: &[&str]) {
 }
 
 #[test]
-fn promtool_accepts_the_rules_and_the_dashboards_expressions() {
+fn promtool_accepts_rules_and_dashboard_expressions() {
     let file = |name: &str| path(name).into_os_string().into_string().expect("UTF-8");
     promtool(&["check", "config", &file("prometheus/prometheus.yaml")]);
     promtool(&["check", "rules", &file("prometheus/alerts.yaml")]);

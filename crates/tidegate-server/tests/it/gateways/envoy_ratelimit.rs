@@ -24,7 +24,7 @@ const ENVOY: Gateway = Gateway {
 };
 
 #[test]
-fn admits_then_denies_and_says_so() {
+fn admits_then_denies_with_headers() {
     let stand = Stand::start(&ENVOY, Fails::Closed, "denies", "");
     for remaining in (0..LIMIT).rev() {
         let response = admitted(&stand, &login(ALICE));
@@ -52,7 +52,7 @@ fn admits_then_denies_and_says_so() {
 }
 
 #[test]
-fn what_a_client_claims_does_not_help() {
+fn ignores_forged_client_headers() {
     let stand = Stand::start(&ENVOY, Fails::Open, "claims", "");
     use_up(&stand, ALICE);
     for headers in super::CLAIMS {
@@ -131,7 +131,7 @@ fn answers(connection: &mut Connection, count: u32) {
 /// Regression: when a client cancelled 36 requests in one write, tidegate closed the connection
 /// that all clients of an Envoy share, and half of the requests that followed passed unlimited.
 #[test]
-fn cancelled_requests_do_not_lift_the_limit() {
+fn cancelled_requests_keep_the_limit() {
     const WHOLE: u32 = 100;
     let stand = Stand::start(&ENVOY, Fails::Open, "cancelled-open", "");
     use_up(&stand, ALICE);
@@ -146,7 +146,7 @@ fn cancelled_requests_do_not_lift_the_limit() {
 
 /// Regression: the same, where Envoy fails closed: other clients were answered with 503.
 #[test]
-fn cancelled_requests_do_not_shut_others_out() {
+fn cancelled_requests_do_not_block_others() {
     let stand = Stand::start(&ENVOY, Fails::Closed, "cancelled-closed", "");
     use_up(&stand, ALICE);
     let limit = u32::try_from(LIMIT).expect("a small limit");
@@ -168,7 +168,7 @@ const USAGE_LIMIT: Gateway = Gateway { closed: &["envoy/ratelimit-usage.yaml"], 
 /// Regression: usage above what was left was refused whole, so nothing was charged and the next
 /// question of 0 hits passed: 30 of 30 responses of 300 tokens passed under 1,000 per hour.
 #[test]
-fn usage_above_what_is_left_uses_up_the_limit() {
+fn cost_above_remaining_consumes_the_rest() {
     const LIMIT: u64 = 1000;
     let stand = Stand::start(&USAGE_LIMIT, Fails::Closed, "usage", "");
     let chat = Request { target: b"/chat/alice", ..login(ALICE) };

@@ -36,15 +36,15 @@ const PROBE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
 macro_rules! gateway_tests {
     ($gateway:expr) => {
         #[test]
-        fn admits_then_denies_and_says_so() {
+        fn admits_then_denies_with_headers() {
             super::admits_then_denies_and_says_so(&$gateway);
         }
         #[test]
-        fn what_a_client_claims_does_not_help() {
+        fn ignores_forged_client_headers() {
             super::what_a_client_claims_does_not_help(&$gateway);
         }
         #[test]
-        fn method_path_query_host_and_headers_arrive() {
+        fn forwards_method_path_query_host_and_headers() {
             super::method_path_query_host_and_headers_arrive(&$gateway);
         }
         #[test]

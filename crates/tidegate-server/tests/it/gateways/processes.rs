@@ -335,7 +335,7 @@ fn with_ports(text: &str, ports: &[(u16, u16)]) -> String {
 }
 
 #[test]
-fn ports_are_replaced_whole_and_once() {
+fn replaces_whole_ports_once() {
     let ports = [(8000, 28080), (8080, 23000)];
     assert_eq!(with_ports("a:8000 80800 8080\n", &ports), "a:28080 80800 23000\n");
     assert_eq!(with_ports("none", &ports), "none");

@@ -57,7 +57,7 @@ fn call(connection: &mut Connection, stream: u32) -> u8 {
 }
 
 #[test]
-fn cancelled_calls_do_not_close_the_connection() {
+fn cancelled_calls_keep_the_connection() {
     let server = serve("grpc-cancelled", POLICY);
     let mut connection = connect(&server);
     let streams = |from: u32| (0..CALLS).map(move |n| from + 2 * n);
@@ -84,7 +84,7 @@ fn cancelled_calls_do_not_close_the_connection() {
 /// A request that makes no sense is an error of its stream. A connection may carry any number
 /// of them in its life.
 #[test]
-fn errors_of_streams_do_not_close_the_connection() {
+fn stream_errors_keep_the_connection() {
     let server = serve("grpc-stream-errors", POLICY);
     let mut connection = connect(&server);
     let mut stream = 1;

@@ -26,7 +26,7 @@ fn unharmed(asker: &mut Asker) {
 }
 
 #[test]
-fn what_makes_no_sense_is_named() {
+fn rejects_invalid_fields_by_name() {
     let server = serve("grpc-nonsense", CONFIG);
     let mut asker = Asker::new(&server);
     let user = descriptor(&[("user", "a")]);
@@ -66,7 +66,7 @@ fn what_makes_no_sense_is_named() {
 }
 
 #[test]
-fn bytes_that_are_no_message_are_refused() {
+fn rejects_malformed_messages() {
     let server = serve("grpc-bytes", CONFIG);
     let mut asker = Asker::new(&server);
     let no_message = "the bytes are no Protocol Buffers message of this kind";
@@ -113,7 +113,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn large_messages_and_many_streams_have_bounds() {
+fn bounds_message_size_and_streams() {
     let server = serve("grpc-large", CONFIG);
     let mut asker = Asker::new(&server);
     let rows =
@@ -133,7 +133,7 @@ fn large_messages_and_many_streams_have_bounds() {
 }
 
 #[test]
-fn who_does_not_speak_grpc_is_told() {
+fn rejects_requests_that_are_not_grpc() {
     let server = serve("grpc-plain", CONFIG);
     let mut client = Client::connect(server.grpc());
     client.send(&request("GET", "/v1/check", &[], ""));

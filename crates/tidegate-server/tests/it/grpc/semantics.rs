@@ -79,7 +79,7 @@ fn seconds(duration: &Value) -> f64 {
 }
 
 #[test]
-fn questions_are_answered_as_envoy_means_them() {
+fn decides_descriptors_as_envoy_specifies() {
     let server = serve("grpc-semantics", CONFIG);
     let mut asker = Asker::new(&server);
     let user = |name: &'static str| ("user", name);
@@ -138,7 +138,7 @@ fn questions_are_answered_as_envoy_means_them() {
 /// Regression: usage above what was left was refused whole and charged nothing, so that 30 of 30
 /// responses of 300 tokens passed under 1,000 per hour.
 #[test]
-fn usage_above_what_is_left_uses_up_the_limit() {
+fn cost_above_remaining_consumes_the_rest() {
     const USAGE: &str = r#"
 policies:
   - name: tokens
@@ -186,7 +186,7 @@ policies:
 }
 
 #[test]
-fn descriptors_are_decided_together_or_not_at_all() {
+fn charges_all_descriptors_or_none() {
     let server = serve("grpc-together", CONFIG);
     let mut asker = Asker::new(&server);
     let request = json!({ "domain": "edge", "descriptors": [
@@ -219,7 +219,7 @@ fn descriptors_are_decided_together_or_not_at_all() {
 }
 
 #[test]
-fn a_limit_of_the_request_holds_in_place_of_the_configured_ones() {
+fn request_limit_replaces_configured_limits() {
     let server = serve("grpc-override", CONFIG);
     let mut asker = Asker::new(&server);
     let limited = |entries: &[(&str, &str)], requests: u32, unit: &str| {
@@ -253,7 +253,7 @@ fn a_limit_of_the_request_holds_in_place_of_the_configured_ones() {
 
 /// Envoy lets a request pass whose question is refused, and its client chooses the values.
 #[test]
-fn descriptors_that_differ_about_one_count_are_counted() {
+fn counts_descriptors_that_share_a_state() {
     let server = serve("grpc-unlike", CONFIG);
     let mut asker = Asker::new(&server);
     let ask = |descriptors: Vec<Value>| json!({ "domain": "edge", "descriptors": descriptors });
@@ -292,7 +292,7 @@ fn descriptors_that_differ_about_one_count_are_counted() {
 }
 
 #[test]
-fn clients_and_logs_are_told_what_was_decided() {
+fn reports_decision_in_headers_and_logs() {
     let server = serve("grpc-told", CONFIG);
     let mut asker = Asker::new(&server);
     let request = about("edge", &[("user", "alice")]);
@@ -357,7 +357,7 @@ fn clients_and_logs_are_told_what_was_decided() {
 }
 
 #[test]
-fn without_a_config_addresses_are_limited() {
+fn default_policy_limits_addresses() {
     let server = Start::new("grpc-default").args(&["--grpc", "127.0.0.1:0"]).run();
     let mut asker = Asker::new(&server);
     let reply = asker.reply(&about("any", &[("remote_address", "192.0.2.1")]));

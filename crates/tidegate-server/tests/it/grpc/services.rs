@@ -20,7 +20,7 @@ fn question() -> Value {
 }
 
 #[test]
-fn health_and_reflection_tell_what_there_is() {
+fn serves_health_and_reflection() {
     let server = serve("grpc-health", CONFIG);
     let mut asker = Asker::new(&server);
     for service in ["", SERVICE] {
@@ -77,7 +77,7 @@ fn health_and_reflection_tell_what_there_is() {
 }
 
 #[test]
-fn secrets_are_shown_as_metadata() {
+fn authenticates_by_metadata() {
     let start = Start::new("grpc-secrets").config(CONFIG).args(&["--grpc", "127.0.0.1:0"]);
     let server = start.env("TIDEGATE_TOKENS", "first,second").run();
     let mut asker = Asker::new(&server);
@@ -102,7 +102,7 @@ fn secrets_are_shown_as_metadata() {
 }
 
 #[test]
-fn a_front_that_others_reach_wants_a_secret() {
+fn public_front_requires_secret() {
     let start = || Start::new("grpc-exposed").args(&["--grpc", "0.0.0.0:0"]);
     let (code, said) = start().fails();
     let expected = "error: --grpc 0.0.0.0:0 can be reached by others, and TIDEGATE_TOKENS is not set: set it \
@@ -114,7 +114,7 @@ fn a_front_that_others_reach_wants_a_secret() {
 }
 
 #[test]
-fn certificates_are_shown_by_both_sides() {
+fn requires_client_certificates() {
     let start = Start::new("grpc-tls").args(&["--grpc", "127.0.0.1:0"]);
     let files = start.files();
     let signed = |names: &[&str]| {
@@ -150,7 +150,7 @@ fn certificates_are_shown_by_both_sides() {
 }
 
 #[test]
-fn draining_is_told_and_calls_are_finished() {
+fn drain_sends_goaway_and_finishes_calls() {
     let mut server = serve("grpc-drain", CONFIG);
     let mut asker = Asker::new(&server);
     let answer = asker.ask("watch", json!({ "service": SERVICE }));
@@ -166,7 +166,7 @@ fn draining_is_told_and_calls_are_finished() {
 }
 
 #[test]
-fn connections_do_not_get_older_than_they_may() {
+fn closes_connections_at_max_age() {
     let server = serve("grpc-age", &format!("grpc_max_connection_age: 1s\n{CONFIG}"));
     let mut asker = Asker::new(&server);
     assert_eq!(asker.code(&question()), "OK");
@@ -180,7 +180,7 @@ fn connections_do_not_get_older_than_they_may() {
 }
 
 #[test]
-fn forms_of_headers_change_with_the_config() {
+fn reload_changes_header_forms() {
     let server = serve("grpc-reload", CONFIG);
     let mut asker = Asker::new(&server);
     let mut names = || {

@@ -19,7 +19,7 @@ fn config(store: &str) -> String {
 }
 
 #[test]
-fn policies_answer_as_they_say_while_the_store_is_away() {
+fn applies_store_failure_policies() {
     let server = serve("grpc-down", &config("redis://127.0.0.1:1"));
     let mut asker = Asker::new(&server);
     // Two of six for each of three nodes.
@@ -59,7 +59,7 @@ fn policies_answer_as_they_say_while_the_store_is_away() {
 }
 
 #[test]
-fn nodes_share_one_limit() {
+fn nodes_share_a_limit() {
     let redis = Redis::start();
     let config = config(&redis.url());
     let servers = ["grpc-live-a", "grpc-live-b"].map(|test| serve(test, &config));

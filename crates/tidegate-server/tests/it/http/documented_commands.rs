@@ -26,7 +26,7 @@ fn settled(mut answer: Value) -> Value {
 }
 
 #[test]
-fn commands_answer_what_the_page_says() {
+fn documented_commands_print_documented_output() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/http-api.md");
     let page = std::fs::read_to_string(path).expect("the page");
     let blocks = blocks(&page);

@@ -10,7 +10,7 @@ fn ask(server: &Server, method: &str, path: &str, headers: &[(&str, &str)]) -> R
 }
 
 #[test]
-fn each_gateway_is_understood() {
+fn parses_requests_of_each_gateway() {
     let server = serve("forward-gateways");
     let caddy = [
         ("x-forwarded-method", "POST"),
@@ -48,7 +48,7 @@ fn each_gateway_is_understood() {
 }
 
 #[test]
-fn an_answer_says_what_the_client_should_know() {
+fn response_carries_rate_limit_headers() {
     let server = serve("forward-answers");
     let login = [("x-forwarded-method", "POST"), ("x-forwarded-uri", "/login")];
     let reply = ask(&server, "GET", "/v1/forward-auth", &login);
@@ -73,7 +73,7 @@ fn an_answer_says_what_the_client_should_know() {
 }
 
 #[test]
-fn the_client_is_who_trusted_proxies_say() {
+fn takes_client_address_from_trusted_proxies() {
     let config =
         format!("trusted_proxies: [127.0.0.1]\nheaders: [draft-6, x-ratelimit]\n{POLICIES}");
     let server = Start::new("forward-trusted").config(&config).run();
@@ -109,7 +109,7 @@ fn the_client_is_who_trusted_proxies_say() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_not_let_through() {
+fn rejects_ambiguous_forwarded_requests() {
     let server = serve("forward-refused");
     #[rustfmt::skip]
     let rows: [(&str, Fields<'_>, u16, Option<&str>, &str); 12] = [

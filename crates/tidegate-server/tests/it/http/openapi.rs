@@ -72,7 +72,7 @@ fn description(server: &Server) -> Value {
 }
 
 #[test]
-fn answers_are_as_described() {
+fn responses_match_openapi() {
     let server = serve("description");
     let description = description(&server);
     let id = "0".repeat(32);
@@ -119,7 +119,7 @@ fn answers_are_as_described() {
 
 /// Whatever form of an address is taken is described.
 #[test]
-fn addresses_are_described_as_they_are_taken() {
+fn openapi_describes_accepted_addresses() {
     let server = serve("description-addresses");
     let description = description(&server);
     let schema = &description["components"]["schemas"]["Check"];
@@ -133,7 +133,7 @@ fn addresses_are_described_as_they_are_taken() {
 }
 
 #[test]
-fn examples_are_taken() {
+fn accepts_openapi_examples() {
     let server = serve("description-examples");
     let description = description(&server);
     for path in ["/v1/check", "/v1/check/batch", "/v1/permits", "/v1/playground", "/json"] {

@@ -20,7 +20,7 @@ fn id_of(reply: &crate::server_harness::Reply) -> String {
 }
 
 #[test]
-fn a_place_is_held_until_it_is_given_back() {
+fn permit_is_held_until_released() {
     let server = serve("permits");
     let body = r#"{"policy":"jobs","key":"alice","ttl_ms":20000}"#;
     let first = take(&server, body);
@@ -68,7 +68,7 @@ fn a_place_is_held_until_it_is_given_back() {
 
 /// As a check that nothing matches: allowed, so that callers need not know what is limited.
 #[test]
-fn where_nothing_matches_there_is_nothing_to_hold() {
+fn rejects_permit_without_matching_policy() {
     let server = serve("permits-free");
     for body in [r#"{"attributes":{"path":"/free"}}"#, r#"{"policy":"retired","key":"a"}"#] {
         let free = take(&server, body);
@@ -106,7 +106,7 @@ fn where_nothing_matches_there_is_nothing_to_hold() {
 }
 
 #[test]
-fn a_lease_ends_by_itself() {
+fn lease_expires() {
     let server = serve("leases");
     let body = r#"{"key":"k","limits":["1 concurrent lease 300ms"]}"#;
     let path = format!("/v1/permits/{}", id_of(&take(&server, body)));
@@ -116,7 +116,7 @@ fn a_lease_ends_by_itself() {
 }
 
 #[test]
-fn a_renewed_lease_ends_when_it_was_renewed_for() {
+fn renewed_lease_expires_at_new_time() {
     let server = serve("renewed-leases");
     let body = r#"{"key":"k","limits":["1 concurrent lease 1h"]}"#;
     let path = format!("/v1/permits/{}", id_of(&take(&server, body)));
@@ -128,7 +128,7 @@ fn a_renewed_lease_ends_when_it_was_renewed_for() {
 }
 
 #[test]
-fn what_cannot_be_held_is_refused_by_field() {
+fn rejects_invalid_permit_requests_by_field() {
     let server = serve("permits-refused");
     #[rustfmt::skip]
     let rows = [

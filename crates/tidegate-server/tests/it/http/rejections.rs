@@ -4,7 +4,7 @@ use super::serve;
 use crate::server_harness::{Client, Fields, JSON, Start, request};
 
 #[test]
-fn bad_bodies_are_refused_by_field() {
+fn rejects_invalid_bodies_by_field() {
     let server = serve("refusals");
     let long_key = format!(r#"{{"policy":"login","key":"{}"}}"#, "k".repeat(1025));
     let megabyte = format!(r#"{{"policy":"login","key":"{}"}}"#, "k".repeat(1024 * 1024));
@@ -84,7 +84,7 @@ fn bad_bodies_are_refused_by_field() {
 }
 
 #[test]
-fn an_id_under_another_cost_is_a_conflict() {
+fn rejects_id_reused_with_another_cost() {
     let server = serve("refused-ids");
     server.check(r#"{"policy":"login","key":"a","id":"order-1"}"#);
     let reply = server.check(r#"{"policy":"login","key":"a","id":"order-1","cost":2}"#);
@@ -95,7 +95,7 @@ fn an_id_under_another_cost_is_a_conflict() {
 
 /// A look charged nothing, so it must not stand for the charge that follows.
 #[test]
-fn a_look_does_not_use_up_an_id() {
+fn peek_does_not_use_idempotency_id() {
     let server = serve("looked-ids");
     let ask = |cost: &str| {
         let body = format!(r#"{{"policy":"login","key":"a","id":"order-1","cost":{cost}}}"#);
@@ -109,7 +109,7 @@ fn a_look_does_not_use_up_an_id() {
 const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
 
 #[test]
-fn wrong_methods_paths_and_kinds_are_refused() {
+fn rejects_wrong_methods_paths_and_content_types() {
     let server = serve("refused-kinds");
     #[rustfmt::skip]
     let rows: [(&str, &str, Fields<'_>, u16, &str); 11] = [
@@ -144,7 +144,7 @@ fn wrong_methods_paths_and_kinds_are_refused() {
 
 /// However much of it is here when it is first looked at.
 #[test]
-fn a_body_that_breaks_off_is_not_called_empty() {
+fn truncated_body_is_not_reported_as_empty() {
     let server = serve("broken-bodies");
     for path in ["/v1/check", "/v1/check/batch", "/v1/permits"] {
         for chunks in ["zz\r\n", "5\r\n{\"pol\r\nzz\r\n", "5\r\n{\"polXX"] {
@@ -158,7 +158,7 @@ fn a_body_that_breaks_off_is_not_called_empty() {
 }
 
 #[test]
-fn a_connection_goes_on_after_a_refusal() {
+fn connection_survives_rejected_request() {
     let server = serve("refused-and-on");
     let mut client = Client::connect(server.http());
     for body in ["nonsense", "{}", r#"{"policy":"login","key":"a","cost":0}"#] {
@@ -173,7 +173,7 @@ fn a_connection_goes_on_after_a_refusal() {
 
 /// Only a request shows which policies match it.
 #[test]
-fn more_limits_than_can_be_decided_are_the_configs_fault() {
+fn reports_too_many_matching_limits() {
     let limits: Vec<String> = (1..=16).map(|n| format!("{n} per {n}s")).collect();
     let policy = |n| {
         format!(
@@ -191,7 +191,7 @@ fn more_limits_than_can_be_decided_are_the_configs_fault() {
 
 /// RFC 9112, section 3.2. Probes over HTTP/1.0 send no `Host` and are served.
 #[test]
-fn requests_without_one_host_are_refused() {
+fn rejects_requests_without_exactly_one_host() {
     let server = serve("hosts");
     let http = ["/healthcheck", "/v1/forward-auth", "/openapi.json"].map(|path| (false, path));
     let admin = ["/healthz", "/readyz", "/metrics", "/admin/v1/policies"].map(|path| (true, path));

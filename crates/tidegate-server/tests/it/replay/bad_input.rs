@@ -21,7 +21,7 @@ fn lines(problems: &Value) -> Vec<u64> {
 }
 
 #[test]
-fn a_file_that_is_not_there() {
+fn rejects_missing_file() {
     let files = Files::new("missing");
     let good = files.write("good.csv", "1,a\n");
     let path = files.path("missing.csv");
@@ -33,13 +33,13 @@ fn a_file_that_is_not_there() {
 }
 
 #[test]
-fn a_directory() {
+fn rejects_directory() {
     let files = Files::new("directory");
     replay(&files.path(""), &[]).failed(1, &["is a directory", "name its files"]);
 }
 
 #[test]
-fn nothing_in_it() {
+fn rejects_empty_file() {
     let files = Files::new("empty");
     let empty = files.write("empty.csv", "");
     replay(&empty, &[]).failed(1, &["empty.csv", "is empty"]);
@@ -50,7 +50,7 @@ fn nothing_in_it() {
 }
 
 #[test]
-fn a_format_nobody_knows() {
+fn rejects_unknown_format() {
     let files = Files::new("unknown");
     let path = files.write("notes.txt", "dear \u{1b}[31mdiary\n");
     replay(&path, &[]).failed(1, &["notes.txt", "--format csv", "dear \u{fffd}[31mdiary"]);
@@ -62,7 +62,7 @@ fn a_format_nobody_knows() {
 }
 
 #[test]
-fn a_compression_that_is_not_read() {
+fn rejects_unsupported_compression() {
     let files = Files::new("compressed");
     for (magic, program) in [(&b"\xfd7zXZ\0 rest"[..], "xz -dc"), (b"BZh91AY rest", "bzip2 -dc")] {
         replay(&files.write("trace", magic), &[]).failed(1, &["trace", program]);
@@ -70,7 +70,7 @@ fn a_compression_that_is_not_read() {
 }
 
 #[test]
-fn bad_lines_are_counted_shown_and_passed_over() {
+fn skips_and_reports_malformed_csv_lines() {
     let mut trace = "1,a\n".repeat(20);
     for bad in ["junk", "x,a", "5", "6,", "7,a,b", "8,a,1,2", "9,\"a", "99999999999999999999,a"] {
         trace += bad;
@@ -89,7 +89,7 @@ fn bad_lines_are_counted_shown_and_passed_over() {
 }
 
 #[test]
-fn bad_log_and_json_lines() {
+fn skips_and_reports_malformed_log_and_json_lines() {
     let log = "h - - [01/Aug/1995:00:00:01 -0400] \"GET / HTTP/1.0\" 200 1839";
     let bad =
         ["h - - [01/Aug/1995:00:00", "h - - [32/Aug/1995:00:00:01 -0400] \"GET /\" 200 5", "h"];
@@ -106,7 +106,7 @@ fn bad_log_and_json_lines() {
 }
 
 #[test]
-fn keys_that_are_empty_long_or_not_text() {
+fn handles_empty_long_and_binary_keys() {
     let longest = "k".repeat(64 * 1024 - 2);
     let trace = format!("1,{longest}\n2,{longest}\n3,{longest}x\n4,\n5,\"\"\n6,{longest}\n");
     let json = replay_text(&trace, &["--json"]).succeeded().json();
@@ -119,7 +119,7 @@ fn keys_that_are_empty_long_or_not_text() {
 }
 
 #[test]
-fn a_line_without_end() {
+fn skips_overlong_line() {
     let mut trace = b"1,a\n2,".to_vec();
     trace.resize(20 << 20, b'x');
     let json = replay_text(&trace, &["--json"]).succeeded().json();
@@ -130,7 +130,7 @@ fn a_line_without_end() {
 }
 
 #[test]
-fn times_that_step_back_and_forth() {
+fn reports_times_out_of_order() {
     let hour = 3_600_000_000_u64;
     let year = 365 * 24 * hour;
     let start = 1_700_000_000_000_000;
@@ -155,7 +155,7 @@ fn times_that_step_back_and_forth() {
 }
 
 #[test]
-fn times_at_the_ends() {
+fn accepts_times_up_to_the_maximum() {
     let last = 1_u64 << 53;
     let trace = format!(
         "0,k\n0,k\n0,k\n{last},k\n{last},k\n{last},k\n{},k\n1700000000000000000,k\n",
@@ -172,7 +172,7 @@ fn times_at_the_ends() {
 }
 
 #[test]
-fn costs_at_the_ends() {
+fn accepts_extreme_costs() {
     let trace =
         format!("1,k,{0}\n2,k,-{0}\n3,k,2\n4,k,3\n5,k,-9223372036854775808\n6,k,2\n", i64::MAX);
     for algorithm in
@@ -184,7 +184,7 @@ fn costs_at_the_ends() {
 }
 
 #[test]
-fn a_gzipped_file_that_is_cut_or_damaged() {
+fn reads_damaged_gzip_up_to_the_damage() {
     let files = Files::new("damaged");
     let trace: String = (0..200_000_u64).map(|n| format!("{},{}\n", n, n * n % 1_009)).collect();
     let whole = gzip(&trace);
@@ -216,7 +216,7 @@ fn a_gzipped_file_that_is_cut_or_damaged() {
 }
 
 #[test]
-fn bad_limits_and_algorithms() {
+fn rejects_invalid_limits_and_algorithms() {
     let refuse = |args: &[&str], parts: &[&str]| {
         let args = [&["replay", "-"], args].concat();
         tidegate_reading(&args, b"1,a\n").failed(2, parts);
@@ -250,7 +250,7 @@ fn bad_limits_and_algorithms() {
 }
 
 #[test]
-fn limits_that_never_or_hardly_admit() {
+fn decides_by_extreme_limits() {
     let decisions =
         |limit: &str| crate::cli_harness::decisions("1,a\n2,a,2\n3,a\n", &["--limit", limit]);
     assert_eq!(decisions("0 per 1s"), "000");
@@ -259,7 +259,7 @@ fn limits_that_never_or_hardly_admit() {
 }
 
 #[test]
-fn keys_a_format_does_not_have() {
+fn rejects_key_fields_missing_from_format() {
     replay_text("1,a\n", &["--key", "user"]).failed(1, &["format csv", "no user", "--key user"]);
     let log = "h - - [01/Aug/1995:00:00:01 -0400] \"GET / HTTP/1.0\" 200 1839\n";
     replay_text(log, &["--key", "agent"]).failed(1, &["format clf", "no agent"]);
@@ -269,7 +269,7 @@ fn keys_a_format_does_not_have() {
 }
 
 #[test]
-fn decisions_that_cannot_be_written() {
+fn rejects_unwritable_decisions_file() {
     let files = Files::new("unwritable");
     let trace = files.write("trace.csv", "1,a\n");
     replay(&trace, &["--decisions", &files.path("no/such/place")]).failed(1, &["no/such/place"]);
@@ -278,7 +278,7 @@ fn decisions_that_cannot_be_written() {
 }
 
 #[test]
-fn a_first_line_beyond_any_buffer_is_malformed_not_the_end() {
+fn overlong_first_line_is_malformed() {
     // Regression: such a file was called empty.
     let trace = "x".repeat(2_000_000) + "\n1000000,a\n2000000,a\n";
     let args = ["replay", "-", "--format", "csv", "--limit", "1 per 10s", "--json"];
@@ -289,14 +289,14 @@ fn a_first_line_beyond_any_buffer_is_malformed_not_the_end() {
 }
 
 #[test]
-fn a_negative_limit_is_pointed_at() {
+fn rejects_negative_limit() {
     let rejected = tidegate_reading(&["replay", "-", "--limit", "-1 per 1s"], b"");
     assert_eq!(rejected.code, 2);
     assert!(rejected.stderr.contains("digits only"), "{}", rejected.stderr);
 }
 
 #[test]
-fn one_file_by_two_paths_would_count_twice() {
+fn rejects_same_file_by_two_paths() {
     let files = Files::new("twice");
     let trace = files.write("trace.csv", "1,a\n");
     let [linked, hard] = [files.path("linked.csv"), files.path("hard.csv")];
@@ -309,7 +309,7 @@ fn one_file_by_two_paths_would_count_twice() {
 }
 
 #[test]
-fn pipes_cannot_be_read_again_for_a_suggestion() {
+fn rejects_suggest_with_pipes() {
     for path in ["/dev/stdin", "/dev/fd/0"] {
         let args = ["replay", path, "--limit", "1 per 1s", "--suggest", "99"];
         tidegate_reading(&args, b"1,a\n")
@@ -318,7 +318,7 @@ fn pipes_cannot_be_read_again_for_a_suggestion() {
 }
 
 #[test]
-fn files_that_cannot_be_text_are_told() {
+fn rejects_binary_files() {
     let files = Files::new("no-text");
     let zstd = |bytes: &[u8]| {
         ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)

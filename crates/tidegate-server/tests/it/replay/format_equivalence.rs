@@ -189,7 +189,7 @@ fn check_containers(events: &[Event], limit: &str, digest: &str) {
 }
 
 #[test]
-fn a_made_trace_in_every_form() {
+fn every_format_gives_the_same_result() {
     // Bursts of one key among requests of 50, no two at one time.
     let mut seed = 9_u64;
     let mut below = |bound: u64| {
@@ -215,7 +215,7 @@ fn a_made_trace_in_every_form() {
 }
 
 #[test]
-fn files_are_merged_by_time() {
+fn merges_files_by_time() {
     let files = Files::new("merged");
     // (first, second, decisions of one every 10 ms in merged order)
     let rows = [

@@ -30,7 +30,7 @@ fn one_per_ten_seconds(trace: impl AsRef<[u8]>, args: &[&str], expected: &str) {
 }
 
 #[test]
-fn csv() {
+fn reads_csv() {
     one_per_ten_seconds("1000,a\n2000,b\n3000,a", &[], "110");
     one_per_ten_seconds("time_us,key\n1000,a\n2000,a\n", &[], "10");
     one_per_ten_seconds("\n\ntime_us,key,cost\r\n1000,a,1\r\n\r\n2000,a,1\r\n", &[], "10");
@@ -40,7 +40,7 @@ fn csv() {
 }
 
 #[test]
-fn costs_refund_and_look() {
+fn negative_cost_refunds_and_zero_peeks() {
     let trace = "1,k,3\n2,k,0\n3,k,2\n4,k,1\n5,k,0\n6,k,1\n7,k,-2\n8,k,0\n9,k,2\n10,k,0\n";
     for algorithm in ["sliding-log", "sliding-counter", "fixed-window"] {
         let args = ["--limit", "4 per 10s", "--algorithm", algorithm];
@@ -49,7 +49,7 @@ fn costs_refund_and_look() {
 }
 
 #[test]
-fn jsonl() {
+fn reads_jsonl() {
     let trace =
         "{\"time_us\":1000,\"key\":\"a\"}\n{\"key\":\"\\u0061\",\"cost\":1,\"time_us\":2000}\n";
     one_per_ten_seconds(trace, &[], "10");
@@ -57,7 +57,7 @@ fn jsonl() {
 }
 
 #[test]
-fn logs_with_zones_and_keys() {
+fn reads_logs_with_zones_and_keys() {
     // The last line's time is in another zone: one second after the third.
     for (log, name) in [(LOG.to_string(), "combined"), (common_log(), "clf")] {
         one_per_ten_seconds(&log, &[], "1010");
@@ -73,7 +73,7 @@ fn logs_with_zones_and_keys() {
 }
 
 #[test]
-fn gzip_is_told_by_its_bytes_not_its_name() {
+fn detects_gzip_by_content() {
     let files = Files::new("gzip");
     let plain = files.write("plain.gz", "1,a\n2,a\n");
     let zipped = files.write("zipped.csv", gzip("1,a\n2,a\n"));
@@ -90,7 +90,7 @@ fn gzip_is_told_by_its_bytes_not_its_name() {
 }
 
 #[test]
-fn files_are_merged_by_time_each_in_its_format() {
+fn merges_files_of_different_formats() {
     let files = Files::new("several");
     let csv = files.write("a.csv", "time_us,key\n807249600000000,10.0.0.1\n");
     let log = files.write("b.log.gz", gzip(LOG));
@@ -101,7 +101,7 @@ fn files_are_merged_by_time_each_in_its_format() {
 }
 
 #[test]
-fn many_keys_and_blocks_keep_their_order() {
+fn keeps_order_across_blocks() {
     // Long keys end blocks early, short ones late; every key comes twice.
     let mut trace = String::new();
     for round in 0..2 {

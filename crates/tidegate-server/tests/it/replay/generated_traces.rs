@@ -226,7 +226,7 @@ const DIGESTS: &[(Trace, &[&str], &str)] = &[
 ];
 
 #[test]
-fn every_algorithm_decides_as_the_naive_one_and_as_ever() {
+fn every_algorithm_matches_naive_limiter_and_digests() {
     let mut wrong = String::new();
     for &(trace, texts, digest) in DIGESTS {
         let events = events(trace);
@@ -246,7 +246,7 @@ fn every_algorithm_decides_as_the_naive_one_and_as_ever() {
 }
 
 #[test]
-fn the_largest_rolling_count_is_what_adding_up_gives() {
+fn largest_rolling_count_matches_naive_sum() {
     let events = events(Trace::Steady);
     let trace = csv(&events);
     let args = ["replay", "-", "--limit", "10 per 10s", "--algorithm", "all", "--json"];
@@ -272,7 +272,7 @@ fn the_largest_rolling_count_is_what_adding_up_gives() {
 }
 
 #[test]
-fn late_events_find_what_their_key_has_used() {
+fn late_events_see_earlier_usage() {
     // Regression: places of keys that had expired at a later event's time went to
     // new keys, so that a late event found nothing, differently on every run.
     let mut trace = String::new();

@@ -10,7 +10,7 @@ use crate::cli_harness::{Files, tidegate, tidegate_reading};
 const TRACE: &str = "1000000,a\n1000001,a\n1000002,b\n1000003,a\n";
 
 #[test]
-fn decisions_go_to_a_file_bare() {
+fn writes_decisions_to_file() {
     let files = Files::new("decisions");
     let path = files.path("decisions.txt");
     let args = ["replay", "-", "--limit", "2 per 1s", "--decisions", &path];
@@ -20,7 +20,7 @@ fn decisions_go_to_a_file_bare() {
 }
 
 #[test]
-fn with_decisions_on_stdout_the_summary_is_on_stderr() {
+fn summary_moves_to_stderr_when_decisions_use_stdout() {
     for json in [None, Some("--json")] {
         let args = ["replay", "-", "--limit", "2 per 1s", "--decisions", "-"];
         let args: Vec<&str> = args.into_iter().chain(json).collect();
@@ -31,7 +31,7 @@ fn with_decisions_on_stdout_the_summary_is_on_stderr() {
 }
 
 #[test]
-fn the_summary_is_readable() {
+fn prints_summary_for_people() {
     let args = ["replay", "-", "--limit", "2 per 1s", "--limit", "9 per 1m", "--algorithm", "all"];
     let text = tidegate_reading(&args, TRACE.as_bytes()).succeeded().stdout;
     for part in [
@@ -72,7 +72,7 @@ fn shape(value: &Value) -> Value {
 }
 
 #[test]
-fn json_has_a_fixed_shape() {
+fn json_fields_are_stable() {
     let trace = TRACE.to_string() + "bad\n5,a\n";
     let problem = json!({"file": "text", "line": "count", "problem": "text"});
     let key = json!({"key": "text", "events": "count", "denied": "count", "near_misses": "count"});
@@ -120,7 +120,7 @@ fn json_has_a_fixed_shape() {
 }
 
 #[test]
-fn json_says_what_happened() {
+fn json_reports_counts() {
     let args = ["replay", "-", "--limit", "2 per 1s fixed-window", "--limit", "3 per 1m", "--json"];
     let json = tidegate_reading(&args, TRACE.as_bytes()).succeeded().json();
     assert_eq!((&json["events"], &json["keys"]), (&4.into(), &2.into()));
@@ -135,7 +135,7 @@ fn json_says_what_happened() {
 }
 
 #[test]
-fn all_or_nothing_over_several_limits() {
+fn charges_all_limits_or_none() {
     // The second event is denied by the first limit, so the second limit has
     // room for the third; charged for all it would not.
     let trace = "1000000,k\n1000001,k\n2000001,k\n3000001,k\n";
@@ -144,7 +144,7 @@ fn all_or_nothing_over_several_limits() {
 }
 
 #[test]
-fn help_leads_on() {
+fn help_mentions_examples() {
     let help = tidegate(&["--help"]).succeeded().stdout;
     assert!(help.contains("replay") && help.contains("tidegate serve --help"), "{help}");
     let help = tidegate(&["replay", "--help"]).succeeded().stdout;
@@ -158,7 +158,7 @@ fn help_leads_on() {
 }
 
 #[test]
-fn outputs_never_destroy_what_is_read() {
+fn rejects_outputs_that_overwrite_inputs() {
     let files = Files::new("destroy");
     let trace = files.write("trace.csv", TRACE);
     let config = "policies: [{name: p, key: all, limits: [\"5 per 1s\"]}]";
@@ -187,7 +187,7 @@ fn outputs_never_destroy_what_is_read() {
 }
 
 #[test]
-fn two_outputs_need_two_files() {
+fn rejects_two_outputs_to_one_file() {
     let files = Files::new("two-outputs");
     let [one, other] = [files.path("o"), files.path("./o")];
     let args = |html, decisions| {
@@ -201,7 +201,7 @@ fn two_outputs_need_two_files() {
 }
 
 #[test]
-fn outputs_are_untouched_until_the_replay_is_done() {
+fn replaces_outputs_only_when_complete() {
     let files = Files::new("untouched");
     let [page, decisions] = ["page.html", "decisions"].map(|name| files.write(name, "before"));
     let args = [

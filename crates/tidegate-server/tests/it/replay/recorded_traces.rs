@@ -166,7 +166,7 @@ fn trace(name: &str) -> Option<String> {
 }
 
 #[test]
-fn recorded_traces_give_the_known_answers() {
+fn recorded_traces_give_known_decisions() {
     for (name, limit, algorithm, admitted, largest, digest) in ANSWERS {
         let Some(path) = trace(name) else {
             eprintln!("NOT CHECKED: {name} is not in ../shared/traces beside this repository");
@@ -208,7 +208,7 @@ fn events(name: &str, path: &str) -> Vec<format_equivalence::Event> {
 }
 
 #[test]
-fn recorded_traces_are_the_same_in_every_format() {
+fn recorded_traces_agree_in_every_format() {
     for at in [1, 6] {
         let (name, limit, algorithm, _, _, digest) = ANSWERS[at];
         let Some(path) = trace(name) else {

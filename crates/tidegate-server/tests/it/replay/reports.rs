@@ -34,7 +34,7 @@ fn data(page: &str) -> Value {
 }
 
 #[test]
-fn the_summary_in_full() {
+fn prints_full_summary() {
     let mut trace = String::new();
     for n in 0..40 {
         trace += &format!("{},burst\n", 1_700_000_000_000_000_u64 + n * 100_000);
@@ -71,7 +71,7 @@ nearest to it by sliding-window
 }
 
 #[test]
-fn a_page_is_complete_and_safe() {
+fn html_report_is_self_contained_and_escaped() {
     let files = Files::new("page");
     let path = files.path("report.html");
     let hostile = "<img src=x onerror=alert(1)></script><script>alert(2)</script>";
@@ -115,7 +115,7 @@ fn a_page_is_complete_and_safe() {
 }
 
 #[test]
-fn a_page_compares_with_the_exact_log() {
+fn html_report_compares_with_exact_log() {
     let files = Files::new("page-exact");
     let path = files.path("report.html");
     let trace: String = (0..40).map(|n| format!("{},a\n", n * 100_000)).collect();
@@ -128,7 +128,7 @@ fn a_page_compares_with_the_exact_log() {
 }
 
 #[test]
-fn pages_that_cannot_be_written() {
+fn rejects_unwritable_html_report() {
     let files = Files::new("page-bad");
     let trace = files.write("trace.csv", "1,a\n");
     let replay = |html: &str| tidegate(&["replay", &trace, "--limit", "1 per 1s", "--html", html]);
@@ -138,7 +138,7 @@ fn pages_that_cannot_be_written() {
 }
 
 #[test]
-fn suggestions_are_the_least_that_pass() {
+fn suggests_smallest_passing_limit() {
     let files = Files::new("suggest");
     // 60 of `calm` a second apart; 20 of `burst` at once.
     let mut trace: String = (0..60).map(|n| format!("{},calm\n", n * 1_000_000)).collect();
@@ -181,7 +181,7 @@ fn suggestions_are_the_least_that_pass() {
 }
 
 #[test]
-fn where_no_limit_passes_none_is_suggested() {
+fn reports_when_no_limit_passes() {
     let files = Files::new("suggest-none");
     let at_once = "1000000,a\n".repeat(20);
     let apart: String = (0..20).map(|n| format!("{},a\n", n * 1_000)).collect();
@@ -244,7 +244,7 @@ policies:
 
 /// Consumed units count neither as passed nor as wrongly denied.
 #[test]
-fn policies_that_consume_are_replayed() {
+fn replays_policies_that_consume() {
     let files = Files::new("consuming");
     let trace = "1000000,a,900\n2000000,a,300\n3000000,a,1\n";
     for (overflow, decisions, largest) in [("consume", "100", 1000), ("refuse", "101", 901)] {
@@ -262,7 +262,7 @@ fn policies_that_consume_are_replayed() {
 }
 
 #[test]
-fn whole_policies_decide_as_they_would_serve() {
+fn replays_policies_as_served() {
     let files = Files::new("policies");
     let config = files.write("tidegate.yaml", POLICIES);
     let line = |second: u32, client: &str, request: &str| {
@@ -320,7 +320,7 @@ fn whole_policies_decide_as_they_would_serve() {
 }
 
 #[test]
-fn a_cost_in_the_trace_counts_in_place_of_the_policys() {
+fn trace_cost_replaces_policy_cost() {
     let files = Files::new("policy-cost");
     let config = "policies: [{name: p, key: all, cost: 3, limits: [\"4 per 1s sliding-log\"]}]";
     let config = files.write("tidegate.yaml", config);
@@ -337,7 +337,7 @@ fn a_cost_in_the_trace_counts_in_place_of_the_policys() {
 }
 
 #[test]
-fn policies_that_a_trace_cannot_decide() {
+fn reports_undecidable_policies() {
     let files = Files::new("policies-odd");
     let permits = "policies: [{name: p, key: all, limits: [\"5 concurrent\"]}]";
     let costs =
@@ -448,7 +448,7 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
 ];
 
 #[test]
-fn odd_input_is_explained() {
+fn explains_suspicious_input() {
     for (name, trace, args, parts) in ODD {
         let args = [&["--limit", "10 per 10s"], *args].concat();
         let text = replay(trace, &args).succeeded().stdout;
@@ -459,7 +459,7 @@ fn odd_input_is_explained() {
 }
 
 #[test]
-fn input_without_times_or_keys() {
+fn rejects_input_without_times_or_keys() {
     for (trace, args, parts) in [
         (
             "{\"user\":\"a\"}\n",
@@ -485,7 +485,7 @@ fn input_without_times_or_keys() {
 }
 
 #[test]
-fn zstd_that_is_cut_is_read_up_to_there() {
+fn reads_truncated_zstd_up_to_the_end() {
     let files = Files::new("zstd-cut");
     // A frame with a window of 1 MiB, with and without a checksum, of blocks that are
     // stored as they are: none is a window long, and the last is cut or missing.
@@ -505,7 +505,7 @@ fn zstd_that_is_cut_is_read_up_to_there() {
 }
 
 #[test]
-fn zstd_that_is_cut_or_damaged() {
+fn reports_damaged_zstd() {
     use ruzstd::encoding::{CompressionLevel, compress_to_vec};
     let files = Files::new("zstd-damaged");
     let trace: String = (0..200_000_u64).map(|n| format!("{},{}\n", n, n * n % 1_009)).collect();

@@ -11,7 +11,7 @@ fn simulate(args: &[&str]) -> Value {
 }
 
 #[test]
-fn the_table_is_the_same_everywhere() {
+fn table_matches_golden_file() {
     let args =
         ["simulate", "--limit", "10 per 10s", "--traffic", "all", "--table", "--windows", "10"];
     let table = tidegate(&args).succeeded().stdout;
@@ -19,7 +19,7 @@ fn the_table_is_the_same_everywhere() {
 }
 
 #[test]
-fn the_same_seed_is_the_same_traffic() {
+fn same_seed_gives_same_traffic() {
     let run = |seed: &str| {
         let mut json =
             simulate(&["--traffic", "poisson", "--windows", "5", "--seed", seed, "--timeline"]);
@@ -34,7 +34,7 @@ fn the_same_seed_is_the_same_traffic() {
 }
 
 #[test]
-fn what_each_traffic_is_for() {
+fn each_traffic_shows_its_effect() {
     // Traffic, algorithm, the most one key may truly have.
     for (traffic, algorithm, least, most) in [
         ("boundary", "sliding-log", 10, 10),
@@ -55,7 +55,7 @@ fn what_each_traffic_is_for() {
 }
 
 #[test]
-fn a_simulation_has_the_same_reports() {
+fn simulation_writes_the_same_reports() {
     let files = Files::new("simulated");
     let page = files.path("page.html");
     let args = ["simulate", "--limit", "10 per 10s", "--traffic", "hot-tenant", "--html", &page];
@@ -72,7 +72,7 @@ fn a_simulation_has_the_same_reports() {
 }
 
 #[test]
-fn what_cannot_be_simulated() {
+fn rejects_invalid_simulations() {
     let refuse = |args: &[&str], parts: &[&str]| {
         tidegate(&[&["simulate"], args].concat()).failed(2, parts);
     };
@@ -130,7 +130,7 @@ fn accuracy(args: &[&str]) -> String {
 }
 
 #[test]
-fn the_accuracy_table_is_the_same_everywhere() {
+fn accuracy_table_matches_golden_file() {
     let table = accuracy(&["--limit", "30 per 10s", "--trace", SAMPLE]);
     assert_eq!(table, ACCURACY, "{table}");
     assert_ne!(accuracy(&["--limit", "30 per 10s", "--seed", "2"]), table);
@@ -140,7 +140,7 @@ fn the_accuracy_table_is_the_same_everywhere() {
 }
 
 #[test]
-fn the_accuracy_table_shows_no_sliding_window_above_its_limit() {
+fn accuracy_table_keeps_sliding_window_within_limit() {
     // A log, both ends of 15 cells, 7 cells; traffic that begins at other times.
     for (limit, seed) in [
         ("3 per 1s", "1"),
@@ -166,7 +166,7 @@ fn the_accuracy_table_shows_no_sliding_window_above_its_limit() {
 }
 
 #[test]
-fn the_accuracy_table_refuses_what_it_would_not_use() {
+fn accuracy_rejects_unused_options() {
     for option in [
         &["--traffic", "poisson"][..],
         &["--algorithm", "all"],
@@ -200,7 +200,7 @@ const GOLDEN: &str = include_str!("golden/simulated.md");
 
 /// It was read once for each limit, so the second found nothing.
 #[test]
-fn the_accuracy_of_standard_input_is_measured_under_every_limit() {
+fn accuracy_reads_standard_input_for_every_limit() {
     let trace: String =
         (0..200).map(|n| format!("{},key\n", 1_700_000_000_000_000_u64 + n)).collect();
     let args = ["simulate", "--accuracy", "--trace", "-"];

@@ -6,7 +6,7 @@ use super::{Caller, POLICIES, run, start, works};
 use crate::serve::Authority;
 
 #[test]
-fn an_address_others_can_reach_needs_a_secret() {
+fn public_address_requires_secret() {
     let open = |test: &str| start(test).config(POLICIES).args(&["--resp", "0.0.0.0:0"]);
     let (code, said) = open("open").fails();
     assert_eq!(code, 1);
@@ -25,7 +25,7 @@ fn an_address_others_can_reach_needs_a_secret() {
 }
 
 #[test]
-fn a_taken_port_names_the_flag() {
+fn port_in_use_error_names_the_flag() {
     let server = run("taken");
     let taken = server.resp().to_string();
     let (code, said) = start("taken-twice").args(&["--resp", &taken]).fails();
@@ -36,7 +36,7 @@ fn a_taken_port_names_the_flag() {
 }
 
 #[test]
-fn tls_is_served() {
+fn serves_tls() {
     let authority = Authority::new();
     let (certificate, key) = authority.sign();
     let start = start("tls");
@@ -59,7 +59,7 @@ fn tls_is_served() {
 }
 
 #[test]
-fn at_the_end_what_was_sent_is_answered() {
+fn shutdown_answers_received_commands() {
     let mut server = run("drain");
     let mut idle = Caller::connect(server.resp());
     idle.asks("PING\r\n", "+PONG\r\n");
@@ -76,7 +76,7 @@ fn at_the_end_what_was_sent_is_answered() {
 }
 
 #[test]
-fn replies_are_counted_by_code() {
+fn counts_replies_by_code() {
     let server = run("counted");
     let mut caller = Caller::connect(server.resp());
     // Denied, refused, and some without a reply.
@@ -92,7 +92,7 @@ fn replies_are_counted_by_code() {
 }
 
 #[test]
-fn a_reload_holds_for_connections_that_are_open() {
+fn reload_applies_to_open_connections() {
     let server = run("reload");
     let mut caller = Caller::connect(server.resp());
     caller.asks(

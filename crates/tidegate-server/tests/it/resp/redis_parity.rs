@@ -52,7 +52,7 @@ fn replies(address: SocketAddr, sent: &str) -> String {
 }
 
 #[test]
-fn clients_of_redis_are_answered_as_they_are_used_to() {
+fn replies_match_redis() {
     let redis = Redis::start();
     let authed = |row: &str| format!("AUTH {PASSWORD}\r\n{row}");
     let server = Start::env(start("same"), "TIDEGATE_TOKENS", PASSWORD).run();

@@ -19,7 +19,7 @@ fn grew_little(server: &Server, before: u64) {
 }
 
 #[test]
-fn what_is_declared_is_not_believed() {
+fn declared_lengths_do_not_allocate() {
     let server = run("declared");
     works(&server);
     let before = server.resident();
@@ -43,7 +43,7 @@ fn what_is_declared_is_not_believed() {
 }
 
 #[test]
-fn a_client_that_goes_on_after_an_error_is_told_what_it_was() {
+fn protocol_error_is_sent_to_pipelining_client() {
     let server = run("goes-on");
     for _ in 0..20 {
         let mut caller = Caller::connect(server.resp());
@@ -54,7 +54,7 @@ fn a_client_that_goes_on_after_an_error_is_told_what_it_was() {
 }
 
 #[test]
-fn those_that_do_not_move_are_let_go_and_pools_stay() {
+fn closes_stalled_connections_and_keeps_idle_ones() {
     let server = start("let-go").config(POLICIES).env("TIDEGATE_TOKENS", "s3cret").run();
     let known = || {
         let mut caller = Caller::connect(server.resp());
@@ -104,7 +104,7 @@ fn works_for(caller: &mut Caller) {
 }
 
 #[test]
-fn ten_thousand_idle_connections_cost_little() {
+fn idle_connections_use_little_memory() {
     let _turn = IDLE_TURN.lock();
     let wanted = if may_open_idle() { IDLE } else { 500 };
     // Where few files may be open, fronts share them.

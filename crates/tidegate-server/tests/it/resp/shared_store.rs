@@ -29,7 +29,7 @@ fn node(test: &str, redis: &Redis) -> Server {
 }
 
 #[test]
-fn a_pipeline_is_asked_at_once_and_answered_in_order() {
+fn pipeline_is_sent_at_once_and_answered_in_order() {
     let redis = Redis::start();
     let nodes = ["shared-a", "shared-b"].map(|name| node(name, &redis));
     let mut callers = nodes.each_ref().map(|node| Caller::connect(node.resp()));
@@ -87,7 +87,7 @@ fn a_pipeline_is_asked_at_once_and_answered_in_order() {
 
 /// The refund of `[1, -1]` was lost, and the third check of `[1, -1, 1]` denied.
 #[test]
-fn checks_of_a_pipeline_take_effect_in_order() {
+fn pipeline_checks_apply_in_order() {
     let redis = Redis::start();
     let server = node("shared-order", &redis);
     for (key, costs, expected) in
@@ -105,7 +105,7 @@ fn checks_of_a_pipeline_take_effect_in_order() {
 }
 
 #[test]
-fn a_store_that_fails_is_an_error_and_no_denial() {
+fn store_failure_is_an_error_not_a_denial() {
     let mut redis = Redis::start();
     let node = node("shared-down", &redis);
     let mut caller = Caller::connect(node.resp());

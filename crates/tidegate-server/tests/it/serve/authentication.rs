@@ -6,7 +6,7 @@ use crate::server_harness::{Client, Fields, JSON, Reply, Server, Start, request}
 const ASK: &str = r#"{"policy":"login","key":"a","cost":0}"#;
 
 #[test]
-fn callers_show_one_of_the_secrets() {
+fn accepts_any_configured_secret() {
     let start = Start::new("tokens").config(TWO_PER_HOUR);
     let file = start.files().write("admin-token", "the-admin\n");
     let server =
@@ -43,7 +43,7 @@ fn callers_show_one_of_the_secrets() {
 
 /// Whoever shows no secret learns nothing about what they sent.
 #[test]
-fn the_secret_is_asked_for_before_the_body_is_looked_at() {
+fn authenticates_before_reading_the_body() {
     let server =
         Start::new("tokens-first").config(TWO_PER_HOUR).env("TIDEGATE_TOKENS", "first").run();
     for path in ["/v1/check", "/v1/check/batch", "/v1/permits"] {
@@ -62,7 +62,7 @@ fn the_secret_is_asked_for_before_the_body_is_looked_at() {
 }
 
 #[test]
-fn whoever_insists_is_served_and_warned() {
+fn insecure_flag_serves_with_warning() {
     let start = Start::new("insecure").args(&["--http", "0.0.0.0:0"]).args(&["--insecure-no-auth"]);
     let server = start.run();
     let port = server.http().port();
@@ -97,7 +97,7 @@ fn ask_admin(server: &Server, method: &str, path: &str, headers: Fields<'_>) -> 
 /// DNS rebinding: the author of a web page points a name of theirs at 127.0.0.1, and the
 /// browser of whoever runs tidegate asks under that name.
 #[test]
-fn without_a_secret_pages_of_other_sites_are_kept_out() {
+fn rejects_foreign_sites_without_secret() {
     let server = Start::new("rebinding").config(TWO_PER_HOUR).run();
     #[rustfmt::skip]
     let rows: [(&str, &str, Fields<'_>, u16); 11] = [
@@ -147,7 +147,7 @@ fn without_a_secret_pages_of_other_sites_are_kept_out() {
 }
 
 #[test]
-fn with_a_secret_it_does_not_matter_where_a_page_came_from() {
+fn accepts_foreign_sites_with_secret() {
     let start = Start::new("rebinding-tokens").config(TWO_PER_HOUR);
     let server = start.env("TIDEGATE_TOKENS", "one").env("TIDEGATE_ADMIN_TOKEN", "two").run();
     let shown = ("authorization", "Bearer one");

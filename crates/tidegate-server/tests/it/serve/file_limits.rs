@@ -32,7 +32,7 @@ fn connections(server: &Server, front: &str) -> u64 {
 }
 
 #[test]
-fn idle_connections_of_one_front_leave_the_others_theirs() {
+fn idle_connections_do_not_starve_other_fronts() {
     for (files, idle) in [(64, 80), (256, 300)] {
         let start = start(&format!("files-{files}"));
         let server = start.wrapped(move |command| limited(command, files)).run();
@@ -55,7 +55,7 @@ fn idle_connections_of_one_front_leave_the_others_theirs() {
 }
 
 #[test]
-fn too_few_files_are_refused_with_the_limit_and_the_fix() {
+fn rejects_too_low_file_limit() {
     let (code, said) = start("files-few").wrapped(|command| limited(command, 32)).fails();
     assert_eq!(code, 1);
     for part in ["limit on open files is 32", "at least 44", "ulimit -n 1024", "LimitNOFILE"] {

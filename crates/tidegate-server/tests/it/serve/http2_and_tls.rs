@@ -36,7 +36,7 @@ fn post(path: &str) -> http::Request<()> {
 }
 
 #[test]
-fn http_2_is_spoken_without_asking() {
+fn accepts_http2_with_prior_knowledge() {
     let server = Start::new("h2").config(TWO_PER_HOUR).run();
     let (status, body) = run(async {
         let (send, _connection) = connect(server.http()).await;
@@ -56,7 +56,7 @@ fn http_2_is_spoken_without_asking() {
 /// Who is refused before its body was read is told so, and its stream is not reset: some
 /// clients take that for a broken answer.
 #[test]
-fn a_body_that_nobody_wants_is_read_before_the_refusal() {
+fn drains_unwanted_body_before_rejecting() {
     let server = Start::new("h2-unwanted").config(TWO_PER_HOUR).run();
     run(async {
         let (mut send, _connection) = connect(server.http()).await;
@@ -91,7 +91,7 @@ fn a_body_that_nobody_wants_is_read_before_the_refusal() {
 }
 
 #[test]
-fn rapid_resets_do_not_make_the_server_grow() {
+fn rapid_resets_do_not_grow_memory() {
     let server = Start::new("h2-resets").config(TWO_PER_HOUR).run();
     let before = server.resident();
     run(async {
@@ -120,7 +120,7 @@ fn rapid_resets_do_not_make_the_server_grow() {
 /// Every bad request is answered with a reset. A client that does not read them is not read
 /// any further, so that they cannot pile up.
 #[test]
-fn resets_that_nobody_reads_do_not_make_the_server_grow() {
+fn unread_resets_do_not_grow_memory() {
     let server = Start::new("h2-unread-resets").config(TWO_PER_HOUR).run();
     let before = server.resident();
     let mut connection = Connection::begin(TcpStream::connect(server.http()).expect("it listens"));
@@ -208,7 +208,7 @@ fn ask_tls(server: &Server, trusted: &Authority, own: Option<&(String, String)>)
 }
 
 #[test]
-fn tls_is_served_and_client_certificates_asked_for() {
+fn serves_tls_and_requires_client_certificates() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let (certificate, key) = ours.sign();
     let config = |client_ca: &str| {
@@ -242,7 +242,7 @@ fn tls_is_served_and_client_certificates_asked_for() {
 }
 
 #[test]
-fn certificates_do_not_stand_in_for_a_secret() {
+fn client_certificate_does_not_replace_secret() {
     let authority = Authority::new();
     let (certificate, key) = authority.sign();
     let start = Start::new("tls-exposed").args(&["--http", "0.0.0.0:0"]);

@@ -28,7 +28,7 @@ fn reloads(server: &Server, result: &str) -> u64 {
 }
 
 #[test]
-fn a_changed_number_keeps_what_was_counted() {
+fn changed_limit_keeps_counts() {
     let server = Start::new("reload-number").config(&config("10 per 1h sliding-log")).run();
     charge(&server, "alice", 4);
     server.files.write("tidegate.yaml", config("20 per 1h sliding-log"));
@@ -44,7 +44,7 @@ fn a_changed_number_keeps_what_was_counted() {
 }
 
 #[test]
-fn an_invalid_file_is_refused_and_the_old_one_stays() {
+fn invalid_config_keeps_the_old_one() {
     let server = Start::new("reload-invalid").config(&config("10 per 1h")).run();
     charge(&server, "alice", 1);
     server.files.write("tidegate.yaml", config("10 per fortnight"));
@@ -68,7 +68,7 @@ fn an_invalid_file_is_refused_and_the_old_one_stays() {
 }
 
 #[test]
-fn a_hangup_reloads() {
+fn sighup_reloads() {
     let server = Start::new("reload-hangup").config(&config("10 per 1h")).run();
     server.signal("-HUP");
     wait_for(|| (reloads(&server, "ok") == 1).then_some(()));
@@ -79,7 +79,7 @@ fn a_hangup_reloads() {
 }
 
 #[test]
-fn a_swapped_symlink_is_seen() {
+fn swapped_symlink_reloads() {
     // As Kubernetes mounts a config: file -> ..data/file, ..data -> a directory of that version.
     let files = Files::new("reload-symlinks");
     for (version, limit) in [("..v1", "10 per 1h"), ("..v2", "20 per 1h")] {
@@ -103,7 +103,7 @@ fn make_pipe(path: &str) {
 
 /// Nobody writes to it: whoever read it would wait for ever.
 #[test]
-fn a_pipe_among_the_files_is_left_alone() {
+fn ignores_pipes_in_config_directory() {
     let limits = |count: u32| {
         format!(
             "domain: edge\ndescriptors:\n  - {{ key: a, rate_limit: {{ unit: hour, requests_per_unit: {count} }} }}\n"
@@ -127,7 +127,7 @@ fn a_pipe_among_the_files_is_left_alone() {
 
 /// A config may come through a pipe, once.
 #[test]
-fn a_pipe_is_not_read_again() {
+fn does_not_reread_pipe() {
     let files = Files::new("reload-from-pipe");
     let path = files.path("tidegate.yaml");
     make_pipe(&path);
@@ -144,7 +144,7 @@ fn a_pipe_is_not_read_again() {
 }
 
 #[test]
-fn what_needs_a_restart_is_said() {
+fn reports_settings_that_need_a_restart() {
     let server = Start::new("reload-restart").config(&config("10 per 1h")).run();
     let changed = format!("max_keys: 5000\nhttp: 127.0.0.1:1\n{}", config("12 per 1h"));
     server.files.write("tidegate.yaml", changed);
@@ -154,7 +154,7 @@ fn what_needs_a_restart_is_said() {
 }
 
 #[test]
-fn headers_and_proxies_change_too() {
+fn reload_changes_headers_and_proxies() {
     let server = Start::new("reload-headers").config(&config("10 per 1h")).run();
     let ask = || server.ask("GET", "/v1/forward-auth", &[("x-forwarded-for", "192.0.2.1")], "");
     assert!(ask().header("ratelimit").is_some());

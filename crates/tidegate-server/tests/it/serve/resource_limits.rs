@@ -15,7 +15,7 @@ fn works(server: &Server) {
 }
 
 #[test]
-fn slow_clients_are_let_go() {
+fn closes_slow_clients() {
     let server = Start::new("slow").config(TWO_PER_HOUR).run();
     let connect = || Client::connect(server.http());
     let mut silent = connect();
@@ -53,7 +53,7 @@ fn slow_clients_are_let_go() {
 }
 
 #[test]
-fn bodies_without_end_are_cut_off() {
+fn bounds_body_size() {
     let server = Start::new("endless").config(TWO_PER_HOUR).run();
     let before = server.resident();
     let mut announced = Client::connect(server.http());
@@ -72,7 +72,7 @@ fn bodies_without_end_are_cut_off() {
 }
 
 #[test]
-fn heads_too_large_are_told_so() {
+fn rejects_oversized_heads() {
     let server = Start::new("heads").config(TWO_PER_HOUR).run();
     let large = "x".repeat(500 * 1024);
     let many: Vec<(String, String)> = (0..200).map(|n| (format!("h{n}"), "v".into())).collect();
@@ -124,7 +124,7 @@ pub fn may_open_idle() -> bool {
 }
 
 #[test]
-fn ten_thousand_idle_connections_are_borne() {
+fn holds_ten_thousand_idle_connections() {
     let _turn = IDLE_TURN.lock();
     let wanted = if may_open_idle() { IDLE } else { 500 };
     let server = Start::new("idle").config(TWO_PER_HOUR).run();

@@ -10,7 +10,7 @@ policies:
 ";
 
 #[test]
-fn requests_on_their_way_are_finished() {
+fn shutdown_finishes_requests_in_flight() {
     for signal in ["-TERM", "-INT"] {
         let mut server = Start::new(&format!("drain{signal}")).config(SHORT).run();
         let ask = r#"{"policy":"slow","key":"a","max_wait_ms":20000}"#;
@@ -41,7 +41,7 @@ fn requests_on_their_way_are_finished() {
 }
 
 #[test]
-fn told_twice_it_ends_at_once() {
+fn second_signal_stops_immediately() {
     let mut server = Start::new("drain-twice").config(SHORT).run();
     let ask = r#"{"key":"a","limits":["1 per 1h sliding-log"],"max_wait_ms":60000}"#;
     server.check(ask);

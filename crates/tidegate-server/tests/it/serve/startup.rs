@@ -8,7 +8,7 @@ use crate::cli_harness::tidegate;
 use crate::server_harness::Start;
 
 #[test]
-fn without_a_config_there_is_one_policy_and_a_line_to_try() {
+fn default_start_prints_policy_and_example() {
     let server = Start::new("start-bare").run();
     let (http, admin) = (server.http(), server.admin());
     let expected = format!(
@@ -26,7 +26,7 @@ fn without_a_config_there_is_one_policy_and_a_line_to_try() {
 }
 
 #[test]
-fn the_line_to_try_works_where_a_secret_is_wanted() {
+fn printed_example_works_with_secret() {
     let start = Start::new("start-secret").args(&["--http", "0.0.0.0:0"]);
     let server = start.env("TIDEGATE_TOKENS", "hush").run();
     let port = server.http().port();
@@ -51,7 +51,7 @@ fn the_line_to_try_works_where_a_secret_is_wanted() {
 }
 
 #[test]
-fn misspelt_variables_are_named() {
+fn warns_of_misspelt_variables() {
     let start = Start::new("start-misspelt").env("TIDEGATE_CONFG", "x").env("TIDEGATE_SPEED", "9");
     // What Kubernetes sets for a service of our name.
     let start = start.env("TIDEGATE_SERVICE_HOST", "10.0.0.1");
@@ -82,7 +82,7 @@ fn variables(text: &str) -> BTreeSet<&str> {
 
 /// `TIDEGATE_MASK_SECRET` was documented, but not in the help.
 #[test]
-fn the_help_lists_the_variables_that_are_documented() {
+fn help_lists_documented_variables() {
     let page = include_str!("../../../../../docs/server.md");
     let tables: Vec<&str> = page.lines().filter(|line| line.starts_with('|')).collect();
     let tables = tables.join("\n");
@@ -91,7 +91,7 @@ fn the_help_lists_the_variables_that_are_documented() {
 }
 
 #[test]
-fn a_flag_wins_over_the_environment_and_that_over_the_file() {
+fn flag_overrides_environment_overrides_file() {
     let config = format!("http: 'off'\ngrpc: 'off'\nresp: 'off'\nadmin: 'off'\n{TWO_PER_HOUR}");
     let start = Start::new("start-precedence").config(&config);
     // The file says off, the flags of the harness say otherwise.
@@ -118,7 +118,7 @@ fn a_flag_wins_over_the_environment_and_that_over_the_file() {
 }
 
 #[test]
-fn what_keeps_it_from_starting_is_said() {
+fn reports_why_it_cannot_start() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = taken.local_addr().expect("an address").to_string();
     let start = |test: &str| Start::new(&format!("start-fails-{test}"));

@@ -60,7 +60,7 @@ fn fill(server: &Server) {
 }
 
 #[test]
-fn server_answers_and_ends_while_its_log_is_not_read() {
+fn serves_and_stops_while_log_is_unread() {
     let (mut server, _reader) = start("stalled-log");
     fill(&server);
     assert_eq!(server.admin_get("/healthz").status, 200);
@@ -70,7 +70,7 @@ fn server_answers_and_ends_while_its_log_is_not_read() {
 }
 
 #[test]
-fn dropped_lines_are_reported_when_the_reader_is_back() {
+fn reports_dropped_log_lines() {
     let (server, reader) = start("stalled-log-back");
     fill(&server);
     let before = dropped(&server);
@@ -100,7 +100,7 @@ fn free_address() -> SocketAddr {
 }
 
 #[test]
-fn server_starts_and_ends_while_nothing_it_prints_is_read() {
+fn starts_and_stops_while_output_is_unread() {
     let (_reader, pipe) = full_pipe();
     let (http, admin) = (free_address(), free_address());
     let start = Start::new("stalled-start")
@@ -116,7 +116,7 @@ fn server_starts_and_ends_while_nothing_it_prints_is_read() {
 }
 
 #[test]
-fn failed_start_ends_while_its_error_is_not_read() {
+fn failed_start_exits_while_error_is_unread() {
     let (_reader, pipe) = full_pipe();
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address");

@@ -22,7 +22,7 @@ const CONFIG: &str = "store_timeout: 5s\npolicies: [{ name: all, key: all, limit
 /// Every address of the page is replaced by a free one, the same by the same. So nodes that
 /// collide on the page collide here, and the second does not start.
 #[test]
-fn the_two_nodes_of_the_page_run_side_by_side() {
+fn documented_two_node_setup_runs() {
     let page = include_str!("../../../../../docs/redis.md");
     let redis = Redis::start();
     let mut addresses: HashMap<&str, SocketAddr> = HashMap::new();

@@ -27,7 +27,7 @@ fn until(nodes: &[Server; 2], way: &str) {
 }
 
 #[test]
-fn two_nodes_share_one_limit() {
+fn two_nodes_share_a_limit() {
     let redis = Redis::start();
     let nodes = nodes("one-limit", &redis);
     assert!(nodes[0].printed.contains(&format!(": {} store, ", redis.shown())));
@@ -70,7 +70,7 @@ fn two_nodes_share_one_limit() {
 
 /// The refund of `[1, -1]` was lost, and the third check of `[1, -1, 1]` denied.
 #[test]
-fn checks_of_a_batch_take_effect_in_order() {
+fn batch_checks_apply_in_order() {
     let redis = Redis::start();
     let server = Start::new("shared-live-order").config(&format!(
         "store: {}\nstore_timeout: 5s\n\
@@ -102,7 +102,7 @@ fn checks_of_a_batch_take_effect_in_order() {
 }
 
 #[test]
-fn ids_costs_and_waits_are_the_stores() {
+fn ids_costs_and_waits_use_the_store() {
     let redis = Redis::start();
     let nodes = nodes("costs", &redis);
     let ask = |node: usize, rest: &str| {
@@ -130,7 +130,7 @@ fn ids_costs_and_waits_are_the_stores() {
 }
 
 #[test]
-fn a_store_that_goes_is_answered_for_and_found_again() {
+fn survives_store_outage_and_reconnects() {
     let mut redis = Redis::start();
     let nodes = nodes("outage", &redis);
     assert_eq!(check(&nodes[0], "here", "alice"), json!([true, "exact", 8]));
@@ -177,7 +177,7 @@ fn a_store_that_goes_is_answered_for_and_found_again() {
 }
 
 #[test]
-fn a_store_that_refuses_is_told_from_one_that_answers() {
+fn reports_store_that_rejects_commands() {
     let redis = Redis::start();
     let [server, _] = nodes("refuses", &redis);
     redis.ask(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -195,7 +195,7 @@ fn a_store_that_refuses_is_told_from_one_that_answers() {
 
 /// Nothing was logged, and `tidegate_store_up` stayed 1.
 #[test]
-fn a_user_who_loses_a_command_is_logged() {
+fn logs_missing_store_permissions() {
     let redis = Redis::start();
     let rules = ["ACL", "SETUSER", "limiter", "on", ">pass", "~*", "+@all"];
     redis.ask(&rules);
@@ -215,7 +215,7 @@ fn a_user_who_loses_a_command_is_logged() {
 }
 
 #[test]
-fn a_foreign_value_under_a_key_is_logged_without_the_key() {
+fn logs_foreign_values_without_keys() {
     let redis = Redis::start();
     let server = node("shared-live-foreign", &redis.url()).run();
     redis.ask(&["SET", "tg:1:{sk_live_1}closed/l1h", "hello"]);
@@ -232,7 +232,7 @@ fn a_foreign_value_under_a_key_is_logged_without_the_key() {
 
 /// It included denials from memory, which made the store look faster than it is.
 #[test]
-fn the_duration_of_the_store_is_that_of_requests_that_were_sent() {
+fn store_duration_counts_only_sent_requests() {
     let redis = Redis::start();
     let server = node("shared-live-duration", &redis.url()).run();
     let metric = |name: &str| server.metric(&format!("tidegate_store_{name}")).expect("a metric");
@@ -254,7 +254,7 @@ fn path_of(reply: &Reply) -> String {
 }
 
 #[test]
-fn a_permit_taken_on_one_node_is_known_on_the_other() {
+fn permits_are_valid_on_every_node() {
     let mut redis = Redis::start();
     let nodes = nodes("permits", &redis);
     let paths: Vec<String> = (0..6).map(|number| path_of(&take(&nodes[number % 2]))).collect();
@@ -284,7 +284,7 @@ fn a_permit_taken_on_one_node_is_known_on_the_other() {
 
 /// Clients that hang up while the store decides used to leave their permits held.
 #[test]
-fn clients_that_hang_up_leave_no_permit_behind() {
+fn disconnected_clients_leave_no_permits() {
     let redis = Redis::start();
     let nodes = nodes("hang-up", &redis);
     until(&nodes, "exact");
@@ -315,7 +315,7 @@ fn clients_that_hang_up_leave_no_permit_behind() {
 
 /// What went on through the other node is known here with the next answer for the key.
 #[test]
-fn memory_that_is_kept_for_an_outage_follows_the_store() {
+fn fallback_memory_mirrors_the_store() {
     let mut redis = Redis::start();
     let nodes = nodes("warm", &redis);
     until(&nodes, "exact");
@@ -347,7 +347,7 @@ fn memory_that_is_kept_for_an_outage_follows_the_store() {
 }
 
 #[test]
-fn operators_look_at_and_reset_what_nodes_share() {
+fn admin_peeks_and_resets_shared_keys() {
     let redis = Redis::start();
     let nodes = nodes("operators", &redis);
     for _ in 0..2 {
@@ -367,7 +367,7 @@ fn operators_look_at_and_reset_what_nodes_share() {
 }
 
 #[test]
-fn what_can_never_be_used_is_told_at_the_start() {
+fn rejects_unusable_store_at_start() {
     let redis = Redis::start();
     let wrong = redis.url().replace(PASSWORD, "wr0ng-p4ssw0rd");
     let cluster = redis.url().replace("redis://", "redis-cluster://");
@@ -391,7 +391,7 @@ fn what_can_never_be_used_is_told_at_the_start() {
 
 /// A node finds a key by its plain value when only another node has counted it.
 #[test]
-fn a_plain_value_is_found_in_the_shared_store() {
+fn plain_value_resolves_in_shared_store() {
     let redis = Redis::start();
     let nodes = nodes("plain-value", &redis);
     let peek = || nodes[1].admin_get("/admin/v1/policies/here/keys?key=2001:db8::99").json();

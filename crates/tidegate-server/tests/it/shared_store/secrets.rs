@@ -32,7 +32,7 @@ fn all_said(server: &Server) -> String {
 }
 
 #[test]
-fn the_environment_wins_over_the_file_and_stays_secret() {
+fn store_variable_overrides_file_and_stays_secret() {
     let url = format!("redis://user:{SECRET}@127.0.0.1:1/3");
     let config = format!("store: memory\n{POLICIES}");
     let start = |test: &str| Start::new(&format!("shared-secret-{test}")).config(&config);
@@ -55,7 +55,7 @@ fn the_environment_wins_over_the_file_and_stays_secret() {
 }
 
 #[test]
-fn what_is_wrong_with_it_is_said_without_it() {
+fn store_url_errors_do_not_print_the_url() {
     let start = |test: &str| {
         Start::new(&format!("shared-wrong-{test}")).config(&format!("store: memory\n{POLICIES}"))
     };
@@ -83,7 +83,7 @@ fn what_is_wrong_with_it_is_said_without_it() {
 }
 
 #[test]
-fn looking_at_a_config_shows_where_but_not_how() {
+fn config_commands_hide_store_credentials() {
     let files = Files::new("shared-config");
     let url = format!("redis-cluster://user:p@:{SECRET}@a.example:7000,b.example");
     let path = files.write("good.yaml", format!("store: {url}\nnodes: 4\n{POLICIES}"));

@@ -90,12 +90,12 @@ fn batches_permits_and_operators(nodes: &[Server; 2]) {
 }
 
 #[test]
-fn nodes_share_and_survive_behind_sentinel() {
+fn nodes_share_limit_through_sentinel_failover() {
     share_and_survive("sentinel", Group::watched("shared-many-sentinel"), "alice");
 }
 
 #[test]
-fn nodes_share_and_survive_in_a_cluster() {
+fn nodes_share_limit_through_cluster_failover() {
     // In slot 5061, which the primary has that goes.
     share_and_survive("cluster", Group::cluster("shared-many-cluster"), "bar");
 }

@@ -13,7 +13,7 @@ fn serve(test: &str) -> Server {
 }
 
 #[test]
-fn it_starts_says_so_and_is_ready() {
+fn starts_without_store_and_is_ready() {
     let server = serve("starts");
     let first = server.printed.lines().next().expect("a line");
     let version = env!("CARGO_PKG_VERSION");
@@ -30,7 +30,7 @@ fn it_starts_says_so_and_is_ready() {
 }
 
 #[test]
-fn checks_are_answered_as_the_policy_says() {
+fn checks_apply_on_store_failure() {
     let server = serve("checks");
     // Three of nine for each of three nodes.
     for left in [2, 1, 0] {
@@ -80,7 +80,7 @@ fn checks_are_answered_as_the_policy_says() {
 }
 
 #[test]
-fn gateways_are_told_a_failure_from_a_denial() {
+fn gateways_distinguish_failure_from_denial() {
     let server = serve("gateways");
     for _ in 0..3 {
         assert_eq!(forward(&server, "/here"), (200, None));
@@ -107,7 +107,7 @@ fn gateways_are_told_a_failure_from_a_denial() {
 
 /// A cost that the whole limit allows, but this node's share does not: 429 "can never pass" before.
 #[test]
-fn a_cost_beyond_the_share_is_a_failure_not_a_denial() {
+fn cost_above_node_share_is_a_failure() {
     let server = serve("share");
     let reply = server.ask("GET", "/v1/forward-auth/costly", &[], "");
     assert_eq!((reply.status, reply.json()["type"].as_str()), (503, Some(REDUCED)));
@@ -126,7 +126,7 @@ fn a_cost_beyond_the_share_is_a_failure_not_a_denial() {
 }
 
 #[test]
-fn a_batch_is_answered_in_order() {
+fn answers_batch_in_order() {
     let server = serve("batch");
     let ask = |policy: &str| format!(r#"{{"policy":"{policy}","key":"a"}}"#);
     let checks = ["here", "open", "closed", "here", "here", "here"].map(ask).join(",");
@@ -152,7 +152,7 @@ fn a_batch_is_answered_in_order() {
 }
 
 #[test]
-fn permits_are_held_here_or_refused() {
+fn permits_follow_on_store_failure() {
     let server = serve("permits");
     let take =
         |policy: &str| server.post("/v1/permits", &format!(r#"{{"policy":"{policy}","key":"a"}}"#));
@@ -177,7 +177,7 @@ fn permits_are_held_here_or_refused() {
 }
 
 #[test]
-fn operators_are_told_that_the_store_is_not_there() {
+fn metrics_and_logs_report_missing_store() {
     let server = serve("operators");
     let key = "/admin/v1/policies/here/keys/a";
     let ask = |method: &str| {
@@ -208,7 +208,7 @@ fn operators_are_told_that_the_store_is_not_there() {
 }
 
 #[test]
-fn the_store_cannot_change_and_the_number_of_nodes_can() {
+fn reload_changes_nodes_but_not_store() {
     let server = serve("reloads");
     let reloads =
         |result: &str| server.metric(&format!("tidegate_reloads_total{{result=\"{result}\"}}"));

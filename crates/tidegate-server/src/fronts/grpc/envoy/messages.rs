@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_field_is_read_and_others_are_passed_over() {
+    fn decodes_known_fields_and_skips_others() {
         let mut message = Vec::new();
         put_bytes(&mut message, 1, b"edge");
         put_nested(&mut message, 2, |out| {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_kept_than_it_takes_to_see_that_it_is_too_much() {
+    fn decoding_bounds_descriptors_and_entries() {
         // Empty descriptors, as many as fit into the largest message; then entries.
         let message = [0x12, 0].repeat(512 * 1024);
         let request = Request::decode(&message).expect("a message");
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused() {
+    fn decodes_any_bytes_without_panicking() {
         // A walk that visits much, from a seed that stays: what breaks once breaks again.
         let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
         let mut next = || {

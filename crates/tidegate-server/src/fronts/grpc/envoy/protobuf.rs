@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoding_round_trips() {
         for number in [1, 127, 128, 16_383, 16_384, u64::from(u32::MAX), u64::MAX] {
             let mut out = Vec::new();
             put_number(&mut out, 5, number);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_said_once() {
+    fn malformed_message_gives_one_error() {
         #[rustfmt::skip]
         let rows: [&[u8]; 9] = [
             // A number that does not end, one of 65 bits, one of eleven bytes.

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn hits_are_costs() {
+    fn converts_hits_to_costs() {
         // The descriptor's, negative or not, the request's, and what is asked for.
         #[rustfmt::skip]
         let rows = [
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn rejects_invalid_fields_by_name() {
         let good = descriptor(&[("a", "b")]);
         let limited = |requests_per_unit, unit| Descriptor {
             limit: Some(RequestLimit { requests_per_unit, unit }),
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_counted_under_a_limit_of_the_request_is_told_apart() {
+    fn request_limit_keys_are_injective() {
         let key = |domain: &str, entries: &[(&'static str, &'static str)]| {
             request_limit_key(domain, &descriptor(entries).entries)
         };
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_may_hold_the_clients_address() {
+    fn takes_client_address_from_entry() {
         let rows = [
             (&[("remote_address", "192.0.2.1")][..], Some("192.0.2.1")),
             (&[("x", "y"), ("remote_address", "::ffff:192.0.2.1")], Some("192.0.2.1")),

@@ -204,7 +204,7 @@ const PIECES: [&[u8]; 34] = [
 ];
 
 #[test]
-fn any_bytes_are_read_alike_however_they_are_split() {
+fn decoding_does_not_depend_on_splits() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let (mut complete, mut broken) = (0, 0);
     for _ in 0..60_000 {

@@ -170,7 +170,7 @@ fn run(front: impl Fn() -> TestFront, rows: &[Row]) {
 }
 
 #[test]
-fn decisions() {
+fn decides_as_documented() {
     #[rustfmt::skip]
     run(TestFront::without_secrets, &[
         ("TG.CHECK login a\r\n", "*7\r\n:1\r\n:2\r\n:1\r\n:0\r\n:60000\r\n$5\r\nlogin\r\n$5\r\nexact\r\n"),
@@ -218,7 +218,7 @@ fn decisions() {
 }
 
 #[test]
-fn questions_that_make_no_sense() {
+fn rejects_invalid_commands() {
     #[rustfmt::skip]
     run(TestFront::without_secrets, &[
         ("TG.CHECK\r\n", "-ERR wrong number of arguments for 'tg.check' command\r\n"),
@@ -269,7 +269,7 @@ fn questions_that_make_no_sense() {
 }
 
 #[test]
-fn what_clients_ask_about_the_server() {
+fn answers_introspection_commands() {
     #[rustfmt::skip]
     run(TestFront::without_secrets, &[
         ("CONFIG GET max*-*y\r\n", "*2\r\n$16\r\nmaxmemory-policy\r\n$10\r\nnoeviction\r\n"),
@@ -297,7 +297,7 @@ fn what_clients_ask_about_the_server() {
 }
 
 #[test]
-fn transactions() {
+fn runs_transactions() {
     const ABORTED: &str = "-EXECABORT Transaction discarded because of previous errors.\r\n";
     #[rustfmt::skip]
     run(TestFront::without_secrets, &[
@@ -337,7 +337,7 @@ fn transactions() {
 }
 
 #[test]
-fn secrets() {
+fn authenticates_with_secrets() {
     const NO: &str = "-NOAUTH Authentication required.\r\n";
     const WRONG: &str = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
     #[rustfmt::skip]
@@ -365,7 +365,7 @@ fn secrets() {
 }
 
 #[test]
-fn what_is_no_command() {
+fn rejects_malformed_input() {
     #[rustfmt::skip]
     run(TestFront::without_secrets, &[
         ("PING\r\n*x\r\nPING\r\n", "+PONG\r\n-ERR Protocol error: invalid multibulk length\r\n(closed)"),
@@ -402,7 +402,7 @@ fn what_is_no_command() {
 }
 
 #[test]
-fn long_replies_to_short_commands_are_given_in_turn() {
+fn long_replies_are_written_in_parts() {
     let front = TestFront::without_secrets();
     let (replies, ends) = front.connect().send(&b"COMMAND DOCS\r\n".repeat(4000));
     let one = front.connect().send(b"COMMAND DOCS\r\n").0;

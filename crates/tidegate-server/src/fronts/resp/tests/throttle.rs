@@ -10,7 +10,7 @@ fn numbers(reply: &str) -> Vec<i64> {
 }
 
 #[test]
-fn the_examples_of_redis_cell() {
+fn matches_redis_cell_examples() {
     let front = TestFront::without_secrets();
     let mut client = front.connect();
     let mut ask = |words: &[&str]| numbers(&client.exchange(&command(words)));
@@ -37,7 +37,7 @@ const TABLE: [(u64, i64, i64, i64, i64, i64); 15] = [
 ];
 
 #[test]
-fn the_table_of_redis_cell() {
+fn matches_redis_cell_table() {
     let front = TestFront::without_secrets();
     let mut client = front.connect();
     let mut now_ms = 0;
@@ -51,7 +51,7 @@ fn the_table_of_redis_cell() {
 }
 
 #[test]
-fn what_redis_cell_refuses() {
+fn rejects_what_redis_cell_rejects() {
     const USAGE: &str = "-Cell error: Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]\r\n";
     #[rustfmt::skip]
     let rows = [
@@ -84,7 +84,7 @@ fn what_redis_cell_refuses() {
 }
 
 #[test]
-fn throttlecrab_is_told_in_its_own_order() {
+fn throttlecrab_replies_have_their_own_order() {
     const INVALID: &str = "-ERR invalid rate limit parameters\r\n";
     const ARITY: &str = "-ERR wrong number of arguments for 'throttle' command\r\n";
     #[rustfmt::skip]
@@ -146,7 +146,7 @@ impl Random {
 }
 
 #[test]
-fn buckets_decide_as_cells_do() {
+fn token_bucket_matches_gcra() {
     let mut random = Random(1);
     let mut denied = 0;
     for key in 0..400 {
