@@ -4,15 +4,11 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
+pub use tidegate_testkit::{PATIENCE, wait_for};
 
 use crate::cli_harness::Files;
-
-/// The longest anything here waits: far longer than it takes, short of for ever.
-pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How to start one.
 pub struct Start {
@@ -266,19 +262,6 @@ pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &str) -
         text += &format!("content-length: {}\r\n", body.len());
     }
     (text + "\r\n" + body).into_bytes()
-}
-
-/// Polls until there is something.
-#[track_caller]
-pub fn wait_for<T>(mut poll: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
-    loop {
-        if let Some(found) = poll() {
-            return found;
-        }
-        assert!(begun.elapsed() < PATIENCE, "nothing happened");
-        thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// One connection.

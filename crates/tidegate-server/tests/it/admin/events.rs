@@ -4,8 +4,9 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
+use tidegate_testkit::eventually;
 
-use super::server::{Server, eventually};
+use super::server::Server;
 use super::{POLICIES, with_full_keys};
 use crate::server_harness::request;
 

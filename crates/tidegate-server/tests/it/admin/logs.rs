@@ -1,8 +1,9 @@
 //! The log: one line per denial told, with what is needed to act on it.
 
 use serde_json::Value;
+use tidegate_testkit::eventually;
 
-use super::server::{Server, eventually};
+use super::server::Server;
 use super::{POLICIES, with_full_keys};
 use crate::cli_harness::tidegate;
 

@@ -4,8 +4,9 @@
 use std::io::Read;
 
 use serde_json::{Value, json};
+use tidegate_testkit::eventually;
 
-use super::server::{Server, eventually};
+use super::server::Server;
 use crate::server_harness::{Start, request};
 
 /// One policy per kind of key; a second request of a client is denied.

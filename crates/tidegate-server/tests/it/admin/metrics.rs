@@ -4,8 +4,10 @@ use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use tidegate_testkit::eventually;
+
 use super::POLICIES;
-use super::server::{Server, eventually};
+use super::server::Server;
 use crate::server_harness;
 
 /// The value of a sample, by its name and labels.

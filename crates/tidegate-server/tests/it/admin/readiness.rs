@@ -2,8 +2,10 @@
 
 use std::io::{Read, Write};
 
+use tidegate_testkit::eventually;
+
 use super::POLICIES;
-use super::server::{Server, eventually};
+use super::server::Server;
 
 #[test]
 fn draining_server_is_alive_but_not_ready() {

@@ -3,13 +3,10 @@
 use std::net::{SocketAddr, TcpStream};
 use std::ops::{Deref, DerefMut};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::server_harness::{self, Client, JSON, PATIENCE, Start, request};
-
-const PAUSE: Duration = Duration::from_millis(20);
 
 pub struct Server(server_harness::Server);
 
@@ -119,14 +116,5 @@ impl Answer {
     pub fn header(&self, name: &str) -> &str {
         let found = self.headers.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| &**value).unwrap_or_else(|| panic!("no {name}: {:?}", self.headers))
-    }
-}
-
-#[track_caller]
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "this never happened: {what}");
-        thread::sleep(PAUSE);
     }
 }

@@ -2,8 +2,10 @@
 
 use std::net::Ipv4Addr;
 
+use tidegate_testkit::eventually;
+
 use super::http_client::{Request, USAGE};
-use super::processes::{Asks, Fails, Fields, Gateway, Stand, eventually};
+use super::processes::{Asks, Fails, Fields, Gateway, Stand};
 use super::{
     ALICE, BOB, LIMIT, PROBE, WINDOW_S, admitted, check_admission, check_arrival, denied, login,
     open, seconds, use_up,

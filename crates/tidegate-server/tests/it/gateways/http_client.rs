@@ -6,32 +6,17 @@ use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
+use tidegate_testkit::free_port;
 
 /// Longer than any gateway in these tests takes to give up on tidegate.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// More than any answer here has.
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
-
-/// A port on 127.0.0.1 that nobody listens on.
-///
-/// Below the range the system takes for outgoing connections: one of those
-/// could be given the number between this call and its use.
-pub fn free_port() -> u16 {
-    const FIRST: u16 = 20_000;
-    const COUNT: u16 = 12_000;
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Several test runs on one machine begin at different places.
-    let start = u16::try_from(std::process::id() * 97 % u32::from(COUNT)).expect("below COUNT");
-    (0..COUNT)
-        .map(|_| FIRST + (start + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT) % COUNT)
-        .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
-        .expect("a free port")
-}
 
 /// A request as a client words it.
 #[derive(Clone)]

@@ -21,9 +21,10 @@ use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 
 use serde_json::Value;
+use tidegate_testkit::eventually;
 
 use http_client::{Request, Response};
-use processes::{Fails, Fields, Gateway, Stand, eventually};
+use processes::{Fails, Fields, Gateway, Stand};
 
 /// The policy in `examples/gateways/tidegate.yaml`.
 const LIMIT: usize = 5;
@@ -37,15 +38,15 @@ macro_rules! gateway_tests {
     ($gateway:expr) => {
         #[test]
         fn admits_then_denies_with_headers() {
-            super::admits_then_denies_and_says_so(&$gateway);
+            super::admits_then_denies_with_headers(&$gateway);
         }
         #[test]
         fn ignores_forged_client_headers() {
-            super::what_a_client_claims_does_not_help(&$gateway);
+            super::ignores_forged_client_headers(&$gateway);
         }
         #[test]
         fn forwards_method_path_query_host_and_headers() {
-            super::method_path_query_host_and_headers_arrive(&$gateway);
+            super::forwards_method_path_query_host_and_headers(&$gateway);
         }
         #[test]
         fn fails_closed_and_recovers() {
@@ -91,7 +92,7 @@ fn use_up(stand: &Stand, from: Ipv4Addr) {
     denied(stand, &login(from));
 }
 
-fn admits_then_denies_and_says_so(gateway: &Gateway) {
+fn admits_then_denies_with_headers(gateway: &Gateway) {
     let stand = Stand::start(gateway, Fails::Closed, "denies", "");
     for remaining in (0..LIMIT).rev() {
         let response = admitted(&stand, &login(ALICE));
@@ -209,7 +210,7 @@ const SPELLINGS: &[&[u8]] = &[
     b"/login/alice?from=original&policy=free",
 ];
 
-fn what_a_client_claims_does_not_help(gateway: &Gateway) {
+fn ignores_forged_client_headers(gateway: &Gateway) {
     // Open, where a question that is not answered would help as well.
     let stand = Stand::start(gateway, Fails::Open, "claims", "");
     use_up(&stand, ALICE);
@@ -279,7 +280,7 @@ const MORE_POLICIES: &str = r#"
     limits: ["1 per 10m sliding-log"]
 "#;
 
-fn method_path_query_host_and_headers_arrive(gateway: &Gateway) {
+fn forwards_method_path_query_host_and_headers(gateway: &Gateway) {
     let stand = Stand::start(gateway, Fails::Closed, "arrive", MORE_POLICIES);
     let rows: &[(&str, &str, &[&str], u16)] = &[
         ("GET", "shop.example/reports/1?account=7&x=1", &[], 200),

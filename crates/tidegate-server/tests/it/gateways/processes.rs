@@ -11,14 +11,12 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
 
-use super::http_client::{Application, Request, Response, connect, free_port};
+use tidegate_testkit::{eventually, free_port};
+
+use super::http_client::{Application, Request, Response, connect};
 use crate::cli_harness::Files;
 
-/// For something to start or to come back. Only ever spent on a failure.
-const PATIENCE: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(20);
 /// How much of a log a failure shows.
 const LOG_TAIL_BYTES: usize = 4_000;
 
@@ -285,16 +283,6 @@ impl Drop for Process {
             let tail = &log[log.len().saturating_sub(LOG_TAIL_BYTES)..];
             eprintln!("---- {}\n{}", self.log.display(), String::from_utf8_lossy(tail));
         }
-    }
-}
-
-/// Asks again until the answer is yes.
-#[track_caller]
-pub fn eventually(otherwise: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{otherwise}, for {PATIENCE:?}");
-        thread::sleep(PAUSE);
     }
 }
 

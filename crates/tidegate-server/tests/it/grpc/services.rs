@@ -1,6 +1,7 @@
 //! Health, reflection, secrets, TLS, draining, age.
 
 use serde_json::{Value, json};
+use tidegate_testkit::Authority;
 
 use super::{Asker, about, serve};
 use crate::server_harness::{Start, wait_for};
@@ -117,20 +118,19 @@ fn public_front_requires_secret() {
 fn requires_client_certificates() {
     let start = Start::new("grpc-tls").args(&["--grpc", "127.0.0.1:0"]);
     let files = start.files();
-    let signed = |names: &[&str]| {
-        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        rcgen::generate_simple_self_signed(names).expect("a certificate")
-    };
-    let (server_cert, client_cert, stranger) =
-        (signed(&["localhost"]), signed(&["envoy"]), signed(&["x"]));
     let pem = |name: &str, text: String| files.write(name, text);
-    let ca = pem("cert.pem", server_cert.cert.pem());
-    pem("key.pem", server_cert.signing_key.serialize_pem());
-    let cert = pem("client.pem", client_cert.cert.pem());
-    let key = pem("client.key", client_cert.signing_key.serialize_pem());
-    let other_cert = pem("stranger.pem", stranger.cert.pem());
-    let other_key = pem("stranger.key", stranger.signing_key.serialize_pem());
-    let tls = "tls: { grpc: { cert: cert.pem, key: key.pem, client_ca: client.pem } }\n";
+    let (authority, client_authority) = (Authority::new(), Authority::new());
+    let ca = pem("ca.pem", authority.pem());
+    pem("client_ca.pem", client_authority.pem());
+    let signed = |by: &Authority, name: &str| {
+        let (certificate, key) = by.sign(name);
+        (pem(&format!("{name}.pem"), certificate), pem(&format!("{name}.key"), key))
+    };
+    signed(&authority, "localhost");
+    let (cert, key) = signed(&client_authority, "envoy");
+    let (other_cert, other_key) = signed(&Authority::new(), "stranger");
+    let tls =
+        "tls: { grpc: { cert: localhost.pem, key: localhost.key, client_ca: client_ca.pem } }\n";
     let server = start.config(&format!("{tls}{CONFIG}")).run();
     assert!(server.printed.contains("grpc   grpcs://127.0.0.1:"), "{}", server.printed);
     let mut asker = Asker::start();

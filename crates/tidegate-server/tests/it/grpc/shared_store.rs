@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Asker, about, descriptor, serve};
 use crate::server_harness::wait_for;
-use crate::shared_store::redis_servers::Redis;
+use crate::shared_store::redis_servers::start_redis;
 
 fn config(store: &str) -> String {
     let mut config = format!("store: {store}\nstore_timeout: 5s\nnodes: 3\npolicies:\n");
@@ -60,8 +60,8 @@ fn applies_store_failure_policies() {
 
 #[test]
 fn nodes_share_a_limit() {
-    let redis = Redis::start();
-    let config = config(&redis.url());
+    let redis = start_redis();
+    let config = config(&redis.url_with_login());
     let servers = ["grpc-live-a", "grpc-live-b"].map(|test| serve(test, &config));
     let mut askers = servers.each_ref().map(Asker::new);
     let look = json!({ "domain": "edge", "descriptors": [

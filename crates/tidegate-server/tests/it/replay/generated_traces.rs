@@ -3,23 +3,14 @@
 
 use std::fmt::Write as _;
 
+use tidegate_testkit::Random;
+
 use super::naive_limiter::{self, Event, Kind, Limit};
 use crate::cli_harness::{decisions, sha256, tidegate_reading};
 
 const EVENTS: usize = 20_000;
 const KEYS: u64 = 200;
 const SECOND_US: i128 = 1_000_000;
-
-/// A linear congruential generator: the same numbers everywhere, for ever.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
 
 /// What is in a trace besides requests of cost 1 in order of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,10 @@
 
 use std::io::{Read, Write};
 
+use tidegate_testkit::Authority;
+
 use super::{Caller, POLICIES, run, start, works};
-use crate::serve::Authority;
+use crate::serve::connect_tls;
 
 #[test]
 fn public_address_requires_secret() {
@@ -38,14 +40,14 @@ fn port_in_use_error_names_the_flag() {
 #[test]
 fn serves_tls() {
     let authority = Authority::new();
-    let (certificate, key) = authority.sign();
+    let (certificate, key) = authority.sign("localhost");
     let start = start("tls");
     start.files().write("cert.pem", certificate);
     start.files().write("key.pem", key);
     let config = format!("tls: {{ resp: {{ cert: cert.pem, key: key.pem }} }}\n{POLICIES}");
     let server = start.config(&config).run();
     assert!(server.printed.contains("  resp   rediss://127.0.0.1:"), "{}", server.printed);
-    let mut tls = authority.connect(server.resp(), None);
+    let mut tls = connect_tls(&authority, server.resp(), None);
     for _ in 0..3 {
         // More than fits a record, so that it goes out in parts.
         tls.write_all(&b"PING\r\n".repeat(10_000)).expect("it reads");

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::{Caller, start};
 use crate::server_harness::Start;
-use crate::shared_store::redis_servers::{PASSWORD, Redis};
+use crate::shared_store::redis_servers::{PASSWORD, start_redis};
 
 /// What is sent. `QUIT` or an error of the protocol ends each, so that all of it can be read.
 #[rustfmt::skip]
@@ -53,7 +53,8 @@ fn replies(address: SocketAddr, sent: &str) -> String {
 
 #[test]
 fn replies_match_redis() {
-    let redis = Redis::start();
+    let redis = start_redis();
+    let theirs_at: SocketAddr = redis.address().parse().expect("an address");
     let authed = |row: &str| format!("AUTH {PASSWORD}\r\n{row}");
     let server = Start::env(start("same"), "TIDEGATE_TOKENS", PASSWORD).run();
     let quitting = |row: &str| format!("{row}QUIT\r\n");
@@ -63,7 +64,7 @@ fn replies_match_redis() {
     let rows = rows.chain(STRANGE.iter().map(|row| quitting(row)));
     let rows: Vec<String> = rows.chain(STRANGE_AND_BROKEN.map(str::to_owned)).collect();
     for row in rows {
-        let (theirs, ours) = (replies(redis.address(), &row), replies(server.resp(), &row));
+        let (theirs, ours) = (replies(theirs_at, &row), replies(server.resp(), &row));
         assert_eq!(ours, theirs, "{row:?}");
         assert!(!ours.is_empty());
     }
@@ -78,7 +79,7 @@ fn replies_match_redis() {
         let behind = |reply: String| {
             reply.split_once("$7\r\nmodules\r\n*0\r\n").map(|(_, rest)| rest.to_owned())
         };
-        let (theirs, ours) = (replies(redis.address(), &row), replies(server.resp(), &row));
+        let (theirs, ours) = (replies(theirs_at, &row), replies(server.resp(), &row));
         assert_eq!(behind(ours), behind(theirs), "{row:?}");
     }
 }

@@ -1,8 +1,10 @@
 //! Decisions of a store that nodes share.
 
+use tidegate_testkit::redis::RedisServer;
+
 use super::{Caller, start};
 use crate::server_harness::{Server, wait_for};
-use crate::shared_store::redis_servers::Redis;
+use crate::shared_store::redis_servers::start_redis;
 
 const POLICIES: &str = "
 policies:
@@ -23,14 +25,14 @@ policies:
     limits: [\"1 per 1h sliding-counter\"]
 ";
 
-fn node(test: &str, redis: &Redis) -> Server {
-    let settings = format!("store: {}\nstore_timeout: 5s\nnodes: 2\n", redis.url());
+fn node(test: &str, redis: &RedisServer) -> Server {
+    let settings = format!("store: {}\nstore_timeout: 5s\nnodes: 2\n", redis.url_with_login());
     start(test).config(&format!("{settings}{POLICIES}")).run()
 }
 
 #[test]
 fn pipeline_is_sent_at_once_and_answered_in_order() {
-    let redis = Redis::start();
+    let redis = start_redis();
     let nodes = ["shared-a", "shared-b"].map(|name| node(name, &redis));
     let mut callers = nodes.each_ref().map(|node| Caller::connect(node.resp()));
     let login = |allowed: u8, remaining: u8| format!("*7\r\n:{allowed}\r\n:2\r\n:{remaining}\r\n");
@@ -88,7 +90,7 @@ fn pipeline_is_sent_at_once_and_answered_in_order() {
 /// The refund of `[1, -1]` was lost, and the third check of `[1, -1, 1]` denied.
 #[test]
 fn pipeline_checks_apply_in_order() {
-    let redis = Redis::start();
+    let redis = start_redis();
     let server = node("shared-order", &redis);
     for (key, costs, expected) in
         [("a", &[1, -1][..], "11"), ("b", &[1, -1, 1], "111"), ("c", &[1, 1, -1, 1], "1011")]
@@ -106,7 +108,7 @@ fn pipeline_checks_apply_in_order() {
 
 #[test]
 fn store_failure_is_an_error_not_a_denial() {
-    let mut redis = Redis::start();
+    let mut redis = start_redis();
     let node = node("shared-down", &redis);
     let mut caller = Caller::connect(node.resp());
     caller.asks("TG.CHECK login a\r\n", "*7\r\n:1\r\n:2\r\n:1\r\n");

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tidegate_testkit::Authority;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, crypto};
 
@@ -141,66 +141,39 @@ fn unread_resets_do_not_grow_memory() {
     assert_eq!(server.check(ASK).status, 200);
 }
 
-/// A certificate authority, and certificates it signed.
-pub struct Authority {
-    issuer: CertifiedIssuer<'static, KeyPair>,
-}
-
-impl Authority {
-    pub fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().expect("a key");
-        Authority { issuer: CertifiedIssuer::self_signed(params, key).expect("a certificate") }
-    }
-
-    /// A certificate for `localhost`, and its key, as PEM.
-    pub fn sign(&self) -> (String, String) {
-        let key = KeyPair::generate().expect("a key");
-        let params = CertificateParams::new(vec!["localhost".into()]).expect("parameters");
-        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
-        (certificate.pem(), key.serialize_pem())
-    }
-
-    fn pem(&self) -> String {
-        self.issuer.pem()
-    }
-
-    /// A connection of somebody who trusts it, perhaps with a certificate of their own.
-    pub fn connect(
-        &self,
-        address: SocketAddr,
-        own: Option<&(String, String)>,
-    ) -> StreamOwned<ClientConnection, TcpStream> {
-        use tokio_rustls::rustls::pki_types::pem::PemObject;
-        let mut roots = RootCertStore::empty();
-        let root = CertificateDer::from_pem_slice(self.pem().as_bytes()).expect("PEM");
-        roots.add(root).expect("a certificate");
-        let provider = Arc::new(crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_root_certificates(roots);
-        let config = match own {
-            None => builder.with_no_client_auth(),
-            Some((certificate, key)) => {
-                let chain =
-                    vec![CertificateDer::from_pem_slice(certificate.as_bytes()).expect("PEM")];
-                let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("PEM");
-                builder.with_client_auth_cert(chain, key).expect("a certificate")
-            }
-        };
-        let name = ServerName::try_from("localhost").expect("a name");
-        let session = ClientConnection::new(Arc::new(config), name).expect("a session");
-        let stream = TcpStream::connect(address).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
-        StreamOwned::new(session, stream)
-    }
+/// Connects with TLS as a client that trusts this authority, with or without a certificate.
+pub fn connect_tls(
+    authority: &Authority,
+    address: SocketAddr,
+    own: Option<&(String, String)>,
+) -> StreamOwned<ClientConnection, TcpStream> {
+    use tokio_rustls::rustls::pki_types::pem::PemObject;
+    let mut roots = RootCertStore::empty();
+    let root = CertificateDer::from_pem_slice(authority.pem().as_bytes()).expect("PEM");
+    roots.add(root).expect("a certificate");
+    let provider = Arc::new(crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots);
+    let config = match own {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).expect("PEM")];
+            let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("PEM");
+            builder.with_client_auth_cert(chain, key).expect("a certificate")
+        }
+    };
+    let name = ServerName::try_from("localhost").expect("a name");
+    let session = ClientConnection::new(Arc::new(config), name).expect("a session");
+    let stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    StreamOwned::new(session, stream)
 }
 
 /// Asks over TLS, perhaps with a certificate of one's own; `None` if that is not let happen.
 fn ask_tls(server: &Server, trusted: &Authority, own: Option<&(String, String)>) -> Option<Reply> {
-    let mut tls = trusted.connect(server.http(), own);
+    let mut tls = connect_tls(trusted, server.http(), own);
     tls.write_all(&request("POST", "/v1/check", &[crate::server_harness::JSON], ASK)).ok()?;
     let mut first = [0];
     tls.read_exact(&mut first).ok()?;
@@ -210,7 +183,7 @@ fn ask_tls(server: &Server, trusted: &Authority, own: Option<&(String, String)>)
 #[test]
 fn serves_tls_and_requires_client_certificates() {
     let (ours, theirs) = (Authority::new(), Authority::new());
-    let (certificate, key) = ours.sign();
+    let (certificate, key) = ours.sign("localhost");
     let config = |client_ca: &str| {
         format!("tls: {{ http: {{ cert: cert.pem, key: key.pem{client_ca} }} }}\n{TWO_PER_HOUR}")
     };
@@ -228,8 +201,8 @@ fn serves_tls_and_requires_client_certificates() {
 
     let closed = start("tls-clients", ", client_ca: ca.pem");
     assert!(ask_tls(&closed, &ours, None).is_none());
-    assert!(ask_tls(&closed, &ours, Some(&ours.sign())).is_none());
-    let known = ask_tls(&closed, &ours, Some(&theirs.sign()));
+    assert!(ask_tls(&closed, &ours, Some(&ours.sign("localhost"))).is_none());
+    let known = ask_tls(&closed, &ours, Some(&theirs.sign("localhost")));
     assert_eq!(known.map(|reply| reply.status), Some(200));
     // Plain text is not mistaken for it, and the next one works.
     let mut plain = TcpStream::connect(closed.http()).expect("it listens");
@@ -238,13 +211,13 @@ fn serves_tls_and_requires_client_certificates() {
     let mut answer = Vec::new();
     let _ = plain.read_to_end(&mut answer);
     assert!(!answer.starts_with(b"HTTP"));
-    assert!(ask_tls(&closed, &ours, Some(&theirs.sign())).is_some());
+    assert!(ask_tls(&closed, &ours, Some(&theirs.sign("localhost"))).is_some());
 }
 
 #[test]
 fn client_certificate_does_not_replace_secret() {
     let authority = Authority::new();
-    let (certificate, key) = authority.sign();
+    let (certificate, key) = authority.sign("localhost");
     let start = Start::new("tls-exposed").args(&["--http", "0.0.0.0:0"]);
     start.files().write("cert.pem", certificate);
     start.files().write("key.pem", key);

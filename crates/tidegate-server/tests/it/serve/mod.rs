@@ -9,7 +9,7 @@ mod shutdown;
 mod startup;
 mod unread_output;
 
-pub use http2_and_tls::Authority;
+pub use http2_and_tls::connect_tls;
 pub use resource_limits::{IDLE, IDLE_TURN, may_open_idle};
 
 /// One policy that lets little through.

@@ -6,7 +6,9 @@
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write as _};
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
+
+use tidegate_testkit::free_address;
 
 use crate::server_harness::{Client, JSON, Server, Start, request, wait_for};
 
@@ -92,11 +94,6 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = std::io::pipe().expect("a pipe");
     writer.write_all(&[b'x'; PIPE_BYTES]).expect("room");
     (reader, writer)
-}
-
-fn free_address() -> SocketAddr {
-    let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
-    socket.local_addr().expect("an address")
 }
 
 #[test]

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use serde_json::json;
+use tidegate_testkit::free_address;
 
-use super::redis_servers::{Redis, free_address};
+use super::redis_servers::start_redis;
 use crate::server_harness::{Server, Start};
 
 /// Where fronts listen without a flag.
@@ -24,7 +25,7 @@ const CONFIG: &str = "store_timeout: 5s\npolicies: [{ name: all, key: all, limit
 #[test]
 fn documented_two_node_setup_runs() {
     let page = include_str!("../../../../../docs/redis.md");
-    let redis = Redis::start();
+    let redis = start_redis();
     let mut addresses: HashMap<&str, SocketAddr> = HashMap::new();
     let mut start = |flags: &'static str| {
         let flags: Vec<&str> = flags.split_whitespace().collect();
@@ -38,7 +39,7 @@ fn documented_two_node_setup_runs() {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let port = addresses.len().to_string();
         let node = Start::new(&format!("shared-documented-{port}")).config(CONFIG);
-        node.args(&args).env("TIDEGATE_STORE", &redis.url()).run()
+        node.args(&args).env("TIDEGATE_STORE", &redis.url_with_login()).run()
     };
     let commands = page.lines().filter_map(|line| line.split_once(" tidegate serve "));
     let nodes: Vec<Server> = commands.map(|(_, flags)| start(flags)).collect();

@@ -4,13 +4,16 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use super::redis_servers::{PASSWORD, Redis};
+use tidegate_testkit::redis::RedisServer;
+
+use super::redis_servers::{PASSWORD, start_redis};
 use super::{EXCEEDED, REDUCED, check, forward, node};
 use crate::server_harness::{Client, JSON, Reply, Server, Start, request, wait_for};
 
 /// Two nodes of three, named after the test.
-fn nodes(test: &str, redis: &Redis) -> [Server; 2] {
-    ["a", "b"].map(|name| node(&format!("shared-live-{test}-{name}"), &redis.url()).run())
+fn nodes(test: &str, redis: &RedisServer) -> [Server; 2] {
+    ["a", "b"]
+        .map(|name| node(&format!("shared-live-{test}-{name}"), &redis.url_with_login()).run())
 }
 
 /// How the next check is decided.
@@ -28,9 +31,9 @@ fn until(nodes: &[Server; 2], way: &str) {
 
 #[test]
 fn two_nodes_share_a_limit() {
-    let redis = Redis::start();
+    let redis = start_redis();
     let nodes = nodes("one-limit", &redis);
-    assert!(nodes[0].printed.contains(&format!(": {} store, ", redis.shown())));
+    assert!(nodes[0].printed.contains(&format!(": {} store, ", redis.url())));
     let allowed: usize = thread::scope(|scope| {
         let threads: Vec<_> = (0..4)
             .map(|number| {
@@ -71,11 +74,11 @@ fn two_nodes_share_a_limit() {
 /// The refund of `[1, -1]` was lost, and the third check of `[1, -1, 1]` denied.
 #[test]
 fn batch_checks_apply_in_order() {
-    let redis = Redis::start();
+    let redis = start_redis();
     let server = Start::new("shared-live-order").config(&format!(
         "store: {}\nstore_timeout: 5s\n\
          policies:\n  - {{ name: lone, key: \"{{client_ip}}\", limits: [\"1 per 1h sliding-counter\"] }}\n",
-        redis.url()
+        redis.url_with_login()
     ));
     let server = server.run();
     let rows = [
@@ -103,7 +106,7 @@ fn batch_checks_apply_in_order() {
 
 #[test]
 fn ids_costs_and_waits_use_the_store() {
-    let redis = Redis::start();
+    let redis = start_redis();
     let nodes = nodes("costs", &redis);
     let ask = |node: usize, rest: &str| {
         let body = format!(r#"{{"policy":"here","key":"bob",{rest}}}"#);
@@ -131,7 +134,7 @@ fn ids_costs_and_waits_use_the_store() {
 
 #[test]
 fn survives_store_outage_and_reconnects() {
-    let mut redis = Redis::start();
+    let mut redis = start_redis();
     let nodes = nodes("outage", &redis);
     assert_eq!(check(&nodes[0], "here", "alice"), json!([true, "exact", 8]));
     assert_eq!(check(&nodes[1], "open", "alice"), json!([true, "exact", 1]));
@@ -178,16 +181,16 @@ fn survives_store_outage_and_reconnects() {
 
 #[test]
 fn reports_store_that_rejects_commands() {
-    let redis = Redis::start();
+    let redis = start_redis();
     let [server, _] = nodes("refuses", &redis);
-    redis.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+    redis.run(&["CONFIG", "SET", "maxmemory", "1"]);
     assert_eq!(check(&server, "closed", "alice"), json!([false, "failed-closed", null]));
     let refused = "tidegate_store_failures_total{kind=\"refused\"}";
     assert_eq!(server.metric(refused), Some(1));
     wait_for(|| (server.metric("tidegate_store_up") == Some(0)).then_some(()));
     assert_eq!(server.admin_get("/readyz").status, 200);
     wait_for(|| server.log().contains("the store refuses: OOM ").then_some(()));
-    redis.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+    redis.run(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(check(&server, "closed", "alice"), json!([true, "exact", 1]));
     wait_for(|| (server.metric("tidegate_store_up") == Some(1)).then_some(()));
     wait_for(|| server.log().contains("the store is back").then_some(()));
@@ -196,18 +199,18 @@ fn reports_store_that_rejects_commands() {
 /// Nothing was logged, and `tidegate_store_up` stayed 1.
 #[test]
 fn logs_missing_store_permissions() {
-    let redis = Redis::start();
+    let redis = start_redis();
     let rules = ["ACL", "SETUSER", "limiter", "on", ">pass", "~*", "+@all"];
-    redis.ask(&rules);
+    redis.run(&rules);
     let url = format!("redis://limiter:pass@{}", redis.address());
     let server = node("shared-live-acl", &url).run();
     assert_eq!(check(&server, "closed", "alice"), json!([true, "exact", 1]));
-    redis.ask(&["ACL", "SETUSER", "limiter", "-set"]);
+    redis.run(&["ACL", "SETUSER", "limiter", "-set"]);
     assert_eq!(check(&server, "closed", "bob"), json!([false, "failed-closed", null]));
     wait_for(|| (server.metric("tidegate_store_up") == Some(0)).then_some(()));
     let reason = "the store refuses: ERR The user executing the script can't";
     wait_for(|| server.log().contains(reason).then_some(()));
-    redis.ask(&["ACL", "SETUSER", "limiter", "+set"]);
+    redis.run(&["ACL", "SETUSER", "limiter", "+set"]);
     assert_eq!(check(&server, "closed", "bob"), json!([true, "exact", 1]));
     wait_for(|| (server.metric("tidegate_store_up") == Some(1)).then_some(()));
     wait_for(|| server.log().contains("the store is back").then_some(()));
@@ -216,9 +219,9 @@ fn logs_missing_store_permissions() {
 
 #[test]
 fn logs_foreign_values_without_keys() {
-    let redis = Redis::start();
-    let server = node("shared-live-foreign", &redis.url()).run();
-    redis.ask(&["SET", "tg:1:{sk_live_1}closed/l1h", "hello"]);
+    let redis = start_redis();
+    let server = node("shared-live-foreign", &redis.url_with_login()).run();
+    redis.run(&["SET", "tg:1:{sk_live_1}closed/l1h", "hello"]);
     for _ in 0..3 {
         assert_eq!(check(&server, "closed", "sk_live_1"), json!([false, "failed-closed", null]));
     }
@@ -233,8 +236,8 @@ fn logs_foreign_values_without_keys() {
 /// It included denials from memory, which made the store look faster than it is.
 #[test]
 fn store_duration_counts_only_sent_requests() {
-    let redis = Redis::start();
-    let server = node("shared-live-duration", &redis.url()).run();
+    let redis = start_redis();
+    let server = node("shared-live-duration", &redis.url_with_login()).run();
     let metric = |name: &str| server.metric(&format!("tidegate_store_{name}")).expect("a metric");
     wait_for(|| {
         check(&server, "closed", "alice");
@@ -255,7 +258,7 @@ fn path_of(reply: &Reply) -> String {
 
 #[test]
 fn permits_are_valid_on_every_node() {
-    let mut redis = Redis::start();
+    let mut redis = start_redis();
     let nodes = nodes("permits", &redis);
     let paths: Vec<String> = (0..6).map(|number| path_of(&take(&nodes[number % 2]))).collect();
     for server in &nodes {
@@ -285,7 +288,7 @@ fn permits_are_valid_on_every_node() {
 /// Clients that hang up while the store decides used to leave their permits held.
 #[test]
 fn disconnected_clients_leave_no_permits() {
-    let redis = Redis::start();
+    let redis = start_redis();
     let nodes = nodes("hang-up", &redis);
     until(&nodes, "exact");
     let body = r#"{"policy":"jobs","key":"alice"}"#;
@@ -293,7 +296,7 @@ fn disconnected_clients_leave_no_permits() {
     let metric = |name: &str| nodes[0].metric(name).expect("a metric");
     let sent = metric("tidegate_store_calls_total");
     // A pause of all commands would also delay the one that ends it.
-    redis.ask(&["CLIENT", "PAUSE", "60000", "WRITE"]);
+    redis.run(&["CLIENT", "PAUSE", "60000", "WRITE"]);
     let clients: Vec<Client> = (0..5)
         .map(|_| {
             let mut client = Client::connect(nodes[0].http());
@@ -304,7 +307,7 @@ fn disconnected_clients_leave_no_permits() {
     wait_for(|| (metric("tidegate_store_calls_total") >= sent + 5).then_some(()));
     drop(clients);
     wait_for(|| (metric("tidegate_connections{front=\"http\"}") == 0).then_some(()));
-    assert_eq!(redis.ask(&["CLIENT", "UNPAUSE"]).as_deref(), Some("+OK"));
+    redis.run(&["CLIENT", "UNPAUSE"]);
     wait_for(|| (metric("tidegate_store_deferred_releases_total") == 5).then_some(()));
     let held = || {
         let key = nodes[1].admin_get("/admin/v1/policies/jobs/keys/alice").json();
@@ -316,7 +319,7 @@ fn disconnected_clients_leave_no_permits() {
 /// What went on through the other node is known here with the next answer for the key.
 #[test]
 fn fallback_memory_mirrors_the_store() {
-    let mut redis = Redis::start();
+    let mut redis = start_redis();
     let nodes = nodes("warm", &redis);
     until(&nodes, "exact");
     for _ in 0..3 {
@@ -348,7 +351,7 @@ fn fallback_memory_mirrors_the_store() {
 
 #[test]
 fn admin_peeks_and_resets_shared_keys() {
-    let redis = Redis::start();
+    let redis = start_redis();
     let nodes = nodes("operators", &redis);
     for _ in 0..2 {
         check(&nodes[0], "closed", "alice");
@@ -368,9 +371,9 @@ fn admin_peeks_and_resets_shared_keys() {
 
 #[test]
 fn rejects_unusable_store_at_start() {
-    let redis = Redis::start();
-    let wrong = redis.url().replace(PASSWORD, "wr0ng-p4ssw0rd");
-    let cluster = redis.url().replace("redis://", "redis-cluster://");
+    let redis = start_redis();
+    let wrong = redis.url_with_login().replace(PASSWORD, "wr0ng-p4ssw0rd");
+    let cluster = redis.url_with_login().replace("redis://", "redis-cluster://");
     for (test, url, part) in
         [("password", &wrong, "credentials"), ("cluster", &cluster, "not a cluster")]
     {
@@ -380,19 +383,18 @@ fn rejects_unusable_store_at_start() {
         assert!(!said.contains("p4ssw0rd"), "{said}");
     }
     // Every key has an end, two milliseconds late at most, and begins as the config says.
-    let server = node("shared-live-keys", &redis.url()).run();
+    let server = node("shared-live-keys", &redis.url_with_login()).run();
     check(&server, "here", "alice");
-    assert_eq!(redis.ask(&["DBSIZE"]).as_deref(), Some(":1"));
-    let scan =
+    assert_eq!(redis.ask::<i64>(&["DBSIZE"]), 1);
+    let ttl: i64 =
         redis.ask(&["EVAL", "return redis.call('PTTL', redis.call('KEYS', 'tg:*')[1])", "0"]);
-    let ttl: i64 = scan.expect("an answer")[1..].parse().expect("a number");
     assert!((1..=3_600_002).contains(&ttl), "{ttl}");
 }
 
 /// A node finds a key by its plain value when only another node has counted it.
 #[test]
 fn plain_value_resolves_in_shared_store() {
-    let redis = Redis::start();
+    let redis = start_redis();
     let nodes = nodes("plain-value", &redis);
     let peek = || nodes[1].admin_get("/admin/v1/policies/here/keys?key=2001:db8::99").json();
     let shown =

@@ -4,7 +4,9 @@ use std::thread;
 
 use serde_json::json;
 
-use super::redis_servers::{Group, PASSWORD};
+use tidegate_testkit::redis::{Cluster, RedisServer, Sentinel};
+
+use super::redis_servers::PASSWORD;
 use super::{POLICIES, check};
 use crate::server_harness::{Client, Server, Start, request, wait_for};
 
@@ -22,8 +24,9 @@ const ACROSS: &str = r#"
 
 /// Two nodes of three over these servers: they share every limit, and go on sharing it when the
 /// primary of `key` has gone.
-fn share_and_survive(test: &str, mut group: Group, key: &str) {
-    let config = format!("store: {}\nstore_timeout: 5s\nnodes: 3\n{POLICIES}{ACROSS}", group.url);
+fn share_and_survive(test: &str, url: &str, primary: &mut RedisServer, key: &str) {
+    let url = url.replace("://", &format!("://:{PASSWORD}@"));
+    let config = format!("store: {}\nstore_timeout: 5s\nnodes: 3\n{POLICIES}{ACROSS}", url);
     let nodes = ["a", "b"]
         .map(|name| Start::new(&format!("shared-many-{test}-{name}")).config(&config).run());
     // Nine in all, counted by who was told so.
@@ -40,8 +43,8 @@ fn share_and_survive(test: &str, mut group: Group, key: &str) {
 
     // What the replica has of it is counted on.
     check(&nodes[0], "closed", key);
-    assert_eq!(group.primary.ask(&["WAIT", "1", "5000"]).as_deref(), Some(":1"));
-    group.primary.kill();
+    assert_eq!(primary.ask::<i64>(&["WAIT", "1", "5000"]), 1);
+    primary.kill();
     let left = wait_for(|| {
         let answer = check(&nodes[1], "closed", key);
         (answer[1] == "exact").then(|| answer[2].clone())
@@ -91,11 +94,15 @@ fn batches_permits_and_operators(nodes: &[Server; 2]) {
 
 #[test]
 fn nodes_share_limit_through_sentinel_failover() {
-    share_and_survive("sentinel", Group::watched("shared-many-sentinel"), "alice");
+    let mut sentinel = Sentinel::with_password(PASSWORD);
+    let url = sentinel.url();
+    share_and_survive("sentinel", &url, &mut sentinel.servers[0], "alice");
 }
 
 #[test]
 fn nodes_share_limit_through_cluster_failover() {
-    // In slot 5061, which the primary has that goes.
-    share_and_survive("cluster", Group::cluster("shared-many-cluster"), "bar");
+    let mut cluster = Cluster::with_password(PASSWORD);
+    let url = cluster.url();
+    // The key is in slot 5061, which the first node has.
+    share_and_survive("cluster", &url, &mut cluster.nodes[0], "bar");
 }

@@ -14,7 +14,7 @@ use tidegate::{
 use tokio::task::JoinSet;
 
 use super::limit;
-use super::stand::{
+use super::servers::{
     Cluster, Engine, Proxy, Server, connect, connect_with, eventually, options, run, run_on,
 };
 

@@ -9,7 +9,7 @@ use tidegate::redis::RedisOptions;
 use tidegate::{Cost, Failure, StoreError};
 use tokio::task::JoinSet;
 
-use super::stand::{Engine, Server, connect, connect_with, options, run, run_on};
+use super::servers::{Engine, Server, connect, connect_with, options, run, run_on};
 use super::{ask, limit, remaining};
 
 #[test]

@@ -10,7 +10,7 @@ use tidegate::{
     Verdict,
 };
 
-use super::stand::Server;
+use super::servers::Server;
 
 /// A connection, and the names its keys have.
 pub struct Client {

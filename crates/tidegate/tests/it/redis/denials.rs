@@ -6,7 +6,7 @@ use tidegate::redis::RedisOptions;
 use tidegate::unstable::redis::MAX_DENY_CACHE;
 use tidegate::{Check, Cost, Request, RetryAfter, Store};
 
-use super::stand::{Engine, Server, connect, connect_with, options, run};
+use super::servers::{Engine, Server, connect, connect_with, options, run};
 use super::{ask, limit, remaining};
 
 #[test]

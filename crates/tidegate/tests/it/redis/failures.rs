@@ -3,7 +3,7 @@
 use tidegate::{Check, Failure, Limit, Request, StoreError};
 
 use super::client::Client;
-use super::stand::on_each;
+use super::servers::on_each;
 use super::state::{Plain, parse};
 use crate::common::{NOW, at, limit};
 

@@ -10,7 +10,7 @@ use tidegate::unstable::redis::{
 use tidegate::{Algorithm, Check, Failure, Limit, PermitAct, PermitId, Request, StoreError};
 
 use super::client::Client;
-use super::stand::on_each;
+use super::servers::on_each;
 use crate::common::{NOW, at, limit};
 
 const LIMITS: [&str; 6] = [

@@ -7,7 +7,7 @@ use proptest::test_runner::TestRunner;
 use tidegate::{Check, CheckError, Cost, Limiter, ManualClock, Request, StoreError, Verdict};
 
 use super::client::Client;
-use super::stand::on_each;
+use super::servers::on_each;
 use crate::common::{NOW, at, limit};
 use crate::worlds::{Step, any_step, cases};
 

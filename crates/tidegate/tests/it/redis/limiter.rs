@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate::{Check, Decided, Limiter, OnStoreFailure};
 
-use super::stand::{Engine, Server, connect, eventually, run};
+use super::servers::{Engine, Server, connect, eventually, run};
 use super::{limit, remaining};
 
 #[test]

@@ -6,7 +6,7 @@ use tidegate::{Check, Limit, Request, Timestamp};
 use tidegate_core::{Ask, State};
 
 use super::client::{Client, Kept};
-use super::stand::on_each;
+use super::servers::on_each;
 use super::state::{Plain, assert_kept, parse};
 use crate::common::limit;
 

@@ -7,7 +7,7 @@ use tidegate::unstable::redis::{Names, slot_key};
 use tidegate::{Check, Limit, Request};
 
 use super::client::Client;
-use super::stand::on_each;
+use super::servers::on_each;
 use crate::common::limit;
 use crate::worlds::{any_limit, cases};
 

@@ -7,7 +7,7 @@ use tidegate::redis::RedisOptions;
 use tidegate::{Check, Request, Store};
 use tokio::task::JoinSet;
 
-use super::stand::{Cluster, Engine, Server, connect_with, options, run};
+use super::servers::{Cluster, Engine, Server, connect_with, options, run};
 use super::{limit, remaining};
 
 const NODES: u64 = 4;

@@ -7,7 +7,7 @@ use std::task::Poll;
 use tidegate::redis::RedisStore;
 use tidegate::{Cost, Decision, Limit};
 
-use super::stand::{Cluster, Engine, Server, connect, run_on};
+use super::servers::{Cluster, Engine, Server, connect, run_on};
 use super::{ask, limit, remaining};
 
 /// Submits all checks of a key concurrently, as a front does with a batch or a pipeline.

@@ -6,7 +6,7 @@ use tidegate::redis::{RedisOptions, RedisStore};
 use tidegate::unstable::redis::Names;
 use tidegate::{Failure, Limit, StoreError};
 
-use super::stand::{Engine, Server, connect, connect_with, eventually, options, run, run_on};
+use super::servers::{Engine, Server, connect, connect_with, eventually, options, run, run_on};
 use super::{ask, limit};
 
 /// The limit most tests count under; nothing here reaches it.

@@ -10,7 +10,7 @@ use tidegate::redis::{RedisOptions, RedisStore};
 use tidegate::{Check, Failure, Request, RetryAfter, Store, StoreError, Verdict};
 use tokio::task::JoinSet;
 
-use super::stand::{
+use super::servers::{
     Engine, Proxy, Server, connect_with, eventually, eventually_now, options, run,
     run_on_one_thread,
 };

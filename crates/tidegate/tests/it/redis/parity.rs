@@ -10,7 +10,7 @@ use tidegate::{Algorithm, Check, Cost, Decision, Limit, Request};
 use tidegate_core::Ask;
 
 use super::client::Client;
-use super::stand::on_each;
+use super::servers::on_each;
 use super::state::assert_kept;
 use crate::common::{NOW, at};
 use crate::worlds::{

@@ -4,7 +4,7 @@ use tidegate::unstable::redis::{Mode, Part, Plan, slot_key};
 use tidegate::{Check, Cost, Limit, PermitId, Request};
 
 use super::client::Client;
-use super::stand::on_each;
+use super::servers::on_each;
 use crate::common::{NOW, at, limit};
 
 /// A slot for each first letter.

@@ -9,7 +9,7 @@ use tidegate::{Check, CheckError, Cost, Limit, PermitAct, PermitId, Request};
 use tidegate_core::{Ask, State};
 
 use super::client::Client;
-use super::stand::on_each;
+use super::servers::on_each;
 use super::state::assert_kept;
 use crate::common::{NOW, at, limit};
 use crate::worlds::{any_step, cases};

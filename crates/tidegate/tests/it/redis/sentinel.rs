@@ -1,6 +1,6 @@
 //! Failover, as Sentinel does it.
 
-use super::stand::{NAME, Sentinel, connect, eventually, run};
+use super::servers::{NAME, Sentinel, connect, eventually, run};
 use super::{ask, limit};
 
 #[test]

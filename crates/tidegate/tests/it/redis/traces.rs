@@ -7,7 +7,7 @@ use tidegate::unstable::redis::{
 use tidegate::{Check, Limit, Request};
 
 use super::client::Client;
-use super::stand::{Engine, Server};
+use super::servers::{Engine, Server};
 use crate::traces::{Event, compare};
 
 /// Calls in one write.

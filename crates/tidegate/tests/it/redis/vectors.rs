@@ -7,7 +7,7 @@ use tidegate::unstable::redis::Names;
 use tidegate::{Check, Cost, Decision, Limit, PermitAct, Request};
 
 use super::client::{Client, letter};
-use super::stand::on_each;
+use super::servers::on_each;
 use crate::common::at;
 use crate::vectors::{Host, run};
 

@@ -1,5 +1,7 @@
 //! `CL.THROTTLE` and `THROTTLE`: published vectors, and a naive limiter beside them.
 
+use tidegate_testkit::Random;
+
 use super::{TestFront, command};
 
 /// What `CL.THROTTLE` or `THROTTLE` replies.
@@ -131,17 +133,6 @@ impl Naive {
         let retry = if limited && possible { seconds(early) } else { -1 };
         let remaining = (tolerance - (after - now_ns)) / self.interval_ns;
         [i128::from(limited), self.limit, remaining, retry, seconds(after - now_ns)]
-    }
-}
-
-/// Numbers that are the same every time.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
     }
 }
 

@@ -1,36 +1,43 @@
-//! A cluster of three primaries, each with a replica if asked for.
+//! A cluster of three primaries, with or without replicas.
 
-use super::{Engine, Server, eventually_now, free_port};
+use super::{Engine, RedisServer};
+use crate::{eventually, free_port};
 
-/// Its servers: the first three are primaries at first, the rest replicas.
+/// A running cluster.
 pub struct Cluster {
-    pub nodes: Vec<Server>,
+    /// The first three are primaries at first, the rest replicas.
+    pub nodes: Vec<RedisServer>,
 }
 
 const PRIMARIES: usize = 3;
 const SLOTS: usize = 16384;
 
 impl Cluster {
-    /// Three primaries.
+    /// Starts three primaries.
     pub fn start(engine: Engine) -> Self {
-        Cluster::with(engine, 0)
+        Cluster::with(0, |arguments| RedisServer::with(engine, arguments))
     }
 
-    /// Three primaries and a replica of each.
+    /// Starts three primaries and a replica of each.
     pub fn with_replicas(engine: Engine) -> Self {
-        Cluster::with(engine, PRIMARIES)
+        Cluster::with(PRIMARIES, |arguments| RedisServer::with(engine, arguments))
     }
 
-    fn with(engine: Engine, replicas: usize) -> Self {
+    /// Starts three primaries, the first of them with a replica, that require this password.
+    pub fn with_password(password: &str) -> Self {
+        Cluster::with(1, |arguments| RedisServer::with_password(password, arguments))
+    }
+
+    fn with(replicas: usize, start: impl Fn(&[&str]) -> RedisServer) -> Self {
         let node = |_| {
             let bus = free_port().to_string();
             let clustered =
                 ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-port"];
             let mut arguments = clustered.to_vec();
             arguments.push(&bus);
-            (Server::with(engine, &arguments), bus)
+            (start(&arguments), bus)
         };
-        let (nodes, buses): (Vec<Server>, Vec<String>) =
+        let (nodes, buses): (Vec<RedisServer>, Vec<String>) =
             (0..PRIMARIES + replicas).map(node).unzip();
         let cluster = Cluster { nodes };
         cluster.introduce(&buses);
@@ -38,25 +45,19 @@ impl Cluster {
         for replica in PRIMARIES..PRIMARIES + replicas {
             let primary = cluster.id(replica - PRIMARIES);
             let node = &cluster.nodes[replica];
-            let _: () = node.ask(&["CLUSTER", "REPLICATE", &primary]);
-            eventually_now("a replica follows", || node.info("master_link_status") == "up");
+            node.run(&["CLUSTER", "REPLICATE", &primary]);
+            eventually("a replica follows", || node.info("master_link_status") == "up");
         }
         cluster.settle();
         cluster
     }
 
+    /// Its URL, without credentials.
     pub fn url(&self) -> String {
         format!("redis-cluster://{},{}", self.nodes[0].address(), self.nodes[1].address())
     }
 
-    /// The URL with a user who may do what is documented, and no more.
-    pub fn url_for_the_documented_user(&self) -> String {
-        for node in &self.nodes {
-            node.add_documented_user();
-        }
-        self.url().replace("://", "://tidegate:pass@")
-    }
-
+    /// The id of a node.
     pub fn id(&self, node: usize) -> String {
         self.nodes[node].ask(&["CLUSTER", "MYID"])
     }
@@ -69,14 +70,14 @@ impl Cluster {
     fn introduce(&self, buses: &[String]) {
         for (index, node) in self.nodes.iter().enumerate() {
             let epoch = (index + 1).to_string();
-            let _: () = node.ask(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
+            node.run(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
         }
         for (node, bus) in self.nodes.iter().zip(buses).skip(1) {
             let port = node.port.to_string();
-            let _: () = self.nodes[0].ask(&["CLUSTER", "MEET", "127.0.0.1", &port, bus]);
+            self.nodes[0].run(&["CLUSTER", "MEET", "127.0.0.1", &port, bus]);
         }
         for node in &self.nodes {
-            eventually_now("all know each other", || {
+            eventually("all know each other", || {
                 let known: String = node.ask(&["CLUSTER", "NODES"]);
                 known.lines().filter(|line| !line.contains("handshake")).count() == self.nodes.len()
             });
@@ -89,14 +90,14 @@ impl Cluster {
             let first = first.expect("each has some");
             let last = (first..SLOTS).take_while(|slot| Cluster::primary_of(*slot) == index).last();
             let (first, last) = (first.to_string(), last.expect("each has some").to_string());
-            let _: () = node.ask(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
+            node.run(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
         }
     }
 
     /// Waits until every server agrees on who has which slot.
     fn settle(&self) {
         for node in &self.nodes {
-            eventually_now("the cluster is well", || {
+            eventually("the cluster is well", || {
                 let info: String = node.ask(&["CLUSTER", "INFO"]);
                 let all = format!("cluster_slots_assigned:{SLOTS}");
                 let size = format!("cluster_size:{PRIMARIES}");
@@ -111,19 +112,19 @@ impl Cluster {
         let slot = slot.to_string();
         let (source, target) = (&self.nodes[from], &self.nodes[to]);
         let (from_id, to_id) = (self.id(from), self.id(to));
-        let _: () = target.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]);
-        let _: () = source.ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]);
+        target.run(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]);
+        source.run(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]);
         let port = target.port.to_string();
         midway();
         loop {
             let keys: Vec<String> = source.ask(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]);
             let Some(key) = keys.first() else { break };
-            let _: String = source.ask(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
+            source.run(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
             midway();
         }
         // First where the keys are now, so that nobody refuses to serve them.
         for node in [target, source].into_iter().chain(&self.nodes[..PRIMARIES]) {
-            let _: () = node.ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
+            node.run(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
         }
     }
 }

@@ -1,0 +1,67 @@
+//! Redis servers of `tidegate-testkit`, and stores over them.
+
+mod proxy;
+mod tls;
+
+use std::time::{Duration, Instant};
+
+use tidegate::redis::{RedisOptions, RedisStore};
+use tidegate::unstable::redis::ACL_RULES;
+use tidegate_testkit::PATIENCE;
+
+pub use proxy::Proxy;
+pub use tidegate_testkit::redis::{
+    Cluster, Engine, NAME, RedisServer as Server, Sentinel, on_each,
+};
+pub use tidegate_testkit::{eventually as eventually_now, free_port};
+pub use tls::Certificates;
+
+/// Adds the user `tidegate` with the password `pass` and the documented permissions.
+pub fn add_documented_user(server: &Server) {
+    let mut command = vec!["ACL", "SETUSER", "tidegate", "on", ">pass"];
+    command.extend(ACL_RULES.split_whitespace());
+    server.run(&command);
+}
+
+/// Options that leave a loaded machine time to answer.
+pub fn options(url: impl Into<String>) -> RedisOptions {
+    RedisOptions { timeout: Duration::from_secs(5), ..RedisOptions::new(url) }
+}
+
+/// The store at `url`, which is there.
+pub async fn connect(url: impl Into<String>) -> RedisStore {
+    connect_with(options(url)).await
+}
+
+pub async fn connect_with(options: RedisOptions) -> RedisStore {
+    let store = RedisStore::connect(options).await.unwrap_or_else(|error| panic!("{error}"));
+    assert!(store.stats().up, "{:?}", store.last_error());
+    store
+}
+
+/// Runs a test on threads of its own.
+pub fn run<T>(test: impl Future<Output = T>) -> T {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime").block_on(test)
+}
+
+/// Runs a test on one thread.
+pub fn run_on_one_thread<T>(test: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(test)
+}
+
+/// Runs a test on one thread or several.
+pub fn run_on<T>(one_thread: bool, test: impl Future<Output = T>) -> T {
+    if one_thread { run_on_one_thread(test) } else { run(test) }
+}
+
+/// Waits until something is so.
+pub async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so().await {
+        assert!(began.elapsed() < PATIENCE, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
