@@ -1,4 +1,4 @@
-//! What really passed: an exact log of admitted costs per key, apart from the engine.
+//! The ground truth: an exact log of admitted costs per key, without the engine.
 //!
 //! An engine that reported its own counts would confirm itself. This keeps, for
 //! each key, the times and costs of what was admitted within the last window, says
@@ -32,7 +32,7 @@ pub struct MaxCount {
     pub time_us: u64,
 }
 
-/// What was truly so when an event was decided.
+/// The true count when an event was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrueCount {
     /// What its key was admitted within the window, with this event if it was.

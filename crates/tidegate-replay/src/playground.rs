@@ -47,11 +47,11 @@ impl Scenario {
     }
 }
 
-/// What became of a limit's events.
+/// The decisions and states of one limit.
 struct Played {
     /// One for each event.
     decisions: Vec<Decision>,
-    /// One for each time that was asked for.
+    /// One for each sample time.
     samples: Vec<Sample>,
     /// The most units admitted within any window.
     most_in_window: u64,
@@ -60,7 +60,7 @@ struct Played {
 /// A state at a time, with all events up to that time.
 struct Sample {
     at: Timestamp,
-    /// What the cost that was asked about would be answered; it is not charged.
+    /// The decision on the cost of the scenario, which is not charged.
     decision: Decision,
     view: View,
 }
@@ -95,7 +95,7 @@ fn sample(state: &State, limit: &Limit, cost: u64, at: Timestamp) -> Sample {
     Sample { at, decision, view: state.view(limit, at) }
 }
 
-/// What was really let through at worst, by the count that replays are held against.
+/// The most units admitted within any window, by the ground truth of replays.
 fn most_in_window(limit: &Limit, events: &[Event], decisions: &[Decision]) -> u64 {
     let mut ground_truth = GroundTruth::new(limit.window_us(), limit.count());
     for (event, decision) in events.iter().zip(decisions) {

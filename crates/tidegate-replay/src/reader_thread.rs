@@ -1,4 +1,4 @@
-//! Files to blocks of events, on a thread of its own.
+//! Reads files into blocks of events, on a separate thread.
 //!
 //! Parsing costs about as much as deciding, so one thread parses ahead of the
 //! other. They hand each other blocks, a bounded number of them that go round:
@@ -25,7 +25,7 @@ use crate::trace_file::{FileReport, TraceFile};
 /// has something to do with it.
 pub const BLOCKS: usize = 16;
 
-/// What was read of all files.
+/// Counts of all files.
 #[derive(Debug, Default)]
 pub struct ReadReport {
     pub files: Vec<FileReport>,
@@ -57,7 +57,7 @@ pub struct BlockChannels {
     pub empty: Receiver<Block>,
 }
 
-/// Whoever takes the blocks has gone; it says why itself.
+/// The receiver of blocks has stopped; it reports why.
 struct ReceiverGone;
 
 /// Reads files into blocks.
@@ -169,7 +169,7 @@ fn two_least<T: Ord + Copy>(all: impl Iterator<Item = T>) -> (Option<T>, Option<
     })
 }
 
-/// Hands blocks over, with their keys numbered.
+/// Numbers the keys of blocks and sends them.
 struct BlockSender {
     ring: BlockChannels,
     block: Block,

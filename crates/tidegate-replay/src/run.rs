@@ -17,8 +17,8 @@ use crate::tally::Tally;
 /// How often, in blocks, it is looked how much memory is held.
 const MEMORY_CHECK_INTERVAL: u32 = 16;
 
-/// What decides, and what is counted about its answers. The two halves can be on two
-/// threads: counting the truth takes about as long as deciding.
+/// Decides events and counts the outcomes. The two halves can be on two threads: counting the
+/// ground truth takes about as long as deciding.
 pub struct Run {
     pub decider: Decider,
     pub counts: OutcomeCounter,

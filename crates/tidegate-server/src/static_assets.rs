@@ -1,4 +1,4 @@
-//! Files of pages that are in the binary, and what browsers are told about them.
+//! Files of pages that are embedded in the binary, and the headers they are sent with.
 
 use http::HeaderMap;
 use http::header::{
@@ -43,8 +43,8 @@ macro_rules! own_asset {
 }
 pub(crate) use own_asset;
 
-/// Tells browsers to take the type as it is said, keep nothing, load nothing from
-/// elsewhere, and be in nobody's frame; what an answer says already stays.
+/// Adds headers that forbid content sniffing, caching, external resources and framing. Headers that
+/// the response has already are kept.
 pub fn harden(headers: &mut HeaderMap) {
     const FIELDS: [(HeaderName, &str); 4] = [
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),

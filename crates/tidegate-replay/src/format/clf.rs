@@ -129,7 +129,7 @@ impl ClfParser {
         let key = match (self.field, quoted) {
             _ if self.key.needs_attributes() => {
                 let attributes = attributes(&parts, request, status, rest);
-                Cow::Owned(self.key.from_attributes(&attributes))
+                Cow::Owned(self.key.key_of(&attributes))
             }
             (Field::Host, _) => Cow::Borrowed(parts.host),
             (field, quoted) => other_key(field, &parts, (request, status), quoted)?,

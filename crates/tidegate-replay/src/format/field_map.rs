@@ -106,7 +106,7 @@ impl FieldMap {
             let attributes = self.attributes(values);
             return Ok(Event {
                 time_us,
-                key: Cow::Owned(self.key.from_attributes(&attributes)),
+                key: Cow::Owned(self.key.key_of(&attributes)),
                 cost,
             });
         }

@@ -185,7 +185,7 @@ impl KeySource {
     }
 
     /// The key of a line whose facts are wanted.
-    pub fn from_attributes(&self, attributes: &LineAttributes<'_>) -> Vec<u8> {
+    pub fn key_of(&self, attributes: &LineAttributes<'_>) -> Vec<u8> {
         match self {
             KeySource::Template(maker) => maker.key(attributes),
             _ => {
@@ -261,7 +261,7 @@ mod tests {
         ] {
             let choice = template.parse().expect(template);
             assert_eq!(
-                KeySource::new(Some(&choice)).from_attributes(&attributes),
+                KeySource::new(Some(&choice)).key_of(&attributes),
                 key,
                 "{template}"
             );

@@ -1,4 +1,4 @@
-//! The admin side: is it well, what has it done, who was denied.
+//! The admin front: health, metrics, policies, statistics and denials.
 //!
 //! ```text
 //!   /healthz /readyz /metrics      open: probes and scrapers carry no secret
@@ -6,7 +6,7 @@
 //!   /admin/v1/*                    behind the admin secret
 //! ```
 //!
-//! - `server_state.rs`: what the server knows about itself; fronts note it there;
+//! - `server_state.rs`: the state of the server and its counters, which the fronts update;
 //! - `metrics.rs`: the page of metrics, in the format of `prometheus_text.rs`;
 //! - `policies.rs`, `stats_api.rs`, `top.rs`: the admin API as JSON; `events.rs`: denials as they happen;
 //! - `assets/`: the dashboard, a page that shows all this.
@@ -43,7 +43,7 @@ use crate::error::{ErrorKind, RequestError};
 use crate::serve::host_error;
 use crate::static_assets::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, own_asset};
 
-/// What the admin side looks at.
+/// What the handlers read.
 #[derive(Clone)]
 struct AdminState {
     gate: Arc<Gate>,
@@ -169,7 +169,7 @@ fn dashboard() -> Router<AdminState> {
     })
 }
 
-/// Whoever comes to the front door means the page.
+/// Redirects `/` to the dashboard.
 async fn redirect_to_dashboard() -> Response {
     let mut response = text(StatusCode::SEE_OTHER, "see /dashboard\n");
     response.headers_mut().insert(LOCATION, HeaderValue::from_static("dashboard"));

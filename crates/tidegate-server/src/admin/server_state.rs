@@ -1,5 +1,5 @@
-//! What the server knows about itself: whether it is ready, who is connected,
-//! what it answered, how reloads went. Fronts note it; the metrics read it.
+//! The state of the server: readiness, connections, responses, reloads. The fronts update it; the
+//! metrics read it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -53,7 +53,7 @@ pub struct ServerState {
     source: Option<String>,
 }
 
-/// A config that was not taken.
+/// A config that was rejected.
 #[derive(Debug)]
 pub struct RejectedConfig {
     /// When, in seconds since 1970.

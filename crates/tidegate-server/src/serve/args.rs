@@ -81,16 +81,16 @@ Examples:
   tidegate serve --config tidegate.yaml --http 127.0.0.1:9000 --admin off
   TIDEGATE_TOKENS=$(openssl rand -hex 32) tidegate serve --http 0.0.0.0:8080";
 
-/// What a user says about a front.
+/// Where a front listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenAddr {
-    /// It is not served.
+    /// Nowhere.
     Off,
-    /// It is served here.
+    /// At this address.
     At(SocketAddr),
 }
 
-/// A text that is no address.
+/// A text that is not an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseListenAddrError(String);
 

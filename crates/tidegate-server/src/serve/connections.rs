@@ -1,4 +1,4 @@
-//! Who is connected, and who has overstayed.
+//! Open connections, and their deadlines.
 //!
 //! Every connection has a deadline of some kind: its first bytes, the rest of a
 //! head it began, the reading of an answer, the next request. A timer for each
@@ -61,7 +61,7 @@ struct Progress {
     stalled_ticks: u32,
 }
 
-/// What a connection is told.
+/// A command to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnCommand {
     /// Carry on.
@@ -111,7 +111,7 @@ impl Connections {
         self.open().len()
     }
 
-    /// Tells those that have overstayed to close. Called every [`TICK`].
+    /// Commands connections past a deadline to close. Called every [`TICK`].
     pub fn sweep(&self) {
         for entry in self.open().values_mut() {
             let command = entry.progress.next_command(&entry.connection);
@@ -122,7 +122,7 @@ impl Connections {
         }
     }
 
-    /// Tells all the same.
+    /// Sends a command to all connections.
     pub fn send_all(&self, command: ConnCommand) {
         for entry in self.open().values() {
             entry.connection.send(command);
@@ -191,13 +191,13 @@ impl Connection {
         }
     }
 
-    /// Whom to wake when there is an order. The waker of a task is the same all
+    /// Sets the waker for commands. The waker of a task is the same all
     /// its life, so once is enough.
     pub fn set_waker(&self, waker: &Waker) {
         *self.waker() = Some(waker.clone());
     }
 
-    /// What it has been told.
+    /// The last command.
     pub fn command(&self) -> ConnCommand {
         match self.command.load(SeqCst) {
             command if command == ConnCommand::Serve as u8 => ConnCommand::Serve,

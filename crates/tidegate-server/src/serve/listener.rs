@@ -134,7 +134,7 @@ impl<P: Protocol> Accepted<P> {
 }
 
 /// How long accepting pauses after an error such as "too many open files", which
-/// would otherwise come again at once.
+/// would otherwise recur immediately.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A socket, and how many may come in through it.
@@ -147,7 +147,7 @@ pub struct Acceptor {
     failed: LogThrottle,
 }
 
-/// A connection's place on its front. Free again when dropped.
+/// The slot of a connection on its front. It is free again when dropped.
 pub type ConnectionSlot = Option<OwnedSemaphorePermit>;
 
 impl Acceptor {
@@ -158,7 +158,7 @@ impl Acceptor {
         Acceptor { socket, front, most, slots, full, failed }
     }
 
-    /// The next connection, and its place.
+    /// The next connection, and its slot.
     pub async fn next(&self) -> (TcpStream, SocketAddr, ConnectionSlot) {
         let slot = self.slot().await;
         loop {
@@ -180,7 +180,7 @@ impl Acceptor {
         }
     }
 
-    /// Waits for a place.
+    /// Waits for a free slot.
     async fn slot(&self) -> ConnectionSlot {
         if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
             return Some(slot);

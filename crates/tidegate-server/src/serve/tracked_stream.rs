@@ -1,4 +1,4 @@
-//! A stream that leaves marks of what it reads and writes, and closes with care.
+//! A stream that records its reads and writes, and reads on before it closes.
 //!
 //! When we answer and close while the client still sends, as with a head that
 //! is too large, the kernel throws the answer away together with what was not

@@ -19,7 +19,7 @@ use crate::{PATIENCE, ScratchDir, free_port};
 pub use self::cluster::Cluster;
 pub use self::sentinel::{NAME, Sentinel};
 
-/// A program that speaks the protocol of Redis.
+/// A server program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// `redis-server`.
@@ -162,7 +162,7 @@ impl RedisServer {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Sends a command over a connection of its own, and returns the reply.
+    /// Sends a command over a new connection, and returns the reply.
     pub fn ask<T: FromRedisValue>(&self, command: &[&str]) -> T {
         self.try_ask(command).unwrap_or_else(|error| panic!("{command:?}: {error}"))
     }
@@ -172,7 +172,7 @@ impl RedisServer {
         let _: ::redis::Value = self.ask(command);
     }
 
-    /// Sends a command over a connection of its own, and returns the reply or the error.
+    /// Sends a command over a new connection, and returns the reply or the error.
     pub fn try_ask<T: FromRedisValue>(&self, command: &[&str]) -> Result<T, RedisError> {
         let mut sent = ::redis::cmd(command[0]);
         sent.arg(&command[1..]);

@@ -20,37 +20,37 @@ use crate::error::{ErrorKind, RequestError};
 use crate::fronts::http::body as http_body;
 use crate::serve::InFlight;
 
-/// An answer of this front.
+/// A response of this front.
 pub type GrpcResponse = Response<GrpcBody>;
 
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
-/// How a stream goes on: with a message, or to its end.
+/// An item of a stream: a message, or the error that ends it.
 pub type StreamItem = Result<Vec<u8>, RequestError>;
 
-/// The body of an answer.
+/// The body of a response.
 pub enum GrpcBody {
     /// One message, then the status OK.
     Message(Vec<u8>),
     /// The status OK.
     Ok,
-    /// Messages until there are no more, or a status that says why.
+    /// Messages, then the status OK or an error.
     Stream(MessageStream),
-    /// For whoever does not speak gRPC.
+    /// Plain text for a client that does not use gRPC.
     Plain(&'static str),
     /// Nothing more.
     Empty,
 }
 
-/// A stream of messages; the request is on its way for as long as it lasts.
+/// A stream of messages. The request counts as in flight until it ends.
 pub struct MessageStream {
     messages: Pin<Box<dyn Stream<Item = StreamItem> + Send>>,
     _in_flight: InFlight,
 }
 
-/// Ways not to speak gRPC.
+/// Why a request is not gRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotGrpc {
     Version,
@@ -59,12 +59,12 @@ pub enum NotGrpc {
 }
 
 impl GrpcBody {
-    /// An answer with one message, which `write` appends.
+    /// A response with one message, which `write` appends.
     pub fn message(capacity: usize, write: impl FnOnce(&mut Vec<u8>)) -> GrpcResponse {
         to_response(GrpcBody::Message(framed(capacity, write)))
     }
 
-    /// An answer with many.
+    /// A response with a stream of messages.
     pub fn stream(
         messages: impl Stream<Item = StreamItem> + Send + 'static,
         in_flight: InFlight,
@@ -75,14 +75,14 @@ impl GrpcBody {
         }))
     }
 
-    /// An answer with a status alone, which then stands in the headers.
+    /// A response with an error status, in the headers.
     pub fn error(error: &RequestError) -> GrpcResponse {
         let mut response = to_response(GrpcBody::Empty);
         put_status(error, response.headers_mut());
         response
     }
 
-    /// An answer for whoever does not speak gRPC.
+    /// A response to a request that is not gRPC.
     pub fn not_grpc(why: NotGrpc) -> GrpcResponse {
         let (status, text) = match why {
             // No 505: it is the client that is wrong here.
@@ -278,7 +278,7 @@ impl Messages {
         Messages { body, read: BytesMut::new() }
     }
 
-    /// The next message; `None` when the client has no more.
+    /// The next message; `None` at the end of the stream.
     pub async fn next(&mut self) -> Result<Option<Bytes>, RequestError> {
         tokio::time::timeout(NEXT_TIMEOUT, self.read_next()).await.unwrap_or_else(|_| {
             Err(RequestError::new(ErrorKind::TooSlow, "the next message took too long to arrive"))

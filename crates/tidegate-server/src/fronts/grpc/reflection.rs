@@ -1,4 +1,4 @@
-//! Server reflection: what `grpcurl` and its kin ask before they call.
+//! Server reflection, which clients such as `grpcurl` use before they call.
 //!
 //! The two versions of the protocol differ in their names alone.
 //!
@@ -21,7 +21,7 @@ use crate::serve::InFlight;
 pub const V1: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 pub const V1_ALPHA: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
 
-/// What is asked: one field of a `ServerReflectionRequest`.
+/// A `ServerReflectionRequest`: one of its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReflectionRequest<'a> {
     File(&'a str),
@@ -35,7 +35,7 @@ enum ReflectionRequest<'a> {
 }
 
 impl GrpcFront {
-    /// Answers each question in turn, until the client has no more or the server drains.
+    /// Answers each request of the stream, until the client ends it or the server drains.
     pub(super) fn reflect(&self, body: Incoming, in_flight: InFlight) -> GrpcResponse {
         let begun = Some((Messages::new(body), Arc::clone(&self.server_state)));
         let answers = stream::unfold(begun, |state| async move {
@@ -125,7 +125,7 @@ fn put_error(code: GrpcCode, message: &str, out: &mut Vec<u8>) {
     });
 }
 
-/// The services, as `list` tells them.
+/// The services that `list` returns.
 pub const SERVICES: [&str; 4] = [
     SERVICE,
     "grpc.health.v1.Health",
@@ -177,7 +177,7 @@ impl File {
             let package = file.package;
             match field? {
                 (4, value) => file.message(package, value.bytes()?)?,
-                // Enums have nothing in them that is asked for by name; services have methods.
+                // Names inside an enum cannot be requested; services have methods.
                 (5, value) => drop(file.named(package, value.bytes()?)?),
                 (6, value) => {
                     let service = value.bytes()?;

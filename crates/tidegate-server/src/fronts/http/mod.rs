@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `/v1/check`, `/v1/check/batch` | `check.rs`: JSON in (`check_json.rs`, `check_request.rs`), JSON out (`check_response.rs`) |
 //! | `/v1/permits` | `permits.rs`, `permit_token.rs`, and `local_permits.rs`, who holds what here |
-//! | `/v1/forward-auth` | `forward_auth.rs`, and `original_request.rs`, what the gateway was asked |
+//! | `/v1/forward-auth` | `forward_auth.rs`, and `original_request.rs`, the request that the gateway received |
 //! | `/json` | `envoy_json.rs`: Envoy's rate limit service in JSON |
 //! | `/healthcheck` | here: what those who move from envoyproxy/ratelimit probe |
 //! | `/openapi.json` | `openapi.json`, sent by `response.rs` |
@@ -65,9 +65,9 @@ pub struct HttpFront {
     algorithm: Algorithm,
     access: Access,
     local_permits: LocalPermits,
-    /// Checks that wait their turn.
+    /// The number of checks that wait.
     waiting: AtomicUsize,
-    /// Turns at the playground.
+    /// Bounds the scenarios of the playground that are decided at the same time.
     playground_slots: Arc<Semaphore>,
 }
 

@@ -5,7 +5,7 @@
 //!   POST /v1/playground          limits, events and times in; decisions and states out
 //! ```
 //!
-//! The page has no limiter in it. It sends limits and the times of events, and
+//! The page contains no limiter. It sends limits and the times of events, and
 //! [`tidegate_replay::playground`] decides them with the code that decides live requests. Nothing
 //! is kept between two requests, and nothing is counted.
 //!
@@ -69,8 +69,8 @@ pub fn asset(path: &str) -> Option<&'static Asset> {
     ASSETS.iter().find(|asset| asset.path == path)
 }
 
-/// How many questions are played at once. They are for the curious and take thousands of
-/// decisions each: beside the decisions of others they may keep one core busy.
+/// Scenarios decided at the same time. Each takes thousands of decisions, so that together they
+/// occupy at most one core.
 pub const PLAYED_AT_ONCE: usize = 1;
 
 impl HttpFront {
@@ -85,12 +85,12 @@ impl HttpFront {
 
     async fn play_body(&self, body: Incoming) -> Result<HttpResponse, RequestError> {
         let body = body::collect(body, None, MAX_BODY_BYTES).await?;
-        // It is never closed; if it were, the question would be played all the same.
-        let turn = Arc::clone(&self.playground_slots).acquire_owned().await;
-        // Not here, where decisions are made: it takes a thousand times as long. The turn
-        // lasts until it is played, also if nobody waits for the answer any more.
+        // The semaphore is never closed; if it were, the scenario would be decided anyway.
+        let permit = Arc::clone(&self.playground_slots).acquire_owned().await;
+        // Not on this thread, which makes decisions: a scenario takes a thousand times as long. The
+        // permit is held until it is decided, also if the client has gone.
         let played = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
+            let _permit = permit;
             let outcome = read_scenario(&body)?.play();
             // Strings, whole numbers and finite fractions: serialization cannot fail.
             Ok::<_, RequestError>(serde_json::to_vec(&outcome).unwrap_or_default())

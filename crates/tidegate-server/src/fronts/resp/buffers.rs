@@ -1,9 +1,9 @@
-//! What it takes to answer a connection: a buffer to read into, one to write into, and
-//! limits that were made before.
+//! Buffers that the connections of a thread share: one to read into, one to write into, and the
+//! cache of limits.
 //!
-//! A connection that waits for its next command needs none of it, and most connections
-//! wait. So each thread keeps a desk for whoever has something to say. It is given back
-//! before anybody waits, for a client or for a store, and the next one finds it warm.
+//! Most connections wait for their next command and need no buffers. So each thread keeps a few,
+//! and a connection takes them only while it answers commands. It returns them before it waits for
+//! a client or for a store, and the next connection finds them in the processor's cache.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -20,27 +20,27 @@ use super::limit_cache::LimitCache;
 /// each of many short commands does not add up.
 pub const MAX_REPLY_BYTES: usize = 64 * 1024;
 
-/// The most desks a thread keeps: one is in use, and those a task took elsewhere come back.
+/// The most buffers a thread keeps: one in use, and one that a task took to another thread.
 const MAX_KEPT: usize = 2;
 
-/// Where a connection is answered.
+/// The buffers of a connection while it answers commands.
 #[derive(Debug)]
 pub struct ConnBuffers {
-    /// What was read, and room for more.
+    /// The bytes that were read, and room for more.
     pub input: Box<[u8]>,
-    /// How much of it was answered.
+    /// The number of bytes answered.
     pub at: usize,
-    /// How much of it was read.
+    /// The number of bytes read.
     pub filled: usize,
     /// Replies that were not written yet.
     pub output: Vec<u8>,
     pub limits: LimitCache,
 }
 
-/// What lay on a desk, while its owner waits.
+/// The unfinished part of the buffers, kept while the connection waits.
 #[derive(Debug, Default)]
 pub struct Leftover {
-    /// What was read and not answered.
+    /// Bytes that were read and not answered.
     pub input: Vec<u8>,
     /// Replies that were not written yet.
     pub output: Vec<u8>,
@@ -51,7 +51,7 @@ thread_local! {
 }
 
 impl ConnBuffers {
-    /// A desk with these papers on it.
+    /// Takes buffers, and fills them with what was left.
     pub fn with(leftover: &Leftover) -> Self {
         let mut buffers = KEPT.with_borrow_mut(Vec::pop).unwrap_or_else(|| ConnBuffers {
             input: vec![0; MAX_COMMAND_BYTES].into(),
@@ -66,12 +66,13 @@ impl ConnBuffers {
         buffers
     }
 
-    /// What was read and not answered.
+    /// Bytes that were read and not answered.
     pub fn unanswered(&self) -> &[u8] {
         &self.input[self.at..self.filled]
     }
 
-    /// Gives it back; what lay on it is kept, without the first `written` bytes of the replies.
+    /// Returns the buffers. What is unfinished is copied out, without the first `written` bytes of the
+    /// replies.
     pub fn leave(self, written: usize) -> Leftover {
         let input = self.unanswered().to_vec();
         let leftover = Leftover { input, output: self.output[written..].to_vec() };
@@ -90,11 +91,11 @@ impl ConnBuffers {
         });
     }
 
-    /// Waits until something comes, then sits down with that behind `leftover`. `None` if the
-    /// other side has closed, or if `stop` says so while nothing comes.
+    /// Waits until bytes arrive, and returns buffers with `leftover` and these bytes. Returns `None` if
+    /// the client has closed, or if `stop` returns true while nothing arrives.
     ///
     /// # Errors
-    /// When the connection broke.
+    /// When the connection fails.
     pub async fn read(
         stream: &mut (impl AsyncRead + Unpin),
         leftover: &mut Leftover,

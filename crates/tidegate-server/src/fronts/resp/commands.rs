@@ -136,11 +136,11 @@ impl Spec {
 /// What is done with a command between `MULTI` and `EXEC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionRule {
-    /// It is answered at once: it ends or forgets the transaction.
+    /// It is answered immediately: it ends or discards the transaction.
     Immediate,
-    /// It waits for `EXEC`.
+    /// It is queued for `EXEC`.
     Queued,
-    /// It has no place there: it is about the connection, or its reply is long.
+    /// It is not allowed: it concerns the connection, or its reply is long.
     NotAllowed,
 }
 

@@ -1,7 +1,7 @@
 //! One connection: read what has come, answer all of it, write once.
 //!
-//! While a client does not read its replies, nothing more is read from it: what it can
-//! make us hold is what lay on its desk.
+//! While a client does not read its replies, nothing more is read from it. So the memory that a
+//! client can occupy is bounded by the buffers.
 
 use std::future::poll_fn;
 use std::io;
@@ -50,10 +50,10 @@ struct RespConnection<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> RespConnection<S> {
-    /// Answers until the other side closes, or we are told to.
+    /// Answers until the client closes, or the server commands it.
     ///
     /// # Errors
-    /// When the connection broke.
+    /// When the connection fails.
     async fn serve_connection(mut self) -> io::Result<()> {
         let mut leftover = Leftover::default();
         poll_fn(|context| {
@@ -78,9 +78,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RespConnection<S> {
         self.stream.shutdown().await
     }
 
-    /// What is seen from outside: it may be idle for as long as it likes, unless it owes us a
-    /// secret, the rest of a command, or the `EXEC` behind its commands; drops of a command
-    /// do not count.
+    /// Records progress for the deadlines. A connection may be idle without limit, unless its secret,
+    /// the rest of a command or the `EXEC` of a transaction is missing. A part of a command is not
+    /// progress.
     fn mark(&self, leftover: &Leftover, answered: bool) {
         if self.session.authenticated && answered {
             self.marks.note_answered();
@@ -90,7 +90,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RespConnection<S> {
         }
     }
 
-    /// Answers what lies on a desk.
+    /// Answers the commands in the buffers.
     async fn answer(
         &mut self,
         mut buffers: ConnBuffers,
@@ -116,7 +116,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RespConnection<S> {
         }
     }
 
-    /// Answers papers from a store that is elsewhere.
+    /// Answers from a shared store.
     async fn answer_shared(&mut self, leftover: &mut Leftover) -> io::Result<Progress> {
         let rules = Arc::clone(&self.front.gate.rules());
         let mut remote_batch = RemoteBatch::default();
@@ -164,7 +164,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RespConnection<S> {
         self.stream.flush().await
     }
 
-    /// Writes something, unless told to close: whoever does not read is not waited for.
+    /// Writes something, unless the connection is to be closed: a client that does not read is not
+    /// waited for.
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.marks.command() == ConnCommand::Close {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));

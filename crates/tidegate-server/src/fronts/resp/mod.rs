@@ -1,4 +1,4 @@
-//! The RESP front: any Redis client asks, in RESP2 or RESP3.
+//! The RESP front: decisions for Redis clients, over RESP2 or RESP3.
 //!
 //! ```text
 //!   bytes -> decode.rs -> session.rs -> query.rs -> the gate -> encode.rs -> bytes
@@ -8,9 +8,8 @@
 //!                           \- introspection.rs: what clients ask before; commands.rs: which there are
 //! ```
 //!
-//! `connection.rs` reads whatever has come, answers all of it
-//! (`pipeline.rs`) and writes once; `buffers.rs` is what that takes, lent for as long as it takes, so that an
-//! idle connection has no buffers.
+//! `connection.rs` reads all commands that have arrived, answers them (`pipeline.rs`) and writes
+//! once. `buffers.rs` holds the buffers, which connections share, so that idle ones need none.
 
 mod buffers;
 mod commands;

@@ -1,4 +1,4 @@
-//! Working through what lies on a desk.
+//! Answers the commands in the buffers of a connection, in batches.
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
@@ -15,21 +15,21 @@ use super::session::{ParsedCommand, Session};
 use crate::admin::ReplyCounts;
 use crate::error::RequestError;
 
-/// Questions that are decided in one go: as many as memory is fetched for at once.
+/// Checks decided in one call: as many as the store prefetches memory for.
 const MAX_BATCH: usize = 32;
 
-/// How far a desk was worked through.
+/// How far the buffers were answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// All commands that are complete were answered.
+    /// All complete commands were answered.
     Complete,
-    /// There is more, but first what there is now.
+    /// More commands follow; the replies must be written first.
     Paused,
-    /// The connection ends once the replies are written.
+    /// The connection is closed once the replies are written.
     Closed,
 }
 
-/// Answers the commands on a desk from a store that is here.
+/// Answers the commands in the buffers from a store in memory.
 pub fn answer(front: &RespFront, session: &mut Session, buffers: &mut ConnBuffers) -> Progress {
     let ConnBuffers { input, at, filled, output, limits } = buffers;
     let mut unread = &mut input[*at..*filled];
@@ -40,7 +40,7 @@ pub fn answer(front: &RespFront, session: &mut Session, buffers: &mut ConnBuffer
         let outcome = step(front, session, &rules, &mut unread, limits, &mut replies);
         *at = *filled - unread.len();
         commands += outcome.commands;
-        // What `EXEC` has set going comes whole: it lies within a bound, and so do its replies.
+        // The commands of `EXEC` are answered without a pause: they and their replies are bounded.
         let mut exec_run = std::mem::take(&mut session.exec_run);
         let mut queued = &mut exec_run.bytes[..];
         while !queued.is_empty() {
@@ -56,15 +56,15 @@ pub fn answer(front: &RespFront, session: &mut Session, buffers: &mut ConnBuffer
     progress
 }
 
-/// What a step came to.
+/// The result of a step.
 struct StepOutcome {
-    /// So many commands were answered.
+    /// The number of commands answered.
     commands: u32,
-    /// How the turn ends, if it does.
+    /// How answering ends, if it does.
     progress: Option<Progress>,
 }
 
-/// Answers a batch of questions, and what comes behind them.
+/// Answers a batch of checks, and the command after it.
 fn step(
     front: &RespFront,
     session: &mut Session,
@@ -81,10 +81,10 @@ fn step(
     StepOutcome { commands: questions + u32::from(after.is_answered()), progress }
 }
 
-/// Commands that are for a decision, in a row.
+/// Checks that follow each other.
 type Batch<'d> = SmallVec<[BorrowedQuery<'d>; MAX_BATCH]>;
 
-/// Takes commands that are for a decision; says what comes behind them.
+/// Collects checks; returns what follows them.
 fn gather<'d>(
     session: &Session,
     unread: &mut &'d mut [u8],
@@ -113,19 +113,19 @@ fn decide(batch: &Batch<'_>, front: &RespFront, rules: &Rules, replies: &mut Rep
     });
 }
 
-/// What comes behind a batch of questions.
+/// What follows a batch of checks.
 #[expect(
     clippy::large_enum_variant,
     reason = "there is one, on the stack, while a batch is answered"
 )]
 enum AfterBatch<'d> {
-    /// More of them.
+    /// More checks.
     More,
-    /// Something else.
+    /// Another command.
     Command(ParsedCommand<'d>, Args<'d>),
-    /// Nothing that is complete.
+    /// No complete command.
     Incomplete,
-    /// No command.
+    /// Bytes that are not a command.
     Error(ProtocolError),
 }
 
@@ -138,7 +138,7 @@ impl AfterBatch<'_> {
         }
     }
 
-    /// Answers it; says how the turn ends, if it does.
+    /// Answers it; returns how answering ends, if it does.
     fn answer(
         &self,
         front: &RespFront,
@@ -159,7 +159,7 @@ impl AfterBatch<'_> {
     }
 }
 
-/// Answers what is not for the gate; says how the turn ends, if it does.
+/// Answers a command that needs no decision; returns how answering ends, if it does.
 fn respond(
     command: &ParsedCommand<'_>,
     args: &Args<'_>,
@@ -201,36 +201,37 @@ fn next<'d>(
     }
 }
 
-/// What is no command ends the connection: nobody knows where the next would begin.
+/// Rejects bytes that are not a command. The connection is closed, because it is unknown where the
+/// next command begins.
 fn refuse(error: ProtocolError, replies: &mut Replies<'_>) -> Progress {
     replies.error(&RequestError::invalid(error.to_string()));
     Progress::Closed
 }
 
-/// Questions for a shared store, with the replies to what was asked in between.
+/// Queries for a shared store, and the replies to the commands between them.
 #[derive(Debug, Default)]
 pub struct RemoteBatch {
     queries: Vec<PendingReply>,
-    /// Replies that are known already.
+    /// Replies to commands that need no store.
     ready: Vec<u8>,
-    /// A question that has to wait for those before it.
+    /// A query that must wait for those before it.
     next: Option<PendingReply>,
-    /// Replies by code that were not noted yet.
+    /// Replies by code that are not counted yet.
     counts: ReplyCounts,
 }
 
-/// A question, and where its reply goes.
+/// A query, and the position of its reply.
 #[derive(Debug)]
 struct PendingReply {
     query: OwnedQuery,
     protocol: Protocol,
-    /// Behind so many bytes of the known replies.
+    /// The reply follows this many bytes of `ready`.
     behind: usize,
 }
 
 impl RemoteBatch {
-    /// Takes as many commands from a desk as can be under way at once. Whatever asks for
-    /// something else waits, so that a client finds what it reset to be reset.
+    /// Collects commands that may run at the same time. A query of another kind waits, so that a
+    /// client that resets a key and then checks it sees the reset.
     pub fn gather(
         &mut self,
         front: &RespFront,
@@ -239,7 +240,7 @@ impl RemoteBatch {
     ) -> Progress {
         let ConnBuffers { input, at, filled, limits, .. } = buffers;
         loop {
-            // What `EXEC` has set going comes before what was read behind it.
+            // The commands of `EXEC` come before what was read after it.
             let mut exec_run = std::mem::take(&mut session.exec_run);
             if !exec_run.is_done() {
                 let progress =
@@ -255,8 +256,8 @@ impl RemoteBatch {
         }
     }
 
-    /// Takes commands from `at` on; says how the turn ends, if no `EXEC` has to be looked
-    /// after first.
+    /// Collects commands from `at` on; returns how answering ends, or `None` if the commands of an
+    /// `EXEC` must run first.
     fn take(
         &mut self,
         bytes: &mut [u8],
@@ -302,7 +303,7 @@ impl RemoteBatch {
         None
     }
 
-    /// Takes a question in, or gives it back if it does not go with the others.
+    /// Adds a query, or returns it if it must not run with the others.
     fn place(&mut self, query: BorrowedQuery<'_>, protocol: Protocol) -> Option<PendingReply> {
         let first = self.queries.first();
         let can_join = first.is_none_or(|first| first.query.kind.can_run_with(query.kind));
@@ -315,8 +316,8 @@ impl RemoteBatch {
         Some(pending)
     }
 
-    /// Asks all of it at once, and appends the replies in order. What had to wait is
-    /// the first of the next round.
+    /// Runs all queries at once, and appends the replies in order. The query that had to wait is the
+    /// first of the next batch.
     pub async fn settle(&mut self, front: &RespFront, rules: &Rules, output: &mut Vec<u8>) {
         let answers = self.queries.iter().map(|pending| pending.query.execute(&front.gate, rules));
         let answers = join_all(answers).await;

@@ -1,8 +1,8 @@
-//! Questions for the gate, and their answers as replies.
+//! Queries to the gate, and their answers as replies.
 //!
-//! A question borrows what it asks from the bytes of its command. Where the store is
-//! here it is answered before the next command is looked at; where it is not, many go at
-//! once, and each takes a copy along ([`OwnedQuery`]).
+//! A query borrows from the bytes of its command. With a store in memory it is answered before the
+//! next command is read. With a shared store many queries run at once, and each has a copy
+//! ([`OwnedQuery`]).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -18,28 +18,28 @@ use super::encode::Replies;
 use super::gate_error;
 use crate::error::{ErrorKind, RequestError};
 
-/// A question: [`BorrowedQuery`] borrows what it is about, [`OwnedQuery`] has a copy.
+/// A query: [`BorrowedQuery`] borrows its policy and key, [`OwnedQuery`] has copies.
 #[derive(Clone, Debug)]
 pub struct Query<P, K> {
     pub kind: QueryKind,
-    /// `None` for limits of the caller's own.
+    /// `None` for limits that the caller sent.
     pub policy: Option<P>,
     pub key: K,
-    /// The caller's own limits.
+    /// The limits that the caller sent.
     pub limits: Option<Arc<[Limit]>>,
     pub cost: Option<Cost>,
     pub force: bool,
     pub id: Option<K>,
 }
 
-/// A question as its command puts it.
+/// A query that borrows from its command.
 pub type BorrowedQuery<'a> = Query<&'a str, &'a [u8]>;
 
-/// A question with a copy of what it asks.
+/// A query with its own copies.
 pub type OwnedQuery = Query<Box<str>, Box<[u8]>>;
 
 impl<P: Deref<Target = str>, K: Deref<Target = [u8]>> Query<P, K> {
-    /// The same for the gate.
+    /// The query as a question to the gate.
     #[inline]
     pub fn question(&self) -> Question<'_> {
         let subject = match self.policy.as_deref() {
@@ -54,38 +54,38 @@ impl<P: Deref<Target = str>, K: Deref<Target = [u8]>> Query<P, K> {
     }
 }
 
-/// What is asked for, and in which form it is answered.
+/// The kind of a query, which decides the form of its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueryKind {
-    /// A decision, as tidegate tells it.
+    /// A decision, in the form of tidegate.
     Check,
-    /// A decision, as redis-cell tells it.
+    /// A decision, in the form of redis-cell.
     RedisCell(Throttle),
-    /// A decision, as throttlecrab tells it.
+    /// A decision, in the form of throttlecrab.
     Throttlecrab(Throttle),
     Peek,
     Reset,
 }
 
 impl QueryKind {
-    /// Whether it is for a decision.
+    /// Whether it is a decision.
     #[inline]
     pub fn is_check(self) -> bool {
         matches!(self, QueryKind::Check | QueryKind::RedisCell(_) | QueryKind::Throttlecrab(_))
     }
 
-    /// Whether the two may be under way at once without one disturbing the other.
+    /// Whether the two may run at the same time.
     pub fn can_run_with(self, other: QueryKind) -> bool {
         self.is_check() && other.is_check() || self == other
     }
 }
 
-/// What the form of an answer needs besides the answer.
+/// What the reply needs besides the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Throttle {
-    /// The limit, as it is told.
+    /// The limit that is reported.
     pub limit: i64,
-    /// Nothing was asked for but to look.
+    /// The cost is zero: only a peek.
     pub look: bool,
 }
 
@@ -94,7 +94,7 @@ impl<'a> BorrowedQuery<'a> {
         BorrowedQuery { kind, policy: None, key, limits: None, cost: None, force: false, id: None }
     }
 
-    /// Asks a store that is here for what is no decision.
+    /// Runs a query that is not a decision on a store in memory.
     pub fn execute_local(&self, gate: &Gate, rules: &Rules, replies: &mut Replies<'_>) {
         // An in-memory store never makes a future wait.
         let query = OwnedQuery::from(self.clone());
@@ -118,7 +118,7 @@ impl From<BorrowedQuery<'_>> for OwnedQuery {
     }
 }
 
-/// What a store that is elsewhere answered.
+/// The answer to a query.
 pub enum QueryAnswer<'a> {
     /// Boxed: it is large, and was a round trip away.
     Answer(Box<Result<Answer<'a>, GateError>>),
@@ -126,7 +126,7 @@ pub enum QueryAnswer<'a> {
 }
 
 impl OwnedQuery {
-    /// Asks any store.
+    /// Runs the query on any store.
     pub async fn execute<'a>(&'a self, gate: &'a Gate, rules: &'a Rules) -> QueryAnswer<'a> {
         let policy = self.policy.as_deref().unwrap_or_default();
         match self.kind {

@@ -1,4 +1,4 @@
-//! One connection's commands: what each comes to.
+//! The state of a connection, and the commands that use it.
 
 use super::RespFront;
 use super::commands::{Command, Spec};
@@ -32,30 +32,30 @@ const BAD_NAME: &str = "Client names cannot contain spaces, newlines or special 
 pub struct Session {
     pub id: u64,
     pub protocol: Protocol,
-    /// Whether it may ask: it has shown a secret, or none is wanted.
+    /// Whether it may send commands: it has sent a secret, or none is required.
     pub authenticated: bool,
     wrong_secrets: u8,
     pub name: Box<[u8]>,
-    /// Commands that wait for `EXEC`, behind `MULTI`.
+    /// Commands since `MULTI`, queued for `EXEC`.
     pub queued: Option<Box<QueuedCommands>>,
-    /// What `EXEC` has set going, which comes before what is read next.
+    /// Commands that `EXEC` runs before the next command is read.
     pub exec_run: ExecRun,
 }
 
-/// A command that was understood.
+/// A parsed command.
 #[derive(Debug)]
 pub enum ParsedCommand<'a> {
-    /// The gate is to answer it.
+    /// The gate answers it.
     Query(BorrowedQuery<'a>),
-    /// The connection itself is.
+    /// The session answers it.
     Other(Command),
-    /// It waits for `EXEC`.
+    /// It is queued for `EXEC`.
     Queued,
-    /// It makes no sense.
+    /// It is invalid.
     Rejected(RequestError),
-    /// There is nothing to answer.
+    /// There is no command, and no reply.
     Empty,
-    /// It is no client that speaks.
+    /// It is an HTTP request, as a web page could make a browser send; the connection is closed.
     HttpRequest,
 }
 
@@ -80,7 +80,7 @@ impl Session {
         }
     }
 
-    /// What a command means, without doing anything about it.
+    /// Parses a command, without running it.
     #[inline]
     pub fn parse<'a>(&self, args: &Args<'a>, limits: &mut LimitCache) -> ParsedCommand<'a> {
         let Some(name) = args.first() else { return ParsedCommand::Empty };
@@ -104,7 +104,7 @@ impl Session {
         query.map_or_else(ParsedCommand::Rejected, ParsedCommand::Query)
     }
 
-    /// Why a command that there is may not be sent so.
+    /// Why a known command is rejected.
     #[cold]
     fn rejection(&self, spec: &Spec, args: usize) -> RequestError {
         match (spec.command, spec.takes(args)) {
@@ -115,7 +115,7 @@ impl Session {
         }
     }
 
-    /// Answers a command that asks for no decision; says whether the connection goes on.
+    /// Answers a command that needs no decision; returns whether the connection stays open.
     pub fn answer(
         &mut self,
         command: Command,

@@ -31,15 +31,15 @@ pub fn aborted(why: &str) -> RequestError {
 pub struct QueuedCommands {
     bytes: Vec<u8>,
     commands: usize,
-    /// Whether one of them made no sense, so that none will be run.
+    /// Whether one of them was invalid, so that none is run.
     broken: bool,
 }
 
-/// Commands that `EXEC` has set going.
+/// The commands that `EXEC` runs.
 #[derive(Debug, Default)]
 pub struct ExecRun {
     pub bytes: Vec<u8>,
-    /// So many bytes of them were looked at.
+    /// The number of bytes that were run.
     pub at: usize,
 }
 
@@ -50,7 +50,7 @@ impl ExecRun {
 }
 
 impl Session {
-    /// What a command means between `MULTI` and `EXEC`.
+    /// Parses a command between `MULTI` and `EXEC`.
     #[cold]
     pub(super) fn parse_in_transaction<'a>(
         &self,
@@ -66,7 +66,7 @@ impl Session {
         }
     }
 
-    /// Lets a command wait for `EXEC`.
+    /// Queues a command for `EXEC`.
     pub(super) fn wait(&mut self, args: &Args<'_>, replies: &mut Replies<'_>) {
         let Some(queued) = &mut self.queued else { return };
         if queued.broken {
@@ -84,7 +84,7 @@ impl Session {
         replies.simple("QUEUED");
     }
 
-    /// A command made no sense: none of those since `MULTI` will be run.
+    /// Discards the commands since `MULTI`, because one of them was invalid.
     pub(super) fn abort_transaction(&mut self) {
         if let Some(queued) = &mut self.queued {
             **queued = QueuedCommands { broken: true, ..QueuedCommands::default() };

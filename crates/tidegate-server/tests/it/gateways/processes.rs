@@ -48,30 +48,30 @@ pub struct Gateway {
     /// Whether it gives up on a tidegate that hangs in a second, when it fails closed.
     pub closed_hurries: bool,
     /// How it asks.
-    pub asks: Asks,
+    pub checked_over: CheckedOver,
 }
 
 /// Over which front a gateway asks, under which config.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asks {
+pub enum CheckedOver {
     Http,
     Grpc,
 }
 
-impl Asks {
+impl CheckedOver {
     /// The config below `examples/gateways`.
     fn config(self) -> &'static str {
         match self {
-            Asks::Http => "tidegate.yaml",
-            Asks::Grpc => "envoy/tidegate.yaml",
+            CheckedOver::Http => "tidegate.yaml",
+            CheckedOver::Grpc => "envoy/tidegate.yaml",
         }
     }
 
     /// Where tidegate listens in the examples.
     fn port(self) -> u16 {
         match self {
-            Asks::Http => 8080,
-            Asks::Grpc => 8081,
+            CheckedOver::Http => 8080,
+            CheckedOver::Grpc => 8081,
         }
     }
 }
@@ -83,25 +83,25 @@ pub enum Fields {
 }
 
 /// The three of them, running.
-pub struct Stand {
+pub struct GatewaySetup {
     pub application: Application,
     gateway: Process,
     pub tidegate: Tidegate,
     port: u16,
 }
 
-impl Stand {
+impl GatewaySetup {
     /// `more` is appended to the policies of the example.
-    pub fn start(gateway: &Gateway, fails: Fails, test: &str, more: &str) -> Stand {
+    pub fn start(gateway: &Gateway, fails: Fails, test: &str, more: &str) -> GatewaySetup {
         let program = installed(gateway.program);
-        let files = Files::new(&format!("{}-{:?}-{test}", gateway.program, gateway.asks));
+        let files = Files::new(&format!("{}-{:?}-{test}", gateway.program, gateway.checked_over));
         let application = Application::start();
         let port = free_port();
-        let tidegate = Tidegate::start(&files, gateway.asks, more);
+        let tidegate = Tidegate::start(&files, gateway.checked_over, more);
         let ports = [
             (8000, port),
             (8001, free_port()),
-            (gateway.asks.port(), tidegate.port),
+            (gateway.checked_over.port(), tidegate.port),
             (3000, application.port),
         ];
         let paths = if fails == Fails::Open { gateway.open } else { gateway.closed };
@@ -112,9 +112,9 @@ impl Stand {
         let home = files.path("");
         command.current_dir(&home).env("HOME", &home).env("XDG_DATA_HOME", &home);
         let process = Process::start(command, &files.path("gateway.log"));
-        let mut stand = Stand { application, gateway: process, tidegate, port };
-        stand.gateway_answers();
-        stand
+        let mut setup = GatewaySetup { application, gateway: process, tidegate, port };
+        setup.gateway_answers();
+        setup
     }
 
     #[track_caller]
@@ -152,20 +152,20 @@ impl Stand {
 pub struct Tidegate {
     pub port: u16,
     admin: u16,
-    asks: Asks,
+    checked_over: CheckedOver,
     config: String,
     log: String,
     process: Option<Process>,
 }
 
 impl Tidegate {
-    fn start(files: &Files, asks: Asks, more: &str) -> Tidegate {
-        let example = format!("{EXAMPLES}/{}", asks.config());
+    fn start(files: &Files, checked_over: CheckedOver, more: &str) -> Tidegate {
+        let example = format!("{EXAMPLES}/{}", checked_over.config());
         let example = fs::read_to_string(example).expect("the example");
         let mut tidegate = Tidegate {
             port: free_port(),
             admin: free_port(),
-            asks,
+            checked_over,
             config: files.write("tidegate.yaml", example + more),
             log: files.path("tidegate.log"),
             process: None,
@@ -180,9 +180,9 @@ impl Tidegate {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         let admin = format!("127.0.0.1:{}", self.admin);
         command.args(["serve", "--config", &self.config, "--resp", "off", "--admin", &admin]);
-        let (http, grpc) = match self.asks {
-            Asks::Http => (&*address, "off"),
-            Asks::Grpc => ("off", &*address),
+        let (http, grpc) = match self.checked_over {
+            CheckedOver::Http => (&*address, "off"),
+            CheckedOver::Grpc => ("off", &*address),
         };
         command.args(["--http", http, "--grpc", grpc]);
         let mut process = Process::start(command, &self.log);

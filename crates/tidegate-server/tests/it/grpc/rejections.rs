@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Asker, about, descriptor, serve};
+use super::{GrpcClient, descriptor, request_for, serve};
 use crate::server_harness::{Client, request};
 
 const CONFIG: &str = r#"
@@ -21,14 +21,14 @@ const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLim
 
 /// What still works afterwards.
 #[track_caller]
-fn unharmed(asker: &mut Asker) {
-    assert_eq!(asker.code(&about("edge", &[("user", "alice")])), "OK");
+fn unharmed(client: &mut GrpcClient) {
+    assert_eq!(client.code(&request_for("edge", &[("user", "alice")])), "OK");
 }
 
 #[test]
 fn rejects_invalid_fields_by_name() {
     let server = serve("grpc-nonsense", CONFIG);
-    let mut asker = Asker::new(&server);
+    let mut client = GrpcClient::new(&server);
     let user = descriptor(&[("user", "a")]);
     let with = |field: &str, value: Value| {
         let mut one = user.clone();
@@ -44,31 +44,31 @@ fn rejects_invalid_fields_by_name() {
          "descriptors: there are more than 256: send fewer"),
         (json!({ "domain": "edge", "descriptors": [user, {}] }), "INVALID_ARGUMENT",
          "descriptors[1].entries: there are none: send at least one"),
-        (about("edge", &[("user", "a"), ("", "b")]), "INVALID_ARGUMENT",
+        (request_for("edge", &[("user", "a"), ("", "b")]), "INVALID_ARGUMENT",
          "descriptors[0].entries[1].key: it is empty: name what the value is"),
         (with("limit", json!({ "requests_per_unit": 1 })), "INVALID_ARGUMENT",
          "descriptors[0].limit.unit: 0 is no unit of time: send SECOND (1), MINUTE (2), HOUR (3), DAY (4), MONTH (5), \
           YEAR (6) or WEEK (7)"),
-        (about("edge", &[("held", "a")]), "FAILED_PRECONDITION",
+        (request_for("edge", &[("held", "a")]), "FAILED_PRECONDITION",
          "policy `held` has a concurrency limit, which is held, not checked: take a permit with POST /v1/permits"),
     ];
     for (request, code, message) in rows {
         let expected = json!({ "code": code, "message": message });
-        assert_eq!(asker.limit(&request), expected, "{request}");
+        assert_eq!(client.limit(&request), expected, "{request}");
     }
-    unharmed(&mut asker);
+    unharmed(&mut client);
     // All that is allowed, at once.
     let entries: Vec<_> = (0..100).map(|_| ("e", "v")).collect();
-    assert_eq!(asker.code(&about("edge", &entries)), "OK");
+    assert_eq!(client.code(&request_for("edge", &entries)), "OK");
     let many = json!({ "domain": "edge", "descriptors": vec![descriptor(&[("x", "y")]); 256] });
-    assert_eq!(asker.reply(&many)["statuses"].as_array().map(Vec::len), Some(256));
+    assert_eq!(client.reply(&many)["statuses"].as_array().map(Vec::len), Some(256));
     assert_eq!(server.metric("tidegate_grpc_requests_total{code=\"INVALID_ARGUMENT\"}"), Some(6));
 }
 
 #[test]
 fn rejects_malformed_messages() {
     let server = serve("grpc-bytes", CONFIG);
-    let mut asker = Asker::new(&server);
+    let mut client = GrpcClient::new(&server);
     let no_message = "the bytes are no Protocol Buffers message of this kind";
     #[rustfmt::skip]
     let rows = [
@@ -85,11 +85,11 @@ fn rejects_malformed_messages() {
         ("/grpc.health.v1.Health/Check", "0a05", "INVALID_ARGUMENT", no_message),
     ];
     for (method, message, code, text) in rows {
-        let answer = asker.ask("raw", json!({ "method": method, "message": message }));
+        let answer = client.ask("raw", json!({ "method": method, "message": message }));
         assert_eq!(answer, json!({ "code": code, "message": text }), "{method} {message}");
     }
     // As many as fit: told so, before they take memory.
-    let answer = asker.ask(
+    let answer = client.ask(
         "raw",
         json!({ "method": METHOD, "message": format!("0a0165{}", "1200".repeat(524_000)) }),
     );
@@ -97,15 +97,15 @@ fn rejects_malformed_messages() {
     assert_eq!(answer, json!({ "code": "INVALID_ARGUMENT", "message": text }));
     let compressed =
         json!({ "method": METHOD, "message": "0a".repeat(500), "compression": "Gzip" });
-    let answer = asker.ask("raw", compressed);
+    let answer = client.ask("raw", compressed);
     assert_eq!(answer["code"], "UNIMPLEMENTED", "{answer}");
     // Text that is not UTF-8 is counted, not refused: Envoy would let the client pass.
     let entry = format!("0a04{}1201ff", hex(b"user"));
     let descriptor = format!("0a{:02x}{entry}", entry.len() / 2);
     let message = format!("0a04{}12{:02x}{descriptor}", hex(b"edge"), descriptor.len() / 2);
-    let answer = asker.ask("raw", json!({ "method": METHOD, "message": message }));
+    let answer = client.ask("raw", json!({ "method": METHOD, "message": message }));
     assert!(answer["reply"].as_str().is_some_and(|reply| reply.starts_with("0801")), "{answer}");
-    unharmed(&mut asker);
+    unharmed(&mut client);
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -115,21 +115,21 @@ fn hex(bytes: &[u8]) -> String {
 #[test]
 fn bounds_message_size_and_streams() {
     let server = serve("grpc-large", CONFIG);
-    let mut asker = Asker::new(&server);
+    let mut client = GrpcClient::new(&server);
     let rows =
         [(1_000_000, "OK"), (1_100_000, "RESOURCE_EXHAUSTED"), (20_000_000, "RESOURCE_EXHAUSTED")];
     for (size, code) in rows {
-        let answer = asker.ask("large", json!({ "size": size }));
+        let answer = client.ask("large", json!({ "size": size }));
         assert_eq!(answer["code"], code, "{size}: {answer}");
     }
     let before = server.resident();
     // More than one connection may have at once: the client waits for its turn.
-    let request = about("edge", &[("user", "many")]);
-    let answer = asker.ask("many", json!({ "request": request, "count": 1000 }));
+    let request = request_for("edge", &[("user", "many")]);
+    let answer = client.ask("many", json!({ "request": request, "count": 1000 }));
     assert_eq!(answer, json!({ "OK": 100, "OVER_LIMIT": 900 }));
     let grown = server.resident().saturating_sub(before);
     assert!(grown < 16 << 20, "{grown} bytes more");
-    unharmed(&mut asker);
+    unharmed(&mut client);
 }
 
 #[test]
@@ -151,5 +151,5 @@ fn rejects_requests_that_are_not_grpc() {
     let status =
         |status| format!("tidegate_http_requests_total{{front=\"grpc\",status=\"{status}\"}}");
     assert_eq!(server.metric(&status(400)), Some(2));
-    unharmed(&mut Asker::new(&server));
+    unharmed(&mut GrpcClient::new(&server));
 }

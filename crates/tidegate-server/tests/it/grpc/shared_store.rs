@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Asker, about, descriptor, serve};
+use super::{GrpcClient, descriptor, request_for, serve};
 use crate::server_harness::wait_for;
 use crate::shared_store::redis_servers::start_redis;
 
@@ -21,16 +21,16 @@ fn config(store: &str) -> String {
 #[test]
 fn applies_store_failure_policies() {
     let server = serve("grpc-down", &config("redis://127.0.0.1:1"));
-    let mut asker = Asker::new(&server);
+    let mut client = GrpcClient::new(&server);
     // Two of six for each of three nodes.
-    let here = about("edge", &[("here", "a")]);
+    let here = request_for("edge", &[("here", "a")]);
     for left in [1.0, 0.0] {
-        let reply = asker.reply(&here);
+        let reply = client.reply(&here);
         let told = json!({ "policy": "here", "decided": "local", "limit": 2.0, "remaining": left });
         assert_eq!(reply["dynamic_metadata"], told);
     }
-    assert_eq!(asker.code(&here), "OVER_LIMIT");
-    let reply = asker.reply(&about("edge", &[("open", "a")]));
+    assert_eq!(client.code(&here), "OVER_LIMIT");
+    let reply = client.reply(&request_for("edge", &[("open", "a")]));
     // What is left is not known, so Envoy is told no limit.
     assert_eq!(
         (&reply["overall_code"], &reply["statuses"]),
@@ -40,21 +40,21 @@ fn applies_store_failure_policies() {
     assert_eq!(reply["dynamic_metadata"]["remaining"], Value::Null);
     let message = "the store failed, and policy `closed` denies then (on_store_failure)";
     let refused = json!({ "code": "UNAVAILABLE", "message": message });
-    assert_eq!(asker.limit(&about("edge", &[("closed", "a")])), refused);
+    assert_eq!(client.limit(&request_for("edge", &[("closed", "a")])), refused);
     // Three of six: more than this node's two, but not more than the limit.
-    let mut costly = about("edge", &[("here", "c")]);
+    let mut costly = request_for("edge", &[("here", "c")]);
     costly["hits_addend"] = json!(3);
     let message = "the store failed, and policy `here` cannot admit this cost with this node's \
         share of its limit";
     let beyond = json!({ "code": "UNAVAILABLE", "message": message });
-    assert_eq!(asker.limit(&costly), beyond);
+    assert_eq!(client.limit(&costly), beyond);
     costly["hits_addend"] = json!(7);
-    assert_eq!(asker.code(&costly), "OVER_LIMIT");
+    assert_eq!(client.code(&costly), "OVER_LIMIT");
     // Any denial wins, and nothing is charged by it.
     let both = json!({ "domain": "edge", "descriptors": [
         descriptor(&[("here", "b")]), descriptor(&[("closed", "b")]) ] });
-    assert_eq!(asker.limit(&both), refused);
-    let reply = asker.reply(&about("edge", &[("here", "b")]));
+    assert_eq!(client.limit(&both), refused);
+    let reply = client.reply(&request_for("edge", &[("here", "b")]));
     assert_eq!(reply["dynamic_metadata"]["remaining"], 1.0, "{reply}");
 }
 
@@ -63,12 +63,12 @@ fn nodes_share_a_limit() {
     let redis = start_redis();
     let config = config(&redis.url_with_login());
     let servers = ["grpc-live-a", "grpc-live-b"].map(|test| serve(test, &config));
-    let mut askers = servers.each_ref().map(Asker::new);
+    let mut askers = servers.each_ref().map(GrpcClient::new);
     let look = json!({ "domain": "edge", "descriptors": [
         { "entries": [{ "key": "here", "value": "x" }], "hits_addend": "0" } ] });
-    for asker in &mut askers {
+    for client in &mut askers {
         let decided = |reply: Value| reply["dynamic_metadata"]["decided"] == "exact";
-        wait_for(|| decided(asker.reply(&look)).then_some(()));
+        wait_for(|| decided(client.reply(&look)).then_some(()));
     }
     let both = json!({ "domain": "edge", "hits_addend": 2, "descriptors": [
         descriptor(&[("here", "a")]), descriptor(&[("open", "a")]) ] });

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 
 use tidegate_testkit::Authority;
 
-use super::{Caller, POLICIES, run, start, works};
+use super::{POLICIES, RespClient, assert_answers, run, start};
 use crate::serve::connect_tls;
 
 #[test]
@@ -19,8 +19,8 @@ fn public_address_requires_secret() {
         "{said}"
     );
     let server = open("secret").env("TIDEGATE_TOKENS", "one,two").run();
-    let mut caller = Caller::connect(([127, 0, 0, 1], server.resp().port()).into());
-    caller.asks(
+    let mut client = RespClient::connect(([127, 0, 0, 1], server.resp().port()).into());
+    client.expect_reply(
         "PING\r\nAUTH two\r\nPING\r\n",
         "-NOAUTH Authentication required.\r\n+OK\r\n+PONG\r\n",
     );
@@ -55,7 +55,7 @@ fn serves_tls() {
         tls.read_exact(&mut replies).expect("replies");
         assert!(replies == b"+PONG\r\n".repeat(10_000));
     }
-    let mut plain = Caller::connect(server.resp());
+    let mut plain = RespClient::connect(server.resp());
     plain.send("PING\r\n");
     assert!(!plain.rest().contains("PONG"));
 }
@@ -63,15 +63,15 @@ fn serves_tls() {
 #[test]
 fn shutdown_answers_received_commands() {
     let mut server = run("drain");
-    let mut idle = Caller::connect(server.resp());
-    idle.asks("PING\r\n", "+PONG\r\n");
-    let mut silent = Caller::connect(server.resp());
-    let mut half = Caller::connect(server.resp());
-    half.asks("PING\r\n*1\r\n$4\r\nPI", "+PONG\r\n");
-    works(&server);
+    let mut idle = RespClient::connect(server.resp());
+    idle.expect_reply("PING\r\n", "+PONG\r\n");
+    let mut silent = RespClient::connect(server.resp());
+    let mut half = RespClient::connect(server.resp());
+    half.expect_reply("PING\r\n*1\r\n$4\r\nPI", "+PONG\r\n");
+    assert_answers(&server);
     server.signal("-TERM");
-    for caller in [&mut idle, &mut silent, &mut half] {
-        assert_eq!(caller.rest(), "");
+    for client in [&mut idle, &mut silent, &mut half] {
+        assert_eq!(client.rest(), "");
     }
     assert_eq!(server.ended(), 0);
     assert!(!server.log().contains("out of patience"), "{}", server.log());
@@ -80,13 +80,13 @@ fn shutdown_answers_received_commands() {
 #[test]
 fn counts_replies_by_code() {
     let server = run("counted");
-    let mut caller = Caller::connect(server.resp());
+    let mut client = RespClient::connect(server.resp());
     // Denied, refused, and some without a reply.
-    caller.send("TG.CHECK login a COST 3\r\n\r\nTG.CHECK login a\r\nTG.CHECK nobody a\r\n*0\r\nnonsense\r\n");
-    caller.send(
+    client.send("TG.CHECK login a COST 3\r\n\r\nTG.CHECK login a\r\nTG.CHECK nobody a\r\n*0\r\nnonsense\r\n");
+    client.send(
         "MULTI\r\nPING\r\nTG.PEEK nobody a\r\nEXEC\r\nMULTI\r\nno\r\nEXEC\r\nHELLO 9\r\n*x\r\n",
     );
-    assert!(caller.rest().ends_with("-ERR Protocol error: invalid multibulk length\r\n"));
+    assert!(client.rest().ends_with("-ERR Protocol error: invalid multibulk length\r\n"));
     let count =
         |code: &str| server.metric(&format!("tidegate_resp_requests_total{{code=\"{code}\"}}"));
     let counts = ["OK", "ERR", "EXECABORT", "NOPROTO", "NOAUTH"].map(count);
@@ -96,15 +96,15 @@ fn counts_replies_by_code() {
 #[test]
 fn reload_applies_to_open_connections() {
     let server = run("reload");
-    let mut caller = Caller::connect(server.resp());
-    caller.asks(
+    let mut client = RespClient::connect(server.resp());
+    client.expect_reply(
         "TG.PEEK login a\r\n",
         "*7\r\n:1\r\n:2\r\n:2\r\n:0\r\n:0\r\n$5\r\nlogin\r\n$5\r\nexact\r\n",
     );
     server.files.write("tidegate.yaml", POLICIES.replace("2 per 1h", "3 per 1h"));
     server.signal("-HUP");
     crate::server_harness::wait_for(|| {
-        caller.send("TG.PEEK login a\r\n");
-        caller.read(46).contains(":3\r\n:3\r\n").then_some(())
+        client.send("TG.PEEK login a\r\n");
+        client.read(46).contains(":3\r\n:3\r\n").then_some(())
     });
 }

@@ -36,15 +36,15 @@ fn run(test: &str) -> Server {
 }
 
 /// One connection.
-struct Caller(TcpStream);
+struct RespClient(TcpStream);
 
-impl Caller {
+impl RespClient {
     fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
         stream.set_write_timeout(Some(PATIENCE)).expect("a time-out");
         stream.set_nodelay(true).expect("an option");
-        Caller(stream)
+        RespClient(stream)
     }
 
     fn send(&mut self, bytes: impl AsRef<[u8]>) {
@@ -61,7 +61,7 @@ impl Caller {
 
     /// Sends, and expects these bytes.
     #[track_caller]
-    fn asks(&mut self, bytes: impl AsRef<[u8]>, expected: &str) {
+    fn expect_reply(&mut self, bytes: impl AsRef<[u8]>, expected: &str) {
         self.send(&bytes);
         assert_eq!(self.read(expected.len()), expected, "{}", bytes.as_ref().escape_ascii());
     }
@@ -80,6 +80,6 @@ impl Caller {
 
 /// Whether a server still answers.
 #[track_caller]
-fn works(server: &Server) {
-    Caller::connect(server.resp()).asks("PING\r\n", "+PONG\r\n");
+fn assert_answers(server: &Server) {
+    RespClient::connect(server.resp()).expect_reply("PING\r\n", "+PONG\r\n");
 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{Caller, start};
+use super::{RespClient, start};
 use crate::server_harness::Start;
 use crate::shared_store::redis_servers::{PASSWORD, start_redis};
 
@@ -46,9 +46,9 @@ const STRANGE_AND_BROKEN: [&str; 3] = ["*11\r\n", "*1\r\n$16385\r\n", "*1\r\nx\r
 
 /// Everything that comes back.
 fn replies(address: SocketAddr, sent: &str) -> String {
-    let mut caller = Caller::connect(address);
-    caller.send(sent);
-    caller.rest()
+    let mut client = RespClient::connect(address);
+    client.send(sent);
+    client.rest()
 }
 
 #[test]
