@@ -117,7 +117,7 @@ deploy_manifests() {
 # What would be published holds its licences and its README, and is complete.
 deploy_packages() {
     local crate listed file
-    for crate in tidegate-core tidegate tidegate-server; do
+    for crate in tidegate-core tidegate tidegate-replay tidegate-server; do
         listed=$(cargo package --locked --allow-dirty --list -p "$crate")
         for file in LICENSE-APACHE LICENSE-MIT README.md Cargo.toml src; do
             if ! grep -q "^$file" <<<"$listed"; then
@@ -128,5 +128,5 @@ deploy_packages() {
     done
     # The only one that can be built from its package before the others are published.
     cargo package --locked --allow-dirty --quiet -p tidegate-core
-    echo "packages: tidegate-core, tidegate, tidegate-server; licences and README inside"
+    echo "packages: tidegate-core, tidegate, tidegate-replay, tidegate-server; licences and README inside"
 }
