@@ -8,9 +8,9 @@ install_chromium() {
     fi
 }
 
-# browser_stand : installs the browser and its driver, and builds the server. The tests are copied
+# prepare_browser : installs the browser and its driver, and builds the server. The tests are copied
 # to the target directory, next to their packages.
-browser_stand() {
+prepare_browser() {
     local target=${CARGO_TARGET_DIR:-target} source=crates/tidegate-server/tests/browser
     install_chromium || return 1
     mkdir -p "$target/browser"
@@ -32,7 +32,7 @@ browser_stand() {
 # browser_pages : clicks through the playground and the dashboard.
 browser_pages() {
     local browser_home browser_bin
-    browser_stand || return 1
+    prepare_browser || return 1
     (cd "$browser_home" && TIDEGATE_BIN=$browser_bin timeout 600 node --test --test-concurrency=2 --test-reporter=dot)
 }
 
@@ -40,6 +40,6 @@ browser_pages() {
 browser_run() {
     local browser_home browser_bin script=$1
     shift
-    browser_stand || return 1
+    prepare_browser || return 1
     (cd "$browser_home" && TIDEGATE_BIN=$browser_bin timeout 600 node "$script" "$@")
 }

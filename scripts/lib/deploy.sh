@@ -127,7 +127,7 @@ deploy_manifests() {
 }
 
 # The crates as they would be published, in the order of their dependencies.
-PUBLISHED=(tidegate-core tidegate tidegate-client tidegate-server)
+PUBLISHED=(tidegate-core tidegate tidegate-client tidegate-replay tidegate-server)
 
 # Makes every package and looks into it. Those of tidegate-core and tidegate are also compiled;
 # the others would take minutes, and `cargo publish` compiles them.

@@ -23,9 +23,9 @@ envoy_client() {
     "$venv/bin/python" -c 'import grpc; print("grpcio", grpc.__version__)'
 }
 
-# Regenerates the descriptors that reflection returns (crates/tidegate-server/src/grpc/descriptors.binpb).
+# Regenerates the descriptors that reflection returns (crates/tidegate-server/src/fronts/grpc/descriptors.binpb).
 envoy_descriptors() {
     envoy_client &&
         "${CARGO_TARGET_DIR:-target}/envoy-client/bin/python" scripts/lib/envoy/descriptors.py \
-            crates/tidegate-server/src/grpc/descriptors.binpb
+            crates/tidegate-server/src/fronts/grpc/descriptors.binpb
 }

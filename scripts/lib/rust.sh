@@ -7,11 +7,9 @@ CARGO_DENY=0.20.2
 LIBRARIES=(tidegate-core tidegate tidegate-client)
 
 # Test modules that start other programs: servers, gateways, clients, promtool.
-NEED_PROGRAMS=(redis gateways:: grpc:: promtool resp::clients resp::shared
-    shared::live shared::down shared::many shared::secrets shared::documented
-    http::documented)
+NEED_PROGRAMS=(redis gateways:: grpc:: promtool resp::clients shared_store:: http::documented)
 # These take half of the time: recorded traces in a debug build, and tests that wait for clients.
-SLOW=(recorded:: slow_clients_are_let_go those_that_do_not_move)
+SLOW=(recorded_traces:: closes_slow_clients closes_stalled_connections_and_keeps_idle_ones)
 
 # rust_component COMMAND COMPONENT : installs a component of the toolchain that is missing.
 rust_component() { cargo "$1" --version || rustup component add "$2"; }

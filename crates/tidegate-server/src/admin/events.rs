@@ -19,8 +19,8 @@ use serde::Serialize;
 use tidegate::unstable::stats::{Denial, StreamItem, Subscription, TooManySubscribers};
 
 use super::AdminState;
-use super::facts::Facts;
-use super::reply::header;
+use super::response::header;
+use super::server_state::ServerState;
 use crate::error::{ErrorKind, RequestError};
 
 /// Well within the idle time-outs of proxies.
@@ -35,7 +35,7 @@ pub async fn stream(
     let full =
         |error: TooManySubscribers| RequestError::new(ErrorKind::Unavailable, error.to_string());
     let subscription = state.stats().events().subscribe(after).map_err(full)?;
-    let reader = Reader { subscription, facts: state.facts, opening: true };
+    let reader = Reader { subscription, server_state: state.server_state, opening: true };
     let body = Body::from_stream(stream::unfold(reader, |mut reader| async {
         let next = reader.next().await?;
         Some((Ok::<_, Infallible>(next), reader))
@@ -48,7 +48,7 @@ pub async fn stream(
 
 struct Reader {
     subscription: Subscription,
-    facts: Arc<Facts>,
+    server_state: Arc<ServerState>,
     opening: bool,
 }
 
@@ -61,7 +61,7 @@ impl Reader {
         tokio::select! {
             told = self.subscription.next() => Some(write(&told).into()),
             () = tokio::time::sleep(HEARTBEAT) => Some(Bytes::from_static(b": still here\n\n")),
-            () = self.facts.draining() => None,
+            () = self.server_state.draining() => None,
         }
     }
 }

@@ -3,6 +3,9 @@
 //! Labels are names from the config and words of ours. A key is never a label:
 //! there are as many as callers like.
 
+use std::fs;
+use std::time::Duration;
+
 use tidegate::MemoryStats;
 use tidegate::redis::RedisStats;
 use tidegate::unstable::policy::Mode;
@@ -11,29 +14,28 @@ use tidegate::unstable::stats::{
 };
 
 use super::AdminState;
-use super::exposition::{Exposition, Kind};
-use super::facts::{Facts, Front, Reload};
-use super::process::Process;
+use super::prometheus_text::{Kind, PrometheusText};
+use super::server_state::{FrontName, Reload, ServerState};
 use crate::logs;
 
 /// The page.
 pub fn page(state: &AdminState) -> String {
-    let mut page = Exposition::default();
+    let mut page = PrometheusText::default();
     decisions(&mut page, &state.stats().series());
     latency(&mut page, &state.stats().latency());
-    memory(&mut page, &state.gate.limiter().stats(), &state.facts);
+    memory(&mut page, &state.gate.limiter().stats(), &state.server_state);
     if let Some(store) = &state.store {
         shared(&mut page, &store.stats(), &state.stats().store_latency());
     }
-    fronts(&mut page, &state.facts);
-    http2(&mut page, &state.facts);
-    reloads(&mut page, &state.facts);
-    server(&mut page, &state.facts, state.stats());
+    fronts(&mut page, &state.server_state);
+    http2(&mut page, &state.server_state);
+    reloads(&mut page, &state.server_state);
+    server(&mut page, &state.server_state, state.stats());
     process(&mut page, &Process::read());
     page.finish()
 }
 
-fn decisions(page: &mut Exposition, all: &[SeriesCounts]) {
+fn decisions(page: &mut PrometheusText, all: &[SeriesCounts]) {
     // What is off decides nothing, ever: a series at 0 would look like one that could.
     let all = || all.iter().filter(|series| series.mode != Mode::Off);
     let help = "Answers of single limits: one per limit a request was checked against.";
@@ -64,12 +66,12 @@ fn names(series: &SeriesCounts) -> [(&'static str, &str); 3] {
     [("policy", &series.policy), ("limit", &series.limit), ("mode", series.mode.name())]
 }
 
-fn latency(page: &mut Exposition, counts: &LatencyCounts) {
+fn latency(page: &mut PrometheusText, counts: &LatencyCounts) {
     let help = "Time to decide a request, without the protocol around it; a sample of all.";
     histogram(page, "tidegate_decision_duration_seconds", help, counts);
 }
 
-fn histogram(page: &mut Exposition, name: &str, help: &str, counts: &LatencyCounts) {
+fn histogram(page: &mut PrometheusText, name: &str, help: &str, counts: &LatencyCounts) {
     let mut family = page.family(name, Kind::Histogram, help);
     let mut up_to = 0;
     for (bound, count) in LATENCY_BOUNDS.iter().zip(counts.buckets) {
@@ -81,7 +83,7 @@ fn histogram(page: &mut Exposition, name: &str, help: &str, counts: &LatencyCoun
     family.suffixed("_count", &[], counts.count());
 }
 
-fn memory(page: &mut Exposition, store: &MemoryStats, facts: &Facts) {
+fn memory(page: &mut PrometheusText, store: &MemoryStats, server_state: &ServerState) {
     use Kind::{Counter, Gauge};
     let rows = [
         (
@@ -90,7 +92,7 @@ fn memory(page: &mut Exposition, store: &MemoryStats, facts: &Facts) {
             "Keys tracked, counted per key and limit.",
             store.tracked_keys,
         ),
-        ("tidegate_max_keys", Gauge, "The most keys tracked at once.", facts.max_keys()),
+        ("tidegate_max_keys", Gauge, "The most keys tracked at once.", server_state.max_keys()),
         ("tidegate_log_entries", Gauge, "Log entries and permits held.", store.log_entries),
         ("tidegate_remembered_ids", Gauge, "Idempotency ids remembered.", store.remembered_ids),
         (
@@ -117,7 +119,7 @@ fn memory(page: &mut Exposition, store: &MemoryStats, facts: &Facts) {
     }
 }
 
-fn shared(page: &mut Exposition, store: &RedisStats, latency: &LatencyCounts) {
+fn shared(page: &mut PrometheusText, store: &RedisStats, latency: &LatencyCounts) {
     use Kind::{Counter, Gauge};
     let help = "1 while the shared store answers, 0 while on_store_failure does.";
     page.single("tidegate_store_up", Gauge, help, u8::from(store.up));
@@ -185,65 +187,66 @@ fn shared(page: &mut Exposition, store: &RedisStats, latency: &LatencyCounts) {
     histogram(page, "tidegate_store_duration_seconds", help, latency);
 }
 
-fn fronts(page: &mut Exposition, facts: &Facts) {
+fn fronts(page: &mut PrometheusText, server_state: &ServerState) {
     let help = "Answers over HTTP, by front and status.";
     let mut family = page.family("tidegate_http_requests_total", Kind::Counter, help);
-    for front in Front::ALL {
-        for (status, count) in facts.answers(front) {
+    for front in FrontName::ALL {
+        for (status, count) in server_state.answers(front) {
             let labels = [("front", front.name()), ("status", &*status.to_string())];
             family.sample(&labels, count);
         }
     }
     let help = "Answers to calls over gRPC, by code.";
     let mut family = page.family("tidegate_grpc_requests_total", Kind::Counter, help);
-    for (code, count) in facts.calls() {
+    for (code, count) in server_state.calls() {
         family.sample(&[("code", code)], count);
     }
     let help = "Replies over RESP, by code.";
     let mut family = page.family("tidegate_resp_requests_total", Kind::Counter, help);
-    for (code, count) in facts.replies() {
+    for (code, count) in server_state.replies() {
         family.sample(&[("code", code)], count);
     }
     let help = "Open connections by front.";
     let mut family = page.family("tidegate_connections", Kind::Gauge, help);
-    for front in Front::ALL {
-        family.sample(&[("front", front.name())], facts.connections(front));
+    for front in FrontName::ALL {
+        family.sample(&[("front", front.name())], server_state.connections(front));
     }
     let help = "The most connections at once by front; more wait to be accepted.";
     let mut family = page.family("tidegate_max_connections", Kind::Gauge, help);
-    for front in Front::ALL.into_iter().filter(|front| facts.max_connections(*front) > 0) {
-        family.sample(&[("front", front.name())], facts.max_connections(front));
+    for front in FrontName::ALL.into_iter().filter(|front| server_state.max_connections(*front) > 0)
+    {
+        family.sample(&[("front", front.name())], server_state.max_connections(front));
     }
 }
 
-fn http2(page: &mut Exposition, facts: &Facts) {
+fn http2(page: &mut PrometheusText, server_state: &ServerState) {
     let help = "HTTP/2 streams reset by clients (RST_STREAM).";
     let mut family = page.family("tidegate_http2_resets_total", Kind::Counter, help);
-    for front in Front::OVER_HTTP {
-        family.sample(&[("front", front.name())], facts.resets(front));
+    for front in FrontName::OVER_HTTP {
+        family.sample(&[("front", front.name())], server_state.resets(front));
     }
     let help = "Connections closed for an HTTP/2 error of the client (GOAWAY).";
     let mut family = page.family("tidegate_http2_goaways_total", Kind::Counter, help);
-    for front in Front::OVER_HTTP {
-        family.sample(&[("front", front.name())], facts.goaways(front));
+    for front in FrontName::OVER_HTTP {
+        family.sample(&[("front", front.name())], server_state.goaways(front));
     }
 }
 
-fn reloads(page: &mut Exposition, facts: &Facts) {
+fn reloads(page: &mut PrometheusText, server_state: &ServerState) {
     let help = "Reloads of the config; after a refused one the old config stays.";
     let mut family = page.family("tidegate_reloads_total", Kind::Counter, help);
     for reload in Reload::ALL {
-        family.sample(&[("result", reload.name())], facts.reloads(reload));
+        family.sample(&[("result", reload.name())], server_state.reloads(reload));
     }
     page.single(
         "tidegate_config_last_reload_success_timestamp_seconds",
         Kind::Gauge,
         "When the config in force was read.",
-        facts.reloaded_at(),
+        server_state.reloaded_at(),
     );
 }
 
-fn server(page: &mut Exposition, facts: &Facts, stats: &Stats) {
+fn server(page: &mut PrometheusText, server_state: &ServerState, stats: &Stats) {
     let help = "1, with the version as label.";
     page.family("tidegate_build_info", Kind::Gauge, help)
         .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
@@ -251,13 +254,13 @@ fn server(page: &mut Exposition, facts: &Facts, stats: &Stats) {
         "tidegate_start_time_seconds",
         Kind::Gauge,
         "When the server started.",
-        facts.started().as_secs_f64(),
+        server_state.started().as_secs_f64(),
     );
     page.single(
         "tidegate_ready",
         Kind::Gauge,
         "1 while new requests are welcome, 0 while draining.",
-        u8::from(facts.is_ready()),
+        u8::from(server_state.is_ready()),
     );
     page.single(
         "tidegate_event_subscribers",
@@ -273,7 +276,7 @@ fn server(page: &mut Exposition, facts: &Facts, stats: &Stats) {
     );
 }
 
-fn process(page: &mut Exposition, process: &Process) {
+fn process(page: &mut PrometheusText, process: &Process) {
     use Kind::{Counter, Gauge};
     if let Some(cpu) = process.cpu {
         let help = "User and system time used by this process.";
@@ -289,5 +292,86 @@ fn process(page: &mut Exposition, process: &Process) {
         if let Some(value) = value {
             page.single(name, Gauge, help, value);
         }
+    }
+}
+
+/// Ticks per second in `/proc`: the kernel shows times in these to programs,
+/// whatever it counts in itself.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// What `/proc` reports about this process; `None` where it reports nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    pub cpu: Option<Duration>,
+    pub resident_bytes: Option<u64>,
+    pub virtual_bytes: Option<u64>,
+    pub open_fds: Option<u64>,
+    pub max_fds: Option<u64>,
+}
+
+impl Process {
+    /// As of now.
+    pub fn read() -> Self {
+        let text =
+            |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
+        let status = text("status");
+        Process {
+            cpu: cpu(&text("stat")),
+            resident_bytes: kilobytes(&status, "VmRSS:"),
+            virtual_bytes: kilobytes(&status, "VmSize:"),
+            // The directory itself is open while it is read.
+            open_fds: fs::read_dir("/proc/self/fd").ok().map(|all| (all.count() as u64).max(1) - 1),
+            max_fds: max_fds(&text("limits")),
+        }
+    }
+}
+
+/// User and system time: fields 14 and 15, counted behind the program's name,
+/// which may hold anything.
+fn cpu(stat: &str) -> Option<Duration> {
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut times = fields.split_ascii_whitespace().skip(11).map(str::parse::<u64>);
+    let ticks = times.next()?.ok()? + times.next()?.ok()?;
+    Some(Duration::from_millis(ticks * (1_000 / TICKS_PER_SECOND)))
+}
+
+fn kilobytes(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    let kilobytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+fn max_fds(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_proc_files() {
+        let stat = "7 (a ) b) S 1 7 7 0 -1 4194560 1 0 0 0 250 31 0 0 20 0 4 0 100 1 2 3";
+        assert_eq!(cpu(stat), Some(Duration::from_millis(2_810)));
+        let status = "Name:\tx\nVmSize:\t  2048 kB\nVmRSS:\t   12 kB\n";
+        assert_eq!(kilobytes(status, "VmRSS:"), Some(12 * 1024));
+        assert_eq!(kilobytes(status, "VmSwap:"), None);
+        let limits =
+            "Limit   Soft Limit   Hard Limit   Units\nMax open files   1024   4096   files\n";
+        assert_eq!(max_fds(limits), Some(1024));
+        for nothing in ["", "7 (x", "7 (x) S 1", "Max open files unlimited"] {
+            assert_eq!((cpu(nothing), max_fds(nothing)), (None, None), "{nothing}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn reads_own_process() {
+        let process = Process::read();
+        assert!(process.resident_bytes > Some(100_000), "{process:?}");
+        assert!(process.virtual_bytes >= process.resident_bytes, "{process:?}");
+        assert!(process.cpu.is_some() && process.max_fds.is_some(), "{process:?}");
+        assert!(process.open_fds >= Some(3), "{process:?}");
     }
 }

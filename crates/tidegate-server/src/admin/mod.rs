@@ -1,4 +1,4 @@
-//! The admin side: is it well, what has it done, who was denied.
+//! The admin front: health, metrics, policies, statistics and denials.
 //!
 //! ```text
 //!   /healthz /readyz /metrics      open: probes and scrapers carry no secret
@@ -6,21 +6,18 @@
 //!   /admin/v1/*                    behind the admin secret
 //! ```
 //!
-//! - `facts.rs`: what the server knows about itself; fronts note it there;
-//! - `metrics.rs`: the page of metrics, in the format of `exposition.rs`;
-//!   `process.rs`: what the kernel says about us;
-//! - `policies.rs`, `counts.rs`, `top.rs`: the admin API as JSON; `events.rs`: denials as they happen;
-//! - `dashboard.rs`: one page that shows all this; its files are in `assets/`.
+//! - `server_state.rs`: the state of the server and its counters, which the fronts update;
+//! - `metrics.rs`: the page of metrics, in the format of `prometheus_text.rs`;
+//! - `policies.rs`, `stats_api.rs`, `top.rs`: the admin API as JSON; `events.rs`: denials as they happen;
+//! - `assets/`: the dashboard, a page that shows all this.
 
-mod counts;
-mod dashboard;
 mod events;
-mod exposition;
-mod facts;
 mod metrics;
 mod policies;
-mod process;
-mod reply;
+mod prometheus_text;
+mod response;
+mod server_state;
+mod stats_api;
 mod top;
 
 use std::sync::Arc;
@@ -30,25 +27,27 @@ use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
 use http::{StatusCode, Uri};
 use tidegate::redis::RedisStore;
 use tidegate::unstable::gate::Gate;
 use tidegate::unstable::stats::Stats;
+use tidegate_replay::uplot;
 
-pub use self::facts::{Facts, Front, REPLY_CODES, ReplyCounts};
+pub use self::response::AdminFront;
+pub use self::server_state::{FrontName, REPLY_CODES, ReplyCounts, ServerState};
 
-use self::reply::text;
-use crate::access::{Access, NotAdmitted};
+use self::response::{text, with_type};
+use crate::access::{Access, AuthError};
 use crate::error::{ErrorKind, RequestError};
-use crate::pages;
 use crate::serve::host_error;
+use crate::static_assets::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, own_asset};
 
-/// What the admin side looks at.
+/// What the handlers read.
 #[derive(Clone)]
 struct AdminState {
     gate: Arc<Gate>,
-    facts: Arc<Facts>,
+    server_state: Arc<ServerState>,
     /// The store that nodes share, if there is one.
     store: Option<RedisStore>,
     /// Who may look at `/admin/v1`.
@@ -64,11 +63,11 @@ impl AdminState {
 /// Everything the admin front serves; `/admin/v1` only to those with `access`.
 pub fn router(
     gate: Arc<Gate>,
-    facts: Arc<Facts>,
+    server_state: Arc<ServerState>,
     store: Option<RedisStore>,
     access: Access,
 ) -> Router {
-    let state = AdminState { gate, facts, store, access };
+    let state = AdminState { gate, server_state, store, access };
     let guarded = Router::new()
         .route("/admin/v1/policies", get(policies::list))
         .route(
@@ -76,16 +75,16 @@ pub fn router(
             get(policies::peek).delete(policies::reset),
         )
         .route("/admin/v1/policies/{policy}/keys", get(policies::peek).delete(policies::reset))
-        .route("/admin/v1/stats", get(counts::stats))
+        .route("/admin/v1/stats", get(stats_api::stats))
         .route("/admin/v1/top", get(top::top))
         .route("/admin/v1/events", get(events::stream))
         .route_layer(middleware::from_fn_with_state(state.clone(), admit));
     Router::new()
-        .route("/", get(dashboard::redirect))
+        .route("/", get(redirect_to_dashboard))
         .route("/healthz", get(|| async { text(StatusCode::OK, "ok\n") }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
-        .merge(dashboard::router())
+        .merge(dashboard())
         .merge(guarded)
         .fallback(no_such_page)
         .method_not_allowed_fallback(no_such_method)
@@ -96,7 +95,7 @@ pub fn router(
 
 /// Alive is whoever answers; ready is who wants more to do.
 async fn ready(State(state): State<AdminState>) -> Response {
-    if state.facts.is_ready() {
+    if state.server_state.is_ready() {
         text(StatusCode::OK, "ready\n")
     } else {
         text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
@@ -105,19 +104,19 @@ async fn ready(State(state): State<AdminState>) -> Response {
 
 async fn metrics(State(state): State<AdminState>) -> Response {
     let mut page = text(StatusCode::OK, metrics::page(&state));
-    let format = HeaderValue::from_static(exposition::CONTENT_TYPE);
+    let format = HeaderValue::from_static(prometheus_text::CONTENT_TYPE);
     page.headers_mut().insert(CONTENT_TYPE, format);
     page
 }
 
 async fn admit(State(state): State<AdminState>, request: Request, next: Next) -> Response {
-    match state.access.admit_operator(request.uri(), request.headers()) {
+    match state.access.authorize_operator(request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(NotAdmitted::NoSecret) => {
+        Err(AuthError::MissingSecret) => {
             let detail = "send `Authorization: Bearer` with the secret of TIDEGATE_ADMIN_TOKEN";
             RequestError::new(ErrorKind::Unauthenticated, detail).into_response()
         }
-        Err(NotAdmitted::Foreign) => {
+        Err(AuthError::ForeignSite) => {
             let detail = "without a secret only this machine may ask, under its own name, and this names \
                           another host or site: ask at localhost, or set TIDEGATE_ADMIN_TOKEN and send it";
             RequestError::new(ErrorKind::Forbidden, detail).into_response()
@@ -146,6 +145,33 @@ async fn no_such_method() -> RequestError {
 
 /// What every answer says to browsers.
 async fn harden(mut response: Response) -> Response {
-    pages::harden(response.headers_mut());
+    static_assets::harden(response.headers_mut());
+    response
+}
+
+const DASHBOARD: [Asset; 10] = [
+    Asset { path: "/dashboard", kind: HTML, text: include_str!("assets/dashboard.html") },
+    own_asset!("dashboard", "dashboard.css", CSS),
+    own_asset!("dashboard", "dashboard.js", SCRIPT),
+    own_asset!("dashboard", "api.js", SCRIPT),
+    own_asset!("dashboard", "charts.js", SCRIPT),
+    own_asset!("dashboard", "format.js", SCRIPT),
+    Asset { path: "/dashboard/uplot.css", kind: CSS, text: uplot::STYLE },
+    Asset { path: "/dashboard/uplot.js", kind: SCRIPT, text: uplot::SCRIPT },
+    Asset { path: "/dashboard/uplot.txt", kind: TEXT, text: uplot::LICENCE },
+    Asset { path: "/dashboard/icon.svg", kind: SVG, text: ICON },
+];
+
+/// The page and its files.
+fn dashboard() -> Router<AdminState> {
+    DASHBOARD.into_iter().fold(Router::new(), |router, Asset { path, kind, text }| {
+        router.route(path, get(move || async move { with_type(StatusCode::OK, kind, text.into()) }))
+    })
+}
+
+/// Redirects `/` to the dashboard.
+async fn redirect_to_dashboard() -> Response {
+    let mut response = text(StatusCode::SEE_OTHER, "see /dashboard\n");
+    response.headers_mut().insert(LOCATION, HeaderValue::from_static("dashboard"));
     response
 }

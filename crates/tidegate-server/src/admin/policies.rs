@@ -12,7 +12,7 @@ use tidegate::unstable::gate::{ActivePolicies, FoundKey, LimitResult};
 use tidegate::unstable::policy::{Policy, Variant};
 
 use super::AdminState;
-use super::reply::json;
+use super::response::json;
 use crate::error::{ErrorKind, RequestError};
 use crate::logs::some;
 
@@ -100,7 +100,7 @@ pub async fn peek(State(state): State<AdminState>, uri: Uri) -> Result<Response,
         allowed: bool,
         limits: Vec<LimitView>,
     }
-    let Named { policy, key } = Named::from_uri(&uri)?;
+    let PolicyKey { policy, key } = PolicyKey::from_uri(&uri)?;
     let rules = Arc::clone(&state.gate.active_policies());
     let known = find(&rules, &policy)?;
     let keys = state.gate.keys(&rules, &policy)?;
@@ -154,7 +154,7 @@ pub async fn reset(State(state): State<AdminState>, uri: Uri) -> Result<Response
         key: String,
         reset: bool,
     }
-    let Named { policy, key } = Named::from_uri(&uri)?;
+    let PolicyKey { policy, key } = PolicyKey::from_uri(&uri)?;
     let rules = Arc::clone(&state.gate.active_policies());
     let known = find(&rules, &policy)?;
     let keys = state.gate.keys(&rules, &policy)?;
@@ -168,12 +168,12 @@ pub async fn reset(State(state): State<AdminState>, uri: Uri) -> Result<Response
 /// The policy and key an address names. Read from it as it came: a key is any
 /// bytes, and text only where it happens to be. A key may stand behind `?key=` instead: to
 /// browsers a path that ends in `..` is another path, however it is encoded.
-struct Named {
+struct PolicyKey {
     policy: String,
     key: Vec<u8>,
 }
 
-impl Named {
+impl PolicyKey {
     fn from_uri(uri: &Uri) -> Result<Self, RequestError> {
         // "", "admin", "v1", "policies", policy, "keys", key
         let mut parts = uri.path().split('/').skip(4);
@@ -186,7 +186,7 @@ impl Named {
             let detail = "which key? Put it behind the path, `/keys/{key}`, or into `?key=`";
             return Err(RequestError::field("key", detail));
         };
-        Ok(Named { policy, key: percent_decode_str(key).collect() })
+        Ok(PolicyKey { policy, key: percent_decode_str(key).collect() })
     }
 }
 

@@ -9,7 +9,7 @@ use tidegate::unstable::stats::{CALLER, Entry, RankBy, Ranking, Text, Top, Unkno
 
 use super::AdminState;
 use super::policies::find;
-use super::reply::json;
+use super::response::json;
 use crate::error::RequestError;
 
 /// Entries of a ranking when nobody says how many.
@@ -19,24 +19,24 @@ const TOP_MOST: usize = 1_000;
 
 /// The ranking a query asks for.
 pub async fn top(State(state): State<AdminState>, uri: Uri) -> Result<Response, RequestError> {
-    let asked = Asked::from_query(uri.query().unwrap_or_default())?;
-    if let Some(policy) = &asked.policy {
+    let query = TopQuery::from_query(uri.query().unwrap_or_default())?;
+    if let Some(policy) = &query.policy {
         find(&state.gate.active_policies(), policy)?;
     }
-    let top = state.stats().top(asked.by, asked.policy.as_deref(), asked.n);
-    Ok(json(&TopView::new(&asked, &top)))
+    let top = state.stats().top(query.by, query.policy.as_deref(), query.n);
+    Ok(json(&TopView::new(&query, &top)))
 }
 
-struct Asked {
+struct TopQuery {
     by: RankBy,
     policy: Option<String>,
     n: usize,
 }
 
-impl Asked {
-    fn from_query(query: &str) -> Result<Self, RequestError> {
-        let mut asked = Asked { by: RankBy::default(), policy: None, n: TOP_DEFAULT };
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+impl TopQuery {
+    fn from_query(text: &str) -> Result<Self, RequestError> {
+        let mut query = TopQuery { by: RankBy::default(), policy: None, n: TOP_DEFAULT };
+        for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = value.replace('+', " ");
             let value = percent_decode_str(&value).decode_utf8_lossy();
@@ -44,20 +44,20 @@ impl Asked {
                 "by" => {
                     let unknown =
                         |error: UnknownRanking| RequestError::field("by", error.to_string());
-                    asked.by = value.parse().map_err(unknown)?;
+                    query.by = value.parse().map_err(unknown)?;
                 }
-                "policy" => asked.policy = Some(value.into_owned()),
+                "policy" => query.policy = Some(value.into_owned()),
                 "n" => {
                     let n = value.parse().ok().filter(|n| (1..=TOP_MOST).contains(n));
                     let detail = || {
                         RequestError::field("n", format!("use a whole number from 1 to {TOP_MOST}"))
                     };
-                    asked.n = n.ok_or_else(detail)?;
+                    query.n = n.ok_or_else(detail)?;
                 }
                 _ => return Err(RequestError::field("query", "use by, policy and n alone")),
             }
         }
-        Ok(asked)
+        Ok(query)
     }
 }
 
@@ -89,10 +89,10 @@ struct EntryView {
 }
 
 impl<'a> TopView<'a> {
-    fn new(asked: &'a Asked, top: &Top) -> Self {
+    fn new(query: &'a TopQuery, top: &Top) -> Self {
         TopView {
-            by: asked.by.name(),
-            policy: asked.policy.as_deref(),
+            by: query.by.name(),
+            policy: query.policy.as_deref(),
             covers_seconds: top.covers.as_secs(),
             keys: ListView::new(&top.keys, encoded),
             routes: ListView::new(&top.routes, |_| None),

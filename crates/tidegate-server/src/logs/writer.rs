@@ -38,13 +38,13 @@ pub fn dropped() -> u64 {
 /// Lines on their way to standard error.
 #[derive(Debug, Default)]
 pub struct Lines {
-    waiting: Mutex<Waiting>,
+    pending: Mutex<PendingLines>,
     /// Signals the writing thread that lines wait, and [`Lines::flush`] that none do.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct PendingLines {
     bytes: Vec<u8>,
     lines: u64,
     /// A line was dropped since the thread last took the buffer. All that follow are dropped
@@ -70,23 +70,23 @@ impl Lines {
 
     /// Waits until everything is written, for at most [`FLUSH_TIMEOUT`].
     pub fn flush(&self) {
-        let is_busy = |waiting: &mut Waiting| waiting.writing || !waiting.bytes.is_empty();
-        let waiting = self.waiting();
+        let is_busy = |pending: &mut PendingLines| pending.writing || !pending.bytes.is_empty();
+        let pending = self.pending();
         // After the time-out the rest is lost: nobody reads it.
-        let _ = self.changed.wait_timeout_while(waiting, FLUSH_TIMEOUT, is_busy);
+        let _ = self.changed.wait_timeout_while(pending, FLUSH_TIMEOUT, is_busy);
     }
 
     fn push(&self, line: &[u8]) {
-        let mut waiting = self.waiting();
-        if waiting.overflowed || waiting.bytes.len() + line.len() > MAX_WAITING_BYTES {
+        let mut pending = self.pending();
+        if pending.overflowed || pending.bytes.len() + line.len() > MAX_WAITING_BYTES {
             // A line that is too long for an empty buffer leaves nothing for the thread to take.
-            waiting.overflowed = !waiting.bytes.is_empty();
+            pending.overflowed = !pending.bytes.is_empty();
             DROPPED.fetch_add(1, Relaxed);
             return;
         }
-        waiting.bytes.extend_from_slice(line);
-        waiting.lines += 1;
-        drop(waiting);
+        pending.bytes.extend_from_slice(line);
+        pending.lines += 1;
+        drop(pending);
         self.changed.notify_all();
     }
 
@@ -119,20 +119,20 @@ impl Lines {
 
     /// Waits for lines and moves them to `bytes`, which is empty; returns how many there are.
     fn take(&self, bytes: &mut Vec<u8>) -> u64 {
-        let mut waiting = self.waiting();
-        waiting.writing = false;
+        let mut pending = self.pending();
+        pending.writing = false;
         self.changed.notify_all();
-        while waiting.bytes.is_empty() {
-            waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        while pending.bytes.is_empty() {
+            pending = self.changed.wait(pending).unwrap_or_else(PoisonError::into_inner);
         }
-        std::mem::swap(&mut waiting.bytes, bytes);
-        waiting.writing = true;
-        waiting.overflowed = false;
-        std::mem::take(&mut waiting.lines)
+        std::mem::swap(&mut pending.bytes, bytes);
+        pending.writing = true;
+        pending.overflowed = false;
+        std::mem::take(&mut pending.lines)
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, PendingLines> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn full_buffer_drops_lines_until_it_is_taken() {
+    fn full_buffer_drops_lines_until_written() {
         let lines = Lines::default();
         let long = vec![b'x'; MAX_WAITING_BYTES];
         lines.push(b"first\n");

@@ -1,13 +1,14 @@
-//! What `serve` can be told.
+//! The arguments of `tidegate serve`, and the addresses in them.
 
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::Args;
-
 use tidegate::Algorithm;
+use tidegate_replay::rate_algorithm;
 
-use super::address::Choice;
-use crate::cli::rate_algorithm;
 use crate::logs::LogFormat;
 
 /// Answer "may this request go ahead?" over HTTP, RESP, and for gateways
@@ -37,19 +38,19 @@ pub struct ServeArgs {
 
     /// Where decisions are asked for over HTTP [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_HTTP")]
-    pub http: Option<Choice>,
+    pub http: Option<ListenAddr>,
 
     /// Where decisions are asked for over gRPC, by Envoy [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_GRPC")]
-    pub grpc: Option<Choice>,
+    pub grpc: Option<ListenAddr>,
 
     /// Where decisions are asked for by Redis clients [default: 127.0.0.1:6380]
     #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_RESP")]
-    pub resp: Option<Choice>,
+    pub resp: Option<ListenAddr>,
 
     /// Where health, metrics and the admin API are [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_ADMIN")]
-    pub admin: Option<Choice>,
+    pub admin: Option<ListenAddr>,
 
     /// How log lines are written, to standard error; RUST_LOG says what is logged
     #[arg(long, value_enum, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value_t)]
@@ -79,3 +80,101 @@ Examples:
   tidegate serve --envoy-config /etc/ratelimit/config --algorithm fixed-window
   tidegate serve --config tidegate.yaml --http 127.0.0.1:9000 --admin off
   TIDEGATE_TOKENS=$(openssl rand -hex 32) tidegate serve --http 0.0.0.0:8080";
+
+/// Where a front listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListenAddr {
+    /// Nowhere.
+    Off,
+    /// At this address.
+    At(SocketAddr),
+}
+
+/// A text that is not an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseListenAddrError(String);
+
+impl fmt::Display for ParseListenAddrError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = &self.0;
+        match text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
+            Ok(port) => write!(
+                f,
+                "`{text}` names no host: write 127.0.0.1:{port} for this machine, 0.0.0.0:{port} for all"
+            ),
+            Err(_) => {
+                write!(f, "`{text}` is no address: write host:port such as 127.0.0.1:8080, or off")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ParseListenAddrError {}
+
+impl FromStr for ListenAddr {
+    type Err = ParseListenAddrError;
+
+    fn from_str(text: &str) -> Result<Self, ParseListenAddrError> {
+        if text == "off" {
+            return Ok(ListenAddr::Off);
+        }
+        if let Ok(address) = text.parse() {
+            return Ok(ListenAddr::At(address));
+        }
+        let error = || ParseListenAddrError(text.to_owned());
+        // A name such as `localhost`; without a host it would not be one.
+        let named = text.rsplit_once(':').is_some_and(|(host, _)| !host.is_empty());
+        let first = named.then(|| text.to_socket_addrs().ok()?.next()).flatten();
+        first.map(ListenAddr::At).ok_or_else(error)
+    }
+}
+
+impl fmt::Display for ListenAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenAddr::Off => f.write_str("off"),
+            ListenAddr::At(address) => address.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_listen_addresses() {
+        let rows = [
+            ("off", Ok("off")),
+            ("127.0.0.1:0", Ok("127.0.0.1:0")),
+            ("[::1]:8080", Ok("[::1]:8080")),
+            (
+                "8080",
+                Err(
+                    "`8080` names no host: write 127.0.0.1:8080 for this machine, 0.0.0.0:8080 for all",
+                ),
+            ),
+            (
+                ":81",
+                Err("`:81` names no host: write 127.0.0.1:81 for this machine, 0.0.0.0:81 for all"),
+            ),
+            (
+                "127.0.0.1",
+                Err("`127.0.0.1` is no address: write host:port such as 127.0.0.1:8080, or off"),
+            ),
+            (
+                "1.2.3.4:99999",
+                Err(
+                    "`1.2.3.4:99999` is no address: write host:port such as 127.0.0.1:8080, or off",
+                ),
+            ),
+            ("", Err("`` is no address: write host:port such as 127.0.0.1:8080, or off")),
+        ];
+        for (text, expected) in rows {
+            let got = text.parse::<ListenAddr>();
+            let got = got.map(|choice| choice.to_string()).map_err(|error| error.to_string());
+            assert_eq!(got, expected.map(str::to_owned).map_err(str::to_owned), "{text}");
+        }
+        assert!(matches!("localhost:80".parse(), Ok(ListenAddr::At(at)) if at.ip().is_loopback()));
+    }
+}

@@ -1,4 +1,4 @@
-//! Who is connected, and who has overstayed.
+//! Open connections, and their deadlines.
 //!
 //! Every connection has a deadline of some kind: its first bytes, the rest of a
 //! head it began, the reading of an answer, the next request. A timer for each
@@ -48,12 +48,12 @@ pub struct Connections {
 #[derive(Debug)]
 struct Entry {
     connection: Arc<Connection>,
-    seen: Seen,
+    progress: Progress,
 }
 
 /// What the last sweep saw of a connection, and for how many ticks it has not moved.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct Progress {
     begun: u64,
     written: u64,
     idle_ticks: u32,
@@ -61,9 +61,9 @@ struct Seen {
     stalled_ticks: u32,
 }
 
-/// What a connection is told.
+/// A command to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum ConnCommand {
     /// Carry on.
     Serve,
     /// Finish what was begun, then close.
@@ -75,18 +75,18 @@ pub enum Order {
 /// The marks one connection leaves.
 #[derive(Debug)]
 pub struct Connection {
-    order: AtomicU8,
+    command: AtomicU8,
     waker: Mutex<Option<Waker>>,
     begun: AtomicU64,
     ended: AtomicU64,
     /// Bytes have come since the last request began or ended: a head, perhaps.
-    heard: AtomicBool,
+    unread: AtomicBool,
     /// A write found no room.
     stalled: AtomicBool,
     written: AtomicU64,
     /// It speaks HTTP/2, where bytes come that belong to no request: answers to pings,
     /// room for more.
-    framed: AtomicBool,
+    is_http2: AtomicBool,
     /// Bytes that may still be read in this poll.
     left_to_read: AtomicUsize,
 }
@@ -98,12 +98,12 @@ impl Connections {
     }
 
     /// Takes a connection in; it leaves when the handle is dropped.
-    pub fn enter(self: &Arc<Self>) -> Entered {
+    pub fn enter(self: &Arc<Self>) -> ConnGuard {
         let id = self.next.fetch_add(1, Relaxed);
         let connection = Arc::new(Connection::new());
-        let entry = Entry { connection: Arc::clone(&connection), seen: Seen::default() };
+        let entry = Entry { connection: Arc::clone(&connection), progress: Progress::default() };
         self.open().insert(id, entry);
-        Entered { id, connection, connections: Arc::clone(self) }
+        ConnGuard { id, connection, connections: Arc::clone(self) }
     }
 
     /// How many there are.
@@ -111,21 +111,21 @@ impl Connections {
         self.open().len()
     }
 
-    /// Tells those that have overstayed to close. Called every [`TICK`].
+    /// Commands connections past a deadline to close. Called every [`TICK`].
     pub fn sweep(&self) {
         for entry in self.open().values_mut() {
-            let order = entry.seen.judge(&entry.connection);
-            let is_idle = order == Order::Drain;
-            if order != Order::Serve && !(is_idle && self.keeps_idle) {
-                entry.connection.tell(order);
+            let command = entry.progress.next_command(&entry.connection);
+            let is_idle = command == ConnCommand::Drain;
+            if command != ConnCommand::Serve && !(is_idle && self.keeps_idle) {
+                entry.connection.send(command);
             }
         }
     }
 
-    /// Tells all the same.
-    pub fn tell_all(&self, order: Order) {
+    /// Sends a command to all connections.
+    pub fn send_all(&self, command: ConnCommand) {
         for entry in self.open().values() {
-            entry.connection.tell(order);
+            entry.connection.send(command);
         }
     }
 
@@ -145,21 +145,21 @@ impl Connections {
     }
 }
 
-impl Seen {
-    fn judge(&mut self, now: &Connection) -> Order {
+impl Progress {
+    fn next_command(&mut self, now: &Connection) -> ConnCommand {
         let (begun, written) = (now.begun.load(Relaxed), now.written.load(Relaxed));
         let stalled = now.stalled.load(Relaxed);
         let is_under_way = begun != now.ended.load(Relaxed);
         let moved = begun != self.begun || is_under_way;
-        let heard = now.heard.load(Relaxed) && !now.framed.load(Relaxed);
-        let head = !is_under_way && (heard || begun == 0);
+        let unread = now.unread.load(Relaxed) && !now.is_http2.load(Relaxed);
+        let head = !is_under_way && (unread || begun == 0);
         // What has moved since the last tick may have stopped right behind it.
         let ticks = |is_stuck: bool, moved: bool, before: u32| match (is_stuck, moved) {
             (false, _) => 0,
             (true, true) => 1,
             (true, false) => before + 1,
         };
-        *self = Seen {
+        *self = Progress {
             begun,
             written,
             idle_ticks: if moved { 0 } else { self.idle_ticks + 1 },
@@ -167,11 +167,11 @@ impl Seen {
             stalled_ticks: ticks(stalled, written != self.written, self.stalled_ticks),
         };
         if self.head_ticks >= STALLED_TICKS || self.stalled_ticks >= STALLED_TICKS {
-            Order::Close
+            ConnCommand::Close
         } else if self.idle_ticks >= IDLE_TICKS {
-            Order::Drain
+            ConnCommand::Drain
         } else {
-            Order::Serve
+            ConnCommand::Serve
         }
     }
 }
@@ -179,74 +179,74 @@ impl Seen {
 impl Connection {
     fn new() -> Self {
         Connection {
-            order: AtomicU8::new(Order::Serve as u8),
+            command: AtomicU8::new(ConnCommand::Serve as u8),
             waker: Mutex::default(),
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
-            heard: AtomicBool::new(false),
+            unread: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
             written: AtomicU64::new(0),
-            framed: AtomicBool::new(false),
+            is_http2: AtomicBool::new(false),
             left_to_read: AtomicUsize::new(0),
         }
     }
 
-    /// Whom to wake when there is an order. The waker of a task is the same all
+    /// Sets the waker for commands. The waker of a task is the same all
     /// its life, so once is enough.
-    pub fn listen(&self, waker: &Waker) {
+    pub fn set_waker(&self, waker: &Waker) {
         *self.waker() = Some(waker.clone());
     }
 
-    /// What it has been told.
-    pub fn order(&self) -> Order {
-        match self.order.load(SeqCst) {
-            order if order == Order::Serve as u8 => Order::Serve,
-            order if order == Order::Drain as u8 => Order::Drain,
-            _ => Order::Close,
+    /// The last command.
+    pub fn command(&self) -> ConnCommand {
+        match self.command.load(SeqCst) {
+            command if command == ConnCommand::Serve as u8 => ConnCommand::Serve,
+            command if command == ConnCommand::Drain as u8 => ConnCommand::Drain,
+            _ => ConnCommand::Close,
         }
     }
 
     /// A request has begun; it ends when the mark is dropped.
     pub fn begin(self: &Arc<Self>) -> InFlight {
         self.begun.fetch_add(1, Relaxed);
-        self.heard.store(false, Relaxed);
+        self.unread.store(false, Relaxed);
         InFlight(Arc::clone(self))
     }
 
     /// It speaks HTTP/2.
-    pub fn speaks_in_frames(&self) {
-        if !self.framed.load(Relaxed) {
-            self.framed.store(true, Relaxed);
+    pub fn set_http2(&self) {
+        if !self.is_http2.load(Relaxed) {
+            self.is_http2.store(true, Relaxed);
         }
     }
 
     /// What had come was answered in one go.
-    pub fn moved(&self) {
+    pub fn note_answered(&self) {
         // Nobody else counts these.
         for count in [&self.begun, &self.ended] {
             count.store(count.load(Relaxed) + 1, Relaxed);
         }
-        self.heard.store(false, Relaxed);
+        self.unread.store(false, Relaxed);
     }
 
     /// Bytes came.
-    pub fn heard(&self) {
-        self.heard.store(true, Relaxed);
+    pub fn note_read(&self) {
+        self.unread.store(true, Relaxed);
     }
 
     /// Whether bytes came that no request has taken.
     pub fn has_unread(&self) -> bool {
-        self.heard.load(Relaxed)
+        self.unread.load(Relaxed)
     }
 
     /// So many bytes went out.
-    pub fn wrote(&self, bytes: usize) {
+    pub fn note_written(&self, bytes: usize) {
         self.written.fetch_add(bytes as u64, Relaxed);
         self.stalled.store(false, Relaxed);
     }
 
     /// There was no room for bytes to go out.
-    pub fn stalled(&self) {
+    pub fn note_stalled(&self) {
         self.stalled.store(true, Relaxed);
     }
 
@@ -271,8 +271,8 @@ impl Connection {
         self.left_to_read.store(left.saturating_sub(bytes), Relaxed);
     }
 
-    fn tell(&self, order: Order) {
-        self.order.fetch_max(order as u8, SeqCst);
+    fn send(&self, command: ConnCommand) {
+        self.command.fetch_max(command as u8, SeqCst);
         if let Some(waker) = &*self.waker() {
             waker.wake_by_ref();
         }
@@ -285,13 +285,13 @@ impl Connection {
 
 /// A connection that has been taken in.
 #[derive(Debug)]
-pub struct Entered {
+pub struct ConnGuard {
     id: u64,
     connection: Arc<Connection>,
     connections: Arc<Connections>,
 }
 
-impl Entered {
+impl ConnGuard {
     /// Its marks.
     pub fn connection(&self) -> &Arc<Connection> {
         &self.connection
@@ -299,22 +299,22 @@ impl Entered {
 
     /// Has it drained at about this age, and closed [`AGE_GRACE`] later if it is still there;
     /// until the handle is dropped.
-    pub fn age_out(&self, age: Duration) -> Aging {
+    pub fn close_after(&self, age: Duration) -> AgeTimer {
         let (connection, age) = (Arc::clone(&self.connection), spread(age, self.id));
-        Aging(tokio::spawn(async move {
+        AgeTimer(tokio::spawn(async move {
             tokio::time::sleep(age).await;
-            connection.tell(Order::Drain);
+            connection.send(ConnCommand::Drain);
             tokio::time::sleep(AGE_GRACE).await;
-            connection.tell(Order::Close);
+            connection.send(ConnCommand::Close);
         }))
     }
 }
 
 /// A connection's end to come; called off on drop.
 #[derive(Debug)]
-pub struct Aging(JoinHandle<()>);
+pub struct AgeTimer(JoinHandle<()>);
 
-impl Drop for Aging {
+impl Drop for AgeTimer {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -329,7 +329,7 @@ fn spread(age: Duration, id: u64) -> Duration {
     age * 9 / 10 + age / 10 / STEPS * step
 }
 
-impl Drop for Entered {
+impl Drop for ConnGuard {
     fn drop(&mut self) {
         let mut open = self.connections.open();
         open.remove(&self.id);
@@ -345,7 +345,7 @@ pub struct InFlight(Arc<Connection>);
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.heard.store(false, Relaxed);
+        self.0.unread.store(false, Relaxed);
         self.0.ended.fetch_add(1, Relaxed);
     }
 }
@@ -358,25 +358,25 @@ mod tests {
     type Act = fn(&Arc<Connection>);
 
     /// What a client does in each tick, and what it is told after each.
-    fn told(ticks: &[Act]) -> Vec<Order> {
+    fn commands_after(ticks: &[Act]) -> Vec<ConnCommand> {
         let connections = Arc::new(Connections::default());
-        let entered = connections.enter();
+        let guard = connections.enter();
         let each = ticks.iter().map(|tick| {
-            tick(entered.connection());
+            tick(guard.connection());
             connections.sweep();
-            entered.connection().order()
+            guard.connection().command()
         });
         each.collect()
     }
 
     fn request(connection: &Arc<Connection>) {
-        connection.heard();
+        connection.note_read();
         drop(connection.begin());
-        connection.wrote(100);
+        connection.note_written(100);
     }
 
     fn bytes(connection: &Arc<Connection>) {
-        connection.heard();
+        connection.note_read();
     }
 
     /// A request, and the beginning of the next.
@@ -388,16 +388,16 @@ mod tests {
     fn nothing(_: &Arc<Connection>) {}
 
     #[test]
-    fn those_that_do_not_move_are_closed() {
-        use Order::{Close, Serve};
-        let stall: Act = |connection| connection.stalled();
+    fn closes_stalled_connections() {
+        use ConnCommand::{Close, Serve};
+        let stall: Act = |connection| connection.note_stalled();
         let trickle: Act = |connection| {
-            connection.wrote(1);
-            connection.stalled();
+            connection.note_written(1);
+            connection.note_stalled();
         };
         let hang: Act = |connection| std::mem::forget(connection.begin());
         #[rustfmt::skip]
-        let rows: [(&str, &[Act], &[Order]); 9] = [
+        let rows: [(&str, &[Act], &[ConnCommand]); 9] = [
             ("says nothing", &[nothing, nothing], &[Serve, Close]),
             ("a head in drops", &[bytes, bytes], &[Serve, Close]),
             ("a second head in drops", &[request, nothing, bytes, bytes], &[Serve, Serve, Serve, Close]),
@@ -408,18 +408,18 @@ mod tests {
             ("reads slowly", &[request, trickle, trickle, trickle], &[Serve; 4]),
             ("waits for an answer", &[hang, nothing, nothing, nothing], &[Serve; 4]),
         ];
-        for (name, ticks, orders) in rows {
-            assert_eq!(told(ticks), orders, "{name}");
+        for (name, ticks, commands) in rows {
+            assert_eq!(commands_after(ticks), commands, "{name}");
         }
     }
 
     #[test]
-    fn the_idle_are_let_go_at_last() {
+    fn drains_idle_connections() {
         let mut ticks: Vec<Act> = vec![request];
         ticks.resize(1 + IDLE_TICKS as usize, nothing);
-        let orders = told(&ticks);
-        let (last, before) = orders.split_last().expect("ticks");
-        assert!(before.iter().all(|order| *order == Order::Serve));
-        assert_eq!(*last, Order::Drain);
+        let commands = commands_after(&ticks);
+        let (last, before) = commands.split_last().expect("ticks");
+        assert!(before.iter().all(|command| *command == ConnCommand::Serve));
+        assert_eq!(*last, ConnCommand::Drain);
     }
 }

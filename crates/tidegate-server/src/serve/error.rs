@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 use tidegate::OutOfMemory;
 use tidegate::redis::ConnectError;
 
-use super::address::NoAddress;
+use super::args::ParseListenAddrError;
+use super::config_source::ConfigSourceError;
 use super::settings::{FrontName, secret_of};
-use super::source::SourceError;
 use super::tls::TlsError;
 use crate::access::SecretError;
 use crate::logs::LogError;
@@ -18,14 +18,14 @@ use crate::logs::LogError;
 #[derive(Debug)]
 pub enum ServeError {
     Log(LogError),
-    Config(SourceError),
+    Config(ConfigSourceError),
     Store(ConnectError),
     Memory(OutOfMemory),
     Secret(SecretError),
     Tls(TlsError),
     Address {
         front: FrontName,
-        error: NoAddress,
+        error: ParseListenAddrError,
     },
     /// Every front is off.
     NothingToServe,

@@ -20,14 +20,14 @@ use hyper_util::server::conn::auto;
 use tracing::field::Empty;
 use tracing::{debug, debug_span, warn};
 
-use super::bursts::Bursts;
-use super::connections::{Connection, Order};
-use super::io::Watched;
+use super::connections::{ConnCommand, Connection};
 use super::listener::{Protocol, Stream};
-use super::paced::{Paced, READ_PER_POLL};
+use super::paced_stream::{PacedStream, READ_PER_POLL};
 use super::settings::FrontName;
-use crate::admin::Facts;
-use crate::response_future::{Call, Front, ResponseFuture};
+use super::tracked_stream::TrackedStream;
+use crate::admin::ServerState;
+use crate::fronts::response_future::{Call, Front, ResponseFuture};
+use crate::logs::LogThrottle;
 
 /// The largest head, and the most that is read ahead of a request. Gateways copy the
 /// client's: nginx passes on up to 32 KiB, Envoy 60 KiB. Larger ones get a 431.
@@ -76,15 +76,15 @@ pub fn host_error<B>(request: &Request<B>) -> Option<&'static str> {
     }
 }
 
-type Builder = auto::Builder<AtOnce>;
+type Builder = auto::Builder<InlineExecutor>;
 
 /// Polls each response of an HTTP/2 connection once, in place, which completes nearly all of
 /// them. Only the rest become tasks: a task costs more than a decision, and responses that are
 /// ready when the connection writes are sent together.
 #[derive(Clone, Copy, Debug)]
-struct AtOnce;
+struct InlineExecutor;
 
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for AtOnce {
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for InlineExecutor {
     fn execute(&self, answer: F) {
         let mut answer = Box::pin(answer);
         // The task polls it again, and registers the waker that counts.
@@ -97,7 +97,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for AtOnce {
 /// Detects HTTP/1.1 or HTTP/2 by the first bytes of the client.
 fn builder(front: FrontName) -> Builder {
     let streams = if front == FrontName::Grpc { MAX_GRPC_STREAMS } else { MAX_STREAMS };
-    let mut builder = auto::Builder::new(AtOnce);
+    let mut builder = auto::Builder::new(InlineExecutor);
     // One buffer for head and body costs the kernel less than a list of two.
     builder.http1().header_read_timeout(None).max_buf_size(MAX_HEAD_BYTES).writev(false);
     builder
@@ -109,7 +109,7 @@ fn builder(front: FrontName) -> Builder {
         .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
         // h2 counts them over the whole life of a connection, which a gateway shares between
-        // its clients. `Paced` bounds how many can wait to be sent.
+        // its clients. `PacedStream` bounds how many can wait to be sent.
         .max_local_error_reset_streams(None)
         .max_send_buf_size(MAX_SEND_BYTES);
     builder
@@ -119,16 +119,16 @@ fn builder(front: FrontName) -> Builder {
 pub struct HttpProtocol<F> {
     front: Arc<F>,
     name: FrontName,
-    facts: Arc<Facts>,
+    server_state: Arc<ServerState>,
     builder: Builder,
     /// Connections that were closed for an error.
-    goaways: Bursts,
+    goaways: LogThrottle,
 }
 
 impl<F: Front> HttpProtocol<F> {
-    pub fn new(front: Arc<F>, name: FrontName, facts: &Arc<Facts>) -> Self {
-        let (facts, goaways) = (Arc::clone(facts), Bursts::default());
-        HttpProtocol { front, name, facts, builder: builder(name), goaways }
+    pub fn new(front: Arc<F>, name: FrontName, server_state: &Arc<ServerState>) -> Self {
+        let (server_state, goaways) = (Arc::clone(server_state), LogThrottle::default());
+        HttpProtocol { front, name, server_state, builder: builder(name), goaways }
     }
 
     /// Records why a connection ended early.
@@ -137,8 +137,8 @@ impl<F: Front> HttpProtocol<F> {
             debug!(%peer, %error, "a connection ended early");
             return;
         };
-        self.facts.went_away(self.name);
-        if let Some(suppressed) = self.goaways.note(Instant::now()) {
+        self.server_state.count_goaway(self.name);
+        if let Some(suppressed) = self.goaways.should_log(Instant::now()) {
             warn!(
                 front = self.name.name(),
                 %peer,
@@ -153,7 +153,7 @@ impl<F: Front> HttpProtocol<F> {
 impl<F: Front> Protocol for HttpProtocol<F> {
     async fn serve<S: Stream>(
         self: Arc<Self>,
-        stream: Watched<S>,
+        stream: TrackedStream<S>,
         peer: SocketAddr,
         connection: Arc<Connection>,
     ) {
@@ -161,7 +161,7 @@ impl<F: Front> Protocol for HttpProtocol<F> {
         let service = service_fn(move |request: Request<Incoming>| {
             let (method, path) = (request.method(), request.uri().path());
             if request.version() == Version::HTTP_2 {
-                marks.speaks_in_frames();
+                marks.set_http2();
             }
             let span = debug_span!(
                 "request",
@@ -173,23 +173,24 @@ impl<F: Front> Protocol for HttpProtocol<F> {
             let call = Call { request, peer, in_flight: marks.begin() };
             ResponseFuture::new(Arc::clone(&front), call, span)
         });
-        let stream = Paced::new(stream, Arc::clone(&connection), name, Arc::clone(&self.facts));
+        let stream =
+            PacedStream::new(stream, Arc::clone(&connection), name, Arc::clone(&self.server_state));
         let io = TokioIo::new(stream);
         let mut served = pin!(self.builder.serve_connection(io, service));
         let (mut known, mut draining) = (false, false);
         let ended = poll_fn(|context| {
             if !known {
-                connection.listen(context.waker());
+                connection.set_waker(context.waker());
                 known = true;
             }
-            match connection.order() {
-                Order::Serve => {}
-                Order::Drain if draining => {}
-                Order::Drain => {
+            match connection.command() {
+                ConnCommand::Serve => {}
+                ConnCommand::Drain if draining => {}
+                ConnCommand::Drain => {
                     draining = true;
                     served.as_mut().graceful_shutdown();
                 }
-                Order::Close => return Poll::Ready(Ok(())),
+                ConnCommand::Close => return Poll::Ready(Ok(())),
             }
             connection.begin_poll(READ_PER_POLL);
             served.as_mut().poll(context)

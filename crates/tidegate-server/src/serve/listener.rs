@@ -7,19 +7,20 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
-use tracing::debug;
+use tracing::{debug, warn};
 
-use super::accepting::Accepting;
-use super::connections::{Connection, Connections, Entered};
-use super::io::Watched;
+use super::connections::{ConnGuard, Connection, Connections};
 use super::settings::FrontName;
-use crate::admin::Facts;
+use super::tracked_stream::TrackedStream;
+use crate::admin::ServerState;
+use crate::logs::LogThrottle;
 
 /// Connections the kernel may hold before they are accepted: room for a burst of
 /// reconnects after a restart.
@@ -44,7 +45,7 @@ pub trait Protocol: Send + Sync + 'static {
     /// Serves a connection to its end. `connection` has the order to close it.
     fn serve<S: Stream>(
         self: Arc<Self>,
-        stream: Watched<S>,
+        stream: TrackedStream<S>,
         peer: SocketAddr,
         connection: Arc<Connection>,
     ) -> impl Future<Output = ()> + Send;
@@ -67,7 +68,7 @@ pub struct Listener<P> {
     pub name: FrontName,
     pub protocol: Arc<P>,
     pub tls: Option<TlsAcceptor>,
-    pub facts: Arc<Facts>,
+    pub server_state: Arc<ServerState>,
     pub connections: Arc<Connections>,
     pub bounds: Bounds,
 }
@@ -85,17 +86,17 @@ pub struct Bounds {
 impl<P: Protocol> Listener<P> {
     /// Accepts until dropped. Connections live on.
     pub async fn run(self) {
-        let accepting = Accepting::new(self.socket, self.name, self.bounds.connections);
+        let acceptor = Acceptor::new(self.socket, self.name, self.bounds.connections);
         loop {
-            let (stream, peer, place) = accepting.next().await;
+            let (stream, peer, slot) = acceptor.next().await;
             if let Some(silence) = P::TCP_KEEPALIVE {
                 let keepalive = TcpKeepalive::new().with_time(silence);
                 let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
             }
-            let entered = self.connections.enter();
-            let aging = self.bounds.age.map(|age| entered.age_out(age));
-            let connected = self.facts.connected(self.name);
-            let accepted = Accepted { protocol: Arc::clone(&self.protocol), peer, entered };
+            let guard = self.connections.enter();
+            let aging = self.bounds.age.map(|age| guard.close_after(age));
+            let connected = self.server_state.count_connection(self.name);
+            let accepted = Accepted { protocol: Arc::clone(&self.protocol), peer, guard };
             let tls = self.tls.clone();
             tokio::spawn(async move {
                 match tls {
@@ -103,7 +104,7 @@ impl<P: Protocol> Listener<P> {
                     // Boxed, so that connections without TLS do not reserve memory for it.
                     Some(tls) => Box::pin(accepted.secure(stream, tls)).await,
                 }
-                drop((connected, place, aging));
+                drop((connected, slot, aging));
             });
         }
     }
@@ -113,7 +114,7 @@ impl<P: Protocol> Listener<P> {
 struct Accepted<P> {
     protocol: Arc<P>,
     peer: SocketAddr,
-    entered: Entered,
+    guard: ConnGuard,
 }
 
 impl<P: Protocol> Accepted<P> {
@@ -126,8 +127,79 @@ impl<P: Protocol> Accepted<P> {
     }
 
     async fn serve(self, stream: impl Stream) {
-        let connection = self.entered.connection();
-        let stream = Watched::new(stream, Arc::clone(connection));
+        let connection = self.guard.connection();
+        let stream = TrackedStream::new(stream, Arc::clone(connection));
         self.protocol.serve(stream, self.peer, Arc::clone(connection)).await;
     }
+}
+
+/// How long accepting pauses after an error such as "too many open files", which
+/// would otherwise recur immediately.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A socket, and how many may come in through it.
+pub struct Acceptor {
+    socket: TcpListener,
+    front: FrontName,
+    most: usize,
+    slots: Arc<Semaphore>,
+    full: LogThrottle,
+    failed: LogThrottle,
+}
+
+/// The slot of a connection on its front. It is free again when dropped.
+pub type ConnectionSlot = Option<OwnedSemaphorePermit>;
+
+impl Acceptor {
+    /// Keeps at most `most` connections open; further ones wait in the kernel.
+    pub fn new(socket: TcpListener, front: FrontName, most: usize) -> Self {
+        let slots = Arc::new(Semaphore::new(most));
+        let (full, failed) = (LogThrottle::default(), LogThrottle::default());
+        Acceptor { socket, front, most, slots, full, failed }
+    }
+
+    /// The next connection, and its slot.
+    pub async fn next(&self) -> (TcpStream, SocketAddr, ConnectionSlot) {
+        let slot = self.slot().await;
+        loop {
+            match self.socket.accept().await {
+                Ok((stream, address)) => {
+                    // Answers are one small packet; waiting to fill it would only delay them.
+                    let _ = stream.set_nodelay(true);
+                    return (stream, address, slot);
+                }
+                Err(error) if is_peer_error(&error) => {}
+                Err(error) => {
+                    if let Some(suppressed) = self.failed.should_log(Instant::now()) {
+                        let front = self.front.name();
+                        warn!(front, %error, suppressed, "cannot accept connections; retrying");
+                    }
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Waits for a free slot.
+    async fn slot(&self) -> ConnectionSlot {
+        if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
+            return Some(slot);
+        }
+        if let Some(suppressed) = self.full.should_log(Instant::now()) {
+            warn!(
+                front = self.front.name(),
+                connections = self.most,
+                suppressed,
+                "connection limit reached: new connections wait until others close"
+            );
+        }
+        // Never closed, so there always is one in the end.
+        Arc::clone(&self.slots).acquire_owned().await.ok()
+    }
+}
+
+/// Errors that say something about the peer and nothing about us.
+fn is_peer_error(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }

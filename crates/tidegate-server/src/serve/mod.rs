@@ -1,38 +1,36 @@
 //! `tidegate serve`: settings, sockets, reloads, and an orderly end.
 //!
 //! ```text
-//!   args.rs, settings.rs   what holds: flag > environment > file > default; environment.rs: what was misspelt
-//!   accepting.rs           sockets, and how many may connect; files.rs: of which front
-//!   listener.rs            sockets -> TLS (tls.rs) -> connections of any protocol
-//!   http_protocol.rs       connections over HTTP -> requests to a front; io.rs, paced.rs
-//!   connections.rs         who is connected, and who has overstayed
-//!   bursts.rs              one log line for many equal events
-//!   store.rs               the store that nodes share
-//!   source.rs, reload.rs   where policies come from; SIGHUP and changed files
-//!   drain.rs               signals, and the end
-//!   announce.rs            what is printed at the start
+//!   args.rs, settings.rs          settings: flag > environment > file > default
+//!   unknown_env.rs                warns of misspelt environment variables
+//!   file_limits.rs                file descriptors, and how many connections each front may have
+//!   listener.rs                   sockets -> TLS (tls.rs) -> connections of any protocol
+//!   http_protocol.rs              connections over HTTP -> requests to a front
+//!   tracked_stream.rs             records the progress of a connection
+//!   paced_stream.rs               bounds the bytes read per poll
+//!   connections.rs                open connections, and their deadlines
+//!   shared_store.rs               the store that nodes share
+//!   config_source.rs, reload.rs   policies from files; SIGHUP and changed files
+//!   shutdown.rs                   signals, draining, the end
+//!   banner.rs                     what is printed at the start
 //! ```
 
-mod accepting;
-mod address;
-mod announce;
 mod args;
-mod bursts;
+mod banner;
+mod config_source;
 mod connections;
-mod drain;
-mod environment;
 mod error;
-mod files;
+mod file_limits;
 mod http_protocol;
-mod io;
 mod listener;
-mod paced;
+mod paced_stream;
 mod reload;
-mod router;
 mod settings;
-mod source;
-mod store;
+mod shared_store;
+mod shutdown;
 mod tls;
+mod tracked_stream;
+mod unknown_env;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,28 +43,27 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 pub use self::args::ServeArgs;
-pub use self::connections::{Connection, InFlight, Order};
+pub use self::connections::{ConnCommand, Connection, InFlight};
 pub use self::error::ServeError;
 pub use self::http_protocol::host_error;
-pub use self::io::Watched;
 pub use self::listener::{Protocol, Stream};
+pub use self::tracked_stream::TrackedStream;
 
-use self::announce::Announced;
+use self::banner::Banner;
+use self::config_source::ConfigSource;
 use self::connections::{Connections, TICK};
-use self::drain::Served;
 use self::http_protocol::HttpProtocol;
 use self::listener::{Bounds, Listener, bind};
-use self::reload::{Environment, Reloaded, Reloader, Started};
-use self::router::Routed;
-use self::settings::{FrontName, Settings, Site};
-use self::source::Source;
+use self::reload::{EnvOverrides, ReloadedFronts, Reloader, StartConfig};
+use self::settings::{FrontName, FrontSettings, Settings};
+use self::shutdown::RunningFronts;
 use crate::access::Secrets;
-use crate::admin::{self, Facts};
-use crate::grpc::GrpcFront;
-use crate::http::HttpFront;
+use crate::admin::{self, AdminFront, ServerState};
+use crate::fronts::grpc::GrpcFront;
+use crate::fronts::http::HttpFront;
+use crate::fronts::resp::RespFront;
+use crate::fronts::response_future::Front;
 use crate::logs;
-use crate::resp::RespFront;
-use crate::response_future::Front;
 
 /// How often a hundredth of the store is looked through for expired keys, so that
 /// the number of tracked keys shown is about true.
@@ -78,59 +75,59 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// When it cannot start.
 pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
     let _logging = logs::start(args.log_format)?;
-    environment::warn_of_unknown();
-    let source = Source::new(args);
+    unknown_env::warn_of_unknown();
+    let source = ConfigSource::new(args);
     let mut config = source.load().map_err(ServeError::Config)?;
     let secrets = Secrets::from_env()?;
-    let environment = Environment { store: secrets.store.clone(), mask: secrets.mask.clone() };
+    let environment = EnvOverrides { store: secrets.store.clone(), mask: secrets.mask.clone() };
     config.store = environment.store.clone().unwrap_or(config.store);
     let settings = Settings::new(args, &config, secrets)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(ServeError::System)?;
-    let served = runtime.block_on(serve(args, source, config, settings, environment));
+    let result = runtime.block_on(serve(args, source, config, settings, environment));
     // A thread that reads a file may hang with its file system; nobody waits for it.
     runtime.shutdown_background();
-    served
+    result
 }
 
 /// `environment` has what holds whatever the config says.
 async fn serve(
     args: &ServeArgs,
-    source: Source,
+    source: ConfigSource,
     config: Config,
     settings: Settings,
-    environment: Environment,
+    environment: EnvOverrides,
 ) -> Result<(), ServeError> {
     // Before anything is printed: a signal may come as soon as somebody could know of us.
-    let signals = drain::Signals::new().map_err(ServeError::System)?;
-    let shares = files(&config, &settings).shares()?;
+    let signals = shutdown::Signals::new().map_err(ServeError::System)?;
+    let limits = files(&config, &settings).limits()?;
     let clock = Clock::precise();
     let limiter = limiter(&config, clock.clone())?;
     let stats = Arc::new(Stats::new(clock));
     environment.show_keys(&config, &stats);
-    let store = store::connect(&config).await?;
+    let store = shared_store::connect(&config).await?;
     let mut gate = Gate::new(limiter, config.policies.clone(), stats);
     if let Some(store) = &store {
         gate = gate.with_shared_store(Arc::new(store.clone()), config.nodes);
     }
     let gate = Arc::new(gate);
-    let facts = Arc::new(Facts::new(config.max_keys).read_from(source.name()));
+    let server_state = Arc::new(ServerState::new(config.max_keys).read_from(source.name()));
     let Settings { http, grpc, resp, admin, exposed } = settings;
-    let access = |site: &Option<Site>| site.as_ref().map(|site| site.access.clone());
+    let access = |site: &Option<FrontSettings>| site.as_ref().map(|site| site.access.clone());
     let access = |site| access(site).unwrap_or_default();
 
-    let (gate_, facts_) = (|| Arc::clone(&gate), || Arc::clone(&facts));
-    let front = HttpFront::new(gate_(), facts_(), config.headers, access(&http));
-    let front = Arc::new(front.counting(args.algorithm));
-    let calls = GrpcFront::new(gate_(), facts_(), config.headers, access(&grpc));
-    let calls = Arc::new(calls.counting(args.algorithm));
-    let asking = RespFront::new(gate_(), facts_(), access(&resp));
-    let routes = admin::router(gate_(), facts_(), store.clone(), access(&admin));
-    let routed = Arc::new(Routed::new(routes, facts_()));
-    let http = http.map(Bound::new).transpose()?;
-    let grpc = grpc.map(Bound::new).transpose()?;
-    let resp = resp.map(Bound::new).transpose()?;
-    let admin = admin.map(Bound::new).transpose()?;
+    let (clone_gate, clone_state) = (|| Arc::clone(&gate), || Arc::clone(&server_state));
+    let http_front = HttpFront::new(clone_gate(), clone_state(), config.headers, access(&http));
+    let http_front = Arc::new(http_front.with_algorithm(args.algorithm));
+    let grpc_front = GrpcFront::new(clone_gate(), clone_state(), config.headers, access(&grpc));
+    let grpc_front = Arc::new(grpc_front.with_algorithm(args.algorithm));
+    let resp_front = RespFront::new(clone_gate(), clone_state(), access(&resp));
+    let routes = admin::router(clone_gate(), clone_state(), store.clone(), access(&admin));
+    let admin_front = Arc::new(AdminFront::new(routes, clone_state()));
+    let http = http.map(BoundFront::new).transpose()?;
+    let grpc = grpc.map(BoundFront::new).transpose()?;
+    let resp = resp.map(BoundFront::new).transpose()?;
+    let admin = admin.map(BoundFront::new).transpose()?;
     let is_up = store.as_ref().is_none_or(|store| store.stats().up);
     let fronts = [
         (FrontName::Http, http.as_ref()),
@@ -138,38 +135,40 @@ async fn serve(
         (FrontName::Resp, resp.as_ref()),
         (FrontName::Admin, admin.as_ref()),
     ];
-    let announced = Announced::new(&config, is_up, &source, fronts);
+    let banner = Banner::new(&config, is_up, &source, fronts);
 
-    let mut served = Served::new(Arc::clone(&facts));
-    let many = Bounds { connections: shares.front, age: None };
+    let mut running = RunningFronts::new(Arc::clone(&server_state));
+    let many = Bounds { connections: limits.front, age: None };
     let aging = Bounds { age: Some(config.grpc_max_connection_age), ..many };
-    let few = Bounds { connections: shares.admin, age: None };
-    served.http = http.map(|bound| bound.listen_http(Arc::clone(&front), &facts, many));
-    served.grpc = grpc.map(|bound| bound.listen_http(Arc::clone(&calls), &facts, aging));
-    served.resp = resp.map(|bound| bound.listen(asking, &facts, many));
-    served.admin = admin.map(|bound| bound.listen_http(routed, &facts, few));
+    let few = Bounds { connections: limits.admin, age: None };
+    running.http =
+        http.map(|bound| bound.listen_http(Arc::clone(&http_front), &server_state, many));
+    running.grpc =
+        grpc.map(|bound| bound.listen_http(Arc::clone(&grpc_front), &server_state, aging));
+    running.resp = resp.map(|bound| bound.listen(resp_front, &server_state, many));
+    running.admin = admin.map(|bound| bound.listen_http(admin_front, &server_state, few));
     if let Ok(denials) = logs::denials(gate.stats().events()) {
         tokio::spawn(denials);
     }
-    tokio::spawn(sweep(Arc::clone(&gate), Arc::clone(&front)));
+    tokio::spawn(sweep(Arc::clone(&gate), Arc::clone(&http_front)));
     if let Some(store) = store {
-        tokio::spawn(store::watch(store, config.store.to_string()));
+        tokio::spawn(shared_store::watch(store, config.store.to_string()));
     }
-    let started = Started { config, environment };
-    let fronts = Reloaded { http: front, grpc: calls };
-    let reloader = Reloader::new(source, started, gate, fronts, Arc::clone(&facts));
+    let started = StartConfig { config, environment };
+    let fronts = ReloadedFronts { http: http_front, grpc: grpc_front };
+    let reloader = Reloader::new(source, started, gate, fronts, Arc::clone(&server_state));
     tokio::spawn(reloader.run(signals.hangup));
 
-    facts.set_ready(true);
-    announced.print(&exposed);
-    served.until(signals.stop).await;
+    server_state.set_ready(true);
+    banner.print(&exposed);
+    running.until(signals.stop).await;
     Ok(())
 }
 
 /// What needs file descriptors.
-fn files(config: &Config, settings: &Settings) -> files::Served {
+fn files(config: &Config, settings: &Settings) -> file_limits::DescriptorUsers {
     let deciding = [&settings.http, &settings.grpc, &settings.resp];
-    files::Served {
+    file_limits::DescriptorUsers {
         fronts: deciding.into_iter().flatten().count(),
         admin: settings.admin.is_some(),
         store: config.store.redis().is_some(),
@@ -187,53 +186,53 @@ fn limiter(config: &Config, clock: Clock) -> Result<Limiter, ServeError> {
 }
 
 /// A front with its socket.
-struct Bound {
-    site: Site,
+struct BoundFront {
+    site: FrontSettings,
     socket: TcpListener,
 }
 
-impl Bound {
-    fn new(site: Site) -> Result<Self, ServeError> {
+impl BoundFront {
+    fn new(site: FrontSettings) -> Result<Self, ServeError> {
         let (front, address) = (site.front, site.address);
         let socket = bind(address);
         let socket = socket.map_err(|error| ServeError::Bind { front, address, error })?;
-        Ok(Bound { site, socket })
+        Ok(BoundFront { site, socket })
     }
 
     fn listen_http<F: Front>(
         self,
         front: Arc<F>,
-        facts: &Arc<Facts>,
+        server_state: &Arc<ServerState>,
         bounds: Bounds,
     ) -> (JoinHandle<()>, Arc<Connections>) {
-        let protocol = HttpProtocol::new(front, self.site.front, facts);
-        self.listen(protocol, facts, bounds)
+        let protocol = HttpProtocol::new(front, self.site.front, server_state);
+        self.listen(protocol, server_state, bounds)
     }
 
     fn listen<P: Protocol>(
         self,
         protocol: P,
-        facts: &Arc<Facts>,
+        server_state: &Arc<ServerState>,
         bounds: Bounds,
     ) -> (JoinHandle<()>, Arc<Connections>) {
-        facts.set_max_connections(self.site.front, bounds.connections);
+        server_state.set_max_connections(self.site.front, bounds.connections);
         let connections = Arc::new(Connections::new(P::KEEPS_IDLE));
         let listener = Listener {
             socket: self.socket,
             name: self.site.front,
             protocol: Arc::new(protocol),
             tls: self.site.tls,
-            facts: Arc::clone(facts),
+            server_state: Arc::clone(server_state),
             connections: Arc::clone(&connections),
             bounds,
         };
-        tokio::spawn(watch_over(Arc::clone(&connections)));
+        tokio::spawn(reap_idle(Arc::clone(&connections)));
         (tokio::spawn(listener.run()), connections)
     }
 }
 
 /// Tells connections that have overstayed to close, for ever.
-async fn watch_over(connections: Arc<Connections>) {
+async fn reap_idle(connections: Arc<Connections>) {
     loop {
         tokio::time::sleep(TICK).await;
         connections.sweep();

@@ -18,11 +18,11 @@ use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
+use super::config_source::ConfigSource;
 use super::settings::needing_restart;
-use super::source::Source;
-use crate::admin::Facts;
-use crate::grpc::GrpcFront;
-use crate::http::HttpFront;
+use crate::admin::ServerState;
+use crate::fronts::grpc::GrpcFront;
+use crate::fronts::http::HttpFront;
 
 /// How often we look without being told.
 const POLL: Duration = Duration::from_secs(5);
@@ -32,39 +32,39 @@ const SETTLE: Duration = Duration::from_millis(100);
 
 /// Puts changed configs in force.
 pub struct Reloader {
-    source: Source,
+    source: ConfigSource,
     state: State,
 }
 
 struct State {
     /// What a reload cannot change.
-    started: Started,
+    started: StartConfig,
     gate: Arc<Gate>,
-    fronts: Reloaded,
-    facts: Arc<Facts>,
+    fronts: ReloadedFronts,
+    server_state: Arc<ServerState>,
     /// Of the content that was last read, good or bad.
     seen: Option<u64>,
 }
 
 /// The fronts that a reload changes.
-pub struct Reloaded {
+pub struct ReloadedFronts {
     pub http: Arc<HttpFront>,
     pub grpc: Arc<GrpcFront>,
 }
 
 /// What the server started with.
-pub struct Started {
+pub struct StartConfig {
     pub config: Config,
-    pub environment: Environment,
+    pub environment: EnvOverrides,
 }
 
 /// Settings that the environment has, whatever the config says.
-pub struct Environment {
+pub struct EnvOverrides {
     pub store: Option<StoreUrl>,
     pub mask: Option<MaskSecret>,
 }
 
-impl Environment {
+impl EnvOverrides {
     /// Puts in force how keys are shown.
     pub fn show_keys(&self, config: &Config, stats: &Stats) {
         let secret = self.mask.as_ref().or(config.mask_secret.as_ref());
@@ -74,14 +74,14 @@ impl Environment {
 
 impl Reloader {
     pub fn new(
-        source: Source,
-        started: Started,
+        source: ConfigSource,
+        started: StartConfig,
         gate: Arc<Gate>,
-        fronts: Reloaded,
-        facts: Arc<Facts>,
+        fronts: ReloadedFronts,
+        server_state: Arc<ServerState>,
     ) -> Self {
         let seen = source.fingerprint();
-        Reloader { source, state: State { started, gate, fronts, facts, seen } }
+        Reloader { source, state: State { started, gate, fronts, server_state, seen } }
     }
 
     /// Watches for as long as it is polled.
@@ -126,7 +126,7 @@ impl Reloader {
 
 impl State {
     /// Reads the files if their content is another, or if told to.
-    fn look(&mut self, source: &Source, told: bool) {
+    fn look(&mut self, source: &ConfigSource, told: bool) {
         let now = source.fingerprint();
         if now == self.seen && !told {
             return;
@@ -136,7 +136,7 @@ impl State {
             Ok(config) => self.apply(config),
             Err(errors) => {
                 error!("the config was not reloaded, the old one stays: {errors}");
-                self.facts.refused(errors.to_string());
+                self.server_state.record_rejected_config(errors.to_string());
             }
         }
     }
@@ -151,7 +151,7 @@ impl State {
                  it back"
             );
             error!("the config was not reloaded, the old one stays: {why}");
-            self.facts.refused(why);
+            self.server_state.record_rejected_config(why);
             return;
         }
         let fields = needing_restart(&started.config, &config);
@@ -161,7 +161,7 @@ impl State {
         self.gate.set_nodes(config.nodes);
         self.fronts.http.set_forms(config.headers);
         self.fronts.grpc.set_forms(config.headers);
-        self.facts.reloaded();
+        self.server_state.record_reload();
         info!(policies, "the config was reloaded");
         if !fields.is_empty() {
             let fields = fields.join(", ");

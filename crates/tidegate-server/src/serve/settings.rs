@@ -6,12 +6,12 @@ use std::path::Path;
 use tidegate::unstable::config::{Config, Fronts, Tls};
 use tokio_rustls::TlsAcceptor;
 
-use super::address::Choice;
+use super::args::ListenAddr;
 use super::args::ServeArgs;
 use super::error::ServeError;
 use super::tls::{self, TlsFiles};
 use crate::access::{Access, Secrets};
-pub use crate::admin::Front as FrontName;
+pub use crate::admin::FrontName;
 
 /// Where fronts listen when nobody says.
 const DEFAULT_HTTP: SocketAddr = SocketAddr::new(LOOPBACK, 8080);
@@ -29,7 +29,7 @@ pub const fn secret_of(front: FrontName) -> &'static str {
 }
 
 /// A front that is served: where, to whom, and under which certificate.
-pub struct Site {
+pub struct FrontSettings {
     pub front: FrontName,
     pub address: SocketAddr,
     pub access: Access,
@@ -38,10 +38,10 @@ pub struct Site {
 
 /// All that was said, put together.
 pub struct Settings {
-    pub http: Option<Site>,
-    pub grpc: Option<Site>,
-    pub resp: Option<Site>,
-    pub admin: Option<Site>,
+    pub http: Option<FrontSettings>,
+    pub grpc: Option<FrontSettings>,
+    pub resp: Option<FrontSettings>,
+    pub admin: Option<FrontSettings>,
     /// Fronts others can reach without a secret, because the user insists.
     pub exposed: Vec<FrontName>,
 }
@@ -62,12 +62,14 @@ impl Settings {
         let mut settings =
             Settings { http: None, grpc: None, resp: None, admin: None, exposed: Vec::new() };
         let base = args.config.as_deref().and_then(Path::parent);
-        let mut site = |front, said: Option<Choice>, default, files: Option<&Tls>| {
-            let Choice::At(address) = said.unwrap_or(Choice::At(default)) else { return Ok(None) };
+        let mut site = |front, said: Option<ListenAddr>, default, files: Option<&Tls>| {
+            let ListenAddr::At(address) = said.unwrap_or(ListenAddr::At(default)) else {
+                return Ok(None);
+            };
             let access = settings.access(front, address, &secrets, args.insecure_no_auth)?;
             let files = files.map(|files| TlsFiles::new(files, base));
             let tls = files.map(|files| tls::acceptor(&files)).transpose()?;
-            Ok::<_, ServeError>(Some(Site { front, address, access, tls }))
+            Ok::<_, ServeError>(Some(FrontSettings { front, address, access, tls }))
         };
         let http = site(FrontName::Http, said.http, DEFAULT_HTTP, config.tls.http.as_ref())?;
         let grpc = site(FrontName::Grpc, said.grpc, DEFAULT_GRPC, config.tls.grpc.as_ref())?;
@@ -108,9 +110,9 @@ impl Settings {
 
 fn choose(
     front: FrontName,
-    flag: Option<&Choice>,
+    flag: Option<&ListenAddr>,
     file: Option<&str>,
-) -> Result<Option<Choice>, ServeError> {
+) -> Result<Option<ListenAddr>, ServeError> {
     match (flag, file) {
         (Some(choice), _) => Ok(Some(choice.clone())),
         (None, Some(text)) => {

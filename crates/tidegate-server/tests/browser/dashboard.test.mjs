@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { gzipSync } from "node:zlib";
-import { browse, flaws, isTooWide, open, post, serve } from "./stand.mjs";
+import { browse, flaws, isTooWide, open, post, serve } from "./harness.mjs";
 
 const MASKED = `
 policies:

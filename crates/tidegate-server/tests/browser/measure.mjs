@@ -2,7 +2,7 @@
 // playground keeps up with 500 dots. Printed, never asserted: numbers are a machine's own.
 
 import { gzipSync } from "node:zlib";
-import { browse, open, serve } from "./stand.mjs";
+import { browse, open, serve } from "./harness.mjs";
 
 const ROUNDS = 7;
 const SECONDS = 5;

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { gzipSync } from "node:zlib";
-import { browse, flaws, isTooWide, open, serve } from "./stand.mjs";
+import { browse, flaws, isTooWide, open, serve } from "./harness.mjs";
 
 let server;
 let browser;

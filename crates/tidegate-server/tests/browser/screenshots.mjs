@@ -2,7 +2,7 @@
 
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
-import { browse, open, post, serve } from "./stand.mjs";
+import { browse, open, post, serve } from "./harness.mjs";
 
 const home = process.argv[2];
 if (!home) throw new Error("say where to: screenshots.mjs DIRECTORY");

@@ -2,18 +2,18 @@
 
 use serde_json::Value;
 
-use crate::harness::{Files, tidegate, tidegate_reading};
+use crate::cli_harness::{Files, tidegate, tidegate_reading};
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/tidegate.yaml");
 
 #[test]
-fn a_good_config_is_fine() {
+fn accepts_valid_config() {
     let run = tidegate(&["config", "check", EXAMPLE]).succeeded();
     assert_eq!(run.stdout, format!("{EXAMPLE} is fine: 2 policies, 4 limits, 2 overrides\n"));
 }
 
 #[test]
-fn a_bad_config_is_told_with_all_its_mistakes() {
+fn reports_every_config_error() {
     let files = Files::new("config-check");
     let text = "policies:\n  - name: login\n    key: \"{client-ip}\"\n    limits: [\"5 per 1y\"]\n";
     let path = files.write("tidegate.yaml", text);
@@ -41,7 +41,7 @@ error: `y`: unknown unit of time
 }
 
 #[test]
-fn a_config_from_a_pipe() {
+fn reads_config_from_pipe() {
     let text = b"policies: [{ name: a, key: all, limits: 1 per 1s }]";
     let run = tidegate_reading(&["config", "check", "/dev/stdin"], text).succeeded();
     assert_eq!(run.stdout, "/dev/stdin is fine: 1 policy, 1 limit, 0 overrides\n");
@@ -54,14 +54,14 @@ fn a_config_from_a_pipe() {
 }
 
 #[test]
-fn no_such_file() {
+fn rejects_missing_config() {
     tidegate(&["config", "check", "no/such/file"]).failed(1, &["cannot be read", "no/such/file"]);
     tidegate(&["explain", "--config", "no/such/file"]).failed(1, &["cannot be read"]);
     tidegate(&["config", "check", "/"]).failed(1, &["cannot be read", "directory"]);
 }
 
 #[test]
-fn the_schema_is_json() {
+fn prints_json_schema() {
     let schema: Value = tidegate(&["config", "schema"]).succeeded().json();
     assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
     assert!(schema["properties"]["policies"]["items"]["properties"]["limits"].is_object());
@@ -126,7 +126,7 @@ Nothing limits this request.
 ];
 
 #[test]
-fn explained() {
+fn explains_decisions() {
     for (asked, expected) in EXPLAINED {
         let args = [&["explain", "--config", EXAMPLE], *asked].concat();
         assert_eq!(tidegate(&args).succeeded().stdout, *expected, "{asked:?}");
@@ -206,7 +206,7 @@ Decided by: closed
 ];
 
 #[test]
-fn what_cannot_be_decided_is_told() {
+fn explains_undecidable_requests() {
     let files = Files::new("explain-kinds");
     let path = files.write("tidegate.yaml", KINDS);
     for (asked, expected, code) in TOLD {
@@ -223,7 +223,7 @@ fn what_cannot_be_decided_is_told() {
 }
 
 #[test]
-fn without_a_config_the_default_is_explained() {
+fn explains_default_policy() {
     let run = tidegate(&["explain", "--client-ip", "192.0.2.1"]).succeeded();
     let expected = "default: limits
   key     {client_ip} -> 192.0.2.1
@@ -236,7 +236,7 @@ Decided by: default
 }
 
 #[test]
-fn the_client_behind_a_trusted_proxy() {
+fn explains_client_behind_trusted_proxy() {
     let files = Files::new("explain-proxy");
     let text = "trusted_proxies: 10.0.0.0/8\npolicies:\n  - { name: a, match: { host: x, query:q: 1, descriptor:d: e }, key: '{client_ip}', limits: 1 per 1s }\n";
     let path = files.write("tidegate.yaml", text);
@@ -266,7 +266,7 @@ fn the_client_behind_a_trusted_proxy() {
 
 /// Addresses are read as the server reads them, and headers must be such.
 #[test]
-fn addresses_and_headers_are_read_as_served() {
+fn explain_parses_addresses_and_headers_like_serve() {
     for (address, shown) in [
         ("192.0.2.1:55", "192.0.2.1"),
         ("[2001:db8::1]:55", "2001:db8::/64"),
@@ -292,7 +292,7 @@ fn addresses_and_headers_are_read_as_served() {
 
 /// Whoever typed it could make it print anything; it prints no control character.
 #[test]
-fn nothing_typed_reaches_the_terminal_raw() {
+fn explain_escapes_input() {
     let args =
         ["explain", "--path", "/\u{1b}[31m", "--client-ip", "192.0.2.1", "--header", "x:\u{1b}"];
     let run = tidegate(&[&args[..], &["--config", EXAMPLE]].concat()).succeeded();
@@ -300,7 +300,7 @@ fn nothing_typed_reaches_the_terminal_raw() {
 }
 
 #[test]
-fn bad_flags() {
+fn rejects_invalid_flags() {
     for args in [
         &["explain", "--header", "no-colon"][..],
         &["explain", "--client-ip", "here"],
@@ -317,7 +317,7 @@ fn bad_flags() {
 
 /// Domains and descriptors, in the order given.
 #[test]
-fn descriptors_are_explained() {
+fn explains_descriptors() {
     let files = Files::new("explain-descriptors");
     let config = "
 policies:

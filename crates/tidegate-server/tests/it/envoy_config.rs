@@ -4,8 +4,8 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Files, tidegate};
-use crate::served::{Reply, Server, Start, wait_for};
+use crate::cli_harness::{Files, tidegate};
+use crate::server_harness::{Reply, Server, Start, wait_for};
 
 const MESSAGING: &str = "
 domain: messaging
@@ -56,7 +56,7 @@ fn left(server: &Server, domain: &str, entries: &[(&str, &str)]) -> Option<u64> 
 }
 
 #[test]
-fn converted_is_what_is_served() {
+fn serves_the_converted_config() {
     let files = directory("envoy-converted");
     let directory = files.path("");
     let rows: [(&[&str], &str); 3] = [
@@ -85,7 +85,7 @@ fn converted_is_what_is_served() {
 }
 
 #[test]
-fn what_cannot_be_converted_is_told() {
+fn reports_unconvertible_config() {
     let files = Files::new("envoy-bad");
     let path = files.write("a.yaml", "domain: a\ndescriptors:\n  - key: k\n    ratelimit: 5\n");
     let run = tidegate(&["config", "convert", "--from", "envoy", &path]);
@@ -111,7 +111,7 @@ fn what_cannot_be_converted_is_told() {
 }
 
 #[test]
-fn decisions() {
+fn decides_as_documented() {
     let files = directory("envoy-decisions");
     let server = Start::new("envoy-decisions-server").env("TIDEGATE_ENVOY_CONFIG", &files.path(""));
     let server = server.run();
@@ -160,7 +160,7 @@ fn decisions() {
 }
 
 #[test]
-fn files_are_reloaded() {
+fn reloads_envoy_files() {
     let files = directory("envoy-reloads");
     let server =
         Start::new("envoy-reloads-server").args(&["--envoy-config", &files.path("")]).run();
@@ -180,7 +180,7 @@ fn files_are_reloaded() {
 }
 
 #[test]
-fn beside_a_config() {
+fn combines_envoy_files_with_config() {
     let files = directory("envoy-beside");
     let envoy = files.path("");
     let start = |test: &str, config: &str| {
@@ -218,7 +218,7 @@ fn beside_a_config() {
 
 /// What is sent, what comes back, and the field that is to blame.
 #[test]
-fn json_bodies() {
+fn json_endpoint_decides() {
     let server = Start::new("envoy-json").run();
     let entry = r#"{"entries":[{"key":"a","value":"b"}]"#;
     let of = |rest: &str| format!(r#"{{"domain":"d","descriptors":[{entry}{rest}}}]}}"#);
@@ -267,7 +267,7 @@ fn json_bodies() {
 }
 
 #[test]
-fn json_wants_the_secret_too() {
+fn json_endpoint_requires_secret() {
     let server =
         Start::new("envoy-json-secret").env("TIDEGATE_TOKENS", "0123456789abcdef0123").run();
     let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"a"}]}]}"#;
@@ -282,7 +282,7 @@ fn json_wants_the_secret_too() {
 
 /// Limits that come with a request count as the server was told.
 #[test]
-fn limits_of_the_request_count_as_told() {
+fn request_limits_use_configured_algorithm() {
     let server = Start::new("envoy-json-algorithm").args(&["--algorithm", "token-bucket"]).run();
     let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"a"}],"limit":{"requestsPerUnit":10,"unit":"YEAR"}}]}"#;
     let wait = |reply: &Reply| {

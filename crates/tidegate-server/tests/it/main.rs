@@ -1,45 +1,32 @@
 //! The `tidegate` binary, run as users run it.
 //!
-//! - `harness.rs` runs it and keeps its files; `served.rs` runs it as a server and asks it;
-//! - `frames.rs`: HTTP/2 as no library would send it;
-//! - `formats.rs`: what it reads; `output.rs`: what it writes; `bad_input.rs`: what it refuses;
-//! - `every_format.rs`: one trace in every form; `reports.rs`: pages, policies, suggestions, hints; `simulate.rs`: made traffic;
-//! - `generated.rs`: seeded traces against a naive limiter (`naive.rs`) and committed digests;
-//! - `config.rs`: `config` and `explain`; `client.rs`: the Rust client;
-//! - `serve/`: the server as a process; `http/`: what it answers; `admin/`: what operators see of it;
-//! - `otlp.rs`: spans, as a collector gets them; with the feature `otlp`;
-//! - `resp/`: what Redis clients are answered;
-//! - `shared/`: counts in a store that nodes share;
+//! - `cli_harness.rs` runs it once; `server_harness.rs` runs it as a server, with a test client;
+//! - `http2_frames.rs`: HTTP/2 frames that no library would send;
+//! - `replay/`: `replay` and `simulate`; `config.rs`: `config` and `explain`;
+//!   `man_and_completions.rs`: `man` and `completions`;
+//! - `serve/`: the server as a process; `http/`, `grpc/`, `resp/`: its fronts; `admin/`: its admin front;
+//! - `playground.rs`: the playground; `otlp.rs`: exported spans, with the feature `otlp`;
+//! - `shared_store/`: counts in a store that nodes share;
 //! - `envoy_config.rs`: configs of envoyproxy/ratelimit, and `/json`;
-//! - `grpc/`: Envoy's rate limit service, asked with its own messages;
-//! - `gateways/`: the server behind nginx, Caddy, Traefik and Envoy;
-//! - `deploy/`: what is shipped to run it with; `papers.rs`: completions and manual pages;
-//! - `recorded.rs`: real traces with known answers, where they are at hand.
+//! - `gateways/`: the server behind nginx, Caddy, Traefik and Envoy; `rust_client.rs`: behind the Rust client;
+//! - `deploy/`: the files in `deploy/`.
 
 mod admin;
-mod bad_input;
-mod client;
+mod cli_harness;
 mod config;
 mod deploy;
 mod envoy_config;
-mod every_format;
-mod formats;
-mod frames;
 mod gateways;
-mod generated;
 mod grpc;
-mod harness;
 mod http;
-mod naive;
+mod http2_frames;
+mod man_and_completions;
 #[cfg(feature = "otlp")]
 mod otlp;
-mod output;
-mod papers;
 mod playground;
-mod recorded;
-mod reports;
+mod replay;
 mod resp;
+mod rust_client;
 mod serve;
-mod served;
-mod shared;
-mod simulate;
+mod server_harness;
+mod shared_store;

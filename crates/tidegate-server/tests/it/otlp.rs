@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use crate::served::{PATIENCE, Start};
+use crate::server_harness::{PATIENCE, Start};
 
 /// A request to the collector: its first line, and its body.
 type Export = (String, Vec<u8>);
@@ -59,7 +59,7 @@ fn holds(body: &[u8], text: &str) -> bool {
 }
 
 #[test]
-fn spans_reach_the_collector() {
+fn exports_spans_to_collector() {
     let (endpoint, exports) = collector();
     let start = Start::new("otlp").env("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint);
     // What lines are written has no say in it.
@@ -80,7 +80,7 @@ fn spans_reach_the_collector() {
 
 /// A collector that is not there holds nobody up.
 #[test]
-fn without_its_collector_the_server_serves_and_ends() {
+fn serves_and_stops_without_collector() {
     let gone = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let endpoint = format!("http://{}", gone.expect("an address"));
     let mut server = Start::new("otlp-gone").env("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint).run();

@@ -2,18 +2,18 @@
 
 use serde_json::{Value, json};
 
-use crate::served::{JSON, Server, Start};
+use crate::server_harness::{JSON, Server, Start};
 
-const HTML: &str = include_str!("../../src/playground/assets/playground.html");
+const HTML: &str = include_str!("../../src/fronts/http/assets/playground.html");
 const SCRIPTS: [(&str, &str); 6] = [
-    ("playground.js", include_str!("../../src/playground/assets/playground.js")),
-    ("settings.js", include_str!("../../src/playground/assets/settings.js")),
-    ("engine.js", include_str!("../../src/playground/assets/engine.js")),
-    ("timeline.js", include_str!("../../src/playground/assets/timeline.js")),
-    ("cells.js", include_str!("../../src/playground/assets/cells.js")),
-    ("lessons.js", include_str!("../../src/playground/assets/lessons.js")),
+    ("playground.js", include_str!("../../src/fronts/http/assets/playground.js")),
+    ("settings.js", include_str!("../../src/fronts/http/assets/settings.js")),
+    ("engine.js", include_str!("../../src/fronts/http/assets/engine.js")),
+    ("timeline.js", include_str!("../../src/fronts/http/assets/timeline.js")),
+    ("cells.js", include_str!("../../src/fronts/http/assets/cells.js")),
+    ("lessons.js", include_str!("../../src/fronts/http/assets/lessons.js")),
 ];
-const STYLE: &str = include_str!("../../src/playground/assets/playground.css");
+const STYLE: &str = include_str!("../../src/fronts/http/assets/playground.css");
 
 const ENDPOINT: &str = "/v1/playground";
 const SECOND: u64 = 1_000_000;
@@ -35,7 +35,7 @@ fn events(requests: &[(u64, usize)]) -> Vec<Value> {
 /// The experiments of the page: per algorithm the requests that passed, and the most
 /// within any 15 s.
 #[test]
-fn experiments_come_out_as_the_page_says() {
+fn lessons_give_the_documented_decisions() {
     let server = Start::new("playground-experiments").run();
     // Just before a boundary, then whenever the estimate has let go of one more.
     let aimed = [(149, 5), (151, 1), (181, 1), (211, 1), (241, 1), (271, 1)];
@@ -71,7 +71,7 @@ fn experiments_come_out_as_the_page_says() {
 }
 
 #[test]
-fn samples_show_states_and_exact_waits() {
+fn samples_contain_states_and_exact_waits() {
     let server = Start::new("playground-samples").run();
     #[rustfmt::skip]
     let rows = [
@@ -99,7 +99,7 @@ fn samples_show_states_and_exact_waits() {
 
 /// Cells of one second, in which the pace of the limit brings 4 units.
 #[test]
-fn samples_show_the_cells_of_a_sliding_window() {
+fn samples_contain_sliding_window_cells() {
     let server = Start::new("playground-cells").run();
     let even: &[(u64, usize)] = &[(0, 1), (2, 1), (5, 1), (7, 1)];
     let late: &[(u64, usize)] = &[(149, 60)];
@@ -121,7 +121,7 @@ fn samples_show_the_cells_of_a_sliding_window() {
 }
 
 #[test]
-fn bad_questions_are_refused_by_field() {
+fn rejects_invalid_scenarios_by_field() {
     let server = Start::new("playground-refusals").run();
     let most = |count| json!({ "limits": ["5 per 15s"], "events": events(&[(0, count)]) });
     let samples = |count| json!({ "limits": ["5 per 15s"], "samples": vec![0; count] });
@@ -157,7 +157,7 @@ fn bad_questions_are_refused_by_field() {
 
 /// Sums that would overflow if anything were added up without care.
 #[test]
-fn the_largest_numbers_are_played() {
+fn accepts_the_largest_values() {
     let server = Start::new("playground-largest").run();
     let last = 1_000_000_000_000_000_u64;
     let event = json!({ "at_us": last, "cost": 1_000_000_000_000_u64 });
@@ -176,7 +176,7 @@ fn the_largest_numbers_are_played() {
 }
 
 #[test]
-fn the_endpoint_wants_the_secret_and_the_page_does_not() {
+fn endpoint_requires_secret_and_page_does_not() {
     let server = Start::new("playground-secret").env("TIDEGATE_TOKENS", "s3cret").run();
     let question = r#"{"limits":["5 per 15s"]}"#;
     server.post(ENDPOINT, question).refuses(401, None, "a secret is wanted");
@@ -189,7 +189,7 @@ fn the_endpoint_wants_the_secret_and_the_page_does_not() {
 }
 
 #[test]
-fn its_files_come_with_a_strict_policy() {
+fn page_files_have_strict_content_policy() {
     let server = Start::new("playground-files").run();
     let mut rows = vec![
         ("/playground".to_owned(), "text/html; charset=utf-8", HTML),
@@ -213,7 +213,7 @@ fn its_files_come_with_a_strict_policy() {
 }
 
 #[test]
-fn it_needs_nothing_from_elsewhere_and_runs_nothing_inline() {
+fn page_loads_nothing_external_or_inline() {
     for (name, text) in [("html", HTML), ("style", STYLE)].into_iter().chain(SCRIPTS) {
         let elsewhere = text.replace("http://www.w3.org/2000/svg", "");
         assert!(!elsewhere.contains("://"), "{name} loads from elsewhere");

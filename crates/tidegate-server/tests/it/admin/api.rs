@@ -6,7 +6,7 @@ use super::server::Server;
 use super::{POLICIES, with_full_keys};
 
 #[test]
-fn policies_are_listed_as_they_are_in_force() {
+fn lists_active_policies() {
     let server = Server::start("policies", POLICIES);
     let answer = server.get("/admin/v1/policies");
     assert_eq!((answer.status, answer.header("content-type")), (200, "application/json"));
@@ -44,7 +44,7 @@ fn remaining(answer: &Value) -> Vec<u64> {
 }
 
 #[test]
-fn a_key_can_be_looked_at_and_reset() {
+fn peeks_and_resets_a_key() {
     let server = Server::start("keys", POLICIES);
     server.logins(3, "2001:db8::1");
     // As the policy makes it: grouped, with a slash in it.
@@ -76,7 +76,7 @@ fn a_key_can_be_looked_at_and_reset() {
 }
 
 #[test]
-fn keys_of_callers_own_limits_cannot_be_asked_for() {
+fn rejects_keys_of_limits_sent_by_callers() {
     let server = Server::start("own", POLICIES);
     for _ in 0..2 {
         server.check_body(r#"{"key":"mine","limits":["1 per 1h sliding-log"]}"#, &[]);
@@ -88,7 +88,7 @@ fn keys_of_callers_own_limits_cannot_be_asked_for() {
 }
 
 #[test]
-fn rankings_say_who_and_how_sure() {
+fn ranks_keys_with_error_bounds() {
     let server = Server::start("top", &with_full_keys());
     for (times, ip) in [(4, "192.0.2.1"), (3, "192.0.2.2"), (1, "192.0.2.3")] {
         server.logins(times, ip);
@@ -125,7 +125,7 @@ fn rankings_say_who_and_how_sure() {
 }
 
 #[test]
-fn counts_come_at_once_as_json() {
+fn stats_are_json() {
     let server = Server::start("stats", POLICIES);
     server.logins(3, "192.0.2.1");
     let stats = server.get("/admin/v1/stats").json();
@@ -149,7 +149,7 @@ fn counts_come_at_once_as_json() {
 }
 
 #[test]
-fn what_cannot_be_answered_says_why() {
+fn rejects_invalid_admin_requests() {
     let server = Server::start("refusals", POLICIES);
     let long = format!("/admin/v1/policies/{}/keys/a", "x".repeat(500));
     let rows = [
@@ -231,7 +231,7 @@ fn what_cannot_be_answered_says_why() {
 }
 
 #[test]
-fn the_secret_guards_what_it_should() {
+fn admin_api_requires_secret() {
     let secret = [("TIDEGATE_ADMIN_TOKEN", "open-sesame")];
     let server = Server::start_with("auth", POLICIES, &[], &secret);
     let open = ["/healthz", "/readyz", "/metrics", "/dashboard", "/dashboard/dashboard.js"];

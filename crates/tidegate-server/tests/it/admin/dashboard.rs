@@ -16,7 +16,7 @@ const MODULES: [(&str, &str); 4] = [
 const STYLE: &str = include_str!("../../../src/admin/assets/dashboard.css");
 
 #[test]
-fn its_files_come_with_a_strict_policy() {
+fn page_files_have_strict_content_policy() {
     let server = Server::start("dashboard", POLICIES);
     let mut rows = vec![
         ("/dashboard".to_owned(), "text/html; charset=utf-8", HTML),
@@ -45,7 +45,7 @@ fn its_files_come_with_a_strict_policy() {
 }
 
 #[test]
-fn it_needs_nothing_from_elsewhere_and_runs_nothing_inline() {
+fn page_loads_nothing_external_or_inline() {
     for (name, text) in [("html", HTML), ("style", STYLE)].into_iter().chain(MODULES) {
         let elsewhere = text.replace("http://www.w3.org/2000/svg", "");
         assert!(
@@ -81,7 +81,7 @@ fn between<'a>(text: &'a str, start: &str) -> BTreeSet<&'a str> {
 }
 
 #[test]
-fn what_the_script_reaches_for_is_on_the_page() {
+fn script_elements_exist_in_page() {
     let ids = between(HTML, " id=\"");
     assert_eq!(ids.len(), HTML.matches(" id=\"").count(), "an id is used twice");
     for start in ["$(\"", "put(\"", "fill(\"", "options(\""] {

@@ -4,10 +4,11 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
+use tidegate_testkit::eventually;
 
-use super::server::{Server, eventually};
+use super::server::Server;
 use super::{POLICIES, with_full_keys};
-use crate::served::request;
+use crate::server_harness::request;
 
 /// A reader of the stream, without the frames HTTP puts around it.
 struct Stream(BufReader<TcpStream>);
@@ -47,7 +48,7 @@ impl Stream {
 }
 
 #[test]
-fn a_denial_is_told_to_whoever_listens() {
+fn streams_denials_to_subscribers() {
     let server = Server::start("told", POLICIES);
     let mut stream = Stream::open(&server, &[]);
     stream.next(": denials follow").expect("a greeting");
@@ -81,7 +82,7 @@ fn a_denial_is_told_to_whoever_listens() {
 }
 
 #[test]
-fn what_a_client_sends_cannot_break_out_of_its_line() {
+fn event_lines_escape_client_input() {
     let server = Server::start("lines", &with_full_keys());
     let mut stream = Stream::open(&server, &[]);
     for _ in 0..2 {
@@ -96,7 +97,7 @@ fn what_a_client_sends_cannot_break_out_of_its_line() {
 }
 
 #[test]
-fn readers_are_bounded_and_make_room() {
+fn subscribers_are_bounded() {
     let server = Server::start("readers", POLICIES);
     let readers = || {
         let page = server.get("/metrics").body;
@@ -114,7 +115,7 @@ fn readers_are_bounded_and_make_room() {
 }
 
 #[test]
-fn the_stream_ends_when_the_server_does() {
+fn stream_ends_at_shutdown() {
     let mut server = Server::start("ends", POLICIES);
     let mut stream = Stream::open(&server, &[]);
     stream.next(": denials follow").expect("a greeting");

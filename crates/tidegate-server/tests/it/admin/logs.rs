@@ -1,13 +1,14 @@
 //! The log: one line per denial told, with what is needed to act on it.
 
 use serde_json::Value;
+use tidegate_testkit::eventually;
 
-use super::server::{Server, eventually};
+use super::server::Server;
 use super::{POLICIES, with_full_keys};
-use crate::harness::tidegate;
+use crate::cli_harness::tidegate;
 
 #[test]
-fn a_denial_is_logged_with_who_and_when_it_passes() {
+fn logs_denials_with_key_and_retry() {
     let server = Server::start_with("json", &with_full_keys(), &["--log-format", "json"], &[]);
     for _ in 0..2 {
         let user = r#"{"path":"/reports","headers":{"x-user":"al\u001b[31m\nice"}}"#;
@@ -38,7 +39,7 @@ fn a_denial_is_logged_with_who_and_when_it_passes() {
 }
 
 #[test]
-fn a_flood_is_sampled_and_counted() {
+fn samples_denial_floods() {
     const DENIALS: usize = 60;
     let server = Server::start_with("flood", POLICIES, &["--log-format", "json"], &[]);
     // On one connection each; fast enough that most fall into the same seconds.
@@ -62,7 +63,7 @@ fn a_flood_is_sampled_and_counted() {
 }
 
 #[test]
-fn text_is_for_people_and_a_key_cannot_forge_a_field() {
+fn text_logs_escape_keys() {
     let server = Server::start("text", &with_full_keys());
     for _ in 0..2 {
         server.check(r#"{"path":"/reports","headers":{"x-user":"x policy=\"login\""}}"#, &[]);
@@ -75,7 +76,7 @@ fn text_is_for_people_and_a_key_cannot_forge_a_field() {
 }
 
 #[test]
-fn denials_can_be_left_out() {
+fn denial_log_can_be_disabled() {
     let quiet = [("RUST_LOG", "info,tidegate::denials=off")];
     let server = Server::start_with("quiet", POLICIES, &[], &quiet);
     server.logins(4, "192.0.2.1");
@@ -85,7 +86,7 @@ fn denials_can_be_left_out() {
 }
 
 #[test]
-fn a_bad_filter_is_named() {
+fn rejects_invalid_log_filter() {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .args([
             "serve",

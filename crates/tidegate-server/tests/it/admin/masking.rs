@@ -4,9 +4,10 @@
 use std::io::Read;
 
 use serde_json::{Value, json};
+use tidegate_testkit::eventually;
 
-use super::server::{Server, eventually};
-use crate::served::{Start, request};
+use super::server::Server;
+use crate::server_harness::{Start, request};
 
 /// One policy per kind of key; a second request of a client is denied.
 const CREDENTIALS: &str = r#"
@@ -103,7 +104,7 @@ const FULL_LOG: [(&str, &str); 1] = [("RUST_LOG", "trace")];
 
 /// Issue 15, item 9: credentials in logs by default.
 #[test]
-fn credentials_reach_no_log_and_no_page() {
+fn credentials_are_masked_everywhere() {
     let json = ["--log-format", "json"];
     let server = Server::start_with("masked", CREDENTIALS, &json, &FULL_LOG);
     deny_all(&server);
@@ -148,7 +149,7 @@ fn credentials_reach_no_log_and_no_page() {
 }
 
 #[test]
-fn a_masked_form_leads_back_to_its_key() {
+fn masked_key_resolves_to_its_key() {
     let server = Server::start("unmask", CREDENTIALS);
     deny_all(&server);
     for policy in ["header", "bearer", "cookie", "query", "composed"] {
@@ -178,7 +179,7 @@ fn a_masked_form_leads_back_to_its_key() {
 }
 
 #[test]
-fn log_keys_shows_keys_in_full_or_not_at_all() {
+fn log_keys_setting_controls_masking() {
     let full = format!("log_keys: full\n{CREDENTIALS}");
     let server = Server::start_with("full", &full, &["--log-format", "json"], &[]);
     deny_all(&server);
@@ -201,7 +202,7 @@ fn log_keys_shows_keys_in_full_or_not_at_all() {
 
 /// With one `mask_secret` all servers show a key in one form: HMAC-SHA256, the first 64 bits.
 #[test]
-fn a_shared_secret_gives_the_same_form_on_every_node() {
+fn mask_secret_gives_equal_masks_on_nodes() {
     // printf sk_live_5ecret-4f9a | openssl dgst -sha256 -hmac 0123456789abcdef0123456789abcdef
     let form = "header:x-api-key=sk_l...#4bba5c43e82f76f1";
     let shown = |server: &Server| {
@@ -219,7 +220,7 @@ fn a_shared_secret_gives_the_same_form_on_every_node() {
 }
 
 #[test]
-fn a_mask_secret_that_can_be_guessed_is_refused_and_not_repeated() {
+fn rejects_weak_mask_secret_without_printing_it() {
     let config = format!("mask_secret: hunter2\n{CREDENTIALS}");
     let (code, said) = Start::new("admin-secret-short").config(&config).fails();
     assert_eq!(code, 1, "{said}");

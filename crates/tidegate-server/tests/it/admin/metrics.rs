@@ -4,9 +4,11 @@ use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use tidegate_testkit::eventually;
+
 use super::POLICIES;
-use super::server::{Server, eventually};
-use crate::served;
+use super::server::Server;
+use crate::server_harness;
 
 /// The value of a sample, by its name and labels.
 fn sample(page: &str, series: &str) -> Option<f64> {
@@ -31,7 +33,7 @@ fn busy(test: &str) -> Server {
 }
 
 #[test]
-fn every_answer_is_counted_under_its_names() {
+fn counts_decisions_by_policy_and_limit() {
     let server = busy("counts");
     let page = server.get("/metrics");
     assert_eq!(page.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
@@ -76,11 +78,11 @@ fn every_answer_is_counted_under_its_names() {
 }
 
 #[test]
-fn limits_of_callers_are_counted_in_one_series() {
+fn counts_inline_limits_in_one_series() {
     let server = Server::start("callers", POLICIES);
     for _ in 0..3 {
         let body = r#"{"key":"a","limits":["2 per 1h sliding-log"]}"#;
-        assert_eq!(served::Server::check(&server, body).status, 200);
+        assert_eq!(server_harness::Server::check(&server, body).status, 200);
     }
     let page = server.get("/metrics").body;
     let near =
@@ -91,14 +93,14 @@ fn limits_of_callers_are_counted_in_one_series() {
 }
 
 #[test]
-fn a_policy_that_is_off_has_no_series() {
+fn disabled_policies_have_no_series() {
     let off = "  - { name: retired, key: '{client_ip}', limits: 7 per 1h, mode: off }\n";
     let page = Server::start("metrics-off", &format!("{POLICIES}{off}")).get("/metrics").body;
     assert!(page.contains("policy=\"login\"") && !page.contains("retired"), "{page}");
 }
 
 #[test]
-fn keys_are_never_on_the_page() {
+fn metrics_contain_no_keys() {
     let page = busy("metrics-keys").get("/metrics").body;
     for key in ["203.0.113.7", "secret-user", "/login", "/reports"] {
         assert!(!page.contains(key), "{key} is in:\n{page}");
@@ -107,7 +109,7 @@ fn keys_are_never_on_the_page() {
 
 /// Held to by the program that will read it. `scripts/test` installs it.
 #[test]
-fn promtool_finds_nothing_to_say() {
+fn promtool_accepts_metrics() {
     let page = busy("promtool").get("/metrics").body;
     let mut promtool = Command::new("promtool")
         .args(["check", "metrics"])
@@ -123,7 +125,7 @@ fn promtool_finds_nothing_to_say() {
 }
 
 #[test]
-fn histogram_buckets_add_up() {
+fn histogram_buckets_are_cumulative() {
     let server = Server::start("histogram", POLICIES);
     // Not every decision is timed; of so many some are.
     for number in 0..64 {
@@ -143,7 +145,7 @@ fn histogram_buckets_add_up() {
 }
 
 #[test]
-fn reloads_are_counted_and_dated() {
+fn counts_and_dates_reloads() {
     let server = Server::start("reloads", POLICIES);
     let result = |result: &str| {
         let series = format!("tidegate_reloads_total{{result=\"{result}\"}}");

@@ -50,7 +50,7 @@ fn peek(server: &Server, policy: &str, key: &str) -> Value {
 
 /// Issue 15, item 13: `k-live-2` "would pass" while `header:x-api-key=k-live-2` was denied.
 #[test]
-fn a_plain_value_leads_to_the_key_it_is_counted_under() {
+fn plain_value_resolves_to_its_key() {
     let server = Server::start("plain", POLICIES);
     let requests = [
         r#"{"path":"/api","headers":{"x-api-key":"k-live-2"}}"#,
@@ -95,7 +95,7 @@ fn a_plain_value_leads_to_the_key_it_is_counted_under() {
 }
 
 #[test]
-fn a_value_that_several_keys_hold_is_refused_with_their_forms() {
+fn rejects_ambiguous_plain_values() {
     let server = Server::start("several", POLICIES);
     server.check(r#"{"path":"/web","headers":{"x-user":"alice"}}"#, &[]);
     assert_eq!(peek(&server, "web", "alice")[0], "header:x-user=alice");

@@ -2,11 +2,13 @@
 
 use std::io::{Read, Write};
 
+use tidegate_testkit::eventually;
+
 use super::POLICIES;
-use super::server::{Server, eventually};
+use super::server::Server;
 
 #[test]
-fn a_server_that_drains_is_alive_and_not_ready() {
+fn draining_server_is_alive_but_not_ready() {
     let mut server = Server::start("draining", POLICIES);
     let probe = |server: &Server, path: &str| {
         let answer = server.get(path);
@@ -42,7 +44,7 @@ fn a_server_that_drains_is_alive_and_not_ready() {
 }
 
 #[test]
-fn the_front_door_leads_to_the_dashboard() {
+fn root_redirects_to_dashboard() {
     let server = Server::start("door", POLICIES);
     let answer = server.get("/");
     assert_eq!((answer.status, answer.header("location")), (303, "dashboard"));

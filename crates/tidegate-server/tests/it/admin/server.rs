@@ -3,26 +3,23 @@
 use std::net::{SocketAddr, TcpStream};
 use std::ops::{Deref, DerefMut};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::served::{self, Client, JSON, PATIENCE, Start, request};
+use crate::server_harness::{self, Client, JSON, PATIENCE, Start, request};
 
-const PAUSE: Duration = Duration::from_millis(20);
-
-pub struct Server(served::Server);
+pub struct Server(server_harness::Server);
 
 impl Deref for Server {
-    type Target = served::Server;
+    type Target = server_harness::Server;
 
-    fn deref(&self) -> &served::Server {
+    fn deref(&self) -> &server_harness::Server {
         &self.0
     }
 }
 
 impl DerefMut for Server {
-    fn deref_mut(&mut self) -> &mut served::Server {
+    fn deref_mut(&mut self) -> &mut server_harness::Server {
         &mut self.0
     }
 }
@@ -119,14 +116,5 @@ impl Answer {
     pub fn header(&self, name: &str) -> &str {
         let found = self.headers.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| &**value).unwrap_or_else(|| panic!("no {name}: {:?}", self.headers))
-    }
-}
-
-#[track_caller]
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "this never happened: {what}");
-        thread::sleep(PAUSE);
     }
 }

@@ -1,13 +1,13 @@
 //! What lies under `deploy/`, held to what the server really does: configs it takes, metrics it
 //! exposes, secrets it wants. (`scripts/lib/deploy.sh` checks the rest with other programs.)
 
+mod monitoring;
 mod promql;
-mod watching;
 
 use std::path::{Path, PathBuf};
 
-use crate::harness::{Files, tidegate};
-use crate::served::{Server, Start};
+use crate::cli_harness::{Files, tidegate};
+use crate::server_harness::{Server, Start};
 
 /// A file under `deploy/`.
 fn path(name: &str) -> PathBuf {
@@ -54,7 +54,7 @@ fn busy(name: &str, config: &str) -> Server {
 }
 
 #[test]
-fn shipped_configs_are_fine_and_do_what_they_say() {
+fn shipped_configs_are_valid_and_behave_as_documented() {
     for (name, config) in configs() {
         let file = Files::new(&format!("deploy-check-{name}")).write("tidegate.yaml", &config);
         let said = tidegate(&["config", "check", &file]).succeeded().stdout;
@@ -68,7 +68,7 @@ fn shipped_configs_are_fine_and_do_what_they_say() {
 }
 
 #[test]
-fn the_example_of_a_secret_starts_no_server() {
+fn placeholder_secret_is_rejected() {
     let example = read("kubernetes/example/secret.yaml");
     for (key, variable) in
         [("tokens", "TIDEGATE_TOKENS_FILE"), ("admin-token", "TIDEGATE_ADMIN_TOKEN_FILE")]

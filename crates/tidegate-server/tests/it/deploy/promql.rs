@@ -130,7 +130,7 @@ fn end_of_text(text: &str) -> usize {
 }
 
 #[test]
-fn expressions_are_read() {
+fn parses_promql_expressions() {
     let named = read(
         r#"sum by (job, le) (rate(a_total{x="1", y!~"a\"b|c,"}[5m])) / on (job) b offset 5m > 0.5 and c{} < 1e3"#,
     );

@@ -1,6 +1,6 @@
 //! Caddy's `reverse_proxy` as an authority, which is what `forward_auth` is short for.
 
-use super::stand::{Asks, Fields, Gateway};
+use super::processes::{CheckedOver, Fields, Gateway};
 
 const CADDY: Gateway = Gateway {
     program: "caddy",
@@ -12,7 +12,7 @@ const CADDY: Gateway = Gateway {
     closed_status: 503,
     closed_problem: true,
     closed_hurries: true,
-    asks: Asks::Http,
+    checked_over: CheckedOver::Http,
 };
 
 super::gateway_tests!(CADDY);

@@ -1,6 +1,6 @@
 //! Envoy's `ext_authz` over HTTP.
 
-use super::stand::{Asks, Fields, Gateway};
+use super::processes::{CheckedOver, Fields, Gateway};
 
 const ENVOY: Gateway = Gateway {
     program: "envoy",
@@ -12,7 +12,7 @@ const ENVOY: Gateway = Gateway {
     closed_status: 503,
     closed_problem: false,
     closed_hurries: true,
-    asks: Asks::Http,
+    checked_over: CheckedOver::Http,
 };
 
 super::gateway_tests!(ENVOY);

@@ -2,13 +2,15 @@
 
 use std::net::Ipv4Addr;
 
-use super::stand::{Asks, Fails, Fields, Gateway, Stand, eventually};
-use super::wire::{Request, USAGE};
+use tidegate_testkit::eventually;
+
+use super::http_client::{Request, USAGE};
+use super::processes::{CheckedOver, Fails, Fields, Gateway, GatewaySetup};
 use super::{
     ALICE, BOB, LIMIT, PROBE, WINDOW_S, admitted, check_admission, check_arrival, denied, login,
     open, seconds, use_up,
 };
-use crate::frames::{Connection, Frames, HEADERS};
+use crate::http2_frames::{Connection, Frames, HEADERS};
 
 const ENVOY: Gateway = Gateway {
     program: "envoy",
@@ -20,18 +22,18 @@ const ENVOY: Gateway = Gateway {
     closed_status: 503,
     closed_problem: false,
     closed_hurries: true,
-    asks: Asks::Grpc,
+    checked_over: CheckedOver::Grpc,
 };
 
 #[test]
-fn admits_then_denies_and_says_so() {
-    let stand = Stand::start(&ENVOY, Fails::Closed, "denies", "");
+fn admits_then_denies_with_headers() {
+    let setup = GatewaySetup::start(&ENVOY, Fails::Closed, "denies", "");
     for remaining in (0..LIMIT).rev() {
-        let response = admitted(&stand, &login(ALICE));
+        let response = admitted(&setup, &login(ALICE));
         check_arrival(&response);
         check_admission(ENVOY.fields, &response, remaining);
     }
-    let response = denied(&stand, &login(ALICE));
+    let response = denied(&setup, &login(ALICE));
     let retry_after = seconds(response.header("retry-after"));
     assert!((1..=WINDOW_S).contains(&retry_after), "{response:?}");
     let limit = format!("\"login\";r=0;t={retry_after}");
@@ -41,66 +43,66 @@ fn admits_then_denies_and_says_so() {
     assert_eq!(response.header("x-envoy-ratelimited"), Some("true"));
     // What is not asked about, and somebody else.
     for (method, target) in [("GET", &b"/login/alice"[..]), ("POST", b"/logins/alice")] {
-        let response = admitted(&stand, &Request { method, target, ..login(ALICE) });
+        let response = admitted(&setup, &Request { method, target, ..login(ALICE) });
         assert_eq!(response.header("ratelimit"), None, "{response:?}");
     }
-    admitted(&stand, &login(BOB));
+    admitted(&setup, &login(BOB));
     // A gRPC client is told in its own terms.
     let call = Request { headers: &["content-type: application/grpc"], ..login(ALICE) };
-    let response = stand.send(&call);
+    let response = setup.send(&call);
     assert_eq!((response.status, response.header("grpc-status")), (200, Some("8")), "{response:?}");
 }
 
 #[test]
-fn what_a_client_claims_does_not_help() {
-    let stand = Stand::start(&ENVOY, Fails::Open, "claims", "");
-    use_up(&stand, ALICE);
+fn ignores_forged_client_headers() {
+    let setup = GatewaySetup::start(&ENVOY, Fails::Open, "claims", "");
+    use_up(&setup, ALICE);
     for headers in super::CLAIMS {
-        denied(&stand, &Request { headers, ..login(ALICE) });
+        denied(&setup, &Request { headers, ..login(ALICE) });
     }
     for target in
         [&b"//login/alice"[..], b"/login//alice", b"/free/../login/alice", b"/./login/alice"]
     {
-        denied(&stand, &Request { target, ..login(ALICE) });
+        denied(&setup, &Request { target, ..login(ALICE) });
     }
 }
 
 #[test]
 fn fails_closed_and_recovers() {
-    let mut stand = Stand::start(&ENVOY, Fails::Closed, "closed", "");
-    use_up(&stand, ALICE);
-    stand.tidegate.freeze();
-    refused(&stand);
-    stand.tidegate.kill();
-    refused(&stand);
-    stand.tidegate.restart();
-    eventually("nothing passes again", || stand.send(&login(PROBE)).status == 200);
-    use_up(&stand, ALICE);
+    let mut setup = GatewaySetup::start(&ENVOY, Fails::Closed, "closed", "");
+    use_up(&setup, ALICE);
+    setup.tidegate.freeze();
+    refused(&setup);
+    setup.tidegate.kill();
+    refused(&setup);
+    setup.tidegate.restart();
+    eventually("nothing passes again", || setup.send(&login(PROBE)).status == 200);
+    use_up(&setup, ALICE);
 }
 
 /// What is asked about is refused, and not as the client's fault.
 #[track_caller]
-fn refused(stand: &Stand) {
+fn refused(setup: &GatewaySetup) {
     for request in [login(ALICE), login(BOB)] {
-        let before = stand.application.asked();
-        let response = stand.send(&request);
+        let before = setup.application.asked();
+        let response = setup.send(&request);
         assert_eq!(response.status, 503, "{response:?}");
-        assert_eq!(stand.application.asked(), before, "it reached the application");
+        assert_eq!(setup.application.asked(), before, "it reached the application");
     }
-    admitted(stand, &Request { target: b"/", ..login(ALICE) });
+    admitted(setup, &Request { target: b"/", ..login(ALICE) });
 }
 
 #[test]
 fn fails_open_and_recovers() {
-    let mut stand = Stand::start(&ENVOY, Fails::Open, "open", "");
-    use_up(&stand, ALICE);
-    stand.tidegate.freeze();
-    open(&stand);
-    stand.tidegate.kill();
-    open(&stand);
-    stand.tidegate.restart();
-    eventually("nothing is limited again", || stand.send(&login(PROBE)).status == 429);
-    use_up(&stand, ALICE);
+    let mut setup = GatewaySetup::start(&ENVOY, Fails::Open, "open", "");
+    use_up(&setup, ALICE);
+    setup.tidegate.freeze();
+    open(&setup);
+    setup.tidegate.kill();
+    open(&setup);
+    setup.tidegate.restart();
+    eventually("nothing is limited again", || setup.send(&login(PROBE)).status == 429);
+    use_up(&setup, ALICE);
 }
 
 /// Times that a client cancels requests, with a new connection each time: Envoy closes one on
@@ -131,34 +133,34 @@ fn answers(connection: &mut Connection, count: u32) {
 /// Regression: when a client cancelled 36 requests in one write, tidegate closed the connection
 /// that all clients of an Envoy share, and half of the requests that followed passed unlimited.
 #[test]
-fn cancelled_requests_do_not_lift_the_limit() {
+fn cancelled_requests_keep_the_limit() {
     const WHOLE: u32 = 100;
-    let stand = Stand::start(&ENVOY, Fails::Open, "cancelled-open", "");
-    use_up(&stand, ALICE);
-    let before = stand.application.asked();
+    let setup = GatewaySetup::start(&ENVOY, Fails::Open, "cancelled-open", "");
+    use_up(&setup, ALICE);
+    let before = setup.application.asked();
     for _ in 0..ROUNDS {
-        let mut connection = Connection::begin(stand.connect(ALICE));
+        let mut connection = Connection::begin(setup.connect(ALICE));
         connection.send(posts(CANCELLED, WHOLE));
         answers(&mut connection, WHOLE);
-        assert_eq!(stand.application.asked(), before, "requests above the limit passed");
+        assert_eq!(setup.application.asked(), before, "requests above the limit passed");
     }
 }
 
 /// Regression: the same, where Envoy fails closed: other clients were answered with 503.
 #[test]
-fn cancelled_requests_do_not_shut_others_out() {
-    let stand = Stand::start(&ENVOY, Fails::Closed, "cancelled-closed", "");
-    use_up(&stand, ALICE);
+fn cancelled_requests_do_not_block_others() {
+    let setup = GatewaySetup::start(&ENVOY, Fails::Closed, "cancelled-closed", "");
+    use_up(&setup, ALICE);
     let limit = u32::try_from(LIMIT).expect("a small limit");
     for round in 0..ROUNDS {
-        let mut others = Connection::begin(stand.connect(Ipv4Addr::new(127, 0, 1, round)));
-        let before = stand.application.asked();
-        let mut connection = Connection::begin(stand.connect(ALICE));
+        let mut others = Connection::begin(setup.connect(Ipv4Addr::new(127, 0, 1, round)));
+        let before = setup.application.asked();
+        let mut connection = Connection::begin(setup.connect(ALICE));
         connection.send(posts(CANCELLED, 1));
         others.send(posts(0, limit));
         answers(&mut others, limit);
         answers(&mut connection, 1);
-        assert_eq!(stand.application.asked(), before + LIMIT, "another client was refused");
+        assert_eq!(setup.application.asked(), before + LIMIT, "another client was refused");
     }
 }
 
@@ -168,22 +170,22 @@ const USAGE_LIMIT: Gateway = Gateway { closed: &["envoy/ratelimit-usage.yaml"], 
 /// Regression: usage above what was left was refused whole, so nothing was charged and the next
 /// question of 0 hits passed: 30 of 30 responses of 300 tokens passed under 1,000 per hour.
 #[test]
-fn usage_above_what_is_left_uses_up_the_limit() {
+fn cost_above_remaining_consumes_the_rest() {
     const LIMIT: u64 = 1000;
-    let stand = Stand::start(&USAGE_LIMIT, Fails::Closed, "usage", "");
+    let setup = GatewaySetup::start(&USAGE_LIMIT, Fails::Closed, "usage", "");
     let chat = Request { target: b"/chat/alice", ..login(ALICE) };
     let mut passed = 0;
     for _ in 0..30 {
-        let before = stand.application.asked();
-        let response = stand.send(&chat);
-        let reached = stand.application.asked() > before;
+        let before = setup.application.asked();
+        let response = setup.send(&chat);
+        let reached = setup.application.asked() > before;
         assert_eq!(response.status, if reached { 200 } else { 429 }, "{response:?}");
         passed += u64::from(reached);
         // Envoy charges when the response has been sent, and nobody waits for that.
-        eventually("the usage is not charged", || stand.tidegate.decisions("tokens") >= passed);
+        eventually("the usage is not charged", || setup.tidegate.decisions("tokens") >= passed);
     }
     // A response that begins with one unit left passes.
     assert_eq!(passed, LIMIT.div_ceil(USAGE));
-    denied(&stand, &chat);
-    admitted(&stand, &Request { from: BOB, ..chat });
+    denied(&setup, &chat);
+    admitted(&setup, &Request { from: BOB, ..chat });
 }

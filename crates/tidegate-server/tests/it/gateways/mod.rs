@@ -3,7 +3,7 @@
 //! Each gateway is a value (`nginx.rs`, ...) that says how it is started and
 //! where it differs; what is asked of all of them is here, once.
 //!
-//! - `stand.rs` starts an application, tidegate and the gateway;
+//! - `setup.rs` starts an application, tidegate and the gateway;
 //! - `wire.rs`: the client and the application.
 //!
 //! Clients have addresses of their own, 127.0.0.2 and up: 127.0.0.1 is the
@@ -12,18 +12,19 @@
 mod caddy;
 mod envoy;
 mod envoy_ratelimit;
+mod http_client;
 mod nginx;
-mod stand;
+mod processes;
 mod traefik;
-mod wire;
 
 use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 
 use serde_json::Value;
+use tidegate_testkit::eventually;
 
-use stand::{Fails, Fields, Gateway, Stand, eventually};
-use wire::{Request, Response};
+use http_client::{Request, Response};
+use processes::{Fails, Fields, Gateway, GatewaySetup};
 
 /// The policy in `examples/gateways/tidegate.yaml`.
 const LIMIT: usize = 5;
@@ -36,16 +37,16 @@ const PROBE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
 macro_rules! gateway_tests {
     ($gateway:expr) => {
         #[test]
-        fn admits_then_denies_and_says_so() {
-            super::admits_then_denies_and_says_so(&$gateway);
+        fn admits_then_denies_with_headers() {
+            super::admits_then_denies_with_headers(&$gateway);
         }
         #[test]
-        fn what_a_client_claims_does_not_help() {
-            super::what_a_client_claims_does_not_help(&$gateway);
+        fn ignores_forged_client_headers() {
+            super::ignores_forged_client_headers(&$gateway);
         }
         #[test]
-        fn method_path_query_host_and_headers_arrive() {
-            super::method_path_query_host_and_headers_arrive(&$gateway);
+        fn forwards_method_path_query_host_and_headers() {
+            super::forwards_method_path_query_host_and_headers(&$gateway);
         }
         #[test]
         fn fails_closed_and_recovers() {
@@ -66,17 +67,17 @@ fn login(from: Ipv4Addr) -> Request<'static> {
 }
 
 #[track_caller]
-fn denied(stand: &Stand, request: &Request<'_>) -> Response {
-    let before = stand.application.asked();
-    let response = stand.send(request);
+fn denied(setup: &GatewaySetup, request: &Request<'_>) -> Response {
+    let before = setup.application.asked();
+    let response = setup.send(request);
     assert_eq!(response.status, 429, "{response:?}");
-    assert_eq!(stand.application.asked(), before, "it reached the application all the same");
+    assert_eq!(setup.application.asked(), before, "it reached the application all the same");
     response
 }
 
 #[track_caller]
-fn admitted(stand: &Stand, request: &Request<'_>) -> Response {
-    let response = stand.send(request);
+fn admitted(setup: &GatewaySetup, request: &Request<'_>) -> Response {
+    let response = setup.send(request);
     assert_eq!(response.status, 200, "{response:?}");
     assert!(response.reached_application(), "{response:?}");
     response
@@ -84,29 +85,29 @@ fn admitted(stand: &Stand, request: &Request<'_>) -> Response {
 
 /// Uses up the limit, checks the sixth denied.
 #[track_caller]
-fn use_up(stand: &Stand, from: Ipv4Addr) {
+fn use_up(setup: &GatewaySetup, from: Ipv4Addr) {
     for _ in 0..LIMIT {
-        admitted(stand, &login(from));
+        admitted(setup, &login(from));
     }
-    denied(stand, &login(from));
+    denied(setup, &login(from));
 }
 
-fn admits_then_denies_and_says_so(gateway: &Gateway) {
-    let stand = Stand::start(gateway, Fails::Closed, "denies", "");
+fn admits_then_denies_with_headers(gateway: &Gateway) {
+    let setup = GatewaySetup::start(gateway, Fails::Closed, "denies", "");
     for remaining in (0..LIMIT).rev() {
-        let response = admitted(&stand, &login(ALICE));
+        let response = admitted(&setup, &login(ALICE));
         check_arrival(&response);
         check_admission(gateway.fields, &response, remaining);
     }
-    let response = denied(&stand, &login(ALICE));
+    let response = denied(&setup, &login(ALICE));
     check_denial(gateway, &response);
     // What no policy counts, and somebody else.
     for target in [&b"/"[..], b"/log", b"/logins/alice", b"/static/login/a?x=/login/a"] {
-        let response = admitted(&stand, &Request { target, ..login(ALICE) });
+        let response = admitted(&setup, &Request { target, ..login(ALICE) });
         assert_eq!(response.header("ratelimit"), None, "{response:?}");
     }
-    admitted(&stand, &login(BOB));
-    denied(&stand, &login(ALICE));
+    admitted(&setup, &login(BOB));
+    denied(&setup, &login(ALICE));
 }
 
 /// The application gets the request the client sent, body and all.
@@ -209,17 +210,17 @@ const SPELLINGS: &[&[u8]] = &[
     b"/login/alice?from=original&policy=free",
 ];
 
-fn what_a_client_claims_does_not_help(gateway: &Gateway) {
+fn ignores_forged_client_headers(gateway: &Gateway) {
     // Open, where a question that is not answered would help as well.
-    let stand = Stand::start(gateway, Fails::Open, "claims", "");
-    use_up(&stand, ALICE);
+    let setup = GatewaySetup::start(gateway, Fails::Open, "claims", "");
+    use_up(&setup, ALICE);
     for headers in CLAIMS {
         eprintln!("{headers:?}");
-        denied(&stand, &Request { headers, ..login(ALICE) });
+        denied(&setup, &Request { headers, ..login(ALICE) });
     }
     for target in SPELLINGS {
         eprintln!("{}", String::from_utf8_lossy(target));
-        denied(&stand, &Request { target, headers: &["x-original-uri: /free"], ..login(ALICE) });
+        denied(&setup, &Request { target, headers: &["x-original-uri: /free"], ..login(ALICE) });
     }
     let large = format!("x-large: {}", "a".repeat(6_000));
     let long = format!("x-long: {}", "a".repeat(100_000));
@@ -240,26 +241,26 @@ fn what_a_client_claims_does_not_help(gateway: &Gateway) {
         // Regression: a tidegate that closed before it had read all of the
         // headers looked silent to the gateway, but not every time.
         for _ in 0..4 {
-            refused(&stand, &request);
+            refused(&setup, &request);
         }
     }
-    denied(&stand, &login(ALICE));
-    admitted(&stand, &login(BOB));
+    denied(&setup, &login(ALICE));
+    admitted(&setup, &login(BOB));
 }
 
 /// Denied by tidegate, or rejected by the gateway before or after it asked: but
 /// not let through. A closed connection is a rejection as well.
 #[track_caller]
-fn refused(stand: &Stand, request: &Request<'_>) {
-    let before = stand.application.asked();
-    let status = stand.try_send(request).map(|response| response.status);
+fn refused(setup: &GatewaySetup, request: &Request<'_>) {
+    let before = setup.application.asked();
+    let status = setup.try_send(request).map(|response| response.status);
     let shown = |text: &[u8]| String::from_utf8_lossy(&text[..text.len().min(40)]).into_owned();
     let header = request.headers.first().map(|line| shown(line.as_bytes()));
     eprintln!("{} {header:?}: {status:?}", shown(request.target));
     let hung = [ErrorKind::WouldBlock, ErrorKind::TimedOut];
     let hung = status.as_ref().is_err_and(|error| hung.contains(&error.kind()));
     assert!(!hung && !matches!(status, Ok(0..400)), "{status:?}");
-    assert_eq!(stand.application.asked(), before, "it reached the application: {status:?}");
+    assert_eq!(setup.application.asked(), before, "it reached the application: {status:?}");
 }
 
 /// One request each, so that the second tells whether tidegate saw what makes
@@ -279,8 +280,8 @@ const MORE_POLICIES: &str = r#"
     limits: ["1 per 10m sliding-log"]
 "#;
 
-fn method_path_query_host_and_headers_arrive(gateway: &Gateway) {
-    let stand = Stand::start(gateway, Fails::Closed, "arrive", MORE_POLICIES);
+fn forwards_method_path_query_host_and_headers(gateway: &Gateway) {
+    let setup = GatewaySetup::start(gateway, Fails::Closed, "arrive", MORE_POLICIES);
     let rows: &[(&str, &str, &[&str], u16)] = &[
         ("GET", "shop.example/reports/1?account=7&x=1", &[], 200),
         ("GET", "shop.example/reports/2?x=2&account=7", &[], 429),
@@ -301,25 +302,25 @@ fn method_path_query_host_and_headers_arrive(gateway: &Gateway) {
         let slash = url.find('/').expect("a path");
         let (host, target) = (&url[..slash], &url.as_bytes()[slash..]);
         let request = Request { from: ALICE, method, target, host, headers, body: "" };
-        let response = stand.send(&request);
+        let response = setup.send(&request);
         assert_eq!(response.status, *status, "{method} {url} {headers:?}: {response:?}");
         assert_eq!(response.reached_application(), *status == 200, "{method} {url}");
     }
 }
 
 fn fails_closed_and_recovers(gateway: &Gateway) {
-    let mut stand = Stand::start(gateway, Fails::Closed, "closed", "");
-    use_up(&stand, ALICE);
+    let mut setup = GatewaySetup::start(gateway, Fails::Closed, "closed", "");
+    use_up(&setup, ALICE);
     if gateway.closed_hurries {
-        stand.tidegate.freeze();
-        closed(gateway, &stand);
+        setup.tidegate.freeze();
+        closed(gateway, &setup);
     }
-    stand.tidegate.kill();
-    closed(gateway, &stand);
-    stand.tidegate.restart();
-    eventually("nothing passes again", || stand.send(&unlimited()).status == 200);
+    setup.tidegate.kill();
+    closed(gateway, &setup);
+    setup.tidegate.restart();
+    eventually("nothing passes again", || setup.send(&unlimited()).status == 200);
     // A memory store begins anew.
-    use_up(&stand, ALICE);
+    use_up(&setup, ALICE);
 }
 
 fn unlimited() -> Request<'static> {
@@ -328,12 +329,12 @@ fn unlimited() -> Request<'static> {
 
 /// Everything is refused, and not as the client's fault.
 #[track_caller]
-fn closed(gateway: &Gateway, stand: &Stand) {
+fn closed(gateway: &Gateway, setup: &GatewaySetup) {
     for request in [login(ALICE), login(BOB), unlimited()] {
-        let before = stand.application.asked();
-        let response = stand.send(&request);
+        let before = setup.application.asked();
+        let response = setup.send(&request);
         assert_eq!(response.status, gateway.closed_status, "{response:?}");
-        assert_eq!(stand.application.asked(), before, "it reached the application");
+        assert_eq!(setup.application.asked(), before, "it reached the application");
         if gateway.closed_problem {
             check_problem(&response, "temporary-reduced-capacity");
             assert_eq!(seconds(response.header("retry-after")), 1);
@@ -342,22 +343,22 @@ fn closed(gateway: &Gateway, stand: &Stand) {
 }
 
 fn fails_open_and_recovers(gateway: &Gateway) {
-    let mut stand = Stand::start(gateway, Fails::Open, "open", "");
-    use_up(&stand, ALICE);
-    stand.tidegate.freeze();
-    open(&stand);
-    stand.tidegate.kill();
-    open(&stand);
-    stand.tidegate.restart();
-    eventually("nothing is limited again", || stand.send(&login(PROBE)).status == 429);
-    use_up(&stand, ALICE);
+    let mut setup = GatewaySetup::start(gateway, Fails::Open, "open", "");
+    use_up(&setup, ALICE);
+    setup.tidegate.freeze();
+    open(&setup);
+    setup.tidegate.kill();
+    open(&setup);
+    setup.tidegate.restart();
+    eventually("nothing is limited again", || setup.send(&login(PROBE)).status == 429);
+    use_up(&setup, ALICE);
 }
 
 /// Everything passes whole, and nothing pretends to be limited.
 #[track_caller]
-fn open(stand: &Stand) {
+fn open(setup: &GatewaySetup) {
     for _ in 0..2 {
-        let response = admitted(stand, &login(ALICE));
+        let response = admitted(setup, &login(ALICE));
         check_arrival(&response);
         assert_eq!(response.header("ratelimit"), None, "{response:?}");
         assert!(!response.body.contains("\nratelimit"), "{response:?}");

@@ -1,6 +1,6 @@
 //! Traefik's `forwardAuth`.
 
-use super::stand::{Asks, Fields, Gateway};
+use super::processes::{CheckedOver, Fields, Gateway};
 
 const TRAEFIK: Gateway = Gateway {
     program: "traefik",
@@ -13,7 +13,7 @@ const TRAEFIK: Gateway = Gateway {
     closed_problem: false,
     // It waits 30 s, whatever it is told.
     closed_hurries: false,
-    asks: Asks::Http,
+    checked_over: CheckedOver::Http,
 };
 
 super::gateway_tests!(TRAEFIK);

@@ -7,11 +7,11 @@
 //! - `services.rs`: health, reflection, secrets, TLS, draining, age;
 //! - `shared.rs`: a store that nodes share.
 
-mod cancelled;
-mod refusals;
+mod cancellation;
+mod rejections;
 mod semantics;
 mod services;
-mod shared;
+mod shared_store;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -19,23 +19,23 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::served::{Server, Start};
+use crate::server_harness::{Server, Start};
 
 const CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/grpc/client.py");
 
 /// A Python process that asks.
-struct Asker {
+struct GrpcClient {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-impl Asker {
+impl GrpcClient {
     /// Connected to the gRPC front of a server.
     fn new(server: &Server) -> Self {
-        let mut asker = Asker::start();
-        asker.connect(json!({ "target": server.grpc().to_string() }));
-        asker
+        let mut client = GrpcClient::start();
+        client.connect(json!({ "target": server.grpc().to_string() }));
+        client
     }
 
     fn start() -> Self {
@@ -46,7 +46,7 @@ impl Asker {
         let mut child = command.spawn().expect("Python");
         let input = child.stdin.take().expect("a pipe");
         let output = BufReader::new(child.stdout.take().expect("a pipe"));
-        Asker { child, input, output }
+        GrpcClient { child, input, output }
     }
 
     /// Connects anew, to `target` and with `ca`, `cert` and `key`.
@@ -86,7 +86,7 @@ impl Asker {
     }
 }
 
-impl Drop for Asker {
+impl Drop for GrpcClient {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -111,7 +111,7 @@ fn serve(test: &str, config: &str) -> Server {
 }
 
 /// A question of one descriptor.
-fn about(domain: &str, entries: &[(&str, &str)]) -> Value {
+fn request_for(domain: &str, entries: &[(&str, &str)]) -> Value {
     json!({ "domain": domain, "descriptors": [descriptor(entries)] })
 }
 

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Asker, about, descriptor, serve};
-use crate::served::Start;
+use super::{GrpcClient, descriptor, request_for, serve};
+use crate::server_harness::Start;
 
 const CONFIG: &str = r#"
 headers: [draft-10, x-ratelimit]
@@ -79,9 +79,9 @@ fn seconds(duration: &Value) -> f64 {
 }
 
 #[test]
-fn questions_are_answered_as_envoy_means_them() {
+fn decides_descriptors_as_envoy_specifies() {
     let server = serve("grpc-semantics", CONFIG);
-    let mut asker = Asker::new(&server);
+    let mut client = GrpcClient::new(&server);
     let user = |name: &'static str| ("user", name);
     let with = |request: &Value, hits: Value| {
         let mut request = request.clone();
@@ -90,7 +90,7 @@ fn questions_are_answered_as_envoy_means_them() {
         }
         request
     };
-    let alice = about("edge", &[user("alice")]);
+    let alice = request_for("edge", &[user("alice")]);
     let ok = |remaining| json!(["OK", [status("OK", "per-user", 3, "HOUR", remaining)]]);
     let over = json!(["OVER_LIMIT", [status("OVER_LIMIT", "per-user", 3, "HOUR", 0)]]);
     let hits = |of_request: u32| {
@@ -111,26 +111,26 @@ fn questions_are_answered_as_envoy_means_them() {
         ("a refund of what the request says", with(&hits(3), json!({ "is_negative_hits": true })), ok(3)),
         ("more given back than taken", with(&alice, json!({ "hits_addend": "9", "is_negative_hits": true })), ok(3)),
         ("more than fits is never admitted, and uses up all", hits(4), over.clone()),
-        ("the most there can be is too many", with(&about("edge", &[user("dave")]), json!({ "hits_addend": "18446744073709551615" })), over.clone()),
-        ("and uses up all", with(&about("edge", &[user("dave")]), json!({ "hits_addend": "0" })), over.clone()),
-        ("others are counted apart", about("edge", &[user("bob")]), ok(2)),
-        ("a window that is no unit", about("edge", &[("kind", "short"), user("alice")]),
+        ("the most there can be is too many", with(&request_for("edge", &[user("dave")]), json!({ "hits_addend": "18446744073709551615" })), over.clone()),
+        ("and uses up all", with(&request_for("edge", &[user("dave")]), json!({ "hits_addend": "0" })), over.clone()),
+        ("others are counted apart", request_for("edge", &[user("bob")]), ok(2)),
+        ("a window that is no unit", request_for("edge", &[("kind", "short"), user("alice")]),
          json!(["OK", [status("OK", "short", 2, "", 1)]])),
-        ("entries in another order are another descriptor", about("edge", &[user("alice"), ("kind", "short")]), json!(["OK", [{ "code": "OK" }]])),
-        ("a domain nobody knows", about("other", &[user("alice")]), json!(["OK", [{ "code": "OK" }]])),
-        ("an entry nobody knows", about("edge", &[("who", "alice")]), json!(["OK", [{ "code": "OK" }]])),
-        ("of two limits the one with less left speaks", about("edge", &[("both", "a")]),
+        ("entries in another order are another descriptor", request_for("edge", &[user("alice"), ("kind", "short")]), json!(["OK", [{ "code": "OK" }]])),
+        ("a domain nobody knows", request_for("other", &[user("alice")]), json!(["OK", [{ "code": "OK" }]])),
+        ("an entry nobody knows", request_for("edge", &[("who", "alice")]), json!(["OK", [{ "code": "OK" }]])),
+        ("of two limits the one with less left speaks", request_for("edge", &[("both", "a")]),
          json!(["OK", [status("OK", "both", 2, "HOUR", 1)]])),
-        ("the policy's own cost", about("edge", &[("costly", "a")]), json!(["OK", [status("OK", "costly", 10, "DAY", 6)]])),
-        ("hits hold over it", with(&about("edge", &[("costly", "a")]), json!({ "hits_addend": "1" })),
+        ("the policy's own cost", request_for("edge", &[("costly", "a")]), json!(["OK", [status("OK", "costly", 10, "DAY", 6)]])),
+        ("hits hold over it", with(&request_for("edge", &[("costly", "a")]), json!({ "hits_addend": "1" })),
          json!(["OK", [status("OK", "costly", 10, "DAY", 5)]])),
-        ("what only watches never denies", about("edge", &[("watched", "a")]), json!(["OK", [{ "code": "OK" }]])),
-        ("nor when it would", about("edge", &[("watched", "a")]), json!(["OK", [{ "code": "OK" }]])),
-        ("0 per minute", about("edge", &[("never", "a")]), json!(["OVER_LIMIT", [{ "code": "OVER_LIMIT",
+        ("what only watches never denies", request_for("edge", &[("watched", "a")]), json!(["OK", [{ "code": "OK" }]])),
+        ("nor when it would", request_for("edge", &[("watched", "a")]), json!(["OK", [{ "code": "OK" }]])),
+        ("0 per minute", request_for("edge", &[("never", "a")]), json!(["OVER_LIMIT", [{ "code": "OVER_LIMIT",
             "current_limit": { "unit": "MINUTE", "name": "none-pass" } }]])),
     ];
     for (name, request, expected) in rows {
-        let reply = asker.reply(&request);
+        let reply = client.reply(&request);
         assert_eq!(seen(&reply), expected, "{name}: {reply}");
     }
 }
@@ -138,7 +138,7 @@ fn questions_are_answered_as_envoy_means_them() {
 /// Regression: usage above what was left was refused whole and charged nothing, so that 30 of 30
 /// responses of 300 tokens passed under 1,000 per hour.
 #[test]
-fn usage_above_what_is_left_uses_up_the_limit() {
+fn cost_above_remaining_consumes_the_rest() {
     const USAGE: &str = r#"
 policies:
   - name: tokens
@@ -152,19 +152,19 @@ policies:
     overflow: refuse
 "#;
     let server = serve("grpc-usage", USAGE);
-    let mut asker = Asker::new(&server);
+    let mut client = GrpcClient::new(&server);
     for (name, entry, most) in [("tokens", "user", 4), ("strict", "strict", 30)] {
         let hits = |hits: u32| {
-            let mut request = about("edge", &[(entry, "alice")]);
+            let mut request = request_for("edge", &[(entry, "alice")]);
             request["descriptors"][0]["hits_addend"] = hits.to_string().into();
             request
         };
         let mut passed = 0;
         for _ in 0..30 {
             // The question at the start of a stream, the charge at its end.
-            if asker.code(&hits(0)) == "OK" {
+            if client.code(&hits(0)) == "OK" {
                 passed += 1;
-                asker.reply(&hits(300));
+                client.reply(&hits(300));
             }
         }
         assert_eq!(passed, most, "{name}");
@@ -186,12 +186,12 @@ policies:
 }
 
 #[test]
-fn descriptors_are_decided_together_or_not_at_all() {
+fn charges_all_descriptors_or_none() {
     let server = serve("grpc-together", CONFIG);
-    let mut asker = Asker::new(&server);
+    let mut client = GrpcClient::new(&server);
     let request = json!({ "domain": "edge", "descriptors": [
         descriptor(&[("user", "alice")]), descriptor(&[("org", "acme")]), descriptor(&[("x", "y")]) ] });
-    let replies: Vec<Value> = (0..4).map(|_| seen(&asker.reply(&request))).collect();
+    let replies: Vec<Value> = (0..4).map(|_| seen(&client.reply(&request))).collect();
     let both = |user: u32, org: u32| {
         let statuses = [
             status("OK", "per-user", 3, "HOUR", user),
@@ -208,22 +208,22 @@ fn descriptors_are_decided_together_or_not_at_all() {
         json!({ "code": "OK" }),
     ];
     assert_eq!(replies[3], json!(["OVER_LIMIT", denied]));
-    let org = about("edge", &[("org", "acme")]);
+    let org = request_for("edge", &[("org", "acme")]);
     let left = json!(["OK", [status("OK", "per-org", 5, "HOUR", 1)]]);
-    assert_eq!(seen(&asker.reply(&org)), left);
+    assert_eq!(seen(&client.reply(&org)), left);
     // The same thing twice costs twice.
     let twice = json!({ "domain": "edge", "descriptors": [
         descriptor(&[("user", "carol")]), descriptor(&[("user", "carol")]) ] });
-    let codes: Vec<String> = (0..2).map(|_| asker.code(&twice)).collect();
+    let codes: Vec<String> = (0..2).map(|_| client.code(&twice)).collect();
     assert_eq!(codes, ["OK", "OVER_LIMIT"]);
 }
 
 #[test]
-fn a_limit_of_the_request_holds_in_place_of_the_configured_ones() {
+fn request_limit_replaces_configured_limits() {
     let server = serve("grpc-override", CONFIG);
-    let mut asker = Asker::new(&server);
+    let mut client = GrpcClient::new(&server);
     let limited = |entries: &[(&str, &str)], requests: u32, unit: &str| {
-        let mut request = about("edge", entries);
+        let mut request = request_for("edge", entries);
         request["descriptors"][0]["limit"] = json!({ "requests_per_unit": requests, "unit": unit });
         request
     };
@@ -232,7 +232,7 @@ fn a_limit_of_the_request_holds_in_place_of_the_configured_ones() {
         let mut request = limited(&[("user", "alice"), ("unit", unit)], 1, "DAY");
         // By number: in requests the client's package has no name for the week yet.
         request["descriptors"][0]["limit"]["unit"] = number.into();
-        let reply = asker.reply(&request);
+        let reply = client.reply(&request);
         assert_eq!(reply["statuses"][0]["current_limit"]["unit"], unit, "{reply}");
     }
     let generous = limited(&[("user", "alice")], 7, "DAY");
@@ -240,22 +240,22 @@ fn a_limit_of_the_request_holds_in_place_of_the_configured_ones() {
         let limit = json!({ "requests_per_unit": 7, "unit": "DAY" });
         json!(["OK", [{ "code": "OK", "current_limit": limit, "limit_remaining": remaining }]])
     };
-    assert_eq!(seen(&asker.reply(&generous)), expected(6));
-    assert_eq!(seen(&asker.reply(&generous)), expected(5));
+    assert_eq!(seen(&client.reply(&generous)), expected(6));
+    assert_eq!(seen(&client.reply(&generous)), expected(5));
     // The policy knows nothing of it.
-    let reply = asker.reply(&about("edge", &[("user", "alice")]));
+    let reply = client.reply(&request_for("edge", &[("user", "alice")]));
     assert_eq!(reply["statuses"][0]["limit_remaining"], 2, "{reply}");
     let tight = limited(&[("user", "dan")], 1, "HOUR");
-    let codes: Vec<String> = (0..2).map(|_| asker.code(&tight)).collect();
+    let codes: Vec<String> = (0..2).map(|_| client.code(&tight)).collect();
     assert_eq!(codes, ["OK", "OVER_LIMIT"]);
-    assert_eq!(asker.code(&limited(&[("user", "eve")], 0, "HOUR")), "OVER_LIMIT");
+    assert_eq!(client.code(&limited(&[("user", "eve")], 0, "HOUR")), "OVER_LIMIT");
 }
 
 /// Envoy lets a request pass whose question is refused, and its client chooses the values.
 #[test]
-fn descriptors_that_differ_about_one_count_are_counted() {
+fn counts_descriptors_that_share_a_state() {
     let server = serve("grpc-unlike", CONFIG);
-    let mut asker = Asker::new(&server);
+    let mut client = GrpcClient::new(&server);
     let ask = |descriptors: Vec<Value>| json!({ "domain": "edge", "descriptors": descriptors });
     let with = |entries: &[(&str, &str)], fields: Value| {
         let mut one = descriptor(entries);
@@ -271,7 +271,7 @@ fn descriptors_that_differ_about_one_count_are_counted() {
         json!([code, vec![status(code, "plan", 4, "HOUR", remaining); 2]])
     };
     for expected in [both("OK", 2), both("OK", 0), both("OVER_LIMIT", 0)] {
-        assert_eq!(seen(&asker.reply(&plans)), expected);
+        assert_eq!(seen(&client.reply(&plans)), expected);
     }
     // One that takes and one that gives back.
     let user = [("user", "alice")];
@@ -279,24 +279,24 @@ fn descriptors_that_differ_about_one_count_are_counted() {
     let mixed = ask(vec![descriptor(&user), descriptor(&user), back]);
     for remaining in [2, 1] {
         let one = status("OK", "per-user", 3, "HOUR", remaining);
-        assert_eq!(seen(&asker.reply(&mixed)), json!(["OK", [one, one, one]]));
+        assert_eq!(seen(&client.reply(&mixed)), json!(["OK", [one, one, one]]));
     }
     // Two limits for one thing.
     let limited = |requests: u32| {
         with(&user, json!({ "limit": { "requests_per_unit": requests, "unit": "HOUR" } }))
     };
     let twice = ask(vec![limited(9), limited(3)]);
-    let codes: Vec<String> = (0..2).map(|_| asker.code(&twice)).collect();
+    let codes: Vec<String> = (0..2).map(|_| client.code(&twice)).collect();
     assert_eq!(codes, ["OK", "OVER_LIMIT"]);
     assert_eq!(server.metric("tidegate_grpc_requests_total{code=\"OK\"}"), Some(7));
 }
 
 #[test]
-fn clients_and_logs_are_told_what_was_decided() {
+fn reports_decision_in_headers_and_logs() {
     let server = serve("grpc-told", CONFIG);
-    let mut asker = Asker::new(&server);
-    let request = about("edge", &[("user", "alice")]);
-    let reply = asker.reply(&request);
+    let mut client = GrpcClient::new(&server);
+    let request = request_for("edge", &[("user", "alice")]);
+    let reply = client.reply(&request);
     let headers = |reply: &Value| -> Vec<(String, String)> {
         let all = reply["response_headers_to_add"].as_array().cloned().unwrap_or_default();
         let text = |value: &Value| value.as_str().expect("text").to_owned();
@@ -324,9 +324,9 @@ fn clients_and_logs_are_told_what_was_decided() {
     assert!((3590.0..=3600.0).contains(&reset), "{reply}");
 
     for _ in 0..2 {
-        asker.reply(&request);
+        client.reply(&request);
     }
-    let reply = asker.reply(&request);
+    let reply = client.reply(&request);
     assert_eq!(names(&reply)[0], "retry-after", "{reply}");
     let retry_after: u64 = value(&reply, "retry-after").parse().expect("seconds");
     let metadata = &reply["dynamic_metadata"];
@@ -337,30 +337,30 @@ fn clients_and_logs_are_told_what_was_decided() {
     let reset = seconds(&reply["statuses"][0]["duration_until_reset"]);
     assert!((reset.ceil() - retry_after as f64).abs() < 0.5, "{reply}");
 
-    let watched = about("edge", &[("watched", "w")]);
-    asker.reply(&watched);
-    let reply = asker.reply(&watched);
+    let watched = request_for("edge", &[("watched", "w")]);
+    client.reply(&watched);
+    let reply = client.reply(&watched);
     assert_eq!(reply["dynamic_metadata"], json!({ "would_deny": ["watched"] }));
     assert_eq!(names(&reply), [""; 0]);
-    let reply = asker.reply(&about("edge", &[("nobody", "")]));
+    let reply = client.reply(&request_for("edge", &[("nobody", "")]));
     assert_eq!(reply.get("dynamic_metadata"), None, "{reply}");
     // What can never pass has no time at which it does.
     let mut never = request.clone();
     never["hits_addend"] = 4.into();
-    assert_eq!(asker.reply(&never)["dynamic_metadata"]["retry_after_ms"], Value::Null);
+    assert_eq!(client.reply(&never)["dynamic_metadata"]["retry_after_ms"], Value::Null);
     // Envoy is told to wait for a window, also where nothing was used.
     never["descriptors"][0]["entries"][0]["value"] = "fresh".into();
-    for (request, window) in [(&never, "3600s"), (&about("edge", &[("never", "a")]), "60s")] {
-        let reply = asker.reply(request);
+    for (request, window) in [(&never, "3600s"), (&request_for("edge", &[("never", "a")]), "60s")] {
+        let reply = client.reply(request);
         assert_eq!(reply["statuses"][0]["duration_until_reset"], window, "{reply}");
     }
 }
 
 #[test]
-fn without_a_config_addresses_are_limited() {
+fn default_policy_limits_addresses() {
     let server = Start::new("grpc-default").args(&["--grpc", "127.0.0.1:0"]).run();
-    let mut asker = Asker::new(&server);
-    let reply = asker.reply(&about("any", &[("remote_address", "192.0.2.1")]));
+    let mut client = GrpcClient::new(&server);
+    let reply = client.reply(&request_for("any", &[("remote_address", "192.0.2.1")]));
     assert_eq!(seen(&reply), json!(["OK", [status("OK", "default", 100, "MINUTE", 99)]]));
     // The same address over HTTP.
     let answer = server.check(r#"{"attributes":{"client_ip":"192.0.2.1"}}"#).json();

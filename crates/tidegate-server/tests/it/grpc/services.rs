@@ -1,9 +1,10 @@
 //! Health, reflection, secrets, TLS, draining, age.
 
 use serde_json::{Value, json};
+use tidegate_testkit::Authority;
 
-use super::{Asker, about, serve};
-use crate::served::{Start, wait_for};
+use super::{GrpcClient, request_for, serve};
+use crate::server_harness::{Start, wait_for};
 
 const CONFIG: &str = r#"
 policies:
@@ -16,27 +17,27 @@ policies:
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
 fn question() -> Value {
-    about("edge", &[("user", "alice")])
+    request_for("edge", &[("user", "alice")])
 }
 
 #[test]
-fn health_and_reflection_tell_what_there_is() {
+fn serves_health_and_reflection() {
     let server = serve("grpc-health", CONFIG);
-    let mut asker = Asker::new(&server);
+    let mut client = GrpcClient::new(&server);
     for service in ["", SERVICE] {
-        let answer = asker.ask("health", json!({ "service": service }));
+        let answer = client.ask("health", json!({ "service": service }));
         assert_eq!(answer, json!({ "code": "OK", "reply": { "status": "SERVING" } }));
     }
     let serving = json!({ "status": "SERVING" });
     let all = json!({ "statuses": { "": serving, SERVICE: serving } });
-    assert_eq!(asker.ask("health_list", json!({})), all);
-    let answer = asker.ask("health", json!({ "service": "other" }));
+    assert_eq!(client.ask("health_list", json!({})), all);
+    let answer = client.ask("health", json!({ "service": "other" }));
     let message = format!("there is no such service: ask about \"\" (all of it) or \"{SERVICE}\"");
     assert_eq!(answer, json!({ "code": "NOT_FOUND", "message": message }));
-    let answer = asker.ask("watch", json!({ "service": "other" }));
+    let answer = client.ask("watch", json!({ "service": "other" }));
     assert_eq!(answer["reply"]["status"], "SERVICE_UNKNOWN");
 
-    let services = asker.ask("reflect", json!({}));
+    let services = client.ask("reflect", json!({}));
     let expected = json!({
         "envoy.service.ratelimit.v3.RateLimitService": ["ShouldRateLimit"],
         "grpc.health.v1.Health": ["Check", "List", "Watch"],
@@ -70,21 +71,21 @@ fn health_and_reflection_tell_what_there_is() {
     for (version, question, field, expected) in rows {
         let mut asked = question.clone();
         asked["version"] = version.into();
-        let answer = asker.ask("reflect_raw", asked);
+        let answer = client.ask("reflect_raw", asked);
         assert_eq!(answer[field], expected, "{question}: {answer}");
         assert_eq!(answer["original_request"], question);
     }
 }
 
 #[test]
-fn secrets_are_shown_as_metadata() {
+fn authenticates_by_metadata() {
     let start = Start::new("grpc-secrets").config(CONFIG).args(&["--grpc", "127.0.0.1:0"]);
     let server = start.env("TIDEGATE_TOKENS", "first,second").run();
-    let mut asker = Asker::new(&server);
+    let mut client = GrpcClient::new(&server);
     let message =
         "a secret is wanted: send one of TIDEGATE_TOKENS as metadata `authorization: Bearer ...`";
     let refused = json!({ "code": "UNAUTHENTICATED", "message": message });
-    assert_eq!(asker.limit(&question()), refused);
+    assert_eq!(client.limit(&question()), refused);
     let rows = [
         ("authorization", "Bearer second", "OK"),
         ("x-tidegate-token", "first", "OK"),
@@ -92,17 +93,17 @@ fn secrets_are_shown_as_metadata() {
     ];
     for (name, value, code) in rows {
         let asked = json!({ "request": question(), "metadata": [[name, value]] });
-        assert_eq!(asker.ask("limit", asked)["code"], code, "{name}: {value}");
+        assert_eq!(client.ask("limit", asked)["code"], code, "{name}: {value}");
     }
     // Nothing is said about what was sent before the secret is shown.
-    assert_eq!(asker.limit(&json!({})), refused);
-    assert_eq!(asker.ask("reflect_raw", json!({ "version": "v1", "list_services": "" })), refused);
+    assert_eq!(client.limit(&json!({})), refused);
+    assert_eq!(client.ask("reflect_raw", json!({ "version": "v1", "list_services": "" })), refused);
     // Probes have none.
-    assert_eq!(asker.ask("health", json!({ "service": "" }))["code"], "OK");
+    assert_eq!(client.ask("health", json!({ "service": "" }))["code"], "OK");
 }
 
 #[test]
-fn a_front_that_others_reach_wants_a_secret() {
+fn public_front_requires_secret() {
     let start = || Start::new("grpc-exposed").args(&["--grpc", "0.0.0.0:0"]);
     let (code, said) = start().fails();
     let expected = "error: --grpc 0.0.0.0:0 can be reached by others, and TIDEGATE_TOKENS is not set: set it \
@@ -114,26 +115,25 @@ fn a_front_that_others_reach_wants_a_secret() {
 }
 
 #[test]
-fn certificates_are_shown_by_both_sides() {
+fn requires_client_certificates() {
     let start = Start::new("grpc-tls").args(&["--grpc", "127.0.0.1:0"]);
     let files = start.files();
-    let signed = |names: &[&str]| {
-        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        rcgen::generate_simple_self_signed(names).expect("a certificate")
-    };
-    let (server_cert, client_cert, stranger) =
-        (signed(&["localhost"]), signed(&["envoy"]), signed(&["x"]));
     let pem = |name: &str, text: String| files.write(name, text);
-    let ca = pem("cert.pem", server_cert.cert.pem());
-    pem("key.pem", server_cert.signing_key.serialize_pem());
-    let cert = pem("client.pem", client_cert.cert.pem());
-    let key = pem("client.key", client_cert.signing_key.serialize_pem());
-    let other_cert = pem("stranger.pem", stranger.cert.pem());
-    let other_key = pem("stranger.key", stranger.signing_key.serialize_pem());
-    let tls = "tls: { grpc: { cert: cert.pem, key: key.pem, client_ca: client.pem } }\n";
+    let (authority, client_authority) = (Authority::new(), Authority::new());
+    let ca = pem("ca.pem", authority.pem());
+    pem("client_ca.pem", client_authority.pem());
+    let signed = |by: &Authority, name: &str| {
+        let (certificate, key) = by.sign(name);
+        (pem(&format!("{name}.pem"), certificate), pem(&format!("{name}.key"), key))
+    };
+    signed(&authority, "localhost");
+    let (cert, key) = signed(&client_authority, "envoy");
+    let (other_cert, other_key) = signed(&Authority::new(), "stranger");
+    let tls =
+        "tls: { grpc: { cert: localhost.pem, key: localhost.key, client_ca: client_ca.pem } }\n";
     let server = start.config(&format!("{tls}{CONFIG}")).run();
     assert!(server.printed.contains("grpc   grpcs://127.0.0.1:"), "{}", server.printed);
-    let mut asker = Asker::start();
+    let mut client = GrpcClient::start();
     let target = server.grpc().to_string();
     let rows = [
         (json!({ "ca": ca, "cert": cert, "key": key }), "OK"),
@@ -143,48 +143,48 @@ fn certificates_are_shown_by_both_sides() {
     ];
     for (mut how, code) in rows {
         how["target"] = target.clone().into();
-        asker.connect(how.clone());
-        let answer = asker.limit(&question());
+        client.connect(how.clone());
+        let answer = client.limit(&question());
         assert_eq!(answer["code"], code, "{how}: {answer}");
     }
 }
 
 #[test]
-fn draining_is_told_and_calls_are_finished() {
+fn drain_sends_goaway_and_finishes_calls() {
     let mut server = serve("grpc-drain", CONFIG);
-    let mut asker = Asker::new(&server);
-    let answer = asker.ask("watch", json!({ "service": SERVICE }));
+    let mut client = GrpcClient::new(&server);
+    let answer = client.ask("watch", json!({ "service": SERVICE }));
     assert_eq!(answer["reply"]["status"], "SERVING");
     server.signal("-TERM");
-    let answer = asker.ask("watched", json!({}));
+    let answer = client.ask("watched", json!({}));
     assert_eq!(answer["reply"]["status"], "NOT_SERVING", "{answer}");
-    let answer = asker.ask("watched", json!({}));
+    let answer = client.ask("watched", json!({}));
     let message = "the server is about to end: connect again";
     assert_eq!(answer, json!({ "code": "UNAVAILABLE", "message": message }));
     assert_eq!(server.ended(), 0);
-    assert_eq!(asker.limit(&question())["code"], "UNAVAILABLE");
+    assert_eq!(client.limit(&question())["code"], "UNAVAILABLE");
 }
 
 #[test]
-fn connections_do_not_get_older_than_they_may() {
+fn closes_connections_at_max_age() {
     let server = serve("grpc-age", &format!("grpc_max_connection_age: 1s\n{CONFIG}"));
-    let mut asker = Asker::new(&server);
-    assert_eq!(asker.code(&question()), "OK");
+    let mut client = GrpcClient::new(&server);
+    assert_eq!(client.code(&question()), "OK");
     let connections = || server.metric("tidegate_connections{front=\"grpc\"}");
     assert_eq!(connections(), Some(1));
     // It is asked to go; the client connects again when it has something to ask.
     wait_for(|| (connections() == Some(0)).then_some(()));
-    assert_eq!(asker.code(&question()), "OK");
+    assert_eq!(client.code(&question()), "OK");
     let calls = server.metric("tidegate_grpc_requests_total{code=\"OK\"}");
     assert_eq!(calls, Some(2), "no call failed");
 }
 
 #[test]
-fn forms_of_headers_change_with_the_config() {
+fn reload_changes_header_forms() {
     let server = serve("grpc-reload", CONFIG);
-    let mut asker = Asker::new(&server);
+    let mut client = GrpcClient::new(&server);
     let mut names = || {
-        let reply = asker.reply(&question());
+        let reply = client.reply(&question());
         let headers = reply["response_headers_to_add"].as_array().cloned().unwrap_or_default();
         headers
             .iter()

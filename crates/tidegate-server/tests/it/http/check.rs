@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{serve, timeless};
-use crate::served::Start;
+use crate::server_harness::Start;
 
 /// A line of an answer: policy, limit, window, algorithm, remaining, allowed.
 fn line(policy: &str, limit: u64, window: &str, remaining: u64, allowed: bool) -> Value {
@@ -50,7 +50,7 @@ fn api(remaining: [u64; 2], watched: bool) -> Value {
 }
 
 #[test]
-fn every_way_to_ask_is_answered_whole() {
+fn answers_every_kind_of_check() {
     let server = serve("check-answers");
     let mut idle = login(2, true);
     idle["reset_after_ms"] = json!(0);
@@ -126,7 +126,7 @@ fn every_way_to_ask_is_answered_whole() {
 }
 
 #[test]
-fn waits_are_exact_and_rounded_up() {
+fn rounds_waits_up() {
     let server = serve("check-waits");
     let ask = r#"{"policy":"login","key":"alice"}"#;
     (0..2).for_each(|_| drop(server.check(ask)));
@@ -135,7 +135,7 @@ fn waits_are_exact_and_rounded_up() {
 }
 
 #[test]
-fn a_check_can_wait_its_turn() {
+fn check_waits_up_to_max_wait() {
     let server = serve("check-shaping");
     let ask = |wait: u64| {
         server.check(&format!(r#"{{"policy":"short","key":"a","max_wait_ms":{wait}}}"#)).json()
@@ -147,7 +147,7 @@ fn a_check_can_wait_its_turn() {
 }
 
 #[test]
-fn a_batch_is_answered_in_order() {
+fn answers_batch_in_order() {
     let server = serve("batch");
     let reply = server.post(
         "/v1/check/batch",
@@ -166,7 +166,7 @@ fn a_batch_is_answered_in_order() {
 }
 
 #[test]
-fn a_batch_with_a_mistake_charges_nothing() {
+fn invalid_batch_charges_nothing() {
     let server = serve("batch-mistakes");
     let many = vec![r#"{"policy":"login","key":"a"}"#; 1001].join(",");
     #[rustfmt::skip]
@@ -190,7 +190,7 @@ fn a_batch_with_a_mistake_charges_nothing() {
 
 /// Written as proxies write it, an address is the same client.
 #[test]
-fn a_client_address_may_have_a_port_or_a_zone() {
+fn accepts_client_addresses_with_port_or_zone() {
     let server = serve("client-addresses");
     #[rustfmt::skip]
     let rows = [
@@ -219,7 +219,7 @@ fn a_client_address_may_have_a_port_or_a_zone() {
 /// A forced charge is not asked for, so it is not denied; and who is denied for want of
 /// room is not told to have used anything up.
 #[test]
-fn a_full_store_says_so() {
+fn reports_full_store() {
     let policy = "policies:\n  - { name: login, match: { path: /login }, key: '{client_ip}', limits: 2 per 1h }\n";
     let config = format!("max_keys: 1\nwhen_full: deny\n{policy}");
     let server = Start::new("full-store").config(&config).run();
@@ -260,7 +260,7 @@ fn a_full_store_says_so() {
 
 /// Descriptors come as an object, or as a list where a name comes twice.
 #[test]
-fn descriptors_in_order() {
+fn accepts_ordered_descriptors() {
     let config = "
 policies:
   - { name: twice, match: { domain: d, descriptors: [h, h] }, key: '{descriptor:h#2}', limits: 5 per 1h }

@@ -1,15 +1,15 @@
 //! The HTTP front, as callers and gateways use it.
 
 mod check;
-mod description;
-mod documented;
-mod forward;
+mod documented_commands;
+mod forward_auth;
+mod openapi;
 mod permits;
-mod refusals;
+mod rejections;
 
 use serde_json::{Map, Value};
 
-use crate::served::{Server, Start};
+use crate::server_harness::{Server, Start};
 
 /// Policies of every kind, with windows long enough for a test.
 const POLICIES: &str = r#"

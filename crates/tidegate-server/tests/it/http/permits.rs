@@ -3,16 +3,16 @@
 use serde_json::json;
 
 use super::{serve, timeless};
-use crate::served::{Server, wait_for};
+use crate::server_harness::{Server, wait_for};
 
 /// The longest anything lasts: 366 days.
 const YEAR_MS: u64 = 366 * 24 * 60 * 60 * 1000;
 
-fn take(server: &Server, body: &str) -> crate::served::Reply {
+fn take(server: &Server, body: &str) -> crate::server_harness::Reply {
     server.post("/v1/permits", body)
 }
 
-fn id_of(reply: &crate::served::Reply) -> String {
+fn id_of(reply: &crate::server_harness::Reply) -> String {
     assert_eq!(reply.status, 201, "{reply:?}");
     let id = reply.json()["id"].as_str().expect("an id").to_owned();
     assert_eq!(reply.header("location"), Some(&*format!("/v1/permits/{id}")));
@@ -20,7 +20,7 @@ fn id_of(reply: &crate::served::Reply) -> String {
 }
 
 #[test]
-fn a_place_is_held_until_it_is_given_back() {
+fn permit_is_held_until_released() {
     let server = serve("permits");
     let body = r#"{"policy":"jobs","key":"alice","ttl_ms":20000}"#;
     let first = take(&server, body);
@@ -41,7 +41,7 @@ fn a_place_is_held_until_it_is_given_back() {
     assert_eq!((renewed.status, renewed.json()), (200, json!({"id": id, "ttl_ms": 20000})));
     // For another time, and then for that time again.
     for body in [r#"{"ttl_ms":30000}"#, "{}"] {
-        let renewed = server.ask("PUT", &path, &[crate::served::JSON], body);
+        let renewed = server.ask("PUT", &path, &[crate::server_harness::JSON], body);
         assert_eq!((renewed.status, renewed.json()), (200, json!({"id": id, "ttl_ms": 30000})));
     }
     for (body, part) in [
@@ -51,7 +51,7 @@ fn a_place_is_held_until_it_is_given_back() {
         ),
         (r#"{"ttl_ms":0}"#, "at least 1 ms"),
     ] {
-        let refused = server.ask("PUT", &path, &[crate::served::JSON], body);
+        let refused = server.ask("PUT", &path, &[crate::server_harness::JSON], body);
         refused.refuses(400, Some("ttl_ms"), part);
     }
     let given_back = server.ask("DELETE", &path, &[], "");
@@ -68,7 +68,7 @@ fn a_place_is_held_until_it_is_given_back() {
 
 /// As a check that nothing matches: allowed, so that callers need not know what is limited.
 #[test]
-fn where_nothing_matches_there_is_nothing_to_hold() {
+fn rejects_permit_without_matching_policy() {
     let server = serve("permits-free");
     for body in [r#"{"attributes":{"path":"/free"}}"#, r#"{"policy":"retired","key":"a"}"#] {
         let free = take(&server, body);
@@ -80,7 +80,7 @@ fn where_nothing_matches_there_is_nothing_to_hold() {
         );
         let renew = |ttl_ms: u64| {
             let body = format!(r#"{{"ttl_ms":{ttl_ms}}}"#);
-            server.ask("PUT", &path, &[crate::served::JSON], &body)
+            server.ask("PUT", &path, &[crate::server_harness::JSON], &body)
         };
         assert_eq!(renew(300_000).json()["ttl_ms"], 300_000);
         assert_eq!(renew(YEAR_MS).json()["ttl_ms"], YEAR_MS);
@@ -106,7 +106,7 @@ fn where_nothing_matches_there_is_nothing_to_hold() {
 }
 
 #[test]
-fn a_lease_ends_by_itself() {
+fn lease_expires() {
     let server = serve("leases");
     let body = r#"{"key":"k","limits":["1 concurrent lease 300ms"]}"#;
     let path = format!("/v1/permits/{}", id_of(&take(&server, body)));
@@ -116,19 +116,19 @@ fn a_lease_ends_by_itself() {
 }
 
 #[test]
-fn a_renewed_lease_ends_when_it_was_renewed_for() {
+fn renewed_lease_expires_at_new_time() {
     let server = serve("renewed-leases");
     let body = r#"{"key":"k","limits":["1 concurrent lease 1h"]}"#;
     let path = format!("/v1/permits/{}", id_of(&take(&server, body)));
     assert_eq!(take(&server, body).status, 429);
-    let renewed = server.ask("PUT", &path, &[crate::served::JSON], r#"{"ttl_ms":300}"#);
+    let renewed = server.ask("PUT", &path, &[crate::server_harness::JSON], r#"{"ttl_ms":300}"#);
     assert_eq!(renewed.status, 200, "{renewed:?}");
     // An hour earlier than it would have.
     wait_for(|| Some(take(&server, body)).filter(|reply| reply.status == 201));
 }
 
 #[test]
-fn what_cannot_be_held_is_refused_by_field() {
+fn rejects_invalid_permit_requests_by_field() {
     let server = serve("permits-refused");
     #[rustfmt::skip]
     let rows = [
@@ -152,7 +152,7 @@ fn what_cannot_be_held_is_refused_by_field() {
     }
     let path = format!("/v1/permits/{id}");
     server.ask("GET", &path, &[], "").refuses(405, None, "use PUT, DELETE");
-    let renew = |body: &str| server.ask("PUT", &path, &[crate::served::JSON], body);
+    let renew = |body: &str| server.ask("PUT", &path, &[crate::server_harness::JSON], body);
     renew(r#"{"ttl":5}"#).refuses(400, Some("ttl"), "unknown field `ttl`, expected `ttl_ms`");
     renew(r#"{"ttl_ms":5}"#).refuses(404, None, "no such permit is held");
     renew("{}").refuses(404, None, "no such permit is held");

@@ -1,20 +1,20 @@
 //! The RESP front over sockets. What bytes come to is tested where it is decided, in
-//! `src/resp/tests`; here is what takes a connection, a real client, or a real server.
+//! `src/fronts/resp/tests`; here is what takes a connection, a real client, or a real server.
 //!
 //! - `same.rs`: what clients of Redis are used to, held against a `redis-server`;
 //! - `clients.rs`: redis-cli, redis-py, ioredis and redis-rs;
 //! - `bounds.rs`: rude clients; `ends.rs`: secrets, TLS and the end; `shared.rs`: a store that nodes share.
 
-mod bounds;
 mod clients;
-mod ends;
-mod same;
-mod shared;
+mod lifecycle;
+mod redis_parity;
+mod resource_limits;
+mod shared_store;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use crate::served::{PATIENCE, Server, Start};
+use crate::server_harness::{PATIENCE, Server, Start};
 
 const POLICIES: &str = "
 policies:
@@ -36,15 +36,15 @@ fn run(test: &str) -> Server {
 }
 
 /// One connection.
-struct Caller(TcpStream);
+struct RespClient(TcpStream);
 
-impl Caller {
+impl RespClient {
     fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
         stream.set_write_timeout(Some(PATIENCE)).expect("a time-out");
         stream.set_nodelay(true).expect("an option");
-        Caller(stream)
+        RespClient(stream)
     }
 
     fn send(&mut self, bytes: impl AsRef<[u8]>) {
@@ -61,7 +61,7 @@ impl Caller {
 
     /// Sends, and expects these bytes.
     #[track_caller]
-    fn asks(&mut self, bytes: impl AsRef<[u8]>, expected: &str) {
+    fn expect_reply(&mut self, bytes: impl AsRef<[u8]>, expected: &str) {
         self.send(&bytes);
         assert_eq!(self.read(expected.len()), expected, "{}", bytes.as_ref().escape_ascii());
     }
@@ -80,6 +80,6 @@ impl Caller {
 
 /// Whether a server still answers.
 #[track_caller]
-fn works(server: &Server) {
-    Caller::connect(server.resp()).asks("PING\r\n", "+PONG\r\n");
+fn assert_answers(server: &Server) {
+    RespClient::connect(server.resp()).expect_reply("PING\r\n", "+PONG\r\n");
 }

@@ -1,16 +1,16 @@
 //! The server as a process: how it starts, reloads, protects itself and ends.
 
-mod bounds;
-mod ends;
-mod files;
-mod reloads;
-mod secrets;
-mod stalled;
-mod starts;
-mod streams;
+mod authentication;
+mod file_limits;
+mod http2_and_tls;
+mod reload;
+mod resource_limits;
+mod shutdown;
+mod startup;
+mod unread_output;
 
-pub use bounds::{IDLE, IDLE_TURN, may_open_idle};
-pub use streams::Authority;
+pub use http2_and_tls::connect_tls;
+pub use resource_limits::{IDLE, IDLE_TURN, may_open_idle};
 
 /// One policy that lets little through.
 const TWO_PER_HOUR: &str = "

@@ -8,7 +8,7 @@ use tidegate::unstable::redis::{KeyNames, slot_key};
 use tidegate::{Check, Failure, Limit, Request, Store, StoreError};
 use tokio::task::JoinSet;
 
-use super::servers::{Cluster, Engine, connect, eventually, run};
+use super::servers::{Cluster, Engine, add_documented_user, connect, eventually, run};
 use super::{ask, limit, remaining};
 
 /// The slot of a key, as the cluster itself says.
@@ -170,7 +170,8 @@ fn keys_of_a_slot_that_moves_are_neither_lost_nor_charged_twice() {
     const KEYS: usize = 12;
     let cluster = Cluster::start(Engine::Redis);
     // The documented user may follow redirects, too.
-    let url = cluster.url_for_the_documented_user();
+    cluster.nodes.iter().for_each(add_documented_user);
+    let url = cluster.url().replace("://", "://tidegate:pass@");
     // Names of one slot: the brace part is the key, so such keys are looked for.
     let first = keys(&cluster)[0].clone();
     let moving = slot(&cluster, &first);

@@ -10,8 +10,8 @@ use tidegate::{Check, Failure, Request, Store, StoreError};
 
 use super::limit;
 use super::servers::{
-    Certificates, Cluster, Engine, Sentinel, Server, connect, eventually, eventually_now,
-    free_port, options, run, run_on_one_thread,
+    Certificates, Cluster, Engine, Sentinel, Server, add_documented_user, connect, eventually,
+    eventually_now, free_port, options, run, run_on_one_thread,
 };
 
 /// Why there is no store at `url`.
@@ -154,7 +154,7 @@ fn credentials_are_needed_and_never_shown() {
 fn documented_acl_rules_suffice() {
     for engine in Engine::ALL {
         let server = Server::start(engine);
-        server.add_documented_user();
+        add_documented_user(&server);
         run(async {
             let url = format!("redis://tidegate:pass@{}", server.address());
             let store = connect(url).await;
@@ -180,7 +180,7 @@ fn missing_rights_are_found_when_connecting() {
         eventually_now("it serves", || {
             server.command::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
         });
-        server.add_documented_user();
+        add_documented_user(&server);
         let url = format!("redis-cluster://tidegate:pass@{}", server.address());
         run(connect(&url));
         let commands: Vec<&str> =

@@ -4,7 +4,9 @@ use tidegate::redis::{RedisOptions, RedisStore};
 use tidegate::unstable::redis::KeyNames;
 use tidegate::{Failure, StoreError};
 
-use super::servers::{Engine, Server, connect, connect_with, eventually, options, run};
+use super::servers::{
+    Engine, Server, add_documented_user, connect, connect_with, eventually, options, run,
+};
 use super::{ask, limit};
 
 const LIMITS: [&str; 2] = ["1000 per 1d sliding-counter", "1000 per 1d sliding-log"];
@@ -39,7 +41,7 @@ async fn recovers(store: &RedisStore) {
 fn a_user_who_loses_a_command_is_refused() {
     for engine in Engine::ALL {
         let server = Server::start(engine);
-        server.add_documented_user();
+        add_documented_user(&server);
         run(async {
             let store = connect(format!("redis://tidegate:pass@{}", server.address())).await;
             recovers(&store).await;

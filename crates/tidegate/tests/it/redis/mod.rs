@@ -5,7 +5,7 @@
 //!
 //! - `parity.rs`, `vectors.rs`, `traces.rs`, `state.rs`, `live.rs`, `ids.rs`, `permits.rs`: the same
 //!   decisions as in memory; `names.rs`, `foreign.rs`, `failures.rs`, `parts.rs`: keys, what is not ours, what is refused, cut or undone;
-//! - `stand/` starts servers, alone, watched by Sentinel, in a cluster, behind TLS;
+//! - `servers/`: servers, alone, watched by Sentinel, in a cluster, behind TLS, and stores over them;
 //! - `connect.rs`: what works and what is refused; `outages.rs`: servers that go away; `health.rs`: servers that do not decide;
 //! - `batches.rs`: callers that go together; `order.rs`: checks of one caller; `overload.rs`: more than a server answers; `nodes.rs`: many stores, one limit;
 //! - `denials.rs`: what is answered from memory;

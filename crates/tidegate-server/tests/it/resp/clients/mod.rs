@@ -6,7 +6,7 @@ use std::process::Command;
 use redis::{Value, cmd};
 
 use super::{POLICIES, start};
-use crate::served::Server;
+use crate::server_harness::Server;
 
 /// What a program printed. It must have succeeded.
 #[track_caller]
@@ -33,7 +33,7 @@ fn redis_cli(server: &Server, args: &[&str]) -> String {
 }
 
 #[test]
-fn redis_cli_asks() {
+fn redis_cli_works() {
     let [open, closed] = servers("cli");
     let checked = |remaining| format!("1\n2\n{remaining}\n0\n3600000\nlogin\nexact\n");
     assert_eq!(redis_cli(&open, &["TG.CHECK", "login", "a"]), checked(1));
@@ -57,7 +57,7 @@ fn redis_cli_asks() {
 /// Every `$ redis-cli` line of the page, and what it prints. Time passes, so waits of about
 /// an hour are taken for one.
 #[test]
-fn the_page_says_what_redis_cli_prints() {
+fn redis_cli_prints_documented_output() {
     let page = format!("{}/../../docs/resp.md", env!("CARGO_MANIFEST_DIR"));
     let page = std::fs::read_to_string(page).expect("the page");
     let config = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
@@ -85,7 +85,7 @@ fn the_page_says_what_redis_cli_prints() {
 
 /// The page lists what `CLIENT HELP` lists, and all that it lists is answered.
 #[test]
-fn the_page_lists_the_subcommands_of_client() {
+fn client_subcommands_are_documented() {
     let page = include_str!("../../../../../../docs/resp.md");
     let listed = page.split("`CLIENT` (").nth(1).and_then(|rest| rest.split(')').next());
     let listed: Vec<&str> = listed.expect("a list").split(", ").collect();
@@ -103,7 +103,7 @@ fn the_page_lists_the_subcommands_of_client() {
 }
 
 #[test]
-fn redis_benchmark_loads() {
+fn redis_benchmark_works() {
     let [open, _closed] = servers("benchmark");
     let port = open.resp().port().to_string();
     let mut command = Command::new("redis-benchmark");
@@ -131,20 +131,20 @@ fn script(mut command: Command, name: &str, servers: &[Server; 2]) -> String {
 }
 
 #[test]
-fn redis_py_asks() {
+fn redis_py_works() {
     let python = Command::new(installed("REDIS_PY_PYTHON"));
     assert_eq!(script(python, "redis_py.py", &servers("py")), "done\n");
 }
 
 #[test]
-fn ioredis_asks() {
+fn ioredis_works() {
     let mut node = Command::new("node");
     node.env("NODE_PATH", installed("IOREDIS_MODULES"));
     assert_eq!(script(node, "ioredis.cjs", &servers("ioredis")), "done\n");
 }
 
 #[test]
-fn redis_rs_asks() {
+fn redis_rs_works() {
     let [open, closed] = servers("rs");
     let url = |server: &Server, user: &str| format!("redis://{user}{}", server.resp());
     for (url, key) in [

@@ -3,46 +3,36 @@
 use std::fs;
 use std::path::PathBuf;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use tidegate_testkit::redis::PLAIN;
+use tidegate_testkit::{Authority, ScratchDir, free_port};
 
-use super::{Engine, PLAIN, Scratch, Server};
+use super::{Engine, Server};
 
 /// The files of an authority and of a server it vouches for, at 127.0.0.1.
 pub struct Certificates {
-    dir: Scratch,
+    dir: ScratchDir,
 }
 
 impl Certificates {
     pub fn new() -> Self {
-        let dir = Scratch::new();
-        let key = || KeyPair::generate().expect("a key");
-        let mut authority = CertificateParams::default();
-        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Its name must differ from the server's, or that one would seem to sign itself.
-        authority.distinguished_name.push(DnType::CommonName, "an authority");
-        let authority = CertifiedIssuer::self_signed(authority, key()).expect("an authority");
-        let server_key = key();
-        let server = CertificateParams::new(vec!["127.0.0.1".into()]).expect("a name");
-        let server = server.signed_by(&server_key, &authority).expect("a certificate");
-        let files = [
-            ("ca.pem", authority.pem()),
-            ("server.pem", server.pem()),
-            ("server.key", server_key.serialize_pem()),
-        ];
+        let dir = ScratchDir::new();
+        let authority = Authority::new();
+        let (certificate, key) = authority.sign("127.0.0.1");
+        let files = [("ca.pem", authority.pem()), ("server.pem", certificate), ("server.key", key)];
         for (name, text) in files {
-            fs::write(dir.path.join(name), text).expect("a file");
+            fs::write(dir.path().join(name), text).expect("a file");
         }
         Certificates { dir }
     }
 
     pub fn file(&self, name: &str) -> PathBuf {
-        self.dir.path.join(name)
+        self.dir.path().join(name)
     }
 
     /// A server that speaks TLS at a second port, which is returned, and asks its
     /// clients for certificates or not.
     pub fn serve(&self, clients: &str) -> (Server, u16) {
-        let secured = super::free_port();
+        let secured = free_port();
         let file = |name: &str| self.file(name).display().to_string();
         let server = Server::launch(&Engine::Redis.program(), |port, _| {
             let (port, secured) = (port.to_string(), secured.to_string());

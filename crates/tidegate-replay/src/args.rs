@@ -1,0 +1,155 @@
+//! What can be typed after `tidegate replay`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use tidegate::Limit;
+
+use crate::algorithms::{Algorithms, algorithms};
+use crate::format::{KeyChoice, RoleField, UnitChoice, Zone};
+use crate::report::ReportArgs;
+
+/// Send recorded traffic through the rate limiter and see what it would have done
+///
+/// Events are decided in order at their own times, as fast as they can be
+/// read: an hour of traffic takes no hour. A summary says how much was admitted
+/// and denied, who was denied, and the most that truly passed for any one key within
+/// the window, counted apart from the limiter.
+#[derive(Debug, Args)]
+#[command(after_long_help = REPLAY_HELP)]
+pub struct ReplayArgs {
+    /// Files to read, plain, gzipped or compressed with zstd; `-` is standard input.
+    /// Several are merged by time
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) rules: RuleArgs,
+
+    #[command(flatten)]
+    pub(crate) reading: ReadingArgs,
+
+    /// Write one `1` (admitted) or `0` (denied) per event, in order, to FILE or `-` for
+    /// standard output; the summary then goes to standard error
+    #[arg(long, value_name = "FILE|-")]
+    pub(crate) decisions: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
+
+    /// Also say the smallest limit that would have passed this many percent of the requests
+    #[arg(long, value_name = "PERCENT", value_parser = crate::suggest::share)]
+    pub(crate) suggest: Option<crate::suggest::Share>,
+
+    /// How much to add to the suggested limit
+    #[arg(long, value_name = "PERCENT", default_value = "0%", requires = "suggest",
+          value_parser = crate::suggest::headroom)]
+    pub(crate) headroom: crate::suggest::Share,
+}
+
+/// What events are decided by.
+#[derive(Debug, Args)]
+pub struct RuleArgs {
+    /// A limit on each key, e.g. "10 per 10s" or "600 per 1m token-bucket burst 50"
+    ///
+    /// Given several times, an event passes if every limit admits it; if one
+    /// does not, none is charged.
+    #[arg(
+        long = "limit",
+        value_name = "LIMIT",
+        required_unless_present = "config",
+        allow_hyphen_values = true
+    )]
+    pub limits: Vec<Limit>,
+
+    /// Decide by the policies of this config instead, through the gate that serves them
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["limits", "key"])]
+    pub config: Option<PathBuf>,
+
+    /// The algorithm to use in place of the limits' own, or `all` to compare them
+    #[arg(long, value_name = "NAME|all", value_parser = algorithms)]
+    pub algorithm: Option<Algorithms>,
+}
+
+/// How lines are read.
+#[derive(Clone, Debug, Args)]
+pub struct ReadingArgs {
+    /// How lines are written
+    #[arg(long, value_enum, default_value_t = FormatChoice::Auto)]
+    pub format: FormatChoice,
+
+    /// Who is limited: a field of the line, or a template such as
+    /// "{header:x-api-key | client_ip}" as policies have it
+    #[arg(long, value_name = "FIELD|TEMPLATE")]
+    pub key: Option<KeyChoice>,
+
+    /// Which field of JSON lines or csv columns says what, e.g. time=ts,key=user.id;
+    /// see below
+    #[arg(long = "field", value_name = "WHAT=NAME", value_delimiter = ',')]
+    pub fields: Vec<RoleField>,
+
+    /// What times that are numbers count
+    #[arg(long, value_enum, default_value_t = UnitChoice::Auto)]
+    pub time_unit: UnitChoice,
+
+    /// The zone of times that name none, e.g. +02:00
+    #[arg(long, value_name = "OFFSET", default_value = "+00:00", allow_hyphen_values = true)]
+    pub zone: Zone,
+
+    /// Leave out lines that are the same as the line before, which copied logs have
+    #[arg(long)]
+    pub skip_duplicates: bool,
+
+    /// Stop with an error at the first bad line, step back in time or damaged file
+    #[arg(long)]
+    pub strict: bool,
+}
+
+impl Default for ReadingArgs {
+    fn default() -> Self {
+        ReadingArgs {
+            format: FormatChoice::Auto,
+            key: None,
+            fields: Vec::new(),
+            time_unit: UnitChoice::Auto,
+            zone: Zone::default(),
+            skip_duplicates: false,
+            strict: false,
+        }
+    }
+}
+
+/// How lines are written, or that it is to be found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FormatChoice {
+    Auto,
+    Clf,
+    Combined,
+    Csv,
+    Jsonl,
+}
+
+const REPLAY_HELP: &str = "\
+Formats:
+  csv       time_us,key[,cost]   or any columns, if the first line names them
+  jsonl     {\"time_us\":1700000000000000,\"key\":\"alice\",\"cost\":1}, or any fields
+  clf       Apache common log:   host ident user [time] \"request\" status bytes
+  combined  the same, then \"referer\" \"agent\" and whatever nginx or Apache append;
+            a virtual host may come first
+  auto      whichever of these the first lines of each file are
+
+Times are microseconds since 1970 in csv without names; elsewhere seconds, milliseconds,
+microseconds or nanoseconds, or text such as 2023-11-14T22:13:20.5Z.
+A cost of 0 looks without charging, a negative one refunds.
+
+--field says where JSON lines and named columns have things: time, key, cost, client_ip,
+method, path, query, host, uri (path and query), request (as in logs), header:NAME and
+descriptor:NAME. Dots go into objects: --field key=user.id. Usual names need not be said.
+
+--key of a log line: host, user, agent, referer, method, path, status, vhost, forwarded.
+
+Examples:
+  tidegate replay access.log.gz --limit \"10 per 10s\" --algorithm all --html report.html
+  tidegate replay access.log access.log.1 --config tidegate.yaml
+  tidegate replay app.jsonl --field time=ts --key user.id --limit \"600 per 1m\" --suggest 99.9
+  tidegate replay trace.csv.zst --limit \"10 per 1s\" --limit \"600 per 1m sliding-log\" --json";

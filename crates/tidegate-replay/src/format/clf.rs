@@ -1,0 +1,420 @@
+//! Apache's common and combined log formats, and what nginx and Apache make of them:
+//!
+//! ```text
+//! host ident user [01/Aug/1995:00:00:01 -0400] "GET / HTTP/1.0" 200 1839
+//! host ident user [01/Aug/1995:00:00:01 -0400] "GET / HTTP/1.0" 200 1839 "referer" "agent"
+//! vhost:443 host ident user [...] "GET / HTTP/1.0" 200 1839 "referer" "agent" "forwarded" 0.003
+//! ```
+//!
+//! Old servers logged requests with bare quotes inside, so the request ends at
+//! the first quote that a status and a size follow. A third quoted field, which nginx's
+//! own `main` format has, is X-Forwarded-For. Whatever servers append after that
+//! is ignored. Dates may have fractions, or be ISO 8601.
+
+use std::borrow::Cow;
+
+use memchr::{memchr, memchr_iter, memmem};
+
+use super::fields::KeySource;
+use super::line_attributes::{LineAttributes, text};
+use super::time::{Times, log_date_us};
+use super::{BadLine, Event, ParseOptions};
+
+/// Which fields a line must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fields {
+    Common,
+    Combined,
+}
+
+/// A field of a log line that can name who is limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    Host,
+    User,
+    Agent,
+    Referer,
+    Method,
+    Path,
+    Status,
+    Vhost,
+    Forwarded,
+}
+
+/// What the fields are called, here and elsewhere.
+const NAMES: [(&str, Field); 16] = [
+    ("host", Field::Host),
+    ("user", Field::User),
+    ("agent", Field::Agent),
+    ("referer", Field::Referer),
+    ("method", Field::Method),
+    ("path", Field::Path),
+    ("status", Field::Status),
+    ("vhost", Field::Vhost),
+    ("forwarded", Field::Forwarded),
+    ("client_ip", Field::Host),
+    ("remote_addr", Field::Host),
+    ("ip", Field::Host),
+    ("remote_user", Field::User),
+    ("user_agent", Field::Agent),
+    ("uri", Field::Path),
+    ("x-forwarded-for", Field::Forwarded),
+];
+
+/// Every log line costs one.
+const COST: i64 = 1;
+
+/// The length of `01/Aug/1995:00:00:01 -0400`.
+const DATE_BYTES: usize = 26;
+
+/// Reads the lines of one file.
+#[derive(Clone, Debug)]
+pub struct ClfParser {
+    fields: Fields,
+    /// Whether a virtual host comes first.
+    vhost: bool,
+    field: Field,
+    key: KeySource,
+    pub times: Times,
+    /// The date last read: most lines have that of the line before.
+    date: [u8; DATE_BYTES],
+    date_us: u64,
+}
+
+impl ClfParser {
+    /// For lines that begin as these do; `None` if they do not have the field of the key.
+    pub fn new<'l>(
+        options: &ParseOptions,
+        fields: Fields,
+        lines: impl Iterator<Item = &'l [u8]>,
+    ) -> Option<Self> {
+        let (all, with_vhost) = lines.fold((0_u32, 0), |(all, with), line| {
+            (all + 1, with + u32::from(begins_with_vhost(line)))
+        });
+        let vhost = with_vhost * 2 > all;
+        let field = match &options.key {
+            KeySource::Field(name) => NAMES.iter().find(|(known, _)| **known == **name)?.1,
+            _ => Field::Host,
+        };
+        let has = match field {
+            Field::Agent | Field::Referer | Field::Forwarded => fields == Fields::Combined,
+            Field::Vhost => vhost,
+            _ => true,
+        };
+        has.then(|| ClfParser {
+            fields,
+            vhost,
+            field,
+            key: options.key.clone(),
+            times: Times::new(options.unit, options.zone),
+            date: [0; DATE_BYTES],
+            date_us: 0,
+        })
+    }
+
+    /// What the fields are called that can be a key.
+    pub fn key_names() -> impl Iterator<Item = &'static str> {
+        NAMES.into_iter().take(9).map(|(name, _)| name)
+    }
+
+    #[inline]
+    pub fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Event<'a>, BadLine> {
+        let parts = Parts::of(line, self.vhost)?;
+        let time_us = self.time_us(parts.date)?;
+        let (request, status, rest) = request(parts.rest)?;
+        let quoted = match self.fields {
+            Fields::Common => None,
+            Fields::Combined => Some(referer_and_agent(rest)?),
+        };
+        let key = match (self.field, quoted) {
+            _ if self.key.needs_attributes() => {
+                let attributes = attributes(&parts, request, status, rest);
+                Cow::Owned(self.key.key_of(&attributes))
+            }
+            (Field::Host, _) => Cow::Borrowed(parts.host),
+            (field, quoted) => other_key(field, &parts, (request, status), quoted)?,
+        };
+        Ok(Event { time_us, key, cost: COST })
+    }
+
+    #[inline]
+    fn time_us(&mut self, date: &[u8]) -> Result<u64, BadLine> {
+        if *date == self.date {
+            return Ok(self.date_us);
+        }
+        let time_us = match date {
+            [_, _, b'/', ..] => log_date_us(date)?,
+            _ => self.times.read(date).map_err(|_| BadLine::BadDate)?,
+        };
+        if let Ok(date) = date.try_into() {
+            self.date = date;
+            self.date_us = time_us;
+        }
+        Ok(time_us)
+    }
+}
+
+/// A line up to its date, and what follows.
+struct Parts<'a> {
+    vhost: Option<&'a [u8]>,
+    host: &'a [u8],
+    /// ` ident user`.
+    names: &'a [u8],
+    date: &'a [u8],
+    rest: &'a [u8],
+}
+
+impl<'a> Parts<'a> {
+    #[inline]
+    fn of(line: &'a [u8], vhost: bool) -> Result<Self, BadLine> {
+        let date_start = memmem::find(line, b" [").ok_or(BadLine::NoDate)? + 2;
+        let mut before = &line[..date_start - 2];
+        let rest = &line[date_start..];
+        let date_end = memchr(b']', rest).ok_or(BadLine::NoDate)?;
+        let mut first = None;
+        if vhost {
+            let end = memchr(b' ', before).ok_or(BadLine::NoDate)?;
+            first = Some(&before[..end]);
+            before = &before[end + 1..];
+        }
+        let host_end = memchr(b' ', before).ok_or(BadLine::NoDate)?;
+        Ok(Parts {
+            vhost: first,
+            host: &before[..host_end],
+            names: &before[host_end..],
+            date: &rest[..date_end],
+            rest: &rest[date_end + 1..],
+        })
+    }
+
+    /// The user of ` ident user`; it may contain blanks.
+    fn user(&self) -> Option<&'a [u8]> {
+        let names = self.names.strip_prefix(b" ")?;
+        memchr(b' ', names).map(|at| &names[at + 1..])
+    }
+}
+
+/// Whether a line has one name more than usual before its date, and the dash of the
+/// ident, which nobody has, one later.
+fn begins_with_vhost(line: &[u8]) -> bool {
+    let Some(end) = memmem::find(line, b" [") else { return false };
+    let words: Vec<&[u8]> = line[..end].split(|&byte| byte == b' ').take(4).collect();
+    words.len() == 4 && words[1] != b"-" && words[2] == b"-"
+}
+
+#[cold]
+fn other_key<'a>(
+    field: Field,
+    parts: &Parts<'a>,
+    (request, status): (&'a [u8], &'a [u8]),
+    quoted: Option<Quoted<'a>>,
+) -> Result<Cow<'a, [u8]>, BadLine> {
+    let found = match field {
+        Field::Host => Some(parts.host),
+        Field::User => parts.user(),
+        Field::Vhost => parts.vhost,
+        Field::Status => Some(status),
+        Field::Referer => quoted.map(|quoted| quoted.referer),
+        Field::Agent => quoted.map(|quoted| quoted.agent),
+        Field::Forwarded => quoted.and_then(|quoted| quoted.forwarded()),
+        Field::Method | Field::Path => {
+            let mut attributes = LineAttributes::default();
+            attributes.set_request(request);
+            let part = if field == Field::Method { attributes.method } else { attributes.path };
+            let key = part.ok_or(BadLine::NoKey)?.into_owned();
+            return Ok(Cow::Owned(key.into_bytes()));
+        }
+    };
+    found.map(Cow::Borrowed).ok_or(BadLine::NoKey)
+}
+
+fn attributes<'a>(
+    parts: &Parts<'a>,
+    request: &'a [u8],
+    status: &'a [u8],
+    rest: &'a [u8],
+) -> LineAttributes<'a> {
+    let mut attributes =
+        LineAttributes { client: Some(text(parts.host)), ..LineAttributes::default() };
+    attributes.host = parts.vhost.map(text);
+    attributes.set_request(request);
+    attributes.set_descriptor("status", text(status));
+    if let Some(user) = parts.user() {
+        attributes.set_descriptor("user", text(user));
+    }
+    if let Ok(quoted) = referer_and_agent(rest) {
+        attributes.set_header("referer", text(quoted.referer));
+        attributes.set_header("user-agent", text(quoted.agent));
+        if let Some(forwarded) = quoted.forwarded() {
+            attributes.set_header("x-forwarded-for", text(forwarded));
+        }
+    }
+    attributes
+}
+
+/// The request, the status, and what follows them and the size.
+#[inline]
+fn request(text: &[u8]) -> Result<(&[u8], &[u8], &[u8]), BadLine> {
+    let text = text.strip_prefix(b" \"").ok_or(BadLine::NoRequest)?;
+    let mut closed = false;
+    for at in memchr_iter(b'"', text) {
+        closed = true;
+        if let Some((status, rest)) = status_and_size(&text[at + 1..]) {
+            return Ok((&text[..at], status, rest));
+        }
+    }
+    Err(if closed { BadLine::NoStatus } else { BadLine::NoRequest })
+}
+
+/// The status of ` 200 1839`, and what follows; either number may be `-`.
+#[inline]
+fn status_and_size(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let text = text.strip_prefix(b" ")?;
+    let after = after_number(text)?;
+    let status = &text[..text.len() - after.len()];
+    let rest = after_number(after.strip_prefix(b" ")?)?;
+    (rest.is_empty() || rest[0] == b' ').then_some((status, rest))
+}
+
+#[inline]
+fn after_number(text: &[u8]) -> Option<&[u8]> {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    match digits {
+        0 => text.strip_prefix(b"-"),
+        _ => Some(&text[digits..]),
+    }
+}
+
+/// What ` "referer" "agent"` holds, and what follows.
+#[derive(Clone, Copy)]
+struct Quoted<'a> {
+    referer: &'a [u8],
+    agent: &'a [u8],
+    rest: &'a [u8],
+}
+
+impl<'a> Quoted<'a> {
+    /// The field that follows, if it is one more in quotes.
+    fn forwarded(&self) -> Option<&'a [u8]> {
+        quoted(self.rest).ok().map(|(forwarded, _)| forwarded)
+    }
+}
+
+/// Quotes within either are escaped.
+#[inline]
+fn referer_and_agent(text: &[u8]) -> Result<Quoted<'_>, BadLine> {
+    let (referer, rest) = quoted(text)?;
+    let (agent, rest) = quoted(rest)?;
+    Ok(Quoted { referer, agent, rest })
+}
+
+#[inline]
+fn quoted(text: &[u8]) -> Result<(&[u8], &[u8]), BadLine> {
+    let text = text.strip_prefix(b" \"").ok_or(BadLine::NoAgent)?;
+    // An odd number of backslashes before a quote make it part of the field.
+    let is_end = |at: &usize| {
+        let escapes = text[..*at].iter().rev().take_while(|&&byte| byte == b'\\').count();
+        escapes % 2 == 0
+    };
+    let end = memchr_iter(b'"', text).find(is_end).ok_or(BadLine::NoAgent)?;
+    Ok((&text[..end], &text[end + 1..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DATE: &str = "[01/Jan/1970:00:00:02 +0000]";
+
+    fn key(line: &str, fields: Fields, key: &str) -> Result<String, BadLine> {
+        let line = line.replace("DATE", DATE);
+        let key = KeySource::new(Some(&key.parse().expect(key)));
+        let options = ParseOptions { key, ..ParseOptions::default() };
+        let log = ClfParser::new(&options, fields, [line.as_bytes()].into_iter());
+        let event = log.ok_or(BadLine::NoKey)?.parse(line.as_bytes()).map(|event| {
+            assert_eq!((event.time_us, event.cost), (2_000_000, 1));
+            String::from_utf8_lossy(&event.key).into_owned()
+        })?;
+        Ok(event)
+    }
+
+    #[test]
+    fn parses_keys() {
+        let plain = "h - u DATE \"GET /p?q=1 HTTP/1.0\" 200 5";
+        let full = "h - u DATE \"GET /\" 200 5 \"r \\\" r\" \"an \\\" agent\" 0.1";
+        let nginx = "h - - DATE \"GET /\" 200 5 \"-\" \"a\\\\\" \"10.0.0.1, 10.0.0.2\" rt=0.1";
+        let vhost = "www.x.org:443 h - - DATE \"GET /\" 200 5 \"-\" \"a\"";
+        for (line, fields, field, expected) in [
+            (plain, Fields::Common, "host", "h"),
+            (plain, Fields::Common, "method", "GET"),
+            (plain, Fields::Common, "path", "/p"),
+            (plain, Fields::Common, "status", "200"),
+            ("h - a b DATE \"GET / HTTP/1.0\" 200 -", Fields::Common, "user", "a b"),
+            ("h - - DATE \"say \"hi\" 1\" 200 5", Fields::Common, "host", "h"),
+            ("h - - DATE \"-\" - - \"r\" \"a\"", Fields::Common, "host", "h"),
+            (full, Fields::Combined, "agent", "an \\\" agent"),
+            (full, Fields::Combined, "user", "u"),
+            (full, Fields::Combined, "referer", "r \\\" r"),
+            (nginx, Fields::Combined, "agent", "a\\\\"),
+            (nginx, Fields::Combined, "forwarded", "10.0.0.1, 10.0.0.2"),
+            (nginx, Fields::Combined, "{header:x-forwarded-for}", "10.0.0.1, 10.0.0.2"),
+            (vhost, Fields::Combined, "host", "h"),
+            (vhost, Fields::Combined, "vhost", "www.x.org:443"),
+            (vhost, Fields::Combined, "{host}{path}", "9#www.x.org1#/"),
+            (plain, Fields::Common, "{method} {query:q} {descriptor:user}", "3#GET 1#1 1#u"),
+        ] {
+            assert_eq!(key(line, fields, field).expect(line), expected, "{line}, {field}");
+        }
+        for (fields, field) in
+            [(Fields::Common, "agent"), (Fields::Combined, "vhost"), (Fields::Combined, "planet")]
+        {
+            assert!(key(full, fields, field).is_err(), "{field}");
+        }
+    }
+
+    #[test]
+    fn parses_fractional_and_iso_dates() {
+        for (date, time_us) in [
+            ("01/Jan/1970:00:00:02.5 +0000", 2_500_000),
+            ("01/Jan/1970:00:00:02 +0000", 2_000_000),
+            ("1970-01-01T00:00:02+00:00", 2_000_000),
+        ] {
+            let line = format!("h - - [{date}] \"GET /\" 200 5");
+            let mut log =
+                ClfParser::new(&ParseOptions::default(), Fields::Common, std::iter::empty())
+                    .expect("a host");
+            for _ in 0..2 {
+                let event = log.parse(line.as_bytes()).unwrap_or_else(|e| panic!("{date}: {e}"));
+                assert_eq!(event.time_us, time_us, "{date}");
+            }
+        }
+    }
+
+    #[test]
+    fn rejects_truncated_lines() {
+        let whole = format!("host - user {DATE} \"GET / HTTP/1.0\" 200 1839 \"-\" \"agent\"");
+        assert!(key(&whole, Fields::Combined, "host").is_ok());
+        for length in 0..whole.len() {
+            assert!(key(&whole[..length], Fields::Combined, "host").is_err(), "{length}");
+        }
+        let size = whole.find("1839").expect("the size");
+        for length in 0..size {
+            assert!(key(&whole[..length], Fields::Common, "host").is_err(), "{length}");
+        }
+    }
+
+    #[test]
+    fn reports_why_a_line_is_malformed() {
+        let why =
+            |line: &str| key(line, Fields::Combined, "host").expect_err("a bad line").to_string();
+        assert_eq!(why("h"), BadLine::NoDate.to_string());
+        assert_eq!(why("h - - [x] \"GET /\" 200 5"), BadLine::BadDate.to_string());
+        assert_eq!(why("h - - DATE GET / 200 5"), BadLine::NoRequest.to_string());
+        assert_eq!(why("h - - DATE \"GET /\" 200"), BadLine::NoStatus.to_string());
+        assert_eq!(why("h - - DATE \"GET /\" 200 5"), BadLine::NoAgent.to_string());
+        assert_eq!(
+            why("h - - [31/Dec/1969:23:59:59 +0000] \"GET /\" 200 5"),
+            BadLine::TimeBefore1970.to_string()
+        );
+    }
+}

@@ -1,0 +1,219 @@
+//! The facts of a request that a line tells, for templates and policies.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+use tidegate::unstable::attributes::{Attributes, Headers};
+use tidegate::unstable::identity::{Identity, parse_address};
+
+/// A text of a line; what is not UTF-8 is replaced.
+pub type Text<'a> = Cow<'a, str>;
+
+type Pairs<'a> = SmallVec<[(Text<'a>, Text<'a>); 4]>;
+
+/// What a line tells about a request; nothing that it does not tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LineAttributes<'a> {
+    /// Who connected: an address, or a name that is none.
+    pub client: Option<Text<'a>>,
+    pub method: Option<Text<'a>>,
+    pub path: Option<Text<'a>>,
+    pub query: Option<Text<'a>>,
+    pub host: Option<Text<'a>>,
+    pub headers: Pairs<'a>,
+    pub descriptors: Pairs<'a>,
+    /// Whether it told a cost, which then counts in place of the policies' own.
+    pub has_cost: bool,
+}
+
+impl<'a> LineAttributes<'a> {
+    /// A target such as `/a?b=1` or `http://h/a`, taken apart.
+    pub fn set_uri(&mut self, uri: &'a [u8]) {
+        let uri = match uri.iter().position(|&byte| byte == b':') {
+            Some(at) if uri[at..].starts_with(b"://") => {
+                let rest = &uri[at + 3..];
+                let host_end = rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len());
+                self.host = self.host.take().or(Some(text(&rest[..host_end])));
+                &rest[host_end..]
+            }
+            _ => uri,
+        };
+        match memchr::memchr(b'?', uri) {
+            Some(at) => {
+                self.path = Some(text(&uri[..at]));
+                self.query = Some(text(&uri[at + 1..]));
+            }
+            None => self.path = Some(text(uri)),
+        }
+    }
+
+    /// A request line such as `GET /a HTTP/1.1`, taken apart.
+    pub fn set_request(&mut self, request: &'a [u8]) {
+        let mut words = request.splitn(2, |&byte| byte == b' ');
+        let (Some(method), Some(rest)) = (words.next(), words.next()) else { return };
+        self.method = Some(text(method));
+        let end = rest.windows(6).rposition(|window| window == b" HTTP/").unwrap_or(rest.len());
+        self.set_uri(&rest[..end]);
+    }
+
+    pub fn set_header(&mut self, name: impl Into<Text<'a>>, value: Text<'a>) {
+        // A dash is how logs write that there was none.
+        if value != "-" {
+            self.headers.push((name.into(), value));
+        }
+    }
+
+    pub fn set_descriptor(&mut self, name: impl Into<Text<'a>>, value: Text<'a>) {
+        if value != "-" {
+            self.descriptors.push((name.into(), value));
+        }
+    }
+
+    /// Hands them to `ask` as policies take them. Where proxies are trusted, the client
+    /// is found behind them.
+    pub fn with_attributes<R>(
+        &self,
+        identity: &Identity,
+        ask: impl FnOnce(&Attributes<'_>) -> R,
+    ) -> R {
+        let headers = Headers::Pairs(&self.headers);
+        let peer = self.client.as_deref().and_then(parse_address);
+        ask(&Attributes {
+            method: self.method.as_deref(),
+            path: self.path.as_deref(),
+            query: self.query.as_deref(),
+            host: self.host.as_deref(),
+            client_ip: identity.client_ip(peer, &headers),
+            headers,
+            domain: None,
+            descriptors: &self.descriptors,
+        })
+    }
+
+    /// Writes them behind what is there, to be read by [`LineAttributes::unpack`].
+    pub fn pack(&self, out: &mut Vec<u8>) {
+        for field in self.fields() {
+            match field {
+                None => out.extend(u32::MAX.to_le_bytes()),
+                Some(value) => pack_text(value, out),
+            }
+        }
+        for pairs in [&self.headers, &self.descriptors] {
+            out.extend(u32::try_from(pairs.len()).unwrap_or(0).to_le_bytes());
+            for (name, value) in pairs {
+                pack_text(name, out);
+                pack_text(value, out);
+            }
+        }
+        out.extend(u32::from(self.has_cost).to_le_bytes());
+    }
+
+    fn fields(&self) -> [Option<&str>; 5] {
+        [&self.client, &self.method, &self.path, &self.query, &self.host]
+            .map(|field| field.as_deref())
+    }
+
+    /// What [`LineAttributes::pack`] wrote; nothing if it was something else.
+    pub fn unpack(bytes: &'a [u8]) -> Self {
+        Unpacker { bytes }.attributes().unwrap_or_default()
+    }
+}
+
+fn pack_text(text: &str, out: &mut Vec<u8>) {
+    // Lines end at 64 KiB, and no text is longer than its line with every byte replaced.
+    out.extend(u32::try_from(text.len()).unwrap_or(0).to_le_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
+struct Unpacker<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Unpacker<'a> {
+    fn attributes(mut self) -> Option<LineAttributes<'a>> {
+        Some(LineAttributes {
+            client: self.field()?,
+            method: self.field()?,
+            path: self.field()?,
+            query: self.field()?,
+            host: self.field()?,
+            headers: self.pairs()?,
+            descriptors: self.pairs()?,
+            has_cost: self.number()? != 0,
+        })
+    }
+
+    fn number(&mut self) -> Option<u32> {
+        let (number, rest) = self.bytes.split_first_chunk()?;
+        self.bytes = rest;
+        Some(u32::from_le_bytes(*number))
+    }
+
+    fn field(&mut self) -> Option<Option<Text<'a>>> {
+        match self.number()? {
+            u32::MAX => Some(None),
+            length => {
+                let (text, rest) = self.bytes.split_at_checked(length as usize)?;
+                self.bytes = rest;
+                Some(Some(std::str::from_utf8(text).ok()?.into()))
+            }
+        }
+    }
+
+    fn pairs(&mut self) -> Option<Pairs<'a>> {
+        (0..self.number()?).map(|_| Some((self.field()??, self.field()??))).collect()
+    }
+}
+
+/// Bytes as text.
+pub fn text(bytes: &[u8]) -> Text<'_> {
+    String::from_utf8_lossy(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_request_lines() {
+        for (request, method, path, query, host) in [
+            ("GET / HTTP/1.1", Some("GET"), Some("/"), None, None),
+            ("GET /a b?c=1&d HTTP/1.0", Some("GET"), Some("/a b"), Some("c=1&d"), None),
+            ("POST http://h:80/x?y HTTP/1.1", Some("POST"), Some("/x"), Some("y"), Some("h:80")),
+            ("GET /old", Some("GET"), Some("/old"), None, None),
+            ("-", None, None, None, None),
+            ("", None, None, None, None),
+        ] {
+            let mut attributes = LineAttributes::default();
+            attributes.set_request(request.as_bytes());
+            let [_, got_method, got_path, got_query, got_host] = attributes.fields();
+            assert_eq!(
+                (got_method, got_path, got_query, got_host),
+                (method, path, query, host),
+                "{request}"
+            );
+        }
+    }
+
+    #[test]
+    fn packing_round_trips() {
+        let mut packed = Vec::new();
+        let mut attributes =
+            LineAttributes { client: Some("::1".into()), ..LineAttributes::default() };
+        attributes.set_uri(b"/a?b");
+        attributes.set_header("user-agent", "curl".into());
+        attributes.set_header("referer", "-".into());
+        attributes.set_descriptor("user", "\u{e9}".into());
+        attributes.pack(&mut packed);
+        assert_eq!(LineAttributes::unpack(&packed), attributes);
+        assert_eq!(attributes.headers.len(), 1);
+        // Cut anywhere, it is nothing rather than half of it.
+        for length in 0..packed.len() {
+            assert_eq!(
+                LineAttributes::unpack(&packed[..length]),
+                LineAttributes::default(),
+                "{length}"
+            );
+        }
+    }
+}

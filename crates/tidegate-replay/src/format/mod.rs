@@ -1,0 +1,359 @@
+//! How a line becomes an event, one file per format.
+//!
+//! Parsers are made for one file, from its first lines: which columns there are,
+//! what its numbers count. A line that is no event says why; whether that matters
+//! is the caller's business.
+
+mod clf;
+mod csv;
+mod field_map;
+mod fields;
+mod jsonl;
+mod line_attributes;
+mod time;
+
+use std::borrow::Cow;
+use std::fmt;
+
+pub use self::fields::{KeyChoice, KeySource, RoleField};
+pub use self::line_attributes::LineAttributes;
+pub use self::time::{Unit, UnitChoice, Zone};
+
+use self::clf::ClfParser;
+use self::csv::CsvParser;
+use self::field_map::MissingField;
+use self::jsonl::JsonlParser;
+
+/// Times end here, in the year 2255: beyond 2^53 a double no longer counts
+/// microseconds one by one, so stores would stop agreeing.
+pub const MAX_TIME_US: u64 = 1 << 53;
+
+/// One line of traffic.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Event<'a> {
+    pub time_us: u64,
+    /// Who is limited; or the facts of the request, packed.
+    pub key: Cow<'a, [u8]>,
+    /// Zero looks, negative refunds.
+    pub cost: i64,
+}
+
+/// What is wanted of lines, whatever their format.
+#[derive(Clone, Debug)]
+pub struct ParseOptions {
+    pub key: KeySource,
+    pub fields: Vec<RoleField>,
+    pub unit: Option<Unit>,
+    pub zone: Zone,
+}
+
+impl Default for ParseOptions {
+    fn default() -> Self {
+        ParseOptions {
+            key: KeySource::Usual,
+            fields: Vec::new(),
+            unit: None,
+            zone: Zone::default(),
+        }
+    }
+}
+
+/// How the lines of a file are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Csv,
+    Jsonl,
+    Clf,
+    Combined,
+}
+
+impl Format {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Format::Csv => "csv",
+            Format::Jsonl => "jsonl",
+            Format::Clf => "clf",
+            Format::Combined => "combined",
+        }
+    }
+
+    /// The format most of these lines are written in. A line of the combined
+    /// format is one of the common format too, so it must win ties.
+    pub fn detect<'a>(
+        lines: impl Iterator<Item = &'a [u8]> + Clone,
+        unit: Option<Unit>,
+    ) -> Option<Format> {
+        let order = [Format::Combined, Format::Clf, Format::Csv, Format::Jsonl];
+        let options = ParseOptions { unit, ..ParseOptions::default() };
+        let votes = order.map(|format| {
+            let mut parser = Parser::new(format, &options, lines.clone()).ok();
+            let fits = |line: &&[u8]| match format {
+                // Which fields there are is another question.
+                Format::Jsonl => jsonl::is_object(line),
+                Format::Csv if csv::header(line).is_some() => true,
+                _ => parser.as_mut().is_some_and(|parser| parser.parse(line).is_ok()),
+            };
+            // A header of unusual names: what follows it is read by them.
+            let named = format == Format::Csv && has_columns(lines.clone());
+            if named { lines.clone().count() } else { lines.clone().filter(fits).count() }
+        });
+        let most = votes.into_iter().max().filter(|&most| most > 0)?;
+        order.into_iter().zip(votes).find(|&(_, votes)| votes == most).map(|(format, _)| format)
+    }
+}
+
+/// What is wrong with a line that begins as JSON does; nothing with others.
+pub fn broken_json(line: &[u8]) -> Option<BadLine> {
+    let begins = line.trim_ascii_start().first() == Some(&b'{');
+    let read = begins.then(|| serde_json::from_slice::<serde::de::IgnoredAny>(line))?;
+    read.err().map(BadLine::Json)
+}
+
+/// Whether these are a row of names and rows of as many fields, which other formats are not.
+fn has_columns<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> bool {
+    let commas = |line: &[u8]| memchr::memchr_iter(b',', line).count();
+    let Some(first) = lines.next().filter(|line| csv::header(line).is_some()) else { return false };
+    lines.all(|line| commas(line) >= commas(first))
+}
+
+/// Reads the lines of one file.
+#[derive(Clone, Debug)]
+pub enum Parser {
+    Csv(CsvParser),
+    Jsonl(JsonlParser),
+    Log(Box<ClfParser>),
+}
+
+/// Why no parser can be made for a file.
+#[derive(Debug)]
+pub enum ParserError {
+    /// There is no field for the time; these there are.
+    Time(Vec<String>),
+    /// There is no field for the key; these there are.
+    Key(Vec<String>),
+}
+
+impl Parser {
+    /// For a file in this format that begins with these lines.
+    pub fn new<'a>(
+        format: Format,
+        options: &ParseOptions,
+        mut lines: impl Iterator<Item = &'a [u8]> + Clone,
+    ) -> Result<Self, ParserError> {
+        let missing_field = |missing_field, names| match missing_field {
+            MissingField::Time => ParserError::Time(names),
+            MissingField::Key => ParserError::Key(names),
+        };
+        let log = |fields| match ClfParser::new(options, fields, lines.clone()) {
+            Some(log) => Ok(Parser::Log(Box::new(log))),
+            None => Err(ParserError::Key(ClfParser::key_names().map(String::from).collect())),
+        };
+        match format {
+            Format::Clf => log(clf::Fields::Common),
+            Format::Combined => log(clf::Fields::Combined),
+            Format::Jsonl => match JsonlParser::new(options, lines.clone()) {
+                Ok(jsonl) => Ok(Parser::Jsonl(jsonl)),
+                Err(error) => Err(missing_field(error, jsonl::names(lines))),
+            },
+            Format::Csv => {
+                let first = lines.next().unwrap_or_default();
+                let names = || csv::header(first).unwrap_or_default();
+                CsvParser::new(options, first)
+                    .map(Parser::Csv)
+                    .map_err(|e| missing_field(e, names()))
+            }
+        }
+    }
+
+    #[inline]
+    pub fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Event<'a>, BadLine> {
+        let event = match self {
+            Parser::Csv(csv) => csv.parse(line)?,
+            Parser::Jsonl(jsonl) => jsonl.parse(line)?,
+            Parser::Log(log) => log.parse(line)?,
+        };
+        if event.time_us > MAX_TIME_US {
+            return Err(BadLine::TimeTooLate);
+        }
+        if event.key.is_empty() {
+            return Err(BadLine::NoKey);
+        }
+        Ok(event)
+    }
+
+    /// Whether this first line of a file only names its columns.
+    pub fn is_header(&self, line: &[u8]) -> bool {
+        matches!(self, Parser::Csv(_)) && csv::header(line).is_some()
+    }
+
+    /// What the file's numbers count, and whether that was guessed.
+    pub fn unit(&self) -> Option<(Unit, bool)> {
+        match self {
+            Parser::Csv(CsvParser::Plain) => Some((Unit::Micros, false)),
+            _ => self.times().and_then(|times| Some((times.unit()?, times.is_guessed()))),
+        }
+    }
+
+    /// How many times named no zone.
+    pub fn zoneless(&self) -> u64 {
+        self.times().map_or(0, |times| times.zoneless)
+    }
+
+    /// Whether any time was a number.
+    pub fn has_numbers(&self) -> bool {
+        self.times().is_none_or(|times| times.has_numbers)
+    }
+
+    fn times(&self) -> Option<&time::Times> {
+        match self {
+            Parser::Csv(CsvParser::Plain) => None,
+            Parser::Csv(CsvParser::Named(named)) => Some(&named.field_map.times),
+            Parser::Jsonl(jsonl) => Some(&jsonl.field_map.times),
+            Parser::Log(log) => Some(&log.times),
+        }
+    }
+}
+
+/// Why a line is no event.
+#[derive(Debug)]
+pub enum BadLine {
+    TooLong,
+    NoTime,
+    NoTimeField,
+    BadTime,
+    OtherUnit { usual: Unit, this: Unit },
+    TimeTooLate,
+    TimeBefore1970,
+    NoKey,
+    BadCost,
+    TooManyFields,
+    OpenQuote,
+    NotAnObject,
+    Array,
+    Json(serde_json::Error),
+    NoDate,
+    BadDate,
+    NoRequest,
+    NoStatus,
+    NoAgent,
+}
+
+impl fmt::Display for BadLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            BadLine::TooLong => "longer than 64 KiB",
+            BadLine::NoTime => "no whole number of microseconds at its start",
+            BadLine::NoTimeField => "no time",
+            BadLine::BadTime => "a time that is neither a number nor like 2023-11-14T22:13:20Z",
+            BadLine::OtherUnit { usual, this } => {
+                return write!(
+                    f,
+                    "a time in {} where the first was in {} (--time-unit says which it is)",
+                    this.name(),
+                    usual.name()
+                );
+            }
+            BadLine::TimeTooLate => "a time after the year 2255 (is it in nanoseconds?)",
+            BadLine::TimeBefore1970 => "a time before 1970",
+            BadLine::NoKey => "no key",
+            BadLine::BadCost => "the cost is not a whole number",
+            BadLine::TooManyFields => {
+                "more fields than columns, which are time_us,key,cost without a header"
+            }
+            BadLine::OpenQuote => "a quote that is not closed",
+            BadLine::NotAnObject => "not a JSON object",
+            BadLine::Array => "an array where one value is wanted",
+            BadLine::Json(error) => return write_json_error(error, f),
+            BadLine::NoDate => "no [date]",
+            BadLine::BadDate => "a date that is not like [01/Aug/1995:00:00:01 -0400]",
+            BadLine::NoRequest => "no \"request\" after the date",
+            BadLine::NoStatus => "no status and size after the request",
+            BadLine::NoAgent => "no \"referer\" and \"agent\" at its end",
+        })
+    }
+}
+
+/// Without the place serde_json appends: each line is its line 1, and what is
+/// shown already has the line of the file.
+fn write_json_error(error: &serde_json::Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let text = error.to_string();
+    let problem = text.split_once(" at line 1 ").map_or(text.as_str(), |(problem, _)| problem);
+    write!(f, "{problem} (column {})", error.column())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn detects_format_by_majority() {
+        let detect = |text: &'static str| Format::detect(text.lines().map(str::as_bytes), None);
+        let common = "h - - [01/Aug/1995:00:00:01 -0400] \"GET / HTTP/1.0\" 200 5";
+        let combined =
+            "h - - [01/Aug/1995:00:00:01 -0400] \"GET / HTTP/1.0\" 200 5 \"-\" \"curl/8, x\"";
+        assert_eq!(Format::detect([common.as_bytes()].into_iter(), None), Some(Format::Clf));
+        assert_eq!(Format::detect([combined.as_bytes()].into_iter(), None), Some(Format::Combined));
+        // The common format reads both, so a mixture is common.
+        let mixture = [combined.as_bytes(), common.as_bytes()];
+        assert_eq!(Format::detect(mixture.into_iter(), None), Some(Format::Clf));
+        assert_eq!(detect("time_us,key"), Some(Format::Csv));
+        assert_eq!(detect("a,b\n1,2\n3,4"), Some(Format::Csv));
+        assert_eq!(detect("garbage\n5,a\n6,b"), Some(Format::Csv));
+        assert_eq!(detect("{\"time_us\":5,\"key\":\"a\"}"), Some(Format::Jsonl));
+        assert_eq!(detect("{\"planet\":5}"), Some(Format::Jsonl));
+        assert_eq!(detect("nothing\nof the sort"), None);
+        assert_eq!(detect(""), None);
+        let seconds = [&b"1700000000.5,a"[..]];
+        assert_eq!(Format::detect(seconds.into_iter(), None), None);
+        let detected = Format::detect(seconds.into_iter(), Some(Unit::Seconds));
+        assert_eq!(detected, Some(Format::Csv));
+    }
+
+    #[test]
+    fn rejects_times_above_two_to_the_53() {
+        let mut csv = Parser::Csv(CsvParser::Plain);
+        assert_eq!(csv.parse(b"9007199254740992,k").expect("an event").time_us, MAX_TIME_US);
+        assert!(matches!(csv.parse(b"9007199254740993,k"), Err(BadLine::TimeTooLate)));
+    }
+
+    #[test]
+    fn parsers_accept_any_bytes() {
+        let seeds: [&[u8]; 6] = [
+            b"1700000000000000,\"a,b\",2",
+            b"ts,client_ip,path",
+            b"x:443 h - u [01/Aug/1995:00:00:01.5 -0400] \"GET http://h/a?b HTTP/1.0\" 200 5 \"r\" \"a\" \"f\" 1",
+            b"h - - [2023-11-14T22:13:20+01:00] \"-\" - - \"\\\"\" \"\"",
+            b"{\"ts\":1700000000.5,\"request\":{\"remote_ip\":\"::1\",\"uri\":\"/a?b\",\"headers\":{\"X\":[\"y\"]}}}",
+            b"{\"time\":\"2023-11-14T22:13:20.5Z\",\"key\":[[1]],\"cost\":-9223372036854775808}",
+        ];
+        let mut state = 3_u64;
+        let mut below = |bound: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            usize::try_from(state >> 33).expect("31 bits") % bound
+        };
+        let template = "{header:x | client_ip}:{path}:{query:b}".parse().expect("a template");
+        let options = [KeySource::Usual, KeySource::Attributes, KeySource::new(Some(&template))]
+            .map(|key| ParseOptions { key, ..ParseOptions::default() });
+        let mut events = 0;
+        for round in 0..6_000 {
+            let mut line = seeds[round % seeds.len()].to_vec();
+            for _ in 0..below(4) {
+                let at = below(line.len());
+                match below(3) {
+                    0 => line.truncate(at.max(1)),
+                    1 => line[at] = b"\"\\,{}[]: -0\xff\0"[below(13)],
+                    _ => line.extend_from_within(at..),
+                }
+            }
+            let lines = || [&line[..]].into_iter();
+            Format::detect(lines(), None);
+            for format in [Format::Csv, Format::Jsonl, Format::Clf, Format::Combined] {
+                for options in &options {
+                    let parsed = Parser::new(format, options, lines());
+                    events += u32::from(parsed.is_ok_and(|mut parser| parser.parse(&line).is_ok()));
+                }
+            }
+        }
+        assert!(events > 1_000, "{events}");
+    }
+}

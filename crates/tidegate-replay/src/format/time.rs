@@ -1,0 +1,417 @@
+//! Times as logs write them: numbers in some unit, RFC 3339, or the common log's dates.
+//!
+//! Numbers do not say what they count. Where the name of the field does not tell
+//! either, the first number of a file does: a second of today has 10 digits, a
+//! millisecond 13, a microsecond 16, a nanosecond 19. What was found is said, and
+//! a later number of another size is a bad line, not another unit.
+
+use std::str::FromStr;
+
+use clap::ValueEnum;
+
+use super::BadLine;
+use crate::calendar::{days_in_month, days_since_1970};
+
+/// What a number counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    Seconds,
+    Millis,
+    Micros,
+    Nanos,
+}
+
+impl Unit {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unit::Seconds => "s",
+            Unit::Millis => "ms",
+            Unit::Micros => "us",
+            Unit::Nanos => "ns",
+        }
+    }
+
+    /// By the size of a number: any of a unit's lies between the years 1973 and 5138.
+    const fn of_size(number: u64) -> Self {
+        match number {
+            0..100_000_000_000 => Unit::Seconds,
+            100_000_000_000..100_000_000_000_000 => Unit::Millis,
+            100_000_000_000_000..100_000_000_000_000_000 => Unit::Micros,
+            _ => Unit::Nanos,
+        }
+    }
+
+    /// By what a field is called, e.g. `time_us`.
+    fn of_name(name: &str) -> Option<Self> {
+        let units = [Unit::Millis, Unit::Micros, Unit::Nanos, Unit::Seconds];
+        let end = name.rsplit(['_', '.']).next().filter(|end| end.len() < name.len())?;
+        units.into_iter().find(|unit| unit.name() == end)
+    }
+}
+
+/// What times that are numbers count, or that it is to be found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum UnitChoice {
+    Auto,
+    S,
+    Ms,
+    Us,
+    Ns,
+}
+
+impl UnitChoice {
+    pub const fn unit(self) -> Option<Unit> {
+        match self {
+            UnitChoice::Auto => None,
+            UnitChoice::S => Some(Unit::Seconds),
+            UnitChoice::Ms => Some(Unit::Millis),
+            UnitChoice::Us => Some(Unit::Micros),
+            UnitChoice::Ns => Some(Unit::Nanos),
+        }
+    }
+}
+
+/// How far a zone is ahead of UTC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Zone {
+    pub east_s: i64,
+}
+
+impl FromStr for Zone {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match zone(text.as_bytes()) {
+            Some(Some(zone)) => Ok(zone),
+            _ => Err("write it as +02:00, -0430 or Z"),
+        }
+    }
+}
+
+/// Reads the times of one file.
+#[derive(Clone, Debug)]
+pub struct Times {
+    /// As told, or by the name of the field.
+    given: Option<Unit>,
+    /// As found out.
+    found: Option<Unit>,
+    zone: Zone,
+    /// How many times named no zone.
+    pub zoneless: u64,
+    /// Whether any was a number.
+    pub has_numbers: bool,
+}
+
+impl Times {
+    pub fn new(given: Option<Unit>, zone: Zone) -> Self {
+        Times { given, found: None, zone, zoneless: 0, has_numbers: false }
+    }
+
+    /// The same for a field of this name.
+    pub fn named(mut self, name: &str) -> Self {
+        self.given = self.given.or(Unit::of_name(name));
+        self
+    }
+
+    /// What the numbers count; `None` if there were none, or nobody asked.
+    pub fn unit(&self) -> Option<Unit> {
+        self.given.or(self.found)
+    }
+
+    /// Whether the unit was guessed.
+    pub fn is_guessed(&self) -> bool {
+        self.given.is_none() && self.found.is_some()
+    }
+
+    /// Microseconds since 1970.
+    pub fn read(&mut self, text: &[u8]) -> Result<u64, BadLine> {
+        match text {
+            [b'-', b'0'..=b'9', ..] => Err(BadLine::TimeBefore1970),
+            [_, _, _, b'0'..=b'9', b'-', ..] => self.rfc3339(text),
+            [_, _, b'/', ..] => log_date_us(text),
+            _ => self.number(text),
+        }
+    }
+
+    fn number(&mut self, text: &[u8]) -> Result<u64, BadLine> {
+        let (whole, rest) = digits(text).ok_or(BadLine::BadTime)?;
+        let fraction = match rest {
+            [] => &[][..],
+            [b'.', fraction @ ..] if fraction.iter().all(u8::is_ascii_digit) => fraction,
+            _ => return self.number(&expanded(text).ok_or(BadLine::BadTime)?),
+        };
+        self.has_numbers = true;
+        let unit = match self.given {
+            Some(unit) => unit,
+            None => {
+                let size = Unit::of_size(whole);
+                let unit = *self.found.get_or_insert(size);
+                if unit != size {
+                    return Err(BadLine::OtherUnit { usual: unit, this: size });
+                }
+                unit
+            }
+        };
+        let (scale, places) = match unit {
+            Unit::Seconds => (1_000_000, 6),
+            Unit::Millis => (1_000, 3),
+            Unit::Micros => (1, 0),
+            Unit::Nanos => return Ok(whole / 1_000),
+        };
+        let part = (0..places).fold(0, |part, place| {
+            part * 10 + fraction.get(place).map_or(0, |digit| u64::from(digit - b'0'))
+        });
+        whole.checked_mul(scale).and_then(|us| us.checked_add(part)).ok_or(BadLine::TimeTooLate)
+    }
+
+    /// `2023-11-14T22:13:20.5Z`, also with a blank for the T.
+    fn rfc3339(&mut self, text: &[u8]) -> Result<u64, BadLine> {
+        let date = text.get(..19).ok_or(BadLine::BadTime)?;
+        let separators = [(4, b'-'), (7, b'-'), (13, b':'), (16, b':')];
+        let between = matches!(date[10], b'T' | b't' | b' ' | b'_');
+        if !between || separators.iter().any(|&(at, byte)| date[at] != byte) {
+            return Err(BadLine::BadTime);
+        }
+        let of = |from: usize, to: usize| number(&date[from..to]);
+        let parts = [of(0, 4), of(5, 7), of(8, 10), of(11, 13), of(14, 16), of(17, 19)];
+        let [Some(year), Some(month), Some(day), Some(hour), Some(minute), Some(second)] = parts
+        else {
+            return Err(BadLine::BadTime);
+        };
+        let local = LocalTime { year, month, day, hour, minute, second };
+        let (fraction_us, rest) = fraction(&text[19..]);
+        let named = zone(rest).ok_or(BadLine::BadTime)?;
+        self.zoneless += u64::from(named.is_none());
+        let seconds = local.seconds().ok_or(BadLine::BadTime)? - named.unwrap_or(self.zone).east_s;
+        let seconds = u64::try_from(seconds).map_err(|_| BadLine::TimeBefore1970)?;
+        Ok(seconds * 1_000_000 + fraction_us)
+    }
+}
+
+/// The most digits a number with an exponent has on either side of its point.
+const MAX_SHIFT: usize = 24;
+
+/// `1.7e9` as `1700000000.`, which has no exponent.
+#[cold]
+fn expanded(text: &[u8]) -> Option<Vec<u8>> {
+    let at = text.iter().position(|byte| matches!(byte, b'e' | b'E'))?;
+    let (mantissa, exponent) = (&text[..at], std::str::from_utf8(&text[at + 1..]).ok()?);
+    let exponent: i32 = exponent.parse().ok()?;
+    let point = mantissa.iter().position(|&byte| byte == b'.').unwrap_or(mantissa.len());
+    let (whole, fraction) = (&mantissa[..point], mantissa.get(point + 1..).unwrap_or_default());
+    let all = || whole.iter().chain(fraction);
+    if whole.is_empty() || !all().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let shift =
+        usize::try_from(exponent.unsigned_abs()).ok().filter(|&shift| shift <= MAX_SHIFT)?;
+    let zeros = || std::iter::repeat_n(b'0', shift);
+    let mut digits: Vec<u8> = all().copied().collect();
+    let place = if exponent < 0 {
+        digits.splice(..0, zeros());
+        whole.len()
+    } else {
+        digits.extend(zeros());
+        whole.len() + shift
+    };
+    digits.insert(place, b'.');
+    Some(digits)
+}
+
+/// `01/Aug/1995:00:00:01 -0400`, perhaps with a fraction after the seconds.
+pub fn log_date_us(text: &[u8]) -> Result<u64, BadLine> {
+    let date = text.get(..20).ok_or(BadLine::BadDate)?;
+    let (fraction_us, rest) = fraction(&text[20..]);
+    let seconds = log_seconds(date, rest).ok_or(BadLine::BadDate)?;
+    let seconds = u64::try_from(seconds).map_err(|_| BadLine::TimeBefore1970)?;
+    Ok(seconds * 1_000_000 + fraction_us)
+}
+
+/// The seconds of `01/Aug/1995:00:00:01` with ` -0400`.
+fn log_seconds(date: &[u8], zone_text: &[u8]) -> Option<i64> {
+    let separators = [(2, b'/'), (6, b'/'), (11, b':'), (14, b':'), (17, b':')];
+    if separators.iter().any(|&(at, byte)| date[at] != byte) {
+        return None;
+    }
+    let local_time = LocalTime {
+        year: number(&date[7..11])?,
+        month: month(&date[3..6])?,
+        day: number(&date[..2])?,
+        hour: number(&date[12..14])?,
+        minute: number(&date[15..17])?,
+        second: number(&date[18..20])?,
+    };
+    let zone_text = zone_text.strip_prefix(b" ").filter(|zone| zone.len() == 5)?;
+    Some(local_time.seconds()? - zone(zone_text)??.east_s)
+}
+
+struct LocalTime {
+    year: i64,
+    month: i64,
+    day: i64,
+    hour: i64,
+    minute: i64,
+    second: i64,
+}
+
+impl LocalTime {
+    /// Seconds from 1970 as if in UTC; `None` if there is no such moment.
+    fn seconds(&self) -> Option<i64> {
+        let LocalTime { year, month, day, hour, minute, second } = *self;
+        // A leap second is written as the 60th.
+        let on_the_clock = hour < 24 && minute < 60 && second <= 60;
+        let exists = (1..=12).contains(&month) && (1..=days_in_month(year, month)).contains(&day);
+        let days = (on_the_clock && exists).then(|| days_since_1970(year, month, day))?;
+        Some(days * 86_400 + hour * 3_600 + minute * 60 + second)
+    }
+}
+
+/// The microseconds of `.5`, and what follows; nothing if there is no fraction.
+fn fraction(text: &[u8]) -> (u64, &[u8]) {
+    let Some((b'.' | b',', rest)) = text.split_first() else { return (0, text) };
+    let length = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let us = (0..6).fold(0, |us, place| {
+        us * 10 + rest[..length].get(place).map_or(0, |digit| u64::from(digit - b'0'))
+    });
+    (us, &rest[length..])
+}
+
+/// A zone at the end of a time: `Z`, `+02:00`, `-0430`, ` +0000`; none is `Some(None)`.
+fn zone(text: &[u8]) -> Option<Option<Zone>> {
+    let text = text.strip_prefix(b" ").unwrap_or(text);
+    let (east, hours, minutes) = match text {
+        [] => return Some(None),
+        b"Z" | b"z" | b"UTC" => return Some(Some(Zone { east_s: 0 })),
+        [sign, h1, h2, b':', m1, m2] | [sign, h1, h2, m1, m2] => {
+            (*sign, number(&[*h1, *h2])?, number(&[*m1, *m2])?)
+        }
+        [sign, h1, h2] => (*sign, number(&[*h1, *h2])?, 0),
+        _ => return None,
+    };
+    let sign = match east {
+        b'+' => 1,
+        b'-' => -1,
+        _ => return None,
+    };
+    let zone = Zone { east_s: sign * (hours * 3_600 + minutes * 60) };
+    (hours < 24 && minutes < 60).then_some(Some(zone))
+}
+
+/// Any number of so many digits fits in 64 bits.
+const DIGITS_THAT_FIT: usize = 19;
+
+/// The digits at the start of a field and what follows; `None` without digits.
+/// A longer number than fits is the largest, which is out of range anyway.
+#[inline]
+pub fn digits(field: &[u8]) -> Option<(u64, &[u8])> {
+    let mut number: u64 = 0;
+    let mut digits = 0;
+    for byte in field {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            break;
+        }
+        number = number.wrapping_mul(10).wrapping_add(u64::from(digit));
+        digits += 1;
+    }
+    let number = if digits > DIGITS_THAT_FIT { u64::MAX } else { number };
+    (digits > 0).then(|| (number, &field[digits..]))
+}
+
+fn number(digits: &[u8]) -> Option<i64> {
+    digits.iter().try_fold(0, |number, byte| {
+        byte.is_ascii_digit().then(|| number * 10 + i64::from(byte - b'0'))
+    })
+}
+
+fn month(name: &[u8]) -> Option<i64> {
+    const NAMES: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
+    NAMES.chunks(3).zip(1..).find(|(known, _)| *known == name).map(|(_, month)| month)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_log_dates() {
+        let time = |date: &str| log_date_us(date.as_bytes()).ok();
+        assert_eq!(time("01/Jan/1970:00:00:00 +0000"), Some(0));
+        assert_eq!(time("01/Aug/1995:00:00:01 -0400"), Some(807_249_601_000_000));
+        assert_eq!(time("01/Aug/1995:00:00:01.25 -0400"), Some(807_249_601_250_000));
+        assert_eq!(time("29/Feb/2024:12:00:00 +0530"), Some(1_709_188_200_000_000));
+        assert_eq!(time("31/Dec/2016:23:59:60 +0000"), time("01/Jan/2017:00:00:00 +0000"));
+        assert!(matches!(log_date_us(b"01/Jan/1970:00:00:00 +0100"), Err(BadLine::TimeBefore1970)));
+        for bad in [
+            "29/Feb/2023:12:00:00 +0000",
+            "00/Jan/2023:12:00:00 +0000",
+            "32/Jan/2023:12:00:00 +0000",
+            "01/jan/2023:12:00:00 +0000",
+            "01/Jan/2023:24:00:00 +0000",
+            "01/Jan/2023:12:60:00 +0000",
+            "01/Jan/2023:12:00:61 +0000",
+            "01/Jan/2023:12:00:00 0000",
+            "01/Jan/2023:12:00:00 +2400",
+            "01/Jan/2023 12:00:00 +0000",
+            "1/Jan/2023:12:00:00 +0000",
+            "+1/Jan/2023:12:00:00 +0000",
+            "01/Jan/2023:12:00:00",
+            "",
+        ] {
+            assert_eq!(time(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn detects_time_unit_from_first_number() {
+        let rows = [
+            ("1700000000", Unit::Seconds, 1_700_000_000_000_000),
+            ("1700000000.0000019", Unit::Seconds, 1_700_000_000_000_001),
+            ("1700000000123", Unit::Millis, 1_700_000_000_123_000),
+            ("1700000000123.4", Unit::Millis, 1_700_000_000_123_400),
+            ("1700000000123456", Unit::Micros, 1_700_000_000_123_456),
+            ("1700000000123456789", Unit::Nanos, 1_700_000_000_123_456),
+        ];
+        for (text, unit, time_us) in rows {
+            let mut times = Times::new(None, Zone::default());
+            assert_eq!(times.read(text.as_bytes()).ok(), Some(time_us), "{text}");
+            assert_eq!((times.unit(), times.is_guessed()), (Some(unit), true));
+            for (other, size, _) in rows.iter().filter(|row| row.1 != unit) {
+                let read = times.read(other.as_bytes());
+                assert!(
+                    matches!(read, Err(BadLine::OtherUnit { usual, this }) if usual == unit && this == *size)
+                );
+            }
+        }
+        let mut given = Times::new(None, Zone::default()).named("time_us");
+        assert_eq!(given.read(b"5").ok(), Some(5));
+        assert_eq!(given.read(b"1700000000123456").ok(), Some(1_700_000_000_123_456));
+        for bad in ["", "x", "1e", "e9", "1e99", "1e9e9", "1.x", "-5", "18446744073709551615.0"] {
+            assert!(Times::new(Some(Unit::Seconds), Zone::default()).read(bad.as_bytes()).is_err());
+        }
+    }
+
+    #[test]
+    fn parses_rfc3339_variants() {
+        let east = "+02:00".parse().expect("a zone");
+        for (text, time_us, zoneless) in [
+            ("2023-11-14T22:13:20Z", Some(1_700_000_000_000_000), 0),
+            ("2023-11-14 22:13:20.123456789Z", Some(1_700_000_000_123_456), 0),
+            ("2023-11-15T00:13:20+02:00", Some(1_700_000_000_000_000), 0),
+            ("2023-11-14T17:43:20.5-0430", Some(1_700_000_000_500_000), 0),
+            ("2023-11-15 00:13:20", Some(1_700_000_000_000_000), 1),
+            ("2023-11-14T22:13", None, 0),
+            ("2023-02-29T00:00:00Z", None, 0),
+            ("2023-13-01T00:00:00Z", None, 0),
+            ("2023-11-14T22:13:20 CET", None, 0),
+            ("1969-12-31T23:59:59Z", None, 0),
+        ] {
+            let mut times = Times::new(None, east);
+            assert_eq!(times.read(text.as_bytes()).ok(), time_us, "{text}");
+            assert_eq!(times.zoneless, zoneless, "{text}");
+        }
+        for bad in ["", "2", "+25:00", "+02:60", "CET"] {
+            assert!(bad.parse::<Zone>().is_err(), "{bad}");
+        }
+    }
+}

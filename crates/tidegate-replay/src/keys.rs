@@ -1,0 +1,165 @@
+//! Numbers for keys, in the order they first appear.
+//!
+//! Of a key only a seeded hash of 64 bits is kept, so a lookup costs one cache
+//! miss and a long key no memory: for ten million keys the chance that any two
+//! are taken for one is 3 in a million. A block's lookups are begun together, so
+//! that their misses overlap.
+
+use std::hash::{BuildHasher, Hasher};
+
+use foldhash::quality::RandomState;
+
+use crate::block::Block;
+
+/// Lookups begun together: more than a core can have under way, few enough that
+/// the lines are still near when they are used.
+pub const PREFETCH_GROUP: usize = 64;
+
+/// Slots at first; a power of two, as their number always is.
+const FIRST_SLOTS: usize = 1 << 12;
+
+/// The numbers of the keys seen so far.
+#[derive(Debug)]
+pub struct KeyNumbers {
+    hasher: RandomState,
+    /// Open addressing, at most seven eighths full.
+    slots: Vec<Slot>,
+    count: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    hash: u64,
+    /// One more than the key's number; 0 in an empty slot.
+    order: u32,
+    /// How often it was asked for. The line is at hand, so counting costs nothing here.
+    events: u32,
+}
+
+impl KeyNumbers {
+    pub fn new() -> Self {
+        let slots = vec![Slot::default(); FIRST_SLOTS];
+        KeyNumbers { hasher: RandomState::default(), slots, count: 0 }
+    }
+
+    pub fn count(&self) -> u64 {
+        u64::from(self.count)
+    }
+
+    #[inline]
+    pub fn hash(&self, key: &[u8]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(key);
+        hasher.finish()
+    }
+
+    /// How often each key was asked for, by its number.
+    pub fn events(&self) -> Vec<u32> {
+        let mut events = vec![0; self.count as usize];
+        for slot in self.slots.iter().filter(|slot| slot.order > 0) {
+            events[slot.order as usize - 1] = slot.events;
+        }
+        events
+    }
+
+    /// Numbers the keys of a block. `hashes` is room to work in.
+    pub fn number_block(&mut self, block: &mut Block, hashes: &mut Vec<u64>) {
+        hashes.clear();
+        hashes.extend(block.events().map(|(_, key)| self.hash(key)));
+        let rows = &mut block.rows;
+        self.number(hashes, |at, number| rows[at].key = number);
+    }
+
+    /// The number of one key.
+    pub fn number_of(&mut self, key: &[u8]) -> u32 {
+        let hash = self.hash(key);
+        self.number_one(hash)
+    }
+
+    /// The numbers of the keys with these hashes; new ones get the next.
+    pub fn number(&mut self, hashes: &[u64], mut each: impl FnMut(usize, u32)) {
+        for (group, hashes) in hashes.chunks(PREFETCH_GROUP).enumerate() {
+            let begun = hashes.iter().map(|&hash| self.slots[self.home(hash)].hash);
+            std::hint::black_box(begun.fold(0, |all, hash| all ^ hash));
+            for (index, &hash) in hashes.iter().enumerate() {
+                each(group * PREFETCH_GROUP + index, self.number_one(hash));
+            }
+        }
+    }
+
+    #[inline]
+    fn number_one(&mut self, hash: u64) -> u32 {
+        let mut at = self.home(hash);
+        loop {
+            let slot = self.slots[at];
+            if slot.order == 0 {
+                return self.add(at, hash);
+            }
+            if slot.hash == hash {
+                self.slots[at].events = slot.events.saturating_add(1);
+                return slot.order - 1;
+            }
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+    }
+
+    /// The first slot a hash is looked for in: its low bits.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the mask leaves fewer bits than an index")]
+    fn home(&self, hash: u64) -> usize {
+        hash as usize & (self.slots.len() - 1)
+    }
+
+    #[cold]
+    fn add(&mut self, at: usize, hash: u64) -> u32 {
+        self.count += 1;
+        self.slots[at] = Slot { hash, order: self.count, events: 1 };
+        if self.count as usize > self.slots.len() / 8 * 7 {
+            self.grow();
+        }
+        self.count - 1
+    }
+
+    fn grow(&mut self) {
+        let larger = vec![Slot::default(); self.slots.len() * 2];
+        for slot in std::mem::replace(&mut self.slots, larger) {
+            if slot.order == 0 {
+                continue;
+            }
+            let mut at = self.home(slot.hash);
+            while self.slots[at].order != 0 {
+                at = (at + 1) & (self.slots.len() - 1);
+            }
+            self.slots[at] = slot;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_numbers_survive_table_growth() {
+        let mut keys = KeyNumbers::new();
+        let count = 50_000_u32;
+        let hashes: Vec<u64> = (0..count).map(|key| keys.hash(&key.to_le_bytes())).collect();
+        for _ in 0..2 {
+            let mut numbers = Vec::new();
+            keys.number(&hashes, |at, number| numbers.push((at, number)));
+            let expected: Vec<_> = (0..count).map(|number| (number as usize, number)).collect();
+            assert_eq!(numbers, expected);
+            assert_eq!(keys.count(), u64::from(count));
+        }
+        assert!(keys.events().iter().all(|&events| events == 2));
+    }
+
+    #[test]
+    fn numbers_repeated_key_once_per_group() {
+        let mut keys = KeyNumbers::new();
+        let [a, b] = [b"a", b"b"].map(|key| keys.hash(key));
+        let mut numbers = Vec::new();
+        keys.number(&[a, b, a, b, b], |_, number| numbers.push(number));
+        assert_eq!(numbers, [0, 1, 0, 1, 1]);
+    }
+}

@@ -1,0 +1,365 @@
+//! Replays whole policy files: the gate that serves them decides every event at its own time.
+//!
+//! The keys of a request are worked out a second time, by the same selection, to report which keys
+//! were denied and to count the ground truth. Each limit of each policy counts its own keys.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tidegate::unstable::attributes::Attributes;
+use tidegate::unstable::config::Config;
+use tidegate::unstable::gate::{
+    ActivePolicies, Gate, GateError, GateRequest, LimitResult, Subject,
+};
+use tidegate::unstable::policy::{Mode, Override, Policies, Policy, PolicyError, Selected};
+use tidegate::unstable::stats::Stats;
+use tidegate::{Algorithm, Cost, Limit, Limiter, ManualClock, Overflow, Timestamp};
+
+use crate::block::{Block, Row};
+use crate::engine::{EventOutcome, Memory};
+use crate::error::ReplayError;
+use crate::format::LineAttributes;
+use crate::ground_truth::{GroundTruth, MaxCount, TrueCount};
+use crate::keys::KeyNumbers;
+use crate::run::with_limit_algorithm;
+use crate::tally::Tally;
+
+/// Stands between a policy's name and a key: no name has it.
+const KEY_SEPARATOR: u8 = 0;
+
+/// Policies with what is counted about their answers.
+pub struct PolicyReplay {
+    gate: Arc<Gate>,
+    rules: Arc<ActivePolicies>,
+    clock: ManualClock,
+    limits: Vec<PolicyLimit>,
+    /// Which lane a limit of the rules is counted in, by where it lies.
+    limit_index: HashMap<usize, usize>,
+    /// Every policy's keys, numbered together.
+    keys: KeyNumbers,
+    key_text: Vec<u8>,
+    pub undecided: Undecided,
+}
+
+/// One limit of one policy.
+pub struct PolicyLimit {
+    pub policy: String,
+    pub mode: Mode,
+    pub limit: Limit,
+    keys: KeyNumbers,
+    ground_truth: GroundTruth,
+    pub asked: u64,
+    pub denied: u64,
+}
+
+impl PolicyLimit {
+    pub fn largest(&self) -> MaxCount {
+        self.ground_truth.largest()
+    }
+}
+
+/// Requests that are not decided as others are.
+#[derive(Clone, Debug, Default)]
+pub struct Undecided {
+    /// They met no policy, and passed.
+    pub unmatched: u64,
+    /// They met a policy that needs a permit.
+    pub need_permit: u64,
+    /// Their cost was no number, or the gate refused them for another reason.
+    pub refused: u64,
+    /// A part of their key was missing.
+    pub incomplete: u64,
+    /// There was no room for their key.
+    pub no_room: u64,
+    /// The first of those that were not decided.
+    pub first: Option<String>,
+}
+
+/// What the lanes made of one request.
+#[derive(Default)]
+struct RequestOutcome {
+    answer: EventOutcome,
+    fits: bool,
+    /// The number of the key that was denied, or came nearest.
+    key: Option<u32>,
+}
+
+impl PolicyReplay {
+    pub fn new(config: &Config, policies: Policies) -> Result<Self, ReplayError> {
+        let clock = ManualClock::new(Timestamp::EPOCH);
+        let limiter = Limiter::builder()
+            .max_keys(config.max_keys)
+            .max_log_entries(config.max_log_entries)
+            .when_full(config.when_full)
+            .clock(clock.clock())
+            .build()
+            .map_err(ReplayError::Build)?;
+        let stats = Arc::new(Stats::new(clock.clock()));
+        let gate = Arc::new(Gate::new(limiter, policies, stats));
+        let rules = Arc::clone(&gate.active_policies());
+        let (limits, limit_index) = limits(rules.policies());
+        Ok(PolicyReplay {
+            gate,
+            rules,
+            clock,
+            limits,
+            limit_index,
+            keys: KeyNumbers::new(),
+            key_text: Vec::new(),
+            undecided: Undecided::default(),
+        })
+    }
+
+    pub fn limits(&self) -> &[PolicyLimit] {
+        &self.limits
+    }
+
+    /// How many keys there are, each under its policy, and how often each was asked for.
+    pub fn events_of(&self) -> Vec<u32> {
+        self.keys.events()
+    }
+
+    pub fn memory(&self) -> Memory {
+        let stats = self.gate.limiter().stats();
+        Memory { states: stats.tracked_keys, entries: stats.log_entries }
+    }
+
+    /// Decides a block and counts what came of it.
+    pub fn take(&mut self, block: &Block, tally: &mut Tally, answers: &mut Vec<EventOutcome>) {
+        answers.clear();
+        // Held apart from what is counted.
+        let (gate, rules) = (Arc::clone(&self.gate), Arc::clone(&self.rules));
+        let identity = rules.policies().identity();
+        for (row, packed) in block.events() {
+            let line = LineAttributes::unpack(packed);
+            // A trace that has costs means them; others cost what the policies say.
+            let cost = line.has_cost.then(|| Cost::from_signed(row.cost));
+            let outcome = line.with_attributes(identity, |attributes| {
+                self.decide((row, cost), (&gate, &rules, attributes), tally)
+            });
+            let place = tally.timeline.bin_index(row.time_us);
+            tally.count(place, outcome.answer.allowed, outcome.fits);
+            match outcome.key {
+                Some(key) if !outcome.answer.allowed => tally.keys.denied(key, &self.key_text),
+                Some(key) if outcome.answer.near => {
+                    tally.near += 1;
+                    tally.keys.near(key, &self.key_text);
+                }
+                _ => {}
+            }
+            answers.push(outcome.answer);
+        }
+    }
+
+    fn decide(
+        &mut self,
+        (row, cost): (&Row, Option<Cost>),
+        (gate, rules, attributes): (&Gate, &ActivePolicies, &Attributes<'_>),
+        tally: &mut Tally,
+    ) -> RequestOutcome {
+        self.clock.set(Timestamp::from_micros(row.time_us));
+        let question = GateRequest { cost, ..GateRequest::new(Subject::Request(attributes)) };
+        let answer = gate.sync(gate.check(rules, &[question]));
+        let (selected, answer) = match (rules.policies().select(attributes), answer) {
+            (Ok(selected), Ok(answer)) => (selected, answer),
+            (_, Err(error)) => return self.count_undecided(&error),
+            (Err(error), _) => return self.count_undecided(&GateError::Select(error)),
+        };
+        self.undecided.unmatched += u64::from(selected.is_empty());
+        self.undecided.no_room += u64::from(answer.no_room);
+        let mut outcome = RequestOutcome { fits: true, ..RequestOutcome::default() };
+        outcome.answer.allowed = answer.allowed;
+        let place = tally.timeline.bin_index(row.time_us);
+        for line in &answer.results {
+            let Some(of) = selected.iter().find(|one| Some(one.policy.name()) == line.policy)
+            else {
+                continue;
+            };
+            let units =
+                cost.map_or_else(|| i64::try_from(of.cost).unwrap_or(i64::MAX), |_| row.cost);
+            let asked = LimitAnswer { line, of, row, units, allowed: answer.allowed };
+            let fits = self.count(&asked, place, tally);
+            // What only watches has no part in whether the answer was right.
+            if line.is_enforced() {
+                outcome.fits &= fits;
+            }
+        }
+        if row.cost <= 0 {
+            outcome.fits = answer.allowed;
+        }
+        self.name(&answer, &selected, row, &mut outcome);
+        outcome
+    }
+
+    /// Counts one limit's answer; whether there was truly room.
+    fn count(&mut self, asked: &LimitAnswer<'_, '_>, place: usize, tally: &mut Tally) -> bool {
+        let Some(&at) = self.limit_index.get(&address(asked.line.limit)) else { return true };
+        let policy_limit = &mut self.limits[at];
+        policy_limit.asked += 1;
+        policy_limit.denied += u64::from(!asked.line.decision.allowed);
+        let key = policy_limit.keys.number_of(asked.of.key.as_ref());
+        // All are charged or none; who only watches is charged if it admits as well.
+        let charged = asked.allowed && asked.line.decision.allowed;
+        let row = Row::numbered(asked.row.time_us, asked.units, key);
+        let true_count = policy_limit.ground_truth.record_one(&row, charged);
+        let consumed = if asked.allowed { None } else { asked.consumed(&true_count) };
+        let count = match consumed {
+            Some(units) => {
+                let row = Row::numbered(asked.row.time_us, units, key);
+                policy_limit.ground_truth.record_one(&row, true).count
+            }
+            None => true_count.count,
+        };
+        tally.timeline.record_max(place, at, count);
+        true_count.fits
+    }
+
+    /// Finds whose key is named: of a denial, of who speaks for it; else of who came nearest.
+    fn name(
+        &mut self,
+        answer: &tidegate::unstable::gate::GateVerdict<'_>,
+        selected: &[Selected<'_>],
+        row: &Row,
+        outcome: &mut RequestOutcome,
+    ) {
+        let near = |line: &&LimitResult<'_>| {
+            line.is_enforced() && EventOutcome::new(line.limit, row.cost, &line.decision).near
+        };
+        let nearest = answer.results.iter().find(near).filter(|_| answer.allowed);
+        outcome.answer.near = nearest.is_some();
+        let named = if answer.allowed { nearest } else { answer.reported_limit() };
+        let named = named.and_then(|line| line.policy);
+        let mut kept = Vec::new();
+        for one in selected {
+            let key = one.key.as_ref();
+            self.undecided.incomplete += u64::from(key.contains(&0));
+            self.key_text.clear();
+            self.key_text.extend_from_slice(one.policy.name().as_bytes());
+            self.key_text.push(KEY_SEPARATOR);
+            self.key_text.extend_from_slice(key);
+            let number = self.keys.number_of(&self.key_text);
+            if named == Some(one.policy.name()) {
+                outcome.key = Some(number);
+                kept.clone_from(&self.key_text);
+            }
+        }
+        self.key_text = kept;
+    }
+
+    #[cold]
+    fn count_undecided(&mut self, error: &GateError) -> RequestOutcome {
+        match error {
+            GateError::NeedsPermit { .. } => self.undecided.need_permit += 1,
+            _ => self.undecided.refused += 1,
+        }
+        self.undecided.first.get_or_insert_with(|| error.to_string());
+        RequestOutcome::default()
+    }
+}
+
+/// One limit's answer to one request.
+struct LimitAnswer<'l, 'a> {
+    line: &'l LimitResult<'a>,
+    of: &'l Selected<'a>,
+    row: &'l Row,
+    units: i64,
+    allowed: bool,
+}
+
+impl LimitAnswer<'_, '_> {
+    /// Units that a denial consumes: the cost, as far as it is left.
+    fn consumed(&self, true_count: &TrueCount) -> Option<i64> {
+        let consumes = self.of.overflow == Some(Overflow::Consume) && self.line.is_enforced();
+        let left = self.line.limit.count().saturating_sub(true_count.count);
+        let units = self.units.min(i64::try_from(left).unwrap_or(i64::MAX));
+        (consumes && self.units > 1 && units > 0).then_some(units)
+    }
+}
+
+/// A policy and a key out of the name of a key.
+pub fn split_key(name: &[u8]) -> (Option<&str>, &[u8]) {
+    match memchr::memchr(KEY_SEPARATOR, name) {
+        Some(at) => (std::str::from_utf8(&name[..at]).ok(), &name[at + 1..]),
+        None => (None, name),
+    }
+}
+
+/// Where a limit lies, which is as long the same as the rules are.
+fn address(limit: &Limit) -> usize {
+    std::ptr::from_ref(limit).addr()
+}
+
+/// A lane for each limit of each policy. What overrides leave as it is is one with it.
+fn limits(policies: &Policies) -> (Vec<PolicyLimit>, HashMap<usize, usize>) {
+    let mut limits: Vec<PolicyLimit> = Vec::new();
+    let mut limit_index = HashMap::new();
+    for policy in policies {
+        let first = limits.len();
+        for variant in policy.variants() {
+            for limit in variant.limits() {
+                let known =
+                    limits[first..].iter().position(|policy_limit| policy_limit.limit == *limit);
+                let at = known.map_or(limits.len(), |at| first + at);
+                if at == limits.len() {
+                    limits.push(PolicyLimit {
+                        policy: policy.name().into(),
+                        mode: variant.mode(),
+                        limit: *limit,
+                        keys: KeyNumbers::new(),
+                        ground_truth: GroundTruth::new(limit.window_us(), limit.count()),
+                        asked: 0,
+                        denied: 0,
+                    });
+                }
+                limit_index.insert(address(limit), at);
+            }
+        }
+    }
+    (limits, limit_index)
+}
+
+/// The policies with every rate limit under another algorithm.
+pub fn with_algorithm(policies: &Policies, algorithm: Algorithm) -> Result<Policies, ReplayError> {
+    let changed = policies.iter().map(|policy| {
+        let unlike = |error| ReplayError::Policy { policy: policy.name().into(), algorithm, error };
+        change_policy(policy, algorithm).map_err(unlike)
+    });
+    let changed = changed.collect::<Result<Vec<_>, _>>()?;
+    // They stood together before, and limits are as many as they were.
+    let changed = Policies::new(changed, policies.identity().clone());
+    let changed = changed.map_err(ReplayError::Policies)?;
+    Ok(changed.with_path_variants(policies.path_variants()))
+}
+
+fn change_policy(policy: &Policy, algorithm: Algorithm) -> Result<Policy, PolicyError> {
+    let all = |limits: &[Limit]| {
+        limits.iter().map(|limit| with_limit_algorithm(limit, algorithm)).collect()
+    };
+    let key = policy.key_template().clone();
+    let base = if policy.is_unlimited() {
+        Policy::unlimited(policy.name(), key)?
+    } else {
+        Policy::new(policy.name(), key, all(policy.limits()))?
+    };
+    let mut changed = base
+        .with_match(policy.matching().clone())
+        .with_exempt(policy.exempt().clone())
+        .with_replaces(policy.replaces())
+        .with_quota(policy.quota())
+        .with_mode(policy.mode())
+        .with_cost(policy.cost().clone());
+    if let Some(overflow) = policy.overflow() {
+        changed = changed.with_overflow(overflow);
+    }
+    for variant in policy.variants().iter().skip(1) {
+        changed = changed.with_override(Override {
+            when: variant.when().clone(),
+            limits: Some(all(variant.limits())),
+            mode: Some(variant.mode()),
+            on_store_failure: None,
+            cost: Some(variant.cost().clone()),
+            overflow: variant.overflow(),
+        })?;
+    }
+    Ok(changed)
+}

@@ -1,0 +1,121 @@
+//! What is odd about the input: counted, and the first of each kind shown with its place.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::error::ReplayError;
+use crate::format::{BadLine, Format};
+use crate::input::{Compression, Damage};
+
+/// Problems remembered with their place; the rest are only counted.
+const PROBLEMS_SHOWN: usize = 5;
+
+/// Something wrong at a line of a file.
+#[derive(Debug)]
+pub struct Problem {
+    pub path: PathBuf,
+    pub line: u64,
+    pub what: ProblemKind,
+}
+
+#[derive(Debug)]
+pub enum ProblemKind {
+    /// Why it is no event, and another format that it is written in, if any.
+    Malformed(BadLine, Option<Format>),
+    /// The time is this much before the line before.
+    SteppedBack { by_us: u64 },
+    /// The line is the same as the line before.
+    Duplicate,
+    /// The file ends after this line, before its end.
+    Damaged(Damage, Compression),
+}
+
+impl fmt::Display for ProblemKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ProblemKind::Malformed(why, None) => write!(f, "{why}"),
+            ProblemKind::Malformed(why, Some(other)) => {
+                let name = other.name();
+                write!(
+                    f,
+                    "{why}; it is a line of format {name}, replay it apart with --format {name}"
+                )
+            }
+            ProblemKind::SteppedBack { by_us } => {
+                let (seconds, rest) = (by_us / 1_000_000, by_us % 1_000_000);
+                write!(f, "{seconds}.{rest:06} s before the event before")
+            }
+            ProblemKind::Duplicate => f.write_str("the same as the line before"),
+            ProblemKind::Damaged(damage, compression) => {
+                let state = match damage {
+                    Damage::Truncated => "truncated",
+                    Damage::Corrupt => "corrupt",
+                };
+                let name = match compression {
+                    Compression::Gzip => "gzipped",
+                    other => other.name(),
+                };
+                write!(f, "the {name} file is {state}: it was read up to here")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path.display(), self.line, self.what)
+    }
+}
+
+/// How often something was wrong, and where first.
+#[derive(Debug, Default)]
+pub struct Problems {
+    pub count: u64,
+    pub first: Vec<Problem>,
+}
+
+/// All that was odd.
+#[derive(Debug, Default)]
+pub struct ProblemLog {
+    strict: bool,
+    pub malformed: Problems,
+    pub out_of_order: Problems,
+    pub duplicates: Problems,
+    pub damaged: Problems,
+    /// The largest step back in time.
+    pub largest_step_us: u64,
+}
+
+impl ProblemLog {
+    pub fn new(strict: bool) -> Self {
+        ProblemLog { strict, ..ProblemLog::default() }
+    }
+
+    /// Whether the next of these will be shown, so that it is worth finding out more.
+    pub fn shows_malformed(&self) -> bool {
+        self.strict || self.malformed.first.len() < PROBLEMS_SHOWN
+    }
+
+    /// Counts a problem, or stops at it.
+    #[cold]
+    pub fn add(&mut self, problem: Problem) -> Result<(), ReplayError> {
+        // Lines that are the same are odd, not wrong: logs with whole seconds have them.
+        if self.strict && !matches!(problem.what, ProblemKind::Duplicate) {
+            return Err(ReplayError::Strict(problem));
+        }
+        let problems = match problem.what {
+            ProblemKind::Malformed(..) => &mut self.malformed,
+            ProblemKind::SteppedBack { by_us } => {
+                self.largest_step_us = self.largest_step_us.max(by_us);
+                &mut self.out_of_order
+            }
+            ProblemKind::Duplicate => &mut self.duplicates,
+            ProblemKind::Damaged(..) => &mut self.damaged,
+        };
+        problems.count += 1;
+        if problems.first.len() < PROBLEMS_SHOWN {
+            problems.first.push(problem);
+        }
+        Ok(())
+    }
+}

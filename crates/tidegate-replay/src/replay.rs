@@ -1,0 +1,365 @@
+//! `tidegate replay`: recorded traffic through the limiter on virtual time, in three threads.
+//!
+//! ```text
+//! reader   files -> input (decompress, lines) -> format (events) -> trace_file -> reader_thread (merged blocks)
+//! decider  blocks -> engine
+//! counter  blocks and outcomes -> ground_truth -> tally, timeline -> report
+//! ```
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tidegate::unstable::config::Config;
+use tidegate::{Algorithm, Limit};
+
+use crate::algorithms::Algorithms;
+use crate::args::{ReadingArgs, ReplayArgs};
+use crate::block::Block;
+use crate::engine::EventOutcome;
+use crate::error::ReplayError;
+use crate::file_identity::{is_dash, is_same_file, is_same_output};
+use crate::format::{KeySource, ParseOptions};
+use crate::input::{self, BytesRead};
+use crate::progress::Progress;
+use crate::reader_thread::{BLOCKS, BlockChannels, ReadReport, Reader};
+use crate::report::{AtomicFile, ReportWriter, Summary, SummaryOptions};
+use crate::run::{self, OutcomeCounter, Run};
+use crate::suggest::{self, Goal, Suggestion};
+
+/// Files read at once: each has buffers of its own, half a megabyte.
+const MAX_FILES: usize = 256;
+
+/// Replays the files and prints what came of it.
+pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
+    check_args(args)?;
+    let (runs, exact) = runs(args)?;
+    let sizes = args.files.iter().map(|path| input::inspect(path));
+    let total_bytes = sizes.sum::<Result<Option<u64>, _>>()?;
+    let read: Vec<&Path> =
+        args.files.iter().chain(&args.rules.config).map(PathBuf::as_path).collect();
+    let report_writer = ReportWriter::create(&args.report, &read)?;
+    let decisions = args.decisions.as_deref().map(|path| DecisionsFile::create(path, &read));
+    let bytes_read = BytesRead::default();
+    let mut replay = Replay {
+        runs,
+        exact,
+        decisions: decisions.transpose()?,
+        events: 0,
+        progress: Progress::new(total_bytes, bytes_read.clone()),
+    };
+    let key = match args.rules.config {
+        Some(_) => KeySource::Attributes,
+        None => KeySource::new(args.reading.key.as_ref()),
+    };
+    let parse_options = ParseOptions {
+        key,
+        fields: args.reading.fields.clone(),
+        unit: args.reading.time_unit.unit(),
+        zone: args.reading.zone,
+    };
+    let reader =
+        Reader { reading: &args.reading, parse_options: &parse_options, bytes_read: &bytes_read };
+    let started = Instant::now();
+    let report = replay.run(&reader, &args.files)?;
+    let elapsed = started.elapsed();
+    let suggestions = suggestions(args, &reader, &mut replay.progress, report.events())?;
+    let Replay { runs, exact, decisions, progress, .. } = replay;
+    drop(progress);
+    if report.events() == 0 {
+        let malformed = report.problems.malformed.count;
+        let problems = report.problems;
+        let mut problems = problems.damaged.first.into_iter().chain(problems.malformed.first);
+        return Err(ReplayError::NoEvents { malformed, first: problems.next() });
+    }
+    let to_stderr = decisions.as_ref().is_some_and(|decisions| is_dash(&decisions.path));
+    if let Some(decisions) = decisions {
+        decisions.finish()?;
+    }
+    let compared = runs.len() > 1 || exact.is_some();
+    let options = SummaryOptions { elapsed, top: args.report.top, compared };
+    let summary = Summary::of_replay(&report, &runs, options);
+    let summary = summary.with_suggestions(&suggestions);
+    report_writer.print(&summary, to_stderr)
+}
+
+/// Reads one file with the default settings and passes its events on in blocks.
+pub fn read_blocks(
+    path: &Path,
+    take: impl FnMut(&Block) -> Result<(), ReplayError>,
+) -> Result<ReadReport, ReplayError> {
+    input::inspect(path)?;
+    let (reading, parse_options, bytes_read) =
+        (ReadingArgs::default(), ParseOptions::default(), BytesRead::default());
+    let reader =
+        Reader { reading: &reading, parse_options: &parse_options, bytes_read: &bytes_read };
+    drive(&reader, &[path.to_path_buf()], take)
+}
+
+/// What becomes of one file under these limits, read as it comes.
+pub fn replay_file(path: &Path, plan: Vec<Vec<Limit>>) -> Result<Summary, ReplayError> {
+    let mut runs: Vec<Run> = plan.into_iter().map(Run::new).collect();
+    let report = read_blocks(path, |block| {
+        runs.iter_mut().try_for_each(|run| run.take(block))?;
+        run::compare(block, &mut runs, None);
+        Ok(())
+    })?;
+    let options = SummaryOptions { elapsed: Duration::ZERO, top: 0, compared: runs.len() > 1 };
+    Ok(Summary::of_replay(&report, &runs, options))
+}
+
+/// What was typed that cannot be.
+fn check_args(args: &ReplayArgs) -> Result<(), ReplayError> {
+    if args.decisions.is_some() && args.rules.algorithm == Some(Algorithms::All) {
+        return Err(ReplayError::DecisionsOfAll);
+    }
+    let stdin = args.files.iter().filter(|path| is_dash(path)).count();
+    if stdin > 1 {
+        return Err(ReplayError::StdinTwice);
+    }
+    if args.rules.config.is_some() && args.suggest.is_some() {
+        return Err(ReplayError::SuggestOfConfig);
+    }
+    if args.suggest.is_some() && args.files.iter().any(|path| is_read_once(path)) {
+        return Err(ReplayError::SuggestOfStdin);
+    }
+    if let (Some(html), Some(decisions)) = (&args.report.html, &args.decisions)
+        && is_same_output(html, decisions)
+    {
+        return Err(ReplayError::OutputTwice { path: html.clone() });
+    }
+    if args.files.len() > MAX_FILES {
+        return Err(ReplayError::TooManyFiles { most: MAX_FILES });
+    }
+    for (index, path) in args.files.iter().enumerate() {
+        let before = &args.files[..index];
+        if before.contains(path) || before.iter().any(|other| is_same_file(other, path)) {
+            return Err(ReplayError::FileTwice { path: path.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// Whether what a path leads to is gone once it is read, as of a pipe.
+fn is_read_once(path: &Path) -> bool {
+    let is_stream = |kind: std::fs::Metadata| !kind.is_file() && !kind.is_dir();
+    is_dash(path) || path.metadata().is_ok_and(is_stream)
+}
+
+/// What is to decide; and the exact log beside an algorithm that is not exact, for a page
+/// that shows where they differ.
+fn runs(args: &ReplayArgs) -> Result<(Vec<Run>, Option<Run>), ReplayError> {
+    let log = Some(Algorithms::One(Algorithm::SlidingLog));
+    let with_exact = args.report.html.is_some() && args.rules.algorithm != Some(Algorithms::All);
+    if let Some(path) = &args.rules.config {
+        let config = Config::load(path).map_err(|errors| ReplayError::Config(Box::new(errors)))?;
+        let runs = run::runs_of_config(&config, args.rules.algorithm)?;
+        // Where limits differ in nothing but their algorithm, there is no exact log beside.
+        let exact = run::runs_of_config(&config, log).ok().and_then(|mut runs| runs.pop());
+        return Ok((runs, exact.filter(|_| with_exact)));
+    }
+    let plan = run::limits_per_run(&args.rules.limits, args.rules.algorithm)?;
+    let exact = with_exact.then(|| run::exact_log(&plan)).flatten().map(Run::new);
+    Ok((plan.into_iter().map(Run::new).collect(), exact))
+}
+
+fn suggestions(
+    args: &ReplayArgs,
+    reader: &Reader<'_>,
+    progress: &mut Progress,
+    events: u64,
+) -> Result<Vec<Suggestion>, ReplayError> {
+    let Some(share) = args.suggest.filter(|_| events > 0) else { return Ok(Vec::new()) };
+    let goal = Goal { share, headroom: args.headroom };
+    let plan = run::limits_per_run(&args.rules.limits, args.rules.algorithm)?;
+    let limits: Vec<_> = plan.into_iter().flatten().collect();
+    suggest::suggest(&limits, goal, |pass| {
+        progress.restart();
+        let mut done = 0;
+        drive(reader, &args.files, |block| {
+            done += block.rows.len() as u64;
+            progress.show(done);
+            pass.take(block)
+        })
+        .map(drop)
+    })
+}
+
+/// Reads the files on one thread and has blocks of their events taken on this one.
+fn drive(
+    reader: &Reader<'_>,
+    files: &[PathBuf],
+    mut take: impl FnMut(&Block) -> Result<(), ReplayError>,
+) -> Result<ReadReport, ReplayError> {
+    let (ring, full, empty) = ring();
+    thread::scope(|scope| {
+        let reading = scope.spawn(|| reader.run(files, ring));
+        let mut taken = Ok(());
+        for mut block in full {
+            taken = take(&block);
+            if taken.is_err() {
+                break;
+            }
+            block.clear();
+            // A feed that has read everything needs no more blocks.
+            let _ = empty.send(block);
+        }
+        drop(empty);
+        taken.and(join(reading.join()))
+    })
+}
+
+/// Blocks that go round, and the ends that a feed does not hold.
+fn ring() -> (BlockChannels, Receiver<Block>, Sender<Block>) {
+    let (full_in, full) = sync_channel(BLOCKS);
+    let (empty, empty_out) = channel();
+    for _ in 0..BLOCKS {
+        // The other end is still here.
+        let _ = empty.send(Block::default());
+    }
+    (BlockChannels { full: full_in, empty: empty_out }, full, empty)
+}
+
+fn join<T>(result: thread::Result<T>) -> T {
+    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// The deciding side.
+struct Replay {
+    runs: Vec<Run>,
+    /// What a single run is compared with; several are compared with the first.
+    exact: Option<Run>,
+    decisions: Option<DecisionsFile>,
+    events: u64,
+    progress: Progress,
+}
+
+/// A block that was decided, with the answers of every run.
+type DecidedBlock = (Block, Vec<Vec<EventOutcome>>);
+
+impl Replay {
+    /// Reads on one thread, decides on another and counts on this one.
+    fn run(&mut self, reader: &Reader<'_>, files: &[PathBuf]) -> Result<ReadReport, ReplayError> {
+        let (ring, full, empty) = ring();
+        let (decided_in, decided) = sync_channel::<DecidedBlock>(BLOCKS);
+        let (spare, spare_out) = channel::<Vec<Vec<EventOutcome>>>();
+        let has_exact = self.exact.is_some();
+        let all = self.exact.iter_mut().chain(&mut self.runs);
+        let (mut deciders, mut counts): (Vec<_>, Vec<_>) =
+            all.map(|run| (&mut run.decider, &mut run.counts)).unzip();
+        let mut consumer = BlockConsumer {
+            has_exact,
+            decisions: self.decisions.as_mut(),
+            events: &mut self.events,
+            progress: &mut self.progress,
+        };
+        thread::scope(|scope| {
+            let reading = scope.spawn(|| reader.run(files, ring));
+            let deciding = scope.spawn(move || {
+                for block in full {
+                    let mut answers = spare_out.try_recv().unwrap_or_default();
+                    answers.resize_with(deciders.len(), Vec::new);
+                    for (decider, answers) in deciders.iter_mut().zip(&mut answers) {
+                        decider.decide(&block, answers)?;
+                    }
+                    // Whoever counts has gone, and says why itself.
+                    if decided_in.send((block, answers)).is_err() {
+                        break;
+                    }
+                }
+                Ok(())
+            });
+            let mut taken = Ok(());
+            for (mut block, mut answers) in decided {
+                taken = consumer.take(&block, &mut answers, &mut counts);
+                if taken.is_err() {
+                    break;
+                }
+                block.clear();
+                // A feed that has read everything needs no more blocks.
+                let _ = empty.send(block);
+                let _ = spare.send(answers);
+            }
+            drop((empty, spare));
+            let decided: Result<(), ReplayError> = join(deciding.join());
+            taken.and(decided).and(join(reading.join()))
+        })
+    }
+}
+
+/// What is done with a block that was decided.
+struct BlockConsumer<'r> {
+    has_exact: bool,
+    decisions: Option<&'r mut DecisionsFile>,
+    events: &'r mut u64,
+    progress: &'r mut Progress,
+}
+
+impl BlockConsumer<'_> {
+    /// Counts a block for every run; the exact log is the first, where it was run beside.
+    fn take(
+        &mut self,
+        block: &Block,
+        answers: &mut [Vec<EventOutcome>],
+        counts: &mut [&mut OutcomeCounter],
+    ) -> Result<(), ReplayError> {
+        for (counts, answers) in counts.iter_mut().zip(answers.iter_mut()) {
+            counts.take(block, answers);
+        }
+        let Some((exact, others)) = answers.split_first() else { return Ok(()) };
+        for (counts, answers) in counts[1..].iter_mut().zip(others) {
+            counts.compare(block, answers, exact);
+        }
+        if let Some(decisions) = &mut self.decisions {
+            decisions.write(others.first().filter(|_| self.has_exact).unwrap_or(exact))?;
+        }
+        *self.events += block.rows.len() as u64;
+        self.progress.show(*self.events);
+        Ok(())
+    }
+}
+
+/// Where the string of decisions goes.
+struct DecisionsFile {
+    path: PathBuf,
+    /// None is standard output.
+    to: Option<AtomicFile>,
+    text: Vec<u8>,
+}
+
+impl DecisionsFile {
+    fn create(path: &Path, inputs: &[&Path]) -> Result<Self, ReplayError> {
+        let path = path.to_path_buf();
+        if is_dash(&path) {
+            return Ok(DecisionsFile { path, to: None, text: Vec::new() });
+        }
+        if inputs.iter().any(|input| is_same_file(input, &path)) {
+            return Err(ReplayError::OverInput { option: "--decisions", path });
+        }
+        match AtomicFile::create(&path) {
+            Ok(file) => Ok(DecisionsFile { path, to: Some(file), text: Vec::new() }),
+            Err(error) => Err(ReplayError::Decisions { path, error }),
+        }
+    }
+
+    /// A block at a time, which is buffering enough.
+    fn write(&mut self, answers: &[EventOutcome]) -> Result<(), ReplayError> {
+        self.text.clear();
+        self.text.extend(answers.iter().map(|answer| b'0' + u8::from(answer.allowed)));
+        let written = match &mut self.to {
+            Some(file) => file.write_all(&self.text),
+            None => io::stdout().write_all(&self.text),
+        };
+        written.map_err(|error| ReplayError::Decisions { path: self.path.clone(), error })
+    }
+
+    fn finish(self) -> Result<(), ReplayError> {
+        let finished = match self.to {
+            Some(file) => file.finish(),
+            None => io::stdout().flush(),
+        };
+        finished.map_err(|error| ReplayError::Decisions { path: self.path, error })
+    }
+}

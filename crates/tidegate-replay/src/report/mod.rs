@@ -1,0 +1,85 @@
+//! What came of a replay or a simulation: for people, as JSON, and as a page with plots.
+//!
+//! All three are written from one plain struct, so they cannot disagree.
+
+mod atomic_file;
+mod escape;
+mod html;
+mod summary;
+mod text;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+pub use self::atomic_file::AtomicFile;
+pub use self::summary::{
+    AlgorithmSummary, KeyTotals, LimitSummary, Summary, SummaryOptions, TrafficSummary,
+};
+pub use self::text::grouped;
+
+use crate::error::ReplayError;
+use crate::file_identity::is_same_file;
+
+/// How a report is written.
+#[derive(Clone, Debug, Args)]
+pub struct ReportArgs {
+    /// Print the summary as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Add counts over time to the JSON
+    #[arg(long, requires = "json")]
+    pub timeline: bool,
+
+    /// Also write a page with plots, complete in itself
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// How many keys to name: those most denied, and those that came nearest to it
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    pub top: u16,
+}
+
+/// Where a report goes.
+pub struct ReportWriter {
+    json: bool,
+    timeline: bool,
+    /// Kept open from the start: a long replay should not fail at its end.
+    html: Option<(PathBuf, AtomicFile)>,
+}
+
+impl ReportWriter {
+    /// Makes ready to write, before any work is done.
+    pub fn create(args: &ReportArgs, inputs: &[&Path]) -> Result<Self, ReplayError> {
+        let html = match &args.html {
+            None => None,
+            Some(path) => {
+                if inputs.iter().any(|input| is_same_file(input, path)) {
+                    return Err(ReplayError::OverInput { option: "--html", path: path.clone() });
+                }
+                let file = AtomicFile::create(path);
+                let failed = |error| ReplayError::Html { path: path.clone(), error };
+                Some((path.clone(), file.map_err(failed)?))
+            }
+        };
+        Ok(ReportWriter { json: args.json, timeline: args.timeline, html })
+    }
+
+    /// Writes it.
+    pub fn print(self, summary: &Summary, to_stderr: bool) -> Result<(), ReplayError> {
+        if let Some((path, mut file)) = self.html {
+            let page = html::page(summary)?;
+            let written = file.write_all(page.as_bytes()).and_then(|()| file.finish());
+            written.map_err(|error| ReplayError::Html { path, error })?;
+        }
+        let text = if self.json { summary.json(self.timeline)? } else { summary.to_string() };
+        let written = if to_stderr {
+            io::stderr().write_all(text.as_bytes())
+        } else {
+            io::stdout().write_all(text.as_bytes())
+        };
+        written.map_err(ReplayError::Output)
+    }
+}

@@ -1,0 +1,443 @@
+//! Everything a report says.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::escape::escape_key;
+use crate::error::ReplayError;
+use crate::policy_replay::split_key;
+use crate::problems::{Problem, Problems};
+use crate::reader_thread::ReadReport;
+use crate::run::{LimitResult, Run};
+use crate::suggest::{SearchResult, Suggestion};
+use crate::tally::{KeyCount, RankBy};
+use crate::timeline::Timeline;
+
+/// Everything a report says; serialised as it stands.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Summary {
+    /// What made the events, if not files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<TrafficSummary>,
+    pub events: u64,
+    pub keys: u64,
+    pub lines: u64,
+    /// The earliest and the latest time, and what lies between.
+    pub from_us: u64,
+    pub to_us: u64,
+    pub span_us: u64,
+    pub elapsed_us: u64,
+    /// From the first byte read to the last decision written.
+    pub events_per_second: u64,
+    pub files: Vec<FileSummary>,
+    /// Lines that are no events and were left out.
+    pub skipped: ProblemsSummary,
+    /// Events earlier than the one before in their file; decided all the same.
+    pub out_of_order: ProblemsSummary,
+    /// Lines that are the same as the line before.
+    pub duplicates: ProblemsSummary,
+    /// Compressed files that end before their end.
+    pub damaged: ProblemsSummary,
+    /// What looks wrong, and what to do about it.
+    pub hints: Vec<String>,
+    pub algorithms: Vec<AlgorithmSummary>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub suggestions: Vec<SuggestionSummary>,
+}
+
+/// Made traffic.
+#[derive(Clone, Debug, Serialize)]
+pub struct TrafficSummary {
+    pub name: String,
+    pub about: String,
+    pub seed: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct FileSummary {
+    pub path: String,
+    pub format: Option<&'static str>,
+    pub gzip: bool,
+    pub compression: Option<&'static str>,
+    /// What its numbers count, where its times are numbers.
+    pub time_unit: Option<&'static str>,
+    pub lines: u64,
+    pub events: u64,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ProblemsSummary {
+    pub count: u64,
+    /// Where it was so first.
+    pub first: Vec<ProblemSummary>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct ProblemSummary {
+    pub file: String,
+    pub line: u64,
+    pub problem: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct AlgorithmSummary {
+    /// `mixed` where the limits have different ones.
+    pub algorithm: String,
+    pub events: u64,
+    pub admitted: u64,
+    pub denied: u64,
+    pub keys: u64,
+    pub keys_denied: u64,
+    /// Of the first limit; `limits` has them all.
+    pub largest_rolling_count: u64,
+    /// Admitted with at most a twentieth of a limit left.
+    pub near_misses: u64,
+    /// Admitted though the true rolling count had no room.
+    pub over_admitted: u64,
+    /// Denied though it had.
+    pub false_denials: u64,
+    /// How many answers differ from those of the exact log, where it was run beside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub differ: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub differ_by: Option<Differences>,
+    /// While this algorithm was at work, without the reading.
+    pub decisions_per_second: u64,
+    /// The most that was held, as far as anybody looked.
+    pub states_held: u64,
+    pub entries_held: u64,
+    pub about_bytes_held: u64,
+    pub limits: Vec<LimitSummary>,
+    pub most_denied: Vec<KeySummary>,
+    pub nearest: Vec<KeySummary>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<TimelineSummary>,
+}
+
+/// Answers unlike the exact log's.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Differences {
+    /// Admitted where it denied.
+    pub admitted: u64,
+    /// Denied where it admitted.
+    pub denied: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct LimitSummary {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<&'static str>,
+    pub limit: String,
+    pub count: u64,
+    pub window_us: u64,
+    /// The most one key was admitted within any half-open window, counted apart
+    /// from the engine.
+    pub largest_rolling_count: u64,
+    /// When that was first reached.
+    pub largest_at_us: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub largest_key: Option<String>,
+    /// Its own answers, where limits do not all see the same events.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub denied: Option<u64>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct KeySummary {
+    pub key: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    pub events: u64,
+    pub denied: u64,
+    pub near_misses: u64,
+}
+
+/// Counts over time: bins of one width, one after another.
+#[derive(Clone, Debug, Serialize)]
+pub struct TimelineSummary {
+    pub start_us: u64,
+    pub width_us: u64,
+    pub admitted: Vec<u64>,
+    pub denied: Vec<u64>,
+    pub over_admitted: Vec<u64>,
+    pub false_denials: Vec<u64>,
+    pub differ: Vec<u64>,
+    /// For each limit, the largest true rolling count of any key.
+    pub most: Vec<Vec<u64>>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct SuggestionSummary {
+    /// What it was asked for, e.g. `99.9 %`.
+    pub pass: String,
+    /// None if nothing would have been enough.
+    pub limit: Option<String>,
+    /// How many requests it passes, or the highest limit there can be.
+    pub passed: u64,
+    pub asked: u64,
+    pub headroom: String,
+    /// None if there can be no such limit.
+    pub with_headroom: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why_nothing: Option<String>,
+}
+
+/// What goes into a summary besides what was counted.
+#[derive(Clone, Copy, Debug)]
+pub struct SummaryOptions {
+    pub elapsed: Duration,
+    /// How many keys are named.
+    pub top: u16,
+    /// Whether answers were held against the exact log's.
+    pub compared: bool,
+}
+
+impl Summary {
+    pub fn of_replay(report: &ReadReport, runs: &[Run], options: SummaryOptions) -> Self {
+        let events = report.events();
+        let (from_us, to_us) = report.span().unwrap_or_default();
+        let files = report.files.iter().map(|file| FileSummary {
+            path: file.path.display().to_string(),
+            format: file.format.map(|format| format.name()),
+            gzip: file.compression.is_some_and(|compression| compression.name() == "gzip"),
+            compression: file.compression.map(|compression| compression.name()),
+            time_unit: file.unit.map(|(unit, _)| unit.name()),
+            lines: file.lines,
+            events: file.events,
+        });
+        let top = options.top;
+        let summed = |run: &Run| {
+            let compared = options.compared;
+            let keys = KeyTotals {
+                count: report.keys,
+                events_of: &report.events_of,
+                top,
+                of_policies: false,
+            };
+            match run.undecided() {
+                None => AlgorithmSummary::new(run, &keys, compared),
+                Some((_, events_of)) => {
+                    let count = events_of.len() as u64;
+                    let keys =
+                        KeyTotals { count, events_of: &events_of, of_policies: true, ..keys };
+                    AlgorithmSummary::new(run, &keys, compared)
+                }
+            }
+        };
+        let algorithms: Vec<_> = runs.iter().map(summed).collect();
+        let undecided =
+            runs.first().and_then(Run::undecided).map(|(undecided, _)| undecided.hints());
+        Summary {
+            events,
+            keys: algorithms.first().map_or(report.keys, |run| run.keys),
+            lines: report.lines(),
+            from_us,
+            to_us,
+            span_us: to_us - from_us,
+            elapsed_us: u64::try_from(options.elapsed.as_micros()).unwrap_or(u64::MAX),
+            events_per_second: per_second(events, options.elapsed),
+            files: files.collect(),
+            skipped: ProblemsSummary::new(&report.problems.malformed),
+            out_of_order: ProblemsSummary::new(&report.problems.out_of_order),
+            duplicates: ProblemsSummary::new(&report.problems.duplicates),
+            damaged: ProblemsSummary::new(&report.problems.damaged),
+            hints: report.hints().into_iter().chain(undecided.unwrap_or_default()).collect(),
+            algorithms,
+            ..Summary::default()
+        }
+    }
+
+    pub fn of_traffic(
+        traffic: TrafficSummary,
+        runs: &[Run],
+        keys: &KeyTotals<'_>,
+        (from_us, to_us): (u64, u64),
+        options: SummaryOptions,
+    ) -> Self {
+        let algorithms: Vec<_> =
+            runs.iter().map(|run| AlgorithmSummary::new(run, keys, options.compared)).collect();
+        let events = algorithms.first().map_or(0, |run| run.events);
+        let all = algorithms.iter().map(|run| run.events).sum();
+        Summary {
+            traffic: Some(traffic),
+            events,
+            keys: keys.count,
+            from_us,
+            to_us,
+            span_us: to_us - from_us,
+            elapsed_us: u64::try_from(options.elapsed.as_micros()).unwrap_or(u64::MAX),
+            events_per_second: per_second(all, options.elapsed),
+            algorithms,
+            ..Summary::default()
+        }
+    }
+
+    pub fn with_suggestions(mut self, suggestions: &[Suggestion]) -> Self {
+        self.suggestions = suggestions.iter().map(SuggestionSummary::new).collect();
+        self
+    }
+
+    pub fn json(&self, timeline: bool) -> Result<String, ReplayError> {
+        let mut told = self.clone();
+        if !timeline {
+            told.algorithms.iter_mut().for_each(|run| run.timeline = None);
+        }
+        let mut text = serde_json::to_string_pretty(&told)
+            .map_err(|error| ReplayError::Output(error.into()))?;
+        text.push('\n');
+        Ok(text)
+    }
+}
+
+/// What is known about keys.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyTotals<'a> {
+    pub count: u64,
+    /// By number.
+    pub events_of: &'a [u32],
+    pub top: u16,
+    /// Whether their names begin with those of policies.
+    pub of_policies: bool,
+}
+
+impl AlgorithmSummary {
+    pub fn new(run: &Run, keys: &KeyTotals<'_>, compared: bool) -> Self {
+        let tally = run.tally();
+        let events = tally.admitted + tally.denied;
+        let results = run.limit_results();
+        let limits: Vec<_> = results.iter().map(|result| LimitSummary::new(result, run)).collect();
+        let differ = Differences { admitted: tally.only_admitted, denied: tally.only_denied };
+        let memory = run.memory();
+        let top = |by| tally.keys.top(by, keys.top.into()).into_iter();
+        AlgorithmSummary {
+            algorithm: run.name().into(),
+            events,
+            admitted: tally.admitted,
+            denied: tally.denied,
+            keys: keys.count,
+            keys_denied: tally.keys.denied_keys,
+            largest_rolling_count: limits.first().map_or(0, |limit| limit.largest_rolling_count),
+            near_misses: tally.near,
+            over_admitted: tally.over_admitted,
+            false_denials: tally.false_denials,
+            differ: compared.then_some(differ.admitted + differ.denied),
+            differ_by: compared.then_some(differ),
+            decisions_per_second: per_second(events, run.busy()),
+            states_held: memory.states,
+            entries_held: memory.entries,
+            about_bytes_held: memory.approx_bytes(results.iter().map(|result| result.limit)),
+            timeline: Some(TimelineSummary::new(&tally.timeline, limits.len())),
+            limits,
+            most_denied: top(RankBy::Denied).map(|one| KeySummary::new(&one, keys)).collect(),
+            nearest: top(RankBy::Near).map(|one| KeySummary::new(&one, keys)).collect(),
+        }
+    }
+}
+
+impl SuggestionSummary {
+    fn new(one: &Suggestion) -> Self {
+        let (limit, passed, with_headroom) = match one.found {
+            SearchResult::Enough { limit, passed, with_headroom } => {
+                (Some(limit), passed, with_headroom)
+            }
+            SearchResult::NotFound { passed, .. } => (None, passed, None),
+        };
+        SuggestionSummary {
+            pass: one.goal.share.to_string(),
+            limit: limit.map(|limit| limit.to_string()),
+            passed,
+            asked: one.asked,
+            headroom: one.goal.headroom.to_string(),
+            with_headroom: with_headroom.map(|limit| limit.to_string()),
+            why_nothing: one.found.why_nothing(),
+        }
+    }
+}
+
+impl LimitSummary {
+    fn new(result: &LimitResult<'_>, run: &Run) -> Self {
+        let LimitResult { limit, largest, policy } = result;
+        // Keys of policies have numbers of their own there.
+        let largest_key =
+            run.tally().keys.name(largest.key).filter(|_| policy.is_none()).map(escape_key);
+        LimitSummary {
+            policy: policy.map(|(name, ..)| name.into()),
+            mode: policy.map(|(_, mode, ..)| mode.name()),
+            limit: limit.to_string(),
+            count: limit.count(),
+            window_us: limit.window_us(),
+            largest_rolling_count: largest.count,
+            largest_at_us: largest.time_us,
+            largest_key,
+            asked: policy.map(|(_, _, asked, _)| asked),
+            denied: policy.map(|(.., denied)| denied),
+        }
+    }
+}
+
+impl KeySummary {
+    fn new(one: &KeyCount, keys: &KeyTotals<'_>) -> Self {
+        let name = one.name.as_deref().map(|name| match keys.of_policies {
+            true => split_key(name),
+            false => (None, name),
+        });
+        let (policy, name) = name.unzip();
+        KeySummary {
+            key: name.map_or_else(|| format!("key number {}", one.key + 1), escape_key),
+            policy: policy.flatten().map(Into::into),
+            events: keys.events_of.get(one.key as usize).copied().unwrap_or(0).into(),
+            denied: one.denied,
+            near_misses: one.near,
+        }
+    }
+}
+
+impl TimelineSummary {
+    fn new(timeline: &Timeline, limits: usize) -> Self {
+        let series = |of: fn(&crate::timeline::Bin) -> u64| {
+            timeline.bins().iter().map(of).collect::<Vec<_>>()
+        };
+        TimelineSummary {
+            start_us: timeline.start_us(),
+            width_us: timeline.width_us(),
+            admitted: series(|bin| bin.admitted),
+            denied: series(|bin| bin.denied),
+            over_admitted: series(|bin| bin.over_admitted),
+            false_denials: series(|bin| bin.false_denials),
+            differ: series(|bin| bin.differ),
+            most: (0..limits).map(|limit| timeline.most(limit).collect()).collect(),
+        }
+    }
+}
+
+impl ProblemsSummary {
+    fn new(problems: &Problems) -> Self {
+        let first = problems.first.iter().map(|Problem { path, line, what }| ProblemSummary {
+            file: path.display().to_string(),
+            line: *line,
+            problem: what.to_string(),
+        });
+        ProblemsSummary { count: problems.count, first: first.collect() }
+    }
+}
+
+pub fn per_second(events: u64, elapsed: Duration) -> u64 {
+    let nanos = elapsed.as_nanos().max(1);
+    u64::try_from(u128::from(events) * 1_000_000_000 / nanos).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_handle_zero_duration() {
+        assert_eq!(per_second(3_000_000, Duration::from_secs(2)), 1_500_000);
+        assert_eq!(per_second(0, Duration::ZERO), 0);
+    }
+}

@@ -1,0 +1,283 @@
+//! A report for people.
+
+use std::fmt;
+
+use tidegate::Algorithm;
+
+use super::summary::{
+    AlgorithmSummary, KeySummary, LimitSummary, ProblemSummary, ProblemsSummary, Summary,
+};
+use crate::calendar::Utc;
+
+/// Keys named on a terminal, however many are asked for elsewhere.
+const KEYS_SHOWN: usize = 5;
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_heading(f)?;
+        self.write_limits(f)?;
+        write!(f, "\n{}\n", self.table())?;
+        self.write_policies(f)?;
+        f.write_str("\"most\" is what one key truly had within the window, counted apart from the limiter;\n\"over\" were admitted with no room in that count, \"wrongly denied\" had room\n")?;
+        let [milliseconds, rate] = [self.elapsed_us / 1_000, self.events_per_second];
+        let seconds = format!("{}.{:03}", milliseconds / 1_000, milliseconds % 1_000);
+        let made = if self.traffic.is_some() { "making" } else { "reading" };
+        writeln!(
+            f,
+            "replayed in {seconds} s: {} events/s with {made} and counting",
+            grouped(rate)
+        )?;
+        self.write_keys(f)?;
+        self.write_suggestions(f)?;
+        self.skipped.write("lines skipped", f)?;
+        self.out_of_order.write("events out of order, decided at their own time", f)?;
+        self.duplicates.write("lines the same as the line before", f)?;
+        self.damaged.write("damaged files", f)?;
+        if !self.hints.is_empty() {
+            f.write_str("\n")?;
+        }
+        self.hints.iter().try_for_each(|hint| writeln!(f, "hint: {hint}"))
+    }
+}
+
+impl Summary {
+    fn write_heading(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [events, keys] = [self.events, self.keys].map(grouped);
+        writeln!(f, "{events} events of {keys} keys in {}", Span { us: self.span_us })?;
+        if let Some(traffic) = &self.traffic {
+            return writeln!(f, "  {}: {}; seed {}", traffic.name, traffic.about, traffic.seed);
+        }
+        let [from, to] = [self.from_us, self.to_us].map(|time_us| Utc { time_us });
+        writeln!(f, "from {from} to {to}")?;
+        for file in &self.files {
+            let format = file.format.unwrap_or("unknown format");
+            let compression = match file.compression {
+                Some("gzip") => ", gzipped".to_string(),
+                Some(name) => format!(", {name}"),
+                None => String::new(),
+            };
+            let unit = file.time_unit.filter(|unit| *unit != "us" || file.format != Some("csv"));
+            let unit = unit.map_or_else(String::new, |unit| format!(", times in {unit}"));
+            let events = grouped(file.events);
+            writeln!(f, "  {}: {format}{compression}{unit}, {events} events", file.path)?;
+        }
+        Ok(())
+    }
+
+    fn write_limits(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let compared = self.algorithms.len() > 1;
+        let limits = self.algorithms.first().into_iter().flat_map(|run| &run.limits);
+        for limit in limits.filter(|limit| limit.policy.is_none()) {
+            let whole = limit.limit.as_str();
+            // Compared, a limit has the algorithm of its row.
+            let text = if compared { &whole[..end_of_window(whole)] } else { whole };
+            writeln!(f, "  limit {text}, each key")?;
+        }
+        Ok(())
+    }
+
+    /// Policies' limits, which do not all see the same events.
+    fn write_policies(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for run in self.algorithms.iter().filter(|run| run.has_policies()) {
+            let heads = ["", "asked", "denied", "most", ""].map(String::from).to_vec();
+            let row = |limit: &LimitSummary| {
+                let policy = limit.policy.as_deref().unwrap_or_default();
+                let [asked, denied] = [limit.asked, limit.denied].map(|n| grouped(n.unwrap_or(0)));
+                let most = grouped(limit.largest_rolling_count);
+                let mode = limit.mode.filter(|mode| *mode != "enforce").unwrap_or_default();
+                vec![format!("{policy}: {}", limit.limit), asked, denied, most, mode.into()]
+            };
+            let rows = [heads].into_iter().chain(run.limits.iter().map(row)).collect();
+            writeln!(f, "{}", Table { rows })?;
+        }
+        Ok(())
+    }
+
+    fn table(&self) -> Table {
+        let mut heads =
+            vec![String::new(), "admitted".into(), "denied".into(), "keys denied".into()];
+        let first = self.algorithms.first();
+        let windows = first.iter().flat_map(|run| run.shared_limits());
+        heads.extend(windows.map(|limit| format!("most in {}", window_of(&limit.limit))));
+        heads.extend(["over".to_string(), "wrongly denied".to_string()]);
+        let compared = self.algorithms.iter().any(|run| run.differ.is_some());
+        heads.extend(compared.then(|| "unlike sliding-log".to_string()));
+        heads.push("decisions/s".into());
+        let row = |run: &AlgorithmSummary| {
+            let numbers = [run.admitted, run.denied, run.keys_denied].into_iter();
+            let largest = run.shared_limits().map(|limit| limit.largest_rolling_count);
+            let numbers = numbers.chain(largest).chain([run.over_admitted, run.false_denials]);
+            let numbers = numbers.chain(run.differ).chain([run.decisions_per_second]);
+            [run.algorithm.clone()].into_iter().chain(numbers.map(grouped)).collect()
+        };
+        Table { rows: [heads].into_iter().chain(self.algorithms.iter().map(row)).collect() }
+    }
+
+    /// Who was denied most, by the only algorithm or the default one.
+    fn write_keys(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let default =
+            self.algorithms.iter().find(|run| run.algorithm == Algorithm::default().name());
+        let Some(run) = default.or(self.algorithms.first()) else { return Ok(()) };
+        let lists = [("most denied", &run.most_denied), ("nearest to it", &run.nearest)];
+        for (title, keys) in lists {
+            if keys.is_empty() {
+                continue;
+            }
+            writeln!(f, "\n{title} by {}", run.algorithm)?;
+            let row = |key: &KeySummary| {
+                let name = match &key.policy {
+                    Some(policy) => format!("  {policy} {}", key.key),
+                    None => format!("  {}", key.key),
+                };
+                let numbers = [key.events, key.denied, key.near_misses].map(grouped);
+                [name].into_iter().chain(numbers).collect()
+            };
+            let heads = ["", "events", "denied", "near misses"].map(String::from).to_vec();
+            let rows = [heads].into_iter().chain(keys.iter().take(KEYS_SHOWN).map(row));
+            write!(f, "{}", Table { rows: rows.collect() })?;
+        }
+        Ok(())
+    }
+
+    fn write_suggestions(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, one) in self.suggestions.iter().enumerate() {
+            if index == 0 {
+                f.write_str("\n")?;
+            }
+            let [passed, asked] = [one.passed, one.asked].map(grouped);
+            let told = one.limit.as_ref().or(one.why_nothing.as_ref());
+            let told = told.map_or("", String::as_str);
+            write!(f, "to pass {}: {told} (passes {passed} of {asked})", one.pass)?;
+            match (&*one.headroom, &one.with_headroom) {
+                ("0 %", _) => f.write_str("\n")?,
+                (_, None) if one.limit.is_none() => f.write_str("\n")?,
+                (headroom, None) => writeln!(f, "; with {headroom} more, no limit there can be")?,
+                (headroom, Some(more)) => writeln!(f, "; with {headroom} more, {more}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AlgorithmSummary {
+    fn has_policies(&self) -> bool {
+        self.limits.iter().any(|limit| limit.policy.is_some())
+    }
+
+    /// The limits that every event meets.
+    fn shared_limits(&self) -> impl Iterator<Item = &LimitSummary> {
+        self.limits.iter().filter(|limit| limit.policy.is_none())
+    }
+}
+
+impl ProblemsSummary {
+    fn write(&self, title: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.count == 0 {
+            return Ok(());
+        }
+        writeln!(f, "\n{title}: {}", grouped(self.count))?;
+        for ProblemSummary { file, line, problem } in &self.first {
+            writeln!(f, "  {file}:{line}: {problem}")?;
+        }
+        match self.count - self.first.len() as u64 {
+            0 => Ok(()),
+            more => writeln!(f, "  and {} more", grouped(more)),
+        }
+    }
+}
+
+/// Columns as wide as their widest cell: the first to the left, numbers to the right.
+pub struct Table {
+    pub rows: Vec<Vec<String>>,
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let columns = self.rows.first().map_or(0, Vec::len);
+        let width = |column: usize| {
+            self.rows.iter().map(|row: &Vec<String>| row[column].chars().count()).max()
+        };
+        let widths: Vec<usize> = (0..columns).filter_map(width).collect();
+        for row in &self.rows {
+            for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+                match column {
+                    0 => write!(f, "{cell:<width$}")?,
+                    _ => write!(f, "  {cell:>width$}")?,
+                }
+            }
+            f.write_str("\n")?;
+        }
+        Ok(())
+    }
+}
+
+/// `1234567` as `1,234,567`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Where `10 per 10s` ends in `10 per 10s sliding-log`.
+fn end_of_window(limit: &str) -> usize {
+    limit.match_indices(' ').nth(2).map_or(limit.len(), |(at, _)| at)
+}
+
+fn window_of(limit: &str) -> &str {
+    limit[..end_of_window(limit)].rsplit(' ').next().unwrap_or_default()
+}
+
+/// A length of time for people, in its two largest units.
+struct Span {
+    us: u64,
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.us / 1_000_000;
+        match seconds {
+            0 => write!(f, "{} us", grouped(self.us)),
+            1..60 => write!(f, "{seconds}.{:03} s", self.us / 1_000 % 1_000),
+            60..3_600 => write!(f, "{} min {} s", seconds / 60, seconds % 60),
+            3_600..86_400 => write!(f, "{} h {} min", seconds / 3_600, seconds / 60 % 60),
+            _ => write!(f, "{} d {} h", seconds / 86_400, seconds / 3_600 % 24),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_digits_by_three() {
+        let pairs = [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")];
+        pairs.into_iter().for_each(|(number, text)| assert_eq!(grouped(number), text));
+    }
+
+    #[test]
+    fn formats_spans_in_largest_units() {
+        for (us, text) in [
+            (0, "0 us"),
+            (999_999, "999,999 us"),
+            (1_500_000, "1.500 s"),
+            (61_000_000, "1 min 1 s"),
+            (3_600_000_000, "1 h 0 min"),
+            (90_000_000_000, "1 d 1 h"),
+        ] {
+            assert_eq!(Span { us }.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn formats_limits_without_algorithm() {
+        assert_eq!(window_of("10 per 10s sliding-window"), "10s");
+        assert_eq!(window_of("10 per 10s"), "10s");
+    }
+}

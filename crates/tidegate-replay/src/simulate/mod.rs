@@ -1,0 +1,330 @@
+//! `tidegate simulate`: made traffic through the real engine on virtual time.
+//!
+//! ```text
+//! chance -> traffic (clients) -> blocks of events -> run (engine, truth, tally) -> report
+//!                  ^----------------- answers -------------/      retry storms only
+//! ```
+//!
+//! Everything behind the blocks is what a replay has.
+
+mod accuracy;
+mod rng;
+mod table;
+mod traffic;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use clap::Args;
+use tidegate::Limit;
+
+use crate::algorithms::{Algorithms, algorithms};
+use crate::block::Block;
+use crate::error::ReplayError;
+use crate::progress::Progress;
+use crate::report::{KeyTotals, ReportArgs, ReportWriter, Summary, SummaryOptions, TrafficSummary};
+use crate::run::{self, Run};
+use traffic::{Traffic, TrafficGenerator, TrafficSpec};
+
+/// Requests at most: an hour's work, and beyond what any plot shows.
+const MAX_EVENTS: f64 = 1e9;
+
+/// How long a simulation goes on at most, 200 years: with what lies before it, times stay
+/// below 2^53 us, where they are exact as floating point too. The longest window has
+/// room for its usual hundred.
+const MAX_LENGTH_US: u64 = 200 * 366 * 86_400_000_000;
+
+/// Clients at most: each is held, with when it asks next.
+const MAX_CLIENTS: i64 = 10_000_000;
+
+/// Send made traffic through the rate limiter and see what it does
+///
+/// Traffic is measured by the first limit: with a load of 1 a client sends, on average,
+/// as much as the limit admits. The same seed makes the same traffic on every machine.
+#[derive(Debug, Args)]
+#[command(after_long_help = SIMULATE_HELP)]
+pub struct SimulateArgs {
+    /// A limit on each key, e.g. "10 per 10s"
+    #[arg(
+        long = "limit",
+        value_name = "LIMIT",
+        required_unless_present = "accuracy",
+        allow_hyphen_values = true
+    )]
+    limits: Vec<Limit>,
+
+    /// What clients do; `all` with --table
+    #[arg(
+        long,
+        value_name = "NAME|all",
+        value_parser = traffic_choice,
+        required_unless_present = "accuracy"
+    )]
+    traffic: Option<TrafficChoice>,
+
+    /// The algorithm to use in place of the limits' own, or `all` to compare them
+    #[arg(long, value_name = "NAME|all", value_parser = algorithms)]
+    algorithm: Option<Algorithms>,
+
+    /// How many clients there are; each traffic has a usual number
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_CLIENTS))]
+    clients: Option<u32>,
+
+    /// What a client sends in a window, in parts of the limit
+    #[arg(long, value_name = "X", default_value = "1", value_parser = load)]
+    load: f64,
+
+    /// For how many windows it goes on
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    windows: u32,
+
+    /// Another seed makes other traffic of the same kind
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// Print one table of every algorithm on every traffic asked for, as Markdown
+    #[arg(long, group = "tables", conflicts_with_all = ["json", "html"])]
+    table: bool,
+
+    /// Print how close each algorithm comes to the exact log, as Markdown. A --limit replaces
+    /// the usual ones
+    #[arg(
+        long,
+        group = "tables",
+        conflicts_with_all = ["traffic", "algorithm", "clients", "load", "windows", "json", "html"]
+    )]
+    accuracy: bool,
+
+    /// With --table or --accuracy: replay this file too, as one more traffic
+    #[arg(long = "trace", value_name = "FILE", requires = "tables")]
+    traces: Vec<PathBuf>,
+
+    #[command(flatten)]
+    report: ReportArgs,
+}
+
+const SIMULATE_HELP: &str = "\
+Traffics:
+  poisson             clients at random times
+  bursts              bursts of up to the limit, with time to think between
+  boundary            attackers who know when windows turn
+  diurnal             from calm to twice as busy and back
+  retry-storm         one key's clients, who ask again exactly when they are told
+  retry-storm-jitter  the same, with jitter
+  zipf                many clients, a few of them busy
+  hot-tenant          one tenant that sends half of everything
+
+Examples:
+  tidegate simulate --limit \"10 per 10s\" --traffic boundary --algorithm all
+  tidegate simulate --limit \"100 per 1m\" --traffic retry-storm --html storm.html
+  tidegate simulate --limit \"10 per 10s\" --traffic all --table
+  tidegate simulate --accuracy --trace access.log";
+
+/// Which traffics are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TrafficChoice {
+    One(Traffic),
+    All,
+}
+
+fn traffic_choice(name: &str) -> Result<TrafficChoice, String> {
+    if name == "all" {
+        return Ok(TrafficChoice::All);
+    }
+    let known = Traffic::ALL.into_iter().find(|traffic| traffic.name() == name);
+    known.map(TrafficChoice::One).ok_or_else(|| {
+        let names: Vec<&str> = Traffic::ALL.iter().map(|traffic| traffic.name()).collect();
+        format!("use {} or all", names.join(", "))
+    })
+}
+
+fn load(text: &str) -> Result<f64, &'static str> {
+    let load = text.parse().ok().filter(|load| (0.001..=1_000.0).contains(load));
+    load.ok_or("write a number from 0.001 to 1000")
+}
+
+/// Makes traffic, decides it, and prints what came of it.
+pub fn run(args: &SimulateArgs) -> Result<(), ReplayError> {
+    if args.accuracy {
+        return accuracy::print(args);
+    }
+    let plan = run::limits_per_run(&args.limits, args.algorithm)?;
+    let specs = args.specs()?;
+    if args.table {
+        return table::print(args, &specs);
+    }
+    let [spec] = &specs[..] else { return Err(ReplayError::TableOfAll) };
+    let report = ReportWriter::create(&args.report, &[])?;
+    let exact = args.report.html.is_some().then(|| run::exact_log(&plan)).flatten();
+    let started = Instant::now();
+    let simulated = SimulationRun::new(spec, plan, exact)?;
+    let (elapsed, compared) = (started.elapsed(), simulated.compared);
+    let options = SummaryOptions { elapsed, top: args.report.top, compared };
+    report.print(&simulated.summary(spec, options), false)
+}
+
+impl SimulateArgs {
+    fn specs(&self) -> Result<Vec<TrafficSpec>, ReplayError> {
+        let traffic_choice = match self.traffic {
+            Some(TrafficChoice::One(traffic)) => vec![traffic],
+            Some(TrafficChoice::All) => Traffic::ALL.to_vec(),
+            None => Vec::new(),
+        };
+        // The usual load may be said.
+        if self.traffic == Some(TrafficChoice::One(Traffic::Boundary))
+            && (self.load - 1.0).abs() > 0.0
+        {
+            return Err(ReplayError::LoadOfBoundary);
+        }
+        let Some(limit) = self.limits.first() else { return Ok(Vec::new()) };
+        let spec = |traffic: Traffic| TrafficSpec {
+            traffic,
+            clients: self.clients.unwrap_or(traffic.usual_clients()),
+            load: self.load,
+            windows: self.windows,
+            limit: limit.count(),
+            window_us: limit.window_us(),
+            spread_us: 0,
+            seed: self.seed,
+        };
+        if limit.window_us().saturating_mul(self.windows.into()) > MAX_LENGTH_US {
+            return Err(ReplayError::TooLongTraffic {
+                windows: self.windows,
+                limit: Box::new(*limit),
+            });
+        }
+        let specs: Vec<TrafficSpec> = traffic_choice.into_iter().map(spec).collect();
+        match specs.iter().find(|spec| spec.requests() > MAX_EVENTS) {
+            Some(spec) => Err(ReplayError::TooMuchTraffic { name: spec.traffic.name() }),
+            None => Ok(specs),
+        }
+    }
+}
+
+/// Traffic that was made and decided.
+struct SimulationRun {
+    runs: Vec<Run>,
+    /// How many requests each key made in the first run.
+    events_of: Vec<u32>,
+    compared: bool,
+}
+
+impl SimulationRun {
+    fn new(
+        spec: &TrafficSpec,
+        plan: Vec<Vec<Limit>>,
+        exact: Option<Vec<Limit>>,
+    ) -> Result<Self, ReplayError> {
+        let mut runs: Vec<Run> = plan.into_iter().map(Run::new).collect();
+        if spec.traffic.reacts_to_answers() {
+            let mut events_of = Vec::new();
+            for (index, run) in runs.iter_mut().enumerate() {
+                let counted = run_reactive(spec, run)?;
+                if index == 0 {
+                    events_of = counted;
+                }
+            }
+            return Ok(SimulationRun { runs, events_of, compared: false });
+        }
+        let compared = runs.len() > 1 || exact.is_some();
+        let events_of = run_open_loop(spec, &mut runs, exact.map(Run::new))?;
+        Ok(SimulationRun { runs, events_of, compared })
+    }
+
+    fn summary(&self, spec: &TrafficSpec, options: SummaryOptions) -> Summary {
+        let keys = KeyTotals {
+            count: self.events_of.iter().filter(|&&events| events > 0).count() as u64,
+            events_of: &self.events_of,
+            top: options.top,
+            of_policies: false,
+        };
+        let traffic = TrafficSummary {
+            name: spec.traffic.name().into(),
+            about: spec.about(),
+            seed: spec.seed,
+        };
+        let span = (spec.start_us(), spec.end_us());
+        Summary::of_traffic(traffic, &self.runs, &keys, span, options)
+    }
+}
+
+/// Traffic that does not listen: all runs get the same blocks.
+fn run_open_loop(
+    spec: &TrafficSpec,
+    runs: &mut [Run],
+    mut exact: Option<Run>,
+) -> Result<Vec<u32>, ReplayError> {
+    let mut generator = TrafficGenerator::new(*spec);
+    let mut shown = SimulationProgress::new(spec);
+    let mut events_of = vec![0; spec.clients as usize];
+    let mut block = Block::default();
+    loop {
+        let next = generator.next();
+        if let Some((time_us, client)) = next {
+            generator.push(&mut block, time_us, client);
+            count(&mut events_of, generator.key_number(client));
+            generator.record_answer(client, true, tidegate::RetryAfter::Now);
+        }
+        if block.is_full() || next.is_none() {
+            for run in exact.iter_mut().chain(runs.iter_mut()) {
+                run.take(&block)?;
+            }
+            run::compare(&block, runs, exact.as_ref());
+            shown.at(&block);
+            block.clear();
+        }
+        if next.is_none() {
+            return Ok(events_of);
+        }
+    }
+}
+
+/// Traffic that listens: one request at a time, each after the answer to the one before.
+fn run_reactive(spec: &TrafficSpec, run: &mut Run) -> Result<Vec<u32>, ReplayError> {
+    let mut generator = TrafficGenerator::new(*spec);
+    let mut shown = SimulationProgress::new(spec);
+    let mut events_of = vec![0; 1];
+    let mut block = Block::default();
+    while let Some((time_us, client)) = generator.next() {
+        block.clear();
+        generator.push(&mut block, time_us, client);
+        run.take(&block)?;
+        shown.at(&block);
+        count(&mut events_of, generator.key_number(client));
+        let allowed = run.answers().first().is_some_and(|answer| answer.allowed);
+        generator.record_answer(client, allowed, run.retry_after());
+    }
+    Ok(events_of)
+}
+
+/// How far the time of a simulation has come, on a terminal.
+struct SimulationProgress {
+    progress: Progress,
+    passed_us: Arc<AtomicU64>,
+    start_us: u64,
+    events: u64,
+}
+
+impl SimulationProgress {
+    fn new(spec: &TrafficSpec) -> Self {
+        let passed_us = Arc::new(AtomicU64::new(0));
+        let total_us = spec.end_us() - spec.start_us();
+        let progress = Progress::new(Some(total_us), Arc::clone(&passed_us));
+        SimulationProgress { progress, passed_us, start_us: spec.start_us(), events: 0 }
+    }
+
+    fn at(&mut self, block: &Block) {
+        let Some(last) = block.rows.last() else { return };
+        self.events += block.rows.len() as u64;
+        self.passed_us.store(last.time_us - self.start_us, Ordering::Relaxed);
+        self.progress.show(self.events);
+    }
+}
+
+fn count(events_of: &mut [u32], key: u32) {
+    if let Some(events) = events_of.get_mut(key as usize) {
+        *events = events.saturating_add(1);
+    }
+}

@@ -1,0 +1,498 @@
+//! Traffics: what clients do, and what they make of being denied.
+//!
+//! Every traffic is a number of clients. A client asks at some time and is told the
+//! answer; then it says when it asks next. Most do not listen. Those of the retry storms
+//! do, so what they send depends on what the algorithm answered, and each algorithm
+//! gets a storm of its own.
+//!
+//! Traffics are measured by the limit: a client that sends `load` times the limit
+//! in each window. So one traffic is as hard for one limit as for another.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fmt;
+
+use tidegate::RetryAfter;
+
+use super::rng::{Rng, whole};
+use crate::block::Block;
+use crate::format::Event;
+
+/// Simulations begin here, 2023-11-14 22:13:20 UTC: a time that tells nothing.
+pub const START_US: u64 = 1_700_000_000_000_000;
+
+/// What kind of traffic it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Traffic {
+    Poisson,
+    Bursts,
+    Boundary,
+    Diurnal,
+    RetryStorm,
+    RetryStormJitter,
+    Zipf,
+    HotTenant,
+    /// A client at an even pace, with gaps of 70 to 130 percent of it. For `--accuracy` only.
+    Steady,
+}
+
+impl Traffic {
+    /// Everything that `--traffic` names.
+    pub const ALL: [Traffic; 8] = [
+        Traffic::Poisson,
+        Traffic::Bursts,
+        Traffic::Boundary,
+        Traffic::Diurnal,
+        Traffic::RetryStorm,
+        Traffic::RetryStormJitter,
+        Traffic::Zipf,
+        Traffic::HotTenant,
+    ];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Traffic::Poisson => "poisson",
+            Traffic::Bursts => "bursts",
+            Traffic::Boundary => "boundary",
+            Traffic::Diurnal => "diurnal",
+            Traffic::RetryStorm => "retry-storm",
+            Traffic::RetryStormJitter => "retry-storm-jitter",
+            Traffic::Zipf => "zipf",
+            Traffic::HotTenant => "hot-tenant",
+            Traffic::Steady => "steady",
+        }
+    }
+
+    /// Whether clients listen to answers.
+    pub const fn reacts_to_answers(self) -> bool {
+        matches!(self, Traffic::RetryStorm | Traffic::RetryStormJitter)
+    }
+
+    /// Clients where nobody says how many.
+    pub const fn usual_clients(self) -> u32 {
+        match self {
+            Traffic::Boundary => 20,
+            Traffic::RetryStorm | Traffic::RetryStormJitter => 200,
+            Traffic::Zipf => 10_000,
+            Traffic::HotTenant => 500,
+            _ => 100,
+        }
+    }
+}
+
+impl fmt::Display for Traffic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What traffic is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct TrafficSpec {
+    pub traffic: Traffic,
+    pub clients: u32,
+    /// What a client sends in a window, in parts of the limit.
+    pub load: f64,
+    pub windows: u32,
+    pub limit: u64,
+    pub window_us: u64,
+    /// Clients begin at times spread evenly over this long. With 0 all begin at the start, which
+    /// is where a window begins.
+    pub spread_us: u64,
+    pub seed: u64,
+}
+
+impl TrafficSpec {
+    /// How many requests there will be, about; storms send as many again.
+    pub fn requests(&self) -> f64 {
+        let each = float(self.limit).max(1.0) * self.load * f64::from(self.windows);
+        match self.traffic {
+            Traffic::Boundary => {
+                float(self.limit).max(1.0) * 3.0 * f64::from(self.windows) * f64::from(self.clients)
+            }
+            Traffic::Zipf => each * 10.0 * (libm::log(f64::from(self.clients)) + 1.0),
+            Traffic::HotTenant => each * 8.0,
+            // Whoever is denied asks again, however little there was to ask for.
+            Traffic::RetryStorm | Traffic::RetryStormJitter => {
+                each / self.load * self.load.max(1.0) * f64::from(self.clients)
+            }
+            _ => each * f64::from(self.clients),
+        }
+    }
+
+    pub fn end_us(&self) -> u64 {
+        let start = START_US.next_multiple_of(self.window_us);
+        start.saturating_add(self.window_us.saturating_mul(self.windows.into()))
+    }
+
+    pub fn start_us(&self) -> u64 {
+        START_US.next_multiple_of(self.window_us)
+    }
+
+    /// Between two requests of a client, on average.
+    fn pace_us(&self) -> f64 {
+        float(self.window_us) / (float(self.limit).max(1.0) * self.load)
+    }
+
+    /// What it is, in words.
+    pub fn about(&self) -> String {
+        let TrafficSpec { clients, load, windows, .. } = self;
+        let what = match self.traffic {
+            Traffic::Poisson => "clients, each at random times",
+            Traffic::Bursts => "clients, each in bursts with time to think between",
+            Traffic::Boundary => {
+                "attackers: the limit just before windows turn, again just after, then steadily"
+            }
+            Traffic::Diurnal => {
+                "clients, each at random times, from calm to twice as busy and back"
+            }
+            Traffic::RetryStorm => "clients of one key, all asking again as soon as they are told",
+            Traffic::RetryStormJitter => {
+                "clients of one key, asking again as they are told plus up to as long again"
+            }
+            Traffic::Zipf => "clients, the n-th busiest sending 1/n of the busiest",
+            Traffic::HotTenant => "tenants, one of which sends half of everything",
+            Traffic::Steady => "clients, each at an even pace",
+        };
+        format!("{clients} {what}; load {load}, {windows} windows")
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "whether a pace is off by one in 2^53 does not matter"
+)]
+fn float(number: u64) -> f64 {
+    number as f64
+}
+
+/// A time, and who asks then. Ties go to who was first to say so.
+type Wakeup = Reverse<(u64, u64, u32)>;
+
+/// Clients, and when each asks next.
+pub struct TrafficGenerator {
+    spec: TrafficSpec,
+    clients: Vec<Client>,
+    due: BinaryHeap<Wakeup>,
+    number: u64,
+    now_us: u64,
+}
+
+struct Client {
+    rng: Rng,
+    /// Requests left of a burst, or steps of an attack.
+    step: u64,
+    /// Between requests, on average; other than the scene's where clients differ.
+    pace_us: f64,
+    /// What of a microsecond was left of waits so far: many waits are shorter than one.
+    left_us: f64,
+}
+
+impl Client {
+    /// A wait of this mean.
+    fn wait_us(&mut self, mean_us: f64) -> u64 {
+        let wait_us = self.rng.wait(mean_us);
+        self.whole_us(wait_us)
+    }
+
+    /// A wait that is at most 30 percent off this mean.
+    fn steady_us(&mut self, mean_us: f64) -> u64 {
+        let wait_us = mean_us * (0.7 + 0.6 * self.rng.unit());
+        self.whole_us(wait_us)
+    }
+
+    /// A wait in whole microseconds; the rest is added to the next.
+    fn whole_us(&mut self, wait_us: f64) -> u64 {
+        self.left_us += wait_us;
+        let waited = whole(self.left_us);
+        self.left_us -= float(waited);
+        waited
+    }
+}
+
+impl TrafficGenerator {
+    pub fn new(spec: TrafficSpec) -> Self {
+        let mut rng = Rng::new(spec.seed);
+        let clients = (0..spec.clients).map(|number| Client {
+            rng: rng.fork(),
+            step: 0,
+            pace_us: pace_us(&spec, number),
+            left_us: 0.0,
+        });
+        let clients: Vec<Client> = clients.collect();
+        let now_us = spec.start_us();
+        let mut generator =
+            TrafficGenerator { spec, clients, due: BinaryHeap::new(), number: 0, now_us };
+        for client in 0..spec.clients {
+            let first = generator.first_us(client);
+            let offset_us = generator.offset_us(client);
+            generator.schedule(client, first.saturating_add(offset_us));
+        }
+        generator
+    }
+
+    /// Who asks next, and when; `None` at the end.
+    pub fn next(&mut self) -> Option<(u64, u32)> {
+        let Reverse((time_us, _, client)) = self.due.pop()?;
+        if time_us >= self.spec.end_us() {
+            return None;
+        }
+        self.now_us = time_us;
+        Some((time_us, client))
+    }
+
+    /// Tells a client what was answered, and has it say when it asks next.
+    pub fn record_answer(&mut self, client: u32, allowed: bool, retry_after: RetryAfter) {
+        let next = self.next_us(client, allowed, retry_after);
+        self.schedule(client, next);
+    }
+
+    /// The number of the key a client is counted under.
+    pub fn key_number(&self, client: u32) -> u32 {
+        if self.spec.traffic.reacts_to_answers() { 0 } else { client }
+    }
+
+    /// Puts a request into a block.
+    pub fn push(&self, block: &mut Block, time_us: u64, client: u32) {
+        let key = self.key(client).into_bytes().into();
+        block.push_numbered(&Event { time_us, key, cost: 1 }, self.key_number(client));
+    }
+
+    fn key(&self, client: u32) -> String {
+        match self.spec.traffic {
+            Traffic::RetryStorm | Traffic::RetryStormJitter => "tenant".into(),
+            Traffic::HotTenant => format!("tenant-{client}"),
+            Traffic::Boundary => format!("attacker-{client}"),
+            _ => format!("client-{client}"),
+        }
+    }
+
+    fn schedule(&mut self, client: u32, at_us: u64) {
+        self.number += 1;
+        self.due.push(Reverse((at_us, self.number, client)));
+    }
+
+    fn first_us(&mut self, client: u32) -> u64 {
+        let TrafficSpec { traffic, window_us, .. } = self.spec;
+        let start = self.spec.start_us();
+        let client = &mut self.clients[client as usize];
+        match traffic {
+            // Just before the first window turns.
+            Traffic::Boundary => start + window_us - window_us / EDGE - 1,
+            Traffic::RetryStorm | Traffic::RetryStormJitter => start + client.rng.below(SPREAD_US),
+            Traffic::Diurnal => diurnal_us(client, &self.spec, start),
+            _ => start.saturating_add(client.wait_us(client.pace_us)),
+        }
+    }
+
+    /// How much later than the start this client begins. The spread is divided evenly among the
+    /// clients, and each begins at a random time of its part.
+    fn offset_us(&mut self, client: u32) -> u64 {
+        let part_us = self.spec.spread_us / u64::from(self.spec.clients.max(1));
+        if part_us == 0 {
+            return 0;
+        }
+        let drawn_us = self.clients[client as usize].rng.below(part_us);
+        part_us * u64::from(client) + drawn_us
+    }
+
+    fn next_us(&mut self, client: u32, allowed: bool, retry_after: RetryAfter) -> u64 {
+        let (now_us, spec) = (self.now_us, self.spec);
+        let client = &mut self.clients[client as usize];
+        match spec.traffic {
+            Traffic::Poisson | Traffic::Zipf | Traffic::HotTenant => {
+                now_us.saturating_add(client.wait_us(client.pace_us))
+            }
+            Traffic::Steady => now_us.saturating_add(client.steady_us(client.pace_us)),
+            Traffic::Bursts => now_us.saturating_add(burst_us(client, &spec)),
+            Traffic::Boundary => attack_us(client, &spec, now_us),
+            Traffic::Diurnal => diurnal_us(client, &spec, now_us),
+            Traffic::RetryStorm | Traffic::RetryStormJitter => {
+                let on_its_way = 1 + client.rng.below(SPREAD_US);
+                let wait_us = if allowed {
+                    client.wait_us(client.pace_us)
+                } else {
+                    let retry_after_us = retry_after.as_micros().unwrap_or(spec.window_us);
+                    let jitter = spec.traffic == Traffic::RetryStormJitter;
+                    let more_us = if jitter { client.rng.below(retry_after_us.max(1)) } else { 0 };
+                    retry_after_us.saturating_add(more_us)
+                };
+                now_us.saturating_add(wait_us).saturating_add(on_its_way)
+            }
+        }
+    }
+}
+
+/// How far apart clients of a storm are: what a request takes on its way.
+const SPREAD_US: u64 = 5_000;
+
+/// How near to the turn of a window attackers come: a hundredth of it.
+const EDGE: u64 = 100;
+
+/// A client's pace, where not all are alike.
+fn pace_us(spec: &TrafficSpec, client: u32) -> f64 {
+    let usual = spec.pace_us();
+    match spec.traffic {
+        // The busiest ask for ten times the limit, so that some are limited and most are not.
+        Traffic::Zipf => usual * f64::from(client + 1) / 10.0,
+        // One sends as much as all others, who stay well below the limit.
+        Traffic::HotTenant if client == 0 => usual / 4.0,
+        Traffic::HotTenant => usual / 4.0 * f64::from(spec.clients.max(2) - 1),
+        // Together they ask for what all have.
+        Traffic::RetryStorm | Traffic::RetryStormJitter => usual * f64::from(spec.clients) / 2.0,
+        _ => usual,
+    }
+}
+
+/// Until the next request of a burst, or after time to think the next burst.
+fn burst_us(client: &mut Client, spec: &TrafficSpec) -> u64 {
+    if client.step > 0 {
+        client.step -= 1;
+        // A burst of the whole limit takes a tenth of the window.
+        return whole(float(spec.window_us) / 10.0 / float(spec.limit).max(1.0));
+    }
+    client.step = client.rng.below(spec.limit.max(1));
+    client.wait_us(client.pace_us * float(client.step + 1))
+}
+
+/// The next step of an attack that goes over two windows, and begins again.
+///
+/// The limit just before the first window ends; the limit again just after, which fixed
+/// windows admit; then four times the limit evenly until just before the second ends,
+/// of which the two-counter estimate admits nearly the limit.
+fn attack_us(client: &mut Client, spec: &TrafficSpec, now_us: u64) -> u64 {
+    let (limit, window_us) = (spec.limit.max(1), spec.window_us);
+    let edge_us = window_us / EDGE;
+    let apart_us = edge_us / limit;
+    client.step += 1;
+    let window = now_us / window_us * window_us;
+    match client.step {
+        step if step < limit => now_us + apart_us,
+        step if step == limit => window + window_us,
+        step if step < 2 * limit => now_us + apart_us,
+        step if step < 6 * limit => now_us + (window_us - edge_us) / (4 * limit + 1),
+        _ => {
+            client.step = 0;
+            window + 2 * window_us - edge_us - 1
+        }
+    }
+}
+
+/// The next request where times are more and less busy: as at the busiest time, with
+/// those left out that a calmer one has too many.
+fn diurnal_us(client: &mut Client, spec: &TrafficSpec, mut now_us: u64) -> u64 {
+    loop {
+        now_us = now_us.saturating_add(client.wait_us(client.pace_us / 2.0));
+        if now_us >= spec.end_us() || 2.0 * client.rng.unit() < time_of_day_load(spec, now_us) {
+            return now_us;
+        }
+    }
+}
+
+/// How busy the time is: from nothing to twice the usual and back, once.
+fn time_of_day_load(spec: &TrafficSpec, now_us: u64) -> f64 {
+    let length = float(spec.end_us() - spec.start_us());
+    let share = float(now_us - spec.start_us()) / length;
+    1.0 - libm::cos(2.0 * std::f64::consts::PI * share)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(traffic: Traffic) -> TrafficSpec {
+        TrafficSpec {
+            traffic,
+            clients: traffic.usual_clients().min(200),
+            load: 1.0,
+            windows: 20,
+            limit: 10,
+            window_us: 10_000_000,
+            spread_us: 0,
+            seed: 1,
+        }
+    }
+
+    fn events(spec: TrafficSpec, allowed: bool) -> Vec<(u64, u32)> {
+        let mut generator = TrafficGenerator::new(spec);
+        let mut events = Vec::new();
+        while let Some((time_us, client)) = generator.next() {
+            events.push((time_us, client));
+            let retry_after = if allowed { RetryAfter::Now } else { RetryAfter::Micros(1_000_000) };
+            generator.record_answer(client, allowed, retry_after);
+        }
+        events
+    }
+
+    #[test]
+    fn traffic_is_ordered_and_repeatable() {
+        for traffic in Traffic::ALL {
+            let first = events(spec(traffic), true);
+            assert!(first.len() > 500, "{traffic}: {}", first.len());
+            assert!(first.is_sorted_by_key(|event| event.0), "{traffic}");
+            assert_eq!(first, events(spec(traffic), true), "{traffic}");
+            let inside = |event: &(u64, u32)| (START_US..spec(traffic).end_us()).contains(&event.0);
+            assert!(first.iter().all(inside), "{traffic}");
+            if traffic != Traffic::Boundary {
+                assert_ne!(
+                    first,
+                    events(TrafficSpec { seed: 2, ..spec(traffic) }, true),
+                    "{traffic}"
+                );
+            }
+            assert_eq!(
+                first == events(spec(traffic), false),
+                !traffic.reacts_to_answers(),
+                "{traffic}"
+            );
+        }
+    }
+
+    #[test]
+    fn load_scales_requests() {
+        // 100 clients, 20 windows, 10 each: about 20,000.
+        for traffic in [Traffic::Poisson, Traffic::Bursts, Traffic::Diurnal, Traffic::Steady] {
+            let sent = events(spec(traffic), true).len();
+            assert!((17_000..23_000).contains(&sent), "{traffic}: {sent}");
+            let twice = events(TrafficSpec { load: 2.0, ..spec(traffic) }, true).len();
+            assert!((sent * 17 / 10..sent * 23 / 10).contains(&twice), "{traffic}: {twice}");
+        }
+    }
+
+    #[test]
+    fn spreads_client_starts() {
+        let spread =
+            TrafficSpec { clients: 4, load: 1.0, spread_us: 10_000_000, ..spec(Traffic::Steady) };
+        let events = events(spread, true);
+        for client in 0..4 {
+            let first = events.iter().find(|event| event.1 == client).expect("some").0;
+            let part = u64::from(client) * 2_500_000;
+            // A gap of up to 1.3 s comes before the first request.
+            let expected = spread.start_us() + part..spread.start_us() + part + 3_800_000;
+            assert!(expected.contains(&first), "{client}: {first}");
+        }
+        let gaps = events.iter().filter(|event| event.1 == 0).map(|event| event.0);
+        let gaps: Vec<u64> = gaps.clone().zip(gaps.skip(1)).map(|(one, next)| next - one).collect();
+        assert!(gaps.iter().all(|gap| (699_999..=1_300_001).contains(gap)), "{gaps:?}");
+    }
+
+    #[test]
+    fn hot_tenant_sends_half() {
+        let all = events(spec(Traffic::HotTenant), true);
+        let hot = all.iter().filter(|(_, client)| *client == 0).count();
+        assert!((all.len() * 45 / 100..all.len() * 55 / 100).contains(&hot), "{hot}");
+    }
+
+    #[test]
+    fn extreme_traffic_terminates() {
+        for traffic in Traffic::ALL {
+            for (limit, window_us, load) in
+                [(0, 1_000, 1.0), (1, 1_000, 0.001), (1_000, 1_000, 1.0)]
+            {
+                let small =
+                    TrafficSpec { clients: 2, windows: 3, limit, window_us, load, ..spec(traffic) };
+                assert!(events(small, false).len() < 1_000_000, "{traffic}");
+            }
+        }
+    }
+}

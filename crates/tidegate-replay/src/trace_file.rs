@@ -1,0 +1,263 @@
+//! One file as events.
+
+use std::hash::{BuildHasher, Hasher};
+use std::path::{Path, PathBuf};
+
+use foldhash::fast::FixedState;
+
+use crate::args::{FormatChoice, ReadingArgs};
+use crate::block::Block;
+use crate::error::{FileFault, ReplayError};
+use crate::format::{
+    BadLine, Format, KeySource, ParseOptions, Parser, ParserError, Unit, broken_json,
+};
+use crate::input::{BytesRead, Compression, Line, Lines};
+use crate::problems::{Problem, ProblemKind, ProblemLog};
+
+/// Lines looked at to tell a format: a few bad ones at the start do not matter.
+const DETECT_LINES: usize = 16;
+
+/// What was read of one file.
+#[derive(Debug)]
+pub struct FileReport {
+    pub path: PathBuf,
+    /// None where damage left no line to tell it by.
+    pub format: Option<Format>,
+    pub compression: Option<Compression>,
+    /// What its numbers count, and whether that was guessed.
+    pub unit: Option<(Unit, bool)>,
+    pub lines: u64,
+    pub events: u64,
+    /// Times that named no zone.
+    pub zoneless: u64,
+    /// Keys that a template could not fill in.
+    pub incomplete: u64,
+    /// Whether `--field` was said, which is not for log lines.
+    pub field_unused: bool,
+    /// Whether `--time-unit` was said, and no time was a number.
+    pub unit_unused: bool,
+    /// The earliest and the latest time.
+    pub span: Option<(u64, u64)>,
+}
+
+/// Reads one file into blocks.
+pub struct TraceFile {
+    lines: Lines,
+    parser: Option<Parser>,
+    skip_duplicates: bool,
+    /// Whether keys come from a template.
+    templated: bool,
+    may_be_header: bool,
+    previous_us: u64,
+    previous_hash: u64,
+    report: FileReport,
+}
+
+impl TraceFile {
+    pub fn open(
+        path: &Path,
+        reading: &ReadingArgs,
+        options: &ParseOptions,
+        bytes_read: &BytesRead,
+    ) -> Result<Self, ReplayError> {
+        let mut lines = Lines::open(path, bytes_read)?;
+        let (format, parser) = match parser(path, &mut lines, reading.format, options)? {
+            Some((format, parser)) => (Some(format), Some(parser)),
+            None => (None, None),
+        };
+        let is_log = matches!(format, Some(Format::Clf | Format::Combined));
+        let report = FileReport {
+            path: path.to_path_buf(),
+            format,
+            compression: lines.compression(),
+            unit: None,
+            lines: 0,
+            events: 0,
+            zoneless: 0,
+            incomplete: 0,
+            field_unused: is_log && !options.fields.is_empty(),
+            unit_unused: is_log && options.unit.is_some(),
+            span: None,
+        };
+        Ok(TraceFile {
+            lines,
+            parser,
+            skip_duplicates: reading.skip_duplicates,
+            templated: matches!(options.key, KeySource::Template(_)),
+            may_be_header: true,
+            previous_us: 0,
+            previous_hash: 0,
+            report,
+        })
+    }
+
+    /// Fills a block, or less at the end; whether there may be more.
+    pub fn fill(
+        &mut self,
+        block: &mut Block,
+        problems: &mut ProblemLog,
+    ) -> Result<bool, ReplayError> {
+        let Some(parser) = &mut self.parser else { return self.end(problems) };
+        while !block.is_full() {
+            let Some(line) = self.lines.next()? else { return self.end(problems) };
+            self.report.lines += 1;
+            let text = match line {
+                Line::Text(range) => self.lines.text(range),
+                Line::TooLong => {
+                    let what = ProblemKind::Malformed(BadLine::TooLong, None);
+                    problems.add(problem_at(&self.report, what))?;
+                    continue;
+                }
+            };
+            if text.is_empty() {
+                continue;
+            }
+            if self.may_be_header {
+                self.may_be_header = false;
+                if parser.is_header(text) {
+                    continue;
+                }
+            }
+            let hash = hash(text);
+            if std::mem::replace(&mut self.previous_hash, hash) == hash {
+                problems.add(problem_at(&self.report, ProblemKind::Duplicate))?;
+                if self.skip_duplicates {
+                    continue;
+                }
+            }
+            match parser.parse(text) {
+                Ok(event) => {
+                    block.push(&event);
+                    self.report.events += 1;
+                    // A part that is missing is a NUL, which is in no field of a log.
+                    self.report.incomplete += u64::from(self.templated && event.key.contains(&0));
+                    let time_us = event.time_us;
+                    if time_us < self.previous_us {
+                        let by_us = self.previous_us - time_us;
+                        problems
+                            .add(problem_at(&self.report, ProblemKind::SteppedBack { by_us }))?;
+                    }
+                    self.previous_us = time_us;
+                    widen(&mut self.report.span, time_us);
+                }
+                Err(why) => {
+                    let other =
+                        problems.shows_malformed().then(|| other_format(text, &self.report));
+                    problems.add(problem_at(
+                        &self.report,
+                        ProblemKind::Malformed(why, other.flatten()),
+                    ))?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Notes damage, once all lines are read.
+    fn end(&mut self, problems: &mut ProblemLog) -> Result<bool, ReplayError> {
+        if let (Some(damage), Some(compression)) = (self.lines.damage(), self.lines.compression()) {
+            problems.add(problem_at(&self.report, ProblemKind::Damaged(damage, compression)))?;
+        }
+        Ok(false)
+    }
+
+    /// What was read.
+    pub fn into_report(self) -> FileReport {
+        let parser = self.parser.as_ref();
+        FileReport {
+            unit: parser.and_then(Parser::unit),
+            zoneless: parser.map_or(0, Parser::zoneless),
+            unit_unused: self.report.unit_unused && !parser.is_some_and(Parser::has_numbers),
+            ..self.report
+        }
+    }
+}
+
+fn problem_at(report: &FileReport, what: ProblemKind) -> Problem {
+    Problem { path: report.path.clone(), line: report.lines, what }
+}
+
+/// The format a line is written in, if it is not the file's.
+fn other_format(line: &[u8], report: &FileReport) -> Option<Format> {
+    // A row of names is no sign of anything in the midst of a file.
+    let found =
+        Format::detect([line].into_iter(), None).filter(|&found| Some(found) != report.format)?;
+    let mut parser = Parser::new(found, &ParseOptions::default(), [line].into_iter()).ok()?;
+    parser.parse(line).is_ok().then_some(found)
+}
+
+#[inline]
+fn widen(span: &mut Option<(u64, u64)>, time_us: u64) {
+    *span = Some(match *span {
+        Some((first, last)) => (first.min(time_us), last.max(time_us)),
+        None => (time_us, time_us),
+    });
+}
+
+/// Never 0, which is what no line has.
+#[inline]
+fn hash(line: &[u8]) -> u64 {
+    let mut hasher = FixedState::default().build_hasher();
+    hasher.write(line);
+    hasher.finish() | 1
+}
+
+/// How the file is written, and what reads it; `None` where damage left no line.
+fn parser(
+    path: &Path,
+    lines: &mut Lines,
+    choice: FormatChoice,
+    options: &ParseOptions,
+) -> Result<Option<(Format, Parser)>, ReplayError> {
+    lines.peek(DETECT_LINES)?;
+    let (damaged, begins) = (lines.damage().is_some(), lines.overlong());
+    let first = lines.peek(DETECT_LINES)?;
+    // A first line that does not even fit the buffer is malformed, not the end.
+    let first_line = match (first.first(), &begins) {
+        (Some(line), _) => line,
+        (None, Some(begins)) => &begins[..],
+        (None, None) if damaged => return Ok(None),
+        (None, None) => return Err(FileFault::Empty.at(path)),
+    };
+    let format = match choice {
+        FormatChoice::Csv => Format::Csv,
+        FormatChoice::Jsonl => Format::Jsonl,
+        FormatChoice::Clf => Format::Clf,
+        FormatChoice::Combined => Format::Combined,
+        FormatChoice::Auto => Format::detect(first.iter().copied(), options.unit)
+            .ok_or_else(|| unknown_format(first_line).at(path))?,
+    };
+    let broken = || first.iter().find_map(|line| broken_json(line));
+    match Parser::new(format, options, first.iter().copied()) {
+        Ok(parser) => Ok(Some((format, parser))),
+        Err(ParserError::Time(names))
+            if names.is_empty()
+                && let Some(why) = broken() =>
+        {
+            Err(FileFault::BrokenJson(why).at(path))
+        }
+        Err(ParserError::Time(names)) => Err(FileFault::NoTime { format, names }.at(path)),
+        Err(ParserError::Key(names)) => {
+            let key = match &options.key {
+                KeySource::Field(name) => Some(name.clone()),
+                _ => None,
+            };
+            Err(FileFault::NoKey { format, key, names }.at(path))
+        }
+    }
+}
+
+fn unknown_format(first_line: &[u8]) -> FileFault {
+    match broken_json(first_line) {
+        Some(why) => FileFault::BrokenJson(why),
+        None => FileFault::UnknownFormat { first_line: printable_prefix(first_line) },
+    }
+}
+
+/// The start of a line as an error may repeat it: short, and nothing that moves the cursor.
+fn printable_prefix(line: &[u8]) -> String {
+    const MAX_SHOWN_CHARS: usize = 60;
+    let text = String::from_utf8_lossy(&line[..line.len().min(4 * MAX_SHOWN_CHARS)]);
+    let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    text.chars().take(MAX_SHOWN_CHARS).map(printable).collect()
+}

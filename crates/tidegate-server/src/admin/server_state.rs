@@ -1,0 +1,324 @@
+//! The state of the server: readiness, connections, responses, reloads. The fronts update it; the
+//! metrics read it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use arc_swap::ArcSwapOption;
+use http::StatusCode;
+use tidegate::unstable::stats::Counters;
+use tokio::sync::watch;
+
+/// A protocol the server speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrontName {
+    Http,
+    Grpc,
+    Resp,
+    Admin,
+}
+
+impl FrontName {
+    pub const ALL: [FrontName; 4] =
+        [FrontName::Http, FrontName::Grpc, FrontName::Resp, FrontName::Admin];
+
+    /// The fronts that serve HTTP/2.
+    pub const OVER_HTTP: [FrontName; 3] = [FrontName::Http, FrontName::Grpc, FrontName::Admin];
+
+    /// The name used in flags and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FrontName::Http => "http",
+            FrontName::Grpc => "grpc",
+            FrontName::Resp => "resp",
+            FrontName::Admin => "admin",
+        }
+    }
+}
+
+/// Shared by all fronts.
+#[derive(Debug)]
+pub struct ServerState {
+    started: SystemTime,
+    max_keys: u64,
+    ready: watch::Sender<bool>,
+    fronts: [FrontState; FrontName::ALL.len()],
+    calls: Counters<{ CODES.len() }>,
+    replies: Counters<{ REPLY_CODES.len() }>,
+    reloads: [AtomicU64; 2],
+    reloaded_at: AtomicU64,
+    rejected_config: ArcSwapOption<RejectedConfig>,
+    /// Where the config comes from, if anywhere.
+    source: Option<String>,
+}
+
+/// A config that was rejected.
+#[derive(Debug)]
+pub struct RejectedConfig {
+    /// When, in seconds since 1970.
+    pub at: u64,
+    /// Why not: the beginning of it, if it is long.
+    pub why: String,
+    /// Whether a later one was taken.
+    mended: AtomicBool,
+}
+
+impl RejectedConfig {
+    /// Whether a later one was taken.
+    pub fn is_superseded(&self) -> bool {
+        self.mended.load(Relaxed)
+    }
+}
+
+/// The most of a refusal that is kept: a page shows it, the log has all of it.
+const MAX_WHY_BYTES: usize = 2_000;
+
+/// What came of reading the config again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reload {
+    Ok,
+    /// The old config stays.
+    RejectedConfig,
+}
+
+impl Reload {
+    pub const ALL: [Reload; 2] = [Reload::Ok, Reload::RejectedConfig];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Reload::Ok => "ok",
+            Reload::RejectedConfig => "refused",
+        }
+    }
+}
+
+impl ServerState {
+    /// Not ready yet. `max_keys` is the store's bound.
+    pub fn new(max_keys: usize) -> Self {
+        let started = SystemTime::now();
+        ServerState {
+            started,
+            max_keys: max_keys as u64,
+            ready: watch::Sender::new(false),
+            fronts: Default::default(),
+            calls: Counters::default(),
+            replies: Counters::default(),
+            reloads: Default::default(),
+            // The config the server started with was read without error.
+            reloaded_at: AtomicU64::new(since_epoch(started).as_secs()),
+            rejected_config: ArcSwapOption::empty(),
+            source: None,
+        }
+    }
+
+    /// The same, of a config that is read from there.
+    #[must_use]
+    pub fn read_from(self, source: Option<String>) -> Self {
+        ServerState { source, ..self }
+    }
+
+    /// Where the config comes from; nothing if it is the one that is built in.
+    pub fn source(&self) -> Option<&str> {
+        self.source.as_deref()
+    }
+
+    /// Whether new requests are welcome: true once all fronts listen, false while draining.
+    pub fn set_ready(&self, ready: bool) {
+        self.ready.send_replace(ready);
+    }
+
+    pub fn is_ready(&self) -> bool {
+        *self.ready.borrow()
+    }
+
+    /// Ends once the server is no longer ready, for answers that would never end themselves.
+    pub async fn draining(&self) {
+        // The sender lives in `self`, so the wait can only end with the value.
+        let _ = self.ready.subscribe().wait_for(|ready| !ready).await;
+    }
+
+    /// Notes an answer.
+    #[inline]
+    pub fn count_response(&self, front: FrontName, status: StatusCode) {
+        let index = usize::from(status.as_u16()) - FIRST_STATUS;
+        self.fronts[front as usize].answers.add(index.min(STATUSES - 1), 1);
+    }
+
+    /// Notes an answer to a call over gRPC, by the code of its status.
+    #[inline]
+    pub fn count_grpc_status(&self, code: u8) {
+        self.calls.add(usize::from(code).min(CODES.len() - 1), 1);
+    }
+
+    /// Notes replies over RESP, as many as were given at once.
+    #[inline]
+    pub fn count_replies(&self, given: &ReplyCounts) {
+        for (index, given) in given.iter().enumerate().filter(|(_, given)| **given > 0) {
+            self.replies.add(index, u64::from(*given));
+        }
+    }
+
+    /// Notes streams of HTTP/2 that a client reset.
+    pub fn count_resets(&self, front: FrontName, streams: u64) {
+        self.fronts[front as usize].resets.fetch_add(streams, Relaxed);
+    }
+
+    /// Notes a connection that was closed for an HTTP/2 error of the client.
+    pub fn count_goaway(&self, front: FrontName) {
+        self.fronts[front as usize].goaways.fetch_add(1, Relaxed);
+    }
+
+    /// Notes a connection; it ends when the handle is dropped.
+    pub fn count_connection(self: &Arc<Self>, front: FrontName) -> ConnectionCount {
+        self.fronts[front as usize].connections.fetch_add(1, Relaxed);
+        ConnectionCount { server_state: Arc::clone(self), front }
+    }
+
+    /// Notes a reload.
+    pub fn record_reload(&self) {
+        self.reloads[Reload::Ok as usize].fetch_add(1, Relaxed);
+        self.reloaded_at.store(since_epoch(SystemTime::now()).as_secs(), Relaxed);
+        if let Some(rejected_config) = &*self.rejected_config.load() {
+            rejected_config.mended.store(true, Relaxed);
+        }
+    }
+
+    /// Notes a config that was not taken.
+    pub fn record_rejected_config(&self, mut why: String) {
+        self.reloads[Reload::RejectedConfig as usize].fetch_add(1, Relaxed);
+        why.truncate(why.floor_char_boundary(MAX_WHY_BYTES));
+        let at = since_epoch(SystemTime::now()).as_secs();
+        let mended = AtomicBool::new(false);
+        self.rejected_config.store(Some(Arc::new(RejectedConfig { at, why, mended })));
+    }
+
+    /// The last config that was not taken.
+    pub fn last_rejected_config(&self) -> Option<Arc<RejectedConfig>> {
+        self.rejected_config.load_full()
+    }
+
+    /// When the server started, since 1970.
+    pub fn started(&self) -> Duration {
+        since_epoch(self.started)
+    }
+
+    pub fn max_keys(&self) -> u64 {
+        self.max_keys
+    }
+
+    /// Sets the maximum number of concurrent connections to a front.
+    pub fn set_max_connections(&self, front: FrontName, connections: usize) {
+        self.fronts[front as usize].max_connections.store(connections as u64, Relaxed);
+    }
+
+    /// The maximum number of concurrent connections to a front; 0 if the front is off.
+    pub fn max_connections(&self, front: FrontName) -> u64 {
+        self.fronts[front as usize].max_connections.load(Relaxed)
+    }
+
+    pub fn connections(&self, front: FrontName) -> u64 {
+        self.fronts[front as usize].connections.load(Relaxed)
+    }
+
+    /// Streams of HTTP/2 that clients reset.
+    pub fn resets(&self, front: FrontName) -> u64 {
+        self.fronts[front as usize].resets.load(Relaxed)
+    }
+
+    /// Connections closed for an HTTP/2 error of the client.
+    pub fn goaways(&self, front: FrontName) -> u64 {
+        self.fronts[front as usize].goaways.load(Relaxed)
+    }
+
+    pub fn reloads(&self, reload: Reload) -> u64 {
+        self.reloads[reload as usize].load(Relaxed)
+    }
+
+    /// When the config in force was read, in seconds since 1970.
+    pub fn reloaded_at(&self) -> u64 {
+        self.reloaded_at.load(Relaxed)
+    }
+
+    /// Answers so far by status; statuses that never were are left out.
+    pub fn answers(&self, front: FrontName) -> Vec<(usize, u64)> {
+        used(FIRST_STATUS.., self.fronts[front as usize].answers.sums())
+    }
+
+    /// Answers to calls over gRPC so far, by code; codes that never were are left out.
+    pub fn calls(&self) -> Vec<(&'static str, u64)> {
+        used(CODES, self.calls.sums())
+    }
+
+    /// Replies over RESP so far, by code; codes that never were are left out.
+    pub fn replies(&self) -> Vec<(&'static str, u64)> {
+        used(REPLY_CODES, self.replies.sums())
+    }
+}
+
+/// The counts that are not 0, with their labels.
+fn used<L>(
+    labels: impl IntoIterator<Item = L>,
+    counts: impl IntoIterator<Item = u64>,
+) -> Vec<(L, u64)> {
+    labels.into_iter().zip(counts).filter(|(_, count)| *count > 0).collect()
+}
+
+/// The codes of replies over RESP; whatever is no error is the first, and an error without one
+/// of these is the second.
+pub const REPLY_CODES: [&str; 7] =
+    ["OK", "ERR", "EXECABORT", "NOAUTH", "NOPROTO", "STOREDOWN", "WRONGPASS"];
+
+/// Replies by code.
+pub type ReplyCounts = [u32; REPLY_CODES.len()];
+
+/// The codes of gRPC, by number.
+const CODES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+
+/// A connection that is noted.
+#[derive(Debug)]
+pub struct ConnectionCount {
+    server_state: Arc<ServerState>,
+    front: FrontName,
+}
+
+impl Drop for ConnectionCount {
+    fn drop(&mut self) {
+        self.server_state.fronts[self.front as usize].connections.fetch_sub(1, Relaxed);
+    }
+}
+
+const FIRST_STATUS: usize = 100;
+/// 100 to 599: every status there is.
+const STATUSES: usize = 500;
+
+#[derive(Debug, Default)]
+struct FrontState {
+    answers: Counters<STATUSES>,
+    connections: AtomicU64,
+    max_connections: AtomicU64,
+    resets: AtomicU64,
+    goaways: AtomicU64,
+}
+
+fn since_epoch(time: SystemTime) -> Duration {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default()
+}

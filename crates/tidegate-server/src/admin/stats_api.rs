@@ -1,0 +1,213 @@
+//! `/admin/v1/stats`: all counts at once.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::Serialize;
+use tidegate::redis::RedisStats;
+use tidegate::unstable::stats::{Decided, LATENCY_BOUNDS, Outcome, SeriesCounts};
+
+use super::AdminState;
+use super::metrics::Process;
+use super::response::json;
+use super::server_state::{FrontName, RejectedConfig, Reload, ServerState};
+
+/// The counts as of now; a reader takes differences.
+pub async fn stats(State(state): State<AdminState>) -> Response {
+    json(&StatsView::new(&state))
+}
+
+#[derive(Serialize)]
+struct StatsView {
+    version: &'static str,
+    started_seconds: f64,
+    ready: bool,
+    series: Vec<SeriesView>,
+    latency: LatencyView,
+    store: StoreView,
+    config: ConfigView,
+    reloads: ReloadsView,
+    fronts: Vec<FrontView>,
+    resident_bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct SeriesView {
+    policy: String,
+    limit: String,
+    mode: &'static str,
+    allowed: u64,
+    denied: u64,
+    would_deny: u64,
+    near: u64,
+    /// Answers that were not decided by the store.
+    inexact: u64,
+    decided: BTreeMap<&'static str, u64>,
+}
+
+#[derive(Serialize)]
+struct LatencyView {
+    bounds_seconds: Vec<f64>,
+    /// One more than there are bounds: what exceeded them all.
+    counts: Vec<u64>,
+}
+
+#[derive(Serialize)]
+struct StoreView {
+    tracked_keys: u64,
+    max_keys: u64,
+    log_entries: u64,
+    overflowed: u64,
+    /// The store that nodes share; nothing where counts are kept here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared: Option<SharedView>,
+}
+
+#[derive(Serialize)]
+struct SharedView {
+    up: bool,
+    requests: u64,
+    failed: u64,
+    failures: BTreeMap<&'static str, u64>,
+    round_trips: u64,
+    round_trip_seconds: f64,
+    connections: u64,
+    deny_cache_hits: u64,
+    breaker_openings: u64,
+}
+
+#[derive(Serialize)]
+struct ConfigView {
+    /// Nothing for the policy that is built in.
+    source: Option<String>,
+    policies: usize,
+}
+
+#[derive(Serialize)]
+struct ReloadsView {
+    ok: u64,
+    refused: u64,
+    last_ok_seconds: u64,
+    last_refusal: Option<RejectedConfigView>,
+}
+
+#[derive(Serialize)]
+struct RejectedConfigView {
+    at_seconds: u64,
+    why: String,
+    /// Whether a later config was taken.
+    mended: bool,
+}
+
+impl RejectedConfigView {
+    fn new(refused: &RejectedConfig) -> Self {
+        RejectedConfigView {
+            at_seconds: refused.at,
+            why: refused.why.clone(),
+            mended: refused.is_superseded(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct FrontView {
+    front: &'static str,
+    connections: u64,
+    answers: u64,
+}
+
+impl StatsView {
+    fn new(state: &AdminState) -> Self {
+        let (server_state, store, latency) =
+            (&*state.server_state, state.gate.limiter().stats(), state.stats().latency());
+        StatsView {
+            version: env!("CARGO_PKG_VERSION"),
+            started_seconds: server_state.started().as_secs_f64(),
+            ready: server_state.is_ready(),
+            series: state.stats().series().iter().map(SeriesView::new).collect(),
+            latency: LatencyView {
+                bounds_seconds: LATENCY_BOUNDS.iter().map(|bound| bound.as_secs_f64()).collect(),
+                counts: latency.buckets.to_vec(),
+            },
+            store: StoreView {
+                tracked_keys: store.tracked_keys,
+                max_keys: server_state.max_keys(),
+                log_entries: store.log_entries,
+                overflowed: store.overflowed,
+                shared: state.store.as_ref().map(|store| SharedView::new(&store.stats())),
+            },
+            config: ConfigView {
+                source: server_state.source().map(str::to_owned),
+                policies: state.gate.active_policies().policies().len(),
+            },
+            reloads: ReloadsView {
+                ok: server_state.reloads(Reload::Ok),
+                refused: server_state.reloads(Reload::RejectedConfig),
+                last_ok_seconds: server_state.reloaded_at(),
+                last_refusal: server_state
+                    .last_rejected_config()
+                    .map(|last| RejectedConfigView::new(&last)),
+            },
+            fronts: FrontName::ALL
+                .into_iter()
+                .map(|front| FrontView::new(server_state, front))
+                .collect(),
+            resident_bytes: Process::read().resident_bytes,
+        }
+    }
+}
+
+impl SharedView {
+    fn new(stats: &RedisStats) -> Self {
+        SharedView {
+            up: stats.up,
+            requests: stats.requests,
+            failed: stats.failures().iter().map(|(_, count)| count).sum(),
+            failures: stats.failures().into_iter().collect(),
+            round_trips: stats.round_trips,
+            round_trip_seconds: Duration::from_micros(stats.round_trip_us).as_secs_f64(),
+            connections: stats.connections,
+            deny_cache_hits: stats.deny_cache_hits,
+            breaker_openings: stats.breaker_openings,
+        }
+    }
+}
+
+impl SeriesView {
+    fn new(series: &SeriesCounts) -> Self {
+        let refused: u64 = series.refused.iter().sum();
+        let when = |outcome| if series.denied_outcome() == outcome { refused } else { 0 };
+        let decided = Decided::ALL
+            .map(|way| (way.name(), series.allowed[way as usize] + series.refused[way as usize]));
+        SeriesView {
+            policy: series.policy.to_string(),
+            limit: series.limit.to_string(),
+            mode: series.mode.name(),
+            allowed: series.allowed.iter().sum(),
+            denied: when(Outcome::Denied),
+            would_deny: when(Outcome::WouldDeny),
+            near: series.near,
+            inexact: decided[1..].iter().map(|(_, count)| count).sum(),
+            decided: decided.into_iter().collect(),
+        }
+    }
+}
+
+impl FrontView {
+    fn new(server_state: &ServerState, front: FrontName) -> Self {
+        let answers: u64 = server_state.answers(front).iter().map(|(_, count)| count).sum();
+        let others = match front {
+            FrontName::Grpc => server_state.calls(),
+            FrontName::Resp => server_state.replies(),
+            FrontName::Http | FrontName::Admin => Vec::new(),
+        };
+        let others: u64 = others.iter().map(|(_, count)| count).sum();
+        FrontView {
+            front: front.name(),
+            connections: server_state.connections(front),
+            answers: answers + others,
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! `tidegate explain`: would this request be limited, and why?
+//!
+//! The request is put together from flags and held against the policies by the
+//! code that serves, so the answer is what the server would do.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use http::HeaderName;
+use tidegate::unstable::attributes::{Attributes, Headers};
+use tidegate::unstable::config::{Config, ConfigErrors, StoreUrl};
+use tidegate::unstable::identity::parse_address;
+use tidegate::unstable::policy::{Explained, Mode};
+
+type Pair = (Cow<'static, str>, Cow<'static, str>);
+
+/// Say which policies a request meets, under which keys and limits, and why
+///
+/// What is not given, the request does not have.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  tidegate explain --config tidegate.yaml --method POST --path /login \
+                        --client-ip 192.0.2.1 --header \"X-Org: acme\""
+)]
+pub struct ExplainArgs {
+    /// The config; without it, the built-in default policy
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// The method
+    #[arg(long)]
+    method: Option<String>,
+
+    /// The path; what follows a `?` is taken as the query
+    #[arg(long)]
+    path: Option<String>,
+
+    /// The query, e.g. "a=1&b=2"
+    #[arg(long)]
+    query: Option<String>,
+
+    /// The host
+    #[arg(long)]
+    host: Option<String>,
+
+    /// The client's address; a port, brackets or an IPv6 zone are dropped
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "peer", value_parser = address)]
+    client_ip: Option<IpAddr>,
+
+    /// The address of who connects: the client's is found through trusted proxies,
+    /// from X-Forwarded-For or Forwarded
+    #[arg(long, value_name = "ADDRESS")]
+    peer: Option<IpAddr>,
+
+    /// A header
+    #[arg(long = "header", value_name = "NAME:VALUE", value_parser = header)]
+    headers: Vec<Pair>,
+
+    /// The domain that descriptors belong to, as Envoy sends it
+    #[arg(long)]
+    domain: Option<String>,
+
+    /// An entry of a descriptor, as Envoy sends them; given several times, in this order
+    #[arg(long = "descriptor", value_name = "NAME=VALUE", value_parser = descriptor)]
+    descriptors: Vec<Pair>,
+}
+
+/// What is to be printed.
+#[derive(Debug, Default)]
+pub struct Output {
+    pub text: String,
+    /// Whether the server would take the request for bad input.
+    pub is_bad_input: bool,
+}
+
+/// What the policies make of the request.
+pub fn run(args: &ExplainArgs) -> Result<Output, ConfigErrors> {
+    let config = match &args.config {
+        Some(file) => Config::load(file)?,
+        None => Config::default(),
+    };
+    let headers = Headers::Pairs(&args.headers);
+    let resolved = config.identity.client_ip(args.peer, &headers);
+    let (path, in_path) = match args.path.as_deref().map(|path| path.split_once('?')) {
+        Some(Some((path, query))) => (Some(path), Some(query)),
+        _ => (args.path.as_deref(), None),
+    };
+    let attributes = Attributes {
+        method: args.method.as_deref(),
+        path,
+        query: args.query.as_deref().or(in_path),
+        host: args.host.as_deref(),
+        client_ip: args.client_ip.or(resolved),
+        headers,
+        domain: args.domain.as_deref(),
+        descriptors: &args.descriptors,
+    };
+    Ok(output(&config, &attributes, args.peer))
+}
+
+fn output(config: &Config, attributes: &Attributes<'_>, peer: Option<IpAddr>) -> Output {
+    let mut out = String::new();
+    if let (Some(peer), Some(client)) = (peer, attributes.client_ip) {
+        let is_trusted = config.identity.trusts(peer);
+        let why = if is_trusted { "a trusted proxy" } else { "not a trusted proxy" };
+        // Writing to memory cannot fail.
+        let _ = writeln!(out, "client {client}: {peer} is {why}\n");
+    }
+    if config.store != StoreUrl::Memory {
+        let _ = write!(out, "{}", super::config::shared(config));
+        let _ = match config.nodes {
+            1 => writeln!(out, "\n"),
+            nodes => writeln!(out, "; what is decided locally has its limits divided by {nodes}\n"),
+        };
+    }
+    let explanation = config.policies.explain(attributes);
+    let _ = writeln!(out, "{explanation}");
+    let names = |which: &dyn Fn(&Explained<'_>) -> bool| {
+        let chosen = explanation.policies.iter().filter(|explained| which(explained));
+        chosen.map(|explained| explained.policy.name()).collect::<Vec<_>>().join(", ")
+    };
+    if let Err(bad) = config.policies.select(attributes) {
+        let _ = writeln!(out, "Refused as bad input (400): {bad}");
+        return Output { text: out, is_bad_input: true };
+    }
+    let in_mode = |mode| names(&|explained| explained.mode() == Some(mode));
+    let (decided, observed) = (in_mode(Mode::Enforce), in_mode(Mode::Observe));
+    let _ = match &*decided {
+        "" => writeln!(out, "Nothing limits this request."),
+        decided => writeln!(out, "Decided by: {decided}"),
+    };
+    let held = names(&|explained| explained.needs_permit());
+    if !held.is_empty() {
+        let _ = writeln!(
+            out,
+            "Needs a permit for: {held} (POST /v1/permits; /v1/check and /v1/forward-auth answer 409)"
+        );
+    }
+    if !observed.is_empty() {
+        let _ = writeln!(out, "Only observed by: {observed}");
+    }
+    Output { text: out, is_bad_input: false }
+}
+
+/// As the server takes it.
+fn address(text: &str) -> Result<IpAddr, ParseAddressError> {
+    parse_address(text).ok_or(ParseAddressError)
+}
+
+fn header(text: &str) -> Result<Pair, ParsePairError> {
+    let pair = text.split_once(':').map(|(name, value)| (name.trim(), value.trim()));
+    let pair = pair.filter(|(name, _)| HeaderName::from_bytes(name.as_bytes()).is_ok());
+    let (name, value) = pair.ok_or(ParsePairError("NAME:VALUE"))?;
+    Ok((name.to_owned().into(), value.to_owned().into()))
+}
+
+fn descriptor(text: &str) -> Result<Pair, ParsePairError> {
+    let pair = text.split_once('=').filter(|(name, _)| !name.is_empty());
+    let (name, value) = pair.ok_or(ParsePairError("NAME=VALUE"))?;
+    Ok((name.to_owned().into(), value.to_owned().into()))
+}
+
+/// A text that is no address.
+#[derive(Clone, Copy, Debug)]
+struct ParseAddressError;
+
+impl std::fmt::Display for ParseAddressError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("this is no IP address: give one such as 192.0.2.1")
+    }
+}
+
+impl std::error::Error for ParseAddressError {}
+
+/// A text that is not the pair it must be.
+#[derive(Clone, Copy, Debug)]
+struct ParsePairError(&'static str);
+
+impl std::fmt::Display for ParsePairError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "write it as {}", self.0)
+    }
+}
+
+impl std::error::Error for ParsePairError {}

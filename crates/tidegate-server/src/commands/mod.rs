@@ -1,0 +1,109 @@
+//! The command line: its subcommands, and what each prints.
+
+mod config;
+mod explain;
+mod man_and_completions;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tidegate::unstable::config::ConfigErrors;
+use tidegate_replay::{ReplayArgs, ReplayError, SimulateArgs};
+
+use self::config::ConfigArgs;
+use self::explain::ExplainArgs;
+use self::man_and_completions::{CompletionsArgs, ManArgs, WriteError};
+use crate::logs;
+use crate::serve::{self, ServeArgs};
+
+/// A rate limiter with sliding windows, and what it would do to your traffic.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tidegate",
+    version,
+    after_help = "Try:  tidegate serve\n\
+                  Or:   tidegate replay access.log --limit \"10 per 10s\" --algorithm all\n\
+                  Then: tidegate serve --help, tidegate replay --help"
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Serve(ServeArgs),
+    Config(ConfigArgs),
+    Explain(ExplainArgs),
+    Replay(ReplayArgs),
+    Simulate(SimulateArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
+}
+
+/// Runs a subcommand.
+pub fn run(command: Command) -> ExitCode {
+    match command {
+        Command::Config(args) => print(config::run(&args).map(|output| {
+            output.warnings.iter().for_each(|warning| eprintln!("warning: {warning}\n"));
+            output.text
+        })),
+        Command::Explain(args) => match explain::run(&args) {
+            Ok(output) if output.is_bad_input => {
+                print(Ok::<_, ConfigErrors>(output.text));
+                ExitCode::FAILURE
+            }
+            output => print(output.map(|output| output.text)),
+        },
+        Command::Replay(args) => exit_code_of_replay(tidegate_replay::replay(&args)),
+        Command::Simulate(args) => exit_code_of_replay(tidegate_replay::simulate(&args)),
+        Command::Completions(args) => exit_code_of_write(man_and_completions::completions(&args)),
+        Command::Man(args) => exit_code_of_write(man_and_completions::man(&args)),
+        Command::Serve(args) => match serve::run(&args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                // Signals may be handled by now, and then SIGTERM does not end a blocked write.
+                logs::print(std::io::stderr(), format!("error: {error}\n"));
+                ExitCode::FAILURE
+            }
+        },
+    }
+}
+
+/// Prints what a look at a config gave.
+fn print(result: Result<String, impl std::error::Error>) -> ExitCode {
+    match result {
+        Ok(text) => {
+            // Whoever read the output has seen enough, as `head` does.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(errors) => {
+            eprintln!("error: {errors}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn exit_code_of_write(result: Result<(), WriteError>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn exit_code_of_replay(result: Result<(), ReplayError>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read the output has seen enough, as `head` does.
+        Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! What a request means to the gate: one question per descriptor.
+//!
+//! A question borrows from its request; what it needs besides lies in [`EnvoyQuestions`], which
+//! therefore lives beside both.
+
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use smallvec::SmallVec;
+use tidegate::unstable::attributes::Attributes;
+use tidegate::unstable::bounds;
+use tidegate::unstable::gate::{GateError, GateRequest, Subject};
+use tidegate::unstable::identity::parse_address;
+use tidegate::unstable::policy::MAX_KEY_BYTES;
+use tidegate::{Algorithm, CheckError, Cost, Limit, MAX_CHECKS, Overflow};
+
+use super::messages::{Descriptor, Entries, Request, RequestLimit};
+use crate::error::{ErrorKind, RequestError};
+
+/// The most descriptors in a request: with a limit each, no more could be decided at once.
+pub const MAX_DESCRIPTORS: usize = MAX_CHECKS;
+
+/// The most entries of a descriptor: as many as a request over HTTP may have headers.
+pub const MAX_ENTRIES: usize = 100;
+
+/// More hits count as this many, which no limit admits. A refusal would be worse: Envoy can
+/// take hits from what a client sends, and lets requests pass when its question fails.
+const MAX_HITS: u64 = bounds::MAX_COUNT + 1;
+
+/// Envoy's name for the client's address.
+const REMOTE_ADDRESS: &str = "remote_address";
+
+/// What is asked about, understood.
+#[derive(Debug)]
+pub struct EnvoyQuestions<'a>(SmallVec<[EnvoyQuestion<'a>; 2]>);
+
+#[derive(Debug)]
+struct EnvoyQuestion<'a> {
+    subject: QuestionSubject<'a>,
+    cost: Option<Cost>,
+}
+
+#[derive(Debug)]
+enum QuestionSubject<'a> {
+    /// Whatever policies match.
+    Policies(Attributes<'a>),
+    /// A limit that came along.
+    InlineLimit { key: Vec<u8>, limit: [Limit; 1] },
+}
+
+impl<'a> EnvoyQuestions<'a> {
+    /// Understands a request. Limits that come along are counted with `algorithm`.
+    ///
+    /// # Errors
+    /// When a field makes no sense; it is named.
+    pub fn new(request: &'a Request<'_>, algorithm: Algorithm) -> Result<Self, RequestError> {
+        if request.domain.is_empty() {
+            return Err(RequestError::field(
+                "domain",
+                "it is empty: send the `domain` of the filter's configuration",
+            ));
+        }
+        match request.descriptors.len() {
+            1..=MAX_DESCRIPTORS => {}
+            0 => {
+                return Err(RequestError::field(
+                    "descriptors",
+                    "there are none: send at least one, or do not ask",
+                ));
+            }
+            _ => {
+                return Err(RequestError::field(
+                    "descriptors",
+                    format!("there are more than {MAX_DESCRIPTORS}: send fewer"),
+                ));
+            }
+        }
+        let each = request.descriptors.iter().enumerate();
+        let each = each.map(|(index, descriptor)| {
+            let understood = to_question(request, descriptor, algorithm);
+            understood.map_err(|(field, detail)| {
+                RequestError::field(format!("descriptors[{index}].{field}"), detail)
+            })
+        });
+        each.collect::<Result<_, _>>().map(EnvoyQuestions)
+    }
+
+    /// The questions, in the order of the descriptors. Envoy reports the usage of a stream when it
+    /// ends, so what is above the limit must use it up, unless the policy says otherwise.
+    pub fn questions<'q>(&'q self, request_id: Option<&'q str>) -> SmallVec<[GateRequest<'q>; 2]> {
+        let question = |one: &'q EnvoyQuestion<'a>| {
+            let subject = match &one.subject {
+                QuestionSubject::Policies(attributes) => Subject::Request(attributes),
+                QuestionSubject::InlineLimit { key, limit } => {
+                    Subject::Limits { key, limits: limit }
+                }
+            };
+            let overflow = Overflow::Consume;
+            GateRequest { cost: one.cost, overflow, request_id, ..GateRequest::new(subject) }
+        };
+        self.0.iter().map(question).collect()
+    }
+}
+
+/// The error of a request that the gate rejected, in terms of its descriptors.
+pub fn descriptor_error(error: GateError) -> RequestError {
+    if let GateError::Check(CheckError::TooManyChecks(count)) = error {
+        let detail = format!(
+            "{count} limits hold for them, and at most {MAX_CHECKS} can be decided at once: send fewer \
+             descriptors, or narrow the `match` of some policies"
+        );
+        return RequestError::field("descriptors", detail).with_kind(ErrorKind::Conflict);
+    }
+    let error = RequestError::from(error);
+    let is_about_them = !matches!(error.kind, ErrorKind::WrongOperation | ErrorKind::StoreFailed);
+    RequestError { field: is_about_them.then(|| "descriptors".into()), ..error }
+}
+
+/// A field of a descriptor, and what is wrong with it.
+type FieldError = (String, String);
+
+fn to_question<'a>(
+    request: &'a Request<'_>,
+    descriptor: &'a Descriptor<'_>,
+    algorithm: Algorithm,
+) -> Result<EnvoyQuestion<'a>, FieldError> {
+    let entries = &descriptor.entries;
+    check_entries(entries)?;
+    let cost = cost(request, descriptor);
+    let subject = match &descriptor.limit {
+        None => QuestionSubject::Policies(Attributes {
+            domain: Some(&request.domain),
+            client_ip: client_ip(entries),
+            descriptors: entries,
+            ..Attributes::default()
+        }),
+        Some(limit) => QuestionSubject::InlineLimit {
+            key: request_limit_key(&request.domain, entries),
+            limit: [request_limit(limit, algorithm)?],
+        },
+    };
+    Ok(EnvoyQuestion { subject, cost })
+}
+
+fn check_entries(entries: &Entries<'_>) -> Result<(), FieldError> {
+    if entries.is_empty() {
+        return Err(("entries".into(), "there are none: send at least one".into()));
+    }
+    if entries.len() > MAX_ENTRIES {
+        let detail = format!("there are more than {MAX_ENTRIES}: send fewer");
+        return Err(("entries".into(), detail));
+    }
+    match entries.iter().position(|(key, _)| key.is_empty()) {
+        None => Ok(()),
+        Some(index) => {
+            Err((format!("entries[{index}].key"), "it is empty: name what the value is".into()))
+        }
+    }
+}
+
+/// What is asked for; `None`: what each policy says.
+fn cost(request: &Request<'_>, descriptor: &Descriptor<'_>) -> Option<Cost> {
+    let hits = match (descriptor.hits_addend, request.hits_addend) {
+        (Some(hits), _) => hits.min(MAX_HITS),
+        (None, 0) if descriptor.is_negative_hits => 1,
+        (None, 0) => return None,
+        (None, hits) => u64::from(hits),
+    };
+    let gives_back = descriptor.is_negative_hits && hits > 0;
+    Some(if gives_back { Cost::Refund(hits) } else { Cost::Ask(hits) })
+}
+
+/// The client's address, if a descriptor names it; what else an entry of that name holds
+/// is no concern of ours.
+fn client_ip(entries: &Entries<'_>) -> Option<std::net::IpAddr> {
+    let (_, value) = entries.iter().find(|(key, _)| key == REMOTE_ADDRESS)?;
+    parse_address(value)
+}
+
+/// Who is counted under a limit that came along: domain and entries, each with its length, so
+/// that no two are alike; a digest of that if it is longer than any key is. (No other key
+/// begins with `#`.)
+fn request_limit_key(domain: &str, entries: &Entries<'_>) -> Vec<u8> {
+    let texts = || {
+        let each = entries.iter().flat_map(|(key, value)| [&**key, &**value]);
+        std::iter::once(domain).chain(each)
+    };
+    let mut out = Vec::with_capacity(texts().map(|text| text.len() + 4).sum());
+    for text in texts() {
+        out.extend_from_slice(itoa::Buffer::new().format(text.len()).as_bytes());
+        out.push(b'#');
+        out.extend_from_slice(text.as_bytes());
+    }
+    if out.len() > MAX_KEY_BYTES {
+        let digest = Sha256::digest(&out);
+        out.clear();
+        out.push(b'#');
+        out.extend_from_slice(&digest);
+    }
+    out
+}
+
+fn request_limit(limit: &RequestLimit, algorithm: Algorithm) -> Result<Limit, FieldError> {
+    const DAY: u64 = 24 * 3600;
+    let seconds = match limit.unit {
+        1 => 1,
+        2 => 60,
+        3 => 3600,
+        4 => DAY,
+        5 => 30 * DAY,
+        6 => 365 * DAY,
+        7 => 7 * DAY,
+        unit => {
+            let detail = format!(
+                "{unit} is no unit of time: send SECOND (1), MINUTE (2), HOUR (3), DAY (4), MONTH (5), \
+                 YEAR (6) or WEEK (7)"
+            );
+            return Err(("limit.unit".into(), detail));
+        }
+    };
+    let made = Limit::new(limit.requests_per_unit.into(), Duration::from_secs(seconds), algorithm);
+    made.map_err(|error| ("limit".into(), error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn descriptor(entries: &[(&'static str, &'static str)]) -> Descriptor<'static> {
+        let entries = entries.iter().map(|(key, value)| ((*key).into(), (*value).into()));
+        Descriptor { entries: entries.collect(), ..Descriptor::default() }
+    }
+
+    fn request(descriptors: &[Descriptor<'static>]) -> Request<'static> {
+        Request { domain: "edge".into(), descriptors: descriptors.into(), hits_addend: 0 }
+    }
+
+    fn rejection(request: &Request<'_>) -> String {
+        let refused = EnvoyQuestions::new(request, Algorithm::default()).expect_err("no sense");
+        assert_eq!(refused.kind, ErrorKind::Invalid);
+        refused.to_string()
+    }
+
+    #[test]
+    fn converts_hits_to_costs() {
+        // The descriptor's, negative or not, the request's, and what is asked for.
+        #[rustfmt::skip]
+        let rows = [
+            (None, false, 0, None),
+            (None, false, 3, Some(Cost::Ask(3))),
+            (None, true, 0, Some(Cost::Refund(1))),
+            (None, true, 3, Some(Cost::Refund(3))),
+            (Some(0), false, 3, Some(Cost::Ask(0))),
+            (Some(0), true, 3, Some(Cost::Ask(0))),
+            (Some(2), false, 3, Some(Cost::Ask(2))),
+            (Some(2), true, 3, Some(Cost::Refund(2))),
+            (Some(MAX_HITS - 1), false, 0, Some(Cost::Ask(1_000_000_000_000))),
+            (Some(u64::MAX), false, 0, Some(Cost::Ask(MAX_HITS))),
+            (Some(u64::MAX), true, 0, Some(Cost::Refund(MAX_HITS))),
+        ];
+        for (hits_addend, is_negative_hits, of_request, expected) in rows {
+            let one = Descriptor { hits_addend, is_negative_hits, ..descriptor(&[("a", "b")]) };
+            let request = Request { hits_addend: of_request, ..request(&[one]) };
+            let envoy_questions =
+                EnvoyQuestions::new(&request, Algorithm::default()).expect("sense");
+            let questions = envoy_questions.questions(Some("id"));
+            let case = format!("{hits_addend:?} {is_negative_hits} {of_request}");
+            assert_eq!(questions[0].cost, expected, "{case}");
+            assert_eq!(questions[0].request_id, Some("id"));
+        }
+    }
+
+    #[test]
+    fn rejects_invalid_fields_by_name() {
+        let good = descriptor(&[("a", "b")]);
+        let limited = |requests_per_unit, unit| Descriptor {
+            limit: Some(RequestLimit { requests_per_unit, unit }),
+            ..good.clone()
+        };
+        let many = descriptor(&vec![("a", "b"); MAX_ENTRIES + 1]);
+        #[rustfmt::skip]
+        let rows = [
+            (Request { domain: "".into(), ..request(std::slice::from_ref(&good)) },
+             "domain: it is empty: send the `domain` of the filter's configuration"),
+            (request(&[]), "descriptors: there are none: send at least one, or do not ask"),
+            (request(&vec![good.clone(); 257]), "descriptors: there are more than 256: send fewer"),
+            (request(&[good.clone(), descriptor(&[])]), "descriptors[1].entries: there are none: send at least one"),
+            (request(&[many]), "descriptors[0].entries: there are more than 100: send fewer"),
+            (request(&[descriptor(&[("a", ""), ("", "b")])]),
+             "descriptors[0].entries[1].key: it is empty: name what the value is"),
+            (request(&[limited(1, 0)]),
+             "descriptors[0].limit.unit: 0 is no unit of time: send SECOND (1), MINUTE (2), HOUR (3), DAY (4), \
+              MONTH (5), YEAR (6) or WEEK (7)"),
+        ];
+        for (request, expected) in rows {
+            assert_eq!(rejection(&request), expected);
+        }
+        assert!(EnvoyQuestions::new(&request(&[limited(0, 6)]), Algorithm::FixedWindow).is_ok());
+    }
+
+    #[test]
+    fn request_limit_keys_are_injective() {
+        let key = |domain: &str, entries: &[(&'static str, &'static str)]| {
+            request_limit_key(domain, &descriptor(entries).entries)
+        };
+        let rows = [
+            key("d", &[("a", "b")]),
+            key("d", &[("a", "b"), ("c", "d")]),
+            key("d", &[("ab", "")]),
+            key("da", &[("b", "")]),
+            key("d", &[("a", "1#b")]),
+        ];
+        for (index, one) in rows.iter().enumerate() {
+            assert!(rows[..index].iter().all(|other| other != one), "{one:?}");
+        }
+        let long = |last: &str| {
+            let value = "x".repeat(MAX_KEY_BYTES) + last;
+            request_limit_key("d", &std::iter::once(("a".into(), value.into())).collect())
+        };
+        assert_eq!(long("1").len(), 33);
+        assert_ne!(long("1"), long("2"));
+    }
+
+    #[test]
+    fn takes_client_address_from_entry() {
+        let rows = [
+            (&[("remote_address", "192.0.2.1")][..], Some("192.0.2.1")),
+            (&[("x", "y"), ("remote_address", "::ffff:192.0.2.1")], Some("192.0.2.1")),
+            (&[("remote_address", "10.0.0.0/8")], None),
+            (&[("x", "192.0.2.1")], None),
+        ];
+        for (entries, expected) in rows {
+            let found = client_ip(&descriptor(entries).entries);
+            assert_eq!(
+                found,
+                expected.map(|text| text.parse().expect("an address")),
+                "{entries:?}"
+            );
+        }
+    }
+}

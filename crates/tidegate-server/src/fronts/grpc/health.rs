@@ -1,0 +1,120 @@
+//! `grpc.health.v1`: whether new calls are welcome, once or as it changes.
+
+use std::sync::Arc;
+
+use futures_util::stream;
+use hyper::body::Incoming;
+
+use super::GrpcFront;
+use super::body::{GrpcBody, GrpcResponse, StreamItem, collect, framed, single_message};
+use crate::error::{ErrorKind, RequestError};
+use crate::fronts::grpc::envoy::{Fields, Malformed, SERVICE, put_bytes, put_nested, put_number};
+use crate::serve::InFlight;
+
+/// What all methods of the service begin with.
+pub const PREFIX: &str = "/grpc.health.v1.Health/";
+pub const CHECK: &str = "/grpc.health.v1.Health/Check";
+pub const LIST: &str = "/grpc.health.v1.Health/List";
+pub const WATCH: &str = "/grpc.health.v1.Health/Watch";
+
+/// A `HealthCheckResponse.ServingStatus`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    Serving = 1,
+    NotServing = 2,
+    ServiceUnknown = 3,
+}
+
+impl GrpcFront {
+    pub(super) async fn check_health(&self, body: Incoming) -> GrpcResponse {
+        match asked(body).await.map(|known| known.then(|| self.health())) {
+            Ok(Some(status)) => GrpcBody::message(2, |out| put(status, out)),
+            Ok(None) => GrpcBody::error(&RequestError::new(
+                ErrorKind::NotFound,
+                format!("there is no such service: ask about \"\" (all of it) or \"{SERVICE}\""),
+            )),
+            Err(error) => GrpcBody::error(&error),
+        }
+    }
+
+    /// All services at once.
+    pub(super) fn list_health(&self) -> GrpcResponse {
+        let status = self.health();
+        GrpcBody::message(64, |out| {
+            for service in ["", SERVICE] {
+                put_nested(out, 1, |out| {
+                    put_bytes(out, 1, service.as_bytes());
+                    put_nested(out, 2, |out| put(status, out));
+                });
+            }
+        })
+    }
+
+    /// Tells how it is, and again when the server drains; then the stream ends, because
+    /// nothing but the end will follow.
+    pub(super) async fn watch_health(&self, body: Incoming, in_flight: InFlight) -> GrpcResponse {
+        let known = match asked(body).await {
+            Ok(known) => known,
+            Err(error) => return GrpcBody::error(&error),
+        };
+        let first = if known { self.health() } else { Status::ServiceUnknown };
+        let server_state = Arc::clone(&self.server_state);
+        enum Step {
+            BoundedVec(Status),
+            Waits(Status),
+            Ends,
+            Ended,
+        }
+        let told = stream::unfold(
+            (Step::BoundedVec(first), server_state),
+            |(step, server_state)| async move {
+                let tell = |status| framed(2, |out| put(status, out));
+                let (next, step): (StreamItem, Step) = match step {
+                    Step::BoundedVec(status) => (Ok(tell(status)), Step::Waits(status)),
+                    Step::Waits(Status::Serving) => {
+                        server_state.draining().await;
+                        (Ok(tell(Status::NotServing)), Step::Ends)
+                    }
+                    Step::Waits(_) => {
+                        server_state.draining().await;
+                        (Err(ending()), Step::Ended)
+                    }
+                    Step::Ends => (Err(ending()), Step::Ended),
+                    Step::Ended => return None,
+                };
+                Some((next, (step, server_state)))
+            },
+        );
+        GrpcBody::stream(told, in_flight)
+    }
+
+    fn health(&self) -> Status {
+        if self.server_state.is_ready() { Status::Serving } else { Status::NotServing }
+    }
+}
+
+fn ending() -> RequestError {
+    RequestError::new(ErrorKind::Unavailable, "the server is about to end: connect again")
+}
+
+fn put(status: Status, out: &mut Vec<u8>) {
+    put_number(out, 1, status as u64);
+}
+
+/// Whether a service we have is asked about. All are as well as the server is.
+async fn asked(body: Incoming) -> Result<bool, RequestError> {
+    let body = collect(body, None).await?;
+    let name = service(single_message(&body)?)
+        .map_err(|malformed| RequestError::invalid(malformed.to_string()))?;
+    Ok(name.is_empty() || name == SERVICE.as_bytes())
+}
+
+fn service(message: &[u8]) -> Result<&[u8], Malformed> {
+    let mut name = &[][..];
+    for field in Fields::new(message) {
+        if let (1, value) = field? {
+            name = value.bytes()?;
+        }
+    }
+    Ok(name)
+}

@@ -1,0 +1,217 @@
+//! `POST /v1/check` and `/v1/check/batch`.
+
+use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use http::request::Parts as Head;
+use http::{HeaderMap, Request, StatusCode};
+use hyper::body::Incoming;
+use tidegate::unstable::gate::{GateError, GateRequest, GateVerdict, MAX_CONCURRENT_CHECKS};
+
+use super::check_json::{BatchBody, CheckBody, Object, decode};
+use super::check_request::ParsedInputs;
+use super::check_response::{self, ANSWER_BYTES, LINE_BYTES};
+use super::response::{HttpResponse, REQUEST_ID, RequestId, json};
+use super::{HttpFront, body, json_only, read_json};
+use crate::error::RequestError;
+
+/// The largest check: 100 headers of attributes with room to spare.
+const MAX_CHECK_BYTES: usize = 64 * 1024;
+
+/// The largest batch.
+const MAX_BATCH_BYTES: usize = 1024 * 1024;
+
+/// The most checks in a batch: so long that one request's overhead no longer
+/// matters, so short that others do not wait for it.
+const MAX_BATCH: usize = 1000;
+
+/// The most checks that wait at once: each holds a connection. Beyond it a check is
+/// decided as if it had not offered to wait.
+const MAX_WAITING: usize = 10_000;
+
+/// A check that was understood, and what is to be done.
+enum CheckProgress {
+    HttpResponse(HttpResponse),
+    MustWait,
+}
+
+impl HttpFront {
+    /// A check whose body is here: answered, unless it is let wait.
+    pub(super) fn check_in_place(&self, headers: &HeaderMap, body: &[u8]) -> Option<HttpResponse> {
+        let decided = if let Err(error) = self.admit(headers) {
+            Err(error)
+        } else if body.len() > MAX_CHECK_BYTES {
+            return None;
+        } else {
+            json_only(headers).and_then(|()| self.check_sync(headers, body))
+        };
+        match decided {
+            Ok(CheckProgress::HttpResponse(answer)) => Some(answer),
+            Ok(CheckProgress::MustWait) => None,
+            Err(error) => Some(error.respond(&RequestId::of(headers))),
+        }
+    }
+
+    /// Any check; `first` is what of its body was read already.
+    pub(super) async fn check(
+        &self,
+        request: Request<Incoming>,
+        first: Option<Bytes>,
+    ) -> HttpResponse {
+        let (head, body) = request.into_parts();
+        if let Err(error) = self.admit(&head.headers) {
+            body::discard(head.version, body).await;
+            return error.respond(&RequestId::of(&head.headers));
+        }
+        let decided = match read_json(&head, body, first, MAX_CHECK_BYTES).await {
+            Ok(body) if self.gate.is_shared() => self.check_async(&head, &body).await,
+            Ok(body) => match self.check_sync(&head.headers, &body) {
+                Ok(CheckProgress::HttpResponse(answer)) => return answer,
+                Ok(CheckProgress::MustWait) => self.check_async(&head, &body).await,
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(error),
+        };
+        decided.unwrap_or_else(|error| error.respond(&RequestId::of(&head.headers)))
+    }
+
+    fn check_sync(&self, headers: &HeaderMap, body: &[u8]) -> Result<CheckProgress, RequestError> {
+        let body: CheckBody<'_> = decode(body)?;
+        let inputs = body.inputs()?;
+        let question = body.question(&inputs)?;
+        if body.max_wait()?.is_some() {
+            return Ok(CheckProgress::MustWait);
+        }
+        let id = RequestId::of(headers);
+        let rules = self.gate.active_policies();
+        let question = GateRequest { request_id: Some(id.as_str()), ..question };
+        let answer = self.gate.sync(self.gate.check(&rules, &[question]))?;
+        Ok(CheckProgress::HttpResponse(respond(&answer, &id)))
+    }
+
+    /// A check that takes its time: it waits its turn, or the store is not here.
+    async fn check_async(&self, head: &Head, body: &[u8]) -> Result<HttpResponse, RequestError> {
+        let body: CheckBody<'_> = decode(body)?;
+        let inputs = body.inputs()?;
+        let id = RequestId::of(&head.headers);
+        let question = GateRequest { request_id: Some(id.as_str()), ..body.question(&inputs)? };
+        let rules = Arc::clone(&self.gate.active_policies());
+        let waits = body
+            .max_wait()?
+            .and_then(|max_wait| WaitSlot::begin(&self.waiting).map(|waiting| (max_wait, waiting)));
+        let max_wait = waits.as_ref().map(|(max_wait, _)| *max_wait);
+        let answer = self.gate.check(&rules, &[GateRequest { max_wait, ..question }]).await?;
+        Ok(respond(&answer, &id))
+    }
+
+    pub(super) async fn batch(&self, request: Request<Incoming>) -> HttpResponse {
+        let (head, body) = request.into_parts();
+        let read = read_json(&head, body, None, MAX_BATCH_BYTES).await;
+        let id = RequestId::of(&head.headers);
+        let answered = match read {
+            Ok(body) => self.batch_of(&body, &id).await,
+            Err(error) => Err(error),
+        };
+        answered.unwrap_or_else(|error| error.respond(&id))
+    }
+
+    /// Everything is understood before anything is charged.
+    async fn batch_of(
+        &self,
+        body: &[u8],
+        id: &RequestId<'_>,
+    ) -> Result<HttpResponse, RequestError> {
+        let BatchBody { checks } = decode(body)?;
+        if checks.len() > MAX_BATCH {
+            let detail = format!("there are {}: send at most {MAX_BATCH} at once", checks.len());
+            return Err(RequestError::field("checks", detail));
+        }
+        let rules = Arc::clone(&self.gate.active_policies());
+        let each =
+            |index: usize| move |error: RequestError| error.within(&format!("checks[{index}]"));
+        let numbered = || checks.iter().enumerate();
+        let inputs = numbered().map(|(index, Object(check))| check.inputs().map_err(each(index)));
+        let inputs: Vec<ParsedInputs<'_>> = inputs.collect::<Result<_, _>>()?;
+        let questions = numbered().zip(&inputs).map(|((index, Object(check)), inputs)| {
+            let question = batch_question(check, inputs).map_err(each(index))?;
+            let question = GateRequest { request_id: Some(id.as_str()), ..question };
+            let valid = rules.validate(&question).map_err(RequestError::from);
+            valid.map_err(each(index))?;
+            Ok(question)
+        });
+        let questions: Vec<GateRequest<'_>> = questions.collect::<Result<_, RequestError>>()?;
+        let mut out = Vec::with_capacity(16 + questions.len() * ANSWER_BYTES);
+        out.extend_from_slice(b"{\"answers\":[");
+        let mut put = |index: usize, answer: Result<&GateVerdict<'_>, GateError>| {
+            if index > 0 {
+                out.push(b',');
+            }
+            match answer {
+                Ok(answer) => check_response::write(answer, &mut out),
+                // What only shows when it is charged: the id came before with another cost.
+                Err(error) => {
+                    let mut problem = String::new();
+                    each(index)(error.into()).write_problem(&mut problem);
+                    out.extend_from_slice(problem.as_bytes());
+                }
+            }
+        };
+        if self.gate.is_shared() {
+            let mut index = 0;
+            for together in questions.chunks(MAX_CONCURRENT_CHECKS) {
+                let each = together.iter().map(slice::from_ref);
+                let asked = each.map(|question| self.gate.check(&rules, question));
+                for answer in join_all(asked).await {
+                    put(index, answer.as_ref().map_err(GateError::clone));
+                    index += 1;
+                }
+            }
+        } else {
+            self.gate.check_each(&rules, &questions, put);
+        }
+        out.extend_from_slice(b"]}");
+        Ok(json(StatusCode::OK, out))
+    }
+}
+
+fn batch_question<'q, 'a: 'q>(
+    check: &'a CheckBody<'a>,
+    inputs: &'q ParsedInputs<'a>,
+) -> Result<GateRequest<'q>, RequestError> {
+    let question = check.question(inputs)?;
+    if check.max_wait()?.is_some() {
+        let detail = "a batch does not wait: leave it out, or send a check of its own";
+        return Err(RequestError::field("max_wait_ms", detail));
+    }
+    Ok(question)
+}
+
+fn respond(answer: &GateVerdict<'_>, id: &RequestId<'_>) -> HttpResponse {
+    let more = answer.results.len().saturating_sub(1) * LINE_BYTES;
+    let mut out = Vec::with_capacity(ANSWER_BYTES + more);
+    check_response::write(answer, &mut out);
+    let mut response = json(StatusCode::OK, out);
+    if !answer.allowed {
+        response.headers_mut().insert(REQUEST_ID, id.header());
+    }
+    response
+}
+
+/// A place among those that wait.
+struct WaitSlot<'a>(&'a AtomicUsize);
+
+impl<'a> WaitSlot<'a> {
+    fn begin(waiting: &'a AtomicUsize) -> Option<Self> {
+        let place = WaitSlot(waiting);
+        (waiting.fetch_add(1, Relaxed) < MAX_WAITING).then_some(place)
+    }
+}
+
+impl Drop for WaitSlot<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}

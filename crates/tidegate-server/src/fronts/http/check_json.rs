@@ -1,0 +1,307 @@
+//! What callers send, as JSON has it; `check_request.rs` makes sense of it.
+//!
+//! Decoding borrows from the body and stops at the first thing that does not fit. Only
+//! then is the body read again, slowly, to say *where* that was: an error names
+//! its field, as `checks[3].cost`, and honest callers do not pay for it.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Unexpected, Visitor};
+
+use crate::error::RequestError;
+
+/// The most of a bad body that an error repeats.
+const MAX_QUOTED_BYTES: usize = 256;
+
+/// Text of the body.
+#[derive(Debug, serde::Deserialize)]
+#[serde(transparent)]
+pub struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
+
+/// A whole number. `2.0` is one too, as JSON has no other numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JsonInt(pub i64);
+
+impl<'de> Deserialize<'de> for JsonInt {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_i64(JsonIntVisitor)
+    }
+}
+
+struct JsonIntVisitor;
+
+impl Visitor<'_> for JsonIntVisitor {
+    type Value = JsonInt;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number")
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<JsonInt, E> {
+        Ok(JsonInt(number))
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<JsonInt, E> {
+        // What is larger than this is out of every range.
+        Ok(JsonInt(i64::try_from(number).unwrap_or(i64::MAX)))
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<JsonInt, E> {
+        if number.trunc() != number {
+            return Err(E::invalid_type(Unexpected::Float(number), &self));
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "whole, and beyond i64 it saturates")]
+        Ok(JsonInt(number as i64))
+    }
+}
+
+/// An object, and nothing else: left to itself serde would take a list for the
+/// fields in their order.
+#[derive(Debug, Default)]
+pub struct Object<T>(pub T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(ObjectVisitor(PhantomData))
+    }
+}
+
+struct ObjectVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+    type Value = Object<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+    }
+}
+
+/// A list of which at most `KEPT` are kept; the others are passed over, before they take memory.
+#[derive(Debug)]
+pub struct BoundedVec<T, const KEPT: usize>(pub Vec<T>);
+
+impl<'de, T: Deserialize<'de>, const KEPT: usize> Deserialize<'de> for BoundedVec<T, KEPT> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(BoundedVecVisitor(PhantomData))
+    }
+}
+
+struct BoundedVecVisitor<T, const KEPT: usize>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>, const KEPT: usize> Visitor<'de> for BoundedVecVisitor<T, KEPT> {
+    type Value = BoundedVec<T, KEPT>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a sequence")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<BoundedVec<T, KEPT>, A::Error> {
+        let mut kept = Vec::new();
+        while kept.len() < KEPT {
+            match list.next_element()? {
+                Some(element) => kept.push(element),
+                None => return Ok(BoundedVec(kept)),
+            }
+        }
+        while list.next_element::<de::IgnoredAny>()?.is_some() {}
+        Ok(BoundedVec(kept))
+    }
+}
+
+/// The body of a check. Attributes are boxed: they are large, and it is moved about.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CheckBody<'a> {
+    #[serde(borrow)]
+    pub policy: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub key: Option<Text<'a>>,
+    pub cost: Option<JsonInt>,
+    #[serde(borrow)]
+    pub id: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub attributes: Option<Box<Object<AttributesBody<'a>>>>,
+    #[serde(borrow)]
+    pub limits: Option<Vec<Text<'a>>>,
+    pub max_wait_ms: Option<JsonInt>,
+    pub force: Option<bool>,
+}
+
+/// The body of a batch.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchBody<'a> {
+    #[serde(borrow)]
+    pub checks: Vec<Object<CheckBody<'a>>>,
+}
+
+/// The body of a request for a permit.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PermitBody<'a> {
+    #[serde(borrow)]
+    pub policy: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub key: Option<Text<'a>>,
+    pub cost: Option<JsonInt>,
+    #[serde(borrow)]
+    pub attributes: Option<Box<Object<AttributesBody<'a>>>>,
+    #[serde(borrow)]
+    pub limits: Option<Vec<Text<'a>>>,
+    pub ttl_ms: Option<JsonInt>,
+}
+
+/// The body of a renewal.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RenewBody {
+    pub ttl_ms: Option<JsonInt>,
+}
+
+/// The facts of a request, as a caller tells them.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AttributesBody<'a> {
+    #[serde(borrow)]
+    pub method: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub path: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub query: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub host: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub client_ip: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub headers: Option<Pairs<'a>>,
+    #[serde(borrow)]
+    pub domain: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub descriptors: Option<DescriptorList<'a>>,
+}
+
+/// An object of texts, in its own order.
+#[derive(Debug, Default)]
+pub struct Pairs<'a>(pub Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(PairsVisitor)
+    }
+}
+
+struct PairsVisitor;
+
+impl<'de> Visitor<'de> for PairsVisitor {
+    type Value = Pairs<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of names and texts")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut pairs = Vec::new();
+        while let Some((Text(name), Text(value))) = map.next_entry()? {
+            pairs.push((name, value));
+        }
+        Ok(Pairs(pairs))
+    }
+}
+
+/// The same; or, as a name may come twice, a list of objects with one name each.
+#[derive(Debug, Default)]
+pub struct DescriptorList<'a>(pub Pairs<'a>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for DescriptorList<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(DescriptorListVisitor)
+    }
+}
+
+struct DescriptorListVisitor;
+
+impl<'de> Visitor<'de> for DescriptorListVisitor {
+    type Value = DescriptorList<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of names and texts, or a list of objects with one name each")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        PairsVisitor.visit_map(map).map(DescriptorList)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut pairs = Pairs::default();
+        while let Some(Pairs(mut one)) = list.next_element::<Pairs<'de>>()? {
+            match (one.pop(), one.is_empty()) {
+                (Some(pair), true) => pairs.0.push(pair),
+                _ => return Err(de::Error::custom("each object of the list has one name")),
+            }
+        }
+        Ok(DescriptorList(pairs))
+    }
+}
+
+/// Decodes a body.
+pub fn decode<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, RequestError> {
+    // Once for all of it, not again for every text in it.
+    let Ok(body) = std::str::from_utf8(body) else {
+        return Err(RequestError::invalid("the body is not UTF-8: send JSON as UTF-8"));
+    };
+    let decoded: Result<Object<T>, _> = serde_json::from_str(body);
+    decoded.map(|Object(body)| body).map_err(|error| locate_error::<Object<T>>(body, &error))
+}
+
+/// Finds the field to blame.
+#[cold]
+fn locate_error<'de, T: Deserialize<'de>>(
+    body: &'de str,
+    error: &serde_json::Error,
+) -> RequestError {
+    if body.is_empty() {
+        return RequestError::invalid("the body is empty: send JSON");
+    }
+    let mut json = serde_json::Deserializer::from_str(body);
+    let mut field = match serde_path_to_error::deserialize::<_, T>(&mut json) {
+        // A whole value, and something behind it.
+        Ok(_) => String::new(),
+        // Where the name itself is missing the path ends in a question mark.
+        Err(error) => {
+            error.path().to_string().trim_end_matches('?').trim_end_matches('.').to_owned()
+        }
+    };
+    let detail = error.to_string();
+    // These are about a field inside the object the path names.
+    let inner = ["duplicate field `", "missing field `"]
+        .iter()
+        .find_map(|about| detail.strip_prefix(about)?.split('`').next());
+    if let Some(inner) = inner {
+        if !field.is_empty() {
+            field.push('.');
+        }
+        field.push_str(inner);
+    }
+    let (field, detail) = (truncate(field), truncate(detail));
+    if field.is_empty() {
+        RequestError::invalid(detail)
+    } else {
+        RequestError::field(field, detail)
+    }
+}
+
+/// What of a body is told back: enough to know it again.
+fn truncate(mut text: String) -> String {
+    if text.len() > MAX_QUOTED_BYTES {
+        text.truncate(text.floor_char_boundary(MAX_QUOTED_BYTES));
+        text.push_str("...");
+    }
+    text
+}

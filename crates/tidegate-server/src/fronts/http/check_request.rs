@@ -1,0 +1,311 @@
+//! What callers ask: bodies into questions, or the field that makes no sense.
+//!
+//! A question borrows from its body; what it needs besides, attributes and limits that
+//! were read, lies in [`ParsedInputs`], which therefore live beside both.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tidegate::unstable::attributes::{Attributes, Headers};
+use tidegate::unstable::bounds;
+use tidegate::unstable::gate::{GateRequest, Subject};
+use tidegate::unstable::identity::parse_address;
+use tidegate::unstable::policy::{MAX_KEY_BYTES, check_counts};
+use tidegate::{Cost, Limit};
+
+use super::check_json::{AttributesBody, CheckBody, JsonInt, Pairs, PermitBody, RenewBody, Text};
+use super::original_request::without_origin;
+use crate::error::{ErrorKind, RequestError};
+
+/// The longest idempotency id: two UUIDs with room to spare.
+const MAX_ID_BYTES: usize = 256;
+
+/// The most limits a caller may give: as many as a policy may have.
+const MAX_LIMITS: usize = tidegate::unstable::policy::MAX_LIMITS;
+
+/// The most headers or descriptors in `attributes`: as many as a request may have.
+const MAX_PAIRS: usize = 100;
+
+/// The longest a check may wait: beyond a minute callers and gateways have given up.
+const MAX_WAIT_MS: u64 = 60_000;
+
+/// The largest cost either way: no limit is larger.
+#[expect(clippy::cast_possible_wrap, reason = "10^12 is far below 2^63")]
+const MAX_COST: i64 = bounds::MAX_COUNT as i64;
+
+/// The parts of a question that need a home of their own.
+#[derive(Debug, Default)]
+pub struct ParsedInputs<'a> {
+    attributes: Option<Attributes<'a>>,
+    limits: Vec<Limit>,
+}
+
+impl<'a> AttributesBody<'a> {
+    fn read(&'a self) -> Result<Attributes<'a>, RequestError> {
+        let text = |text: &'a Option<Text<'a>>| text.as_ref().map(|text| &*text.0);
+        let client_ip = match text(&self.client_ip) {
+            None => None,
+            Some(text) => Some(address(text)?),
+        };
+        // Whoever pastes a whole URL means its host and query too.
+        let (before, target) = text(&self.path).map(without_origin).unzip();
+        let before = before.flatten();
+        // A fragment is not part of the path: frameworks cut it off before they route.
+        let target = target.map(|target| target.split('#').next().unwrap_or_default());
+        let (path, behind) =
+            match target.map(|target| target.split_once('?').unwrap_or((target, ""))) {
+                Some((path, query)) => (Some(path), (!query.is_empty()).then_some(query)),
+                None => (None, None),
+            };
+        let path = match (path, before) {
+            (Some(""), Some(_)) => Some("/"),
+            (path, _) => path,
+        };
+        let pairs = |name: &str, pairs: Option<&'a Pairs<'a>>| match pairs {
+            None => Ok(&[][..]),
+            Some(Pairs(pairs)) if pairs.len() <= MAX_PAIRS => Ok(&pairs[..]),
+            Some(_) => {
+                let detail = format!("there are more than {MAX_PAIRS}: send those that matter");
+                Err(RequestError::field(format!("attributes.{name}"), detail))
+            }
+        };
+        Ok(Attributes {
+            method: text(&self.method),
+            path,
+            query: text(&self.query).or(behind),
+            host: text(&self.host).or(before),
+            client_ip,
+            headers: Headers::Pairs(pairs("headers", self.headers.as_ref())?),
+            domain: text(&self.domain),
+            descriptors: pairs("descriptors", self.descriptors.as_ref().map(|listed| &listed.0))?,
+        })
+    }
+}
+
+fn address(text: &str) -> Result<IpAddr, RequestError> {
+    parse_address(text).ok_or_else(|| {
+        RequestError::field(
+            "attributes.client_ip",
+            "this is no IP address: send one such as 192.0.2.1",
+        )
+    })
+}
+
+/// What checks and permits have in common.
+struct SharedFields<'a> {
+    policy: Option<&'a str>,
+    key: Option<&'a str>,
+    attributes: Option<&'a AttributesBody<'a>>,
+    limits: Option<&'a [Text<'a>]>,
+}
+
+/// The same fields of either body: `serde(flatten)` would join them too, but buffers
+/// every field and no longer names unknown ones.
+macro_rules! impl_shared_fields {
+    ($body:ident) => {
+        impl<'a> $body<'a> {
+            fn shared_fields(&'a self) -> SharedFields<'a> {
+                SharedFields {
+                    policy: self.policy.as_ref().map(|text| &*text.0),
+                    key: self.key.as_ref().map(|text| &*text.0),
+                    attributes: self.attributes.as_ref().map(|object| &object.0),
+                    limits: self.limits.as_deref(),
+                }
+            }
+
+            /// What the question needs a home for.
+            pub fn inputs(&'a self) -> Result<ParsedInputs<'a>, RequestError> {
+                self.shared_fields().inputs()
+            }
+        }
+    };
+}
+
+impl_shared_fields!(CheckBody);
+impl_shared_fields!(PermitBody);
+
+impl<'a> SharedFields<'a> {
+    fn inputs(&self) -> Result<ParsedInputs<'a>, RequestError> {
+        let attributes = self.attributes.map(AttributesBody::read).transpose()?;
+        let texts = self.limits.unwrap_or_default();
+        if texts.len() > MAX_LIMITS {
+            let detail = format!("there are more than {MAX_LIMITS}: give fewer");
+            return Err(RequestError::field("limits", detail));
+        }
+        let limits = texts.iter().enumerate().map(|(index, Text(text))| {
+            text.parse().map_err(|error: tidegate::LimitError| {
+                RequestError::field(format!("limits[{index}]"), error.to_string())
+            })
+        });
+        let limits: Vec<Limit> = limits.collect::<Result<_, _>>()?;
+        check_counts(&limits).map_err(|error| {
+            let error = RequestError::field("limits", error.to_string());
+            error.with_kind(ErrorKind::Conflict)
+        })?;
+        Ok(ParsedInputs { attributes, limits })
+    }
+
+    fn subject<'q>(&self, inputs: &'q ParsedInputs<'a>) -> Result<Subject<'q>, RequestError>
+    where
+        'a: 'q,
+    {
+        let attributes = inputs.attributes.as_ref();
+        match (self.policy, self.key, attributes, self.limits) {
+            (Some(policy), Some(key), _, None) => {
+                Ok(Subject::Key { policy, key: checked_key(key)?, attributes })
+            }
+            (Some(policy), None, Some(attributes), None) => {
+                Ok(Subject::Policy { policy, attributes })
+            }
+            (None, None, Some(attributes), None) => Ok(Subject::Request(attributes)),
+            (None, Some(key), None, Some(_)) if !inputs.limits.is_empty() => {
+                Ok(Subject::Limits { key: checked_key(key)?, limits: &inputs.limits })
+            }
+            _ => Err(self.invalid_combination()),
+        }
+    }
+
+    /// What to add or leave out of a body that is none of the three kinds.
+    #[cold]
+    fn invalid_combination(&self) -> RequestError {
+        let present = (
+            self.policy.is_some(),
+            self.key.is_some(),
+            self.attributes.is_some(),
+            self.limits.is_some(),
+        );
+        let (field, detail) = match present {
+            (true, _, _, true) => ("limits", "a policy has its own limits: leave out one of them"),
+            (_, _, true, true) => {
+                ("limits", "attributes select policies, which have their own limits: leave out one")
+            }
+            (_, false, _, true) => ("key", "it is missing: name who is counted under the limits"),
+            (_, _, _, true) => ("limits", "it is empty: give at least one, such as \"5 per 1m\""),
+            (false, true, true, _) => {
+                ("policy", "it is missing: attributes make the key, unless a policy is named")
+            }
+            (true, false, false, _) => {
+                ("key", "it is missing: name who is counted, or send attributes to make the key of")
+            }
+            (false, true, false, _) => ("policy", "it is missing: name a policy, or give limits"),
+            _ => ("policy", "it is missing: send policy and key, or attributes, or key and limits"),
+        };
+        RequestError::field(field, detail)
+    }
+}
+
+fn checked_key(key: &str) -> Result<&[u8], RequestError> {
+    match key.len() {
+        0 => Err(RequestError::field("key", "it is empty: name who is counted")),
+        1..=MAX_KEY_BYTES => Ok(key.as_bytes()),
+        _ => {
+            let detail = format!("it is longer than {MAX_KEY_BYTES} bytes: send a hash of it");
+            Err(RequestError::field("key", detail))
+        }
+    }
+}
+
+fn checked_cost(JsonInt(cost): JsonInt) -> Result<i64, RequestError> {
+    if (-MAX_COST..=MAX_COST).contains(&cost) {
+        return Ok(cost);
+    }
+    let detail = format!("it is out of range: use a whole number from -{MAX_COST} to {MAX_COST}");
+    Err(RequestError::field("cost", detail))
+}
+
+impl<'a> CheckBody<'a> {
+    /// The question it asks.
+    pub fn question<'q>(
+        &'a self,
+        inputs: &'q ParsedInputs<'a>,
+    ) -> Result<GateRequest<'q>, RequestError>
+    where
+        'a: 'q,
+    {
+        let subject = self.shared_fields().subject(inputs)?;
+        let force = self.force.unwrap_or(false);
+        let cost = match self.cost.map(checked_cost).transpose()? {
+            Some(cost) if force && cost < 0 => {
+                let detail = "a negative cost gives back, force charges: leave out one of them";
+                return Err(RequestError::field("force", detail));
+            }
+            Some(cost) if force => Some(Cost::Force(cost.unsigned_abs())),
+            cost => cost.map(Cost::from_signed),
+        };
+        Ok(GateRequest { cost, force, id: self.id()?, ..GateRequest::new(subject) })
+    }
+
+    fn id(&self) -> Result<Option<&[u8]>, RequestError> {
+        let Some(Text(id)) = &self.id else { return Ok(None) };
+        match id.len() {
+            0 => {
+                Err(RequestError::field("id", "it is empty: leave it out, or send one per request"))
+            }
+            1..=MAX_ID_BYTES => Ok(Some(id.as_bytes())),
+            _ => Err(RequestError::field(
+                "id",
+                format!("it is longer than {MAX_ID_BYTES} bytes: shorten it"),
+            )),
+        }
+    }
+
+    /// How long it would rather wait than be denied.
+    pub fn max_wait(&self) -> Result<Option<Duration>, RequestError> {
+        let wait_ms = match self.max_wait_ms {
+            None | Some(JsonInt(0)) => return Ok(None),
+            Some(JsonInt(wait_ms)) => wait_ms,
+        };
+        let refuse = |detail: String| Err(RequestError::field("max_wait_ms", detail));
+        let Some(wait_ms) = u64::try_from(wait_ms).ok().filter(|wait_ms| *wait_ms <= MAX_WAIT_MS)
+        else {
+            return refuse(format!(
+                "it is out of range: use a whole number from 0 to {MAX_WAIT_MS}"
+            ));
+        };
+        if self.id.is_some() {
+            return refuse("a check under an id does not wait: leave out one of them".into());
+        }
+        if self.force == Some(true) {
+            return refuse("a forced charge has nothing to wait for: leave out one of them".into());
+        }
+        // A look or a refund has nothing to wait for either.
+        Ok(self.cost.is_none_or(|JsonInt(cost)| cost > 0).then(|| Duration::from_millis(wait_ms)))
+    }
+}
+
+impl<'a> PermitBody<'a> {
+    /// The question it asks.
+    pub fn question<'q>(
+        &'a self,
+        inputs: &'q ParsedInputs<'a>,
+    ) -> Result<GateRequest<'q>, RequestError>
+    where
+        'a: 'q,
+    {
+        let subject = self.shared_fields().subject(inputs)?;
+        let cost = self.cost.map(checked_cost).transpose()?;
+        if cost.is_some_and(|cost| cost < 1) {
+            return Err(RequestError::field("cost", "a permit holds at least 1"));
+        }
+        Ok(GateRequest { cost: cost.map(Cost::from_signed), ..GateRequest::new(subject) })
+    }
+
+    /// How long it is to be held.
+    pub fn lease(&self) -> Result<Option<Duration>, RequestError> {
+        checked_lease(self.ttl_ms)
+    }
+}
+
+impl RenewBody {
+    /// How long it is to be held from now on.
+    pub fn lease(&self) -> Result<Option<Duration>, RequestError> {
+        checked_lease(self.ttl_ms)
+    }
+}
+
+fn checked_lease(ttl_ms: Option<JsonInt>) -> Result<Option<Duration>, RequestError> {
+    match ttl_ms.map(|JsonInt(ttl_ms)| u64::try_from(ttl_ms).unwrap_or(0)) {
+        Some(0) => Err(RequestError::field("ttl_ms", "hold a permit for at least 1 ms")),
+        ttl_ms => Ok(ttl_ms.map(Duration::from_millis)),
+    }
+}

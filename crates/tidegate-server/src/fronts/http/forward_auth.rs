@@ -1,0 +1,298 @@
+//! `ANY /v1/forward-auth`: a gateway asks whether a request may go ahead.
+//!
+//! The answer is a status: 200, or 429 with all that the client should be told,
+//! for the gateway to pass on. A gateway that makes something else of a 429
+//! names another with `?deny_status=403`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use http::header::{CACHE_CONTROL, HeaderValue};
+use http::{HeaderMap, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use tidegate::unstable::attributes::{Attributes, Headers};
+use tidegate::unstable::gate::{ActivePolicies, GateRequest, GateVerdict, Subject};
+
+use super::original_request::{HeaderFamily, OriginalRequest, is_client_query};
+use super::response::{HttpResponse, RequestId, content};
+use super::{HttpFront, auth_error};
+use crate::error::RequestError;
+
+const PREFIX: &str = "/v1/forward-auth";
+
+/// What follows our own path: empty, or a path; `None` if it is not ours.
+fn path_after_prefix(path: &str) -> Option<&str> {
+    path.strip_prefix(PREFIX).filter(|behind| behind.is_empty() || behind.starts_with('/'))
+}
+
+/// What the gateway's address for us says.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Options {
+    deny_status: Option<StatusCode>,
+    from: Option<HeaderFamily>,
+}
+
+impl Options {
+    /// Of a query that is the gateway's, or may be the client's.
+    fn of(query: &str, headers: &HeaderMap) -> Result<Self, RequestError> {
+        if query.is_empty() || !is_client_query(query, headers) {
+            return Options::parse(query);
+        }
+        // It is the client's, or the client copied it to make us think so: either way
+        // what it says about `from` must not decide whom we believe.
+        match Options::parse(query) {
+            Ok(Options { from: Some(_), .. }) => Err(RequestError::field(
+                "from",
+                "the client asks for the same as the gateway's address: nobody can tell whose it is",
+            )),
+            _ => Ok(Options::default()),
+        }
+    }
+
+    /// Of each the first counts; what else there is, is let be.
+    fn parse(query: &str) -> Result<Self, RequestError> {
+        let mut options = Options::default();
+        for pair in query.split('&') {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            match name {
+                "deny_status" if options.deny_status.is_none() => {
+                    options.deny_status = Some(deny_status(value)?);
+                }
+                "from" if options.from.is_none() => {
+                    let unknown = || RequestError::field("from", "use forwarded or original");
+                    options.from = Some(HeaderFamily::from_name(value).ok_or_else(unknown)?);
+                }
+                _ => {}
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Only refusals: a status that lets the request through would be no denial.
+fn deny_status(value: &str) -> Result<StatusCode, RequestError> {
+    let status = value.parse().ok().filter(|code| (400..500).contains(code));
+    let status = status.and_then(|code: u16| StatusCode::from_u16(code).ok());
+    status.ok_or_else(|| {
+        RequestError::field("deny_status", "use a status from 400 to 499, such as 403")
+    })
+}
+
+const STRAY_SLASH: &str = "there is a slash too many: with `from=` the gateway's address for \
+    tidegate is /v1/forward-auth?from=..., without a slash before the question mark";
+
+/// Whether a gateway's address for us has a slash too many. The slash would pass for
+/// the client's path and the options for its query, and the request would be let
+/// through; so who says `from=` is told.
+fn is_stray_slash(behind: &str, query: Option<&str>) -> bool {
+    let says_from = |pair: &str| matches!(pair, "from=forwarded" | "from=original");
+    behind == "/" && query.is_some_and(|query| query.split('&').any(says_from))
+}
+
+impl HttpFront {
+    /// The answer to a gateway; `None` if the path is not for one.
+    pub(super) fn forward_auth(
+        &self,
+        request: &Request<Incoming>,
+        peer: SocketAddr,
+    ) -> Option<HttpResponse> {
+        let behind = path_after_prefix(request.uri().path())?;
+        let id = RequestId::of(request.headers());
+        let forwarded = self.parse_forwarded(request, behind);
+        Some(without_caching(
+            forwarded.and_then(|forwarded| self.forward_sync(request, &forwarded, peer, &id)),
+            &id,
+        ))
+    }
+
+    /// The same where the store is not here.
+    pub(super) async fn forward_auth_shared(
+        &self,
+        request: &Request<Incoming>,
+        peer: SocketAddr,
+    ) -> Option<HttpResponse> {
+        let behind = path_after_prefix(request.uri().path())?;
+        let id = RequestId::of(request.headers());
+        let answered = match self.parse_forwarded(request, behind) {
+            Ok(forwarded) => self.forward_async(request.headers(), &forwarded, peer, &id).await,
+            Err(error) => Err(error),
+        };
+        Some(without_caching(answered, &id))
+    }
+
+    /// What a gateway that may ask wants to know.
+    fn parse_forwarded<'r>(
+        &self,
+        request: &'r Request<Incoming>,
+        behind: &'r str,
+    ) -> Result<ForwardedRequest<'r>, RequestError> {
+        self.access.authorize_gateway(request.headers()).map_err(auth_error)?;
+        if is_stray_slash(behind, request.uri().query()) {
+            return Err(RequestError::invalid(STRAY_SLASH));
+        }
+        // Behind a path of the client's, the query is the client's too.
+        let query = request.uri().query().filter(|_| behind.is_empty());
+        let options = Options::of(query.unwrap_or_default(), request.headers())?;
+        let original = OriginalRequest::of(request, behind, options.from)?;
+        Ok(ForwardedRequest { original, deny_status: options.deny_status })
+    }
+
+    fn forward_sync(
+        &self,
+        request: &Request<Incoming>,
+        forwarded: &ForwardedRequest<'_>,
+        peer: SocketAddr,
+        id: &RequestId<'_>,
+    ) -> Result<HttpResponse, RequestError> {
+        let rules = self.gate.active_policies();
+        let attributes = forwarded.attributes(&rules, request.headers(), peer);
+        let questions = [question(&attributes, id)];
+        let answer = self.gate.sync(self.gate.check(&rules, &questions))?;
+        Ok(self.forward_answer(&answer, forwarded, id))
+    }
+
+    async fn forward_async(
+        &self,
+        headers: &HeaderMap,
+        forwarded: &ForwardedRequest<'_>,
+        peer: SocketAddr,
+        id: &RequestId<'_>,
+    ) -> Result<HttpResponse, RequestError> {
+        let rules = Arc::clone(&self.gate.active_policies());
+        let attributes = forwarded.attributes(&rules, headers, peer);
+        let answer = self.gate.check(&rules, &[question(&attributes, id)]).await?;
+        Ok(self.forward_answer(&answer, forwarded, id))
+    }
+
+    fn forward_answer(
+        &self,
+        answer: &GateVerdict<'_>,
+        forwarded: &ForwardedRequest<'_>,
+        id: &RequestId<'_>,
+    ) -> HttpResponse {
+        if !answer.allowed {
+            return self.deny(answer, forwarded.deny_status, id);
+        }
+        let mut response = Response::new(content(Vec::new()));
+        self.render(answer, response.headers_mut());
+        response
+    }
+}
+
+/// What a gateway asks.
+struct ForwardedRequest<'r> {
+    original: OriginalRequest<'r>,
+    deny_status: Option<StatusCode>,
+}
+
+impl ForwardedRequest<'_> {
+    fn attributes<'a>(
+        &'a self,
+        rules: &ActivePolicies,
+        headers: &'a HeaderMap,
+        peer: SocketAddr,
+    ) -> Attributes<'a> {
+        let headers = Headers::Map(headers);
+        Attributes {
+            method: Some(&self.original.method),
+            path: self.original.path.as_deref(),
+            query: self.original.query.as_deref(),
+            host: self.original.host.as_deref(),
+            client_ip: rules.policies().identity().client_ip(Some(peer.ip()), &headers),
+            headers,
+            domain: None,
+            descriptors: &[],
+        }
+    }
+}
+
+fn question<'a>(attributes: &'a Attributes<'a>, id: &'a RequestId<'_>) -> GateRequest<'a> {
+    let subject = Subject::Request(attributes);
+    GateRequest { request_id: Some(id.as_str()), ..GateRequest::new(subject) }
+}
+
+/// An answer as it is sent. Nobody keeps it for the next client.
+fn without_caching(
+    answered: Result<HttpResponse, RequestError>,
+    id: &RequestId<'_>,
+) -> HttpResponse {
+    let mut response = answered.unwrap_or_else(|error| error.respond(id));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Read<E> = Result<(Option<u16>, Option<HeaderFamily>), E>;
+
+    fn options(query: &str, target: &str) -> Read<String> {
+        let target = target.parse().expect("a value");
+        let headers =
+            HeaderMap::from_iter([(http::HeaderName::from_static("x-forwarded-uri"), target)]);
+        Options::of(query, &headers)
+            .map(|options| (options.deny_status.map(|status| status.as_u16()), options.from))
+            .map_err(|error| error.field.expect("a field").into_owned())
+    }
+
+    #[test]
+    fn parses_options_of_gateway_url() {
+        let rows: [(&str, Read<&str>); 9] = [
+            ("", Ok((None, None))),
+            ("deny_status=403", Ok((Some(403), None))),
+            ("from=original&deny_status=499", Ok((Some(499), Some(HeaderFamily::Original)))),
+            ("a=b&deny_status=404&deny_status=403", Ok((Some(404), None))),
+            ("deny_status=200", Err("deny_status")),
+            ("deny_status=503", Err("deny_status")),
+            ("deny_status=x", Err("deny_status")),
+            ("from=nginx", Err("from")),
+            ("from=path", Err("from")),
+        ];
+        for (query, expected) in rows {
+            assert_eq!(options(query, "/login?a=1"), expected.map_err(str::to_owned), "{query}");
+        }
+    }
+
+    #[test]
+    fn ignores_options_in_client_query() {
+        let rows = [
+            ("deny_status=200", Ok((None, None))),
+            ("deny_status=404", Ok((None, None))),
+            ("from=2026-01-01", Ok((None, None))),
+            ("from=original", Err("from".to_owned())),
+        ];
+        for (query, expected) in rows {
+            assert_eq!(options(query, &format!("/login?{query}")), expected, "{query}");
+        }
+    }
+
+    #[test]
+    fn detects_stray_slash() {
+        let rows = [
+            ("/", Some("from=original"), true),
+            ("/", Some("deny_status=403&from=forwarded"), true),
+            ("/", Some("from=2026-01-01"), false),
+            ("/", None, false),
+            ("", Some("from=original"), false),
+            ("/login", Some("from=original"), false),
+        ];
+        for (behind, query, expected) in rows {
+            assert_eq!(is_stray_slash(behind, query), expected, "{behind}?{query:?}");
+        }
+    }
+
+    #[test]
+    fn matches_only_forward_auth_paths() {
+        let rows = [
+            ("/v1/forward-auth", Some("")),
+            ("/v1/forward-auth/", Some("/")),
+            ("/v1/forward-auth/login", Some("/login")),
+            ("/v1/forward-author", None),
+            ("/v1/forward", None),
+        ];
+        for (path, expected) in rows {
+            assert_eq!(path_after_prefix(path), expected, "{path}");
+        }
+    }
+}

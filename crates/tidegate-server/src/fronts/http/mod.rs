@@ -1,0 +1,281 @@
+//! The HTTP front: decode, ask the gate, encode.
+//!
+//! | path | file |
+//! | --- | --- |
+//! | `/v1/check`, `/v1/check/batch` | `check.rs`: JSON in (`check_json.rs`, `check_request.rs`), JSON out (`check_response.rs`) |
+//! | `/v1/permits` | `permits.rs`, `permit_token.rs`, and `local_permits.rs`, who holds what here |
+//! | `/v1/forward-auth` | `forward_auth.rs`, and `original_request.rs`, the request that the gateway received |
+//! | `/json` | `envoy_json.rs`: Envoy's rate limit service in JSON |
+//! | `/healthcheck` | here: what those who move from envoyproxy/ratelimit probe |
+//! | `/openapi.json` | `openapi.json`, sent by `response.rs` |
+//! | `/playground`, `/v1/playground` | `playground.rs` |
+//!
+//! Paths are told apart by one `match`: a decision takes less time than a general
+//! router needs to find its handler. A check in one piece and a gateway's question are answered
+//! before that, in the first poll of the request (`start`). What is not a decision is a
+//! [`RequestError`], answered as problem+json.
+
+pub mod body;
+mod check;
+pub mod check_json;
+mod check_request;
+mod check_response;
+mod envoy_json;
+mod forward_auth;
+mod local_permits;
+mod original_request;
+mod permit_token;
+mod permits;
+mod playground;
+mod response;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::task::Context;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue, ORIGIN};
+use http::request::Parts;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper::body::{Body as _, Incoming};
+use tidegate::Algorithm;
+use tidegate::unstable::gate::Gate;
+use tidegate::unstable::headers::Forms;
+use tokio::sync::Semaphore;
+
+use self::local_permits::LocalPermits;
+use self::response::{HttpBody, HttpResponse, RequestId, content};
+use crate::access::{Access, AuthError};
+use crate::admin::{FrontName, ServerState};
+use crate::error::{ErrorKind, RequestError};
+use crate::fronts::response_future::{Call, Front, Start};
+use crate::serve::host_error;
+
+/// Where envoyproxy/ratelimit is probed, beside `/json`.
+const HEALTH: &str = "/healthcheck";
+
+/// Decisions over HTTP.
+#[derive(Debug)]
+pub struct HttpFront {
+    gate: Arc<Gate>,
+    server_state: Arc<ServerState>,
+    forms: ArcSwap<Forms>,
+    /// How limits that come with a request of Envoy's count.
+    algorithm: Algorithm,
+    access: Access,
+    local_permits: LocalPermits,
+    /// The number of checks that wait.
+    waiting: AtomicUsize,
+    /// Bounds the scenarios of the playground that are decided at the same time.
+    playground_slots: Arc<Semaphore>,
+}
+
+impl HttpFront {
+    /// Asks this gate; answers carry headers in these forms; only those with
+    /// `access` may ask.
+    pub fn new(
+        gate: Arc<Gate>,
+        server_state: Arc<ServerState>,
+        forms: Forms,
+        access: Access,
+    ) -> Self {
+        HttpFront {
+            gate,
+            server_state,
+            forms: ArcSwap::from_pointee(forms),
+            algorithm: Algorithm::default(),
+            access,
+            local_permits: LocalPermits::default(),
+            waiting: AtomicUsize::new(0),
+            playground_slots: Arc::new(Semaphore::new(playground::PLAYED_AT_ONCE)),
+        }
+    }
+
+    /// The same, counting limits that come with an Envoy's request so.
+    #[must_use]
+    pub fn with_algorithm(self, algorithm: Algorithm) -> Self {
+        HttpFront { algorithm, ..self }
+    }
+
+    /// Other forms of headers from now on.
+    pub fn set_forms(&self, forms: Forms) {
+        self.forms.store(Arc::new(forms));
+    }
+
+    /// Forgets permits whose lease has ended. Called now and then.
+    pub fn sweep(&self) {
+        self.local_permits.sweep();
+    }
+
+    /// Answers everything but gateways' questions.
+    async fn route(&self, request: Request<Incoming>) -> HttpResponse {
+        let path = request.uri().path();
+        if (path.starts_with("/v1/") || path == envoy_json::PATH)
+            && let Err(error) = self.admit(request.headers())
+        {
+            return reject_unread(request, &error).await;
+        }
+        let method = request.method();
+        match path {
+            "/v1/check" if method == Method::POST => self.check(request, None).await,
+            "/v1/check" => reject_unread(request, &RequestError::method("POST")).await,
+            "/v1/check/batch" if method == Method::POST => self.batch(request).await,
+            "/v1/check/batch" => reject_unread(request, &RequestError::method("POST")).await,
+            "/v1/permits" if method == Method::POST => self.acquire_permit(request).await,
+            "/v1/permits" => reject_unread(request, &RequestError::method("POST")).await,
+            envoy_json::PATH if method == Method::POST => self.should_rate_limit(request).await,
+            envoy_json::PATH => reject_unread(request, &RequestError::method("POST")).await,
+            HEALTH if matches!(*method, Method::GET | Method::HEAD) => self.health(),
+            HEALTH => reject_unread(request, &RequestError::method("GET, HEAD")).await,
+            playground::ENDPOINT if method == Method::POST => self.play(request).await,
+            playground::ENDPOINT => reject_unread(request, &RequestError::method("POST")).await,
+            path => match path.strip_prefix("/v1/permits/") {
+                Some(id) if *method == Method::PUT => {
+                    let id = id.to_owned();
+                    self.renew_permit(request, &id).await
+                }
+                Some(id) if *method == Method::DELETE => {
+                    self.release_permit(request.headers(), id).await
+                }
+                Some(_) => reject_unread(request, &RequestError::method("PUT, DELETE")).await,
+                None => page(request).await,
+            },
+        }
+    }
+
+    /// Whether it serves, as envoyproxy/ratelimit says it.
+    fn health(&self) -> HttpResponse {
+        let (status, text) = match self.server_state.is_ready() {
+            true => (StatusCode::OK, "OK"),
+            false => (StatusCode::INTERNAL_SERVER_ERROR, "draining"),
+        };
+        let mut response = Response::new(content(text));
+        *response.status_mut() = status;
+        let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+        response.headers_mut().insert(CONTENT_TYPE, plain);
+        response
+    }
+
+    /// Whether a caller with these headers may ask.
+    fn admit(&self, headers: &HeaderMap) -> Result<(), RequestError> {
+        self.access.admit(headers).map_err(auth_error)
+    }
+}
+
+impl Front for HttpFront {
+    type Body = HttpBody;
+
+    /// Responds to a check in one piece and to a gateway's question, unless nodes share a store.
+    fn start(&self, call: &mut Call, context: &mut Context<'_>) -> Start<HttpBody> {
+        if host_error(&call.request).is_some() {
+            return Start::Later(None);
+        }
+        let mut first_chunk = None;
+        if is_check(&call.request) {
+            match call.first_chunk(context) {
+                Ok(chunk) => first_chunk = chunk,
+                Err(broken) => {
+                    let headers = call.request.headers();
+                    // A caller without access learns nothing about its body.
+                    let error = self.admit(headers).err().unwrap_or(broken);
+                    return Start::Ready(error.respond(&RequestId::of(headers)));
+                }
+            }
+        }
+        let request = &call.request;
+        let response = match &first_chunk {
+            _ if self.gate.is_shared() => None,
+            Some(body) if request.body().is_end_stream() => {
+                self.check_in_place(request.headers(), body)
+            }
+            Some(_) => None,
+            None => self.forward_auth(request, call.peer),
+        };
+        response.map_or(Start::Later(first_chunk), Start::Ready)
+    }
+
+    async fn finish(self: Arc<Self>, call: Call, first_chunk: Option<Bytes>) -> HttpResponse {
+        let Call { request, peer, in_flight: _in_flight } = call;
+        if let Some(detail) = host_error(&request) {
+            return reject_unread(request, &RequestError::invalid(detail)).await;
+        }
+        if first_chunk.is_some() {
+            return self.check(request, first_chunk).await;
+        }
+        if self.gate.is_shared()
+            && let Some(response) = self.forward_auth_shared(&request, peer).await
+        {
+            return response;
+        }
+        self.route(request).await
+    }
+
+    fn record(&self, response: &HttpResponse) {
+        self.server_state.count_response(FrontName::Http, response.status());
+    }
+}
+
+fn is_check(request: &Request<Incoming>) -> bool {
+    request.uri().path() == "/v1/check" && request.method() == Method::POST
+}
+
+/// What there is to be read.
+async fn page(request: Request<Incoming>) -> HttpResponse {
+    let asset = playground::asset(request.uri().path());
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    match (request.uri().path(), asset) {
+        ("/openapi.json", _) if is_read => response::openapi(),
+        (_, Some(asset)) if is_read => playground::file(asset),
+        ("/openapi.json", _) | (_, Some(_)) => {
+            reject_unread(request, &RequestError::method("GET, HEAD")).await
+        }
+        _ => reject_unread(request, &not_found()).await,
+    }
+}
+
+fn not_found() -> RequestError {
+    let detail = "there is nothing here: see /openapi.json for what there is";
+    RequestError::new(ErrorKind::NotFound, detail)
+}
+
+fn auth_error(why: AuthError) -> RequestError {
+    why.error("`Authorization: Bearer ...`", "`Origin`")
+}
+
+/// Rejects a request whose body was not read.
+async fn reject_unread(request: Request<Incoming>, error: &RequestError) -> HttpResponse {
+    let (head, body) = request.into_parts();
+    body::discard(head.version, body).await;
+    error.respond(&RequestId::of(&head.headers))
+}
+
+/// The body of a request, which must be JSON; `first` is what was read already.
+async fn read_json(
+    head: &Parts,
+    body: Incoming,
+    first: Option<Bytes>,
+    max_bytes: usize,
+) -> Result<Bytes, RequestError> {
+    if let Err(error) = json_only(&head.headers) {
+        body::discard(head.version, body).await;
+        return Err(error);
+    }
+    body::collect(body, first, max_bytes).await
+}
+
+/// Refuses bodies that say they are something else. A body that says nothing is
+/// taken for JSON, and so is what `curl -d` says of any body unless told otherwise,
+/// a form; but not from a web page, which could otherwise send one without asking
+/// its browser's leave: browsers say where a page came from.
+fn json_only(headers: &HeaderMap) -> Result<(), RequestError> {
+    let Some(kind) = headers.get(CONTENT_TYPE) else { return Ok(()) };
+    let kind = kind.as_bytes();
+    let kind = kind.split(|byte| *byte == b';').next().unwrap_or(kind).trim_ascii();
+    let is_form = kind.eq_ignore_ascii_case(b"application/x-www-form-urlencoded");
+    if kind.eq_ignore_ascii_case(b"application/json") || is_form && !headers.contains_key(ORIGIN) {
+        return Ok(());
+    }
+    let detail = "the body is not marked as JSON: send `content-type: application/json`";
+    Err(RequestError::new(ErrorKind::Unsupported, detail))
+}

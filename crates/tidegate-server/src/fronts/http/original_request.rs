@@ -1,0 +1,354 @@
+//! What the gateway was asked, as it tells us.
+//!
+//! Gateways have two families of headers for it, and a third way: the path behind our own.
+//!
+//! | from | path and query | method | host |
+//! | --- | --- | --- | --- |
+//! | `forwarded` (Caddy, Traefik) | `X-Forwarded-Uri` | `X-Forwarded-Method` | `X-Forwarded-Host` |
+//! | `original` (nginx) | `X-OriginalRequest-URI` or `-URL` | `X-OriginalRequest-Method` | the URL's, or `Host` |
+//! | `path` (Envoy) | what follows `/v1/forward-auth` | the request's own | `Host` |
+//!
+//! A gateway sets one family and passes the other on as the *client* sent it. So the
+//! families are never mixed, and where both name a target and differ in target, method or
+//! host, nobody can say which is true: that is refused rather than guessed, unless the
+//! gateway's address for us says `?from=...`. Who says so promises a target: without
+//! one the answer would be about some other request.
+//!
+//! Some gateways (Caddy) put the client's query behind our own path if our address
+//! has none, so that a client could write `?from=...` too. [`is_client_query`] tells: the
+//! gateway also sends that query as part of the target.
+
+use std::borrow::Cow;
+
+use http::header::{HOST, HeaderName};
+use http::{HeaderMap, Request};
+
+use crate::error::RequestError;
+
+/// Which family is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderFamily {
+    /// `X-Forwarded-*`.
+    Forwarded,
+    /// `X-OriginalRequest-*`.
+    Original,
+    /// The path behind ours.
+    Path,
+}
+
+impl HeaderFamily {
+    /// The one of this name. There is none for the path: it speaks for itself.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "forwarded" => Some(HeaderFamily::Forwarded),
+            "original" => Some(HeaderFamily::Original),
+            _ => None,
+        }
+    }
+}
+
+// Made once, so that looking one up does not read its name again.
+static FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+static FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
+static FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+static ORIGINAL_URI: HeaderName = HeaderName::from_static("x-original-uri");
+static ORIGINAL_URL: HeaderName = HeaderName::from_static("x-original-url");
+static ORIGINAL_METHOD: HeaderName = HeaderName::from_static("x-original-method");
+
+/// The headers that name a target.
+static TARGETS: [&HeaderName; 3] = [&FORWARDED_URI, &ORIGINAL_URI, &ORIGINAL_URL];
+
+/// Whether our own query is the client's, passed on: it also stands in a target.
+pub fn is_client_query(query: &str, headers: &HeaderMap) -> bool {
+    let targets = TARGETS.iter().flat_map(|name| headers.get_all(*name));
+    targets.into_iter().any(|value| {
+        let target = String::from_utf8_lossy(value.as_bytes());
+        let target = target.split('#').next().unwrap_or_default();
+        target.split_once('?').is_some_and(|(_, clients)| clients == query)
+    })
+}
+
+/// What the gateway was asked.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct OriginalRequest<'a> {
+    pub method: Cow<'a, str>,
+    pub path: Option<Cow<'a, str>>,
+    pub query: Option<Cow<'a, str>>,
+    pub host: Option<Cow<'a, str>>,
+}
+
+impl<'a> OriginalRequest<'a> {
+    /// What `request` says it was; `behind` is its path behind ours.
+    pub fn of<B>(
+        request: &'a Request<B>,
+        behind: &'a str,
+        from: Option<HeaderFamily>,
+    ) -> Result<Self, RequestError> {
+        match from {
+            Some(from) => OriginalRequest::from(request, behind, from),
+            None if !behind.is_empty() => {
+                OriginalRequest::from(request, behind, HeaderFamily::Path)
+            }
+            None => OriginalRequest::guess(request),
+        }
+    }
+
+    fn from<B>(
+        request: &'a Request<B>,
+        behind: &'a str,
+        from: HeaderFamily,
+    ) -> Result<Self, RequestError> {
+        let headers = request.headers();
+        let own_method = || Cow::Borrowed(request.method().as_str());
+        match from {
+            HeaderFamily::Path => Ok(OriginalRequest {
+                method: own_method(),
+                path: (!behind.is_empty()).then_some(Cow::Borrowed(behind)),
+                query: request.uri().query().filter(|_| !behind.is_empty()).map(Cow::Borrowed),
+                host: own_host(request)?,
+            }),
+            HeaderFamily::Forwarded => {
+                let target = named(request, &FORWARDED_URI)?;
+                let target = target.ok_or_else(|| missing("X-Forwarded-Uri"))?;
+                Ok(OriginalRequest {
+                    method: one(headers, &FORWARDED_METHOD)?.unwrap_or_else(own_method),
+                    host: one(headers, &FORWARDED_HOST)?.or(target.host),
+                    ..target
+                })
+            }
+            HeaderFamily::Original => {
+                let target = original_target(request)?;
+                let target = target.ok_or_else(|| missing("X-Original-URI"))?;
+                Ok(OriginalRequest {
+                    method: one(headers, &ORIGINAL_METHOD)?.unwrap_or_else(own_method),
+                    ..target
+                })
+            }
+        }
+    }
+
+    /// Reads the family of headers that names a target. If both do they must agree in everything: a
+    /// client can send the target that the gateway sends, and another method or host with it.
+    fn guess<B>(request: &'a Request<B>) -> Result<Self, RequestError> {
+        let headers = request.headers();
+        let (forwarded, original) = (one(headers, &FORWARDED_URI)?, original_target(request)?);
+        let from = match (forwarded, original) {
+            (None, None) if headers.contains_key(&FORWARDED_METHOD) => HeaderFamily::Forwarded,
+            (None, None) if headers.contains_key(&ORIGINAL_METHOD) => HeaderFamily::Original,
+            (None, None) => HeaderFamily::Path,
+            (Some(_), None) => HeaderFamily::Forwarded,
+            (None, Some(_)) => HeaderFamily::Original,
+            (Some(_), Some(_)) => {
+                let forwarded = OriginalRequest::from(request, "", HeaderFamily::Forwarded)?;
+                let original = OriginalRequest::from(request, "", HeaderFamily::Original)?;
+                return match forwarded == original {
+                    true => Ok(forwarded),
+                    false => Err(conflict("X-Forwarded-*", "X-Original-*")),
+                };
+            }
+        };
+        OriginalRequest::from(request, "", from)
+    }
+}
+
+/// The host of the request to us.
+fn own_host<B>(request: &Request<B>) -> Result<Option<Cow<'_, str>>, RequestError> {
+    let authority = || request.uri().authority().map(|host| host.as_str().into());
+    one(request.headers(), &HOST).map(|host| host.or_else(authority))
+}
+
+/// The target that a header names, with its host or else the request's own.
+fn named<'a, B>(
+    request: &'a Request<B>,
+    name: &HeaderName,
+) -> Result<Option<OriginalRequest<'a>>, RequestError> {
+    let Some(target) = one(request.headers(), name)?.map(read) else { return Ok(None) };
+    let host = match target.host {
+        Some(host) => Some(host),
+        None => own_host(request)?,
+    };
+    Ok(Some(OriginalRequest { host, ..target }))
+}
+
+/// What `X-OriginalRequest-URI` or `X-OriginalRequest-URL` names. Where both are there they must agree, in
+/// the host too: one may be the client's.
+fn original_target<B>(request: &Request<B>) -> Result<Option<OriginalRequest<'_>>, RequestError> {
+    match (named(request, &ORIGINAL_URI)?, named(request, &ORIGINAL_URL)?) {
+        (Some(uri), Some(url)) if uri != url => Err(conflict("X-Original-URI", "X-Original-URL")),
+        (uri, url) => Ok(url.or(uri)),
+    }
+}
+
+fn missing(name: &str) -> RequestError {
+    RequestError::invalid(format!("{name} is missing: without it nobody knows what is asked for"))
+}
+
+fn conflict(one: &str, other: &str) -> RequestError {
+    RequestError::invalid(format!(
+        "{one} and {other} disagree, and one of them may be the client's own: let the gateway clear \
+         what it does not set, or add ?from=forwarded or ?from=original to the address it asks if \
+         they are of different families"
+    ))
+}
+
+/// The value of a header that may come once. What is not UTF-8 is replaced, not
+/// dropped: a strange byte in a query must not hide the path before it.
+fn one<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+) -> Result<Option<Cow<'a, str>>, RequestError> {
+    let mut values = headers.get_all(name).iter();
+    let Some(first) = values.next() else { return Ok(None) };
+    if values.any(|value| value != first) {
+        let detail = format!("{name} came twice with different values: let the gateway replace it");
+        return Err(RequestError::invalid(detail));
+    }
+    // An empty one says as little as none.
+    Ok(Some(String::from_utf8_lossy(first.as_bytes())).filter(|value| !value.is_empty()))
+}
+
+/// Scheme and host of a URL, if it has them, and the rest.
+pub fn without_origin(uri: &str) -> (Option<&str>, &str) {
+    let Some((scheme, rest)) = uri.split_once("://") else { return (None, uri) };
+    if scheme.is_empty()
+        || !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+    {
+        return (None, uri);
+    }
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    (Some(&rest[..end]), &rest[end..])
+}
+
+fn read(uri: Cow<'_, str>) -> OriginalRequest<'_> {
+    match uri {
+        Cow::Borrowed(uri) => split(uri, Cow::Borrowed),
+        Cow::Owned(uri) => split(&uri, |text| Cow::Owned(text.to_owned())),
+    }
+}
+
+fn split<'u, 'a>(uri: &'u str, own: impl Fn(&'u str) -> Cow<'a, str>) -> OriginalRequest<'a> {
+    let (host, rest) = without_origin(uri);
+    let rest = rest.split_once('#').map_or(rest, |(before, _)| before);
+    let (path, query) = match rest.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (rest, None),
+    };
+    let path = if path.is_empty() { "/" } else { path };
+    OriginalRequest {
+        method: Cow::default(),
+        path: Some(own(path)),
+        query: query.map(&own),
+        host: host.map(&own),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Headers from `name: value` lines.
+    fn headers(lines: &[&str]) -> HeaderMap {
+        let pairs = lines.iter().map(|line| {
+            let (name, value) = line.split_once(": ").expect("a header");
+            let name: http::HeaderName = name.parse().expect("a name");
+            (name, http::HeaderValue::from_bytes(value.as_bytes()).expect("a value"))
+        });
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(name, value);
+        }
+        headers
+    }
+
+    /// `METHOD host path query` of the original request, or the detail of the error.
+    fn original(lines: &[&str], behind: &str, from: Option<HeaderFamily>) -> String {
+        let mut request = Request::builder().method("GET").uri(format!("/v1/forward-auth{behind}"));
+        *request.headers_mut().expect("a builder") = headers(lines);
+        let request = request.body(()).expect("a request");
+        let behind = behind.split('?').next().expect("a path");
+        match OriginalRequest::of(&request, behind, from) {
+            Ok(original) => {
+                let part = |part: Option<Cow<'_, str>>| part.unwrap_or("-".into()).into_owned();
+                let (host, path) = (part(original.host), part(original.path));
+                format!("{} {host} {path} {}", original.method, part(original.query))
+            }
+            Err(error) => error.detail.into_owned(),
+        }
+    }
+
+    #[test]
+    fn reads_original_request_from_one_header_family() {
+        let forwarded = Some(HeaderFamily::Forwarded);
+        #[rustfmt::skip]
+        let rows: &[(&[&str], &str, Option<HeaderFamily>, &str)] = &[
+            (&["host: tg"], "", None, "GET tg - -"),
+            (&["host: shop.example"], "/login?a=1", None, "GET shop.example /login a=1"),
+            (&["host: s"], "//login/../x", None, "GET s //login/../x -"),
+            // Caddy and Traefik.
+            (&["host: tg", "x-forwarded-uri: /login?a=1", "x-forwarded-method: POST", "x-forwarded-host: shop.example"], "", None,
+             "POST shop.example /login a=1"),
+            // nginx.
+            (&["host: shop.example", "x-original-uri: /login", "x-original-method: PUT"], "", None, "PUT shop.example /login -"),
+            (&["host: tg", "x-original-url: https://shop.example:8443/login?a#b"], "", None, "GET shop.example:8443 /login a"),
+            (&["x-original-url: https://shop.example"], "", None, "GET shop.example / -"),
+            (&["host: shop.example", "x-original-uri: /a", "x-original-url: https://shop.example/a"], "", None, "GET shop.example /a -"),
+            // Envoy's path wins over what a client sends.
+            (&["host: s", "x-forwarded-uri: /free", "x-forwarded-method: OPTIONS", "x-original-uri: /free"], "/login", None, "GET s /login -"),
+            // A client's own headers of the other family do not mix in.
+            (&["host: s", "x-forwarded-uri: /login", "x-original-method: OPTIONS"], "", None, "GET s /login -"),
+            (&["host: s", "x-original-uri: /login", "x-forwarded-method: OPTIONS", "x-forwarded-host: free"], "", None, "GET s /login -"),
+            (&["x-forwarded-uri: /login", "x-original-uri: /free"], "", forwarded, "GET - /login -"),
+            (&["x-forwarded-uri: /login", "x-original-uri: /free"], "", Some(HeaderFamily::Original), "GET - /free -"),
+            (&["x-forwarded-uri: /login", "x-original-uri: /login"], "", None, "GET - /login -"),
+            // Odd bytes hide nothing.
+            (&["x-forwarded-uri: /login?\u{e9}"], "", None, "GET - /login \u{e9}"),
+            (&["x-forwarded-uri: /a?next=http://b/c"], "", None, "GET - /a next=http://b/c"),
+        ];
+        for (lines, behind, from, expected) in rows {
+            assert_eq!(original(lines, behind, *from), *expected, "{lines:?} {behind}");
+        }
+    }
+
+    #[test]
+    fn rejects_contradictory_headers() {
+        #[rustfmt::skip]
+        let rows: &[(&[&str], Option<HeaderFamily>, &str)] = &[
+            (&["x-forwarded-uri: /login", "x-original-uri: /free"], None, "X-Forwarded-* and X-Original-* disagree"),
+            (&["x-forwarded-uri: /login", "x-original-url: http://h/free"], None, "X-Forwarded-* and X-Original-* disagree"),
+            (&["x-forwarded-uri: /a", "x-original-uri: /a", "x-forwarded-method: PUT", "x-original-method: GET"], None, "disagree"),
+            (&["x-original-uri: /login", "x-original-url: http://h/free"], None, "X-Original-URI and X-Original-URL disagree"),
+            // The target is the same, and the host may be the client's choice.
+            (&["host: shop", "x-original-uri: /login", "x-original-url: http://free/login"], None, "X-Original-URI and X-Original-URL disagree"),
+            (&["host: shop", "x-original-uri: /login", "x-original-url: http://free/login"], Some(HeaderFamily::Original), "X-Original-URI and X-Original-URL disagree"),
+            (&["host: shop", "x-original-uri: /login", "x-forwarded-uri: /login", "x-forwarded-host: free"], None, "X-Forwarded-* and X-Original-* disagree"),
+            (&["x-forwarded-uri: /login", "x-forwarded-uri: /free"], None, "x-forwarded-uri came twice"),
+            (&["x-original-uri: /login"], Some(HeaderFamily::Forwarded), "X-Forwarded-Uri is missing"),
+            (&["x-forwarded-uri: /login"], Some(HeaderFamily::Original), "X-Original-URI is missing"),
+            (&["x-forwarded-method: POST"], None, "X-Forwarded-Uri is missing"),
+            (&["x-forwarded-uri: "], Some(HeaderFamily::Forwarded), "X-Forwarded-Uri is missing"),
+            (&["x-original-method: POST"], None, "X-Original-URI is missing"),
+        ];
+        for (lines, from, expected) in rows {
+            let got = original(lines, "", *from);
+            assert!(got.contains(expected), "{lines:?}: {got}");
+        }
+    }
+
+    #[test]
+    fn detects_client_query() {
+        let rows = [
+            ("deny_status=403", "/login", false),
+            ("deny_status=403", "/login?a=1", false),
+            ("deny_status=403", "/login?deny_status=403", true),
+            ("a=1", "/login?a=1", true),
+            ("a=1", "https://shop/login?a=1#top", true),
+            ("from=forwarded&a=1", "/login?a=1", false),
+        ];
+        for (query, target, expected) in rows {
+            for name in TARGETS {
+                let headers = headers(&[&format!("{name}: {target}")]);
+                assert_eq!(is_client_query(query, &headers), expected, "{query} {target}");
+            }
+        }
+    }
+}

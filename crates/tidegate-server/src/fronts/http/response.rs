@@ -1,0 +1,102 @@
+//! Responses: their bodies, and the id of the request they answer.
+
+use std::cell::Cell;
+use std::hash::{BuildHasher, RandomState};
+use std::io::Cursor;
+
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use http::{HeaderMap, Response, StatusCode};
+use http_body_util::Full;
+
+use crate::error::RequestError;
+
+/// The header that names a request, in both directions.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The longest name that is taken over: it goes into logs.
+const MAX_ID_BYTES: usize = 128;
+
+/// The name of a request: the caller's own if it sent one that can be shown, else
+/// one made here.
+#[derive(Clone, Copy, Debug)]
+pub enum RequestId<'a> {
+    Received(&'a str),
+    Generated([u8; 16]),
+}
+
+impl<'a> RequestId<'a> {
+    /// The name of the request with these headers.
+    pub fn of(headers: &'a HeaderMap) -> Self {
+        match headers.get(REQUEST_ID).and_then(|value| value.to_str().ok()) {
+            Some(id) if (1..=MAX_ID_BYTES).contains(&id.len()) => RequestId::Received(id),
+            _ => RequestId::Generated(generate()),
+        }
+    }
+
+    /// Its text.
+    pub fn as_str(&self) -> &str {
+        match self {
+            RequestId::Received(id) => id,
+            RequestId::Generated(id) => std::str::from_utf8(id).unwrap_or_default(),
+        }
+    }
+
+    /// As a header.
+    pub fn header(&self) -> HeaderValue {
+        HeaderValue::from_str(self.as_str()).unwrap_or(HeaderValue::from_static("-"))
+    }
+}
+
+/// A name no other request of this process has: a thread's own numbers, each used
+/// once, from a random beginning.
+fn generate() -> [u8; 16] {
+    thread_local! {
+        static NEXT: Cell<u64> = Cell::new(RandomState::new().hash_one(0));
+    }
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    let number = NEXT.get();
+    NEXT.set(number.wrapping_add(STEP));
+    let mut text = [0; 16];
+    for (place, digit) in text.iter_mut().enumerate() {
+        *digit = b"0123456789abcdef"[(number >> (60 - 4 * place) & 0xf) as usize];
+    }
+    text
+}
+
+/// An answer of this front.
+pub type HttpResponse = Response<HttpBody>;
+
+/// The body of an answer: in one piece, and its own, which `Bytes` would wrap once more.
+pub type HttpBody = Full<Cursor<Vec<u8>>>;
+
+impl RequestError {
+    /// The response to the request of this id.
+    pub fn respond(&self, id: &RequestId<'_>) -> HttpResponse {
+        let mut response = self.to_response(content);
+        response.headers_mut().insert(REQUEST_ID, id.header());
+        response
+    }
+}
+
+/// The body of an answer.
+pub fn content(body: impl Into<Vec<u8>>) -> HttpBody {
+    Full::new(Cursor::new(body.into()))
+}
+
+/// An answer with a body of JSON.
+pub fn json(status: StatusCode, body: Vec<u8>) -> HttpResponse {
+    let mut response = Response::new(content(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// The description of the HTTP API. It is written by hand, because people read it too; the tests
+/// compare it with what the server answers.
+const OPENAPI: &str = include_str!("openapi.json");
+
+/// The response of `/openapi.json`.
+pub fn openapi() -> HttpResponse {
+    let description = OPENAPI.replacen("VERSION", env!("CARGO_PKG_VERSION"), 1);
+    json(StatusCode::OK, description.into_bytes())
+}

@@ -1,0 +1,162 @@
+//! Which commands there are.
+//!
+//! What clients ask about commands (`COMMAND`), how many arguments each takes and who
+//! may send it come from one table.
+
+/// A command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    TgCheck,
+    TgPeek,
+    TgReset,
+    TgLimit,
+    ClThrottle,
+    Throttle,
+    Auth,
+    Client,
+    Commands,
+    Config,
+    Discard,
+    Echo,
+    Exec,
+    Hello,
+    Info,
+    Multi,
+    Ping,
+    Quit,
+    Reset,
+    Select,
+}
+
+/// What is known about a command.
+#[derive(Debug)]
+pub struct Spec {
+    pub command: Command,
+    pub name: &'static str,
+    /// How many arguments it has, its name included; if negative, at least so many.
+    pub arity: i64,
+    /// Where its key is, if it has one.
+    pub key: i64,
+    /// Whether those who have not shown a secret may send it.
+    pub open: bool,
+    pub summary: &'static str,
+}
+
+/// All of them, by name within their groups.
+#[rustfmt::skip]
+pub const ALL: [Spec; 20] = [
+    spec(Command::TgCheck, "tg.check", -3, 2, "Asks whether a key may go ahead under a policy."),
+    spec(Command::TgPeek, "tg.peek", 3, 2, "Tells what a key has left of a policy's limits."),
+    spec(Command::TgReset, "tg.reset", 3, 2, "Forgets what a key has used of a policy's limits."),
+    spec(Command::TgLimit, "tg.limit", -3, 2, "Asks whether a key may go ahead under limits of the caller's own."),
+    // Their own texts say how they are used.
+    spec(Command::ClThrottle, "cl.throttle", -1, 1, "Asks as redis-cell is asked."),
+    spec(Command::Throttle, "throttle", -1, 1, "Asks as throttlecrab is asked."),
+    open("auth", Command::Auth, -2, "Shows a secret."),
+    spec(Command::Client, "client", -2, 0, "Names the connection, and tells about it."),
+    spec(Command::Commands, "command", -1, 0, "Tells which commands there are."),
+    spec(Command::Config, "config", -2, 0, "Tells settings that clients ask for."),
+    spec(Command::Discard, "discard", 1, 0, "Forgets the commands since MULTI."),
+    spec(Command::Echo, "echo", 2, 0, "Says the same."),
+    spec(Command::Exec, "exec", 1, 0, "Runs the commands since MULTI."),
+    open("hello", Command::Hello, -1, "Chooses the protocol."),
+    spec(Command::Info, "info", -1, 0, "Tells about the server."),
+    spec(Command::Multi, "multi", 1, 0, "Begins commands that are run together by EXEC."),
+    spec(Command::Ping, "ping", -1, 0, "Answers."),
+    open("quit", Command::Quit, -1, "Closes the connection."),
+    open("reset", Command::Reset, 1, "Makes the connection as good as new."),
+    spec(Command::Select, "select", 2, 0, "Chooses database 0, the only one."),
+];
+
+const fn spec(
+    command: Command,
+    name: &'static str,
+    arity: i64,
+    key: i64,
+    summary: &'static str,
+) -> Spec {
+    Spec { command, name, arity, key, open: false, summary }
+}
+
+const fn open(name: &'static str, command: Command, arity: i64, summary: &'static str) -> Spec {
+    Spec { open: true, ..spec(command, name, arity, 0, summary) }
+}
+
+impl Spec {
+    /// The command of this name, in whatever case.
+    #[inline]
+    pub fn find(name: &[u8]) -> Option<&'static Spec> {
+        // Those that are asked all the time.
+        if name.eq_ignore_ascii_case(b"tg.check") {
+            return Some(&ALL[Command::TgCheck as usize]);
+        }
+        if name.eq_ignore_ascii_case(b"cl.throttle") {
+            return Some(&ALL[Command::ClThrottle as usize]);
+        }
+        ALL.iter().find(|spec| name.eq_ignore_ascii_case(spec.name.as_bytes()))
+    }
+
+    /// Whether it takes so many arguments, its name included.
+    #[inline]
+    pub fn takes(&self, args: usize) -> bool {
+        let args = i64::try_from(args).unwrap_or(i64::MAX);
+        if self.arity < 0 { args >= -self.arity } else { args == self.arity }
+    }
+
+    /// What is done with it between `MULTI` and `EXEC`.
+    pub fn in_transaction(&self) -> TransactionRule {
+        match self.command {
+            Command::Discard | Command::Exec | Command::Multi => TransactionRule::Immediate,
+            Command::Quit | Command::Reset => TransactionRule::Immediate,
+            Command::Echo | Command::Ping | Command::Select => TransactionRule::Queued,
+            _ if self.key > 0 => TransactionRule::Queued,
+            _ => TransactionRule::NotAllowed,
+        }
+    }
+
+    /// Which group `COMMAND` puts it in.
+    pub fn group(&self) -> &'static str {
+        match self.command {
+            Command::Discard | Command::Exec | Command::Multi => "transactions",
+            _ if self.key > 0 => "module",
+            _ => "connection",
+        }
+    }
+
+    /// What `COMMAND` says of it besides: whether it asks for a decision.
+    pub fn flags(&self) -> &'static [&'static str] {
+        match (self.key, self.open) {
+            (0, true) => &["noscript", "loading", "stale", "fast", "no_auth"],
+            (0, false) => &["loading", "stale", "fast"],
+            _ => &["write", "denyoom", "fast"],
+        }
+    }
+}
+
+/// What is done with a command between `MULTI` and `EXEC`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransactionRule {
+    /// It is answered immediately: it ends or discards the transaction.
+    Immediate,
+    /// It is queued for `EXEC`.
+    Queued,
+    /// It is not allowed: it concerns the connection, or its reply is long.
+    NotAllowed,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_every_command_by_name() {
+        for (index, spec) in ALL.iter().enumerate() {
+            assert_eq!(spec.command as usize, index, "{}", spec.name);
+            let upper = spec.name.to_ascii_uppercase();
+            for name in [spec.name, &upper] {
+                assert_eq!(Spec::find(name.as_bytes()).map(|found| found.name), Some(spec.name));
+            }
+        }
+        assert!(Spec::find(b"get").is_none() && Spec::find(b"").is_none());
+    }
+}

@@ -1,0 +1,278 @@
+//! What clients ask about the server before they ask for anything else.
+//!
+//! Clients look for a version to know which commands they may send, so they are told that
+//! of the Redis whose connection commands these are; tidegate's own stands beside it.
+
+use std::fmt::Write as _;
+
+use super::RespFront;
+use super::commands::{ALL, Spec};
+use super::decode::{Args, MAX_BULK_BYTES};
+use super::encode::Replies;
+use super::session::{Session, unknown_subcommand};
+use super::wrong_arity;
+use crate::admin::FrontName;
+use crate::error::RequestError;
+
+/// The Redis whose connection commands these are.
+const REDIS_VERSION: &str = "7.2.0";
+
+/// [`MAX_BULK_BYTES`] as text.
+const MAX_BULK_TEXT: &str = "32768";
+const _: () = assert!(MAX_BULK_BYTES == 32_768);
+
+/// Settings clients ask for, as they are here: nothing is saved, evicted or closed for
+/// being idle.
+const SETTINGS: [(&str, &str); 7] = [
+    ("appendonly", "no"),
+    ("databases", "1"),
+    ("maxmemory", "0"),
+    ("maxmemory-policy", "noeviction"),
+    ("proto-max-bulk-len", MAX_BULK_TEXT),
+    ("save", ""),
+    ("timeout", "0"),
+];
+
+/// The reply to `HELLO`.
+pub fn hello(session: &Session, replies: &mut Replies<'_>) {
+    replies.map(7);
+    for (name, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
+        replies.bulk(name);
+        replies.bulk(value);
+    }
+    replies.bulk("proto");
+    replies.number(session.protocol.number());
+    replies.bulk("id");
+    replies.count(session.id);
+    for (name, value) in [("mode", "standalone"), ("role", "master")] {
+        replies.bulk(name);
+        replies.bulk(value);
+    }
+    replies.bulk("modules");
+    replies.array(0);
+}
+
+/// What `CLIENT INFO` says: the connection that asks. Others are not for it to see.
+pub fn client(session: &Session, replies: &mut Replies<'_>) {
+    replies.text(&format!(
+        "id={} name={} flags=N db=0 user=default resp={}\n",
+        session.id,
+        String::from_utf8_lossy(&session.name),
+        session.protocol.number()
+    ));
+}
+
+/// `INFO [section...]`.
+pub fn info(front: &RespFront, args: &Args<'_>, replies: &mut Replies<'_>) {
+    let asked = |section: &str| {
+        let is = |name: &&[u8]| {
+            let all = ["all", "everything", "default", section];
+            all.iter().any(|word| name.eq_ignore_ascii_case(word.as_bytes()))
+        };
+        args.len() == 1 || args[1..].iter().any(is)
+    };
+    let mut text = String::new();
+    for (section, lines) in sections(front) {
+        if asked(section) {
+            let gap = if text.is_empty() { "" } else { "\r\n" };
+            // Writing to memory cannot fail.
+            let _ = write!(text, "{gap}# {section}\r\n");
+            for (name, value) in lines {
+                let _ = write!(text, "{name}:{value}\r\n");
+            }
+        }
+    }
+    replies.text(&text);
+}
+
+type Lines = Vec<(&'static str, String)>;
+
+fn sections(front: &RespFront) -> [(&'static str, Lines); 5] {
+    let text = str::to_owned;
+    let server_state = &front.server_state;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let uptime = now.unwrap_or_default().saturating_sub(server_state.started());
+    let server = vec![
+        ("redis_version", text(REDIS_VERSION)),
+        ("tidegate_version", text(env!("CARGO_PKG_VERSION"))),
+        ("redis_mode", text("standalone")),
+        ("process_id", std::process::id().to_string()),
+        ("uptime_in_seconds", uptime.as_secs().to_string()),
+    ];
+    let clients =
+        vec![("connected_clients", server_state.connections(FrontName::Resp).to_string())];
+    // Clients that connect wait until this is 0.
+    let persistence = vec![("loading", text("0"))];
+    let keyspace = vec![("tracked_keys", front.gate.limiter().stats().tracked_keys.to_string())];
+    let replication = vec![("role", text("master")), ("connected_slaves", text("0"))];
+    [
+        ("Server", server),
+        ("Clients", clients),
+        ("Persistence", persistence),
+        ("Replication", replication),
+        ("Keyspace", keyspace),
+    ]
+}
+
+/// `CONFIG GET pattern...`; nothing can be set.
+pub fn config(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), RequestError> {
+    if args[1].eq_ignore_ascii_case(b"SET") {
+        let detail = "settings are in tidegate's config: see `tidegate config schema`";
+        return Err(RequestError::field("CONFIG SET", detail));
+    }
+    if args[1].eq_ignore_ascii_case(b"HELP") {
+        help(
+            "CONFIG",
+            &[("GET <pattern>", "Return settings whose name is like <pattern>.")],
+            replies,
+        );
+        return Ok(());
+    }
+    if !args[1].eq_ignore_ascii_case(b"GET") {
+        return Err(unknown_subcommand("CONFIG", args[1]));
+    }
+    if args.len() < 3 {
+        return Err(wrong_arity("config|get"));
+    }
+    let asked = |name: &str| args[2..].iter().any(|pattern| is_like(name.as_bytes(), pattern));
+    let found = || SETTINGS.iter().filter(|(name, _)| asked(name));
+    replies.map(found().count());
+    for (name, value) in found() {
+        replies.bulk(name);
+        replies.bulk(value);
+    }
+    Ok(())
+}
+
+/// Whether a name is what a pattern says, where `*` stands for any run of characters and `?`
+/// for one.
+fn is_like(name: &[u8], pattern: &[u8]) -> bool {
+    let (mut at, mut said) = (0, 0);
+    // Where the last star was, and how much of the name it stands for so far.
+    let mut star: Option<(usize, usize)> = None;
+    while at < name.len() {
+        match pattern.get(said) {
+            Some(b'*') => {
+                star = Some((said, at));
+                said += 1;
+            }
+            Some(byte) if *byte == b'?' || byte.eq_ignore_ascii_case(&name[at]) => {
+                at += 1;
+                said += 1;
+            }
+            _ => match star {
+                Some((place, until)) => {
+                    (at, said) = (until + 1, place + 1);
+                    star = Some((place, until + 1));
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[said..].iter().all(|byte| *byte == b'*')
+}
+
+/// Replies to `HELP`, as Redis does: what may stand behind a command.
+pub fn help(command: &str, parts: &[(&str, &str)], replies: &mut Replies<'_>) {
+    replies.array(2 * parts.len() + 3);
+    replies.simple(&format!("{command} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
+    for (part, about) in parts.iter().chain(&[("HELP", "Print this help.")]) {
+        replies.simple(part);
+        replies.simple(&format!("    {about}"));
+    }
+}
+
+/// What may stand behind `COMMAND`.
+const COMMAND_PARTS: [(&str, &str); 5] = [
+    ("(no subcommand)", "Return details about all commands."),
+    ("COUNT", "Return the number of commands."),
+    ("DOCS [<command-name> ...]", "Return what is documented about commands."),
+    ("INFO [<command-name> ...]", "Return details about commands."),
+    ("LIST", "Return the names of all commands."),
+];
+
+/// What may stand behind `CLIENT`.
+pub const CLIENT_PARTS: [(&str, &str); 8] = [
+    ("GETNAME", "Return the name of this connection."),
+    ("ID", "Return the ID of this connection."),
+    ("INFO", "Return information about this connection."),
+    ("LIST", "Return the same."),
+    ("NO-EVICT (ON|OFF)", "Nothing is evicted: accepted, and does nothing."),
+    ("NO-TOUCH (ON|OFF)", "Nothing is evicted: accepted, and does nothing."),
+    ("SETINFO <option> <value>", "Accepted, and not kept."),
+    ("SETNAME <name>", "Name this connection."),
+];
+
+/// `COMMAND [COUNT | LIST | INFO name... | DOCS name...]`.
+pub fn command(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), RequestError> {
+    let Some(part) = args.get(1) else {
+        replies.array(ALL.len());
+        ALL.iter().for_each(|spec| describe(spec, replies));
+        return Ok(());
+    };
+    let names = &args[2..];
+    let is = |name: &str| part.eq_ignore_ascii_case(name.as_bytes());
+    if is("count") && names.is_empty() {
+        replies.count(ALL.len() as u64);
+    } else if is("list") && names.is_empty() {
+        replies.array(ALL.len());
+        ALL.iter().for_each(|spec| replies.bulk(spec.name));
+    } else if is("info") && names.is_empty() {
+        replies.array(ALL.len());
+        ALL.iter().for_each(|spec| describe(spec, replies));
+    } else if is("info") {
+        replies.array(names.len());
+        for name in names {
+            match Spec::find(name) {
+                Some(spec) => describe(spec, replies),
+                None => replies.nil(),
+            }
+        }
+    } else if is("docs") {
+        let asked = |spec: &&Spec| {
+            let is = |name: &&[u8]| name.eq_ignore_ascii_case(spec.name.as_bytes());
+            names.is_empty() || names.iter().any(is)
+        };
+        replies.map(ALL.iter().filter(asked).count());
+        ALL.iter().filter(asked).for_each(|spec| document(spec, replies));
+    } else if is("help") {
+        help("COMMAND", &COMMAND_PARTS, replies);
+    } else if is("count") || is("list") {
+        return Err(RequestError::invalid("syntax error"));
+    } else {
+        return Err(unknown_subcommand("COMMAND", part));
+    }
+    Ok(())
+}
+
+/// What clients with several servers want to know: how many arguments, and where the key is.
+fn describe(spec: &Spec, replies: &mut Replies<'_>) {
+    replies.array(10);
+    replies.bulk(spec.name);
+    replies.number(spec.arity);
+    let flags = spec.flags();
+    replies.set(flags.len());
+    flags.iter().for_each(|flag| replies.simple(flag));
+    replies.number(spec.key);
+    replies.number(spec.key);
+    replies.number(i64::from(spec.key > 0));
+    let categories: &[&str] = match spec.group() {
+        "module" => &["@write", "@fast"],
+        "transactions" => &["@fast", "@transaction"],
+        _ => &["@connection"],
+    };
+    replies.set(categories.len());
+    categories.iter().for_each(|category| replies.simple(category));
+    // Tips, key specifications and subcommands: none.
+    (0..3).for_each(|_| replies.set(0));
+}
+
+fn document(spec: &Spec, replies: &mut Replies<'_>) {
+    replies.bulk(spec.name);
+    replies.map(3);
+    let lines = [("summary", spec.summary), ("since", "0.1.0"), ("group", spec.group())];
+    for (name, value) in lines {
+        replies.bulk(name);
+        replies.bulk(value);
+    }
+}

@@ -1,0 +1,89 @@
+//! The RESP front: decisions for Redis clients, over RESP2 or RESP3.
+//!
+//! ```text
+//!   bytes -> decode.rs -> session.rs -> query.rs -> the gate -> encode.rs -> bytes
+//!                           |  tidegate_commands.rs: TG.CHECK, TG.PEEK, TG.RESET, TG.LIMIT
+//!                           |  throttle.rs: CL.THROTTLE, THROTTLE; limit_cache.rs: what they name
+//!                           |  transaction.rs: MULTI, EXEC, DISCARD
+//!                           \- introspection.rs: what clients ask before; commands.rs: which there are
+//! ```
+//!
+//! `connection.rs` reads all commands that have arrived, answers them (`pipeline.rs`) and writes
+//! once. `buffers.rs` holds the buffers, which connections share, so that idle ones need none.
+
+mod buffers;
+mod commands;
+mod connection;
+mod decode;
+mod encode;
+mod introspection;
+mod limit_cache;
+mod pipeline;
+mod query;
+mod session;
+#[cfg(test)]
+mod tests;
+mod throttle;
+mod tidegate_commands;
+mod transaction;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use tidegate::unstable::gate::{Gate, GateError};
+
+use crate::access::Access;
+use crate::admin::ServerState;
+use crate::error::RequestError;
+
+/// Decisions over RESP.
+#[derive(Debug)]
+pub struct RespFront {
+    gate: Arc<Gate>,
+    server_state: Arc<ServerState>,
+    access: Access,
+    /// The id of the next connection.
+    next_id: AtomicU64,
+}
+
+impl RespFront {
+    /// Asks this gate; only those with `access` may ask.
+    pub fn new(gate: Arc<Gate>, server_state: Arc<ServerState>, access: Access) -> Self {
+        RespFront { gate, server_state, access, next_id: AtomicU64::new(1) }
+    }
+
+    /// Whether a connection must show a secret first.
+    fn requires_secret(&self) -> bool {
+        matches!(self.access, Access::Secrets(_))
+    }
+
+    /// Whether this is one of the secrets, or none is wanted.
+    fn accepts_secret(&self, secret: &[u8]) -> bool {
+        self.access.accepts_secret(secret)
+    }
+}
+
+/// The error of a command with too many or too few arguments.
+pub fn wrong_arity(name: &str) -> RequestError {
+    RequestError::invalid(format!("wrong number of arguments for '{name}' command"))
+}
+
+/// The error of the gate, with fields named as the arguments of commands are.
+pub fn gate_error(error: GateError) -> RequestError {
+    let error = RequestError::from(error);
+    let field = match error.field.as_deref() {
+        Some("limits") => Some("limit".into()),
+        Some("id") => Some("ID".into()),
+        // Commands name a policy or a limit, never attributes.
+        Some("attributes") => None,
+        _ => error.field,
+    };
+    RequestError { field, ..error }
+}
+
+/// The beginning of what a client sent, for an error. Control bytes are replaced by
+/// [`Replies::error`](super::encode::Replies::error).
+pub fn excerpt(bytes: &[u8]) -> String {
+    const MAX_SHOWN_BYTES: usize = 128;
+    String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_SHOWN_BYTES)]).into_owned()
+}

@@ -1,0 +1,289 @@
+//! Queries to the gate, and their answers as replies.
+//!
+//! A query borrows from the bytes of its command. With a store in memory it is answered before the
+//! next command is read. With a shared store many queries run at once, and each has a copy
+//! ([`OwnedQuery`]).
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use tidegate::unstable::gate::{
+    ActivePolicies, DenialReason, Gate, GateError, GateRequest, GateVerdict, LimitResult, Subject,
+};
+use tidegate::unstable::stats::Decided;
+use tidegate::{Cost, Limit, RetryAfter};
+
+use super::encode::Replies;
+use super::gate_error;
+use crate::error::{ErrorKind, RequestError};
+
+/// A query: [`BorrowedQuery`] borrows its policy and key, [`OwnedQuery`] has copies.
+#[derive(Clone, Debug)]
+pub struct Query<P, K> {
+    pub kind: QueryKind,
+    /// `None` for limits that the caller sent.
+    pub policy: Option<P>,
+    pub key: K,
+    /// The limits that the caller sent.
+    pub limits: Option<Arc<[Limit]>>,
+    pub cost: Option<Cost>,
+    pub force: bool,
+    pub id: Option<K>,
+}
+
+/// A query that borrows from its command.
+pub type BorrowedQuery<'a> = Query<&'a str, &'a [u8]>;
+
+/// A query with its own copies.
+pub type OwnedQuery = Query<Box<str>, Box<[u8]>>;
+
+impl<P: Deref<Target = str>, K: Deref<Target = [u8]>> Query<P, K> {
+    /// The query as a question to the gate.
+    #[inline]
+    pub fn question(&self) -> GateRequest<'_> {
+        let subject = match self.policy.as_deref() {
+            Some(policy) => Subject::Key { policy, key: &self.key, attributes: None },
+            None => {
+                let limits = self.limits.as_deref().unwrap_or_default();
+                Subject::Limits { key: &self.key, limits }
+            }
+        };
+        let id = self.id.as_deref();
+        GateRequest { cost: self.cost, force: self.force, id, ..GateRequest::new(subject) }
+    }
+}
+
+/// The kind of a query, which decides the form of its reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueryKind {
+    /// A decision, in the form of tidegate.
+    Check,
+    /// A decision, in the form of redis-cell.
+    RedisCell(Throttle),
+    /// A decision, in the form of throttlecrab.
+    Throttlecrab(Throttle),
+    Peek,
+    Reset,
+}
+
+impl QueryKind {
+    /// Whether it is a decision.
+    #[inline]
+    pub fn is_check(self) -> bool {
+        matches!(self, QueryKind::Check | QueryKind::RedisCell(_) | QueryKind::Throttlecrab(_))
+    }
+
+    /// Whether the two may run at the same time.
+    pub fn can_run_with(self, other: QueryKind) -> bool {
+        self.is_check() && other.is_check() || self == other
+    }
+}
+
+/// What the reply needs besides the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Throttle {
+    /// The limit that is reported.
+    pub limit: i64,
+    /// The cost is zero: only a peek.
+    pub look: bool,
+}
+
+impl<'a> BorrowedQuery<'a> {
+    pub fn new(kind: QueryKind, key: &'a [u8]) -> Self {
+        BorrowedQuery { kind, policy: None, key, limits: None, cost: None, force: false, id: None }
+    }
+
+    /// Runs a query that is not a decision on a store in memory.
+    pub fn execute_local(&self, gate: &Gate, rules: &ActivePolicies, replies: &mut Replies<'_>) {
+        // An in-memory store never makes a future wait.
+        let query = OwnedQuery::from(self.clone());
+        if let Some(answer) = query.execute(gate, rules).now_or_never() {
+            query.reply(answer, replies);
+        }
+    }
+}
+
+impl From<BorrowedQuery<'_>> for OwnedQuery {
+    fn from(query: BorrowedQuery<'_>) -> Self {
+        Query {
+            kind: query.kind,
+            policy: query.policy.map(Into::into),
+            key: query.key.into(),
+            limits: query.limits,
+            cost: query.cost,
+            force: query.force,
+            id: query.id.map(Into::into),
+        }
+    }
+}
+
+/// The answer to a query.
+pub enum QueryAnswer<'a> {
+    /// Boxed: it is large, and was a round trip away.
+    Answer(Box<Result<GateVerdict<'a>, GateError>>),
+    Reset(Result<bool, GateError>),
+}
+
+impl OwnedQuery {
+    /// Runs the query on any store.
+    pub async fn execute<'a>(
+        &'a self,
+        gate: &'a Gate,
+        rules: &'a ActivePolicies,
+    ) -> QueryAnswer<'a> {
+        let policy = self.policy.as_deref().unwrap_or_default();
+        match self.kind {
+            QueryKind::Check | QueryKind::RedisCell(_) | QueryKind::Throttlecrab(_) => {
+                QueryAnswer::Answer(Box::new(gate.check(rules, &[self.question()]).await))
+            }
+            QueryKind::Peek => {
+                let peeked = async {
+                    let keys = gate.keys(rules, policy)?;
+                    keys.peek(&keys.find(&self.key).await?.key).await
+                };
+                QueryAnswer::Answer(Box::new(peeked.await))
+            }
+            QueryKind::Reset => {
+                let reset = async {
+                    let keys = gate.keys(rules, policy)?;
+                    keys.reset(&keys.find(&self.key).await?.key).await
+                };
+                QueryAnswer::Reset(reset.await)
+            }
+        }
+    }
+
+    pub fn reply(&self, answer: QueryAnswer<'_>, replies: &mut Replies<'_>) {
+        match answer {
+            QueryAnswer::Answer(answer) => {
+                reply(self.kind, answer.as_ref().as_ref().map_err(GateError::clone), replies)
+            }
+            QueryAnswer::Reset(done) => reply_reset(done, replies),
+        }
+    }
+}
+
+/// Replies with a decision, or with why there is none.
+#[inline]
+pub fn reply(
+    kind: QueryKind,
+    answer: Result<&GateVerdict<'_>, GateError>,
+    replies: &mut Replies<'_>,
+) {
+    match answer {
+        Ok(answer) if answer.denial_reason() != Some(DenialReason::StoreFailed) => match kind {
+            QueryKind::RedisCell(form) => reply_cell(form, answer, replies),
+            QueryKind::Throttlecrab(form) => reply_crab(form, answer, replies),
+            QueryKind::Check | QueryKind::Peek | QueryKind::Reset => reply_check(answer, replies),
+        },
+        Ok(answer) => replies.error(&store_failed(answer)),
+        Err(error) => replies.error(&gate_error(error)),
+    }
+}
+
+/// A denial because the store failed says nothing about the key, so it is an error.
+#[cold]
+fn store_failed(answer: &GateVerdict<'_>) -> RequestError {
+    match (answer.reported_limit().and_then(|line| line.policy), answer.decided) {
+        (Some(policy), Decided::FailedClosed) => RequestError::new(
+            ErrorKind::StoreFailed,
+            format!("the store failed, and policy `{policy}` denies then: try again"),
+        ),
+        (Some(policy), _) => RequestError::new(
+            ErrorKind::StoreFailed,
+            format!(
+                "the store failed, and this node's share of policy `{policy}` is below the cost: try again"
+            ),
+        ),
+        (None, _) => RequestError::new(ErrorKind::StoreFailed, "the store failed: try again"),
+    }
+}
+
+fn reply_reset(done: Result<bool, GateError>, replies: &mut Replies<'_>) {
+    match done {
+        Ok(any) => replies.number(i64::from(any)),
+        Err(error) => replies.error(&gate_error(error)),
+    }
+}
+
+#[inline]
+fn reply_check(answer: &GateVerdict<'_>, replies: &mut Replies<'_>) {
+    let speaker = answer.reported_limit();
+    replies.put(if answer.allowed { b"*7\r\n:1\r\n" } else { b"*7\r\n:0\r\n" });
+    replies.count_or_nil(speaker.map(|line| line.decision.limit));
+    replies.count_or_nil(speaker.and_then(LimitResult::remaining));
+    replies.count_or_nil(answer.retry_after().as_millis());
+    replies.count_or_nil(speaker.and_then(LimitResult::reset_after).map(|reset| reset.as_millis()));
+    match speaker.and_then(|line| line.policy) {
+        Some(policy) => replies.bulk(policy),
+        None => replies.nil(),
+    }
+    match answer.decided {
+        Decided::Exact => replies.put(b"$5\r\nexact\r\n"),
+        decided => replies.bulk(decided.name()),
+    }
+}
+
+/// How a bucket stands.
+struct Standing {
+    limited: bool,
+    remaining: u64,
+    retry_after: RetryAfter,
+    reset_us: u64,
+}
+
+impl Standing {
+    /// Of an answer under one limit. A look is answered as if it were for one unit; here it
+    /// is for none, which only a bucket that owes more than it holds denies: one whose
+    /// limit was larger before.
+    fn new(answer: &GateVerdict<'_>, look: bool) -> Self {
+        let speaker = answer.reported_limit();
+        let reset_us = speaker.map_or(0, |line| line.decision.reset_after.as_micros());
+        let remaining = speaker.and_then(LimitResult::remaining).unwrap_or_default();
+        let (mut limited, mut retry_after) = (!answer.allowed, answer.retry_after());
+        if look && let Some(line) = speaker {
+            let whole_us = u128::from(line.limit.burst()) * u128::from(line.limit.window_us());
+            let whole_us = whole_us.div_ceil(u128::from(line.limit.count().max(1)));
+            let over_us = u128::from(reset_us).saturating_sub(whole_us);
+            limited = over_us > 0;
+            retry_after = RetryAfter::from_micros(u64::try_from(over_us).unwrap_or(u64::MAX));
+        }
+        Standing { limited, remaining, retry_after, reset_us }
+    }
+}
+
+/// `[limited, limit, remaining, retry-after or -1, reset-after]`, in seconds.
+#[inline]
+fn reply_cell(form: Throttle, answer: &GateVerdict<'_>, replies: &mut Replies<'_>) {
+    let standing = Standing::new(answer, form.look);
+    replies.put(if standing.limited { b"*5\r\n:1\r\n" } else { b"*5\r\n:0\r\n" });
+    replies.number(form.limit);
+    replies.count(standing.remaining);
+    match standing.retry_after {
+        RetryAfter::Micros(us) if standing.limited => replies.count(cell_seconds(us)),
+        _ => replies.number(-1),
+    }
+    replies.count(cell_seconds(standing.reset_us));
+}
+
+/// Rounded up as redis-cell does: what is left of a second counts if it is a millisecond.
+fn cell_seconds(us: u64) -> u64 {
+    (us / 1_000).div_ceil(1_000)
+}
+
+/// `[allowed, limit, remaining, reset-after, retry-after]`, in seconds. Where throttlecrab
+/// cuts them off, which sends clients back too early, they are rounded up.
+#[inline]
+fn reply_crab(form: Throttle, answer: &GateVerdict<'_>, replies: &mut Replies<'_>) {
+    let standing = Standing::new(answer, form.look);
+    replies.put(if standing.limited { b"*5\r\n:0\r\n" } else { b"*5\r\n:1\r\n" });
+    replies.number(form.limit);
+    replies.count(standing.remaining);
+    replies.count(standing.reset_us.div_ceil(1_000_000));
+    match standing.retry_after.as_secs() {
+        Some(seconds) if standing.limited => replies.count(seconds),
+        Some(_) => replies.number(0),
+        None => replies.number(-1),
+    }
+}

@@ -1,0 +1,139 @@
+//! tidegate's own commands.
+
+use tidegate::Cost;
+use tidegate::unstable::bounds;
+use tidegate::unstable::policy::MAX_KEY_BYTES;
+
+use super::decode::{Args, whole_number};
+use super::excerpt;
+use super::limit_cache::LimitCache;
+use super::query::{BorrowedQuery, QueryKind};
+use crate::error::RequestError;
+
+/// The longest idempotency id: two UUIDs with room to spare.
+const MAX_ID_BYTES: usize = 256;
+
+/// The largest cost either way: no limit is larger.
+#[expect(clippy::cast_possible_wrap, reason = "10^12 is far below 2^63")]
+const MAX_COST: i64 = bounds::MAX_COUNT as i64;
+
+/// `TG.CHECK policy key [COST n] [ID id] [FORCE]`.
+///
+/// # Errors
+/// When an argument makes no sense.
+#[inline]
+pub fn check<'a>(args: &Args<'a>) -> Result<BorrowedQuery<'a>, RequestError> {
+    let query = named(QueryKind::Check, args[1], args[2])?;
+    if args.len() == 3 { Ok(query) } else { with_options(query, "TG.CHECK", &args[3..]) }
+}
+
+/// `TG.LIMIT limits key [COST n] [ID id] [FORCE]`.
+///
+/// # Errors
+/// When an argument makes no sense.
+pub fn limit<'a>(
+    args: &Args<'a>,
+    limits: &mut LimitCache,
+) -> Result<BorrowedQuery<'a>, RequestError> {
+    let limits = Some(limits.text(args[1])?);
+    let query =
+        BorrowedQuery { limits, ..BorrowedQuery::new(QueryKind::Check, checked_key(args[2])?) };
+    with_options(query, "TG.LIMIT", &args[3..])
+}
+
+/// `TG.PEEK policy key` and `TG.RESET policy key`.
+///
+/// # Errors
+/// When an argument makes no sense.
+pub fn named<'a>(
+    kind: QueryKind,
+    policy: &'a [u8],
+    key: &'a [u8],
+) -> Result<BorrowedQuery<'a>, RequestError> {
+    let policy = std::str::from_utf8(policy)
+        .map_err(|_| RequestError::field("policy", "it is not text, and names of policies are"))?;
+    Ok(BorrowedQuery { policy: Some(policy), ..BorrowedQuery::new(kind, checked_key(key)?) })
+}
+
+/// A key that names somebody.
+///
+/// # Errors
+/// When it is empty or too long.
+#[inline]
+pub fn checked_key(key: &[u8]) -> Result<&[u8], RequestError> {
+    match key.len() {
+        0 => Err(RequestError::field("key", "it is empty: name who is counted")),
+        1..=MAX_KEY_BYTES => Ok(key),
+        _ => {
+            let detail = format!("it is longer than {MAX_KEY_BYTES} bytes: send a hash of it");
+            Err(RequestError::field("key", detail))
+        }
+    }
+}
+
+fn with_options<'a>(
+    mut query: BorrowedQuery<'a>,
+    command: &str,
+    mut options: &[&'a [u8]],
+) -> Result<BorrowedQuery<'a>, RequestError> {
+    let mut cost = None;
+    while let [option, rest @ ..] = options {
+        let twice =
+            || RequestError::invalid(format!("syntax error: {} is there twice", excerpt(option)));
+        options = if option.eq_ignore_ascii_case(b"COST") {
+            let [number, rest @ ..] = rest else { return Err(without_value(option)) };
+            if cost.replace(checked_cost(number)?).is_some() {
+                return Err(twice());
+            }
+            rest
+        } else if option.eq_ignore_ascii_case(b"ID") {
+            let [id, rest @ ..] = rest else { return Err(without_value(option)) };
+            if query.id.replace(checked_id(id)?).is_some() {
+                return Err(twice());
+            }
+            rest
+        } else if option.eq_ignore_ascii_case(b"FORCE") {
+            query.force = true;
+            rest
+        } else {
+            return Err(RequestError::invalid(format!(
+                "syntax error: `{}` is no option of {command}: use COST n, ID id or FORCE",
+                excerpt(option)
+            )));
+        };
+    }
+    query.cost = match cost {
+        Some(cost) if query.force && cost < 0 => {
+            let detail = "a negative COST gives back, FORCE charges: leave out one of them";
+            return Err(RequestError::field("FORCE", detail));
+        }
+        Some(cost) if query.force => Some(Cost::Force(cost.unsigned_abs())),
+        cost => cost.map(Cost::from_signed),
+    };
+    Ok(query)
+}
+
+fn without_value(option: &[u8]) -> RequestError {
+    RequestError::invalid(format!("syntax error: {} has no value behind it", excerpt(option)))
+}
+
+fn checked_cost(number: &[u8]) -> Result<i64, RequestError> {
+    let cost = whole_number(number).filter(|cost| (-MAX_COST..=MAX_COST).contains(cost));
+    cost.ok_or_else(|| {
+        let detail = format!(
+            "value is not an integer or out of range: use a whole number from -{MAX_COST} to {MAX_COST}"
+        );
+        RequestError::field("COST", detail)
+    })
+}
+
+fn checked_id(id: &[u8]) -> Result<&[u8], RequestError> {
+    match id.len() {
+        0 => Err(RequestError::field("ID", "it is empty: leave it out, or send one per request")),
+        1..=MAX_ID_BYTES => Ok(id),
+        _ => {
+            let detail = format!("it is longer than {MAX_ID_BYTES} bytes: shorten it");
+            Err(RequestError::field("ID", detail))
+        }
+    }
+}

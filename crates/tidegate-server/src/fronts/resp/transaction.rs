@@ -1,0 +1,134 @@
+//! `MULTI`, `EXEC`, `DISCARD`: what some clients put around every pipeline.
+//!
+//! Commands wait as the bytes they came in, within a bound, and `EXEC` answers them as if they
+//! came now, behind the head of an array: in one batch, or together in one round trip where
+//! the store is shared. As in Redis a transaction is no promise that all of them pass: each
+//! is decided on its own, and a denial is a reply like any other. There is nothing to `WATCH`.
+
+use super::commands::{Command, Spec, TransactionRule};
+use super::decode::{Args, MAX_COMMAND_BYTES};
+use super::encode::Replies;
+use super::session::{ParsedCommand, Session};
+use super::wrong_arity;
+use crate::error::{ErrorKind, RequestError};
+
+/// The most bytes of commands that wait for `EXEC`: as many as are read at once.
+const MAX_WAITING_BYTES: usize = MAX_COMMAND_BYTES;
+
+const NOT_HERE: &str = "Command not allowed inside a transaction";
+const ABORTED: &str = "Transaction discarded because of previous errors.";
+
+/// What is wrong with an `EXEC` that has arguments.
+pub const EXEC_ARITY: &str = "wrong number of arguments for 'exec' command";
+
+/// What Redis says to an `EXEC` that cannot be, which ends the transaction.
+pub fn aborted(why: &str) -> RequestError {
+    RequestError::new(ErrorKind::Aborted, format!("Transaction discarded because of: {why}"))
+}
+
+/// Commands since `MULTI`.
+#[derive(Debug, Default)]
+pub struct QueuedCommands {
+    bytes: Vec<u8>,
+    commands: usize,
+    /// Whether one of them was invalid, so that none is run.
+    broken: bool,
+}
+
+/// The commands that `EXEC` runs.
+#[derive(Debug, Default)]
+pub struct ExecRun {
+    pub bytes: Vec<u8>,
+    /// The number of bytes that were run.
+    pub at: usize,
+}
+
+impl ExecRun {
+    pub fn is_done(&self) -> bool {
+        self.at >= self.bytes.len()
+    }
+}
+
+impl Session {
+    /// Parses a command between `MULTI` and `EXEC`.
+    #[cold]
+    pub(super) fn parse_in_transaction<'a>(
+        &self,
+        spec: &Spec,
+        args: &Args<'a>,
+    ) -> ParsedCommand<'a> {
+        match spec.in_transaction() {
+            _ if spec.command == Command::Exec => ParsedCommand::Other(spec.command),
+            _ if !spec.takes(args.len()) => ParsedCommand::Rejected(wrong_arity(spec.name)),
+            TransactionRule::Immediate => ParsedCommand::Other(spec.command),
+            TransactionRule::Queued => ParsedCommand::Queued,
+            TransactionRule::NotAllowed => ParsedCommand::Rejected(RequestError::invalid(NOT_HERE)),
+        }
+    }
+
+    /// Queues a command for `EXEC`.
+    pub(super) fn wait(&mut self, args: &Args<'_>, replies: &mut Replies<'_>) {
+        let Some(queued) = &mut self.queued else { return };
+        if queued.broken {
+            return replies.simple("QUEUED");
+        }
+        Replies::new(&mut queued.bytes, replies.protocol).command(args);
+        queued.commands += 1;
+        if queued.bytes.len() > MAX_WAITING_BYTES {
+            self.abort_transaction();
+            return replies.error(&RequestError::invalid(format!(
+                "the commands since MULTI take more than {MAX_WAITING_BYTES} bytes: send EXEC sooner, \
+                 or a pipeline without MULTI (in redis-py, `transaction=False`)"
+            )));
+        }
+        replies.simple("QUEUED");
+    }
+
+    /// Discards the commands since `MULTI`, because one of them was invalid.
+    pub(super) fn abort_transaction(&mut self) {
+        if let Some(queued) = &mut self.queued {
+            **queued = QueuedCommands { broken: true, ..QueuedCommands::default() };
+        }
+    }
+
+    /// `MULTI`.
+    pub(super) fn multi(&mut self, replies: &mut Replies<'_>) -> Result<(), RequestError> {
+        if self.queued.is_some() {
+            return Err(RequestError::invalid("MULTI calls can not be nested"));
+        }
+        self.queued = Some(Box::default());
+        replies.ok();
+        Ok(())
+    }
+
+    /// `EXEC`: the head of the array; what is in it comes of [`Session::exec_run`].
+    pub(super) fn exec(
+        &mut self,
+        args: &Args<'_>,
+        replies: &mut Replies<'_>,
+    ) -> Result<(), RequestError> {
+        let Some(queued) = self.queued.take() else {
+            return Err(RequestError::invalid("EXEC without MULTI"));
+        };
+        if args.len() > 1 {
+            return Err(aborted(EXEC_ARITY));
+        }
+        if queued.broken {
+            return Err(RequestError::new(ErrorKind::Aborted, ABORTED));
+        }
+        replies.array(queued.commands);
+        self.exec_run = ExecRun { bytes: queued.bytes, at: 0 };
+        Ok(())
+    }
+
+    /// `DISCARD`.
+    pub(super) fn discard(&mut self, replies: &mut Replies<'_>) -> Result<(), RequestError> {
+        match self.queued.take() {
+            Some(_) => {
+                replies.ok();
+                Ok(())
+            }
+            None => Err(RequestError::invalid("DISCARD without MULTI")),
+        }
+    }
+}

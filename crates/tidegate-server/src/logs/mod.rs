@@ -1,0 +1,347 @@
+//! Logs: to standard error, as text or as JSON lines; with the feature `otlp`
+//! spans go to a collector as well.
+//!
+//! Denials are logged from the stream of denials ([`Stats::events`]), not where
+//! they happen: the stream is already held to so many per policy and second, and
+//! a log that cannot keep up misses some and says how many instead of making
+//! requests wait. A separate thread writes the lines (`logs/writer.rs`), so that requests
+//! never wait for the reader of standard error.
+//!
+//! [`Stats::events`]: tidegate::unstable::stats::Stats::events
+
+mod writer;
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::fmt;
+use std::io::{self, IsTerminal};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use tidegate::unstable::stats::{Denial, Events, Outcome, StreamItem, Text, TooManySubscribers};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, fmt as lines};
+
+pub use self::writer::{dropped, print};
+
+use self::writer::Lines;
+
+/// What is logged when `RUST_LOG` is not set.
+const DEFAULT_FILTER: &str = "info";
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people; coloured on a terminal
+    #[default]
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+/// Why logging cannot start.
+#[derive(Debug)]
+pub enum LogError {
+    /// `RUST_LOG` is not understood.
+    Filter { text: String, why: String },
+    /// The thread that writes lines cannot be started.
+    Writer(io::Error),
+    /// The exporter of spans cannot be set up.
+    #[cfg(feature = "otlp")]
+    Export(String),
+}
+
+impl fmt::Display for LogError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LogError::Filter { text, why } => {
+                let text = text.escape_debug();
+                write!(
+                    f,
+                    "RUST_LOG=\"{text}\" is not understood: {why}\n  help: use a level (error, warn, info, debug, trace) or e.g. info,tidegate=debug"
+                )
+            }
+            LogError::Writer(error) => write!(f, "logging cannot start: {error}"),
+            #[cfg(feature = "otlp")]
+            LogError::Export(why) => {
+                write!(
+                    f,
+                    "spans cannot be exported: {why}\n  help: set OTEL_EXPORTER_OTLP_ENDPOINT to e.g. http://127.0.0.1:4318"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for LogError {}
+
+/// Keeps logging going. When dropped, spans are exported and the last lines written, both
+/// within a bounded time.
+#[must_use = "the last lines are written when it is dropped"]
+pub struct Logging {
+    lines: Arc<Lines>,
+    #[cfg(feature = "otlp")]
+    _exporter: Option<otlp::Exporter>,
+}
+
+impl Drop for Logging {
+    fn drop(&mut self) {
+        self.lines.flush();
+    }
+}
+
+/// Starts logging for the whole process.
+///
+/// # Errors
+/// When `RUST_LOG` or the exporter's settings are invalid, or the writing thread cannot be
+/// started.
+pub fn start(format: LogFormat) -> Result<Logging, LogError> {
+    let text = std::env::var("RUST_LOG").unwrap_or_default();
+    let text = if text.is_empty() { DEFAULT_FILTER } else { &text };
+    let filter = filter(text)?;
+    let lines = Lines::start().map_err(LogError::Writer)?;
+    std::panic::set_hook(Box::new(log_panic));
+    let registry = tracing_subscriber::registry();
+    let written = written(format, Arc::clone(&lines)).with_filter(filter);
+    #[cfg(feature = "otlp")]
+    {
+        let exporter = otlp::Exporter::from_environment()?;
+        let spans = exporter.as_ref().map(otlp::Exporter::layer);
+        let _ = registry.with(spans).with(written).try_init();
+        Ok(Logging { lines, _exporter: exporter })
+    }
+    #[cfg(not(feature = "otlp"))]
+    {
+        // It only fails where somebody else logs already, as in a test.
+        let _ = registry.with(written).try_init();
+        Ok(Logging { lines })
+    }
+}
+
+/// The filter that a `RUST_LOG` describes. Panics pass any filter.
+fn filter(text: &str) -> Result<EnvFilter, LogError> {
+    let filter = EnvFilter::try_new(text)
+        .map_err(|error| LogError::Filter { text: text.to_owned(), why: error.to_string() })?;
+    Ok(match format!("{PANIC}=error").parse() {
+        Ok(always) => filter.add_directive(always),
+        Err(_) => filter,
+    })
+}
+
+/// The layer that writes lines.
+fn written<S>(format: LogFormat, lines: Arc<Lines>) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
+{
+    // A line that cannot be formatted is dropped: the layer would report it on standard
+    // error, and wait for the reader.
+    let layer = lines::layer().with_writer(lines).log_internal_errors(false);
+    match format {
+        LogFormat::Text => {
+            let ansi = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+            layer.with_ansi(ansi).boxed()
+        }
+        LogFormat::Json => layer.json().flatten_event(true).boxed(),
+    }
+}
+
+/// The target of panics, which are logged whatever `RUST_LOG` says.
+const PANIC: &str = "tidegate::panic";
+
+/// Logs a panic. The standard hook writes to standard error and waits for its reader.
+fn log_panic(panic: &std::panic::PanicHookInfo<'_>) {
+    let backtrace = Backtrace::capture();
+    match backtrace.status() {
+        BacktraceStatus::Captured => tracing::error!(target: PANIC, %backtrace, "{panic}"),
+        _ => tracing::error!(target: PANIC, "{panic}"),
+    }
+}
+
+/// Logs denials as they happen, until it is dropped.
+///
+/// # Errors
+/// When too many follow the denials already.
+pub fn denials(
+    events: &Arc<Events>,
+) -> Result<impl Future<Output = ()> + Send + use<>, TooManySubscribers> {
+    let mut subscription = events.subscribe(None)?;
+    Ok(async move {
+        loop {
+            match subscription.next().await {
+                StreamItem::Denial(denial) => log_denial(&denial),
+                StreamItem::Missed(count) => {
+                    tracing::warn!(target: DENIALS, count, "denials came too fast to log");
+                }
+            }
+        }
+    })
+}
+
+/// Where denials are logged, so that `RUST_LOG=info,tidegate::denials=off` leaves them out.
+const DENIALS: &str = "tidegate::denials";
+
+fn log_denial(denial: &Denial) {
+    let message = match denial.outcome {
+        Outcome::WouldDeny => "would deny",
+        _ => "denied",
+    };
+    tracing::info!(
+        target: DENIALS,
+        policy = &*denial.policy,
+        key = some(&denial.key),
+        route = some(&denial.route),
+        limit = &*denial.limit,
+        retry_after_ms = denial.retry_after.as_millis(),
+        request_id = some(&denial.request_id),
+        decided = denial.decided.name(),
+        // Denials of this policy that were not logged since the last one that was.
+        suppressed = denial.suppressed,
+        "{message}"
+    );
+}
+
+/// The text, unless there is none. As a string, which is written in quotes: a key
+/// with a space in it must not look like another field.
+pub fn some(text: &Text) -> Option<String> {
+    (!text.as_bytes().is_empty()).then(|| text.to_string())
+}
+
+#[cfg(feature = "otlp")]
+mod otlp {
+    //! Spans to a collector, over HTTP. Off unless an endpoint is named.
+
+    use opentelemetry::trace::TracerProvider;
+    use opentelemetry_otlp::SpanExporter;
+    use opentelemetry_sdk::Resource;
+    use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
+    use tracing_opentelemetry::OpenTelemetryLayer;
+    use tracing_subscriber::filter::Targets;
+    use tracing_subscriber::{Layer, Registry};
+
+    use super::LogError;
+
+    /// The variables that name an endpoint, as OpenTelemetry has them. The rest of
+    /// `OTEL_EXPORTER_OTLP_*` works too; the exporter reads it itself.
+    const ENDPOINTS: [&str; 2] =
+        ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
+
+    /// What is exported: our own spans, whatever `RUST_LOG` says about lines.
+    const EXPORTED: (&str, tracing::Level) = ("tidegate", tracing::Level::DEBUG);
+
+    pub struct Exporter(SdkTracerProvider);
+
+    impl Exporter {
+        /// The exporter the environment asks for, if any.
+        pub fn from_environment() -> Result<Option<Self>, LogError> {
+            if !ENDPOINTS.iter().any(|name| std::env::var_os(name).is_some()) {
+                return Ok(None);
+            }
+            let exporter = SpanExporter::builder().with_http().build();
+            let exporter = exporter.map_err(|error| LogError::Export(error.to_string()))?;
+            let resource = Resource::builder().with_service_name("tidegate").build();
+            let provider = SdkTracerProvider::builder()
+                .with_batch_exporter(exporter)
+                .with_resource(resource)
+                .build();
+            Ok(Some(Exporter(provider)))
+        }
+
+        pub fn layer(&self) -> impl Layer<Registry> + use<> {
+            let tracer: SdkTracer = self.0.tracer("tidegate");
+            let targets = Targets::new().with_target(EXPORTED.0, EXPORTED.1);
+            OpenTelemetryLayer::new(tracer).with_filter(targets)
+        }
+    }
+
+    impl Drop for Exporter {
+        fn drop(&mut self) {
+            // At the end of the process there is nobody left to tell.
+            let _ = self.0.shutdown();
+        }
+    }
+}
+
+/// After a line, further events are only counted for this long.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// Decides which of many equal events are logged.
+#[derive(Debug, Default)]
+pub struct LogThrottle(Mutex<LogThrottleState>);
+
+#[derive(Debug, Default)]
+struct LogThrottleState {
+    logged: Option<Instant>,
+    suppressed: u64,
+}
+
+impl LogThrottle {
+    /// Notes an event. If it is to be logged, returns how many were not since the last one
+    /// that was.
+    pub fn should_log(&self, now: Instant) -> Option<u64> {
+        let mut burst = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if burst.logged.is_some_and(|logged| now.saturating_duration_since(logged) < QUIET) {
+            burst.suppressed += 1;
+            return None;
+        }
+        burst.logged = Some(now);
+        Some(std::mem::take(&mut burst.suppressed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Mutex, PoisonError};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Written(Mutex<Vec<u8>>);
+
+    impl Write for &Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// With `RUST_LOG=off` a panic left no trace.
+    #[test]
+    fn logs_panics_under_any_filter() {
+        let rows = [
+            ("off", false),
+            ("tidegate=off", false),
+            ("tidegate::panic=off", false),
+            ("tidegate::denials=off,error", true),
+        ];
+        for (text, logs_others) in rows {
+            let written = Arc::new(Written::default());
+            let layer = lines::layer().with_writer(Arc::clone(&written));
+            let filter = filter(text).expect("a filter");
+            let subscriber = tracing_subscriber::registry().with(layer.with_filter(filter));
+            tracing::subscriber::with_default(subscriber, || {
+                tracing::error!(target: PANIC, "a panic");
+                tracing::error!(target: "tidegate::other", "another error");
+            });
+            let log = written.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let log = String::from_utf8_lossy(&log);
+            assert!(log.contains("a panic"), "{text}: {log}");
+            assert_eq!(log.contains("another error"), logs_others, "{text}: {log}");
+        }
+    }
+
+    #[test]
+    fn logs_one_event_per_burst() {
+        let bursts = LogThrottle::default();
+        let start = Instant::now();
+        let rows = [(0, Some(0)), (50, None), (9_999, None), (10_000, Some(2)), (10_001, None)];
+        for (ms, expected) in rows {
+            assert_eq!(bursts.should_log(start + Duration::from_millis(ms)), expected, "{ms} ms");
+        }
+        assert_eq!(bursts.should_log(start + Duration::from_secs(60)), Some(1));
+    }
+}

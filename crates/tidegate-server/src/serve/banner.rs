@@ -1,0 +1,104 @@
+//! What is printed at the start: what is served, where, and what to try.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use tidegate::unstable::config::Config;
+
+use super::BoundFront;
+use super::config_source::ConfigSource;
+use super::settings::{FrontName, secret_of};
+use crate::access::Access;
+use crate::logs;
+
+/// What is known once the sockets are bound.
+pub struct Banner {
+    text: String,
+    /// A command to try.
+    command: Option<String>,
+}
+
+impl Banner {
+    pub fn new(
+        config: &Config,
+        store_is_up: bool,
+        source: &ConfigSource,
+        fronts: [(FrontName, Option<&BoundFront>); 4],
+    ) -> Self {
+        let missing = if store_is_up { "" } else { " (not reachable yet)" };
+        let version = env!("CARGO_PKG_VERSION");
+        let mut text = format!("tidegate {version}: {} store{missing}, ", config.store);
+        // Writing to memory cannot fail.
+        let _ = match source.is_none() {
+            false => {
+                let count = config.policies.len();
+                let noun = if count == 1 { "policy" } else { "policies" };
+                writeln!(text, "{count} {noun} from {source}")
+            }
+            true => {
+                writeln!(text, "no config: `default` allows 100 per 1m to every client address")
+            }
+        };
+        for (front, bound) in fronts {
+            let url = bound.and_then(|bound| Some(url(bound, bound.socket.local_addr().ok()?)));
+            let _ = writeln!(text, "  {:<6} {}", front.name(), url.as_deref().unwrap_or("off"));
+        }
+        let http = fronts.into_iter().find(|(front, _)| *front == FrontName::Http);
+        Banner { text, command: http.and_then(|(_, bound)| bound).and_then(command) }
+    }
+
+    /// Prints it. A reader that is stalled or gone does not stop the server.
+    pub fn print(mut self, exposed: &[FrontName]) {
+        if let Some(command) = &self.command {
+            let _ = writeln!(self.text, "{command}");
+        }
+        let mut warnings = String::new();
+        for front in exposed {
+            let _ = writeln!(
+                warnings,
+                "WARNING: --insecure-no-auth: whoever can reach --{} needs no secret",
+                front.name()
+            );
+        }
+        if !warnings.is_empty() {
+            logs::print(std::io::stderr(), warnings);
+        }
+        logs::print(std::io::stdout(), self.text);
+    }
+}
+
+fn url(bound: &BoundFront, address: SocketAddr) -> String {
+    let scheme = match (bound.site.front, bound.site.tls.is_some()) {
+        (FrontName::Grpc, false) => "grpc",
+        (FrontName::Grpc, true) => "grpcs",
+        (FrontName::Resp, false) => "redis",
+        (FrontName::Resp, true) => "rediss",
+        (_, false) => "http",
+        (_, true) => "https",
+    };
+    format!("{scheme}://{address}")
+}
+
+/// A command to try on this machine. The secret is left to whoever knows it: it is
+/// not for the screen.
+fn command(bound: &BoundFront) -> Option<String> {
+    let mut address = bound.socket.local_addr().ok()?;
+    // Nobody can connect to "all addresses".
+    if address.ip().is_unspecified() {
+        address.set_ip(match address.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    let (hint, secret) = match &bound.site.access {
+        Access::Secrets(_) => (
+            format!(" ($TOKEN is one of {})", secret_of(bound.site.front)),
+            " -H \"Authorization: Bearer $TOKEN\"",
+        ),
+        Access::Local | Access::Everybody => (String::new(), ""),
+    };
+    Some(format!(
+        "Try{hint}:\n  curl {}/v1/check{secret} -d '{{\"attributes\":{{\"client_ip\":\"192.0.2.1\"}}}}'",
+        url(bound, address)
+    ))
+}

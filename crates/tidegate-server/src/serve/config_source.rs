@@ -1,0 +1,169 @@
+//! Where policies and settings come from: a config, files of envoyproxy/ratelimit, or both.
+//!
+//! With both, the config's settings hold, and its policies (it needs none then) stand before
+//! those of the files. What the files become is what `tidegate config convert` prints.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fmt;
+use std::fs::File;
+use std::hash::{Hash, Hasher};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use tidegate::unstable::config::envoy::{EnvoyErrors, EnvoyFile, Options, convert};
+use tidegate::unstable::config::{Config, ConfigErrors, MAX_CONFIG_BYTES};
+use tidegate::unstable::policy::PoliciesError;
+use tracing::warn;
+
+use super::args::ServeArgs;
+
+/// Where it all comes from.
+#[derive(Clone, Debug)]
+pub struct ConfigSource {
+    config: Option<PathBuf>,
+    envoy: Option<PathBuf>,
+    options: Options,
+}
+
+/// Why there is no config.
+#[derive(Debug)]
+pub enum ConfigSourceError {
+    Config(ConfigErrors),
+    Envoy(EnvoyErrors),
+    /// A pipe or device, which can be read once.
+    NotAFile(PathBuf),
+    /// The policies of both cannot stand together; the name that both have, if that is why.
+    Conflict(PoliciesError, Option<String>),
+}
+
+impl ConfigSource {
+    pub fn new(args: &ServeArgs) -> Self {
+        let options = Options { algorithm: args.algorithm, merge_domains: args.merge_domains };
+        ConfigSource { config: args.config.clone(), envoy: args.envoy_config.clone(), options }
+    }
+
+    /// What it is called: the paths as they were given.
+    pub fn name(&self) -> Option<String> {
+        let paths = [&self.config, &self.envoy].into_iter().flatten();
+        let paths: Vec<String> = paths.map(|path| path.display().to_string()).collect();
+        (!paths.is_empty()).then(|| paths.join(" and "))
+    }
+
+    /// Whether nobody said where.
+    pub fn is_none(&self) -> bool {
+        self.config.is_none() && self.envoy.is_none()
+    }
+
+    /// Reads all of it. What the files have that tidegate has not is logged.
+    pub fn load(&self) -> Result<Config, ConfigSourceError> {
+        let Some(envoy) = &self.envoy else {
+            return match &self.config {
+                Some(path) => Config::load(path).map_err(ConfigSourceError::Config),
+                None => Ok(Config::default()),
+            };
+        };
+        let settings = self.config.as_deref().map(Config::load_settings).transpose();
+        let settings = settings.map_err(ConfigSourceError::Config)?;
+        let files = files(envoy).map_err(ConfigSourceError::Envoy)?;
+        let files: Result<Vec<EnvoyFile>, EnvoyErrors> =
+            files.iter().map(|path| EnvoyFile::load(path)).collect();
+        let files = files.map_err(ConfigSourceError::Envoy)?;
+        let converted = convert(&files, &self.options).map_err(ConfigSourceError::Envoy)?;
+        for notice in converted.notices() {
+            let (file, about) = (notice.file(), notice.about());
+            let line = about.line().unwrap_or_default();
+            warn!("{file}:{line}: {}: {}: {}", about.field(), about.message(), about.help());
+        }
+        let converted = converted.config();
+        match settings {
+            None => Ok(converted.clone()),
+            Some(settings) => {
+                let both = |error| {
+                    let mut names = settings.policies.iter().map(|policy| policy.name());
+                    let name = names.find(|name| converted.policies.get(name).is_some());
+                    ConfigSourceError::Conflict(error, name.map(str::to_owned))
+                };
+                settings.clone().with_policies_of(converted).map_err(both)
+            }
+        }
+    }
+
+    /// Reads all of it once more. A pipe has been emptied, and reading it would wait for
+    /// whoever filled it.
+    pub fn load_again(&self) -> Result<Config, ConfigSourceError> {
+        match self.config.as_deref().filter(|path| is_pipe(path)) {
+            Some(path) => Err(ConfigSourceError::NotAFile(path.to_owned())),
+            None => self.load(),
+        }
+    }
+
+    /// The directories in which something happens when it changes.
+    pub fn directories(&self) -> Vec<PathBuf> {
+        let parent = |path: &Path| match path.parent() {
+            Some(parent) if parent != Path::new("") => parent.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        let envoy = |path: &PathBuf| if path.is_dir() { path.clone() } else { parent(path) };
+        let config = self.config.as_deref().map(parent);
+        config.into_iter().chain(self.envoy.as_ref().map(envoy)).collect()
+    }
+
+    /// A number for the content of all files; `None` if some cannot be read.
+    pub fn fingerprint(&self) -> Option<u64> {
+        let mut hasher = DefaultHasher::new();
+        let envoy = self.envoy.as_deref().map(files).transpose().ok()?;
+        for path in self.config.iter().chain(envoy.iter().flatten()) {
+            if is_pipe(path) {
+                return None;
+            }
+            let mut content = Vec::new();
+            // One byte more than is allowed, to see that it is too large.
+            let most = MAX_CONFIG_BYTES as u64 + 1;
+            File::open(path).ok()?.take(most).read_to_end(&mut content).ok()?;
+            (path, content).hash(&mut hasher);
+        }
+        Some(hasher.finish())
+    }
+}
+
+/// Whether it is neither a file nor a directory: what may wait to be written.
+fn is_pipe(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
+}
+
+/// The files of a directory, or the one that is named.
+fn files(path: &Path) -> Result<Vec<PathBuf>, EnvoyErrors> {
+    if path.is_file() { Ok(vec![path.to_owned()]) } else { EnvoyFile::list(path) }
+}
+
+impl fmt::Display for ConfigSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = self.config.iter().chain(&self.envoy).map(|path| path.display().to_string());
+        f.write_str(&all.collect::<Vec<_>>().join(" and "))
+    }
+}
+
+impl fmt::Display for ConfigSourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigSourceError::Config(errors) => errors.fmt(f),
+            ConfigSourceError::Envoy(errors) => errors.fmt(f),
+            ConfigSourceError::NotAFile(path) => write!(
+                f,
+                "{}: this is no file, and can be read only once: restart to read another config, or \
+                 name a file",
+                path.display()
+            ),
+            ConfigSourceError::Conflict(_, Some(name)) => write!(
+                f,
+                "policy `{name}` is in --config, and a limit in --envoy-config becomes one of that \
+                 name: rename it in --config"
+            ),
+            ConfigSourceError::Conflict(error, None) => {
+                write!(f, "--config and --envoy-config together: {error}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConfigSourceError {}

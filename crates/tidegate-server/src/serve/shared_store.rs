@@ -1,0 +1,87 @@
+//! The store that nodes share, if the config names one.
+
+use std::time::{Duration, Instant};
+
+use tidegate::redis::{RedisOptions, RedisStore};
+use tidegate::unstable::config::Config;
+use tracing::{info, warn};
+
+use super::error::ServeError;
+
+/// How often the store's state is read for the log.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How often values that are not ours are logged at most: each is met again by every request.
+const FOREIGN_LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Connects to the store the config names; `None` for memory. One that is not there
+/// yet will be found later.
+///
+/// # Errors
+/// When it can never be used as it is: see the error.
+pub async fn connect(config: &Config) -> Result<Option<RedisStore>, ServeError> {
+    let Some(url) = config.store.redis() else { return Ok(None) };
+    let options = RedisOptions {
+        url: url.to_owned(),
+        timeout: config.store_timeout,
+        key_prefix: config.key_prefix.clone(),
+        deny_cache: true,
+    };
+    Ok(Some(RedisStore::connect(options).await?))
+}
+
+/// Says in the log when the store goes and comes, and what is wrong with it.
+pub async fn watch(store: RedisStore, name: String) {
+    let mut logged_warnings = Vec::new();
+    let (mut was_up, mut openings) = (true, store.stats().breaker_openings);
+    let mut foreign = ForeignValueLog::default();
+    loop {
+        let stats = store.stats();
+        match (was_up, stats.up) {
+            (true, false) => {
+                let reason = store.last_error().unwrap_or_else(|| "it does not answer".into());
+                warn!(store = name, reason, "the store fails: on_store_failure answers");
+            }
+            (false, true) => info!(store = name, "the store is back"),
+            // Gone and back between two looks.
+            (true, true) if stats.breaker_openings > openings => {
+                warn!(store = name, "the store failed for a moment: on_store_failure answered");
+            }
+            _ => {}
+        }
+        (was_up, openings) = (stats.up, stats.breaker_openings);
+        foreign.log(&store, &name, stats.foreign);
+        for warning in store.warnings() {
+            if !logged_warnings.contains(&warning) {
+                warn!(store = name, "{warning}");
+                logged_warnings.push(warning);
+            }
+        }
+        tokio::time::sleep(CHECK_INTERVAL).await;
+    }
+}
+
+/// The log of values that are not ours.
+#[derive(Default)]
+struct ForeignValueLog {
+    logged: u64,
+    at: Option<Instant>,
+}
+
+impl ForeignValueLog {
+    fn log(&mut self, store: &RedisStore, name: &str, requests: u64) {
+        let is_due = self.at.is_none_or(|at| at.elapsed() >= FOREIGN_LOG_INTERVAL);
+        if requests == self.logged || !is_due {
+            return;
+        }
+        let place = store.last_foreign().unwrap_or_default();
+        warn!(
+            store = name,
+            place,
+            requests = requests - self.logged,
+            "a key of the store holds a value that is not ours; on_store_failure applies to it: \
+             delete the value, or use another key_prefix"
+        );
+        (self.logged, self.at) = (requests, Some(Instant::now()));
+    }
+}

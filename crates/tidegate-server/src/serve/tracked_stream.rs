@@ -1,0 +1,128 @@
+//! A stream that records its reads and writes, and reads on before it closes.
+//!
+//! When we answer and close while the client still sends, as with a head that
+//! is too large, the kernel throws the answer away together with what was not
+//! read. A gateway then sees a broken connection, takes us for down, and may let
+//! the request pass: anybody could arrange for that. So after the answer we
+//! read on for a while before we let go.
+
+use std::future::Future;
+use std::io::{IoSlice, Result};
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+use super::connections::Connection;
+
+/// How long we read on at most.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// How much we read on at most: twice the largest head a Go server passes on.
+const LINGER_BYTES: usize = 2 * 1024 * 1024;
+
+/// A stream whose progress can be seen from outside.
+#[derive(Debug)]
+pub struct TrackedStream<T> {
+    stream: T,
+    connection: Arc<Connection>,
+    closing: Option<Linger>,
+}
+
+/// A stream that has said goodbye and reads on.
+#[derive(Debug)]
+struct Linger {
+    until: Pin<Box<Sleep>>,
+    left: usize,
+}
+
+impl<T> TrackedStream<T> {
+    pub fn new(stream: T, connection: Arc<Connection>) -> Self {
+        TrackedStream { stream, connection, closing: None }
+    }
+
+    fn mark(&self, written: Poll<Result<usize>>) -> Poll<Result<usize>> {
+        match written {
+            Poll::Ready(Ok(bytes)) => self.connection.note_written(bytes),
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => self.connection.note_stalled(),
+        }
+        written
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for TrackedStream<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.connection.note_read();
+        }
+        read
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TrackedStream<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.mark(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.mark(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        if self.closing.is_none() {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
+            if !self.connection.has_unread() {
+                return Poll::Ready(Ok(()));
+            }
+            let until = Box::pin(tokio::time::sleep(LINGER));
+            self.closing = Some(Linger { until, left: LINGER_BYTES });
+        }
+        self.poll_linger(context)
+    }
+}
+
+impl<T: AsyncRead + Unpin> TrackedStream<T> {
+    fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let Some(closing) = &mut self.closing else { return Poll::Ready(Ok(())) };
+        let mut dropped = [MaybeUninit::uninit(); 4096];
+        while closing.until.as_mut().poll(context).is_pending() {
+            let mut buffer = ReadBuf::uninit(&mut dropped);
+            ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
+            let read = buffer.filled().len();
+            closing.left = closing.left.saturating_sub(read);
+            if read == 0 || closing.left == 0 {
+                break;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}

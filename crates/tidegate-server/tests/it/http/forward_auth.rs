@@ -1,0 +1,135 @@
+//! `/v1/forward-auth`: what gateways ask, and what they can pass on.
+
+use serde_json::json;
+
+use super::{POLICIES, serve};
+use crate::server_harness::{Fields, Reply, Server, Start};
+
+fn ask(server: &Server, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
+    server.ask(method, path, headers, "")
+}
+
+#[test]
+fn parses_requests_of_each_gateway() {
+    let server = serve("forward-gateways");
+    let caddy = [
+        ("x-forwarded-method", "POST"),
+        ("x-forwarded-uri", "/login?a=1"),
+        ("x-forwarded-host", "shop"),
+    ];
+    let nginx = [("x-original-method", "POST"), ("x-original-uri", "/login")];
+    // All from this address: one limit, whoever asks and however it is written.
+    #[rustfmt::skip]
+    let rows: [(&str, &str, Fields<'_>, u16); 12] = [
+        ("GET", "/v1/forward-auth", &[], 200),
+        ("GET", "/v1/forward-auth", &caddy, 200),
+        ("POST", "/v1/forward-auth/login?deny_status=418", &[], 200),
+        ("GET", "/v1/forward-auth", &caddy, 429),
+        ("GET", "/v1/forward-auth?from=forwarded", &caddy, 429),
+        ("GET", "/v1/forward-auth?deny_status=403", &nginx, 403),
+        ("GET", "/v1/forward-auth?from=original&deny_status=401", &nginx, 401),
+        // The client's query is not the gateway's.
+        ("POST", "/v1/forward-auth/login?deny_status=418", &[], 429),
+        ("POST", "/v1/forward-auth//x/../%6Cogin", &[], 429),
+        ("GET", "/v1/forward-auth?a=1", &caddy, 429),
+        ("GET", "/v1/forward-auth?a=1&from=original", &caddy, 400),
+        ("HEAD", "/v1/forward-auth", &caddy, 429),
+    ];
+    for (method, path, headers, status) in rows {
+        let reply = ask(&server, method, path, headers);
+        assert_eq!(reply.status, status, "{method} {path} {headers:?}: {reply:?}");
+        assert_eq!(reply.header("cache-control"), Some("no-store"));
+        if status != 200 && method != "HEAD" {
+            assert_eq!(reply.json()["status"], status, "the document says another status");
+        }
+        let denied = status != 200 && status != 400;
+        assert_eq!(reply.header("retry-after").is_some(), denied, "{reply:?}");
+    }
+}
+
+#[test]
+fn response_carries_rate_limit_headers() {
+    let server = serve("forward-answers");
+    let login = [("x-forwarded-method", "POST"), ("x-forwarded-uri", "/login")];
+    let reply = ask(&server, "GET", "/v1/forward-auth", &login);
+    assert_eq!((reply.status, reply.body.len()), (200, 0));
+    assert_eq!(reply.header("ratelimit-policy"), Some("\"login\";q=2;w=3600"));
+    assert!(reply.header("ratelimit").is_some_and(|text| text.starts_with("\"login\";r=1;t=")));
+    ask(&server, "GET", "/v1/forward-auth", &login);
+
+    let named = [login[0], login[1], ("x-request-id", "from-the-gateway")];
+    let denied = ask(&server, "GET", "/v1/forward-auth?deny_status=403", &named);
+    assert_eq!(denied.status, 403);
+    assert_eq!(denied.header("x-request-id"), Some("from-the-gateway"));
+    let wait: u64 = denied.header("retry-after").expect("a wait").parse().expect("seconds");
+    assert!((1..=3600).contains(&wait));
+    assert_eq!(denied.header("ratelimit"), Some(&*format!("\"login\";r=0;t={wait}")));
+    let problem = denied.json();
+    assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
+    assert_eq!(problem["violated-policies"], json!(["login"]));
+    // What matches nothing is let through without a word.
+    let free = ask(&server, "GET", "/v1/forward-auth", &[("x-forwarded-uri", "/free")]);
+    assert_eq!((free.status, free.header("ratelimit")), (200, None));
+}
+
+#[test]
+fn takes_client_address_from_trusted_proxies() {
+    let config =
+        format!("trusted_proxies: [127.0.0.1]\nheaders: [draft-6, x-ratelimit]\n{POLICIES}");
+    let server = Start::new("forward-trusted").config(&config).run();
+    let login = |client: &str| {
+        let headers = [
+            ("x-forwarded-for", client),
+            ("x-forwarded-method", "POST"),
+            ("x-forwarded-uri", "/login"),
+        ];
+        ask(&server, "GET", "/v1/forward-auth", &headers)
+    };
+    let first = login("192.0.2.1");
+    assert_eq!(
+        (first.header("ratelimit-remaining"), first.header("x-ratelimit-limit")),
+        (Some("1"), Some("2"))
+    );
+    // What a client puts in front of it changes nothing.
+    assert_eq!(login("6.6.6.6, 192.0.2.1").status, 200);
+    assert_eq!(login("7.7.7.7, 192.0.2.1:4711").status, 429);
+    assert_eq!(login("192.0.2.2").status, 200);
+
+    let untrusting = serve("forward-untrusted");
+    let spoofed = |client: &str| {
+        let headers = [
+            ("x-forwarded-for", client),
+            ("x-forwarded-method", "POST"),
+            ("x-forwarded-uri", "/login"),
+        ];
+        ask(&untrusting, "GET", "/v1/forward-auth", &headers).status
+    };
+    let statuses = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(spoofed);
+    assert_eq!(statuses, [200, 200, 429]);
+}
+
+#[test]
+fn rejects_ambiguous_forwarded_requests() {
+    let server = serve("forward-refused");
+    #[rustfmt::skip]
+    let rows: [(&str, Fields<'_>, u16, Option<&str>, &str); 12] = [
+        ("?deny_status=200", &[], 400, Some("deny_status"), "from 400 to 499"),
+        ("?deny_status=503", &[], 400, Some("deny_status"), "from 400 to 499"),
+        ("?from=envoy", &[], 400, Some("from"), "use forwarded or original"),
+        ("?from=forwarded", &[], 400, None, "X-Forwarded-Uri is missing"),
+        ("?from=original", &[("x-forwarded-uri", "/")], 400, None, "X-Original-URI is missing"),
+        ("", &[("x-forwarded-uri", "/login"), ("x-original-uri", "/free")], 400, None, "disagree"),
+        // The client's query is the option that the gateway's address has, or passes for it.
+        ("?from=original", &[("x-original-uri", "/free?from=original")], 400, Some("from"), "nobody can tell whose it is"),
+        // The same target under a host that may be the client's choice.
+        ("?from=original", &[("x-original-uri", "/login"), ("x-original-url", "http://free/login")], 400, None, "disagree"),
+        ("", &[("x-original-uri", "/login"), ("x-forwarded-uri", "/login"), ("x-forwarded-host", "free")], 400, None, "disagree"),
+        ("", &[("x-forwarded-uri", "/jobs")], 409, Some("policy"), "policy `jobs` has a concurrency limit"),
+        ("", &[("x-forwarded-uri", "/metered"), ("x-cost", "-1")], 400, Some("attributes"), "{header:x-cost}"),
+        ("er", &[], 404, None, "there is nothing here"),
+    ];
+    for (behind, headers, status, field, part) in rows {
+        let reply = ask(&server, "GET", &format!("/v1/forward-auth{behind}"), headers);
+        reply.refuses(status, field, part);
+    }
+}

@@ -1,0 +1,236 @@
+//! One trace in every form that is read: the decisions must be the same.
+
+use std::fmt::Write as _;
+
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+
+use crate::cli_harness::{Files, gzip, sha256, tidegate, tidegate_reading};
+
+/// A time in microseconds and a key without blanks.
+pub type Event = (u64, String);
+
+/// Writes an event as a line.
+type Line = fn(u64, &str) -> String;
+
+/// A name, its first line if it has one, how a line is written, and what must be said.
+const FORMS: &[(&str, &str, Line, &[&str])] = &[
+    ("csv", "", |us, key| format!("{us},{key}"), &[]),
+    ("csv, named", "time_us,key,cost\n", |us, key| format!("{us},{key},1"), &[]),
+    ("csv, quoted", "", |us, key| format!("{us},\"{key}\""), &[]),
+    (
+        "csv, columns",
+        "status,client_ip,ts\n",
+        |us, key| format!("200,{key},{}.{:06}", us / 1_000_000, us % 1_000_000),
+        &[],
+    ),
+    ("csv, seconds", "", |us, key| format!("{},{key}", decimal(us, 6)), &["--time-unit", "s"]),
+    ("csv, dates", "date,key\n", |us, key| format!("{},{key}", iso(us)), &[]),
+    ("jsonl", "", |us, key| format!("{{\"time_us\":{us},\"key\":\"{key}\"}}"), &[]),
+    (
+        "jsonl, seconds",
+        "",
+        |us, key| format!("{{\"x\":[1],\"ts\":{},\"remote_addr\":\"{key}\"}}", decimal(us, 6)),
+        &[],
+    ),
+    (
+        "jsonl, milliseconds",
+        "",
+        |us, key| format!("{{\"t\":{},\"u\":{{\"id\":\"{key}\"}}}}", decimal(us, 3)),
+        &["--field", "time=t", "--key", "u.id"],
+    ),
+    (
+        "jsonl, RFC 3339",
+        "",
+        |us, key| format!("{{\"@timestamp\":\"{}\",\"client_ip\":\"{key}\"}}", iso(us)),
+        &[],
+    ),
+    (
+        "jsonl, a template",
+        "",
+        |us, key| format!("{{\"time_us\":{us},\"http_x_api_key\":\"{key}\"}}"),
+        &["--key", "{header:x-api-key | client_ip}"],
+    ),
+    ("clf", "", |us, key| format!("{key} - - [{}] \"GET / HTTP/1.0\" 200 5", log(us)), &[]),
+    (
+        "clf, another zone",
+        "",
+        |us, key| {
+            format!(
+                "{key} - - [{}] \"GET /\" 200 -",
+                log(us + 7_200_000_000).replace("+0000", "+0200")
+            )
+        },
+        &[],
+    ),
+    (
+        "combined",
+        "",
+        |us, key| format!("{key} - - [{}] \"GET / HTTP/1.0\" 200 5 \"-\" \"curl/8\"", log(us)),
+        &[],
+    ),
+    (
+        "nginx main",
+        "",
+        |us, key| {
+            format!("10.0.0.1 - - [{}] \"GET /\" 200 5 \"-\" \"a\" \"{key}\" 0.01 .", log(us))
+        },
+        &["--key", "forwarded"],
+    ),
+    (
+        "Apache with a virtual host",
+        "",
+        |us, key| format!("x.org:443 {key} - - [{}] \"GET /\" 200 5 \"-\" \"a\"", log(us)),
+        &[],
+    ),
+    (
+        "combined, by user",
+        "",
+        |us, key| format!("10.0.0.1 - {key} [{}] \"GET /\" 200 5 \"-\" \"a\"", log(us)),
+        &["--key", "{descriptor:user}"],
+    ),
+];
+
+fn decimal(us: u64, places: u32) -> String {
+    let scale = 10_u64.pow(places);
+    format!("{}.{:0width$}", us / scale, us % scale, width = places as usize)
+}
+
+/// Days since 1970 as year, month and day, by counting.
+fn date(mut days: u64) -> (u64, usize, u64) {
+    let leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
+    let mut year = 1970;
+    while days >= 365 + u64::from(leap(year)) {
+        days -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let lengths = [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 0;
+    while days >= lengths[month] {
+        days -= lengths[month];
+        month += 1;
+    }
+    (year, month, days + 1)
+}
+
+fn clock(us: u64) -> String {
+    let second = us / 1_000_000 % 86_400;
+    format!(
+        "{:02}:{:02}:{:02}.{:06}",
+        second / 3_600,
+        second / 60 % 60,
+        second % 60,
+        us % 1_000_000
+    )
+}
+
+fn iso(us: u64) -> String {
+    let (year, month, day) = date(us / 86_400_000_000);
+    format!("{year}-{:02}-{day:02}T{}Z", month + 1, clock(us))
+}
+
+fn log(us: u64) -> String {
+    let (year, month, day) = date(us / 86_400_000_000);
+    let name =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"][month];
+    format!("{day:02}/{name}/{year}:{} +0000", clock(us))
+}
+
+/// Holds the decisions about a trace against a digest, in every form.
+pub fn check(events: &[Event], limit: &str, digest: &str) {
+    for (name, head, line, args) in FORMS {
+        let mut text = (*head).to_string();
+        for (us, key) in events {
+            writeln!(text, "{}", line(*us, key)).expect("memory");
+        }
+        let all = [&["replay", "-", "--limit", limit, "--decisions", "-"], *args].concat();
+        let run = tidegate_reading(&all, text.as_bytes()).succeeded();
+        assert!(!run.stderr.contains("skipped"), "{name}: {}", run.stderr);
+        assert_eq!(sha256(&run.stdout), digest, "{name}");
+    }
+    check_containers(events, limit, digest);
+}
+
+/// The same bytes, compressed, and in files that follow one another.
+fn check_containers(events: &[Event], limit: &str, digest: &str) {
+    let files = Files::new(&format!("containers-{}", events.len()));
+    let parts: Vec<String> = events
+        .chunks(events.len().div_ceil(3))
+        .map(|part| part.iter().map(|(us, key)| format!("{us},{key}\n")).collect())
+        .collect();
+    let whole = parts.concat();
+    let zstd = |text: &str| compress_to_vec(text.as_bytes(), CompressionLevel::Fastest);
+    // Frames one after another, with one to be skipped among them.
+    let skipped = [0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3];
+    let frames = [&zstd(&parts[0])[..], &skipped, &zstd(&parts[1]), &zstd(&parts[2])].concat();
+    let paths = [
+        files.write("whole.gz", gzip(&whole)),
+        files.write("whole.zst", zstd(&whole)),
+        files.write("frames", frames),
+    ];
+    let part = |(index, text): (usize, &String)| match index {
+        0 => files.write("part0.csv", text),
+        1 => files.write("part1.csv.gz", gzip(text)),
+        _ => files.write("part2.csv.zst", zstd(text)),
+    };
+    let parts: Vec<String> = parts.iter().enumerate().map(part).collect();
+    let mut sets: Vec<Vec<&str>> = paths.iter().map(|path| vec![&**path]).collect();
+    sets.push(vec![&parts[0], &parts[1], &parts[2]]);
+    // Where files meet within one microsecond, the one named first goes first.
+    if events.is_sorted_by(|a, b| a.0 < b.0) {
+        sets.push(vec![&parts[2], &parts[0], &parts[1]]);
+    }
+    for set in sets {
+        let args = [&["replay"], &set[..], &["--limit", limit, "--decisions", "-"]].concat();
+        let run = tidegate(&args).succeeded();
+        assert_eq!(sha256(&run.stdout), digest, "{set:?}");
+    }
+}
+
+#[test]
+fn every_format_gives_the_same_result() {
+    // Bursts of one key among requests of 50, no two at one time.
+    let mut seed = 9_u64;
+    let mut below = |bound: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) % bound
+    };
+    let mut us = 1_700_000_000_000_000;
+    let mut events = Vec::new();
+    for _ in 0..1_500 {
+        let key = format!("user{}", below(50));
+        for _ in 0..=below(4) {
+            us += 1 + below(40_000);
+            events.push((us, key.clone()));
+        }
+    }
+    let csv: String = events.iter().map(|(us, key)| format!("{us},{key}\n")).collect();
+    let limit = "4 per 1s sliding-counter";
+    let decisions = crate::cli_harness::decisions(&csv, &["--limit", limit]);
+    assert!(decisions.contains('0') && decisions.contains('1'));
+    let digest = sha256(&decisions);
+    assert_eq!(digest, "7394dca5cd8270038d12e3cdc7693e845f902f0b995ee936d2336d75519d2171");
+    check(&events, limit, &digest);
+}
+
+#[test]
+fn merges_files_by_time() {
+    let files = Files::new("merged");
+    // (first, second, decisions of one every 10 ms in merged order)
+    let rows = [
+        ("1,a\n5,b\n9,a\n", "2,c\n3,a\n20,c\n", "110100"),
+        ("10,a\n11,b\n", "1,x\n2,y\n", "1111"),
+        // Of equals, the file named first; the second of its key is denied.
+        ("5,a\n", "5,a\n", "10"),
+        // Out of order within a file: that order stays.
+        ("5,a\n1,a\n", "3,b\n", "110"),
+    ];
+    for (index, (first, second, expected)) in rows.into_iter().enumerate() {
+        let first = files.write(&format!("{index}-a.csv"), first);
+        let second = files.write(&format!("{index}-b.csv"), second);
+        let args =
+            ["replay", &first, &second, "--limit", "1 per 10ms sliding-log", "--decisions", "-"];
+        assert_eq!(tidegate(&args).succeeded().stdout, expected, "row {index}");
+    }
+}

@@ -1,0 +1,209 @@
+//! Made traffic.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::cli_harness::{Files, tidegate, tidegate_reading};
+
+fn simulate(args: &[&str]) -> Value {
+    tidegate(&[&["simulate", "--limit", "10 per 10s", "--json"], args].concat()).succeeded().json()
+}
+
+#[test]
+fn table_matches_golden_file() {
+    let args =
+        ["simulate", "--limit", "10 per 10s", "--traffic", "all", "--table", "--windows", "10"];
+    let table = tidegate(&args).succeeded().stdout;
+    assert_eq!(table, GOLDEN, "{table}");
+}
+
+#[test]
+fn same_seed_gives_same_traffic() {
+    let run = |seed: &str| {
+        let mut json =
+            simulate(&["--traffic", "poisson", "--windows", "5", "--seed", seed, "--timeline"]);
+        for name in ["elapsed_us", "events_per_second"] {
+            json[name] = 0.into();
+        }
+        json["algorithms"][0]["decisions_per_second"] = 0.into();
+        json
+    };
+    assert_eq!(run("7"), run("7"));
+    assert_ne!(run("7"), run("8"));
+}
+
+#[test]
+fn each_traffic_shows_its_effect() {
+    // Traffic, algorithm, the most one key may truly have.
+    for (traffic, algorithm, least, most) in [
+        ("boundary", "sliding-log", 10, 10),
+        ("boundary", "sliding-window", 10, 10),
+        ("boundary", "sliding-counter", 19, 20),
+        ("boundary", "fixed-window", 20, 20),
+        ("bursts", "sliding-window", 10, 10),
+        ("zipf", "sliding-log", 10, 10),
+        ("hot-tenant", "fixed-window", 11, 20),
+        ("retry-storm", "sliding-log", 10, 10),
+    ] {
+        let json = simulate(&["--traffic", traffic, "--algorithm", algorithm, "--windows", "20"]);
+        let run = &json["algorithms"][0];
+        let largest = run["largest_rolling_count"].as_u64().expect("a count");
+        assert!((least..=most).contains(&largest), "{traffic} {algorithm}: {largest}");
+        assert_eq!(run["over_admitted"] == 0, largest <= 10, "{traffic} {algorithm}");
+    }
+}
+
+#[test]
+fn simulation_writes_the_same_reports() {
+    let files = Files::new("simulated");
+    let page = files.path("page.html");
+    let args = ["simulate", "--limit", "10 per 10s", "--traffic", "hot-tenant", "--html", &page];
+    let text = tidegate(&args).succeeded().stdout;
+    for part in [
+        "  hot-tenant: 500 tenants, one of which sends half",
+        "seed 1\n",
+        "unlike sliding-log",
+        "  tenant-0 ",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    assert!(fs::read_to_string(&page).expect("a page").contains("\"name\":\"hot-tenant\""));
+}
+
+#[test]
+fn rejects_invalid_simulations() {
+    let refuse = |args: &[&str], parts: &[&str]| {
+        tidegate(&[&["simulate"], args].concat()).failed(2, parts);
+    };
+    let limit = ["--limit", "10 per 10s"];
+    let with = |more: &[&'static str]| [&limit[..], more].concat();
+    refuse(&["--traffic", "poisson"], &["--limit"]);
+    refuse(&limit, &["--traffic"]);
+    refuse(&with(&["--traffic", "flood"]), &["flood", "poisson", "hot-tenant or all"]);
+    refuse(&with(&["--traffic", "all"]), &["--traffic all is for --table"]);
+    refuse(&with(&["--traffic", "poisson", "--load", "0"]), &["0.001 to 1000"]);
+    refuse(&with(&["--traffic", "poisson", "--clients", "0"]), &["1..=10000000"]);
+    refuse(
+        &with(&["--traffic", "poisson", "--windows", "400000000"]),
+        &["more than a billion requests", "--windows"],
+    );
+    refuse(&["--limit", "1000000000000 per 1ms", "--traffic", "zipf"], &["more than a billion"]);
+    refuse(
+        &with(&["--traffic", "boundary", "--load", "2"]),
+        &["--load says nothing about boundary", "leave it out"],
+    );
+    for traffic in ["poisson", "bursts", "hot-tenant", "diurnal", "retry-storm-jitter", "zipf"] {
+        let args = ["--limit", "1 per 366d", "--traffic", traffic, "--load", "0.001"];
+        let long = ["--clients", "1", "--windows", "4294967295"];
+        let told = "error: --windows 4294967295 of --limit `1 per 366d sliding-window` are more \
+                    than 200 years; lower --windows, or take a limit with a shorter window\n";
+        refuse(&[&args[..], &long].concat(), &[told]);
+        let longest = ["--clients", "2", "--windows", "200", "--top", "0"];
+        tidegate(&[&["simulate"], &args[..], &longest].concat()).succeeded();
+    }
+    let storm = ["--limit", "1 per 1ms", "--traffic", "retry-storm", "--load", "0.001"];
+    refuse(
+        &[&storm[..], &["--windows", "100000000", "--clients", "1000"]].concat(),
+        &["more than a billion requests", "--windows"],
+    );
+    refuse(&["--limit", "5 concurrent", "--traffic", "poisson"], &["cannot be replayed"]);
+    refuse(&with(&["--traffic", "all", "--table", "--json"]), &["--table", "--json"]);
+    let missing = [
+        "simulate",
+        "--limit",
+        "1 per 1s",
+        "--traffic",
+        "boundary",
+        "--table",
+        "--trace",
+        "no-such",
+    ];
+    let run = tidegate(&missing);
+    assert_eq!(run.code, 1);
+    assert!(run.stderr.contains("no-such: there is no such file"), "{}", run.stderr);
+}
+
+/// The accuracy table of one limit, which is a fraction of the work of the whole table.
+fn accuracy(args: &[&str]) -> String {
+    tidegate(&[&["simulate", "--accuracy"], args].concat()).succeeded().stdout
+}
+
+#[test]
+fn accuracy_table_matches_golden_file() {
+    let table = accuracy(&["--limit", "30 per 10s", "--trace", SAMPLE]);
+    assert_eq!(table, ACCURACY, "{table}");
+    assert_ne!(accuracy(&["--limit", "30 per 10s", "--seed", "2"]), table);
+    // Limits are measured separately, also those that would share a count.
+    let two = accuracy(&["--limit", "10 per 10s", "--limit", "30 per 10s"]);
+    assert!(two.contains("steady client at 100 % of the limit | 98.5 to 100.0 (0) |"), "{two}");
+}
+
+#[test]
+fn accuracy_table_keeps_sliding_window_within_limit() {
+    // A log, both ends of 15 cells, 7 cells; traffic that begins at other times.
+    for (limit, seed) in [
+        ("3 per 1s", "1"),
+        ("20 per 1m", "2"),
+        ("21 per 1m", "3"),
+        ("2000 per 1s", "4"),
+        ("2001 per 1001ms", "5"),
+    ] {
+        let table = accuracy(&["--limit", limit, "--seed", seed]);
+        let rows: Vec<Vec<&str>> =
+            table.lines().skip(2).map(|line| line.split(" | ").collect()).collect();
+        assert_eq!(rows.len(), 4, "{table}");
+        for row in rows {
+            let [_, window, _, buckets] = &row[..] else { panic!("{table}") };
+            assert!(window.ends_with(" (0)"), "{limit}, seed {seed}:\n{table}");
+            assert!(buckets.ends_with(" (0) |"), "{limit}, seed {seed}:\n{table}");
+            // It admits at most as much as the log, and not much less.
+            let admitted = window.split([' ', '.']).filter_map(|part| part.parse::<u32>().ok());
+            assert!(admitted.clone().all(|part| part <= 100), "{table}");
+            assert!(admitted.into_iter().any(|part| part > 90), "{table}");
+        }
+    }
+}
+
+#[test]
+fn accuracy_rejects_unused_options() {
+    for option in [
+        &["--traffic", "poisson"][..],
+        &["--algorithm", "all"],
+        &["--clients", "5"],
+        &["--load", "2"],
+        &["--windows", "3"],
+        &["--table"],
+        &["--json"],
+    ] {
+        let args = [&["simulate", "--accuracy"], option].concat();
+        tidegate(&args).failed(2, &["cannot be used with", option[0]]);
+    }
+    let refuse = |args: &[&str], parts: &[&str]| {
+        tidegate(&[&["simulate", "--accuracy"], args].concat()).failed(2, parts);
+    };
+    refuse(&["--limit", "5 concurrent"], &["cannot be replayed"]);
+    refuse(&["--limit", "1000000000 per 1s"], &["more than a billion requests"]);
+    tidegate(&["simulate", "--accuracy", "--trace", "no-such"])
+        .failed(1, &["no-such: there is no such file"]);
+    // Nothing passes under a limit of 0, so there is nothing to compare.
+    let none = tidegate(&["simulate", "--accuracy", "--limit", "0 per 1s"]).succeeded().stdout;
+    assert!(none.contains("| bursts | - | - | - |"), "{none}");
+}
+
+const ACCURACY: &str = include_str!("golden/accuracy.md");
+
+const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/traces/sample.csv");
+
+/// Set down once; another version must make the same traffic and decide it alike.
+const GOLDEN: &str = include_str!("golden/simulated.md");
+
+/// It was read once for each limit, so the second found nothing.
+#[test]
+fn accuracy_reads_standard_input_for_every_limit() {
+    let trace: String =
+        (0..200).map(|n| format!("{},key\n", 1_700_000_000_000_000_u64 + n)).collect();
+    let args = ["simulate", "--accuracy", "--trace", "-"];
+    let table = tidegate_reading(&args, trace.as_bytes()).succeeded().stdout;
+    assert!(table.lines().last().is_some_and(|row| row.contains("100.0 (0)")), "{table}");
+}

@@ -1,0 +1,154 @@
+//! How it starts, and why it does not.
+
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+
+use super::TWO_PER_HOUR;
+use crate::cli_harness::tidegate;
+use crate::server_harness::Start;
+
+#[test]
+fn default_start_prints_policy_and_example() {
+    let server = Start::new("start-bare").run();
+    let (http, admin) = (server.http(), server.admin());
+    let expected = format!(
+        "tidegate {}: memory store, no config: `default` allows 100 per 1m to every client address\n  \
+         http   http://{http}\n  grpc   off\n  resp   off\n  admin  http://{admin}\nTry:\n  \
+         curl http://{http}/v1/check \
+         -d '{{\"attributes\":{{\"client_ip\":\"192.0.2.1\"}}}}'\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    assert_eq!(server.printed, expected);
+    let answer = server.check(r#"{"attributes":{"client_ip":"192.0.2.1"}}"#).json();
+    let seen = (&answer["policy"], &answer["limit"], &answer["remaining"]);
+    assert_eq!(seen, (&"default".into(), &100.into(), &99.into()));
+    assert_eq!(server.admin_get("/readyz").status, 200);
+}
+
+#[test]
+fn printed_example_works_with_secret() {
+    let start = Start::new("start-secret").args(&["--http", "0.0.0.0:0"]);
+    let server = start.env("TIDEGATE_TOKENS", "hush").run();
+    let port = server.http().port();
+    let (before, line) =
+        server.printed.split_once("Try ($TOKEN is one of TIDEGATE_TOKENS):\n  ").expect("a line");
+    assert!(before.contains(&format!("  http   http://0.0.0.0:{port}\n")), "{before}");
+    let expected = format!(
+        "curl http://127.0.0.1:{port}/v1/check -H \"Authorization: Bearer $TOKEN\" \
+         -d '{{\"attributes\":{{\"client_ip\":\"192.0.2.1\"}}}}'\n"
+    );
+    assert_eq!(line, expected);
+    assert!(!server.printed.contains("hush"));
+    // As a user would, with the secret in their shell.
+    let mut shell = std::process::Command::new("sh");
+    let output = shell
+        .args(["-c", &format!("{} -s", line.trim())])
+        .env("TOKEN", "hush")
+        .output()
+        .expect("a shell");
+    let answer = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(answer.starts_with("{\"allowed\":true,\"policy\":\"default\""), "{answer}");
+}
+
+#[test]
+fn warns_of_misspelt_variables() {
+    let start = Start::new("start-misspelt").env("TIDEGATE_CONFG", "x").env("TIDEGATE_SPEED", "9");
+    // What Kubernetes sets for a service of our name.
+    let start = start.env("TIDEGATE_SERVICE_HOST", "10.0.0.1");
+    let start = start.env("TIDEGATE_PORT_80_TCP", "tcp://10.0.0.1:80");
+    let start = start.env("TIDEGATE_ADMIN_PORT", "tcp://10.0.0.1:90").env("TIDEGATE_PORT", "9000");
+    // The last of them, by name.
+    let log = start.env("TIDEGATE_ADMIN_TOKEN", "secret").run().logged("TIDEGATE_SPEED");
+    let warned: Vec<&str> = log
+        .lines()
+        .filter_map(|line| Some(line.split_once("WARN ")?.1.split_once(": ")?.1))
+        .collect();
+    assert_eq!(
+        warned,
+        [
+            "TIDEGATE_CONFG is no setting of tidegate: is TIDEGATE_CONFIG meant?",
+            "TIDEGATE_PORT is no setting of tidegate: see `tidegate serve --help` for what there is",
+            "TIDEGATE_SPEED is no setting of tidegate: see `tidegate serve --help` for what there is"
+        ],
+        "{log}"
+    );
+}
+
+/// The variables that a text names, sorted.
+fn variables(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("TIDEGATE_")).collect()
+}
+
+/// `TIDEGATE_MASK_SECRET` was documented, but not in the help.
+#[test]
+fn help_lists_documented_variables() {
+    let page = include_str!("../../../../../docs/server.md");
+    let tables: Vec<&str> = page.lines().filter(|line| line.starts_with('|')).collect();
+    let tables = tables.join("\n");
+    let help = tidegate(&["serve", "--help"]).succeeded().stdout;
+    assert_eq!(variables(&help), variables(&tables));
+}
+
+#[test]
+fn flag_overrides_environment_overrides_file() {
+    let config = format!("http: 'off'\ngrpc: 'off'\nresp: 'off'\nadmin: 'off'\n{TWO_PER_HOUR}");
+    let start = Start::new("start-precedence").config(&config);
+    // The file says off, the flags of the harness say otherwise.
+    let server = start.run();
+    assert!(server.http().port() > 0 && server.admin().port() > 0);
+
+    let config = Start::new("start-file").files().write("c.yaml", &config);
+    let run = |envs: &[(&str, &str)], args: &[&str]| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args([&["serve"], args].concat())
+            .envs(envs.iter().copied())
+            .output()
+            .expect("the binary starts");
+        String::from_utf8(output.stderr).expect("UTF-8")
+    };
+    let off = "error: every front is off: leave at least one on\n";
+    assert_eq!(run(&[], &["--config", &config]), off);
+    assert_eq!(run(&[("TIDEGATE_CONFIG", &config)], &[]), off);
+    let shown = run(&[("TIDEGATE_CONFIG", &config), ("TIDEGATE_HTTP", "192.0.2.1:1")], &[]);
+    assert!(shown.starts_with("error: --http 192.0.2.1:1 can be reached by others"), "{shown}");
+    let shown =
+        run(&[("TIDEGATE_CONFIG", &config), ("TIDEGATE_HTTP", "192.0.2.1:1")], &["--http", "off"]);
+    assert_eq!(shown, off);
+}
+
+#[test]
+fn reports_why_it_cannot_start() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = taken.local_addr().expect("an address").to_string();
+    let start = |test: &str| Start::new(&format!("start-fails-{test}"));
+    #[rustfmt::skip]
+    let rows: Vec<(Start, i32, String)> = vec![
+        (start("taken").args(&["--http", &taken]), 1, format!(
+            "error: --http {taken}: something listens there already: stop it, or choose another port (--http 127.0.0.1:0 takes a free one)\n")),
+        (start("foreign").args(&["--http", "192.0.2.1:80"]).env("TIDEGATE_TOKENS", "s"), 1,
+            "error: --http 192.0.2.1:80: this machine does not have that address\n".into()),
+        (start("open").args(&["--http", "0.0.0.0:0"]), 1,
+            "error: --http 0.0.0.0:0 can be reached by others, and TIDEGATE_TOKENS is not set: set it \
+             (`TIDEGATE_TOKENS=$(openssl rand -hex 32)`), listen on 127.0.0.1, or insist with --insecure-no-auth\n".into()),
+        (start("open-admin").args(&["--admin", "[::]:0"]).env("TIDEGATE_TOKENS", "s"), 1,
+            "error: --admin [::]:0 can be reached by others, and TIDEGATE_ADMIN_TOKEN is not set: set it \
+             (`TIDEGATE_ADMIN_TOKEN=$(openssl rand -hex 32)`), listen on 127.0.0.1, or insist with --insecure-no-auth\n".into()),
+        (start("empty").env("TIDEGATE_TOKENS", " , "), 1,
+            "error: TIDEGATE_TOKENS is set but holds no secret: unset it, or put one in\n".into()),
+        (start("twice").env("TIDEGATE_ADMIN_TOKEN", "a").env("TIDEGATE_ADMIN_TOKEN_FILE", "/dev/null"), 1,
+            "error: TIDEGATE_ADMIN_TOKEN and TIDEGATE_ADMIN_TOKEN_FILE are both set: keep one\n".into()),
+        (start("no-file").env("TIDEGATE_TOKENS_FILE", "/nonexistent"), 1,
+            "error: the file that TIDEGATE_TOKENS_FILE names: No such file or directory (os error 2)\n".into()),
+        (start("no-certificate").config(&format!("tls: {{ http: {{ cert: c.pem, key: k.pem }} }}\n{TWO_PER_HOUR}")), 1,
+            "error: tls cert: ".into()),
+        (start("config").config("policies: 7\n"), 1, "error: ".into()),
+        (start("word").args(&["--http", "8080"]), 2, "error: invalid value '8080' for '--http <ADDR|off>': `8080` names no host".into()),
+    ];
+    for (start, code, expected) in rows {
+        let (got, said) = start.fails();
+        assert_eq!(got, code, "{said}");
+        let exact = expected.ends_with('\n');
+        assert!(if exact { said == expected } else { said.starts_with(&expected) }, "{said}");
+    }
+}

@@ -1,0 +1,76 @@
+//! Counts in a store that nodes share: what callers, gateways and operators see while it
+//! answers (`live.rs`, with a real `redis-server`; `many.rs`, with several of them) and while it
+//! does not (`down.rs`), that the recipe of the page runs (`documented.rs`), and that its password is seen by nobody (`secrets.rs`).
+
+mod documented_setup;
+mod live_redis;
+pub mod redis_servers;
+mod secrets;
+mod sentinel_and_cluster;
+mod store_outage;
+
+use serde_json::{Value, json};
+
+use crate::server_harness::{Server, Start};
+
+/// One policy for every way to answer without the store, and permits.
+const POLICIES: &str = r#"
+policies:
+  - name: here
+    match: { path: /here }
+    key: "{client_ip}"
+    limits: ["9 per 1h sliding-log"]
+  - name: open
+    match: { path: [/open, /both] }
+    key: "{client_ip}"
+    limits: ["2 per 1h sliding-log"]
+    on_store_failure: allow
+  - name: closed
+    match: { path: [/closed, /both] }
+    key: "{client_ip}"
+    limits: ["2 per 1h sliding-log"]
+    on_store_failure: deny
+  - name: jobs
+    match: { path: /jobs }
+    key: "{client_ip}"
+    limits: ["6 concurrent lease 30s"]
+  - name: closed-jobs
+    match: { path: /closed-jobs }
+    key: "{client_ip}"
+    limits: ["6 concurrent lease 30s"]
+    on_store_failure: deny
+  - name: costly
+    match: { path: /costly }
+    key: "{client_ip}"
+    limits: ["9 per 1h sliding-log"]
+    cost: 4
+  - name: slow
+    match: { path: /slow }
+    key: "{client_ip}"
+    limits: ["1 per 300ms sliding-log"]
+    deny_cache: false
+"#;
+
+/// One of three nodes over this store. A test machine can be slow, so the store has time.
+fn node(test: &str, store: &str) -> Start {
+    let settings = format!("store: {store}\nstore_timeout: 5s\nnodes: 3\n");
+    Start::new(test).config(&format!("{settings}{POLICIES}"))
+}
+
+/// A check of a policy: whether it was allowed, how that was decided, and what is left.
+fn check(server: &Server, policy: &str, key: &str) -> Value {
+    let reply = server.check(&format!(r#"{{"policy":"{policy}","key":"{key}"}}"#));
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let answer = reply.json();
+    json!([answer["allowed"], answer["decided"], answer["remaining"]])
+}
+
+/// What a gateway is answered: the status, and the problem's type if there is one.
+fn forward(server: &Server, path: &str) -> (u16, Option<String>) {
+    let reply = server.ask("GET", &format!("/v1/forward-auth{path}"), &[], "");
+    let problem = (reply.status != 200).then(|| reply.json()["type"].as_str().map(str::to_owned));
+    (reply.status, problem.flatten())
+}
+
+const EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const REDUCED: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
