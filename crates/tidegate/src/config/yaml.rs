@@ -161,7 +161,7 @@ impl<'s> Builder<'s> {
             | Event::SequenceStart(_, anchor, _)
             | Event::MappingStart(_, anchor, _) => *anchor,
             Event::Alias(anchor) => return self.alias(*anchor, span),
-            _ => return Err(stop(span, "a value must stand here", "write a value")),
+            _ => return Err(stop(span, "expected a value", "write a value")),
         };
         if anchor > 0 {
             self.anchors.insert(anchor, None);

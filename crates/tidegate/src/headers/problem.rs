@@ -72,12 +72,12 @@ impl Problem<'_> {
 /// let problem = Problem::BadRequest {
 ///     status: StatusCode::BAD_REQUEST,
 ///     field: Some("cost"),
-///     detail: "a whole number must stand here",
+///     detail: "expected a whole number",
 /// };
 /// write_problem(&problem, &mut body);
 /// assert_eq!(
 ///     body,
-///     r#"{"type":"about:blank","title":"Bad Request","status":400,"detail":"a whole number must stand here","field":"cost"}"#
+///     r#"{"type":"about:blank","title":"Bad Request","status":400,"detail":"expected a whole number","field":"cost"}"#
 /// );
 /// ```
 pub fn write_problem(problem: &Problem<'_>, out: &mut String) {

@@ -355,7 +355,7 @@ impl Runner {
         let starting = *self.state.borrow() == State::Starting;
         match error {
             DialError::Unreachable(text) => {
-                self.counters.set_last_error(Some(format!("the store is not there: {text}")));
+                self.counters.set_last_error(Some(format!("the store is unavailable: {text}")));
                 false
             }
             DialError::Refused(error) => {

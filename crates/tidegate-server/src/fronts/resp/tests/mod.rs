@@ -262,7 +262,7 @@ fn rejects_invalid_commands() {
     assert!(told.starts_with("-ERR limit: there are more than "), "{told}");
     // On one line, without the picture.
     let told = client.exchange("TG.LIMIT '9 per 1s, 5 per fortnight' a\r\nTG.LIMIT '' a\r\n");
-    let time = "-ERR limit: `fortnight`: a length of time must stand here: write a number and ms, s, m, h, d or w, for example `10s`\r\n";
+    let time = "-ERR limit: `fortnight`: expected a length of time: write a number and ms, s, m, h, d or w, for example `10s`\r\n";
     let nothing = "-ERR limit: ``: this is not a limit: write for example `10 per 1s`\r\n";
     assert_eq!(told, [time, nothing].concat());
     assert!(client.exchange("TG.LIMIT \"\\xff\" a\r\n").starts_with("-ERR limit: it is not text"));

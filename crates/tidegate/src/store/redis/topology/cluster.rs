@@ -73,7 +73,7 @@ impl Cluster {
         match cluster.refresh().await {
             Err(DialError::Refused(error)) => return Err(error),
             Err(DialError::Unreachable(text)) => {
-                cluster.counters.set_last_error(Some(format!("the store is not there: {text}")));
+                cluster.counters.set_last_error(Some(format!("the store is unavailable: {text}")));
             }
             Ok(()) => {}
         }
