@@ -44,7 +44,7 @@ pub enum Access {
 /// Why a caller is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthError {
-    /// The request has no valid secret.
+    /// The secret is missing or wrong.
     MissingSecret,
     /// A browser sent the request for a page of a site that is not on this machine.
     ForeignSite,
@@ -118,7 +118,7 @@ impl Tokens {
         Tokens(tokens.into_iter().map(String::into_boxed_str).collect())
     }
 
-    /// Returns whether there are no secrets, so that no caller could send one.
+    /// Returns whether the list is empty. No secret is accepted then.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

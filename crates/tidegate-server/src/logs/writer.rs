@@ -24,7 +24,7 @@ const MAX_WAITING_BYTES: usize = 1024 * 1024;
 /// How long the process waits at exit for the last lines to be written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long [`print`] waits for its message to be written.
+/// How long [`print()`] waits for its message to be written.
 const PRINT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Lines dropped since the process started. Global, as logging is.

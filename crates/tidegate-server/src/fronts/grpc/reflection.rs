@@ -26,7 +26,7 @@ pub const V1_ALPHA: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerRefl
 enum ReflectionRequest<'a> {
     File(&'a str),
     Symbol(&'a str),
-    /// There are no extensions.
+    /// Never found, because no message is extended.
     Extension,
     ExtensionsOf(&'a str),
     Services,

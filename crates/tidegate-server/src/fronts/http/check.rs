@@ -28,7 +28,7 @@ const MAX_BATCH_BYTES: usize = 1024 * 1024;
 /// matters, and few enough that other requests are not delayed.
 const MAX_BATCH: usize = 1000;
 
-/// The maximum number of checks that wait at once, because each holds a connection. Above it, a
+/// The maximum number of checks that wait concurrently: each holds a connection. Above it, a
 /// check is decided without waiting.
 const MAX_WAITING: usize = 10_000;
 

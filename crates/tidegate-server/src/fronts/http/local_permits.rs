@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::Permit;
 
-/// The maximum number of permits held at once: about 40 MB of ids and permits.
+/// The maximum number of permits in the table: about 40 MB of ids and permits.
 const MAX_LEASES: usize = 100_000;
 
 /// The id of a permit: 32 hexadecimal digits.
@@ -18,7 +18,7 @@ const MAX_LEASES: usize = 100_000;
 pub struct PermitId(u128);
 
 impl PermitId {
-    /// Returns an id that cannot be guessed; `None` if the system has no randomness.
+    /// Returns an id that cannot be guessed; `None` if random bytes are unavailable.
     fn random() -> Option<Self> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).ok()?;
@@ -75,7 +75,7 @@ impl LocalPermits {
     }
 
     /// Stores a permit and returns its id. Returns `None` and releases the permit if the table is
-    /// full or the system has no randomness.
+    /// full or random bytes are unavailable.
     pub fn keep(&self, permit: Permit, length: Duration, most: Duration) -> Option<PermitId> {
         let id = PermitId::random()?;
         let mut held = self.held();

@@ -38,8 +38,8 @@ pub enum HeaderFamily {
 }
 
 impl HeaderFamily {
-    /// Returns the family with this name in `?from=`. The path has no name: it is used if there is
-    /// one.
+    /// Returns the family with this name in `?from=`. `Path` is never selected by name: a path
+    /// after the prefix always takes precedence.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "forwarded" => Some(HeaderFamily::Forwarded),

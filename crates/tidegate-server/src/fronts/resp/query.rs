@@ -182,8 +182,8 @@ pub fn reply(
     }
 }
 
-/// The error of a denial because the store failed. It is not a denial to clients, because it says
-/// nothing about the key.
+/// The error for a denial that was caused by a failure of the store. Such a denial does not depend
+/// on the key, so clients get an error instead.
 #[cold]
 fn store_failed(answer: &GateVerdict<'_>) -> RequestError {
     match (answer.reported_limit().and_then(|line| line.policy), answer.decided) {

@@ -53,7 +53,7 @@ pub enum ParsedCommand<'a> {
     Queued,
     /// It is invalid.
     Rejected(RequestError),
-    /// There is no command, so there is no reply.
+    /// It is an empty line or array, which gets no reply.
     Empty,
     /// It is a line of an HTTP request, which a web page could make a browser send. The connection
     /// is closed.
@@ -163,7 +163,7 @@ impl Session {
         self.wrong_secrets < MAX_WRONG_SECRETS
     }
 
-    /// `AUTH [user] secret`. There are no users, so any name is accepted.
+    /// `AUTH [user] secret`. Any user name is accepted.
     fn auth(
         &mut self,
         front: &RespFront,

@@ -3,8 +3,8 @@
 //! Commands are queued as encoded bytes, up to a maximum. `EXEC` answers them as if they arrived
 //! now, after the head of an array: in one batch, or in one round trip if the store is shared. As
 //! in Redis, a transaction does not guarantee that all commands succeed: each is decided
-//! separately, and a denial is an ordinary reply. `WATCH` is not supported, because there are no
-//! values to watch.
+//! separately, and a denial is an ordinary reply. `WATCH` is not supported, because clients
+//! store no values.
 
 use super::commands::{Command, Spec, TransactionRule};
 use super::decode::{Args, MAX_COMMAND_BYTES};

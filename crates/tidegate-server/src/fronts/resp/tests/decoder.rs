@@ -1,4 +1,4 @@
-//! Compares the decoder with a naive one that has all bytes at once and need not be fast.
+//! Compares the decoder with a naive one that gets all bytes in one piece and need not be fast.
 
 use super::super::decode::{MAX_COMMAND_BYTES, ProtocolError, decode};
 
@@ -26,7 +26,7 @@ fn decode_pieces(pieces: &[&[u8]], stranger: bool) -> Read {
     (commands, None)
 }
 
-/// Decodes all bytes at once, step by step as the protocol is specified.
+/// Decodes complete input step by step, as the protocol is specified.
 fn naive(bytes: &[u8]) -> Read {
     let mut commands = Vec::new();
     let mut rest = bytes;
