@@ -333,7 +333,7 @@ impl Gate {
 pub(crate) struct RequestContext<'q> {
     /// The idempotency id.
     pub(crate) id: Option<&'q [u8]>,
-    /// Returns the path. It is called only if the decision is recorded as an event.
+    /// Returns the path. It is called only for denials, would-be denials and near misses.
     pub(crate) route: &'q (dyn Fn() -> Option<&'q str> + Sync),
     pub(crate) request_id: Option<&'q str>,
     /// The longest wait; see [`GateRequest::max_wait`].
