@@ -138,7 +138,7 @@ impl<'a> Check<'a> {
             && self.key == other.key
     }
 
-    /// The units that are charged, as far as they are left, if the request is denied and the check
+    /// The units that are charged, up to what is left, if the request is denied and the check
     /// does not share its state with another one; 0 if it does not consume.
     #[inline]
     pub(crate) fn overflowing(&self) -> u64 {
@@ -146,7 +146,7 @@ impl<'a> Check<'a> {
     }
 }
 
-/// The units that a denied cost charges, as far as they are left. Permits are held, so they are
+/// The units that a denied cost charges, up to what is left. Permits are held, so they are
 /// never consumed.
 #[inline]
 pub(crate) fn overflowing(overflow: Overflow, limit: &Limit, cost: Cost) -> u64 {

@@ -169,9 +169,8 @@ impl<'a> Plan<'a> {
         unlimited.map(|planned| planned.request).collect()
     }
 
-    /// Whether the store may answer from its cache of denials, which every policy must permit. With
-    /// several quotas it may not, because a cached denial does not report which of them are
-    /// exhausted.
+    /// Whether the store may return a cached denial, which every policy must permit. With several
+    /// quotas it may not, because a cached denial does not report which of them are exhausted.
     pub(super) fn caches_denials(&self) -> bool {
         self.quotas < 2 && self.policies.iter().all(|planned| planned.deny_cache)
     }

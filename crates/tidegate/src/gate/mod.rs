@@ -17,7 +17,7 @@
 //! - `request.rs`: requests to the gate; `verdict.rs`: verdicts; `error.rs`: invalid requests;
 //! - `plan.rs`: which policies apply to a request; `checks.rs`: their checks; `conflicts.rs`:
 //!   different limits for one count; `quotas.rs`: requests that need room in one of several quotas;
-//! - `decide.rs`: calls of the store, and answers while it fails; `shared_store.rs`: a store that
+//! - `decide.rs`: calls of the store, and decisions while it fails; `shared_store.rs`: a store that
 //!   nodes share; `waiting.rs`: waiting requests;
 //! - `active_policies.rs`: policies with their counters; `code_policy.rs`: policies in code;
 //!   `policy_keys.rs`: peek and reset;

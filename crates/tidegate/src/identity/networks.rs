@@ -80,7 +80,7 @@ mod tests {
         texts.iter().map(|text| super::parse_network(text).expect(text)).collect()
     }
 
-    /// A linear scan, as a condition once did it.
+    /// A linear scan, to compare with.
     fn scan(networks: &[IpNet], ip: IpAddr) -> bool {
         networks.iter().any(|network| network.contains(&ip))
     }

@@ -68,7 +68,7 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Verdict, StoreError> {
         match self.memory() {
             Some(memory) => Ok(self.shared.queues.wait(memory, checks, max_wait).await?),
-            // Boxed, so that a wait in memory stays small.
+            // This is boxed, so that the future of a wait in memory stays small.
             None => Ok(Box::pin(self.wait_in_queue(Request::new(checks), max_wait)).await?.verdict),
         }
     }
