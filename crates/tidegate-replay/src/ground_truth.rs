@@ -5,7 +5,7 @@
 //! event whether the cost fitted, and keeps the largest sum. It shares no code with the engine.
 //!
 //! If the time of a key steps back, entries with later times are moved to the current time, as in
-//! the limiter. A clock that was wrong before the step would have been correct at that time.
+//! the limiter: a correct clock would have recorded them no later than that.
 
 use std::collections::VecDeque;
 
