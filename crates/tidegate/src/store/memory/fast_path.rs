@@ -187,6 +187,18 @@ impl MemoryStore {
         Seized::new(slot_ref.ok_or(FastPathMiss::NotApplicable)?, fingerprint)
     }
 
+    /// Whether another thread has seized the slot of a check.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn is_seized(&self, check: &HashedCheck<'_>) -> bool {
+        match self.seize(check) {
+            Ok(seized) => {
+                seized.slot_ref.release(seized.slot.body);
+                false
+            }
+            Err(miss) => miss == FastPathMiss::Contended,
+        }
+    }
+
     /// Decides one check if its state is in its most probable slot. The time is read while the slot
     /// is seized, so that the times of a slot never run backwards.
     #[inline(always)]

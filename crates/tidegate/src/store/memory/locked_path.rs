@@ -151,9 +151,7 @@ impl MemoryStore {
     ) {
         loop {
             let mut locks = self.lock_shards(checks);
-            // The time is read under the locks, so that the times of a slot never run backwards.
-            let ask = Ask { permit, ..Ask::new(0, time()) };
-            match self.decide_with(&mut locks, checks, &ask, decisions) {
+            match self.decide_with(&mut locks, checks, (permit, time), decisions) {
                 Ok(()) => return,
                 // The check now counts in another state, so other shards may have to be locked.
                 Err(index) => self.mark_overflow(checks, index),
@@ -177,12 +175,15 @@ impl MemoryStore {
         &'s self,
         locks: &mut [Locked<'s>],
         checks: &mut [StateCheck<'_>],
-        ask: &Ask,
+        (permit, time): (PermitId, &dyn Fn() -> Timestamp),
         decisions: &mut [Decision],
     ) -> Result<(), usize> {
         let mut has_room = false;
         loop {
             let mut loaded = Loaded::new(locks, checks);
+            // The time is read when the slots are seized, because the fast path does not take the
+            // locks. So the times of a slot never run backwards.
+            let ask = Ask { permit, ..Ask::new(0, time()) };
             if !has_room && self.may_lack_room(checks, &loaded) {
                 self.restore(loaded);
                 for (index, check) in checks.iter().enumerate() {
@@ -193,7 +194,7 @@ impl MemoryStore {
                 has_room = true;
                 continue;
             }
-            let admitted = self.check_all(checks, &mut loaded, ask);
+            let admitted = self.check_all(checks, &mut loaded, &ask);
             let mut without_slot: InlineVec<usize> = SmallVec::new();
             for (index, (check, state)) in checks.iter().zip(&loaded.states).enumerate() {
                 if state.slot_ref.is_none() && check.must_be_kept(state.answer, admitted) {
@@ -201,7 +202,7 @@ impl MemoryStore {
                 }
             }
             if without_slot.is_empty() {
-                self.finish_all(checks, &mut loaded, ask, admitted, decisions);
+                self.finish_all(checks, &mut loaded, &ask, admitted, decisions);
                 self.put_back(checks, loaded);
                 return Ok(());
             }
@@ -447,5 +448,32 @@ pub(super) fn set_deadline<'a>(
     if slot.deadline() != deadline {
         let updated = Slot::in_slab(slot.fingerprint(), deadline, slot.head());
         locked.put(slot_ref, updated, &[0; Packed::WORDS]);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::{Check, Clock, Limit, MemoryOptions};
+
+    /// The time was read under the lock of the shard, which the fast path does not take. A charge
+    /// that the fast path made after that was moved back to the earlier time, and expired early.
+    #[test]
+    fn reads_the_time_when_the_slots_are_seized() {
+        let store = MemoryStore::new(MemoryOptions::default(), Clock::default()).expect("memory");
+        let limit: Limit = "5 per 1m".parse().expect("a limit");
+        let check = Check::new("alice", &limit, 1);
+        let now = Timestamp::from_micros(1_700_000_000_000_000);
+        assert!(store.decide_one(&check, Some(now)).is_ok_and(|decision| decision.allowed));
+        let hashed = store.hashed(&check);
+        let is_read = Cell::new(false);
+        let decision = store.decide_one_locked(hashed, &|| {
+            is_read.set(true);
+            assert!(store.is_seized(&hashed), "another thread could charge at a later time");
+            now
+        });
+        assert!(is_read.get() && decision.allowed);
     }
 }
