@@ -6,6 +6,7 @@
 use tidegate_core::{Algorithm, bounds};
 
 use crate::Overflow;
+use crate::headers::Form;
 use crate::identity::Source;
 use crate::policy::{MAX_LIMITS, MAX_OVERRIDES, MAX_POLICIES, PathVariants};
 use crate::stats::LogKeys;
@@ -59,7 +60,15 @@ const fn required(name: &'static str, shape: Shape, about: &'static str) -> Fiel
 }
 
 pub(super) const STORE_SCHEMES: [&str; 4] = ["redis", "rediss", "redis-sentinel", "redis-cluster"];
-pub(super) const FORMS: [&str; 5] = ["draft-10", "draft-7", "draft-6", "x-ratelimit", "none"];
+pub(super) const FORMS: [&str; Form::ALL.len() + 1] = {
+    let mut names = ["none"; Form::ALL.len() + 1];
+    let mut index = 0;
+    while index < Form::ALL.len() {
+        names[index] = Form::ALL[index].name();
+        index += 1;
+    }
+    names
+};
 pub(super) const FORWARDED_HEADERS: [&str; 3] =
     [Source::Either.name(), Source::XForwardedFor.name(), Source::Forwarded.name()];
 pub(super) const PATH_VARIANTS: [&str; 2] = [PathVariants::Merge.name(), PathVariants::Keep.name()];
