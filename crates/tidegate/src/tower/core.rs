@@ -219,31 +219,36 @@ impl Core {
     }
 
     #[cold]
-    fn deny(&self, head: &Head<'_>, answer: &GateVerdict<'_>) -> Refusal {
-        let response = denial::response_to(head, answer, self.forms, self.gate.now());
-        self.reject(head, response, Some(answer))
+    fn deny(&self, head: &Head<'_>, verdict: &GateVerdict<'_>) -> Refusal {
+        let response = denial::response_to(head, verdict, self.forms, self.gate.now());
+        self.reject(head, response, |response| Rejection::denied(response, verdict))
     }
 
     #[cold]
     fn refuse(&self, head: &Head<'_>, error: &GateError) -> Refusal {
-        self.reject(head, denial::refuse(head, error), None)
+        self.fail_with(head, denial::status_of(error), error.to_string())
     }
 
     #[cold]
     fn fail(&self, head: &Head<'_>, fault: &RuleFault<'_>) -> Refusal {
-        let status = StatusCode::INTERNAL_SERVER_ERROR;
-        self.reject(head, denial::fail(head, status, &fault.to_string()), None)
+        self.fail_with(head, StatusCode::INTERNAL_SERVER_ERROR, fault.to_string())
     }
 
-    /// Every response that the layer makes itself passes here.
+    fn fail_with(&self, head: &Head<'_>, status: StatusCode, detail: String) -> Refusal {
+        let response = denial::fail(head, status, &detail);
+        self.reject(head, response, |response| Rejection::undecided(response, detail))
+    }
+
+    /// Returns the response to a rejected request. All responses that the layer makes itself are
+    /// returned here.
     fn reject(
         &self,
         head: &Head<'_>,
         response: Response<String>,
-        answer: Option<&GateVerdict<'_>>,
+        rejection: impl FnOnce(Response<String>) -> Rejection,
     ) -> Refusal {
         let response = match &self.on_denied {
-            Some(on_denied) => denial::replace(on_denied, head, Rejection::new(response, answer)),
+            Some(on_denied) => denial::replace(on_denied, head, rejection(response)),
             None => response.map(Bytes::from),
         };
         response.into()

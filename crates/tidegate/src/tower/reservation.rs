@@ -162,7 +162,9 @@ impl Reservation {
         }
         let working = Arc::clone(&inner);
         let completed = inner.background.complete(async move { working.reserve(units).await });
-        completed.await.unwrap_or_else(|| Err(Rejection::of_failure("the service shuts down")))
+        completed
+            .await
+            .unwrap_or_else(|| Err(Rejection::of_failure("the service shuts down".to_owned())))
     }
 
     /// Settles the reservation at its actual cost. The excess is refunded; a shortfall is charged,
@@ -288,10 +290,9 @@ impl Inner {
         }
         let gate = &self.core.gate;
         let answer = gate.charge_more(&changes, max_wait).await;
-        let answer =
-            answer.map_err(|error: GateError| Rejection::of_failure(&error.to_string()))?;
+        let answer = answer.map_err(|error: GateError| Rejection::of_failure(error.to_string()))?;
         if !answer.allowed {
-            return Err(Rejection::of_answer(&answer, self.core.forms, gate.now()));
+            return Err(Rejection::of_verdict(&answer, self.core.forms, gate.now()));
         }
         for (index, units) in more() {
             let part = &self.parts[*index];

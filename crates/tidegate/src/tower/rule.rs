@@ -94,7 +94,8 @@ pub enum UnknownPlan {
     /// The request has the rule's own limits.
     #[default]
     Base,
-    /// The request is answered 500, with a text that names the plan.
+    /// The request is answered 500, with a text that names the plan. The name may come from the
+    /// client, so it is cut to 64 bytes, and control characters in it are escaped.
     Reject,
 }
 
