@@ -193,7 +193,10 @@ impl Reservation {
         })
     }
 
-    /// The units that are charged now: the most, if several rules reserve.
+    /// Returns the units that the reservation holds, or the committed cost after a commit. If
+    /// several rules reserve, it is the largest number.
+    ///
+    /// An observed limit that would have denied the estimate was not charged, so it counts fewer.
     pub fn estimate(&self) -> u64 {
         let parts = self.0.parts.iter().filter(|part| self.0.is_settled_by_handler(part));
         parts.map(|part| part.progress().units).max().unwrap_or_default()
