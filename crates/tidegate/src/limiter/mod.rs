@@ -130,6 +130,10 @@ impl Limiter {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// The times of a key should be in order. A check at an earlier time than the last one moves the
+    /// units that the key has used since then to the earlier time, so they expire sooner. Clamp
+    /// times that arrive late to the newest time of the key.
+    ///
     /// # Errors
     /// As [`Limiter::check`].
     #[inline]
@@ -154,7 +158,8 @@ impl Limiter {
         self.decide(&Request::new(checks))
     }
 
-    /// As [`Limiter::check_all`], at a time of the caller's choosing.
+    /// As [`Limiter::check_all`], at a time of the caller's choosing. The times of a key should be in
+    /// order; see [`Limiter::check_at`].
     ///
     /// # Errors
     /// As [`Limiter::check_all`].
@@ -204,7 +209,8 @@ impl Limiter {
         self.store().decide_batch(checks, |_| None, decisions)
     }
 
-    /// As [`Limiter::check_batch`], each check at the time beside it.
+    /// As [`Limiter::check_batch`], each check at the time with the same index. The times of a key
+    /// should be in order; see [`Limiter::check_at`].
     ///
     /// # Errors
     /// As [`Limiter::check_batch`].
