@@ -34,8 +34,8 @@ mod code {
 pub(super) type OnDenied = dyn Fn(&Head<'_>, Rejection) -> Option<Response<Bytes>> + Send + Sync;
 
 /// A request that the layer rejects, with a response that is ready to be sent: 429 with
-/// `Retry-After` and the fields of the layer's forms, 503 if a shared store failed, or 400 or 500 if
-/// the request cannot be decided. With feature `axum` it implements `IntoResponse`.
+/// `Retry-After` and the fields of the layer's forms, 503 if a shared store failed, or 400 or 500
+/// if the request cannot be decided. With feature `axum` it implements `IntoResponse`.
 #[derive(Clone, Debug)]
 pub struct Rejection {
     /// Boxed, because it is the error of functions that usually succeed.
@@ -159,12 +159,13 @@ impl axum::response::IntoResponse for Rejection {
     }
 }
 
-/// The longest body of a response that [`LayerBuilder::on_denied`](super::LayerBuilder::on_denied) makes.
+/// The longest body of a response that [`LayerBuilder::on_denied`](super::LayerBuilder::on_denied)
+/// makes.
 #[cfg(feature = "axum")]
 const MAX_BODY_BYTES: usize = 1 << 20;
 
-/// Reads a body that is complete. Returns `None` if the body is a stream that is not ready, fails or
-/// is too long.
+/// Reads a body that is complete. Returns `None` if the body is a stream that is not ready, fails
+/// or is too long.
 #[cfg(feature = "axum")]
 pub(super) fn read_body(response: Response<axum::body::Body>) -> Option<Response<Bytes>> {
     let (parts, mut body) = response.into_parts();
@@ -205,8 +206,8 @@ pub(super) fn replace(
     response
 }
 
-/// The response to a denied request: a problem document (RFC 9457) or a gRPC status, with the header
-/// fields of `forms`.
+/// The response to a denied request: a problem document (RFC 9457) or a gRPC status, with the
+/// header fields of `forms`.
 pub(super) fn response_to(
     head: &Head<'_>,
     verdict: &GateVerdict<'_>,
@@ -254,8 +255,8 @@ fn grpc_denial(verdict: &GateVerdict<'_>, kind: &HeaderValue) -> Response<String
     response
 }
 
-/// The status of a request that the gate cannot decide: 400 if the request is malformed, 500 for any
-/// other error.
+/// The status of a request that the gate cannot decide: 400 if the request is malformed, 500 for
+/// any other error.
 pub(super) fn status_of(error: &GateError) -> StatusCode {
     match error {
         GateError::Select(_) => StatusCode::BAD_REQUEST,
@@ -304,7 +305,8 @@ fn grpc(kind: &HeaderValue, status: &'static str, message: &str) -> Response<Str
     response
 }
 
-/// Encodes a gRPC message: printable ASCII stays, other bytes become `%` and two hexadecimal digits.
+/// Encodes a gRPC message: printable ASCII stays, other bytes become `%` and two hexadecimal
+/// digits.
 fn percent_encoded(message: &str) -> String {
     let mut out = String::with_capacity(message.len());
     for byte in message.bytes() {
