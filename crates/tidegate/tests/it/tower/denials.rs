@@ -1,4 +1,4 @@
-//! What is answered instead.
+//! The responses to rejected requests.
 
 use http::{Request, Response};
 use serde_json::Value;
@@ -71,7 +71,7 @@ fn on_denied_replaces_the_response() {
     assert_eq!(told.header("ratelimit-policy"), Some("\"api\";q=0;w=60"));
 }
 
-/// A response that was made from nothing used to be a 200 without `Retry-After`.
+/// A new response from `on_denied` was sent as a 200 without `Retry-After`.
 #[test]
 fn replaced_response_keeps_status_and_header_fields() {
     let plain = |_: &Head<'_>, _: Rejection| Response::new("slow down".to_owned());
@@ -95,7 +95,7 @@ fn replaced_response_keeps_status_and_header_fields() {
     assert_eq!((told.status.as_u16(), told.header("grpc-status")), (200, Some("8")));
 }
 
-/// It used to be called for denials by a limit alone.
+/// `on_denied` was called only for denials by a limit.
 #[test]
 fn every_response_of_the_layer_can_be_replaced() {
     let anonymous = Request::builder().uri("/").body(()).expect("a request");
@@ -132,7 +132,7 @@ fn every_response_of_the_layer_can_be_replaced() {
     }
 }
 
-/// A body that `on_denied` makes could not carry the cause, which only the prepared body had.
+/// A body that `on_denied` makes could not contain the cause, which only the prepared body had.
 #[test]
 fn a_rejection_names_its_cause() {
     let anonymous = || Request::builder().uri("/").body(()).expect("a request");
@@ -163,7 +163,7 @@ fn a_rejection_names_its_cause() {
             None,
             "rule `api` has no plan `gold`: add it with `plan`",
         ),
-        // A name of a plan may come from the client.
+        // The name of a plan may come from the client.
         (
             plans("<\u{1b}[2J\u{202e}\n\">"),
             from(ALICE, "/"),
