@@ -1,7 +1,7 @@
 //! One call: a request and its retries.
 //!
-//! This module has no clock, randomness or network. The middleware calls it to find out what to
-//! do next, and so does the simulation by which the defaults were chosen.
+//! This module is pure. Its callers supply the time and random numbers, and send the requests. They
+//! are the middleware, and the simulation by which the defaults were chosen.
 
 use std::time::Duration;
 
@@ -162,7 +162,7 @@ impl Outcome {
     }
 }
 
-/// The error of a request that was not sent, because its turn is after its deadline.
+/// The error of a request that was not sent, because pacing would delay it past its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Paused {
@@ -198,7 +198,7 @@ impl Call {
     ///
     /// # Errors
     ///
-    /// The request's turn is after the deadline.
+    /// Pacing would delay the request past the deadline.
     pub fn begin(
         rules: &RetryRules,
         peer: &mut Peer,

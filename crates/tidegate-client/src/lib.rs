@@ -31,7 +31,7 @@
 //! # The tidegate server
 //!
 //! Feature `server`, on by default: [`server::Client`] requests decisions and permits from a
-//! tidegate server. A denial is a value; an error means that there is no decision.
+//! tidegate server. A denial is a value; an error means that the server did not decide.
 //!
 //! ```no_run
 //! # #[cfg(feature = "server")]

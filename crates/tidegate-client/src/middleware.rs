@@ -184,7 +184,7 @@ fn is_idempotent(method: &Method) -> bool {
         .contains(method)
 }
 
-/// Returns a random UUID, or `None` if the system has no source of randomness.
+/// Returns a random UUID, or `None` if the system's source of randomness fails.
 fn new_key() -> Option<HeaderValue> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).ok()?;

@@ -10,9 +10,9 @@
 //!
 //! # The idea
 //!
-//! A client keeps a *rate*: requests per window. While a tenth of the limit or more is left
-//! there is no rate, and requests are sent without delay. After that the remaining units are
-//! spread over the time until the reset, and the rate is learned:
+//! A client keeps a *rate*: requests per window. While a tenth of the limit or more is left, the
+//! rate is unset and requests are sent without delay. After that the remaining units are spread
+//! over the time until the reset, and the rate is learned:
 //!
 //! - every success raises it, in proportion to the part of the limit that was idle for a whole
 //!   window (`GROWTH`), so that all clients together use the idle part;
@@ -102,7 +102,7 @@ const SHORTEST_WINDOW: Duration = Duration::from_millis(1);
 pub struct Pace {
     longest: Duration,
     window: Duration,
-    /// Requests per window; `None` while there is no need to pause.
+    /// Requests per window; `None` while requests are sent without delay.
     rate: Option<f64>,
     /// The time of the last turn.
     last: Option<Duration>,

@@ -2,16 +2,16 @@
 
 use tidegate::Algorithm;
 
-/// Which algorithms replace the limits' own.
+/// The algorithms that replace those of the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithms {
     One(Algorithm),
-    /// Every algorithm that limits a rate, compared.
+    /// All rate algorithms, for a comparison.
     All,
 }
 
-/// The algorithms a recorded trace can be decided by. `concurrency` is not one:
-/// a trace says when requests begin, not when they end.
+/// The algorithms that can decide a recorded trace. `concurrency` is not among them, because a
+/// trace records when requests begin, but not when they end.
 pub const RATE_ALGORITHMS: [Algorithm; 5] = [
     Algorithm::SlidingLog,
     Algorithm::SlidingWindow,
@@ -20,7 +20,7 @@ pub const RATE_ALGORITHMS: [Algorithm; 5] = [
     Algorithm::TokenBucket,
 ];
 
-/// A name that is no algorithm of rates.
+/// The name is not the name of a rate algorithm.
 #[derive(Clone, Copy, Debug)]
 pub struct UnknownAlgorithm;
 
@@ -36,7 +36,7 @@ impl std::fmt::Display for UnknownAlgorithm {
 
 impl std::error::Error for UnknownAlgorithm {}
 
-/// An algorithm of rates.
+/// Parses the name of a rate algorithm.
 pub fn rate_algorithm(name: &str) -> Result<Algorithm, String> {
     let known = Algorithm::from_name(name).filter(|one| RATE_ALGORITHMS.contains(one));
     known.ok_or_else(|| {
@@ -45,7 +45,7 @@ pub fn rate_algorithm(name: &str) -> Result<Algorithm, String> {
     })
 }
 
-/// One algorithm of rates, or `all`.
+/// Parses the name of a rate algorithm, or `all`.
 pub fn algorithms(name: &str) -> Result<Algorithms, UnknownAlgorithm> {
     if name == "all" {
         return Ok(Algorithms::All);

@@ -1,4 +1,4 @@
-//! What can be typed after `tidegate replay`.
+//! The arguments of `tidegate replay`.
 
 use std::path::PathBuf;
 
@@ -11,10 +11,10 @@ use crate::report::ReportArgs;
 
 /// Send recorded traffic through the rate limiter and see what it would have done
 ///
-/// Events are decided in order at their own times, as fast as they can be
-/// read: an hour of traffic takes no hour. A summary says how much was admitted
-/// and denied, who was denied, and the most that truly passed for any one key within
-/// the window, counted apart from the limiter.
+/// Events are decided in order at their own times, as fast as they can be read: an hour of traffic
+/// takes seconds. The summary reports how many requests were admitted and denied, which keys were
+/// denied, and the largest number of units that any key truly passed within a window, counted
+/// independently of the limiter.
 #[derive(Debug, Args)]
 #[command(after_long_help = REPLAY_HELP)]
 pub struct ReplayArgs {
@@ -37,23 +37,23 @@ pub struct ReplayArgs {
     #[command(flatten)]
     pub(crate) report: ReportArgs,
 
-    /// Also say the smallest limit that would have passed this many percent of the requests
+    /// Also print the smallest limit that would have passed this percentage of the requests
     #[arg(long, value_name = "PERCENT", value_parser = crate::suggest::share)]
     pub(crate) suggest: Option<crate::suggest::Share>,
 
-    /// How much to add to the suggested limit
+    /// The percentage to add to the suggested limit
     #[arg(long, value_name = "PERCENT", default_value = "0%", requires = "suggest",
           value_parser = crate::suggest::headroom)]
     pub(crate) headroom: crate::suggest::Share,
 }
 
-/// What events are decided by.
+/// The limits or policies that decide events.
 #[derive(Debug, Args)]
 pub struct RuleArgs {
     /// A limit on each key, e.g. "10 per 10s" or "600 per 1m token-bucket burst 50"
     ///
-    /// Given several times, an event passes if every limit admits it; if one
-    /// does not, none is charged.
+    /// With several limits, an event passes if every limit admits it; if one does not, none is
+    /// charged.
     #[arg(
         long = "limit",
         value_name = "LIMIT",
@@ -62,41 +62,40 @@ pub struct RuleArgs {
     )]
     pub limits: Vec<Limit>,
 
-    /// Decide by the policies of this config instead, through the gate that serves them
+    /// Use the policies of this config file instead, through the gate that serves them
     #[arg(long, value_name = "FILE", conflicts_with_all = ["limits", "key"])]
     pub config: Option<PathBuf>,
 
-    /// The algorithm to use in place of the limits' own, or `all` to compare them
+    /// The algorithm to use instead of those of the limits, or `all` to compare them
     #[arg(long, value_name = "NAME|all", value_parser = algorithms)]
     pub algorithm: Option<Algorithms>,
 }
 
-/// How lines are read.
+/// How lines are parsed.
 #[derive(Clone, Debug, Args)]
 pub struct ReadingArgs {
-    /// How lines are written
+    /// The format of the lines
     #[arg(long, value_enum, default_value_t = FormatChoice::Auto)]
     pub format: FormatChoice,
 
-    /// Who is limited: a field of the line, or a template such as
-    /// "{header:x-api-key | client_ip}" as policies have it
+    /// The key to limit by: a field of the line, or a template such as "{header:x-api-key |
+    /// client_ip}" as in policies
     #[arg(long, value_name = "FIELD|TEMPLATE")]
     pub key: Option<KeyChoice>,
 
-    /// Which field of JSON lines or csv columns says what, e.g. time=ts,key=user.id;
-    /// see below
+    /// The purpose of fields of JSON lines or csv columns, e.g. time=ts,key=user.id; see below
     #[arg(long = "field", value_name = "WHAT=NAME", value_delimiter = ',')]
     pub fields: Vec<RoleField>,
 
-    /// What times that are numbers count
+    /// The unit of times that are numbers
     #[arg(long, value_enum, default_value_t = UnitChoice::Auto)]
     pub time_unit: UnitChoice,
 
-    /// The zone of times that name none, e.g. +02:00
+    /// The zone of times without a zone, e.g. +02:00
     #[arg(long, value_name = "OFFSET", default_value = "+00:00", allow_hyphen_values = true)]
     pub zone: Zone,
 
-    /// Leave out lines that are the same as the line before, which copied logs have
+    /// Skip lines that are equal to the line before, as in logs with copied lines
     #[arg(long)]
     pub skip_duplicates: bool,
 
@@ -119,7 +118,7 @@ impl Default for ReadingArgs {
     }
 }
 
-/// How lines are written, or that it is to be found out.
+/// The format of lines, or `auto` to detect it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FormatChoice {
     Auto,

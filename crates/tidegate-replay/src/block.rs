@@ -1,18 +1,19 @@
-//! Events on their way from whoever reads or makes them to whoever decides.
+//! Blocks of events, which the reader or the traffic generator passes to the deciding thread.
 
 use crate::format::Event;
 
-/// Events in a block: enough to make handing over cheap, few enough to stay in the cache.
+/// The number of events in a block: enough to make handing a block over cheap, few enough to stay
+/// in the cache.
 pub const BLOCK_EVENTS: usize = 4096;
 
-/// Key bytes in a block, so that long keys end it early.
+/// The number of key bytes in a block, so that long keys end a block early.
 const BLOCK_KEY_BYTES: usize = 256 * 1024;
 
-/// Events in order.
+/// A sequence of events.
 #[derive(Debug, Default)]
 pub struct Block {
     pub rows: Vec<Row>,
-    /// The keys, one after another; each ends where its row says.
+    /// The keys, one after another. Each row stores the end of its key.
     keys: Vec<u8>,
 }
 
@@ -21,20 +22,21 @@ pub struct Block {
 pub struct Row {
     pub time_us: u64,
     pub cost: i64,
-    /// The key's number: keys are numbered from 0 in the order they appear.
+    /// The number of the key. Keys are numbered from 0 in the order in which they first appear.
     pub key: u32,
     key_end: u32,
 }
 
 impl Row {
-    /// An event outside of any block, whose key is known by its number alone.
+    /// Creates an event outside of any block. Only the number of its key is known.
     pub fn numbered(time_us: u64, cost: i64, key: u32) -> Self {
         Row { time_us, cost, key, key_end: 0 }
     }
 }
 
 impl Block {
-    /// Events of cost 1, each a time and the number of a key, which is also its name.
+    /// Creates a block of events of cost 1. Each event is a time and a key number, which is also
+    /// the name of the key.
     #[cfg(test)]
     pub fn of(events: &[(u64, u32)]) -> Self {
         let mut block = Block::default();
@@ -45,13 +47,13 @@ impl Block {
         block
     }
 
-    /// Takes in an event, whose key has no number yet.
+    /// Appends an event whose key has not been numbered yet.
     #[inline]
     pub fn push(&mut self, event: &Event<'_>) {
         self.push_row(event.time_us, event.cost, &event.key);
     }
 
-    /// The same for an event whose key has this number.
+    /// Appends an event whose key has the number `key`.
     pub fn push_numbered(&mut self, event: &Event<'_>, key: u32) {
         self.push(event);
         if let Some(row) = self.rows.last_mut() {
@@ -76,13 +78,13 @@ impl Block {
         self.keys.clear();
     }
 
-    /// The key of a row, by its place.
+    /// Returns the key of the row at index `at`.
     pub fn key(&self, at: usize) -> &[u8] {
         let start = at.checked_sub(1).map_or(0, |before| self.rows[before].key_end as usize);
         &self.keys[start..self.rows[at].key_end as usize]
     }
 
-    /// The rows with their keys.
+    /// Returns the rows with their keys.
     pub fn events(&self) -> impl Iterator<Item = (&Row, &[u8])> {
         let mut start = 0;
         self.rows.iter().map(move |row| {
@@ -93,7 +95,7 @@ impl Block {
         })
     }
 
-    /// Takes over the row at a place of another block.
+    /// Appends a copy of the row at index `at` of another block.
     pub fn copy(&mut self, from: &Block, at: usize) {
         let row = from.rows[at];
         self.push_row(row.time_us, row.cost, from.key(at));

@@ -1,23 +1,23 @@
-//! Days and dates of the Gregorian calendar, both ways.
+//! Conversion between days and dates of the Gregorian calendar.
 
 use std::fmt;
 
-/// Years that begin in March, so that the leap day is a year's last; 400 of
-/// them have the same number of days wherever they begin.
+/// The number of days in 400 years. Years begin in March here, so that the leap day is the last day
+/// of a year; any 400 consecutive years then have the same number of days.
 const DAYS_IN_400_YEARS: i64 = 146_097;
 
-/// From the first of March of year 0 to the first of January 1970.
+/// The number of days from March 1 of year 0 to January 1, 1970.
 const DAYS_TO_1970: i64 = 719_468;
 
-/// Days from 1970-01-01 to this date, which must exist.
+/// Returns the number of days from 1970-01-01 to this date, which must exist.
 pub fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
     year * 365 + leap_days + days_before_month(month) + day - 1 - DAYS_TO_1970
 }
 
-/// Days of a year that begins in March before its month, counted from 0:
-/// months have 31, 30, 31, 30, 31 days, over and over.
+/// Returns the number of days before a month of a year that begins in March. Months are counted
+/// from 0 and have 31, 30, 31, 30, 31 days, repeatedly.
 fn days_before_month(month_from_march: i64) -> i64 {
     (153 * month_from_march + 2) / 5
 }
@@ -32,12 +32,12 @@ pub fn days_in_month(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Year, month and day of the day this many days after 1970-01-01.
+/// Returns the year, month and day that is `days` days after 1970-01-01.
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days + DAYS_TO_1970;
     let cycle = days.div_euclid(DAYS_IN_400_YEARS);
     let day = days.rem_euclid(DAYS_IN_400_YEARS);
-    // Take off the leap days passed, and years are 365 days each.
+    // Without the leap days so far, each year has 365 days.
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (year * 365 + year / 4 - year / 100);
     let month = (5 * day + 2) / 153;
@@ -46,7 +46,7 @@ fn date(days: i64) -> (i64, i64, i64) {
     if month < 10 { (year, month + 3, day) } else { (year + 1, month - 9, day) }
 }
 
-/// A time for people: `1995-08-01 04:00:01Z`.
+/// A time for display, such as `1995-08-01 04:00:01Z`.
 #[derive(Clone, Copy, Debug)]
 pub struct Utc {
     pub time_us: u64,

@@ -1,10 +1,10 @@
 //! The real limiter on virtual time: each event is decided at its own time.
 //!
-//! A limiter that runs full treats new keys differently, and a replay must not
-//! depend on that; one with room for any trace would spread the few keys of most
-//! over far too much memory. Keys are independent, so they are shared out by
-//! number: the first million to the first limiter, and so on as they appear. No
-//! limiter is ever given more keys than it has room for.
+//! A full limiter treats new keys differently, and the result of a replay must not depend on that.
+//! A limiter with capacity for the largest trace would spread the few keys of most traces over far
+//! too much memory. Keys are independent, so they are divided among limiters by number: the first
+//! million keys go to the first limiter, the next million to the second, and so on. No limiter is
+//! given more keys than it has capacity for.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -16,35 +16,36 @@ use tidegate::{
 use crate::block::{Block, Row};
 use crate::error::ReplayError;
 
-/// Keys given to one limiter: as many as fit its table with all their limits.
+/// The number of keys per limiter: all their states fit its table.
 const KEYS_PER_SHARD: u32 = 1 << 20;
 
-/// Checks decided in one call: enough for the limiter to overlap its memory
-/// reads, few enough to stay in the nearest cache.
+/// The number of checks decided in one call: enough for the limiter to overlap its memory reads,
+/// few enough to stay in the L1 cache.
 const BATCH: usize = 128;
 
-/// What was decided about one event.
+/// The outcome of one event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventOutcome {
     pub allowed: bool,
-    /// Whether it was allowed and left at most a twentieth of some limit.
+    /// Whether the event was allowed and left at most a twentieth of some limit.
     pub near: bool,
 }
 
 impl EventOutcome {
-    /// What one limit made of an event, as the server's near misses are counted.
+    /// Converts the decision of one limit. `near` is defined as for the near misses that the server
+    /// counts.
     pub fn new(limit: &Limit, cost: i64, decision: &Decision) -> Self {
         let near = cost > 0 && decision.allowed && decision.remaining <= limit.burst() / 20;
         EventOutcome { allowed: decision.allowed, near }
     }
 }
 
-/// The limits applied to every event, and what keeps their states.
+/// The limits applied to every event, and the limiters that keep their states.
 pub struct Engine {
     limits: Vec<Limit>,
     keys_per_shard: u32,
     shards: Vec<LimiterShard>,
-    /// When the event last decided would pass, for those who wait for it.
+    /// The time after which the last decided event would pass, for simulated clients that wait.
     retry_after: RetryAfter,
 }
 
@@ -56,15 +57,16 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The more of either.
+    /// Returns the larger of both numbers of states and the larger of both numbers of entries.
     pub fn max(self, other: Memory) -> Memory {
         Memory { states: self.states.max(other.states), entries: self.entries.max(other.entries) }
     }
 
-    /// About how many bytes that is, if all states are of limits like these.
+    /// Estimates the size in bytes, if all states belong to limits like these.
     ///
-    /// A slot holds counters; other states lie apart and are larger, logs with
-    /// a chunk of entries and sliding windows with their cells. Room for keys to come is not counted.
+    /// Counters fit in a slot of 16 bytes. Sliding windows and token buckets take a slot of 64
+    /// bytes. Logs and permits are stored separately from their slot, logs with a chunk of entries.
+    /// Unused capacity is not counted.
     pub fn approx_bytes<'l>(&self, limits: impl Iterator<Item = &'l Limit> + Clone) -> u64 {
         const SLOT: u64 = 16;
         const APART: u64 = 40;
@@ -83,9 +85,9 @@ impl Memory {
     }
 }
 
-/// The limiter of some keys.
+/// A limiter with the keys that it decides.
 struct LimiterShard {
-    /// The numbers of its keys.
+    /// The numbers of the keys of this limiter.
     keys: Range<u32>,
     limiter: Limiter,
 }
@@ -100,12 +102,12 @@ impl Engine {
         &self.limits
     }
 
-    /// When the event last decided would pass.
+    /// Returns the time after which the last decided event would pass.
     pub fn retry_after(&self) -> RetryAfter {
         self.retry_after
     }
 
-    /// What its limiters hold.
+    /// Returns the number of states and log entries that all limiters hold.
     pub fn memory(&self) -> Memory {
         self.shards.iter().map(|part| part.limiter.stats()).fold(Memory::default(), |sum, stats| {
             Memory {
@@ -115,7 +117,7 @@ impl Engine {
         })
     }
 
-    /// Decides the events of a block in order; one answer each.
+    /// Decides the events of a block in order, and writes one outcome for each event.
     pub fn decide(
         &mut self,
         block: &Block,
@@ -141,9 +143,10 @@ impl Engine {
         let limiter = Limiter::builder()
             .max_keys(self.keys_per_shard as usize * self.limits.len())
             .max_log_entries(u64::MAX)
-            // A late event must find what its key has used, however late it is.
+            // A late event must find the units that its key has used, however late it is.
             .grace(Duration::MAX)
-            // Never read, since every event brings its time; the default would tick.
+            // The clock is never read, because every check is given the time of its event. The
+            // default clock would start a thread.
             .clock(ManualClock::new(Timestamp::EPOCH).clock())
             .build()
             .map_err(ReplayError::Build)?;
@@ -153,7 +156,7 @@ impl Engine {
 }
 
 impl LimiterShard {
-    /// The events that are this part's, with their place in the block.
+    /// Returns the events whose keys belong to this limiter, with their indices in the block.
     fn events<'a>(
         &'a self,
         block: &'a Block,
@@ -161,7 +164,7 @@ impl LimiterShard {
         block.events().enumerate().filter(|(_, (row, _))| self.keys.contains(&row.key))
     }
 
-    /// One limit: events are decided in batches.
+    /// Decides one limit, in batches of events.
     fn decide_each(
         &self,
         limit: &Limit,
@@ -195,7 +198,7 @@ impl LimiterShard {
         }
     }
 
-    /// Several limits: each event asks them all, and all are charged or none.
+    /// Decides several limits for each event. All of them are charged or none.
     fn decide_all(
         &self,
         limits: &[Limit],
@@ -235,7 +238,7 @@ mod tests {
     fn shards_decide_like_one_limiter() {
         let limits = ["3 per 1s sliding-log", "5 per 1m sliding-counter"];
         let limits = limits.map(|text| text.parse::<Limit>().expect(text));
-        // 40 keys in an order that goes to and fro between the parts.
+        // 40 keys, in an order that alternates between the shards.
         let events: Vec<_> = (0..2_000_u32).map(|n| (u64::from(n) * 5_000, n * 27 % 40)).collect();
         let block = Block::of(&events);
         for limits in [&limits[..1], &limits[..]] {

@@ -1,4 +1,4 @@
-//! What can stop a replay, and what to do about it.
+//! The errors that can stop a replay, with a remedy.
 
 use std::fmt;
 use std::io;
@@ -54,7 +54,7 @@ pub enum ReplayError {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault of the file.
         fault: FileFault,
     },
     /// A problem in the input, with `--strict`.
@@ -188,7 +188,7 @@ impl fmt::Display for ReplayError {
 }
 
 impl ReplayError {
-    /// What was typed that cannot be, and what to type instead.
+    /// Writes an error in the arguments, and the arguments to use instead.
     fn write_argument_error(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Concurrency { limit } => write!(
@@ -249,13 +249,13 @@ impl ReplayError {
                 "--windows {windows} of --limit `{limit}` are more than 200 years; \
                  lower --windows, or take a limit with a shorter window"
             ),
-            // Said already by who calls.
+            // The caller writes all other errors.
             _ => Ok(()),
         }
     }
 }
 
-/// What is wrong with a file to replay.
+/// The reason that a file cannot be replayed.
 #[derive(Debug)]
 pub enum FileFault {
     Missing,
@@ -264,7 +264,7 @@ pub enum FileFault {
     Read(io::Error),
     Empty,
     Compressed(Compression),
-    /// What is in it is compressed as well.
+    /// The decompressed data is compressed as well.
     CompressedTwice([Compression; 2]),
     Utf16,
     BrokenJson(BadLine),
@@ -357,7 +357,7 @@ impl From<CheckError> for ReplayError {
     }
 }
 
-/// The names a file has, as an error may repeat them.
+/// Lists the names of the fields of a file in a form that is safe in an error message.
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 20;
     if names.is_empty() {

@@ -1,23 +1,23 @@
-//! Which file a path leads to.
+//! Compares the files that paths lead to.
 //!
-//! Paths differ where files do not: `./x`, links, standard input that comes from a file.
-//! So files are told apart by what the system knows them by. Only regular files are: of
-//! a device or a pipe nothing is lost by writing to it.
+//! Different paths can lead to the same file: `./x`, links, or standard input that is redirected
+//! from a file. So files are compared by the identity that the system gives them. Only regular
+//! files are compared, because writing to a device or a pipe does not destroy its input.
 
 use std::path::{Path, PathBuf};
 
-/// Whether a path stands for standard input or output.
+/// Returns whether a path stands for standard input or output.
 pub fn is_dash(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Whether what is read and what is written are one regular file.
+/// Returns whether an input and an output are the same regular file.
 pub fn is_same_file(one: &Path, other: &Path) -> bool {
     let both = (file_id(one), file_id(other));
     matches!(both, (Some(one), Some(other)) if one == other)
 }
 
-/// Whether two paths would be written to one regular file, which need not exist yet.
+/// Returns whether two outputs are the same regular file, which need not exist yet.
 pub fn is_same_output(one: &Path, other: &Path) -> bool {
     if is_dash(one) || is_dash(other) {
         return false;
@@ -30,14 +30,14 @@ pub fn is_same_output(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// Where a file that does not exist would be.
+/// Returns the path that a file would have if it were created.
 fn future_path(path: &Path) -> Option<PathBuf> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new(".")).canonicalize().ok()?;
     Some(directory.join(path.file_name()?))
 }
 
-/// A file, by its device and number there.
+/// Identifies a file by its device and inode.
 #[cfg(unix)]
 fn file_id(path: &Path) -> Option<(u64, u64)> {
     use std::os::fd::AsFd;
@@ -52,7 +52,7 @@ fn file_id(path: &Path) -> Option<(u64, u64)> {
     metadata.is_file().then(|| (metadata.dev(), metadata.ino()))
 }
 
-/// A file, by its full path.
+/// Identifies a file by its canonical path.
 #[cfg(not(unix))]
 fn file_id(path: &Path) -> Option<PathBuf> {
     path.canonicalize().ok().filter(|full| !is_dash(path) && full.is_file())

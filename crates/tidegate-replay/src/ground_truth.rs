@@ -1,12 +1,11 @@
 //! The ground truth: an exact log of admitted costs per key, without the engine.
 //!
-//! An engine that reported its own counts would confirm itself. This keeps, for
-//! each key, the times and costs of what was admitted within the last window, says
-//! of every event whether it truly fitted, and remembers the largest sum it ever saw.
-//! It shares no code with the engine.
+//! An engine that reported its own counts would confirm itself. For each key this module keeps the
+//! times and costs of the events that were admitted within the last window. It reports for every
+//! event whether the cost fitted, and keeps the largest sum. It shares no code with the engine.
 //!
-//! Where time steps back for a key, what lies ahead is taken as of now, as the
-//! limiter does: it is what a clock that was wrong before would have shown.
+//! If the time of a key steps back, entries with later times are moved to the current time, as in
+//! the limiter: a correct clock would have recorded them no later than that.
 
 use std::collections::VecDeque;
 
@@ -18,41 +17,42 @@ use crate::keys::PREFETCH_GROUP;
 pub struct GroundTruth {
     window_us: u64,
     limit: u64,
-    /// By key number.
+    /// Indexed by key number.
     logs: Vec<Log>,
     largest: MaxCount,
 }
 
-/// The most one key was admitted, net of refunds, in any half-open window.
+/// The largest number of units admitted for one key, net of refunds, in any half-open window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MaxCount {
     pub count: u64,
-    /// Whose it was, and when it was first reached.
+    /// The key with the largest count. `time_us` is the time at which it was first reached.
     pub key: u32,
     pub time_us: u64,
 }
 
-/// The true count when an event was decided.
+/// The true count of a key when an event was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrueCount {
-    /// What its key was admitted within the window, with this event if it was.
+    /// The units admitted for the key within the window, including this event if it was admitted.
     pub count: u64,
-    /// Whether there was room for it.
+    /// Whether the cost of the event fitted under the limit.
     pub fits: bool,
 }
 
-/// What a key was admitted within the last window, oldest first, no two at one time.
+/// The units admitted for one key within the last window, oldest first. All entries have different
+/// times.
 ///
-/// Most keys of most traces have a few entries or none, and reading a log is a
-/// cache miss each time: so a log is one cache line with room for a few, and
-/// only busy keys, which are near anyway, have a list of their own.
+/// Most keys of most traces have a few entries or none, and each read of a log is a cache miss. So
+/// a log is one cache line with space for a few entries. Only busy keys, which are usually cached,
+/// have a separate list.
 #[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 struct Log {
     total: u64,
-    /// Those that cost nothing are none, and at the end.
+    /// The entries, if there is no list. Unused entries have cost 0, and are at the end.
     inline: [LogEntry; INLINE_ENTRIES],
-    /// Holds everything while there are more.
+    /// Holds all entries while there are more than fit inline.
     #[expect(clippy::box_collection, reason = "a whole list would not fit the line")]
     list: Option<Box<VecDeque<LogEntry>>>,
 }
@@ -68,7 +68,7 @@ struct LogEntry {
 }
 
 impl GroundTruth {
-    /// For a limit of so much in a window.
+    /// Creates counts for a limit of `limit` units per window.
     pub fn new(window_us: u64, limit: u64) -> Self {
         GroundTruth { window_us, limit, logs: Vec::new(), largest: MaxCount::default() }
     }
@@ -77,8 +77,8 @@ impl GroundTruth {
         self.largest
     }
 
-    /// Takes in events in order, tells whether each was admitted by its place, and is
-    /// told what was truly so.
+    /// Records events in order. `admitted` returns whether the event at an index was admitted, and
+    /// `on_count` receives the true count of each event.
     pub fn record_all(
         &mut self,
         rows: &[Row],
@@ -96,7 +96,7 @@ impl GroundTruth {
         }
     }
 
-    /// Takes in one event.
+    /// Records one event.
     pub fn record_one(&mut self, row: &Row, admitted: bool) -> TrueCount {
         self.ensure_keys(row.key as usize + 1);
         self.record(row, admitted)
@@ -108,8 +108,8 @@ impl GroundTruth {
         }
     }
 
-    /// Begins to read what these rows need. Counting would wait for one log
-    /// after another; asked for first, many reads are under way at once.
+    /// Starts to load the logs of these rows. Counting alone would wait for one log after another;
+    /// many loads that are started first run in parallel.
     fn prefetch(&self, rows: &[Row]) {
         let logs = || rows.iter().map(|row| &self.logs[row.key as usize]);
         std::hint::black_box(logs().fold(0, |all, log| all ^ log.total));
@@ -144,7 +144,7 @@ impl GroundTruth {
 }
 
 impl Log {
-    /// Drops what is a whole window old or older.
+    /// Drops entries that are at least a window old.
     #[inline]
     fn expire(&mut self, now_us: u64, window_us: u64) {
         while let Some(oldest) = self.oldest()
@@ -157,12 +157,12 @@ impl Log {
 
     #[inline]
     fn admit(&mut self, at_us: u64, cost: u64) {
-        // Never more than can be counted; so the total stays the sum of the entries.
+        // The cost is capped so that the total cannot overflow and stays the sum of the entries.
         let cost = cost.min(u64::MAX - self.total);
         self.total += cost;
         match self.newest_mut() {
             Some(newest) if newest.at_us == at_us => newest.cost += cost,
-            // Those that cost nothing are none.
+            // An entry of cost 0 would mark an unused entry.
             _ if cost == 0 => {}
             _ => self.push(LogEntry { at_us, cost }),
         }
@@ -234,7 +234,8 @@ impl Log {
             }
             Some(list) => {
                 list.pop_front();
-                // Not at once, or a key with just over a few would go to and fro.
+                // The list is kept until one entry is left, so that a key with about as many
+                // entries as fit inline does not switch back and forth.
                 if list.len() <= 1 {
                     self.inline[0] = list.front().copied().unwrap_or_default();
                     self.list = None;
@@ -274,7 +275,8 @@ mod tests {
     use super::*;
     use crate::block::Row;
 
-    /// Rows of (time, cost, largest after it), all admitted, for one key and a window of 10.
+    /// Runs rows of (time, cost, largest count afterwards), all admitted, for one key and a window
+    /// of 10.
     fn run(rows: &[(u64, i64, u64)]) {
         let mut ground_truth = GroundTruth::new(10, 5);
         for (step, &(time_us, cost, largest)) in rows.iter().enumerate() {
@@ -300,7 +302,7 @@ mod tests {
             (8, -99, 6),
             (8, 6, 6),
         ]);
-        // What is left after the refund is the older part, gone at 11.
+        // The refund leaves the older entry, which expires at 11.
         run(&[(1, 2, 2), (5, 3, 5), (6, -3, 5), (11, 5, 5), (12, 1, 6)]);
     }
 
@@ -356,7 +358,7 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (seed >> 33) % below
         };
-        // Keys with a few entries and keys with many, on both sides of the bound.
+        // Keys with a few entries and keys with many, on both sides of the inline capacity.
         let mut now_us = 0;
         let mut rows = Vec::new();
         for _ in 0..2_000 {

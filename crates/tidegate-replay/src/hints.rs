@@ -1,4 +1,4 @@
-//! What looks wrong about the input as a whole, and what to do about it.
+//! Hints about input that looks wrong as a whole, with a remedy.
 
 use crate::calendar::Utc;
 use crate::policy_replay::Undecided;
@@ -6,22 +6,23 @@ use crate::reader_thread::ReadReport;
 use crate::report::grouped;
 use crate::trace_file::FileReport;
 
-/// Times before this look like another unit than microseconds: it is the second day of 1970.
+/// Times before the second day of 1970 are probably not in microseconds.
 const EARLY_US: u64 = 86_400_000_000;
 
-/// Zones differ by whole quarters of an hour; logs waver by some seconds.
+/// Zones differ by multiples of a quarter of an hour. Times in logs are out of order by some
+/// seconds.
 const QUARTER_US: u64 = 900_000_000;
 const WAVER_US: u64 = 60_000_000;
 
-/// Times after this lie ahead of any log: they are in another unit than was told.
+/// Times after the year 2100 are probably not in the given unit.
 const LATE_US: u64 = 4_102_444_800_000_000;
 
-/// Said where keys have parts that a line does not tell.
+/// The hint for keys with parts that a line does not have.
 const INCOMPLETE: &str = "keys lack a part, for example the address of a client that the log has \
                           by name; those that lack the same share a count";
 
 impl ReadReport {
-    /// Each a sentence or two.
+    /// Returns the hints, each of one or two sentences.
     pub fn hints(&self) -> Vec<String> {
         let mut hints: Vec<String> = self.files.iter().flat_map(of_file).collect();
         let step_us = self.problems.largest_step_us;
@@ -49,7 +50,7 @@ impl ReadReport {
         hints
     }
 
-    /// Whether some file lies more than a year from all others.
+    /// Returns whether some file lies more than a year from all others.
     fn apart(&self) -> bool {
         const YEAR_US: u64 = 366 * EARLY_US;
         let mut spans: Vec<_> = self.files.iter().filter_map(|file| file.span).collect();
@@ -92,7 +93,7 @@ fn of_file(file: &FileReport) -> Vec<String> {
 }
 
 impl Undecided {
-    /// What was not decided as usual; each a sentence or two.
+    /// Returns hints about requests that were not decided as usual, each of one or two sentences.
     pub fn hints(&self) -> Vec<String> {
         let first = self.first.as_deref().unwrap_or_default();
         let rows = [

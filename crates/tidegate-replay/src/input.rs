@@ -1,8 +1,7 @@
 //! Files as lines: plain, gzipped or compressed with zstd, in bounded memory.
 //!
-//! A file is told apart by its first bytes, not its name. Lines are found in one
-//! buffer of fixed size: a line that does not end within [`MAX_LINE_BYTES`] is
-//! passed over, however long it goes on.
+//! The compression is detected by the first bytes of a file, not by its name. Lines are found in
+//! one buffer of fixed size. A line longer than [`MAX_LINE_BYTES`] is skipped, whatever its length.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -18,20 +17,20 @@ use crate::error::{FileFault, ReplayError};
 use crate::file_identity::is_dash;
 use crate::zstd::Zstd;
 
-/// The longest line taken for one: keys end at 64 KiB, and no log line is as long.
+/// The longest accepted line. Keys are limited to 64 KiB, and log lines are shorter than that.
 pub const MAX_LINE_BYTES: usize = 64 * 1024;
 
-/// Holds a few of the longest lines and thousands of ordinary ones, and stays in
-/// the cache while they are parsed.
+/// The size of the line buffer: a few of the longest lines or thousands of ordinary ones, and small
+/// enough to stay in the cache while they are parsed.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// How much of a line that does not fit the buffer is kept to be shown.
+/// The number of bytes of a line longer than the buffer that are kept for the error message.
 const OVERLONG_SHOWN: usize = 80;
 
-/// What compressed data is taken from the file in.
+/// The size of the buffer between the file and the decompressor.
 const RAW_BUFFER_BYTES: usize = 128 * 1024;
 
-/// By so many bytes everything is told apart that is.
+/// The length of the longest signature that identifies a compression.
 const LONGEST_SIGNATURE: usize = 6;
 
 /// How a file is compressed.
@@ -39,13 +38,13 @@ const LONGEST_SIGNATURE: usize = 6;
 pub enum Compression {
     Gzip,
     Zstd,
-    /// Recognised, to say so, but not read.
+    /// Recognised, so that the error can name it, but not supported.
     Xz,
     Bzip2,
 }
 
 impl Compression {
-    /// Its name, which is also the program's.
+    /// The name of the compression, which is also the name of the program.
     pub const fn name(self) -> &'static str {
         match self {
             Compression::Gzip => "gzip",
@@ -63,26 +62,26 @@ impl Compression {
             (b"BZh", Compression::Bzip2),
         ];
         let known = signatures.into_iter().find(|(magic, _)| head.starts_with(magic));
-        // Files of zstd may begin with a frame to be skipped, of which there are 16 kinds.
+        // A zstd file may begin with a skippable frame, of which there are 16 kinds.
         let skippable = head.get(1..4) == Some(b"\x2a\x4d\x18") && head[0] >> 4 == 5;
         known.map(|(_, kind)| kind).or(skippable.then_some(Compression::Zstd))
     }
 }
 
-/// How a compressed file ends before its end.
+/// Why a compressed file ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
     Truncated,
     Corrupt,
 }
 
-/// The bytes of a file that have been read so far, as they lie on disk.
+/// The number of bytes read from the file so far, before decompression.
 pub type BytesRead = Arc<AtomicU64>;
 
-/// One line, or what stands in its place.
+/// A line, or a marker for a line that was skipped.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line {
-    /// Where it lies; see [`Lines::text`].
+    /// The range of the line in the buffer; see [`Lines::text`].
     Text(Range<usize>),
     TooLong,
 }
@@ -99,8 +98,8 @@ pub struct Lines {
     damage: Option<Damage>,
 }
 
-/// Finds what can be found wrong with a file before any is read, so that a long
-/// replay does not fail at its last file. Returns its size, if it has one.
+/// Reports the errors that can be found before a file is read, so that a long replay does not fail
+/// at its last file. Returns the size of a regular file.
 pub fn inspect(path: &Path) -> Result<Option<u64>, ReplayError> {
     if is_dash(path) {
         return Ok(None);
@@ -112,7 +111,7 @@ pub fn inspect(path: &Path) -> Result<Option<u64>, ReplayError> {
     if metadata.is_dir() {
         return Err(FileFault::Directory.at(path));
     }
-    // Opening a pipe could wait, or take it from the reader to come.
+    // Opening a pipe could block, or consume the reader that it waits for.
     if metadata.is_file() {
         File::open(path).map_err(|error| FileFault::Open(error).at(path))?;
         if metadata.len() == 0 {
@@ -166,8 +165,8 @@ impl Lines {
         Ok(lines)
     }
 
-    /// Looks at the first bytes of the text. Spreadsheets begin theirs with a mark that is
-    /// no part of the first field.
+    /// Reads the first bytes of the text. Skips a byte order mark, which spreadsheets write before
+    /// the first field.
     fn begin(&mut self) -> Result<(), ReplayError> {
         const MARK: &[u8] = b"\xef\xbb\xbf";
         while self.end < LONGEST_SIGNATURE && !self.ended {
@@ -190,12 +189,12 @@ impl Lines {
         self.compression
     }
 
-    /// Why the file ended early, once it has.
+    /// Returns why the file ended early, once it has.
     pub fn damage(&self) -> Option<Damage> {
         self.damage
     }
 
-    /// The first lines that are not blank, at most `count`, without taking them.
+    /// Returns the first lines that are not blank, at most `count`, without consuming them.
     pub fn peek(&mut self, count: usize) -> Result<Vec<&[u8]>, ReplayError> {
         while !self.ended && self.end < self.buffer.len() && self.in_buffer().count() < count {
             self.fill()?;
@@ -203,14 +202,14 @@ impl Lines {
         Ok(self.in_buffer().take(count).collect())
     }
 
-    /// How the first line begins if it does not fit the buffer.
+    /// Returns the start of the first line if that line does not fit the buffer.
     pub fn overlong(&self) -> Option<Vec<u8>> {
         let bytes = &self.buffer[self.start..self.end];
         let whole = self.ended || memchr::memchr(b'\n', bytes).is_some();
         (!whole).then(|| bytes[..bytes.len().min(OVERLONG_SHOWN)].to_vec())
     }
 
-    /// Lines in the buffer that are whole and not blank.
+    /// Returns the complete lines in the buffer that are not blank.
     fn in_buffer(&self) -> impl Iterator<Item = &[u8]> {
         let bytes = &self.buffer[self.start..self.end];
         let whole = if self.ended && self.damage.is_none() {
@@ -221,7 +220,7 @@ impl Lines {
         whole.split(|&byte| byte == b'\n').map(trim_return).filter(|line| !line.is_empty())
     }
 
-    /// The next line, blank ones included; `None` at the end.
+    /// Returns the next line, including blank ones, or `None` at the end.
     #[inline]
     pub fn next(&mut self) -> Result<Option<Line>, ReplayError> {
         match memchr(b'\n', &self.buffer[self.start..self.end]) {
@@ -238,7 +237,7 @@ impl Lines {
                 return self.skip_long_line().map(Some);
             }
             if self.ended {
-                // The last line of a damaged file was cut somewhere: no telling what it said.
+                // The last line of a damaged file is incomplete, so it is dropped.
                 if self.damage.is_some() {
                     self.start = self.end;
                 }
@@ -275,14 +274,15 @@ impl Lines {
         Ok(Line::TooLong)
     }
 
-    /// The text of the line last taken, without its line end.
+    /// Returns the text of the line returned last, without its line ending.
     #[inline]
     pub fn text(&self, range: Range<usize>) -> &[u8] {
         trim_return(&self.buffer[range])
     }
 
-    /// Reads more behind what is left, which moves to the front. There is always
-    /// room: what is left is at most a line, or [`Lines::peek`] stopped in time.
+    /// Moves the unread bytes to the front of the buffer and reads more behind them. There is
+    /// always space for more: the unread bytes are at most one line, or [`Lines::peek`] stopped
+    /// before the buffer was full.
     fn fill(&mut self) -> Result<(), ReplayError> {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
@@ -314,7 +314,7 @@ fn trim_return(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// Counts what passes, for the progress bar.
+/// Counts the bytes read, for the progress bar.
 struct CountingReader {
     raw: Box<dyn Read + Send>,
     bytes_read: BytesRead,
@@ -332,7 +332,7 @@ impl Read for CountingReader {
 mod tests {
     use super::*;
 
-    /// Hands out a few bytes at a time, so that lines meet the ends of reads everywhere.
+    /// Returns a few bytes per read, so that lines are split between reads at every position.
     struct SlowReader {
         bytes: Vec<u8>,
         at: usize,

@@ -1,9 +1,8 @@
-//! Numbers for keys, in the order they first appear.
+//! Numbers keys in the order in which they first appear.
 //!
-//! Of a key only a seeded hash of 64 bits is kept, so a lookup costs one cache
-//! miss and a long key no memory: for ten million keys the chance that any two
-//! are taken for one is 3 in a million. A block's lookups are begun together, so
-//! that their misses overlap.
+//! Only a seeded hash of 64 bits is kept of each key, so a lookup costs one cache miss and long
+//! keys take no memory. With ten million keys, the probability that any two of them collide is 3 in
+//! a million. The lookups of a block are started in groups, so that their cache misses overlap.
 
 use std::hash::{BuildHasher, Hasher};
 
@@ -11,11 +10,11 @@ use foldhash::quality::RandomState;
 
 use crate::block::Block;
 
-/// Lookups begun together: more than a core can have under way, few enough that
-/// the lines are still near when they are used.
+/// The number of lookups started together: more than a core can run in parallel, few enough that
+/// the cache lines are still cached when they are used.
 pub const PREFETCH_GROUP: usize = 64;
 
-/// Slots at first; a power of two, as their number always is.
+/// The initial number of slots. The number is always a power of two.
 const FIRST_SLOTS: usize = 1 << 12;
 
 /// The numbers of the keys seen so far.
@@ -32,7 +31,8 @@ struct Slot {
     hash: u64,
     /// One more than the key's number; 0 in an empty slot.
     order: u32,
-    /// How often it was asked for. The line is at hand, so counting costs nothing here.
+    /// How often the key was looked up. The cache line is already loaded, so counting here costs
+    /// nothing.
     events: u32,
 }
 
@@ -53,7 +53,7 @@ impl KeyNumbers {
         hasher.finish()
     }
 
-    /// How often each key was asked for, by its number.
+    /// Returns how often each key was looked up, by key number.
     pub fn events(&self) -> Vec<u32> {
         let mut events = vec![0; self.count as usize];
         for slot in self.slots.iter().filter(|slot| slot.order > 0) {
@@ -62,7 +62,7 @@ impl KeyNumbers {
         events
     }
 
-    /// Numbers the keys of a block. `hashes` is room to work in.
+    /// Numbers the keys of a block. `hashes` is a buffer.
     pub fn number_block(&mut self, block: &mut Block, hashes: &mut Vec<u64>) {
         hashes.clear();
         hashes.extend(block.events().map(|(_, key)| self.hash(key)));
@@ -70,13 +70,14 @@ impl KeyNumbers {
         self.number(hashes, |at, number| rows[at].key = number);
     }
 
-    /// The number of one key.
+    /// Returns the number of one key.
     pub fn number_of(&mut self, key: &[u8]) -> u32 {
         let hash = self.hash(key);
         self.number_one(hash)
     }
 
-    /// The numbers of the keys with these hashes; new ones get the next.
+    /// Numbers the keys with these hashes, and calls `each` with the index and number of each. New
+    /// keys get the next number.
     pub fn number(&mut self, hashes: &[u64], mut each: impl FnMut(usize, u32)) {
         for (group, hashes) in hashes.chunks(PREFETCH_GROUP).enumerate() {
             let begun = hashes.iter().map(|&hash| self.slots[self.home(hash)].hash);
@@ -103,7 +104,7 @@ impl KeyNumbers {
         }
     }
 
-    /// The first slot a hash is looked for in: its low bits.
+    /// Returns the first slot of the lookup of a hash: its low bits.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the mask leaves fewer bits than an index")]
     fn home(&self, hash: u64) -> usize {

@@ -1,7 +1,7 @@
 //! Recorded and simulated traffic through tidegate on virtual time.
 //!
 //! Each event is decided at its own time by the limiter that serves live traffic, so an hour of
-//! traffic is decided in seconds. What was admitted is counted a second time, by code that shares
+//! traffic is decided in seconds. Admitted events are counted a second time, by code that shares
 //! nothing with the limiter.
 //!
 //! ```text
@@ -10,9 +10,9 @@
 //! clients of simulate/traffic ------------------------/
 //! ```
 //!
-//! - `replay.rs` runs `tidegate replay` and `simulate/` runs `tidegate simulate`. Both take what was
-//!   typed as a struct of clap, which is also the options struct: every option is one that users
-//!   type, and its help text is its documentation.
+//! - `replay.rs` runs `tidegate replay` and `simulate/` runs `tidegate simulate`. Their arguments
+//!   are clap structs, which also serve as the options structs: each option is a command-line
+//!   option, and its help text is its documentation.
 //! - `report/` writes the result as text, as JSON or as a page with plots.
 //! - `playground.rs` decides the events of the playground page.
 

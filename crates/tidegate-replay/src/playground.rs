@@ -1,8 +1,9 @@
 //! The engine of the playground page: limits and their events, on virtual time.
 //!
-//! Every limit is decided alone, on a fresh [`State`] of the core: the transition that the stores
-//! host. Time is that of the events, so a window of a day takes no longer than one of a second.
-//! Ratios become fractions here, after everything is decided: they are only drawn.
+//! Every limit is decided alone, on a new [`State`] of the core: the same transition as in the
+//! stores. Time is that of the events, so a window of a day takes no longer than one of a second.
+//! Ratios become floating-point numbers here, after everything is decided, because they are only
+//! drawn.
 
 use serde::Serialize;
 use tidegate::{Cost, Decision, Limit, Timestamp};
@@ -16,7 +17,7 @@ use crate::ground_truth::GroundTruth;
 pub struct Scenario {
     /// The limits, each decided alone.
     pub limits: Vec<Limit>,
-    /// In order of time.
+    /// The events, in order of time.
     pub events: Vec<Event>,
     /// The times at which states are shown, in order.
     pub samples: Vec<Timestamp>,
@@ -90,7 +91,7 @@ fn sample(state: &State, limit: &Limit, cost: u64, at: Timestamp) -> Sample {
     let ask = Ask::new(Cost::Ask(cost), at);
     let mut copy = state.clone();
     copy.admits(limit, &ask);
-    // Settled as if another limit had said no: answered, and nothing charged.
+    // Finished as if another limit had denied the request: decided, but not charged.
     let decision = copy.finish(limit, &ask, false);
     Sample { at, decision, view: state.view(limit, at) }
 }
@@ -122,7 +123,7 @@ struct LimitView {
 struct DecisionView {
     allowed: bool,
     remaining: u64,
-    /// 0 when it is allowed, null when it can never pass.
+    /// 0 if the request is allowed, null if it can never pass.
     retry_after_us: Option<u64>,
 }
 
@@ -134,7 +135,7 @@ struct SampleView {
     state: StateView,
 }
 
-/// Which one it is follows from the algorithm of the limit.
+/// The variant follows from the algorithm of the limit.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum StateView {
@@ -226,7 +227,8 @@ impl CellJson {
     }
 }
 
-/// Both numbers are below 2^54, so it is the nearest double or the one beside it.
+/// Converts a ratio. Both numbers are below 2^54, so the result is within one double of the
+/// nearest.
 #[expect(clippy::cast_precision_loss, reason = "for eyes alone")]
 fn fraction(ratio: Ratio) -> f64 {
     ratio.part as f64 / ratio.whole as f64

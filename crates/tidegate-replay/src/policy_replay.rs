@@ -1,7 +1,8 @@
 //! Replays whole policy files: the gate that serves them decides every event at its own time.
 //!
-//! The keys of a request are worked out a second time, by the same selection, to report which keys
-//! were denied and to count the ground truth. Each limit of each policy counts its own keys.
+//! The keys of a request are computed a second time, by the same selection, to report which keys
+//! were denied and to count the ground truth. Each limit of each policy numbers its keys
+//! separately.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,18 +25,18 @@ use crate::keys::KeyNumbers;
 use crate::run::with_limit_algorithm;
 use crate::tally::Tally;
 
-/// Stands between a policy's name and a key: no name has it.
+/// Separates the name of a policy from a key. Names of policies do not contain it.
 const KEY_SEPARATOR: u8 = 0;
 
-/// Policies with what is counted about their answers.
+/// A gate with the policies, and the counts of its verdicts.
 pub struct PolicyReplay {
     gate: Arc<Gate>,
     rules: Arc<ActivePolicies>,
     clock: ManualClock,
     limits: Vec<PolicyLimit>,
-    /// Which lane a limit of the rules is counted in, by where it lies.
+    /// The index in `limits` for the address of a limit of the policies.
     limit_index: HashMap<usize, usize>,
-    /// Every policy's keys, numbered together.
+    /// The keys of all policies, numbered together.
     keys: KeyNumbers,
     key_text: Vec<u8>,
     pub undecided: Undecided,
@@ -58,29 +59,29 @@ impl PolicyLimit {
     }
 }
 
-/// Requests that are not decided as others are.
+/// The numbers of requests that were not decided as usual.
 #[derive(Clone, Debug, Default)]
 pub struct Undecided {
-    /// They met no policy, and passed.
+    /// Requests that matched no policy, and passed.
     pub unmatched: u64,
-    /// They met a policy that needs a permit.
+    /// Requests that matched a policy that needs a permit.
     pub need_permit: u64,
-    /// Their cost was no number, or the gate refused them for another reason.
+    /// Requests whose cost was not a number, or that the gate refused for another reason.
     pub refused: u64,
-    /// A part of their key was missing.
+    /// Keys with a missing part.
     pub incomplete: u64,
-    /// There was no room for their key.
+    /// Requests for whose keys the store had no capacity.
     pub no_room: u64,
-    /// The first of those that were not decided.
+    /// The error of the first request that was not decided.
     pub first: Option<String>,
 }
 
-/// What the lanes made of one request.
+/// The outcome of one request.
 #[derive(Default)]
 struct RequestOutcome {
     answer: EventOutcome,
     fits: bool,
-    /// The number of the key that was denied, or came nearest.
+    /// The number of the key that was denied, or that came nearest to a denial.
     key: Option<u32>,
 }
 
@@ -114,7 +115,7 @@ impl PolicyReplay {
         &self.limits
     }
 
-    /// How many keys there are, each under its policy, and how often each was asked for.
+    /// Returns how often each key was used. A key of two policies counts as two keys.
     pub fn events_of(&self) -> Vec<u32> {
         self.keys.events()
     }
@@ -124,15 +125,15 @@ impl PolicyReplay {
         Memory { states: stats.tracked_keys, entries: stats.log_entries }
     }
 
-    /// Decides a block and counts what came of it.
+    /// Decides a block and counts the outcomes.
     pub fn take(&mut self, block: &Block, tally: &mut Tally, answers: &mut Vec<EventOutcome>) {
         answers.clear();
-        // Held apart from what is counted.
+        // Cloned, because `self` is borrowed mutably below.
         let (gate, rules) = (Arc::clone(&self.gate), Arc::clone(&self.rules));
         let identity = rules.policies().identity();
         for (row, packed) in block.events() {
             let line = LineAttributes::unpack(packed);
-            // A trace that has costs means them; others cost what the policies say.
+            // Costs in the trace take precedence over the costs of the policies.
             let cost = line.has_cost.then(|| Cost::from_signed(row.cost));
             let outcome = line.with_attributes(identity, |attributes| {
                 self.decide((row, cost), (&gate, &rules, attributes), tally)
@@ -179,7 +180,7 @@ impl PolicyReplay {
                 cost.map_or_else(|| i64::try_from(of.cost).unwrap_or(i64::MAX), |_| row.cost);
             let asked = LimitAnswer { line, of, row, units, allowed: answer.allowed };
             let fits = self.count(&asked, place, tally);
-            // What only watches has no part in whether the answer was right.
+            // Policies in observe mode do not affect whether the verdict was correct.
             if line.is_enforced() {
                 outcome.fits &= fits;
             }
@@ -191,14 +192,15 @@ impl PolicyReplay {
         outcome
     }
 
-    /// Counts one limit's answer; whether there was truly room.
+    /// Counts the result of one limit. Returns whether the ground truth had capacity for the cost.
     fn count(&mut self, asked: &LimitAnswer<'_, '_>, place: usize, tally: &mut Tally) -> bool {
         let Some(&at) = self.limit_index.get(&address(asked.line.limit)) else { return true };
         let policy_limit = &mut self.limits[at];
         policy_limit.asked += 1;
         policy_limit.denied += u64::from(!asked.line.decision.allowed);
         let key = policy_limit.keys.number_of(asked.of.key.as_ref());
-        // All are charged or none; who only watches is charged if it admits as well.
+        // All enforced limits are charged or none. An observed limit is charged if it also admits
+        // the request.
         let charged = asked.allowed && asked.line.decision.allowed;
         let row = Row::numbered(asked.row.time_us, asked.units, key);
         let true_count = policy_limit.ground_truth.record_one(&row, charged);
@@ -214,7 +216,8 @@ impl PolicyReplay {
         true_count.fits
     }
 
-    /// Finds whose key is named: of a denial, of who speaks for it; else of who came nearest.
+    /// Chooses the key that is shown for a request: for a denial the key of the reported limit,
+    /// otherwise the key that came nearest to a denial.
     fn name(
         &mut self,
         answer: &tidegate::unstable::gate::GateVerdict<'_>,
@@ -257,7 +260,7 @@ impl PolicyReplay {
     }
 }
 
-/// One limit's answer to one request.
+/// The result of one limit for one request.
 struct LimitAnswer<'l, 'a> {
     line: &'l LimitResult<'a>,
     of: &'l Selected<'a>,
@@ -267,7 +270,7 @@ struct LimitAnswer<'l, 'a> {
 }
 
 impl LimitAnswer<'_, '_> {
-    /// Units that a denial consumes: the cost, as far as it is left.
+    /// Returns the units that a denial consumes: the cost, but at most the units that are left.
     fn consumed(&self, true_count: &TrueCount) -> Option<i64> {
         let consumes = self.of.overflow == Some(Overflow::Consume) && self.line.is_enforced();
         let left = self.line.limit.count().saturating_sub(true_count.count);
@@ -276,7 +279,7 @@ impl LimitAnswer<'_, '_> {
     }
 }
 
-/// A policy and a key out of the name of a key.
+/// Splits the text of a key into the name of a policy and the key.
 pub fn split_key(name: &[u8]) -> (Option<&str>, &[u8]) {
     match memchr::memchr(KEY_SEPARATOR, name) {
         Some(at) => (std::str::from_utf8(&name[..at]).ok(), &name[at + 1..]),
@@ -284,12 +287,13 @@ pub fn split_key(name: &[u8]) -> (Option<&str>, &[u8]) {
     }
 }
 
-/// Where a limit lies, which is as long the same as the rules are.
+/// Returns the address of a limit, which identifies it as long as the policies exist.
 fn address(limit: &Limit) -> usize {
     std::ptr::from_ref(limit).addr()
 }
 
-/// A lane for each limit of each policy. What overrides leave as it is is one with it.
+/// Lists the limits of all policies, with the index of each by address. A limit that an override
+/// does not change is listed once.
 fn limits(policies: &Policies) -> (Vec<PolicyLimit>, HashMap<usize, usize>) {
     let mut limits: Vec<PolicyLimit> = Vec::new();
     let mut limit_index = HashMap::new();
@@ -318,14 +322,14 @@ fn limits(policies: &Policies) -> (Vec<PolicyLimit>, HashMap<usize, usize>) {
     (limits, limit_index)
 }
 
-/// The policies with every rate limit under another algorithm.
+/// Returns the policies with every rate limit under another algorithm.
 pub fn with_algorithm(policies: &Policies, algorithm: Algorithm) -> Result<Policies, ReplayError> {
     let changed = policies.iter().map(|policy| {
         let unlike = |error| ReplayError::Policy { policy: policy.name().into(), algorithm, error };
         change_policy(policy, algorithm).map_err(unlike)
     });
     let changed = changed.collect::<Result<Vec<_>, _>>()?;
-    // They stood together before, and limits are as many as they were.
+    // The policies were valid together before, and the number of limits has not changed.
     let changed = Policies::new(changed, policies.identity().clone());
     let changed = changed.map_err(ReplayError::Policies)?;
     Ok(changed.with_path_variants(policies.path_variants()))

@@ -1,4 +1,5 @@
-//! What is odd about the input: counted, and the first of each kind shown with its place.
+//! Problems in the input. They are counted, and the first ones of each kind are shown with their
+//! positions.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,10 +8,11 @@ use crate::error::ReplayError;
 use crate::format::{BadLine, Format};
 use crate::input::{Compression, Damage};
 
-/// Problems remembered with their place; the rest are only counted.
+/// The number of problems of each kind that are kept with their positions. Further ones are only
+/// counted.
 const PROBLEMS_SHOWN: usize = 5;
 
-/// Something wrong at a line of a file.
+/// A problem at a line of a file.
 #[derive(Debug)]
 pub struct Problem {
     pub path: PathBuf,
@@ -20,13 +22,13 @@ pub struct Problem {
 
 #[derive(Debug)]
 pub enum ProblemKind {
-    /// Why it is no event, and another format that it is written in, if any.
+    /// The line is not an event. The second field is another format that the line matches, if any.
     Malformed(BadLine, Option<Format>),
-    /// The time is this much before the line before.
+    /// The time is earlier than that of the line before.
     SteppedBack { by_us: u64 },
     /// The line is the same as the line before.
     Duplicate,
-    /// The file ends after this line, before its end.
+    /// The compressed file is damaged after this line.
     Damaged(Damage, Compression),
 }
 
@@ -67,14 +69,14 @@ impl fmt::Display for Problem {
     }
 }
 
-/// How often something was wrong, and where first.
+/// The number of problems of one kind, and the first ones.
 #[derive(Debug, Default)]
 pub struct Problems {
     pub count: u64,
     pub first: Vec<Problem>,
 }
 
-/// All that was odd.
+/// All problems of the input.
 #[derive(Debug, Default)]
 pub struct ProblemLog {
     strict: bool,
@@ -91,15 +93,16 @@ impl ProblemLog {
         ProblemLog { strict, ..ProblemLog::default() }
     }
 
-    /// Whether the next of these will be shown, so that it is worth finding out more.
+    /// Returns whether the next malformed line will be shown, so that its format is worth
+    /// detecting.
     pub fn shows_malformed(&self) -> bool {
         self.strict || self.malformed.first.len() < PROBLEMS_SHOWN
     }
 
-    /// Counts a problem, or stops at it.
+    /// Counts a problem, or returns it as an error with `--strict`.
     #[cold]
     pub fn add(&mut self, problem: Problem) -> Result<(), ReplayError> {
-        // Lines that are the same are odd, not wrong: logs with whole seconds have them.
+        // Duplicate lines are not errors: they occur in logs with times in whole seconds.
         if self.strict && !matches!(problem.what, ProblemKind::Duplicate) {
             return Err(ReplayError::Strict(problem));
         }

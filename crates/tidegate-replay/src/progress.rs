@@ -1,4 +1,4 @@
-//! A line on the terminal while a long replay runs.
+//! A progress line on the terminal during a long replay.
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::Ordering;
@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 use crate::input::BytesRead;
 use crate::report::grouped;
 
-/// Short replays show nothing; longer ones, ten times a second.
+/// Replays shorter than `QUIET` show nothing. Longer ones are redrawn ten times a second.
 const QUIET: Duration = Duration::from_millis(300);
 const BETWEEN: Duration = Duration::from_millis(100);
 
 const BAR_CHARS: u64 = 30;
 
-/// Draws on standard error, if that is a terminal; gone when dropped.
+/// Draws on standard error if that is a terminal. The line is erased on drop.
 pub struct Progress {
     enabled: bool,
     started: Instant,
     next: Instant,
     drawn: bool,
-    /// None when a pipe is read, whose size nobody knows.
+    /// `None` if a pipe is read, whose size is unknown.
     total_bytes: Option<u64>,
     bytes_read: BytesRead,
 }
@@ -37,7 +37,7 @@ impl Progress {
         }
     }
 
-    /// Begins to read everything once more.
+    /// Resets the progress for another pass over the files.
     pub fn restart(&mut self) {
         self.bytes_read.store(0, Ordering::Relaxed);
         self.started = Instant::now();
@@ -55,7 +55,7 @@ impl Progress {
         self.drawn = true;
         let bytes = self.bytes_read.load(Ordering::Relaxed);
         let line = line(bytes, self.total_bytes, events, now - self.started);
-        // Progress that cannot be shown is no reason to stop.
+        // A failure to show progress must not stop the replay.
         let _ = write!(std::io::stderr(), "\r{line}\x1b[K");
     }
 }

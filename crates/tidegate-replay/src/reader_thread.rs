@@ -1,12 +1,11 @@
 //! Reads files into blocks of events, on a separate thread.
 //!
-//! Parsing costs about as much as deciding, so one thread parses ahead of the
-//! other. They hand each other blocks, a bounded number of them that go round:
-//! no event allocates, and a slow engine stops a fast reader. Keys are numbered
-//! here, so that whoever counts per key can use an array.
+//! Parsing costs about as much as deciding, so one thread parses ahead of the other. The threads
+//! exchange a bounded number of blocks, which are reused: no event allocates, and a slow engine
+//! stops a fast reader. Keys are numbered here, so that counts per key can be arrays.
 //!
-//! Several files are merged by time: of the next event of each, the earliest goes
-//! first, and the file named first among equals. Within a file the order stays.
+//! Several files are merged by time: of the next events of all files, the earliest comes first.
+//! Among equal times the file that was named first wins. The order within a file does not change.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender};
@@ -20,18 +19,18 @@ use crate::keys::KeyNumbers;
 use crate::problems::ProblemLog;
 use crate::trace_file::{FileReport, TraceFile};
 
-/// Blocks that go round besides the one being filled: one being decided, one being
-/// counted, the others waiting. So many that on a busy machine a thread that has its turn
-/// has something to do with it.
+/// The number of blocks in circulation besides the one being filled: one is being decided, one
+/// counted, and the others wait. On a busy machine a thread that is scheduled late then still finds
+/// work.
 pub const BLOCKS: usize = 16;
 
-/// Counts of all files.
+/// The report on all files that were read.
 #[derive(Debug, Default)]
 pub struct ReadReport {
     pub files: Vec<FileReport>,
     pub problems: ProblemLog,
     pub keys: u64,
-    /// How many events each key has, by its number.
+    /// The number of events of each key, by key number.
     pub events_of: Vec<u32>,
 }
 
@@ -44,20 +43,20 @@ impl ReadReport {
         self.files.iter().map(|file| file.lines).sum()
     }
 
-    /// The earliest and the latest time.
+    /// Returns the earliest and the latest time.
     pub fn span(&self) -> Option<(u64, u64)> {
         let spans = || self.files.iter().filter_map(|file| file.span);
         Some((spans().map(|span| span.0).min()?, spans().map(|span| span.1).max()?))
     }
 }
 
-/// The two ends a feed holds of the ring of blocks.
+/// The reader's ends of the channels in which blocks circulate.
 pub struct BlockChannels {
     pub full: SyncSender<Block>,
     pub empty: Receiver<Block>,
 }
 
-/// The receiver of blocks has stopped; it reports why.
+/// The receiver of blocks has stopped. The receiver reports the reason itself.
 struct ReceiverGone;
 
 /// Reads files into blocks.
@@ -68,7 +67,7 @@ pub struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads the files to their ends, or until nobody takes blocks any more.
+    /// Reads the files to their ends, or until the receiver of blocks stops.
     pub fn run(&self, files: &[PathBuf], ring: BlockChannels) -> Result<ReadReport, ReplayError> {
         let open = |path: &PathBuf| {
             TraceFile::open(path, self.reading, self.parse_options, self.bytes_read)
@@ -82,7 +81,7 @@ impl Reader<'_> {
             several => merge_by_time(several, &mut sender, &mut problems),
         };
         match stopped {
-            // If the taker has gone, the report is of no use to it.
+            // Without a receiver the report is not used.
             Ok(()) | Err(StopReason::ReceiverGone(ReceiverGone)) => {}
             Err(StopReason::Error(error)) => return Err(error),
         }
@@ -106,7 +105,7 @@ fn read_one(
     }
 }
 
-/// A file with the events read ahead of it.
+/// A file with a block of events that were read ahead.
 struct BufferedFile<'s> {
     source: &'s mut TraceFile,
     block: Block,
@@ -115,7 +114,7 @@ struct BufferedFile<'s> {
 }
 
 impl BufferedFile<'_> {
-    /// The time of the next event; `None` at the end.
+    /// Returns the time of the next event, or `None` at the end.
     fn time_us(&self) -> Option<u64> {
         self.block.rows.get(self.next).map(|row| row.time_us)
     }
@@ -146,7 +145,7 @@ fn merge_by_time(
         let (first, second) = two_least(next_events);
         let Some((_, at)) = first else { return sender.send().map_err(StopReason::from) };
         let file = &mut ahead[at];
-        // All that is earlier than every other file's next.
+        // Copies all events that are earlier than the next event of every other file.
         while let Some(time_us) = file.time_us()
             && second.is_none_or(|second| (time_us, at) < second)
         {
@@ -169,13 +168,13 @@ fn two_least<T: Ord + Copy>(all: impl Iterator<Item = T>) -> (Option<T>, Option<
     })
 }
 
-/// Numbers the keys of blocks and sends them.
+/// Numbers the keys of blocks and sends the blocks.
 struct BlockSender {
     ring: BlockChannels,
     block: Block,
     keys: KeyNumbers,
     hashes: Vec<u64>,
-    /// Whether keys are facts, which nobody counts by.
+    /// Whether the keys are packed attributes, which are not counted and need no numbers.
     is_unnumbered: bool,
 }
 
@@ -204,7 +203,7 @@ impl BlockSender {
     }
 }
 
-/// Why reading stops before the end.
+/// The reason that reading stops before the end.
 enum StopReason {
     Error(ReplayError),
     ReceiverGone(ReceiverGone),

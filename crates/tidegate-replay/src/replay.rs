@@ -29,10 +29,11 @@ use crate::report::{AtomicFile, ReportWriter, Summary, SummaryOptions};
 use crate::run::{self, OutcomeCounter, Run};
 use crate::suggest::{self, Goal, Suggestion};
 
-/// Files read at once: each has buffers of its own, half a megabyte.
+/// The maximum number of input files. Each file that is read has separate buffers of half a
+/// megabyte.
 const MAX_FILES: usize = 256;
 
-/// Replays the files and prints what came of it.
+/// Replays the files and prints the report.
 pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
     check_args(args)?;
     let (runs, exact) = runs(args)?;
@@ -85,7 +86,7 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
     report_writer.print(&summary, to_stderr)
 }
 
-/// Reads one file with the default settings and passes its events on in blocks.
+/// Reads one file with the default settings and passes its events to `take` in blocks.
 pub fn read_blocks(
     path: &Path,
     take: impl FnMut(&Block) -> Result<(), ReplayError>,
@@ -98,7 +99,8 @@ pub fn read_blocks(
     drive(&reader, &[path.to_path_buf()], take)
 }
 
-/// What becomes of one file under these limits, read as it comes.
+/// Replays one file under each set of limits in `plan` and returns the summary. The file is read
+/// once.
 pub fn replay_file(path: &Path, plan: Vec<Vec<Limit>>) -> Result<Summary, ReplayError> {
     let mut runs: Vec<Run> = plan.into_iter().map(Run::new).collect();
     let report = read_blocks(path, |block| {
@@ -110,7 +112,7 @@ pub fn replay_file(path: &Path, plan: Vec<Vec<Limit>>) -> Result<Summary, Replay
     Ok(Summary::of_replay(&report, &runs, options))
 }
 
-/// What was typed that cannot be.
+/// Rejects combinations of arguments that cannot be replayed.
 fn check_args(args: &ReplayArgs) -> Result<(), ReplayError> {
     if args.decisions.is_some() && args.rules.algorithm == Some(Algorithms::All) {
         return Err(ReplayError::DecisionsOfAll);
@@ -142,21 +144,22 @@ fn check_args(args: &ReplayArgs) -> Result<(), ReplayError> {
     Ok(())
 }
 
-/// Whether what a path leads to is gone once it is read, as of a pipe.
+/// Returns whether a path can be read only once: standard input, a pipe or another stream.
 fn is_read_once(path: &Path) -> bool {
     let is_stream = |kind: std::fs::Metadata| !kind.is_file() && !kind.is_dir();
     is_dash(path) || path.metadata().is_ok_and(is_stream)
 }
 
-/// What is to decide; and the exact log beside an algorithm that is not exact, for a page
-/// that shows where they differ.
+/// Returns the runs to decide, and the exact log that a single inexact run is compared with on the
+/// HTML page.
 fn runs(args: &ReplayArgs) -> Result<(Vec<Run>, Option<Run>), ReplayError> {
     let log = Some(Algorithms::One(Algorithm::SlidingLog));
     let with_exact = args.report.html.is_some() && args.rules.algorithm != Some(Algorithms::All);
     if let Some(path) = &args.rules.config {
         let config = Config::load(path).map_err(|errors| ReplayError::Config(Box::new(errors)))?;
         let runs = run::runs_of_config(&config, args.rules.algorithm)?;
-        // Where limits differ in nothing but their algorithm, there is no exact log beside.
+        // Policies without a `sliding-log` form, because two of their limits would then share a
+        // state, are shown without the exact log.
         let exact = run::runs_of_config(&config, log).ok().and_then(|mut runs| runs.pop());
         return Ok((runs, exact.filter(|_| with_exact)));
     }
@@ -187,7 +190,7 @@ fn suggestions(
     })
 }
 
-/// Reads the files on one thread and has blocks of their events taken on this one.
+/// Reads the files on a separate thread and passes blocks of their events to `take` on this one.
 fn drive(
     reader: &Reader<'_>,
     files: &[PathBuf],
@@ -203,7 +206,7 @@ fn drive(
                 break;
             }
             block.clear();
-            // A feed that has read everything needs no more blocks.
+            // The reader needs no more blocks once it has read everything.
             let _ = empty.send(block);
         }
         drop(empty);
@@ -211,12 +214,13 @@ fn drive(
     })
 }
 
-/// Blocks that go round, and the ends that a feed does not hold.
+/// Creates the blocks that circulate between the threads. Returns the reader's ends of the
+/// channels, and the ends for the other threads.
 fn ring() -> (BlockChannels, Receiver<Block>, Sender<Block>) {
     let (full_in, full) = sync_channel(BLOCKS);
     let (empty, empty_out) = channel();
     for _ in 0..BLOCKS {
-        // The other end is still here.
+        // The receiver exists: it is `empty_out`.
         let _ = empty.send(Block::default());
     }
     (BlockChannels { full: full_in, empty: empty_out }, full, empty)
@@ -226,17 +230,18 @@ fn join<T>(result: thread::Result<T>) -> T {
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// The deciding side.
+/// The deciding and counting side of a replay.
 struct Replay {
     runs: Vec<Run>,
-    /// What a single run is compared with; several are compared with the first.
+    /// The exact log that a single run is compared with. Several runs are compared with the first
+    /// of them.
     exact: Option<Run>,
     decisions: Option<DecisionsFile>,
     events: u64,
     progress: Progress,
 }
 
-/// A block that was decided, with the answers of every run.
+/// A decided block, with the outcomes of every run.
 type DecidedBlock = (Block, Vec<Vec<EventOutcome>>);
 
 impl Replay {
@@ -264,7 +269,7 @@ impl Replay {
                     for (decider, answers) in deciders.iter_mut().zip(&mut answers) {
                         decider.decide(&block, answers)?;
                     }
-                    // Whoever counts has gone, and says why itself.
+                    // The counting thread has stopped. It reports the reason itself.
                     if decided_in.send((block, answers)).is_err() {
                         break;
                     }
@@ -278,7 +283,7 @@ impl Replay {
                     break;
                 }
                 block.clear();
-                // A feed that has read everything needs no more blocks.
+                // The reader needs no more blocks once it has read everything.
                 let _ = empty.send(block);
                 let _ = spare.send(answers);
             }
@@ -289,7 +294,7 @@ impl Replay {
     }
 }
 
-/// What is done with a block that was decided.
+/// Counts decided blocks, writes their decisions and shows the progress.
 struct BlockConsumer<'r> {
     has_exact: bool,
     decisions: Option<&'r mut DecisionsFile>,
@@ -298,7 +303,7 @@ struct BlockConsumer<'r> {
 }
 
 impl BlockConsumer<'_> {
-    /// Counts a block for every run; the exact log is the first, where it was run beside.
+    /// Counts a block for every run. With `has_exact`, the first run is the exact log.
     fn take(
         &mut self,
         block: &Block,
@@ -321,10 +326,10 @@ impl BlockConsumer<'_> {
     }
 }
 
-/// Where the string of decisions goes.
+/// The output of `--decisions`.
 struct DecisionsFile {
     path: PathBuf,
-    /// None is standard output.
+    /// `None` for standard output.
     to: Option<AtomicFile>,
     text: Vec<u8>,
 }
@@ -344,7 +349,8 @@ impl DecisionsFile {
         }
     }
 
-    /// A block at a time, which is buffering enough.
+    /// Writes the decisions of one block. Blocks are large enough that no further buffering is
+    /// needed.
     fn write(&mut self, answers: &[EventOutcome]) -> Result<(), ReplayError> {
         self.text.clear();
         self.text.extend(answers.iter().map(|answer| b'0' + u8::from(answer.allowed)));

@@ -1,4 +1,4 @@
-//! One pass of all events through one set of limits.
+//! Runs all events through one set of limits and counts the outcomes.
 
 use std::time::{Duration, Instant};
 
@@ -14,25 +14,25 @@ use crate::ground_truth::{GroundTruth, MaxCount};
 use crate::policy_replay::{self, PolicyReplay, Undecided};
 use crate::tally::Tally;
 
-/// How often, in blocks, it is looked how much memory is held.
+/// The number of blocks between two measurements of the memory held.
 const MEMORY_CHECK_INTERVAL: u32 = 16;
 
-/// Decides events and counts the outcomes. The two halves can be on two threads: counting the
+/// Decides events and counts the outcomes. The two halves can run on two threads: counting the
 /// ground truth takes about as long as deciding.
 pub struct Run {
     pub decider: Decider,
     pub counts: OutcomeCounter,
-    /// The answers to the block last taken.
+    /// The outcomes of the block taken last.
     answers: Vec<EventOutcome>,
 }
 
 /// The deciding half.
 pub struct Decider {
-    /// None for policies, which decide where they are counted.
+    /// `None` for policies, which decide in the counting half.
     engine: Option<Engine>,
     busy: Duration,
     blocks: u32,
-    /// The most that was held, as far as anybody looked.
+    /// The most memory that was held at any measurement.
     max_held: Memory,
 }
 
@@ -40,30 +40,31 @@ pub struct Decider {
 pub struct OutcomeCounter {
     limit_set: LimitSet,
     pub tally: Tally,
-    /// Whether each event of a block truly fitted every limit.
+    /// Whether each event of a block fitted every limit, by the ground truth.
     fits: Vec<bool>,
-    /// A block's places on the timeline.
+    /// The timeline bins of the events of a block.
     bins: Vec<u32>,
     busy: Duration,
 }
 
 enum LimitSet {
-    /// The truth about each limit.
+    /// The ground truth of each limit.
     Limits(Vec<GroundTruth>),
     /// Whole policies.
     Policies(Box<PolicyReplay>, Option<Algorithm>),
 }
 
-/// A limit, and the most one key truly had within its window.
+/// A limit, and the largest true count of one key within its window.
 pub struct LimitResult<'a> {
     pub limit: &'a Limit,
     pub largest: MaxCount,
-    /// Its policy, where it is one's: its name and mode, how often it was asked, and denied.
+    /// For a limit of a policy: the name and mode of the policy, and how often the limit was
+    /// applied and denied.
     pub policy: Option<(&'a str, Mode, u64, u64)>,
 }
 
 impl Decider {
-    /// Decides a block.
+    /// Decides a block. Policies are decided in [`OutcomeCounter::take`] instead.
     pub fn decide(
         &mut self,
         block: &Block,
@@ -82,7 +83,7 @@ impl Decider {
 }
 
 impl OutcomeCounter {
-    /// Counts what came of a block; policies decide it first.
+    /// Counts the outcomes of a block. Policies decide the block first.
     pub fn take(&mut self, block: &Block, answers: &mut Vec<EventOutcome>) {
         let started = Instant::now();
         match &mut self.limit_set {
@@ -95,12 +96,13 @@ impl OutcomeCounter {
         self.busy += started.elapsed();
     }
 
-    /// Whether each event truly fitted, and what its key truly had.
+    /// Computes whether each event truly fitted, and the true count of its key.
     fn count_ground_truth(&mut self, block: &Block, answers: &[EventOutcome]) {
         let OutcomeCounter { limit_set, tally, fits, bins, .. } = self;
         let LimitSet::Limits(ground_truths) = limit_set else { return };
         let timeline = &mut tally.timeline;
-        // A bin for every time first: bins move while there are too few.
+        // Adds bins for the earliest and the latest time first, because adding bins later would
+        // change the indices.
         let ends = block.rows.iter().map(|row| row.time_us);
         if let (Some(first), Some(last)) = (ends.clone().min(), ends.max()) {
             timeline.bin_index(first);
@@ -126,7 +128,7 @@ impl OutcomeCounter {
     fn count(&mut self, block: &Block, answers: &[EventOutcome]) {
         let OutcomeCounter { tally, fits, bins, .. } = self;
         for (at, answer) in answers.iter().enumerate() {
-            // What looks or gives back asks for no room.
+            // Peeks and refunds need no capacity.
             let row = &block.rows[at];
             let fits = if row.cost > 0 { fits[at] } else { answer.allowed };
             tally.count(bins[at] as usize, answer.allowed, fits);
@@ -139,7 +141,7 @@ impl OutcomeCounter {
         }
     }
 
-    /// Counts answers unlike those of the exact log.
+    /// Counts outcomes that differ from those of the exact log.
     pub fn compare(&mut self, block: &Block, ours: &[EventOutcome], exact_log: &[EventOutcome]) {
         for (at, (ours, theirs)) in ours.iter().zip(exact_log).enumerate() {
             if ours.allowed != theirs.allowed {
@@ -157,7 +159,7 @@ impl Run {
         Run::with(Some(Engine::new(limits)), LimitSet::Limits(ground_truths), limit_count)
     }
 
-    /// For the policies of a config, under another algorithm or their own.
+    /// Creates a run of the policies of a config, under another algorithm or the configured ones.
     pub fn of_config(config: &Config, algorithm: Option<Algorithm>) -> Result<Self, ReplayError> {
         let policies = match algorithm {
             None => config.policies.clone(),
@@ -176,7 +178,7 @@ impl Run {
         Run { decider, counts, answers: Vec::new() }
     }
 
-    /// Decides a block and counts what came of it.
+    /// Decides a block and counts the outcomes.
     pub fn take(&mut self, block: &Block) -> Result<(), ReplayError> {
         self.decider.decide(block, &mut self.answers)?;
         self.counts.take(block, &mut self.answers);
@@ -191,17 +193,17 @@ impl Run {
         &self.counts.tally
     }
 
-    /// How long it was at work.
+    /// Returns the time spent deciding and counting.
     pub fn busy(&self) -> Duration {
         self.decider.busy + self.counts.busy
     }
 
-    /// When the event last decided would pass.
+    /// Returns the time after which the last decided event would pass.
     pub fn retry_after(&self) -> RetryAfter {
         self.decider.engine.as_ref().map_or(RetryAfter::Now, Engine::retry_after)
     }
 
-    /// The most that was held, as far as anybody looked.
+    /// Returns the most memory that was held at any measurement.
     pub fn memory(&self) -> Memory {
         let now = match (&self.decider.engine, &self.counts.limit_set) {
             (Some(engine), _) => engine.memory(),
@@ -215,7 +217,7 @@ impl Run {
         self.decider.engine.as_ref().map_or(&[], Engine::limits)
     }
 
-    /// Each limit, and what is known about it.
+    /// Returns each limit with its counts.
     pub fn limit_results(&self) -> Vec<LimitResult<'_>> {
         match &self.counts.limit_set {
             LimitSet::Limits(ground_truths) => {
@@ -238,7 +240,8 @@ impl Run {
         }
     }
 
-    /// What policies did not decide as usual, and how often each of their keys was asked for.
+    /// For policies, returns the requests that were not decided as usual, and how often each key
+    /// was used.
     pub fn undecided(&self) -> Option<(&Undecided, Vec<u32>)> {
         match &self.counts.limit_set {
             LimitSet::Limits(_) => None,
@@ -246,7 +249,8 @@ impl Run {
         }
     }
 
-    /// What the limits are under: an algorithm, or several.
+    /// Returns the algorithm of the limits, `mixed` for several algorithms, or `policies` for the
+    /// configured ones.
     pub fn name(&self) -> &'static str {
         if let LimitSet::Policies(_, algorithm) = &self.counts.limit_set {
             return algorithm.map_or("policies", Algorithm::name);
@@ -258,7 +262,7 @@ impl Run {
     }
 }
 
-/// The exact log of the only limits, if they are not exact themselves.
+/// Returns the limits of a single run under `sliding-log`, unless they already are.
 pub fn exact_log(limits_per_run: &[Vec<Limit>]) -> Option<Vec<Limit>> {
     let [limits] = limits_per_run else { return None };
     if limits.iter().all(|limit| limit.algorithm() == Algorithm::SlidingLog) {
@@ -267,7 +271,7 @@ pub fn exact_log(limits_per_run: &[Vec<Limit>]) -> Option<Vec<Limit>> {
     self::limits_per_run(limits, Some(Algorithms::One(Algorithm::SlidingLog))).ok()?.pop()
 }
 
-/// Counts where runs differ from the exact log: the one beside, or else the first.
+/// Counts where runs differ from the exact log: from `exact_log`, or else from the first run.
 pub fn compare(block: &Block, runs: &mut [Run], exact_log: Option<&Run>) {
     let Some((first, others)) = runs.split_first_mut() else { return };
     match exact_log {
@@ -280,7 +284,7 @@ pub fn compare(block: &Block, runs: &mut [Run], exact_log: Option<&Run>) {
     }
 }
 
-/// A run for each algorithm a config is to be replayed under.
+/// Creates a run of a config for each of the algorithms.
 pub fn runs_of_config(
     config: &Config,
     algorithms: Option<Algorithms>,
@@ -294,7 +298,7 @@ pub fn runs_of_config(
     }
 }
 
-/// The limits of each run: as given, or under one or all of the algorithms.
+/// Returns the limits of each run: as given, or under one or all of the algorithms.
 pub fn limits_per_run(
     limits: &[Limit],
     algorithms: Option<Algorithms>,
@@ -314,14 +318,14 @@ pub fn limits_per_run(
     Ok(runs)
 }
 
-/// The limit under another algorithm; under its own it keeps its burst.
+/// Returns the limit under another algorithm. Under its own algorithm it keeps its burst.
 pub fn with_limit_algorithm(limit: &Limit, algorithm: Algorithm) -> Limit {
-    // Permits are no rate.
+    // A concurrency limit is not a rate, and is kept.
     if limit.algorithm() == algorithm || limit.algorithm() == Algorithm::Concurrency {
         return *limit;
     }
     let window = Duration::from_micros(limit.window_us());
-    // The count and window were within bounds, and those hold for every algorithm.
+    // The count and window are within bounds that are the same for every algorithm.
     Limit::new(limit.count(), window, algorithm).unwrap_or(*limit)
 }
 

@@ -1,11 +1,11 @@
 //! The smallest limit that would have passed a share of the requests.
 //!
-//! How many pass cannot be told from the traffic alone: what is denied leaves room
-//! for what comes after, and each algorithm denies otherwise. So candidates are
-//! tried, several in one reading, on the engine itself. Between two that were tried
-//! lie the next, until none lies between. A limit that is suggested has been
-//! replayed, and passed; one less has been replayed, and did not. Where not even the
-//! highest limit there can be passes, nothing is suggested, and that is said.
+//! The number of requests that pass cannot be computed from the traffic alone: a denied request
+//! leaves capacity for later ones, and each algorithm denies different requests. So candidates are
+//! replayed on the engine, several per pass over the files. The next candidates lie between those
+//! already tried, until there is none left between. A suggested limit has been replayed and was
+//! enough; the limit one lower has been replayed and was not. If not even the highest possible
+//! limit is enough, nothing is suggested, and the report gives the reason.
 
 use std::fmt;
 
@@ -17,8 +17,8 @@ use crate::engine::{Engine, EventOutcome};
 use crate::error::ReplayError;
 use crate::ground_truth::GroundTruth;
 
-/// Candidates tried in one reading: reading costs more than deciding, and each
-/// candidate holds states of its own.
+/// The number of candidates per pass. Reading costs more than deciding, and each candidate holds
+/// separate states.
 const CANDIDATES_PER_PASS: u64 = 8;
 
 const MILLION: u64 = 1_000_000;
@@ -40,13 +40,13 @@ impl fmt::Display for Share {
     }
 }
 
-/// Percent, above 0 and at most 100.
+/// Parses a percentage above 0 and at most 100.
 pub fn share(text: &str) -> Result<Share, &'static str> {
     let share = percent(text).filter(|share| (1..=MILLION).contains(&share.millionths));
     share.ok_or("write percent above 0 and up to 100 with at most four decimals, e.g. 99.9")
 }
 
-/// Percent, any that does not overflow a limit.
+/// Parses a percentage of at most 10,000, which does not overflow a limit.
 pub fn headroom(text: &str) -> Result<Share, &'static str> {
     let share = percent(text).filter(|share| share.millionths <= 100 * MILLION);
     share.ok_or("write percent from 0 to 10000, e.g. 15%")
@@ -64,31 +64,31 @@ fn percent(text: &str) -> Option<Share> {
     Some(Share { millionths: whole * 10_000 + fraction })
 }
 
-/// What was found for one limit.
+/// The result of the search for one limit.
 #[derive(Clone, Debug)]
 pub struct Suggestion {
     pub goal: Goal,
-    /// How many requests there are.
+    /// The number of requests with a cost above 0.
     pub asked: u64,
     pub found: SearchResult,
 }
 
-/// A limit that would have been enough, or that there is none.
+/// A sufficient limit, or the reason that there is none.
 #[derive(Clone, Debug)]
 pub enum SearchResult {
     Enough {
         limit: Limit,
-        /// How many requests it passes.
+        /// The number of requests that the limit passes.
         passed: u64,
-        /// The same with room to spare, if there can be such a limit.
+        /// The limit plus the headroom, or `None` if that exceeds the bounds of limits.
         with_headroom: Option<Limit>,
     },
-    /// Not even this one, the highest there can be.
+    /// Not even the highest possible limit is enough.
     NotFound { highest: Limit, passed: u64 },
 }
 
 impl SearchResult {
-    /// Why nothing is suggested, and what to do about it.
+    /// Returns why nothing is suggested, and how to change that.
     pub fn why_nothing(&self) -> Option<String> {
         let SearchResult::NotFound { highest, .. } = self else { return None };
         let text = highest.to_string();
@@ -101,14 +101,15 @@ impl SearchResult {
     }
 }
 
-/// What is asked for.
+/// The goal of the search.
 #[derive(Clone, Copy, Debug)]
 pub struct Goal {
     pub share: Share,
     pub headroom: Share,
 }
 
-/// Finds the limit for each of these, alone; `read` reads everything once.
+/// Finds the smallest sufficient limit for each of these, alone. `read` makes one pass over all
+/// events.
 pub fn suggest(
     limits: &[Limit],
     goal: Goal,
@@ -136,8 +137,8 @@ fn find_smallest(
     if asked == 0 {
         return Ok(enough(limit, 0, 0, goal));
     }
-    // No algorithm counts anything for longer than two windows, so this is enough for
-    // all but a burst that is held low: that a higher rate may make up for.
+    // No algorithm counts units for longer than two windows, so twice the demand is enough, except
+    // under a low burst. A higher rate may make up for that.
     let likely = demand.ground_truth.largest().count.saturating_mul(2).min(MAX_COUNT);
     let mut passed_at_most = 0;
     for (low, most) in [(0, likely), (likely, MAX_COUNT)] {
@@ -176,14 +177,15 @@ fn enough(limit: &Limit, count: u64, passed: u64, goal: Goal) -> Option<SearchRe
     Some(SearchResult::Enough { limit: with_count(limit, count)?, passed, with_headroom })
 }
 
-/// One reading of everything.
+/// One pass over all events.
 pub enum ReadPass {
     Demand(Demand),
-    /// Counts, engines, and how many each has passed.
+    /// For each candidate the count, the engine and the number of requests passed; then the
+    /// outcomes of the last block.
     Candidates(Vec<(u64, Engine, u64)>, Vec<EventOutcome>),
 }
 
-/// How much is asked for, were everything admitted.
+/// The demand: the units that would be used if everything were admitted.
 pub struct Demand {
     ground_truth: GroundTruth,
     asked: u64,
@@ -196,7 +198,7 @@ impl Demand {
 }
 
 impl ReadPass {
-    /// Takes in events, in order.
+    /// Processes a block of events. Blocks are in order.
     pub fn take(&mut self, block: &Block) -> Result<(), ReplayError> {
         let asks = |row: &crate::block::Row| row.cost > 0;
         match self {
@@ -216,29 +218,30 @@ impl ReadPass {
     }
 }
 
-/// Between a count that is too low and one that is enough, or beyond all that are tried.
+/// A search between `low`, which is too low, and `high`, which is sufficient or above every
+/// candidate.
 #[derive(Debug)]
 struct Search {
     low: u64,
     high: u64,
-    /// Whether nothing was tried yet.
+    /// Whether nothing has been tried yet.
     fresh: bool,
 }
 
 impl Search {
-    /// Above `low` and up to `most`.
+    /// Creates a search above `low` and up to `most`.
     fn new(low: u64, most: u64) -> Self {
         Search { low, high: most.saturating_add(1), fresh: true }
     }
 
-    /// Counts between the two, evenly; `None` when there are none.
+    /// Returns evenly spaced counts between the bounds, or `None` if there are none.
     fn next(&mut self) -> Option<Vec<u64>> {
         let between = self.high.saturating_sub(self.low).checked_sub(1).filter(|&n| n > 0)?;
         let count = between.min(CANDIDATES_PER_PASS);
         let at = |n: u64| u128::from(self.high - self.low) * u128::from(n) / u128::from(count + 1);
         let even = (1..=count).map(|n| self.low + u64::try_from(at(n)).unwrap_or(1).max(1));
         let mut counts: Vec<u64> = even.collect();
-        // The highest at once: where it is not enough, the search is short.
+        // The highest count is tried in the first pass: if it is not enough, the search ends early.
         if std::mem::take(&mut self.fresh)
             && let Some(last) = counts.last_mut()
         {
@@ -247,11 +250,12 @@ impl Search {
         Some(counts)
     }
 
-    /// Takes in whether a count is enough; whether it is the least known that is.
+    /// Records whether a count is enough. Returns whether it is the lowest sufficient count so far.
     fn learn(&mut self, count: u64, enough: bool) -> bool {
         if enough && count < self.high {
             self.high = count;
-            // What is enough below what was not: more need not be better, the least counts.
+            // A count may be sufficient below one that was not, because passing is not monotonic.
+            // The lowest sufficient count is wanted.
             self.low = self.low.min(count.saturating_sub(1));
             return true;
         }
@@ -262,7 +266,7 @@ impl Search {
     }
 }
 
-/// The limit with another count; `None` if there can be no such limit.
+/// Returns the limit with another count, or `None` if that is not a valid limit.
 fn with_count(limit: &Limit, count: u64) -> Option<Limit> {
     let text = limit.to_string();
     let (_, rest) = text.split_once(' ')?;

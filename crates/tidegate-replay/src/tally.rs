@@ -1,28 +1,28 @@
-//! What is counted about the answers of one run.
+//! Counts the outcomes of one run.
 
 use std::collections::HashMap;
 
 use crate::timeline::Timeline;
 
-/// Bytes of a key that are kept to be shown.
+/// The number of bytes of a key that are kept for display.
 const NAME_BYTES: usize = 256;
 
-/// Bytes of names kept in all. Only keys that were denied, or nearly, have theirs kept;
-/// beyond this they are counted without it.
+/// The number of bytes of all kept names. Names are kept only for keys that were denied, or nearly
+/// denied. Once this is exceeded, further keys are counted without a name.
 const NAMES_BYTES: usize = 64 << 20;
 
-/// Counts of one run.
+/// The counts of one run.
 #[derive(Debug)]
 pub struct Tally {
     pub admitted: u64,
     pub denied: u64,
-    /// Admitted with at most a twentieth of some limit left.
+    /// Events admitted with at most a twentieth of some limit left.
     pub near: u64,
-    /// Admitted though there was truly no room.
+    /// Events admitted although the true count had no capacity.
     pub over_admitted: u64,
-    /// Denied though there truly was.
+    /// Events denied although the true count had capacity.
     pub false_denials: u64,
-    /// Unlike the exact log: admitted where it denied, and the other way round.
+    /// Events that the exact log denied. `only_denied` counts those that it admitted.
     pub only_admitted: u64,
     pub only_denied: u64,
     pub keys: KeyCounts,
@@ -30,7 +30,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// For answers under so many limits.
+    /// Creates counts for `limits` limits.
     pub fn new(limits: usize) -> Self {
         Tally {
             admitted: 0,
@@ -45,7 +45,7 @@ impl Tally {
         }
     }
 
-    /// Counts an answer, and whether there was truly room, at a place of the timeline.
+    /// Counts an outcome in a bin of the timeline. `fits` is whether the true count had capacity.
     #[inline]
     pub fn count(&mut self, place: usize, allowed: bool, fits: bool) {
         let bin = self.timeline.bin(place);
@@ -60,7 +60,7 @@ impl Tally {
         self.false_denials += wrongly;
     }
 
-    /// Counts an answer unlike the exact log's.
+    /// Counts an outcome that differs from the exact log.
     #[cold]
     pub fn differs(&mut self, time_us: u64, allowed: bool) {
         self.only_admitted += u64::from(allowed);
@@ -70,18 +70,18 @@ impl Tally {
     }
 }
 
-/// Counts by key number, and the names of keys that have any.
+/// Counts by key number, and the names of keys that have any counts.
 #[derive(Debug, Default)]
 pub struct KeyCounts {
     denied: Vec<u32>,
     near: Vec<u32>,
     names: HashMap<u32, Box<[u8]>, foldhash::fast::RandomState>,
     name_bytes: usize,
-    /// How many keys were ever denied.
+    /// The number of keys that were denied at least once.
     pub denied_keys: u64,
 }
 
-/// One key, as it is shown.
+/// The counts of one key, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyCount {
     pub key: u32,
@@ -90,7 +90,7 @@ pub struct KeyCount {
     pub near: u64,
 }
 
-/// By what keys are ordered.
+/// The count by which keys are ranked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RankBy {
     Denied,
@@ -127,12 +127,13 @@ impl KeyCounts {
         }
     }
 
-    /// The name of a key, if it was kept.
+    /// Returns the name of a key, if it was kept.
     pub fn name(&self, key: u32) -> Option<&[u8]> {
         self.names.get(&key).map(|name| &**name)
     }
 
-    /// The keys with the most, at most so many; of equals the first seen.
+    /// Returns the keys with the highest counts, at most `count`. Equal keys are in the order in
+    /// which they first appeared.
     pub fn top(&self, by: RankBy, count: usize) -> Vec<KeyCount> {
         let (counts, others) = match by {
             RankBy::Denied => (&self.denied, &self.near),

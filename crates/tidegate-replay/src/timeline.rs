@@ -1,17 +1,16 @@
-//! What happened when, in a bounded number of bins.
+//! Counts over time, in a bounded number of bins.
 //!
-//! Nobody knows how long a trace is before its end. So bins begin narrow, and when
-//! there are too many of them they become twice as wide: neighbours are added up, two
-//! by two. Bins lie on multiples of their width, so it does not matter in which order
-//! times come.
+//! The length of a trace is unknown until its end. So bins begin narrow, and when there are too
+//! many, their width doubles and neighbours are added in pairs. Bins begin at multiples of their
+//! width, so the result does not depend on the order of times.
 
-/// Bins at most: about as many as a plot has pixels to tell them apart.
+/// The largest number of bins: about as many as a plot can show as separate pixels.
 pub const MAX_BINS: usize = 480;
 
-/// The narrowest a bin is.
+/// The width of bins at first.
 const FIRST_WIDTH_US: u64 = 1_000;
 
-/// What was counted in one bin.
+/// The counts of one bin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bin {
     pub admitted: u64,
@@ -25,21 +24,21 @@ pub struct Bin {
 #[derive(Clone, Debug)]
 pub struct Timeline {
     width_us: u64,
-    /// Which multiple of the width the first bin begins at.
+    /// The start of the first bin, as a multiple of the width.
     first: u64,
     bins: Vec<Bin>,
-    /// The largest true counts in each bin, one for each limit.
+    /// The largest true count in each bin for each limit.
     most: Vec<u64>,
     limits: usize,
 }
 
 impl Timeline {
-    /// With the largest counts of so many limits.
+    /// Creates a timeline with the largest counts of `limits` limits.
     pub fn new(limits: usize) -> Self {
         Timeline { width_us: FIRST_WIDTH_US, first: 0, bins: Vec::new(), most: Vec::new(), limits }
     }
 
-    /// When the first bin begins.
+    /// Returns the start of the first bin.
     pub fn start_us(&self) -> u64 {
         self.first * self.width_us
     }
@@ -52,12 +51,12 @@ impl Timeline {
         &self.bins
     }
 
-    /// The largest true counts under a limit, by bin.
+    /// Returns the largest true count of a limit in each bin.
     pub fn most(&self, limit: usize) -> impl Iterator<Item = u64> {
         self.most.iter().skip(limit).step_by(self.limits.max(1)).copied()
     }
 
-    /// The place of the bin of a time.
+    /// Returns the index of the bin of a time.
     #[inline]
     pub fn bin_index(&mut self, time_us: u64) -> usize {
         let at = (time_us / self.width_us).wrapping_sub(self.first);
@@ -72,14 +71,14 @@ impl Timeline {
         &mut self.bins[index]
     }
 
-    /// Notes a true count under a limit.
+    /// Records a true count of a limit.
     #[inline]
     pub fn record_max(&mut self, index: usize, limit: usize, count: u64) {
         let most = &mut self.most[index * self.limits + limit];
         *most = count.max(*most);
     }
 
-    /// Makes a bin for a time that has none.
+    /// Adds a bin for a time outside of all bins.
     #[cold]
     fn add_bin(&mut self, time_us: u64) -> usize {
         if self.bins.is_empty() {
@@ -99,7 +98,8 @@ impl Timeline {
         }
     }
 
-    /// Has bins from this multiple on, so many.
+    /// Extends the bins: the first one begins at this multiple of the width, and there are `length`
+    /// of them.
     fn extend_to(&mut self, first: u64, length: usize) {
         let before = usize::try_from(self.first - first).unwrap_or(0);
         self.bins.splice(..0, std::iter::repeat_n(Bin::default(), before));
@@ -143,7 +143,7 @@ impl Bin {
 mod tests {
     use super::*;
 
-    /// Counts each time once, with itself as the count of limit 1 of 2.
+    /// Counts each time once, with the time itself as the count of the second of two limits.
     fn counted(times: impl Iterator<Item = u64>) -> Timeline {
         let mut timeline = Timeline::new(2);
         for time_us in times {
@@ -169,7 +169,7 @@ mod tests {
             assert!(
                 timeline.start_us() <= start && start - timeline.start_us() < timeline.width_us()
             );
-            // The same in the other order, and inside out.
+            // The result is the same in reverse order.
             let backwards = counted(times().rev());
             assert_eq!(backwards.bins(), timeline.bins());
             assert_eq!(backwards.start_us(), timeline.start_us());

@@ -1,4 +1,4 @@
-//! One file as events.
+//! Reads the events of one file.
 
 use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
@@ -14,27 +14,28 @@ use crate::format::{
 use crate::input::{BytesRead, Compression, Line, Lines};
 use crate::problems::{Problem, ProblemKind, ProblemLog};
 
-/// Lines looked at to tell a format: a few bad ones at the start do not matter.
+/// The number of lines from which the format is detected, so that a few malformed lines at the
+/// start do not matter.
 const DETECT_LINES: usize = 16;
 
-/// What was read of one file.
+/// The report on one file.
 #[derive(Debug)]
 pub struct FileReport {
     pub path: PathBuf,
-    /// None where damage left no line to tell it by.
+    /// `None` if the file is damaged before its first complete line.
     pub format: Option<Format>,
     pub compression: Option<Compression>,
-    /// What its numbers count, and whether that was guessed.
+    /// The unit of numeric times, and whether it was guessed.
     pub unit: Option<(Unit, bool)>,
     pub lines: u64,
     pub events: u64,
-    /// Times that named no zone.
+    /// The number of times without a zone.
     pub zoneless: u64,
-    /// Keys that a template could not fill in.
+    /// The number of keys with a template field that the line does not have.
     pub incomplete: u64,
-    /// Whether `--field` was said, which is not for log lines.
+    /// Whether `--field` was given, although it does not apply to the format of the file.
     pub field_unused: bool,
-    /// Whether `--time-unit` was said, and no time was a number.
+    /// Whether `--time-unit` was given, although no time is a number.
     pub unit_unused: bool,
     /// The earliest and the latest time.
     pub span: Option<(u64, u64)>,
@@ -91,7 +92,8 @@ impl TraceFile {
         })
     }
 
-    /// Fills a block, or less at the end; whether there may be more.
+    /// Fills a block, or part of it at the end of the file. Returns whether there may be more
+    /// events.
     pub fn fill(
         &mut self,
         block: &mut Block,
@@ -129,7 +131,7 @@ impl TraceFile {
                 Ok(event) => {
                     block.push(&event);
                     self.report.events += 1;
-                    // A part that is missing is a NUL, which is in no field of a log.
+                    // A missing part of a key is a NUL, which no field of a log contains.
                     self.report.incomplete += u64::from(self.templated && event.key.contains(&0));
                     let time_us = event.time_us;
                     if time_us < self.previous_us {
@@ -153,7 +155,7 @@ impl TraceFile {
         Ok(true)
     }
 
-    /// Notes damage, once all lines are read.
+    /// Records damage after the last line.
     fn end(&mut self, problems: &mut ProblemLog) -> Result<bool, ReplayError> {
         if let (Some(damage), Some(compression)) = (self.lines.damage(), self.lines.compression()) {
             problems.add(problem_at(&self.report, ProblemKind::Damaged(damage, compression)))?;
@@ -161,7 +163,7 @@ impl TraceFile {
         Ok(false)
     }
 
-    /// What was read.
+    /// Returns the report on the file.
     pub fn into_report(self) -> FileReport {
         let parser = self.parser.as_ref();
         FileReport {
@@ -177,9 +179,9 @@ fn problem_at(report: &FileReport, what: ProblemKind) -> Problem {
     Problem { path: report.path.clone(), line: report.lines, what }
 }
 
-/// The format a line is written in, if it is not the file's.
+/// Returns the format of a line, if it differs from the format of the file.
 fn other_format(line: &[u8], report: &FileReport) -> Option<Format> {
-    // A row of names is no sign of anything in the midst of a file.
+    // In the middle of a file, a row of names does not indicate a format.
     let found =
         Format::detect([line].into_iter(), None).filter(|&found| Some(found) != report.format)?;
     let mut parser = Parser::new(found, &ParseOptions::default(), [line].into_iter()).ok()?;
@@ -194,7 +196,7 @@ fn widen(span: &mut Option<(u64, u64)>, time_us: u64) {
     });
 }
 
-/// Never 0, which is what no line has.
+/// Hashes a line. The result is never 0, which stands for no line.
 #[inline]
 fn hash(line: &[u8]) -> u64 {
     let mut hasher = FixedState::default().build_hasher();
@@ -202,7 +204,8 @@ fn hash(line: &[u8]) -> u64 {
     hasher.finish() | 1
 }
 
-/// How the file is written, and what reads it; `None` where damage left no line.
+/// Detects the format and creates a parser for it. Returns `None` if the file is damaged before its
+/// first complete line.
 fn parser(
     path: &Path,
     lines: &mut Lines,
@@ -212,7 +215,7 @@ fn parser(
     lines.peek(DETECT_LINES)?;
     let (damaged, begins) = (lines.damage().is_some(), lines.overlong());
     let first = lines.peek(DETECT_LINES)?;
-    // A first line that does not even fit the buffer is malformed, not the end.
+    // A first line that does not fit the buffer is malformed. It is not the end of the file.
     let first_line = match (first.first(), &begins) {
         (Some(line), _) => line,
         (None, Some(begins)) => &begins[..],
@@ -254,7 +257,8 @@ fn unknown_format(first_line: &[u8]) -> FileFault {
     }
 }
 
-/// The start of a line as an error may repeat it: short, and nothing that moves the cursor.
+/// Returns the start of a line in a form that is safe in an error message: short, and without
+/// control characters.
 fn printable_prefix(line: &[u8]) -> String {
     const MAX_SHOWN_CHARS: usize = 60;
     let text = String::from_utf8_lossy(&line[..line.len().min(4 * MAX_SHOWN_CHARS)]);

@@ -1,25 +1,25 @@
-//! Zstandard, a frame at a time.
+//! Decompresses Zstandard, frame by frame.
 //!
-//! Files may be several frames one after another, with frames to be skipped among
-//! them, as `zstd`, `pzstd` and concatenation make them. Nothing but the
-//! window of the current frame is held, and that is bounded by the decoder.
+//! A file may consist of several frames, with skippable frames among them, as written by `zstd`,
+//! `pzstd` and concatenation. Only the window of the current frame is held, and its size is bounded
+//! by the decoder.
 
 use std::io::{self, BufRead, Read};
 
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// Reads what a file of frames holds.
+/// Reads the contents of the frames of a file.
 pub struct Zstd<R> {
     source: R,
     decoder: FrameDecoder,
     in_frame: bool,
-    /// What went wrong, while what was decoded before it is still to be read.
+    /// The error to return after everything that was decoded before it has been read.
     fault: Option<io::Error>,
 }
 
-/// A last block with nothing in it, and a checksum nobody looks at. A decoder holds back
-/// a whole window for blocks to come; told that none come, it gives that out.
+/// An empty last block, and a checksum that is not verified. The decoder holds back a whole window
+/// for blocks to come; after the last block it returns that data.
 const NO_MORE: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
 impl<R: BufRead> Zstd<R> {
@@ -27,7 +27,7 @@ impl<R: BufRead> Zstd<R> {
         Zstd { source, decoder: FrameDecoder::new(), in_frame: false, fault: None }
     }
 
-    /// Begins the next frame that holds anything; whether there is one.
+    /// Begins the next frame with data. Returns whether there is one.
     fn begin(&mut self) -> io::Result<bool> {
         loop {
             if self.source.fill_buf()?.is_empty() {
@@ -58,7 +58,7 @@ impl<R: BufRead> Zstd<R> {
         Ok(())
     }
 
-    /// Where the file has ended, that is what is wrong; else it is not what it should be.
+    /// Returns `UnexpectedEof` at the end of the file, and `InvalidData` elsewhere.
     fn fault(&mut self, error: FrameDecoderError) -> io::Error {
         match self.source.fill_buf() {
             Ok([]) => io::ErrorKind::UnexpectedEof.into(),
@@ -95,7 +95,7 @@ impl<R: BufRead> Read for Zstd<R> {
             let one = BlockDecodingStrategy::UptoBlocks(1);
             if let Err(error) = self.decoder.decode_blocks(&mut self.source, one) {
                 self.fault = Some(self.fault(error));
-                // Whether it ends well does not matter: it has not.
+                // The result does not matter, because the frame has already failed.
                 let _ =
                     self.decoder.decode_blocks(&NO_MORE[..], BlockDecodingStrategy::UptoBlocks(1));
             }

@@ -1,8 +1,8 @@
-//! The error of a request that gets no decision, for all fronts.
+//! The error type of requests that cannot be decided, shared by all fronts.
 //!
-//! An error has a kind, the field it is about and a detail that says what to do. Each protocol
-//! has one code per kind, listed once in [`ErrorKind::codes`]. HTTP and admin send a problem
-//! document, gRPC a status, RESP an error reply.
+//! An error has a kind, an optional field that it is about, and a detail that explains how to
+//! correct the request. [`ErrorKind::codes`] maps each kind to one code per protocol. The HTTP and
+//! admin fronts send a problem document, gRPC sends a status, and RESP sends an error reply.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,7 +13,7 @@ use tidegate::unstable::gate::GateError;
 use tidegate::unstable::headers::{PROBLEM_JSON, Problem, write_problem};
 use tidegate::{CheckError, MAX_CHECKS};
 
-/// A request that gets no decision.
+/// An error that prevents a request from being decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestError {
     pub kind: ErrorKind,
@@ -33,7 +33,7 @@ pub enum ErrorKind {
     /// The limits need a permit instead of a check, or a check instead of a permit.
     WrongOperation,
     NotFound,
-    /// Holds the methods that are allowed, where they are known.
+    /// The path does not support the method. Holds the allowed methods, where they are known.
     MethodNotAllowed(Option<&'static str>),
     /// The content type, encoding, protocol version or method is not supported.
     Unsupported,
@@ -48,17 +48,18 @@ pub enum ErrorKind {
     Forbidden,
     /// A transaction was discarded.
     Aborted,
-    /// Invalid, in a command of redis-cell, whose clients know its wording.
+    /// An invalid command of redis-cell. Its reply has the wording of redis-cell, which clients
+    /// know.
     RedisCell,
-    /// The server is full or about to end.
+    /// The server is at capacity or shutting down.
     Unavailable,
     /// The store failed, so the request could not be decided. It may be sent again.
     StoreFailed,
-    /// A fault of the server.
+    /// A bug or failure inside the server.
     Internal,
 }
 
-/// A status code of gRPC; only those that are sent.
+/// A gRPC status code. Only the codes that the server sends are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrpcCode {
     Cancelled = 1,
@@ -76,7 +77,7 @@ pub enum GrpcCode {
 }
 
 impl ErrorKind {
-    /// The HTTP status, the gRPC code, and what a RESP error begins with.
+    /// The HTTP status, the gRPC code and the prefix of a RESP error.
     #[rustfmt::skip]
     const fn codes(self) -> (StatusCode, GrpcCode, &'static str) {
         match self {
@@ -101,17 +102,17 @@ impl ErrorKind {
 }
 
 impl RequestError {
-    /// An error of this kind about the request as a whole.
+    /// Creates an error of this kind about the request as a whole.
     pub fn new(kind: ErrorKind, detail: impl Into<Cow<'static, str>>) -> Self {
         RequestError { kind, field: None, detail: detail.into() }
     }
 
-    /// An invalid request.
+    /// Creates an [`ErrorKind::Invalid`] error about the request as a whole.
     pub fn invalid(detail: impl Into<Cow<'static, str>>) -> Self {
         RequestError::new(ErrorKind::Invalid, detail)
     }
 
-    /// An invalid field.
+    /// Creates an [`ErrorKind::Invalid`] error about a field.
     pub fn field(
         field: impl Into<Cow<'static, str>>,
         detail: impl Into<Cow<'static, str>>,
@@ -119,7 +120,7 @@ impl RequestError {
         RequestError { field: Some(field.into()), ..RequestError::invalid(detail) }
     }
 
-    /// A method that the path does not have.
+    /// Creates an error for a method that the path does not support.
     pub fn method(allow: &'static str) -> Self {
         let detail = format!("this method is not for this path: use {allow}");
         RequestError::new(ErrorKind::MethodNotAllowed(Some(allow)), detail)
@@ -141,12 +142,12 @@ impl RequestError {
         RequestError { kind, ..self }
     }
 
-    /// The code of its status over gRPC.
+    /// Returns the gRPC status code.
     pub const fn grpc_code(&self) -> GrpcCode {
         self.kind.codes().1
     }
 
-    /// What its reply over RESP begins with.
+    /// Returns the prefix of the RESP error reply.
     pub const fn resp_code(&self) -> &'static str {
         self.kind.codes().2
     }
@@ -157,7 +158,7 @@ impl RequestError {
         write_problem(&Problem::BadRequest { status, field, detail: &self.detail }, out);
     }
 
-    /// A response over HTTP with a problem document, which `body` makes a body of.
+    /// Creates an HTTP response with a problem document. `body` converts the document to a body.
     pub fn to_response<B>(&self, body: impl FnOnce(String) -> B) -> Response<B> {
         let mut document = String::with_capacity(256);
         self.write_problem(&mut document);
@@ -175,7 +176,7 @@ impl RequestError {
     }
 }
 
-/// The field and the detail, as gRPC and RESP send them behind the code.
+/// Formats the field and the detail, which gRPC and RESP send after the code.
 impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(field) = &self.field {
@@ -187,7 +188,7 @@ impl fmt::Display for RequestError {
 
 impl std::error::Error for RequestError {}
 
-/// Names fields as the JSON of `/v1` does.
+/// Uses the field names of the JSON API under `/v1`.
 impl From<GateError> for RequestError {
     fn from(error: GateError) -> Self {
         use ErrorKind::{Conflict, Invalid, NotFound, StoreFailed, WrongOperation};
@@ -206,7 +207,7 @@ impl From<GateError> for RequestError {
             GateError::LeaseTooLong { .. } => (Invalid, "ttl_ms", detail),
             GateError::Store(_) => return RequestError::new(StoreFailed, detail + ": try again"),
             GateError::Check(CheckError::IdReused) => (Conflict, "id", detail),
-            // Only the configuration decides how many policies match.
+            // The client cannot correct this: the configuration determines how many policies match.
             GateError::Check(CheckError::TooManyChecks(count)) => {
                 let detail = format!(
                     "{count} limits hold for this request, and at most {MAX_CHECKS} can be decided at once: \
@@ -215,7 +216,8 @@ impl From<GateError> for RequestError {
                 (Conflict, "attributes", detail)
             }
             GateError::Check(_) => (Conflict, "limits", detail),
-            // A cost that a header or the query should have.
+            // A policy reads the cost from a header or the query, and the value is missing or
+            // invalid.
             _ => (Invalid, "attributes", detail),
         };
         RequestError::field(field, detail).with_kind(kind)

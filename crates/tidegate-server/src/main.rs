@@ -2,10 +2,12 @@
 //!
 //! - `commands/`: the command line. `tidegate_replay` runs `replay` and `simulate`.
 //! - `serve/`: the server: settings, sockets, TLS, reloads, shutdown.
-//! - `fronts/`: the protocols in which decisions are requested: `http/`, `grpc/`, `resp/`.
+//! - `fronts/`: the protocols over which decisions are requested: `http/`, `grpc/`, `resp/`.
 //! - `admin/`: health, metrics, the admin API and the dashboard.
-//! - `access/`: authentication. `error.rs`: the error of a request, for every protocol.
-//!   `logs/`: logging.
+//! - `access/`: authentication.
+//! - `error.rs`: the error of a request, for every protocol.
+//! - `logs/`: logging.
+//! - `static_assets.rs`: files of web pages, embedded in the binary.
 
 mod access;
 mod admin;

@@ -2,7 +2,7 @@
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
-/// A certificate authority.
+/// A certificate authority for one test.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
@@ -13,18 +13,19 @@ impl Authority {
     pub fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Its name must differ from the server's, or that one would seem to sign itself.
+        // The name must differ from that of the server, or the server's certificate would appear
+        // self-signed.
         params.distinguished_name.push(DnType::CommonName, "an authority");
         let key = KeyPair::generate().expect("a key");
         Authority { issuer: CertifiedIssuer::self_signed(params, key).expect("a certificate") }
     }
 
-    /// Its certificate, as PEM.
+    /// Returns the certificate of the authority, as PEM.
     pub fn pem(&self) -> String {
         self.issuer.pem()
     }
 
-    /// A certificate for this host name or address, and its key, as PEM.
+    /// Returns a certificate for this host name or address, and its key, as PEM.
     pub fn sign(&self, name: &str) -> (String, String) {
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new(vec![name.into()]).expect("parameters");

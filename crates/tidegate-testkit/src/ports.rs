@@ -1,12 +1,13 @@
-//! Addresses that are free.
+//! Free addresses.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// A port on 127.0.0.1 that is free.
+/// Returns a free port on 127.0.0.1.
 ///
-/// It is below the range that the system takes for outgoing connections: one of those could be
-/// given the number before the test's server uses it, or while that server restarts.
+/// The port is below the range that the system uses for outgoing connections. Otherwise such a
+/// connection could take the port before the server of the test does, or while that server
+/// restarts.
 pub fn free_port() -> u16 {
     const FIRST: u16 = 20_000;
     const COUNT: u16 = 12_000;
@@ -19,7 +20,7 @@ pub fn free_port() -> u16 {
         .expect("a free port")
 }
 
-/// An address on 127.0.0.1 that is free.
+/// Returns a free address on 127.0.0.1.
 pub fn free_address() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, free_port()).into()
 }

@@ -22,7 +22,7 @@ impl ScratchDir {
         ScratchDir { path }
     }
 
-    /// Where it is.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -9,7 +9,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// The time between two attempts.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Polls until there is a value.
+/// Polls until there is a value, and returns it.
 #[track_caller]
 pub fn wait_for<T>(mut poll: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
@@ -22,7 +22,7 @@ pub fn wait_for<T>(mut poll: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Polls until the condition holds; `what` describes it in the failure.
+/// Polls until the condition holds. `what` describes the condition in the failure message.
 #[track_caller]
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();

@@ -1,16 +1,15 @@
-//! What a front knows of a request: the facts policies match on and keys are made of.
+//! The attributes of a request, which policies match and from which keys are rendered.
 //!
-//! Everything is borrowed. A front fills in what its protocol has and leaves the
-//! rest out; a fact that is left out matches nothing and is a missing part of a
-//! key. Nothing is cleaned here: policies normalise paths and hosts themselves,
-//! so that no front can forget to.
+//! All values are borrowed. A front sets the attributes that its protocol has. A missing attribute
+//! matches nothing, and is a missing part of a key. Values are not normalised here: policies
+//! normalise paths and hosts, so that no front can omit it.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName};
 
-/// The facts of one request.
+/// The attributes of one request.
 ///
 /// ```
 /// use std::borrow::Cow;
@@ -29,40 +28,40 @@ use http::{HeaderMap, HeaderName};
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attributes<'a> {
-    /// The method as sent.
+    /// The method, as sent.
     pub method: Option<&'a str>,
-    /// The path as sent, without the query.
+    /// The path, as sent, without the query.
     pub path: Option<&'a str>,
-    /// What follows the `?`, as sent.
+    /// The query after the `?`, as sent.
     pub query: Option<&'a str>,
-    /// The host as sent, perhaps with a port.
+    /// The host, as sent, with or without a port.
     pub host: Option<&'a str>,
-    /// The client's address, already resolved through trusted proxies; the full
-    /// address, mapped IPv4 unmapped.
+    /// The client's full address, already resolved through trusted proxies. An IPv4-mapped address
+    /// is IPv4.
     pub client_ip: Option<IpAddr>,
-    /// The headers.
+    /// The header fields.
     pub headers: Headers<'a>,
-    /// Whose descriptors they are: the domain, as Envoy's rate limit filter names it.
+    /// The domain of the descriptors, as Envoy's rate limit filter sends it.
     pub domain: Option<&'a str>,
-    /// Named values that are no part of HTTP, such as the entries of an Envoy
-    /// descriptor, in order. A name may come more than once.
+    /// Named values that are not part of HTTP, such as the entries of an Envoy descriptor, in
+    /// order. A name may occur more than once.
     pub descriptors: &'a [(Cow<'a, str>, Cow<'a, str>)],
 }
 
-/// Headers, from wherever a front has them.
+/// Header fields, in the form in which a front has them.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Headers<'a> {
-    /// There are none.
+    /// No header fields.
     #[default]
     None,
-    /// As hyper and its friends hold them.
+    /// The fields of an HTTP request, as hyper has them.
     Map(&'a HeaderMap),
-    /// Names and values in any case and order, as a JSON body gives them.
+    /// Pairs of names and values in any case and order, as in a JSON body.
     Pairs(&'a [(Cow<'a, str>, Cow<'a, str>)]),
 }
 
 impl<'a> Headers<'a> {
-    /// The first value of a header; case does not matter.
+    /// Returns the first value of a header field. The name is case-insensitive.
     pub fn get(&self, name: &str) -> Option<&'a [u8]> {
         match *self {
             Headers::None => None,
@@ -71,7 +70,7 @@ impl<'a> Headers<'a> {
         }
     }
 
-    /// Every value of a header, in order; case does not matter.
+    /// Returns all values of a header field, in order. The name is case-insensitive.
     pub fn all<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n> {
         let (map, pairs) = match *self {
             Headers::None => (None, &[][..]),
@@ -82,7 +81,7 @@ impl<'a> Headers<'a> {
         mapped.map(|value| value.as_bytes()).chain(in_pairs(pairs, name))
     }
 
-    /// As [`Headers::get`], for a name that needs no more checking.
+    /// The first value of a header field whose name is already validated.
     pub(crate) fn named(&self, name: &HeaderName) -> Option<&'a [u8]> {
         match *self {
             Headers::Map(map) => map.get(name).map(|value| value.as_bytes()),

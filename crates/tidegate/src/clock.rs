@@ -1,9 +1,8 @@
-//! Where a limiter's time comes from.
+//! Clocks and timers.
 //!
-//! Algorithms take the time as an argument; a store reads its clock when it
-//! decides. It reads it when it has locked or seized what it decides about, so that times in one
-//! place never run backwards. Wall time is read once, when the clock is made; from then on time is
-//! monotonic.
+//! Algorithms take the time as an argument, and a store reads its clock when it decides. It does so
+//! after it has locked or seized a state, so that the times of one state never run backwards. The
+//! wall clock is read once, when a clock is created; after that, time is monotonic.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,10 +14,10 @@ use std::{fmt, thread};
 
 use tidegate_core::Timestamp;
 
-/// How often the coarse clock ticks.
+/// The interval at which the coarse clock ticks.
 const TICK: Duration = Duration::from_micros(500);
-/// The coarse clock's thread asks after so many ticks whether anybody still
-/// reads it, and sleeps if not.
+/// The number of ticks after which the thread of the coarse clock checks whether the clock is still
+/// read, and sleeps if it is not.
 const TICKS_PER_ROUND: u32 = 200;
 
 /// A source of time for a limiter.
@@ -33,25 +32,24 @@ enum Source {
 }
 
 impl Clock {
-    /// The default: one load from memory, 0.5 ms resolution.
+    /// Returns the default clock: one load from memory, with a resolution of 0.5 ms.
     ///
-    /// A thread shared by the process stores the time every 0.5 ms while anybody
-    /// reads it, and sleeps when nobody does. If the machine is too busy to run
-    /// that thread, time stands still for as long: what is admitted meanwhile
-    /// counts from the last tick, so in true time a window may be shorter by
-    /// that much. Where that matters, use [`Clock::precise`].
+    /// A thread that the whole process shares stores the time every 0.5 ms while the clock is read,
+    /// and sleeps otherwise. If the machine is too busy to run that thread, the clock stops for as
+    /// long. Requests that are admitted in that time count from the last tick, so in real time a
+    /// window may be shorter by that much. If that matters, use [`Clock::precise`].
     pub fn coarse() -> Self {
         static TICKER: OnceLock<Ticker> = OnceLock::new();
         Clock(Source::Coarse(TICKER.get_or_init(Ticker::new)))
     }
 
-    /// The operating system's monotonic clock, read for every decision: exact to
-    /// the microsecond, for some 30 ns.
+    /// Returns the monotonic clock of the operating system, which is read for every decision. It is
+    /// exact to the microsecond, and takes about 30 ns.
     pub fn precise() -> Self {
         Clock(Source::Precise(Arc::new(Anchor::now())))
     }
 
-    /// The time.
+    /// Returns the time.
     #[inline]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
@@ -61,7 +59,7 @@ impl Clock {
         }
     }
 
-    /// The smallest step it shows; zero for a manual clock, which shows any.
+    /// Returns the smallest step of the clock; zero for a manual clock, which can show any time.
     pub fn resolution(&self) -> Duration {
         match &self.0 {
             Source::Coarse(_) => TICK,
@@ -70,7 +68,7 @@ impl Clock {
         }
     }
 
-    /// Wakes `waker` when `wait_us` have passed on this clock.
+    /// Wakes `waker` after `wait_us` on this clock.
     pub(crate) fn wake_after(&self, wait_us: u64, waker: Waker) -> TimerKey {
         let now = match &self.0 {
             Source::Coarse(_) | Source::Precise(_) => process_time(),
@@ -79,7 +77,7 @@ impl Clock {
         self.timers().add(now.plus_micros(wait_us), waker)
     }
 
-    /// Calls a waking off.
+    /// Cancels a timer.
     pub(crate) fn cancel(&self, key: TimerKey) {
         self.timers().cancel(key);
     }
@@ -109,7 +107,7 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// A moment known to both clocks: monotonic time since then, on top of wall time then.
+/// A moment on both clocks. The time is the wall time of the anchor plus the monotonic time since.
 #[derive(Clone, Copy)]
 struct Anchor {
     instant: Instant,
@@ -132,16 +130,16 @@ fn whole_micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Time as last published, in microseconds, twice; plus one while it ticks. One word
-/// for both, so that one look tells both.
+/// The last published time in microseconds, shifted left by one bit. The lowest bit is set while
+/// the clock ticks. Both are in one word, so that a single load reads both.
 ///
-/// Everybody publishes with `fetch_max`, so a reader who comes after another never
-/// sees less. A reader who finds it still and then publishes may stop it for the
-/// rest of a tick: others do as that one did.
+/// All threads publish with `fetch_max`, so a later reader never sees an earlier time. A reader
+/// that finds the clock stopped and then publishes can stop it for the rest of a tick; other
+/// readers then do the same as that one.
 struct CoarseTime(AtomicU64);
 
 impl CoarseTime {
-    /// What it shows.
+    /// Reads the time, and whether the clock ticks.
     #[inline(always)]
     fn read(&self) -> TimeReading {
         TimeReading(self.0.load(Ordering::Acquire))
@@ -157,12 +155,12 @@ impl CoarseTime {
     }
 }
 
-/// What a [`CoarseTime`] showed.
+/// A reading of [`CoarseTime`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TimeReading(u64);
 
 impl TimeReading {
-    /// The time, if it was ticking.
+    /// The time, if the clock was ticking.
     #[inline(always)]
     fn time(self) -> Option<Timestamp> {
         (self.0 & 1 == 1).then(|| Timestamp::from_micros(self.0 >> 1))
@@ -171,7 +169,7 @@ impl TimeReading {
 
 struct Ticker {
     coarse: CoarseTime,
-    /// Somebody read the clock while it was not ticking.
+    /// Whether the clock was read while it was not ticking.
     is_requested: AtomicBool,
     anchor: Anchor,
     started: Once,
@@ -181,7 +179,8 @@ struct Ticker {
 impl Ticker {
     fn new() -> Self {
         let anchor = Anchor::now();
-        // In a model it ticks without moving: its thread would be no part of the model.
+        // In a loom model the clock counts as ticking but never advances, because its thread would
+        // not be part of the model.
         let ticking = u64::from(cfg!(loom));
         Ticker {
             coarse: CoarseTime(AtomicU64::new(anchor.wall_us << 1 | ticking)),
@@ -197,8 +196,8 @@ impl Ticker {
         self.coarse.read().time().unwrap_or_else(|| self.start())
     }
 
-    /// Reads the precise clock instead, and has the thread tick again. A process
-    /// that cannot start the thread goes on with the precise clock.
+    /// Reads the precise clock instead, and makes the thread tick again. A process that cannot
+    /// start the thread continues with the precise clock.
     #[cold]
     fn start(&'static self) -> Timestamp {
         let now = self.coarse.publish(self.anchor.time(), false);
@@ -207,7 +206,7 @@ impl Ticker {
                 let name = "tidegate-clock".into();
                 let _ = thread::Builder::new().name(name).spawn(move || self.run());
             });
-            // A thread that is not there yet will see that it is wanted.
+            // A thread that has not started yet will see `is_requested`.
             if let Some(thread) = self.thread.get() {
                 thread.unpark();
             }
@@ -216,7 +215,7 @@ impl Ticker {
     }
 
     fn run(&self) {
-        // The only thread to set it.
+        // No other thread sets it.
         let _ = self.thread.set(thread::current());
         loop {
             while !self.is_requested.swap(false, Ordering::AcqRel) {
@@ -227,15 +226,15 @@ impl Ticker {
                 thread::sleep(TICK);
                 self.coarse.publish(self.anchor.time(), true);
             }
-            // Whoever reads now says so by setting `is_requested`; after one more tick
-            // without a reader the thread sleeps until there is one.
+            // A reader now sets `is_requested`. After one more tick without a reader, the thread
+            // sleeps until there is one.
             self.coarse.stop();
             thread::sleep(TICK);
         }
     }
 }
 
-/// A clock that stands still until it is told: for tests and replays.
+/// A clock that changes only when it is set, for tests and replays.
 ///
 /// ```
 /// use std::time::Duration;
@@ -259,34 +258,34 @@ struct Manual {
 }
 
 impl ManualClock {
-    /// A clock that shows `now`.
+    /// Creates a clock that shows `now`.
     pub fn new(now: Timestamp) -> Self {
         let now_us = AtomicU64::new(now.as_micros());
         ManualClock(Arc::new(Manual { now_us, timers: Timers::default() }))
     }
 
-    /// This clock as a limiter takes it; both show the same time.
+    /// Returns a [`Clock`] for a limiter that shows the time of this clock.
     pub fn clock(&self) -> Clock {
         Clock(Source::Manual(self.clone()))
     }
 
-    /// The time it shows.
+    /// Returns the time.
     #[inline]
     pub fn now(&self) -> Timestamp {
         Timestamp::from_micros(self.0.now_us.load(Ordering::Acquire)).min(Timestamp::LAST)
     }
 
-    /// Sets the time and wakes the tasks that wait for it. With an earlier time, the next check of a
-    /// key moves the units that the key has used since then to that time.
+    /// Sets the time, earlier or later, and wakes the callers that wait for it. With an earlier time,
+    /// the next check of a key moves the units that the key has used since then to that time.
     pub fn set(&self, now: Timestamp) {
         self.0.now_us.store(now.as_micros(), Ordering::Release);
         self.0.timers.fire(now);
     }
 
-    /// Moves on, and wakes whoever waits for it.
+    /// Advances the time, and wakes the callers that wait for it.
     pub fn advance(&self, by: Duration) {
         let later = |now_us: u64| Some(now_us.saturating_add(whole_micros(by)));
-        // Never fails: there is always a later time.
+        // The closure always returns `Some`, so this cannot fail.
         let _ = self.0.now_us.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
         self.0.timers.fire(self.now());
     }
@@ -298,7 +297,7 @@ impl fmt::Debug for ManualClock {
     }
 }
 
-/// Tasks that wait for a time, soonest first.
+/// Tasks that wait for a time, earliest first.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     queue: Mutex<TimerQueue>,
@@ -308,11 +307,11 @@ pub(crate) struct Timers {
 #[derive(Debug, Default)]
 struct TimerQueue {
     waiting: BTreeMap<TimerKey, Waker>,
-    /// Tells timers of the same time apart.
+    /// Distinguishes timers of the same time.
     next: u64,
 }
 
-/// Names a timer, to call it off.
+/// Identifies a timer, to cancel it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TimerKey {
     at: Timestamp,
@@ -320,7 +319,7 @@ pub(crate) struct TimerKey {
 }
 
 impl Timers {
-    /// Wakes `waker` once these timers are fired at `at` or later.
+    /// Wakes `waker` when the timers are fired at `at` or later.
     pub(crate) fn add(&self, at: Timestamp, waker: Waker) -> TimerKey {
         let mut queue = self.queue();
         let key = TimerKey { at, number: queue.next };
@@ -331,18 +330,18 @@ impl Timers {
         key
     }
 
-    /// Calls a timer off; one that has fired is no longer there.
+    /// Cancels a timer, if it has not fired yet.
     pub(crate) fn cancel(&self, key: TimerKey) {
         self.queue().waiting.remove(&key);
     }
 
-    /// Wakes everybody whose time has come.
+    /// Wakes the tasks whose time has come.
     pub(crate) fn fire(&self, now: Timestamp) {
         let later = TimerKey { at: now.plus_micros(1), number: 0 };
         let mut queue = self.queue();
         let rest = queue.waiting.split_off(&later);
         let due = std::mem::replace(&mut queue.waiting, rest);
-        // Woken tasks may come straight back here.
+        // Woken tasks may lock the timers again.
         drop(queue);
         due.into_values().for_each(Waker::wake);
     }
@@ -352,21 +351,21 @@ impl Timers {
     }
 }
 
-/// The timers of real clocks: one thread for the process, started when first
-/// needed, that sleeps until the soonest is due. Their time is [`process_time`].
+/// The timers of real clocks. One thread of the process, which is started when it is first needed,
+/// sleeps until the earliest timer is due. Their time is [`process_time`].
 pub(crate) fn process_timers() -> &'static Timers {
     static TIMERS: OnceLock<Timers> = OnceLock::new();
     static DRIVER: Once = Once::new();
     let timers = TIMERS.get_or_init(Timers::default);
     DRIVER.call_once(|| {
         let spawned = thread::Builder::new().name("tidegate-timer".into()).spawn(|| drive(timers));
-        // Without a thread nobody would ever be woken; there is nothing sensible left to do.
+        // Without the thread no waiter would ever be woken, and that cannot be recovered from.
         spawned.expect("tidegate: cannot start the timer thread");
     });
     timers
 }
 
-/// Monotonic time since the process first asked for it.
+/// The monotonic time since the first call of this function.
 pub(crate) fn process_time() -> Timestamp {
     static START: OnceLock<Instant> = OnceLock::new();
     let elapsed = START.get_or_init(Instant::now).elapsed();
@@ -379,7 +378,7 @@ fn drive(timers: &Timers) {
         let queue = timers.queue();
         let soonest = queue.waiting.first_key_value().map(|(key, _)| key.at);
         let wait_us = soonest.map(|at| at.as_micros().saturating_sub(process_time().as_micros()));
-        // Woken early or for nothing, the loop looks again.
+        // After a spurious wakeup the loop checks again.
         match wait_us {
             Some(us) => drop(timers.changed.wait_timeout(queue, Duration::from_micros(us))),
             None => drop(timers.changed.wait(queue)),

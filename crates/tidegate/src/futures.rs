@@ -1,4 +1,5 @@
-//! Helpers for futures: block on one, poll one once, await several, track a call that may be cancelled.
+//! Helpers for futures: block on one, poll one once, await several, track a call that may be
+//! cancelled.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -17,7 +18,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs a future to its end and blocks the thread meanwhile.
+/// Runs a future to completion and blocks the thread.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
@@ -30,7 +31,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Polls a future once; `None` if it is not ready then.
+/// Polls a future once. Returns `None` if it is not ready.
 #[inline]
 pub(crate) fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
@@ -61,7 +62,7 @@ pub(crate) async fn join_all<F: Future + ?Sized>(mut futures: Vec<Pin<Box<F>>>) 
     results.into_iter().flatten().collect()
 }
 
-/// What a future and its owner know of each other.
+/// The state of a call, shared by a future and its owner.
 #[cfg(feature = "policies")]
 #[derive(Debug, Default)]
 pub(crate) struct CallTracker {
@@ -71,7 +72,7 @@ pub(crate) struct CallTracker {
 
 #[cfg(feature = "policies")]
 impl CallTracker {
-    /// Asks: what comes of it must not be lost.
+    /// Awaits a call whose result must not be lost, and marks it as in flight meanwhile.
     pub(crate) async fn track<T>(&self, call: impl Future<Output = T>) -> T {
         self.is_in_flight.store(true, Ordering::Relaxed);
         let answer = call.await;
@@ -79,13 +80,13 @@ impl CallTracker {
         answer
     }
 
-    /// Whether an answer is on its way.
+    /// Whether a call is in flight.
     #[cfg(feature = "tower")]
     pub(crate) fn is_in_flight(&self) -> bool {
         self.is_in_flight.load(Ordering::Relaxed)
     }
 
-    /// Nobody waits any more: there is to be no question after this one.
+    /// Marks the caller as gone. The future must not start another call then.
     #[cfg(feature = "tower")]
     pub(crate) fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Relaxed);

@@ -7,7 +7,7 @@
 //!
 //! fn send(limiter: &Limiter, user: &str) -> Result<(), Box<dyn std::error::Error>> {
 //!     limiter.check(user, &PER_USER, 1)?.or_deny()?;
-//!     // Only what the limit admits comes here.
+//!     // Reached only if the limit admits the request.
 //!     Ok(())
 //! }
 //!
@@ -20,10 +20,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`Limiter`] decides in this process's memory, with plain calls, or over any [`Store`], such as
-//! `redis::RedisStore` (feature `redis`), with calls that are awaited. It also waits
-//! ([`Limiter::wait`]), holds permits ([`Limiter::acquire`]) and charges estimates that are settled
-//! later ([`Limiter::reserve`]).
+//! A [`Limiter`] decides in the memory of this process, with synchronous calls, or over any
+//! [`Store`], such as `redis::RedisStore` (feature `redis`), with asynchronous calls. It can also
+//! wait until a request passes ([`Limiter::wait`]), hold permits ([`Limiter::acquire`]) and charge
+//! estimates that are settled later ([`Limiter::reserve`]).
 //!
 //! # Choosing an algorithm
 //!
@@ -31,22 +31,22 @@
 //! | --- | --- | --- | --- |
 //! | `sliding-log` | the limit, exactly | about 3 bytes per request in the window | exact |
 //! | `sliding-window` | the limit, always | 64 bytes | the default; capacity may return a little late |
-//! | `sliding-counter` | close to twice the limit, for someone who aims at it | a slot of 16 bytes | the least memory |
+//! | `sliding-counter` | close to twice the limit, for a client that exploits it | a slot of 16 bytes | the least memory |
 //! | `fixed-window` | twice the limit, across a boundary | a slot | |
 //! | `token-bucket` | the burst plus the limit | 64 bytes | a steady rate |
-//! | `concurrency` | the limit at once | 40 bytes per permit | held, not counted |
+//! | `concurrency` | the limit, concurrently | 40 bytes per permit | held, not counted |
 //!
-//! 1. The default, `sliding-window`, never admits more than the limit. Take `sliding-log` if
-//!    every unit must also return exactly on time; its memory grows with the limit.
-//! 2. Are there so many keys that 64 bytes for each are too much, and is an estimate enough? Take
-//!    `sliding-counter`. On recorded traffic 0.06 to 20 % of its decisions differ from the log's
-//!    where keys are really limited. A client that sends at the end of a window gets close to
+//! 1. The default, `sliding-window`, never admits more than the limit. Use `sliding-log` if every
+//!    unit must also return exactly on time; its memory grows with the limit.
+//! 2. Use `sliding-counter` if 64 bytes per key are too much for the number of keys, and an
+//!    estimate is enough. On recorded traffic, 0.06 to 20 % of its decisions differ from those of
+//!    the log if keys do reach the limit. A client that sends at the end of a window gets close to
 //!    twice the limit.
-//! 3. Is there a steady rate behind it that can only take so much? Take `token-bucket`, with a
+//! 3. Use `token-bucket` in front of something that processes requests at a steady rate, with a
 //!    burst as long as the queue in front of it.
-//! 4. Are requests slow, or of very different length? No rate bounds how many run at once:
-//!    take `concurrency`, perhaps beside a rate.
-//! 5. Does somebody else count by the calendar, as a bill does? Take `fixed-window`.
+//! 4. Use `concurrency`, possibly together with a rate, if requests are slow or vary widely in
+//!    duration. A rate does not bound how many requests run concurrently.
+//! 5. Use `fixed-window` to match something that is counted by the calendar, such as a bill.
 //!
 //! ```
 //! use tidegate::{Limit, Limiter};
@@ -66,10 +66,10 @@
 //!
 //! # Choosing the limit and the window
 //!
-//! The limit `L` and the window `W` say two things at once: the rate over a long time, `L/W`, and how
-//! much may come at once, all of `L`. `60 per 1m` and `1 per 1s` are the same rate, and a page with
-//! ten pictures passes only the first. So say both: a short window for bursts, a long one for
-//! the total. A request must pass all of them and is charged under all or none.
+//! The limit `L` and the window `W` define both the long-term rate, `L/W`, and the largest burst,
+//! which is all of `L`. `60 per 1m` and `1 per 1s` have the same rate, but a page with ten pictures
+//! passes only the first. So use both: a short window for bursts, and a long one for the total. A
+//! request must pass all of them, and is charged under all or none.
 //!
 //! ```
 //! use tidegate::{Check, Limit, Limiter};
@@ -83,21 +83,22 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Begin with what is there: the busiest honest client, times two. `tidegate replay` shows on recorded
-//! traffic whom a limit would have denied, and an observed check ([`Check::observed`]) shows it
-//! live, without denying anybody.
+//! Start with twice the usage of the busiest legitimate client. `tidegate replay` shows on recorded
+//! traffic which clients a limit would have denied. An observed check ([`Check::observed`]) shows
+//! it on live traffic, without denying anything.
 //!
 //! # Keys
 //!
-//! A key is any bytes: who is counted. Whoever can choose a value freely can have as many keys as
-//! they like, so count by what is dear to get: an account, an API key that was checked, an address. Put
-//! several together so that they cannot be confused, with a length before each or with a separator that
-//! neither can contain; the key templates of `tower::Rule` do that by themselves.
+//! A key identifies who is counted. It can be any bytes. A client that can choose a value freely
+//! can have any number of keys, so count by something that is costly to obtain: an account, a
+//! verified API key, an address. Combine several values so that they cannot be confused, with a
+//! length before each, or with a separator that none of them can contain. The key templates of
+//! `tower::Rule` do that automatically.
 //!
 //! ```
 //! use tidegate::{Limit, Limiter};
 //!
-//! /// `("a:b", "c")` and `("a", "b:c")` are two keys.
+//! /// `("a:b", "c")` and `("a", "b:c")` are different keys.
 //! fn key(org: &str, user: &str) -> String {
 //!     format!("{}:{org}{user}", org.len())
 //! }
@@ -111,9 +112,9 @@
 //!
 //! # Pitfalls
 //!
-//! **Many people behind one address.** An office, a university or a mobile carrier's NAT is one IPv4
-//! address; one household is 2^64 IPv6 addresses. Limit addresses generously and accounts
-//! strictly, together; and group IPv6 by /64, as `tower::Identity` does.
+//! **Many people behind one address.** An office, a university or the NAT of a mobile carrier is
+//! one IPv4 address; one household has 2^64 IPv6 addresses. Limit addresses generously and accounts
+//! strictly, together, and group IPv6 by /64, as `tower::Identity` does.
 //!
 //! ```
 //! use tidegate::{Check, Limit, Limiter};
@@ -136,10 +137,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Storms at a boundary.** Under a fixed window everybody who was denied is told the same moment to
-//! come back, and comes. With sliding windows the moments differ; `retry_after` is exact for each, and
-//! clients should add some jitter all the same. Who would rather wait than be denied can
-//! ([`Limiter::wait`]): then nobody asks twice.
+//! **Storms at a boundary.** Under a fixed window, all denied clients get the same time to retry,
+//! and retry together. With sliding windows the times differ. `retry_after` is exact for each of
+//! them, but clients should still add some jitter. A client can also wait instead of being denied
+//! ([`Limiter::wait`]): then no request is sent twice.
 //!
 //! ```
 //! use tidegate::{Check, Limit, Limiter, ManualClock, Timestamp};
@@ -164,9 +165,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Silent throttling.** A client that is not told why it is denied, and until when, tries again at
-//! once. Send a status, `Retry-After` and what is left: the layer (`tower`)
-//! sends it.
+//! **Silent throttling.** A client that does not learn why it is denied, and until when, retries
+//! immediately. Send a status, `Retry-After` and the remaining units, as the layer (`tower`) does.
 //!
 //! ```
 //! use tidegate::{Limit, Limiter, RetryAfter};
@@ -185,28 +185,29 @@
 //!
 //! # In a service
 //!
-//! With feature `tower` a layer puts limits in front of any HTTP service (`tower::RateLimitLayer`);
-//! `config` adds policies from a file, and `redis` shares counts between nodes. The feature
-//! `unstable` has the internals that the server is built from, without a promise of stability.
+//! With feature `tower`, a layer puts limits in front of any HTTP service
+//! (`tower::RateLimitLayer`). `config` adds policies from a file, and `redis` shares counts between
+//! nodes. `unstable` exports the internals that the server is built from, without a promise of
+//! stability.
 //!
-//! # What a decision says
+//! # Contents of a decision
 //!
-//! [`Decision`] carries `allowed`, `remaining`, `retry_after` and
-//! `reset_after`, all exact: at `retry_after` the same cost passes, one tick
-//! earlier it does not. A denial is a value and charges nothing; an error
-//! ([`CheckError`]) means that the question made no sense. [`Decision::or_deny`] makes an error of a
-//! denial ([`Denied`]). `decided` says whether the store decided or, because it failed, something
-//! else ([`OnStoreFailure`]).
+//! A [`Decision`] has `allowed`, `remaining`, `retry_after` and `reset_after`, all exact: the same
+//! cost passes at `retry_after`, and not one tick earlier. A denial is a value, and charges nothing
+//! unless a check is [consuming](Check::consuming). An error ([`CheckError`]) means that the
+//! request was invalid. [`Decision::or_deny`] turns a denial into an error ([`Denied`]). `decided`
+//! reports whether the store decided or, because it failed, the fallback ([`OnStoreFailure`]).
 //!
 //! # Layout
 //!
-//! - `limiter/`: [`Limiter`], in memory and over any store; `request.rs`, `verdict.rs`: requests and verdicts;
-//! - `store/`: [`Store`], and `store/memory/`, the one in this process;
-//! - `fallback/`: answers while a shared store fails; `wait_queue.rs`: ordered waiting;
+//! - `limiter/`: [`Limiter`], in memory and over any store; `request.rs`, `verdict.rs`: requests
+//!   and verdicts;
+//! - `store/`: [`Store`], and in `store/memory/` the store in memory;
+//! - `fallback/`: decisions while a shared store fails; `wait_queue.rs`: ordered waiting;
 //! - `clock.rs`: clocks and timers.
 
-// `unstable` exports the modules that have an `allow`. Dead code in them is found in builds with that
-// feature and `tower`.
+// `unstable` exports the modules that have an `allow`. Dead code in them is found in builds with
+// that feature and `tower`.
 #[cfg(feature = "policies")]
 #[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]
 mod attributes;
@@ -264,9 +265,10 @@ pub use verdict::Verdict;
 #[cfg(feature = "policies")]
 pub use policy::ParseEnumError;
 
-/// State shared by many nodes on Redis or Valkey.
+/// A store on Redis or Valkey that many nodes share.
 ///
-/// [`RedisStore`](redis::RedisStore) is a [`Store`]: [`Builder::build_with_store`] makes a limiter of it.
+/// [`RedisStore`](redis::RedisStore) is a [`Store`]: [`Builder::build_with_store`] builds a limiter
+/// over it.
 #[cfg(feature = "redis")]
 pub mod redis {
     pub use crate::store::redis::{ConnectError, RedisOptions, RedisStats, RedisStore, UrlError};

@@ -4,44 +4,44 @@ use std::fmt;
 
 use tidegate_core::{Algorithm, Cost, Limit, PermitId};
 
-/// All that is asked of a store at once.
+/// A request to a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// What is asked; all are charged or none.
+    /// The checks, which are decided together: all are charged or none.
     pub checks: &'a [Check<'a>],
-    /// An idempotency id: the same request with the same id is charged once.
+    /// An idempotency id: a repeated request with the same id is charged once.
     pub id: Option<&'a [u8]>,
     /// The permit under which admitted `concurrency` limits are held.
     pub(crate) permit: Option<PermitId>,
-    /// Whether a denial may be answered from what is known of the last one.
+    /// Whether the store may return a cached denial.
     pub(crate) deny_cache: bool,
 }
 
 impl<'a> Request<'a> {
-    /// A request without id or permit.
+    /// Creates a request without an idempotency id and without a permit.
     pub fn new(checks: &'a [Check<'a>]) -> Self {
         Request { checks, id: None, permit: None, deny_cache: true }
     }
 
-    /// The same request under an idempotency id.
+    /// Sets an idempotency id.
     #[must_use]
     pub fn with_id<I: AsRef<[u8]> + ?Sized>(self, id: &'a I) -> Self {
         Request { id: Some(id.as_ref()), ..self }
     }
 
-    /// The same request, its `concurrency` limits held under a permit.
+    /// Sets the permit under which the `concurrency` limits are held.
     #[cfg(feature = "unstable")]
     #[must_use]
     pub fn with_permit(self, permit: PermitId) -> Self {
         Request { permit: Some(permit), ..self }
     }
 
-    /// The permit under which admitted `concurrency` limits are held.
+    /// Returns the permit under which admitted `concurrency` limits are held.
     pub fn permit(&self) -> Option<PermitId> {
         self.permit
     }
 
-    /// Whether a denial may be answered from what is known of the last one.
+    /// Returns whether the store may return a cached denial.
     pub fn deny_cache(&self) -> bool {
         self.deny_cache
     }
@@ -49,7 +49,7 @@ impl<'a> Request<'a> {
 
 /// The effect of a denied cost above 1 on the limits of its request.
 ///
-/// A denied cost of 1 charges nothing in either form: a client that keeps asking must not keep
+/// A denied cost of 1 never charges anything, so that a client that keeps trying does not lock
 /// itself out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Overflow {
@@ -57,16 +57,16 @@ pub enum Overflow {
     #[default]
     Refuse,
     /// The limit is charged what it has left, at most the cost, although the request is denied.
-    /// For usage that is reported after it happened: otherwise a report above what is left would
-    /// leave the limit as it was, and the next request would pass.
+    /// This is for usage that is reported after it happened: otherwise a report above what is left
+    /// would not change the limit, and the next request would pass.
     Consume,
 }
 
 impl Overflow {
-    /// Both forms.
+    /// Both variants.
     pub const ALL: [Overflow; 2] = [Overflow::Refuse, Overflow::Consume];
 
-    /// The name used in config.
+    /// Returns the name used in the config.
     pub const fn name(self) -> &'static str {
         match self {
             Overflow::Refuse => "refuse",
@@ -75,27 +75,27 @@ impl Overflow {
     }
 }
 
-/// One question: may `key` have `cost` of `limit`?
+/// A check of one key against one limit.
 ///
-/// A request is a list of these, per user *and* per organisation *and* per
-/// address, each perhaps under several limits.
+/// A request is a list of checks, for example per user *and* per organisation *and* per address,
+/// each possibly under several limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Check<'a> {
-    /// Who is counted: any bytes. Only a keyed hash of them is kept, so length and
-    /// encoding do not matter; an empty key is a key like any other.
+    /// The key that is counted. It can be any bytes, including none. Only a keyed hash of it is
+    /// stored, so its length and encoding do not matter.
     pub key: &'a [u8],
-    /// The limit it is counted under.
+    /// The limit that the key is counted under.
     pub limit: &'a Limit,
-    /// Units asked for.
+    /// The cost.
     pub cost: Cost,
-    /// Whether it is only observed: it is decided and counted, and never denies the request.
+    /// Whether the check is only observed: it is decided and counted, but never denies the request.
     pub observed: bool,
     /// The effect of a denial on this limit.
     pub overflow: Overflow,
 }
 
 impl<'a> Check<'a> {
-    /// An enforced check.
+    /// Creates an enforced check.
     #[inline]
     pub fn new<K>(key: &'a K, limit: &'a Limit, cost: impl Into<Cost>) -> Self
     where
@@ -105,7 +105,7 @@ impl<'a> Check<'a> {
         Check { key: key.as_ref(), limit, cost: cost.into(), observed: false, overflow }
     }
 
-    /// Makes the check observed: it is decided and counted, and never denies the request.
+    /// Makes the check observed: it is decided and counted, but never denies the request.
     #[must_use]
     pub fn observed(self) -> Self {
         Check { observed: true, ..self }
@@ -138,15 +138,16 @@ impl<'a> Check<'a> {
             && self.key == other.key
     }
 
-    /// The units that are charged, as far as they are left, if the request is denied and the
-    /// check shares its count with no other; 0 if it is not to be charged.
+    /// The units that are charged, up to what is left, if the request is denied and the check
+    /// does not share its state with another one; 0 if it does not consume.
     #[inline]
     pub(crate) fn overflowing(&self) -> u64 {
         if self.observed { 0 } else { overflowing(self.overflow, self.limit, self.cost) }
     }
 }
 
-/// The units that a denied cost charges as far as they are left. Permits are held, not used up.
+/// The units that a denied cost charges, up to what is left. Permits are held, so they are
+/// never consumed.
 #[inline]
 pub(crate) fn overflowing(overflow: Overflow, limit: &Limit, cost: Cost) -> u64 {
     match (overflow, cost) {
@@ -159,8 +160,8 @@ pub(crate) fn overflowing(overflow: Overflow, limit: &Limit, cost: Cost) -> u64 
     }
 }
 
-/// Whether a denial of these checks may charge something: one consumes, and costs more than 1
-/// together with those that share its count.
+/// Whether a denial of these checks may charge something: one of them consumes, and the total cost
+/// of the checks that share its state is above 1.
 #[cfg(feature = "redis")]
 pub(crate) fn may_consume(checks: &[Check<'_>]) -> bool {
     let units = |check: &Check<'_>| match check.cost {
@@ -175,28 +176,28 @@ pub(crate) fn may_consume(checks: &[Check<'_>]) -> bool {
     })
 }
 
-/// A request that makes no sense. A denial is not an error, and an error says
-/// nothing about the limit.
+/// An invalid request. A denial is not an error, and an error does not describe the usage of a
+/// limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// More checks in one request than [`MAX_CHECKS`].
+    /// The request has more checks than [`MAX_CHECKS`].
     TooManyChecks(usize),
-    /// Two checks of one request count in the same state (same key, algorithm
-    /// and window) but differ in the limit's number or kind of cost.
+    /// Two checks of the request count in the same state (same key, algorithm and window), but
+    /// differ in the count of the limit or in the kind of cost.
     Conflict,
-    /// Two `concurrency` checks of one request share a key, and with it their places,
-    /// but differ in number or lease.
+    /// Two `concurrency` checks of the request share a key, and therefore their permits, but differ
+    /// in the count or the lease.
     ConcurrencyConflict,
-    /// A `concurrency` limit was checked without taking a permit.
+    /// A `concurrency` limit was checked without acquiring a permit.
     NeedsPermit,
-    /// The same idempotency id came before with another cost.
+    /// The idempotency id was used before with another cost.
     IdReused,
 }
 
 impl CheckError {
-    /// Two checks of one request count in the same state under limits that differ; this is
-    /// one of them.
+    /// The error for two checks that count in the same state under different limits. `limit` is one
+    /// of them.
     pub(crate) fn conflict_of(limit: &Limit) -> Self {
         match limit.algorithm() {
             Algorithm::Concurrency => CheckError::ConcurrencyConflict,
@@ -205,8 +206,8 @@ impl CheckError {
     }
 }
 
-/// The most checks one request may have: more than any sensible set of policies,
-/// few enough that holding their locks is short.
+/// The maximum number of checks in a request. It is more than a sensible set of policies has, and
+/// small enough that their locks are held only briefly.
 pub const MAX_CHECKS: usize = 256;
 
 impl fmt::Display for CheckError {

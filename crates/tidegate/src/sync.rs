@@ -1,4 +1,4 @@
-//! Atomics from one place, so that loom can stand in for them, and a mutex.
+//! Atomics that loom can replace, and a mutex.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -14,8 +14,8 @@ pub(crate) use std::sync::{Mutex as RawMutex, MutexGuard as RawMutexGuard};
 #[cfg(not(loom))]
 pub(crate) use std::{hint::spin_loop, thread::yield_now};
 
-/// A mutex whose poisoning does not matter: what it guards is valid after every
-/// statement, and a panic elsewhere must not take the limiter down with it.
+/// A mutex that ignores poisoning. The data is valid after every statement, and a panic in one
+/// thread must not disable the limiter.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 

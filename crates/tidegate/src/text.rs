@@ -1,16 +1,16 @@
-//! Short byte strings on the stack, and untrusted text made safe to show.
+//! Short byte strings on the stack, and escaping of untrusted text.
 
 use std::fmt;
 use std::ops::Deref;
 
-/// Bytes that need no allocation while there are at most `N` of them. Appending to a `SmallVec`
-/// costs two calls of `memmove`, whatever is appended; here it costs one.
+/// A byte string that does not allocate up to `N` bytes. Appending to a `SmallVec` takes two calls
+/// of `memmove`, whatever its length; appending to this takes one.
 #[derive(Clone, Debug)]
 pub(crate) struct InlineBytes<const N: usize> {
     short: [u8; N],
-    /// How many bytes are in `short`.
+    /// The number of bytes in `short`.
     len: usize,
-    /// All bytes, if there are more than fit.
+    /// All bytes, if they do not fit in `short`.
     long: Vec<u8>,
 }
 
@@ -45,7 +45,7 @@ impl<const N: usize> InlineBytes<N> {
         self.long.extend_from_slice(bytes);
     }
 
-    /// Drops what is behind the first `len` bytes.
+    /// Truncates to the first `len` bytes.
     #[inline]
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
@@ -69,7 +69,7 @@ impl<const N: usize> Deref for InlineBytes<N> {
     }
 }
 
-/// Writes bytes as text without a control character in it.
+/// Writes bytes as text, with control characters and invisible characters escaped.
 pub(crate) fn write_escaped(bytes: &[u8], f: &mut impl fmt::Write) -> fmt::Result {
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
@@ -87,20 +87,19 @@ pub(crate) fn write_escaped(bytes: &[u8], f: &mut impl fmt::Write) -> fmt::Resul
     Ok(())
 }
 
-/// Whether a character reorders or hides the text around it, so that it must not be shown as it is.
+/// Whether a character reorders or hides the text around it, so that it must be escaped.
 pub fn is_invisible(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// Longest excerpt: as long as the name of a policy can be.
+/// The maximum length of an excerpt, which is that of the name of a policy.
 const MAX_EXCERPT_BYTES: usize = crate::policy::MAX_NAME_BYTES;
 
-/// A name as an error repeats it: no control characters, no pasted file. What was cut
-/// off is seen to be.
+/// Escapes and truncates a name for an error message. `...` marks a truncated name.
 pub(crate) fn excerpt(name: &str) -> String {
     let mut out = String::new();
     let end = floor_char_boundary(name, MAX_EXCERPT_BYTES);
-    // Writing to memory cannot fail.
+    // Writing to a `String` cannot fail.
     let _ = write_escaped(&name.as_bytes()[..end], &mut out);
     if end < name.len() {
         out.push_str("...");

@@ -1,11 +1,11 @@
 //! Internals that `tidegate-server` is built from (feature `unstable`).
 //!
-//! Nothing here is covered by a promise of stability: names and signatures may change in any
-//! release. What a program needs is at the root of the crate, in `tower` and in `redis`.
+//! These items are not covered by a promise of stability: names and signatures may change in any
+//! release. Programs should use the items at the root of the crate, in `tower` and in `redis`.
 //!
 //! | module | contents | feature |
 //! | --- | --- | --- |
-//! | `attributes` | the facts of a request | `policies` |
+//! | `attributes` | the attributes of a request | `policies` |
 //! | `identity` | the client's address behind proxies | `policies` |
 //! | `policy` | policies: conditions, key templates, limits, selection | `policies` |
 //! | `gate` | policies in front of a limiter | `policies` |
@@ -17,7 +17,7 @@
 
 pub use tidegate_core::bounds;
 
-/// The facts of a request.
+/// The attributes of a request.
 #[cfg(feature = "policies")]
 pub mod attributes {
     pub use crate::attributes::*;

@@ -1,45 +1,45 @@
-//! The verdict on a request: the decisions on its checks, combined.
+//! The verdict on a request, which combines the decisions on its checks.
 
 use smallvec::SmallVec;
 use tidegate_core::{Decided, Decision, DenialReason, Denied, RetryAfter};
 
 use crate::Check;
 
-/// When to ask again after a denial because others wait: soon, they take turns.
+/// The retry-after of a denial because others wait ahead. It is short, because the queue moves.
 pub(crate) const QUEUED_RETRY_US: u64 = 1_000;
 
-/// The answer to a request: allowed if every enforced check allows it.
+/// The verdict on a request. It is allowed if every enforced check allows it.
 ///
-/// It speaks for one limit: when denied, the denying one with the longest wait;
-/// when allowed, the one with the least remaining.
-/// [`Verdict::or_deny`] makes an error of a denial, so that `?` enforces the limits.
+/// One limit is reported: of a denial the denying limit with the longest wait, otherwise the limit
+/// with the least remaining. [`Verdict::or_deny`] turns a denial into an error, so that `?`
+/// enforces the limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "a denial is a value: look at `allowed`, or use `or_deny()?`"]
 pub struct Verdict {
-    /// Whether the request may go ahead. If not, nothing was charged, unless it `consumed`.
+    /// Whether the request may proceed. A denial charges nothing, unless it `consumed`.
     pub allowed: bool,
-    /// Whether it was denied and charged some limit what that had left; see
-    /// [`Overflow::Consume`](crate::Overflow::Consume). Every decision then describes its limit after that: `allowed` says
-    /// whether the same cost would pass now.
+    /// Whether the request was denied and charged a limit what it had left; see
+    /// [`Overflow::Consume`](crate::Overflow::Consume). Every decision then describes its limit
+    /// after that: its `allowed` is whether the same cost would pass now.
     pub consumed: bool,
-    /// Whether the store had no room for some key; see [`WhenFull`](crate::WhenFull).
+    /// Whether the store was full for one of the keys; see [`WhenFull`](crate::WhenFull).
     pub overflowed: bool,
-    /// Whether that alone is why it was denied, or why a forced charge was not recorded:
-    /// no enforced limit is used up.
+    /// Whether a full store is the only reason that the request was denied, or that a forced charge
+    /// was not recorded: no enforced limit is exhausted.
     pub no_room: bool,
     pub(crate) decisions: SmallVec<[Decision; 4]>,
     reported: Option<usize>,
-    /// Whether it repeats an earlier denial without a call to the shared store.
+    /// Whether this is a cached denial, without a call to the shared store.
     pub remembered: bool,
-    /// Whether it was denied because the queue of waiting callers is full.
+    /// Whether the request was denied because the queue of waiting callers is full.
     pub queue_full: bool,
-    /// How it was decided: the least certain way among the enforced limits.
+    /// How the request was decided: the least certain [`Decided`] of the enforced limits.
     pub decided: Decided,
 }
 
 impl Verdict {
-    /// Combines the answers to the checks of a request, one per check and in their order, as a
-    /// [`Store`](crate::Store) returns them.
+    /// Combines the decisions on the checks of a request. There is one per check, in their order,
+    /// as a [`Store`](crate::Store) returns them.
     pub fn new(checks: &[Check<'_>], decisions: impl IntoIterator<Item = Decision>) -> Self {
         let mut verdict =
             Verdict { decisions: decisions.into_iter().collect(), ..Verdict::default() };
@@ -57,7 +57,7 @@ impl Verdict {
     ///     static TOTAL: Limit = Limit::per_day(1_000);
     ///     let checks = [Check::new(user, &BURST, 1), Check::new(user, &TOTAL, 1)];
     ///     limiter.check_all(&checks)?.or_deny()?;
-    ///     // Only what both limits admit comes here.
+    ///     // Reached only if both limits admit the request.
     ///     Ok(())
     /// }
     /// send(&Limiter::new(), "alice")?;
@@ -65,7 +65,7 @@ impl Verdict {
     /// ```
     ///
     /// # Errors
-    /// [`Denied`] if the request was not allowed.
+    /// Returns [`Denied`] if the request was not allowed.
     pub fn or_deny(&self) -> Result<(), Denied> {
         if self.allowed { Ok(()) } else { Err(self.denied()) }
     }
@@ -76,7 +76,7 @@ impl Verdict {
         Denied::new(self.decision().copied().unwrap_or_default(), reason)
     }
 
-    /// Why it was denied; `None` if it was allowed.
+    /// Returns the reason for the denial; `None` if the request was allowed.
     pub fn denial_reason(&self) -> Option<DenialReason> {
         let is_never = || {
             let reported = self.decision();
@@ -91,7 +91,7 @@ impl Verdict {
         }
     }
 
-    /// Denies what would pass now, because others wait before it.
+    /// Denies a request that would pass now, because others wait ahead of it.
     pub(crate) fn deny_queued(&mut self) {
         let reported = self.reported.and_then(|reported| self.decisions.get_mut(reported));
         if let Some(decision) = reported.filter(|_| self.allowed) {
@@ -101,7 +101,7 @@ impl Verdict {
         }
     }
 
-    /// Works out what the decisions, one for each of `checks`, say together.
+    /// Combines the decisions, one for each of `checks`.
     #[inline]
     pub(crate) fn conclude(&mut self, checks: &[Check<'_>]) {
         let limits = checks.iter().zip(&self.decisions).enumerate();
@@ -111,23 +111,23 @@ impl Verdict {
         (self.allowed, self.reported) = reported_limit(limits);
     }
 
-    /// Returns one answer per check, in their order.
+    /// Returns the decisions, one per check, in their order.
     #[inline]
     pub fn decisions(&self) -> &[Decision] {
         &self.decisions
     }
 
-    /// The index of the check that is reported; `None` if all were only observed.
+    /// Returns the index of the reported check; `None` if all checks are only observed.
     pub fn reported_index(&self) -> Option<usize> {
         self.reported
     }
 
-    /// The decision that is reported; `None` if all checks were only observed.
+    /// Returns the reported decision; `None` if all checks are only observed.
     pub fn decision(&self) -> Option<&Decision> {
         self.decisions.get(self.reported?)
     }
 
-    /// When the whole request would pass if nothing else arrived.
+    /// Returns the time after which the whole request would pass if nothing else arrived.
     pub fn retry_after(&self) -> RetryAfter {
         match self.decision() {
             Some(decision) if !self.allowed => decision.retry_after,
@@ -136,14 +136,14 @@ impl Verdict {
     }
 }
 
-/// Whether all limits that are enforced allow a request, and the index of the one that the answer
-/// reports: of a denial the denying limit with the longest wait, else the limit with the least
-/// remaining, where an unknown number is less than any. Of equals it is the first.
+/// Whether all enforced limits allow a request, and the index of the reported limit: of a denial
+/// the denying limit with the longest wait, otherwise the limit with the least remaining, where an
+/// unknown number is the least. Of equal limits, it is the first.
 #[inline]
 pub(crate) fn reported_limit<'d>(
     limits: impl Iterator<Item = (usize, &'d Decision, Option<u64>)>,
 ) -> (bool, Option<usize>) {
-    // A denial ranks before what is allowed.
+    // Denials rank before allowed decisions.
     let (mut first, mut reported) = ((true, u64::MAX), None);
     limits.for_each(|(index, decision, remaining)| {
         let rank = match decision.allowed {

@@ -1,9 +1,9 @@
-//! Shaping: callers who would rather wait than be denied.
+//! Ordered waiting: queues of callers that wait instead of being denied.
 //!
-//! Waiters with the same keys and limits stand in one queue, and only the first
-//! asks; when it is admitted, gives up or goes away, the next one does. How long
-//! a newcomer would wait is not guessed: the states are copied and the whole
-//! queue before it is played through on the copy.
+//! Waiters with the same keys and limits form one queue, and only the first of them tries to pass.
+//! When it is admitted, times out or is dropped, the next one tries. The wait of a new caller is
+//! computed, not estimated: the states are copied, and the whole queue ahead of it is simulated on
+//! the copy.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -21,17 +21,17 @@ use crate::limiter::Listening;
 use crate::sync::Mutex;
 use crate::{Check, CheckError, Clock, MemoryStore, Overflow, Verdict};
 
-/// The most waiters in one queue unless set: beyond it the answer is a denial. Playing a queue
-/// of this length through is no longer short work, and other newcomers of the
-/// same limiter wait for it. A newcomer to a full queue is denied without that.
+/// The default maximum number of waiters in a queue, beyond which callers are denied. Simulating a
+/// queue of this length takes noticeable time, for which other new callers of the same limiter
+/// wait. A caller that finds the queue full is denied without the simulation.
 pub(crate) const MAX_WAITERS: usize = 1024;
 
-/// Queues by what their waiters wait for.
+/// Queues of waiters, by the hash of their keys and limits.
 #[derive(Debug)]
 pub(crate) struct Queues {
     queues: Mutex<HashMap<u64, VecDeque<Waiter>>>,
     next_ticket: AtomicU64,
-    /// The most waiters in one queue.
+    /// The maximum number of waiters in a queue.
     max_waiters: usize,
 }
 
@@ -41,12 +41,12 @@ impl Default for Queues {
     }
 }
 
-/// Somebody in a queue.
+/// A caller in a queue.
 #[derive(Debug)]
 struct Waiter {
     ticket: u64,
     costs: Box<[Cost]>,
-    /// When it would pass, as it was told when it came.
+    /// The computed time at which it passes.
     due: Timestamp,
     waker: Option<Waker>,
 }
@@ -56,7 +56,7 @@ impl Queues {
         Queues { queues: Mutex::default(), next_ticket: AtomicU64::new(0), max_waiters }
     }
 
-    /// Waits for a turn in memory; see [`Limiter::wait`](crate::Limiter::wait).
+    /// Waits until the checks pass in memory; see [`Limiter::wait`](crate::Limiter::wait).
     pub(crate) async fn wait(
         &self,
         store: &MemoryStore,
@@ -92,7 +92,7 @@ impl Queues {
         Waiting { queues: self, store, checks, name, ticket, until, timer: None }.await
     }
 
-    /// The denial of a waiter whose patience has ended before its turn.
+    /// The denial of a waiter that was not first before its deadline.
     fn denial_at_deadline(&self, waiting: &Waiting<'_>) -> Result<Verdict, CheckError> {
         let queues = self.queues.lock();
         let queue = queues.get(&waiting.name).into_iter().flatten();
@@ -100,8 +100,8 @@ impl Queues {
         forecast(waiting.store, waiting.checks, ahead)
     }
 
-    /// Goes to the end of a queue, for those who do not know the states they wait for;
-    /// `None` if it is full.
+    /// Joins the end of a queue, for callers whose wait is not computed from the states. Returns
+    /// `None` if the queue is full.
     pub(crate) fn join(&self, name: u64) -> Option<u64> {
         let mut queues = self.queues.lock();
         if queues.get(&name).map_or(0, VecDeque::len) >= self.max_waiters {
@@ -114,12 +114,13 @@ impl Queues {
         Some(ticket)
     }
 
-    /// Whether nobody waits in the queue of this name.
+    /// Whether the queue with this name is empty.
     pub(crate) fn is_empty(&self, name: u64) -> bool {
         !self.queues.lock().contains_key(&name)
     }
 
-    /// Whether this ticket is first; if not, it is woken when that may have changed.
+    /// Whether this ticket is first in its queue. Otherwise `waker` is woken when that may have
+    /// changed.
     pub(crate) fn is_first(&self, name: u64, ticket: u64, waker: &Waker) -> bool {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(&name) else { return true };
@@ -132,7 +133,7 @@ impl Queues {
         false
     }
 
-    /// Leaves the queue, and wakes whoever is first now.
+    /// Leaves the queue, and wakes the waiter that is first now.
     pub(crate) fn leave(&self, name: u64, ticket: u64) {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(&name) else { return };
@@ -148,8 +149,7 @@ impl Queues {
     }
 }
 
-/// The checks as those who wait make them. Attempts to pass are not reports of usage: none of them
-/// consumes.
+/// The checks of a waiter. Attempts to pass do not report usage, so none of them consumes.
 pub(crate) fn refusing<'c>(checks: &[Check<'c>]) -> SmallVec<[Check<'c>; 4]> {
     checks.iter().map(|check| Check { overflow: Overflow::Refuse, ..*check }).collect()
 }
@@ -163,14 +163,14 @@ fn forecast<'w>(
     store.forecast(checks, &ahead)
 }
 
-/// A place in a queue, left on drop.
+/// A waiter in a queue, which it leaves on drop.
 struct Waiting<'a> {
     queues: &'a Queues,
     store: &'a MemoryStore,
     checks: &'a [Check<'a>],
     name: u64,
     ticket: u64,
-    /// When the caller's patience ends.
+    /// The deadline of the caller.
     until: Timestamp,
     timer: Option<TimerKey>,
 }
@@ -181,7 +181,7 @@ impl Future for Waiting<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.cancel_timer();
         if !self.queues.is_first(self.name, self.ticket, context.waker()) {
-            // Those ahead may be held up by others; patience ends all the same.
+            // Other callers may delay the waiters ahead, but the deadline stays the same.
             let remaining_us = self.remaining_us();
             if remaining_us > 0 {
                 self.wake_after(remaining_us, context);
@@ -226,7 +226,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// A place in a queue, left on drop.
+/// A position in a queue, which is left on drop.
 pub(crate) struct Ticket<'q> {
     queues: &'q Queues,
     name: u64,
@@ -234,12 +234,12 @@ pub(crate) struct Ticket<'q> {
 }
 
 impl<'q> Ticket<'q> {
-    /// At the end of the queue of this name; `None` if it is full.
+    /// Joins the end of the queue with this name. Returns `None` if the queue is full.
     pub(crate) fn new(queues: &'q Queues, name: u64) -> Option<Self> {
         queues.join(name).map(|number| Ticket { queues, name, number })
     }
 
-    /// A number that no other place of these queues has.
+    /// A number that is unique among the tickets of these queues.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -248,7 +248,7 @@ impl<'q> Ticket<'q> {
         self.queues.is_first(self.name, self.number, Waker::noop())
     }
 
-    /// Ends with `true` when it is first, with `false` at the time given.
+    /// Waits until the ticket is first. Resolves to `true` then, and to `false` at `until`.
     pub(crate) fn until_first<'a>(&'a self, clock: &'a Clock, until: Timestamp) -> WaitUntil<'a> {
         WaitUntil { until_first: Some(self), ..sleep(clock, until) }
     }
@@ -260,12 +260,12 @@ impl Drop for Ticket<'_> {
     }
 }
 
-/// Ends at the time given.
+/// Waits until a time.
 pub(crate) fn sleep(clock: &Clock, until: Timestamp) -> WaitUntil<'_> {
     WaitUntil { until_first: None, listening: None, clock, until, timer: None }
 }
 
-/// Ends at the time given, or before it when a permit that is listened for is released.
+/// Waits until a time, or until a permit that is listened for is released.
 pub(crate) fn sleep_listening<'a>(
     clock: &'a Clock,
     until: Timestamp,
@@ -274,7 +274,8 @@ pub(crate) fn sleep_listening<'a>(
     WaitUntil { listening: Some(listening), ..sleep(clock, until) }
 }
 
-/// Waiting for a time, or for a turn or a release before it.
+/// Waits for a time or, before that, for the first position in a queue or for the release of a
+/// permit.
 pub(crate) struct WaitUntil<'a> {
     until_first: Option<&'a Ticket<'a>>,
     listening: Option<&'a Listening<'a>>,

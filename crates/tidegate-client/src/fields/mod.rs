@@ -41,7 +41,7 @@ pub struct Standing {
     pub reset: Option<Duration>,
 }
 
-/// What the rate limit fields of a response request from a client.
+/// The wait, the pause and the usage that the rate limit fields of a response report.
 ///
 /// ```
 /// use std::time::Duration;
@@ -54,7 +54,8 @@ pub struct Standing {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
-    /// The least time before the same request is sent again. `None` if the response has none.
+    /// The least time before the same request is sent again. `None` if the response does not report
+    /// one.
     pub wait: Option<Duration>,
     /// After a success, the pause before the next request that spreads the remaining units over
     /// the time until the reset. `None` if no pause is needed.
@@ -64,9 +65,9 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// Reads the fields of a response. `fields` are pairs of name, in any case, and value, in
-    /// the order sent. `now_ms` is the current time in milliseconds since 1970, used if the
-    /// response has no valid `Date`.
+    /// Reads the fields of a response. `fields` are pairs of name, in any case, and value, in the
+    /// order sent. `now_ms` is the current time in milliseconds since 1970. It is used if the
+    /// `Date` of the response is missing or invalid.
     pub fn read<'a>(
         status: u16,
         fields: impl IntoIterator<Item = (&'a str, &'a [u8])>,
@@ -261,8 +262,9 @@ impl Raw {
     }
 }
 
-/// Returns the time until a reset of the older forms: a number of seconds, a Unix time in
-/// seconds, or one in milliseconds. Servers send all three. Numbers from 30 years on are times.
+/// Returns the time until a reset of the older forms: a number of seconds, a Unix time in seconds,
+/// or one in milliseconds. Servers send all three. Numbers from 10^9 (31 years) on are Unix times,
+/// from 10^12 on in milliseconds.
 fn until(number: u64, number_ms: u64, now_ms: u64) -> Duration {
     match number {
         0..1_000_000_000 => bounded(number_ms),

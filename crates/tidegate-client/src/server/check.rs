@@ -1,4 +1,4 @@
-//! Checks: the questions to the server.
+//! Checks: the requests to the server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -5,7 +5,7 @@ use std::fmt;
 use reqwest::{Response, StatusCode};
 use serde::Deserialize;
 
-/// The reason why there is no decision. A denial is not an error.
+/// The reason why the server did not decide. A denial is not an error.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -58,7 +58,7 @@ pub struct Problem {
     pub status: u16,
     /// The kind of problem.
     pub title: String,
-    /// What is wrong, and how to fix it.
+    /// The description of the problem, and how to fix it.
     pub detail: String,
     /// The field that is wrong.
     pub field: Option<String>,

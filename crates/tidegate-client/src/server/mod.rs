@@ -1,7 +1,7 @@
 //! A typed client of the tidegate server: checks, batches and permits.
 //!
-//! A denial is a value. An error means that there is no decision, because the server could not
-//! be reached or rejected the request; the caller chooses whether to fail open or closed.
+//! A denial is a value. An error means that the server did not decide, because it could not be
+//! reached or rejected the request; the caller chooses whether to fail open or closed.
 //! `on_store_failure` is the same choice for the server's store.
 //!
 //! Checks are not retried, because one whose answer was lost may have been charged. A check
@@ -134,8 +134,8 @@ impl Client {
         answers.into_iter().map(answer::one_of_batch).collect()
     }
 
-    /// Acquires a permit under a concurrency limit. It is renewed while it is held, and given
-    /// back when it is dropped or [released](Permit::release).
+    /// Acquires a permit under a concurrency limit. It is renewed while it is held, and released
+    /// when it is dropped or by [`Permit::release`].
     ///
     /// # Errors
     ///

@@ -1,8 +1,7 @@
-//! Permits: renewed while they are held, and then given back.
+//! Permits: renewed while they are held, and then released.
 //!
 //! A background task does both. It ends when the sender that it listens to is dropped, so that
-//! dropping a [`Permit`] needs no `await`, and gives it back once. If that fails, the lease
-//! expires.
+//! dropping a [`Permit`] needs no `await`, and releases it once. If that fails, the lease expires.
 
 use std::time::Duration;
 
@@ -38,8 +37,8 @@ impl Taken {
     }
 }
 
-/// A held permit. It is renewed in the background. Dropping it gives it back, without waiting
-/// for the server. If the runtime ends first, the lease expires.
+/// A held permit. It is renewed in the background. Dropping it releases it, without waiting for the
+/// server. If the runtime ends first, the lease expires.
 #[derive(Debug)]
 pub struct Permit {
     id: String,
@@ -73,7 +72,7 @@ impl Permit {
         }
     }
 
-    /// Gives the permit back and waits for the server's answer.
+    /// Releases the permit and waits for the server's answer.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Apache's common and combined log formats, and what nginx and Apache make of them:
+//! Apache's common and combined log formats, and variants that nginx and Apache write:
 //!
 //! ```text
 //! host ident user [01/Aug/1995:00:00:01 -0400] "GET / HTTP/1.0" 200 1839
@@ -6,10 +6,9 @@
 //! vhost:443 host ident user [...] "GET / HTTP/1.0" 200 1839 "referer" "agent" "forwarded" 0.003
 //! ```
 //!
-//! Old servers logged requests with bare quotes inside, so the request ends at
-//! the first quote that a status and a size follow. A third quoted field, which nginx's
-//! own `main` format has, is X-Forwarded-For. Whatever servers append after that
-//! is ignored. Dates may have fractions, or be ISO 8601.
+//! Old servers logged requests with unescaped quotes, so the request ends at the first quote that
+//! is followed by a status and a size. A third quoted field, as in nginx's default `main` format,
+//! is X-Forwarded-For. Further fields are ignored. Dates may have fractions, or be in ISO 8601.
 
 use std::borrow::Cow;
 
@@ -20,14 +19,14 @@ use super::line_attributes::{LineAttributes, text};
 use super::time::{Times, log_date_us};
 use super::{BadLine, Event, ParseOptions};
 
-/// Which fields a line must have.
+/// The fields that a line must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fields {
     Common,
     Combined,
 }
 
-/// A field of a log line that can name who is limited.
+/// A field of a log line that can be the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
     Host,
@@ -41,7 +40,7 @@ enum Field {
     Forwarded,
 }
 
-/// What the fields are called, here and elsewhere.
+/// The names of the fields, here and in other tools.
 const NAMES: [(&str, Field); 16] = [
     ("host", Field::Host),
     ("user", Field::User),
@@ -61,28 +60,29 @@ const NAMES: [(&str, Field); 16] = [
     ("x-forwarded-for", Field::Forwarded),
 ];
 
-/// Every log line costs one.
+/// The cost of every log line.
 const COST: i64 = 1;
 
 /// The length of `01/Aug/1995:00:00:01 -0400`.
 const DATE_BYTES: usize = 26;
 
-/// Reads the lines of one file.
+/// Parses the lines of one file.
 #[derive(Clone, Debug)]
 pub struct ClfParser {
     fields: Fields,
-    /// Whether a virtual host comes first.
+    /// Whether lines begin with a virtual host.
     vhost: bool,
     field: Field,
     key: KeySource,
     pub times: Times,
-    /// The date last read: most lines have that of the line before.
+    /// The last date that was parsed. Most lines have the same date as the line before.
     date: [u8; DATE_BYTES],
     date_us: u64,
 }
 
 impl ClfParser {
-    /// For lines that begin as these do; `None` if they do not have the field of the key.
+    /// Creates a parser from the first lines of a file. Returns `None` if a line has no field of
+    /// the key's name.
     pub fn new<'l>(
         options: &ParseOptions,
         fields: Fields,
@@ -112,7 +112,7 @@ impl ClfParser {
         })
     }
 
-    /// What the fields are called that can be a key.
+    /// Returns the names of the fields that can be a key.
     pub fn key_names() -> impl Iterator<Item = &'static str> {
         NAMES.into_iter().take(9).map(|(name, _)| name)
     }
@@ -154,7 +154,7 @@ impl ClfParser {
     }
 }
 
-/// A line up to its date, and what follows.
+/// A line, split at its date.
 struct Parts<'a> {
     vhost: Option<&'a [u8]>,
     host: &'a [u8],
@@ -187,15 +187,15 @@ impl<'a> Parts<'a> {
         })
     }
 
-    /// The user of ` ident user`; it may contain blanks.
+    /// Returns the user of ` ident user`, which may contain spaces.
     fn user(&self) -> Option<&'a [u8]> {
         let names = self.names.strip_prefix(b" ")?;
         memchr(b' ', names).map(|at| &names[at + 1..])
     }
 }
 
-/// Whether a line has one name more than usual before its date, and the dash of the
-/// ident, which nobody has, one later.
+/// Returns whether a line has one more field than usual before its date. Its ident, which is a dash
+/// in practice, is then the third field.
 fn begins_with_vhost(line: &[u8]) -> bool {
     let Some(end) = memmem::find(line, b" [") else { return false };
     let words: Vec<&[u8]> = line[..end].split(|&byte| byte == b' ').take(4).collect();
@@ -252,7 +252,7 @@ fn attributes<'a>(
     attributes
 }
 
-/// The request, the status, and what follows them and the size.
+/// Returns the request, the status, and the text after the size.
 #[inline]
 fn request(text: &[u8]) -> Result<(&[u8], &[u8], &[u8]), BadLine> {
     let text = text.strip_prefix(b" \"").ok_or(BadLine::NoRequest)?;
@@ -266,7 +266,7 @@ fn request(text: &[u8]) -> Result<(&[u8], &[u8], &[u8]), BadLine> {
     Err(if closed { BadLine::NoStatus } else { BadLine::NoRequest })
 }
 
-/// The status of ` 200 1839`, and what follows; either number may be `-`.
+/// Returns the status of ` 200 1839`, and the text after the size. Either number may be `-`.
 #[inline]
 fn status_and_size(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let text = text.strip_prefix(b" ")?;
@@ -285,7 +285,7 @@ fn after_number(text: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// What ` "referer" "agent"` holds, and what follows.
+/// The fields of ` "referer" "agent"`, and the text after them.
 #[derive(Clone, Copy)]
 struct Quoted<'a> {
     referer: &'a [u8],
@@ -294,13 +294,13 @@ struct Quoted<'a> {
 }
 
 impl<'a> Quoted<'a> {
-    /// The field that follows, if it is one more in quotes.
+    /// Returns the next field, if it is quoted.
     fn forwarded(&self) -> Option<&'a [u8]> {
         quoted(self.rest).ok().map(|(forwarded, _)| forwarded)
     }
 }
 
-/// Quotes within either are escaped.
+/// Parses the referer and the agent. Quotes within them are escaped.
 #[inline]
 fn referer_and_agent(text: &[u8]) -> Result<Quoted<'_>, BadLine> {
     let (referer, rest) = quoted(text)?;
@@ -311,7 +311,7 @@ fn referer_and_agent(text: &[u8]) -> Result<Quoted<'_>, BadLine> {
 #[inline]
 fn quoted(text: &[u8]) -> Result<(&[u8], &[u8]), BadLine> {
     let text = text.strip_prefix(b" \"").ok_or(BadLine::NoAgent)?;
-    // An odd number of backslashes before a quote make it part of the field.
+    // A quote after an odd number of backslashes is part of the field.
     let is_end = |at: &usize| {
         let escapes = text[..*at].iter().rev().take_while(|&&byte| byte == b'\\').count();
         escapes % 2 == 0

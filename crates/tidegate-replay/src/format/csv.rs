@@ -1,7 +1,7 @@
 //! `time_us,key[,cost]`, or any columns if the first line names them.
 //!
-//! A field that contains a comma or a quote stands in quotes, with quotes inside
-//! it doubled. Keys need not be UTF-8.
+//! A field that contains a comma or a quote is quoted, and quotes in it are doubled. Keys need not
+//! be UTF-8.
 
 use std::borrow::Cow;
 
@@ -13,35 +13,35 @@ use super::fields::{KeySource, Role};
 use super::time::digits;
 use super::{BadLine, Event, ParseOptions};
 
-/// A field, and what follows it if there is more.
+/// A field, and the text after its comma, if any.
 type FieldAndRest<'a> = (Cow<'a, [u8]>, Option<&'a [u8]>);
 
-/// Most columns of a line: more are no traffic.
+/// The maximum number of columns. Lines with more are not traffic.
 const MAX_COLUMNS: usize = 256;
 
-/// Reads the lines of one file.
+/// Parses the lines of one file.
 #[derive(Clone, Debug)]
 pub enum CsvParser {
     /// `time_us,key[,cost]` and nothing else.
     Plain,
-    /// Columns with names, as a header or this page gives them.
+    /// Named columns, from a header or from `UNNAMED`.
     Named(Box<Named>),
 }
 
 #[derive(Clone, Debug)]
 pub struct Named {
     pub field_map: FieldMap,
-    /// Where each wanted field lies.
+    /// The column of each field that is needed.
     columns: Vec<usize>,
-    /// How many a line has at most.
+    /// The maximum number of columns of a line.
     width: usize,
 }
 
-/// What the columns are called where no header says so.
+/// The names of the columns of a file without a header.
 const UNNAMED: [&str; 3] = ["time_us", "key", "cost"];
 
 impl CsvParser {
-    /// For lines whose first is this one.
+    /// Creates a parser for a file with this first line.
     pub fn new(options: &ParseOptions, first: &[u8]) -> Result<Self, MissingField> {
         let header = header(first);
         let names = header.clone().unwrap_or_else(|| UNNAMED.map(String::from).to_vec());
@@ -53,7 +53,7 @@ impl CsvParser {
         let field_map = FieldMap::new(options, &names)?;
         let column = |name: &str| names.iter().position(|known| known == name);
         let columns: Option<Vec<usize>> = field_map.fields().map(column).collect();
-        // A column that was named by --field must be there; the usual ones are.
+        // The default columns exist, so only a column named by `--field` can be missing.
         let columns = columns.ok_or(MissingField::Key)?;
         let usual = matches!(options.key, KeySource::Usual) && options.fields.is_empty();
         let in_micros = field_map.name_of(&Role::Time) == Some("time_us") && options.unit.is_none();
@@ -86,8 +86,8 @@ impl Named {
     }
 }
 
-/// The names of the columns, if this line has them: no field is a number, none is
-/// empty, and there is one for the time or a name was given to it.
+/// Returns the names of the columns, if this line is a header: it has several fields, and each of
+/// them begins with a letter, `_`, `@` or `$`.
 pub fn header(line: &[u8]) -> Option<Vec<String>> {
     let fields = split(line).ok().filter(|fields| fields.len() > 1)?;
     let is_name = |field: &Cow<'_, [u8]>| {
@@ -126,7 +126,7 @@ pub fn parse(line: &[u8]) -> Result<Event<'_>, BadLine> {
     Ok(Event { time_us, key, cost })
 }
 
-/// The field at the start of `text`, and what follows its comma if there is one.
+/// Returns the field at the start of `text`, and the text after its comma, if any.
 #[inline]
 fn first_field(text: &[u8]) -> Result<FieldAndRest<'_>, BadLine> {
     if text.first() == Some(&b'"') {
@@ -146,7 +146,7 @@ fn last_cost(field: &[u8]) -> Result<i64, BadLine> {
     parse_cost(field)
 }
 
-/// The same for a field in quotes.
+/// Returns the quoted field at the start of `text`, and the text after its comma, if any.
 #[cold]
 fn quoted(text: &[u8]) -> Result<FieldAndRest<'_>, BadLine> {
     let mut field = Vec::new();
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(event("5,\"a,b\",2"), (5, "a,b".into(), 2));
         assert_eq!(event("5,\"say \"\"hi\"\"\""), (5, "say \"hi\"".into(), 1));
         assert_eq!(parse(b"5,\xff\xfe").expect("any bytes").key.as_ref(), b"\xff\xfe");
-        // Beyond 64 bits the number stays too large rather than wrapping round.
+        // A number beyond 64 bits saturates instead of wrapping around.
         assert_eq!(event("99999999999999999999999,k").0, u64::MAX);
     }
 

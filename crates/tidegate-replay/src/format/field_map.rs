@@ -1,4 +1,4 @@
-//! Lines whose fields have names: which field is for what, and the event they make.
+//! The roles of named fields, and the event that the values of a line make.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use super::{BadLine, Event, ParseOptions};
 /// The values of a line, one for each of [`FieldMap::fields`].
 pub type Values<'a> = SmallVec<[Option<Cow<'a, [u8]>>; 8]>;
 
-/// Which fields of a file's lines are for what.
+/// The roles of the fields of a file.
 #[derive(Clone, Debug)]
 pub struct FieldMap {
     fields: Vec<(Role, Box<str>)>,
@@ -20,7 +20,7 @@ pub struct FieldMap {
     key: KeySource,
 }
 
-/// What no field could be found for.
+/// The role for which no field was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MissingField {
     Time,
@@ -28,7 +28,7 @@ pub enum MissingField {
 }
 
 impl FieldMap {
-    /// Gives the fields of these names their roles, as told or as they are usually called.
+    /// Assigns roles to the fields of these names, as given in the options or by their usual names.
     pub fn new(options: &ParseOptions, names: &[impl AsRef<str>]) -> Result<Self, MissingField> {
         let mut fields: Vec<(Role, Box<str>)> = Vec::new();
         for field in &options.fields {
@@ -60,7 +60,7 @@ impl FieldMap {
                 fields.extend(header.map(|role| (role, name.into())));
             }
         } else if !usual(&mut fields, Role::Key) {
-            // Whoever connected is who is limited, where nobody says otherwise.
+            // Without a key field, the client address is the key.
             let mut client = Vec::new();
             if !usual(&mut client, Role::ClientIp) {
                 return Err(MissingField::Key);
@@ -72,22 +72,22 @@ impl FieldMap {
         Ok(FieldMap { fields, times, key: options.key.clone() })
     }
 
-    /// The fields that are wanted, by name.
+    /// Returns the names of the fields that are needed.
     pub fn fields(&self) -> impl Iterator<Item = &str> {
         self.fields.iter().map(|(_, name)| &**name)
     }
 
-    /// What they are for, in the same order.
+    /// Returns the roles of the fields, in the same order.
     pub fn roles(&self) -> impl Iterator<Item = &Role> {
         self.fields.iter().map(|(role, _)| role)
     }
 
-    /// The name of the field that has this role.
+    /// Returns the name of the field with this role.
     pub fn name_of(&self, role: &Role) -> Option<&str> {
         self.fields.iter().find(|(known, _)| known == role).map(|(_, name)| &**name)
     }
 
-    /// The event that the values of a line make.
+    /// Converts the values of a line to an event.
     pub fn event<'a>(&mut self, values: &mut Values<'a>) -> Result<Event<'a>, BadLine> {
         let mut time_us = Err(BadLine::NoTimeField);
         let mut cost = 1;
@@ -131,7 +131,7 @@ impl FieldMap {
     }
 }
 
-/// A whole number of units.
+/// Parses an integral number of units.
 pub fn parse_cost(field: &[u8]) -> Result<i64, BadLine> {
     let text = std::str::from_utf8(field).map_err(|_| BadLine::BadCost)?;
     text.parse().map_err(|_| BadLine::BadCost)

@@ -1,4 +1,4 @@
-//! What the fields of a line are for, and which of them names who is limited.
+//! The roles of fields, and the choice of the key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use tidegate::unstable::policy::{Policies, Policy, Template};
 
 use super::line_attributes::LineAttributes;
 
-/// What a field of a JSON line or a column tells.
+/// The role of a field of a JSON line or a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     Time,
@@ -21,13 +21,13 @@ pub enum Role {
     Host,
     /// Path and query.
     Uri,
-    /// Method, path and query, as logs have them.
+    /// Method, path and query, as in access logs.
     Request,
     Header(Box<str>),
     Descriptor(Box<str>),
 }
 
-/// Every role that takes no name.
+/// The roles without a parameter.
 const PLAIN: [(&str, Role); 10] = [
     ("time", Role::Time),
     ("key", Role::Key),
@@ -42,7 +42,7 @@ const PLAIN: [(&str, Role); 10] = [
 ];
 
 impl Role {
-    /// What such fields are usually called, the likeliest first.
+    /// Returns the usual names of such fields, the most likely first.
     pub fn usual_names(&self) -> impl Iterator<Item = &'static str> {
         let names = match self {
             Role::Time => {
@@ -71,7 +71,7 @@ impl Role {
         names.split_ascii_whitespace()
     }
 
-    /// The header a field of this name holds: `http_x_api_key`, or Caddy's.
+    /// Returns the header that a field of this name holds: `http_x_api_key`, or Caddy's names.
     pub fn of_header_field(name: &str) -> Option<Role> {
         let header = match name {
             "user_agent" | "agent" => "user-agent".to_string(),
@@ -87,14 +87,14 @@ impl Role {
     }
 }
 
-/// `time=ts`: a role, and the field that has it.
+/// A role and the name of its field: `time=ts`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoleField {
     pub role: Role,
     pub name: Box<str>,
 }
 
-/// A text that gives no role to any field.
+/// The text does not assign a role to a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseRoleError;
 
@@ -128,12 +128,12 @@ impl FromStr for RoleField {
     }
 }
 
-/// Who is limited, as typed.
+/// The key as given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyChoice {
     /// The field of this name.
     Field(Box<str>),
-    /// What a template makes of the line.
+    /// The result of a template.
     Template(Template),
 }
 
@@ -156,14 +156,14 @@ impl FromStr for KeyChoice {
     }
 }
 
-/// What becomes of a line's fields.
+/// The source of keys.
 #[derive(Clone, Debug)]
 pub enum KeySource {
-    /// The field for it, or whoever connected.
+    /// The field with the role of a key, or else the client address.
     Usual,
     Field(Box<str>),
     Template(Box<TemplateKey>),
-    /// All facts, packed, for policies to make of them what they will.
+    /// All attributes, packed, for policies.
     Attributes,
 }
 
@@ -179,12 +179,12 @@ impl KeySource {
         }
     }
 
-    /// Whether more than a key, a time and a cost is wanted of a line.
+    /// Returns whether lines must provide attributes besides a key, a time and a cost.
     pub fn needs_attributes(&self) -> bool {
         matches!(self, KeySource::Template(_) | KeySource::Attributes)
     }
 
-    /// The key of a line whose facts are wanted.
+    /// Returns the key of a line with these attributes.
     pub fn key_of(&self, attributes: &LineAttributes<'_>) -> Vec<u8> {
         match self {
             KeySource::Template(maker) => maker.key(attributes),
@@ -197,13 +197,13 @@ impl KeySource {
     }
 }
 
-/// Makes keys as a policy with this template would: it is one.
+/// Makes keys as a policy with this template does, by means of such a policy.
 #[derive(Clone, Debug)]
 pub struct TemplateKey(Policies);
 
 impl TemplateKey {
     fn new(template: &Template) -> Option<Self> {
-        // The name is a name, and one policy stands beside no other.
+        // The name is valid, and a single policy cannot conflict with another.
         let policy = Policy::unlimited("replay", template.clone()).ok()?;
         Policies::new(vec![policy], Identity::default()).ok().map(TemplateKey)
     }

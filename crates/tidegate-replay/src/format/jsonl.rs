@@ -1,9 +1,9 @@
-//! One JSON object a line: `{"time_us":5,"key":"alice","cost":2}`, or any fields
-//! that are mapped. Dots in a name go into objects. Of an array the first is taken, as logs
-//! write headers; but a key is one of one, and a time or a cost is none.
+//! One JSON object per line: `{"time_us":5,"key":"alice","cost":2}`, or any fields with roles.
 //!
-//! A line is read once for all that is wanted of it; what is not wanted is passed
-//! over without being kept.
+//! Dots in a name select fields of nested objects. Of an array the first value is used, because
+//! logs write headers as arrays. But a key must be an array of one value, and a time or a cost must
+//! not be an array. Each line is parsed once. Values that are not needed are skipped without being
+//! stored.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,24 +15,24 @@ use super::field_map::{FieldMap, MissingField, Values};
 use super::fields::Role;
 use super::{BadLine, Event, ParseOptions};
 
-/// Names looked at to find which is for what: more are of no log.
+/// The maximum number of names considered to assign roles. Logs have fewer.
 const MAX_NAMES: usize = 256;
 
-/// How far objects in objects are looked into.
+/// The maximum depth of nested objects.
 const MAX_DEPTH: usize = 4;
 
-/// Reads the lines of one file.
+/// Parses the lines of one file.
 #[derive(Clone, Debug)]
 pub struct JsonlParser {
     pub field_map: FieldMap,
-    /// The fields wanted, as the names to go through.
+    /// The fields that are needed, each as the path of names that leads to it.
     paths: Vec<Vec<Box<str>>>,
-    /// The longest array each may be.
+    /// The maximum length of each field that is an array.
     longest: Vec<usize>,
 }
 
 impl JsonlParser {
-    /// For lines that begin as these do.
+    /// Creates a parser from the first lines of a file.
     pub fn new<'l>(
         options: &ParseOptions,
         lines: impl Iterator<Item = &'l [u8]>,
@@ -50,7 +50,7 @@ impl JsonlParser {
     }
 
     pub fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Event<'a>, BadLine> {
-        // serde would also take an array of the fields; only an object says which is which.
+        // serde would also accept an array, but only an object names its fields.
         if line.trim_ascii_start().first() != Some(&b'{') {
             return Err(BadLine::NotAnObject);
         }
@@ -69,13 +69,13 @@ impl JsonlParser {
     }
 }
 
-/// Whether a line is an object at all.
+/// Returns whether a line is a JSON object.
 pub fn is_object(line: &[u8]) -> bool {
     line.trim_ascii_start().first() == Some(&b'{')
         && serde_json::from_slice::<IgnoredAny>(line).is_ok()
 }
 
-/// The names in the first lines, dotted.
+/// Returns the names of the fields in the first lines. Names of nested fields are dotted.
 pub fn names<'l>(lines: impl Iterator<Item = &'l [u8]>) -> Vec<String> {
     let mut names = Vec::new();
     for line in lines {
@@ -100,12 +100,12 @@ fn collect(value: &serde_json::Value, name: String, depth: usize, names: &mut Ve
     }
 }
 
-/// Picks the wanted fields out of an object, and of objects in it.
+/// Extracts the needed fields from an object and its nested objects.
 struct Pick<'w, 'v, 'a> {
-    /// The place of each value, and the names that lead to it from here.
+    /// The index of each value, and the names that lead to it from this object.
     options: &'w [(usize, &'w [Box<str>])],
     values: &'v mut Values<'a>,
-    /// The longest array each value may be, and whether one was longer.
+    /// The maximum length of each value that is an array. `array` is set if a longer one was found.
     longest: &'w [usize],
     array: &'v mut bool,
 }
@@ -157,14 +157,14 @@ impl<'a> Visitor<'a> for Pick<'_, '_, 'a> {
     }
 }
 
-/// A name in an object, borrowed where nothing in it is escaped.
+/// A string, borrowed unless it contains escapes.
 #[derive(serde::Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// An array of more values than can be meant.
+/// The array is longer than allowed.
 struct TooLong;
 
-/// The text of a value; nothing for null and objects, the first of an array.
+/// Returns the text of a value: `None` for null and objects, and the first value of an array.
 fn scalar(raw: &str, longest: usize) -> Result<Option<Cow<'_, [u8]>>, TooLong> {
     Ok(match raw.as_bytes().first() {
         Some(b'"') => match serde_json::from_str::<Name<'_>>(raw) {

@@ -1,4 +1,4 @@
-//! The facts of a request that a line tells, for templates and policies.
+//! The attributes of a request that a line contains, for templates and policies.
 
 use std::borrow::Cow;
 
@@ -6,15 +6,15 @@ use smallvec::SmallVec;
 use tidegate::unstable::attributes::{Attributes, Headers};
 use tidegate::unstable::identity::{Identity, parse_address};
 
-/// A text of a line; what is not UTF-8 is replaced.
+/// A text of a line. Invalid UTF-8 is replaced.
 pub type Text<'a> = Cow<'a, str>;
 
 type Pairs<'a> = SmallVec<[(Text<'a>, Text<'a>); 4]>;
 
-/// What a line tells about a request; nothing that it does not tell.
+/// The attributes that a line contains. All others are absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LineAttributes<'a> {
-    /// Who connected: an address, or a name that is none.
+    /// The client: an address, or a name that is not an address.
     pub client: Option<Text<'a>>,
     pub method: Option<Text<'a>>,
     pub path: Option<Text<'a>>,
@@ -22,12 +22,12 @@ pub struct LineAttributes<'a> {
     pub host: Option<Text<'a>>,
     pub headers: Pairs<'a>,
     pub descriptors: Pairs<'a>,
-    /// Whether it told a cost, which then counts in place of the policies' own.
+    /// Whether the line has a cost, which replaces the costs of the policies.
     pub has_cost: bool,
 }
 
 impl<'a> LineAttributes<'a> {
-    /// A target such as `/a?b=1` or `http://h/a`, taken apart.
+    /// Sets the host, path and query from a target such as `/a?b=1` or `http://h/a`.
     pub fn set_uri(&mut self, uri: &'a [u8]) {
         let uri = match uri.iter().position(|&byte| byte == b':') {
             Some(at) if uri[at..].starts_with(b"://") => {
@@ -47,7 +47,7 @@ impl<'a> LineAttributes<'a> {
         }
     }
 
-    /// A request line such as `GET /a HTTP/1.1`, taken apart.
+    /// Sets the method and target from a request line such as `GET /a HTTP/1.1`.
     pub fn set_request(&mut self, request: &'a [u8]) {
         let mut words = request.splitn(2, |&byte| byte == b' ');
         let (Some(method), Some(rest)) = (words.next(), words.next()) else { return };
@@ -57,7 +57,7 @@ impl<'a> LineAttributes<'a> {
     }
 
     pub fn set_header(&mut self, name: impl Into<Text<'a>>, value: Text<'a>) {
-        // A dash is how logs write that there was none.
+        // Logs write a dash for a missing header.
         if value != "-" {
             self.headers.push((name.into(), value));
         }
@@ -69,8 +69,8 @@ impl<'a> LineAttributes<'a> {
         }
     }
 
-    /// Hands them to `ask` as policies take them. Where proxies are trusted, the client
-    /// is found behind them.
+    /// Calls `ask` with the attributes in the form that policies use. If proxies are trusted, the
+    /// client address is determined from the headers.
     pub fn with_attributes<R>(
         &self,
         identity: &Identity,
@@ -90,7 +90,7 @@ impl<'a> LineAttributes<'a> {
         })
     }
 
-    /// Writes them behind what is there, to be read by [`LineAttributes::unpack`].
+    /// Appends the attributes in the form that [`LineAttributes::unpack`] reads.
     pub fn pack(&self, out: &mut Vec<u8>) {
         for field in self.fields() {
             match field {
@@ -113,14 +113,15 @@ impl<'a> LineAttributes<'a> {
             .map(|field| field.as_deref())
     }
 
-    /// What [`LineAttributes::pack`] wrote; nothing if it was something else.
+    /// Reads the attributes that [`LineAttributes::pack`] wrote. Returns the default if the bytes
+    /// are invalid.
     pub fn unpack(bytes: &'a [u8]) -> Self {
         Unpacker { bytes }.attributes().unwrap_or_default()
     }
 }
 
 fn pack_text(text: &str, out: &mut Vec<u8>) {
-    // Lines end at 64 KiB, and no text is longer than its line with every byte replaced.
+    // Lines are at most 64 KiB long, and a replaced byte takes three, so the length fits.
     out.extend(u32::try_from(text.len()).unwrap_or(0).to_le_bytes());
     out.extend_from_slice(text.as_bytes());
 }
@@ -165,7 +166,7 @@ impl<'a> Unpacker<'a> {
     }
 }
 
-/// Bytes as text.
+/// Converts bytes to text. Invalid UTF-8 is replaced.
 pub fn text(bytes: &[u8]) -> Text<'_> {
     String::from_utf8_lossy(bytes)
 }
@@ -207,7 +208,7 @@ mod tests {
         attributes.pack(&mut packed);
         assert_eq!(LineAttributes::unpack(&packed), attributes);
         assert_eq!(attributes.headers.len(), 1);
-        // Cut anywhere, it is nothing rather than half of it.
+        // If it is truncated anywhere, no attributes are returned, rather than some of them.
         for length in 0..packed.len() {
             assert_eq!(
                 LineAttributes::unpack(&packed[..length]),

@@ -1,8 +1,8 @@
-//! How a line becomes an event, one file per format.
+//! Parsers that convert lines to events, one module per format.
 //!
-//! Parsers are made for one file, from its first lines: which columns there are,
-//! what its numbers count. A line that is no event says why; whether that matters
-//! is the caller's business.
+//! A parser is created for one file from its first lines, which determine the columns and the unit
+//! of numeric times. A line that is not an event yields the reason; the caller decides whether that
+//! is an error.
 
 mod clf;
 mod csv;
@@ -24,21 +24,21 @@ use self::csv::CsvParser;
 use self::field_map::MissingField;
 use self::jsonl::JsonlParser;
 
-/// Times end here, in the year 2255: beyond 2^53 a double no longer counts
-/// microseconds one by one, so stores would stop agreeing.
+/// The maximum time, in the year 2255. Above 2^53 a double cannot represent every microsecond, so
+/// stores would no longer agree.
 pub const MAX_TIME_US: u64 = 1 << 53;
 
-/// One line of traffic.
+/// One event of a trace.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Event<'a> {
     pub time_us: u64,
-    /// Who is limited; or the facts of the request, packed.
+    /// The key that is limited, or the packed attributes of the request.
     pub key: Cow<'a, [u8]>,
-    /// Zero looks, negative refunds.
+    /// A cost of 0 is a peek, and a negative cost is a refund.
     pub cost: i64,
 }
 
-/// What is wanted of lines, whatever their format.
+/// The options of all parsers.
 #[derive(Clone, Debug)]
 pub struct ParseOptions {
     pub key: KeySource,
@@ -58,7 +58,7 @@ impl Default for ParseOptions {
     }
 }
 
-/// How the lines of a file are written.
+/// The formats of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Csv,
@@ -77,8 +77,8 @@ impl Format {
         }
     }
 
-    /// The format most of these lines are written in. A line of the combined
-    /// format is one of the common format too, so it must win ties.
+    /// Returns the format of most of these lines. A line in the combined format is also one in the
+    /// common format, so the combined format wins ties.
     pub fn detect<'a>(
         lines: impl Iterator<Item = &'a [u8]> + Clone,
         unit: Option<Unit>,
@@ -88,12 +88,12 @@ impl Format {
         let votes = order.map(|format| {
             let mut parser = Parser::new(format, &options, lines.clone()).ok();
             let fits = |line: &&[u8]| match format {
-                // Which fields there are is another question.
+                // The roles of the fields are determined later.
                 Format::Jsonl => jsonl::is_object(line),
                 Format::Csv if csv::header(line).is_some() => true,
                 _ => parser.as_mut().is_some_and(|parser| parser.parse(line).is_ok()),
             };
-            // A header of unusual names: what follows it is read by them.
+            // After a header with unusual names all lines are read as columns.
             let named = format == Format::Csv && has_columns(lines.clone());
             if named { lines.clone().count() } else { lines.clone().filter(fits).count() }
         });
@@ -102,21 +102,22 @@ impl Format {
     }
 }
 
-/// What is wrong with a line that begins as JSON does; nothing with others.
+/// Returns the error of a line that begins like JSON, and `None` for other lines.
 pub fn broken_json(line: &[u8]) -> Option<BadLine> {
     let begins = line.trim_ascii_start().first() == Some(&b'{');
     let read = begins.then(|| serde_json::from_slice::<serde::de::IgnoredAny>(line))?;
     read.err().map(BadLine::Json)
 }
 
-/// Whether these are a row of names and rows of as many fields, which other formats are not.
+/// Returns whether the lines are a header and rows of at least as many fields, which is not the
+/// case for other formats.
 fn has_columns<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> bool {
     let commas = |line: &[u8]| memchr::memchr_iter(b',', line).count();
     let Some(first) = lines.next().filter(|line| csv::header(line).is_some()) else { return false };
     lines.all(|line| commas(line) >= commas(first))
 }
 
-/// Reads the lines of one file.
+/// Parses the lines of one file.
 #[derive(Clone, Debug)]
 pub enum Parser {
     Csv(CsvParser),
@@ -124,17 +125,17 @@ pub enum Parser {
     Log(Box<ClfParser>),
 }
 
-/// Why no parser can be made for a file.
+/// The reason that no parser can be created for a file.
 #[derive(Debug)]
 pub enum ParserError {
-    /// There is no field for the time; these there are.
+    /// No field has the time. Contains the names of all fields.
     Time(Vec<String>),
-    /// There is no field for the key; these there are.
+    /// No field has the key. Contains the names of all fields.
     Key(Vec<String>),
 }
 
 impl Parser {
-    /// For a file in this format that begins with these lines.
+    /// Creates a parser for a file in this format that begins with these lines.
     pub fn new<'a>(
         format: Format,
         options: &ParseOptions,
@@ -181,12 +182,12 @@ impl Parser {
         Ok(event)
     }
 
-    /// Whether this first line of a file only names its columns.
+    /// Returns whether this first line of a file is a header of column names.
     pub fn is_header(&self, line: &[u8]) -> bool {
         matches!(self, Parser::Csv(_)) && csv::header(line).is_some()
     }
 
-    /// What the file's numbers count, and whether that was guessed.
+    /// Returns the unit of numeric times, and whether it was guessed.
     pub fn unit(&self) -> Option<(Unit, bool)> {
         match self {
             Parser::Csv(CsvParser::Plain) => Some((Unit::Micros, false)),
@@ -194,12 +195,12 @@ impl Parser {
         }
     }
 
-    /// How many times named no zone.
+    /// Returns the number of times without a zone.
     pub fn zoneless(&self) -> u64 {
         self.times().map_or(0, |times| times.zoneless)
     }
 
-    /// Whether any time was a number.
+    /// Returns whether any time was a number.
     pub fn has_numbers(&self) -> bool {
         self.times().is_none_or(|times| times.has_numbers)
     }
@@ -214,7 +215,7 @@ impl Parser {
     }
 }
 
-/// Why a line is no event.
+/// The reason that a line is not an event.
 #[derive(Debug)]
 pub enum BadLine {
     TooLong,
@@ -273,8 +274,8 @@ impl fmt::Display for BadLine {
     }
 }
 
-/// Without the place serde_json appends: each line is its line 1, and what is
-/// shown already has the line of the file.
+/// Writes an error without the position that serde_json appends: each line is its line 1, and the
+/// line number in the file is already shown.
 fn write_json_error(error: &serde_json::Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let text = error.to_string();
     let problem = text.split_once(" at line 1 ").map_or(text.as_str(), |(problem, _)| problem);
@@ -293,7 +294,7 @@ mod tests {
             "h - - [01/Aug/1995:00:00:01 -0400] \"GET / HTTP/1.0\" 200 5 \"-\" \"curl/8, x\"";
         assert_eq!(Format::detect([common.as_bytes()].into_iter(), None), Some(Format::Clf));
         assert_eq!(Format::detect([combined.as_bytes()].into_iter(), None), Some(Format::Combined));
-        // The common format reads both, so a mixture is common.
+        // The common format matches both kinds of lines, so a mixture is read as common.
         let mixture = [combined.as_bytes(), common.as_bytes()];
         assert_eq!(Format::detect(mixture.into_iter(), None), Some(Format::Clf));
         assert_eq!(detect("time_us,key"), Some(Format::Csv));

@@ -1,9 +1,9 @@
-//! Times as logs write them: numbers in some unit, RFC 3339, or the common log's dates.
+//! Times as written in logs: numbers in some unit, RFC 3339, or the dates of the common log format.
 //!
-//! Numbers do not say what they count. Where the name of the field does not tell
-//! either, the first number of a file does: a second of today has 10 digits, a
-//! millisecond 13, a microsecond 16, a nanosecond 19. What was found is said, and
-//! a later number of another size is a bad line, not another unit.
+//! Numbers do not indicate their unit. If the name of the field does not either, the first number
+//! of a file does: in current times, seconds have 10 digits, milliseconds 13, microseconds 16 and
+//! nanoseconds 19. The detected unit is reported. A later number of another size is a malformed
+//! line, not a change of the unit.
 
 use std::str::FromStr;
 
@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use super::BadLine;
 use crate::calendar::{days_in_month, days_since_1970};
 
-/// What a number counts.
+/// The unit of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     Seconds,
@@ -31,7 +31,8 @@ impl Unit {
         }
     }
 
-    /// By the size of a number: any of a unit's lies between the years 1973 and 5138.
+    /// Returns the unit of a number of this size. The ranges of milliseconds,
+    /// microseconds and nanoseconds begin in 1973 and end in 5138.
     const fn of_size(number: u64) -> Self {
         match number {
             0..100_000_000_000 => Unit::Seconds,
@@ -41,7 +42,7 @@ impl Unit {
         }
     }
 
-    /// By what a field is called, e.g. `time_us`.
+    /// Returns the unit that the name of a field ends in, e.g. `time_us`.
     fn of_name(name: &str) -> Option<Self> {
         let units = [Unit::Millis, Unit::Micros, Unit::Nanos, Unit::Seconds];
         let end = name.rsplit(['_', '.']).next().filter(|end| end.len() < name.len())?;
@@ -49,7 +50,7 @@ impl Unit {
     }
 }
 
-/// What times that are numbers count, or that it is to be found out.
+/// The unit of times that are numbers, or `auto` to detect it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum UnitChoice {
     Auto,
@@ -71,7 +72,7 @@ impl UnitChoice {
     }
 }
 
-/// How far a zone is ahead of UTC.
+/// The offset of a zone from UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Zone {
     pub east_s: i64,
@@ -88,17 +89,17 @@ impl FromStr for Zone {
     }
 }
 
-/// Reads the times of one file.
+/// Parses the times of one file.
 #[derive(Clone, Debug)]
 pub struct Times {
-    /// As told, or by the name of the field.
+    /// The unit that was given, or that the name of the field ends in.
     given: Option<Unit>,
-    /// As found out.
+    /// The detected unit.
     found: Option<Unit>,
     zone: Zone,
-    /// How many times named no zone.
+    /// The number of times without a zone.
     pub zoneless: u64,
-    /// Whether any was a number.
+    /// Whether any time was a number.
     pub has_numbers: bool,
 }
 
@@ -107,23 +108,23 @@ impl Times {
         Times { given, found: None, zone, zoneless: 0, has_numbers: false }
     }
 
-    /// The same for a field of this name.
+    /// Takes the unit from the name of the field, if none was given.
     pub fn named(mut self, name: &str) -> Self {
         self.given = self.given.or(Unit::of_name(name));
         self
     }
 
-    /// What the numbers count; `None` if there were none, or nobody asked.
+    /// Returns the unit of numbers, or `None` if it was not given and no number has been parsed.
     pub fn unit(&self) -> Option<Unit> {
         self.given.or(self.found)
     }
 
-    /// Whether the unit was guessed.
+    /// Returns whether the unit was guessed.
     pub fn is_guessed(&self) -> bool {
         self.given.is_none() && self.found.is_some()
     }
 
-    /// Microseconds since 1970.
+    /// Parses a time, and returns it in microseconds since 1970.
     pub fn read(&mut self, text: &[u8]) -> Result<u64, BadLine> {
         match text {
             [b'-', b'0'..=b'9', ..] => Err(BadLine::TimeBefore1970),
@@ -164,7 +165,7 @@ impl Times {
         whole.checked_mul(scale).and_then(|us| us.checked_add(part)).ok_or(BadLine::TimeTooLate)
     }
 
-    /// `2023-11-14T22:13:20.5Z`, also with a blank for the T.
+    /// Parses `2023-11-14T22:13:20.5Z`, also with a space instead of the T.
     fn rfc3339(&mut self, text: &[u8]) -> Result<u64, BadLine> {
         let date = text.get(..19).ok_or(BadLine::BadTime)?;
         let separators = [(4, b'-'), (7, b'-'), (13, b':'), (16, b':')];
@@ -188,10 +189,10 @@ impl Times {
     }
 }
 
-/// The most digits a number with an exponent has on either side of its point.
+/// The maximum number of digits on either side of the point of a number with an exponent.
 const MAX_SHIFT: usize = 24;
 
-/// `1.7e9` as `1700000000.`, which has no exponent.
+/// Rewrites `1.7e9` as `1700000000.`, without an exponent.
 #[cold]
 fn expanded(text: &[u8]) -> Option<Vec<u8>> {
     let at = text.iter().position(|byte| matches!(byte, b'e' | b'E'))?;
@@ -218,7 +219,7 @@ fn expanded(text: &[u8]) -> Option<Vec<u8>> {
     Some(digits)
 }
 
-/// `01/Aug/1995:00:00:01 -0400`, perhaps with a fraction after the seconds.
+/// Parses `01/Aug/1995:00:00:01 -0400`, with an optional fraction after the seconds.
 pub fn log_date_us(text: &[u8]) -> Result<u64, BadLine> {
     let date = text.get(..20).ok_or(BadLine::BadDate)?;
     let (fraction_us, rest) = fraction(&text[20..]);
@@ -227,7 +228,7 @@ pub fn log_date_us(text: &[u8]) -> Result<u64, BadLine> {
     Ok(seconds * 1_000_000 + fraction_us)
 }
 
-/// The seconds of `01/Aug/1995:00:00:01` with ` -0400`.
+/// Returns the seconds of `01/Aug/1995:00:00:01` with ` -0400`.
 fn log_seconds(date: &[u8], zone_text: &[u8]) -> Option<i64> {
     let separators = [(2, b'/'), (6, b'/'), (11, b':'), (14, b':'), (17, b':')];
     if separators.iter().any(|&(at, byte)| date[at] != byte) {
@@ -255,10 +256,11 @@ struct LocalTime {
 }
 
 impl LocalTime {
-    /// Seconds from 1970 as if in UTC; `None` if there is no such moment.
+    /// Returns the seconds since 1970 as if the time were in UTC, or `None` if the time does not
+    /// exist.
     fn seconds(&self) -> Option<i64> {
         let LocalTime { year, month, day, hour, minute, second } = *self;
-        // A leap second is written as the 60th.
+        // A leap second is written as second 60.
         let on_the_clock = hour < 24 && minute < 60 && second <= 60;
         let exists = (1..=12).contains(&month) && (1..=days_in_month(year, month)).contains(&day);
         let days = (on_the_clock && exists).then(|| days_since_1970(year, month, day))?;
@@ -266,7 +268,7 @@ impl LocalTime {
     }
 }
 
-/// The microseconds of `.5`, and what follows; nothing if there is no fraction.
+/// Returns the microseconds of `.5`, and the remaining text; 0 without a fraction.
 fn fraction(text: &[u8]) -> (u64, &[u8]) {
     let Some((b'.' | b',', rest)) = text.split_first() else { return (0, text) };
     let length = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -276,7 +278,8 @@ fn fraction(text: &[u8]) -> (u64, &[u8]) {
     (us, &rest[length..])
 }
 
-/// A zone at the end of a time: `Z`, `+02:00`, `-0430`, ` +0000`; none is `Some(None)`.
+/// Parses a zone at the end of a time: `Z`, `+02:00`, `-0430`, ` +0000`. Returns `Some(None)`
+/// without a zone.
 fn zone(text: &[u8]) -> Option<Option<Zone>> {
     let text = text.strip_prefix(b" ").unwrap_or(text);
     let (east, hours, minutes) = match text {
@@ -297,11 +300,11 @@ fn zone(text: &[u8]) -> Option<Option<Zone>> {
     (hours < 24 && minutes < 60).then_some(Some(zone))
 }
 
-/// Any number of so many digits fits in 64 bits.
+/// The number of digits with which every number fits in 64 bits.
 const DIGITS_THAT_FIT: usize = 19;
 
-/// The digits at the start of a field and what follows; `None` without digits.
-/// A longer number than fits is the largest, which is out of range anyway.
+/// Returns the number at the start of a field and the remaining text, or `None` without digits. A
+/// number that does not fit saturates, and is out of range anyway.
 #[inline]
 pub fn digits(field: &[u8]) -> Option<(u64, &[u8])> {
     let mut number: u64 = 0;

@@ -1,32 +1,32 @@
-//! Files that appear when they are whole.
+//! Files that are replaced only when they are complete.
 //!
-//! A replay can fail late, and what was in a file before is then still wanted. So
-//! it is written beside its place and put there at the end. What is no regular file, a
-//! pipe or a device, is written as it is.
+//! A replay can fail late, and the previous contents of a file are then still needed. So the new
+//! contents are written to a temporary file in the same directory, which is renamed at the end.
+//! Pipes, devices and other files that are not regular are written directly.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// Names tried for the file beside: others may be left of runs that were killed.
+/// The number of names tried for the temporary file. Killed runs may have left files behind.
 const MAX_NAMES: u32 = 16;
 
 /// A file that is being written.
 #[derive(Debug)]
 pub struct AtomicFile {
     path: PathBuf,
-    /// Where it is written; none if that is its place.
+    /// The temporary file, or `None` if the file is written directly.
     temporary: Option<PathBuf>,
     file: File,
-    /// Whether what was there before has to go first.
+    /// Whether the previous contents must be truncated before the first write.
     truncate_first: bool,
 }
 
 impl AtomicFile {
-    /// Finds out whether it can be written, and changes nothing yet.
+    /// Checks that the file can be written, without changing it yet.
     pub fn create(path: &Path) -> io::Result<Self> {
-        // A link stays one.
+        // Symbolic links are followed, so that a link is not replaced.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
         let before = match fs::metadata(&path) {
             Ok(metadata) => Some((metadata, File::options().write(true).open(&path)?)),
@@ -47,7 +47,7 @@ impl AtomicFile {
                     atomic.file.set_permissions(metadata.permissions())?;
                     Ok(atomic)
                 }
-                // The file may be written though its directory may not.
+                // The file may be writable although its directory is not.
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                     Ok(AtomicFile { path, temporary: None, file, truncate_first: true })
                 }
@@ -60,7 +60,7 @@ impl AtomicFile {
         }
     }
 
-    /// Writes more.
+    /// Writes more bytes.
     pub fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         if std::mem::take(&mut self.truncate_first) {
             self.file.set_len(0)?;
@@ -68,7 +68,7 @@ impl AtomicFile {
         self.file.write_all(bytes)
     }
 
-    /// Puts it in its place.
+    /// Moves the temporary file to its final path.
     pub fn finish(mut self) -> io::Result<()> {
         self.write_all(b"")?;
         let Some(temporary) = &self.temporary else { return Ok(()) };
@@ -77,7 +77,7 @@ impl AtomicFile {
                 self.temporary = None;
                 Ok(())
             }
-            // A place that something is mounted on cannot be taken, only filled.
+            // A mount point cannot be replaced, but its contents can.
             Err(_) => fs::copy(temporary, &self.path).map(drop),
         }
     }
@@ -86,13 +86,13 @@ impl AtomicFile {
 impl Drop for AtomicFile {
     fn drop(&mut self) {
         if let Some(temporary) = &self.temporary {
-            // It is of no use to anybody, and there is nobody to tell.
+            // An error is ignored: the file is useless, and cannot be reported here.
             let _ = fs::remove_file(temporary);
         }
     }
 }
 
-/// A new file in the same directory.
+/// Creates a temporary file in the same directory.
 fn temporary(path: &Path) -> io::Result<(PathBuf, File)> {
     let mut number = 0;
     loop {

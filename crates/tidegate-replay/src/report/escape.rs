@@ -1,13 +1,14 @@
-//! Keys as they may be shown: a key can hold anything, and a terminal must not obey it.
+//! Escapes keys for display: a key can contain anything, and must not control the terminal.
 
 use std::fmt::Write as _;
 
 use tidegate::unstable::policy::is_invisible;
 
-/// Characters shown of a key.
+/// The maximum number of characters of a key that are shown.
 const MAX_SHOWN_CHARS: usize = 80;
 
-/// A key as text: control characters, what reorders text and what is not UTF-8 as `\xNN`.
+/// Converts a key to text. Control characters, invisible characters and invalid UTF-8 become
+/// `\xNN`.
 pub fn escape_key(key: &[u8]) -> String {
     let mut text = String::new();
     let mut left = MAX_SHOWN_CHARS;
@@ -54,7 +55,7 @@ mod tests {
             assert_eq!(escape_key(key), text);
         }
         assert_eq!(escape_key(&[b'x'; 100]).chars().count(), MAX_SHOWN_CHARS + 1);
-        // Bytes that are no text count as well: each takes four.
+        // Invalid bytes count as characters too: each takes four.
         assert_eq!(escape_key(&[0xff; 100]).chars().count(), 4 * MAX_SHOWN_CHARS + 1);
     }
 }

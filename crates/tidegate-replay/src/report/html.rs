@@ -1,13 +1,12 @@
-//! A report as a page, complete in itself: styles, scripts and data are in it.
+//! The report as a self-contained page, with its styles, scripts and data.
 //!
-//! Keys come from whoever sent the traffic, so nothing of theirs may become markup or
-//! script. The data is JSON in an element that browsers do not run, with every `<`
-//! escaped, so that it cannot end there; the script puts texts in as texts. The
-//! policy in the page's head admits the three scripts and styles by their digests and
-//! nothing else, from anywhere.
+//! Keys come from the senders of the traffic, so they must not become markup or script. The data is
+//! JSON in an element that browsers do not execute, with every `<` escaped so that it cannot close
+//! the element. The script inserts texts as text nodes. The Content Security Policy in the head of
+//! the page allows the two scripts and two styles by their digests, and nothing else.
 //!
-//! Plots are drawn by uPlot (MIT, 50 KB, no dependencies): it draws a few hundred bins of
-//! ten series at once, and needs neither network nor build.
+//! Plots are drawn by uPlot (MIT, 50 KB, no dependencies). It draws a few hundred bins of ten
+//! series at once, and needs neither a network nor a build step.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -21,10 +20,10 @@ const SCRIPT: &str = include_str!("../../assets/report/report.js");
 const CSS: &str = include_str!("../../assets/report/report.css");
 const BODY: &str = include_str!("../../assets/report/body.html");
 
-/// The page.
+/// Renders the page.
 pub fn page(summary: &Summary) -> Result<String, ReplayError> {
     let data = serde_json::to_string(summary).map_err(|error| ReplayError::Output(error.into()))?;
-    // U+2028 and U+2029 end lines in old scripts; in JSON they may be escaped too.
+    // U+2028 and U+2029 end lines in old versions of JavaScript. In JSON they may be escaped.
     let data =
         data.replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029");
     let [uplot, script] = [UPLOT, SCRIPT].map(digest);

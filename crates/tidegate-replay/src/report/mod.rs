@@ -1,4 +1,4 @@
-//! What came of a replay or a simulation: for people, as JSON, and as a page with plots.
+//! The report on a replay or a simulation: as text, as JSON, and as a page with plots.
 //!
 //! All three are written from one plain struct, so they cannot disagree.
 
@@ -22,7 +22,7 @@ pub use self::text::grouped;
 use crate::error::ReplayError;
 use crate::file_identity::is_same_file;
 
-/// How a report is written.
+/// The options of reports.
 #[derive(Clone, Debug, Args)]
 pub struct ReportArgs {
     /// Print the summary as JSON
@@ -33,25 +33,25 @@ pub struct ReportArgs {
     #[arg(long, requires = "json")]
     pub timeline: bool,
 
-    /// Also write a page with plots, complete in itself
+    /// Also write a self-contained page with plots
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// How many keys to name: those most denied, and those that came nearest to it
+    /// The number of keys to list: those denied most, and those that came nearest to a denial
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=1000))]
     pub top: u16,
 }
 
-/// Where a report goes.
+/// The destinations of a report.
 pub struct ReportWriter {
     json: bool,
     timeline: bool,
-    /// Kept open from the start: a long replay should not fail at its end.
+    /// Opened at the start, so that a long replay does not fail at its end.
     html: Option<(PathBuf, AtomicFile)>,
 }
 
 impl ReportWriter {
-    /// Makes ready to write, before any work is done.
+    /// Opens the files to write, before any work is done.
     pub fn create(args: &ReportArgs, inputs: &[&Path]) -> Result<Self, ReplayError> {
         let html = match &args.html {
             None => None,
@@ -67,7 +67,7 @@ impl ReportWriter {
         Ok(ReportWriter { json: args.json, timeline: args.timeline, html })
     }
 
-    /// Writes it.
+    /// Writes the report.
     pub fn print(self, summary: &Summary, to_stderr: bool) -> Result<(), ReplayError> {
         if let Some((path, mut file)) = self.html {
             let page = html::page(summary)?;

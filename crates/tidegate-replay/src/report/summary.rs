@@ -1,4 +1,4 @@
-//! Everything a report says.
+//! The contents of a report.
 
 use std::time::Duration;
 
@@ -14,39 +14,39 @@ use crate::suggest::{SearchResult, Suggestion};
 use crate::tally::{KeyCount, RankBy};
 use crate::timeline::Timeline;
 
-/// Everything a report says; serialised as it stands.
+/// The contents of a report, serialized as they are.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
-    /// What made the events, if not files.
+    /// The generated traffic, if the events do not come from files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traffic: Option<TrafficSummary>,
     pub events: u64,
     pub keys: u64,
     pub lines: u64,
-    /// The earliest and the latest time, and what lies between.
+    /// The earliest and the latest time. `span_us` is their difference.
     pub from_us: u64,
     pub to_us: u64,
     pub span_us: u64,
     pub elapsed_us: u64,
-    /// From the first byte read to the last decision written.
+    /// Measured from the first byte read to the last decision written.
     pub events_per_second: u64,
     pub files: Vec<FileSummary>,
-    /// Lines that are no events and were left out.
+    /// Lines that are not events and were skipped.
     pub skipped: ProblemsSummary,
-    /// Events earlier than the one before in their file; decided all the same.
+    /// Events earlier than the one before in their file. They are decided nevertheless.
     pub out_of_order: ProblemsSummary,
-    /// Lines that are the same as the line before.
+    /// Lines that are equal to the line before.
     pub duplicates: ProblemsSummary,
-    /// Compressed files that end before their end.
+    /// Compressed files that are truncated or corrupt.
     pub damaged: ProblemsSummary,
-    /// What looks wrong, and what to do about it.
+    /// Hints about input that looks wrong, with a remedy.
     pub hints: Vec<String>,
     pub algorithms: Vec<AlgorithmSummary>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub suggestions: Vec<SuggestionSummary>,
 }
 
-/// Made traffic.
+/// Generated traffic.
 #[derive(Clone, Debug, Serialize)]
 pub struct TrafficSummary {
     pub name: String,
@@ -60,7 +60,7 @@ pub struct FileSummary {
     pub format: Option<&'static str>,
     pub gzip: bool,
     pub compression: Option<&'static str>,
-    /// What its numbers count, where its times are numbers.
+    /// The unit of times, if they are numbers.
     pub time_unit: Option<&'static str>,
     pub lines: u64,
     pub events: u64,
@@ -69,7 +69,7 @@ pub struct FileSummary {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ProblemsSummary {
     pub count: u64,
-    /// Where it was so first.
+    /// The first problems, with their positions.
     pub first: Vec<ProblemSummary>,
 }
 
@@ -82,29 +82,29 @@ pub struct ProblemSummary {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct AlgorithmSummary {
-    /// `mixed` where the limits have different ones.
+    /// `mixed` if the limits have different algorithms.
     pub algorithm: String,
     pub events: u64,
     pub admitted: u64,
     pub denied: u64,
     pub keys: u64,
     pub keys_denied: u64,
-    /// Of the first limit; `limits` has them all.
+    /// The count of the first limit; `limits` has all of them.
     pub largest_rolling_count: u64,
-    /// Admitted with at most a twentieth of a limit left.
+    /// Requests admitted with at most a twentieth of a limit left.
     pub near_misses: u64,
-    /// Admitted though the true rolling count had no room.
+    /// Requests admitted although the true rolling count had no capacity.
     pub over_admitted: u64,
-    /// Denied though it had.
+    /// Requests denied although the true rolling count had capacity.
     pub false_denials: u64,
-    /// How many answers differ from those of the exact log, where it was run beside.
+    /// The number of outcomes that differ from those of the exact log, if it was run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub differ: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub differ_by: Option<Differences>,
-    /// While this algorithm was at work, without the reading.
+    /// Measured while this algorithm was deciding and counting, without the reading.
     pub decisions_per_second: u64,
-    /// The most that was held, as far as anybody looked.
+    /// The most that was held at any measurement.
     pub states_held: u64,
     pub entries_held: u64,
     pub about_bytes_held: u64,
@@ -115,12 +115,12 @@ pub struct AlgorithmSummary {
     pub timeline: Option<TimelineSummary>,
 }
 
-/// Answers unlike the exact log's.
+/// Outcomes that differ from those of the exact log.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Differences {
-    /// Admitted where it denied.
+    /// Requests that were admitted, but denied by the exact log.
     pub admitted: u64,
-    /// Denied where it admitted.
+    /// Requests that were denied, but admitted by the exact log.
     pub denied: u64,
 }
 
@@ -133,14 +133,14 @@ pub struct LimitSummary {
     pub limit: String,
     pub count: u64,
     pub window_us: u64,
-    /// The most one key was admitted within any half-open window, counted apart
-    /// from the engine.
+    /// The largest number of units admitted for one key within any half-open window, counted
+    /// independently of the engine.
     pub largest_rolling_count: u64,
-    /// When that was first reached.
+    /// When the largest count was first reached.
     pub largest_at_us: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub largest_key: Option<String>,
-    /// Its own answers, where limits do not all see the same events.
+    /// The number of decisions of this limit, if the limits do not all see the same events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -157,7 +157,7 @@ pub struct KeySummary {
     pub near_misses: u64,
 }
 
-/// Counts over time: bins of one width, one after another.
+/// Counts over time, in consecutive bins of equal width.
 #[derive(Clone, Debug, Serialize)]
 pub struct TimelineSummary {
     pub start_us: u64,
@@ -173,27 +173,27 @@ pub struct TimelineSummary {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct SuggestionSummary {
-    /// What it was asked for, e.g. `99.9 %`.
+    /// The share of requests that should pass, e.g. `99.9 %`.
     pub pass: String,
-    /// None if nothing would have been enough.
+    /// `None` if no limit would have been enough.
     pub limit: Option<String>,
-    /// How many requests it passes, or the highest limit there can be.
+    /// The number of requests that this limit passes, or else the highest possible limit.
     pub passed: u64,
     pub asked: u64,
     pub headroom: String,
-    /// None if there can be no such limit.
+    /// `None` if the limit plus the headroom is not a valid limit.
     pub with_headroom: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why_nothing: Option<String>,
 }
 
-/// What goes into a summary besides what was counted.
+/// Parameters of a summary besides the counts.
 #[derive(Clone, Copy, Debug)]
 pub struct SummaryOptions {
     pub elapsed: Duration,
-    /// How many keys are named.
+    /// The number of keys that are listed.
     pub top: u16,
-    /// Whether answers were held against the exact log's.
+    /// Whether outcomes were compared with those of the exact log.
     pub compared: bool,
 }
 
@@ -294,14 +294,14 @@ impl Summary {
     }
 }
 
-/// What is known about keys.
+/// The totals of all keys.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyTotals<'a> {
     pub count: u64,
-    /// By number.
+    /// Indexed by key number.
     pub events_of: &'a [u32],
     pub top: u16,
-    /// Whether their names begin with those of policies.
+    /// Whether the texts of keys begin with the name of a policy.
     pub of_policies: bool,
 }
 
@@ -362,7 +362,7 @@ impl SuggestionSummary {
 impl LimitSummary {
     fn new(result: &LimitResult<'_>, run: &Run) -> Self {
         let LimitResult { limit, largest, policy } = result;
-        // Keys of policies have numbers of their own there.
+        // Each limit of a policy numbers its keys separately, so the name is unknown here.
         let largest_key =
             run.tally().keys.name(largest.key).filter(|_| policy.is_none()).map(escape_key);
         LimitSummary {

@@ -1,4 +1,4 @@
-//! A report for people.
+//! The report as text.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::summary::{
 };
 use crate::calendar::Utc;
 
-/// Keys named on a terminal, however many are asked for elsewhere.
+/// The number of keys listed on a terminal, even if `--top` is larger.
 const KEYS_SHOWN: usize = 5;
 
 impl fmt::Display for Summary {
@@ -69,14 +69,14 @@ impl Summary {
         let limits = self.algorithms.first().into_iter().flat_map(|run| &run.limits);
         for limit in limits.filter(|limit| limit.policy.is_none()) {
             let whole = limit.limit.as_str();
-            // Compared, a limit has the algorithm of its row.
+            // In a comparison, each row shows the algorithm.
             let text = if compared { &whole[..end_of_window(whole)] } else { whole };
             writeln!(f, "  limit {text}, each key")?;
         }
         Ok(())
     }
 
-    /// Policies' limits, which do not all see the same events.
+    /// Writes the limits of policies, which do not all see the same events.
     fn write_policies(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for run in self.algorithms.iter().filter(|run| run.has_policies()) {
             let heads = ["", "asked", "denied", "most", ""].map(String::from).to_vec();
@@ -113,7 +113,7 @@ impl Summary {
         Table { rows: [heads].into_iter().chain(self.algorithms.iter().map(row)).collect() }
     }
 
-    /// Who was denied most, by the only algorithm or the default one.
+    /// Writes the keys denied most, by the only algorithm or the default one.
     fn write_keys(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let default =
             self.algorithms.iter().find(|run| run.algorithm == Algorithm::default().name());
@@ -164,7 +164,7 @@ impl AlgorithmSummary {
         self.limits.iter().any(|limit| limit.policy.is_some())
     }
 
-    /// The limits that every event meets.
+    /// Returns the limits that apply to every event.
     fn shared_limits(&self) -> impl Iterator<Item = &LimitSummary> {
         self.limits.iter().filter(|limit| limit.policy.is_none())
     }
@@ -186,7 +186,8 @@ impl ProblemsSummary {
     }
 }
 
-/// Columns as wide as their widest cell: the first to the left, numbers to the right.
+/// A table whose columns are as wide as their widest cell. The first column is aligned left, and
+/// numbers are aligned right.
 pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
@@ -211,7 +212,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -224,7 +225,7 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// Where `10 per 10s` ends in `10 per 10s sliding-log`.
+/// Returns where `10 per 10s` ends in `10 per 10s sliding-log`.
 fn end_of_window(limit: &str) -> usize {
     limit.match_indices(' ').nth(2).map_or(limit.len(), |(at, _)| at)
 }
@@ -233,7 +234,7 @@ fn window_of(limit: &str) -> &str {
     limit[..end_of_window(limit)].rsplit(' ').next().unwrap_or_default()
 }
 
-/// A length of time for people, in its two largest units.
+/// A duration for display, in its two largest units.
 struct Span {
     us: u64,
 }

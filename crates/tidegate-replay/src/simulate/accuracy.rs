@@ -23,29 +23,31 @@ use crate::ground_truth::GroundTruth;
 use crate::replay;
 use crate::run;
 
-/// The limits of the rows of made traffic. `sliding-window` keeps 10 as a log. 21 is the smallest
-/// limit that it counts in cells, and the hardest: the pace brings one or two units per cell.
+/// The limits of the rows of simulated traffic. `sliding-window` keeps 10 as a log. 21 is the
+/// smallest limit that it counts in cells, and the hardest: the pace brings one or two units per
+/// cell.
 const LIMITS: [&str; 5] = ["10 per 1m", "21 per 1m", "100 per 1m", "1000 per 1m", "5000 per 1m"];
 
 /// The limits of the rows of recorded traffic: from seconds to an hour.
 const TRACE_LIMITS: [&str; 4] = ["10 per 10s", "60 per 1m", "100 per 1m", "3000 per 1h"];
 
-/// Requests of one measurement at a load of 1, at least: enough that another seed changes little,
-/// few enough that a debug build prints the table in seconds.
+/// The minimum number of requests of one measurement at a load of 1: enough that another seed
+/// changes little, few enough that a debug build prints the table in seconds.
 const REQUESTS: u64 = 12_000;
 
-/// Clients of one measurement. Each begins at another time of the window, because the algorithms
-/// divide time at fixed points.
+/// The number of clients of one measurement. Each begins at another time of the window, because the
+/// algorithms divide time at fixed points.
 const CLIENTS: u32 = 3;
 
-/// A row of made traffic.
+/// A row of simulated traffic.
 struct SimulatedRow {
     name: &'static str,
     traffic: Traffic,
     loads: &'static [f64],
-    /// Windows of each client that are counted, at least. The first one is not counted: in it a
-    /// client fills its limit, which every algorithm admits. Counting whole windows from a client's
-    /// own first request treats algorithms alike that admit early and late in a window.
+    /// The minimum number of windows that are counted for each client. The first window is not
+    /// counted: in it a client fills its limit, which every algorithm admits. Whole windows are
+    /// counted from the client's first request, so that algorithms that admit early in a window and
+    /// those that admit late are treated alike.
     least_windows: u64,
 }
 
@@ -68,7 +70,7 @@ const ROWS: [SimulatedRow; 4] = [
         loads: &[1.0, 1.5, 2.0, 3.0],
         least_windows: 4,
     },
-    // A window has about two bursts.
+    // A window contains about two bursts.
     SimulatedRow { name: "bursts", traffic: Traffic::Bursts, loads: &[1.0], least_windows: 16 },
 ];
 
@@ -79,7 +81,7 @@ const HEADS: [&str; 4] = [
     "ten buckets",
 ];
 
-/// Columns beside the name of a row.
+/// The number of columns besides the name of the row.
 const COLUMNS: usize = 3;
 
 /// Measures every row and prints the table.
@@ -87,7 +89,7 @@ pub fn print(args: &SimulateArgs) -> Result<(), ReplayError> {
     let simulated = limits(args, &LIMITS)?;
     let recorded = limits(args, &TRACE_LIMITS)?;
     refuse_too_many_requests(&simulated)?;
-    // First, so that a file that cannot be read leaves no half of a table behind.
+    // Traces are measured first, so that a file that cannot be read does not leave half a table.
     let measure = |path: &PathBuf| measure_file(path, &recorded);
     let traces = args.traces.iter().map(measure).collect::<Result<Vec<_>, _>>()?;
     let mut out = std::io::stdout().lock();
@@ -111,12 +113,12 @@ pub fn print(args: &SimulateArgs) -> Result<(), ReplayError> {
     Ok(())
 }
 
-/// The limits given on the command line, or else the usual ones.
+/// Returns the limits given on the command line, or else the default ones.
 fn limits(args: &SimulateArgs, usual: &[&str]) -> Result<Vec<Limit>, ReplayError> {
     if args.limits.is_empty() {
         return Ok(usual.iter().filter_map(|text| text.parse().ok()).collect());
     }
-    // Each is measured separately, so several may have the same window.
+    // Each limit is measured separately, so several may have the same window.
     for limit in &args.limits {
         run::limits_per_run(std::slice::from_ref(limit), None)?;
     }
@@ -136,11 +138,11 @@ fn refuse_too_many_requests(limits: &[Limit]) -> Result<(), ReplayError> {
 }
 
 impl SimulatedRow {
-    /// A few clients under one limit.
+    /// Returns the traffic of a few clients under one limit.
     fn spec(&self, limit: &Limit, load: f64) -> TrafficSpec {
         let counted = REQUESTS / u64::from(CLIENTS) / limit.count().max(1);
-        // One window in which clients begin, and one that is not counted. The longest window fits
-        // 200 times.
+        // One window in which the clients begin, and one that is not counted. Even the longest
+        // window fits 200 times.
         let windows = (2 + counted.max(self.least_windows)).min(MAX_LENGTH_US / limit.window_us());
         TrafficSpec {
             traffic: self.traffic,
@@ -180,7 +182,7 @@ fn measure_simulated(spec: &TrafficSpec, limit: &Limit) -> Result<[Share; COLUMN
     Ok(measured.shares())
 }
 
-/// Measures a trace under every limit. It is read once: it may be standard input.
+/// Measures a trace under every limit. The trace is read once, because it may be standard input.
 fn measure_file(path: &Path, limits: &[Limit]) -> Result<[Range; COLUMNS], ReplayError> {
     let mut measured: Vec<Measured> = limits.iter().map(Measured::new).collect();
     replay::read_blocks(path, |block| {
@@ -191,7 +193,7 @@ fn measure_file(path: &Path, limits: &[Limit]) -> Result<[Range; COLUMNS], Repla
     Ok(ranges)
 }
 
-/// Everything that decides the same requests.
+/// All algorithms that decide the same requests.
 struct Measured {
     log: Column,
     columns: [Column; COLUMNS],
@@ -216,7 +218,7 @@ impl Measured {
         }
     }
 
-    /// Decides a block, and counts those of its requests that `counts` names by their place.
+    /// Decides a block, and counts the requests for whose index `counts` returns true.
     fn take(&mut self, block: &Block, counts: impl Fn(usize) -> bool) -> Result<(), ReplayError> {
         self.log.take(block, &counts)?;
         self.columns.iter_mut().try_for_each(|column| column.take(block, &counts))
@@ -237,14 +239,14 @@ enum ColumnDecider {
     TenBuckets(TenBuckets),
 }
 
-/// One algorithm, and what truly passed under it.
+/// One algorithm, and the ground truth of its decisions.
 struct Column {
     decider: ColumnDecider,
     truth: GroundTruth,
     answers: Vec<EventOutcome>,
     requests: u64,
     admitted: u64,
-    /// Admitted although the true rolling count had no room.
+    /// Requests admitted although the true rolling count had no capacity.
     over: u64,
 }
 
@@ -280,7 +282,7 @@ impl Column {
     }
 }
 
-/// What one column admitted in one measurement.
+/// The counts of one column in one measurement.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     admitted: u64,
@@ -294,13 +296,13 @@ struct Share {
 struct Range {
     admitted: Option<(u64, u64)>,
     over: Option<(u64, u64)>,
-    /// Whether anything at all was over the limit, however little.
+    /// Whether any request was admitted above the limit, even if the share rounds to 0.
     is_over: bool,
 }
 
 fn widen(ranges: &mut [Range; COLUMNS], shares: &[Share; COLUMNS]) {
     for (range, share) in ranges.iter_mut().zip(shares) {
-        // Under a limit of 0 the log admits nothing, and there is nothing to compare.
+        // Under a limit of 0 the log admits nothing, so there is no ratio.
         if share.log_admitted > 0 {
             include(&mut range.admitted, tenths(share.admitted, share.log_admitted));
             include(&mut range.over, tenths(share.over, share.requests));
@@ -314,7 +316,7 @@ fn include(range: &mut Option<(u64, u64)>, value: u64) {
     *range = Some((lowest.min(value), highest.max(value)));
 }
 
-/// A share in tenths of a percent, rounded to the nearest.
+/// Returns a share in tenths of a percent, rounded to the nearest.
 fn tenths(part: u64, of: u64) -> u64 {
     let (part, of) = (u128::from(part), u128::from(of.max(1)));
     u64::try_from((part * 2_000 + of) / (of * 2)).unwrap_or(u64::MAX)
@@ -342,9 +344,9 @@ fn from_to((lowest, highest): (u64, u64)) -> String {
     format!("{} to {}", percent(lowest), percent(highest))
 }
 
-/// A fixed grid of ten buckets to the window. A bucket counts whole until its last hit is a
-/// window old. Constant memory and never above the limit, like `sliding-window`; the difference
-/// is what measuring the lag gains.
+/// A fixed grid of ten buckets per window. A whole bucket is counted until its last hit is a window
+/// old. Like `sliding-window`, it takes constant memory and never exceeds the limit; the difference
+/// between the two is the gain of measuring the lag.
 struct TenBuckets {
     limit: u64,
     window_us: u64,
@@ -353,7 +355,7 @@ struct TenBuckets {
     keys: Vec<Vec<Bucket>>,
 }
 
-/// Units that arrived in one part of the grid.
+/// The units that arrived in one bucket of the grid.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     last_us: u64,
@@ -372,7 +374,7 @@ impl TenBuckets {
             self.keys.resize_with(key + 1, Vec::new);
         }
         let buckets = &mut self.keys[key];
-        // Times ahead of now are taken as of now: the clock stepped back.
+        // After a clock step back, later times are moved to the current time.
         buckets.iter_mut().for_each(|bucket| bucket.last_us = bucket.last_us.min(now_us));
         buckets.retain(|bucket| bucket.last_us + window_us > now_us);
         let cost = row.cost.unsigned_abs();
@@ -395,7 +397,7 @@ impl TenBuckets {
     }
 }
 
-/// Takes units back, newest first.
+/// Refunds units, newest first.
 fn refund(buckets: &mut Vec<Bucket>, mut units: u64) {
     while units > 0
         && let Some(newest) = buckets.last_mut()
@@ -414,7 +416,7 @@ mod tests {
     use super::super::rng::Rng;
     use super::*;
 
-    /// The definition, without any state but what was admitted: a bucket counts whole while any
+    /// The definition, computed from the admitted requests alone: a whole bucket counts while any
     /// of its requests is less than a window old.
     fn admits(admitted: &[u64], now_us: u64, limit: u64, window_us: u64) -> bool {
         let bucket = |at_us: u64| at_us / window_us.div_ceil(10);
@@ -427,7 +429,7 @@ mod tests {
 
     #[test]
     fn ten_buckets_match_definition() {
-        // A window that ten does not divide, and gaps from none to several buckets.
+        // A window that is not divisible by ten, and gaps from none to several buckets.
         for (limit, window_us, gap_us) in
             [(1, 1_003, 300), (5, 1_003, 200), (30, 1_003, 40), (100, 60_000, 400)]
         {
@@ -444,7 +446,7 @@ mod tests {
                 } else {
                     denied += 1;
                 }
-                // Requests of two windows ago never count.
+                // Requests older than two windows never count.
                 admitted.retain(|at_us| now_us - at_us < 2 * window_us);
             }
             assert!((100..1_900).contains(&denied), "{limit} per {window_us}: {denied} denied");
@@ -462,7 +464,7 @@ mod tests {
             (5_150, 0, false),
             (5_160, -2, true),
             (5_170, 2, true),
-            // An hour back: everything counts from there.
+            // After a step back everything counts from the new time.
             (2_000, 1, false),
             (2_999, 1, false),
             (3_000, 3, true),

@@ -1,11 +1,11 @@
-//! `tidegate simulate`: made traffic through the real engine on virtual time.
+//! `tidegate simulate`: generated traffic through the real engine on virtual time.
 //!
 //! ```text
-//! chance -> traffic (clients) -> blocks of events -> run (engine, truth, tally) -> report
+//! rng -> traffic (clients) -> blocks of events -> run (engine, ground truth, tally) -> report
 //!                  ^----------------- answers -------------/      retry storms only
 //! ```
 //!
-//! Everything behind the blocks is what a replay has.
+//! Everything after the blocks is shared with `tidegate replay`.
 
 mod accuracy;
 mod rng;
@@ -28,21 +28,21 @@ use crate::report::{KeyTotals, ReportArgs, ReportWriter, Summary, SummaryOptions
 use crate::run::{self, Run};
 use traffic::{Traffic, TrafficGenerator, TrafficSpec};
 
-/// Requests at most: an hour's work, and beyond what any plot shows.
+/// The maximum number of requests: they take an hour, and no plot shows more.
 const MAX_EVENTS: f64 = 1e9;
 
-/// How long a simulation goes on at most, 200 years: with what lies before it, times stay
-/// below 2^53 us, where they are exact as floating point too. The longest window has
-/// room for its usual hundred.
+/// The maximum length of a simulation: 200 years. With the start time added, times stay below 2^53
+/// us, so they are also exact as floating-point numbers. The default of 100 of the longest windows
+/// fits.
 const MAX_LENGTH_US: u64 = 200 * 366 * 86_400_000_000;
 
-/// Clients at most: each is held, with when it asks next.
+/// The maximum number of clients. Each is kept in memory with the time of its next request.
 const MAX_CLIENTS: i64 = 10_000_000;
 
-/// Send made traffic through the rate limiter and see what it does
+/// Send generated traffic through the rate limiter and see what it does
 ///
-/// Traffic is measured by the first limit: with a load of 1 a client sends, on average,
-/// as much as the limit admits. The same seed makes the same traffic on every machine.
+/// The traffic is scaled to the first limit: with a load of 1 a client sends, on average, as much
+/// as the limit admits. The same seed generates the same traffic on every machine.
 #[derive(Debug, Args)]
 #[command(after_long_help = SIMULATE_HELP)]
 pub struct SimulateArgs {
@@ -55,7 +55,7 @@ pub struct SimulateArgs {
     )]
     limits: Vec<Limit>,
 
-    /// What clients do; `all` with --table
+    /// The kind of traffic; `all` with --table
     #[arg(
         long,
         value_name = "NAME|all",
@@ -64,32 +64,32 @@ pub struct SimulateArgs {
     )]
     traffic: Option<TrafficChoice>,
 
-    /// The algorithm to use in place of the limits' own, or `all` to compare them
+    /// The algorithm to use instead of those of the limits, or `all` to compare them
     #[arg(long, value_name = "NAME|all", value_parser = algorithms)]
     algorithm: Option<Algorithms>,
 
-    /// How many clients there are; each traffic has a usual number
+    /// The number of clients; the default depends on the traffic
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_CLIENTS))]
     clients: Option<u32>,
 
-    /// What a client sends in a window, in parts of the limit
+    /// The requests of a client per window, as a multiple of the limit
     #[arg(long, value_name = "X", default_value = "1", value_parser = load)]
     load: f64,
 
-    /// For how many windows it goes on
+    /// The length of the simulation in windows
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     windows: u32,
 
-    /// Another seed makes other traffic of the same kind
+    /// The seed; another seed generates other traffic of the same kind
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Print one table of every algorithm on every traffic asked for, as Markdown
+    /// Print one table of every algorithm on each selected traffic, as Markdown
     #[arg(long, group = "tables", conflicts_with_all = ["json", "html"])]
     table: bool,
 
-    /// Print how close each algorithm comes to the exact log, as Markdown. A --limit replaces
-    /// the usual ones
+    /// Print how close each algorithm comes to the exact log, as Markdown. --limit replaces the
+    /// default limits
     #[arg(
         long,
         group = "tables",
@@ -122,7 +122,7 @@ Examples:
   tidegate simulate --limit \"10 per 10s\" --traffic all --table
   tidegate simulate --accuracy --trace access.log";
 
-/// Which traffics are made.
+/// The kinds of traffic to generate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TrafficChoice {
     One(Traffic),
@@ -145,7 +145,7 @@ fn load(text: &str) -> Result<f64, &'static str> {
     load.ok_or("write a number from 0.001 to 1000")
 }
 
-/// Makes traffic, decides it, and prints what came of it.
+/// Generates traffic, decides it and prints the report.
 pub fn run(args: &SimulateArgs) -> Result<(), ReplayError> {
     if args.accuracy {
         return accuracy::print(args);
@@ -172,7 +172,7 @@ impl SimulateArgs {
             Some(TrafficChoice::All) => Traffic::ALL.to_vec(),
             None => Vec::new(),
         };
-        // The usual load may be said.
+        // The default load may be given explicitly.
         if self.traffic == Some(TrafficChoice::One(Traffic::Boundary))
             && (self.load - 1.0).abs() > 0.0
         {
@@ -203,10 +203,10 @@ impl SimulateArgs {
     }
 }
 
-/// Traffic that was made and decided.
+/// Generated and decided traffic.
 struct SimulationRun {
     runs: Vec<Run>,
-    /// How many requests each key made in the first run.
+    /// The number of requests of each key in the first run.
     events_of: Vec<u32>,
     compared: bool,
 }
@@ -250,7 +250,7 @@ impl SimulationRun {
     }
 }
 
-/// Traffic that does not listen: all runs get the same blocks.
+/// Runs traffic that does not depend on the outcomes: all runs receive the same blocks.
 fn run_open_loop(
     spec: &TrafficSpec,
     runs: &mut [Run],
@@ -281,7 +281,7 @@ fn run_open_loop(
     }
 }
 
-/// Traffic that listens: one request at a time, each after the answer to the one before.
+/// Runs traffic that depends on the outcomes: each request follows the outcome of the one before.
 fn run_reactive(spec: &TrafficSpec, run: &mut Run) -> Result<Vec<u32>, ReplayError> {
     let mut generator = TrafficGenerator::new(*spec);
     let mut shown = SimulationProgress::new(spec);
@@ -299,7 +299,7 @@ fn run_reactive(spec: &TrafficSpec, run: &mut Run) -> Result<Vec<u32>, ReplayErr
     Ok(events_of)
 }
 
-/// How far the time of a simulation has come, on a terminal.
+/// Shows on a terminal how far the time of a simulation has advanced.
 struct SimulationProgress {
     progress: Progress,
     passed_us: Arc<AtomicU64>,

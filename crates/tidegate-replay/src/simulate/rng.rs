@@ -1,11 +1,11 @@
-//! Chance that is the same everywhere, for ever.
+//! Random numbers that are the same on every platform and in every version.
 //!
-//! A simulation is worth as much as it can be repeated: on another machine, under
-//! another version. So the numbers come from splitmix64, which is a dozen operations on
-//! whole numbers, and what is made of them with `libm`, whose logarithms and sines are the
-//! same to the last bit on every platform, as the system's are not.
+//! A simulation must be repeatable on another machine and with another version. So the numbers come
+//! from splitmix64, which is a dozen integer operations. Distributions are computed with `libm`,
+//! whose logarithms and cosines are identical to the last bit on every platform, unlike those of
+//! the system library.
 
-/// A source of numbers.
+/// A random number generator.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -14,7 +14,7 @@ impl Rng {
         Rng(seed)
     }
 
-    /// Another source, as good as independent.
+    /// Returns another generator, which is practically independent.
     pub fn fork(&mut self) -> Rng {
         Rng(self.next())
     }
@@ -27,26 +27,26 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// From 0 up to 1.
+    /// Returns a number from 0 up to but not including 1.
     pub fn unit(&mut self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "53 bits are exact")]
         let drawn = (self.next() >> 11) as f64;
         drawn / 9_007_199_254_740_992.0
     }
 
-    /// Below a bound, evenly; its bias is below one in 2^32 for bounds that are.
+    /// Returns a uniform number below a bound. For bounds below 2^32 the bias is below 2^-32.
     pub fn below(&mut self, bound: u64) -> u64 {
         let product = u128::from(self.next()) * u128::from(bound);
         u64::try_from(product >> 64).unwrap_or(0)
     }
 
-    /// A wait of this mean, as between events that know nothing of one another.
+    /// Returns an exponentially distributed wait, as between independent events.
     pub fn wait(&mut self, mean: f64) -> f64 {
         -libm::log(1.0 - self.unit()) * mean
     }
 }
 
-/// A number of microseconds, rounded down; nothing below 0 or beyond 2^53, 285 years.
+/// Rounds microseconds down to an integer between 0 and 2^53, which is 285 years.
 pub fn whole(us: f64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(drawn, DRAWN);
     }
 
-    /// Set down once: they must not change.
+    /// The expected numbers. They must never change.
     const DRAWN: [u64; 4] = [1_369_562, 3_540_554, 587_633, 587_463];
 
     #[test]

@@ -12,7 +12,7 @@ use crate::report::{AlgorithmSummary, Summary, SummaryOptions, grouped};
 use crate::run;
 use crate::simulate::traffic::TrafficSpec;
 
-/// The columns; bytes are of what the store held at most, about.
+/// The columns. Bytes are an estimate of the most that the store held.
 const HEADS: [&str; 9] = [
     "traffic",
     "algorithm",
@@ -25,7 +25,7 @@ const HEADS: [&str; 9] = [
     "bytes per key",
 ];
 
-/// Makes every traffic and prints the table.
+/// Generates every traffic and prints the table.
 pub fn print(args: &SimulateArgs, specs: &[TrafficSpec]) -> Result<(), ReplayError> {
     let algorithms = args.algorithm.unwrap_or(Algorithms::All);
     let mut out = std::io::stdout().lock();
@@ -52,7 +52,7 @@ pub fn print(args: &SimulateArgs, specs: &[TrafficSpec]) -> Result<(), ReplayErr
     Ok(())
 }
 
-/// What a trace is called: its file without the ends of its name.
+/// Returns the name of a trace: its file name without extensions.
 pub fn name(path: &Path) -> String {
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     let name = file.split('.').next().unwrap_or_default();
@@ -82,7 +82,7 @@ fn rows(traffic: &str, summary: &Summary) -> Vec<Vec<String>> {
     summary.algorithms.iter().map(row).collect()
 }
 
-/// A share with as many decimals as it takes to tell it from nothing, rounded.
+/// Formats a share with as many decimals as distinguish it from 0.
 fn percent(count: u64, of: u64) -> String {
     if count == 0 || of == 0 {
         return "0".into();

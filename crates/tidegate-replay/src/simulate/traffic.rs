@@ -1,12 +1,12 @@
-//! Traffics: what clients do, and what they make of being denied.
+//! Kinds of traffic: when clients send requests, and how they react to denials.
 //!
-//! Every traffic is a number of clients. A client asks at some time and is told the
-//! answer; then it says when it asks next. Most do not listen. Those of the retry storms
-//! do, so what they send depends on what the algorithm answered, and each algorithm
-//! gets a storm of its own.
+//! All traffic comes from a number of clients. A client sends a request, receives the outcome and
+//! then computes the time of its next request. Most clients ignore the outcome. Those of the retry
+//! storms do not, so their requests depend on the algorithm, and each algorithm gets a separate
+//! storm.
 //!
-//! Traffics are measured by the limit: a client that sends `load` times the limit
-//! in each window. So one traffic is as hard for one limit as for another.
+//! Traffic is scaled to the limit: a client sends `load` times the limit in each window. So the
+//! same traffic is equally hard for every limit.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,10 +18,10 @@ use super::rng::{Rng, whole};
 use crate::block::Block;
 use crate::format::Event;
 
-/// Simulations begin here, 2023-11-14 22:13:20 UTC: a time that tells nothing.
+/// The start of simulations, 2023-11-14 22:13:20 UTC. The time has no meaning.
 pub const START_US: u64 = 1_700_000_000_000_000;
 
-/// What kind of traffic it is.
+/// The kinds of traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
     Poisson,
@@ -32,12 +32,13 @@ pub enum Traffic {
     RetryStormJitter,
     Zipf,
     HotTenant,
-    /// A client at an even pace, with gaps of 70 to 130 percent of it. For `--accuracy` only.
+    /// A client at a steady pace, with gaps of 70 to 130 percent of the mean. Only for
+    /// `--accuracy`.
     Steady,
 }
 
 impl Traffic {
-    /// Everything that `--traffic` names.
+    /// All kinds that `--traffic` accepts.
     pub const ALL: [Traffic; 8] = [
         Traffic::Poisson,
         Traffic::Bursts,
@@ -63,12 +64,12 @@ impl Traffic {
         }
     }
 
-    /// Whether clients listen to answers.
+    /// Returns whether clients react to outcomes.
     pub const fn reacts_to_answers(self) -> bool {
         matches!(self, Traffic::RetryStorm | Traffic::RetryStormJitter)
     }
 
-    /// Clients where nobody says how many.
+    /// Returns the default number of clients.
     pub const fn usual_clients(self) -> u32 {
         match self {
             Traffic::Boundary => 20,
@@ -86,24 +87,24 @@ impl fmt::Display for Traffic {
     }
 }
 
-/// What traffic is made of.
+/// The parameters of the traffic.
 #[derive(Clone, Copy, Debug)]
 pub struct TrafficSpec {
     pub traffic: Traffic,
     pub clients: u32,
-    /// What a client sends in a window, in parts of the limit.
+    /// The requests of a client per window, as a multiple of the limit.
     pub load: f64,
     pub windows: u32,
     pub limit: u64,
     pub window_us: u64,
-    /// Clients begin at times spread evenly over this long. With 0 all begin at the start, which
-    /// is where a window begins.
+    /// Clients begin at times spread evenly over this duration. With 0 all begin at the start,
+    /// which is the start of a window.
     pub spread_us: u64,
     pub seed: u64,
 }
 
 impl TrafficSpec {
-    /// How many requests there will be, about; storms send as many again.
+    /// Estimates the number of requests. Retry storms send about as many again.
     pub fn requests(&self) -> f64 {
         let each = float(self.limit).max(1.0) * self.load * f64::from(self.windows);
         match self.traffic {
@@ -112,7 +113,8 @@ impl TrafficSpec {
             }
             Traffic::Zipf => each * 10.0 * (libm::log(f64::from(self.clients)) + 1.0),
             Traffic::HotTenant => each * 8.0,
-            // Whoever is denied asks again, however little there was to ask for.
+            // A denied request is repeated, so a load below 1 does not reduce the number of
+            // requests.
             Traffic::RetryStorm | Traffic::RetryStormJitter => {
                 each / self.load * self.load.max(1.0) * f64::from(self.clients)
             }
@@ -129,12 +131,12 @@ impl TrafficSpec {
         START_US.next_multiple_of(self.window_us)
     }
 
-    /// Between two requests of a client, on average.
+    /// Returns the mean time between two requests of a client.
     fn pace_us(&self) -> f64 {
         float(self.window_us) / (float(self.limit).max(1.0) * self.load)
     }
 
-    /// What it is, in words.
+    /// Describes the traffic in words.
     pub fn about(&self) -> String {
         let TrafficSpec { clients, load, windows, .. } = self;
         let what = match self.traffic {
@@ -166,10 +168,10 @@ fn float(number: u64) -> f64 {
     number as f64
 }
 
-/// A time, and who asks then. Ties go to who was first to say so.
+/// The time of a request, the order in which it was scheduled, which breaks ties, and the client.
 type Wakeup = Reverse<(u64, u64, u32)>;
 
-/// Clients, and when each asks next.
+/// The clients, and when each sends its next request.
 pub struct TrafficGenerator {
     spec: TrafficSpec,
     clients: Vec<Client>,
@@ -180,28 +182,29 @@ pub struct TrafficGenerator {
 
 struct Client {
     rng: Rng,
-    /// Requests left of a burst, or steps of an attack.
+    /// The remaining requests of a burst, or the steps of an attack.
     step: u64,
-    /// Between requests, on average; other than the scene's where clients differ.
+    /// The mean time between requests. It differs from that of the spec if clients differ.
     pace_us: f64,
-    /// What of a microsecond was left of waits so far: many waits are shorter than one.
+    /// The fraction of a microsecond that is left over from earlier waits, because many waits are
+    /// shorter than a microsecond.
     left_us: f64,
 }
 
 impl Client {
-    /// A wait of this mean.
+    /// Returns a random wait with this mean.
     fn wait_us(&mut self, mean_us: f64) -> u64 {
         let wait_us = self.rng.wait(mean_us);
         self.whole_us(wait_us)
     }
 
-    /// A wait that is at most 30 percent off this mean.
+    /// Returns a random wait that differs from the mean by at most 30 percent.
     fn steady_us(&mut self, mean_us: f64) -> u64 {
         let wait_us = mean_us * (0.7 + 0.6 * self.rng.unit());
         self.whole_us(wait_us)
     }
 
-    /// A wait in whole microseconds; the rest is added to the next.
+    /// Rounds a wait to whole microseconds. The remainder is added to the next wait.
     fn whole_us(&mut self, wait_us: f64) -> u64 {
         self.left_us += wait_us;
         let waited = whole(self.left_us);
@@ -231,7 +234,7 @@ impl TrafficGenerator {
         generator
     }
 
-    /// Who asks next, and when; `None` at the end.
+    /// Returns the time and the client of the next request, or `None` at the end.
     pub fn next(&mut self) -> Option<(u64, u32)> {
         let Reverse((time_us, _, client)) = self.due.pop()?;
         if time_us >= self.spec.end_us() {
@@ -241,18 +244,18 @@ impl TrafficGenerator {
         Some((time_us, client))
     }
 
-    /// Tells a client what was answered, and has it say when it asks next.
+    /// Passes the outcome of a request to its client, and schedules the next request of the client.
     pub fn record_answer(&mut self, client: u32, allowed: bool, retry_after: RetryAfter) {
         let next = self.next_us(client, allowed, retry_after);
         self.schedule(client, next);
     }
 
-    /// The number of the key a client is counted under.
+    /// Returns the number of the key of a client.
     pub fn key_number(&self, client: u32) -> u32 {
         if self.spec.traffic.reacts_to_answers() { 0 } else { client }
     }
 
-    /// Puts a request into a block.
+    /// Appends a request to a block.
     pub fn push(&self, block: &mut Block, time_us: u64, client: u32) {
         let key = self.key(client).into_bytes().into();
         block.push_numbered(&Event { time_us, key, cost: 1 }, self.key_number(client));
@@ -277,7 +280,7 @@ impl TrafficGenerator {
         let start = self.spec.start_us();
         let client = &mut self.clients[client as usize];
         match traffic {
-            // Just before the first window turns.
+            // Just before the end of the first window.
             Traffic::Boundary => start + window_us - window_us / EDGE - 1,
             Traffic::RetryStorm | Traffic::RetryStormJitter => start + client.rng.below(SPREAD_US),
             Traffic::Diurnal => diurnal_us(client, &self.spec, start),
@@ -285,7 +288,7 @@ impl TrafficGenerator {
         }
     }
 
-    /// How much later than the start this client begins. The spread is divided evenly among the
+    /// Returns the delay after which this client begins. The spread is divided evenly among the
     /// clients, and each begins at a random time of its part.
     fn offset_us(&mut self, client: u32) -> u64 {
         let part_us = self.spec.spread_us / u64::from(self.spec.clients.max(1));
@@ -323,28 +326,29 @@ impl TrafficGenerator {
     }
 }
 
-/// How far apart clients of a storm are: what a request takes on its way.
+/// The range of the network delay of the clients of a storm.
 const SPREAD_US: u64 = 5_000;
 
-/// How near to the turn of a window attackers come: a hundredth of it.
+/// Attackers come within a hundredth of a window to its end.
 const EDGE: u64 = 100;
 
-/// A client's pace, where not all are alike.
+/// Returns the mean time between requests of a client, which for some traffic differs between
+/// clients.
 fn pace_us(spec: &TrafficSpec, client: u32) -> f64 {
     let usual = spec.pace_us();
     match spec.traffic {
-        // The busiest ask for ten times the limit, so that some are limited and most are not.
+        // The busiest clients send ten times the limit, so that some are limited and most are not.
         Traffic::Zipf => usual * f64::from(client + 1) / 10.0,
-        // One sends as much as all others, who stay well below the limit.
+        // One client sends as much as all others together, which stay well below the limit.
         Traffic::HotTenant if client == 0 => usual / 4.0,
         Traffic::HotTenant => usual / 4.0 * f64::from(spec.clients.max(2) - 1),
-        // Together they ask for what all have.
+        // All clients share one key, and together send twice what a single client would.
         Traffic::RetryStorm | Traffic::RetryStormJitter => usual * f64::from(spec.clients) / 2.0,
         _ => usual,
     }
 }
 
-/// Until the next request of a burst, or after time to think the next burst.
+/// Returns the time to the next request of a burst, or the pause before the next burst.
 fn burst_us(client: &mut Client, spec: &TrafficSpec) -> u64 {
     if client.step > 0 {
         client.step -= 1;
@@ -355,11 +359,11 @@ fn burst_us(client: &mut Client, spec: &TrafficSpec) -> u64 {
     client.wait_us(client.pace_us * float(client.step + 1))
 }
 
-/// The next step of an attack that goes over two windows, and begins again.
+/// Returns the time of the next step of an attack that takes two windows and repeats.
 ///
-/// The limit just before the first window ends; the limit again just after, which fixed
-/// windows admit; then four times the limit evenly until just before the second ends,
-/// of which the two-counter estimate admits nearly the limit.
+/// The attacker sends the limit just before the first window ends, and the limit again just after,
+/// which fixed windows admit. Then it sends four times the limit evenly until just before the
+/// second window ends, of which the two-counter estimate admits nearly the limit.
 fn attack_us(client: &mut Client, spec: &TrafficSpec, now_us: u64) -> u64 {
     let (limit, window_us) = (spec.limit.max(1), spec.window_us);
     let edge_us = window_us / EDGE;
@@ -378,8 +382,8 @@ fn attack_us(client: &mut Client, spec: &TrafficSpec, now_us: u64) -> u64 {
     }
 }
 
-/// The next request where times are more and less busy: as at the busiest time, with
-/// those left out that a calmer one has too many.
+/// Returns the time of the next request of traffic that varies over time. Requests are drawn at the
+/// highest rate, and dropped at random to match the rate of the current time.
 fn diurnal_us(client: &mut Client, spec: &TrafficSpec, mut now_us: u64) -> u64 {
     loop {
         now_us = now_us.saturating_add(client.wait_us(client.pace_us / 2.0));
@@ -389,7 +393,7 @@ fn diurnal_us(client: &mut Client, spec: &TrafficSpec, mut now_us: u64) -> u64 {
     }
 }
 
-/// How busy the time is: from nothing to twice the usual and back, once.
+/// Returns the rate relative to the mean: from 0 to 2 and back, once per simulation.
 fn time_of_day_load(spec: &TrafficSpec, now_us: u64) -> f64 {
     let length = float(spec.end_us() - spec.start_us());
     let share = float(now_us - spec.start_us()) / length;
@@ -450,7 +454,7 @@ mod tests {
 
     #[test]
     fn load_scales_requests() {
-        // 100 clients, 20 windows, 10 each: about 20,000.
+        // 100 clients, 20 windows, 10 requests each: about 20,000.
         for traffic in [Traffic::Poisson, Traffic::Bursts, Traffic::Diurnal, Traffic::Steady] {
             let sent = events(spec(traffic), true).len();
             assert!((17_000..23_000).contains(&sent), "{traffic}: {sent}");
@@ -467,7 +471,7 @@ mod tests {
         for client in 0..4 {
             let first = events.iter().find(|event| event.1 == client).expect("some").0;
             let part = u64::from(client) * 2_500_000;
-            // A gap of up to 1.3 s comes before the first request.
+            // A gap of up to 1.3 s precedes the first request.
             let expected = spread.start_us() + part..spread.start_us() + part + 3_800_000;
             assert!(expected.contains(&first), "{client}: {first}");
         }

@@ -1,18 +1,17 @@
-//! Authentication: which callers a front answers.
+//! Authentication: which callers a front accepts.
 //!
-//! A front that others can reach requires a secret. It is sent as
-//! `Authorization: Bearer SECRET`; as the password of `Authorization: Basic`, for
-//! gateways that can only put credentials into an address; or as
-//! `x-tidegate-token`, where the `Authorization` of the end user must pass through.
-//! Every secret is compared in full, in constant time, so that neither the answer
-//! nor its time says how much of a guess was right.
+//! A front that other machines can reach requires a secret. A caller sends it as `Authorization:
+//! Bearer SECRET`; as the password of `Authorization: Basic`, for gateways that can only put
+//! credentials into a URL; or as `x-tidegate-token`, if the `Authorization` header of the end user
+//! must be passed through. A secret is compared with every configured one, in full and in constant
+//! time, so neither the response nor its timing reveals how much of a guess was right.
 //!
-//! A front on loopback requires no secret, because only this machine reaches it. But a
-//! web page from elsewhere runs on this machine too: its author points a name of
-//! theirs at 127.0.0.1 (DNS rebinding) and the browser sends what the page requests.
-//! What the page cannot choose is what the browser sends about it: the name in
-//! `Host`, and in `Origin` the site it came from, with every method but GET and
-//! HEAD. Such requests are rejected. Programs that are not browsers send no `Origin`.
+//! A front on a loopback address requires no secret, because only this machine can reach it.
+//! However, a web page of another site can run in a browser on this machine. With DNS rebinding,
+//! its author points a name at 127.0.0.1, and the browser sends the requests of the page to the
+//! front. The page cannot choose two headers that the browser sends: `Host` holds the name, and
+//! `Origin` the site of the page (for every method except GET and HEAD). Requests whose headers
+//! name another site are rejected. Programs that are not browsers send no `Origin`.
 
 mod secrets;
 
@@ -26,33 +25,34 @@ pub use secrets::{SECRET_VARIABLES, SecretError, Secrets};
 
 use crate::error::{ErrorKind, RequestError};
 
-/// The header for a secret beside the end user's own `Authorization`.
+/// The header for a secret when `Authorization` belongs to the end user.
 pub const TOKEN_HEADER: &str = "x-tidegate-token";
 
-/// Who may ask on one front.
+/// The callers that a front accepts.
 #[derive(Clone, Debug, Default)]
 pub enum Access {
-    /// Whoever shows one of the secrets.
+    /// Callers that send one of the secrets.
     Secrets(Tokens),
-    /// The programs of this machine, which alone reach the front. Not web pages of
-    /// other sites, though a browser of this machine would ask for them.
+    /// Programs on this machine, which alone can reach the front. Web pages of other sites are
+    /// rejected, although a browser on this machine sends their requests.
     #[default]
     Local,
-    /// Whoever reaches the front: the operator insists.
+    /// Every caller that can reach the front; the operator has set `--insecure-no-auth`.
     Everybody,
 }
 
-/// Why somebody may not ask.
+/// Why a caller is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthError {
-    /// None of the secrets was shown.
+    /// The secret is missing or wrong.
     MissingSecret,
-    /// A browser asks for a site that is not of this machine.
+    /// A browser sent the request for a page of a site that is not on this machine.
     ForeignSite,
 }
 
 impl AuthError {
-    /// The error of a front where a secret goes `there` and `origin` names a page's site.
+    /// Creates the error response: `there` is where a secret is sent, `origin` names the page's
+    /// site.
     pub fn error(self, there: &str, origin: &str) -> RequestError {
         match self {
             AuthError::MissingSecret => RequestError::new(
@@ -71,7 +71,7 @@ impl AuthError {
 }
 
 impl Access {
-    /// Whether a caller with these headers may ask.
+    /// Checks whether a caller with these headers is accepted.
     #[inline]
     pub fn admit(&self, headers: &HeaderMap) -> Result<(), AuthError> {
         match self {
@@ -81,7 +81,7 @@ impl Access {
         }
     }
 
-    /// Whether a caller who shows this secret may ask, where there are no headers.
+    /// Returns whether a caller with this secret is accepted, for protocols without headers.
     pub fn accepts_secret(&self, shown: &[u8]) -> bool {
         match self {
             Access::Secrets(tokens) => tokens.contains(shown),
@@ -89,8 +89,8 @@ impl Access {
         }
     }
 
-    /// The same for a gateway: what it says about names and sites is its client's,
-    /// for whom it asks, so nothing follows from it.
+    /// Checks whether a gateway with these headers is accepted. `Host` and `Origin` are ignored,
+    /// because a gateway passes on those of its client.
     pub fn authorize_gateway(&self, headers: &HeaderMap) -> Result<(), AuthError> {
         match self {
             Access::Secrets(_) => self.admit(headers),
@@ -98,8 +98,9 @@ impl Access {
         }
     }
 
-    /// The same for an operator. A page may read what its own site answers without
-    /// saying where it came from, so here the name it asks under counts too.
+    /// Checks whether an operator's request is accepted. With DNS rebinding, a page can send a GET
+    /// to its own site without an `Origin` and read the response, so the host name is checked as
+    /// well.
     pub fn authorize_operator(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), AuthError> {
         match self {
             Access::Local if !host_is_local(uri, headers) => Err(AuthError::ForeignSite),
@@ -108,22 +109,21 @@ impl Access {
     }
 }
 
-/// The secrets a front takes.
+/// The secrets that a front accepts.
 #[derive(Clone, Default)]
 pub struct Tokens(Box<[Box<str>]>);
 
 impl Tokens {
-    /// These secrets.
     pub fn new(tokens: impl IntoIterator<Item = String>) -> Self {
         Tokens(tokens.into_iter().map(String::into_boxed_str).collect())
     }
 
-    /// Whether there are none, so that nobody could show one.
+    /// Returns whether the list is empty. No secret is accepted then.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether these headers show one of the secrets.
+    /// Returns whether these headers hold one of the secrets.
     pub fn admit(&self, headers: &HeaderMap) -> bool {
         if let Some(token) = headers.get(TOKEN_HEADER) {
             return self.contains(token.as_bytes());
@@ -154,7 +154,7 @@ fn split_scheme(value: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&value[..space], value[space..].trim_ascii()))
 }
 
-/// The password in the credentials of `Basic`.
+/// Extracts the password from `Basic` credentials.
 fn password(credentials: &[u8]) -> Option<Vec<u8>> {
     let plain = decode_base64(credentials)?;
     let colon = plain.iter().position(|byte| *byte == b':')?;
@@ -184,27 +184,27 @@ fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Whether the site a page came from, if there is one, is on this machine.
+/// Whether the `Origin` of a request, if it has one, is on this machine.
 fn origin_is_local(headers: &HeaderMap) -> bool {
-    // Mostly there is none: this is all that a check pays.
+    // Most requests have none, so this lookup is the whole cost of the check.
     !headers.contains_key(ORIGIN) || headers.get_all(ORIGIN).iter().all(is_local_site)
 }
 
-/// Whether every name the request calls us by means this machine. One without any,
-/// as HTTP/1.0 has it, is from no browser.
+/// Whether every host name of the request means this machine. A request without any, which HTTP/1.0
+/// allows, was not sent by a browser.
 fn host_is_local(uri: &Uri, headers: &HeaderMap) -> bool {
     let named = uri.authority().is_none_or(|authority| is_local(authority.as_str()));
     named && headers.get_all(HOST).iter().all(|host| host.to_str().is_ok_and(is_local))
 }
 
-/// `null`, for pages of no site, is none of ours.
+/// Whether an `Origin` is on this machine. `null`, the origin of pages without a site, is not.
 fn is_local_site(origin: &HeaderValue) -> bool {
     let site = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
     site.is_some_and(|(_, host)| is_local(host))
 }
 
-/// Whether a host, with or without a port, is this machine whatever DNS says:
-/// an address of the loopback range, or `localhost`, which browsers do not look up.
+/// Whether a host, with or without a port, is this machine regardless of DNS: an address of the
+/// loopback range, or `localhost`, which browsers do not resolve.
 fn is_local(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {
@@ -225,7 +225,7 @@ fn is_local(host: &str) -> bool {
     name == "localhost" || name.ends_with(".localhost")
 }
 
-/// Digits, or nothing: `localhost:` is how a URI may write it.
+/// Whether the text is a port. It may be empty, because `localhost:` is valid in a URI.
 fn is_port(port: &str) -> bool {
     port.bytes().all(|byte| byte.is_ascii_digit())
 }
@@ -299,7 +299,7 @@ mod tests {
             headers.append(HOST, HeaderValue::from_static(host));
         }
         assert!(!host_is_local(&Uri::from_static("/"), &headers));
-        // Over HTTP/2, and where the target is a whole address.
+        // Over HTTP/2, or with a request target in absolute form.
         assert!(!host_is_local(&Uri::from_static("http://evil.example/"), &HeaderMap::new()));
         assert!(host_is_local(&Uri::from_static("http://[::1]:90/"), &HeaderMap::new()));
         assert!(host_is_local(&Uri::from_static("/"), &HeaderMap::new()), "HTTP/1.0");

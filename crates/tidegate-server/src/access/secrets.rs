@@ -1,4 +1,4 @@
-//! Where the secrets come from: the environment, or files it names.
+//! Reads the secrets from environment variables, or from files that they name.
 
 use std::env::VarError;
 use std::fmt;
@@ -10,19 +10,19 @@ use tidegate::unstable::stats::{MaskSecret, SecretTooShort};
 
 use super::Tokens;
 
-/// For `/v1`, gRPC and RESP. Several, so that one can be replaced while
-/// the other still works.
+/// The secrets of `/v1`, gRPC and RESP. There can be several, so that one can be replaced while
+/// another still works.
 const TOKENS: &str = "TIDEGATE_TOKENS";
-/// For the admin front.
+/// The secret of the admin front.
 const ADMIN_TOKEN: &str = "TIDEGATE_ADMIN_TOKEN";
 
-/// Where counts are kept: a URL, which may hold a password.
+/// The URL of the store, which may hold a password.
 const STORE: &str = "TIDEGATE_STORE";
 
-/// What keys in logs are masked with.
+/// The secret that keys in logs are masked with.
 const MASK_SECRET: &str = "TIDEGATE_MASK_SECRET";
 
-/// All variables that secrets come from.
+/// All environment variables that hold or name a secret.
 pub const SECRET_VARIABLES: [&str; 8] = [
     TOKENS,
     "TIDEGATE_TOKENS_FILE",
@@ -34,28 +34,28 @@ pub const SECRET_VARIABLES: [&str; 8] = [
     "TIDEGATE_MASK_SECRET_FILE",
 ];
 
-/// The most that is read of a file of secrets.
+/// The maximum number of bytes read from a file of secrets.
 const MAX_SECRET_BYTES: u64 = 64 * 1024;
 
 /// All secrets of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Secrets {
-    /// Who may ask for decisions.
+    /// The secrets of the HTTP, gRPC and RESP fronts.
     pub tokens: Tokens,
-    /// Who may look inside.
+    /// The secret of the admin front.
     pub admin: Tokens,
-    /// Where counts are kept, whatever the config says.
+    /// The URL of the store; overrides the config.
     pub store: Option<StoreUrl>,
-    /// What keys in logs are masked with, whatever the config says.
+    /// The secret that keys in logs are masked with; overrides the config.
     pub mask: Option<MaskSecret>,
 }
 
 impl Secrets {
-    /// Reads the environment.
+    /// Reads all secrets from the environment.
     ///
     /// # Errors
-    /// When a secret is empty, named twice, not text, too short, or its file cannot be read;
-    /// and when the store's URL is none.
+    /// When a secret is empty, set twice, not printable ASCII or too short, when its file cannot be
+    /// read, or when the URL of the store is invalid.
     pub fn from_env() -> Result<Self, SecretError> {
         let tokens = read(TOKENS)?.map_or_else(Tokens::default, |text| split(&text));
         let admin = read(ADMIN_TOKEN)?.map_or_else(Tokens::default, |text| Tokens::new([text]));
@@ -71,15 +71,15 @@ impl Secrets {
 pub enum SecretError {
     /// Both the variable and its `_FILE` companion are set.
     Twice(&'static str),
-    /// There is nothing in it.
+    /// The variable or its file is empty.
     Empty(String),
-    /// It cannot go into a header.
+    /// The secret is not printable ASCII without spaces, so it cannot be sent in a header.
     NotText(String),
     /// Its file cannot be read.
     File(String, io::Error),
-    /// It names no store.
+    /// The URL of the store is invalid.
     Store(NotAStore),
-    /// It can be guessed.
+    /// The mask secret is too short, so it could be guessed.
     Mask(SecretTooShort),
 }
 
@@ -105,7 +105,7 @@ impl fmt::Display for SecretError {
 
 impl std::error::Error for SecretError {}
 
-/// The text of a secret, from the variable or the file its companion names.
+/// Reads a secret from the variable `name`, or from the file that `{name}_FILE` names.
 fn read(name: &'static str) -> Result<Option<String>, SecretError> {
     let in_file = format!("{name}_FILE");
     let (source, text) = match (std::env::var(name), std::env::var_os(&in_file)) {
@@ -127,14 +127,14 @@ fn read(name: &'static str) -> Result<Option<String>, SecretError> {
     }
     let printable =
         |byte: u8| byte.is_ascii_graphic() || (name == TOKENS && byte.is_ascii_whitespace());
-    // A store's URL never goes into a header, and says itself what is wrong with it.
+    // A store URL is never sent in a header, and its parser reports its own errors.
     if name != STORE && !text.bytes().all(printable) {
         return Err(SecretError::NotText(source));
     }
     Ok(Some(text.to_owned()))
 }
 
-/// Secrets separated by commas or lines.
+/// Splits a list of secrets at commas and newlines.
 fn split(text: &str) -> Tokens {
     let each = text.split([',', '\n']).map(str::trim).filter(|token| !token.is_empty());
     Tokens::new(each.map(str::to_owned))

@@ -1,8 +1,8 @@
 //! `/admin/v1/events`: denials as they happen, as server-sent events.
 //!
-//! Each has the number of the denial as its id, so that a reader who comes back
-//! with `Last-Event-ID` goes on where it was, or is told what it missed. A comment
-//! now and then shows both ends that the other is still there.
+//! The id of an event is the number of the denial. A client that reconnects with `Last-Event-ID`
+//! resumes where it was, or receives the number of denials that it missed. Comments are sent
+//! periodically, so that both ends notice a broken connection.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,10 +23,10 @@ use super::response::header;
 use super::server_state::ServerState;
 use crate::error::{ErrorKind, RequestError};
 
-/// Well within the idle time-outs of proxies.
+/// The interval of comments: well below the idle timeouts of proxies.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// The stream; it ends when the server drains.
+/// Streams denials until the server drains.
 pub async fn stream(
     State(state): State<AdminState>,
     headers: HeaderMap,
@@ -54,7 +54,7 @@ struct Reader {
 
 impl Reader {
     async fn next(&mut self) -> Option<Bytes> {
-        // Something at once, so that a reader knows it is connected.
+        // Sent immediately, so that the client knows it is connected.
         if std::mem::take(&mut self.opening) {
             return Some(Bytes::from_static(b": denials follow\n\n"));
         }
@@ -69,7 +69,7 @@ impl Reader {
 fn write(told: &StreamItem) -> String {
     match told {
         StreamItem::Denial(denial) => {
-            // Plain strings and numbers: there is nothing in it that cannot be written.
+            // Serialization cannot fail, because all values are strings and numbers.
             let data = serde_json::to_string(&View::new(denial)).unwrap_or_default();
             format!("id: {}\nevent: denial\ndata: {data}\n\n", denial.number)
         }

@@ -1,7 +1,7 @@
-//! `/metrics`: every number, under names that do not change.
+//! `/metrics`: all metrics, under stable names.
 //!
-//! Labels are names from the config and words of ours. A key is never a label:
-//! there are as many as callers like.
+//! Labels are names from the config and fixed words. A key is never a label, because the number of
+//! keys is unbounded.
 
 use std::fs;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::prometheus_text::{Kind, PrometheusText};
 use super::server_state::{FrontName, Reload, ServerState};
 use crate::logs;
 
-/// The page.
+/// Writes the page.
 pub fn page(state: &AdminState) -> String {
     let mut page = PrometheusText::default();
     decisions(&mut page, &state.stats().series());
@@ -36,7 +36,7 @@ pub fn page(state: &AdminState) -> String {
 }
 
 fn decisions(page: &mut PrometheusText, all: &[SeriesCounts]) {
-    // What is off decides nothing, ever: a series at 0 would look like one that could.
+    // Policies that are off never decide. A series at 0 would look like one that could.
     let all = || all.iter().filter(|series| series.mode != Mode::Off);
     let help = "Answers of single limits: one per limit a request was checked against.";
     let mut family = page.family("tidegate_decisions_total", Kind::Counter, help);
@@ -45,7 +45,7 @@ fn decisions(page: &mut PrometheusText, all: &[SeriesCounts]) {
             [(Outcome::Allowed, &series.allowed), (series.denied_outcome(), &series.refused)];
         for (outcome, counts) in outcomes {
             for (decided, count) in Decided::ALL.into_iter().zip(counts) {
-                // The usual way is always shown, so that a rate can start from zero.
+                // Exact decisions are always listed, so that a rate can start from zero.
                 if *count == 0 && decided != Decided::Exact {
                     continue;
                 }
@@ -295,11 +295,11 @@ fn process(page: &mut PrometheusText, process: &Process) {
     }
 }
 
-/// Ticks per second in `/proc`: the kernel shows times in these to programs,
-/// whatever it counts in itself.
+/// Clock ticks per second in `/proc`: the unit in which the kernel reports times to programs,
+/// regardless of its internal one.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// What `/proc` reports about this process; `None` where it reports nothing.
+/// Values of `/proc` for this process; `None` where they are unavailable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     pub cpu: Option<Duration>,
@@ -310,7 +310,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// As of now.
+    /// Reads the current values.
     pub fn read() -> Self {
         let text =
             |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
@@ -319,15 +319,15 @@ impl Process {
             cpu: cpu(&text("stat")),
             resident_bytes: kilobytes(&status, "VmRSS:"),
             virtual_bytes: kilobytes(&status, "VmSize:"),
-            // The directory itself is open while it is read.
+            // The directory is itself an open descriptor while it is read.
             open_fds: fs::read_dir("/proc/self/fd").ok().map(|all| (all.count() as u64).max(1) - 1),
             max_fds: max_fds(&text("limits")),
         }
     }
 }
 
-/// User and system time: fields 14 and 15, counted behind the program's name,
-/// which may hold anything.
+/// User and system time: fields 14 and 15, counted from the end of the program name, which may
+/// contain any characters.
 fn cpu(stat: &str) -> Option<Duration> {
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut times = fields.split_ascii_whitespace().skip(11).map(str::parse::<u64>);

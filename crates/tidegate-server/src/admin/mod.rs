@@ -1,15 +1,17 @@
 //! The admin front: health, metrics, policies, statistics and denials.
 //!
 //! ```text
-//!   /healthz /readyz /metrics      open: probes and scrapers carry no secret
-//!   /dashboard                     open: the page holds no data, it asks for the secret itself
-//!   /admin/v1/*                    behind the admin secret
+//!   /healthz /readyz /metrics      open: probes and scrapers send no secret
+//!   /dashboard                     open: the page contains no data and prompts for the secret
+//!   /admin/v1/*                    requires the admin secret
 //! ```
 //!
 //! - `server_state.rs`: the state of the server and its counters, which the fronts update;
-//! - `metrics.rs`: the page of metrics, in the format of `prometheus_text.rs`;
-//! - `policies.rs`, `stats_api.rs`, `top.rs`: the admin API as JSON; `events.rs`: denials as they happen;
-//! - `assets/`: the dashboard, a page that shows all this.
+//! - `metrics.rs`: the metrics page, in the format of `prometheus_text.rs`;
+//! - `policies.rs`, `stats_api.rs`, `top.rs`: the admin API as JSON;
+//! - `events.rs`: the stream of denials;
+//! - `response.rs`: responses, and the router as a front;
+//! - `assets/`: the dashboard, a web page over this API.
 
 mod events;
 mod metrics;
@@ -43,14 +45,14 @@ use crate::error::{ErrorKind, RequestError};
 use crate::serve::host_error;
 use crate::static_assets::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, own_asset};
 
-/// What the handlers read.
+/// The state that the handlers share.
 #[derive(Clone)]
 struct AdminState {
     gate: Arc<Gate>,
     server_state: Arc<ServerState>,
     /// The store that nodes share, if there is one.
     store: Option<RedisStore>,
-    /// Who may look at `/admin/v1`.
+    /// The callers that `/admin/v1` accepts.
     access: Access,
 }
 
@@ -60,7 +62,7 @@ impl AdminState {
     }
 }
 
-/// Everything the admin front serves; `/admin/v1` only to those with `access`.
+/// Creates the router of the admin front. `access` applies to `/admin/v1`.
 pub fn router(
     gate: Arc<Gate>,
     server_state: Arc<ServerState>,
@@ -93,7 +95,8 @@ pub fn router(
         .with_state(state)
 }
 
-/// Alive is whoever answers; ready is who wants more to do.
+/// Readiness: fails while the server starts or drains. Liveness (`/healthz`) succeeds whenever the
+/// server responds.
 async fn ready(State(state): State<AdminState>) -> Response {
     if state.server_state.is_ready() {
         text(StatusCode::OK, "ready\n")
@@ -124,7 +127,7 @@ async fn admit(State(state): State<AdminState>, request: Request, next: Next) ->
     }
 }
 
-/// Refuses requests without exactly one `Host`, where HTTP asks for one.
+/// Rejects requests without exactly one `Host` header, where HTTP requires one.
 async fn require_host(request: Request, next: Next) -> Response {
     match host_error(&request) {
         None => next.run(request).await,
@@ -143,7 +146,7 @@ async fn no_such_method() -> RequestError {
     RequestError::new(ErrorKind::MethodNotAllowed(None), detail)
 }
 
-/// What every answer says to browsers.
+/// Adds the security headers to every response.
 async fn harden(mut response: Response) -> Response {
     static_assets::harden(response.headers_mut());
     response
@@ -162,7 +165,7 @@ const DASHBOARD: [Asset; 10] = [
     Asset { path: "/dashboard/icon.svg", kind: SVG, text: ICON },
 ];
 
-/// The page and its files.
+/// Creates the routes of the dashboard page and its files.
 fn dashboard() -> Router<AdminState> {
     DASHBOARD.into_iter().fold(Router::new(), |router, Asset { path, kind, text }| {
         router.route(path, get(move || async move { with_type(StatusCode::OK, kind, text.into()) }))

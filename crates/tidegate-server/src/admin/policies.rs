@@ -1,4 +1,4 @@
-//! `/admin/v1/policies`: the policies in force, and what their keys have left.
+//! `/admin/v1/policies`: the active policies, and the remaining units of their keys.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::response::json;
 use crate::error::{ErrorKind, RequestError};
 use crate::logs::some;
 
-/// The policies in force.
+/// Lists the active policies.
 pub async fn list(State(state): State<AdminState>) -> Response {
     #[derive(Serialize)]
     struct Page<'a> {
@@ -37,7 +37,7 @@ struct PolicyView<'a> {
     on_store_failure: &'static str,
     deny_cache: bool,
     cost: String,
-    /// Null where the default of the front holds.
+    /// Null if the default of the front applies.
     overflow: Option<&'static str>,
     exempt: Vec<String>,
     overrides: Vec<VariantView>,
@@ -85,14 +85,14 @@ impl VariantView {
     }
 }
 
-/// What a key has left, without touching it.
+/// Returns what is left for a key, without charging it.
 pub async fn peek(State(state): State<AdminState>, uri: Uri) -> Result<Response, RequestError> {
     #[derive(Serialize)]
     struct Page<'a> {
         policy: &'a str,
-        /// The key that was looked at, in full; masked if it was named so.
+        /// The key that was found, in full; masked if the request named it by its masked form.
         key: String,
-        /// Whether anything is known of it.
+        /// Whether the key is tracked, or among the top keys and latest denials.
         seen: bool,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         also_seen: Vec<String>,
@@ -146,7 +146,7 @@ impl LimitView {
     }
 }
 
-/// Forgets what a key has used.
+/// Resets the counts of a key.
 pub async fn reset(State(state): State<AdminState>, uri: Uri) -> Result<Response, RequestError> {
     #[derive(Serialize)]
     struct Page<'a> {
@@ -165,9 +165,9 @@ pub async fn reset(State(state): State<AdminState>, uri: Uri) -> Result<Response
     Ok(json(&Page { policy: known.name(), key: shown(&state, known, &found), reset }))
 }
 
-/// The policy and key an address names. Read from it as it came: a key is any
-/// bytes, and text only where it happens to be. A key may stand behind `?key=` instead: to
-/// browsers a path that ends in `..` is another path, however it is encoded.
+/// The policy and the key in a URL. They are parsed from the raw URI, because a key is arbitrary
+/// bytes and need not be UTF-8. The key may be in `?key=` instead of the path: browsers normalize a
+/// path that ends in `..`, even if it is percent-encoded.
 struct PolicyKey {
     policy: String,
     key: Vec<u8>,
@@ -175,7 +175,7 @@ struct PolicyKey {
 
 impl PolicyKey {
     fn from_uri(uri: &Uri) -> Result<Self, RequestError> {
-        // "", "admin", "v1", "policies", policy, "keys", key
+        // The path segments: "", "admin", "v1", "policies", policy, "keys", key.
         let mut parts = uri.path().split('/').skip(4);
         let policy = percent_decode_str(parts.next().unwrap_or_default()).decode_utf8();
         let policy = policy
@@ -190,7 +190,7 @@ impl PolicyKey {
     }
 }
 
-/// The policy of this name, or that there is none.
+/// Returns the policy with this name, or a 404 error.
 pub fn find<'a>(rules: &'a ActivePolicies, policy: &str) -> Result<&'a Policy, RequestError> {
     rules.policies().get_or_err(policy).map_err(|error| unknown_policy(&error.to_string()))
 }
@@ -200,7 +200,7 @@ fn unknown_policy(problem: &str) -> RequestError {
     RequestError::field("policy", detail).with_kind(ErrorKind::NotFound)
 }
 
-/// A key as the policy counts it, escaped; its masked form if it was named by that.
+/// The key as the policy counts it, escaped, or its masked form if the request named it by that.
 fn shown(state: &AdminState, policy: &Policy, found: &FoundKey) -> String {
     match found.masked {
         true => state.stats().show(policy.key_template(), &found.key).to_string(),

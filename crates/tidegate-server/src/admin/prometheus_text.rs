@@ -1,12 +1,12 @@
-//! Prometheus' text format, written by hand: it is a name, labels and a number per
-//! line, and a library would want the counters to be its own.
+//! The Prometheus text format. It is written by hand: a line is a name, labels and a number, and a
+//! library would require its own counter types.
 
 use std::fmt::{Display, Write};
 
 /// The media type of the format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What kind of number a family is.
+/// The type of a metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Counter,
@@ -24,21 +24,21 @@ impl Kind {
     }
 }
 
-/// A page of metrics under way.
+/// A page of metrics that is being written.
 #[derive(Debug, Default)]
 pub struct PrometheusText {
     text: String,
 }
 
 impl PrometheusText {
-    /// Begins a family; its samples follow.
+    /// Begins a family. Its samples are written through the returned value.
     pub fn family<'a>(&'a mut self, name: &'a str, kind: Kind, help: &str) -> Family<'a> {
         self.line(format_args!("# HELP {name} {help}"));
         self.line(format_args!("# TYPE {name} {}", kind.name()));
         Family { page: self, name }
     }
 
-    /// A family of one sample without labels.
+    /// Writes a family of one sample without labels.
     pub fn single(&mut self, name: &str, kind: Kind, help: &str, value: impl Display) {
         self.family(name, kind, help).sample(&[], value);
     }
@@ -48,12 +48,12 @@ impl PrometheusText {
     }
 
     fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        // Writing to a string cannot fail.
+        // Writing to memory cannot fail.
         let _ = writeln!(self.text, "{line}");
     }
 }
 
-/// Samples of one name.
+/// A metric family, for writing its samples.
 #[derive(Debug)]
 pub struct Family<'a> {
     page: &'a mut PrometheusText,
@@ -65,7 +65,7 @@ impl Family<'_> {
         self.suffixed("", labels, value);
     }
 
-    /// A sample whose name has a suffix, as parts of a histogram do.
+    /// Writes a sample whose name has a suffix, as in histograms.
     pub fn suffixed(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
         let mut all = String::new();
         for (name, label) in labels {
@@ -81,7 +81,7 @@ impl Family<'_> {
     }
 }
 
-/// A label's value as the format wants it.
+/// A label value, escaped.
 struct Escaped<'a>(&'a str);
 
 impl Display for Escaped<'_> {

@@ -20,12 +20,12 @@ use crate::error::{ErrorKind, RequestError};
 use crate::fronts::response_future::{Call, Front};
 use crate::serve::InFlight;
 
-/// Plain text.
+/// Creates a plain-text response.
 pub fn text(status: StatusCode, text: impl Into<Cow<'static, str>>) -> Response {
     with_type(status, "text/plain; charset=utf-8", text.into())
 }
 
-/// A value as JSON.
+/// Creates a JSON response.
 pub fn json(value: &impl Serialize) -> Response {
     match serde_json::to_string(value) {
         Ok(text) => with_type(StatusCode::OK, "application/json", text.into()),
@@ -34,7 +34,7 @@ pub fn json(value: &impl Serialize) -> Response {
     }
 }
 
-/// A text of a type.
+/// Creates a response with a content type.
 pub fn with_type(status: StatusCode, kind: &'static str, text: Cow<'static, str>) -> Response {
     let mut response = Response::new(match text {
         Cow::Borrowed(text) => AxumBody::from(text),
@@ -51,12 +51,12 @@ impl IntoResponse for RequestError {
     }
 }
 
-/// A header as text, if it is there and is text.
+/// Returns a header as text, if it is present and valid text.
 pub fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// Serves a router.
+/// The admin front: serves an axum router.
 #[derive(Debug)]
 pub struct AdminFront {
     router: Router,
@@ -64,8 +64,8 @@ pub struct AdminFront {
 }
 
 impl AdminFront {
-    /// Serves this router as the admin front. Its handlers find the peer's
-    /// `SocketAddr` as an extension.
+    /// Creates a front from a router. Handlers find the `SocketAddr` of the peer among the
+    /// extensions of the request.
     pub fn new(router: Router, server_state: Arc<ServerState>) -> Self {
         AdminFront { router, server_state }
     }
@@ -88,7 +88,7 @@ impl Front for AdminFront {
     }
 }
 
-/// A body whose request is on its way for as long as it lasts.
+/// A response body that keeps its request in flight until it is dropped.
 #[derive(Debug)]
 pub struct TrackedBody {
     body: AxumBody,

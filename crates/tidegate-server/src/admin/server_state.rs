@@ -10,7 +10,7 @@ use http::StatusCode;
 use tidegate::unstable::stats::Counters;
 use tokio::sync::watch;
 
-/// A protocol the server speaks.
+/// A front of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrontName {
     Http,
@@ -37,7 +37,7 @@ impl FrontName {
     }
 }
 
-/// Shared by all fronts.
+/// The state of the server, shared by all fronts.
 #[derive(Debug)]
 pub struct ServerState {
     started: SystemTime,
@@ -49,36 +49,36 @@ pub struct ServerState {
     reloads: [AtomicU64; 2],
     reloaded_at: AtomicU64,
     rejected_config: ArcSwapOption<RejectedConfig>,
-    /// Where the config comes from, if anywhere.
+    /// The paths of the config; `None` for the built-in default.
     source: Option<String>,
 }
 
 /// A config that was rejected.
 #[derive(Debug)]
 pub struct RejectedConfig {
-    /// When, in seconds since 1970.
+    /// The time of the reload, in seconds since 1970.
     pub at: u64,
-    /// Why not: the beginning of it, if it is long.
+    /// The errors of the config, truncated to [`MAX_WHY_BYTES`].
     pub why: String,
-    /// Whether a later one was taken.
+    /// Whether a later config was accepted.
     mended: AtomicBool,
 }
 
 impl RejectedConfig {
-    /// Whether a later one was taken.
+    /// Whether a later config was accepted.
     pub fn is_superseded(&self) -> bool {
         self.mended.load(Relaxed)
     }
 }
 
-/// The most of a refusal that is kept: a page shows it, the log has all of it.
+/// The maximum length of a stored error. The dashboard shows it; the log has the full text.
 const MAX_WHY_BYTES: usize = 2_000;
 
-/// What came of reading the config again.
+/// The result of a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload {
     Ok,
-    /// The old config stays.
+    /// The config was rejected, and the old one stays in use.
     RejectedConfig,
 }
 
@@ -94,7 +94,7 @@ impl Reload {
 }
 
 impl ServerState {
-    /// Not ready yet. `max_keys` is the store's bound.
+    /// Creates the state of a server that is not ready yet. `max_keys` is the bound of the store.
     pub fn new(max_keys: usize) -> Self {
         let started = SystemTime::now();
         ServerState {
@@ -112,18 +112,18 @@ impl ServerState {
         }
     }
 
-    /// The same, of a config that is read from there.
+    /// Sets the paths that the config is read from.
     #[must_use]
     pub fn read_from(self, source: Option<String>) -> Self {
         ServerState { source, ..self }
     }
 
-    /// Where the config comes from; nothing if it is the one that is built in.
+    /// The paths that the config is read from; `None` for the built-in default.
     pub fn source(&self) -> Option<&str> {
         self.source.as_deref()
     }
 
-    /// Whether new requests are welcome: true once all fronts listen, false while draining.
+    /// Sets the readiness: true once all fronts listen, false while draining.
     pub fn set_ready(&self, ready: bool) {
         self.ready.send_replace(ready);
     }
@@ -132,26 +132,26 @@ impl ServerState {
         *self.ready.borrow()
     }
 
-    /// Ends once the server is no longer ready, for answers that would never end themselves.
+    /// Waits until the server is no longer ready. Streamed responses without an end stop then.
     pub async fn draining(&self) {
-        // The sender lives in `self`, so the wait can only end with the value.
+        // The sender lives in `self`, so the wait ends only when the value changes.
         let _ = self.ready.subscribe().wait_for(|ready| !ready).await;
     }
 
-    /// Notes an answer.
+    /// Counts a response.
     #[inline]
     pub fn count_response(&self, front: FrontName, status: StatusCode) {
         let index = usize::from(status.as_u16()) - FIRST_STATUS;
         self.fronts[front as usize].answers.add(index.min(STATUSES - 1), 1);
     }
 
-    /// Notes an answer to a call over gRPC, by the code of its status.
+    /// Counts a response to a gRPC call by its status code.
     #[inline]
     pub fn count_grpc_status(&self, code: u8) {
         self.calls.add(usize::from(code).min(CODES.len() - 1), 1);
     }
 
-    /// Notes replies over RESP, as many as were given at once.
+    /// Counts RESP replies. `given` holds the counts of one batch.
     #[inline]
     pub fn count_replies(&self, given: &ReplyCounts) {
         for (index, given) in given.iter().enumerate().filter(|(_, given)| **given > 0) {
@@ -159,23 +159,23 @@ impl ServerState {
         }
     }
 
-    /// Notes streams of HTTP/2 that a client reset.
+    /// Counts HTTP/2 streams that a client reset.
     pub fn count_resets(&self, front: FrontName, streams: u64) {
         self.fronts[front as usize].resets.fetch_add(streams, Relaxed);
     }
 
-    /// Notes a connection that was closed for an HTTP/2 error of the client.
+    /// Counts a connection that was closed for an HTTP/2 error of the client.
     pub fn count_goaway(&self, front: FrontName) {
         self.fronts[front as usize].goaways.fetch_add(1, Relaxed);
     }
 
-    /// Notes a connection; it ends when the handle is dropped.
+    /// Counts an open connection until the returned value is dropped.
     pub fn count_connection(self: &Arc<Self>, front: FrontName) -> ConnectionCount {
         self.fronts[front as usize].connections.fetch_add(1, Relaxed);
         ConnectionCount { server_state: Arc::clone(self), front }
     }
 
-    /// Notes a reload.
+    /// Records a successful reload.
     pub fn record_reload(&self) {
         self.reloads[Reload::Ok as usize].fetch_add(1, Relaxed);
         self.reloaded_at.store(since_epoch(SystemTime::now()).as_secs(), Relaxed);
@@ -184,7 +184,7 @@ impl ServerState {
         }
     }
 
-    /// Notes a config that was not taken.
+    /// Records a rejected config.
     pub fn record_rejected_config(&self, mut why: String) {
         self.reloads[Reload::RejectedConfig as usize].fetch_add(1, Relaxed);
         why.truncate(why.floor_char_boundary(MAX_WHY_BYTES));
@@ -193,12 +193,12 @@ impl ServerState {
         self.rejected_config.store(Some(Arc::new(RejectedConfig { at, why, mended })));
     }
 
-    /// The last config that was not taken.
+    /// The last rejected config, even if a later one was accepted.
     pub fn last_rejected_config(&self) -> Option<Arc<RejectedConfig>> {
         self.rejected_config.load_full()
     }
 
-    /// When the server started, since 1970.
+    /// The start of the server, as the time since 1970.
     pub fn started(&self) -> Duration {
         since_epoch(self.started)
     }
@@ -221,12 +221,12 @@ impl ServerState {
         self.fronts[front as usize].connections.load(Relaxed)
     }
 
-    /// Streams of HTTP/2 that clients reset.
+    /// The number of HTTP/2 streams that clients reset.
     pub fn resets(&self, front: FrontName) -> u64 {
         self.fronts[front as usize].resets.load(Relaxed)
     }
 
-    /// Connections closed for an HTTP/2 error of the client.
+    /// The number of connections closed for an HTTP/2 error of the client.
     pub fn goaways(&self, front: FrontName) -> u64 {
         self.fronts[front as usize].goaways.load(Relaxed)
     }
@@ -235,22 +235,22 @@ impl ServerState {
         self.reloads[reload as usize].load(Relaxed)
     }
 
-    /// When the config in force was read, in seconds since 1970.
+    /// The time at which the config in use was loaded, in seconds since 1970.
     pub fn reloaded_at(&self) -> u64 {
         self.reloaded_at.load(Relaxed)
     }
 
-    /// Answers so far by status; statuses that never were are left out.
+    /// The number of responses by status, without statuses that never occurred.
     pub fn answers(&self, front: FrontName) -> Vec<(usize, u64)> {
         used(FIRST_STATUS.., self.fronts[front as usize].answers.sums())
     }
 
-    /// Answers to calls over gRPC so far, by code; codes that never were are left out.
+    /// The number of responses to gRPC calls by code, without codes that never occurred.
     pub fn calls(&self) -> Vec<(&'static str, u64)> {
         used(CODES, self.calls.sums())
     }
 
-    /// Replies over RESP so far, by code; codes that never were are left out.
+    /// The number of RESP replies by code, without codes that never occurred.
     pub fn replies(&self) -> Vec<(&'static str, u64)> {
         used(REPLY_CODES, self.replies.sums())
     }
@@ -264,15 +264,15 @@ fn used<L>(
     labels.into_iter().zip(counts).filter(|(_, count)| *count > 0).collect()
 }
 
-/// The codes of replies over RESP; whatever is no error is the first, and an error without one
-/// of these is the second.
+/// The codes of RESP replies. The first counts all replies that are not errors, the second all
+/// errors with a code that is not listed.
 pub const REPLY_CODES: [&str; 7] =
     ["OK", "ERR", "EXECABORT", "NOAUTH", "NOPROTO", "STOREDOWN", "WRONGPASS"];
 
-/// Replies by code.
+/// The number of replies by code.
 pub type ReplyCounts = [u32; REPLY_CODES.len()];
 
-/// The codes of gRPC, by number.
+/// The names of the gRPC status codes, by number.
 const CODES: [&str; 17] = [
     "OK",
     "CANCELLED",
@@ -293,7 +293,7 @@ const CODES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// A connection that is noted.
+/// Counts an open connection until it is dropped.
 #[derive(Debug)]
 pub struct ConnectionCount {
     server_state: Arc<ServerState>,
@@ -307,7 +307,7 @@ impl Drop for ConnectionCount {
 }
 
 const FIRST_STATUS: usize = 100;
-/// 100 to 599: every status there is.
+/// Statuses 100 to 599, which are all valid ones.
 const STATUSES: usize = 500;
 
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! `/admin/v1/stats`: all counts at once.
+//! `/admin/v1/stats`: all counters as JSON.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::metrics::Process;
 use super::response::json;
 use super::server_state::{FrontName, RejectedConfig, Reload, ServerState};
 
-/// The counts as of now; a reader takes differences.
+/// Returns the current totals. Clients compute rates from differences.
 pub async fn stats(State(state): State<AdminState>) -> Response {
     json(&StatsView::new(&state))
 }
@@ -42,7 +42,7 @@ struct SeriesView {
     denied: u64,
     would_deny: u64,
     near: u64,
-    /// Answers that were not decided by the store.
+    /// Answers that were not decided exactly by the store.
     inexact: u64,
     decided: BTreeMap<&'static str, u64>,
 }
@@ -50,7 +50,7 @@ struct SeriesView {
 #[derive(Serialize)]
 struct LatencyView {
     bounds_seconds: Vec<f64>,
-    /// One more than there are bounds: what exceeded them all.
+    /// One entry per bound, and one more for durations above all bounds.
     counts: Vec<u64>,
 }
 
@@ -60,7 +60,7 @@ struct StoreView {
     max_keys: u64,
     log_entries: u64,
     overflowed: u64,
-    /// The store that nodes share; nothing where counts are kept here.
+    /// The store that nodes share; absent if counts are kept in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     shared: Option<SharedView>,
 }
@@ -80,7 +80,7 @@ struct SharedView {
 
 #[derive(Serialize)]
 struct ConfigView {
-    /// Nothing for the policy that is built in.
+    /// Null for the built-in default policy.
     source: Option<String>,
     policies: usize,
 }
@@ -97,7 +97,7 @@ struct ReloadsView {
 struct RejectedConfigView {
     at_seconds: u64,
     why: String,
-    /// Whether a later config was taken.
+    /// Whether a later config was accepted.
     mended: bool,
 }
 

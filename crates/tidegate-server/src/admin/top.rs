@@ -1,4 +1,4 @@
-//! `/admin/v1/top`: who was denied most, would have been, or nearly was.
+//! `/admin/v1/top`: the keys and routes that were denied most, would have been, or nearly were.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -12,12 +12,12 @@ use super::policies::find;
 use super::response::json;
 use crate::error::RequestError;
 
-/// Entries of a ranking when nobody says how many.
+/// The default number of entries of a ranking.
 const TOP_DEFAULT: usize = 10;
-/// The most entries asked for at once: more is a page nobody reads.
+/// The maximum number of entries of a ranking: a longer page would not be read.
 const TOP_MOST: usize = 1_000;
 
-/// The ranking a query asks for.
+/// Returns the ranking that the query selects.
 pub async fn top(State(state): State<AdminState>, uri: Uri) -> Result<Response, RequestError> {
     let query = TopQuery::from_query(uri.query().unwrap_or_default())?;
     if let Some(policy) = &query.policy {
@@ -65,7 +65,7 @@ impl TopQuery {
 struct TopView<'a> {
     by: &'static str,
     policy: Option<&'a str>,
-    /// How far back the counts reach.
+    /// The period that the counts cover.
     covers_seconds: u64,
     keys: ListView,
     routes: ListView,
@@ -81,8 +81,8 @@ struct ListView {
 struct EntryView {
     policy: String,
     name: String,
-    /// The key as `/admin/v1/policies/{policy}/keys/{key}` wants it; null for
-    /// routes and for keys that cannot be asked for.
+    /// The key as it is written in `/admin/v1/policies/{policy}/keys/{key}`; null for routes and
+    /// for keys that cannot be looked up.
     encoded: Option<String>,
     count: u64,
     error: u64,
@@ -105,7 +105,7 @@ impl ListView {
         let view = |entry: &Entry| EntryView {
             policy: entry.policy.to_string(),
             name: entry.name.to_string(),
-            // What callers' own limits count belongs to no policy that could be asked.
+            // Keys of limits that callers send belong to no policy, so they cannot be looked up.
             encoded: encode(&entry.name).filter(|_| *entry.policy != *CALLER),
             count: entry.count,
             error: entry.error,
@@ -115,9 +115,10 @@ impl ListView {
     }
 }
 
-/// The key percent-encoded, or its masked form, which leads to it. One that was cut and is not
-/// masked is not known whole; one that begins with a single NUL stands for a missing part, which no caller can name (where a
-/// value itself begins with a NUL, the key has one more).
+/// The key percent-encoded, or its masked form, which the lookup accepts too. A key that is
+/// truncated and not masked cannot be looked up. A key that begins with a single NUL stands for a
+/// missing part, which no caller can name (if a value itself begins with a NUL, the key has one
+/// more).
 fn encoded(key: &Text) -> Option<String> {
     if key.is_masked() {
         return Some(percent_encode(key.to_string().as_bytes(), NON_ALPHANUMERIC).to_string());

@@ -1,4 +1,4 @@
-//! `tidegate config`: is this file right, what may stand in it, and what does another's become?
+//! `tidegate config`: validates a config file, prints the JSON Schema, and converts other formats.
 
 use std::path::PathBuf;
 
@@ -63,13 +63,13 @@ enum SourceFormat {
     Envoy,
 }
 
-/// What is to be printed, and what is told besides.
+/// Text for standard output, and warnings for standard error.
 pub struct Output {
     pub text: String,
     pub warnings: Vec<String>,
 }
 
-/// What is wrong with a config.
+/// The errors of a config file.
 #[derive(Debug)]
 pub enum ConfigCommandError {
     Config(ConfigErrors),
@@ -87,7 +87,7 @@ impl std::fmt::Display for ConfigCommandError {
 
 impl std::error::Error for ConfigCommandError {}
 
-/// What is to be printed.
+/// Runs the command and returns its output.
 pub fn run(args: &ConfigArgs) -> Result<Output, ConfigCommandError> {
     let text = match &args.command {
         ConfigCommand::Check { file } => {
@@ -135,7 +135,7 @@ fn summary(config: &Config) -> String {
     }
 }
 
-/// Where counts are kept that nodes share.
+/// Describes the store that nodes share.
 pub fn shared(config: &Config) -> String {
     let nodes = counted(config.nodes as usize, "node", "nodes");
     format!("counts in {} for {nodes}", config.store)

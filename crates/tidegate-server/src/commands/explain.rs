@@ -1,7 +1,7 @@
-//! `tidegate explain`: would this request be limited, and why?
+//! `tidegate explain`: shows which policies and limits apply to a request, and why.
 //!
-//! The request is put together from flags and held against the policies by the
-//! code that serves, so the answer is what the server would do.
+//! The request is built from flags and matched by the code that the server uses, so the output is
+//! what the server would do.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -68,15 +68,15 @@ pub struct ExplainArgs {
     descriptors: Vec<Pair>,
 }
 
-/// What is to be printed.
+/// Text for standard output.
 #[derive(Debug, Default)]
 pub struct Output {
     pub text: String,
-    /// Whether the server would take the request for bad input.
+    /// Whether the server would reject the request with 400.
     pub is_bad_input: bool,
 }
 
-/// What the policies make of the request.
+/// Matches the request against the policies and describes the result.
 pub fn run(args: &ExplainArgs) -> Result<Output, ConfigErrors> {
     let config = match &args.config {
         Some(file) => Config::load(file)?,
@@ -145,7 +145,7 @@ fn output(config: &Config, attributes: &Attributes<'_>, peer: Option<IpAddr>) ->
     Output { text: out, is_bad_input: false }
 }
 
-/// As the server takes it.
+/// Parses an address with the parser of the server.
 fn address(text: &str) -> Result<IpAddr, ParseAddressError> {
     parse_address(text).ok_or(ParseAddressError)
 }
@@ -163,7 +163,7 @@ fn descriptor(text: &str) -> Result<Pair, ParsePairError> {
     Ok((name.to_owned().into(), value.to_owned().into()))
 }
 
-/// A text that is no address.
+/// The text is not an IP address.
 #[derive(Clone, Copy, Debug)]
 struct ParseAddressError;
 
@@ -175,7 +175,7 @@ impl std::fmt::Display for ParseAddressError {
 
 impl std::error::Error for ParseAddressError {}
 
-/// A text that is not the pair it must be.
+/// The text is not a pair in the expected form.
 #[derive(Clone, Copy, Debug)]
 struct ParsePairError(&'static str);
 

@@ -1,7 +1,7 @@
-//! Shell completions and manual pages, made from what can be typed.
+//! Shell completions and manual pages, generated from the command line definition.
 //!
-//! The binary writes them itself, so that they are of its version wherever it was
-//! installed from, and packagers need no second build.
+//! The binary writes them itself. They always match its version, however it was installed, and
+//! packagers need no second build.
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -64,7 +64,7 @@ impl std::error::Error for WriteError {}
 /// Prints a completion script.
 ///
 /// # Errors
-/// When nobody takes it.
+/// When standard output cannot be written.
 pub fn completions(args: &CompletionsArgs) -> Result<(), WriteError> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "tidegate", &mut script);
@@ -90,7 +90,7 @@ fn write_all(command: &clap::Command, dir: &Path) -> Result<(), WriteError> {
     for below in below {
         write_all(below, dir)?;
     }
-    // Of the whole command line once it is built: `tidegate-config-check`.
+    // After `build`, the display name includes the parent commands: `tidegate-config-check`.
     let name = command.get_display_name().unwrap_or(command.get_name());
     let to = dir.join(format!("{name}.1"));
     std::fs::write(&to, page(command.clone())).map_err(|error| WriteError { to, error })
@@ -103,7 +103,8 @@ fn page(command: clap::Command) -> Vec<u8> {
     page
 }
 
-/// To standard output. A reader that has seen enough, as `head` has, is no error.
+/// Writes to standard output. A closed pipe is not an error: a reader such as `head` closes it
+/// early.
 fn print(text: &[u8]) -> Result<(), WriteError> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text).and_then(|()| stdout.flush()) {

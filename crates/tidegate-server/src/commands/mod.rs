@@ -1,4 +1,4 @@
-//! The command line: its subcommands, and what each prints.
+//! The command line: subcommands, their output and exit codes.
 
 mod config;
 mod explain;
@@ -63,7 +63,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::Serve(args) => match serve::run(&args) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                // Signals may be handled by now, and then SIGTERM does not end a blocked write.
+                // Signal handlers may be installed by now, so SIGTERM does not end a blocked write.
                 logs::print(std::io::stderr(), format!("error: {error}\n"));
                 ExitCode::FAILURE
             }
@@ -71,11 +71,11 @@ pub fn run(command: Command) -> ExitCode {
     }
 }
 
-/// Prints what a look at a config gave.
+/// Prints the output of a subcommand, or its errors.
 fn print(result: Result<String, impl std::error::Error>) -> ExitCode {
     match result {
         Ok(text) => {
-            // Whoever read the output has seen enough, as `head` does.
+            // An error means a closed pipe: a reader such as `head` closes it early.
             let _ = std::io::stdout().write_all(text.as_bytes());
             ExitCode::SUCCESS
         }
@@ -99,7 +99,7 @@ fn exit_code_of_write(result: Result<(), WriteError>) -> ExitCode {
 fn exit_code_of_replay(result: Result<(), ReplayError>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read the output has seen enough, as `head` does.
+        // A reader such as `head` closes the pipe early.
         Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");

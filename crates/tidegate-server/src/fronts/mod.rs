@@ -1,5 +1,5 @@
-//! Fronts: the protocols in which decisions are requested. Each decodes a request, calls the gate and
-//! encodes the answer.
+//! Fronts: the protocols over which decisions are requested. Each front decodes a request, calls
+//! the gate and encodes the response.
 
 pub mod grpc;
 pub mod http;

@@ -1,9 +1,9 @@
 //! The future of a response, shared by the HTTP, gRPC and admin fronts.
 //!
-//! Nearly all requests are answered in the first poll: the body of a check arrives together
-//! with its head, a gateway sends no body, and a decision in memory never waits. They are
-//! answered from where the request lies. All others continue in a boxed future, whose
-//! allocation is small beside what they wait for. One `async` function for both would be a
+//! Nearly all requests are answered in the first poll: the body of a check arrives together with
+//! its head, a gateway sends no body, and a decision in memory never waits. Such a request is
+//! answered in place, without being moved. All others continue in a boxed future, whose allocation
+//! costs little compared with what they wait for. A single `async` function for both would be a
 //! large state machine that is moved for every request, which costs more than the decision.
 
 use std::convert::Infallible;
@@ -22,17 +22,17 @@ use crate::error::RequestError;
 use crate::fronts::http::body;
 use crate::serve::InFlight;
 
-/// A protocol adapter: answers requests, errors included.
+/// A protocol adapter over HTTP: responds to every request, with an error if necessary.
 pub trait Front: Send + Sync + 'static {
-    /// The body of its responses.
+    /// The body type of its responses.
     type Body: Body<Data: Send, Error: std::error::Error + Send + Sync> + Send + 'static;
 
-    /// Responds without waiting, where that is possible. Called once, in the first poll.
+    /// Responds without waiting if possible. Called once, in the first poll.
     fn start(&self, _call: &mut Call, _context: &mut Context<'_>) -> Start<Self::Body> {
         Start::Later(None)
     }
 
-    /// Responds to any request; `first_chunk` is the part of the body that `start` has read.
+    /// Responds to any request. `first_chunk` is the part of the body that `start` has read.
     fn finish(
         self: Arc<Self>,
         call: Call,
@@ -43,7 +43,7 @@ pub trait Front: Send + Sync + 'static {
     fn record(&self, response: &Response<Self::Body>);
 }
 
-/// A request, and the connection it came from.
+/// A request and the connection it arrived on.
 pub struct Call {
     pub request: Request<Incoming>,
     pub peer: SocketAddr,
@@ -53,8 +53,8 @@ pub struct Call {
 }
 
 impl Call {
-    /// The first chunk of the body, if it has arrived. The error of a broken body must not be
-    /// dropped: a second read may report the end of the body instead.
+    /// Returns the first chunk of the body, if it has arrived. The caller must not discard an
+    /// error: a second read may report the end of the body instead.
     pub fn first_chunk(
         &mut self,
         context: &mut Context<'_>,
@@ -70,11 +70,11 @@ impl Call {
 /// The result of the first poll.
 pub enum Start<B> {
     Ready(Response<B>),
-    /// The request has to wait. Holds the chunk of its body that was read.
+    /// The request has to wait. Holds the chunk of its body that was already read.
     Later(Option<Bytes>),
 }
 
-/// The response of a front to one request, polled within the span of the request.
+/// The response of a front to one request. It is polled within the span of the request.
 pub struct ResponseFuture<F: Front> {
     front: Arc<F>,
     step: Step<F::Body>,
@@ -89,7 +89,7 @@ enum Step<B> {
 }
 
 impl<F: Front> ResponseFuture<F> {
-    /// The span must have an empty field `status`.
+    /// Creates the future. The span must have an empty field `status`.
     pub fn new(front: Arc<F>, call: Call, span: Span) -> Self {
         ResponseFuture { front, step: Step::Started(call), span }
     }

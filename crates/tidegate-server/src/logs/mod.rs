@@ -1,11 +1,11 @@
-//! Logs: to standard error, as text or as JSON lines; with the feature `otlp`
-//! spans go to a collector as well.
+//! Logging to standard error, as text or as JSON lines. With the feature `otlp`, spans are also
+//! exported to a collector.
 //!
-//! Denials are logged from the stream of denials ([`Stats::events`]), not where
-//! they happen: the stream is already held to so many per policy and second, and
-//! a log that cannot keep up misses some and says how many instead of making
-//! requests wait. A separate thread writes the lines (`logs/writer.rs`), so that requests
-//! never wait for the reader of standard error.
+//! Denials are logged from the stream of denials ([`Stats::events`]), not where they are decided.
+//! The stream is already limited to a number of denials per policy and second. A subscriber that
+//! cannot keep up misses some and logs how many, instead of delaying requests. A separate thread
+//! writes the lines (`logs/writer.rs`), so that requests never wait for the reader of standard
+//! error.
 //!
 //! [`Stats::events`]: tidegate::unstable::stats::Stats::events
 
@@ -27,7 +27,7 @@ pub use self::writer::{dropped, print};
 
 use self::writer::Lines;
 
-/// What is logged when `RUST_LOG` is not set.
+/// The filter that is used if `RUST_LOG` is not set.
 const DEFAULT_FILTER: &str = "info";
 
 /// How log lines are written.
@@ -40,10 +40,10 @@ pub enum LogFormat {
     Json,
 }
 
-/// Why logging cannot start.
+/// Why logging cannot be started.
 #[derive(Debug)]
 pub enum LogError {
-    /// `RUST_LOG` is not understood.
+    /// `RUST_LOG` is invalid.
     Filter { text: String, why: String },
     /// The thread that writes lines cannot be started.
     Writer(io::Error),
@@ -76,8 +76,8 @@ impl fmt::Display for LogError {
 
 impl std::error::Error for LogError {}
 
-/// Keeps logging going. When dropped, spans are exported and the last lines written, both
-/// within a bounded time.
+/// Keeps logging active. Dropping it exports the remaining spans and writes the remaining lines,
+/// both within a bounded time.
 #[must_use = "the last lines are written when it is dropped"]
 pub struct Logging {
     lines: Arc<Lines>,
@@ -113,13 +113,13 @@ pub fn start(format: LogFormat) -> Result<Logging, LogError> {
     }
     #[cfg(not(feature = "otlp"))]
     {
-        // It only fails where somebody else logs already, as in a test.
+        // This fails only if a global subscriber is already set, as in a test.
         let _ = registry.with(written).try_init();
         Ok(Logging { lines })
     }
 }
 
-/// The filter that a `RUST_LOG` describes. Panics pass any filter.
+/// Parses the filter of `RUST_LOG`. Panics pass any filter.
 fn filter(text: &str) -> Result<EnvFilter, LogError> {
     let filter = EnvFilter::try_new(text)
         .map_err(|error| LogError::Filter { text: text.to_owned(), why: error.to_string() })?;
@@ -129,13 +129,13 @@ fn filter(text: &str) -> Result<EnvFilter, LogError> {
     })
 }
 
-/// The layer that writes lines.
+/// Creates the layer that writes lines.
 fn written<S>(format: LogFormat, lines: Arc<Lines>) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
 {
-    // A line that cannot be formatted is dropped: the layer would report it on standard
-    // error, and wait for the reader.
+    // A line that cannot be formatted is dropped. The layer would report it on standard error, and
+    // block until it is read.
     let layer = lines::layer().with_writer(lines).log_internal_errors(false);
     match format {
         LogFormat::Text => {
@@ -146,10 +146,10 @@ where
     }
 }
 
-/// The target of panics, which are logged whatever `RUST_LOG` says.
+/// The target of panics, which are logged regardless of `RUST_LOG`.
 const PANIC: &str = "tidegate::panic";
 
-/// Logs a panic. The standard hook writes to standard error and waits for its reader.
+/// Logs a panic. The default hook writes to standard error and can block.
 fn log_panic(panic: &std::panic::PanicHookInfo<'_>) {
     let backtrace = Backtrace::capture();
     match backtrace.status() {
@@ -158,10 +158,10 @@ fn log_panic(panic: &std::panic::PanicHookInfo<'_>) {
     }
 }
 
-/// Logs denials as they happen, until it is dropped.
+/// Logs denials as they happen, until the future is dropped.
 ///
 /// # Errors
-/// When too many follow the denials already.
+/// When there are too many subscribers to denials.
 pub fn denials(
     events: &Arc<Events>,
 ) -> Result<impl Future<Output = ()> + Send + use<>, TooManySubscribers> {
@@ -178,7 +178,7 @@ pub fn denials(
     })
 }
 
-/// Where denials are logged, so that `RUST_LOG=info,tidegate::denials=off` leaves them out.
+/// The target of denials, so that `RUST_LOG=info,tidegate::denials=off` disables them.
 const DENIALS: &str = "tidegate::denials";
 
 fn log_denial(denial: &Denial) {
@@ -195,21 +195,21 @@ fn log_denial(denial: &Denial) {
         retry_after_ms = denial.retry_after.as_millis(),
         request_id = some(&denial.request_id),
         decided = denial.decided.name(),
-        // Denials of this policy that were not logged since the last one that was.
+        // Denials of this policy that were not logged since the last logged one.
         suppressed = denial.suppressed,
         "{message}"
     );
 }
 
-/// The text, unless there is none. As a string, which is written in quotes: a key
-/// with a space in it must not look like another field.
+/// The text, or `None` if it is empty. It is logged as a string, which is quoted: a key with a
+/// space in it must not look like another field.
 pub fn some(text: &Text) -> Option<String> {
     (!text.as_bytes().is_empty()).then(|| text.to_string())
 }
 
 #[cfg(feature = "otlp")]
 mod otlp {
-    //! Spans to a collector, over HTTP. Off unless an endpoint is named.
+    //! Exports spans to a collector over HTTP, if an endpoint is set.
 
     use opentelemetry::trace::TracerProvider;
     use opentelemetry_otlp::SpanExporter;
@@ -221,18 +221,18 @@ mod otlp {
 
     use super::LogError;
 
-    /// The variables that name an endpoint, as OpenTelemetry has them. The rest of
-    /// `OTEL_EXPORTER_OTLP_*` works too; the exporter reads it itself.
+    /// The OpenTelemetry variables that set an endpoint. The exporter itself reads the other
+    /// `OTEL_EXPORTER_OTLP_*` variables.
     const ENDPOINTS: [&str; 2] =
         ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
 
-    /// What is exported: our own spans, whatever `RUST_LOG` says about lines.
+    /// The target and level of exported spans: those of tidegate, regardless of `RUST_LOG`.
     const EXPORTED: (&str, tracing::Level) = ("tidegate", tracing::Level::DEBUG);
 
     pub struct Exporter(SdkTracerProvider);
 
     impl Exporter {
-        /// The exporter the environment asks for, if any.
+        /// Creates an exporter if the environment sets an endpoint.
         pub fn from_environment() -> Result<Option<Self>, LogError> {
             if !ENDPOINTS.iter().any(|name| std::env::var_os(name).is_some()) {
                 return Ok(None);
@@ -256,16 +256,16 @@ mod otlp {
 
     impl Drop for Exporter {
         fn drop(&mut self) {
-            // At the end of the process there is nobody left to tell.
+            // The process is about to exit, so an error cannot be reported.
             let _ = self.0.shutdown();
         }
     }
 }
 
-/// After a line, further events are only counted for this long.
+/// How long after a logged event further events are only counted.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Decides which of many equal events are logged.
+/// Limits how often events of one kind are logged.
 #[derive(Debug, Default)]
 pub struct LogThrottle(Mutex<LogThrottleState>);
 
@@ -276,8 +276,8 @@ struct LogThrottleState {
 }
 
 impl LogThrottle {
-    /// Notes an event. If it is to be logged, returns how many were not since the last one
-    /// that was.
+    /// Records an event. If it should be logged, returns the number of events suppressed since the
+    /// last logged one.
     pub fn should_log(&self, now: Instant) -> Option<u64> {
         let mut burst = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if burst.logged.is_some_and(|logged| now.saturating_duration_since(logged) < QUIET) {
@@ -309,7 +309,7 @@ mod tests {
         }
     }
 
-    /// With `RUST_LOG=off` a panic left no trace.
+    /// Regression test: with `RUST_LOG=off`, a panic was not logged.
     #[test]
     fn logs_panics_under_any_filter() {
         let rows = [

@@ -1,12 +1,12 @@
-//! Standard error without waiting for its reader.
+//! Writes to standard error without blocking the caller.
 //!
-//! A write to a pipe that nobody reads blocks. Request handlers log, so a blocked write
-//! would stop a runtime worker, and with it every connection on that worker. Lines therefore
-//! go into a bounded buffer, and one thread writes them. When the buffer is full, lines are
-//! dropped and counted; the thread logs the count as soon as the reader is back.
+//! A write to a pipe blocks while nobody reads it. Request handlers log, so a blocked write would
+//! stop a runtime worker, and with it every connection on that worker. Lines therefore go into a
+//! bounded buffer, and one thread writes them. When the buffer is full, lines are dropped and
+//! counted. The thread logs the count once it can write again.
 //!
-//! The thread is never joined: it may be blocked in `write` for ever. At exit the last
-//! lines get [`FLUSH_TIMEOUT`] to go out.
+//! The thread is never joined, because it may be blocked in `write` forever. At exit, the process
+//! waits for at most [`FLUSH_TIMEOUT`] until the last lines are written.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -17,17 +17,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Bytes of lines that wait to be written: several thousand lines, so that a reader that
-/// pauses for a moment loses nothing. The thread holds at most as many again.
+/// The maximum size of the buffer in bytes: several thousand lines, so that a short pause of the
+/// reader loses nothing. The thread holds at most as many bytes while it writes them.
 const MAX_WAITING_BYTES: usize = 1024 * 1024;
 
-/// How long the process waits at exit for the last lines to be read.
+/// How long the process waits at exit for the last lines to be written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long the process waits for a message to be read that is printed outside the log.
+/// How long [`print()`] waits for its message to be written.
 const PRINT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Lines dropped since the process started. Logging is global, and so is its count.
+/// Lines dropped since the process started. Global, as logging is.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 /// The number of log lines dropped since the process started.
@@ -35,11 +35,11 @@ pub fn dropped() -> u64 {
     DROPPED.load(Relaxed)
 }
 
-/// Lines on their way to standard error.
+/// Lines that wait to be written to standard error.
 #[derive(Debug, Default)]
 pub struct Lines {
     pending: Mutex<PendingLines>,
-    /// Signals the writing thread that lines wait, and [`Lines::flush`] that none do.
+    /// Wakes the writing thread when lines are added, and [`Lines::flush`] when all are written.
     changed: Condvar,
 }
 
@@ -47,10 +47,10 @@ pub struct Lines {
 struct PendingLines {
     bytes: Vec<u8>,
     lines: u64,
-    /// A line was dropped since the thread last took the buffer. All that follow are dropped
-    /// until it does, so that the lines on both sides of a gap are complete.
+    /// Whether a line was dropped since the thread last took the buffer. All following lines are
+    /// dropped until it does, so that dropped lines form one gap in the log.
     overflowed: bool,
-    /// The thread is writing what it took.
+    /// Whether the thread is writing the lines it took.
     writing: bool,
 }
 
@@ -60,7 +60,7 @@ impl Lines {
     /// # Errors
     /// When the system is out of descriptors or threads.
     pub fn start() -> io::Result<Arc<Self>> {
-        // Not `io::stderr`, whose lock would be held during a blocked write.
+        // `io::stderr` would hold its lock during a blocked write.
         let to = File::from(io::stderr().as_fd().try_clone_to_owned()?);
         let lines = Arc::new(Lines::default());
         let taken = Arc::clone(&lines);
@@ -68,18 +68,19 @@ impl Lines {
         Ok(lines)
     }
 
-    /// Waits until everything is written, for at most [`FLUSH_TIMEOUT`].
+    /// Waits until all lines are written, for at most [`FLUSH_TIMEOUT`].
     pub fn flush(&self) {
         let is_busy = |pending: &mut PendingLines| pending.writing || !pending.bytes.is_empty();
         let pending = self.pending();
-        // After the time-out the rest is lost: nobody reads it.
+        // After the timeout, the remaining lines are lost.
         let _ = self.changed.wait_timeout_while(pending, FLUSH_TIMEOUT, is_busy);
     }
 
     fn push(&self, line: &[u8]) {
         let mut pending = self.pending();
         if pending.overflowed || pending.bytes.len() + line.len() > MAX_WAITING_BYTES {
-            // A line that is too long for an empty buffer leaves nothing for the thread to take.
+            // If the buffer is empty, the line alone is too long, and the thread has nothing to
+            // take.
             pending.overflowed = !pending.bytes.is_empty();
             DROPPED.fetch_add(1, Relaxed);
             return;
@@ -90,7 +91,7 @@ impl Lines {
         self.changed.notify_all();
     }
 
-    /// Writes lines as they come, for ever.
+    /// Writes lines as they arrive. Never returns.
     fn write_to(&self, mut to: impl Write) {
         let mut bytes = Vec::new();
         let mut reported = dropped();
@@ -98,8 +99,9 @@ impl Lines {
         loop {
             let lines = self.take(&mut bytes);
             let total = dropped();
-            // The report is the first line behind the gap, because the buffer is empty now.
-            // Where writing fails there is none: it would fail too, and cause another.
+            // The report is the first line after the gap, because the buffer is empty now. If the
+            // last write failed, nothing is reported: the report would fail too, and be counted as
+            // dropped.
             if is_read && total > reported {
                 let lines = total - reported;
                 tracing::warn!(
@@ -117,7 +119,7 @@ impl Lines {
         }
     }
 
-    /// Waits for lines and moves them to `bytes`, which is empty; returns how many there are.
+    /// Waits for lines, moves them to `bytes`, which is empty, and returns their number.
     fn take(&self, bytes: &mut Vec<u8>) -> u64 {
         let mut pending = self.pending();
         pending.writing = false;
@@ -136,7 +138,7 @@ impl Lines {
     }
 }
 
-/// One call is one line: the formatter hands over whole lines.
+/// Each call to `write` is one line, because the formatter passes whole lines.
 impl Write for &Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.push(line);
@@ -148,13 +150,13 @@ impl Write for &Lines {
     }
 }
 
-/// Writes a message to a standard stream, and waits for at most [`PRINT_TIMEOUT`] for it to
-/// be taken. A reader that is stalled or gone does not stop the process.
+/// Writes a message to a standard stream and waits for at most [`PRINT_TIMEOUT`]. A stalled or
+/// closed reader does not stop the process.
 pub fn print(mut to: impl Write + Send + 'static, text: String) {
     let (done, finished) = mpsc::channel();
     let write = move || {
         let written = to.write_all(text.as_bytes()).and_then(|()| to.flush());
-        // Nobody waits any longer.
+        // The receiver is gone after the timeout.
         let _ = done.send(written);
     };
     if thread::Builder::new().name("print".to_owned()).spawn(write).is_ok() {

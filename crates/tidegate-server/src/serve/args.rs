@@ -81,16 +81,15 @@ Examples:
   tidegate serve --config tidegate.yaml --http 127.0.0.1:9000 --admin off
   TIDEGATE_TOKENS=$(openssl rand -hex 32) tidegate serve --http 0.0.0.0:8080";
 
-/// Where a front listens.
+/// The address on which a front listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenAddr {
-    /// Nowhere.
+    /// The front is disabled.
     Off,
-    /// At this address.
     At(SocketAddr),
 }
 
-/// A text that is not an address.
+/// The text is not a listen address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseListenAddrError(String);
 
@@ -122,7 +121,7 @@ impl FromStr for ListenAddr {
             return Ok(ListenAddr::At(address));
         }
         let error = || ParseListenAddrError(text.to_owned());
-        // A name such as `localhost`; without a host it would not be one.
+        // A host name such as `localhost`. A port without a host is rejected.
         let named = text.rsplit_once(':').is_some_and(|(host, _)| !host.is_empty());
         let first = named.then(|| text.to_socket_addrs().ok()?.next()).flatten();
         first.map(ListenAddr::At).ok_or_else(error)

@@ -1,4 +1,4 @@
-//! What is printed at the start: what is served, where, and what to try.
+//! The text printed at start: the store, the policies, the addresses and a command to try.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,10 +11,10 @@ use super::settings::{FrontName, secret_of};
 use crate::access::Access;
 use crate::logs;
 
-/// What is known once the sockets are bound.
+/// The text of the banner, built once the sockets are bound.
 pub struct Banner {
     text: String,
-    /// A command to try.
+    /// A `curl` command to try.
     command: Option<String>,
 }
 
@@ -47,7 +47,7 @@ impl Banner {
         Banner { text, command: http.and_then(|(_, bound)| bound).and_then(command) }
     }
 
-    /// Prints it. A reader that is stalled or gone does not stop the server.
+    /// Prints the banner. A stalled or closed reader does not stop the server.
     pub fn print(mut self, exposed: &[FrontName]) {
         if let Some(command) = &self.command {
             let _ = writeln!(self.text, "{command}");
@@ -79,11 +79,10 @@ fn url(bound: &BoundFront, address: SocketAddr) -> String {
     format!("{scheme}://{address}")
 }
 
-/// A command to try on this machine. The secret is left to whoever knows it: it is
-/// not for the screen.
+/// A command to try on this machine. It does not contain the secret, which must not be displayed.
 fn command(bound: &BoundFront) -> Option<String> {
     let mut address = bound.socket.local_addr().ok()?;
-    // Nobody can connect to "all addresses".
+    // Clients cannot connect to the unspecified address.
     if address.ip().is_unspecified() {
         address.set_ip(match address.ip() {
             IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),

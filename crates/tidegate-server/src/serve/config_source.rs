@@ -1,7 +1,8 @@
-//! Where policies and settings come from: a config, files of envoyproxy/ratelimit, or both.
+//! The source of policies and settings: a config file, files of envoyproxy/ratelimit, or both.
 //!
-//! With both, the config's settings hold, and its policies (it needs none then) stand before
-//! those of the files. What the files become is what `tidegate config convert` prints.
+//! With both, settings come from the config file. Its policies, which are optional then, precede
+//! those of the envoyproxy/ratelimit files. The files are converted as `tidegate config convert`
+//! does.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fmt;
@@ -17,7 +18,7 @@ use tracing::warn;
 
 use super::args::ServeArgs;
 
-/// Where it all comes from.
+/// The files that the config is read from.
 #[derive(Clone, Debug)]
 pub struct ConfigSource {
     config: Option<PathBuf>,
@@ -25,14 +26,15 @@ pub struct ConfigSource {
     options: Options,
 }
 
-/// Why there is no config.
+/// Why the config cannot be loaded.
 #[derive(Debug)]
 pub enum ConfigSourceError {
     Config(ConfigErrors),
     Envoy(EnvoyErrors),
-    /// A pipe or device, which can be read once.
+    /// A pipe or device, which can be read only once.
     NotAFile(PathBuf),
-    /// The policies of both cannot stand together; the name that both have, if that is why.
+    /// The policies of both sources conflict. Holds the name of a policy that is in both, if that
+    /// is the reason.
     Conflict(PoliciesError, Option<String>),
 }
 
@@ -42,19 +44,20 @@ impl ConfigSource {
         ConfigSource { config: args.config.clone(), envoy: args.envoy_config.clone(), options }
     }
 
-    /// What it is called: the paths as they were given.
+    /// The paths as they were given; `None` if there are none.
     pub fn name(&self) -> Option<String> {
         let paths = [&self.config, &self.envoy].into_iter().flatten();
         let paths: Vec<String> = paths.map(|path| path.display().to_string()).collect();
         (!paths.is_empty()).then(|| paths.join(" and "))
     }
 
-    /// Whether nobody said where.
+    /// Whether no file was given.
     pub fn is_none(&self) -> bool {
         self.config.is_none() && self.envoy.is_none()
     }
 
-    /// Reads all of it. What the files have that tidegate has not is logged.
+    /// Loads the config. Logs features of the envoyproxy/ratelimit files that tidegate does not
+    /// support.
     pub fn load(&self) -> Result<Config, ConfigSourceError> {
         let Some(envoy) = &self.envoy else {
             return match &self.config {
@@ -88,8 +91,8 @@ impl ConfigSource {
         }
     }
 
-    /// Reads all of it once more. A pipe has been emptied, and reading it would wait for
-    /// whoever filled it.
+    /// Loads the config again. Fails if it is a pipe: its content is consumed, and reading it would
+    /// block until another process writes.
     pub fn load_again(&self) -> Result<Config, ConfigSourceError> {
         match self.config.as_deref().filter(|path| is_pipe(path)) {
             Some(path) => Err(ConfigSourceError::NotAFile(path.to_owned())),
@@ -97,7 +100,7 @@ impl ConfigSource {
         }
     }
 
-    /// The directories in which something happens when it changes.
+    /// The directories to watch for changes.
     pub fn directories(&self) -> Vec<PathBuf> {
         let parent = |path: &Path| match path.parent() {
             Some(parent) if parent != Path::new("") => parent.to_owned(),
@@ -108,7 +111,7 @@ impl ConfigSource {
         config.into_iter().chain(self.envoy.as_ref().map(envoy)).collect()
     }
 
-    /// A number for the content of all files; `None` if some cannot be read.
+    /// A hash of the content of all files; `None` if one cannot be read.
     pub fn fingerprint(&self) -> Option<u64> {
         let mut hasher = DefaultHasher::new();
         let envoy = self.envoy.as_deref().map(files).transpose().ok()?;
@@ -117,7 +120,7 @@ impl ConfigSource {
                 return None;
             }
             let mut content = Vec::new();
-            // One byte more than is allowed, to see that it is too large.
+            // One byte more than the maximum, so that a file that is too large is detected.
             let most = MAX_CONFIG_BYTES as u64 + 1;
             File::open(path).ok()?.take(most).read_to_end(&mut content).ok()?;
             (path, content).hash(&mut hasher);
@@ -126,12 +129,12 @@ impl ConfigSource {
     }
 }
 
-/// Whether it is neither a file nor a directory: what may wait to be written.
+/// Whether the path is neither a file nor a directory, so that reading it may block.
 fn is_pipe(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
 }
 
-/// The files of a directory, or the one that is named.
+/// The files of a directory, or the file itself.
 fn files(path: &Path) -> Result<Vec<PathBuf>, EnvoyErrors> {
     if path.is_file() { Ok(vec![path.to_owned()]) } else { EnvoyFile::list(path) }
 }

@@ -1,11 +1,11 @@
 //! Open connections, and their deadlines.
 //!
-//! Every connection has a deadline of some kind: its first bytes, the rest of a
-//! head it began, the reading of an answer, the next request. A timer for each
-//! would be set and called off with every request, which costs more than a
-//! decision. So a request only leaves marks (a counter here, a flag there), and one
-//! sweep every [`TICK`] looks at the marks of all connections and tells those that
-//! have not moved for too long to close. A deadline is then met up to one tick late.
+//! A deadline applies to every connection: for the first bytes, for the rest of a request head, for
+//! reading a response, or for the next request. A timer per deadline would be set and cancelled
+//! with every request, which costs more than a decision. Instead, a request only updates counters
+//! and flags of its connection. A sweep every [`TICK`] compares them with those of the last sweep,
+//! and commands connections that made no progress for too long to close. A deadline is enforced up
+//! to one tick late.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -19,29 +19,29 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-/// How often the marks are looked at. A head, or a stalled answer, is given up
-/// on between one and two ticks: an honest client needs milliseconds.
+/// The interval of the sweep. A connection whose request head or response is stalled is closed
+/// after one to two ticks. An honest client needs milliseconds.
 pub const TICK: Duration = Duration::from_secs(10);
 
-/// Ticks without a request after which a connection is closed. Four minutes: longer
-/// than the pools of gateways and HTTP clients keep an idle connection (60 to
-/// 90 s), so that it is they who close first and never find it closed.
+/// Ticks without a request after which a connection is closed: four minutes. Gateways and HTTP
+/// clients close idle connections of their pools after 60 to 90 s, so they close first and never
+/// send a request on a connection that the server is closing.
 const IDLE_TICKS: u32 = 24;
 
-/// Ticks after which a head that began, or an answer nobody reads, is given up on.
+/// Ticks without progress after which a request head or a response is stalled.
 const STALLED_TICKS: u32 = 2;
 
-/// How long a connection that is too old may take to finish what was begun: decisions take
-/// milliseconds, and whoever watches our health may ask again.
+/// How long a connection that has reached its maximum age may take to finish its requests.
+/// Decisions take milliseconds, and a health watch can be started again.
 const AGE_GRACE: Duration = Duration::from_secs(20);
 
-/// All connections of a server.
+/// All connections of a front.
 #[derive(Debug, Default)]
 pub struct Connections {
     open: Mutex<HashMap<u64, Entry>>,
     next: AtomicU64,
     emptied: Notify,
-    /// Whether the idle may stay for as long as they like.
+    /// Whether idle connections are kept open.
     keeps_idle: bool,
 }
 
@@ -51,7 +51,7 @@ struct Entry {
     progress: Progress,
 }
 
-/// What the last sweep saw of a connection, and for how many ticks it has not moved.
+/// The values of a connection at the last sweep, and the ticks since it made progress.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
     begun: u64,
@@ -64,40 +64,41 @@ struct Progress {
 /// A command to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnCommand {
-    /// Carry on.
+    /// Continue to serve requests.
     Serve,
-    /// Finish what was begun, then close.
+    /// Finish the requests that have begun, then close.
     Drain,
-    /// Close now.
+    /// Close immediately.
     Close,
 }
 
-/// The marks one connection leaves.
+/// The progress of one connection, and the last command to it.
 #[derive(Debug)]
 pub struct Connection {
     command: AtomicU8,
     waker: Mutex<Option<Waker>>,
     begun: AtomicU64,
     ended: AtomicU64,
-    /// Bytes have come since the last request began or ended: a head, perhaps.
+    /// Bytes arrived since a request last began or ended, perhaps of a request head.
     unread: AtomicBool,
-    /// A write found no room.
+    /// The last write was blocked.
     stalled: AtomicBool,
     written: AtomicU64,
-    /// It speaks HTTP/2, where bytes come that belong to no request: answers to pings,
-    /// room for more.
+    /// The connection uses HTTP/2, where some bytes belong to no request: ping replies, window
+    /// updates.
     is_http2: AtomicBool,
     /// Bytes that may still be read in this poll.
     left_to_read: AtomicUsize,
 }
 
 impl Connections {
-    /// With `keeps_idle`, connections may be idle without end, as those of a pool are.
+    /// Creates an empty set. With `keeps_idle`, connections may be idle without a time limit,
+    /// because clients keep them in pools.
     pub fn new(keeps_idle: bool) -> Self {
         Connections { keeps_idle, ..Connections::default() }
     }
 
-    /// Takes a connection in; it leaves when the handle is dropped.
+    /// Registers a connection. It is removed when the guard is dropped.
     pub fn enter(self: &Arc<Self>) -> ConnGuard {
         let id = self.next.fetch_add(1, Relaxed);
         let connection = Arc::new(Connection::new());
@@ -106,7 +107,7 @@ impl Connections {
         ConnGuard { id, connection, connections: Arc::clone(self) }
     }
 
-    /// How many there are.
+    /// The number of open connections.
     pub fn len(&self) -> usize {
         self.open().len()
     }
@@ -129,7 +130,7 @@ impl Connections {
         }
     }
 
-    /// Ends when there are none.
+    /// Waits until no connection is open.
     pub async fn empty(&self) {
         loop {
             let emptied = self.emptied.notified();
@@ -153,7 +154,7 @@ impl Progress {
         let moved = begun != self.begun || is_under_way;
         let unread = now.unread.load(Relaxed) && !now.is_http2.load(Relaxed);
         let head = !is_under_way && (unread || begun == 0);
-        // What has moved since the last tick may have stopped right behind it.
+        // Progress since the last tick may have stopped right after it, so it counts as one tick.
         let ticks = |is_stuck: bool, moved: bool, before: u32| match (is_stuck, moved) {
             (false, _) => 0,
             (true, true) => 1,
@@ -191,13 +192,13 @@ impl Connection {
         }
     }
 
-    /// Sets the waker for commands. The waker of a task is the same all
-    /// its life, so once is enough.
+    /// Sets the waker that commands wake. A task has the same waker all its life, so it is set
+    /// once.
     pub fn set_waker(&self, waker: &Waker) {
         *self.waker() = Some(waker.clone());
     }
 
-    /// The last command.
+    /// The last command sent.
     pub fn command(&self) -> ConnCommand {
         match self.command.load(SeqCst) {
             command if command == ConnCommand::Serve as u8 => ConnCommand::Serve,
@@ -206,66 +207,66 @@ impl Connection {
         }
     }
 
-    /// A request has begun; it ends when the mark is dropped.
+    /// Records that a request has begun. It ends when the returned value is dropped.
     pub fn begin(self: &Arc<Self>) -> InFlight {
         self.begun.fetch_add(1, Relaxed);
         self.unread.store(false, Relaxed);
         InFlight(Arc::clone(self))
     }
 
-    /// It speaks HTTP/2.
+    /// Records that the connection uses HTTP/2.
     pub fn set_http2(&self) {
         if !self.is_http2.load(Relaxed) {
             self.is_http2.store(true, Relaxed);
         }
     }
 
-    /// What had come was answered in one go.
+    /// Records that all complete requests that had arrived were answered together.
     pub fn note_answered(&self) {
-        // Nobody else counts these.
+        // Where this is called, only the task of the connection changes these counters.
         for count in [&self.begun, &self.ended] {
             count.store(count.load(Relaxed) + 1, Relaxed);
         }
         self.unread.store(false, Relaxed);
     }
 
-    /// Bytes came.
+    /// Records that bytes arrived.
     pub fn note_read(&self) {
         self.unread.store(true, Relaxed);
     }
 
-    /// Whether bytes came that no request has taken.
+    /// Whether bytes arrived that belong to no request yet.
     pub fn has_unread(&self) -> bool {
         self.unread.load(Relaxed)
     }
 
-    /// So many bytes went out.
+    /// Records that bytes were written.
     pub fn note_written(&self, bytes: usize) {
         self.written.fetch_add(bytes as u64, Relaxed);
         self.stalled.store(false, Relaxed);
     }
 
-    /// There was no room for bytes to go out.
+    /// Records that a write was blocked.
     pub fn note_stalled(&self) {
         self.stalled.store(true, Relaxed);
     }
 
-    /// Whether the last write found no room.
+    /// Whether the last write was blocked.
     pub fn is_stalled(&self) -> bool {
         self.stalled.load(Relaxed)
     }
 
-    /// Begins a poll of the connection, in which at most this many bytes are read.
+    /// Begins a poll of the connection, in which at most `bytes` bytes are read.
     pub fn begin_poll(&self, bytes: usize) {
         self.left_to_read.store(bytes, Relaxed);
     }
 
-    /// How many bytes may still be read in this poll.
+    /// The number of bytes that may still be read in this poll.
     pub fn left_to_read(&self) -> usize {
         self.left_to_read.load(Relaxed)
     }
 
-    /// Notes bytes that were read in this poll. Only the task that polls counts them.
+    /// Records bytes that were read in this poll. Only the task that polls calls it.
     pub fn has_read(&self, bytes: usize) {
         let left = self.left_to_read.load(Relaxed);
         self.left_to_read.store(left.saturating_sub(bytes), Relaxed);
@@ -283,7 +284,7 @@ impl Connection {
     }
 }
 
-/// A connection that has been taken in.
+/// A registered connection.
 #[derive(Debug)]
 pub struct ConnGuard {
     id: u64,
@@ -292,13 +293,13 @@ pub struct ConnGuard {
 }
 
 impl ConnGuard {
-    /// Its marks.
+    /// The progress of the connection.
     pub fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
 
-    /// Has it drained at about this age, and closed [`AGE_GRACE`] later if it is still there;
-    /// until the handle is dropped.
+    /// Drains the connection at about this age, and closes it [`AGE_GRACE`] later if it is still
+    /// open. Dropping the returned timer cancels both.
     pub fn close_after(&self, age: Duration) -> AgeTimer {
         let (connection, age) = (Arc::clone(&self.connection), spread(age, self.id));
         AgeTimer(tokio::spawn(async move {
@@ -310,7 +311,7 @@ impl ConnGuard {
     }
 }
 
-/// A connection's end to come; called off on drop.
+/// The timer that closes a connection at its maximum age. Cancelled on drop.
 #[derive(Debug)]
 pub struct AgeTimer(JoinHandle<()>);
 
@@ -320,8 +321,8 @@ impl Drop for AgeTimer {
     }
 }
 
-/// An age up to a tenth more or less, another for each connection: those that came together,
-/// as after a restart, do not all go together.
+/// Varies an age randomly by up to a tenth, so that connections that were opened together, as after
+/// a restart, are not all closed together.
 fn spread(age: Duration, id: u64) -> Duration {
     const STEPS: u32 = 1 << 10;
     let random = RandomState::new().hash_one(id) % u64::from(2 * STEPS);
@@ -339,7 +340,7 @@ impl Drop for ConnGuard {
     }
 }
 
-/// A request on its way.
+/// A request that has begun. Dropping it records the end.
 #[derive(Debug)]
 pub struct InFlight(Arc<Connection>);
 
@@ -354,10 +355,10 @@ impl Drop for InFlight {
 mod tests {
     use super::*;
 
-    /// What a client does in a tick.
+    /// The actions of a client in one tick.
     type Act = fn(&Arc<Connection>);
 
-    /// What a client does in each tick, and what it is told after each.
+    /// Runs the actions of each tick, and returns the last command after each.
     fn commands_after(ticks: &[Act]) -> Vec<ConnCommand> {
         let connections = Arc::new(Connections::default());
         let guard = connections.enter();
@@ -379,7 +380,7 @@ mod tests {
         connection.note_read();
     }
 
-    /// A request, and the beginning of the next.
+    /// A complete request, and the beginning of the next.
     fn and_bytes(connection: &Arc<Connection>) {
         request(connection);
         bytes(connection);

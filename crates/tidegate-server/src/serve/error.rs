@@ -1,4 +1,4 @@
-//! Why the server does not start.
+//! The errors that prevent the server from starting.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ use super::tls::TlsError;
 use crate::access::SecretError;
 use crate::logs::LogError;
 
-/// Why the server does not start.
+/// Why the server cannot start.
 #[derive(Debug)]
 pub enum ServeError {
     Log(LogError),
@@ -27,9 +27,9 @@ pub enum ServeError {
         front: FrontName,
         error: ParseListenAddrError,
     },
-    /// Every front is off.
+    /// All fronts are off.
     NothingToServe,
-    /// Others could reach it without a secret.
+    /// Other machines could reach the front without a secret.
     Exposed {
         front: FrontName,
         address: SocketAddr,
@@ -39,12 +39,12 @@ pub enum ServeError {
         address: SocketAddr,
         error: io::Error,
     },
-    /// The limit of open files is too low to serve anything.
+    /// The limit on open files is too low for these fronts.
     TooFewFiles {
         limit: usize,
         needed: usize,
     },
-    /// The operating system gave no threads, signals or the like.
+    /// The operating system refused threads, signal handlers or another resource.
     System(io::Error),
 }
 
@@ -99,7 +99,7 @@ impl fmt::Display for ServeError {
 
 impl std::error::Error for ServeError {}
 
-/// An address without its port, as it stands before one.
+/// An address without its port, in the form that may be followed by one.
 struct Host<'a>(&'a SocketAddr);
 
 impl fmt::Display for Host<'_> {

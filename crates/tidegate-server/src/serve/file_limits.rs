@@ -1,43 +1,44 @@
-//! How many file descriptors each front may use.
+//! Divides the available file descriptors between the fronts.
 //!
-//! Every connection needs one, and the operating system limits them. If fronts shared them,
-//! idle connections to one would keep everybody from the others, and probes from `/healthz`.
-//! So some are kept for the server itself and for the admin front, and the fronts that decide
-//! get equal shares of the rest.
+//! Every connection needs a descriptor, and the operating system limits their number. If the fronts
+//! shared them, idle connections to one front would block all others, and probes would not reach
+//! `/healthz`. Therefore some are reserved for the server itself, the admin front and the shared
+//! store, and the fronts that decide get equal shares of the rest.
 
 use super::error::ServeError;
 
-/// The most connections to a front that decides: a thousand gateways with a pool each.
+/// The maximum number of connections to a front that decides: a thousand gateways with a pool each.
 const MAX_CONNECTIONS: usize = 16_384;
 
-/// The fewest that are of any use: a pool of one gateway.
+/// The minimum number of connections to a front that decides: the pool of one gateway.
 const MIN_CONNECTIONS: usize = 4;
 
-/// The most connections to the admin front: scrapers, probes and a few people.
+/// The maximum number of connections to the admin front: scrapers, probes and a few people.
 const MAX_ADMIN_CONNECTIONS: usize = 256;
 
-/// The fewest that do for a probe, a scraper and a dashboard.
+/// The minimum number of connections to the admin front: a probe, a scraper and a dashboard.
 const MIN_ADMIN_CONNECTIONS: usize = 8;
 
-/// Descriptors for everything else: 18 are open in a server that watches its config, and
-/// reading files (a new config, `/proc` for the metrics) takes a few for a moment.
+/// Descriptors for everything else. A server that watches its config has 18 open, and reading files
+/// (a new config, `/proc` for the metrics) briefly takes a few more.
 const OTHER_FILES: usize = 24;
 
-/// Descriptors for connections to a shared store: one for each of its servers, another while
-/// a connection is replaced, and some to look up names.
+/// Descriptors for connections to a shared store: one per Redis server, another while a connection
+/// is replaced, and some for name resolution.
 const MIN_STORE_FILES: usize = 16;
 const MAX_STORE_FILES: usize = 256;
 
-/// The admin front and the store each get this part of all, within their bounds.
+/// The admin front and the store each get `1 / RESERVED_PART` of all descriptors, within their
+/// bounds.
 const RESERVED_PART: usize = 8;
 
 /// The users of file descriptors.
 #[derive(Clone, Copy, Debug)]
 pub struct DescriptorUsers {
-    /// Fronts that decide.
+    /// The number of fronts that decide.
     pub fronts: usize,
     pub admin: bool,
-    /// A store that nodes share.
+    /// Whether a store is shared by nodes.
     pub store: bool,
 }
 
@@ -49,17 +50,17 @@ pub struct ConnectionLimits {
 }
 
 impl DescriptorUsers {
-    /// Raises the limit of open files as far as it is needed and allowed, and divides it.
+    /// Raises the limit on open files as far as needed and allowed, and divides it.
     ///
     /// # Errors
-    /// When it is too low.
+    /// When the limit is too low.
     pub fn limits(self) -> Result<ConnectionLimits, ServeError> {
         let wanted = self.wanted() as u64;
         let files = rlimit::increase_nofile_limit(wanted).map_err(ServeError::System)?;
         self.divide(usize::try_from(files).unwrap_or(usize::MAX))
     }
 
-    /// Divides this many descriptors.
+    /// Divides `files` descriptors.
     fn divide(self, files: usize) -> Result<ConnectionLimits, ServeError> {
         let needed = self.needed();
         if files < needed {
@@ -71,19 +72,19 @@ impl DescriptorUsers {
         Ok(ConnectionLimits { front, admin })
     }
 
-    /// For the admin front and the store, this many each if their bounds allow.
+    /// The descriptors of the admin front and of the store: `each`, within their bounds.
     fn reserved(self, each: usize) -> [usize; 2] {
         let admin = each.clamp(MIN_ADMIN_CONNECTIONS, MAX_ADMIN_CONNECTIONS);
         let store = each.clamp(MIN_STORE_FILES, MAX_STORE_FILES);
         [admin * usize::from(self.admin), store * usize::from(self.store)]
     }
 
-    /// The least the server runs with.
+    /// The minimum number of descriptors.
     fn needed(self) -> usize {
         OTHER_FILES + self.reserved(0).iter().sum::<usize>() + self.fronts * MIN_CONNECTIONS
     }
 
-    /// As many as all fronts together can use.
+    /// The number of descriptors that all fronts together can use.
     fn wanted(self) -> usize {
         let aside: usize = self.reserved(usize::MAX).iter().sum();
         OTHER_FILES + aside + self.fronts * MAX_CONNECTIONS

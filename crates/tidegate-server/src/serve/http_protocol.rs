@@ -1,7 +1,7 @@
-//! Connections over HTTP/1.1 and HTTP/2: requests to a front, responses back.
+//! Connections over HTTP/1.1 and HTTP/2: passes requests to a front and sends its responses.
 //!
-//! Everything a peer can make the server buffer has a bound here: the size of a head, the
-//! streams of an HTTP/2 connection, the bytes read per poll.
+//! Everything that a peer can make the server buffer is bounded here: the size of a request head,
+//! the streams of an HTTP/2 connection, the bytes read per poll.
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
@@ -29,40 +29,42 @@ use crate::admin::ServerState;
 use crate::fronts::response_future::{Call, Front, ResponseFuture};
 use crate::logs::LogThrottle;
 
-/// The largest head, and the most that is read ahead of a request. Gateways copy the
-/// client's: nginx passes on up to 32 KiB, Envoy 60 KiB. Larger ones get a 431.
+/// The maximum size of a request head, and of the buffer it is read into. Gateways pass on the
+/// headers of their clients: nginx up to 32 KiB, Envoy up to 60 KiB. A larger head is rejected with
+/// 431.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 
-/// The largest decoded head over HTTP/2.
+/// The maximum size of a decoded head over HTTP/2.
 const MAX_HEADER_LIST_BYTES: u32 = 64 * 1024;
 
-/// Concurrent requests on one HTTP/2 connection.
+/// The maximum number of concurrent requests on one HTTP/2 connection.
 const MAX_STREAMS: u32 = 256;
 
-/// Concurrent requests on one connection to the gRPC front. Envoy has up to 1,024 in flight
-/// by default (`max_requests` of its circuit breakers), also before it knows our limit, and a
-/// refused call may let a request pass.
+/// The maximum number of concurrent requests on one connection to the gRPC front. Envoy sends up to
+/// 1,024 by default (`max_requests` of its circuit breakers), even before it has received this
+/// setting, and a refused call may let a request pass.
 const MAX_GRPC_STREAMS: u32 = 1_024;
 
-/// The shortest request and its reset: two frames with heads of 9 bytes, two fields from a
-/// table of HPACK's, an error code.
+/// The size of the shortest request and its reset: two frames with headers of 9 bytes, two header
+/// fields from a table of HPACK, and an error code.
 const SHORTEST_RESET_BYTES: usize = 9 + 2 + 9 + 4;
 
-/// Requests that were reset before they are handed over. h2 closes the connection beyond
-/// this, so it is more than the bytes of one poll can hold, with what was left of the poll
-/// before.
+/// The maximum number of requests that were reset before h2 handed them over. h2 closes the
+/// connection above it, so it exceeds what the bytes of one poll can hold, including what was left
+/// over from the poll before.
 const MAX_PENDING_RESETS: usize = READ_PER_POLL / SHORTEST_RESET_BYTES + 2;
 
-/// Answers waiting to be sent per HTTP/2 stream; ours are far smaller.
+/// The maximum size of the responses buffered per HTTP/2 stream. The responses of tidegate are far
+/// smaller.
 const MAX_SEND_BYTES: usize = 64 * 1024;
 
-/// The interval of pings on an HTTP/2 connection, and how long the peer may take to answer one.
-/// Without them a host that is gone keeps a connection half open for ever.
+/// The interval of pings on an HTTP/2 connection, and how long the peer may take to reply. Without
+/// pings, a connection to a host that is gone would stay open forever.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Checks the `Host` fields of a request (RFC 9112, section 3.2) and returns the error, if
-/// there is one. HTTP/1.0 requests need no `Host`, and HTTP/2 has `:authority` instead.
+/// Checks the `Host` fields of a request (RFC 9112, section 3.2) and returns an error message if
+/// they are invalid. HTTP/1.0 requests need no `Host`, and HTTP/2 has `:authority` instead.
 pub fn host_error<B>(request: &Request<B>) -> Option<&'static str> {
     if request.version() > Version::HTTP_11 {
         return None;
@@ -78,27 +80,27 @@ pub fn host_error<B>(request: &Request<B>) -> Option<&'static str> {
 
 type Builder = auto::Builder<InlineExecutor>;
 
-/// Polls each response of an HTTP/2 connection once, in place, which completes nearly all of
-/// them. Only the rest become tasks: a task costs more than a decision, and responses that are
-/// ready when the connection writes are sent together.
+/// Polls each response of an HTTP/2 connection once, in place, which completes nearly all of them.
+/// Only the others become tasks: a task costs more than a decision, and responses that are ready
+/// when the connection writes are sent together.
 #[derive(Clone, Copy, Debug)]
 struct InlineExecutor;
 
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for InlineExecutor {
     fn execute(&self, answer: F) {
         let mut answer = Box::pin(answer);
-        // The task polls it again, and registers the waker that counts.
+        // The spawned task polls the response again, and registers a real waker.
         if answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             tokio::spawn(answer);
         }
     }
 }
 
-/// Detects HTTP/1.1 or HTTP/2 by the first bytes of the client.
+/// Creates a builder that detects HTTP/1.1 or HTTP/2 by the first bytes of the client.
 fn builder(front: FrontName) -> Builder {
     let streams = if front == FrontName::Grpc { MAX_GRPC_STREAMS } else { MAX_STREAMS };
     let mut builder = auto::Builder::new(InlineExecutor);
-    // One buffer for head and body costs the kernel less than a list of two.
+    // Writing head and body from one buffer costs the kernel less than a vectored write of two.
     builder.http1().header_read_timeout(None).max_buf_size(MAX_HEAD_BYTES).writev(false);
     builder
         .http2()
@@ -108,20 +110,20 @@ fn builder(front: FrontName) -> Builder {
         .max_concurrent_streams(streams)
         .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
-        // h2 counts them over the whole life of a connection, which a gateway shares between
-        // its clients. `PacedStream` bounds how many can wait to be sent.
+        // h2 counts these resets over the whole life of a connection, which a gateway shares
+        // between its clients. `PacedStream` bounds how many can wait to be sent.
         .max_local_error_reset_streams(None)
         .max_send_buf_size(MAX_SEND_BYTES);
     builder
 }
 
-/// Connections of a front that is spoken to over HTTP.
+/// The connections of a front over HTTP.
 pub struct HttpProtocol<F> {
     front: Arc<F>,
     name: FrontName,
     server_state: Arc<ServerState>,
     builder: Builder,
-    /// Connections that were closed for an error.
+    /// Throttles the log of connections that were closed with GOAWAY.
     goaways: LogThrottle,
 }
 
@@ -131,7 +133,7 @@ impl<F: Front> HttpProtocol<F> {
         HttpProtocol { front, name, server_state, builder: builder(name), goaways }
     }
 
-    /// Records why a connection ended early.
+    /// Logs why a connection ended early, and counts it if the server closed it with GOAWAY.
     fn failed(&self, peer: SocketAddr, error: &(dyn std::error::Error + 'static)) {
         let Some(reason) = goaway(error) else {
             debug!(%peer, %error, "a connection ended early");
@@ -201,15 +203,15 @@ impl<F: Front> Protocol for HttpProtocol<F> {
     }
 }
 
-/// Why we closed a connection with GOAWAY, if that is why it ended.
+/// The reason of the GOAWAY that the server closed a connection with, if it did.
 fn goaway(error: &(dyn std::error::Error + 'static)) -> Option<h2::Reason> {
     let errors = std::iter::successors(Some(error), |error| error.source());
     let error = errors.into_iter().find_map(|error| error.downcast_ref::<h2::Error>())?;
     error.reason().filter(|_| error.is_go_away() && error.is_library())
 }
 
-/// A path without the key or permit in it: a key may be a credential, and the name of a shared
-/// permit holds its key.
+/// The path without a key or permit token. A key may be a credential, and the token of a shared
+/// permit contains its key.
 fn without_key(path: &str) -> &str {
     let is_of = |start: &&str| path.starts_with(start);
     match ["/admin/v1/policies/", "/v1/permits/"].into_iter().find(is_of) {

@@ -1,7 +1,7 @@
-//! One loop for all fronts: accept, secure with TLS, serve.
+//! The accept loop of all fronts: accept, TLS handshake, serve.
 //!
-//! The number of connections and the time of a TLS handshake are bounded here, all later deadlines
-//! in [`Connections`].
+//! The number of connections and the duration of a TLS handshake are bounded here; [`Connections`]
+//! has all later deadlines.
 
 use std::future::Future;
 use std::io;
@@ -22,27 +22,27 @@ use super::tracked_stream::TrackedStream;
 use crate::admin::ServerState;
 use crate::logs::LogThrottle;
 
-/// Connections the kernel may hold before they are accepted: room for a burst of
+/// The backlog of connections that wait in the kernel to be accepted: room for a burst of
 /// reconnects after a restart.
 const BACKLOG: u32 = 4096;
 
-/// How long a TLS handshake may take.
+/// The timeout of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The bytes of a connection, with or without TLS.
+/// A connection as a stream of bytes, with or without TLS.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
 
-/// Serves the connections of a front.
+/// The protocol of a front.
 pub trait Protocol: Send + Sync + 'static {
-    /// The silence after which the kernel probes whether a peer is still there.
+    /// The idle time after which the kernel probes whether the peer is still reachable.
     const TCP_KEEPALIVE: Option<Duration> = None;
 
-    /// Whether a connection may be idle without end.
+    /// Whether connections may be idle without a time limit.
     const KEEPS_IDLE: bool = false;
 
-    /// Serves a connection to its end. `connection` has the order to close it.
+    /// Serves a connection until it ends, or until `connection` has the command to drain or close.
     fn serve<S: Stream>(
         self: Arc<Self>,
         stream: TrackedStream<S>,
@@ -51,10 +51,10 @@ pub trait Protocol: Send + Sync + 'static {
     ) -> impl Future<Output = ()> + Send;
 }
 
-/// Binds a socket.
+/// Binds a socket and listens on it.
 ///
 /// # Errors
-/// When the address is not available.
+/// When the address cannot be bound.
 pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
@@ -62,7 +62,7 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// A socket, and the protocol that is served on it.
+/// A socket, and the protocol that it serves.
 pub struct Listener<P> {
     pub socket: TcpListener,
     pub name: FrontName,
@@ -73,18 +73,18 @@ pub struct Listener<P> {
     pub bounds: Bounds,
 }
 
-/// How many connections there may be, and how long each.
+/// Bounds on the number of connections and on their age.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// The most connections at once; further ones wait in the kernel.
+    /// The maximum number of open connections; further ones wait in the kernel.
     pub connections: usize,
-    /// The approximate age at which a connection is drained; `None` for any age. Clients that
-    /// never reconnect do not notice that servers were added.
+    /// The approximate age at which a connection is drained; `None` for no maximum. Clients that
+    /// never reconnect would not use servers that were added.
     pub age: Option<Duration>,
 }
 
 impl<P: Protocol> Listener<P> {
-    /// Accepts until dropped. Connections live on.
+    /// Accepts connections until the future is dropped. Open connections are not closed then.
     pub async fn run(self) {
         let acceptor = Acceptor::new(self.socket, self.name, self.bounds.connections);
         loop {
@@ -110,7 +110,6 @@ impl<P: Protocol> Listener<P> {
     }
 }
 
-/// An accepted connection.
 struct Accepted<P> {
     protocol: Arc<P>,
     peer: SocketAddr,
@@ -133,11 +132,11 @@ impl<P: Protocol> Accepted<P> {
     }
 }
 
-/// How long accepting pauses after an error such as "too many open files", which
-/// would otherwise recur immediately.
+/// How long to wait after an error such as "too many open files", which would otherwise recur
+/// immediately.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A socket, and how many may come in through it.
+/// A socket that limits the number of open connections.
 pub struct Acceptor {
     socket: TcpListener,
     front: FrontName,
@@ -147,24 +146,24 @@ pub struct Acceptor {
     failed: LogThrottle,
 }
 
-/// The slot of a connection on its front. It is free again when dropped.
+/// The slot of a connection on its front. Dropping it frees the slot.
 pub type ConnectionSlot = Option<OwnedSemaphorePermit>;
 
 impl Acceptor {
-    /// Keeps at most `most` connections open; further ones wait in the kernel.
+    /// Accepts connections while fewer than `most` are open; further ones wait in the kernel.
     pub fn new(socket: TcpListener, front: FrontName, most: usize) -> Self {
         let slots = Arc::new(Semaphore::new(most));
         let (full, failed) = (LogThrottle::default(), LogThrottle::default());
         Acceptor { socket, front, most, slots, full, failed }
     }
 
-    /// The next connection, and its slot.
+    /// Waits for the next connection and its slot.
     pub async fn next(&self) -> (TcpStream, SocketAddr, ConnectionSlot) {
         let slot = self.slot().await;
         loop {
             match self.socket.accept().await {
                 Ok((stream, address)) => {
-                    // Answers are one small packet; waiting to fill it would only delay them.
+                    // A response is one small packet. Nagle's algorithm would only delay it.
                     let _ = stream.set_nodelay(true);
                     return (stream, address, slot);
                 }
@@ -193,12 +192,12 @@ impl Acceptor {
                 "connection limit reached: new connections wait until others close"
             );
         }
-        // Never closed, so there always is one in the end.
+        // The semaphore is never closed, so this does not fail.
         Arc::clone(&self.slots).acquire_owned().await.ok()
     }
 }
 
-/// Errors that say something about the peer and nothing about us.
+/// Whether an error of `accept` is about one peer, and not about the server.
 fn is_peer_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)

@@ -1,4 +1,4 @@
-//! `tidegate serve`: settings, sockets, reloads, and an orderly end.
+//! `tidegate serve`: settings, sockets, reloads and shutdown.
 //!
 //! ```text
 //!   args.rs, settings.rs          settings: flag > environment > file > default
@@ -11,8 +11,8 @@
 //!   connections.rs                open connections, and their deadlines
 //!   shared_store.rs               the store that nodes share
 //!   config_source.rs, reload.rs   policies from files; SIGHUP and changed files
-//!   shutdown.rs                   signals, draining, the end
-//!   banner.rs                     what is printed at the start
+//!   shutdown.rs                   signals, draining, exit
+//!   banner.rs                     the text printed at start
 //! ```
 
 mod args;
@@ -65,14 +65,14 @@ use crate::fronts::resp::RespFront;
 use crate::fronts::response_future::Front;
 use crate::logs;
 
-/// How often a hundredth of the store is looked through for expired keys, so that
-/// the number of tracked keys shown is about true.
+/// How often a hundredth of the store is swept for expired keys, so that the reported number of
+/// tracked keys is approximately right.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// Serves until told to stop.
+/// Serves until a signal stops the server.
 ///
 /// # Errors
-/// When it cannot start.
+/// When the server cannot start.
 pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
     let _logging = logs::start(args.log_format)?;
     unknown_env::warn_of_unknown();
@@ -85,12 +85,13 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(ServeError::System)?;
     let result = runtime.block_on(serve(args, source, config, settings, environment));
-    // A thread that reads a file may hang with its file system; nobody waits for it.
+    // A thread that reads a file may hang with its file system, so it is not joined.
     runtime.shutdown_background();
     result
 }
 
-/// `environment` has what holds whatever the config says.
+/// Starts all fronts and serves until a signal arrives. `environment` overrides the config, also
+/// after reloads.
 async fn serve(
     args: &ServeArgs,
     source: ConfigSource,
@@ -98,7 +99,8 @@ async fn serve(
     settings: Settings,
     environment: EnvOverrides,
 ) -> Result<(), ServeError> {
-    // Before anything is printed: a signal may come as soon as somebody could know of us.
+    // Installed before anything is printed: a signal may arrive as soon as another process can know
+    // of the server.
     let signals = shutdown::Signals::new().map_err(ServeError::System)?;
     let limits = files(&config, &settings).limits()?;
     let clock = Clock::precise();
@@ -165,7 +167,7 @@ async fn serve(
     Ok(())
 }
 
-/// What needs file descriptors.
+/// The users of file descriptors under these settings.
 fn files(config: &Config, settings: &Settings) -> file_limits::DescriptorUsers {
     let deciding = [&settings.http, &settings.grpc, &settings.resp];
     file_limits::DescriptorUsers {
@@ -185,7 +187,7 @@ fn limiter(config: &Config, clock: Clock) -> Result<Limiter, ServeError> {
     Ok(builder.build()?)
 }
 
-/// A front with its socket.
+/// A front and its bound socket.
 struct BoundFront {
     site: FrontSettings,
     socket: TcpListener,
@@ -231,7 +233,7 @@ impl BoundFront {
     }
 }
 
-/// Tells connections that have overstayed to close, for ever.
+/// Commands connections past a deadline to close. Never returns.
 async fn reap_idle(connections: Arc<Connections>) {
     loop {
         tokio::time::sleep(TICK).await;

@@ -1,18 +1,18 @@
-//! A connection that reads a bounded amount at a time.
+//! A stream that limits the bytes read per poll.
 //!
-//! h2 reads every frame the socket has before it hands over the first request. Streams that
-//! the peer opens and resets meanwhile pile up, and h2 bounds them by closing the connection
-//! with GOAWAY. A gateway shares one connection between all its clients, any of which may
-//! cancel requests: if that closed the connection, one client could take the decisions away
-//! from all of them, and lift its limit where the gateway fails open.
+//! h2 reads every frame that the socket holds before it hands over the first request. Meanwhile,
+//! streams that the peer opens and resets accumulate, and h2 limits their number by closing the
+//! connection with GOAWAY. A gateway shares one connection between all its clients, and any of them
+//! may cancel requests. If that closed the connection, one client could interrupt the decisions for
+//! all of them, and escape its limit where the gateway fails open.
 //!
-//! So the bytes read in one poll are bounded. At the end of each poll every stream has been
-//! handed over, so the pile is bounded too, for each connection that is being polled and not
-//! for each that is open. Then other tasks get their turn. A peer that floods a connection
-//! costs as much as one that sends as many bytes of ordinary requests.
+//! Therefore the bytes read in one poll are bounded. By the end of each poll, every stream has been
+//! handed over, so the number of accumulated streams is bounded too: per connection that is being
+//! polled, not per open connection. Other tasks run between polls. A peer that floods a connection
+//! costs as much as one that sends the same number of bytes as ordinary requests.
 //!
-//! While a write is blocked, nothing is read: otherwise a peer that reads nothing could have
-//! answers and resets queued without end.
+//! While a write is blocked, nothing is read. Otherwise a peer that reads nothing could cause an
+//! unbounded queue of responses and resets.
 
 use std::io::{IoSlice, Result};
 use std::pin::Pin;
@@ -25,10 +25,10 @@ use super::connections::Connection;
 use super::settings::FrontName;
 use crate::admin::ServerState;
 
-/// Bytes read from a connection in one poll: about 200 calls of Envoy's.
+/// Bytes read from a connection in one poll: about 200 calls of Envoy.
 pub const READ_PER_POLL: usize = 32 * 1024;
 
-/// A stream of HTTP that is read [`READ_PER_POLL`] bytes at a time.
+/// An HTTP stream that reads at most [`READ_PER_POLL`] bytes per poll.
 #[derive(Debug)]
 pub struct PacedStream<T> {
     stream: T,
@@ -36,12 +36,13 @@ pub struct PacedStream<T> {
     front: FrontName,
     server_state: Arc<ServerState>,
     frames: Frames,
-    /// A read was put off until a write goes through.
+    /// Whether a read is deferred until a write succeeds.
     is_waiting: bool,
 }
 
 impl<T> PacedStream<T> {
-    /// Counts resets under `front`. [`Connection::begin_poll`] allows the next read.
+    /// Creates a stream that counts resets under `front`. It reads nothing until
+    /// [`Connection::begin_poll`].
     pub fn new(
         stream: T,
         connection: Arc<Connection>,
@@ -58,7 +59,7 @@ impl<T> PacedStream<T> {
         }
     }
 
-    /// Resumes reading after a write went through.
+    /// Wakes the task for a deferred read once a write has succeeded.
     fn resume(
         &mut self,
         context: &Context<'_>,
@@ -140,31 +141,32 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for PacedStream<T> {
     }
 }
 
-/// What every HTTP/2 client sends first.
+/// The connection preface, which every HTTP/2 client sends first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The type of an RST_STREAM frame.
 const RST_STREAM: u8 = 3;
 
-/// A frame begins with its length in three bytes and its type in one. Flags and stream id
-/// follow, then the payload.
+/// The rest of a frame header. The header begins with a length of three bytes and a type of one
+/// byte; flags and stream id follow in these five, then the payload.
 const REST_OF_HEAD: usize = 5;
 
-/// Follows the frames a client sends, and counts RST_STREAM: h2 does not report them.
+/// Parses the frames that a client sends and counts RST_STREAM frames, which h2 does not report.
 #[derive(Debug, Default)]
 struct Frames {
-    /// Bytes of the preface seen.
+    /// Bytes of the preface received so far.
     preface: usize,
-    /// The client did not send the preface.
+    /// Whether the client did not send the preface.
     is_http1: bool,
     head: [u8; 4],
     head_bytes: usize,
-    /// Bytes until the next frame.
+    /// Bytes until the next frame header.
     skip: usize,
 }
 
 impl Frames {
-    /// How many RST_STREAM frames begin in these bytes, which follow those of the last call.
+    /// Returns the number of RST_STREAM frames that begin in `bytes`, which follow those of the
+    /// last call.
     fn count_resets(&mut self, mut bytes: &[u8]) -> u64 {
         if self.preface < PREFACE.len() && !self.is_http1 {
             let expected = &PREFACE[self.preface..];

@@ -1,10 +1,10 @@
-//! Reloads: on SIGHUP, and when the file is another.
+//! Reloads the config on SIGHUP and when the content of its files changes.
 //!
-//! What is watched is the *directory*: Kubernetes mounts a config as a symlink
-//! into a directory that is itself swapped, and editors replace the file, so
-//! the file that was opened once never changes again. What decides is the
-//! *content*: an event only says that it is worth looking, and because events get
-//! lost (network file systems, full queues) we also look every [`POLL`].
+//! The *directory* is watched, not the file. Kubernetes mounts a config as a symlink into a
+//! directory that is itself replaced, and editors replace the file, so a file that is opened once
+//! never changes. A change of the *content* triggers a reload. File system events only cause the
+//! content to be read earlier, and because events can be lost (network file systems, full queues),
+//! it is also read every [`POLL`].
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,25 +24,25 @@ use crate::admin::ServerState;
 use crate::fronts::grpc::GrpcFront;
 use crate::fronts::http::HttpFront;
 
-/// How often we look without being told.
+/// How often the files are read without an event.
 const POLL: Duration = Duration::from_secs(5);
 
-/// How long after an event we look: editors write in several steps.
+/// How long after an event the files are read: editors write in several steps.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// Puts changed configs in force.
+/// Applies changed configs.
 pub struct Reloader {
     source: ConfigSource,
     state: State,
 }
 
 struct State {
-    /// What a reload cannot change.
+    /// The config at the start, for settings that a reload cannot change.
     started: StartConfig,
     gate: Arc<Gate>,
     fronts: ReloadedFronts,
     server_state: Arc<ServerState>,
-    /// Of the content that was last read, good or bad.
+    /// The fingerprint of the content that was last read, valid or not.
     seen: Option<u64>,
 }
 
@@ -52,20 +52,20 @@ pub struct ReloadedFronts {
     pub grpc: Arc<GrpcFront>,
 }
 
-/// What the server started with.
+/// The config that the server started with.
 pub struct StartConfig {
     pub config: Config,
     pub environment: EnvOverrides,
 }
 
-/// Settings that the environment has, whatever the config says.
+/// Settings from the environment, which override the config.
 pub struct EnvOverrides {
     pub store: Option<StoreUrl>,
     pub mask: Option<MaskSecret>,
 }
 
 impl EnvOverrides {
-    /// Puts in force how keys are shown.
+    /// Applies the settings that control how keys are logged.
     pub fn show_keys(&self, config: &Config, stats: &Stats) {
         let secret = self.mask.as_ref().or(config.mask_secret.as_ref());
         stats.set_log_keys(config.log_keys, secret);
@@ -84,7 +84,7 @@ impl Reloader {
         Reloader { source, state: State { started, gate, fronts, server_state, seen } }
     }
 
-    /// Watches for as long as it is polled.
+    /// Watches and reloads for as long as the future is polled.
     pub async fn run(self, mut hangup: Signal) {
         let source = self.source;
         if source.is_none() {
@@ -93,7 +93,7 @@ impl Reloader {
             }
             return;
         }
-        // Room for one: all that matters is that something happened.
+        // The capacity is one, because events carry no information beyond that something changed.
         let (events, mut happened) = mpsc::channel(1);
         let _watcher = watch(&source.directories(), events);
         let mut state = self.state;
@@ -108,7 +108,7 @@ impl Reloader {
                 () = tokio::time::sleep(POLL) => false,
             };
             let source = source.clone();
-            // Reading and compiling take a while, and a file system may hang.
+            // Reading and compiling take a while, and the file system may hang.
             let looked = tokio::task::spawn_blocking(move || {
                 state.look(&source, told);
                 state
@@ -125,7 +125,7 @@ impl Reloader {
 }
 
 impl State {
-    /// Reads the files if their content is another, or if told to.
+    /// Reloads if the content has changed, or if `told` is set.
     fn look(&mut self, source: &ConfigSource, told: bool) {
         let now = source.fingerprint();
         if now == self.seen && !told {
@@ -170,10 +170,10 @@ impl State {
     }
 }
 
-/// Tells `events` of whatever happens in the directories.
+/// Sends to `events` for every change in the directories.
 fn watch(directories: &[PathBuf], events: mpsc::Sender<()>) -> Option<RecommendedWatcher> {
     let told = move |event: notify::Result<notify::Event>| {
-        // Reading is not a change, and our own reading would never end.
+        // Read access is not a change, and the reloader's own reads would cause an endless loop.
         if !matches!(&event, Ok(event) if event.kind.is_access()) {
             let _ = events.try_send(());
         }

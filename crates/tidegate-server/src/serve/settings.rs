@@ -1,4 +1,5 @@
-//! What holds in the end: flag, then environment, then file, then default.
+//! The effective settings. A flag overrides the environment, which overrides the file and the
+//! default.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,14 +14,14 @@ use super::tls::{self, TlsFiles};
 use crate::access::{Access, Secrets};
 pub use crate::admin::FrontName;
 
-/// Where fronts listen when nobody says.
+/// The default addresses of the fronts.
 const DEFAULT_HTTP: SocketAddr = SocketAddr::new(LOOPBACK, 8080);
 const DEFAULT_GRPC: SocketAddr = SocketAddr::new(LOOPBACK, 8081);
 const DEFAULT_RESP: SocketAddr = SocketAddr::new(LOOPBACK, 6380);
 const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(LOOPBACK, 9090);
 const LOOPBACK: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-/// The variable that holds the secret of a front.
+/// The environment variable that holds the secret of a front.
 pub const fn secret_of(front: FrontName) -> &'static str {
     match front {
         FrontName::Admin => "TIDEGATE_ADMIN_TOKEN",
@@ -28,7 +29,7 @@ pub const fn secret_of(front: FrontName) -> &'static str {
     }
 }
 
-/// A front that is served: where, to whom, and under which certificate.
+/// A front that is served: its address, its accepted callers and its TLS configuration.
 pub struct FrontSettings {
     pub front: FrontName,
     pub address: SocketAddr,
@@ -36,22 +37,21 @@ pub struct FrontSettings {
     pub tls: Option<TlsAcceptor>,
 }
 
-/// All that was said, put together.
+/// The effective settings of the server.
 pub struct Settings {
     pub http: Option<FrontSettings>,
     pub grpc: Option<FrontSettings>,
     pub resp: Option<FrontSettings>,
     pub admin: Option<FrontSettings>,
-    /// Fronts others can reach without a secret, because the user insists.
+    /// Fronts that other machines can reach without a secret, because of `--insecure-no-auth`.
     pub exposed: Vec<FrontName>,
 }
 
 impl Settings {
-    /// Puts together what the arguments (with the environment), the config and
-    /// the secrets say.
+    /// Merges the arguments (which include the environment), the config and the secrets.
     ///
     /// # Errors
-    /// When an address, a certificate or a secret is missing or makes no sense.
+    /// When an address, a certificate or a secret is missing or invalid.
     pub fn new(args: &ServeArgs, config: &Config, secrets: Secrets) -> Result<Self, ServeError> {
         let said = Fronts {
             http: choose(FrontName::Http, args.http.as_ref(), config.fronts.http.as_deref())?,
@@ -81,8 +81,9 @@ impl Settings {
         Ok(Settings { http, grpc, resp, admin, ..settings })
     }
 
-    /// Who may ask. Refuses an address that others can reach without a secret.
-    /// Encryption is no substitute: it does not say who asks.
+    /// Returns which callers a front accepts. An address that other machines can reach without a
+    /// secret is an error unless `insecure` is set. TLS does not replace a secret, because it does
+    /// not authenticate the caller.
     fn access(
         &mut self,
         front: FrontName,
@@ -122,7 +123,7 @@ fn choose(
     }
 }
 
-/// The settings a reload cannot change that differ between two configs, by field.
+/// The fields that differ between two configs and take effect only after a restart.
 pub fn needing_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let fields = [
         ("store_timeout", old.store_timeout != new.store_timeout),

@@ -1,4 +1,4 @@
-//! The store that nodes share, if the config names one.
+//! The store that nodes share, if one is configured.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,18 @@ use tracing::{info, warn};
 
 use super::error::ServeError;
 
-/// How often the store's state is read for the log.
+/// How often the state of the store is read for the log.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often values that are not ours are logged at most: each is met again by every request.
+/// The minimum interval between log entries about foreign values: every request for such a key
+/// finds the value again.
 const FOREIGN_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Connects to the store the config names; `None` for memory. One that is not there
-/// yet will be found later.
+/// Connects to the configured store; `None` for memory. A store that is unreachable is connected to
+/// later.
 ///
 /// # Errors
-/// When it can never be used as it is: see the error.
+/// When the store can never be used with these settings; see [`ServeError::Store`].
 pub async fn connect(config: &Config) -> Result<Option<RedisStore>, ServeError> {
     let Some(url) = config.store.redis() else { return Ok(None) };
     let options = RedisOptions {
@@ -30,7 +31,7 @@ pub async fn connect(config: &Config) -> Result<Option<RedisStore>, ServeError> 
     Ok(Some(RedisStore::connect(options).await?))
 }
 
-/// Says in the log when the store goes and comes, and what is wrong with it.
+/// Logs when the store becomes unavailable or available, and its warnings.
 pub async fn watch(store: RedisStore, name: String) {
     let mut logged_warnings = Vec::new();
     let (mut was_up, mut openings) = (true, store.stats().breaker_openings);
@@ -43,7 +44,7 @@ pub async fn watch(store: RedisStore, name: String) {
                 warn!(store = name, reason, "the store fails: on_store_failure answers");
             }
             (false, true) => info!(store = name, "the store is back"),
-            // Gone and back between two looks.
+            // The store was down and came back between two checks.
             (true, true) if stats.breaker_openings > openings => {
                 warn!(store = name, "the store failed for a moment: on_store_failure answered");
             }
@@ -61,7 +62,7 @@ pub async fn watch(store: RedisStore, name: String) {
     }
 }
 
-/// The log of values that are not ours.
+/// Logs values in the store that tidegate did not write.
 #[derive(Default)]
 struct ForeignValueLog {
     logged: u64,

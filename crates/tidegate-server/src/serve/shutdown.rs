@@ -1,5 +1,5 @@
-//! The end: unready first, then no new connections, then what is on its way is
-//! finished, then out.
+//! Shutdown: readiness fails first, then no new connections are accepted, then requests in flight
+//! are finished, then the process exits.
 
 use std::io;
 use std::sync::Arc;
@@ -13,30 +13,29 @@ use tracing::{info, warn};
 use super::connections::{ConnCommand, Connections};
 use crate::admin::ServerState;
 
-/// How long requests on their way may take to finish. Kubernetes kills 30 s after
-/// it says stop.
+/// How long requests in flight may take to finish. Kubernetes kills the process 30 s after SIGTERM.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long a connection that was told to close now may take.
+/// How long connections may take to end after the command to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The signals a server listens to.
+/// The signals that the server handles.
 pub struct Signals {
     pub stop: Stop,
     pub hangup: Signal,
 }
 
-/// The signals that end it.
+/// The signals that stop the server.
 pub struct Stop {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    /// Listens from now on.
+    /// Installs the signal handlers.
     ///
     /// # Errors
-    /// When the operating system does not let it.
+    /// When the operating system refuses.
     pub fn new() -> io::Result<Self> {
         let stop = Stop {
             terminate: signal(SignalKind::terminate())?,
@@ -47,7 +46,7 @@ impl Signals {
 }
 
 impl Stop {
-    /// Ends with the first of them, by name.
+    /// Waits for the first of the signals and returns its name.
     async fn come(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
@@ -56,10 +55,10 @@ impl Stop {
     }
 }
 
-/// A front that is served: what accepts, and what it accepted.
+/// The task that accepts connections to a front, and its open connections.
 type RunningFront = (JoinHandle<()>, Arc<Connections>);
 
-/// Everything that is served.
+/// All fronts that are served.
 pub struct RunningFronts {
     pub http: Option<RunningFront>,
     pub grpc: Option<RunningFront>,
@@ -73,7 +72,8 @@ impl RunningFronts {
         RunningFronts { http: None, grpc: None, resp: None, admin: None, server_state }
     }
 
-    /// Serves until a signal comes, then drains. A second signal ends the draining.
+    /// Serves until a signal arrives, then drains. A second signal ends the process without
+    /// draining.
     pub async fn until(self, mut stop: Stop) {
         let signal = stop.come().await;
         self.server_state.set_ready(false);
@@ -84,14 +84,15 @@ impl RunningFronts {
         }
     }
 
-    /// The admin front goes last, so that probes see the server unready, not gone.
+    /// Drains all fronts. The admin front is drained last, so that probes find the server not ready
+    /// rather than unreachable.
     async fn drain(self) {
         join_all([self.http, self.grpc, self.resp].into_iter().flatten().map(end)).await;
         join_all(self.admin.map(end)).await;
     }
 }
 
-/// Ends one front.
+/// Drains one front, and closes the connections that remain after [`DRAIN_TIMEOUT`].
 async fn end((acceptor, connections): RunningFront) {
     acceptor.abort();
     let _ = acceptor.await;

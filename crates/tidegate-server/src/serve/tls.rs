@@ -1,4 +1,4 @@
-//! TLS for a front.
+//! TLS of a front.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,19 +11,21 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto};
 
-/// The files of one front.
+/// The certificate files of one front.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate chain, PEM.
+    /// The certificate chain, in PEM.
     pub cert: PathBuf,
-    /// Its private key, PEM.
+    /// The private key of the certificate, in PEM.
     pub key: PathBuf,
-    /// Whose certificates clients must show, PEM; without it they need none.
+    /// The CA that client certificates must be signed by, in PEM; `None` if clients need no
+    /// certificate.
     pub client_ca: Option<PathBuf>,
 }
 
 impl TlsFiles {
-    /// The files a config names; relative ones lie beside it, in `base`.
+    /// The files of a config. Relative paths are resolved against `base`, the directory of the
+    /// config.
     pub fn new(files: &Tls, base: Option<&Path>) -> Self {
         let path = |file: &String| base.unwrap_or(Path::new("")).join(file);
         TlsFiles {
@@ -34,7 +36,7 @@ impl TlsFiles {
     }
 }
 
-/// Files that do not make a TLS set-up.
+/// Files that are not a valid TLS configuration.
 #[derive(Debug)]
 pub struct TlsError {
     field: &'static str,
@@ -50,10 +52,10 @@ impl fmt::Display for TlsError {
 
 impl std::error::Error for TlsError {}
 
-/// Reads the files.
+/// Loads the files and creates an acceptor.
 ///
 /// # Errors
-/// When one cannot be read, is not PEM, or does not fit the others.
+/// When a file cannot be read, is not PEM, or does not match the others.
 pub fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
     let provider = Arc::new(crypto::ring::default_provider());
     let error = |field, path: &Path, reason: String| TlsError { field, path: path.into(), reason };
@@ -83,7 +85,7 @@ pub fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// All certificates of a file; at least one.
+/// Reads all certificates of a file; an error if there are none.
 fn certificates(
     field: &'static str,
     path: &Path,

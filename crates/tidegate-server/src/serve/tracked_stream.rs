@@ -1,10 +1,10 @@
-//! A stream that records its reads and writes, and reads on before it closes.
+//! A stream that records its reads and writes, and lingers before it closes.
 //!
-//! When we answer and close while the client still sends, as with a head that
-//! is too large, the kernel throws the answer away together with what was not
-//! read. A gateway then sees a broken connection, takes us for down, and may let
-//! the request pass: anybody could arrange for that. So after the answer we
-//! read on for a while before we let go.
+//! If the server responds and closes while the client is still sending, as with a request head that
+//! is too large, the kernel discards the response along with the unread bytes. A gateway then sees
+//! a broken connection, considers the server down, and may let the request pass. Any client could
+//! cause that. Therefore the stream keeps reading for a while after the response, before it is
+//! closed.
 
 use std::future::Future;
 use std::io::{IoSlice, Result};
@@ -19,13 +19,14 @@ use tokio::time::Sleep;
 
 use super::connections::Connection;
 
-/// How long we read on at most.
+/// The maximum duration of lingering.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// How much we read on at most: twice the largest head a Go server passes on.
+/// The maximum number of bytes read while lingering: twice the largest head that a Go server passes
+/// on.
 const LINGER_BYTES: usize = 2 * 1024 * 1024;
 
-/// A stream whose progress can be seen from outside.
+/// A stream whose progress is recorded in its [`Connection`].
 #[derive(Debug)]
 pub struct TrackedStream<T> {
     stream: T,
@@ -33,7 +34,7 @@ pub struct TrackedStream<T> {
     closing: Option<Linger>,
 }
 
-/// A stream that has said goodbye and reads on.
+/// A stream that is shut down for writing and keeps reading.
 #[derive(Debug)]
 struct Linger {
     until: Pin<Box<Sleep>>,

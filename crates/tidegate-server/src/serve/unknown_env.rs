@@ -1,7 +1,7 @@
-//! Variables that look like settings of ours and are none.
+//! Warns of environment variables that look like settings of tidegate but are unknown.
 //!
-//! A misspelt flag is refused, but a misspelt variable would be passed over in
-//! silence, and a server without its secret or config is no small thing.
+//! A misspelt flag is an error, but a misspelt variable would be ignored silently, and the server
+//! could run without its secret or config.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -13,10 +13,10 @@ use crate::commands::Cli;
 
 const PREFIX: &str = "TIDEGATE_";
 
-/// How many letters may differ for a name to be what was meant.
+/// The maximum edit distance of a suggested name.
 const MAX_DISTANCE: usize = 2;
 
-/// Warns of every variable that begins as ours do and is not known.
+/// Warns of every variable with the prefix of tidegate that is unknown.
 pub fn warn_of_unknown() {
     let all =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
@@ -41,7 +41,7 @@ pub fn warn_of_unknown() {
     }
 }
 
-/// Every variable that is read: those of flags, and the secrets.
+/// All variables that are read: those of flags, and those of secrets.
 fn known() -> Vec<String> {
     let cli = Cli::command();
     let serve = cli.find_subcommand("serve");
@@ -50,8 +50,8 @@ fn known() -> Vec<String> {
     flags.chain(SECRET_VARIABLES.map(str::to_owned)).collect()
 }
 
-/// Whether it is one of those that Kubernetes sets for a service whose name begins
-/// with `tidegate`. People write `TIDEGATE_PORT` too, but not with such a value.
+/// Whether the variable is one that Kubernetes sets for a service whose name begins with
+/// `tidegate`. Users set `TIDEGATE_PORT` too, but not to such a value.
 fn is_kubernetes(name: &str, value: &str) -> bool {
     let is_number = |text: &str| text.parse::<u16>().is_ok();
     let protocols = ["tcp", "udp", "sctp"];

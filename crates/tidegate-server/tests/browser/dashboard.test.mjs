@@ -1,4 +1,4 @@
-// The dashboard as operators see it: under load, with hostile keys, with a store that is gone.
+// The dashboard in a browser: under load, with hostile keys, with an unreachable store.
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
@@ -21,7 +21,7 @@ policies:
     limits: ["2 per 1h"]
     mode: observe
 `;
-// Keys in full, so that hostile ones reach the page.
+// Full keys, so that hostile ones reach the page.
 const POLICIES = `log_keys: full${MASKED}`;
 const HOSTILE = `<img src=x onerror="document.title='owned'">`;
 
@@ -30,7 +30,7 @@ let browser;
 let busy = true;
 let load;
 
-/** Requests of every kind, until it is told to stop. */
+/** Sends requests of every kind until it is stopped. */
 async function keepBusy() {
   for (let number = 0; busy; number += 1) {
     const ask = (attributes) => post(server.http, "/v1/check", { attributes });
@@ -56,7 +56,7 @@ after(async () => {
 const dashboard = (options) => open(browser, `${server.admin}/dashboard`, options);
 const text = (page, selector) => page.locator(selector).innerText();
 const shows = (page, selector, wanted) => page.locator(selector).filter({ hasText: wanted }).first().waitFor();
-/** Once a tile shows that something happens. */
+/** Waits until a tile shows activity. */
 const positive = (page, id) => page.waitForFunction((place) => Number.parseFloat(document.querySelector(place).textContent) > 0, id);
 
 test("under load it shows what happens", async () => {
@@ -71,7 +71,7 @@ test("under load it shows what happens", async () => {
       canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((byte) => byte !== 0));
     assert.ok(drawn, `${id} is drawn`);
   }
-  // In one step: the rows are replaced now and then.
+  // In one step, because the rows are replaced now and then.
   const rows = await page.evaluate(() => [...document.querySelectorAll("#policies tr")].map((row) =>
     [...row.cells].slice(0, 3).map((cell) => cell.textContent)));
   assert.deepEqual(rows, [
@@ -111,7 +111,7 @@ test("a hostile key is text: listed, looked at, reset", async () => {
   await page.click("#confirm-reset");
   await shows(page, "#lookup-note", "Reset. ");
   assert.equal(await page.title(), "tidegate dashboard");
-  assert.equal(await page.locator("img").count(), 1, "the sign, and no other");
+  assert.equal(await page.locator("img").count(), 1, "only the logo");
   await page.done();
 });
 

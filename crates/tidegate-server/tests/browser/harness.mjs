@@ -1,5 +1,4 @@
-// A server, a browser, and a page that is watched: what it writes to the console and
-// whom it asks.
+// A server, a browser, and a page whose console messages and requests are recorded.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -13,7 +12,7 @@ const BINARY = process.env.TIDEGATE_BIN;
 const BROWSER = process.env.TIDEGATE_BROWSER ?? "/usr/bin/chromium";
 const PATIENCE_MS = 30_000;
 
-/** A running server: where it listens, and how to end it. */
+/** Starts a server. Returns its addresses, and a function that stops it. */
 export async function serve({ config, env = {} } = {}) {
   assert.ok(BINARY, "TIDEGATE_BIN names the program to be tested");
   const home = mkdtempSync(join(tmpdir(), "tidegate-pages-"));
@@ -25,12 +24,12 @@ export async function serve({ config, env = {} } = {}) {
   }
   const child = spawn(BINARY, args, { env: { ...process.env, ...env }, stdio: ["ignore", "pipe", "pipe"] });
   const ended = new Promise((resolve) => child.once("exit", resolve));
-  let told = "";
+  let printed = "";
   const address = await new Promise((resolve, reject) => {
-    const late = setTimeout(() => reject(new Error(`the server did not start: ${told}`)), PATIENCE_MS);
+    const late = setTimeout(() => reject(new Error(`the server did not start: ${printed}`)), PATIENCE_MS);
     const look = (bytes) => {
-      told += bytes;
-      const [http, admin] = ["http", "admin"].map((front) => new RegExp(`^ *${front} +(http://\\S+)`, "m").exec(told)?.[1]);
+      printed += bytes;
+      const [http, admin] = ["http", "admin"].map((front) => new RegExp(`^ *${front} +(http://\\S+)`, "m").exec(printed)?.[1]);
       if (http && admin) {
         clearTimeout(late);
         resolve({ http, admin });
@@ -38,7 +37,7 @@ export async function serve({ config, env = {} } = {}) {
     };
     child.stdout.on("data", look);
     child.stderr.on("data", look);
-    ended.then((code) => reject(new Error(`the server ended with ${code}: ${told}`)));
+    ended.then((code) => reject(new Error(`the server ended with ${code}: ${printed}`)));
   });
   return {
     ...address,
@@ -51,13 +50,13 @@ export async function serve({ config, env = {} } = {}) {
   };
 }
 
-/** Chromium; without its own sandbox where the user is root, which it refuses otherwise. */
+/** Chromium. As root it runs without its sandbox, because it refuses to start otherwise. */
 export function browse() {
   const args = process.getuid?.() === 0 ? ["--no-sandbox"] : [];
   return chromium.launch({ executablePath: BROWSER, args, timeout: PATIENCE_MS });
 }
 
-/** A page of its own, watched. */
+/** Opens a new page and records its errors. */
 export async function open(browser, url, options = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, colorScheme: "light", ...options });
   const page = await context.newPage();
@@ -74,11 +73,11 @@ export async function open(browser, url, options = {}) {
   });
   await page.goto(url);
   return Object.assign(page, {
-    /** Complaints that a test provokes, such as that of an answer of 401. */
+    /** Console errors that a test expects, such as that for a response of 401. */
     expects: (pattern) => expected.push(pattern),
     async done() {
       const unexpected = complaints.filter((one) => !expected.some((pattern) => pattern.test(one)));
-      assert.deepEqual(unexpected, [], "the page complained");
+      assert.deepEqual(unexpected, [], "the page logged errors");
       await context.close();
     },
   });
@@ -86,14 +85,14 @@ export async function open(browser, url, options = {}) {
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
-/** Everything the rules of WCAG find wrong with a page as it is now. */
+/** Returns all violations of WCAG rules in the current state of a page. */
 export async function flaws(page) {
   await page.evaluate(AXE);
   const { violations } = await page.evaluate(() => globalThis.axe.run());
   return violations.flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.target.join(" ")} ${node.failureSummary}`));
 }
 
-/** Whether anything is wider than the window. */
+/** Returns whether anything is wider than the window. */
 export const isTooWide = (page) => page.evaluate(() => document.documentElement.scrollWidth > window.innerWidth);
 
 export const post = (base, path, body, headers = {}) => fetch(base + path, {

@@ -1,5 +1,5 @@
-// What the pages cost: how large they are, how soon they are painted, and whether the
-// playground keeps up with 500 dots. Printed, never asserted: numbers are a machine's own.
+// Measures the pages: their size, the time to the first paint, and whether the playground keeps up
+// with 500 dots. The numbers depend on the machine, so they are printed and not asserted.
 
 import { gzipSync } from "node:zlib";
 import { browse, open, serve } from "./harness.mjs";
@@ -32,11 +32,11 @@ async function firstPaint(browser, url) {
     times.push(await page.evaluate(() => performance.getEntriesByName("first-contentful-paint")[0].startTime));
     await page.done();
   }
-  // The first one warms the browser.
+  // The first load warms up the browser.
   return median(times.slice(1));
 }
 
-/** Frames while 500 dots are shown and time passes. */
+/** Measures frames while 500 dots are shown and time passes. */
 async function frames(browser, base, algorithms) {
   const events = Array.from({ length: 500 }, (_, index) => index * 228_000).join(".");
   const query = `limit=100&window=60s&algorithms=${algorithms.join(",")}&at=114000000&events=${events}`;

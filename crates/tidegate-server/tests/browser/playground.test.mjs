@@ -1,4 +1,4 @@
-// The playground as people use it: buttons, experiments, links, keyboard.
+// The playground in a browser: buttons, experiments, links, keyboard.
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
@@ -15,9 +15,9 @@ const text = (page, selector) => page.locator(selector).innerText();
 const lane = (algorithm) => `.lane[data-algorithm="${algorithm}"]`;
 const tally = async (page, algorithm) => Promise.all(
   ["admitted", "denied"].map(async (name) => Number(await text(page, `${lane(algorithm)} .${name}`))));
-/** Once the page shows what the engine said. */
+/** Waits until an element contains this text. */
 const shows = (page, selector, wanted) => page.locator(selector).filter({ hasText: wanted }).first().waitFor();
-/** Standing still, so that numbers can be compared. */
+/** Pauses, so that numbers can be compared. */
 const still = async (page) => {
   if (await text(page, "#pause") === "Pause") await page.click("#pause");
 };
@@ -93,14 +93,14 @@ for (const motion of ["no-preference", "reduce"]) {
       for (const [algorithm, counts] of Object.entries(tallies)) assert.deepEqual(await tally(page, algorithm), counts, algorithm);
       for (const [algorithm, shown] of Object.entries(most)) assert.equal(await text(page, `${lane(algorithm)} .most dd`), shown, algorithm);
       if (events) {
-        // The client came back to the microsecond.
+        // The client retried at the exact microsecond.
         await page.click("#link");
         await shows(page, "#status", /link to these|now holds these/);
         assert.equal(new URL(page.url()).searchParams.get("events"), events);
       }
       if (formula) assert.equal(await text(page, `${lane("sliding-counter")} .formula dd`), formula);
       if (oldest) assert.equal(await text(page, `${lane("sliding-window")} .oldest dd`), oldest);
-      assert.equal(await text(page, "#pause"), "Play", "it stands still at the end");
+      assert.equal(await text(page, "#pause"), "Play", "the playground is paused at the end");
       await page.done();
     });
   }
@@ -126,9 +126,9 @@ test("the boundary attack breaks fixed windows and not ours", async () => {
   await page.done();
 });
 
-/** Four requests in every second of 15: what a limit of 60 per 15 s allows, evenly. */
+/** Four requests in each of 15 seconds: evenly what a limit of 60 per 15 s allows. */
 const EVEN = Array.from({ length: 60 }, (_, index) => index * 250_000).join(".");
-/** What the lane of sliding-window shows while time stands at `at`. */
+/** Returns what the lane of sliding-window shows at time `at`. */
 const cellsAt = async ({ limit, events, at }) => {
   const page = await playground(`?limit=${limit}&window=15s&algorithms=sliding-window&at=${at}&events=${events}`);
   const own = lane("sliding-window");
@@ -174,7 +174,7 @@ test("a late burst has a lag, and expires as a whole", async () => {
   assert.deepEqual([inside.sum, inside.oldest], ["60 = 60 − 0", "60 units, lag 3; leaves the window from 29.000 s"]);
   assert.deepEqual([inside.counts, inside.expired, inside.lag, inside.hits], [1, 0, 1, 1]);
   assert.deepEqual(inside.texts, ["60", "lag 3"]);
-  // All dots stand at their time, with their number above them.
+  // All dots are at the same time, with their number above them.
   assert.deepEqual(inside.dots, { first: "0.497", last: "0.497", pile: ["×60"] });
   const early = await cellsAt({ ...burst, at: 29_300_000 });
   assert.deepEqual([early.sum, early.oldest], ["60 = 60 − 0", "0 = max(0, 1 − 3): the limit's pace brings 1 unit in the 0.300 s that left the window"]);
@@ -284,10 +284,10 @@ test("an absurd address is clamped, and that is said as text", async () => {
     "The time “nan” of the link is not one from 0 to 60000000000 µs: 0 is used.",
     "“<img src=x onerror=alert” is not a setting: it is left out.",
   ]);
-  assert.equal(await page.locator("img").count(), 1, "the sign, and no other");
+  assert.equal(await page.locator("img").count(), 1, "only the logo");
   assert.equal(await page.title(), "tidegate playground");
   await shows(page, `${lane("sliding-log")} .denied`, "800");
-  // There is no room for more, and that is said too.
+  // No more can be added, which is shown as well.
   await page.click("#send");
   await shows(page, "#status", "1000 requests are as many as can be replayed: reset to start anew.");
   await page.done();

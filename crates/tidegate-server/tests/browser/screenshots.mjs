@@ -1,4 +1,4 @@
-// Pictures for the documents: screenshots.mjs DIRECTORY
+// Screenshots for the documentation: screenshots.mjs DIRECTORY
 
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
@@ -29,7 +29,7 @@ policies:
     mode: observe
 `;
 
-/** The attack on the estimate at a limit that has cells, as it stands at the end. */
+/** The final state of the attack on the estimate, at a limit that has cells. */
 async function playground(browser, base, name, options) {
   const page = await open(browser, `${base}/playground`, { reducedMotion: "reduce", ...options });
   await page.fill("#guess-beat-0", "60");
@@ -40,7 +40,7 @@ async function playground(browser, base, name, options) {
   await page.done();
 }
 
-/** Some traffic that comes in waves, until it is told to stop. */
+/** Sends traffic in waves until it is stopped. */
 async function waves(base, isOver) {
   const ask = (attributes) => post(base, "/v1/check", { attributes });
   for (let number = 0; !isOver(); number += 1) {

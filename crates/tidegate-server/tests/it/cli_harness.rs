@@ -11,7 +11,7 @@ use flate2::write::GzEncoder;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// What a run left behind.
+/// The output of a run.
 pub struct Output {
     pub code: i32,
     pub stdout: String,
@@ -25,8 +25,8 @@ impl Output {
         self
     }
 
-    /// Failed with this exit code, and a message that has all of `parts` and
-    /// nothing a user should not see.
+    /// Asserts that the run failed with this exit code and an error message that contains all of
+    /// `parts` and no internal details.
     #[track_caller]
     pub fn failed(self, code: i32, parts: &[&str]) {
         assert_eq!(self.code, code, "stderr: {}", self.stderr);
@@ -48,7 +48,7 @@ pub fn tidegate(args: &[&str]) -> Output {
     tidegate_reading(args, b"")
 }
 
-/// Runs with these bytes on standard input.
+/// Runs the binary with these bytes on standard input.
 pub fn tidegate_reading(args: &[&str], stdin: &[u8]) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .args(args)
@@ -59,7 +59,7 @@ pub fn tidegate_reading(args: &[&str], stdin: &[u8]) -> Output {
         .expect("the binary starts");
     let mut pipe = child.stdin.take().expect("a pipe");
     let output = std::thread::scope(|scope| {
-        // A run that stops early closes the pipe; that is its right.
+        // A run that stops early closes the pipe, which is not an error.
         scope.spawn(move || drop(pipe.write_all(stdin)));
         child.wait_with_output().expect("the binary ends")
     });
@@ -71,7 +71,7 @@ pub fn tidegate_reading(args: &[&str], stdin: &[u8]) -> Output {
     }
 }
 
-/// A directory for one test's files, empty at first.
+/// A directory for the files of one test, initially empty.
 pub struct Files {
     directory: PathBuf,
 }
@@ -80,7 +80,7 @@ impl Files {
     pub fn new(test: &str) -> Self {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
         if directory.exists() {
-            fs::remove_dir_all(&directory).expect("old files go");
+            fs::remove_dir_all(&directory).expect("old files are removed");
         }
         fs::create_dir_all(&directory).expect("a directory");
         Files { directory }
@@ -111,7 +111,7 @@ pub fn sha256(text: &str) -> String {
     })
 }
 
-/// The decisions for a trace on standard input.
+/// Returns the decisions for a trace on standard input.
 #[track_caller]
 pub fn decisions(trace: &str, args: &[&str]) -> String {
     let args = [&["replay", "-", "--decisions", "-"], args].concat();

@@ -67,7 +67,7 @@ fn prints_json_schema() {
     assert!(schema["properties"]["policies"]["items"]["properties"]["limits"].is_object());
 }
 
-/// What is asked, after `explain --config EXAMPLE`; what is said.
+/// The arguments after `explain --config EXAMPLE`, and the output.
 const EXPLAINED: &[(&[&str], &str)] = &[
     (
         &["--method", "POST", "--path", "/%6Cogin", "--client-ip", "192.0.2.1"],
@@ -127,9 +127,9 @@ Nothing limits this request.
 
 #[test]
 fn explains_decisions() {
-    for (asked, expected) in EXPLAINED {
-        let args = [&["explain", "--config", EXAMPLE], *asked].concat();
-        assert_eq!(tidegate(&args).succeeded().stdout, *expected, "{asked:?}");
+    for (request, expected) in EXPLAINED {
+        let args = [&["explain", "--config", EXAMPLE], *request].concat();
+        assert_eq!(tidegate(&args).succeeded().stdout, *expected, "{request:?}");
     }
 }
 
@@ -140,9 +140,10 @@ const KINDS: &str = "policies:
   - { name: closed, match: { path: /closed }, key: '{client_ip}', limits: 0 per 1m }
 ";
 
-/// What is said of the one policy that applies, and the last lines; the exit code.
+/// The arguments, the explanation of the only policy that applies with the last lines, and the exit
+/// code.
 #[rustfmt::skip]
-const TOLD: &[(&[&str], &str, i32)] = &[
+const UNDECIDABLE: &[(&[&str], &str, i32)] = &[
     (&["--path", "/watched"], "watched: observes, never denies
   key     {client_ip} -> 192.0.2.1
   limit   5 per 1m sliding-window
@@ -209,16 +210,16 @@ Decided by: closed
 fn explains_undecidable_requests() {
     let files = Files::new("explain-kinds");
     let path = files.write("tidegate.yaml", KINDS);
-    for (asked, expected, code) in TOLD {
+    for (request, expected, code) in UNDECIDABLE {
         let base = ["explain", "--config", &path, "--client-ip", "192.0.2.1"];
-        let run = tidegate(&[&base, *asked].concat());
-        let mut told = String::new();
+        let run = tidegate(&[&base, *request].concat());
+        let mut shown = String::new();
         let others = |part: &&str| !part.contains(": does not match");
         run.stdout.split("\n\n").filter(others).for_each(|part| {
-            told += part.trim_end();
-            told.push('\n');
+            shown += part.trim_end();
+            shown.push('\n');
         });
-        assert_eq!((&*told, run.code), (*expected, *code), "{asked:?}");
+        assert_eq!((&*shown, run.code), (*expected, *code), "{request:?}");
     }
 }
 
@@ -264,7 +265,7 @@ fn explains_client_behind_trusted_proxy() {
     assert!(run.stdout.contains("{client_ip} -> 192.0.2.1"), "{}", run.stdout);
 }
 
-/// Addresses are read as the server reads them, and headers must be such.
+/// Addresses are parsed as the server parses them, and headers must be valid.
 #[test]
 fn explain_parses_addresses_and_headers_like_serve() {
     for (address, shown) in [
@@ -290,7 +291,7 @@ fn explain_parses_addresses_and_headers_like_serve() {
     }
 }
 
-/// Whoever typed it could make it print anything; it prints no control character.
+/// The output contains no control characters, whatever the arguments are.
 #[test]
 fn explain_escapes_input() {
     let args =
@@ -315,7 +316,7 @@ fn rejects_invalid_flags() {
     }
 }
 
-/// Domains and descriptors, in the order given.
+/// Domains and descriptors, in the given order.
 #[test]
 fn explains_descriptors() {
     let files = Files::new("explain-descriptors");

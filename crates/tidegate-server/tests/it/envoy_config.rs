@@ -1,4 +1,4 @@
-//! Configs of envoyproxy/ratelimit, converted and served; and `/json`.
+//! Configs of envoyproxy/ratelimit, converted and served, and the endpoint `/json`.
 
 use std::fs;
 
@@ -44,7 +44,7 @@ fn ask(server: &Server, domain: &str, descriptors: &[&[(&str, &str)]]) -> Reply 
     server.post("/json", &body.to_string())
 }
 
-/// What is left of the limit a descriptor meets.
+/// Returns the units left of the limit that a descriptor selects.
 fn left(server: &Server, domain: &str, entries: &[(&str, &str)]) -> Option<u64> {
     let entries: Vec<Value> =
         entries.iter().map(|(key, value)| json!({ "key": key, "value": value })).collect();
@@ -103,10 +103,10 @@ fn reports_unconvertible_config() {
     tidegate(&wrong)
         .failed(2, &["use sliding-log, sliding-window, sliding-counter, fixed-window or"]);
     let empty = Files::new("envoy-empty");
-    let (code, said) = serve(&["--envoy-config", &empty.path("")]);
+    let (code, message) = serve(&["--envoy-config", &empty.path("")]);
     assert!(
-        code == 1 && said.starts_with("error: there is no *.yaml file in this directory"),
-        "{said}"
+        code == 1 && message.starts_with("error: there is no *.yaml file in this directory"),
+        "{message}"
     );
 }
 
@@ -136,7 +136,7 @@ fn decides_as_documented() {
     );
     let wait = body["statuses"][0]["durationUntilReset"].as_str().expect("a time");
     assert!(wait.ends_with('s') && wait.len() > 2, "{wait}");
-    // Nothing was charged by the denial.
+    // The denial charged nothing.
     assert_eq!(
         (&body["statuses"][1]["code"], &body["statuses"][1]["limitRemaining"]),
         (&json!("OK"), &json!(97))
@@ -168,13 +168,13 @@ fn reloads_envoy_files() {
     assert_eq!(ask(&server, "edge", &[address]).status, 200);
     files.write("edge.yaml", EDGE.replace("requests_per_unit: 2", "requests_per_unit: 20"));
     wait_for(|| (left(&server, "edge", address) == Some(19)).then_some(()));
-    // A mistake in one file leaves all as they were.
+    // An error in one file leaves all limits unchanged.
     files.write("messaging.yaml", "domain: edge");
     let refused = "tidegate_reloads_total{result=\"refused\"}";
     wait_for(|| (server.metric(refused) == Some(1)).then_some(()));
     assert!(server.log().contains("another file has the domain `edge` too"), "{}", server.log());
     assert_eq!(left(&server, "messaging", &[("to_number", "1")]), Some(100));
-    fs::remove_file(files.path("messaging.yaml")).expect("it goes");
+    fs::remove_file(files.path("messaging.yaml")).expect("the file is removed");
     wait_for(|| left(&server, "messaging", &[("to_number", "1")]).is_none().then_some(()));
     assert_eq!(left(&server, "edge", address), Some(19));
 }
@@ -186,7 +186,7 @@ fn combines_envoy_files_with_config() {
     let start = |test: &str, config: &str| {
         Start::new(test).config(config).args(&["--envoy-config", &envoy])
     };
-    // Its settings hold; it needs no policies.
+    // The settings of the config apply. It needs no policies.
     let settings = start("envoy-beside-settings", "headers: [none]\nmax_keys: 5000\n").run();
     let reply = ask(&settings, "edge", &[&[("remote_address", "192.0.2.1")]]).json();
     assert_eq!((&reply["overallCode"], reply.get("responseHeadersToAdd")), (&json!("OK"), None));
@@ -195,7 +195,7 @@ fn combines_envoy_files_with_config() {
             "policies: [{{ name: {name}, match: {{ domain: edge }}, key: '{{domain}}', limits: 3 per 1d }}]"
         )
     };
-    // Its policies stand before the others.
+    // The policies of the config precede the others.
     let both = start("envoy-beside-both", &policy("whole-domain")).run();
     let names = both.admin_get("/admin/v1/policies").json();
     let names: Vec<&str> = names["policies"]
@@ -210,13 +210,13 @@ fn combines_envoy_files_with_config() {
     {
         assert_eq!(ask(&both, "edge", &[&[("remote_address", address)]]).status, status);
     }
-    let (code, said) = start("envoy-beside-clash", &policy("per-address")).fails();
+    let (code, message) = start("envoy-beside-clash", &policy("per-address")).fails();
     let expected = "error: policy `per-address` is in --config, and a limit in --envoy-config becomes one of \
                     that name: rename it in --config\n";
-    assert!(code == 1 && said.ends_with(expected), "{said}");
+    assert!(code == 1 && message.ends_with(expected), "{message}");
 }
 
-/// What is sent, what comes back, and the field that is to blame.
+/// The request body, the status, and the field in the error.
 #[test]
 fn json_endpoint_decides() {
     let server = Start::new("envoy-json").run();
@@ -243,7 +243,7 @@ fn json_endpoint_decides() {
         (of(r#","hitsAddend":"x""#), 400, "descriptors[0].hitsAddend"),
         (of(r#","hitsAddend":18446744073709551615"#), 429, ""),
         (limit(r#"{"requestsPerUnit":2,"unit":"HOUR"}"#), 200, ""),
-        // Two descriptors under limits that do not agree: the stricter one holds for both.
+        // Two descriptors with conflicting limits: the stricter one applies to both.
         (format!(
             r#"{{"domain":"d","descriptors":[{entry},"limit":{{"requestsPerUnit":2,"unit":"WEEK"}}}},{entry},"limit":{{"requests_per_unit":"1","unit":7}}}}]}}"#
         ), 429, ""),
@@ -272,7 +272,7 @@ fn json_endpoint_requires_secret() {
         Start::new("envoy-json-secret").env("TIDEGATE_TOKENS", "0123456789abcdef0123").run();
     let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"a"}]}]}"#;
     assert_eq!(server.post("/json", body).status, 401);
-    // As envoyproxy/ratelimit: probes show none.
+    // As in envoyproxy/ratelimit, health probes need no secret.
     let health = server.ask("GET", "/healthcheck", &[], "");
     assert_eq!((health.status, &*health.text()), (200, "OK"));
     assert_eq!(server.post("/healthcheck", "").status, 405);
@@ -280,7 +280,7 @@ fn json_endpoint_requires_secret() {
     assert_eq!(server.ask("POST", "/json", &[secret], body).status, 200);
 }
 
-/// Limits that come with a request count as the server was told.
+/// Limits in requests use the configured algorithm.
 #[test]
 fn request_limits_use_configured_algorithm() {
     let server = Start::new("envoy-json-algorithm").args(&["--algorithm", "token-bucket"]).run();
@@ -290,7 +290,7 @@ fn request_limits_use_configured_algorithm() {
             reply.json()["statuses"][0]["durationUntilReset"].as_str().expect("a time").to_owned();
         text.trim_end_matches('s').parse::<f64>().expect("seconds")
     };
-    // A bucket refills one by one: a tenth of a year for one of ten.
+    // A bucket refills one unit at a time: one of ten units takes a tenth of a year.
     let reset = wait(&server.post("/json", body));
     assert!((3_153_599.0..=3_153_600.0).contains(&reset), "{reset}");
 }

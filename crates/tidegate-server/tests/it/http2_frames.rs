@@ -1,4 +1,4 @@
-//! Hand-written HTTP/2: frames in any order, also such as no library would send.
+//! Hand-written HTTP/2 frames in any order, including some that no library would send.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ const END_HEADERS: u8 = 4;
 const ACK: u8 = 1;
 const CANCEL: u32 = 8;
 
-/// A frame that was received.
+/// A received frame.
 #[derive(Debug)]
 pub struct Frame {
     pub kind: u8,
@@ -25,7 +25,7 @@ pub struct Frame {
     pub payload: Vec<u8>,
 }
 
-/// Frames to be sent in one write.
+/// Frames that are sent in one write.
 #[derive(Default)]
 pub struct Frames(Vec<u8>);
 
@@ -39,7 +39,7 @@ impl Frames {
         self
     }
 
-    /// The head of a POST. Fields are literals that no table keeps.
+    /// Appends the head of a POST. Fields are literals without indexing.
     pub fn post(self, stream: u32, path: &str, fields: &[(&str, &str)], is_whole: bool) -> Self {
         let usual = [(":method", "POST"), (":scheme", "http"), (":path", path)];
         let mut block = Vec::new();
@@ -55,12 +55,12 @@ impl Frames {
         self.push(HEADERS, END_HEADERS | end, stream, &block)
     }
 
-    /// The body of a POST.
+    /// Appends the body of a POST.
     pub fn body(self, stream: u32, bytes: &[u8]) -> Self {
         self.push(DATA, END_STREAM, stream, bytes)
     }
 
-    /// The caller no longer wants the answer.
+    /// Cancels a request.
     pub fn cancel(self, stream: u32) -> Self {
         self.push(RST_STREAM, 0, stream, &CANCEL.to_be_bytes())
     }
@@ -80,14 +80,14 @@ impl Connection {
     }
 
     pub fn send(&mut self, frames: Frames) {
-        self.try_send(&frames).expect("it reads");
+        self.try_send(&frames).expect("the peer reads");
     }
 
     pub fn try_send(&mut self, frames: &Frames) -> std::io::Result<()> {
         self.0.write_all(&frames.0)
     }
 
-    /// The next frame. Settings are acknowledged on the way.
+    /// Returns the next frame. Settings are acknowledged.
     pub fn next(&mut self) -> Frame {
         let mut head = [0; 9];
         self.0.read_exact(&mut head).expect("a frame");

@@ -4,11 +4,12 @@
 //! - `http2_frames.rs`: HTTP/2 frames that no library would send;
 //! - `replay/`: `replay` and `simulate`; `config.rs`: `config` and `explain`;
 //!   `man_and_completions.rs`: `man` and `completions`;
-//! - `serve/`: the server as a process; `http/`, `grpc/`, `resp/`: its fronts; `admin/`: its admin front;
+//! - `serve/`: the server as a process; `http/`, `grpc/`, `resp/`, `admin/`: its fronts;
 //! - `playground.rs`: the playground; `otlp.rs`: exported spans, with the feature `otlp`;
 //! - `shared_store/`: counts in a store that nodes share;
 //! - `envoy_config.rs`: configs of envoyproxy/ratelimit, and `/json`;
-//! - `gateways/`: the server behind nginx, Caddy, Traefik and Envoy; `rust_client.rs`: behind the Rust client;
+//! - `gateways/`: the server behind nginx, Caddy, Traefik and Envoy;
+//! - `rust_client.rs`: the Rust client;
 //! - `deploy/`: the files in `deploy/`.
 
 mod admin;

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::cli_harness::{Files, tidegate};
 
-/// The commands that `tidegate --help` lists.
+/// Returns the commands that `tidegate --help` lists.
 fn commands() -> Vec<String> {
     let help = tidegate(&["--help"]).succeeded().stdout;
     let (_, list) = help.split_once("Commands:\n").expect("a list");
@@ -44,8 +44,13 @@ fn bash_completion_works() {
              _tidegate tidegate \"${{COMP_WORDS[-1]}}\" \"${{COMP_WORDS[-2]}}\"; echo \"${{COMPREPLY[@]}}\""
         );
         let output = Command::new("bash").args(["-c", &ask]).output().expect("bash");
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert_eq!(said.trim(), completed, "{typed}: {}", String::from_utf8_lossy(&output.stderr));
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(
+            printed.trim(),
+            completed,
+            "{typed}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 }
 
@@ -58,14 +63,20 @@ fn man_pages_cover_every_option() {
     for command in commands() {
         let page = fs::read_to_string(files.path(&format!("tidegate-{command}.1")));
         let page = page.unwrap_or_else(|error| panic!("{command}: {error}"));
-        assert!(page.contains(&format!("tidegate\\-{command} \\- ")), "{command}: its name");
+        assert!(
+            page.contains(&format!("tidegate\\-{command} \\- ")),
+            "{command}: the name of the page"
+        );
         let help = tidegate(&[&command, "--help"]).succeeded().stdout;
         let flags = help.lines().filter_map(|line| line.trim_start().strip_prefix("--"));
         for flag in flags.filter_map(|flag| flag.split_whitespace().next()) {
             let flag = format!("\\-\\-{}", flag.replace('-', "\\-"));
             assert!(page.contains(&flag), "{command}: {flag}");
         }
-        assert!(first.contains(&format!("tidegate\\-{command}(1)")), "{command}: it is listed");
+        assert!(
+            first.contains(&format!("tidegate\\-{command}(1)")),
+            "{command}: listed on the main page"
+        );
     }
 }
 

@@ -1,5 +1,5 @@
-//! Spans over OTLP, to a collector that keeps what it is sent. Only with the feature
-//! `otlp`: `cargo test -p tidegate-server --features otlp --test it otlp`.
+//! Spans over OTLP, sent to a collector that records them. Only with the feature `otlp`: `cargo
+//! test -p tidegate-server --features otlp --test it otlp`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,10 +8,10 @@ use std::thread;
 
 use crate::server_harness::{PATIENCE, Start};
 
-/// A request to the collector: its first line, and its body.
+/// A request to the collector: its request line and its body.
 type Export = (String, Vec<u8>);
 
-/// Reads one request and thanks for it; `None` once the other side has gone.
+/// Reads one request and acknowledges it. Returns `None` once the connection is closed.
 fn take(stream: &mut BufReader<TcpStream>) -> Option<Export> {
     let mut first = String::new();
     stream.read_line(&mut first).ok().filter(|read| *read > 0)?;
@@ -35,7 +35,7 @@ fn take(stream: &mut BufReader<TcpStream>) -> Option<Export> {
     Some((first.trim_end().to_owned(), body))
 }
 
-/// A collector: its address, and what it is sent.
+/// Starts a collector. Returns its address and the requests it receives.
 fn collector() -> (String, Receiver<Export>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
@@ -53,7 +53,7 @@ fn collector() -> (String, Receiver<Export>) {
     (endpoint, exports)
 }
 
-/// Texts stand in the protobuf as they are.
+/// Returns whether the body contains a text. Protobuf stores text unencoded.
 fn holds(body: &[u8], text: &str) -> bool {
     body.windows(text.len()).any(|window| window == text.as_bytes())
 }
@@ -62,23 +62,23 @@ fn holds(body: &[u8], text: &str) -> bool {
 fn exports_spans_to_collector() {
     let (endpoint, exports) = collector();
     let start = Start::new("otlp").env("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint);
-    // What lines are written has no say in it.
+    // The log level does not affect spans.
     let mut server = start.env("RUST_LOG", "error").run();
     let reply = server.check(r#"{"attributes":{"client_ip":"192.0.2.1"}}"#);
     assert_eq!(reply.status, 200);
-    // What is left is sent before the end.
+    // Remaining spans are sent before the process exits.
     server.signal("-TERM");
     assert_eq!(server.ended(), 0, "{}", server.log());
     let (first, body) = exports.recv_timeout(PATIENCE).expect("an export");
     assert_eq!(first, "POST /v1/traces HTTP/1.1");
-    // The service; the span; its attributes.
+    // The service, the span and its attributes.
     for text in ["tidegate", "request", "front", "http", "POST", "/v1/check", "status"] {
         assert!(holds(&body, text), "{text} is not in {}", String::from_utf8_lossy(&body));
     }
     assert!(!holds(&body, "192.0.2.1"), "a key must not be in a span");
 }
 
-/// A collector that is not there holds nobody up.
+/// An unreachable collector does not block the server.
 #[test]
 fn serves_and_stops_without_collector() {
     let gone = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());

@@ -1,4 +1,4 @@
-//! The playground: its page, and the endpoint that it is drawn from.
+//! The playground: its page, and the endpoint whose results it draws.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ fn play(server: &Server, question: &Value) -> Value {
     reply.json()
 }
 
-/// So many requests at these tenths of a second.
+/// Returns the given numbers of requests at these tenths of a second.
 fn events(requests: &[(u64, usize)]) -> Vec<Value> {
     let each = |&(tenths, times): &(u64, usize)| {
         std::iter::repeat_n(json!({ "at_us": tenths * SECOND / 10 }), times)
@@ -32,12 +32,12 @@ fn events(requests: &[(u64, usize)]) -> Vec<Value> {
     requests.iter().flat_map(each).collect()
 }
 
-/// The experiments of the page: per algorithm the requests that passed, and the most
+/// The experiments of the page: for each algorithm the number of requests that passed, and the most
 /// within any 15 s.
 #[test]
 fn lessons_give_the_documented_decisions() {
     let server = Start::new("playground-experiments").run();
-    // Just before a boundary, then whenever the estimate has let go of one more.
+    // Just before a boundary, then whenever the estimate has released one more unit.
     let aimed = [(149, 5), (151, 1), (181, 1), (211, 1), (241, 1), (271, 1)];
     #[rustfmt::skip]
     let rows: [(&[(u64, usize)], &str, u64, u64); 14] = [
@@ -60,13 +60,13 @@ fn lessons_give_the_documented_decisions() {
         let limit = format!("5 per 15s {algorithm}");
         let answer = play(&server, &json!({ "limits": [limit], "events": events(requests) }));
         let played = &answer["limits"][0];
-        let asked = events(requests).len() as u64;
+        let total = events(requests).len() as u64;
         assert_eq!(played["algorithm"], algorithm);
         let counts = (&played["admitted"], &played["denied"], &played["most_in_window"]);
-        assert_eq!(counts, (&json!(admitted), &json!(asked - admitted), &json!(most)), "{limit}");
+        assert_eq!(counts, (&json!(admitted), &json!(total - admitted), &json!(most)), "{limit}");
         let decisions = played["decisions"].as_array().expect("decisions");
         let allowed = decisions.iter().filter(|decision| decision["allowed"] == true).count();
-        assert_eq!((decisions.len() as u64, allowed as u64), (asked, admitted), "{limit}");
+        assert_eq!((decisions.len() as u64, allowed as u64), (total, admitted), "{limit}");
     }
 }
 
@@ -155,7 +155,7 @@ fn rejects_invalid_scenarios_by_field() {
     server.ask("GET", ENDPOINT, &[], "").refuses(405, None, "use POST");
 }
 
-/// Sums that would overflow if anything were added up without care.
+/// Sums that would overflow with unchecked arithmetic.
 #[test]
 fn accepts_the_largest_values() {
     let server = Start::new("playground-largest").run();
@@ -216,7 +216,7 @@ fn page_files_have_strict_content_policy() {
 fn page_loads_nothing_external_or_inline() {
     for (name, text) in [("html", HTML), ("style", STYLE)].into_iter().chain(SCRIPTS) {
         let elsewhere = text.replace("http://www.w3.org/2000/svg", "");
-        assert!(!elsewhere.contains("://"), "{name} loads from elsewhere");
+        assert!(!elsewhere.contains("://"), "{name} loads an external resource");
     }
     assert!(HTML.matches("<script").count() == 1 && HTML.contains("<script src="));
     for inline in [" style=", " onclick=", " onload=", "javascript:", "<style"] {
@@ -224,6 +224,6 @@ fn page_loads_nothing_external_or_inline() {
     }
     for way in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {
         let makes_markup = SCRIPTS.iter().any(|(_, text)| text.contains(way));
-        assert!(!makes_markup, "{way} would make markup of an address");
+        assert!(!makes_markup, "{way} would insert an address as markup");
     }
 }

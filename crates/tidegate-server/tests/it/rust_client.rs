@@ -1,4 +1,4 @@
-//! `tidegate-client` against the program it is a client of.
+//! `tidegate-client` with a real server.
 
 use std::time::Duration;
 
@@ -33,20 +33,21 @@ fn serve(test: &str) -> (Server, Client) {
 async fn client_checks_and_batches() {
     let (_server, client) = serve("client-checks");
     let login = Check::policy("login", "alice");
-    let first = client.check(&login).await.expect("an answer");
+    let first = client.check(&login).await.expect("a response");
     assert_eq!((first.allowed, first.limit, first.remaining), (true, Some(2), Some(1)));
-    let standing = first.fields().standing.expect("it is known");
+    let standing = first.fields().standing.expect("a known limit");
     assert_eq!(standing.window, Some(Duration::from_secs(3600)));
     let same = Check::request(Attributes::new("POST", "/login").client_ip("192.0.2.1"));
     let own = Check::limits("alice", ["1 per 1h"]).cost(2);
     let checks = [login.clone().id("once"), login.clone().id("once"), login, same, own];
     let answers = client.batch(&checks).await.expect("answers");
     let allowed: Vec<_> = answers.iter().flatten().map(|answer| answer.allowed).collect();
-    assert_eq!(allowed, [true, true, false, true, false], "the second is the first again");
-    let denied = answers[2].as_ref().expect("a denial is an answer");
+    assert_eq!(allowed, [true, true, false, true, false], "the replay returns the first verdict");
+    let denied = answers[2].as_ref().expect("a denial is not an error");
     assert!(denied.retry_after().is_some_and(|wait| wait > Duration::from_secs(3000)));
-    assert_eq!(answers[4].as_ref().expect("an answer").retry_after(), None, "it never fits");
-    let unknown = client.check(&Check::policy("none", "alice")).await.expect_err("no such policy");
+    assert_eq!(answers[4].as_ref().expect("a response").retry_after(), None, "the cost never fits");
+    let unknown =
+        client.check(&Check::policy("none", "alice")).await.expect_err("an unknown policy");
     assert!(matches!(&unknown, Error::Refused(problem) if problem.status == 404), "{unknown}");
     let bad = client.check(&Check::policy("login", "")).await.expect_err("no key");
     let Error::Refused(problem) = bad else { panic!("{bad}") };
@@ -57,22 +58,22 @@ async fn client_checks_and_batches() {
 async fn held_permit_is_renewed_past_its_lease() {
     let (_server, client) = serve("client-permits");
     let jobs = Check::policy("jobs", "alice");
-    let permit = client.permit(&jobs, None).await.expect("an answer").held().expect("a place");
+    let permit = client.permit(&jobs, None).await.expect("a response").held().expect("a permit");
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert!(!permit.is_lost());
-    let Taken::Denied(denial) = client.permit(&jobs, None).await.expect("an answer") else {
-        panic!("the place is taken")
+    let Taken::Denied(denial) = client.permit(&jobs, None).await.expect("a response") else {
+        panic!("the permit is held")
     };
     assert_eq!(denial.violated, ["jobs"]);
-    permit.release().await.expect("given back");
-    let again = client.permit(&jobs, None).await.expect("an answer").held().expect("a place");
+    permit.release().await.expect("a released permit");
+    let again = client.permit(&jobs, None).await.expect("a response").held().expect("a permit");
     drop(again);
     let freed = async {
-        while client.permit(&jobs, None).await.expect("an answer").held().is_none() {
+        while client.permit(&jobs, None).await.expect("a response").held().is_none() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, freed).await.expect("what is dropped is given back");
+    tokio::time::timeout(PATIENCE, freed).await.expect("a dropped permit is released");
 }
 
 #[tokio::test]
@@ -82,6 +83,6 @@ async fn middleware_retries_within_limit() {
     let http = reqwest_middleware::ClientBuilder::new(reqwest::Client::new());
     let http = http.with(Retry::default()).build();
     for _ in 0..8 {
-        assert_eq!(http.get(&url).send().await.expect("an answer").status(), 200);
+        assert_eq!(http.get(&url).send().await.expect("a response").status(), 200);
     }
 }

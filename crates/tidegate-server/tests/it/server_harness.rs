@@ -1,4 +1,4 @@
-//! A running server, and a client that can be as rude as it likes.
+//! A running server, and a client that can violate the protocol.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ pub use tidegate_testkit::{PATIENCE, wait_for};
 
 use crate::cli_harness::Files;
 
-/// How to start one.
+/// Configures a server to start.
 pub struct Start {
     files: Files,
     args: Vec<String>,
@@ -18,11 +18,11 @@ pub struct Start {
     wrap: Option<Wrap>,
 }
 
-/// Makes the command to run, such as a shell around the given one.
+/// Returns the command to run, such as a shell around the given one.
 type Wrap = Box<dyn Fn(&Command) -> Command>;
 
 impl Start {
-    /// On free ports, without a config. `test` names the directory of its files.
+    /// Uses free ports and no config. `test` names the directory of its files.
     pub fn new(test: &str) -> Self {
         let args = ["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
         let off = ["--grpc", "off", "--resp", "off"];
@@ -30,14 +30,14 @@ impl Start {
         Start { files: Files::new(test), args: args.collect(), env: Vec::new(), wrap: None }
     }
 
-    /// With this config.
+    /// Adds this config.
     pub fn config(mut self, text: &str) -> Self {
         let path = self.files.write("tidegate.yaml", text);
         self.args.extend(["--config".into(), path]);
         self
     }
 
-    /// With these arguments too; an earlier flag of the same name is replaced.
+    /// Adds these arguments. An earlier flag of the same name is replaced.
     pub fn args(mut self, args: &[&str]) -> Self {
         for pair in args.chunks(2) {
             match self.args.iter().position(|arg| arg == pair[0]) {
@@ -77,13 +77,13 @@ impl Start {
         command
     }
 
-    /// Starts it and waits for its addresses.
+    /// Starts the server and waits for its addresses.
     pub fn run(self) -> Server {
         let log = File::create(self.files.path("stderr")).expect("a file");
         self.run_with_stderr(log)
     }
 
-    /// Starts it with this as standard error and waits for its addresses.
+    /// Starts the server with this standard error, and waits for its addresses.
     pub fn run_with_stderr(self, stderr: impl Into<Stdio>) -> Server {
         let log = self.files.path("stderr");
         let child = self.command().stderr(stderr).spawn();
@@ -99,7 +99,7 @@ impl Start {
             log,
             files: self.files,
         };
-        // The last line is the one to try, or the last front if HTTP is off.
+        // The last line printed is an example command, or the last front if HTTP is off.
         for line in lines.by_ref().map_while(Result::ok) {
             let mut words = line.split_whitespace();
             let address = |url: &str| url.split_once("://").and_then(|(_, at)| at.parse().ok());
@@ -118,19 +118,19 @@ impl Start {
                 return server;
             }
         }
-        panic!("it did not start: {}{}", server.printed, server.log());
+        panic!("the server did not start: {}{}", server.printed, server.log());
     }
 
-    /// Starts it in vain: the exit code and what it said.
+    /// Runs a server that must fail to start. Returns the exit code and standard error.
     pub fn fails(self) -> (i32, String) {
         let output = self.command().stderr(Stdio::piped()).output().expect("the binary starts");
         assert!(output.stdout.is_empty(), "{:?}", String::from_utf8_lossy(&output.stdout));
-        let said = String::from_utf8(output.stderr).expect("UTF-8");
-        (output.status.code().expect("no signal"), said)
+        let stderr = String::from_utf8(output.stderr).expect("UTF-8");
+        (output.status.code().expect("no signal"), stderr)
     }
 }
 
-/// One that runs; killed when dropped.
+/// A running server, which is killed on drop.
 pub struct Server {
     child: Child,
     http: Option<SocketAddr>,
@@ -150,7 +150,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// One whose output is not read, with its admin front at a known address.
+    /// Returns a server whose output is not read, with its admin front at a known address.
     pub fn listening(child: Child, start: Start, admin: SocketAddr) -> Self {
         let log = start.files.path("stderr");
         Server {
@@ -181,12 +181,12 @@ impl Server {
         self.admin.expect("the admin front is on")
     }
 
-    /// What it has written to standard error.
+    /// Returns the contents of standard error so far.
     pub fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).expect("its log")
+        std::fs::read_to_string(&self.log).expect("the log")
     }
 
-    /// Its log, once that contains this.
+    /// Waits until the log contains `part`, and returns the log.
     #[track_caller]
     pub fn logged(&self, part: &str) -> String {
         wait_for(|| Some(self.log()).filter(|log| log.contains(part)))
@@ -198,22 +198,22 @@ impl Server {
         assert!(sent.success());
     }
 
-    /// Its exit code, once it has ended.
+    /// Waits for the exit, and returns the exit code.
     pub fn ended(&mut self) -> i32 {
         let code = wait_for(|| self.child.try_wait().expect("a child"));
         code.code().expect("no signal")
     }
 
-    /// Resident memory in bytes.
+    /// Returns the resident memory in bytes.
     pub fn resident(&self) -> u64 {
         let path = format!("/proc/{}/status", self.child.id());
-        let status = std::fs::read_to_string(path).expect("its status");
+        let status = std::fs::read_to_string(path).expect("the status");
         let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("a number");
         let kib: u64 = line.split_whitespace().nth(1).expect("a number").parse().expect("a number");
         kib * 1024
     }
 
-    /// Asks on a connection of its own.
+    /// Sends a request on a new connection.
     pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
         let mut client = Client::connect(self.http());
         client.send(&request(method, path, headers, body));
@@ -229,14 +229,14 @@ impl Server {
         self.post("/v1/check", body)
     }
 
-    /// A page of the admin front.
+    /// Gets a page of the admin front.
     pub fn admin_get(&self, path: &str) -> Reply {
         let mut client = Client::connect(self.admin());
         client.send(&request("GET", path, &[], ""));
         client.reply("GET")
     }
 
-    /// The value of a metric, by its name with labels.
+    /// Returns the value of a metric, by its name with labels.
     pub fn metric(&self, name: &str) -> Option<u64> {
         let page = self.admin_get("/metrics").text();
         let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
@@ -244,12 +244,12 @@ impl Server {
     }
 }
 
-/// Headers of a request.
+/// The headers of a request.
 pub type Fields<'a> = &'a [(&'a str, &'a str)];
 
 pub const JSON: (&str, &str) = ("content-type", "application/json");
 
-/// A request as bytes, to `localhost` unless the headers say otherwise.
+/// Returns a request as bytes, to `localhost` unless the headers contain a host.
 pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Vec<u8> {
     let mut text = format!("{method} {path} HTTP/1.1\r\n");
     if headers.iter().all(|(name, _)| *name != "host") {
@@ -264,29 +264,29 @@ pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &str) -
     (text + "\r\n" + body).into_bytes()
 }
 
-/// One connection.
+/// A connection to a server.
 pub struct Client {
     stream: TcpStream,
 }
 
 impl Client {
     pub fn connect(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).expect("it listens");
+        let stream = TcpStream::connect(address).expect("the server listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
         stream.set_write_timeout(Some(PATIENCE)).expect("a time-out");
         Client { stream }
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).expect("it reads");
+        self.stream.write_all(bytes).expect("the peer reads");
     }
 
-    /// Sends what it can; `false` once the other side has gone.
+    /// Sends bytes. Returns `false` once the connection is closed.
     pub fn try_send(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).is_ok()
     }
 
-    /// Sends again and again until that fails, and says why.
+    /// Sends bytes repeatedly until that fails, and returns the kind of the error.
     pub fn send_until_refused(&mut self, bytes: &[u8]) -> std::io::ErrorKind {
         loop {
             if let Err(error) = self.stream.write_all(bytes) {
@@ -295,13 +295,14 @@ impl Client {
         }
     }
 
-    /// The next answer; `method` is what was asked, because HEAD has no body.
+    /// Reads the next response. `method` is that of the request, because a response to HEAD has no
+    /// body.
     #[track_caller]
     pub fn reply(&mut self, method: &str) -> Reply {
         read_reply(&mut self.stream, method)
     }
 
-    /// Whether the other side closes, with nothing more to say.
+    /// Returns whether the server closes the connection without sending more.
     pub fn closed(&mut self) -> bool {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
@@ -311,13 +312,13 @@ impl Client {
     }
 }
 
-/// Reads one answer.
+/// Reads one response.
 #[track_caller]
 pub fn read_reply(stream: &mut impl Read, method: &str) -> Reply {
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
-        stream.read_exact(&mut byte).expect("an answer");
+        stream.read_exact(&mut byte).expect("a response");
         head.push(byte[0]);
     }
     let head = String::from_utf8(head).expect("UTF-8");
@@ -334,7 +335,7 @@ pub fn read_reply(stream: &mut impl Read, method: &str) -> Reply {
     reply
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub struct Reply {
     pub status: u16,
@@ -356,7 +357,7 @@ impl Reply {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// A refusal: its status, its field and a part of what it says.
+    /// Checks a rejection: its status, its field and a part of its detail.
     #[track_caller]
     pub fn refuses(&self, status: u16, field: Option<&str>, part: &str) {
         let problem = self.json();

@@ -5,7 +5,7 @@ use crate::{eventually, free_port};
 
 /// A running cluster.
 pub struct Cluster {
-    /// The first three are primaries at first, the rest replicas.
+    /// The first three nodes are initially primaries, and the rest are replicas.
     pub nodes: Vec<RedisServer>,
 }
 
@@ -52,17 +52,17 @@ impl Cluster {
         cluster
     }
 
-    /// Its URL, without credentials.
+    /// Returns the URL, without credentials.
     pub fn url(&self) -> String {
         format!("redis-cluster://{},{}", self.nodes[0].address(), self.nodes[1].address())
     }
 
-    /// The id of a node.
+    /// Returns the id of a node.
     pub fn id(&self, node: usize) -> String {
         self.nodes[node].command(&["CLUSTER", "MYID"])
     }
 
-    /// The primary that has a slot at first.
+    /// Returns the primary that initially owns a slot.
     pub fn primary_of(slot: usize) -> usize {
         slot * PRIMARIES / SLOTS
     }
@@ -94,10 +94,10 @@ impl Cluster {
         }
     }
 
-    /// Waits until every server agrees on who has which slot.
+    /// Waits until every server agrees on the owner of every slot.
     fn settle(&self) {
         for node in &self.nodes {
-            eventually("the cluster is well", || {
+            eventually("the cluster is healthy", || {
                 let info: String = node.command(&["CLUSTER", "INFO"]);
                 let all = format!("cluster_slots_assigned:{SLOTS}");
                 let size = format!("cluster_size:{PRIMARIES}");
@@ -106,8 +106,8 @@ impl Cluster {
         }
     }
 
-    /// Moves a slot with all its keys from one primary to another, a key at a time.
-    /// `midway` is called after each key.
+    /// Moves a slot with all its keys from one primary to another, one key at a time. `midway` is
+    /// called after each key.
     pub fn migrate(&self, slot: u16, from: usize, to: usize, mut midway: impl FnMut()) {
         let slot = slot.to_string();
         let (source, target) = (&self.nodes[from], &self.nodes[to]);
@@ -122,7 +122,7 @@ impl Cluster {
             source.run(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
             midway();
         }
-        // First where the keys are now, so that nobody refuses to serve them.
+        // The new owner is updated first, so that no server refuses to serve the keys.
         for node in [target, source].into_iter().chain(&self.nodes[..PRIMARIES]) {
             node.run(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
         }

@@ -1,8 +1,8 @@
-//! Real Redis and Valkey servers: started on free ports, ended with their value.
+//! Real Redis and Valkey servers, started on free ports and killed on drop.
 //!
-//! A program that is missing fails the test: `scripts/lib/redis.sh` installs them. Redis and Sentinel
-//! are looked for in PATH. Valkey is looked for where `VALKEY_SERVER` points, then where
-//! `scripts/test` puts it, and then in PATH.
+//! A test fails if a program is missing: `scripts/lib/redis.sh` installs them. Redis and Sentinel
+//! are looked up in PATH. Valkey is looked up at `VALKEY_SERVER`, then where `scripts/test`
+//! installs it, and then in PATH.
 
 mod cluster;
 mod sentinel;
@@ -29,10 +29,10 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Both of them.
+    /// All engines.
     pub const ALL: [Engine; 2] = [Engine::Redis, Engine::Valkey];
 
-    /// Its name, for messages.
+    /// Returns the name, for messages.
     pub fn name(self) -> &'static str {
         match self {
             Engine::Redis => "redis",
@@ -40,7 +40,7 @@ impl Engine {
         }
     }
 
-    /// Where the program is.
+    /// Returns the path of the program.
     pub fn program(self) -> PathBuf {
         match self {
             Engine::Redis => "redis-server".into(),
@@ -52,7 +52,7 @@ impl Engine {
     }
 }
 
-/// Where `scripts/test` has put one: beside what cargo builds.
+/// Returns the program that `scripts/test` installed in the target directory.
 fn installed_valkey() -> Option<PathBuf> {
     let only = |dir: PathBuf, begins: &str| {
         let entries = fs::read_dir(dir).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
@@ -74,7 +74,7 @@ pub fn on_each(test: impl Fn(&str, &RedisServer)) {
     }
 }
 
-/// A running server; ended when dropped.
+/// A running server, which is killed on drop.
 pub struct RedisServer {
     program: PathBuf,
     arguments: Vec<String>,
@@ -103,7 +103,7 @@ impl RedisServer {
         })
     }
 
-    /// Starts an empty server on a port that was free.
+    /// Starts an empty server on a port that must be free.
     pub fn at(port: u16) -> Self {
         let number = port.to_string();
         let arguments = ["--port", &number].into_iter().chain(PLAIN);
@@ -115,7 +115,7 @@ impl RedisServer {
         server
     }
 
-    /// Starts an empty server that requires this password, also of its replicas.
+    /// Starts an empty server that requires this password, also from its replicas.
     pub fn with_password(password: &str, more: &[&str]) -> Self {
         let login = ["--requirepass", password, "--masterauth", password];
         let mut server = RedisServer::with(Engine::Redis, &[&login, more].concat());
@@ -123,8 +123,8 @@ impl RedisServer {
         server
     }
 
-    /// Starts a program with the arguments for a port and a directory. Another process may take the
-    /// port first; then it is another port.
+    /// Starts a program with the arguments for a port and a directory. If another process takes the
+    /// port first, another port is tried.
     pub fn launch(program: &Path, arguments: impl Fn(u16, &Path) -> Vec<String>) -> Self {
         let mut reasons = String::new();
         for _ in 0..5 {
@@ -142,22 +142,22 @@ impl RedisServer {
         panic!("{} does not start: {reasons}", program.display());
     }
 
-    /// Sends commands as this user from now on: `user:password@`.
+    /// Sends later commands as this user: `user:password@`.
     pub fn log_in_as(&mut self, login: &str) {
         self.login = login.into();
     }
 
-    /// Its URL, without credentials.
+    /// Returns the URL, without credentials.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Its URL, with the credentials that commands are sent with.
+    /// Returns the URL, with the credentials of the commands.
     pub fn url_with_login(&self) -> String {
         format!("redis://{}127.0.0.1:{}", self.login, self.port)
     }
 
-    /// Its address: host and port.
+    /// Returns the address: host and port.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
@@ -179,37 +179,37 @@ impl RedisServer {
         sent.query(&mut self.connection()?)
     }
 
-    /// A new connection.
+    /// Opens a new connection.
     pub fn connection(&self) -> Result<Connection, RedisError> {
         ::redis::Client::open(self.url_with_login())?.get_connection_with_timeout(PATIENCE)
     }
 
-    /// A field of `INFO`.
+    /// Returns a field of `INFO`.
     pub fn info(&self, name: &str) -> String {
         let info: String = self.command(&["INFO"]);
         let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.unwrap_or_else(|| panic!("INFO has no {name}")).trim().into()
     }
 
-    /// Kills it. Nothing is saved.
+    /// Kills the server. Nothing is saved.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Starts it again on its port, empty.
+    /// Restarts the server on its port, empty.
     pub fn restart(&mut self) {
         self.kill();
         self.child = spawn(&self.program, &self.arguments, self.dir.path());
-        assert!(self.comes_up(), "it does not come back: {}", self.log());
+        assert!(self.comes_up(), "the server does not restart: {}", self.log());
     }
 
-    /// Suspends it; its sockets stay open.
+    /// Suspends the server. Its sockets stay open.
     pub fn pause(&self) {
         self.signal("-STOP");
     }
 
-    /// Resumes it after [`RedisServer::pause`].
+    /// Resumes the server after [`RedisServer::pause`].
     pub fn resume(&self) {
         self.signal("-CONT");
     }
@@ -220,7 +220,7 @@ impl RedisServer {
         assert!(status.success(), "kill {signal} {pid}");
     }
 
-    /// Waits until it answers; `false` when it ends instead.
+    /// Waits until the server replies. Returns `false` if it exits instead.
     fn comes_up(&mut self) -> bool {
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
@@ -228,7 +228,7 @@ impl RedisServer {
                 return false;
             }
             let pong: Result<String, _> = self.try_command(&["PING"]);
-            // An error it answers with is an answer.
+            // An error reply is a reply, too.
             if pong.is_ok() || pong.is_err_and(|error| !error.is_io_error()) {
                 return true;
             }

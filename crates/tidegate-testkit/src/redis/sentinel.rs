@@ -1,4 +1,4 @@
-//! One Sentinel that watches a primary and its replica.
+//! One Sentinel that monitors a primary and its replica.
 
 use std::fs;
 use std::path::Path;
@@ -10,11 +10,11 @@ use crate::eventually;
 pub struct Sentinel {
     /// The Sentinel itself.
     pub sentinel: RedisServer,
-    /// In no particular order: a failover changes who is primary.
+    /// The servers, in no particular order: a failover changes the primary.
     pub servers: [RedisServer; 2],
 }
 
-/// Its name for the primary.
+/// The name of the primary.
 pub const NAME: &str = "the primary";
 
 impl Sentinel {
@@ -57,12 +57,12 @@ impl Sentinel {
         sentinel
     }
 
-    /// Its URL, without credentials.
+    /// Returns the URL, without credentials.
     pub fn url(&self) -> String {
         format!("redis-sentinel://127.0.0.1:{}/the%20primary", self.sentinel.port)
     }
 
-    /// The index of the server that the Sentinel reports as primary.
+    /// Returns the index of the server that the Sentinel reports as primary.
     pub fn primary(&self) -> usize {
         let address: Vec<String> =
             self.sentinel.command(&["SENTINEL", "get-master-addr-by-name", NAME]);

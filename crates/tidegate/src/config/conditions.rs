@@ -1,4 +1,4 @@
-//! Conditions out of the tree: of `match`, `when` and `exempt`, descriptors included.
+//! Reads the conditions of `match`, `when` and `exempt`, including descriptors.
 
 use std::ops::Range;
 
@@ -10,16 +10,16 @@ use crate::policy::{
     RequestFieldError,
 };
 
-/// Conditions, and where the name of each stands.
+/// Conditions, and the position of each one's name.
 #[derive(Default)]
 pub(super) struct ReadConditions {
     pub(super) conditions: Conditions,
     pub(super) spans: Vec<Range<usize>>,
-    /// Whether some entry was wrong, so that what is left says less than was meant.
+    /// Whether an invalid condition was left out, so that the list is incomplete.
     pub(super) is_partial: bool,
 }
 
-/// What to write where conditions must stand.
+/// The help for a value that is not a mapping of conditions.
 const CONDITIONS_HELP: &str = "write for example `{ path: /login }`";
 
 pub(super) fn read_conditions(reader: &Reader<'_>, located: &Located) -> ReadConditions {
@@ -80,7 +80,7 @@ fn read_condition(
         return None;
     }
     let request_field = request_field?;
-    // One by one first, so that every wrong value is told.
+    // Values are checked one by one first, so that every invalid one is reported.
     let each = items.iter().zip(&texts);
     let wrong = each.filter(|(item, text)| {
         let error = Condition::new(request_field.clone(), &[**text]).err();
@@ -138,14 +138,14 @@ pub(super) fn read_exempt(reader: &Reader<'_>, located: &Located) -> Conditions 
     read_conditions(reader, located).conditions
 }
 
-/// What to write where descriptors must stand.
+/// The help for a value that is not a mapping or list of descriptors.
 const HELP: &str = "write `{ remote_address: \"*\" }` for one that is there, or a list such as \
                     `[{ generic_key: api }, remote_address]` for exactly these in this order";
 
-/// A condition, and where its name stands; `None` if it was wrong.
+/// A condition, and the position of its name; `None` if it was invalid.
 pub(super) type Read = Option<(Condition, Range<usize>)>;
 
-/// Every condition that `descriptors` stands for.
+/// Reads the conditions of `descriptors`: one per name of a mapping, or one for a list.
 pub(super) fn read_descriptors(reader: &Reader<'_>, name: &Name, located: &Located) -> Vec<Read> {
     match &located.node.value {
         Value::Map(entries) => {
@@ -178,7 +178,7 @@ fn read_entries(reader: &Reader<'_>, name: &Name, located: &Located) -> Read {
     Some((Condition::entries(entries?).ok()?, name.span.clone()))
 }
 
-/// `remote_address`, or `{ generic_key: api }`.
+/// Reads an entry such as `remote_address` or `{ generic_key: api }`.
 fn read_entry(reader: &Reader<'_>, located: &Located) -> Option<DescriptorEntry> {
     let Value::Map(entries) = &located.node.value else {
         let name = reader.any_text(located)?;

@@ -1,28 +1,30 @@
-//! Everything wrong with a config at once, each with its place and a way out.
+//! Errors of a config, each with its position and how to fix it.
 //!
-//! A reader is sent back to the editor once, not once per mistake. An error
-//! knows its file, line, column and field, shows the line with a caret under
-//! what is meant, and says what to write instead.
+//! All errors are reported together, so that they can be fixed in one edit. An error has a file,
+//! line, column and field, shows the line with a caret under the invalid text, and says what to
+//! write instead.
 
 use std::fmt;
 use std::ops::Range;
 
 use crate::text::floor_char_boundary;
 
-/// Most errors shown: past this, fixing the first ones tells more than reading on.
+/// The largest number of errors shown. Beyond it, fixing the first ones helps more than reading the
+/// rest.
 const MAX_SHOWN: usize = 20;
 
-/// Most characters shown of a line, so that a pasted blob does not scroll the error away.
+/// The largest number of characters shown of a line, so that a pasted file does not fill the
+/// screen.
 const MAX_LINE_CHARS: usize = 100;
 
-/// What is wrong with a config: all of it.
+/// All errors of a config file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors {
     file: String,
     errors: Vec<ConfigError>,
 }
 
-/// One thing that is wrong.
+/// One error of a config file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     location: Option<SourceLocation>,
@@ -31,48 +33,48 @@ pub struct ConfigError {
     help: String,
 }
 
-/// Where in the file, and what it looks like.
+/// A position in the file, with the line to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct SourceLocation {
     line: usize,
     column: usize,
     /// The line, shortened, without control characters.
     snippet: String,
-    /// The characters of `snippet` that are meant.
+    /// The characters of `snippet` under which carets are shown.
     caret: Range<usize>,
 }
 
 impl ConfigErrors {
-    /// `errors` of `file`, in its order.
+    /// Creates the errors of `file`, which are in its order.
     pub(super) fn new(file: &str, errors: Vec<ConfigError>) -> Self {
         ConfigErrors { file: printable(file), errors }
     }
 
-    /// One error about the file as a whole.
+    /// Creates a single error about the file as a whole.
     #[cfg(feature = "tower")]
     pub(crate) fn whole(file: &str, message: &str, help: &str) -> Self {
         ConfigErrors::new(file, vec![*ConfigError::whole(message, help)])
     }
 
-    /// The file, as it was named.
+    /// Returns the name of the file.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// Each of them, in the order of the file; never none.
+    /// Returns the errors in the order of the file. There is at least one.
     pub fn iter(&self) -> std::slice::Iter<'_, ConfigError> {
         self.errors.iter()
     }
 }
 
 impl ConfigError {
-    /// An error about the file as a whole.
+    /// Creates an error about the file as a whole.
     pub(super) fn whole(message: impl Into<String>, help: impl Into<String>) -> Box<Self> {
         let (message, help) = (message.into(), help.into());
         Box::new(ConfigError { location: None, field: String::new(), message, help })
     }
 
-    /// An error about some bytes of the source.
+    /// Creates an error about a byte range of the source.
     pub(super) fn at(source: &str, unlocated: UnlocatedError) -> Self {
         ConfigError {
             location: Some(SourceLocation::new(source, unlocated.span)),
@@ -82,27 +84,27 @@ impl ConfigError {
         }
     }
 
-    /// The line, from 1; `None` if it is about the whole file.
+    /// Returns the line, from 1; `None` if the error is about the whole file.
     pub fn line(&self) -> Option<usize> {
         self.location.as_ref().map(|location| location.line)
     }
 
-    /// The column in characters, from 1.
+    /// Returns the column in characters, from 1; `None` if the error is about the whole file.
     pub fn column(&self) -> Option<usize> {
         self.location.as_ref().map(|location| location.column)
     }
 
-    /// The field, such as `policies[1].limits[0]`; empty if it is none.
+    /// Returns the field, such as `policies[1].limits[0]`; empty if the error is not about a field.
     pub fn field(&self) -> &str {
         &self.field
     }
 
-    /// What is wrong.
+    /// Returns the description of the error.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// What to write instead.
+    /// Returns how to fix it.
     pub fn help(&self) -> &str {
         &self.help
     }
@@ -137,7 +139,7 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// An error whose place is still bytes.
+/// An error with a byte range, before its line and column are computed.
 #[derive(Debug)]
 pub(super) struct UnlocatedError {
     pub(super) span: Range<usize>,
@@ -179,8 +181,9 @@ impl SourceLocation {
     }
 }
 
-/// Replaces each character of a secret in a line with `*`, because errors end up in logs. Secrets are
-/// the value of `mask_secret` and the part of a URL before its last `@` (a password may hold an `@`).
+/// Replaces each character of a secret in a line with `*`, because errors end up in logs. Secrets
+/// are the value of `mask_secret` and the part of a URL before its last `@` (a password may hold an
+/// `@`).
 fn without_password(line: &str) -> String {
     if let Some((name, value)) = line.split_once("mask_secret") {
         let star = |c: char| if c.is_whitespace() || ":'\"".contains(c) { c } else { '*' };
@@ -191,7 +194,7 @@ fn without_password(line: &str) -> String {
     format!("{before}://{}@{after}", "*".repeat(secret.chars().count()))
 }
 
-/// The part of a line around a column, and how many characters were left out before it.
+/// Returns the part of a line around a column, and the number of characters omitted before it.
 fn shorten(line: &str, column: usize) -> (String, usize) {
     let count = line.chars().count();
     let shift = match count > MAX_LINE_CHARS && column >= MAX_LINE_CHARS * 3 / 4 {
@@ -202,7 +205,8 @@ fn shorten(line: &str, column: usize) -> (String, usize) {
     (printable(&shown), shift)
 }
 
-/// The same without control characters, one for one: they would move the caret, or the terminal.
+/// Replaces each control or invisible character with one other character. They would shift the
+/// caret or control the terminal.
 pub(super) fn printable(text: &str) -> String {
     let seen = |c: char| match c {
         '\t' => ' ',

@@ -1,8 +1,7 @@
-//! Every field of the config, in one table: its name, what it may hold and what it means.
+//! The table of all fields of the config: name, type and description.
 //!
-//! Three readers use it, so they cannot disagree: unknown fields are found (and
-//! the one that was meant) by it, the JSON Schema is printed from it, and a
-//! test holds docs/config.md against it.
+//! Three users share it, so they cannot disagree: the reader finds unknown fields and suggestions
+//! with it, the JSON Schema is generated from it, and a test compares docs/config.md with it.
 
 use tidegate_core::{Algorithm, bounds};
 
@@ -11,7 +10,7 @@ use crate::identity::Source;
 use crate::policy::{MAX_LIMITS, MAX_OVERRIDES, MAX_POLICIES, PathVariants};
 use crate::stats::LogKeys;
 
-/// A field.
+/// A field of a mapping.
 pub(super) struct Field {
     pub(super) name: &'static str,
     pub(super) shape: Shape,
@@ -19,7 +18,7 @@ pub(super) struct Field {
     pub(super) about: &'static str,
 }
 
-/// What a field may hold.
+/// The type of a field.
 pub(super) enum Shape {
     Text,
     /// A key template.
@@ -31,23 +30,23 @@ pub(super) enum Shape {
     Integer(u64, u64),
     /// `true` or `false`.
     Boolean,
-    /// Such as `25ms`.
+    /// A duration such as `25ms`.
     Duration,
     /// One text or a list of them.
     Texts,
     /// A mapping with these fields.
     Object(&'static [Field]),
-    /// A list, at most so long, of mappings with these fields.
+    /// A list of mappings with these fields, and its largest length.
     Objects(&'static [Field], usize),
     /// A list of limits.
     Limits,
-    /// A list of limits, or the word for none.
+    /// A list of limits, or `unlimited`.
     LimitsOrNone,
     /// Descriptors: a mapping of names to values, or a list of entries.
     Descriptors,
     /// A number or a template.
     Cost,
-    /// A mapping of parts of the request to what they must be.
+    /// A mapping of request fields to the values they may have.
     Conditions,
 }
 
@@ -67,12 +66,12 @@ pub(super) const PATH_VARIANTS: [&str; 2] = [PathVariants::Merge.name(), PathVar
 pub(super) const LOG_KEYS: [&str; 3] =
     [LogKeys::Masked.name(), LogKeys::Full.name(), LogKeys::Off.name()];
 pub(super) const WHEN_FULL: [&str; 3] = ["overflow", "deny", "allow"];
-/// What stands in place of limits where there are none.
+/// The value of `limits` in a policy without limits.
 pub(super) const UNLIMITED: &str = "unlimited";
 pub(super) const MODES: [&str; 3] = ["enforce", "observe", "off"];
 pub(super) const ON_STORE_FAILURE: [&str; 3] = ["allow", "deny", "local"];
 pub(super) const OVERFLOW: [&str; 2] = [Overflow::Refuse.name(), Overflow::Consume.name()];
-/// The algorithms that have a window; `concurrent` has a form of its own.
+/// The algorithms with a window; `concurrent` limits have a separate form.
 pub(super) const ALGORITHMS: [&str; 5] = [
     Algorithm::SlidingLog.name(),
     Algorithm::SlidingWindow.name(),
@@ -81,9 +80,9 @@ pub(super) const ALGORITHMS: [&str; 5] = [
     Algorithm::TokenBucket.name(),
 ];
 
-/// Beyond ten thousand nodes a limit divided among them says little.
+/// The largest number of nodes. Divided among more, a limit has little meaning.
 pub(super) const MAX_NODES: u64 = 10_000;
-/// Four times what fits in the largest machines people have.
+/// The largest number of keys: four times as many as fit in the largest available machines.
 pub(super) const MAX_KEYS: u64 = 1 << 36;
 
 pub(super) const TOP: &[Field] = &[
@@ -289,8 +288,7 @@ pub(super) const CONCURRENT: &[Field] = &[
     ),
 ];
 
-/// Conditions that take no name; the others are `header:x`, `query:x`, `cookie:x` and
-/// `descriptor:x`.
+/// Conditions without a name. `header:x`, `query:x`, `cookie:x` and `descriptor:x` have one.
 pub(super) const CONDITIONS: &[Field] = &[
     field("client_ip", Shape::Texts, "Addresses and networks"),
     field("method", Shape::Texts, "Methods"),

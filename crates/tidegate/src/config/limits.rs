@@ -1,4 +1,4 @@
-//! Limits out of the tree: as text, or as a mapping.
+//! Reads limits, as text or as mappings.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use super::reader::{Located, Object, Reader, closest, shown};
 use super::yaml::Value;
 use crate::policy::MAX_LIMITS;
 
-/// The limits of a policy; `None` if any is wrong or they cannot stand together.
+/// Reads the limits of a policy; `None` if the list is empty or too long, a limit is invalid, or
+/// two limits would share a count.
 pub(super) fn read_limits(reader: &Reader<'_>, located: &Located) -> Option<Vec<Limit>> {
     let items = reader.one_or_list(located);
     if items.is_empty() {

@@ -1,13 +1,14 @@
-//! The config: a YAML file in, policies and settings out, or every mistake at once.
+//! The config: reads a YAML file into policies and settings, or reports all of its errors together.
 //!
 //! ```text
-//!   text -> yaml.rs (a tree with places) -> reader.rs (values, mistakes noted)
-//!        -> settings.rs, policies.rs, conditions.rs, limits.rssettings.rs, policies.rs, descriptors.rs, limits.rs -> Config
+//!   text -> yaml.rs (a tree with positions) -> reader.rs (typed values, errors collected)
+//!        -> settings.rs, policies.rs, conditions.rs, limits.rs -> Config
 //! ```
 //!
-//! - `fields.rs` is the table of every field; `schema.rs` prints it as JSON Schema;
-//! - `store.rs`: where counts are kept, and what of that may be shown;
-//! - `error.rs` shows a mistake: file, line, column, field, the line itself, a way out.
+//! - `fields.rs` is the table of all fields; `schema.rs` prints it as JSON Schema;
+//! - `settings.rs` also has [`StoreUrl`], which is displayed without its secrets;
+//! - `error.rs` formats an error: file, line, column, field, the line itself and how to fix it;
+//! - `envoy/` converts files of envoyproxy/ratelimit.
 //!
 //! ```
 //! use tidegate::unstable::config::Config;
@@ -58,51 +59,51 @@ use crate::identity::Identity;
 use crate::policy::{PathVariants, Policies, PoliciesError, Policy, Template};
 use crate::stats::{LogKeys, MaskSecret};
 
-/// Everything a config says, defaults filled in.
+/// The contents of a config, with defaults for missing fields.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// Which requests are limited, and how.
+    /// The policies: which requests are limited, and how.
     pub policies: Policies,
-    /// Where counts are kept.
+    /// The store that keeps the counts.
     pub store: StoreUrl,
-    /// How long a store may take before it counts as failed.
+    /// The time after which a call to the store counts as failed.
     pub store_timeout: Duration,
-    /// What every key begins with in a shared store.
+    /// The prefix of every key in a shared store.
     pub key_prefix: String,
-    /// How many share the limits, for `on_store_failure: local`.
+    /// The number of nodes that share the limits, for `on_store_failure: local`.
     pub nodes: u32,
-    /// Which headers answers carry.
+    /// The rate limit headers of responses.
     pub headers: Forms,
-    /// Which proxies are believed, and how addresses are grouped.
+    /// The trusted proxies, and how client addresses are grouped.
     pub identity: Identity,
-    /// How path parameters and backslashes are read.
+    /// Whether path parameters and backslashes are resolved.
     pub path_variants: PathVariants,
-    /// Most keys held in memory, counted per key and limit.
+    /// The largest number of keys in memory, counted per key and limit.
     pub max_keys: usize,
-    /// Most log entries and permits held in memory.
+    /// The largest number of log entries and permits in memory.
     pub max_log_entries: u64,
-    /// Most idempotency ids remembered.
+    /// The largest number of idempotency ids that are remembered.
     pub max_ids: usize,
-    /// What happens to keys there is no room for.
+    /// The treatment of new keys when the store is full.
     pub when_full: WhenFull,
-    /// How keys are shown in logs, events and rankings.
+    /// How logs, events and rankings show keys.
     pub log_keys: LogKeys,
-    /// The secret that all nodes mask keys with; `None` for one of each process.
+    /// The secret with which all nodes mask keys; `None` for a random one per process.
     pub mask_secret: Option<MaskSecret>,
-    /// Where each front listens, as written: an address or `off`; `None` where nothing is said.
+    /// The address on which each front listens, as written, or `off`; `None` if it is not set.
     pub fronts: Fronts<Option<String>>,
-    /// How long a connection to the gRPC front lasts, about: then its client connects again, and
-    /// finds servers that have come since.
+    /// The approximate time after which a connection to the gRPC front is closed. Its client then
+    /// reconnects, and discovers servers that were added since.
     pub grpc_max_connection_age: Duration,
-    /// The certificates of each front; `None` for plain text.
+    /// The TLS files of each front; `None` for plain text.
     pub tls: Fronts<Option<Tls>>,
 }
 
 /// One value per front.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fronts<T> {
-    /// `/v1/*`.
+    /// The HTTP API, `/v1/*`.
     pub http: T,
     /// Envoy's rate limit service.
     pub grpc: T,
@@ -112,22 +113,23 @@ pub struct Fronts<T> {
     pub admin: T,
 }
 
-/// The files of a front's TLS.
+/// The TLS files of a front.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    /// The certificate chain, PEM.
+    /// The path of the certificate chain, in PEM format.
     pub cert: String,
-    /// Its private key, PEM.
+    /// The path of its private key, in PEM format.
     pub key: String,
-    /// Who signs clients' certificates, PEM; clients need one if it is given.
+    /// The path of the CA certificates that sign client certificates, in PEM format. If it is set,
+    /// clients must present a certificate.
     pub client_ca: Option<String>,
 }
 
 impl Config {
-    /// Reads a config. `file` is only named in errors.
+    /// Parses a config. `file` is the name that errors show.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// Returns all errors of the config.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigErrors> {
         Config::parse_as(text, file, Role::Whole)
     }
@@ -154,26 +156,27 @@ impl Config {
         }
     }
 
-    /// Reads a config file. One over [`MAX_CONFIG_BYTES`] is refused unread.
+    /// Reads a config file. A file larger than [`MAX_CONFIG_BYTES`] is rejected without parsing it.
     ///
     /// # Errors
-    /// When it cannot be read, and everything that is wrong with it.
+    /// Returns an error if the file cannot be read, or else all errors of the config.
     pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
         Config::parse(&read_text(path)?, &path.display().to_string())
     }
 
-    /// Reads a config file whose policies may be elsewhere: without any it has none.
+    /// Reads a config file in which `policies` is optional. Without it the config has none.
     ///
     /// # Errors
-    /// As [`Config::load`].
+    /// Returns the errors of [`Config::load`].
     pub fn load_settings(path: &Path) -> Result<Self, ConfigErrors> {
         Config::parse_as(&read_text(path)?, &path.display().to_string(), Role::Settings)
     }
 
-    /// The same with the policies of another behind its own.
+    /// Appends the policies of another config.
     ///
     /// # Errors
-    /// When they cannot stand together: two share a name, or there are too many.
+    /// Returns an error if the policies cannot be in one set: two have the same name, or there are
+    /// too many.
     pub fn with_policies_of(mut self, other: &Config) -> Result<Self, PoliciesError> {
         let all = self.policies.iter().chain(&other.policies).cloned().collect();
         let policies = Policies::new(all, self.identity.clone())?;
@@ -181,7 +184,8 @@ impl Config {
         Ok(self)
     }
 
-    /// What is served without a config: everything matches, `100 per 1m` for each client address.
+    /// Returns the policy of a server without a config: `100 per 1m` for each client address, for
+    /// every request.
     pub fn default_policy() -> Policy {
         let limit = "100 per 1m".parse().expect("a limit");
         let key: Template = "{client_ip}".parse().expect("a template");
@@ -189,7 +193,7 @@ impl Config {
     }
 }
 
-/// Memory store, default bounds, and [`Config::default_policy`] alone.
+/// The memory store with default bounds, and [`Config::default_policy`] as the only policy.
 impl Default for Config {
     fn default() -> Self {
         let identity = Identity::default();
@@ -217,16 +221,16 @@ impl Default for Config {
     }
 }
 
-/// What a file is read for.
+/// The fields that a file must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// Settings and policies.
+    /// A complete config: `policies` is required.
     Whole,
-    /// Settings, and policies if there are any.
+    /// Settings: `policies` is optional.
     Settings,
 }
 
-/// The text of a config file.
+/// Reads the text of a config file.
 fn read_text(path: &Path) -> Result<String, ConfigErrors> {
     let fail =
         |error: Box<ConfigError>| ConfigErrors::new(&path.display().to_string(), vec![*error]);
@@ -256,7 +260,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, Box<ConfigError>> {
         )
     };
     let file = File::open(path).map_err(cannot)?;
-    // A pipe or device has no length to ask for: it is read up to the bound.
+    // The length of a pipe or device is unknown, so it is read up to the bound.
     if file.metadata().is_ok_and(|metadata| metadata.len() > MAX_CONFIG_BYTES as u64) {
         return Err(too_large());
     }

@@ -1,7 +1,7 @@
-//! Policies out of the tree.
+//! Reads the policies.
 //!
-//! A part that is wrong is noted and replaced by a stand-in, so that the rest
-//! of its policy can still be checked; with anything noted there is no config.
+//! An invalid field is reported and replaced by a default, so that the rest of its policy can still
+//! be checked. If anything was reported, the config is rejected.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ use crate::policy::{
     Override, Policy, PolicyError, RequestField, SHARED_KEY, Template, TemplateErrorKind,
 };
 
-/// Every policy of a list.
+/// Reads a list of policies.
 pub(super) fn read_policies(reader: &Reader<'_>, located: &Located) -> Vec<Policy> {
     let Some(items) = reader.list(located) else { return Vec::new() };
     if items.is_empty() {
@@ -34,7 +34,7 @@ pub(super) fn read_policies(reader: &Reader<'_>, located: &Located) -> Vec<Polic
     let mut names = HashMap::new();
     let read = items.iter().filter_map(|item| read_policy(reader, item, &mut names));
     let policies: Vec<Policy> = read.collect();
-    // Where a name is wrong, who is replaced cannot be told.
+    // If a name is invalid, the names of replaced policies cannot be resolved.
     if !reader.has_errors() {
         items.iter().zip(&policies).for_each(|(item, policy)| {
             check_replaces(reader, item, policy, &names);
@@ -43,7 +43,7 @@ pub(super) fn read_policies(reader: &Reader<'_>, located: &Located) -> Vec<Polic
     policies
 }
 
-/// That what a policy replaces is there, and is another.
+/// Checks that the policies that a policy replaces exist, and that it does not replace itself.
 fn check_replaces(
     reader: &Reader<'_>,
     located: &Located,
@@ -82,7 +82,7 @@ fn read_policy(
     });
     let matching = object.get("match").map(|located| read_conditions(reader, &located));
     let exempt = object.get("exempt").map(|located| read_exempt(reader, &located));
-    // Stands in for a policy that is wrong in itself, so that its overrides can be read.
+    // This policy is used in place of an invalid one, so that its overrides can be checked.
     let mut policy = Config::default_policy();
     if let (Some(name), Some(key), Some(limits)) = (name, key, limits) {
         policy = match &limits[..] {
@@ -177,7 +177,7 @@ fn read_template(reader: &Reader<'_>, located: &Located) -> Option<Template> {
     }
 }
 
-/// The help for a template whose braces are missing or doubled.
+/// Returns the help for a template whose braces are missing or doubled.
 fn in_braces(text: &str) -> Option<String> {
     let inside = text.trim_matches(['{', '}', ' ']);
     let meant = format!("{{{inside}}}");
@@ -185,7 +185,7 @@ fn in_braces(text: &str) -> Option<String> {
     Some(format!("write `\"{meant}\"`, or `{SHARED_KEY}` to share one count on purpose"))
 }
 
-/// The part that was meant by a word that is none.
+/// Returns the request field that was probably meant by an unknown word.
 pub(super) fn meant_request_field(word: &str) -> Option<String> {
     let (kind, name) = match word.split_once(':') {
         Some((kind, name)) => (kind, Some(name)),
@@ -279,9 +279,9 @@ fn read_override(reader: &Reader<'_>, located: &Located, policy: &mut Policy) {
         cost: read_cost(reader, &object),
         overflow: read_overflow(&object),
     };
-    // A field that is wrong or unknown was meant to replace something.
+    // An invalid or unknown field was meant to replace something.
     let has_other_fields = matches!(&located.node.value, Value::Map(entries) if entries.len() > 1);
-    // What is left of a condition or field that is wrong itself would only mislead.
+    // An override without its invalid conditions or limits would cause misleading errors.
     if when.is_partial || limits == Some(None) {
         return;
     }

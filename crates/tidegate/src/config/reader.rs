@@ -1,7 +1,7 @@
-//! Reads values out of the tree, and notes what is wrong on the way.
+//! Reads typed values from the tree, and collects errors.
 //!
-//! A getter that finds a mistake notes it and returns `None`; the caller goes
-//! on with the next field. So one pass finds everything.
+//! A getter that finds an error records it and returns `None`, and the caller continues with the
+//! next field. So one pass finds all errors.
 
 use std::cell::RefCell;
 use std::ops::{Range, RangeInclusive};
@@ -12,28 +12,28 @@ use super::error::{ConfigError, UnlocatedError, printable};
 use super::fields::Field;
 use super::yaml::{MAX_ERRORS, Name, Node, Scalar, Value};
 
-/// A config being read.
+/// The source of a config, with the errors found so far.
 pub(super) struct Reader<'s> {
     source: &'s str,
     errors: RefCell<Vec<UnlocatedError>>,
-    /// What is not wrong, but may not do what was meant.
+    /// Messages about values that are valid, but may not have the intended effect.
     notices: RefCell<Vec<UnlocatedError>>,
 }
 
-/// A value, and the path of fields that leads to it.
+/// A value, and the path of its field, such as `policies[1].limits`.
 #[derive(Clone)]
 pub(super) struct Located {
     pub(super) node: Rc<Node>,
     pub(super) path: String,
 }
 
-/// A mapping whose fields are known.
+/// A mapping whose field names have been checked.
 pub(super) struct Object<'s, 'r> {
     reader: &'r Reader<'s>,
     located: Located,
 }
 
-/// How far apart two names may be for one to have been meant as the other.
+/// The largest edit distance at which one name is suggested for another.
 const MAX_DISTANCE: usize = 2;
 
 /// Units of time, as in limits.
@@ -74,7 +74,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// Notes what is not wrong, but may not do what was meant.
+    /// Records a message about a value that is valid, but may not have the intended effect.
     pub(super) fn notice(
         &self,
         span: Range<usize>,
@@ -89,7 +89,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// As [`Reader::fail`], pointing at some bytes of the text that `located` holds.
+    /// Records an error like [`Reader::fail`], at a byte range of the text of `located`.
     pub(super) fn fail_within(
         &self,
         located: &Located,
@@ -100,8 +100,8 @@ impl<'s> Reader<'s> {
         self.fail_at(self.inside(located, within), &located.path, message, help);
     }
 
-    /// Where some bytes of a text stand in the source. With escapes or folded
-    /// lines that cannot be told, and the whole text is meant.
+    /// Returns the position in the source of a byte range of a text. If the text has escapes or
+    /// folded lines, that is unknown, and the position of the whole text is returned.
     fn inside(&self, located: &Located, within: Range<usize>) -> Range<usize> {
         let span = located.node.span.clone();
         let Value::Scalar(scalar) = &located.node.value else { return span };
@@ -123,12 +123,12 @@ impl<'s> Reader<'s> {
         !self.errors.borrow().is_empty()
     }
 
-    /// What was wrong, in the order of the file.
+    /// Returns the errors, in the order of the file.
     pub(super) fn into_errors(self) -> Vec<ConfigError> {
         self.into_errors_and_notices().0
     }
 
-    /// What was wrong and what was noted besides, each in the order of the file.
+    /// Returns the errors and the notices, each in the order of the file.
     pub(super) fn into_errors_and_notices(self) -> (Vec<ConfigError>, Vec<ConfigError>) {
         let placed = |mut all: Vec<UnlocatedError>| {
             all.sort_by_key(|one| one.span.start);
@@ -137,12 +137,13 @@ impl<'s> Reader<'s> {
         (placed(self.errors.into_inner()), placed(self.notices.into_inner()))
     }
 
-    /// A mapping with no other fields than these, and all that are required.
+    /// Reads a mapping. Reports fields that are not in `fields`, and required fields that are
+    /// missing.
     pub(super) fn object(&self, located: &Located, fields: &[Field]) -> Option<Object<'s, '_>> {
         self.object_needing(located, fields, |field| field.is_required)
     }
 
-    /// The same with other fields required.
+    /// Reads a mapping like [`Reader::object`], with `is_needed` to define the required fields.
     pub(super) fn object_needing(
         &self,
         located: &Located,
@@ -152,7 +153,7 @@ impl<'s> Reader<'s> {
         let entries = self.map(located, "write fields as `name: value`, one per line")?;
         let mut meant = Vec::new();
         for (name, _) in entries {
-            // Finding what was meant takes time, and further errors are not shown.
+            // Finding a suggestion takes time, and further errors are not shown.
             if self.errors.borrow().len() >= MAX_ERRORS {
                 break;
             }
@@ -171,7 +172,7 @@ impl<'s> Reader<'s> {
         Some(Object { reader: self, located: located.clone() })
     }
 
-    /// Notes an unknown field, and says which was probably meant.
+    /// Reports an unknown field, and returns the field that was probably meant.
     fn unknown_field(
         &self,
         located: &Located,
@@ -190,7 +191,7 @@ impl<'s> Reader<'s> {
         closest(&name.text, names)
     }
 
-    /// The first line of a mapping or list, rather than all of it.
+    /// Returns the position of the first name in a mapping, or of the value if it is not a mapping.
     pub(super) fn start_of(&self, located: &Located) -> Range<usize> {
         match &located.node.value {
             Value::Map(entries) => entries.first().map(|(name, _)| name.span.clone()),
@@ -199,7 +200,7 @@ impl<'s> Reader<'s> {
         .unwrap_or_else(|| located.node.span.clone())
     }
 
-    /// A mapping's entries.
+    /// Reads a mapping, and returns its entries.
     pub(super) fn map<'n>(
         &self,
         located: &'n Located,
@@ -214,7 +215,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// A list's items.
+    /// Reads a list, and returns its items.
     pub(super) fn list(&self, located: &Located) -> Option<Vec<Located>> {
         match &located.node.value {
             Value::List(items) => Some(list_items(located, items)),
@@ -225,7 +226,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// A list's items, or the one value that stands where a list could.
+    /// Returns the items of a list, or any other value as the only item.
     pub(super) fn one_or_list(&self, located: &Located) -> Vec<Located> {
         match &located.node.value {
             Value::List(items) => list_items(located, items),
@@ -233,7 +234,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// Any scalar but nothing.
+    /// Reads a scalar that is not null.
     pub(super) fn scalar<'n>(&self, located: &'n Located) -> Option<&'n Scalar> {
         match &located.node.value {
             Value::Scalar(scalar) if !scalar.is_null() => Some(scalar),
@@ -248,7 +249,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// A text; numbers and booleans need quotes to be one.
+    /// Reads a text. Numbers and booleans without quotes are errors.
     pub(super) fn text<'n>(&self, located: &'n Located) -> Option<&'n str> {
         let scalar = self.scalar(located)?;
         if scalar.is_number_or_boolean() {
@@ -263,12 +264,12 @@ impl<'s> Reader<'s> {
         Some(&scalar.text)
     }
 
-    /// A text as it is written; `2` and `true` are texts too.
+    /// Reads a scalar as text. `2` and `true` are accepted without quotes.
     pub(super) fn any_text<'n>(&self, located: &'n Located) -> Option<&'n str> {
         self.scalar(located).map(|scalar| &*scalar.text)
     }
 
-    /// A text with `{parts}` in it. Without quotes YAML takes `{` for a mapping.
+    /// Reads a text that may contain `{fields}`. Without quotes YAML reads `{` as a mapping.
     pub(super) fn template_text<'n>(&self, located: &'n Located) -> Option<&'n str> {
         if matches!(located.node.value, Value::Map(_)) {
             let written = self.source.get(located.node.span.clone()).unwrap_or_default();
@@ -300,7 +301,7 @@ impl<'s> Reader<'s> {
         number
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub(super) fn boolean(&self, located: &Located) -> Option<bool> {
         let scalar = self.scalar(located)?;
         match &*scalar.text {
@@ -314,7 +315,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// One of these words.
+    /// Reads one of `words`.
     pub(super) fn word<'w>(&self, located: &Located, words: &[&'w str]) -> Option<&'w str> {
         let text = self.any_text(located)?;
         let found = words.iter().find(|word| **word == text);
@@ -325,7 +326,7 @@ impl<'s> Reader<'s> {
         found.copied()
     }
 
-    /// A length of time such as `25ms`.
+    /// Reads a duration such as `25ms`.
     pub(super) fn duration(
         &self,
         located: &Located,
@@ -374,7 +375,7 @@ impl<'s> Reader<'s> {
 }
 
 impl<'s> Object<'s, '_> {
-    /// A field, if it is there.
+    /// Returns a field, if it is present. A field without a value is an error.
     pub(super) fn get(&self, name: &str) -> Option<Located> {
         let Value::Map(entries) = &self.located.node.value else { return None };
         let (key, node) = entries.iter().find(|(key, _)| key.text == name)?;
@@ -387,7 +388,7 @@ impl<'s> Object<'s, '_> {
         Some(Located { node: Rc::clone(node), path })
     }
 
-    /// Whether the field is there, with or without a value.
+    /// Returns whether the field is present, with or without a value.
     pub(super) fn has(&self, name: &str) -> bool {
         matches!(&self.located.node.value, Value::Map(entries) if entries.iter().any(|(key, _)| key.text == name))
     }
@@ -396,7 +397,7 @@ impl<'s> Object<'s, '_> {
         &self.located
     }
 
-    /// Where a field's name stands, or where the mapping begins.
+    /// Returns the position of a field's name or, if it is missing, the start of the mapping.
     pub(super) fn name_span(&self, name: &str) -> Range<usize> {
         let Value::Map(entries) = &self.located.node.value else {
             return self.located.node.span.clone();
@@ -427,10 +428,10 @@ fn list_items(located: &Located, items: &[Rc<Node>]) -> Vec<Located> {
     items.map(at).collect()
 }
 
-/// The path to a field of what `path` leads to.
+/// Appends a field to a path.
 pub(super) fn join(path: &str, name: &str) -> String {
     let name = shown(name);
-    // A name with a dot or colon in it is one name all the same.
+    // Quotes show that a name with a dot or colon is a single name.
     match (path.is_empty(), name.contains(['.', ':'])) {
         (true, _) => name,
         (false, false) => format!("{path}.{name}"),
@@ -438,19 +439,19 @@ pub(super) fn join(path: &str, name: &str) -> String {
     }
 }
 
-/// The last field of a path, without its index.
+/// Returns the last field of a path, without its index.
 fn field_name(path: &str) -> &str {
     let name = path.rsplit('.').next().unwrap_or_default();
     name.split('[').next().unwrap_or_default()
 }
 
-/// Names that no longer exist, and what replaced them.
+/// Names that no longer exist, with the help for each.
 const REPLACED: [(&str, &str); 2] = [
     ("sliding-buckets", "use `sliding-window`, which replaced it"),
     ("buckets", "leave it out: `sliding-window` replaced `sliding-buckets` and has no buckets"),
 ];
 
-/// What to write instead of a word that is none of those it could be.
+/// Returns the help for a word that is not one of `words`.
 pub(super) fn suggest<'w>(found: &str, words: impl Iterator<Item = &'w str> + Clone) -> String {
     if let Some((_, help)) = REPLACED.iter().find(|(name, _)| *name == found) {
         return (*help).to_owned();
@@ -469,9 +470,10 @@ pub(super) fn suggest<'w>(found: &str, words: impl Iterator<Item = &'w str> + Cl
     }
 }
 
-/// The word that was probably meant.
+/// Returns the word that was probably meant.
 pub(super) fn closest<'w>(found: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
-    // Distance takes time in the product of lengths; no word here is long.
+    // Computing the distance takes time proportional to the product of the lengths, and all words
+    // here are short.
     if found.len() > 64 {
         return None;
     }
@@ -486,7 +488,7 @@ pub(super) fn closest<'w>(found: &str, words: impl Iterator<Item = &'w str>) -> 
     near.min_by_key(|(far, _)| *far).map(|(_, word)| word)
 }
 
-/// A text as an error repeats it: on one line, and not a pasted file.
+/// Returns a text as errors show it: printable, and cut after 60 characters.
 pub(super) fn shown(text: &str) -> String {
     const MOST: usize = 60;
     let mut shown: String = printable(text).chars().take(MOST).collect();

@@ -1,14 +1,15 @@
-//! The table of fields as JSON Schema, for editors.
+//! Generates a JSON Schema from the table of fields, for editors.
 
 use serde_json::{Map, Value, json};
 
 use super::fields::{ALGORITHMS, CONCURRENT, CONDITIONS, Field, RATE, Shape, TOP, UNLIMITED};
 use crate::policy::{MAX_ENTRIES, MAX_LIMITS, MAX_NAME_BYTES, MAX_VALUES, SHARED_KEY};
 
-/// A JSON Schema (2020-12) of the config.
+/// Returns a JSON Schema (2020-12) of the config.
 ///
-/// It knows the fields, their kinds and their words. What it cannot say, such
-/// as whether an override can ever apply, [`Config::parse`](super::Config::parse) checks.
+/// It describes the fields, their types and their allowed words. Rules that a schema cannot
+/// express, such as whether an override can ever apply, are checked by
+/// [`Config::parse`](super::Config::parse).
 pub fn schema() -> Value {
     let mut top = object(TOP);
     let head = [
@@ -22,7 +23,7 @@ pub fn schema() -> Value {
     top
 }
 
-/// What is used in several places.
+/// Returns the definitions that are used in several places.
 fn definitions() -> Value {
     let named = "^(header|query|cookie|descriptor):.+$";
     let mut conditions = object(CONDITIONS);
@@ -108,14 +109,14 @@ fn of(shape: &Shape) -> Value {
     }
 }
 
-/// One limit, or a list of them.
+/// Returns the schemas of one limit and of a list of them.
 fn limits() -> [Value; 2] {
     let limit = json!({ "$ref": "#/$defs/limit" });
     let several = json!({ "type": "array", "items": limit, "minItems": 1, "maxItems": MAX_LIMITS });
     [limit, several]
 }
 
-/// One value or a list of them. Numbers and booleans are taken as they are written.
+/// Returns the schema of one value or a list of them. Numbers and booleans are read as text.
 fn texts() -> Value {
     let scalar = json!({ "type": ["string", "number", "boolean"] });
     json!({ "anyOf": [scalar, { "type": "array", "items": scalar, "maxItems": MAX_VALUES }] })

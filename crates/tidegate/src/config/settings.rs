@@ -1,4 +1,4 @@
-//! Everything but the policies.
+//! Reads the settings: all fields except the policies.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,17 +18,18 @@ use crate::identity::parse_network;
 use crate::identity::{DEFAULT_IPV6_PREFIX, Identity};
 use crate::stats::{LogKeys, MIN_SECRET_BYTES, MaskSecret};
 
-/// Longest the store may take: past a minute everybody has hung up.
+/// The longest store timeout. Callers rarely wait longer than a minute.
 const MAX_STORE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Below a second a connection is hardly made before it ends; 365 days is for ever.
+/// The bounds of a connection's age. Below a second a connection would end right after its
+/// handshake; 365 days is practically unlimited.
 const MIN_CONNECTION_AGE: Duration = Duration::from_secs(1);
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Longest key prefix: it is part of every key.
+/// The longest key prefix. The prefix is part of every key.
 const MAX_PREFIX_BYTES: usize = 32;
 
-/// Fills in what the config says; the rest stays as it is.
+/// Sets the fields that the config contains, and leaves all others unchanged.
 pub(super) fn read_settings(reader: &Reader<'_>, object: &Object<'_, '_>, config: &mut Config) {
     set(&mut config.store, object.get("store").and_then(|located| read_store(reader, &located)));
     let range = Duration::from_millis(1)..=MAX_STORE_TIMEOUT;
@@ -93,7 +94,7 @@ fn read_mask_secret(reader: &Reader<'_>, located: &Located) -> Option<MaskSecret
 
 fn read_store(reader: &Reader<'_>, located: &Located) -> Option<StoreUrl> {
     let store: Result<StoreUrl, _> = reader.text(located)?.parse();
-    // The text is not repeated: it may hold a password.
+    // The error does not show the text, because it may contain a password.
     store.map_err(|error| reader.fail(located, error.problem(), error.help())).ok()
 }
 
@@ -186,18 +187,18 @@ fn read_tls(reader: &Reader<'_>, located: &Located) -> Option<Fronts<Option<Tls>
     })
 }
 
-/// Where counts are kept.
+/// The store that keeps the counts.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreUrl {
-    /// In this process.
+    /// The memory of this process.
     Memory,
-    /// In Redis: `redis://`, `rediss://`, `redis-sentinel://` or `redis-cluster://`.
+    /// Redis, by a URL with `redis://`, `rediss://`, `redis-sentinel://` or `redis-cluster://`.
     Redis(String),
 }
 
 impl StoreUrl {
-    /// The address with its secrets; `None` for memory.
+    /// Returns the Redis URL, including its secrets; `None` for memory.
     pub fn redis(&self) -> Option<&str> {
         match self {
             StoreUrl::Memory => None,
@@ -224,7 +225,7 @@ impl FromStr for StoreUrl {
     }
 }
 
-/// What the store itself has to say about its URL.
+/// Checks a URL with the parser of the store.
 #[cfg(feature = "redis")]
 fn check(url: &str) -> Result<(), NotAStore> {
     crate::store::redis::check_url(url).map_err(|error| NotAStore::Url(error.to_string()))
@@ -235,8 +236,8 @@ fn check(_: &str) -> Result<(), NotAStore> {
     Ok(())
 }
 
-/// The URL may hold secrets, so only scheme, hosts and path are shown: nothing up to the
-/// last `@` and nothing from the first `?` behind it.
+/// Writes only the scheme, hosts and path of a URL, because the rest may contain secrets: text up
+/// to the last `@`, and from the first `?` or `#` after it, is omitted.
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let StoreUrl::Redis(url) = self else { return f.write_str("memory") };
@@ -253,18 +254,19 @@ impl fmt::Debug for StoreUrl {
     }
 }
 
-/// A text that names no store. It is not repeated: it may hold a password.
+/// The error of a text that is not a store. It does not contain the text, which may hold a
+/// password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotAStore {
-    /// It is neither `memory` nor a URL of a known kind.
+    /// The text is neither `memory` nor a URL with a supported scheme.
     Kind,
-    /// The URL cannot be used, and why.
+    /// The URL is not valid, with the reason.
     Url(String),
 }
 
 impl NotAStore {
-    /// What is wrong, in a few words.
+    /// Returns a short description of the error.
     pub const fn problem(&self) -> &'static str {
         match self {
             NotAStore::Kind => "this is not a store",
@@ -272,7 +274,7 @@ impl NotAStore {
         }
     }
 
-    /// What to write instead.
+    /// Returns how to fix it.
     pub fn help(&self) -> &str {
         match self {
             NotAStore::Kind => {

@@ -1,13 +1,12 @@
-//! YAML as a tree in which every node knows its place.
+//! Parses YAML into a tree in which every node has its position.
 //!
-//! Deserialising straight into structs stops at the first mistake and forgets
-//! where a value stood by the time it is found to make no sense. So the file
-//! becomes a tree first, with the byte range of every key and value, and is
-//! read from there.
+//! Deserialising directly into structs stops at the first error, and the position of a value is
+//! lost by the time the value turns out to be invalid. So the file is first parsed into a tree with
+//! the byte range of every key and value, and the config is read from the tree.
 //!
-//! YAML can be a bomb: aliases that double nine times over, nesting that blows
-//! the stack. Size, nesting and the number of nodes *after* aliases are
-//! bounded; an aliased node is shared, not copied.
+//! YAML can be a bomb: nested aliases grow exponentially, and deep nesting overflows the stack. The
+//! size of the file, the depth, and the number of nodes *after* aliases are expanded are bounded.
+//! An aliased node is shared, not copied.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,31 +16,31 @@ use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span, StrI
 
 use super::error::UnlocatedError;
 
-/// Largest config: many times what a thousand policies take.
+/// The largest config: many times the size of a thousand policies.
 pub const MAX_CONFIG_BYTES: usize = 1 << 20;
 
-/// Deepest nesting: a config needs six levels.
+/// The deepest nesting. A config needs six levels.
 pub(super) const MAX_DEPTH: usize = 32;
 
-/// Most nodes once aliases are followed: no config of [`MAX_CONFIG_BYTES`]
-/// that is meant has so many.
+/// The largest number of nodes after aliases are expanded: more than any reasonable config of
+/// [`MAX_CONFIG_BYTES`] has.
 const MAX_NODES: usize = 200_000;
 
-/// Most mistakes gathered: more would only be counted by whoever made them.
+/// The largest number of errors that are collected. More would not be read.
 pub(super) const MAX_ERRORS: usize = 100;
 
-/// A value and where it stands.
+/// A value and its position.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) span: Range<usize>,
     pub(super) value: Value,
-    /// Itself and all below, aliases followed.
+    /// The number of nodes in this subtree, after aliases are expanded.
     size: usize,
 }
 
 #[derive(Debug)]
 pub(super) enum Value {
-    /// A text, number, boolean or nothing: which, depends on who asks.
+    /// A text, number, boolean or null. The reader of the field decides which.
     Scalar(Scalar),
     List(Vec<Rc<Node>>),
     Map(Vec<(Name, Rc<Node>)>),
@@ -50,7 +49,7 @@ pub(super) enum Value {
 #[derive(Debug)]
 pub(super) struct Scalar {
     pub(super) text: String,
-    /// Written without quotes, so that it may be a number or nothing.
+    /// Whether it is written without quotes, so that it may be a number, boolean or null.
     pub(super) is_plain: bool,
 }
 
@@ -62,19 +61,19 @@ pub(super) struct Name {
 }
 
 impl Node {
-    /// Whether there is nothing.
+    /// Returns whether the value is null.
     pub(super) fn is_null(&self) -> bool {
         matches!(&self.value, Value::Scalar(scalar) if scalar.is_null())
     }
 }
 
 impl Scalar {
-    /// Whether it is written as nothing at all, `~` or `null`.
+    /// Returns whether it is null: empty, `~` or `null`, without quotes.
     pub(super) fn is_null(&self) -> bool {
         self.is_plain && matches!(&*self.text, "" | "~" | "null" | "Null" | "NULL")
     }
 
-    /// Whether YAML takes it for a number or boolean.
+    /// Returns whether YAML reads it as a number or boolean.
     pub(super) fn is_number_or_boolean(&self) -> bool {
         let boolean = ["true", "True", "TRUE", "false", "False", "FALSE"];
         let looks_numeric =
@@ -87,8 +86,8 @@ impl Scalar {
     }
 }
 
-/// The tree of a file; `None` for one that holds nothing. What is wrong is added to `errors`;
-/// after a mistake in the syntax there is no tree.
+/// Parses a file; `None` if it is empty. Errors are added to `errors`. After a syntax error the
+/// result is `None`.
 pub(super) fn parse(source: &str, errors: &mut Vec<UnlocatedError>) -> Option<Rc<Node>> {
     let options = granit_parser::options! {
         flow_nesting_limit: MAX_DEPTH,
@@ -109,7 +108,7 @@ pub(super) fn parse(source: &str, errors: &mut Vec<UnlocatedError>) -> Option<Rc
     }
 }
 
-/// A mistake after which reading on makes no sense.
+/// An error after which parsing cannot continue.
 type Stop = Box<UnlocatedError>;
 
 struct Builder<'s> {
@@ -161,7 +160,7 @@ impl<'s> Builder<'s> {
             | Event::SequenceStart(_, anchor, _)
             | Event::MappingStart(_, anchor, _) => *anchor,
             Event::Alias(anchor) => return self.alias(*anchor, span),
-            _ => return Err(stop(span, "a value must stand here", "write a value")),
+            _ => return Err(stop(span, "expected a value", "write a value")),
         };
         if anchor > 0 {
             self.anchors.insert(anchor, None);
@@ -268,13 +267,13 @@ fn stop(span: Range<usize>, message: &str, help: &str) -> Stop {
     })
 }
 
-/// What the parser stumbled over, in words for people who do not write parsers.
+/// Converts an error of the parser into one for readers who do not know YAML parsers.
 fn syntax(source: &str, error: &ScanError) -> Stop {
     let at = error.marker().byte_offset().unwrap_or(source.len());
     let fail = |text: &str, help: &str| stop(at..at, text, help);
     match error.kind() {
         kind if is_about_tabs(kind) => {
-            // The parser may point at what stands before the tab.
+            // The parser may report a position before the tab.
             let tab = source[at..].find('\t').map_or(at, |tab| at + tab);
             stop(tab..tab, "a tab cannot indent", "use spaces")
         }

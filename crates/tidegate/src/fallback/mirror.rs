@@ -1,24 +1,25 @@
-//! This node's memory while the store answers: prepared for the moment it fails.
+//! Mirrors the charges of the shared store in local memory, so that it is prepared for an outage.
 //!
-//! Checks that are decided here when the store fails (`local`) must not begin an outage with
-//! empty counts. So what the store charges on this node is charged here too, by these rules:
+//! Checks with the fallback `local` must not start an outage with empty counts. So what the store
+//! charges through this node is charged in local memory too, by these rules:
 //!
-//! - **A request with an id is charged once.** The id is remembered here with the charge: a
+//! - **A request with an id is charged once.** The id is stored with the charge in local memory: a
 //!   replay charges nothing, and a retry during the outage is admitted again.
-//! - **The store is right.** What this node has counted is part of what the store has counted.
-//!   If an answer of the store says that a key has used less, something was given back through
-//!   another node: a permit was released, or the key was reset. The difference is refunded
-//!   here. This node's count is read before the store decides, so that charges in flight
-//!   at the same time do not look like a difference, and again afterwards, so that units given
-//!   back here meanwhile are not given back twice.
-//! - **What a denial consumed** (`overflow: consume`) is taken from this node's share.
+//! - **The store is authoritative.** The local count is part of the store's count. If a verdict of
+//!   the store shows that a key has used less, something was refunded through another node: a
+//!   permit was released, or the key was reset. The difference is refunded locally. The local count
+//!   is read before the store decides, so that charges in flight are not taken for a difference,
+//!   and again afterwards, so that units that were refunded locally in the meantime are not
+//!   refunded twice.
+//! - **Units that a denial consumed** (`overflow: consume`) are taken from the share of this node.
 //!
-//! A key is corrected with the next answer for it. Until then, and where other nodes have used
-//! as much since, it stays counted here; it expires as usual. An answer to a request with an id
-//! may be a replay, whose numbers are old: it corrects nothing.
+//! A key is corrected by the next verdict on it. Until then, and if other nodes have used as much
+//! since, its local count is too high; it expires as usual. The verdict on a request with an id may
+//! be a replay, whose numbers are old, so it corrects nothing.
 //!
-//! Counts are kept under the whole limit and divided by the nodes when they are needed. A
-//! bucket is kept as this node's share: how fast it drains is part of its state.
+//! Counts are kept under the whole limit, which is divided by the number of nodes when they are
+//! needed. A token bucket is kept under the share of this node, because its state depends on the
+//! rate at which it refills.
 
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Cost, Decision, Limit, PermitId, RetryAfter};
@@ -26,16 +27,16 @@ use tidegate_core::{Algorithm, Cost, Decision, Limit, PermitId, RetryAfter};
 use super::{Checks, FallbackRequest, LocalNode, consumes, deny_all, per_node_limit};
 use crate::{Check, MAX_CHECKS, Request, Verdict};
 
-/// The units this node has counted for a request, before the store decides.
+/// The local usage of a request's limits, before the store decides.
 pub(crate) struct LocalUsage {
-    /// The limits counts are kept under, one per check.
+    /// The limits that local counts are kept under, one per check.
     limits: SmallVec<[Limit; 4]>,
-    /// Units counted here, one per check; 0 where that does not matter.
+    /// The units in the local count of each check; 0 if they are not needed.
     counted: SmallVec<[u64; 4]>,
 }
 
 impl LocalNode<'_> {
-    /// Reads what this node has counted for a request.
+    /// Reads the local usage for a request.
     pub(crate) fn read_usage(self, fallback_request: &FallbackRequest<'_>) -> LocalUsage {
         let local_limit = |check: &Check<'_>| local_limit(check.limit, self.nodes);
         let limits: SmallVec<[Limit; 4]> =
@@ -52,8 +53,8 @@ impl LocalNode<'_> {
         LocalUsage { limits, counted }
     }
 
-    /// The units counted here for each of these checks; none for a key without room, which is
-    /// counted together with others.
+    /// The units in the local count of each check. It is empty if a key overflowed, because such
+    /// keys are counted together.
     fn counted(self, checks: &[Check<'_>], permit: Option<PermitId>) -> SmallVec<[u64; 4]> {
         if checks.is_empty() {
             return SmallVec::new();
@@ -66,7 +67,7 @@ impl LocalNode<'_> {
         checks.iter().zip(decisions).map(|(check, decision)| used(check.limit, decision)).collect()
     }
 
-    /// Charges here what the store has charged, where checks are decided here if it fails.
+    /// Charges what the store has charged, for the checks that are decided locally if it fails.
     pub(crate) fn mirror(
         self,
         fallback_request: &FallbackRequest<'_>,
@@ -94,7 +95,7 @@ impl LocalNode<'_> {
             let Some(charge) = mirror_charge(&Check { limit, ..all[at] }) else { continue };
             let mut excess = excess(&all[at], &verdict.decisions[at], usage.counted[at]);
             if excess > 0 {
-                // Units released here while the store decided are no longer counted.
+                // Units that were released locally while the store decided are no longer counted.
                 let now = self.counted(std::slice::from_ref(&charge), fallback_request.permit);
                 let released = usage.counted[at].saturating_sub(now.first().copied().unwrap_or(0));
                 excess = excess.saturating_sub(released);
@@ -107,7 +108,7 @@ impl LocalNode<'_> {
         if charges.is_empty() {
             return;
         }
-        // What makes no sense here made none to the store.
+        // Errors are ignored, because checks that are invalid here were invalid for the store too.
         let charge = |checks: &[Check<'_>]| {
             let request = Request { permit: fallback_request.permit, ..Request::new(checks) };
             drop(self.memory.decide(&request));
@@ -125,7 +126,7 @@ impl LocalNode<'_> {
         }));
     }
 
-    /// Uses up this node's shares as the store used up the limits.
+    /// Consumes the shares of this node as the store consumed the limits.
     fn mirror_consumption(self, fallback_request: &FallbackRequest<'_>) {
         let node_limits = fallback_request.node_limits(self.nodes);
         let local = fallback_request.local(&node_limits);
@@ -134,11 +135,11 @@ impl LocalNode<'_> {
         let (Some(deny_all), Some(first)) = (&deny_all, denied.first()) else { return };
         let deny_all = Check::new(first.key, deny_all, 1);
         let consume = || {
-            // Requests that are denied here as well, so that they consume. The check that denies
-            // them may be one more than a request can hold.
+            // These requests are denied locally too, so that they consume. The check that denies
+            // them may exceed the maximum number of checks, so they are split.
             for part in denied.chunks(MAX_CHECKS - 1) {
                 let checks: Checks<'_> = std::iter::once(&deny_all).chain(part).copied().collect();
-                // Limits that are held cannot be decided without a permit; a denial holds nothing.
+                // `concurrency` limits cannot be decided without a permit. A denial holds nothing.
                 let request = Request { permit: fallback_request.permit, ..Request::new(&checks) };
                 drop(self.memory.decide(&request));
             }
@@ -155,7 +156,7 @@ impl LocalNode<'_> {
         }
     }
 
-    /// The answer to a retry of an admitted request during an outage.
+    /// The verdict for a retry of an admitted request during an outage.
     fn admitted(self, local: &[Check<'_>]) -> Verdict {
         let decisions = self.peeked(local).decisions;
         let admitted =
@@ -163,7 +164,7 @@ impl LocalNode<'_> {
         Verdict::new(local, decisions.into_iter().map(admitted))
     }
 
-    /// The remaining units of a request's limits on this node.
+    /// The verdict of a peek at the limits of a request in local memory.
     fn peeked(self, local: &[Check<'_>]) -> Verdict {
         let peeks: Checks<'_> =
             local.iter().map(|check| Check { cost: Cost::PEEK, ..*check }).collect();
@@ -183,12 +184,12 @@ fn used(limit: &Limit, decision: &Decision) -> u64 {
     limit.capacity().saturating_sub(decision.remaining)
 }
 
-/// The units counted here that the store does not count any more, as it was before this request.
+/// The units by which the local count exceeds the count of the store before this request.
 fn excess(check: &Check<'_>, decided: &Decision, counted: u64) -> u64 {
     let used = used(check.limit, decided);
     let used_before = match check.cost {
         Cost::Ask(units) => used.saturating_sub(units),
-        // With nothing left it may have used more than the limit: how much is not known.
+        // If nothing remains, the usage may exceed the limit by an unknown amount.
         Cost::Force(_) | Cost::Refund(_) if decided.remaining == 0 => return 0,
         Cost::Force(units) => used.saturating_sub(units),
         Cost::Refund(units) => used.saturating_add(units),
@@ -196,10 +197,10 @@ fn excess(check: &Check<'_>, decided: &Decision, counted: u64) -> u64 {
     counted.saturating_sub(used_before)
 }
 
-/// The local charge of an admitted check. It counts in full, also beyond this node's share.
-/// A bucket is charged only if it holds the units (as an observed check, so that others are
-/// not affected): its debt would otherwise grow without end on a node that has more than its
-/// share of the traffic.
+/// The local charge of an admitted check. It is charged in full, even beyond the share of this
+/// node. A token bucket is charged only if it holds the units (as an observed check, so that other
+/// checks are not affected). Otherwise its debt would grow without bound on a node that has more
+/// than its share of the traffic.
 fn mirror_charge<'c>(check: &Check<'c>) -> Option<Check<'c>> {
     match check.cost {
         Cost::Ask(0) => None,

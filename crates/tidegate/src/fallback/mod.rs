@@ -1,15 +1,15 @@
-//! Answers without the store that nodes share, while it fails.
+//! The fallback for requests while the shared store fails.
 //!
-//! Each check has an answer for that case: allow, deny, or decide in this node's memory with the
-//! limit divided by the number of nodes. For the last one the memory is kept warm (`usage.rs`). A
-//! cost that the whole limit allows, but this node's share does not, is denied because the store
-//! failed, not for ever.
+//! Each check has a fallback: allow, deny, or decide in the local memory of this node with the
+//! limit divided by the number of nodes. For the last one, local memory mirrors what the store
+//! charges (`mirror.rs`). A cost that fits the whole limit, but not the share of this node, is
+//! denied because the store failed, and can be retried.
 //!
-//! A denial charges nothing, or what is left where a check is consuming. If one check denies
-//! because the store failed, nothing is charged: the others are only looked at.
+//! A denial charges nothing or, if a check is consuming, what is left. If an enforced check denies
+//! because the store failed, nothing is charged: the others are only checked.
 //!
-//! The limiter and the gate both answer here, the one with a single answer for all its checks, the
-//! other with one per policy.
+//! Both the limiter and the gate use this module. The limiter has one fallback for all of its
+//! checks, and the gate has one per policy.
 
 mod mirror;
 
@@ -20,24 +20,24 @@ use tidegate_core::{Algorithm, Cost, Decided, Decision, Limit, PermitId, RetryAf
 
 use crate::{Check, CheckError, Limiter, MAX_CHECKS, Overflow, Permit, Request};
 
-/// The answer to a check when its store fails.
+/// The decision about a check when the store fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnStoreFailure {
-    /// The request passes.
+    /// The request is allowed.
     Allow,
-    /// The request is refused.
+    /// The request is denied.
     Deny,
-    /// It is decided in memory, with the limit divided by the number of nodes.
+    /// The check is decided in local memory, with the limit divided by the number of nodes.
     #[default]
     Local,
 }
 
 impl OnStoreFailure {
-    /// Every answer.
+    /// Every variant.
     pub const ALL: [OnStoreFailure; 3] =
         [OnStoreFailure::Allow, OnStoreFailure::Deny, OnStoreFailure::Local];
 
-    /// The name used in config.
+    /// Returns the name used in the config.
     pub const fn name(self) -> &'static str {
         match self {
             OnStoreFailure::Allow => "allow",
@@ -47,16 +47,16 @@ impl OnStoreFailure {
     }
 }
 
-/// When to ask again at the earliest after a denial because the store failed: by then it was
-/// tried several times.
+/// The minimum retry-after of a denial because the store failed. The store is tried several times
+/// in this period.
 const MIN_RETRY: Duration = Duration::from_secs(1);
 
-/// The node's knowledge of an outage of the store.
+/// An outage of the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outage {
-    /// How many nodes share the limits.
+    /// The number of nodes that share the limits.
     pub(crate) nodes: u32,
-    /// How long until the store is tried again.
+    /// The time until the store is tried again.
     pub(crate) next_attempt: Duration,
 }
 
@@ -65,22 +65,22 @@ impl Outage {
     #[cfg(feature = "policies")]
     pub(crate) const MEMORY: Self = Outage { nodes: 1, next_attempt: Duration::ZERO };
 
-    /// When a denial because the store failed may be over.
+    /// The retry-after of a denial because the store failed.
     pub(crate) fn retry_after(self) -> RetryAfter {
         let wait = self.next_attempt.max(MIN_RETRY);
         RetryAfter::from_micros(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX))
     }
 }
 
-/// A request to a shared store, with the answers for when that fails.
+/// A request to a shared store, with the fallback of each check.
 #[derive(Clone, Debug)]
 pub(crate) struct FallbackRequest<'c> {
     pub(crate) checks: Checks<'c>,
-    /// One per check.
+    /// The fallback of each check.
     pub(crate) on_failure: SmallVec<[OnStoreFailure; 4]>,
-    /// Whether one that is enforced denies.
+    /// Whether an enforced check is denied by its fallback.
     pub(crate) denies: bool,
-    /// An idempotency id.
+    /// The idempotency id.
     pub(crate) id: Option<&'c [u8]>,
     /// The permit under which `concurrency` limits are held.
     pub(crate) permit: Option<PermitId>,
@@ -89,18 +89,18 @@ pub(crate) struct FallbackRequest<'c> {
 pub(crate) type Checks<'c> = SmallVec<[Check<'c>; 4]>;
 
 impl FallbackRequest<'_> {
-    /// Whether anything is charged or given back.
+    /// Whether anything is charged or refunded.
     fn charges(&self) -> bool {
         self.checks.iter().any(|check| check.cost != Cost::PEEK)
     }
 
-    /// The indices of the checks that are decided here if the store fails.
+    /// The indexes of the checks that are decided in local memory if the store fails.
     fn local_indices(&self) -> impl Iterator<Item = usize> {
         let local = |(_, answer): &(usize, &OnStoreFailure)| **answer == OnStoreFailure::Local;
         self.on_failure.iter().enumerate().filter(local).map(|(index, _)| index)
     }
 
-    /// The checks that are decided here, under this node's shares of their limits.
+    /// The checks that are decided in local memory, under the shares of this node.
     fn local<'s>(&'s self, node_limits: &'s [Limit]) -> Checks<'s> {
         self.local_indices()
             .map(|at| Check { limit: &node_limits[at], ..self.checks[at] })
@@ -111,7 +111,7 @@ impl FallbackRequest<'_> {
         self.checks.iter().map(|check| per_node_limit(check.limit, nodes)).collect()
     }
 
-    /// Answers a request whose store failed. Without a node none of its checks is local.
+    /// Decides a request whose store failed. `node` is `None` only if no check is decided locally.
     pub(crate) fn resolve(
         &self,
         node: Option<LocalNode<'_>>,
@@ -131,7 +131,7 @@ impl FallbackRequest<'_> {
             OnStoreFailure::Deny => failed(check.limit, false, outage),
             OnStoreFailure::Local => match decided.next() {
                 Some(decision) => local(decision, fits(check, &self.checks), outage),
-                // There is one for every local check.
+                // There is a decision for every local check.
                 None => failed(check.limit, false, outage),
             },
         });
@@ -139,19 +139,19 @@ impl FallbackRequest<'_> {
     }
 }
 
-/// The answer to a request whose store failed.
+/// The decisions about a request whose store failed.
 #[derive(Debug)]
 pub(crate) struct FallbackAnswer {
-    /// One per check. A local one that [failed closed](Decided::FailedClosed) is within the whole
-    /// limit, but not within this node's share.
+    /// The decision about each check. A local one that [failed closed](Decided::FailedClosed) fits
+    /// the whole limit, but not the share of this node.
     pub(crate) decisions: SmallVec<[Decision; 4]>,
-    /// Whether this node's memory had no room, and denied for that reason alone.
+    /// Whether local memory denied the request only because it is full.
     pub(crate) no_room: bool,
-    /// The permit in this node's memory, if the request has one and was admitted.
+    /// The permit in local memory, if the request acquires one and was admitted.
     pub(crate) permit: Option<Permit>,
 }
 
-/// The answer to a check that is not decided here.
+/// The decision about a check that is not decided locally.
 fn failed(limit: &Limit, allowed: bool, outage: Outage) -> Decision {
     let (retry_after, decided) = match allowed {
         true => (RetryAfter::Now, Decided::FailedOpen),
@@ -160,8 +160,8 @@ fn failed(limit: &Limit, allowed: bool, outage: Outage) -> Decision {
     Decision { allowed, limit: limit.count(), retry_after, decided, ..Decision::default() }
 }
 
-/// The answer of this node's memory. `fits` says whether the whole limit can admit the cost: then
-/// only this node's share cannot, and the store's failure is why it is denied.
+/// Converts a decision of local memory. `fits` means that the whole limit can admit the cost. If
+/// only the share of this node cannot, the failure of the store is the reason for the denial.
 fn local(decision: Decision, fits: bool, outage: Outage) -> Decision {
     match decision.retry_after {
         RetryAfter::Never if fits => {
@@ -172,16 +172,16 @@ fn local(decision: Decision, fits: bool, outage: Outage) -> Decision {
     }
 }
 
-/// This node's memory beside a store that nodes share.
+/// The local memory of a node that uses a shared store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalNode<'n> {
     pub(crate) memory: &'n Limiter,
-    /// How many share the limits.
+    /// The number of nodes that share the limits.
     pub(crate) nodes: u32,
 }
 
 impl LocalNode<'_> {
-    /// Decides in this node's memory, and takes a permit there if the request has one.
+    /// Decides checks in local memory, and acquires a permit there if the request has one.
     fn decide(
         self,
         fallback_request: &FallbackRequest<'_>,
@@ -195,7 +195,7 @@ impl LocalNode<'_> {
         Ok((verdict.decisions, verdict.no_room, permit))
     }
 
-    /// Returns the answers of this node's memory, without charging any.
+    /// The decisions of local memory, without charging anything.
     fn dry_run(self, checks: &[Check<'_>]) -> Result<SmallVec<[Decision; 4]>, CheckError> {
         if checks.is_empty() {
             return Ok(SmallVec::new());
@@ -210,20 +210,20 @@ impl LocalNode<'_> {
     }
 }
 
-/// Whether a denial charges this check what is left.
+/// Whether a denial charges the check what is left.
 fn consumes(check: &Check<'_>) -> bool {
     check.overflow == Overflow::Consume && !check.observed
 }
 
-/// The limit nothing passes.
+/// A limit that never admits anything.
 pub(crate) fn deny_all() -> Option<Limit> {
     Limit::new(0, Duration::from_millis(1), Algorithm::FixedWindow).ok()
 }
 
-/// Returns checks that get the same answers and charge nothing. A check that never passes goes
-/// before them, so the request is denied and charges nothing. It has the key of the first check, so
-/// that it is decided in the same shard or slot. The checks of a request that already has
-/// [`MAX_CHECKS`] peek instead, and are answered as a cost of 1.
+/// Returns checks that get the same decisions and charge nothing. A check that never passes is
+/// added before them, so the request is denied and charges nothing. It has the key of the first
+/// check, so that it is decided in the same shard or slot. A request that already has
+/// [`MAX_CHECKS`] is peeked at instead, and decided as a cost of 1.
 pub(crate) fn dry_run_checks<'c>(checks: &[Check<'c>], deny_all: &'c Option<Limit>) -> Checks<'c> {
     match (deny_all, checks) {
         (Some(deny_all), [first, ..]) if checks.len() < MAX_CHECKS => {
@@ -235,7 +235,7 @@ pub(crate) fn dry_run_checks<'c>(checks: &[Check<'c>], deny_all: &'c Option<Limi
     }
 }
 
-/// This node's part of a limit: rounded down, but not to nothing.
+/// The share of this node of a limit: rounded down, but at least 1 unless the limit is 0.
 fn per_node_limit(limit: &Limit, nodes: u32) -> Limit {
     if nodes <= 1 || limit.count() == 0 {
         return *limit;
@@ -249,7 +249,7 @@ fn per_node_limit(limit: &Limit, nodes: u32) -> Limit {
     shared.unwrap_or(*limit)
 }
 
-/// Whether the whole limit of a check can ever admit the cost of a request.
+/// Whether the whole limit of a check can ever admit the cost of the request.
 fn fits(check: &Check<'_>, all: &[Check<'_>]) -> bool {
     let sharing = all.iter().filter(|other| check.shares_state(other));
     let units = sharing.fold(0_u64, |sum, other| match other.cost {

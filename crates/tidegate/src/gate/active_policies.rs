@@ -15,18 +15,18 @@ use crate::stats::{LimitStats, Stats};
 #[derive(Debug)]
 pub struct ActivePolicies {
     policies: Policies,
-    /// Per policy and variant.
+    /// The prepared limits, by policy and variant.
     compiled: Vec<Vec<Compiled>>,
-    /// For limits given by callers.
+    /// The counter of limits that callers provide.
     caller: Compiled,
 }
 
 /// Counters and header text for the limits of a policy.
 #[derive(Debug)]
 pub(super) struct Compiled {
-    /// Where each limit is counted; those of callers share one counter.
+    /// The counter of each limit. Limits that callers provide share one counter.
     pub(super) stats: Box<[Arc<LimitStats>]>,
-    /// The policy's header text, unless that must be rendered for each response.
+    /// The header text of the policy; `None` if it has to be rendered for each response.
     pub(super) fields: Option<PrerenderedHeaders>,
 }
 
@@ -36,7 +36,7 @@ impl Compiled {
         Compiled { stats: stats.limits(policy, limits, mode).into(), fields }
     }
 
-    /// For limits that come with a request: their header text is not known before.
+    /// For limits that come with a request. Their header text is not known in advance.
     #[cfg(feature = "tower")]
     pub(super) fn for_request_limits(policy: &Policy, stats: &Stats) -> Self {
         Compiled { stats: [stats.request_limits(policy)].into(), fields: None }
@@ -56,15 +56,16 @@ impl ActivePolicies {
         ActivePolicies { policies, compiled, caller }
     }
 
-    /// The policies.
+    /// Returns the policies.
     pub fn policies(&self) -> &Policies {
         &self.policies
     }
 
-    /// Checks whether a question makes sense, without asking it.
+    /// Validates a request without deciding it.
     ///
     /// # Errors
-    /// As [`Gate::check`], but for what only shows when it is charged.
+    /// Returns the errors of [`Gate::check`], except those that are found only when a request is
+    /// decided.
     pub fn validate(&self, request: &GateRequest<'_>) -> Result<(), GateError> {
         Plan::default().build(self, std::slice::from_ref(request), ConcurrencyMode::Reject)
     }
@@ -73,16 +74,16 @@ impl ActivePolicies {
         &self.caller
     }
 
-    /// Counters and header text of a selected policy.
+    /// The counters and header text of a selected policy.
     pub(super) fn compiled(&self, selected: &Selected<'_>) -> &Compiled {
         self.compiled_of(selected.policy, selected.variant)
     }
 
-    /// Counters and header text of a policy's variant.
+    /// The counters and header text of a variant of a policy.
     pub(super) fn compiled_of(&self, policy: &Policy, variant: usize) -> &Compiled {
         let first = self.policies.iter().as_slice().as_ptr();
-        // A policy that is not in the slice has no index in `compiled`. `slice::element_offset`
-        // is newer than this crate requires.
+        // A policy outside the slice yields an index beyond the end of `compiled`.
+        // `slice::element_offset` is newer than this crate requires.
         let offset = std::ptr::from_ref(policy).addr().wrapping_sub(first.addr());
         let variants = self.compiled.get(offset / size_of::<Policy>());
         variants.map_or(&self.caller, |variants| &variants[variant])

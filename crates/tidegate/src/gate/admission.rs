@@ -1,7 +1,7 @@
-//! Admission of a request that is then served here.
+//! Admission of a request that this process then serves.
 //!
-//! Besides the answer of [`Gate::check`] it returns the permits to hold while the request runs, and
-//! a timer for how long that takes.
+//! Besides the verdict, admission returns the permits to hold while the request is served, and a
+//! timer for the duration of the service.
 
 use super::decide::DecideOptions;
 use super::permits::AnyPermit;
@@ -12,32 +12,32 @@ use super::{
 use crate::futures::CallTracker;
 use crate::stats::ServiceTimer;
 
-/// What came of asking to be let in.
+/// The result of [`Gate::admit`].
 #[derive(Debug)]
 #[non_exhaustive]
 #[must_use = "a permit that is dropped is given back"]
 pub struct Admission<'a> {
-    /// The answer.
+    /// The verdict.
     pub verdict: GateVerdict<'a>,
-    /// The places it holds, if it was admitted and there are any to hold. One of a shared
-    /// store is not given back on drop: see [`SharedPermit::release`](super::SharedPermit::release).
+    /// The permit, if the request was admitted and has `concurrency` limits. A permit of a shared
+    /// store is not released on drop: see [`SharedPermit::release`](super::SharedPermit::release).
     pub permit: Option<AnyPermit>,
-    /// For telling how long it took to serve, if this request is one of those that are timed.
+    /// Records the duration of the service, if this request is timed.
     pub timer: Option<ServiceTimer>,
 }
 
 impl Gate {
-    /// Lets a request in, if every limit admits it: rate limits are charged, `concurrency` limits
-    /// are held. Several questions are one request, as in [`Gate::check`].
+    /// Admits a request if every limit allows it: rate limits are charged, `concurrency` limits are
+    /// held. Several requests are decided together, as in [`Gate::check`].
     ///
-    /// A request that needs a permit is decided without waiting. Permits of observed policies are
-    /// taken when the wait is over.
+    /// A request with an enforced `concurrency` limit is decided without waiting. Permits of
+    /// observed policies are acquired after the wait.
     ///
-    /// If the future is dropped while a shared store decides, charges stay. Permits end with
+    /// If the future is dropped while a shared store decides, charges are kept. Permits end with
     /// their lease, unless the store releases them, as `RedisStore` does.
     ///
     /// # Errors
-    /// As [`Gate::check`]; but `concurrency` limits are welcome.
+    /// Returns the errors of [`Gate::check`], except that `concurrency` limits are not an error.
     pub async fn admit<'a>(
         &self,
         active: &'a ActivePolicies,
@@ -51,8 +51,8 @@ impl Gate {
         Ok(Admission { verdict: plan.verdict, permit: plan.permit, timer: plan.timer })
     }
 
-    /// Lets a request in, if every limit of a plan admits it. The plan keeps what comes of it. The
-    /// caller may be gone before the store has answered.
+    /// Admits a request if every limit of a plan allows it. The plan holds the result. The caller
+    /// may be cancelled before the store has replied.
     pub(crate) async fn admit_planned(
         &self,
         tracker: &CallTracker,
@@ -73,8 +73,8 @@ impl Gate {
         Ok(())
     }
 
-    /// Lets a request in as [`Gate::admit_planned`] does, where counts are kept in memory and
-    /// nothing is waited for. The future would take 2 to 3 % of a whole request through axum.
+    /// Admits a request as [`Gate::admit_planned`] does, in local memory and without waiting. The
+    /// future would take 2 to 3 % of a whole request through axum.
     #[cfg(feature = "tower")]
     #[inline(always)]
     pub(crate) fn admit_in_memory(
@@ -89,8 +89,9 @@ impl Gate {
     }
 }
 
-/// Begins to time the service of what was let in: of one request in some, and of every one that an
-/// observed policy would have denied. Those are few, and what they cost is why one observes.
+/// Starts the service timer of an admitted request. It is started for sampled requests, and for
+/// every request that an observed policy would have denied: these are few, and their cost is the
+/// reason to observe.
 fn start_service_timer(plan: &mut Plan<'_>, timing: Timing) {
     let GateVerdict { allowed, results, .. } = &plan.verdict;
     let would_deny = || results.iter().any(|result| !result.decision.allowed);

@@ -1,8 +1,8 @@
-//! Many questions, one after the other, as a pipeline of them arrives.
+//! Decides a pipeline of requests one after the other.
 //!
-//! Most name a policy or limits, and a key. The memory that their counts need is fetched for many of
-//! them at once, before the first is decided: beyond a few thousand keys, most of the time is spent
-//! waiting for memory. All others are planned one by one.
+//! Most requests name a policy or limits, and a key. Their states are prefetched for many requests
+//! together, before the first is decided, because beyond a few thousand keys most of the time is
+//! spent on cache misses. All other requests are planned one by one.
 
 use std::ops::Range;
 use std::slice;
@@ -23,22 +23,22 @@ use crate::request::overflowing;
 use crate::stats::{self, Counting, Decided, RequestRecord};
 use crate::store::BATCH;
 
-/// Room for the keys of so many questions without asking for memory.
+/// The keys of a batch. The inline capacity is 32 bytes per request.
 type Keys = SmallVec<[u8; 32 * BATCH]>;
 
-/// A question whose limits are known, and the place of its key: behind the name of its policy.
+/// A request whose limits are known, and the range of its key, including the name of the policy.
 type ResolvedCheck<'a> = (SimpleCheck<'a>, Range<usize>);
 
 impl Gate {
-    /// Answers questions one by one, in order, as [`Gate::check`] would; `on_verdict` gets each
-    /// answer with the number of its question.
+    /// Decides requests one by one, in order, as [`Gate::check`] does. Calls `on_verdict` with the
+    /// index and the verdict of each request.
     pub fn check_each<'a>(
         &'a self,
         active: &'a ActivePolicies,
         requests: &[GateRequest<'a>],
         mut on_verdict: impl FnMut(usize, Result<&GateVerdict<'a>, GateError>),
     ) {
-        // One for all questions whose limits are known: it is large.
+        // This plan is used for all requests whose limits are known, because a plan is large.
         let mut plan = Plan::default();
         for (round, chunk) in requests.chunks(BATCH).enumerate() {
             let mut keys = Keys::new();
@@ -65,7 +65,7 @@ impl Gate {
         }
     }
 
-    /// Fetches the memory that the counts of these questions need.
+    /// Prefetches the states of these requests.
     fn prefetch(&self, resolved: &[Option<ResolvedCheck<'_>>], keys: &[u8]) {
         let states = resolved.iter().flatten().flat_map(|(simple, key)| {
             let key = &keys[key.clone()];
@@ -77,8 +77,8 @@ impl Gate {
         }
     }
 
-    /// The limits of a question that names them or their policy, and its key as the store sees it;
-    /// `None` if the question has to be planned.
+    /// The limits of a request that names them or their policy, and its key as the store sees it.
+    /// Returns `None` if the request has to be planned.
     #[inline(always)]
     fn resolve<'a>(
         &'a self,
@@ -115,8 +115,8 @@ impl Gate {
         Some((simple, start..keys.len()))
     }
 
-    /// Decides a question whose limits are known, and counts what was decided. The plan keeps the
-    /// answer.
+    /// Decides a request whose limits are known and records the decision. The plan holds the
+    /// verdict.
     #[inline]
     fn check_resolved<'a>(
         &self,
@@ -144,7 +144,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Decides a question under a single limit. A plan would take a tenth more instructions.
+    /// Decides a request under a single limit. A plan takes 10 % more instructions.
     #[inline]
     fn check_single<'a>(
         &self,
@@ -189,7 +189,7 @@ impl Gate {
     }
 }
 
-/// Whether a key is taken as it comes: not cut, and nothing in it escaped.
+/// Whether a key is used as it is, without being truncated or escaped.
 fn is_verbatim_key(key: &[u8]) -> bool {
     key.len() <= MAX_KEY_BYTES && key.first() != Some(&0)
 }

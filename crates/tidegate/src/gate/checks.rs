@@ -14,7 +14,7 @@ use crate::stats::{Decided, LimitStats, Outcome};
 use crate::{Check, CheckError, Limiter, Overflow, Verdict};
 
 impl<'a> Plan<'a> {
-    /// Gives `concurrency` limits the lease that was asked for.
+    /// Sets the lease of the `concurrency` limits. There must be one, unless no policy applies.
     pub(super) fn lease(&mut self, lease: Option<Duration>) -> Result<(), GateError> {
         let concurrency_limits = || {
             self.policies.iter().flat_map(|planned| planned.limits).filter(|l| is_concurrency(l))
@@ -39,15 +39,15 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// The longest lease that can be asked for: the shortest of the limits' own, or
-    /// any there can be where nothing is held.
+    /// The longest lease that can be requested: the shortest lease of the `concurrency` limits or,
+    /// if there are none, the longest that any limit can have.
     pub(super) fn max_lease_us(&self) -> u64 {
         let limits = self.policies.iter().flat_map(|planned| planned.limits);
         let leases = limits.filter(|limit| is_concurrency(limit)).map(Limit::window_us);
         leases.min().unwrap_or(bounds::MAX_WINDOW_US)
     }
 
-    /// The shortest lease among the limits that are held.
+    /// The shortest lease of the limits that are held.
     pub(super) fn lease_us(&self) -> Option<u64> {
         let checks = self.checks();
         checks
@@ -77,8 +77,8 @@ impl<'a> Plan<'a> {
         checks
     }
 
-    /// Decides the only check, if there is one, it is enforced and a denial of it charges nothing.
-    /// `None` otherwise.
+    /// Decides the plan directly if it has a single check, which is enforced and whose denial
+    /// charges nothing. Returns `None` otherwise.
     pub(super) fn decide_single(&mut self, limiter: &Limiter) -> Option<Result<(), CheckError>> {
         let [planned] = &self.policies[..] else { return None };
         let (&PlannedPolicy { mode, cost, overflow, .. }, [limit]) = (planned, planned.limits)
@@ -93,7 +93,7 @@ impl<'a> Plan<'a> {
         Some(self.verdict.decide_one(result, limiter, &check))
     }
 
-    /// Whether anything would be charged or given back, were it allowed.
+    /// Whether an allowed request charges or refunds anything.
     pub(super) fn charges(&self) -> bool {
         let units = |planned: &PlannedPolicy<'_>| match planned.cost {
             Cost::Ask(units) | Cost::Force(units) | Cost::Refund(units) => units,
@@ -101,27 +101,27 @@ impl<'a> Plan<'a> {
         self.policies.iter().any(|planned| units(planned) > 0)
     }
 
-    /// Charges nothing on a denial, whatever the policies say.
+    /// Makes denials charge nothing, whatever the policies specify.
     pub(super) fn disable_overflow(&mut self) {
         for planned in &mut self.policies {
             planned.overflow = Overflow::Refuse;
         }
     }
 
-    /// Whether there is a place to hold.
+    /// Whether a policy has a `concurrency` limit.
     pub(super) fn has_concurrency(&self) -> bool {
         self.policies.iter().any(PlannedPolicy::has_concurrency)
     }
 
-    /// Whether there is something to wait for: a limit that has a say, and no place that must
-    /// be had.
+    /// Whether the request can wait: a limit is enforced, and no enforced policy has a
+    /// `concurrency` limit.
     pub(super) fn can_wait(&self) -> bool {
         let mut enforced = self.policies.iter().filter(|planned| planned.mode == Mode::Enforce);
         enforced.clone().any(|planned| !planned.limits.is_empty())
             && !enforced.any(PlannedPolicy::has_concurrency)
     }
 
-    /// Takes out the policies that are only observed and have places, as a plan of their own.
+    /// Moves the observed policies with `concurrency` limits to a separate plan.
     pub(super) fn split_off_observed(&mut self) -> Plan<'a> {
         let mut split = Plan::default();
         let is_observed = |planned: &PlannedPolicy<'_>| {
@@ -130,7 +130,7 @@ impl<'a> Plan<'a> {
         if !self.policies.iter().any(is_observed) {
             return split;
         }
-        // Where a part's key lies stays true.
+        // All keys are copied, so that the key ranges stay valid.
         split.keys.clone_from(&self.keys);
         let (observed, rest) = self.policies.drain(..).partition(is_observed);
         (split.policies, self.policies) = (observed, rest);
@@ -139,7 +139,7 @@ impl<'a> Plan<'a> {
         split
     }
 
-    /// Takes back what was set aside, its answer and its permit, behind everything else.
+    /// Appends the policies, results and permit of a plan that was split off.
     pub(super) fn rejoin(&mut self, split: Plan<'a>) {
         self.permit = split.permit;
         self.policies.extend(split.policies);
@@ -147,7 +147,7 @@ impl<'a> Plan<'a> {
         self.resolve_conflicts();
     }
 
-    /// What came of each policy: where it is counted, and how.
+    /// The outcome of each policy, with the counter of its first limit.
     pub(super) fn outcomes(&self) -> impl Iterator<Item = (&LimitStats, Outcome)> {
         let mut results = self.verdict.results.iter();
         self.policies.iter().filter_map(move |planned| {
@@ -158,24 +158,24 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// Whether no limit holds.
+    /// Whether no limit applies.
     pub(super) fn is_empty(&self) -> bool {
         self.limits().next().is_none()
     }
 
-    /// The questions that met a policy without limits.
+    /// The indexes of the requests that matched a policy without limits.
     pub(super) fn unlimited(&self) -> Vec<usize> {
         let unlimited = self.policies.iter().filter(|planned| planned.limits.is_empty());
         unlimited.map(|planned| planned.request).collect()
     }
 
-    /// Whether every policy lets a denial be answered from memory. Of several quotas we must
-    /// know which are used up, and memory knows only that it was denied.
+    /// Whether the store may return a cached denial, which every policy must permit. With several
+    /// quotas it may not, because a cached denial does not report which of them are exhausted.
     pub(super) fn caches_denials(&self) -> bool {
         self.quotas < 2 && self.policies.iter().all(|planned| planned.deny_cache)
     }
 
-    /// Sees to it that questions which differ about one count can be decided.
+    /// Resolves conflicts between checks that count in the same state; see `conflicts.rs`.
     pub(super) fn resolve_conflicts(&mut self) {
         self.effective.clear();
         if self.policies.len() > 1 {
@@ -187,12 +187,12 @@ impl<'a> Plan<'a> {
         &self.policies
     }
 
-    /// A part's key as the store sees it.
+    /// The key of a planned policy as the store sees it.
     pub(super) fn key_of(&self, planned: &PlannedPolicy<'_>) -> &[u8] {
         &self.keys[planned.key.start..planned.key.end]
     }
 
-    /// Every limit with its part, in the order of the checks.
+    /// Every limit with its policy, in the order of the checks.
     pub(super) fn limits(&self) -> impl Iterator<Item = (&PlannedPolicy<'a>, &'a Limit)> {
         let limits = self
             .policies
@@ -204,19 +204,19 @@ impl<'a> Plan<'a> {
             .map(move |(index, (planned, limit))| (planned, effective(index).unwrap_or(limit)))
     }
 
-    /// The answer that a verdict on the checks gives.
+    /// Converts the store's verdict on the checks.
     pub(super) fn verdict_of(&self, verdict: &Verdict) -> GateVerdict<'a> {
         let mut combined = GateVerdict::default();
         combined.set(&self.policies, &self.effective, verdict);
         combined
     }
 
-    /// Keeps the answer that a verdict on the checks gives.
+    /// Sets the verdict of the plan to the store's verdict on the checks.
     pub(super) fn set_verdict(&mut self, verdict: &Verdict) {
         self.verdict.set(&self.policies, &self.effective, verdict);
     }
 
-    /// Where what this limit decides is counted.
+    /// The counter of a limit.
     fn stats_of(&self, limit: &Limit) -> Option<&'a Arc<LimitStats>> {
         self.policies.iter().find_map(|planned| {
             let index = planned.limits.iter().position(|other| std::ptr::eq(other, limit))?;
@@ -224,8 +224,8 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// Passes every line that is counted in the statistics to `visit`, with its part and its counters.
-    /// Peeks, refunds and forced charges are not counted.
+    /// Calls `visit` with every result that is recorded in the statistics, its policy and its
+    /// counter. Peeks, refunds and forced charges are not recorded.
     #[inline]
     pub(super) fn for_each_counted<'s>(
         &'s self,
@@ -238,7 +238,7 @@ impl<'a> Plan<'a> {
                 if !is_charged {
                     continue;
                 }
-                // Where others have a stricter limit, that is the one which has decided.
+                // If requests conflict, the decision is recorded for the limit that was applied.
                 let decisive =
                     if self.effective.is_empty() { None } else { self.stats_of(result.limit) };
                 if let Some(stats) = decisive.or_else(|| planned.stats_at(index)) {
@@ -248,7 +248,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The key of a part, without its policy's name.
+    /// The key of a planned policy, without the name of the policy.
     pub(super) fn key_without_policy(&self, planned: &PlannedPolicy<'_>) -> &[u8] {
         &self.keys[planned.key.key_offset..planned.key.end]
     }

@@ -1,9 +1,8 @@
-//! Policies that a program has in code, beside those that were loaded.
+//! Policies defined in code, in addition to loaded ones.
 //!
-//! A reload swaps the [`ActivePolicies`] whole. What is written in code must outlive that, and
-//! whoever wrote it holds it: so such a policy is not looked up by its name, it is handed
-//! over with the question. Its match, exemptions and overrides have no part in that:
-//! code decides for itself when to ask.
+//! A reload replaces the [`ActivePolicies`] as a whole. A policy in code must outlive that, and is
+//! owned by the code that defines it. So it is not looked up by name, but passed in with the
+//! request. Its match, exemptions and overrides are ignored: the code decides when to apply it.
 
 #[cfg(feature = "tower")]
 use std::time::Duration;
@@ -25,23 +24,24 @@ use crate::futures::CallTracker;
 use crate::policy::{Key, MAX_LIMITS, Policy, Template};
 use crate::stats::{Decided, Stats};
 
-/// A policy of the program's own, with its counters.
+/// A policy defined in code, with its counters.
 #[derive(Debug)]
 pub struct CodePolicy {
     policy: Policy,
     compiled: Compiled,
-    /// For limits that come with a request, if there can be any.
+    /// Counters for limits that come with a request, if the policy accepts them.
     request_limits: Option<Compiled>,
 }
 
 impl CodePolicy {
-    /// A policy for [`Subject::CodePolicy`](super::Subject::CodePolicy), whose decisions are counted in `stats`.
+    /// Creates a policy for [`Subject::CodePolicy`](super::Subject::CodePolicy), whose decisions
+    /// are counted in `stats`.
     pub fn new(policy: Policy, stats: &Stats) -> Self {
         let compiled = Compiled::new(&policy, policy.limits(), policy.mode(), stats);
         CodePolicy { policy, compiled, request_limits: None }
     }
 
-    /// Prepares for limits that come with a request.
+    /// Accepts limits that come with a request.
     #[cfg(feature = "tower")]
     pub(crate) fn with_request_limits(mut self, stats: &Stats) -> Self {
         self.request_limits = Some(Compiled::for_request_limits(&self.policy, stats));
@@ -51,7 +51,7 @@ impl CodePolicy {
     /// Returns the remaining units of a key under the policy's limits, without charging.
     ///
     /// # Errors
-    /// [`GateError::Store`] if the store failed.
+    /// Returns [`GateError::Store`] if the store failed.
     pub async fn peek(&self, gate: &Gate, key: CodeKey<'_>) -> Result<GateVerdict<'_>, GateError> {
         let mut plan = Plan::default();
         let key = plan.write_key(self.policy.count_name(), key.to_key().as_ref());
@@ -61,21 +61,21 @@ impl CodePolicy {
         Ok(plan.verdict_of(&verdict))
     }
 
-    /// Forgets what a key has used of the policy's limits; says whether there was anything.
+    /// Resets the counts of a key under the policy's limits. Returns whether there were any.
     ///
     /// # Errors
-    /// [`GateError::Store`] if the store failed: some may have been reset then.
+    /// Returns [`GateError::Store`] if the store failed. Some of the limits may have been reset.
     pub async fn reset(&self, gate: &Gate, key: CodeKey<'_>) -> Result<bool, GateError> {
         gate.reset_key(&self.policy, &key.to_key()).await
     }
 
-    /// The policy.
+    /// Returns the policy.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// The limits of a check, and where they are counted: those that came with the request, or the
-    /// policy's.
+    /// The limits of a check and their counters: those that came with the request, or those of the
+    /// policy.
     #[inline]
     pub(super) fn limits_or<'a>(
         &'a self,
@@ -88,33 +88,33 @@ impl CodePolicy {
     }
 }
 
-/// Who is counted under a policy of the program's own.
+/// The key that is counted under a policy defined in code.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum CodeKey<'a> {
-    /// Bytes as they come.
+    /// The bytes of the key.
     Given(&'a [u8]),
-    /// A key that was made before.
+    /// A key that was rendered before.
     Key(&'a Key),
 }
 
-/// What was charged under a policy of the program's own, for settling it later.
+/// The charges of a request under a policy defined in code, to be settled later.
 #[derive(Clone, Debug)]
 pub(crate) struct ChargeRecord {
     pub(crate) key: Key,
-    /// Which of the policy's limits were charged, one bit each.
+    /// The limits of the policy that were charged, one bit each.
     limits: u16,
-    /// Whether that was in this node's memory, because the store failed.
+    /// Whether they were charged in local memory, because the store failed.
     locally: bool,
 }
 
-// A bit for every limit a policy can have.
+// There is a bit for every limit that a policy can have.
 const _: () = assert!(MAX_LIMITS <= u16::BITS as usize);
 
 impl ChargeRecord {
-    /// What an admitted answer has charged. Not what is only observed and would have
-    /// denied, and not what nobody counted because the store failed. Its lines are known by
-    /// the policy itself: a reload may have brought in another of its name.
+    /// Records what an allowed verdict charged. Observed limits that would have denied charge
+    /// nothing, and neither do limits that were not counted because the store failed. Results are
+    /// matched by the address of the policy, because a loaded policy may have the same name.
     pub(crate) fn of(code_policy: &CodePolicy, key: Key, verdict: &GateVerdict<'_>) -> Self {
         let mut charged = ChargeRecord { key, limits: 0, locally: false };
         let is_own = |result: &&LimitResult<'_>| {
@@ -130,8 +130,8 @@ impl ChargeRecord {
         charged
     }
 
-    /// Whether an admitted answer has charged all limits of a policy. A limit that is only observed
-    /// and would have denied is not charged.
+    /// Whether an allowed verdict charged all limits of a policy. An observed limit that would have
+    /// denied charges nothing.
     #[cfg(feature = "tower")]
     pub(crate) fn covers_all_limits(code_policy: &CodePolicy, verdict: &GateVerdict<'_>) -> bool {
         let is_own = |result: &&LimitResult<'_>| {
@@ -140,7 +140,7 @@ impl ChargeRecord {
         verdict.results.iter().filter(is_own).all(|result| result.decision.allowed)
     }
 
-    /// Whether it was charged in this node's memory, because the store failed.
+    /// Whether the units were charged in local memory, because the store failed.
     #[cfg(feature = "tower")]
     pub(crate) fn is_local(&self) -> bool {
         self.locally
@@ -152,12 +152,12 @@ impl ChargeRecord {
     }
 }
 
-/// A change to what was charged under one policy.
+/// A change to what was charged under a policy.
 #[cfg(feature = "tower")]
 #[derive(Clone, Copy)]
 pub(crate) struct Adjustment<'a> {
     pub(crate) code_policy: &'a CodePolicy,
-    /// The limits that came with the request, if they did.
+    /// The limits that came with the request, if any.
     pub(crate) limits: Option<&'a [Limit]>,
     pub(crate) charged: &'a ChargeRecord,
     pub(crate) charged_at: Timestamp,
@@ -172,7 +172,7 @@ impl<'a> Adjustment<'a> {
         self.charged.limits().filter_map(|index| limits.get(index))
     }
 
-    /// Whether it is a refund of units that no longer count under a limit.
+    /// Whether this is a refund of units that no longer count under the limit.
     pub(super) fn is_expired_refund(&self, limit: &Limit, now: Timestamp) -> bool {
         matches!(self.cost, Cost::Refund(_)) && !limit.may_refund(self.charged_at, now)
     }
@@ -180,13 +180,12 @@ impl<'a> Adjustment<'a> {
 
 #[cfg(feature = "tower")]
 impl Gate {
-    /// Charges or gives back what turned out to be due after all.
+    /// Charges or refunds the difference to the actual cost.
     pub(crate) async fn settle(&self, change: Adjustment<'_>) -> Result<(), GateError> {
         self.change(&mut Plan::default(), &[change], None).await
     }
 
-    /// Charges more under what was charged before: all changes or none. Waits up to `max_wait` until
-    /// they pass.
+    /// Charges additional units: all changes or none. Waits up to `max_wait` until they pass.
     pub(crate) async fn charge_more<'a>(
         &self,
         changes: &[Adjustment<'a>],
@@ -200,8 +199,8 @@ impl Gate {
         Ok(plan.verdict)
     }
 
-    /// Decides changes. Charges that this node made while the store was away are changed here,
-    /// because the store did not see them.
+    /// Decides changes. Units that were charged in local memory while the store was failing are
+    /// changed there, because the store does not know of them.
     async fn change<'a>(
         &self,
         plan: &mut Plan<'a>,
@@ -212,7 +211,7 @@ impl Gate {
         for change in changes {
             plan.push_adjustment(change, now);
         }
-        // A denial charges nothing: the whole reservation is given back then.
+        // A denial charges nothing, because the whole reservation is refunded then.
         plan.disable_overflow();
         let tracker = CallTracker::default();
         match (&self.shared, max_wait.filter(|_| plan.can_wait())) {
@@ -235,8 +234,8 @@ impl CodeKey<'_> {
 }
 
 impl ActivePolicies {
-    /// The key that a template makes of a request, with addresses grouped as these rules
-    /// have it.
+    /// Renders the key of a request from a template. Addresses are grouped as these policies
+    /// specify.
     pub fn key(&self, template: &Template, attributes: &Attributes<'_>) -> Key {
         self.policies().render(template, attributes)
     }

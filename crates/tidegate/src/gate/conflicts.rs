@@ -1,16 +1,17 @@
-//! What several questions of one request make of one count.
+//! Resolves conflicts between requests that are decided together and count in the same state.
 //!
-//! Two descriptors of a request may be counted in one place: the same policy, the same key. A
-//! value that a client chose may choose an override for one of them, so that their limits
-//! differ; or one gives back what the other takes. A store refuses such checks, because
-//! it cannot know what was meant. Here it must not come to that: a gateway lets requests pass
-//! when its question is refused, so whoever could arrange for that would not be limited.
+//! Two descriptors of a request may count in the same state: they have the same policy and the same
+//! key. A value that a client chose can select an override for one of them, so that their limits
+//! differ, or one of them refunds what the other charges. A store rejects such checks, because it
+//! cannot know what was meant. The gate must not return that error: a gateway lets a request pass
+//! if its rate limit call fails, so a client that provokes the error would not be limited. The gate
+//! therefore resolves the conflict.
 //!
-//! - Of limits that differ, the strictest holds for all of them: the smallest count, then the
-//!   smallest burst.
-//! - What is asked for and what is given back are set off against each other. Where nothing is
-//!   left of either, the count stays as it is, and that is allowed.
-//! - Costs of one kind are added up by the store.
+//! - If the limits differ, the strictest applies to all checks: the one with the smallest count,
+//!   then with the smallest burst.
+//! - Charges and refunds are offset against each other. If nothing remains, the count does not
+//!   change and the request is allowed.
+//! - Costs of the same kind are added up by the store.
 
 use std::mem::discriminant;
 
@@ -19,12 +20,12 @@ use tidegate_core::{Cost, Limit};
 
 use super::plan::Plan;
 
-/// What a check is decided under, in place of what its own part says.
+/// The limit and the cost that replace those of a planned check.
 pub(super) type EffectiveCheck<'a> = (&'a Limit, Cost);
 
 impl<'a> Plan<'a> {
-    /// What each check is decided under, in order; nothing in the usual case, where no two
-    /// that are counted in one place differ.
+    /// The limit and cost of each check, in order. It is empty without a conflict, which is the
+    /// usual case.
     pub(super) fn effective_checks(&self) -> Vec<EffectiveCheck<'a>> {
         if !self.has_conflict() {
             return Vec::new();
@@ -43,7 +44,7 @@ impl<'a> Plan<'a> {
         effective.collect()
     }
 
-    /// Whether two parts have one key, but not the same limits or kind of cost.
+    /// Whether two policies have the same key, but different limits or kinds of cost.
     fn has_conflict(&self) -> bool {
         let policies = self.policies();
         policies.iter().enumerate().any(|(index, planned)| {
@@ -57,8 +58,8 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// What is left where some ask and some give back: the first has all of it, the others
-/// nothing. `None` where all costs are of one kind, or some are forced.
+/// The net cost of charges and refunds. The first check gets all of it, and the others get 0.
+/// Returns `None` if all costs are of the same kind, or if one is forced.
 fn net_cost(costs: impl Iterator<Item = Cost>, is_first: bool) -> Option<Cost> {
     let (mut fallback_request, mut returned) = (None::<u64>, None::<u64>);
     for cost in costs {

@@ -1,4 +1,4 @@
-//! Decides a plan, in this process's memory or in the store that nodes share.
+//! Decides a plan, in local memory or in the shared store.
 //!
 //! ```text
 //!   GateRequest -> Plan -> store -> GateVerdict         decided: exact
@@ -7,7 +7,7 @@
 //!                      on_store_failure            decided: local, failed-open, failed-closed
 //! ```
 //!
-//! In memory nothing is awaited, and nothing is boxed.
+//! Decisions in local memory are neither awaited nor boxed.
 
 use std::time::Duration;
 
@@ -22,14 +22,14 @@ use crate::futures::CallTracker;
 use crate::policy::{Mode, OnStoreFailure};
 use crate::{Check, Request, StoreError, Verdict};
 
-/// How a plan is decided.
+/// Options for deciding a plan.
 #[derive(Clone, Copy, Default)]
 pub(super) struct DecideOptions<'i> {
-    /// An idempotency id.
+    /// The idempotency id.
     pub(super) id: Option<&'i [u8]>,
-    /// Whether places are taken under `concurrency` limits.
+    /// Whether permits are acquired for `concurrency` limits.
     pub(super) permit: bool,
-    /// How long they are to be held, if not as long as the limits allow.
+    /// The lease of the permits, if it is not that of the limits.
     pub(super) lease: Option<Duration>,
 }
 
@@ -37,7 +37,7 @@ impl DecideOptions<'_> {
     pub(super) const CHECK: Self = DecideOptions { id: None, permit: false, lease: None };
     pub(super) const PERMIT: Self = DecideOptions { permit: true, ..Self::CHECK };
 
-    /// Lets a request in. Permits are taken where there are any to hold.
+    /// The options for admitting a request: permits are acquired if there are `concurrency` limits.
     pub(super) fn for_admission<'i>(
         plan: &Plan<'_>,
         context: &RequestContext<'i>,
@@ -46,16 +46,16 @@ impl DecideOptions<'_> {
     }
 
     /// Drops the id if the plan charges nothing: such a request may be repeated, before and after
-    /// its id is used.
+    /// the id is used.
     fn of(self, plan: &Plan<'_>) -> Self {
         DecideOptions { id: self.id.filter(|_| plan.charges()), ..self }
     }
 }
 
 impl Gate {
-    /// Decides a plan, and again where a quota is used up and another may have room. The plan keeps
-    /// the answer and the permit, if one was taken. The asker may be gone before a shared store has
-    /// answered.
+    /// Decides a plan, and decides it again if a quota is exhausted and another one may have room.
+    /// The plan holds the verdict and, if one was acquired, the permit. The caller may be cancelled
+    /// before a shared store has replied, so the call is tracked.
     pub(super) async fn decide(
         &self,
         tracker: &CallTracker,
@@ -70,7 +70,7 @@ impl Gate {
         }
     }
 
-    /// Decides a plan in this process's memory, as [`Gate::decide`] does.
+    /// Decides a plan in local memory, as [`Gate::decide`] does.
     pub(super) fn decide_in_memory(
         &self,
         plan: &mut Plan<'_>,
@@ -90,7 +90,7 @@ impl Gate {
         plan: &mut Plan<'_>,
         options: DecideOptions<'_>,
     ) -> Result<(), GateError> {
-        // A single enforced limit needs no request: there is nothing to combine.
+        // A single enforced limit has nothing to combine, so it needs no `Request`.
         if options.id.is_none()
             && !options.permit
             && let Some(decided) = plan.decide_single(&self.limiter)
@@ -141,7 +141,7 @@ impl Gate {
         options: DecideOptions<'_>,
     ) -> Result<(), GateError> {
         if plan.is_empty() {
-            // No limit applies, so there is nothing to ask.
+            // No limit applies, so the store is not called.
             return self.answer_without_store(plan, shared.outage(), options);
         }
         let permit = options.permit.then(|| shared.store().new_permit());
@@ -172,7 +172,7 @@ impl Gate {
         }
     }
 
-    /// Sends a request to where counts are kept. Nobody answers instead if that fails.
+    /// Sends a request to the store that keeps the counts. A failure is returned as it is.
     pub(super) async fn decide_in_store(
         &self,
         request: &Request<'_>,
@@ -184,7 +184,7 @@ impl Gate {
         }
     }
 
-    /// Looks at checks of cost 0, also at those of `concurrency` limits.
+    /// Peeks at checks of cost 0, including those of `concurrency` limits.
     pub(super) async fn peek_checks(&self, checks: &[Check<'_>]) -> Result<Verdict, GateError> {
         // A permit of cost 0 holds nothing.
         let permit = Some(match &self.shared {
@@ -202,8 +202,7 @@ impl Gate {
         LocalNode { memory: &self.limiter, nodes }
     }
 
-    /// Answers as the policies say for when the store fails. The plan keeps the answer and the
-    /// permit.
+    /// Applies the policies' `on_store_failure`. The plan holds the verdict and the permit.
     pub(super) fn answer_without_store(
         &self,
         plan: &mut Plan<'_>,
@@ -232,7 +231,7 @@ impl Gate {
 }
 
 impl Plan<'_> {
-    /// The checks of the plan, with what each policy answers if the store fails.
+    /// The checks of the plan, with the `on_store_failure` of each.
     pub(super) fn fallback_request<'s>(
         &'s self,
         id: Option<&'s [u8]>,

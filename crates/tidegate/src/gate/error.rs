@@ -1,4 +1,4 @@
-//! Questions that make no sense.
+//! Errors of the gate.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,53 +7,53 @@ use crate::policy::SelectError;
 use crate::text::excerpt;
 use crate::{CheckError, Failure, StoreError};
 
-/// A question that makes no sense. A denial is not an error.
+/// Why a request could not be decided. A denial is not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GateError {
-    /// There is no policy of this name.
+    /// The policy does not exist.
     UnknownPolicy {
-        /// The name asked for.
+        /// The name.
         name: String,
     },
-    /// The policies cannot be held against the request.
+    /// The policies could not be evaluated for the request.
     Select(SelectError),
-    /// A plain value that several keys in use hold.
+    /// Several keys in use have this plain value.
     AmbiguousKey {
         /// The keys.
         forms: Vec<String>,
     },
-    /// A key was named by a masked form that stands for none this process remembers.
+    /// A masked key that does not match any key that this process remembers.
     UnknownMask {
-        /// The form.
+        /// The masked key.
         form: String,
     },
-    /// A policy with a `concurrency` limit was asked without taking a permit.
+    /// A policy with a `concurrency` limit was checked without acquiring a permit.
     NeedsPermit {
-        /// Its name; `None` for a limit of the caller's own.
+        /// The name of the policy; `None` for a limit that the caller provides.
         policy: Option<String>,
     },
-    /// A permit was asked for, and there is no `concurrency` limit to hold.
+    /// A permit was requested, but no `concurrency` limit applies.
     NoConcurrencyLimit {
-        /// The policy asked; `None` if several or none.
+        /// The policy; `None` if there are several, or if the caller provides the limits.
         policy: Option<String>,
     },
-    /// A permit was to be held for longer than a limit's lease, or than any can last.
+    /// The requested lease exceeds that of a limit, or the longest lease that any limit can have.
     LeaseTooLong {
-        /// The longest it can be held.
+        /// The longest lease that is allowed.
         max_lease: Duration,
     },
-    /// The limiter refused the checks.
+    /// The limiter rejected the checks.
     Check(CheckError),
-    /// The answer has to be awaited: the store is shared, or the question has a `max_wait`.
+    /// The future must be awaited: the store is shared, or the request has a `max_wait`.
     MustAwait,
-    /// The shared store failed, and it was asked for something no policy can stand in for.
+    /// The shared store failed, and `on_store_failure` does not apply to the operation.
     Store(Failure),
 }
 
 impl GateError {
-    /// For a name that is no policy's: not all of it if it is long, and nothing that
-    /// a terminal would obey.
+    /// An unknown policy. The name is truncated if it is long, and escaped, so that it is safe to
+    /// print in a terminal.
     pub(crate) fn unknown_policy(name: &str) -> Self {
         GateError::UnknownPolicy { name: excerpt(name) }
     }

@@ -5,19 +5,19 @@
 //!                                                     \-> Stats
 //! ```
 //!
-//! Every front asks here and nowhere else, so that what is counted, observed or
-//! refused does not depend on the protocol. A front reads the [`ActivePolicies`] once per
-//! request and passes them in: an answer borrows names and limits from them, and
-//! a reload in between changes nothing for requests on their way.
+//! All fronts decide through the gate, so that counting, observation and denials do not depend on
+//! the protocol. A front loads the [`ActivePolicies`] once per request and passes them in. The
+//! verdict borrows names and limits from them, and a reload does not affect requests in flight.
 //!
-//! A question is planned, decided by the store and answered. Where nodes share a store
-//! ([`Gate::with_shared_store`]), the limiter is this node's own memory, which decides where a policy wants that
-//! when the store fails. Without one, nothing has to be awaited: [`Gate::sync`] polls once.
+//! A request is planned, decided by the store and turned into a verdict. If nodes share a store
+//! ([`Gate::with_shared_store`]), the limiter is the local memory of this node, which decides for
+//! policies with `on_store_failure: local` while the store fails. Without a shared store, nothing
+//! has to be awaited: [`Gate::sync`] polls once.
 //!
 //! - `request.rs`: requests to the gate; `verdict.rs`: verdicts; `error.rs`: invalid requests;
 //! - `plan.rs`: which policies apply to a request; `checks.rs`: their checks; `conflicts.rs`:
 //!   different limits for one count; `quotas.rs`: requests that need room in one of several quotas;
-//! - `decide.rs`: calls of the store, and answers while it fails; `shared_store.rs`: a store that
+//! - `decide.rs`: calls of the store, and decisions while it fails; `shared_store.rs`: a store that
 //!   nodes share; `waiting.rs`: waiting requests;
 //! - `active_policies.rs`: policies with their counters; `code_policy.rs`: policies in code;
 //!   `policy_keys.rs`: peek and reset;
@@ -73,25 +73,25 @@ use crate::stats::{self, Counting, RequestRecord, Stats, is_near, is_timed};
 use crate::wait_queue::Queues;
 use crate::{Limiter, Store, Timestamp};
 
-/// Policies in front of a limiter. Shared by reference.
+/// Policies in front of a limiter. It is shared by reference.
 #[derive(Debug)]
 pub struct Gate {
     limiter: Limiter,
-    /// Where counts are kept, if not in the limiter.
+    /// The shared store. If there is none, counts are kept in the limiter.
     shared: Option<SharedStore>,
     active: ArcSwap<ActivePolicies>,
-    /// Who waits where that cannot be played through, by what they wait for.
+    /// Queues of requests whose wait cannot be computed in advance; see `waiting.rs`.
     queues: Queues,
     stats: Arc<Stats>,
 }
 
 impl Gate {
-    /// The time on the limiter's clock.
+    /// Returns the time on the limiter's clock.
     pub fn now(&self) -> Timestamp {
         self.limiter.store().clock().now()
     }
 
-    /// These policies in front of this limiter.
+    /// Creates a gate that applies `policies` in front of `limiter`.
     pub fn new(limiter: Limiter, policies: Policies, stats: Arc<Stats>) -> Self {
         let active = ArcSwap::from_pointee(ActivePolicies::new(policies, &stats));
         let queues = Queues::default();
@@ -100,7 +100,7 @@ impl Gate {
 
     /// Keeps counts in a store that `nodes` gates share: `tidegate::redis::RedisStore` for many
     /// machines, or a [`MemoryStore`](crate::MemoryStore) for several gates of one process. The
-    /// limiter then is this node's own memory, for policies that say `on_store_failure: local`.
+    /// limiter is then the local memory of this node, for policies with `on_store_failure: local`.
     #[must_use]
     pub fn with_shared_store<S: Store>(self, store: Arc<S>, nodes: u32) -> Self {
         self.with_erased_store(store, nodes)
@@ -110,43 +110,44 @@ impl Gate {
         Gate { shared: Some(SharedStore::new(store, nodes)), ..self }
     }
 
-    /// Whether it shares its store with others, so that answers must be awaited.
+    /// Returns whether the gate uses a shared store, so that its futures must be awaited.
     #[inline]
     pub fn is_shared(&self) -> bool {
         self.shared.is_some()
     }
 
-    /// How many share the limits, from now on.
+    /// Changes the number of nodes that share the limits.
     pub fn set_nodes(&self, nodes: u32) {
         if let Some(shared) = &self.shared {
             shared.set_nodes(nodes);
         }
     }
 
-    /// Other policies from now on. What was counted stays: a limit finds its
-    /// counts by its policy's name, the key, its algorithm and its window.
+    /// Replaces the policies. Counts are kept: a limit finds its counts by the name of its policy,
+    /// the key, its algorithm and its window.
     pub fn reload(&self, policies: Policies) {
         self.active.store(Arc::new(ActivePolicies::new(policies, &self.stats)));
     }
 
-    /// The rules now in force, for as long as one question takes. Clone the `Arc` to keep them for
-    /// longer.
+    /// Returns the policies in force. The guard is meant for the duration of one request; clone the
+    /// `Arc` to keep the policies for longer.
     pub fn active_policies(&self) -> Guard<Arc<ActivePolicies>> {
         self.active.load()
     }
 
-    /// The limiter behind it: where counts are kept, or this node's own memory.
+    /// Returns the limiter, which keeps the counts or, with a shared store, is the local memory of
+    /// this node.
     pub fn limiter(&self) -> &Limiter {
         &self.limiter
     }
 
-    /// What it has counted.
+    /// Returns the statistics.
     pub fn stats(&self) -> &Arc<Stats> {
         &self.stats
     }
 
-    /// Polls a future of this gate once. Where counts are kept in memory it is ready then, unless the
-    /// question has a `max_wait`.
+    /// Polls a future of this gate once. If counts are kept in memory, the future is ready, unless
+    /// the request has a `max_wait`.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -167,8 +168,8 @@ impl Gate {
     /// ```
     ///
     /// # Errors
-    /// [`GateError::MustAwait`] over a shared store, without asking it, and for a question that
-    /// waits; else those of the future.
+    /// Returns [`GateError::MustAwait`] if the store is shared, without polling the future, and if
+    /// the request waits; otherwise the errors of the future.
     #[inline]
     pub fn sync<T>(
         &self,
@@ -180,17 +181,18 @@ impl Gate {
         poll_once(future).unwrap_or(Err(GateError::MustAwait))
     }
 
-    /// Answers one or several questions as one request: all are charged or none. Each has its own
-    /// subject and cost; what one of them meets may replace what another meets. Where two are
-    /// counted in one place, the strictest of their limits holds for both, and what one gives
-    /// back is set off against what the other asks for. Of idempotency ids, request ids, paths and
-    /// waits the first that is given holds for all.
+    /// Decides one or several requests together: all are charged or none.
     ///
-    /// A store that fails is not an error: the policies say what is answered then, and
-    /// [`GateVerdict::decided`] says that it was so.
+    /// Each request has its own subject and cost. A policy that one of them matches can replace a
+    /// policy that another one matches. If two requests count in the same state, the strictest of
+    /// their limits applies to both, and refunds are offset against charges. The idempotency id,
+    /// the request id, the path and `max_wait` are those of the first request that sets them.
+    ///
+    /// A failure of the store is not an error: the policies determine the verdict, and
+    /// [`GateVerdict::decided`] reports how it was decided.
     ///
     /// # Errors
-    /// When a question makes no sense; see [`GateError`]. A denial is not an error.
+    /// Returns a [`GateError`] if a request is invalid. A denial is not an error.
     pub async fn check<'a>(
         &self,
         active: &'a ActivePolicies,
@@ -201,7 +203,8 @@ impl Gate {
         Ok(plan.verdict)
     }
 
-    /// Answers questions as [`Gate::check`] does. The plan, which was empty, keeps the answer.
+    /// Decides requests as [`Gate::check`] does. The plan must be empty; it holds the verdict
+    /// afterwards.
     async fn check_in<'a>(
         &self,
         plan: &mut Plan<'a>,
@@ -224,7 +227,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Decides a plan in this process's memory, and counts what was decided.
+    /// Decides a plan in local memory and records the decisions.
     #[inline]
     fn check_in_memory(
         &self,
@@ -238,14 +241,14 @@ impl Gate {
         Ok(timing)
     }
 
-    /// Takes a permit: `concurrency` limits are held until it is dropped or its lease
-    /// ends, rate limits are charged. The lease is the shortest of the limits'
-    /// own, or `lease` if that is given and no longer than any. A permit of a shared store is not
-    /// given back on drop: see [`SharedPermit::release`].
+    /// Acquires a permit. `concurrency` limits are held until the permit is dropped or its lease
+    /// ends; rate limits are charged. The lease is `lease`, which must not exceed the lease of any
+    /// of the limits, or by default the shortest of theirs. A permit of a shared store is not
+    /// released on drop: see [`SharedPermit::release`].
     ///
     /// # Errors
-    /// As [`Gate::check`]; and when there is no `concurrency` limit to hold, or
-    /// the lease is too long.
+    /// Returns the errors of [`Gate::check`]; an error if no `concurrency` limit applies; and
+    /// [`GateError::LeaseTooLong`].
     pub async fn acquire<'a>(
         &self,
         active: &'a ActivePolicies,
@@ -268,10 +271,10 @@ impl Gate {
         Ok(PermitGrant { permit: plan.permit, verdict: plan.verdict, lease, max_lease })
     }
 
-    /// The keys of a policy, to look them up, peek at them and reset them.
+    /// Returns the keys of a policy, to find, peek at and reset them.
     ///
     /// # Errors
-    /// [`GateError::UnknownPolicy`].
+    /// Returns [`GateError::UnknownPolicy`] if the policy does not exist.
     pub fn keys<'a>(
         &'a self,
         active: &'a ActivePolicies,
@@ -280,8 +283,8 @@ impl Gate {
         Ok(PolicyKeys::new(self, active, active.policies().get_or_err(policy)?))
     }
 
-    /// Counts what was decided, under its path and request id. Peeks, refunds and forced charges are
-    /// not counted.
+    /// Records the decisions of a plan, with the path and the request id. Peeks, refunds and forced
+    /// charges are not recorded.
     fn record(&self, plan: &Plan<'_>, context: &RequestContext<'_>, elapsed: Option<Duration>) {
         let mut counting = Counting::new(plan.verdict.allowed);
         plan.for_each_counted(|_, result, stats| {
@@ -324,12 +327,13 @@ impl Gate {
     }
 }
 
-/// Settings that the questions of a request share: the first question that has one sets it.
+/// The settings that requests decided together share. Each is taken from the first request that has
+/// it.
 #[derive(Clone, Copy)]
 pub(crate) struct RequestContext<'q> {
-    /// An idempotency id.
+    /// The idempotency id.
     pub(crate) id: Option<&'q [u8]>,
-    /// Returns the path. It is called only if the key of the request is noted.
+    /// Returns the path. It is called only for denials, would-be denials and near misses.
     pub(crate) route: &'q (dyn Fn() -> Option<&'q str> + Sync),
     pub(crate) request_id: Option<&'q str>,
     /// The longest wait; see [`GateRequest::max_wait`].
@@ -347,12 +351,12 @@ impl<'q> RequestContext<'q> {
     }
 }
 
-/// The path that the first question with one asks for.
+/// The path of the first request that has one.
 fn route_of<'q>(requests: &[GateRequest<'q>]) -> Option<&'q str> {
     requests.iter().find_map(|request| request.subject.route())
 }
 
-/// When a decision began, and whether it is among those that are timed.
+/// The start of a decision, and whether the decision is sampled for timing.
 #[derive(Clone, Copy)]
 struct Timing {
     started: Option<Instant>,
@@ -360,14 +364,15 @@ struct Timing {
 }
 
 impl Timing {
-    /// One decision in some is timed, and every one over a shared store: beside its round trip, the
-    /// clock costs nothing.
+    /// Samples one decision in `TIMED_EVERY`. Over a shared store every decision is timed, because
+    /// reading the clock is cheap compared with a round trip.
     fn begin(gate: &Gate) -> Self {
         let is_timed = is_timed();
         Timing { started: (is_timed || gate.is_shared()).then(Instant::now), is_timed }
     }
 
-    /// How long the decision took. A request that waited did not take long to decide.
+    /// The duration of the decision. `None` for a request that may have waited, because the wait is
+    /// not part of deciding.
     fn elapsed(self, max_wait: Option<Duration>) -> Option<Duration> {
         self.started.filter(|_| max_wait.is_none()).map(|started| started.elapsed())
     }

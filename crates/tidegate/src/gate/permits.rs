@@ -1,4 +1,4 @@
-//! What comes of asking for a permit.
+//! Permits of the gate, in local memory or in the shared store.
 
 use std::time::Duration;
 
@@ -11,32 +11,32 @@ use crate::policy::is_concurrency;
 use crate::store::PermitAct;
 use crate::{Check, MAX_CHECKS, Permit, Verdict};
 
-/// What came of asking for a permit.
+/// The result of [`Gate::acquire`].
 #[derive(Debug)]
 #[must_use = "a permit that is dropped is given back"]
 pub struct PermitGrant<'a> {
     /// The permit, if it was granted.
     pub permit: Option<AnyPermit>,
-    /// The answer either way.
+    /// The verdict.
     pub verdict: GateVerdict<'a>,
-    /// How long it is held unless renewed.
+    /// The time after which the permit ends unless it is renewed.
     pub lease: Duration,
-    /// The longest it can be held without being renewed: the shortest lease of its limits,
-    /// or what a lease can be at all where it holds none.
+    /// The longest time between renewals: the shortest lease of the limits, or the longest lease
+    /// that any limit can have if none is held.
     pub max_lease: Duration,
 }
 
-/// A permit, here or in the shared store.
+/// A permit in local memory or in the shared store.
 #[derive(Debug)]
 pub enum AnyPermit {
-    /// In this node's memory, given back on drop.
+    /// A permit in local memory, released on drop.
     Local(Permit),
-    /// In the store that all nodes share.
+    /// A permit in the store that all nodes share.
     Shared(SharedPermit),
 }
 
 impl AnyPermit {
-    /// The permit, if it is in this node's memory.
+    /// Returns the permit if it is in local memory.
     pub fn local(self) -> Option<Permit> {
         match self {
             AnyPermit::Local(permit) => Some(permit),
@@ -44,7 +44,7 @@ impl AnyPermit {
         }
     }
 
-    /// The permit, if it is in the shared store.
+    /// Returns the permit if it is in the shared store.
     pub fn shared(self) -> Option<SharedPermit> {
         match self {
             AnyPermit::Local(_) => None,
@@ -53,24 +53,24 @@ impl AnyPermit {
     }
 }
 
-/// The longest permit that can be read back: as many keys of the longest kind as fit a
-/// request's head with room to spare.
+/// The maximum size of an encoded permit: as many keys of the longest kind as fit in the head of a
+/// request, with room to spare.
 const MAX_PERMIT_BYTES: usize = 40 * 1024;
 
-/// A place held in a shared store, as plain data: whoever has it can renew it or
-/// give it back, on any node. Dropping it does nothing; its lease ends by itself.
+/// A permit held in a shared store, as plain data. It can be renewed and released on any node.
+/// Dropping it does nothing; its lease ends by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedPermit {
     id: PermitId,
     lease_us: u64,
     max_lease_us: u64,
-    /// The keys it is held under, as the store has them.
+    /// The keys that it is held under, as the store sees them.
     keys: Vec<Box<[u8]>>,
 }
 
 impl SharedPermit {
-    /// The permit of an admitted request. A watched limit that would have denied it is
-    /// not held.
+    /// Creates the permit of an admitted request. An observed limit that would have denied the
+    /// request is not held.
     pub(super) fn new(
         plan: &Plan<'_>,
         id: PermitId,
@@ -86,26 +86,26 @@ impl SharedPermit {
         SharedPermit { id, lease_us: us(lease), max_lease_us: us(max_lease), keys }
     }
 
-    /// The keys it is held under.
+    /// The keys that it is held under.
     fn keys(&self) -> impl Iterator<Item = &[u8]> {
         self.keys.iter().map(|key| &**key)
     }
 
-    /// Gives it back; says whether it was held.
+    /// Releases the permit. Returns whether it was held.
     ///
     /// # Errors
-    /// [`GateError::Store`] if the store failed. The permit then ends with its lease, unless
-    /// this is called again or the store repeats it, as `RedisStore` does.
+    /// Returns [`GateError::Store`] if the store failed. The permit then ends with its lease,
+    /// unless this is called again or the store retries, as `RedisStore` does.
     pub async fn release(&self, gate: &Gate) -> Result<bool, GateError> {
         self.act(gate, self.lease(), PermitAct::Release(self.id)).await
     }
 
-    /// Starts its lease anew, as long as it was taken for or
-    /// as `lease` says. Says how long that is; `None` if it is not held (any more).
+    /// Restarts the lease, with the original duration or with `lease`. Returns the new duration;
+    /// `None` if the permit is not held (any more).
     ///
     /// # Errors
-    /// [`GateError::LeaseTooLong`], or [`GateError::Store`] if the store failed: then the
-    /// lease may or may not have begun anew.
+    /// Returns [`GateError::LeaseTooLong`], or [`GateError::Store`] if the store failed. The lease
+    /// may or may not have been restarted then.
     pub async fn renew(
         &self,
         gate: &Gate,
@@ -119,13 +119,13 @@ impl SharedPermit {
         Ok(held.then_some(lease))
     }
 
-    /// Acts on it under every key it is held under, also after one that failed.
+    /// Releases or renews the permit under each of its keys, even if one of the calls fails.
     async fn act(&self, gate: &Gate, lease: Duration, act: PermitAct) -> Result<bool, GateError> {
         let (Some(limit), Some(shared)) = (Self::limit(lease), &gate.shared) else {
             return Ok(false);
         };
         let calls = self.keys().map(|key| {
-            // This node's memory holds it too, if it was taken here.
+            // Local memory holds the permit too, if it was acquired on this node.
             gate.limiter.store().with_permit(key, &limit, act);
             shared.store().with_permit(key, &limit, act)
         });
@@ -136,26 +136,26 @@ impl SharedPermit {
         Ok(all_held)
     }
 
-    /// How long it is held unless renewed.
+    /// Returns the time after which the permit ends unless it is renewed.
     pub fn lease(&self) -> Duration {
         Duration::from_micros(self.lease_us)
     }
 
-    /// The longest it can be held without being renewed.
+    /// Returns the longest time between renewals.
     pub fn max_lease(&self) -> Duration {
         Duration::from_micros(self.max_lease_us)
     }
 
-    /// A limit that names its states, with this lease. `None` if no lease can be so
-    /// long or short.
+    /// A limit with this lease that identifies the states of the permit. Returns `None` if the
+    /// lease is out of bounds.
     fn limit(lease: Duration) -> Option<Limit> {
-        // States of `concurrency` are named by their key alone.
+        // States of `concurrency` are identified by their key alone.
         Limit::concurrent(1, lease).ok()
     }
 
-    /// All of it as bytes, for [`SharedPermit::from_bytes`] on any node. They hold the
-    /// keys as they are, and are no secret of the store's; but who knows them can
-    /// give the permit back.
+    /// Encodes the permit for [`SharedPermit::from_bytes`] on any node. The bytes contain the keys
+    /// in plain form. They contain no secret of the store, but anyone who has them can release the
+    /// permit.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(64);
         for number in [self.id.0, self.lease_us, self.max_lease_us] {
@@ -168,9 +168,9 @@ impl SharedPermit {
         out
     }
 
-    /// A permit out of its bytes; `None` if they are no permit's. They come from a caller:
-    /// no permit is held under more keys than a request has checks, and each is a call to
-    /// the store.
+    /// Decodes a permit. Returns `None` if the bytes are not a valid permit. They come from a
+    /// caller, so the number of keys is bounded: each is a call to the store, and a permit has at
+    /// most as many keys as a request has checks.
     pub fn from_bytes(mut bytes: &[u8]) -> Option<Self> {
         if bytes.len() > MAX_PERMIT_BYTES {
             return None;
@@ -194,15 +194,15 @@ impl SharedPermit {
     }
 }
 
-/// How long a permit is held, and the longest it can be. Where nothing is held no limit
-/// says so, and it is as long as was `wanted`.
+/// The lease of a permit, and the longest lease it can have. If no limit is held, the lease is
+/// `wanted`.
 pub(super) fn leases(plan: &Plan<'_>, wanted: Option<Duration>) -> (Duration, Duration) {
     let free = wanted.unwrap_or(Duration::from_micros(bounds::DEFAULT_LEASE_US));
     let lease = plan.lease_us().map_or(free, Duration::from_micros);
     (lease, Duration::from_micros(plan.max_lease_us()))
 }
 
-/// Seven bits a byte, the lowest first; the highest bit says that more follow.
+/// Writes seven bits per byte, lowest first. The highest bit is set if more bytes follow.
 fn put_number(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number.to_le_bytes()[0] | 0x80);

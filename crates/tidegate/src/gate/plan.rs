@@ -1,4 +1,4 @@
-//! From a question to checks, and from their verdict back to an answer.
+//! Plans: the policies that apply to requests, and what is needed to check them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,58 +19,61 @@ use crate::stats::{Decided, LimitStats, ServiceTimer};
 use crate::text::InlineBytes;
 use crate::{CheckError, MAX_CHECKS, Overflow};
 
-/// Room for the keys of a usual request without asking for memory.
+/// The keys of a plan. The inline capacity is enough for a typical request.
 pub(crate) type KeyBytes = InlineBytes<128>;
 
-/// What is done with `concurrency` limits.
+/// How `concurrency` limits are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConcurrencyMode {
-    /// Refused: they cannot be held.
+    /// They are an error, because nothing would hold the permit.
     Reject,
-    /// Looked at.
+    /// They are checked without being held.
     Peek,
-    /// Held, where there are any.
+    /// They are held, if there are any.
     Acquire,
-    /// Held, perhaps for less than their lease.
+    /// They are held, optionally for less than their lease. There must be one.
     AcquirePermit(Option<Duration>),
 }
 
-/// The checks of one question, or of several that are decided together. Made empty and filled
-/// where it lies: it is large.
+/// The checks of one request, or of several that are decided together. It is large, so it is
+/// created empty and filled in place.
 #[derive(Default)]
 pub(crate) struct Plan<'a> {
     pub(super) policies: SmallVec<[PlannedPolicy<'a>; 4]>,
-    /// The keys of all parts as the store sees them.
+    /// The keys of all planned policies, as the store sees them.
     pub(crate) keys: KeyBytes,
-    /// `concurrency` limits with the lease that was asked for, in order.
+    /// The `concurrency` limits with the requested lease, in order; empty if no lease was
+    /// requested.
     pub(super) leased: Vec<Limit>,
-    /// What the checks are decided under where several questions differ about one count;
-    /// empty if none do.
+    /// The limit and cost of each check, if several requests conflict about one count; otherwise
+    /// empty. See `conflicts.rs`.
     pub(super) effective: Vec<EffectiveCheck<'a>>,
-    /// How many quotas there are, of which one is enough.
+    /// The number of enforced quotas. If there are several, one with room is enough.
     pub(super) quotas: usize,
-    /// Whether a denial must not consume yet: another quota may have room.
+    /// Whether a denial must not consume yet, because another quota may have room.
     pub(super) defers_overflow: bool,
-    /// The answer to the last attempt. It is large, so it is filled in place and moved at most once.
+    /// The verdict of the last attempt. It is large, so it is filled in place and moved at most
+    /// once.
     pub(crate) verdict: GateVerdict<'a>,
-    /// The permit that was taken, if one was.
+    /// The permit, if one was acquired.
     pub(crate) permit: Option<AnyPermit>,
-    /// A timer for the service of a request that was let in, if that is timed.
+    /// A timer for the service of an admitted request, if that is timed.
     pub(crate) timer: Option<ServiceTimer>,
 }
 
-/// One policy, or the caller's own limits.
+/// A policy that applies to a request, or the limits that its caller provides.
 pub(super) struct PlannedPolicy<'a> {
     pub(super) policy: Option<&'a str>,
-    /// The policy itself, if it is the program's own: one that was loaded may have its name.
+    /// The policy, if it is defined in code. Its name does not identify it, because a loaded policy
+    /// may have the same one.
     pub(super) code_policy: Option<&'a CodePolicy>,
-    /// Which question it belongs to.
+    /// The index of the request.
     pub(super) request: usize,
-    /// Whether it is a quota that has a say.
+    /// Whether it is an enforced quota.
     pub(super) quota: bool,
-    /// Whether it is a quota that is used up, and is passed over for another.
+    /// Whether it is an exhausted quota that is skipped in favour of another one.
     pub(super) skipped: bool,
-    /// Whose place it takes.
+    /// The names of the policies that it replaces.
     replaces: &'a [Box<str>],
     pub(super) limits: &'a [Limit],
     pub(super) mode: Mode,
@@ -82,7 +85,7 @@ pub(super) struct PlannedPolicy<'a> {
     pub(super) key: KeyRange,
 }
 
-/// Where the key of a part lies, and where in that the part behind the policy's name.
+/// The range of a key in [`Plan::keys`], and the offset at which the name of the policy has ended.
 #[derive(Clone, Copy)]
 pub(super) struct KeyRange {
     pub(super) start: usize,
@@ -94,14 +97,14 @@ pub(super) struct KeyRange {
 #[derive(Clone, Copy)]
 pub(crate) struct KeyStart {
     pub(crate) start: usize,
-    /// Where the part behind the policy's name begins.
+    /// The offset of the key after the name of the policy.
     pub(crate) key_offset: usize,
 }
 
-/// Limits that are enforced, with nothing else to know about them.
+/// Enforced limits without any other settings.
 #[derive(Clone, Copy)]
 pub(super) struct SimpleCheck<'a> {
-    /// The policy they belong to; `None` for the caller's own.
+    /// The name of the policy; `None` for limits that the caller provides.
     pub(super) policy: Option<&'a str>,
     pub(super) limits: &'a [Limit],
     pub(super) cost: Cost,
@@ -109,7 +112,7 @@ pub(super) struct SimpleCheck<'a> {
     pub(super) compiled: &'a Compiled,
 }
 
-/// A check of a policy in code.
+/// A check of a policy defined in code.
 #[derive(Clone, Copy)]
 struct CodeCheck<'a> {
     code_policy: &'a CodePolicy,
@@ -121,7 +124,7 @@ struct CodeCheck<'a> {
 }
 
 impl<'a> CodeCheck<'a> {
-    /// Under the limits that came with the request, or the policy's.
+    /// Uses the limits that came with the request or, if there are none, those of the policy.
     #[inline]
     fn new(code_policy: &'a CodePolicy, given: Option<&'a [Limit]>, cost: Cost) -> Self {
         let (limits, compiled) = code_policy.limits_or(given);
@@ -131,7 +134,7 @@ impl<'a> CodeCheck<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Plans questions that are decided together.
+    /// Plans requests that are decided together.
     pub(super) fn build(
         &mut self,
         active: &'a ActivePolicies,
@@ -140,7 +143,8 @@ impl<'a> Plan<'a> {
     ) -> Result<(), GateError> {
         for (index, request) in requests.iter().enumerate() {
             self.match_policies(active, request, index)?;
-            // Found here, before a long list of descriptors has taken its memory.
+            // This is checked for each request, so that a long list of descriptors does not use
+            // more memory.
             let count = self.limits().count();
             if count > MAX_CHECKS {
                 return Err(GateError::Check(CheckError::TooManyChecks(count)));
@@ -149,7 +153,8 @@ impl<'a> Plan<'a> {
         self.finalize(requests, concurrency)
     }
 
-    /// Leaves out what is replaced or cannot be had, once all questions are in.
+    /// Completes the plan after all requests were added: removes replaced policies, resolves
+    /// conflicts and applies the concurrency mode.
     #[inline(always)]
     pub(crate) fn finalize(
         &mut self,
@@ -171,7 +176,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Adds what a question meets.
+    /// Adds the policies that apply to a request.
     pub(crate) fn match_policies(
         &mut self,
         active: &'a ActivePolicies,
@@ -199,7 +204,8 @@ impl<'a> Plan<'a> {
                 }
             }
             Subject::Limits { key, limits } => {
-                // No policy has an empty name, so callers' own limits stand apart.
+                // No policy has an empty name, so these keys are separate from the keys of
+                // policies.
                 let key = self.write_key("", key);
                 let (cost, overflow) = (request.cost(1), request.overflow);
                 let simple =
@@ -223,7 +229,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Adds limits that are enforced, under the key that was begun and written.
+    /// Adds enforced limits, under the key that was written since `key`.
     pub(super) fn push_simple(&mut self, simple: SimpleCheck<'a>, key: KeyStart, request: usize) {
         let key = self.end_key(key);
         self.policies.push(PlannedPolicy {
@@ -244,14 +250,14 @@ impl<'a> Plan<'a> {
         });
     }
 
-    /// Drops all parts and keys, for another question.
+    /// Removes all policies and keys, so that the plan can be used for another request.
     pub(super) fn clear(&mut self) {
         self.policies.clear();
         self.keys.truncate(0);
     }
 
-    /// Adds a policy of the program's own, under the key that was begun and written. Limits that
-    /// came with the request take the place of the policy's.
+    /// Adds a policy defined in code, under the key that was written since `key`. Limits that came
+    /// with the request replace those of the policy.
     #[inline]
     pub(crate) fn push_code_policy(
         &mut self,
@@ -263,8 +269,8 @@ impl<'a> Plan<'a> {
         self.push_code_check(CodeCheck::new(code_policy, given, cost), key);
     }
 
-    /// Adds the limits that were charged, at another cost. Units that no longer count are not given
-    /// back.
+    /// Adds the limits that were charged, with the cost of the adjustment. Units that no longer
+    /// count are not refunded.
     #[cfg(feature = "tower")]
     pub(super) fn push_adjustment(&mut self, change: &Adjustment<'a>, now: Timestamp) {
         let Adjustment { code_policy, limits, charged, cost, .. } = *change;
@@ -351,7 +357,7 @@ impl<'a> Plan<'a> {
         started
     }
 
-    /// Leaves out policies whose place another takes, whichever question it was for.
+    /// Removes the policies that another one replaces, also across requests.
     #[cold]
     fn replace(&mut self) {
         let replaced: HashSet<&str> = self
@@ -362,8 +368,8 @@ impl<'a> Plan<'a> {
         self.policies.retain(|planned| planned.policy.is_none_or(|name| !replaced.contains(name)));
     }
 
-    /// A policy that only watches must not make requests fail, so it is left out;
-    /// unless it was asked for by name.
+    /// Removes observed policies with `concurrency` limits, because observing must not make a
+    /// request fail. A policy that the request names is not removed, and is an error.
     fn reject_concurrency(&mut self, requests: &[GateRequest<'_>]) -> Result<(), GateError> {
         if !self.policies.iter().any(PlannedPolicy::has_concurrency) {
             return Ok(());
@@ -387,13 +393,13 @@ impl<'a> PlannedPolicy<'a> {
         self.limits.iter().any(is_concurrency)
     }
 
-    /// Where one of its limits is counted; those of the caller's own share one counter.
+    /// The counter of a limit. Limits that callers provide share one counter.
     pub(super) fn stats_at(&self, index: usize) -> Option<&'a Arc<LimitStats>> {
         let stats = &self.compiled.stats;
         stats.get(index).or(stats.last())
     }
 
-    /// What one of its limits has answered.
+    /// The result of one of its limits.
     #[inline]
     pub(super) fn result(
         &self,
@@ -401,7 +407,7 @@ impl<'a> PlannedPolicy<'a> {
         decision: Decision,
         decided: Decided,
     ) -> LimitResult<'a> {
-        // Where questions differ about one count, another policy's limit may have decided.
+        // If requests conflict, this may be a limit of another policy, which the header text lacks.
         let is_own = self.limits.as_ptr_range().contains(&std::ptr::from_ref(limit));
         let fields = self.compiled.fields.as_ref().filter(|_| is_own);
         LimitResult {

@@ -1,7 +1,7 @@
-//! The keys of a policy: what one has left, and forgetting it.
+//! Finds, peeks at and resets the keys of a policy.
 //!
-//! Programs name a key by its bytes. Operators take it from a log, where it may be masked, or
-//! know the value that a client sends: [`PolicyKeys::find`] finds the key that they mean.
+//! Programs name a key by its bytes. Operators copy it from a log, where it may be masked, or know
+//! the value that a client sends: [`PolicyKeys::find`] finds the key that is meant.
 
 use tidegate_core::{Cost, Decision, Limit};
 
@@ -13,18 +13,18 @@ use crate::stats::looks_masked;
 use crate::text::excerpt;
 use crate::{Check, MAX_CHECKS};
 
-/// The end of a masked form without its hash.
+/// The end of a masked key whose hash was cut off.
 const CUT: &str = "...";
 
-/// The key that a text names.
+/// The key that a text refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FoundKey {
     /// The key.
     pub key: Key,
-    /// Whether the text was its masked form, so that the key itself must not be shown.
+    /// Whether the text was the masked form of the key, so that the key itself must not be shown.
     pub masked: bool,
-    /// Other keys in use that the text may stand for: it was taken for the key itself.
+    /// Other keys in use that the text may refer to, if the text itself is a key in use.
     pub also_seen: Vec<Key>,
 }
 
@@ -34,7 +34,7 @@ impl FoundKey {
     }
 }
 
-/// The keys of one policy; from [`Gate::keys`].
+/// The keys of one policy, returned by [`Gate::keys`].
 #[derive(Clone, Copy, Debug)]
 pub struct PolicyKeys<'a> {
     gate: &'a Gate,
@@ -47,28 +47,28 @@ impl<'a> PolicyKeys<'a> {
         PolicyKeys { gate, active, policy }
     }
 
-    /// The key that a text names:
+    /// Returns the key that a text refers to. The first of these that applies is returned:
     ///
-    /// - a masked form, as logs and rankings show it, names its key;
+    /// - the key whose masked form, as in logs and rankings, is the text;
     /// - the text itself, if it is a key in use;
-    /// - the key in use that holds the text as its plain value: `k-live-2` names
+    /// - the key in use that has the text as its plain value: `k-live-2` refers to
     ///   `header:x-api-key=k-live-2`. Templates with several parts are excluded;
-    /// - otherwise the key that a request with this value would be counted under, if there is
-    ///   only one, and else the text itself.
+    /// - the key under which a request with this value would be counted, if there is only one;
+    /// - the text itself.
     ///
     /// # Errors
-    /// [`GateError::UnknownMask`] for a masked form whose key is not among the top keys and latest
-    /// denials of this process; [`GateError::AmbiguousKey`] if several keys in use hold the value;
-    /// [`GateError::Store`] if the store failed.
+    /// Returns [`GateError::UnknownMask`] for a masked form whose key is not among the top keys and
+    /// latest denials of this process; [`GateError::AmbiguousKey`] if several keys in use have the
+    /// value; [`GateError::Store`] if the store failed.
     pub async fn find(&self, text: &[u8]) -> Result<FoundKey, GateError> {
         self.gate.find_key(self.active, self.policy, text).await
     }
 
-    /// Whether a key was ever seen, as far as this process and its store remember: something is
-    /// counted under it, or it is among the top keys and latest denials.
+    /// Returns whether this process or its store remembers a key: something is counted under it, or
+    /// it is among the top keys and latest denials.
     ///
     /// # Errors
-    /// [`GateError::Store`] if the store failed.
+    /// Returns [`GateError::Store`] if the store failed.
     pub async fn is_seen(&self, key: &Key) -> Result<bool, GateError> {
         let is_used = self.gate.has_state(self.policy, key).await?;
         Ok(is_used || self.gate.stats.remembers(self.policy.name(), key))
@@ -77,7 +77,7 @@ impl<'a> PolicyKeys<'a> {
     /// Returns the remaining units of a key under the policy's limits, without charging.
     ///
     /// # Errors
-    /// [`GateError::Store`] if the store failed.
+    /// Returns [`GateError::Store`] if the store failed.
     pub async fn peek(&self, key: &Key) -> Result<GateVerdict<'a>, GateError> {
         let mut plan = Plan::default();
         if let Some(selected) =
@@ -93,18 +93,18 @@ impl<'a> PolicyKeys<'a> {
         Ok(plan.verdict_of(&verdict))
     }
 
-    /// Forgets what a key has used of the policy's limits, those of its overrides
-    /// too; says whether there was anything.
+    /// Resets the counts of a key under the policy's limits, including those of its overrides.
+    /// Returns whether there were any.
     ///
     /// # Errors
-    /// [`GateError::Store`] if the store failed: then some of the limits may have been reset.
+    /// Returns [`GateError::Store`] if the store failed. Some of the limits may have been reset.
     pub async fn reset(&self, key: &Key) -> Result<bool, GateError> {
         self.gate.reset_key(self.policy, key).await
     }
 }
 
 impl Gate {
-    /// The key that a text names; see [`PolicyKeys::find`].
+    /// Finds the key that a text refers to; see [`PolicyKeys::find`].
     pub(crate) async fn find_key(
         &self,
         active: &ActivePolicies,
@@ -113,7 +113,7 @@ impl Gate {
     ) -> Result<FoundKey, GateError> {
         let template = policy.key_template();
         let form = String::from_utf8_lossy(text);
-        // In a URL, the `#` of a masked form and what follows it are cut off unless encoded.
+        // In a URL, the `#` of a masked form and the hash after it are cut off unless encoded.
         let is_masked =
             template.has_credentials() && (looks_masked(text) || text.ends_with(CUT.as_bytes()));
         if is_masked && let Some(key) = self.stats.unmask(policy.name(), &form) {
@@ -165,7 +165,7 @@ impl Gate {
         Ok(false)
     }
 
-    /// Forgets what a key has used of a policy's limits, here and in a shared store.
+    /// Resets the counts of a key under a policy's limits, in local memory and in the shared store.
     pub(crate) async fn reset_key(&self, policy: &Policy, key: &Key) -> Result<bool, GateError> {
         let (name, limits) = states(policy, key);
         let mut any = false;
@@ -182,15 +182,15 @@ impl Gate {
     }
 }
 
-/// A policy's key as the store sees it, and a limit for each state it may be counted in, those
-/// of the overrides too.
+/// The key of a policy as the store sees it, and one limit for each state that it may count in,
+/// including those of the overrides.
 fn states<'p>(policy: &'p Policy, key: &Key) -> (Vec<u8>, Vec<&'p Limit>) {
     let mut name = KeyBytes::new();
     write_policy(policy.count_name(), &mut name);
     name.extend_from_slice(key.as_ref());
     let mut limits: Vec<&Limit> =
         policy.variants().iter().flat_map(|variant| variant.limits()).collect();
-    // Limits that differ in their number share a state.
+    // Limits that differ only in their count share a state.
     limits.sort_by_key(|limit| limit.id());
     limits.dedup_by_key(|limit| limit.id());
     (name.to_vec(), limits)

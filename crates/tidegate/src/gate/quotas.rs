@@ -1,13 +1,13 @@
-//! Of several quotas one that has room is enough.
+//! Several quotas, of which one with room is enough to admit a request.
 //!
-//! A store knows nothing of that: what it is asked, all must admit. So after a denial the
-//! quotas that denied are passed over, which is to say that they are only watched, and it is
-//! asked again. Who waits does so until the first of them has room, and then begins anew:
-//! by then it may be another.
+//! A store admits a request only if all of its checks do. So after a denial the exhausted quotas
+//! are skipped, which means that they are only observed, and the request is decided again. A
+//! waiting request waits until the first quota has room, and then starts again with all of them,
+//! because another one may have room by then.
 //!
-//! A denial that consumes what is left is final. So the first attempts consume nothing; when no
-//! other quota has room, the request is decided once more, and a denial then consumes. Quotas
-//! that were passed over are not charged.
+//! A denial that consumes what is left is final. So the first attempts do not consume. If no other
+//! quota has room, the request is decided once more, and that denial consumes. Skipped quotas are
+//! not charged.
 
 use smallvec::SmallVec;
 use tidegate_core::RetryAfter;
@@ -24,7 +24,7 @@ impl Plan<'_> {
         self.quotas >= 2
     }
 
-    /// Whether the request is to be made again: without the quotas that denied it, or to
+    /// Whether the request has to be decided again: without the quotas that denied it, or to
     /// consume what is left.
     #[inline]
     pub(super) fn should_retry(&mut self) -> bool {
@@ -33,8 +33,8 @@ impl Plan<'_> {
             && (self.skip_exhausted() || self.allow_overflow())
     }
 
-    /// After the last denial: lets the next one consume, if any part does. Not where the store
-    /// failed: it may have been charged.
+    /// Lets the denial of the next attempt consume, if a policy consumes. Returns whether to decide
+    /// again. After a failure of the store it does not, because the request may have been charged.
     fn allow_overflow(&mut self) -> bool {
         let consumes = |planned: &PlannedPolicy<'_>| planned.overflow == Overflow::Consume;
         let again =
@@ -43,9 +43,9 @@ impl Plan<'_> {
         again
     }
 
-    /// After a denial: passes over the quotas that denied, if nothing else did and another
-    /// quota has room. Says whether it is worth asking again, which it is fewer times than
-    /// there are quotas. A denial charges nothing, so that asking again is all there is to it.
+    /// Skips the quotas that denied, if only quotas denied and another one has room. Returns
+    /// whether to decide again, which is true fewer times than there are quotas. The denial charged
+    /// nothing, so there is nothing to undo.
     fn skip_exhausted(&mut self) -> bool {
         if self.verdict.allowed || !self.can_choose(&self.verdict) {
             return false;
@@ -63,15 +63,15 @@ impl Plan<'_> {
         true
     }
 
-    /// Begins anew: no quota is passed over.
+    /// Stops skipping quotas, for a new attempt.
     pub(super) fn reset_skips(&mut self) {
         for planned in &mut self.policies {
             planned.skipped = false;
         }
     }
 
-    /// When a request that was answered so would pass if nothing else arrived: as soon as
-    /// everything that is no quota admits it, and one of the quotas.
+    /// The time after which a request with this verdict would pass if nothing else arrived: when
+    /// all policies that are not quotas and one of the quotas admit it.
     pub(super) fn retry_after(&self, verdict: &GateVerdict<'_>) -> RetryAfter {
         if verdict.allowed || !self.can_choose(verdict) {
             return verdict.retry_after();
@@ -88,13 +88,13 @@ impl Plan<'_> {
         }
     }
 
-    /// Whether the answer tells which quotas have room. What was not decided by the store is
-    /// not asked again: it may have been charged.
+    /// Whether the verdict shows which quotas have room. A request that was not decided by the
+    /// store is not repeated, because it may have been charged.
     fn can_choose(&self, verdict: &GateVerdict<'_>) -> bool {
         self.has_choice() && !verdict.no_room && verdict.decided == Decided::Exact
     }
 
-    /// How long each part would wait by itself: 0 if it admits, all there is if it never does.
+    /// The wait of each policy on its own: 0 if it admits the request, `u64::MAX` if it never does.
     fn waits(&self, verdict: &GateVerdict<'_>) -> SmallVec<[u64; 4]> {
         let mut results = verdict.results.iter();
         let waits = self.policies.iter().map(|planned| {
@@ -108,7 +108,7 @@ impl Plan<'_> {
 }
 
 impl PlannedPolicy<'_> {
-    /// Whether it must admit, whatever others do.
+    /// Whether this policy must admit the request, whatever the quotas do.
     fn is_required(&self) -> bool {
         self.mode == Mode::Enforce && !self.quota
     }

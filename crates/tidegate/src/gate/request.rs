@@ -1,4 +1,4 @@
-//! What can be asked.
+//! Requests to the gate.
 
 use std::time::Duration;
 
@@ -10,36 +10,36 @@ use crate::Limiter;
 use crate::Overflow;
 use crate::attributes::Attributes;
 
-/// One question: may this go ahead?
+/// A request to the gate: who is counted, and at what cost.
 #[derive(Clone, Copy, Debug)]
 pub struct GateRequest<'a> {
-    /// Who or what asks.
+    /// The attributes or the key that the request is about.
     pub subject: Subject<'a>,
-    /// Units asked for; `None`: what each policy says.
+    /// The cost; `None` for the cost of each policy.
     pub cost: Option<Cost>,
-    /// Charge what the policies say without asking. A `cost` that is given says
-    /// itself in which spirit it is meant.
+    /// Charges the cost of each policy without checking the limits. It is ignored if `cost` is set,
+    /// because a [`Cost`] includes whether it is forced.
     pub force: bool,
-    /// An idempotency id: the same question under the same id is charged once. A
-    /// question that charges nothing neither uses it up nor minds that it was used.
+    /// An idempotency id: a repeated request with the same id is charged once. A request that
+    /// charges nothing neither uses up the id nor is affected by it.
     pub id: Option<&'a [u8]>,
-    /// The default for policies that set no overflow.
+    /// The overflow of policies that do not set one.
     pub overflow: Overflow,
-    /// How the caller names the request, for the log.
+    /// The caller's name for the request, for the log.
     pub request_id: Option<&'a str>,
-    /// Waits up to this long until the request passes, or denies it immediately if that takes longer;
-    /// see [`Limiter::wait`]. A waiting request ignores its idempotency id, and its denial charges
-    /// nothing, also under `overflow: allow_overflow`.
+    /// Waits up to this long until the request passes, or denies it immediately if that takes
+    /// longer; see [`Limiter::wait`]. A waiting request ignores its idempotency id, and its denial
+    /// charges nothing, even with `overflow: consume`.
     ///
-    /// Over a shared store the wait is not known beforehand, nor is it where several quotas apply.
-    /// Requests with the same keys and limits then wait in order on each node, and only the first
-    /// asks the store. A request whose own wait exceeds `max_wait` is denied immediately, and one
-    /// that is not first by then is denied at that time.
+    /// Over a shared store, or if several quotas apply, the wait is not known in advance. Requests
+    /// with the same keys and limits then wait in order on each node, and only the first of them
+    /// tries to pass. A request whose own wait exceeds `max_wait` is denied immediately. A request
+    /// that has not become the first after `max_wait` is denied then.
     pub max_wait: Option<Duration>,
 }
 
 impl<'a> GateRequest<'a> {
-    /// A question that costs what the policies say.
+    /// Creates a request with the cost of each policy.
     pub fn new(subject: Subject<'a>) -> Self {
         GateRequest {
             subject,
@@ -52,7 +52,7 @@ impl<'a> GateRequest<'a> {
         }
     }
 
-    /// The cost where a policy says `units`.
+    /// The cost under a policy whose cost is `units`.
     pub(super) fn cost(&self, units: u64) -> Cost {
         match self.cost {
             Some(cost) => cost,
@@ -62,48 +62,48 @@ impl<'a> GateRequest<'a> {
     }
 }
 
-/// Who or what asks.
+/// The attributes or the key that a request is about, and the policies or limits to apply.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Subject<'a> {
-    /// A request: every policy that matches it applies.
+    /// The attributes of a request: every policy that matches them applies.
     Request(&'a Attributes<'a>),
-    /// A request, under one policy only, whether or not that matches.
+    /// The attributes of a request under a single policy, whether or not that policy matches.
     Policy {
-        /// Its name.
+        /// The name of the policy.
         policy: &'a str,
-        /// What its key is made of.
+        /// The attributes from which the key is rendered.
         attributes: &'a Attributes<'a>,
     },
-    /// A key under a policy.
+    /// A key under a loaded policy.
     Key {
-        /// Its name.
+        /// The name of the policy.
         policy: &'a str,
-        /// Who is counted.
+        /// The key that is counted.
         key: &'a [u8],
-        /// What overrides are chosen by.
+        /// The attributes by which an override is chosen.
         attributes: Option<&'a Attributes<'a>>,
     },
-    /// A key under limits of the caller's own.
+    /// A key under limits that the caller provides.
     Limits {
-        /// Who is counted, apart from all policies.
+        /// The key that is counted. It is separate from the keys of all policies.
         key: &'a [u8],
         /// The limits.
         limits: &'a [Limit],
     },
-    /// A key under a policy of the program's own.
+    /// A key under a policy defined in code.
     CodePolicy {
         /// The policy.
         policy: &'a CodePolicy,
-        /// Who is counted.
+        /// The key that is counted.
         key: CodeKey<'a>,
-        /// The path asked for, by which denials are told.
+        /// The path of the request, for the events of denials.
         path: Option<&'a str>,
     },
 }
 
 impl<'a> Subject<'a> {
-    /// The path asked for.
+    /// The path of the request.
     pub(super) fn route(&self) -> Option<&'a str> {
         match *self {
             Subject::Request(attributes)

@@ -1,7 +1,7 @@
-//! The store that several gates share, as a gate sees it.
+//! The store that several gates share.
 //!
-//! Its type is erased, so that a gate is one type whatever store it uses. That boxes its futures:
-//! beside a round trip an allocation costs nothing. Calls of the gate's own memory are not boxed.
+//! Its type is erased, so that `Gate` is not generic. This boxes the futures of the store,
+//! which is cheap compared with a round trip. Calls of the local memory are not boxed.
 
 use std::fmt;
 use std::future::Future;
@@ -17,10 +17,10 @@ use crate::stats::Stats;
 use crate::store::PermitAct;
 use crate::{CheckError, Failure, Request, Store, StoreError, Verdict};
 
-/// A boxed call of a store.
+/// The boxed future of a store's method.
 pub(super) type Call<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// A [`Store`] of any type; its methods do the same.
+/// A [`Store`] with an erased type. Each method calls the one of the same name.
 pub(crate) trait ErasedStore: Send + Sync {
     fn decide<'a>(&'a self, request: &'a Request<'a>) -> Call<'a, Verdict>;
     fn reset<'a>(&'a self, key: &'a [u8], limit: &'a Limit) -> Call<'a, bool>;
@@ -57,10 +57,10 @@ impl<S: Store> ErasedStore for S {
     }
 }
 
-/// The shared store of a gate, and what the gate needs beside it.
+/// The shared store of a gate, with the number of nodes that share it.
 pub(super) struct SharedStore {
     store: Arc<dyn ErasedStore>,
-    /// How many share the limits.
+    /// The number of nodes that share the limits.
     nodes: AtomicU32,
 }
 
@@ -77,7 +77,7 @@ impl SharedStore {
         self.nodes.load(Ordering::Relaxed)
     }
 
-    /// The outage, if the store fails now.
+    /// The outage that applies if the store fails now.
     pub(super) fn outage(&self) -> Outage {
         Outage { nodes: self.nodes(), next_attempt: self.store.next_attempt() }
     }
@@ -101,8 +101,8 @@ impl SharedStore {
     }
 }
 
-/// Whether a request reached the store: not if a remembered denial answered it, and not if
-/// it failed before it was sent.
+/// Whether a request reached the store. It did not if a cached denial was returned, or if it failed
+/// before it was sent.
 fn was_sent(decided: &Result<Verdict, StoreError>) -> bool {
     match decided {
         Ok(verdict) => !verdict.remembered,

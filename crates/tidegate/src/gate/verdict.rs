@@ -1,4 +1,4 @@
-//! What is answered.
+//! Verdicts of the gate.
 
 use std::ptr;
 use std::time::Duration;
@@ -20,53 +20,56 @@ use crate::stats::Decided;
 use crate::verdict::{QUEUED_RETRY_US, reported_limit};
 use crate::{Check, CheckError, Limiter, Timestamp, Verdict};
 
-/// The answer to a question: allowed if every limit that has a say allows it.
+/// The verdict on a request. It is allowed if every enforced limit allows it.
 #[derive(Clone, Debug, Default)]
 pub struct GateVerdict<'a> {
-    /// Whether it may go ahead. If not, nothing was charged.
+    /// Whether the request may proceed. A denial charges nothing, unless a policy has
+    /// [`Overflow::Consume`](crate::Overflow::Consume).
     pub allowed: bool,
-    /// How it was decided.
+    /// How the request was decided.
     pub decided: Decided,
-    /// Whether it was denied, or a forced charge was not recorded, because the store
-    /// is full and not because anything was used up.
+    /// Whether the request was denied, or a forced charge was not recorded, only because the store
+    /// is full.
     pub no_room: bool,
-    /// One per limit, policies in config order.
+    /// The results, one per limit. Policies are in the order of the configuration.
     pub results: SmallVec<[LimitResult<'a>; 4]>,
-    /// The questions that met a policy without limits, in order.
+    /// The indexes of the requests that matched a policy without limits, in order.
     pub unlimited: Vec<usize>,
     pub(super) reported: Option<usize>,
 }
 
-/// One limit's part in an answer.
+/// The result of one limit.
 #[derive(Clone, Debug)]
 pub struct LimitResult<'a> {
-    /// The name of its policy; `None` for a limit of the caller's own.
+    /// The name of the policy; `None` for a limit that the caller provides.
     pub policy: Option<&'a str>,
-    /// The policy itself, if it is the program's own: what was charged is settled by it.
+    /// The policy, if it is defined in code. Charges are settled through it.
     pub(super) code_policy: Option<&'a CodePolicy>,
-    /// Which question it belongs to.
+    /// The index of the request that the limit applies to.
     pub request: usize,
     /// The limit.
     pub limit: &'a Limit,
-    /// The header text of its policy, if that was rendered before.
+    /// The prerendered header text of the policy, if there is one.
     pub(super) fields: Option<&'a PrerenderedHeaders>,
-    /// Whether it has a say.
+    /// Whether the limit is enforced or only observed.
     pub mode: Mode,
-    /// Its own answer. What the store did not say is 0 in it: see [`LimitResult::remaining`].
+    /// The decision of this limit. Numbers that are unknown because the store failed are 0; see
+    /// [`LimitResult::remaining`].
     pub decision: Decision,
-    /// How it was decided.
+    /// How this limit was decided.
     pub decided: Decided,
-    /// Whether the whole limit allows the cost, but this node's share of it does not.
+    /// Whether the cost fits the whole limit, but not the share of this node.
     pub(super) exceeds_node_share: bool,
 }
 
 impl<'a> LimitResult<'a> {
-    /// What is left; `None` where nobody knows, because the store failed.
+    /// Returns the remaining units; `None` if they are unknown because the store failed.
     pub fn remaining(&self) -> Option<u64> {
         self.is_known().then_some(self.decision.remaining)
     }
 
-    /// When everything is available again; `None` where nobody knows.
+    /// Returns the time until all units are available again; `None` if it is unknown because the
+    /// store failed.
     pub fn reset_after(&self) -> Option<ResetAfter> {
         self.is_known().then_some(self.decision.reset_after)
     }
@@ -75,25 +78,25 @@ impl<'a> LimitResult<'a> {
         matches!(self.decided, Decided::Exact | Decided::Local)
     }
 
-    /// Whether it has a say.
+    /// Returns whether the limit is enforced, and not only observed.
     pub fn is_enforced(&self) -> bool {
         self.mode == Mode::Enforce
     }
 
-    /// Whether it denies because the policy fails closed.
+    /// Whether the limit denies because its policy fails closed.
     fn fails_closed(&self) -> bool {
         self.decided == Decided::FailedClosed && !self.decision.allowed
     }
 
-    /// Whether the cost can never pass, with the store or without.
+    /// Whether the cost can never pass, with or without the store.
     fn is_never(&self) -> bool {
         self.decision.retry_after == RetryAfter::Never && !self.fails_closed()
     }
 }
 
 impl<'a> GateVerdict<'a> {
-    /// Becomes the answer of the store to the limits of these parts. Where questions differ about one
-    /// count, other limits were `effective` on.
+    /// Sets the verdict to that of the store on the limits of `policies`. If requests conflict,
+    /// `effective` has the limits that were applied instead.
     pub(super) fn set(
         &mut self,
         policies: &[PlannedPolicy<'a>],
@@ -112,7 +115,7 @@ impl<'a> GateVerdict<'a> {
         }
     }
 
-    /// Becomes the answer of a limiter to a single check that is enforced.
+    /// Decides a single enforced check, and sets the verdict to the result.
     #[inline(always)]
     pub(super) fn decide_one(
         &mut self,
@@ -129,8 +132,8 @@ impl<'a> GateVerdict<'a> {
         Ok(())
     }
 
-    /// The answer of lines that were not all decided by the store: any denial wins.
-    /// It is as certain as the least certain of those that have a say.
+    /// Combines results that were not all decided by the store. Any denial by an enforced limit
+    /// denies the request, and `decided` is that of the least certain enforced limit.
     pub(super) fn from_results(results: SmallVec<[LimitResult<'a>; 4]>) -> Self {
         let enforced = || results.iter().enumerate().filter(|(_, result)| result.is_enforced());
         let decided = enforced().map(|(_, result)| result.decided).max().unwrap_or_default();
@@ -140,8 +143,8 @@ impl<'a> GateVerdict<'a> {
         GateVerdict { allowed, decided, no_room: false, results, unlimited: Vec::new(), reported }
     }
 
-    /// What would pass, denied because others are before it: of what it wants, what is
-    /// left is theirs.
+    /// Turns a verdict that would pass into a denial, because other requests wait ahead of this one
+    /// and the remaining units are theirs.
     pub(super) fn into_queued_denial(mut self) -> Self {
         if let Some(result) = self.reported.and_then(|reported| self.results.get_mut(reported)) {
             result.decision.allowed = false;
@@ -151,13 +154,14 @@ impl<'a> GateVerdict<'a> {
         self
     }
 
-    /// The line it speaks for: when denied the denying one with the longest wait,
-    /// when allowed the one with the least remaining. `None` if no limit has a say.
+    /// Returns the result that is reported: of a denial the denying limit with the longest wait,
+    /// otherwise the limit with the least remaining. `None` if no limit is enforced.
     pub fn reported_limit(&self) -> Option<&LimitResult<'a>> {
         self.results.get(self.reported?)
     }
 
-    /// The limit that is reported for one of several questions, chosen as for the whole answer.
+    /// Returns the result that is reported for one of several requests, chosen as in
+    /// [`GateVerdict::reported_limit`].
     pub fn reported_limit_of(&self, request: usize) -> Option<&LimitResult<'a>> {
         let is_of_request =
             |result: &LimitResult<'_>| result.is_enforced() && result.request == request;
@@ -167,7 +171,7 @@ impl<'a> GateVerdict<'a> {
         self.results.get(reported?)
     }
 
-    /// When it would pass if nothing else arrived.
+    /// Returns the time after which the request would pass if nothing else arrived.
     pub fn retry_after(&self) -> RetryAfter {
         match self.reported_limit() {
             Some(result) if !self.allowed => result.decision.retry_after,
@@ -175,12 +179,12 @@ impl<'a> GateVerdict<'a> {
         }
     }
 
-    /// Why it was denied; `None` if it was allowed.
+    /// Returns the reason for the denial; `None` if the request was allowed.
     ///
-    /// The store's failure is the reason where a policy fails closed, or where the cost exceeds this
-    /// node's share of a limit. Such a denial says nothing about the key, so it is never a 429, also
-    /// if another limit denies as well. But a cost above a node's share that another limit can never
-    /// admit is denied for good.
+    /// The reason is the failure of the store if a policy fails closed, or if the cost exceeds the
+    /// share of this node. Such a denial does not describe the key, so it is never a 429, even if
+    /// another limit denies as well. The exception is a cost above the share of this node that
+    /// another limit can never admit, which is reported as a denial by that limit.
     pub fn denial_reason(&self) -> Option<DenialReason> {
         if self.allowed {
             return None;
@@ -197,7 +201,7 @@ impl<'a> GateVerdict<'a> {
         })
     }
 
-    /// The problem document of a denial.
+    /// Returns the problem document of a denial.
     pub fn problem<'s>(&self, response: &'s ResponseView<'s>) -> Problem<'s> {
         match self.denial_reason() {
             Some(DenialReason::StoreFailed) => Problem::ReducedCapacity(response),
@@ -208,7 +212,7 @@ impl<'a> GateVerdict<'a> {
         }
     }
 
-    /// Writes the header fields of a response into `out`, as [`headers::render`] does. `now` is the
+    /// Writes the header fields of a response to `out`, as [`headers::render`] does. `now` is the
     /// time on the limiter's clock.
     pub fn write_fields(&self, forms: Forms, now: Timestamp, out: &mut HeaderMap) {
         let mut fields = Fields::default();
@@ -216,8 +220,7 @@ impl<'a> GateVerdict<'a> {
         fields.write(out);
     }
 
-    /// Fills in the header fields of a response. The clock is read only where a field needs the
-    /// time.
+    /// Fills in the header fields of a response. The clock is read only if a field needs the time.
     pub(crate) fn fill_fields(
         &self,
         forms: Forms,
@@ -246,8 +249,8 @@ impl<'a> GateVerdict<'a> {
         }
     }
 
-    /// Lists the enforced policies, if that was rendered before: every line must belong
-    /// to a policy that is listed once, with all of its limits.
+    /// Lists the enforced policies from their prerendered text. Returns `None` if an enforced
+    /// result has none, or if a policy is not listed once with all of its limits.
     fn use_prerendered(&self, limit_list: &mut LimitList) -> Option<()> {
         let mut policies = SmallVec::<[&PrerenderedHeaders; 4]>::new();
         let mut results = &self.results[..];
@@ -269,7 +272,8 @@ impl<'a> GateVerdict<'a> {
         PrerenderedHeaders::join(&policies, self.reported_enforced_index()?, limit_list)
     }
 
-    /// Hands the lines that have a say to `render`, as headers and problems want them.
+    /// Calls `render` with the enforced limits, in the form that headers and problem documents
+    /// need.
     pub fn with_view<R>(&self, render: impl FnOnce(&ResponseView<'_>) -> R) -> R {
         let results: SmallVec<[headers::LimitView<'_>; 4]> =
             self.results.iter().filter(|result| result.is_enforced()).map(response).collect();
@@ -280,7 +284,7 @@ impl<'a> GateVerdict<'a> {
         })
     }
 
-    /// The index of the reported line among the enforced ones.
+    /// The index of the reported result among the enforced ones.
     #[inline]
     fn reported_enforced_index(&self) -> Option<usize> {
         let before = |reported| self.results[..reported].iter().filter(|l| l.is_enforced()).count();

@@ -1,9 +1,10 @@
-//! Waiting for one's turn.
+//! Waiting requests.
 //!
-//! Where memory decides, a newcomer's wait is played through beforehand (`wait/mod.rs`). Two
-//! kinds cannot be: a shared store, which others use too, and several quotas, of which nobody
-//! knows yet which will have room first. There who is first in line asks, sleeps for as
-//! long as it is told to and asks again; those behind wait for their turn (`wait_queue.rs`)(`wait/turns.rs`).
+//! In local memory the wait of a new request is computed in advance (`wait_queue.rs`). There are
+//! two cases in which that is impossible: a shared store, which other nodes use too, and several
+//! quotas, because it is not known which of them will have room first. In these cases the first
+//! request of the queue is decided, sleeps for the time that the denial reports, and is decided
+//! again. The others wait until they are first.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ impl Gate {
         plan: &mut Plan<'_>,
         max_wait: Duration,
     ) -> Result<(), GateError> {
-        // Attempts to pass are not reports of usage: none of them consumes.
+        // Attempts to pass do not report usage, so none of them consumes.
         plan.disable_overflow();
         if self.shared.is_none() && !plan.has_choice() {
             let verdict = self.limiter.wait(&plan.checks(), max_wait).await?;
@@ -41,9 +42,9 @@ impl Gate {
         }
     }
 
-    /// The same with places beside it that are only observed, and so not waited for: they are
-    /// taken when everything else has admitted the request. One that is denied would have
-    /// taken none, and nothing is said of them.
+    /// Waits as [`Gate::wait_planned`] does, and then acquires the permits of observed policies.
+    /// These are not waited for. A denied request would not acquire any, so the verdict of a denial
+    /// does not include them.
     pub(super) async fn admit_after_wait(
         &self,
         tracker: &CallTracker,
@@ -70,7 +71,7 @@ impl Gate {
         if !ticket.is_first() {
             let outcome = self.dry_run(plan).await?;
             let hopeless = |verdict: &GateVerdict<'_>| !passes_before(plan, verdict, clock, until);
-            // Even alone it would wait for too long.
+            // Its own wait, without the queue, is already too long.
             if let Some(verdict) = outcome.filter(hopeless) {
                 plan.verdict = verdict;
                 return Ok(());
@@ -94,10 +95,10 @@ impl Gate {
         }
     }
 
-    /// The denial of somebody whose turn does not come.
+    /// Denies a request that did not become first in time, or whose queue is full.
     async fn deny_queued(&self, plan: &mut Plan<'_>) -> Result<(), GateError> {
         let Some(verdict) = self.dry_run(plan).await? else {
-            // Where the store fails there is no line to stand in.
+            // The queue is not used while the store fails.
             let outage = self.shared.as_ref().map_or(Outage::MEMORY, SharedStore::outage);
             return self.answer_without_store(plan, outage, DecideOptions::CHECK);
         };
@@ -106,7 +107,8 @@ impl Gate {
         Ok(())
     }
 
-    /// What would be answered, without charging anything; `None` if the store fails.
+    /// The verdict that the request would get, without charging it. Returns `None` if the store
+    /// fails.
     async fn dry_run<'a>(&self, plan: &Plan<'a>) -> Result<Option<GateVerdict<'a>>, GateError> {
         let (checks, deny_all) = (plan.checks(), deny_all());
         let dry_run = dry_run_checks(&checks, &deny_all);
@@ -122,7 +124,7 @@ impl Gate {
     }
 }
 
-/// Whether a request that was answered so would pass by then. A store's failure does not.
+/// Whether a request with this verdict would pass before `until`. It would not if the store failed.
 fn passes_before(
     plan: &Plan<'_>,
     verdict: &GateVerdict<'_>,

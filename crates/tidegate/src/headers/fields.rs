@@ -1,4 +1,4 @@
-//! The header fields themselves.
+//! The values of the header fields.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -11,15 +11,14 @@ use super::text::{MAX_NUMERALS, Text, numerals, put_integer, put_string};
 use super::{Form, Forms, LimitView, ResponseView};
 use crate::{Algorithm, Limit, RetryAfter, Timestamp};
 
-/// The most bytes of `RateLimit-Policy`: gateways refuse responses whose fields
-/// exceed some 4 to 8 KiB in all. Limits beyond it are left out, never the one
-/// the answer speaks for.
+/// The maximum length of `RateLimit-Policy`, because gateways reject responses whose header exceeds
+/// about 4 to 8 KiB. Limits beyond it are omitted, but never the reported one.
 pub const MAX_POLICY_BYTES: usize = 2048;
 
 static RETRY: HeaderName = RETRY_AFTER;
 static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-/// Limit, remaining, reset.
+/// The names for the limit, the remaining units and the reset.
 static DRAFT_6: [HeaderName; 3] = [
     HeaderName::from_static("ratelimit-limit"),
     HeaderName::from_static("ratelimit-remaining"),
@@ -31,18 +30,19 @@ static X_RATELIMIT: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset"),
 ];
 
-/// The answer of the reported limit.
+/// The numbers of the reported limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReportedLimit {
-    /// Whether the request may go ahead.
+    /// Whether the request may proceed.
     pub(crate) allowed: bool,
-    /// `None` if nothing is known: no limit is reported, or the store failed.
+    /// The remaining units; `None` if no limit is reported, or if they are unknown because the
+    /// store failed.
     pub(crate) remaining: Option<u64>,
-    /// When there is more: on a denial the time at which the request passes, else the time at which
-    /// all is available. `None`: the request can never pass.
+    /// The time until the request passes if it was denied, otherwise the time until all units are
+    /// available. `None` if the request can never pass.
     pub(crate) wait_us: Option<u64>,
     pub(crate) reset_after_us: u64,
-    /// When that was; only `X-RateLimit-Reset` needs it.
+    /// The time of the decision. Only `X-RateLimit-Reset` needs it.
     pub(crate) now: Timestamp,
 }
 
@@ -59,19 +59,20 @@ impl ReportedLimit {
         reported
     }
 
-    /// Sets the wait, once all else is known.
+    /// Sets the wait. All other fields must be set.
     #[inline]
     pub(crate) fn set_wait(&mut self, retry_after: RetryAfter) {
         self.wait_us =
             if self.allowed { Some(self.reset_after_us) } else { retry_after.as_micros() };
     }
 
-    /// For the forms that require a time: where there is none, when all is available.
+    /// The wait for the forms that require one. For a request that can never pass, this is the time
+    /// until all units are available.
     fn reset_us(&self) -> u64 {
         self.wait_us.unwrap_or(self.reset_after_us)
     }
 
-    /// When all is available, in seconds since 1970, rounded up.
+    /// [`ReportedLimit::reset_us`] as a point in time, in seconds since 1970, rounded up.
     fn reset_at(&self) -> u64 {
         let [now, wait] = [self.now.as_micros(), self.reset_us()].map(Duration::from_micros);
         let reset = now.saturating_add(wait);
@@ -82,15 +83,15 @@ impl ReportedLimit {
 /// The list of limits in a response.
 #[derive(Debug, Default)]
 pub(crate) struct LimitList {
-    /// `RateLimit-Policy`, unless no form has it.
+    /// `RateLimit-Policy`; `None` if none of the forms has it.
     pub(super) policy: Option<HeaderValue>,
-    /// Where in it the name of the reported limit is, with its quotes, in the form of the newest
+    /// The range in it of the reported limit's name, with its quotes, in the form of the newest
     /// draft.
     pub(super) name: (u16, u16),
 }
 
-/// The fields of one response, before their values are made. They are kept while the response is
-/// waited for, so they are plain numbers as far as possible.
+/// The header fields of a response, before their values are rendered. They are kept until the
+/// response is ready, so they are plain numbers as far as possible.
 #[derive(Debug, Default)]
 pub(crate) struct Fields {
     pub(crate) forms: Forms,
@@ -101,7 +102,7 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// Whether a field of this name is sent.
+    /// Whether a field with this name is sent.
     #[cfg(feature = "tower")]
     #[inline]
     pub(crate) fn has(&self, name: &HeaderName) -> bool {
@@ -115,16 +116,16 @@ impl Fields {
             || self.reported.remaining.is_some() && has_numbers()
     }
 
-    /// Writes the fields into a response, in place of any of their names.
+    /// Writes the fields to a response. They replace existing fields with their names.
     #[inline]
     pub(crate) fn write(&mut self, out: &mut HeaderMap) {
         let [newest, seventh, sixth, x] = Form::ALL.map(|form| self.forms.contains(form));
-        // `Retry-After`, when the request was denied and will pass some day.
+        // `Retry-After`, if the request was denied and can pass later.
         if let (false, Some(wait_us @ 1..)) = (self.reported.allowed, self.reported.wait_us) {
             out.insert(&RETRY, number(seconds_up(wait_us)));
         }
-        // Forms that share a field's name cannot share the field: as two lines of
-        // one list they would parse as neither. The newest is sent.
+        // Two forms that use the same field name cannot both be sent: as one list they would be
+        // malformed in either form. The newest is sent.
         let remaining = self.reported.remaining;
         match remaining {
             Some(remaining) if newest => drop(out.insert(&RATELIMIT, self.draft_10(remaining))),
@@ -183,7 +184,7 @@ impl Fields {
 }
 
 impl LimitList {
-    /// The list of these lines, in the newest of the forms that have one.
+    /// Lists the limits in the newest of the forms that have a list.
     pub(crate) fn of(forms: Forms, response: &ResponseView<'_>) -> Self {
         match Form::ALL.map(|form| forms.contains(form)) {
             [true, ..] => {
@@ -198,11 +199,11 @@ impl LimitList {
         }
     }
 
-    /// `RateLimit-Policy: 10;w=1, 600;w=60`, as the sixth and the seventh draft have it.
+    /// `RateLimit-Policy: 10;w=1, 600;w=60`, as in drafts 6 and 7.
     ///
-    /// They require a window, so `concurrency` has no place in it. And they forbid
-    /// two limits of the same number: of those the one with the longest window is
-    /// listed, which implies the others.
+    /// These drafts require a window, so `concurrency` limits are omitted. They also forbid two
+    /// limits with the same count. Of these, the one with the longest window is listed, because it
+    /// implies the others.
     fn of_rates(response: &ResponseView<'_>) -> Self {
         let rate = |view: &LimitView<'_>| {
             let concurrent = view.limit.algorithm() == Algorithm::Concurrency;
@@ -223,14 +224,14 @@ impl LimitList {
         })
     }
 
-    /// The list of what `item` writes for each line; an item that writes nothing is left out.
-    /// `item` returns where the name in it is.
+    /// Lists the items that `item` writes for each limit, except empty ones. `item` returns the
+    /// range of the limit's name.
     fn of_items(
         response: &ResponseView<'_>,
         item: impl Fn(&mut Text, usize, &LimitView<'_>) -> Range<usize>,
     ) -> Self {
         let (text, mut name) = (&mut Text::new(), 0..0);
-        // The speaker is written at its place, so room for it is kept free until then.
+        // The reported limit is written in its order, so its length is reserved until then.
         let mut reserved = 0;
         if let (Some(index), Some(view), 2..) =
             (response.reported, response.reported_limit(), response.limits.len())
@@ -260,7 +261,7 @@ impl LimitList {
     }
 }
 
-/// A value that is made of printable ASCII.
+/// A header value of printable ASCII.
 fn value<T>(text: T) -> HeaderValue
 where
     HeaderValue: TryFrom<T>,
@@ -268,22 +269,22 @@ where
     HeaderValue::try_from(text).unwrap_or(const { HeaderValue::from_static("") })
 }
 
-/// A value that is an integer.
+/// A header value that is an integer.
 pub(crate) fn number(number: u64) -> HeaderValue {
     value(numerals(&mut [0; MAX_NUMERALS], |numerals| numerals.put_integer(number)))
 }
 
-/// Whole seconds, rounded up.
+/// Converts to whole seconds, rounded up.
 fn seconds_up(time_us: u64) -> u64 {
     time_us.div_ceil(1_000_000)
 }
 
-/// At least 1: the fields know no part of a second.
+/// The window in whole seconds, at least 1, because the fields are integers.
 fn window_seconds(limit: &Limit) -> u64 {
     seconds_up(limit.window_us())
 }
 
-/// Puts `"api";q=100;w=60`, and returns where the name in it is.
+/// Appends `"api";q=100;w=60`. Returns the range of the name.
 pub(super) fn put_limit(text: &mut Text, name: &[u8], limit: &Limit) -> Range<usize> {
     let start = text.len();
     put_string(text, name);

@@ -1,13 +1,13 @@
-//! Which header fields are sent.
+//! The forms of the header fields.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A form of the rate limit fields, as some generation of clients reads it.
+/// A form of the rate limit header fields. Each is understood by a generation of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// `RateLimit: "api";r=50;t=30` and `RateLimit-Policy: "api";q=100;w=60`:
-    /// the IETF draft from its eighth version on.
+    /// `RateLimit: "api";r=50;t=30` and `RateLimit-Policy: "api";q=100;w=60`: the IETF draft since
+    /// version 8.
     Draft10,
     /// `RateLimit: limit=100, remaining=50, reset=30` and `RateLimit-Policy: 100;w=60`.
     Draft7,
@@ -21,7 +21,7 @@ impl Form {
     /// Every form, newest first.
     pub const ALL: [Form; 4] = [Form::Draft10, Form::Draft7, Form::Draft6, Form::XRateLimit];
 
-    /// The name used in the config.
+    /// Returns the name used in the config.
     pub const fn name(self) -> &'static str {
         match self {
             Form::Draft10 => "draft-10",
@@ -51,7 +51,7 @@ impl FromStr for Form {
     }
 }
 
-/// The forms that are sent together.
+/// A set of forms that are sent together.
 ///
 /// ```
 /// use tidegate::unstable::headers::{Form, Forms};
@@ -66,13 +66,14 @@ impl FromStr for Form {
 pub struct Forms(u8);
 
 impl Forms {
-    /// No fields but `Retry-After`, which a denial always has.
+    /// No fields except `Retry-After`, which a denial has unless the cost can never pass.
     pub const NONE: Forms = Forms(0);
 
-    /// The forms of these names, `none` for none of them.
+    /// Creates the set of the forms with these names; `none` is the empty set.
     ///
     /// # Errors
-    /// When a name is unknown, `none` stands beside another, or there is no name.
+    /// Returns an error if a name is unknown, if `none` is combined with another name, or if the
+    /// list is empty.
     pub fn from_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, FormsError> {
         let (mut forms, mut said, mut none) = (Forms::NONE, 0_usize, false);
         for name in names {
@@ -90,25 +91,25 @@ impl Forms {
         }
     }
 
-    /// These and `form`.
+    /// Adds a form to the set.
     #[must_use]
     pub const fn with(self, form: Form) -> Self {
         Forms(self.0 | form.bit())
     }
 
-    /// Whether `form` is one of them.
+    /// Returns whether the set contains `form`.
     #[inline]
     pub const fn contains(self, form: Form) -> bool {
         self.0 & form.bit() != 0
     }
 
-    /// Whether one of them lists all limits.
+    /// Whether a form of the set lists all limits.
     #[inline]
     pub(crate) const fn lists_limits(self) -> bool {
         self.contains(Form::Draft10) || self.contains(Form::Draft7) || self.contains(Form::Draft6)
     }
 
-    /// Whether one of them states the count of the reported limit on its own.
+    /// Whether a form of the set states the count of the reported limit separately.
     #[inline]
     pub(crate) const fn states_limit(self) -> bool {
         self.contains(Form::Draft7)
@@ -116,13 +117,13 @@ impl Forms {
             || self.contains(Form::XRateLimit)
     }
 
-    /// Each of them, newest first.
+    /// Returns the forms of the set, newest first.
     pub fn iter(self) -> impl Iterator<Item = Form> {
         Form::ALL.into_iter().filter(move |form| self.contains(*form))
     }
 
-    /// A form that adds nothing beside the others: `draft-7` beside `draft-10`,
-    /// which has both of its fields. Worth a warning where forms are configured.
+    /// Returns a form that adds nothing to the others: `draft-7` beside `draft-10`, which uses the
+    /// same two fields. It deserves a warning when the configuration is checked.
     pub const fn shadowed(self) -> Option<Form> {
         let both = self.contains(Form::Draft10) && self.contains(Form::Draft7);
         if both { Some(Form::Draft7) } else { None }
@@ -130,7 +131,7 @@ impl Forms {
 }
 
 impl Default for Forms {
-    /// The newest form alone.
+    /// The newest form only.
     fn default() -> Self {
         Forms::NONE.with(Form::Draft10)
     }
@@ -151,24 +152,24 @@ impl fmt::Display for Forms {
 impl FromStr for Forms {
     type Err = FormsError;
 
-    /// Names separated by commas.
+    /// Parses names separated by commas.
     fn from_str(text: &str) -> Result<Self, FormsError> {
         Forms::from_names(text.split(',').map(str::trim))
     }
 }
 
-/// A list of names that says no [`Forms`].
+/// A list of names that is not a valid set of [`Forms`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FormsError {
-    /// A name that no form has, as far as it is worth repeating.
+    /// An unknown name, truncated and without control characters.
     Unknown(String),
-    /// `none` beside another name.
+    /// `none` together with another name.
     NoneAndOthers,
-    /// There is no name at all.
+    /// The list is empty.
     Empty,
 }
 
-/// How much of an unknown name an error repeats.
+/// The number of characters of an unknown name that an error repeats.
 const SHOWN_CHARS: usize = 40;
 
 impl FormsError {

@@ -1,15 +1,14 @@
-//! What a response says about its limits: header fields and problem documents.
+//! Header fields and problem documents, which describe the limits in a response.
 //!
-//! There are four forms of the same facts (see [`Form`]), all written from one
-//! [`ResponseView`]. The numbers come from the limit the verdict speaks for: on a
-//! denial the one that denied, because a client told about a limit that passed
-//! would wait for the wrong thing; otherwise the one with the least remaining.
-//! `RateLimit-Policy` lists every enforced limit.
+//! There are four forms of the header fields (see [`Form`]), all written from one [`ResponseView`].
+//! The numbers are those of the reported limit. For a denial this is a limit that denied, because a
+//! client that waits for another limit would wait for the wrong time; otherwise it is the limit
+//! with the least remaining. `RateLimit-Policy` lists every enforced limit.
 //!
-//! Fields are written for every request that a front answers. Values are put together on the stack,
-//! without formatting machinery, and each is copied out once. The text that depends on the policies
-//! alone is rendered when they are loaded (`prerendered.rs`). Everything else is kept as plain
-//! numbers until there is a response to write it into (`fields.rs`).
+//! Fields are written for every response of a front. Values are built on the stack, without
+//! `std::fmt`, and each is copied once. The text that depends only on the policies is rendered when
+//! they are loaded (`prerendered.rs`). Everything else is kept as plain numbers until the response
+//! is written (`fields.rs`).
 
 mod fields;
 mod forms;
@@ -29,40 +28,40 @@ use crate::{Limit, RetryAfter, Timestamp};
 pub(crate) use fields::{Fields, LimitList, ReportedLimit, number};
 pub(crate) use prerendered::PrerenderedHeaders;
 
-/// What one enforced limit answered.
+/// The result of one enforced limit.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitView<'a> {
-    /// The name of its policy; empty for a limit that has none.
+    /// The name of the policy; empty for a limit without a policy.
     pub policy: &'a str,
     /// The limit.
     pub limit: &'a Limit,
-    /// What is left after the request; `None` if that is not known, because the
-    /// store failed and the policy allows (or denies) meanwhile.
+    /// The remaining units after the request; `None` if they are unknown because the store failed
+    /// and the policy fails open or closed.
     pub remaining: Option<u64>,
-    /// When the request would pass this limit.
+    /// The time after which the request would pass this limit.
     pub retry_after: RetryAfter,
-    /// When everything is available again.
+    /// The time until all units are available again.
     pub reset_after: Duration,
 }
 
-/// The answer to a request, as far as the client is told.
+/// The verdict on a request, as far as it is reported to the client.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseView<'a> {
-    /// Whether the request may go ahead.
+    /// Whether the request may proceed.
     pub allowed: bool,
-    /// The enforced limits in the config's order, those of a policy together.
+    /// The enforced limits in the order of the configuration. The limits of a policy are adjacent.
     pub limits: &'a [LimitView<'a>],
-    /// Which of them the answer speaks for.
+    /// The index of the reported limit.
     pub reported: Option<usize>,
 }
 
 impl<'a> ResponseView<'a> {
-    /// The line the answer speaks for.
+    /// The limit that is reported.
     pub(crate) fn reported_limit(&self) -> Option<&'a LimitView<'a>> {
         self.limits.get(self.reported?)
     }
 
-    /// The lines that denied the request.
+    /// The indexes of the limits that denied the request.
     pub(crate) fn violated(&self) -> impl Iterator<Item = usize> {
         let denies = |(index, view): (usize, &LimitView<'_>)| {
             let denied = self.reported == Some(index) || view.retry_after != RetryAfter::Now;
@@ -72,14 +71,14 @@ impl<'a> ResponseView<'a> {
     }
 }
 
-/// Writes the fields of `forms` into `out`, and on a denial `Retry-After`.
+/// Writes the header fields of `forms` to `out`, and `Retry-After` for a denial.
 ///
-/// Times are whole seconds, rounded up: whoever obeys them is not early. A cost
-/// that can never pass has no `Retry-After` and no `t`. `now` is the time on the
-/// limiter's clock, as [`Gate::now`](crate::gate::Gate::now) returns it; `X-RateLimit-Reset`
-/// needs it, the one field that is a point in time.
+/// Times are in whole seconds, rounded up, so that a client that waits this long is not early. A
+/// cost that can never pass has neither `Retry-After` nor `t`. `now` is the time on the limiter's
+/// clock, as [`Gate::now`](crate::gate::Gate::now) returns it. Only `X-RateLimit-Reset` uses it,
+/// because that field is a point in time.
 ///
-/// Where `remaining` is not known only `RateLimit-Policy` is sent.
+/// If `remaining` is unknown, only `RateLimit-Policy` is written.
 ///
 /// ```
 /// use std::time::Duration;

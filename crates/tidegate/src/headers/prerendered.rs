@@ -1,7 +1,7 @@
-//! The part of a policy's header fields that is the same in every response.
+//! The text of a policy's header fields that is the same in every response.
 //!
-//! Names, counts and windows of limits change only with the policy, so their text is written once,
-//! when the policy is loaded. A response then adds two numbers.
+//! The names, counts and windows of limits change only with the policy, so their text is rendered
+//! once, when the policy is loaded. A response then adds two numbers.
 
 use std::time::Duration;
 
@@ -16,18 +16,18 @@ use crate::{Limit, RetryAfter};
 /// The header text of one policy, in the form of the newest draft.
 #[derive(Debug)]
 pub(crate) struct PrerenderedHeaders {
-    /// The policy's name as those of its limits begin with it.
+    /// The name of the policy, as it begins the names of its limits.
     name: Box<[u8]>,
     /// `"api-1s";q=10;w=1, "api-1m";q=600;w=60`.
     policy: HeaderValue,
-    /// Where in it the name of each limit is, with its quotes.
+    /// The ranges in it of the names of the limits, with their quotes.
     names: Box<[(u16, u16)]>,
-    /// The count of each limit as a value.
+    /// The count of each limit, as a number and as a header value.
     counts: Box<[(u64, HeaderValue)]>,
 }
 
 impl PrerenderedHeaders {
-    /// `None` if the text is longer than a field may be.
+    /// Renders the text. Returns `None` if it is longer than a field may be.
     pub(crate) fn new(policy_name: &str, limits: &[Limit]) -> Option<Self> {
         let view = |limit| LimitView {
             policy: policy_name,
@@ -59,20 +59,20 @@ impl PrerenderedHeaders {
         Some(PrerenderedHeaders { name: (*name).into(), policy, names: ranges.into(), counts })
     }
 
-    /// The number of its limits.
+    /// The number of limits.
     pub(crate) fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// The count of one of its limits as a value.
+    /// The count of one of its limits as a header value.
     pub(crate) fn count(&self, count: u64) -> Option<HeaderValue> {
         let mut counts = self.counts.iter();
         counts.find(|(number, _)| *number == count).map(|(_, value)| value.clone())
     }
 
-    /// Lists these policies, of which the limit at `reported` is reported. `None` if limits of two
-    /// policies have the same name, or the field would be too long: then their names depend on each
-    /// other.
+    /// Lists these policies, with the limit at `reported` as the reported one. Returns `None` if
+    /// limits of two policies have the same name, or if the field would be too long. The list then
+    /// depends on all of the policies and has to be rendered.
     #[inline]
     pub(crate) fn join(
         policies: &[&PrerenderedHeaders],
@@ -116,7 +116,8 @@ impl PrerenderedHeaders {
         Some(())
     }
 
-    /// Whether a limit of each may have the same name. Names begin with the policy's.
+    /// Whether two limits of these policies may have the same name. Names begin with that of the
+    /// policy.
     fn may_share_names(&self, other: &PrerenderedHeaders) -> bool {
         let (own, others) = (&*self.name, &*other.name);
         (own.starts_with(others) || others.starts_with(own))

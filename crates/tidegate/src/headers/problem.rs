@@ -1,4 +1,4 @@
-//! Problem documents (RFC 9457): why a request was refused, for programs and people.
+//! Problem documents (RFC 9457), which state why a request was rejected.
 
 use std::fmt::{self, Write};
 
@@ -8,33 +8,33 @@ use super::ResponseView;
 use super::text::LimitNames;
 use crate::RetryAfter;
 
-/// The media type of what [`write_problem`] writes.
+/// The media type of a problem document.
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
-/// Why a request was refused.
+/// Why a request was rejected.
 #[derive(Clone, Copy, Debug)]
 pub enum Problem<'a> {
-    /// A limit denied it: 429.
+    /// A limit denied the request: 429.
     QuotaExceeded(&'a ResponseView<'a>),
-    /// There is no room for its key, and new keys are denied meanwhile: 429. It has used
-    /// nothing up, so it is not told so.
+    /// The store is full, and new keys are denied: 429. The document does not claim
+    /// that a quota is exceeded, because the key has used nothing.
     NoRoom(&'a ResponseView<'a>),
-    /// The store failed and a policy denies meanwhile: 503. Not the client's fault,
-    /// so never a 429.
+    /// The store failed, and a policy fails closed: 503. It is never a 429, because the client did
+    /// not cause it.
     ReducedCapacity(&'a ResponseView<'a>),
-    /// The request itself is wrong.
+    /// The request is invalid.
     BadRequest {
-        /// 400, or a more exact one.
+        /// The status: 400 or a more specific one.
         status: StatusCode,
-        /// The field to blame, as the request spells it: `limits[0]`.
+        /// The invalid field, as the request spells it: `limits[0]`.
         field: Option<&'a str>,
-        /// What is wrong, and what would be right.
+        /// The mistake, and how to correct it.
         detail: &'a str,
     },
 }
 
 impl Problem<'_> {
-    /// The status of the response it belongs in.
+    /// Returns the status of the response.
     pub const fn status(&self) -> StatusCode {
         match self {
             Problem::QuotaExceeded(_) | Problem::NoRoom(_) => StatusCode::TOO_MANY_REQUESTS,
@@ -57,8 +57,8 @@ impl Problem<'_> {
         }
     }
 
-    /// Types and titles as registered for rate limits; a bad request has the
-    /// type that says no more than its status.
+    /// The type and title as registered for rate limits. A bad request has the type `about:blank`,
+    /// which adds nothing to its status.
     fn type_and_title(&self) -> (&'static str, &'static str) {
         match self {
             Problem::QuotaExceeded(_) => (
@@ -76,7 +76,7 @@ impl Problem<'_> {
     }
 }
 
-/// Appends `problem` as JSON to `out`, for a response of the problem's own status.
+/// Appends a problem document as JSON to `out`, for a response with the status of the problem.
 ///
 /// ```
 /// use http::StatusCode;
@@ -86,19 +86,20 @@ impl Problem<'_> {
 /// let problem = Problem::BadRequest {
 ///     status: StatusCode::BAD_REQUEST,
 ///     field: Some("cost"),
-///     detail: "a whole number must stand here",
+///     detail: "expected a whole number",
 /// };
 /// write_problem(&problem, &mut body);
 /// assert_eq!(
 ///     body,
-///     r#"{"type":"about:blank","title":"Bad Request","status":400,"detail":"a whole number must stand here","field":"cost"}"#
+///     r#"{"type":"about:blank","title":"Bad Request","status":400,"detail":"expected a whole number","field":"cost"}"#
 /// );
 /// ```
 pub fn write_problem(problem: &Problem<'_>, out: &mut String) {
     write_problem_as(problem, problem.status(), out);
 }
 
-/// The same for a response of another status: the document must say the one it is sent with.
+/// Appends a problem document as JSON to `out`, for a response with another status. The document
+/// must state the status that it is sent with.
 pub fn write_problem_as(problem: &Problem<'_>, status: StatusCode, out: &mut String) {
     let (kind, title) = problem.type_and_title();
     out.push_str("{\"type\":\"");
@@ -142,7 +143,7 @@ fn write_quota_detail(out: &mut impl Write, response: &ResponseView<'_>) -> fmt:
     }
 }
 
-/// By the names that `RateLimit-Policy` uses.
+/// Appends the denying limits, by the names that `RateLimit-Policy` uses.
 fn violated_policies(out: &mut String, response: &ResponseView<'_>) {
     let names = LimitNames::of(response.limits);
     out.push_str(",\"violated-policies\":[");
@@ -163,7 +164,7 @@ fn member(out: &mut String, name: &str, value: impl FnOnce(&mut Escaped<'_>)) {
     out.push('"');
 }
 
-/// The inside of a JSON string.
+/// Writes the content of a JSON string.
 struct Escaped<'a>(&'a mut String);
 
 impl Escaped<'_> {
@@ -182,8 +183,8 @@ impl Escaped<'_> {
             '"' => self.0.push_str("\\\""),
             '\\' => self.0.push_str("\\\\"),
             '\n' => self.0.push_str("\\n"),
-            // Besides what JSON demands, whatever could move a terminal or end a
-            // line of script.
+            // Besides the characters that JSON requires to be escaped, escapes those that a
+            // terminal interprets or that end a line in JavaScript.
             c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') => {
                 let _ = write!(self.0, "\\u{:04x}", u32::from(c));
             }

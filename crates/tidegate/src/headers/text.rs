@@ -1,4 +1,4 @@
-//! Header text: integers, strings, and the names of limits.
+//! Text of header fields: integers, strings, and the names of limits.
 
 use std::ops::Range;
 
@@ -8,20 +8,20 @@ use super::LimitView;
 use crate::Algorithm;
 use crate::text::InlineBytes;
 
-/// A value in the making. Most fit, so that nothing is allocated for it.
+/// A header value that is being written. Most values fit without an allocation.
 pub(super) type Text = InlineBytes<128>;
 
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// An integer, cut off at what structured fields can carry.
+/// Appends an integer, capped at the largest of a structured field.
 pub(super) fn put_integer(text: &mut Text, number: u64) {
     text.extend_from_slice(numerals(&mut [0; MAX_NUMERALS], |numerals| {
         numerals.put_integer(number)
     }));
 }
 
-/// A structured field's string. `plain` has printable ASCII only.
+/// Appends a string of a structured field. `plain` is printable ASCII.
 pub(super) fn put_string(text: &mut Text, plain: &[u8]) {
     text.push(b'"');
     let mut rest = plain;
@@ -34,7 +34,7 @@ pub(super) fn put_string(text: &mut Text, plain: &[u8]) {
     text.push(b'"');
 }
 
-/// The numbers below 100 in two digits.
+/// The numbers below 100 as two digits.
 static PAIRS: [[u8; 2]; 100] = {
     let mut pairs = [[0; 2]; 100];
     let mut number = 0_u8;
@@ -45,10 +45,10 @@ static PAIRS: [[u8; 2]; 100] = {
     pairs
 };
 
-/// Two integers of 15 digits and what stands between them.
+/// The longest text of [`Numerals`]: two integers of 15 digits and the text around them.
 pub(super) const MAX_NUMERALS: usize = 40;
 
-/// Writes a text of a few numbers.
+/// Writes a short text of integers.
 #[inline(always)]
 pub(super) fn numerals(
     bytes: &mut [u8; MAX_NUMERALS],
@@ -60,15 +60,15 @@ pub(super) fn numerals(
     &bytes[start..]
 }
 
-/// A text of a few numbers that is written from its end to its beginning: digits come in that
-/// order.
+/// A short text of integers, written from its end to its beginning, which is the order in which
+/// digits are computed.
 pub(super) struct Numerals<'b> {
-    /// The bytes before what there is.
+    /// The unused bytes before the text.
     room: &'b mut [u8],
 }
 
 impl Numerals<'_> {
-    /// Puts `text` before what there is.
+    /// Prepends `text`.
     #[inline(always)]
     pub(super) fn put<const N: usize>(&mut self, text: &[u8; N]) {
         if let Some((room, last)) = std::mem::take(&mut self.room).split_last_chunk_mut() {
@@ -77,7 +77,7 @@ impl Numerals<'_> {
         }
     }
 
-    /// Puts an integer before what there is, cut off at what structured fields can carry.
+    /// Prepends an integer, capped at the largest of a structured field.
     #[inline(always)]
     pub(super) fn put_integer(&mut self, number: u64) {
         let mut rest = number.min(MAX_INTEGER);
@@ -92,7 +92,7 @@ impl Numerals<'_> {
     }
 }
 
-/// The name of each line, printable ASCII, no two alike.
+/// The name of each limit in printable ASCII. Names are unique.
 pub(super) struct LimitNames {
     text: Text,
     spans: SmallVec<[Range<usize>; 4]>,
@@ -101,7 +101,8 @@ pub(super) struct LimitNames {
 impl LimitNames {
     pub(super) fn of(views: &[LimitView<'_>]) -> Self {
         let mut names = LimitNames { text: Text::new(), spans: smallvec![0..0; views.len()] };
-        // A policy keeps its own name, so those are given first.
+        // A limit that is the only one of its policy gets the name of the policy, so these are
+        // assigned first.
         for (index, view) in views.iter().enumerate() {
             if is_only_limit(views, index) {
                 names.assign(index, view, 1, false);
@@ -117,12 +118,12 @@ impl LimitNames {
         names
     }
 
-    /// The name of the line at `index`.
+    /// The name of the limit at `index`.
     pub(super) fn get(&self, index: usize) -> &[u8] {
         self.spans.get(index).map_or(&[], |span| &self.text[span.clone()])
     }
 
-    /// The first of `api-1s`, `api-1s-2`, ... from the `nth` on that nobody has.
+    /// Assigns the first unused name of `api-1s`, `api-1s-2` and so on, starting with the `nth`.
     fn assign(&mut self, index: usize, view: &LimitView<'_>, mut nth: usize, with_window: bool) {
         let start = self.text.len();
         put_base(&mut self.text, view, with_window);
@@ -141,10 +142,10 @@ impl LimitNames {
         self.spans[index] = start..self.text.len();
     }
 
-    /// Whether the name that begins at `start` has been given before.
+    /// Whether the name that begins at `start` is already assigned.
     fn is_taken(&self, start: usize) -> bool {
         let name = &self.text[start..];
-        // A span that is empty belongs to a line that has no name yet.
+        // An empty span belongs to a limit that is not named yet.
         self.spans.iter().any(|span| !span.is_empty() && self.text[span.clone()] == *name)
     }
 }
@@ -156,14 +157,14 @@ fn is_only_limit(views: &[LimitView<'_>], index: usize) -> bool {
     !policy.is_empty() && !same(before) && !same(views.get(index + 1))
 }
 
-/// Whether the two would be called the same.
+/// Whether two limits have the same name before a number is added.
 fn has_same_base(a: &LimitView<'_>, b: &LimitView<'_>) -> bool {
     let concurrent = |view: &LimitView<'_>| view.limit.algorithm() == Algorithm::Concurrency;
     let window = a.limit.window_us() == b.limit.window_us();
     a.policy == b.policy && concurrent(a) == concurrent(b) && (window || concurrent(a))
 }
 
-/// Puts the name of a policy, in printable ASCII.
+/// Appends the name of a policy in printable ASCII.
 pub(super) fn put_policy_name(text: &mut Text, policy: &str) {
     let printable = |byte: u8| if matches!(byte, b' '..=b'~') { byte } else { b'?' };
     policy.bytes().for_each(|byte| text.push(printable(byte)));

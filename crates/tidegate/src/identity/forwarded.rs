@@ -1,37 +1,37 @@
-//! Addresses that proxies write: `X-Forwarded-For` and `Forwarded` (RFC 7239), read from the right.
+//! Parses the addresses in `X-Forwarded-For` and `Forwarded` (RFC 7239), from right to left.
 //!
 //! ```text
 //! Forwarded: for=6.6.6.6, for="[2001:db8::7]:4711";proto=https;by=10.0.0.2
 //! ```
 //!
-//! A value may be a quoted string with commas, semicolons and escaped quotes in
-//! it. Read from the left, one open quote sent by the client would swallow what
-//! the proxies appended. So elements are cut off at the right end, where a quote
-//! closes first: a proxy's element is read the same whatever stands before it.
+//! A value may be a quoted string that contains commas, semicolons and escaped quotes. If it were
+//! parsed from the left, one open quote sent by the client would include everything that the
+//! proxies appended. So elements are split off from the right, where the quote of a proxy's element
+//! closes first: a proxy's element is parsed the same way, whatever precedes it.
 //!
-//! Only whole elements count. If any part of one is malformed all of it is,
-//! because then the cut may be in the wrong place.
+//! An element with a malformed part is malformed as a whole, because it may have been split in the
+//! wrong position.
 //!
-//! Besides plain addresses there are ports (`1.2.3.4:80`: taken into the key,
-//! every connection would be somebody else), brackets (`[2001:db8::1]:80`) and
-//! zones (`fe80::1%eth0`). All are dropped, and a mapped IPv4 address becomes
-//! IPv4. What is none of these is nothing: guessing would let a client choose.
+//! An address may have a port (`1.2.3.4:80`), brackets (`[2001:db8::1]:80`) and a zone
+//! (`fe80::1%eth0`). All are dropped: with the port in the key, every connection would be a
+//! separate client. An IPv4-mapped address becomes IPv4. Anything else is not an address; a guess
+//! would let the client choose the result.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use smallvec::SmallVec;
 
-/// What the elements of a line say about `for`, from the right.
+/// The `for` addresses of the elements of a field line, from the right.
 pub(super) fn forwarded(line: &[u8]) -> impl Iterator<Item = Option<IpAddr>> {
     Parts { rest: Some(line), separator: b',' }.map(client_of)
 }
 
-/// The address after `for=`; `None` if it is missing, said twice, no address, or
-/// in an element that is malformed.
+/// The address of `for=`. Returns `None` if it is missing, repeated or not an address, or if the
+/// element is malformed.
 fn client_of(element: &[u8]) -> Option<IpAddr> {
     let mut client = None;
     for pair in (Parts { rest: Some(element), separator: b';' }).map(trim) {
-        // The grammar allows `;;` and a `;` at the end.
+        // The grammar allows `;;` and a trailing `;`.
         if pair.is_empty() {
             continue;
         }
@@ -51,7 +51,7 @@ fn client_of(element: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The parts of a text between separators that are not quoted, from the right.
+/// The parts of a text between separators outside of quotes, from the right.
 struct Parts<'a> {
     rest: Option<&'a [u8]>,
     separator: u8,
@@ -73,7 +73,7 @@ fn last_unquoted(text: &[u8], separator: u8) -> Option<usize> {
     for at in (0..text.len()).rev() {
         match text[at] {
             b'"' if !quoted => quoted = true,
-            // From the right, the quote that opens is the first that is not escaped.
+            // From the right, the first quote that is not escaped opens the quoted string.
             b'"' if !is_escaped(text, at) => quoted = false,
             byte if byte == separator && !quoted => return Some(at),
             _ => {}
@@ -82,7 +82,7 @@ fn last_unquoted(text: &[u8], separator: u8) -> Option<usize> {
     None
 }
 
-/// An odd number of backslashes before it: the last of them is its own.
+/// Whether the byte is escaped: an odd number of backslashes precedes it.
 fn is_escaped(text: &[u8], at: usize) -> bool {
     let backslashes = text[..at].iter().rev().take_while(|byte| **byte == b'\\').count();
     !backslashes.is_multiple_of(2)
@@ -93,8 +93,8 @@ fn is_token(text: &[u8]) -> bool {
         && text.iter().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b))
 }
 
-/// A quoted string, whole, or visible text without quotes. The grammar wants
-/// colons and brackets quoted; many proxies do not quote them.
+/// Whether this is a complete quoted string, or visible text without quotes. The grammar requires
+/// quotes around colons and brackets, but many proxies omit them.
 fn is_value(value: &[u8]) -> bool {
     let Some(rest) = value.strip_prefix(b"\"") else {
         return !value.is_empty() && value.iter().all(|b| b.is_ascii_graphic() && *b != b'"');
@@ -110,7 +110,7 @@ fn is_value(value: &[u8]) -> bool {
     false
 }
 
-/// The inside of a quoted string; `None` if it is longer than any address.
+/// Unescapes the content of a quoted string. Returns `None` if it is longer than any address.
 fn unescape(inside: &[u8]) -> Option<SmallVec<[u8; MAX_ADDRESS_BYTES]>> {
     let mut plain = SmallVec::new();
     let mut bytes = inside.iter();
@@ -123,19 +123,19 @@ fn unescape(inside: &[u8]) -> Option<SmallVec<[u8; MAX_ADDRESS_BYTES]>> {
     Some(plain)
 }
 
-/// Longer is no address: the longest has 39 characters, and a zone, brackets and
-/// a port have room.
+/// The maximum length of an address. The longest address has 39 characters; the rest is for a zone,
+/// brackets and a port.
 pub(super) const MAX_ADDRESS_BYTES: usize = 96;
 
 /// The entries of a line of `X-Forwarded-For`, from the right.
 ///
-/// An empty entry is one that cannot be read, not one that is not there: a proxy
-/// that did not know whom it heard may have written it.
+/// An empty entry is returned as `None` and not skipped: a proxy that did not know its peer may
+/// have written it.
 pub(super) fn x_forwarded_for(line: &[u8]) -> impl Iterator<Item = Option<IpAddr>> {
     line.rsplit(|byte| *byte == b',').map(|entry| address(trim(entry)))
 }
 
-/// The address in `text`, canonical; `None` if it is anything else.
+/// Parses an address into canonical form. Returns `None` if the text is anything else.
 pub(super) fn address(text: &[u8]) -> Option<IpAddr> {
     if text.len() > MAX_ADDRESS_BYTES {
         return None;
@@ -149,12 +149,12 @@ pub(super) fn address(text: &[u8]) -> Option<IpAddr> {
     match text.split_once(':') {
         None => ipv4(text),
         Some((host, port)) if !port.contains(':') => is_port(port).then(|| ipv4(host)).flatten(),
-        // Two colons or more: a bare IPv6 address, which has no port.
+        // Two or more colons: an IPv6 address without brackets, which cannot have a port.
         Some(_) => ipv6(text),
     }
 }
 
-/// Without the blanks that may stand around an entry.
+/// Removes spaces and tabs around an entry.
 pub(super) fn trim(text: &[u8]) -> &[u8] {
     let blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     let Some(start) = text.iter().position(|byte| !blank(byte)) else { return &[] };
@@ -174,13 +174,13 @@ fn ipv6(text: &str) -> Option<IpAddr> {
     address.parse::<Ipv6Addr>().ok().map(|ip| IpAddr::V6(ip).to_canonical())
 }
 
-/// An interface's name or number; `%25` is how a URI writes the `%` before it.
+/// Whether this is the name or number of an interface. A URI writes the `%` before it as `%25`.
 fn is_zone(zone: &str) -> bool {
     let fine = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'~' | b'%');
     !zone.is_empty() && zone.bytes().all(fine)
 }
 
-/// A port, or the obfuscated kind that RFC 7239 has (`_a1`).
+/// Whether this is a port, or an obfuscated port of RFC 7239 (`_a1`).
 fn is_port(port: &str) -> bool {
     if let Some(hidden) = port.strip_prefix('_') {
         let fine = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');

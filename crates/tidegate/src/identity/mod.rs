@@ -1,9 +1,8 @@
-//! Who a request came from, as an address that the client cannot choose.
+//! The address of the client, determined so that the client cannot choose it.
 //!
-//! The naive way takes the leftmost entry of `X-Forwarded-For`: the one the
-//! client itself wrote. Every proxy appends the address it saw at the *right*,
-//! so only the right end can be believed, and only as far as the proxies that
-//! wrote it are known:
+//! A naive implementation takes the leftmost entry of `X-Forwarded-For`, which the client itself
+//! wrote. Every proxy appends the address of its peer at the *right*. So only the right end can be
+//! trusted, and only as far as the proxies that wrote it are known:
 //!
 //! ```text
 //! X-Forwarded-For: 6.6.6.6, 198.51.100.7, 10.0.0.2      peer 10.0.0.1
@@ -12,15 +11,14 @@
 //!                           <------------- walked from here -+
 //! ```
 //!
-//! The walk starts at the peer, goes on while the address reached is a trusted
-//! proxy, and ends at the first that is not: the client. Where an entry is no
-//! address (`unknown`, an obfuscated name, garbage, nothing at all) it ends at
-//! the proxy that wrote it. It never steps over such an entry, because what
-//! stands to its left may be anybody's. So everything left of the client's
-//! entry has no effect, whatever it is.
+//! The walk starts at the peer, continues while the address is a trusted proxy, and ends at the
+//! first address that is not: the client. If an entry is not an address (`unknown`, an obfuscated
+//! name, garbage, empty), the walk ends at the proxy that wrote it. It never skips such an entry,
+//! because the entries to its left may come from anyone. So nothing left of the client's entry
+//! affects the result.
 //!
-//! `X-Real-IP` is never read: it holds one address without a trace of who wrote
-//! it, and gateways that do not set it pass on the client's.
+//! `X-Real-IP` is never read: it does not show who wrote it, and gateways that do not set it
+//! forward the client's value.
 
 mod forwarded;
 mod networks;
@@ -39,18 +37,18 @@ use crate::attributes::Headers;
 use crate::policy::{ConditionErrorKind, ParseEnumError};
 use crate::text::excerpt;
 
-/// The prefix lengths by which IPv6 addresses can be grouped. 0 would put the
-/// whole Internet into one group.
+/// The prefix lengths by which IPv6 addresses can be grouped. Zero would put the whole Internet
+/// into one group.
 pub(crate) const IPV6_PREFIXES: RangeInclusive<u8> = 1..=128;
-/// How IPv6 addresses are grouped when nobody says: a /64 is what one household
-/// or one machine is given, and it can use any address in it.
+/// The default prefix length of IPv6 groups. A household or a machine is typically assigned a /64,
+/// and can use any address in it.
 pub(crate) const DEFAULT_IPV6_PREFIX: u8 = 64;
-/// The most entries a walk looks at: more proxies in a row than anybody has. A
-/// longer chain of trusted addresses ends at the last one looked at.
+/// The maximum number of entries that a walk examines, which is longer than real chains of proxies.
+/// A longer chain of trusted addresses ends at the last one examined.
 pub const MAX_HOPS: usize = 32;
 
-/// The address in a text as proxies write it: with or without a port, brackets or a
-/// zone, which are dropped; mapped IPv4 becomes IPv4. `None` if it is none.
+/// Parses an address as proxies write it. A port, brackets and a zone are dropped, and an
+/// IPv4-mapped address becomes IPv4. Returns `None` if the text is not an address.
 ///
 /// ```
 /// use tidegate::unstable::identity::parse_address;
@@ -62,21 +60,20 @@ pub fn parse_address(text: &str) -> Option<IpAddr> {
     forwarded::address(forwarded::trim(text.as_bytes()))
 }
 
-/// Which header field the trusted proxies write.
+/// The header field that the trusted proxies write.
 ///
-/// A proxy maintains one of them and passes the other on as the client sent it.
-/// So if both are present they cannot both be believed.
+/// A proxy maintains one of the fields and forwards the other as the client sent it. So if both are
+/// present, they cannot both be trusted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// `X-Forwarded-For` if it is there at all, else `Forwarded`. The former
-    /// wins because it is what gateways write unless told otherwise: a
-    /// `Forwarded` beside it is most likely the client's own.
+    /// `X-Forwarded-For` if it is present, otherwise `Forwarded`. The former has precedence because
+    /// gateways write it by default, and a `Forwarded` beside it is most likely from the client.
     #[default]
     Either,
     /// `X-Forwarded-For` only.
     XForwardedFor,
-    /// `Forwarded` (RFC 7239) only: for proxies that write it and pass
-    /// `X-Forwarded-For` on.
+    /// `Forwarded` (RFC 7239) only, for proxies that write it and forward the client's
+    /// `X-Forwarded-For`.
     Forwarded,
 }
 
@@ -84,7 +81,7 @@ impl Source {
     /// Every source.
     pub const ALL: [Source; 3] = [Source::Either, Source::XForwardedFor, Source::Forwarded];
 
-    /// The name used in the config.
+    /// Returns the name used in the config.
     pub const fn name(self) -> &'static str {
         match self {
             Source::Either => "either",
@@ -109,7 +106,7 @@ impl FromStr for Source {
     }
 }
 
-/// A text that [`Identity::trusting`] cannot take. Its message says what to write instead.
+/// A text that [`Identity::trusting`] rejects. The message says what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkError {
     text: String,
@@ -124,7 +121,7 @@ impl fmt::Display for NetworkError {
 
 impl std::error::Error for NetworkError {}
 
-/// How a client's address is found and grouped.
+/// Determines and groups the addresses of clients.
 ///
 /// ```
 /// use tidegate::tower::{Headers, Identity};
@@ -145,19 +142,19 @@ pub struct Identity {
 }
 
 impl Default for Identity {
-    /// Nobody is trusted, so the peer is the client; IPv6 by /64.
+    /// Trusts no proxy, so the peer is the client. IPv6 addresses are grouped by /64.
     fn default() -> Self {
         Identity::of(Vec::new())
     }
 }
 
 impl Identity {
-    /// Trusts what the proxies in these networks write. Each is an address or a such as
+    /// Trusts the proxies in these networks. Each text is an address or a network such as
     /// `10.0.0.0/8`. IPv6 addresses are grouped by /64.
     ///
     /// # Errors
-    /// When a text is not an address or a has bits beyond its prefix, or is a mapped IPv4
-    /// network.
+    /// Returns an error if a text is not an address or a network, has bits beyond its prefix, or is
+    /// an IPv4-mapped network.
     pub fn trusting<T: AsRef<str>>(
         proxies: impl IntoIterator<Item = T>,
     ) -> Result<Self, NetworkError> {
@@ -176,34 +173,34 @@ impl Identity {
         }
     }
 
-    /// Groups IPv6 addresses by this many bits, 1 to 128. Others are taken as the nearest of these.
+    /// Groups IPv6 addresses by this many bits. Values outside of 1 to 128 are clamped.
     #[must_use]
     pub fn ipv6_prefix(self, bits: u8) -> Self {
         let ipv6_prefix = bits.clamp(*IPV6_PREFIXES.start(), *IPV6_PREFIXES.end());
         Identity { ipv6_prefix, ..self }
     }
 
-    /// The same, reading only what the proxies are known to write.
+    /// Sets the header field that the trusted proxies write.
     #[must_use]
     pub fn reading(self, source: Source) -> Self {
         Identity { source, ..self }
     }
 
-    /// Whether this address is one of the trusted proxies.
+    /// Returns whether this address is that of a trusted proxy.
     #[inline]
     pub fn trusts(&self, ip: IpAddr) -> bool {
         self.trusted.contains(ip)
     }
 
-    /// The client's address, without port and zone and with a mapped IPv4
-    /// address as IPv4.
+    /// Returns the client's address, without port and zone. An IPv4-mapped address is returned as
+    /// IPv4.
     ///
-    /// `None` if the peer has none (a Unix socket): then there is nobody whose
-    /// word could be trusted.
+    /// Returns `None` if the peer lacks an address, as on a Unix socket, because it cannot be a
+    /// trusted proxy then.
     #[inline]
     pub fn client_ip(&self, peer: Option<IpAddr>, headers: &Headers<'_>) -> Option<IpAddr> {
         match peer? {
-            // Copies four bytes: a read of sixteen right after a write of four stalls.
+            // Copies four bytes, because reading sixteen right after writing four stalls.
             IpAddr::V4(peer) if !self.trusted.contains(peer.into()) => Some(peer.into()),
             peer => Some(self.resolve(peer.to_canonical(), headers)),
         }
@@ -214,7 +211,7 @@ impl Identity {
         if self.trusted.contains(peer) { self.client_behind(peer, headers) } else { peer }
     }
 
-    /// The client's address, behind a peer that is trusted.
+    /// The client's address behind a trusted peer.
     fn client_behind(&self, peer: IpAddr, headers: &Headers<'_>) -> IpAddr {
         if self.source != Source::Forwarded {
             let lines = lines(headers, "x-forwarded-for");
@@ -225,15 +222,15 @@ impl Identity {
         self.walk(peer, &lines(headers, "forwarded"), forwarded::forwarded)
     }
 
-    /// The group this address is counted in: an IPv4 address by itself, an IPv6
-    /// address with its prefix.
+    /// Returns the group that this address is counted in: an IPv4 address on its own, or the
+    /// network of an IPv6 address.
     #[inline]
     pub fn group(&self, ip: IpAddr) -> IpGroup {
         IpGroup::new(ip, self.ipv6_prefix)
     }
 
-    /// From the peer leftwards to the first address that is not trusted, or to
-    /// the last that is before something unreadable.
+    /// Walks from the peer to the left. Returns the first address that is not trusted, or the last
+    /// one before an entry that is not an address.
     fn walk<'a, H>(&self, peer: IpAddr, lines: &[&'a [u8]], hops_of: fn(&'a [u8]) -> H) -> IpAddr
     where
         H: Iterator<Item = Option<IpAddr>>,
@@ -250,15 +247,15 @@ impl Identity {
     }
 }
 
-/// Several lines of a field are one list, in order (RFC 9110, section 5.3).
+/// The lines of a field, which form one list in this order (RFC 9110, section 5.3).
 fn lines<'a>(headers: &Headers<'a>, name: &str) -> SmallVec<[&'a [u8]; 4]> {
     headers.all(name).collect()
 }
 
-/// An IPv4 address, or an IPv6 address with its prefix: `2001:db8:0:1::/64`.
+/// An IPv4 address, or an IPv6 network such as `2001:db8:0:1::/64`.
 ///
-/// Whoever has one IPv6 address has its whole 2^64 of them as a rule:
-/// counted one by one, a limit would never be reached.
+/// A client with one IPv6 address usually has 2^64 of them. If they were counted separately, it
+/// would never reach a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IpGroup {
     network: IpAddr,
@@ -266,7 +263,7 @@ pub struct IpGroup {
 }
 
 impl IpGroup {
-    /// `ipv6_prefix` is 1 to 128.
+    /// Creates the group of an address. `ipv6_prefix` is 1 to 128.
     #[inline]
     pub(super) fn new(ip: IpAddr, ipv6_prefix: u8) -> Self {
         match ip {
@@ -286,18 +283,18 @@ impl IpGroup {
         }
     }
 
-    /// Its first address.
+    /// Returns the first address of the group.
     pub const fn network(&self) -> IpAddr {
         self.network
     }
 
-    /// How many bits its addresses have in common.
+    /// Returns the number of bits that the addresses of the group have in common.
     pub const fn prefix(&self) -> u8 {
         self.prefix
     }
 }
 
-/// The prefix is left out where a group is a single address.
+/// The prefix is omitted if the group is a single address.
 impl fmt::Display for IpGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.network {

@@ -8,7 +8,7 @@ use crate::policy::ConditionErrorKind;
 
 /// A set of networks as disjoint address ranges in ascending order: first and last address of each.
 ///
-/// A lookup is a binary search, so lists as long as those of a content delivery network are fine.
+/// A lookup is a binary search, so the list may be as long as that of a content delivery network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Networks {
     v4: Box<[(u32, u32)]>,
@@ -25,7 +25,7 @@ impl Networks {
                 IpNet::V6(net) => v6.push((net.network().to_bits(), net.broadcast().to_bits())),
             }
         }
-        // `aggregate` promises no order.
+        // `aggregate` does not guarantee an order.
         v4.sort_unstable();
         v6.sort_unstable();
         Networks { v4: v4.into(), v6: v6.into() }
@@ -80,7 +80,7 @@ mod tests {
         texts.iter().map(|text| super::parse_network(text).expect(text)).collect()
     }
 
-    /// A linear scan, as a condition once did it.
+    /// A linear scan, to compare with.
     fn scan(networks: &[IpNet], ip: IpAddr) -> bool {
         networks.iter().any(|network| network.contains(&ip))
     }

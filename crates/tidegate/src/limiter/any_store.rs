@@ -1,4 +1,4 @@
-//! The limiter over any store: everything is awaited, and a store that fails has an answer.
+//! The limiter over any store, with asynchronous methods and a fallback for when the store fails.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,26 +12,26 @@ use crate::futures::{MAX_CONCURRENT_CHECKS, join_all};
 use crate::store::validate;
 use crate::{Check, Permit, Store, StoreError, Verdict};
 
-/// The answer of a limiter whose store fails.
+/// The fallback of a limiter whose store fails.
 #[derive(Debug)]
 pub(super) struct Fallback {
     pub(super) answer: OnStoreFailure,
     pub(super) nodes: AtomicU32,
-    /// This node's memory, if it decides then.
+    /// The local memory of this node, for [`OnStoreFailure::Local`].
     pub(super) memory: Option<Limiter>,
 }
 
 /// A decided request.
 pub(super) struct Attempt {
     pub(super) verdict: Verdict,
-    /// The permit it was made with.
+    /// The permit id of the request.
     pub(super) permit: Option<PermitId>,
-    /// The permit that this node's memory gave because the store failed.
+    /// The permit that was acquired in local memory, because the store failed.
     pub(super) local: Option<Permit>,
 }
 
 impl Fallback {
-    /// A request, with the answers for when its store fails.
+    /// Adds the fallback of each check to a request.
     fn fallback_request<'r>(&self, request: &Request<'r>) -> FallbackRequest<'r> {
         let on_failure = request.checks.iter().map(|_| self.answer).collect();
         let is_enforced = |check: &Check<'_>| !check.observed;
@@ -47,7 +47,7 @@ impl<S: Store> Limiter<S> {
     /// ```
     /// use tidegate::{Limit, Limiter, Store, StoreError};
     ///
-    /// /// Over Redis in production, in memory in tests.
+    /// /// Uses Redis in production, and memory in tests.
     /// async fn may_send<S: Store>(limiter: &Limiter<S>, user: &str) -> Result<bool, StoreError> {
     ///     static LIMIT: Limit = Limit::per_minute(5);
     ///     Ok(limiter.check_async(user, &LIMIT, 1).await?.allowed)
@@ -56,7 +56,7 @@ impl<S: Store> Limiter<S> {
     /// ```
     ///
     /// # Errors
-    /// When the check makes no sense, or the store fails and
+    /// Returns an error if the check is invalid, or if the store fails and
     /// [`Builder::on_store_failure`](crate::Builder::on_store_failure) is not set.
     pub async fn check_async(
         &self,
@@ -73,25 +73,25 @@ impl<S: Store> Limiter<S> {
     /// [consuming](Check::consuming).
     ///
     /// # Errors
-    /// As [`Limiter::check_async`].
+    /// Returns the errors of [`Limiter::check_async`].
     pub async fn check_all_async(&self, checks: &[Check<'_>]) -> Result<Verdict, StoreError> {
         self.decide_async(&Request::new(checks)).await
     }
 
-    /// Decides a request, perhaps under an idempotency id.
+    /// Decides a request, which may have an idempotency id.
     ///
     /// # Errors
-    /// As [`Limiter::check_async`].
+    /// Returns the errors of [`Limiter::check_async`].
     pub async fn decide_async(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
         Ok(self.attempt(request).await?.verdict)
     }
 
-    /// Decides independent checks and appends a decision for each. They take effect in order, and
-    /// are sent together.
+    /// Decides independent checks and appends a decision for each. They are sent together, and take
+    /// effect in order.
     ///
     /// # Errors
-    /// As [`Limiter::check_async`]. If the store fails, those that were answered before are
-    /// appended. A `concurrency` limit is an error before anything is decided.
+    /// Returns the errors of [`Limiter::check_async`]. If the store fails, the decisions before the
+    /// failure are appended. A `concurrency` limit is an error before anything is decided.
     pub async fn check_batch_async(
         &self,
         checks: &[Check<'_>],
@@ -111,10 +111,10 @@ impl<S: Store> Limiter<S> {
         Ok(())
     }
 
-    /// Looks without touching: what would be allowed now?
+    /// Returns the decision that a cost of 1 would get now, without charging it.
     ///
     /// # Errors
-    /// As [`Limiter::check_async`].
+    /// Returns the errors of [`Limiter::check_async`].
     pub async fn peek_async(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -123,11 +123,11 @@ impl<S: Store> Limiter<S> {
         self.check_async(key, limit, Cost::PEEK).await
     }
 
-    /// Charges without asking, as when the true cost is known only afterwards. Returns what is
-    /// left.
+    /// Charges units even beyond the limit, for a cost that is known only afterwards. Returns the
+    /// remaining units.
     ///
     /// # Errors
-    /// As [`Limiter::check_async`].
+    /// Returns the errors of [`Limiter::check_async`].
     pub async fn charge_async(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -137,10 +137,10 @@ impl<S: Store> Limiter<S> {
         Ok(self.check_async(key, limit, Cost::Force(units)).await?.remaining)
     }
 
-    /// Gives units back, newest first, never below zero. Returns what is left.
+    /// Refunds units, newest first, never below zero usage. Returns the remaining units.
     ///
     /// # Errors
-    /// As [`Limiter::check_async`].
+    /// Returns the errors of [`Limiter::check_async`].
     pub async fn refund_async(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -150,10 +150,11 @@ impl<S: Store> Limiter<S> {
         Ok(self.check_async(key, limit, Cost::Refund(units)).await?.remaining)
     }
 
-    /// Forgets what a key has used of a limit; says whether there was anything.
+    /// Resets the usage of a limit by a key. Returns whether there was any.
     ///
     /// # Errors
-    /// When the store fails: no other answer can stand in.
+    /// Returns an error if the store fails.
+    /// [`Builder::on_store_failure`](crate::Builder::on_store_failure) does not apply.
     pub async fn reset_async(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -165,31 +166,32 @@ impl<S: Store> Limiter<S> {
         self.store().reset(key.as_ref(), limit).await
     }
 
-    /// Takes a permit if every check admits it, as [`Limiter::acquire`] does.
+    /// Acquires a permit if every check allows it, as [`Limiter::acquire`] does.
     ///
     /// A permit that is dropped is released in the background.
     ///
     /// # Errors
-    /// As [`Limiter::check_async`].
+    /// Returns the errors of [`Limiter::check_async`].
     pub async fn acquire_async(&self, checks: &[Check<'_>]) -> Result<Acquired<S>, StoreError> {
         let permit = Some(self.store().new_permit());
         let attempt = self.attempt(&Request { permit, ..Request::new(checks) }).await?;
         Ok(Acquired::of_attempt(self, checks, attempt))
     }
 
-    /// Changes how many nodes share the limits; see [`Builder::nodes`](crate::Builder::nodes).
+    /// Changes the number of nodes that share the limits; see
+    /// [`Builder::nodes`](crate::Builder::nodes).
     pub fn set_nodes(&self, nodes: u32) {
         if let Some(fallback) = &self.shared.fallback {
             fallback.nodes.store(nodes.max(1), Ordering::Relaxed);
         }
     }
 
-    /// This node's memory, if it decides when the store fails.
+    /// The local memory of this node, if it decides when the store fails.
     pub(super) fn local_memory(&self) -> Option<&Limiter> {
         self.shared.fallback.as_ref()?.memory.as_ref()
     }
 
-    /// Decides a request in the store, or as is set for when that fails.
+    /// Decides a request in the store or, if that fails, by the fallback.
     pub(super) async fn attempt(&self, request: &Request<'_>) -> Result<Attempt, StoreError> {
         let decided = |verdict, local| Attempt { verdict, permit: request.permit, local };
         let Some(fallback) = &self.shared.fallback else {
@@ -216,7 +218,7 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-/// The verdict of checks that the store did not decide.
+/// The verdict on checks that the fallback decided.
 fn combine(checks: &[Check<'_>], answer: &FallbackAnswer) -> Verdict {
     let mut verdict = Verdict::new(checks, answer.decisions.iter().copied());
     let enforced = checks.iter().zip(&verdict.decisions).filter(|(check, _)| !check.observed);

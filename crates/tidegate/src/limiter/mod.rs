@@ -1,9 +1,9 @@
-//! The limiter: what users hold.
+//! The limiter, the main type of this crate.
 //!
-//! - this file: decisions in memory, as plain calls;
-//! - `any_store.rs`: the same over any store, to be awaited, with an answer for when it fails;
-//! - `waiting.rs`: callers that wait; `permit.rs`: places that are held; `reserved.rs`: estimates
-//!   that are settled later;
+//! - this file: synchronous decisions in memory;
+//! - `any_store.rs`: asynchronous decisions over any store, with a fallback for when it fails;
+//! - `waiting.rs`: callers that wait; `permit.rs`: held permits; `reserved.rs`: estimates that are
+//!   settled later;
 //! - `builder.rs`: settings.
 
 mod any_store;
@@ -33,10 +33,10 @@ use crate::Request;
 use crate::wait_queue::Queues;
 use crate::{Check, CheckError, Clock, MemoryStats, MemoryStore, Store, Verdict};
 
-/// Decides whether requests may go ahead.
+/// Decides whether requests may proceed.
 ///
-/// Cheap to clone; clones share their counts. In memory the methods are plain calls. Those that end
-/// in `_async` do the same over any [`Store`], as does everything that waits.
+/// A limiter is cheap to clone, and clones share their counts. Over memory its methods are
+/// synchronous. The methods that end in `_async`, and those that wait, work over any [`Store`].
 ///
 /// ```
 /// use tidegate::{Check, Limit, Limiter};
@@ -45,11 +45,11 @@ use crate::{Check, CheckError, Clock, MemoryStats, MemoryStore, Store, Verdict};
 /// let per_user: Limit = "100 per 1m".parse()?;
 /// let per_org: Limit = "1000 per 1m sliding-window".parse()?;
 ///
-/// // One key, one limit. `or_deny` makes an error of a denial, so that `?` enforces the limit.
+/// // One key, one limit. `or_deny` turns a denial into an error, so that `?` enforces the limit.
 /// limiter.check("user:alice", &per_user, 1)?.or_deny()?;
 /// assert_eq!(limiter.peek("user:alice", &per_user)?.remaining, 99);
 ///
-/// // Several at once: all are charged, or none.
+/// // Several checks: all are charged, or none.
 /// let checks = [Check::new("user:alice", &per_user, 1), Check::new("org:acme", &per_org, 1)];
 /// limiter.check_all(&checks)?.or_deny()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -60,35 +60,37 @@ pub struct Limiter<S: Store = MemoryStore> {
 
 struct Inner<S> {
     store: S,
-    /// The answer for when the store fails, if that is not an error.
+    /// The fallback for when the store fails; `None` to return the error.
     fallback: Option<Fallback>,
     queues: Queues,
     releases: Releases,
-    /// What waiting is timed by.
+    /// The clock that waiting is timed by.
     clock: Clock,
-    /// How much later than it could a caller that waits for a shared store asks again, at most.
+    /// The maximum random delay before a caller that waits for a shared store tries again.
     jitter: Duration,
-    /// Names queues.
+    /// Hashes the keys and limits of a request to the name of its queue.
     hasher: RandomState,
 }
 
 impl Limiter {
-    /// A limiter in memory with the default bounds: a million keys, then overflow.
+    /// Creates a limiter in memory with the default bounds: at most a million keys, beyond which
+    /// new keys overflow.
     ///
     /// # Panics
-    /// When 146 MB of address space cannot be had; [`Limiter::builder`] gives an error instead.
+    /// Panics if 146 MB of address space cannot be reserved; [`Limiter::builder`] returns an error
+    /// instead.
     pub fn new() -> Self {
         Self::builder().build().expect("a million keys reserve 146 MB of address space")
     }
 
-    /// Settings for a limiter.
+    /// Returns a builder with the default settings.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
     /// Decides one check: `cost` units of `limit` for `key`.
     ///
-    /// A decision that is not used is a warning, because a denial would be ignored:
+    /// An unused decision is a compiler warning, because a denial would be ignored:
     ///
     /// ```compile_fail
     /// #![deny(unused_must_use)]
@@ -107,7 +109,7 @@ impl Limiter {
     /// ```
     ///
     /// # Errors
-    /// [`CheckError::NeedsPermit`] for a `concurrency` limit. A denial is not an error.
+    /// Returns [`CheckError::NeedsPermit`] for a `concurrency` limit. A denial is not an error.
     #[inline]
     pub fn check(
         &self,
@@ -118,7 +120,7 @@ impl Limiter {
         self.store().decide_one(&Check::new(key.as_ref(), limit, cost), None)
     }
 
-    /// Decides one check at a time of the caller's choosing, for replays and simulations.
+    /// Decides one check at a given time, for replays and simulations.
     ///
     /// ```
     /// use std::time::SystemTime;
@@ -135,7 +137,7 @@ impl Limiter {
     /// times that arrive late to the newest time of the key.
     ///
     /// # Errors
-    /// As [`Limiter::check`].
+    /// Returns the errors of [`Limiter::check`].
     #[inline]
     pub fn check_at(
         &self,
@@ -152,17 +154,17 @@ impl Limiter {
     /// [consuming](Check::consuming).
     ///
     /// # Errors
-    /// When the checks make no sense together; see [`CheckError`].
+    /// Returns a [`CheckError`] if the checks are invalid together.
     #[inline]
     pub fn check_all(&self, checks: &[Check<'_>]) -> Result<Verdict, CheckError> {
         self.decide(&Request::new(checks))
     }
 
-    /// As [`Limiter::check_all`], at a time of the caller's choosing. The times of a key should be in
-    /// order; see [`Limiter::check_at`].
+    /// Decides several checks together, as [`Limiter::check_all`] does, at a given time. The times of
+    /// a key should be in order; see [`Limiter::check_at`].
     ///
     /// # Errors
-    /// As [`Limiter::check_all`].
+    /// Returns the errors of [`Limiter::check_all`].
     #[inline]
     pub fn check_all_at(
         &self,
@@ -172,7 +174,7 @@ impl Limiter {
         self.store().decide_all(&Request::new(checks), Some(now.min(Timestamp::LAST)))
     }
 
-    /// Decides a request, perhaps under an idempotency id.
+    /// Decides a request, which may have an idempotency id.
     ///
     /// ```
     /// use tidegate::{Check, Limit, Limiter, Request};
@@ -182,13 +184,13 @@ impl Limiter {
     /// let checks = [Check::new("alice", &limit, 1)];
     /// let request = Request::new(&checks).with_id("order-17");
     /// limiter.decide(&request)?.or_deny()?;
-    /// limiter.decide(&request)?.or_deny()?; // a retry: answered again, not charged again
+    /// limiter.decide(&request)?.or_deny()?; // a retry: the same verdict, not charged again
     /// assert_eq!(limiter.peek("alice", &limit)?.remaining, 9);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// As [`Limiter::check_all`], and [`CheckError::IdReused`].
+    /// Returns the errors of [`Limiter::check_all`], and [`CheckError::IdReused`].
     #[inline]
     pub fn decide(&self, request: &Request<'_>) -> Result<Verdict, CheckError> {
         self.store().decide_all(request, None)
@@ -196,11 +198,12 @@ impl Limiter {
 
     /// Decides independent checks in order and appends a decision for each.
     ///
-    /// Faster per check than single calls once there are more keys than fit the
-    /// cache: the memory behind the next checks is fetched while one is decided.
+    /// This is faster than single calls if there are more keys than fit in the CPU cache, because
+    /// the states of the next checks are prefetched.
     ///
     /// # Errors
-    /// [`CheckError::NeedsPermit`] for a `concurrency` limit; nothing is decided then.
+    /// Returns [`CheckError::NeedsPermit`] if one of the limits is a `concurrency` limit. Nothing
+    /// is decided then.
     pub fn check_batch(
         &self,
         checks: &[Check<'_>],
@@ -209,14 +212,14 @@ impl Limiter {
         self.store().decide_batch(checks, |_| None, decisions)
     }
 
-    /// As [`Limiter::check_batch`], each check at the time with the same index. The times of a key
-    /// should be in order; see [`Limiter::check_at`].
+    /// Decides independent checks as [`Limiter::check_batch`] does, each at the time with the same
+    /// index. The times of a key should be in order; see [`Limiter::check_at`].
     ///
     /// # Errors
-    /// As [`Limiter::check_batch`].
+    /// Returns the errors of [`Limiter::check_batch`].
     ///
     /// # Panics
-    /// When there are fewer times than checks.
+    /// Panics if there are fewer times than checks.
     pub fn check_batch_at(
         &self,
         times: &[Timestamp],
@@ -228,19 +231,19 @@ impl Limiter {
         self.store().decide_batch(checks, time, decisions)
     }
 
-    /// Looks without touching: what would be allowed now?
+    /// Returns the decision that a cost of 1 would get now, without charging it.
     ///
     /// # Errors
-    /// As [`Limiter::check`].
+    /// Returns the errors of [`Limiter::check`].
     pub fn peek(&self, key: impl AsRef<[u8]>, limit: &Limit) -> Result<Decision, CheckError> {
         self.check(key, limit, Cost::PEEK)
     }
 
-    /// Charges without asking, as when the true cost is known only afterwards. Returns what is
-    /// left; [`Limiter::check`] with [`Cost::Force`] returns the whole decision.
+    /// Charges units even beyond the limit, for a cost that is known only afterwards. Returns the
+    /// remaining units; [`Limiter::check`] with [`Cost::Force`] returns the whole decision.
     ///
     /// # Errors
-    /// As [`Limiter::check`].
+    /// Returns the errors of [`Limiter::check`].
     pub fn charge(
         &self,
         key: impl AsRef<[u8]>,
@@ -250,11 +253,11 @@ impl Limiter {
         Ok(self.check(key, limit, Cost::Force(units))?.remaining)
     }
 
-    /// Gives units back, newest first, never below zero. Returns what is left;
+    /// Refunds units, newest first, never below zero usage. Returns the remaining units;
     /// [`Limiter::check`] with [`Cost::Refund`] returns the whole decision.
     ///
     /// # Errors
-    /// As [`Limiter::check`].
+    /// Returns the errors of [`Limiter::check`].
     pub fn refund(
         &self,
         key: impl AsRef<[u8]>,
@@ -264,15 +267,15 @@ impl Limiter {
         Ok(self.check(key, limit, Cost::Refund(units))?.remaining)
     }
 
-    /// Forgets what a key has used of a limit; says whether it was tracked and not
-    /// yet expired. Remembered idempotency ids are not forgotten.
+    /// Resets the usage of a limit by a key. Returns whether the key was tracked and not yet
+    /// expired. Idempotency ids stay remembered.
     pub fn reset(&self, key: impl AsRef<[u8]>, limit: &Limit) -> bool {
         self.store().reset_now(key.as_ref(), limit)
     }
 
-    /// Takes a permit if every check admits it; `concurrency` limits among them
-    /// are held until the permit is dropped or its lease ends, rate limits are charged.
-    /// A cost of 0 only looks: its permit holds nothing.
+    /// Acquires a permit if every check allows it. `concurrency` limits are held until the permit
+    /// is dropped or its lease ends; rate limits are charged. The permit of a cost of 0 holds
+    /// nothing.
     ///
     /// ```
     /// use tidegate::{Check, Limit, Limiter};
@@ -289,26 +292,27 @@ impl Limiter {
     /// ```
     ///
     /// # Errors
-    /// As [`Limiter::check_all`].
+    /// Returns the errors of [`Limiter::check_all`].
     pub fn acquire(&self, checks: &[Check<'_>]) -> Result<Acquired, CheckError> {
         let id = self.store().new_permit();
         let verdict = self.decide(&Request { permit: Some(id), ..Request::new(checks) })?;
         Ok(Acquired::new(self, id, checks, verdict))
     }
 
-    /// What the store holds and what it had to give up.
+    /// Returns the contents of the store, and how often it was full.
     pub fn stats(&self) -> MemoryStats {
         self.store().stats()
     }
 
-    /// Lets go of expired keys in a part of the store; see [`MemoryStore::sweep`].
+    /// Evicts expired keys in a part of the store; see [`MemoryStore::sweep`].
     pub fn sweep(&self) -> u64 {
         self.store().sweep()
     }
 }
 
 impl<S: Store> Limiter<S> {
-    /// A limiter over any store, with the default settings; see [`Builder::build_with_store`].
+    /// Creates a limiter over any store, with the default settings; see
+    /// [`Builder::build_with_store`].
     pub fn with_store(store: S) -> Self {
         Self::with_settings(store, Settings::default(), None)
     }
@@ -328,12 +332,12 @@ impl<S: Store> Limiter<S> {
         Limiter { shared: Arc::new(shared) }
     }
 
-    /// The time by the clock that waiting is timed by.
+    /// The time on the clock that waiting is timed by.
     fn now(&self) -> Timestamp {
         self.shared.clock.now()
     }
 
-    /// The store it decides with.
+    /// Returns the store.
     #[inline]
     pub fn store(&self) -> &S {
         &self.shared.store
@@ -341,7 +345,7 @@ impl<S: Store> Limiter<S> {
 }
 
 impl Default for Limiter {
-    /// As [`Limiter::new`].
+    /// Creates a limiter in memory, as [`Limiter::new`] does.
     fn default() -> Self {
         Self::new()
     }

@@ -1,4 +1,4 @@
-//! Permits: places held while a request runs.
+//! Permits, which hold `concurrency` limits while a request runs.
 
 use std::fmt;
 use std::mem;
@@ -11,15 +11,15 @@ use super::any_store::Attempt;
 use crate::store::PermitAct;
 use crate::{Check, MemoryStore, Store, StoreError, Verdict};
 
-/// What came of asking for a permit.
+/// The result of acquiring a permit.
 ///
-/// [`Acquired::or_deny`] makes an error of a denial, so that `?` enforces the limits.
+/// [`Acquired::or_deny`] turns a denial into an error, so that `?` enforces the limits.
 #[derive(Debug)]
 #[must_use = "a permit that is dropped is given back"]
 pub enum Acquired<S: Store = MemoryStore> {
-    /// It is held, until dropped.
+    /// The permit, which is held until it is dropped.
     Permit(Permit<S>, Verdict),
-    /// It was denied, and nothing was charged.
+    /// The permit was denied. Nothing was charged, unless a check is [consuming](Check::consuming).
     Denied(Verdict),
 }
 
@@ -36,7 +36,7 @@ impl<S: Store> Acquired<S> {
         }
     }
 
-    /// The permit of an attempt. One that this node's memory gave is held there.
+    /// The permit of an attempt. A permit that local memory granted is held there.
     pub(super) fn of_attempt(limiter: &Limiter<S>, checks: &[Check<'_>], attempt: Attempt) -> Self {
         let Attempt { verdict, permit, local } = attempt;
         let id = permit.unwrap_or_default();
@@ -48,7 +48,7 @@ impl<S: Store> Acquired<S> {
         Acquired::Permit(permit, verdict)
     }
 
-    /// The permit, if there is one.
+    /// Returns the permit, if it was granted.
     pub fn permit(self) -> Option<Permit<S>> {
         match self {
             Acquired::Permit(permit, _) => Some(permit),
@@ -59,7 +59,7 @@ impl<S: Store> Acquired<S> {
     /// Returns the permit, or a denial as an error.
     ///
     /// # Errors
-    /// [`Denied`] if the permit was denied.
+    /// Returns [`Denied`] if the permit was denied.
     pub fn or_deny(self) -> Result<Permit<S>, Denied> {
         match self {
             Acquired::Permit(permit, _) => Ok(permit),
@@ -67,7 +67,7 @@ impl<S: Store> Acquired<S> {
         }
     }
 
-    /// The verdict either way.
+    /// Returns the verdict.
     pub fn verdict(&self) -> &Verdict {
         match self {
             Acquired::Permit(_, verdict) | Acquired::Denied(verdict) => verdict,
@@ -75,21 +75,21 @@ impl<S: Store> Acquired<S> {
     }
 }
 
-/// A held place under one or several `concurrency` limits, given back on drop.
+/// A held permit under one or several `concurrency` limits. It is released on drop.
 ///
-/// A holder that outlives the lease has lost its place unless it renews.
+/// The permit ends with its lease, unless it is renewed.
 #[must_use = "a permit that is dropped is given back"]
 pub struct Permit<S: Store = MemoryStore> {
     limiter: Limiter<S>,
     id: PermitId,
     held: Vec<(Box<[u8]>, Limit)>,
-    /// The permit of this node's memory, if it decided because the store failed.
+    /// The permit in local memory, if that decided because the store failed.
     local: Option<Box<Permit>>,
 }
 
 impl<S: Store> Permit<S> {
-    /// The permit of an admitted request. A watched limit that would have denied
-    /// it is not held.
+    /// Creates the permit of an admitted request. An observed limit that would have denied the
+    /// request is not held.
     pub(crate) fn new(
         limiter: Limiter<S>,
         id: PermitId,
@@ -106,15 +106,15 @@ impl<S: Store> Permit<S> {
         Permit { limiter, id, held, local: None }
     }
 
-    /// Names the permit within its limiter.
+    /// Returns the id of the permit within its limiter.
     pub fn id(&self) -> PermitId {
         self.id
     }
 
-    /// Starts the lease anew; `false` if it had already ended under some limit.
+    /// Restarts the lease. Returns `false` if it had already ended under one of the limits.
     ///
     /// # Errors
-    /// When the store fails: the lease may or may not have begun anew.
+    /// Returns an error if the store fails. The lease may or may not have been restarted then.
     pub async fn renew_async(&self) -> Result<bool, StoreError> {
         match &self.local {
             Some(local) => Ok(local.renew()),
@@ -122,18 +122,18 @@ impl<S: Store> Permit<S> {
         }
     }
 
-    /// Gives it back, as a drop does, and waits until that is done; `false` if it had already
-    /// ended under some limit.
+    /// Releases the permit, as a drop does, and waits for completion. Returns `false` if it had
+    /// already ended under one of the limits.
     ///
     /// # Errors
-    /// When the store fails: the permit then ends with its lease, unless the store repeats the
-    /// release, as `RedisStore` does.
+    /// Returns an error if the store fails. The permit then ends with its lease, unless the store
+    /// retries the release, as `RedisStore` does.
     pub async fn release_async(mut self) -> Result<bool, StoreError> {
         if let Some(local) = self.local.take() {
             self.held.clear();
             return Ok(local.release());
         }
-        // If this is cancelled, the drop releases what is left, and what was released once more.
+        // If the future is dropped, the drop of the permit releases all of it again.
         let released = act(&self.limiter, &self.held, PermitAct::Release(self.id)).await;
         self.held.clear();
         released
@@ -141,16 +141,16 @@ impl<S: Store> Permit<S> {
 }
 
 impl Permit {
-    /// Starts the lease anew; `false` if it had already ended under some limit.
+    /// Restarts the lease. Returns `false` if it had already ended under one of the limits.
     pub fn renew(&self) -> bool {
         self.all(PermitAct::Renew(self.id))
     }
 
-    /// Starts the lease anew, with this length from now on; `false` if it had already
-    /// ended under some limit.
+    /// Restarts the lease with this duration, which also applies to later renewals. Returns `false`
+    /// if it had already ended under one of the limits.
     ///
     /// # Errors
-    /// When no lease can be so long or short; then nothing has changed.
+    /// Returns an error if the lease is out of bounds. Nothing is changed then.
     pub fn renew_for(&mut self, lease: Duration) -> Result<bool, LimitError> {
         let leased = self.held.iter().map(|(_, limit)| Limit::concurrent(limit.count(), lease));
         let leased: Vec<Limit> = leased.collect::<Result<_, _>>()?;
@@ -160,7 +160,8 @@ impl Permit {
         Ok(self.renew())
     }
 
-    /// Gives it back, as a drop does; `false` if it had already ended under some limit.
+    /// Releases the permit, as a drop does. Returns `false` if it had already ended under one of
+    /// the limits.
     pub fn release(mut self) -> bool {
         let was_held = self.all(PermitAct::Release(self.id));
         for (key, _) in mem::take(&mut self.held) {
@@ -171,13 +172,13 @@ impl Permit {
 
     fn all(&self, act: PermitAct) -> bool {
         let store = self.limiter.store();
-        // Every limit is acted on, also after one that was not held.
+        // Every limit is released or renewed, even after one that was not held.
         self.held.iter().fold(true, |all, (key, limit)| store.with_permit(key, limit, act) && all)
     }
 }
 
-/// Acts on a permit under every limit it is held under, also after one that failed. What the store
-/// admitted is held in this node's memory, too.
+/// Releases or renews a permit under all of its limits, even after one of the calls failed. A
+/// permit that the store granted is held in local memory too.
 async fn act<S: Store>(
     limiter: &Limiter<S>,
     held: &[(Box<[u8]>, Limit)],
@@ -207,7 +208,7 @@ impl<S: Store> Drop for Permit<S> {
         }
         let (held, limiter) = (mem::take(&mut self.held), self.limiter.clone());
         let release = PermitAct::Release(self.id);
-        // A store that fails cannot be helped: the permit ends with its lease.
+        // An error is ignored, because the permit ends with its lease.
         self.limiter.store().detach(async move { drop(act(&limiter, &held, release).await) });
     }
 }

@@ -1,4 +1,4 @@
-//! Estimates that are charged first and settled when the true cost is known.
+//! Estimates that are charged first and settled when the actual cost is known.
 
 use std::fmt;
 use std::mem;
@@ -10,11 +10,11 @@ use crate::Request;
 use crate::futures::poll_once;
 use crate::{Check, CheckError, MemoryStore, Store, StoreError, Verdict};
 
-/// A charged estimate, to be settled when the true cost is known.
+/// A charged estimate, to be settled when the actual cost is known.
 ///
-/// Dropped without being settled, all of it is given back: the work it was for has not been done.
-/// Units are given back newest first, as by [`Limiter::refund`]. Nothing is given back of an estimate
-/// that has left the window meanwhile: that would be taken from what others have charged since.
+/// A reservation that is dropped without being settled is refunded, because the work was not done.
+/// Units are refunded newest first, as by [`Limiter::refund`]. An estimate that has left the window
+/// is not refunded, because that would refund units that others have charged since.
 ///
 /// ```
 /// use tidegate::{Limit, Limiter};
@@ -23,7 +23,7 @@ use crate::{Check, CheckError, MemoryStore, Store, StoreError, Verdict};
 /// let tokens = Limit::per_minute(10_000);
 /// let reserved = limiter.reserve("alice", &tokens, 500)?.or_deny()?;
 /// assert_eq!(limiter.peek("alice", &tokens)?.remaining, 9_500);
-/// reserved.commit(620); // what it came to
+/// reserved.commit(620); // the actual cost
 /// assert_eq!(limiter.peek("alice", &tokens)?.remaining, 9_380);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -33,7 +33,7 @@ pub struct Reserved<S: Store = MemoryStore> {
     verdict: Verdict,
     charged: Vec<Charged>,
     charged_at: Timestamp,
-    /// Whether this node's memory was charged, because the store failed.
+    /// Whether local memory was charged, because the store failed.
     locally: bool,
 }
 
@@ -45,8 +45,8 @@ struct Charged {
 }
 
 impl Charged {
-    /// The check that makes `actual` of the estimate; `None` if there is nothing to change, or if
-    /// it is too late to give units back.
+    /// The check that changes the charge from the estimate to `actual`. Returns `None` if they are
+    /// equal, or if it is too late to refund units.
     fn settling(&self, actual: u64, is_too_late: impl FnOnce(&Limit) -> bool) -> Option<Check<'_>> {
         let cost = match actual.checked_sub(self.estimate) {
             Some(0) => return None,
@@ -59,10 +59,10 @@ impl Charged {
 }
 
 impl<S: Store> Reserved<S> {
-    /// Collects the charges of a verdict. A check that is only observed and would have denied was
-    /// not charged, nor was one that was allowed because the store failed. An observed check beside
-    /// an enforced one with the same key and window is counted separately, and is not settled: its
-    /// estimate stands.
+    /// Collects the charges of a verdict. An observed check that would have denied was not charged,
+    /// and neither was a check that was allowed because the store failed. An observed check beside
+    /// an enforced one with the same key and window is counted separately and is not settled: its
+    /// estimate stays charged.
     fn new(limiter: &Limiter<S>, checks: &[Check<'_>], verdict: Verdict) -> Self {
         let (mut charged, mut locally) = (Vec::new(), false);
         let charged_at = limiter.now();
@@ -87,27 +87,29 @@ impl<S: Store> Reserved<S> {
     /// Returns a denial as an error.
     ///
     /// # Errors
-    /// [`Denied`] if nothing could be reserved.
+    /// Returns [`Denied`] if the estimate was denied.
     pub fn or_deny(self) -> Result<Self, Denied> {
         if self.verdict.allowed { Ok(self) } else { Err(self.verdict.denied()) }
     }
 
-    /// Returns whether the estimate was admitted, and what is left.
+    /// Returns the verdict on the estimate.
     pub fn verdict(&self) -> &Verdict {
         &self.verdict
     }
 
-    /// Keeps the estimate as the true cost.
+    /// Keeps the estimate as the actual cost.
     pub fn keep(mut self) {
         self.charged.clear();
     }
 
-    /// Settles the true cost: what was reserved too much is given back, what was reserved too
-    /// little is charged, also beyond the limit. With several limits it is the cost under each.
+    /// Settles the actual cost. If it is less than the estimate, the difference is refunded; if it
+    /// is more, the difference is charged, even beyond the limit. With several limits, this is the
+    /// cost under each of them.
     ///
     /// # Errors
-    /// When the store fails and [`Builder::on_store_failure`](crate::Builder::on_store_failure) is
-    /// not set. What was not settled stays as it was estimated.
+    /// Returns an error if the store fails and
+    /// [`Builder::on_store_failure`](crate::Builder::on_store_failure) is not set. Charges that
+    /// were not settled stay at the estimate.
     pub async fn commit_async(mut self, actual: u64) -> Result<(), StoreError> {
         let charged = mem::take(&mut self.charged);
         let settling = Settling { charged_at: self.charged_at, actual, locally: self.locally };
@@ -116,24 +118,25 @@ impl<S: Store> Reserved<S> {
 }
 
 impl Reserved {
-    /// Settles the true cost: what was reserved too much is given back, what was reserved too
-    /// little is charged, also beyond the limit. With several limits it is the cost under each.
+    /// Settles the actual cost. If it is less than the estimate, the difference is refunded; if it
+    /// is more, the difference is charged, even beyond the limit. With several limits, this is the
+    /// cost under each of them.
     pub fn commit(self, actual: u64) {
-        // The first poll completes it in memory. The same checks were valid when they were reserved.
+        // In memory the first poll completes it. The checks were valid when they were reserved.
         drop(poll_once(self.commit_async(actual)));
     }
 }
 
-/// How charges are settled.
+/// A settlement of charges.
 struct Settling {
     charged_at: Timestamp,
     actual: u64,
-    /// Whether this node's memory was charged, because the store failed.
+    /// Whether local memory was charged, because the store failed.
     locally: bool,
 }
 
 impl Settling {
-    /// Makes `actual` of what was charged, where it was charged.
+    /// Changes the charges to `actual`, in the store that was charged.
     async fn settle<S: Store>(
         self,
         limiter: &Limiter<S>,
@@ -162,7 +165,7 @@ impl<S: Store> Drop for Reserved<S> {
         }
         let (charged, limiter) = (mem::take(&mut self.charged), self.limiter.clone());
         let settling = Settling { charged_at: self.charged_at, actual: 0, locally: self.locally };
-        // A store that fails cannot be helped: the charge ends with its window.
+        // An error is ignored, because the charge leaves the window by itself.
         let task = async move { drop(settling.settle(&limiter, &charged).await) };
         self.limiter.store().detach(task);
     }
@@ -175,10 +178,10 @@ impl<S: Store> fmt::Debug for Reserved<S> {
 }
 
 impl Limiter {
-    /// Charges an estimate, to be settled when the true cost is known; see [`Reserved`].
+    /// Charges an estimate, to be settled when the actual cost is known; see [`Reserved`].
     ///
     /// # Errors
-    /// As [`Limiter::check`].
+    /// Returns the errors of [`Limiter::check`].
     pub fn reserve(
         &self,
         key: impl AsRef<[u8]>,
@@ -188,21 +191,21 @@ impl Limiter {
         self.reserve_all(&[Check::new(key.as_ref(), limit, estimate)])
     }
 
-    /// Charges estimates under several limits, all or none.
+    /// Charges estimates under several limits, all or none; see [`Reserved`].
     ///
     /// # Errors
-    /// As [`Limiter::check_all`].
+    /// Returns the errors of [`Limiter::check_all`].
     pub fn reserve_all(&self, checks: &[Check<'_>]) -> Result<Reserved, CheckError> {
         Ok(Reserved::new(self, checks, self.check_all(checks)?))
     }
 }
 
 impl<S: Store> Limiter<S> {
-    /// Charges an estimate, to be settled when the true cost is known; see [`Reserved`]. A
-    /// reservation that is dropped is given back in the background.
+    /// Charges an estimate, to be settled when the actual cost is known; see [`Reserved`]. A
+    /// reservation that is dropped is refunded in the background.
     ///
     /// # Errors
-    /// As [`Limiter::check_async`].
+    /// Returns the errors of [`Limiter::check_async`].
     pub async fn reserve_async(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -212,10 +215,10 @@ impl<S: Store> Limiter<S> {
         self.reserve_all_async(&[Check::new(key.as_ref(), limit, estimate)]).await
     }
 
-    /// Charges estimates under several limits, all or none.
+    /// Charges estimates under several limits, all or none; see [`Reserved`].
     ///
     /// # Errors
-    /// As [`Limiter::check_async`].
+    /// Returns the errors of [`Limiter::check_async`].
     pub async fn reserve_all_async(&self, checks: &[Check<'_>]) -> Result<Reserved<S>, StoreError> {
         Ok(Reserved::new(self, checks, self.check_all_async(checks).await?))
     }

@@ -1,10 +1,10 @@
-//! Callers that would rather wait than be denied.
+//! Callers that wait instead of being denied.
 //!
-//! In memory the wait for rate limits is worked out beforehand (`wait/mod.rs`). Two kinds of wait
-//! cannot be: for a store that others use too, and for a permit, which its holder gives back when
-//! it likes. There the first in the queue tries, waits for as long as the answer says and tries
-//! again; those behind wait for their turn. A waiter for a permit is also woken when one is
-//! released in this process.
+//! In memory the wait for rate limits is computed in advance (`wait_queue.rs`). That is impossible
+//! in two cases: a store that other nodes use too, and a permit, because it is not known when its
+//! holder releases it. In these cases the first waiter of the queue tries, waits for the time that
+//! the denial reports, and tries again. The others wait until they are first. A waiter for a permit
+//! is also woken when one is released in this process.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -23,21 +23,22 @@ use crate::sync::Mutex;
 use crate::wait_queue::{Ticket, refusing, sleep_listening};
 use crate::{Check, CheckError, MemoryStore, Request, Store, StoreError, Verdict};
 
-/// How often a waiter asks a shared store for a permit at least: another node may have released
-/// one. One waiter of a queue asks, so that this is all the load there is.
+/// The maximum time between attempts of a waiter to acquire a permit from a shared store, because
+/// another node may have released one. Only the first waiter of a queue tries, so this bounds the
+/// load.
 const PERMIT_POLL_US: u64 = 100_000;
 
 /// Returns a random time from zero to `up_to`. Callers that are denied together add it to their
 /// wait, so that they do not retry together.
 pub fn jitter(up_to: Duration) -> Duration {
-    // A new `RandomState` has other keys than the one before.
+    // Every `RandomState` has new keys.
     let random = RandomState::new().hash_one(0_u8);
     let micros = u64::try_from(up_to.as_micros()).unwrap_or(u64::MAX);
     Duration::from_micros(random % micros.saturating_add(1).max(1))
 }
 
 impl Attempt {
-    /// Denies what would pass now, because others wait before it.
+    /// Denies an attempt that would pass now, because others wait ahead of it.
     fn into_queued_denial(mut self) -> Self {
         self.verdict.deny_queued();
         self
@@ -45,21 +46,21 @@ impl Attempt {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Admits the checks at the earliest moment they pass, in the order in which
-    /// the futures were first polled, or denies immediately if that would take longer than `max_wait`.
+    /// Admits the checks as soon as they pass, in the order in which the futures were first polled.
+    /// Denies them immediately if that would take longer than `max_wait`.
     ///
     /// Waiters with the same keys and limits form a queue of at most
-    /// [`Builder::max_waiters`](crate::Builder::max_waiters). In memory the wait is worked out
-    /// beforehand from the state and the queue, exactly, if nothing else arrives;
-    /// a plain `check` may still come in between and make a waiter wait longer,
-    /// up to `max_wait`, after which it is denied. Over a store that nodes share, the first of
-    /// the queue tries again when the last answer said that it would pass. A denial charges nothing here, also where a
-    /// check is [consuming](Check::consuming). Dropping the future leaves the
-    /// queue and charges nothing, unless a shared store is just deciding. In memory it runs on any
-    /// runtime.
+    /// [`Builder::max_waiters`](crate::Builder::max_waiters). In memory the wait is computed in
+    /// advance from the state and the queue. It is exact if nothing else arrives. A `check` of
+    /// another caller can make a waiter wait longer, up to `max_wait`, after which it is denied.
+    /// Over a shared store, the first waiter tries again at the time that the last denial reported.
+    ///
+    /// A denial charges nothing, even if a check is [consuming](Check::consuming). Dropping the
+    /// future leaves the queue and charges nothing, unless a shared store is just deciding. In
+    /// memory the future runs on any runtime.
     ///
     /// # Errors
-    /// As [`Limiter::check_async`].
+    /// Returns the errors of [`Limiter::check_async`].
     pub async fn wait(
         &self,
         checks: &[Check<'_>],
@@ -67,15 +68,15 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Verdict, StoreError> {
         match self.memory() {
             Some(memory) => Ok(self.shared.queues.wait(memory, checks, max_wait).await?),
-            // Boxed, so that a wait in memory stays small.
+            // This is boxed, so that the future of a wait in memory stays small.
             None => Ok(Box::pin(self.wait_in_queue(Request::new(checks), max_wait)).await?.verdict),
         }
     }
 
-    /// Waits as [`Limiter::wait`] does, until a moment.
+    /// Waits as [`Limiter::wait`] does, until a deadline.
     ///
     /// # Errors
-    /// As [`Limiter::wait`].
+    /// Returns the errors of [`Limiter::wait`].
     pub async fn wait_until(
         &self,
         checks: &[Check<'_>],
@@ -84,11 +85,11 @@ impl<S: Store> Limiter<S> {
         self.wait(checks, deadline.saturating_duration_since(Instant::now())).await
     }
 
-    /// Takes a permit as [`Limiter::acquire`] does, and waits for one up to `max_wait`.
+    /// Acquires a permit as [`Limiter::acquire`] does, and waits for one up to `max_wait`.
     ///
-    /// Waiters with the same keys and limits form a queue, as in [`Limiter::wait`]. How long a
-    /// permit is held is not known beforehand, so that a denial may take as long as `max_wait`. A
-    /// permit that another node releases is noticed within 100 ms.
+    /// Waiters with the same keys and limits form a queue, as in [`Limiter::wait`]. It is not known
+    /// in advance how long a permit is held, so a denial may take as long as `max_wait`. A permit
+    /// that another node releases is noticed within 100 ms.
     ///
     /// ```
     /// use std::time::Duration;
@@ -106,7 +107,7 @@ impl<S: Store> Limiter<S> {
     /// ```
     ///
     /// # Errors
-    /// As [`Limiter::check_async`].
+    /// Returns the errors of [`Limiter::check_async`].
     pub async fn acquire_wait(
         &self,
         checks: &[Check<'_>],
@@ -118,7 +119,7 @@ impl<S: Store> Limiter<S> {
         Ok(Acquired::of_attempt(self, checks, attempt))
     }
 
-    /// The store, if it is one in memory.
+    /// The store, if it is a [`MemoryStore`].
     fn memory(&self) -> Option<&MemoryStore> {
         (self.store() as &dyn std::any::Any).downcast_ref()
     }
@@ -154,8 +155,8 @@ impl<S: Store> Limiter<S> {
         self.try_until(&request, &ticket, until).await
     }
 
-    /// Tries until the request passes, as the first of its queue. Each attempt has a new permit: the
-    /// store may still release that of one which timed out.
+    /// Tries until the request passes, as the first of its queue. Each attempt has a new permit id,
+    /// because the store may still release that of an attempt that timed out.
     async fn try_until(
         &self,
         request: &Request<'_>,
@@ -176,8 +177,8 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// How long to wait before the next attempt of a denied request; `None` if it cannot pass in
-    /// time. A store's failure is not waited for.
+    /// The delay before the next attempt of a denied request. Returns `None` if it cannot pass in
+    /// time, or if the store failed, which is not waited for.
     fn retry_delay_us(
         &self,
         checks: &[Check<'_>],
@@ -213,7 +214,7 @@ impl<S: Store> Limiter<S> {
         Some(retry_delay_us.saturating_add(jitter_us).min(remaining_us).max(1))
     }
 
-    /// Returns the answer to a request without charging anything.
+    /// The verdict that a request would get, without charging it.
     async fn dry_run(&self, request: &Request<'_>) -> Result<Attempt, StoreError> {
         let deny_all = deny_all();
         let dry_run = dry_run_checks(request.checks, &deny_all);
@@ -225,8 +226,8 @@ impl<S: Store> Limiter<S> {
         Ok(Attempt { verdict, permit: None, local: None })
     }
 
-    /// A number for the queue of a request: equal for requests with the same keys and limits, in
-    /// any order.
+    /// The name of the queue of a request. It is equal for requests with the same keys and limits
+    /// in any order.
     fn queue_name(&self, checks: &[Check<'_>]) -> u64 {
         let each = checks.iter().map(|check| {
             self.shared.hasher.hash_one((check.key, check.limit.id(), check.observed))
@@ -236,7 +237,7 @@ impl<S: Store> Limiter<S> {
 }
 
 impl Limiter {
-    /// Waits as [`Limiter::wait`] does, and blocks the thread meanwhile.
+    /// Waits as [`Limiter::wait`] does, and blocks the thread.
     ///
     /// ```
     /// use std::time::Duration;
@@ -252,7 +253,7 @@ impl Limiter {
     /// ```
     ///
     /// # Errors
-    /// As [`Limiter::check_all`].
+    /// Returns the errors of [`Limiter::check_all`].
     pub fn wait_blocking(
         &self,
         checks: &[Check<'_>],
@@ -262,11 +263,11 @@ impl Limiter {
     }
 }
 
-/// The waiters that listen, by the key they wait for.
+/// The listeners for released permits, by the hash of the key.
 #[derive(Debug, Default)]
 pub(crate) struct Releases {
     listeners: Mutex<HashMap<u64, Vec<Listener>>>,
-    /// How many there are. A release reads only this while nobody listens.
+    /// The number of listeners. A release reads only this if there are none.
     count: AtomicUsize,
     hasher: RandomState,
 }
@@ -279,8 +280,8 @@ struct Listener {
 }
 
 impl Releases {
-    /// Listens for permits of the `concurrency` limits among these checks, under the ticket of a
-    /// waiter.
+    /// Listens for released permits of the `concurrency` limits among these checks, for the waiter
+    /// with this ticket.
     pub(crate) fn listen(&self, ticket: u64, checks: &[Check<'_>]) -> Listening<'_> {
         let held = checks
             .iter()
@@ -293,12 +294,13 @@ impl Releases {
         }
         self.count.fetch_add(names.len(), Ordering::SeqCst);
         drop(listeners);
-        // A release either sees the count or happened before what the listener asks next.
+        // Either a release sees the count, or it happened before the next attempt of the waiter,
+        // which then gets the permit.
         fence(Ordering::SeqCst);
         Listening { releases: self, ticket, names }
     }
 
-    /// Wakes the waiters for permits of a key, one of which was released.
+    /// Wakes the listeners of a key, because one of its permits was released.
     pub(crate) fn notify(&self, key: &[u8]) {
         fence(Ordering::SeqCst);
         if self.count.load(Ordering::SeqCst) == 0 {
@@ -316,7 +318,7 @@ impl Releases {
     }
 }
 
-/// A waiter that listens, until this is dropped.
+/// A registered listener, which is removed on drop.
 #[derive(Debug)]
 pub(crate) struct Listening<'r> {
     releases: &'r Releases,
@@ -325,7 +327,8 @@ pub(crate) struct Listening<'r> {
 }
 
 impl Listening<'_> {
-    /// Whether a permit was released since this began; if not, `waker` is woken by the next one.
+    /// Whether a permit was released since this was created. Otherwise the next release wakes
+    /// `waker`.
     pub(crate) fn poll_released(&self, waker: &Waker) -> bool {
         let mut listeners = self.releases.listeners.lock();
         let mut released = false;

@@ -1,7 +1,7 @@
-//! Conditions on a request: what a policy matches, when an override holds, who is exempt.
+//! Conditions on a request: those of a policy's `match` and `exempt`, and of an override's `when`.
 //!
-//! One form for all three. A condition names a part of the request and what it
-//! must be; a part the request does not have satisfies nothing.
+//! All three have the same form. A condition names a request field and the values it may have. A
+//! field that the request does not have satisfies no condition.
 
 use std::fmt;
 use std::ops::Range;
@@ -19,11 +19,11 @@ use super::request_field::{RequestField, Value};
 use crate::identity::{Networks, parse_network};
 use crate::text::write_escaped;
 
-/// Most values of a condition: beyond it a header or descriptor set by the
-/// gateway is the better tool.
+/// The largest number of values of a condition. For more, have the gateway set a header or
+/// descriptor that groups them.
 pub(crate) const MAX_VALUES: usize = 1024;
 
-/// One condition: a part of the request, and what it must be.
+/// One condition: a request field, and the values it may have.
 ///
 /// ```
 /// use tidegate::unstable::policy::Condition;
@@ -36,31 +36,33 @@ pub(crate) const MAX_VALUES: usize = 1024;
 pub struct Condition {
     field: RequestField,
     matcher: Matcher,
-    /// Where those of its patterns that need it stand in the set of all policies.
+    /// The range of its patterns in the glob set of all policies. Patterns that are compared
+    /// directly are not in the set.
     glob_ids: Range<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Matcher {
-    /// `"*"`: anything, as long as it is there; see [`Condition::is_present`].
+    /// `"*"`: any value, as long as the field is present; see [`Condition::is_present`].
     Present,
     Values(ExactValues),
-    /// Values in which `*` stands for any run of characters.
+    /// Values in which `*` matches any sequence of characters.
     Wildcards(Wildcards),
-    /// The descriptors, one by one.
+    /// The exact list of descriptors.
     Entries(Box<[DescriptorEntry]>),
-    /// The networks as written, and a lookup for requests.
+    /// The networks as written, and the index used for requests.
     Networks(Box<[IpNet]>, Networks),
     Patterns(Box<[Pattern]>),
 }
 
 impl Condition {
-    /// That `field` is one of `values`: networks for `client_ip`, patterns for
-    /// `path` and `host`, texts with `*` in them for `domain` and `descriptor:x`, the
-    /// values themselves for the others; `*` alone for any.
+    /// Creates the condition that `field` is one of `values`: networks for `client_ip`, patterns
+    /// for `path` and `host`, values that may contain `*` for `domain` and `descriptor:x`, exact
+    /// values for all others. A single `*` matches any value.
     ///
     /// # Errors
-    /// When a value is not of its kind, or there is none.
+    /// Returns an error if `values` is empty or has more than 1024 elements, or if a value is not
+    /// valid for the field.
     pub fn new(field: RequestField, values: &[impl AsRef<str>]) -> Result<Self, ConditionError> {
         let count = values.len();
         if count == 0 || count > MAX_VALUES {
@@ -100,10 +102,10 @@ impl Condition {
         Ok(Condition { field, matcher, glob_ids: 0..0 })
     }
 
-    /// That the descriptors are exactly `entries`, in this order.
+    /// Creates the condition that the descriptors are exactly `entries`, in this order.
     ///
     /// # Errors
-    /// When there are none, or more than [`MAX_ENTRIES`].
+    /// Returns an error if `entries` is empty, or has more than [`MAX_ENTRIES`] elements.
     pub fn entries(entries: Vec<DescriptorEntry>) -> Result<Self, ConditionError> {
         if !(1..=MAX_ENTRIES).contains(&entries.len()) {
             return Err(ConditionError { index: 0, kind: ConditionErrorKind::EntryCount });
@@ -112,7 +114,7 @@ impl Condition {
         Ok(Condition { field: RequestField::Descriptors, matcher, glob_ids: 0..0 })
     }
 
-    /// The entries it wants, if it wants exactly those.
+    /// Returns the entries, if it requires an exact list of them.
     pub(super) fn exact_entries(&self) -> Option<&[DescriptorEntry]> {
         match &self.matcher {
             Matcher::Entries(entries) => Some(entries),
@@ -120,7 +122,7 @@ impl Condition {
         }
     }
 
-    /// The values it wants, if nothing else will do.
+    /// Returns the values, if it requires exact values.
     pub(super) fn exact_values(&self) -> Option<&[Box<str>]> {
         match &self.matcher {
             Matcher::Values(values) => Some(values.all()),
@@ -128,12 +130,12 @@ impl Condition {
         }
     }
 
-    /// The part it is about.
+    /// Returns the request field.
     pub fn field(&self) -> &RequestField {
         &self.field
     }
 
-    /// Adds those of its patterns that need the set to it, and keeps where they are.
+    /// Adds the patterns that need the glob set to `set`, and stores their range in it.
     pub(super) fn register_patterns(&mut self, set: &mut Vec<Pattern>) {
         let first = set.len();
         if let Matcher::Patterns(patterns) = &self.matcher {
@@ -167,9 +169,9 @@ impl Condition {
         }
     }
 
-    /// Whether it holds for every reading of the path, where `is_concurrency` is content with one.
-    /// For conditions that spare a request: a reading that the application does not share must
-    /// not exempt anybody.
+    /// Returns whether it holds for every reading of the path, where `matches` requires only one.
+    /// Conditions that exempt a request use it: a reading that the application does not share must
+    /// not exempt the request.
     fn matches_every_reading(&self, request: &NormalizedRequest<'_>) -> bool {
         match (&self.matcher, &self.field) {
             (Matcher::Patterns(patterns), RequestField::Path) => {
@@ -185,9 +187,9 @@ impl Condition {
             || any_within(&normalized.matched, &self.glob_ids)
     }
 
-    /// Whether the request has the part. An empty descriptor is there all the same: a gateway
-    /// sends the entry and its client chooses the value, and would choose that one to
-    /// escape. (The entries of a list are taken so, too.)
+    /// Returns whether the request has the field. A descriptor with an empty value is present: the
+    /// gateway sends the entry and the client chooses the value, so a client could otherwise evade
+    /// the condition with an empty value. Entries of an exact list are treated the same way.
     fn is_present(&self, request: &NormalizedRequest<'_>) -> bool {
         match &self.field {
             RequestField::Descriptor { name, nth } => request.descriptor(name, *nth).is_some(),
@@ -195,7 +197,7 @@ impl Condition {
         }
     }
 
-    /// What the request has in place of what is wanted, for people.
+    /// Returns the value that the request has for this field, for display.
     pub(super) fn describe_found(&self, request: &NormalizedRequest<'_>) -> String {
         let mut out = String::new();
         if let RequestField::Descriptors = self.field {
@@ -214,7 +216,8 @@ impl Condition {
         out
     }
 
-    /// Whether whatever satisfies this satisfies `other`, as far as can be told.
+    /// Returns whether every request that satisfies this condition also satisfies `other`. `false`
+    /// if that is not certain.
     fn implies(&self, other: &Condition) -> bool {
         if self.field != other.field {
             return false;
@@ -242,7 +245,7 @@ impl Condition {
         }
     }
 
-    /// Whether nothing can satisfy both, as far as can be told.
+    /// Returns whether no request can satisfy both conditions. `false` if that is not certain.
     fn excludes(&self, other: &Condition) -> bool {
         if self.field != other.field {
             return false;
@@ -271,7 +274,8 @@ impl Condition {
     }
 }
 
-/// Whether some text may match both; only where one has no wildcard can we say no.
+/// Returns whether some text may match both patterns. `true` if both have wildcards, because their
+/// overlap is not computed.
 fn may_overlap(a: &Pattern, b: &Pattern) -> bool {
     match (a.literal(), b.literal()) {
         (Some(text), _) => b.matches(text),
@@ -280,7 +284,7 @@ fn may_overlap(a: &Pattern, b: &Pattern) -> bool {
     }
 }
 
-/// `matched` is in ascending order.
+/// Returns whether an element of `matched`, which is ascending, is within the range.
 fn any_within(matched: &Matched, range: &Range<usize>) -> bool {
     let at = matched.partition_point(|&id| id < range.start);
     matched.get(at).is_some_and(|&id| id < range.end)
@@ -294,7 +298,7 @@ fn collect<'v, T>(
     parsed.map(|(index, text)| parse(text).map_err(|kind| ConditionError { index, kind })).collect()
 }
 
-/// Values as they are, or with `*` in them.
+/// Returns the matcher of values that may contain `*`.
 fn wild<'v>(values: impl Iterator<Item = &'v str> + Clone) -> Result<Matcher, ConditionError> {
     if values.clone().any(|value| value.contains('*')) {
         let wild = collect(values, |text| not_empty(text).map(Wildcard::new))?;
@@ -303,7 +307,7 @@ fn wild<'v>(values: impl Iterator<Item = &'v str> + Clone) -> Result<Matcher, Co
     Ok(Matcher::Values(ExactValues::new(collect(values, |text| not_empty(text).map(Box::from))?)))
 }
 
-/// A descriptor is compared as it is, blanks and all.
+/// Rejects empty values. Descriptors are compared without trimming.
 fn not_empty(text: &str) -> Result<&str, ConditionErrorKind> {
     if text.is_empty() { Err(ConditionErrorKind::Empty) } else { Ok(text) }
 }
@@ -312,7 +316,7 @@ fn as_wild(values: &ExactValues) -> Vec<Wildcard> {
     values.all().iter().map(|value| Wildcard::new(value)).collect()
 }
 
-/// All descriptors, for people.
+/// Formats all descriptors of a request for display.
 fn all_entries(request: &NormalizedRequest<'_>) -> String {
     if request.entries().is_empty() {
         return "none".into();
@@ -355,17 +359,17 @@ impl fmt::Display for Condition {
     }
 }
 
-/// Conditions that belong together.
+/// A list of conditions. The context defines whether all or any of them must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions(Vec<Condition>);
 
 impl Conditions {
-    /// Whether there are none.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Each of them, in order.
+    /// Returns the conditions in order.
     pub fn iter(&self) -> std::slice::Iter<'_, Condition> {
         self.0.iter()
     }
@@ -374,32 +378,34 @@ impl Conditions {
         self.0.iter_mut()
     }
 
-    /// Whether all hold; so it is when there are none.
+    /// Returns whether all conditions hold; `true` for an empty list.
     pub(super) fn all_match(&self, request: &NormalizedRequest<'_>) -> bool {
         self.0.iter().all(|condition| condition.matches(request))
     }
 
-    /// Whether all hold, for every reading of the path.
+    /// Returns whether all conditions hold for every reading of the path.
     pub(super) fn all_match_every_reading(&self, request: &NormalizedRequest<'_>) -> bool {
         self.0.iter().all(|condition| condition.matches_every_reading(request))
     }
 
-    /// The first that exempts a request: it holds for every reading of the path.
+    /// Returns the first condition that exempts a request: it holds for every reading of the path.
     pub(super) fn first_exempting(&self, request: &NormalizedRequest<'_>) -> Option<&Condition> {
         self.0.iter().find(|condition| condition.matches_every_reading(request))
     }
 
-    /// The first that does not hold.
+    /// Returns the first condition that does not hold.
     pub(super) fn first_failing(&self, request: &NormalizedRequest<'_>) -> Option<&Condition> {
         self.0.iter().find(|condition| !condition.matches(request))
     }
 
-    /// Whether whatever satisfies these satisfies `others`, as far as can be told.
+    /// Returns whether every request that satisfies these conditions also satisfies `others`.
+    /// `false` if that is not certain.
     pub(super) fn imply(&self, others: &Conditions) -> bool {
         others.iter().all(|other| self.0.iter().any(|condition| condition.implies(other)))
     }
 
-    /// The first of these that nothing which satisfies `others` can satisfy.
+    /// Returns the first of these conditions that contradicts one of `others`: its index, and the
+    /// other condition.
     pub(super) fn contradiction<'c>(
         &'c self,
         others: &'c Conditions,

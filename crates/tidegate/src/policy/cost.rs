@@ -1,4 +1,4 @@
-//! What a request costs: so many units, or what the request itself says.
+//! The cost of a request: a fixed number of units, or the value of a request field.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ use super::request_field::{RequestField, Value};
 use super::template::Template;
 use crate::text::write_escaped;
 
-/// What a request costs.
+/// The source of a request's cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CostSource {
-    /// So many units.
+    /// This number of units.
     Fixed(u64),
-    /// What a part of the request says; 1 where it says nothing.
+    /// The value of a request field; 1 if the request does not have it.
     From(RequestField),
 }
 
@@ -25,10 +25,11 @@ impl Default for CostSource {
 }
 
 impl CostSource {
-    /// What a template such as `{header:x-cost}` asks for.
+    /// Creates the cost source of a template such as `{header:x-cost}`.
     ///
     /// # Errors
-    /// When it is not one header, query parameter, cookie or descriptor alone.
+    /// Returns an error if the template is not a single header, query parameter, cookie or
+    /// descriptor.
     pub fn from_template(template: &Template) -> Result<Self, CostSourceError> {
         match template.single() {
             Some(
@@ -44,7 +45,8 @@ impl CostSource {
         }
     }
 
-    /// The units a request asks for, or what it says instead.
+    /// Returns the cost of a request in units. The error is an excerpt of a value that is not
+    /// valid.
     pub(super) fn units(&self, request: &NormalizedRequest<'_>) -> Result<u64, String> {
         let field = match self {
             CostSource::Fixed(units) => return Ok(*units),
@@ -63,7 +65,7 @@ impl CostSource {
     }
 }
 
-/// How much of a bad value an error repeats.
+/// The number of bytes of an invalid value that an error shows.
 const SHOWN_BYTES: usize = 32;
 
 impl fmt::Display for CostSource {
@@ -75,17 +77,17 @@ impl fmt::Display for CostSource {
     }
 }
 
-/// A template that no cost can come from.
+/// The error of a template that cannot be a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CostSourceError;
 
 impl CostSourceError {
-    /// What is wrong, in a few words.
+    /// Returns a short description of the error.
     pub const fn problem(self) -> &'static str {
         "a cost comes from one header, query parameter, cookie or descriptor"
     }
 
-    /// What to write instead.
+    /// Returns how to fix it.
     pub const fn help(self) -> &'static str {
         "write a whole number, or for example `\"{header:x-cost}\"`"
     }

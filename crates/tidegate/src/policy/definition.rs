@@ -1,8 +1,8 @@
-//! One policy, validated, with its overrides worked out.
+//! One policy, validated, with its overrides resolved.
 //!
-//! An override replaces the fields it names. Rather than ask at every request
-//! which fields those are, each override becomes a [`Variant`] with all fields
-//! filled in: variant 0 is the policy itself, variant *n* its *n*-th override.
+//! An override replaces only the fields that it sets. To avoid merging fields for every request,
+//! each override is stored as a [`Variant`] in which all fields are set: variant 0 is the policy
+//! itself, variant *n* its *n*-th override.
 
 use tidegate_core::{Algorithm, Limit};
 
@@ -14,24 +14,24 @@ use super::template::Template;
 use super::{Mode, OnStoreFailure};
 use crate::Overflow;
 
-/// Longest name of a policy: it is a metric label, a header and part of every key.
+/// The longest name of a policy. The name is a metric label and part of header fields and keys.
 pub const MAX_NAME_BYTES: usize = 64;
 
-/// Most limits of a policy: every one is decided for every request.
+/// The largest number of limits of a policy. All of them are decided for every request.
 pub const MAX_LIMITS: usize = 16;
 
-/// Most overrides of a policy: they are tried one after another.
+/// The largest number of overrides of a policy. They are tried one after another.
 pub(crate) const MAX_OVERRIDES: usize = 1024;
 
-/// Most policies that one can replace: as many as can stand in for one another.
+/// The largest number of policies that one policy can replace: no set has more policies.
 pub(crate) const MAX_REPLACED: usize = 1024;
 
-/// A named rule: what it matches, how its key is made, its limits, its mode,
-/// and what happens when the store fails.
+/// A named policy: the requests it matches, how their keys are made, its limits, its mode, and the
+/// answer when the store fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     name: Box<str>,
-    /// The name its counts are kept under, if that is another policy's.
+    /// The name under which requests are counted, if that is another policy's.
     count_name: Option<Box<str>>,
     matching: Conditions,
     key: Template,
@@ -40,24 +40,24 @@ pub struct Policy {
     quota: bool,
     deny_cache: bool,
     overrides: Vec<Override>,
-    /// The policy itself, then one per override; never empty.
+    /// The policy itself, then one variant per override; never empty.
     variants: Vec<Variant>,
 }
 
-/// What replaces some fields of a policy, and when.
+/// Replaces some fields of a policy, for requests that satisfy its conditions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Override {
-    /// When it holds: all of these.
+    /// The conditions. The override applies if all of them hold.
     pub when: Conditions,
-    /// Other limits.
+    /// The limits, if they are replaced.
     pub limits: Option<Vec<Limit>>,
-    /// Another mode.
+    /// The mode, if it is replaced.
     pub mode: Option<Mode>,
-    /// Another answer when the store fails.
+    /// The answer when the store fails, if it is replaced.
     pub on_store_failure: Option<OnStoreFailure>,
-    /// Another cost.
+    /// The cost, if it is replaced.
     pub cost: Option<CostSource>,
-    /// Another overflow.
+    /// The overflow, if it is replaced.
     pub overflow: Option<Overflow>,
 }
 
@@ -69,7 +69,7 @@ impl Override {
     }
 }
 
-/// A policy as one of its overrides, or none, makes it.
+/// A policy with one of its overrides applied, or with none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variant {
     when: Conditions,
@@ -81,7 +81,7 @@ pub struct Variant {
 }
 
 impl Variant {
-    /// The same with the fields that an override names replaced.
+    /// Returns a copy in which the fields that an override sets are replaced.
     fn replaced_by(&self, over: &Override) -> Self {
         let limits = over.limits.as_ref().map(|limits| limits.clone().into());
         Variant {
@@ -94,42 +94,43 @@ impl Variant {
         }
     }
 
-    /// When it holds; empty for the policy itself.
+    /// Returns the conditions of the override; empty for the policy itself.
     pub fn when(&self) -> &Conditions {
         &self.when
     }
 
-    /// Its limits.
+    /// Returns the limits.
     pub fn limits(&self) -> &[Limit] {
         &self.limits
     }
 
-    /// Its mode.
+    /// Returns the mode.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Its answer when the store fails.
+    /// Returns the answer when the store fails.
     pub fn on_store_failure(&self) -> OnStoreFailure {
         self.on_store_failure
     }
 
-    /// What a request costs.
+    /// Returns the cost of a request.
     pub fn cost(&self) -> &CostSource {
         &self.cost
     }
 
-    /// Its overflow; `None` if the [request](crate::gate::GateRequest) decides.
+    /// Returns the overflow; `None` if the [request](crate::gate::GateRequest) decides.
     pub fn overflow(&self) -> Option<Overflow> {
         self.overflow
     }
 }
 
 impl Policy {
-    /// A policy that matches everything, enforces, and costs 1.
+    /// Creates a policy that matches every request, enforces its limits and has a cost of 1.
     ///
     /// # Errors
-    /// When the name is none, or the limits cannot stand together.
+    /// Returns an error if the name is not valid, if `limits` is empty or has more than
+    /// [`MAX_LIMITS`] elements, or if two limits would share a count.
     pub fn new(name: &str, key: Template, limits: Vec<Limit>) -> Result<Self, PolicyError> {
         if !Self::is_name(name) {
             return Err(PolicyError::Name);
@@ -138,11 +139,11 @@ impl Policy {
         Ok(Self::with_limits(name, key, limits))
     }
 
-    /// A policy that matches everything and limits nothing. It is met all the same: it may
-    /// replace others, and an answer tells that a request met it.
+    /// Creates a policy that matches every request and limits none. It can replace other policies,
+    /// and a verdict reports the requests that match it.
     ///
     /// # Errors
-    /// When the name is none.
+    /// Returns an error if the name is not valid.
     pub fn unlimited(name: &str, key: Template) -> Result<Self, PolicyError> {
         if !Self::is_name(name) {
             return Err(PolicyError::Name);
@@ -173,88 +174,89 @@ impl Policy {
         }
     }
 
-    /// Whether a policy may have this name: 1 to [`MAX_NAME_BYTES`] letters, digits, `.`, `_` and `-`.
+    /// Returns whether a name is valid: 1 to [`MAX_NAME_BYTES`] letters, digits, `.`, `_` and `-`.
     pub fn is_name(name: &str) -> bool {
         let is_name_char = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(is_name_char)
     }
 
-    /// The same, matching only requests for which all of `conditions` hold.
+    /// Restricts the policy to requests for which all of `conditions` hold.
     #[must_use]
     pub fn with_match(mut self, conditions: Conditions) -> Self {
         self.matching = conditions;
         self
     }
 
-    /// The same, sparing requests for which any of `conditions` holds.
+    /// Exempts requests for which any of `conditions` holds.
     #[must_use]
     pub fn with_exempt(mut self, conditions: Conditions) -> Self {
         self.exempt = conditions;
         self
     }
 
-    /// The same, in place of the policies of these names: where a request meets it and
-    /// them, they are left out.
+    /// Sets the names of the policies that this one replaces: they do not apply to requests to
+    /// which this one applies.
     #[must_use]
     pub fn with_replaces<N: AsRef<str>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.replaces = names.into_iter().map(|name| name.as_ref().into()).collect();
         self
     }
 
-    /// The same as one of several quotas, or not: a request that meets more than one is
-    /// denied for them only if all are used up. Those that are, are passed over.
+    /// Sets whether the policy is a quota. If several quotas apply to a request, one that has
+    /// capacity left is enough: exhausted quotas are skipped, and the request is denied only if all
+    /// are exhausted.
     #[must_use]
     pub fn with_quota(mut self, quota: bool) -> Self {
         self.quota = quota;
         self
     }
 
-    /// The same in another mode.
+    /// Sets the mode.
     #[must_use]
     pub fn with_mode(mut self, mode: Mode) -> Self {
         self.variants[0].mode = mode;
         self.derive()
     }
 
-    /// The same with another answer when the store fails.
+    /// Sets the answer when the store fails.
     #[must_use]
     pub fn with_on_store_failure(mut self, answer: OnStoreFailure) -> Self {
         self.variants[0].on_store_failure = answer;
         self.derive()
     }
 
-    /// The same, with denials by a shared store answered from memory until they end, or
-    /// never.
+    /// Sets whether denials by a shared store are cached in memory until they end. Default: `true`.
     #[must_use]
     pub fn with_deny_cache(mut self, deny_cache: bool) -> Self {
         self.deny_cache = deny_cache;
         self
     }
 
-    /// The same at another cost.
+    /// Sets the cost of a request.
     #[must_use]
     pub fn with_cost(mut self, cost: CostSource) -> Self {
         self.variants[0].cost = cost;
         self.derive()
     }
 
-    /// Sets the overflow, whatever the default of the [request](crate::gate::GateRequest).
+    /// Sets the overflow, regardless of the default of the [request](crate::gate::GateRequest).
     #[must_use]
     pub fn with_overflow(mut self, overflow: Overflow) -> Self {
         self.variants[0].overflow = Some(overflow);
         self.derive()
     }
 
-    /// The same with one more override, tried after those it has.
+    /// Adds an override. Overrides are tried in the order in which they were added.
     ///
     /// # Errors
-    /// When it replaces nothing or can never apply.
+    /// Returns an error if the override lacks a condition, replaces nothing or can never apply, if
+    /// its limits are not valid, or if there are too many overrides.
     pub fn with_override(mut self, new: Override) -> Result<Self, PolicyError> {
         self.add_override(new)?;
         Ok(self)
     }
 
-    /// As [`Policy::with_override`]; a policy that refuses one stays as it is.
+    /// Adds an override; see [`Policy::with_override`]. After an error the policy is unchanged.
     pub(crate) fn add_override(&mut self, new: Override) -> Result<(), PolicyError> {
         self.check_override(&new)?;
         self.variants.push(self.variants[0].replaced_by(&new));
@@ -285,7 +287,7 @@ impl Policy {
         }
     }
 
-    /// Works the overrides out anew.
+    /// Recomputes the variants of the overrides.
     fn derive(mut self) -> Self {
         self.variants.truncate(1);
         for over in &self.overrides {
@@ -294,103 +296,106 @@ impl Policy {
         self
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The name its counts are kept under: its own, unless it shares those of another policy.
+    /// Returns the name under which requests are counted: the policy's name, unless it shares the
+    /// counts of another policy.
     #[inline]
     pub(crate) fn count_name(&self) -> &str {
         self.count_name.as_deref().unwrap_or(&self.name)
     }
 
-    /// Keeps counts under the name of another policy.
+    /// Sets the name under which requests are counted to that of another policy.
     #[cfg(feature = "tower")]
     pub(crate) fn with_count_name(mut self, name: &str) -> Self {
         self.count_name = Some(name.into());
         self
     }
 
-    /// What it matches: all of these.
+    /// Returns the conditions of a match, all of which must hold.
     pub fn matching(&self) -> &Conditions {
         &self.matching
     }
 
-    /// Whom it spares: any of these.
+    /// Returns the conditions of an exemption, any of which is enough.
     pub fn exempt(&self) -> &Conditions {
         &self.exempt
     }
 
-    /// The names of those it takes the place of.
+    /// Returns the names of the policies that it replaces.
     pub fn replaces(&self) -> &[Box<str>] {
         &self.replaces
     }
 
-    /// Whether it is one of several quotas, of which one is enough.
+    /// Returns whether it is a quota; see [`Policy::with_quota`].
     pub fn quota(&self) -> bool {
         self.quota
     }
 
-    /// Whether it limits nothing, whichever override holds.
+    /// Returns whether it is without limits, whichever override applies.
     pub fn is_unlimited(&self) -> bool {
         self.variants.iter().all(|variant| variant.limits.is_empty())
     }
 
-    /// How its keys are made.
+    /// Returns the template of its keys.
     pub fn key_template(&self) -> &Template {
         &self.key
     }
 
-    /// Whether a denial by a shared store may be answered from memory until it ends.
+    /// Returns whether denials by a shared store are cached in memory until they end.
     pub fn deny_cache(&self) -> bool {
         self.deny_cache
     }
 
-    /// Its own limits, where no override holds.
+    /// Returns the limits if no override applies.
     pub fn limits(&self) -> &[Limit] {
         self.variants[0].limits()
     }
 
-    /// Its own mode.
+    /// Returns the mode if no override applies.
     pub fn mode(&self) -> Mode {
         self.variants[0].mode
     }
 
-    /// Its own answer when the store fails.
+    /// Returns the answer when the store fails, if no override applies.
     pub fn on_store_failure(&self) -> OnStoreFailure {
         self.variants[0].on_store_failure
     }
 
-    /// What a request costs.
+    /// Returns the cost of a request if no override applies.
     pub fn cost(&self) -> &CostSource {
         &self.variants[0].cost
     }
 
-    /// Its overflow; `None` if the [request](crate::gate::GateRequest) decides.
+    /// Returns the overflow if no override applies; `None` if the
+    /// [request](crate::gate::GateRequest) decides.
     pub fn overflow(&self) -> Option<Overflow> {
         self.variants[0].overflow
     }
 
-    /// The policy itself, then one per override, with every field filled in.
+    /// Returns the policy itself, then one variant per override.
     pub fn variants(&self) -> &[Variant] {
         &self.variants
     }
 
-    /// Whether some variant holds places rather than counts, so that it needs permits.
+    /// Returns whether a variant has a `concurrency` limit, which requires permits.
     pub fn has_concurrency(&self) -> bool {
         let mut limits = self.variants.iter().flat_map(|variant| variant.limits.iter());
         limits.any(is_concurrency)
     }
 
-    /// Every list of conditions, for placing patterns.
+    /// Returns every list of conditions, to register their patterns.
     pub(super) fn conditions_mut(&mut self) -> impl Iterator<Item = &mut Conditions> {
         let variants = self.variants.iter_mut().map(|variant| &mut variant.when);
         [&mut self.matching, &mut self.exempt].into_iter().chain(variants)
     }
 
-    /// Which variant a request meets. An override that does not enforce limits must hold for
-    /// every reading of the path, as an exemption must.
+    /// Returns the index of the variant for a request: that of the first override that applies,
+    /// else 0. An override that does not enforce limits must hold for every reading of the path, as
+    /// an exemption must.
     pub(super) fn variant_for(&self, request: &NormalizedRequest<'_>) -> usize {
         let applies = |variant: &Variant| match variant.mode {
             Mode::Enforce => variant.when.all_match(request),
@@ -401,7 +406,7 @@ impl Policy {
     }
 }
 
-/// Checks that a policy can have these limits.
+/// Checks the number of limits, and that each has a separate count.
 pub(crate) fn check_limits(limits: &[Limit]) -> Result<(), PolicyError> {
     if limits.is_empty() {
         return Err(PolicyError::NoLimits);
@@ -412,10 +417,11 @@ pub(crate) fn check_limits(limits: &[Limit]) -> Result<(), PolicyError> {
     check_counts(limits)
 }
 
-/// That each of these limits has a count of its own.
+/// Checks that each limit has a separate count.
 ///
 /// # Errors
-/// [`PolicyError::SharedState`] or [`PolicyError::BothConcurrent`] for the first that has not.
+/// Returns [`PolicyError::SharedState`] or [`PolicyError::BothConcurrent`] for the first limit that
+/// shares its count with an earlier one.
 pub fn check_counts(limits: &[Limit]) -> Result<(), PolicyError> {
     for (second, limit) in limits.iter().enumerate() {
         if let Some(first) = limits[..second].iter().position(|other| other.id() == limit.id()) {
@@ -428,7 +434,7 @@ pub fn check_counts(limits: &[Limit]) -> Result<(), PolicyError> {
     Ok(())
 }
 
-/// Whether a limit is held while work goes on, not checked.
+/// Returns whether a limit is held by permits instead of charged by checks.
 pub(crate) fn is_concurrency(limit: &Limit) -> bool {
     limit.algorithm() == Algorithm::Concurrency
 }

@@ -1,9 +1,9 @@
 //! The list form of `descriptors`: exactly these entries, in this order.
 //!
-//! A map of names says what must be among the descriptors. An Envoy descriptor is more than
-//! that: its entries have an order, a name may come twice, and (`a`), (`a`, `b`) are
-//! two questions with two limits. So a list matches only a descriptor of its own
-//! length, entry by entry. An entry without a value takes any, an empty one too.
+//! The mapping form of `descriptors` lists names that must be among the entries. An Envoy
+//! descriptor is stricter: its entries have an order, a name may occur twice, and (`a`) and (`a`,
+//! `b`) are different descriptors with different limits. So a list matches only a descriptor of the
+//! same length, entry by entry. An entry without a value matches any value, including an empty one.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,22 +12,22 @@ use super::condition::MAX_VALUES;
 use super::error::ConditionErrorKind;
 use super::request_field::MAX_NAME_BYTES;
 
-/// Most entries of a list: a key can name as many.
+/// The largest number of entries of a list: a key template has at most as many fields.
 pub const MAX_ENTRIES: usize = 16;
 
-/// One entry of a descriptor: its name, and what its value must be.
+/// One entry of a descriptor: its name, and the values it may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DescriptorEntry {
     name: Box<str>,
-    /// One of these; `None` for any.
+    /// The values that match; `None` for any.
     values: Option<Box<[Wildcard]>>,
 }
 
 impl DescriptorEntry {
-    /// An entry of this name with any value.
+    /// Creates an entry with this name and any value.
     ///
     /// # Errors
-    /// When the name is empty or longer than 256 bytes.
+    /// Returns an error if the name is empty or longer than 256 bytes.
     pub fn any(name: &str) -> Result<Self, ConditionErrorKind> {
         if !(1..=MAX_NAME_BYTES).contains(&name.len()) {
             return Err(ConditionErrorKind::EntryName);
@@ -35,11 +35,12 @@ impl DescriptorEntry {
         Ok(DescriptorEntry { name: name.into(), values: None })
     }
 
-    /// An entry of this name whose value is one of `values`; `*` in one stands for any
-    /// run of characters.
+    /// Creates an entry with this name whose value is one of `values`, in which `*` matches any
+    /// sequence of characters.
     ///
     /// # Errors
-    /// As [`DescriptorEntry::any`]; and when there are no values, too many, or an empty one.
+    /// Returns an error if the name is empty or longer than 256 bytes, if `values` is empty or has
+    /// more than 1024 elements, if a value is empty, or if `*` alone is listed with others.
     pub fn new(name: &str, values: &[impl AsRef<str>]) -> Result<Self, ConditionErrorKind> {
         let values = values.iter().map(AsRef::as_ref);
         match values.len() {
@@ -61,12 +62,12 @@ impl DescriptorEntry {
         Ok(DescriptorEntry { values: Some(values.map(Wildcard::new).collect()), ..any })
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The one value it takes, if it takes no other.
+    /// Returns the value, if it matches exactly one.
     pub(super) fn literal(&self) -> Option<&str> {
         match self.values.as_deref() {
             Some([only]) => only.literal(),
@@ -97,7 +98,7 @@ impl DescriptorEntry {
     }
 }
 
-/// Whether a descriptor is exactly these entries.
+/// Returns whether a descriptor consists of exactly these entries.
 pub(super) fn match_all(
     matcher: &[DescriptorEntry],
     found: &[(Cow<'_, str>, Cow<'_, str>)],
@@ -105,12 +106,13 @@ pub(super) fn match_all(
     matcher.len() == found.len() && matcher.iter().zip(found).all(|(one, found)| one.matches(found))
 }
 
-/// Whether whatever is `ours` is `theirs` too, as far as can be told.
+/// Returns whether every descriptor that matches `ours` also matches `theirs`. `false` if that is
+/// not certain.
 pub(super) fn imply(ours: &[DescriptorEntry], theirs: &[DescriptorEntry]) -> bool {
     ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(ours, theirs)| ours.implies(theirs))
 }
 
-/// Whether nothing is both, as far as can be told.
+/// Returns whether no descriptor can match both lists. `false` if that is not certain.
 pub(super) fn exclude(ours: &[DescriptorEntry], theirs: &[DescriptorEntry]) -> bool {
     ours.len() != theirs.len()
         || !ours.iter().zip(theirs).all(|(ours, theirs)| ours.may_overlap(theirs))
@@ -129,7 +131,7 @@ impl fmt::Display for DescriptorEntry {
     }
 }
 
-/// A text with `*` in it, or without.
+/// A text in which each `*` matches any sequence of characters; without `*`, an exact text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wildcard {
     text: Box<str>,
@@ -145,7 +147,7 @@ impl Wildcard {
         &self.text
     }
 
-    /// The one value it matches, if it is one.
+    /// Returns the text, if it is without `*`.
     pub(super) fn literal(&self) -> Option<&str> {
         self.is_literal.then_some(&*self.text)
     }
@@ -162,12 +164,14 @@ impl Wildcard {
         true
     }
 
-    /// Whether every value that this matches is matched by `other`, as far as can be told.
+    /// Returns whether every value that this matches is also matched by `other`. `false` if that is
+    /// not certain.
     pub(super) fn implies(&self, other: &Wildcard) -> bool {
         self == other || self.literal().is_some_and(|text| other.matches(text))
     }
 
-    /// Whether some value may match both; only where one has no `*` can we say no.
+    /// Returns whether some value may match both. `true` if both have a `*`, because their overlap
+    /// is not computed.
     pub(super) fn may_overlap(&self, other: &Wildcard) -> bool {
         match (self.literal(), other.literal()) {
             (Some(text), _) => other.matches(text),
@@ -177,14 +181,14 @@ impl Wildcard {
     }
 }
 
-/// How many values are compared one by one: with so few, nothing is faster.
+/// The largest number of values for which a linear scan is the fastest search.
 const LINEAR_SCAN_MAX: usize = 16;
 
-/// Values as they are. Many are found by halving.
+/// A set of exact values, with a binary search if there are many.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ExactValues {
     all: Box<[Box<str>]>,
-    /// The places of `all` in order of value; empty if they are few.
+    /// The indices of `all` in order of value; empty if a linear scan is used.
     sorted: Box<[u32]>,
 }
 
@@ -210,11 +214,11 @@ impl ExactValues {
     }
 }
 
-/// Values in which `*` stands for any run of characters.
+/// A set of values in which `*` matches any sequence of characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wildcards {
     all: Box<[Wildcard]>,
-    /// Those without `*`, and those with one.
+    /// The values without `*`. Those with it are in `wild`.
     words: ExactValues,
     wild: Box<[Wildcard]>,
 }
@@ -230,7 +234,7 @@ impl Wildcards {
         &self.all
     }
 
-    /// Whether a domain's or descriptor's value, which is text, is one of these.
+    /// Returns whether a value matches. Only text matches values with `*`.
     pub(super) fn matches(&self, value: &[u8]) -> bool {
         let text = || std::str::from_utf8(value).ok();
         self.words.contains(value)
@@ -238,12 +242,12 @@ impl Wildcards {
     }
 }
 
-/// Whether all of `ours` are covered by `theirs`.
+/// Returns whether each of `ours` implies one of `theirs`.
 pub(super) fn all_imply(ours: &[Wildcard], theirs: &[Wildcard]) -> bool {
     ours.iter().all(|ours| theirs.iter().any(|theirs| ours.implies(theirs)))
 }
 
-/// Whether some value may match one of each.
+/// Returns whether some value may match one of each.
 pub(super) fn any_overlap(ours: &[Wildcard], theirs: &[Wildcard]) -> bool {
     ours.iter().any(|ours| theirs.iter().any(|theirs| ours.may_overlap(theirs)))
 }

@@ -1,4 +1,4 @@
-//! What can be wrong with a policy, and what would be right.
+//! Errors of policies and conditions, each with its problem and how to fix it.
 
 use std::fmt;
 
@@ -9,52 +9,53 @@ use super::definition::{MAX_LIMITS, MAX_NAME_BYTES, MAX_OVERRIDES};
 use super::descriptor::MAX_ENTRIES;
 use super::pattern::PatternError;
 
-/// A policy that cannot be.
+/// The error of an invalid policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// No name, or one with other characters than letters, digits, `.`, `_` and `-`.
+    /// The name is empty, is longer than [`MAX_NAME_BYTES`], or has characters other than letters,
+    /// digits, `.`, `_` and `-`.
     Name,
-    /// It limits nothing.
+    /// The list of limits is empty.
     NoLimits,
-    /// More than [`MAX_LIMITS`].
+    /// There are more than [`MAX_LIMITS`] limits.
     TooManyLimits,
-    /// Two of its limits would count in one state: same algorithm and window.
+    /// Two limits have the same algorithm and window, so they would share one state.
     SharedState {
-        /// Index of the first.
+        /// The index of the first.
         first: usize,
-        /// Index of the second.
+        /// The index of the second.
         second: usize,
     },
-    /// Two of its limits are concurrent, and a key's places are counted once.
+    /// Two limits are concurrent, so they would share one count of permits.
     BothConcurrent {
-        /// Index of the first.
+        /// The index of the first.
         first: usize,
-        /// Index of the second.
+        /// The index of the second.
         second: usize,
     },
-    /// More than `MAX_OVERRIDES`.
+    /// There are more than `MAX_OVERRIDES` overrides.
     TooManyOverrides,
-    /// An override without a condition.
+    /// An override lacks a condition.
     NoCondition,
-    /// An override that names no field.
+    /// An override sets no field.
     ReplacesNothing,
-    /// An override whose condition contradicts what the policy matches.
+    /// A condition of an override contradicts one of the policy, so the override can never apply.
     NeverMatches {
-        /// Index of the override's condition.
+        /// The index of the override's condition.
         condition: usize,
-        /// What the policy matches.
+        /// The policy's condition that it contradicts.
         own: String,
     },
-    /// An override that an earlier one always precedes.
+    /// An earlier override applies whenever this one would, so this one can never apply.
     Covered {
-        /// Index of the earlier override.
+        /// The index of the earlier override.
         earlier: usize,
     },
 }
 
 impl PolicyError {
-    /// What is wrong, in a few words.
+    /// Returns a short description of the error.
     pub fn problem(&self) -> String {
         match self {
             PolicyError::Name => "this cannot be a policy's name".into(),
@@ -83,7 +84,7 @@ impl PolicyError {
         }
     }
 
-    /// What to do instead.
+    /// Returns how to fix it.
     pub fn help(&self) -> String {
         match self {
             PolicyError::Name => {
@@ -118,47 +119,47 @@ impl fmt::Display for PolicyError {
 
 impl std::error::Error for PolicyError {}
 
-/// A condition that cannot be.
+/// The error of an invalid condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionError {
-    /// Which of the values is wrong.
+    /// The index of the invalid value.
     pub index: usize,
-    /// What is wrong with it.
+    /// The kind of error.
     pub kind: ConditionErrorKind,
 }
 
-/// What can be wrong with a condition.
+/// The kinds of invalid conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConditionErrorKind {
-    /// There is no value, so nothing satisfies it.
+    /// The list of values is empty, so no request satisfies the condition.
     NoValue,
-    /// More than `MAX_VALUES`.
+    /// There are more than `MAX_VALUES` values.
     TooMany,
-    /// An empty text, which no part ever is.
+    /// A value is empty. An empty field counts as missing, so the value would never match.
     Empty,
-    /// `*` beside other values.
+    /// `*` is listed with other values.
     StarAmongOthers,
-    /// A method with characters no method has.
+    /// A method has characters that are not allowed in one.
     Method,
-    /// No address and no network.
+    /// A value is neither an address nor a network.
     Network,
-    /// A network whose address has bits beyond the prefix; the network that is meant.
+    /// The address of a network has bits beyond the prefix. Contains the network without them.
     HostBits(IpNet),
-    /// A mapped IPv4 network; the IPv4 one that is meant.
+    /// A network is an IPv4-mapped one. Contains the IPv4 network.
     Mapped(IpNet),
-    /// No pattern.
+    /// A value is not a valid pattern.
     Pattern(PatternError),
-    /// The descriptors as a whole, held against a text.
+    /// The descriptors as a whole were compared with a text.
     NotEntries,
-    /// A descriptor without a name, or with one that is too long.
+    /// The name of a descriptor is empty or too long.
     EntryName,
-    /// A list of no descriptors, or of more than [`MAX_ENTRIES`].
+    /// A list of descriptors is empty, or has more than [`MAX_ENTRIES`] elements.
     EntryCount,
 }
 
 impl ConditionErrorKind {
-    /// What is wrong, in a few words.
+    /// Returns a short description of the error.
     pub fn problem(&self) -> String {
         match self {
             Self::NoValue => "there is no value, so no request can satisfy it".into(),
@@ -180,7 +181,7 @@ impl ConditionErrorKind {
         }
     }
 
-    /// What to write instead.
+    /// Returns how to fix it.
     pub fn help(&self) -> String {
         match self {
             Self::NoValue => "write at least one value, or `\"*\"` for any".into(),

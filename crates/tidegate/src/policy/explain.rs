@@ -1,6 +1,6 @@
-//! Why a request is limited, or not: the selection told step by step.
+//! Explains for every policy whether it applies to a request, and why.
 //!
-//! It asks the same conditions as `select.rs` and so cannot tell another story.
+//! It evaluates the same conditions as `select.rs`, so the two cannot disagree.
 
 use std::fmt;
 
@@ -10,52 +10,52 @@ use super::normalized::NormalizedRequest;
 use super::{Mode, OnStoreFailure};
 use crate::Overflow;
 
-/// What every policy makes of one request.
+/// The results of all policies for one request.
 #[derive(Clone, Debug)]
 pub struct Explanation<'p> {
-    /// One per policy, in order.
+    /// One result per policy, in order.
     pub policies: Vec<Explained<'p>>,
 }
 
-/// What one policy makes of it.
+/// The result of one policy.
 #[derive(Clone, Debug)]
 pub struct Explained<'p> {
     /// The policy.
     pub policy: &'p Policy,
-    /// What came of it.
+    /// The result.
     pub outcome: Outcome,
 }
 
-/// How a policy meets a request.
+/// Whether and how a policy applies to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// It does not match.
+    /// The policy does not match.
     NoMatch {
         /// The first condition that does not hold.
         condition: String,
-        /// What the request has there.
+        /// The value that the request has.
         found: String,
     },
-    /// It spares the request.
+    /// The policy exempts the request.
     Exempt {
         /// The condition that holds.
         condition: String,
     },
-    /// Another policy that the request meets takes its place.
+    /// Another policy that applies to the request replaces it.
     Replaced {
-        /// The other's name.
+        /// The name of the other policy.
         by: String,
     },
-    /// It applies, or would if it were not off.
+    /// The policy applies, or would if it were not off.
     Applies {
-        /// Who is counted.
+        /// The key that identifies who is counted.
         key: Key,
-        /// Parts of the key that the request does not have.
+        /// The fields of the key that the request does not have.
         missing: Vec<String>,
-        /// Which of [`Policy::variants`] it is.
+        /// The index in [`Policy::variants`].
         variant: usize,
-        /// The units asked for, or what stands where they should.
+        /// The cost in units, or an excerpt of the value that is not a valid cost.
         cost: Result<u64, String>,
     },
 }
@@ -100,20 +100,20 @@ fn outcome(policy: &Policy, request: &NormalizedRequest<'_>) -> Outcome {
 }
 
 impl Explained<'_> {
-    /// Whether the policy limits this request: it applies and is not off.
+    /// Returns whether the policy is selected for this request: it applies and is not off.
     pub fn is_selected(&self) -> bool {
         self.mode().is_some_and(|mode| mode != Mode::Off)
     }
 
-    /// Whether it makes checks refuse the request: it enforces a `concurrency` limit,
-    /// which is held, not checked.
+    /// Returns whether checks reject the request because of it: it enforces a `concurrency` limit,
+    /// which requires a permit.
     pub fn needs_permit(&self) -> bool {
         let Outcome::Applies { variant, .. } = self.outcome else { return false };
         let chosen = &self.policy.variants()[variant];
         chosen.mode() == Mode::Enforce && chosen.limits().iter().any(is_concurrency)
     }
 
-    /// The mode it applies in; `None` if it does not.
+    /// Returns the mode in which it applies; `None` if it does not apply.
     pub fn mode(&self) -> Option<Mode> {
         match self.outcome {
             Outcome::Applies { variant, .. } => Some(self.policy.variants()[variant].mode()),
@@ -154,7 +154,7 @@ impl Explained<'_> {
         if let Ok(units) = cost
             && is_on
         {
-            // A look answers as a cost of 1 would.
+            // A cost of 0 is a peek, which is answered like a cost of 1.
             let units = (*units).max(1);
             for limit in chosen.limits().iter().filter(|limit| units > limit.capacity()) {
                 writeln!(f, "          a cost of {units} can never pass `{limit}`")?;

@@ -1,19 +1,19 @@
-//! Which policies are worth holding against a request.
+//! Finds the policies that may match a request, without trying all of them.
 //!
-//! Most policies are few, and are tried one after another. Policies for descriptors can be
-//! thousands, one per value, and a request meets one of them. So those that want a
-//! domain, or exactly some entries, are filed under a hash of what they want:
+//! Most sets have few policies, which are tried one after another. Descriptors can require
+//! hundreds, one per value, of which a request matches one. So policies that require a domain, or
+//! an exact list of entries, are indexed by a hash of what they require:
 //!
 //! ```text
-//!   domain alone                     -> loose[domain]
-//!   [generic_key: api, user]         -> shapes[domain, names] = masks 10, ..
-//!                                       filed[domain, names, mask 10, "api"]
+//!   a domain only                    -> by_domain[domain]
+//!   [generic_key: api, user]         -> masks_by_names[domain, names] = masks 10, ..
+//!                                       by_entries[domain, names, mask 10, "api"]
 //! ```
 //!
-//! A mask says which of the entries have one value only. A request looks up the masks there
-//! are for its names, seldom more than three, and then one place for each. What is
-//! found is held against the request like any other policy, so that a hash that two share
-//! costs a comparison and nothing else.
+//! A mask has a bit for each entry that must have one exact value. A request looks up the masks for
+//! the names of its entries, seldom more than three, and then the policies for each mask. These are
+//! compared with the request like all others, so that a hash collision costs one comparison and has
+//! no other effect.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -28,24 +28,24 @@ use super::descriptor::{DescriptorEntry, MAX_ENTRIES};
 use super::normalized::NormalizedRequest;
 use super::request_field::RequestField;
 
-/// Which entries of a list have one value only, a bit each.
+/// The entries of a list that must have one exact value, a bit for each.
 type Mask = u16;
 const _: () = assert!(MAX_ENTRIES <= 16);
 
-/// Places in a list of policies, ascending.
+/// Indices in a list of policies, ascending.
 pub(super) type PolicyIndices = SmallVec<[u32; 8]>;
 
-/// Where policies are filed.
+/// The index of a list of policies.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Index {
     hashes: RandomState,
-    /// Those that any request may meet, in order.
+    /// Policies that are not indexed by a hash: any request may match them. Ascending.
     unconditional: Vec<u32>,
-    /// Those that want one of some domains, by domain.
+    /// Policies that require a domain, but no exact list of entries, by domain.
     by_domain: HashMap<u64, Vec<u32>, RandomState>,
-    /// The masks there are, by domain and names.
+    /// The masks in use, by domain and names.
     masks_by_names: HashMap<u64, SmallVec<[Mask; 4]>, RandomState>,
-    /// Those that want exactly some entries, by domain, names, mask and values.
+    /// Policies that require an exact list of entries, by domain, names, mask and values.
     by_entries: HashMap<u64, SmallVec<[u32; 4]>, RandomState>,
 }
 
@@ -101,7 +101,8 @@ impl Index {
         self.by_entries.entry(entries_hash).or_default().push(policy_index);
     }
 
-    /// The policies that a request may meet, if not simply [`Index::unconditional`].
+    /// Returns the policies that a request may match, or `None` if these are
+    /// [`Index::unconditional`].
     pub(super) fn candidates(&self, request: &NormalizedRequest<'_>) -> Option<PolicyIndices> {
         if request.domain().is_none() && request.entries().is_empty() {
             return None;
@@ -117,12 +118,12 @@ impl Index {
             self.find(request.domain(), request.entries(), &mut indices);
         }
         indices.sort_unstable();
-        // A policy that names a domain twice is met once.
+        // A policy that lists a domain twice is found twice.
         indices.dedup();
         Some(indices)
     }
 
-    /// Those that any request may meet, in order.
+    /// Returns the policies that any request may match, in order.
     pub(super) fn unconditional(&self) -> &[u32] {
         &self.unconditional
     }

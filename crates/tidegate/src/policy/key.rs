@@ -1,17 +1,18 @@
-//! The text of who is counted.
+//! Keys: the text that identifies who is counted.
 //!
-//! Naive idea: put the values into the template and be done. It breaks at once:
-//! `{header:a}:{header:b}` makes `x:y:z` of both (`x`, `y:z`) and (`x:y`, `z`);
-//! a header can spell an address; a missing header and an empty one are alike.
-//! Whoever controls a value could then spend, or share, another's limit. So:
+//! The naive idea is to insert the values into the template. That is ambiguous:
+//! `{header:a}:{header:b}` renders both (`x`, `y:z`) and (`x:y`, `z`) as `x:y:z`; a header can
+//! imitate an address; a missing header and an empty one look alike. A client that controls a value
+//! could then use up, or share, the limit of another. So:
 //!
-//! - a single part is its plain value: `{client_ip}` gives `192.0.2.1`;
-//! - several parts carry their lengths: `5#alice:6#/login`;
-//! - where there is a choice, the value says what it is: `client_ip=192.0.2.1`,
-//!   so a header cannot pass for an address;
-//! - a missing part is a NUL; a value that begins with a NUL gets one more;
-//! - a key over [`MAX_KEY_BYTES`] is cut, and a SHA-256 of all of it takes the
-//!   place of the rest, behind a NUL and `#`, which begins no other key.
+//! - the key of a single field is its plain value: `{client_ip}` gives `192.0.2.1`;
+//! - several fields are prefixed with their lengths: `5#alice:6#/login`;
+//! - if a field has alternatives, its value is tagged with the one that was used:
+//!   `client_ip=192.0.2.1`, so a header cannot imitate an address;
+//! - a missing field is a NUL, and a value that begins with a NUL is prefixed with another;
+//! - a key over [`MAX_KEY_BYTES`] is truncated, and ends in a SHA-256 digest of the whole key. It
+//!   begins with a NUL and `#`. The only other keys that do are those of a missing field before a
+//!   literal `#`, and they are shorter than [`MAX_KEY_BYTES`].
 
 use std::borrow::Cow;
 use std::fmt;
@@ -27,35 +28,35 @@ use super::request_field::RequestField;
 use super::template::{Alternative, Piece, Template};
 use crate::text::write_escaped;
 
-/// The longest a key is: longer ones are cut and carry a digest of the whole.
-/// Real keys are far shorter; what is longer is somebody trying.
+/// The longest key. Longer keys are truncated and end in a digest of the whole key. Legitimate keys
+/// are far shorter; longer ones are likely an attack.
 pub const MAX_KEY_BYTES: usize = 1024;
 
-/// Stands for a part the request does not have.
+/// Represents a field that the request does not have.
 pub(super) const MISSING: u8 = 0;
 
-/// Behind a NUL: what follows is a cut key and its digest.
+/// Follows the NUL at the start of a truncated key.
 const CUT: u8 = b'#';
 
-/// Who is counted, within a policy.
+/// Identifies who is counted within a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(SmallVec<[u8; 64]>);
 
 impl Key {
-    /// A key a caller gives as it is. A leading NUL is doubled, as in any value,
-    /// so that it names no missing part.
+    /// Creates a key from the caller's bytes. A leading NUL is doubled, as in any value, so that
+    /// the key does not represent a missing field.
     pub fn literal(key: &[u8]) -> Self {
         let mut writer = KeyWriter::default();
         writer.value(key);
         writer.finish()
     }
 
-    /// A key that was made before, byte for byte.
+    /// Creates a key from the bytes of a rendered key.
     pub(crate) fn from_rendered(key: &[u8]) -> Self {
         Key(SmallVec::from_slice(key))
     }
 
-    /// The key of requests that do not say whose they are: no value makes the same.
+    /// Returns the key that requests without a key share. No value renders the same key.
     pub fn missing() -> Self {
         Key(SmallVec::from_slice(&[MISSING]))
     }
@@ -67,8 +68,9 @@ impl AsRef<[u8]> for Key {
     }
 }
 
-/// Control characters, quotes' kin and what is not UTF-8 are shown as `\xNN`:
-/// a key can hold anything, and a log or terminal must not obey it.
+/// Writes the key as text. Control and invisible characters, backslashes, and bytes that are not
+/// UTF-8 are escaped, because a key can hold any bytes and a log or terminal must not interpret
+/// them.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_escaped(&self.0, f)
@@ -84,7 +86,7 @@ impl KeyWriter {
         self.0.extend_from_slice(text.as_bytes());
     }
 
-    /// A value that stands alone.
+    /// Writes a value without a tag.
     pub(super) fn value(&mut self, value: &[u8]) {
         if value.first() == Some(&MISSING) {
             self.0.push(MISSING);
@@ -92,7 +94,7 @@ impl KeyWriter {
         self.0.extend_from_slice(value);
     }
 
-    /// A value that says what it is.
+    /// Writes a value with the tag of its alternative.
     pub(super) fn tagged(&mut self, tag: &str, value: &[u8]) {
         self.literal(tag);
         self.0.extend_from_slice(value);
@@ -102,7 +104,7 @@ impl KeyWriter {
         self.0.push(MISSING);
     }
 
-    /// The length of what comes next.
+    /// Writes the length of the value that follows.
     pub(super) fn length(&mut self, bytes: usize) {
         // Writing to memory cannot fail.
         let _ = write!(self, "{bytes}#");
@@ -123,7 +125,7 @@ impl fmt::Write for KeyWriter {
     }
 }
 
-/// How long a value is once it stands in a key.
+/// Returns the length of a value in a key, without a tag.
 pub(super) fn value_length(value: &[u8]) -> usize {
     value.len() + usize::from(value.first() == Some(&MISSING))
 }
@@ -143,14 +145,14 @@ fn cut(whole: &[u8]) -> Key {
 /// A run of bytes in a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeySegment<'t, 'k> {
-    /// Literal text, or a part that may be shown; with its length in front if it has one.
+    /// Literal text, or a value that may be shown, including the length in front of it.
     Readable(&'k [u8]),
     /// The value of a header, cookie or query parameter.
     Credential {
-        /// `header:x-api-key=`; empty where the template leaves no choice.
+        /// Such as `header:x-api-key=`; empty for a slot without alternatives.
         tag: &'t str,
         value: &'k [u8],
-        /// Whether its length stands in front of it.
+        /// Whether its length is written in front of it.
         has_length: bool,
     },
 }
@@ -158,13 +160,14 @@ pub(crate) enum KeySegment<'t, 'k> {
 pub(crate) type KeySegments<'t, 'k> = SmallVec<[KeySegment<'t, 'k>; 4]>;
 
 impl Template {
-    /// Whether its keys may hold credentials: values of headers, cookies or query parameters.
+    /// Returns whether its keys may hold credentials: values of headers, cookies or query
+    /// parameters.
     pub(crate) fn has_credentials(&self) -> bool {
         self.fields().any(RequestField::may_be_credential)
     }
 
-    /// Takes a key of this template apart; `None` if the template makes no such key. A key that
-    /// was cut, and one that a caller gave in another form, are such.
+    /// Splits a key of this template into segments. Returns `None` if the template does not make
+    /// this key, as for a truncated key or for one that a caller gave in another form.
     pub(crate) fn split<'t, 'k>(&'t self, key: &'k [u8]) -> Option<KeySegments<'t, 'k>> {
         let mut segments = KeySegments::new();
         let mut rest = key;
@@ -194,8 +197,8 @@ impl Template {
         rest.is_empty().then_some(segments)
     }
 
-    /// The keys that a plain value may stand for: one per alternative of the only slot. There are
-    /// none for a template with several slots, whose keys hold several values.
+    /// Returns the keys that a plain value may represent: one per alternative of the only slot. The
+    /// result is empty for a template with several slots, because its keys hold several values.
     pub(super) fn readings(&self, value: &[u8], options: &ReadOptions) -> Vec<Key> {
         let slots = self.pieces.iter().filter_map(|piece| match piece {
             Piece::Slot(slot) => Some(slot),
@@ -210,11 +213,11 @@ impl Template {
         readings.collect()
     }
 
-    /// Whether the template can make this key.
+    /// Returns whether the template can make this key.
     #[cfg(feature = "tower")]
     pub(super) fn may_make(&self, key: &[u8], options: &ReadOptions) -> bool {
         match &*self.pieces {
-            // A bare value is a key if it has the form that values of its kind have in keys.
+            // A bare value is a key if it is in the normal form of its field.
             [Piece::Slot(slot)] if slot.len() == 1 => {
                 let normalized = normalized_value(&slot[0].field, key, options);
                 key == [MISSING] || normalized.is_some_and(|value| *value == *key)
@@ -223,14 +226,14 @@ impl Template {
         }
     }
 
-    /// Whether the template makes this key and adds something to the bare value, such as a tag.
-    /// Such a text is read as a key, not as a value.
+    /// Returns whether the template makes this key, and adds something to the bare value, such as a
+    /// tag. Such a text is read as a key, not as a value.
     pub(crate) fn is_full_form(&self, key: &[u8]) -> bool {
         let is_bare = matches!(&*self.pieces, [Piece::Slot(slot)] if slot.len() == 1);
         !is_bare && self.split(key).is_some()
     }
 
-    /// The key of a request in which the only slot has this value.
+    /// Returns the key of a request in which the only slot has this value.
     fn key_of(&self, chosen: &Alternative, value: &[u8]) -> Key {
         let mut writer = KeyWriter::default();
         for piece in &self.pieces {
@@ -243,7 +246,7 @@ impl Template {
         writer.finish()
     }
 
-    /// How many bytes of literal text follow a piece.
+    /// Returns the number of bytes of literal text after a piece.
     fn behind(&self, index: usize) -> usize {
         let length = |piece: &Piece| match piece {
             Piece::Literal(text) => text.len(),
@@ -253,7 +256,7 @@ impl Template {
     }
 }
 
-/// A value as keys spell it; `None` if the part cannot have it.
+/// Returns a value in the form that it has in keys; `None` if the field cannot have it.
 fn normalized_value<'v>(
     field: &RequestField,
     value: &'v [u8],
@@ -280,7 +283,7 @@ fn normalized_value<'v>(
     }
 }
 
-/// The value at the start of `rest` without its length, and both together first.
+/// Reads the value at the start of `rest`. Returns it with its length in front, and without.
 fn with_length(rest: &[u8]) -> Option<(&[u8], &[u8])> {
     let mark = rest.iter().position(|byte| *byte == b'#')?;
     let length: usize = std::str::from_utf8(&rest[..mark]).ok()?.parse().ok()?;
@@ -288,7 +291,7 @@ fn with_length(rest: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((rest.get(..end)?, rest.get(mark + 1..end)?))
 }
 
-/// Reads the `value` that a slot has written; `whole` includes its length.
+/// Reads the `value` of a slot; `whole` includes its length.
 fn read<'t, 'k>(
     slot: &'t [Alternative],
     whole: &'k [u8],

@@ -1,21 +1,24 @@
-//! Policies: which requests are limited, under which key, by which limits.
+//! Policies: which requests are limited, under which key and by which limits.
 //!
 //! ```text
 //!   Attributes -> NormalizedRequest (path and host normalized, patterns run once)
 //!              -> per policy: match? exempt? which override? -> Key, limits, mode, cost
 //! ```
 //!
-//! Everything that can be wrong is found when a [`Policy`] is made; selecting
-//! only compares. All path patterns run as one automaton, every override's
-//! fields are worked out beforehand, and a request costs no allocation beyond
-//! keys too long for the stack.
+//! A [`Policy`] is validated when it is created, so selecting policies for a request only compares
+//! values. Globs that need an automaton are compiled into one for all paths and one for all hosts,
+//! and the fields of every override are resolved in advance. Selecting allocates only in rare
+//! cases: a path that has to be normalised, a key longer than 64 bytes, more than four policies
+//! that apply.
 //!
 //! - `definition.rs`: [`Policy`] with its overrides; `cost.rs`: the cost of a request; `error.rs`;
-//! - `select.rs`: [`Policies`], the set of all policies; `index.rs`: which of them to try;
-//! - `normalized.rs`, `path.rs`: a request in normal form; `request_field.rs`: the fields that keys and conditions use;
+//! - `select.rs`: [`Policies`], the set of all policies; `index.rs`: the policies that may match a
+//!   request;
+//! - `normalized.rs`, `path.rs`: a request in normal form; `request_field.rs`: the fields that keys
+//!   and conditions use;
 //! - `condition.rs`, `pattern.rs`, `descriptor.rs`: matching;
 //! - `template.rs`, `key.rs`: keys, and why they cannot collide;
-//! - `explain.rs`: the same selection, explained step by step.
+//! - `explain.rs`: the result of every policy for a request, with the reason.
 //!
 //! ```
 //! use tidegate::unstable::attributes::Attributes;
@@ -88,23 +91,23 @@ pub(crate) use {
     template::MAX_TEMPLATE_BYTES,
 };
 
-/// Whether a policy's denials count.
+/// Whether a policy is enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// It denies.
+    /// Denies requests that exceed a limit.
     #[default]
     Enforce,
-    /// It decides, counts and logs, and never denies.
+    /// Decides, counts and logs, but never denies.
     Observe,
-    /// It is left out.
+    /// Ignores the policy.
     Off,
 }
 
 impl Mode {
-    /// Every mode.
+    /// All modes.
     pub const ALL: [Mode; 3] = [Mode::Enforce, Mode::Observe, Mode::Off];
 
-    /// The name used in config and metrics.
+    /// Returns the name used in the config and in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Mode::Enforce => "enforce",
@@ -114,7 +117,7 @@ impl Mode {
     }
 }
 
-/// A text that is none of the names it could be. Its message lists them.
+/// The error of a text that is not the name of a value. Its message lists the valid names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseEnumError(pub(crate) &'static str);
 

@@ -1,5 +1,5 @@
-//! A request's attributes as policies see them: path and host in one spelling,
-//! and which of all patterns they match, worked out once for all policies.
+//! A request's attributes in normal form: the normalised path and host, and the patterns that match
+//! them, computed once for all policies.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -15,12 +15,12 @@ pub(super) struct NormalizedRequest<'a> {
     attributes: &'a Attributes<'a>,
     identity: &'a Identity,
     path: Option<NormalizedText<'a>>,
-    /// Other readings of the path; see `path.rs`.
+    /// The other readings of the path; see `path.rs`.
     path_variants: Vec<NormalizedText<'a>>,
     host: Option<NormalizedText<'a>>,
 }
 
-/// A path or host in one spelling, and the patterns of all policies that match it.
+/// A normalised path or host, with the patterns of all policies that match it.
 pub(super) struct NormalizedText<'a> {
     pub(super) text: Cow<'a, str>,
     pub(super) matched: Matched,
@@ -33,14 +33,14 @@ impl<'a> NormalizedText<'a> {
     }
 }
 
-/// How a set of policies reads requests.
+/// The settings by which a set of policies reads requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReadOptions {
     pub(super) identity: Identity,
     pub(super) path_variants: PathVariants,
 }
 
-/// All patterns of all policies.
+/// The patterns of all policies that need an automaton.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Patterns {
     pub(super) paths: PatternSet,
@@ -87,7 +87,7 @@ impl<'a> NormalizedRequest<'a> {
         self.path.as_ref().map(|path| &*path.text)
     }
 
-    /// Every reading of the path; empty if the request has no path.
+    /// Returns every reading of the path; empty for a request without a path.
     pub(super) fn paths(&self) -> impl Iterator<Item = &NormalizedText<'a>> {
         self.path.iter().chain(&self.path_variants)
     }
@@ -125,20 +125,20 @@ impl<'a> NormalizedRequest<'a> {
         self.attributes.domain
     }
 
-    /// The descriptors in order.
+    /// Returns the descriptors in order.
     pub(super) fn entries(&self) -> &[(Cow<'_, str>, Cow<'_, str>)] {
         self.attributes.descriptors
     }
 
-    /// The `nth` descriptor of a name, from 1; of any name if that is empty.
+    /// Returns the `nth` descriptor with this name, counted from 1. An empty name counts all.
     pub(super) fn descriptor(&self, name: &str, nth: u16) -> Option<&[u8]> {
         let mut named = self.entries().iter().filter(|(key, _)| name.is_empty() || *key == *name);
         let (_, value) = named.nth(usize::from(nth).checked_sub(1)?)?;
         Some(value.as_bytes())
     }
 
-    /// All descriptors as one value. Each name and value carries its length, so that no
-    /// two lists are alike; `None` if there are none.
+    /// Returns all descriptors as one value; `None` for a request without descriptors. Names and
+    /// values are prefixed with their lengths, so that different lists give different values.
     pub(super) fn descriptors(&self) -> Option<Cow<'_, [u8]>> {
         use std::fmt::Write as _;
         let mut out = String::new();
@@ -150,10 +150,10 @@ impl<'a> NormalizedRequest<'a> {
     }
 }
 
-/// A host in lower case, without port and final dot.
+/// Returns a host in lower case, without port and final dot.
 pub(super) fn host_name(host: &str) -> Cow<'_, str> {
     let name = match host.rfind(':') {
-        // In `[::1]` the colons are the address's own.
+        // In `[::1]` the colons belong to the address.
         Some(at) if !host[at..].contains(']') => &host[..at],
         _ => host,
     };
@@ -164,7 +164,7 @@ pub(super) fn host_name(host: &str) -> Cow<'_, str> {
     }
 }
 
-/// A name or value of a query, with `+` and `%XX` decoded.
+/// Decodes `+` and `%XX` in a name or value of a query.
 fn form_decode(text: &str) -> Cow<'_, [u8]> {
     let bytes = text.as_bytes();
     if !bytes.iter().any(|byte| matches!(byte, b'+' | b'%')) {

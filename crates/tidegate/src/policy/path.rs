@@ -1,23 +1,23 @@
-//! Paths in one spelling.
+//! Normalises paths.
 //!
-//! `/login`, `/%6Cogin`, `//login` and `/a/../login` reach the same handler in
-//! most servers. If they were four paths to us, a policy on `/login` would be
-//! three spellings short and a `{path}` key would be a key per spelling. So
-//! every path is brought to one form before it is matched or counted:
+//! `/login`, `/%6Cogin`, `//login` and `/a/../login` reach the same handler in most servers.
+//! Without normalisation, a policy on `/login` would miss three of the four spellings, and a
+//! `{path}` key would count each spelling separately. So every path is normalised before it is
+//! matched or counted:
 //!
-//! - `%XX` of a character that may stand in a path as it is, is that character;
-//!   what may not stand there is `%XX` in capitals; a stray `%` is `%25`;
-//! - empty and `.` segments go, `..` takes one away, the root stays the root;
-//! - a trailing `/` stays: `/login/` is another path than `/login`.
+//! - `%XX` of a character that is allowed in a path is decoded; every other character is written as
+//!   `%XX` in capitals; a `%` that is not followed by two hexadecimal digits becomes `%25`;
+//! - empty and `.` segments are removed, and `..` removes the segment before it, if any;
+//! - a trailing `/` is kept: `/login/` and `/login` are different paths.
 //!
-//! `%2F` stays as it is (it is not a separator), and so does `%25`: decoding
-//! happens once, and doing it again changes nothing.
+//! `%2F` is kept, because it is not a separator. So is `%25`, so that a path is decoded only once
+//! and normalising it again changes nothing.
 //!
 //! # Variants
 //!
-//! Servers disagree about two characters. Java servers drop path parameters
-//! (`/login;jsessionid=1` is `/login`, and `/a/..;/login` is too), and some
-//! servers take `\` for `/`. Any single reading is wrong for somebody:
+//! Servers disagree about two characters. Java servers drop path parameters (`/login;jsessionid=1`
+//! is `/login`, and so is `/a/..;/login`), and some servers treat `\` as `/`. Any single reading is
+//! wrong for some server:
 //!
 //! ```text
 //!   request           literal reading     merged reading
@@ -25,14 +25,16 @@
 //!   /api/..;/x        /api/..;/x          /x          other servers run /api/*
 //! ```
 //!
-//! So with [`PathVariants::Merge`] a path that holds `;` or `\`, encoded or not,
-//! has several readings: parameters dropped or kept, `\` as a separator or not, each with
-//! or without the encoded ones.
-//! A path condition of `match` or `when` holds if it holds for any reading, one of
-//! `exempt` only if it holds for all, and `{path}` is the merged reading, so that
-//! variants do not make fresh keys. Paths on which the servers that merge disagree share
-//! one `{path}`. Dropping comes before resolving
-//! `..`, as in the servers that do it. Other paths have one reading and cost one scan.
+//! So with [`PathVariants::Merge`] a path that contains `;` or `\`, encoded or not, has several
+//! readings: parameters are dropped or kept, and `\` is a separator or not, each for all
+//! occurrences or only for those that are not percent-encoded.
+//!
+//! A path condition of `match` holds if it holds for any reading, one of `exempt` only if it holds
+//! for all. One of `when` must hold for any reading if its override enforces limits, and for all if
+//! it observes or is off. `{path}` is the merged reading, in which parameters are dropped and `\`
+//! is a separator, so that spelling variants do not create new keys. Paths for which merging
+//! servers disagree share one `{path}`. Parameters are dropped before `..` is resolved, as in the
+//! servers that drop them. All other paths have one reading, which costs one scan.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -40,11 +42,11 @@ use std::str::FromStr;
 
 use super::ParseEnumError;
 
-/// Whether path parameters (`/login;x=1`) and backslashes (`/a\..\login`) are resolved for
+/// Whether path parameters (`/login;x=1`) and backslashes (`/a\..\login`) are resolved, for
 /// matching and in `{path}` keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PathVariants {
-    /// Both readings count: `/login;x=1` matches `/login` as well as `/login;x=1`.
+    /// All readings are matched: `/login;x=1` matches `/login` as well as `/login;x=1`.
     #[default]
     Merge,
     /// `;` and `\` are ordinary characters.
@@ -52,10 +54,10 @@ pub enum PathVariants {
 }
 
 impl PathVariants {
-    /// Every setting.
+    /// All settings.
     pub const ALL: [PathVariants; 2] = [PathVariants::Merge, PathVariants::Keep];
 
-    /// The name used in the config.
+    /// Returns the name used in the config.
     pub const fn name(self) -> &'static str {
         match self {
             PathVariants::Merge => "merge",
@@ -79,15 +81,15 @@ impl FromStr for PathVariants {
     }
 }
 
-/// The normalised readings of a path.
+/// All normalised readings of a path.
 pub(super) struct Readings<'p> {
-    /// The reading that `{path}` keys are made of.
+    /// The reading that `{path}` keys use.
     pub(super) merged: Cow<'p, str>,
-    /// The readings that differ from it; empty for nearly every path.
+    /// The other readings that differ from it; empty for nearly every path.
     pub(super) others: Vec<String>,
 }
 
-/// Every reading of a path.
+/// Returns all readings of a path.
 pub(super) fn readings(path: &str, variants: PathVariants) -> Readings<'_> {
     if is_normal(path.as_bytes(), variants) {
         return Readings { merged: Cow::Borrowed(path), others: Vec::new() };
@@ -113,11 +115,11 @@ pub(super) fn readings(path: &str, variants: PathVariants) -> Readings<'_> {
     Readings { merged: Cow::Owned(merged), others }
 }
 
-/// Where a server gives `;` or `\` a meaning beyond that of an ordinary character.
+/// The occurrences of `;` or `\` that a server does not treat as an ordinary character.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Interpretation {
     Nowhere,
-    /// Where it is not percent-encoded: the server looks before it decodes.
+    /// Those that are not percent-encoded: the server splits the path before it decodes it.
     Unescaped,
     Everywhere,
 }
@@ -127,7 +129,8 @@ impl Interpretation {
         [Interpretation::Everywhere, Interpretation::Unescaped, Interpretation::Nowhere];
 }
 
-/// A path as a server reads it that drops path parameters and splits at backslashes there.
+/// Normalises a path like a server that drops parameters at these occurrences of `;`, and splits at
+/// these occurrences of `\`.
 fn read(path: &str, parameters: Interpretation, backslash: Interpretation) -> String {
     let mut raw = Cow::Borrowed(path);
     if backslash == Interpretation::Unescaped {
@@ -146,12 +149,12 @@ fn read(path: &str, parameters: Interpretation, backslash: Interpretation) -> St
     resolve(&normalized)
 }
 
-/// The `{path}` of all paths without a single merged reading. If each had a key, a client could
-/// make up as many as it likes for one resource.
+/// The `{path}` of all paths without a single merged reading. If each had its own key, a client
+/// could create any number of keys for one resource.
 const AMBIGUOUS: &str = "/(ambiguous)";
 
-/// Whether servers that drop parameters and split at backslashes disagree: a backslash is inside
-/// a parameter, or one of the characters is there both plain and percent-encoded.
+/// Returns whether servers that drop parameters and split at backslashes disagree about a path: a
+/// backslash is inside a parameter, or one of the characters occurs both plain and percent-encoded.
 fn is_ambiguous(path: &str, normalized: &str) -> bool {
     let is_inside = |segment: &str| {
         segment.split_once(';').is_some_and(|(_, parameter)| parameter.contains(BACKSLASH))
@@ -162,22 +165,22 @@ fn is_ambiguous(path: &str, normalized: &str) -> bool {
         || path.contains('\\') && lower.contains("%5c")
 }
 
-/// `\` as [`normalize_escapes`] writes it.
+/// The form in which [`normalize_escapes`] writes `\`.
 const BACKSLASH: &str = "%5C";
 
-/// Every segment up to its first `;`.
+/// Cuts every segment at its first `;`.
 fn without_parameters(path: &str) -> String {
     let segments = path.split('/').map(|segment| segment.split(';').next().unwrap_or_default());
     segments.collect::<Vec<&str>>().join("/")
 }
 
-/// Whether a byte may stand in a path as it is: RFC 3986's `pchar`.
+/// Returns whether a byte is allowed in a path segment without encoding: `pchar` of RFC 3986.
 #[inline]
 pub(super) fn is_path_char(byte: u8) -> bool {
     PATH_CHARS[usize::from(byte)]
 }
 
-/// Looked up once per byte of every path.
+/// The table behind [`is_path_char`]. It is read for every byte of every path.
 const PATH_CHARS: [bool; 256] = {
     let marks = b"-._~!$&'()*+,;=:@";
     let mut table = [false; 256];
@@ -194,7 +197,7 @@ const PATH_CHARS: [bool; 256] = {
     table
 };
 
-/// Writes a byte that may not stand for itself.
+/// Writes a byte as `%XX`.
 pub(super) fn escape(byte: u8, out: &mut String) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     out.push('%');
@@ -202,21 +205,21 @@ pub(super) fn escape(byte: u8, out: &mut String) {
     out.push(char::from(HEX[usize::from(byte & 15)]));
 }
 
-/// The byte that `%XX` at the start of `bytes` stands for.
+/// Decodes `%XX` at the start of `bytes`.
 pub(crate) fn unescape(bytes: &[u8]) -> Option<u8> {
     let [b'%', high, low, ..] = *bytes else { return None };
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     Some(digit(high)? << 4 | digit(low)?)
 }
 
-/// Bytes of a path that has one reading: [`PATH_CHARS`] without `;`.
+/// The bytes of paths with a single reading: [`PATH_CHARS`] without `;`.
 const UNAMBIGUOUS_PATH_CHARS: [bool; 256] = {
     let mut table = PATH_CHARS;
     table[b';' as usize] = false;
     table
 };
 
-/// Whether nothing needs doing, which is so for nearly every path.
+/// Returns whether a path is normal and has a single reading, as nearly every path does.
 fn is_normal(path: &[u8], variants: PathVariants) -> bool {
     if path.first() != Some(&b'/') {
         return false;
@@ -246,13 +249,13 @@ fn is_in_capitals(digits: &[u8]) -> bool {
     !digits.iter().any(u8::is_ascii_lowercase)
 }
 
-/// Whether an empty, `.` or `..` segment begins here. The empty one at the very
-/// end is a trailing slash, which stays.
+/// Returns whether an empty, `.` or `..` segment begins here. An empty segment at the end of the
+/// path is a trailing slash, which is kept.
 fn is_segment_to_drop(rest: &[u8]) -> bool {
     matches!(rest, [b'/', ..] | [b'.'] | [b'.', b'/', ..] | [b'.', b'.'] | [b'.', b'.', b'/', ..])
 }
 
-/// Every character in its one spelling.
+/// Normalises the percent-encoding of every character.
 fn normalize_escapes(path: &[u8]) -> String {
     let mut out = String::with_capacity(path.len() + 8);
     let mut at = 0;
@@ -271,7 +274,7 @@ fn normalize_escapes(path: &[u8]) -> String {
     out
 }
 
-/// Empty and dot segments resolved.
+/// Removes empty segments, and resolves `.` and `..`.
 fn resolve(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     let mut trailing = false;

@@ -1,13 +1,13 @@
 //! Globs over paths and hosts.
 //!
-//! A path pattern is brought to the same spelling as the paths it is held
-//! against (see `path.rs`), so `/café` and `/caf%C3%A9` are one pattern. What can never
-//! match a normalised path, such as `//` or `..`, is refused rather than left to be puzzled over.
+//! A path pattern is normalised like the paths it is compared with (see `path.rs`), so `/café` and
+//! `/caf%C3%A9` are the same pattern. A pattern that can never match a normalised path, such as one
+//! with `//` or `..`, is rejected.
 //!
-//! Most patterns are a text, or all below one (`/v1/**`), or all that end in one
-//! (`*.example.com`): those are compared as they are, in a few nanoseconds. The
-//! rest, of all policies, are compiled into one set per kind: a request's path
-//! runs through one automaton, whatever the number of policies.
+//! Most patterns are exact texts, prefixes (`/v1/**`) or suffixes (`*.example.com`). They are
+//! compared directly, in a few nanoseconds. All others, of all policies, are compiled into one set
+//! for paths and one for hosts, so that a request's path runs through one automaton, whatever the
+//! number of policies.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -17,56 +17,56 @@ use smallvec::SmallVec;
 
 use super::path;
 
-/// Longest pattern. A path longer than this has no business in a config.
+/// The longest pattern, far longer than any path that a config has to name.
 pub(crate) const MAX_PATTERN_BYTES: usize = 1024;
 
-/// A glob: `*` within a segment, `**` across, `?`, `{a,b}`, `[a-z]`.
+/// A glob: `*` within a segment, `**` across segments, `?`, `{a,b}`, `[a-z]`.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     text: Box<str>,
     glob: Glob,
     shape: PatternKind,
-    /// Compiled alone, for comparing policies with one another; never for a request.
+    /// The glob compiled on its own, to compare policies with each other. Requests do not use it.
     matcher: OnceLock<Box<GlobMatcher>>,
 }
 
-/// What a pattern comes down to.
+/// The way in which a pattern is matched.
 #[derive(Clone, Debug)]
 enum PatternKind {
-    /// The one text it matches.
+    /// By equality with this text.
     Exact(Box<str>),
-    /// Everything that begins so.
+    /// By this prefix.
     Prefix(Box<str>),
-    /// Everything that ends so.
+    /// By this suffix.
     Suffix(Box<str>),
-    /// Something only an automaton can tell.
+    /// By an automaton.
     Glob,
 }
 
-/// What is wrong with a pattern.
+/// The error of an invalid pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PatternError {
-    /// Longer than `MAX_PATTERN_BYTES`.
+    /// The pattern is longer than `MAX_PATTERN_BYTES`.
     TooLong,
-    /// Empty.
+    /// The pattern is empty.
     Empty,
-    /// A path that does not begin with `/` or `**`.
+    /// A path pattern does not begin with `/` or `**`.
     NotRooted,
-    /// A path with an empty, `.` or `..` segment.
+    /// A path pattern has an empty, `.` or `..` segment.
     NotNormal,
-    /// `**` beside something else within a segment.
+    /// A segment has `**` and other characters.
     DoubleStar,
-    /// A path with a `?x=y`, which looks like a query.
+    /// A path pattern has `?x=y`, which looks like a query.
     Query,
-    /// A host with a scheme, a path or a port.
+    /// A host pattern has a scheme, a path or a port.
     NotAHost,
-    /// Brackets, braces or backslashes that make no glob.
+    /// Brackets, braces or backslashes are not valid in a glob.
     Syntax(Box<str>),
 }
 
 impl PatternError {
-    /// What is wrong, in a few words.
+    /// Returns a short description of the error.
     pub fn problem(&self) -> String {
         match self {
             PatternError::TooLong => "the pattern is too long".into(),
@@ -82,7 +82,7 @@ impl PatternError {
         }
     }
 
-    /// What to write instead.
+    /// Returns how to fix it.
     pub const fn help(&self) -> &'static str {
         match self {
             PatternError::TooLong => "use at most 1024 bytes",
@@ -114,17 +114,17 @@ impl fmt::Display for PatternError {
 impl std::error::Error for PatternError {}
 
 impl Pattern {
-    /// A pattern over normalised paths.
+    /// Creates a pattern over normalised paths.
     ///
     /// # Errors
-    /// When it is no glob, or can never match a path.
+    /// Returns an error if it is not a valid glob, or can never match a path.
     pub fn path(text: &str) -> Result<Self, PatternError> {
         check_path(text)?;
         let normalized = normalize_pattern(text)?;
-        // Dots may have been spelt `%2E`.
+        // Dots may have been written as `%2E`.
         check_segments(&normalized.replace('\\', ""))?;
         let glob = build(&normalized, true)?;
-        // Without a wildcard every `\\` left is an escape.
+        // Without a wildcard, every `\` that is left is an escape.
         let plain = |text: &str| text.replace('\\', "").into();
         let shape = match (text, text.strip_suffix("/**")) {
             ("**", _) => PatternKind::Prefix("/".into()),
@@ -137,10 +137,10 @@ impl Pattern {
         Ok(Pattern { text: text.into(), glob, shape, matcher: OnceLock::new() })
     }
 
-    /// A pattern over host names; `*` matches dots too.
+    /// Creates a pattern over host names, in which `*` also matches dots.
     ///
     /// # Errors
-    /// When it is no glob, or can never match a host.
+    /// Returns an error if it is not a valid glob, or can never match a host.
     pub fn host(text: &str) -> Result<Self, PatternError> {
         if text.is_empty() {
             return Err(PatternError::Empty);
@@ -156,7 +156,7 @@ impl Pattern {
             return Err(PatternError::NotAHost);
         }
         let lower = text.to_ascii_lowercase();
-        // An IPv6 literal's brackets are no character class.
+        // The brackets of an IPv6 literal are not a character class.
         let is_v6 = lower.starts_with('[') && lower.ends_with(']') && lower.contains(':');
         let shape = match lower.strip_prefix('*') {
             _ if is_v6 || !lower.contains(WILD) => PatternKind::Exact(lower.clone().into()),
@@ -168,7 +168,7 @@ impl Pattern {
         Ok(Pattern { text: text.into(), glob, shape, matcher: OnceLock::new() })
     }
 
-    /// The pattern as written.
+    /// Returns the pattern as written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -180,12 +180,12 @@ impl Pattern {
         }
     }
 
-    /// Whether only the automaton can tell what it matches.
+    /// Returns whether it has to be matched by the automaton.
     pub(super) fn needs_glob_set(&self) -> bool {
         matches!(self.shape, PatternKind::Glob)
     }
 
-    /// Whether it matches a text, as far as comparing tells.
+    /// Returns whether it matches a text, by comparison only; always `false` for globs.
     #[inline]
     pub(super) fn matches_directly(&self, text: &str) -> bool {
         match &self.shape {
@@ -214,7 +214,7 @@ impl PartialEq for Pattern {
 
 impl Eq for Pattern {}
 
-/// What makes a pattern more than a text.
+/// The characters that make a pattern more than an exact text.
 const WILD: [char; 5] = ['*', '?', '[', '{', '\\'];
 
 fn check_path(text: &str) -> Result<(), PatternError> {
@@ -230,14 +230,14 @@ fn check_path(text: &str) -> Result<(), PatternError> {
     if text.split_once('?').is_some_and(|(_, after)| after.contains('=')) {
         return Err(PatternError::Query);
     }
-    // Braces may hold slashes, so a `**` beside them may be a segment all the same.
+    // Braces may contain slashes, so a `**` next to them may still be a whole segment.
     let is_bad = |segment: &str| {
         segment.contains("**") && segment != "**" && !segment.contains(['{', '}', ','])
     };
     if text.split('/').any(is_bad) { Err(PatternError::DoubleStar) } else { Ok(()) }
 }
 
-/// Refuses what no normalised path has.
+/// Rejects segments that no normalised path has.
 fn check_segments(text: &str) -> Result<(), PatternError> {
     let mut segments = text.split('/').skip(1).peekable();
     while let Some(segment) = segments.next() {
@@ -249,7 +249,7 @@ fn check_segments(text: &str) -> Result<(), PatternError> {
     Ok(())
 }
 
-/// A path pattern in the spelling of normalised paths.
+/// Normalises the percent-encoding of a path pattern like that of paths.
 fn normalize_pattern(text: &str) -> Result<String, PatternError> {
     let bytes = text.as_bytes();
     let mut out = String::with_capacity(bytes.len() + 8);
@@ -286,14 +286,14 @@ fn build(normalized: &str, is_path: bool) -> Result<Glob, PatternError> {
     builder.build().map_err(|error| PatternError::Syntax(error.kind().to_string().into()))
 }
 
-/// Every pattern of one kind, compiled together.
+/// The patterns of all paths or of all hosts that need an automaton, compiled together.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PatternSet {
     set: GlobSet,
     size: usize,
 }
 
-/// Which patterns of a set match a text, in ascending order.
+/// The indices of the patterns of a set that match a text, ascending.
 pub(super) type Matched = SmallVec<[usize; 8]>;
 
 impl PatternSet {
@@ -317,7 +317,7 @@ impl PatternSet {
 
     pub(super) fn matched(&self, text: &str) -> Matched {
         thread_local! {
-            // The set wants a vector to write to; one per thread is grown once.
+            // The set writes to a vector. Each thread reuses one.
             static FOUND: std::cell::RefCell<Vec<usize>> = const { std::cell::RefCell::new(Vec::new()) };
         }
         FOUND.with_borrow_mut(|found| {

@@ -1,4 +1,4 @@
-//! The parts of a request that keys and conditions name.
+//! The fields of a request that keys and conditions use.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,11 +8,11 @@ use http::HeaderName;
 use super::normalized::NormalizedRequest;
 use crate::identity::IpGroup;
 
-/// A part of a request: `client_ip`, `method`, `path`, `host`, `header:x`,
-/// `query:x`, `cookie:x`, `domain`, `descriptor:x` or `descriptors`.
+/// A field of a request: `client_ip`, `method`, `path`, `host`, `header:x`, `query:x`, `cookie:x`,
+/// `domain`, `descriptor:x` or `descriptors`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RequestField {
-    /// The client's address; in keys, the group it is counted in.
+    /// The client's address; in keys, the network by which it is counted.
     ClientIp,
     /// The method, in capitals.
     Method,
@@ -28,34 +28,34 @@ pub enum RequestField {
     Cookie(Box<str>),
     /// The domain that descriptors belong to.
     Domain,
-    /// A descriptor: `descriptor:x` is the first of that name, `descriptor:x#2` the second,
-    /// `descriptor:#2` the second of all.
+    /// A descriptor: `descriptor:x` is the first with that name, `descriptor:x#2` the second, and
+    /// `descriptor:#2` the second of all descriptors.
     Descriptor {
-        /// Its name; empty for any.
+        /// The name; empty for any.
         name: Box<str>,
-        /// Which of that name it is, from 1.
+        /// Its position among the descriptors with that name, from 1.
         nth: u16,
     },
-    /// All descriptors, names and values, in order.
+    /// All descriptors in order, with names and values.
     Descriptors,
 }
 
-/// Why a text is no part.
+/// The error of a text that is not a request field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RequestFieldError {
-    /// No such part.
+    /// The field does not exist.
     Unknown,
-    /// `header`, `query`, `cookie` or `descriptor` without a name.
+    /// The name after `header`, `query`, `cookie` or `descriptor` is missing.
     NoName,
-    /// A name that cannot be one.
+    /// The name is not valid.
     BadName,
-    /// A name after a part that takes none.
+    /// The field does not take a name.
     NameNotTaken,
 }
 
 impl RequestFieldError {
-    /// What is wrong, in a few words.
+    /// Returns a short description of the error.
     pub const fn problem(self) -> &'static str {
         match self {
             RequestFieldError::Unknown => "unknown part of a request",
@@ -65,7 +65,7 @@ impl RequestFieldError {
         }
     }
 
-    /// What to write instead.
+    /// Returns how to fix it.
     pub const fn help(self) -> &'static str {
         match self {
             RequestFieldError::Unknown => {
@@ -90,7 +90,7 @@ impl fmt::Display for RequestFieldError {
 
 impl std::error::Error for RequestFieldError {}
 
-/// The words a part begins with, for suggestions.
+/// The words that a field begins with, for suggestions.
 #[cfg(feature = "config")]
 pub(crate) const FIELD_NAMES: [&str; 10] = [
     "client_ip",
@@ -105,7 +105,7 @@ pub(crate) const FIELD_NAMES: [&str; 10] = [
     "descriptors",
 ];
 
-/// Longest name of a header, parameter, cookie or descriptor.
+/// The longest name of a header, query parameter, cookie or descriptor.
 pub(super) const MAX_NAME_BYTES: usize = 256;
 
 impl std::str::FromStr for RequestField {
@@ -164,7 +164,7 @@ impl fmt::Display for RequestField {
             RequestField::Domain => f.write_str("domain"),
             RequestField::Descriptor { name, nth } => {
                 write!(f, "descriptor:{name}")?;
-                // The first needs no number, unless its name ends in what looks like one.
+                // The first needs no number, unless its name ends in `#` and a number.
                 let has_ordinal = *nth > 1 || name.is_empty() || ordinal(name).is_some();
                 if has_ordinal { write!(f, "#{nth}") } else { Ok(()) }
             }
@@ -173,13 +173,13 @@ impl fmt::Display for RequestField {
     }
 }
 
-/// Whether a name can stand in a template.
+/// Returns whether a name can be part of a template.
 fn is_plain_name(name: &str) -> bool {
     let blank = |c: char| c.is_control() || c.is_whitespace() || "{}|;=&".contains(c);
     (1..=MAX_NAME_BYTES).contains(&name.len()) && !name.contains(blank)
 }
 
-/// A name and the number behind its last `#`, if that is one.
+/// Splits a text into a name and the number after its last `#`, if there is one.
 fn ordinal(text: &str) -> Option<(&str, u16)> {
     let (name, digits) = text.rsplit_once('#')?;
     let is_number = digits.starts_with(|c: char| matches!(c, '1'..='9'));
@@ -187,27 +187,27 @@ fn ordinal(text: &str) -> Option<(&str, u16)> {
     Some((name, nth))
 }
 
-/// What a part is in one request.
+/// The value of a field in a request.
 pub(super) enum Value<'a> {
     Bytes(Cow<'a, [u8]>),
     Group(IpGroup),
 }
 
 impl RequestField {
-    /// Whether its values may be credentials: API keys, bearer tokens, session cookies.
+    /// Returns whether its values may be credentials: API keys, bearer tokens, session cookies.
     pub(super) fn may_be_credential(&self) -> bool {
         matches!(self, RequestField::Header(_) | RequestField::Query(_) | RequestField::Cookie(_))
     }
 
-    /// The descriptor that `x`, `x#2` or `#2` names.
+    /// Returns the descriptor that `x`, `x#2` or `#2` refers to.
     fn nth_descriptor(text: &str) -> Option<RequestField> {
         let (name, nth) = ordinal(text).unwrap_or((text, 1));
         let is_valid = name.is_empty() || is_plain_name(name);
         is_valid.then(|| RequestField::Descriptor { name: name.into(), nth })
     }
 
-    /// What this part is in a request; `None` if it has none. An empty value
-    /// counts as none: `x-api-key:` names nobody.
+    /// Returns the value of this field in a request; `None` if the request does not have it. An
+    /// empty value counts as missing: `x-api-key:` identifies nobody.
     pub(super) fn value<'f>(&self, request: &'f NormalizedRequest<'_>) -> Option<Value<'f>> {
         let bytes = match self {
             RequestField::ClientIp => return request.group().map(Value::Group),

@@ -1,4 +1,4 @@
-//! All policies together: which of them a request meets.
+//! The set of all policies, and the selection of those that apply to a request.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -23,10 +23,10 @@ use crate::identity::Identity;
 use crate::request::MAX_CHECKS;
 use crate::text::excerpt;
 
-/// Most policies: each is held against every request.
+/// The largest number of policies. In the worst case all of them are compared with every request.
 pub(crate) const MAX_POLICIES: usize = 1024;
 
-/// A set of policies, ready to be asked. By default there are none.
+/// A set of policies. The default is empty.
 #[derive(Clone, Debug, Default)]
 pub struct Policies {
     policies: Vec<Policy>,
@@ -35,24 +35,24 @@ pub struct Policies {
     options: ReadOptions,
 }
 
-/// A policy that a request meets, and how.
+/// A policy that applies to a request, with the variant, key and cost for that request.
 #[derive(Clone, Debug)]
 pub struct Selected<'p> {
     /// The policy.
     pub policy: &'p Policy,
-    /// Who is counted.
+    /// The key that identifies who is counted.
     pub key: Key,
-    /// The limits it is counted under.
+    /// The limits of the variant.
     pub limits: &'p [Limit],
-    /// Whether a denial counts.
+    /// Whether the limits are enforced.
     pub mode: Mode,
-    /// What to answer when the store cannot.
+    /// The answer when the store fails.
     pub on_store_failure: OnStoreFailure,
-    /// Units asked for, unless the caller says otherwise.
+    /// The cost in units, unless the caller gives another.
     pub cost: u64,
-    /// Its overflow; `None` if the question decides.
+    /// The overflow; `None` if the [request](crate::gate::GateRequest) decides.
     pub overflow: Option<Overflow>,
-    /// Which of [`Policy::variants`] it is: 0 for the policy itself, *n* for its *n*-th override.
+    /// The index in [`Policy::variants`]: 0 for the policy itself, *n* for its *n*-th override.
     pub variant: usize,
 }
 
@@ -73,10 +73,12 @@ impl<'p> Selected<'p> {
 }
 
 impl Policies {
-    /// Policies in the order given, with addresses grouped as `identity` says.
+    /// Creates a set of policies. They are selected in the order given. `identity` defines how
+    /// client addresses are grouped.
     ///
     /// # Errors
-    /// When two share a name, or there are too many.
+    /// Returns an error if two policies have the same name, if there are too many policies, or for
+    /// one of the other reasons in [`PoliciesError`].
     pub fn new(mut policies: Vec<Policy>, identity: Identity) -> Result<Self, PoliciesError> {
         if policies.len() > MAX_POLICIES {
             return Err(PoliciesError::TooMany);
@@ -98,7 +100,7 @@ impl Policies {
         Ok(Policies { index: Index::new(&policies), policies, patterns, options })
     }
 
-    /// Sets how path parameters and backslashes are read.
+    /// Sets whether path parameters and backslashes are resolved.
     ///
     /// ```
     /// use tidegate::unstable::policy::{PathVariants, Policies};
@@ -112,12 +114,13 @@ impl Policies {
         self
     }
 
-    /// Every policy that a request meets, in order. Policies that are off, spare this
-    /// request or are replaced by another that it meets are left out.
+    /// Returns the policies that apply to a request, in order. Policies that are off, exempt the
+    /// request or are replaced by another policy that applies are omitted.
     ///
     /// # Errors
-    /// When the request's cost is to come from a part of it that is no number, and the policy
-    /// is enforced. Under one that is only observed such a request costs 1.
+    /// Returns [`SelectError::BadCost`] if the cost comes from a field of the request that is not a
+    /// valid number, and the policy is enforced. Under a policy in observe mode such a request
+    /// costs 1.
     pub fn select<'p>(
         &'p self,
         attributes: &Attributes<'_>,
@@ -135,8 +138,9 @@ impl Policies {
         Ok(matched_policies)
     }
 
-    /// The same with those that are replaced: over several descriptors, a policy that one
-    /// of them meets may replace what another meets.
+    /// Returns the policies that apply to a request, including those that are replaced. A request
+    /// with several descriptors is selected once per descriptor, and a policy for one descriptor
+    /// can replace a policy for another.
     pub(crate) fn matching<'p>(
         &'p self,
         attributes: &Attributes<'_>,
@@ -155,11 +159,11 @@ impl Policies {
         Ok(selected)
     }
 
-    /// The policy of this name, whether or not it matches, with the key its
-    /// template makes; `None` if it is off or spares this request.
+    /// Returns the policy with this name, whether or not it matches the request, under the key of
+    /// its template. Returns `None` if the policy is off or exempts the request.
     ///
     /// # Errors
-    /// When there is no such policy, or as [`Policies::select`].
+    /// Returns [`SelectError::UnknownPolicy`], or an error of [`Policies::select`].
     pub fn select_named<'p>(
         &'p self,
         name: &str,
@@ -168,10 +172,10 @@ impl Policies {
         choose(self.get_or_err(name)?, &self.normalize(attributes))
     }
 
-    /// The policy of this name under a key the caller gives; `None` if there is
-    /// no such policy. Overrides hold if the attributes given say so. Nobody is
-    /// exempt, the mode may be [`Mode::Off`], and a cost that is to come from
-    /// the request is 1: who names the key names the cost.
+    /// Returns the policy with this name under a key that the caller gives, or `None` if there is
+    /// no such policy. Overrides apply if their conditions hold for the given attributes.
+    /// Exemptions do not apply, and the mode may be [`Mode::Off`]. If the cost would come from the
+    /// request, it is 1: a caller that gives the key also gives the cost.
     pub fn with_key<'p>(
         &'p self,
         name: &str,
@@ -181,8 +185,7 @@ impl Policies {
         self.with_rendered_key(name, Key::literal(key), attributes)
     }
 
-    /// The policy of this name under a key that was made before; otherwise as
-    /// [`Policies::named`].
+    /// Returns the policy with this name under a rendered key; see [`Policies::with_key`].
     pub(crate) fn with_rendered_key<'p>(
         &'p self,
         name: &str,
@@ -198,66 +201,66 @@ impl Policies {
         Some(Selected::new(policy, key, variant, cost))
     }
 
-    /// The policy of this name.
+    /// Returns the policy with this name.
     pub fn get(&self, name: &str) -> Option<&Policy> {
         self.policies.iter().find(|policy| policy.name() == name)
     }
 
-    /// The same, or the error that says there is none.
+    /// Returns the policy with this name.
     ///
     /// # Errors
-    /// [`SelectError::UnknownPolicy`].
+    /// Returns [`SelectError::UnknownPolicy`] if there is none.
     pub fn get_or_err(&self, name: &str) -> Result<&Policy, SelectError> {
         self.get(name).ok_or_else(|| SelectError::UnknownPolicy { name: excerpt(name) })
     }
 
-    /// Every policy, in order.
+    /// Returns all policies in order.
     pub fn iter(&self) -> std::slice::Iter<'_, Policy> {
         self.policies.iter()
     }
 
-    /// How many there are.
+    /// Returns the number of policies.
     pub fn len(&self) -> usize {
         self.policies.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.policies.is_empty()
     }
 
-    /// How addresses are grouped, and which proxies are believed.
+    /// Returns how client addresses are found and grouped.
     pub fn identity(&self) -> &Identity {
         &self.options.identity
     }
 
-    /// How path parameters and backslashes are read.
+    /// Returns whether path parameters and backslashes are resolved.
     pub fn path_variants(&self) -> PathVariants {
         self.options.path_variants
     }
 
-    /// What every policy makes of a request, and why.
+    /// Explains the result of every policy for a request.
     pub fn explain(&self, attributes: &Attributes<'_>) -> Explanation<'_> {
         explain(&self.policies, &self.normalize(attributes))
     }
 
-    /// The key that a template makes of a request, whichever policy's it is.
+    /// Renders the key of a request with a template, which need not belong to a policy.
     pub(crate) fn render(&self, template: &Template, attributes: &Attributes<'_>) -> Key {
         template.render(&NormalizedRequest::new(attributes, &self.options, &Patterns::default()))
     }
 
-    /// The keys that a plain value may stand for under a template.
+    /// Returns the keys that a plain value may represent under a template.
     pub(crate) fn keys_for(&self, template: &Template, value: &[u8]) -> Vec<Key> {
         template.readings(value, &self.options)
     }
 
-    /// Whether a template can make this key.
+    /// Returns whether a template can make this key.
     #[cfg(feature = "tower")]
     pub(crate) fn may_be_key(&self, template: &Template, key: &Key) -> bool {
         template.may_make(key.as_ref(), &self.options)
     }
 
-    /// Whether a request has all that a template makes keys of.
+    /// Returns whether a request has a value for every slot of a template.
     #[cfg(feature = "tower")]
     pub(crate) fn has_key(&self, template: &Template, attributes: &Attributes<'_>) -> bool {
         template.has_all_fields(&NormalizedRequest::new(
@@ -281,7 +284,7 @@ impl<'p> IntoIterator for &'p Policies {
     }
 }
 
-/// How a policy applies to a request it matches; `None` if it is off or spares it.
+/// Returns how a policy applies to a request that it matches; `None` if it is off or exempts it.
 fn choose<'p>(
     policy: &'p Policy,
     request: &NormalizedRequest<'_>,
@@ -296,7 +299,7 @@ fn choose<'p>(
     }
     let cost = match chosen.cost().units(request) {
         Ok(units) => units,
-        // What only watches must not make requests fail.
+        // A policy in observe mode must not make requests fail.
         Err(_) if chosen.mode() == Mode::Observe => 1,
         Err(found) => {
             let (policy, field) = (policy.name().into(), chosen.cost().to_string());
@@ -307,7 +310,7 @@ fn choose<'p>(
     Ok(Some(Selected::new(policy, key, variant, cost)))
 }
 
-/// Whether one of those that are met takes the place of the policy of this name.
+/// Returns whether one of the matched policies replaces the policy with this name.
 fn is_replaced<'s, 'p: 's>(
     name: &str,
     mut matched_policies: impl Iterator<Item = &'s Selected<'p>>,
@@ -315,7 +318,7 @@ fn is_replaced<'s, 'p: 's>(
     matched_policies.any(|one| one.policy.replaces().iter().any(|replaced| **replaced == *name))
 }
 
-/// That what a policy replaces is there, and is another.
+/// Checks that each replaced policy exists, and that no policy replaces itself.
 fn check_replaces(policies: &[Policy]) -> Result<(), PoliciesError> {
     let names: HashSet<&str> = policies.iter().map(Policy::name).collect();
     for (index, policy) in policies.iter().enumerate() {
@@ -330,9 +333,9 @@ fn check_replaces(policies: &[Policy]) -> Result<(), PoliciesError> {
     Ok(())
 }
 
-/// How many limits hold for a request that no policy exempts or overrides: those of
-/// the policies that match everything. What is more than a request may have is
-/// found here, and not by every request.
+/// Returns the number of limits that apply to every request if no override does: those of the
+/// policies without conditions. If they exceed the largest number of checks, the set is rejected,
+/// instead of every request.
 fn unconditional_limit_count(policies: &[Policy]) -> usize {
     let always = |policy: &&Policy| {
         let free = policy.matching().is_empty() && policy.exempt().is_empty();
@@ -341,8 +344,8 @@ fn unconditional_limit_count(policies: &[Policy]) -> usize {
     policies.iter().filter(always).map(|policy| policy.variants()[0].limits().len()).sum()
 }
 
-/// Compiles every pattern over `field` into one set and tells each condition
-/// where in it its own begin.
+/// Compiles the patterns of `field` that need it into one set, and registers with each condition
+/// the range of its patterns.
 fn compile_patterns(
     policies: &mut [Policy],
     field: &RequestField,
@@ -355,22 +358,22 @@ fn compile_patterns(
     PatternSet::new(patterns.iter()).map_err(|_| PoliciesError::PatternsTooLarge)
 }
 
-/// A request that cannot be held against the policies: bad input, not a denial.
+/// The error of a request for which policies cannot be selected. It is bad input, not a denial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SelectError {
-    /// There is no policy of this name.
+    /// No policy has this name.
     UnknownPolicy {
-        /// The name asked for.
+        /// The requested name, shortened.
         name: String,
     },
-    /// The cost is to come from a part of the request that holds no whole number up to 10^12.
+    /// The field that the cost comes from does not hold a whole number up to 10^12.
     BadCost {
-        /// The policy that wants it.
+        /// The name of the policy.
         policy: String,
-        /// The part, such as `{header:x-cost}`.
+        /// The field, such as `{header:x-cost}`.
         field: String,
-        /// What it holds, shortened.
+        /// Its value, shortened.
         found: String,
     },
 }
@@ -391,40 +394,40 @@ impl fmt::Display for SelectError {
 
 impl std::error::Error for SelectError {}
 
-/// Policies that cannot stand together.
+/// The error of policies that cannot be in one set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PoliciesError {
-    /// More than `MAX_POLICIES`.
+    /// There are more than `MAX_POLICIES` policies.
     TooMany,
-    /// Two share a name.
+    /// Two policies have the same name.
     SameName {
-        /// Index of the first.
+        /// The index of the first.
         first: usize,
-        /// Index of the second.
+        /// The index of the second.
         second: usize,
     },
-    /// A policy is to replace one that is not there, or itself.
+    /// A policy replaces one that does not exist, or itself.
     ReplacesUnknown {
-        /// Its index.
+        /// The index of the policy.
         policy: usize,
-        /// Which of the names it is.
+        /// The index of the name in its list of replaced policies.
         replaced: usize,
     },
-    /// A policy is to replace more than `MAX_REPLACED`.
+    /// A policy replaces more than `MAX_REPLACED` others.
     TooManyReplaced {
-        /// Its index.
+        /// The index of the policy.
         policy: usize,
     },
-    /// Policies that match every request have more limits together than one request
-    /// may be checked against.
+    /// The policies that match every request have more limits together than one request can be
+    /// checked against.
     TooManyLimits,
     /// The path or host patterns are too large to compile together.
     PatternsTooLarge,
 }
 
 impl PoliciesError {
-    /// What is wrong, in a few words.
+    /// Returns a short description of the error.
     pub const fn problem(self) -> &'static str {
         match self {
             PoliciesError::TooMany => "there are too many policies",
@@ -436,7 +439,7 @@ impl PoliciesError {
         }
     }
 
-    /// What to do instead.
+    /// Returns how to fix it.
     pub const fn help(self) -> &'static str {
         match self {
             PoliciesError::TooMany => "use at most 1024, and overrides for what differs by tenant",
@@ -457,5 +460,5 @@ impl fmt::Display for PoliciesError {
 
 impl std::error::Error for PoliciesError {}
 
-// The texts above name the bounds; this keeps them true.
+// The texts above contain these bounds.
 const _: () = assert!(MAX_POLICIES == 1024 && MAX_REPLACED == 1024 && MAX_CHECKS == 256);

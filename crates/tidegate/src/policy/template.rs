@@ -1,10 +1,10 @@
 //! Key templates: `{client_ip}`, `{header:x-api-key | client_ip}`, `{header:x-user}:{path}`.
 //!
-//! A template without any part would put every request into one count, which is nearly always a
-//! forgotten pair of braces. So only one such text is accepted: [`SHARED_KEY`].
+//! A template without a field would count all requests together, which is nearly always a forgotten
+//! pair of braces. So only one such text is accepted: [`SHARED_KEY`].
 //!
-//! `key.rs` says how they are rendered so that no two requests with different
-//! values make the same key.
+//! `key.rs` describes how templates are rendered, so that requests with different values never have
+//! the same key.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,16 +18,16 @@ use super::normalized::NormalizedRequest;
 use super::request_field::{RequestField, RequestFieldError, Value};
 use crate::identity::IpGroup;
 
-/// Longest template, in bytes.
+/// The longest template, in bytes.
 pub(crate) const MAX_TEMPLATE_BYTES: usize = 1024;
 
-/// Most parts and alternatives in a template.
+/// The largest number of fields in a template, including alternatives.
 pub(crate) const MAX_TEMPLATE_PARTS: usize = 16;
 
-/// The one template without parts: all requests share one count.
+/// The only template without fields: all requests share one count.
 pub const SHARED_KEY: &str = "all";
 
-/// How a policy's keys are made.
+/// A template from which the keys of a policy are made.
 ///
 /// ```
 /// use tidegate::unstable::policy::Template;
@@ -36,7 +36,7 @@ pub const SHARED_KEY: &str = "all";
 /// assert_eq!(template.to_string(), "{header:x-api-key | client_ip}");
 /// let error = "{client-ip}".parse::<Template>().unwrap_err();
 /// assert_eq!(error.span(), 1..10);
-/// // Without braces it would be one count for everybody. Where that is meant, write `all`.
+/// // Without braces, all requests would share one count. To do that on purpose, write `all`.
 /// assert!("client_ip".parse::<Template>().is_err());
 /// assert!("all".parse::<Template>().is_ok());
 /// # Ok::<(), tidegate::unstable::policy::TemplateError>(())
@@ -45,7 +45,7 @@ pub const SHARED_KEY: &str = "all";
 pub struct Template {
     text: Box<str>,
     pub(super) pieces: Box<[Piece]>,
-    /// Whether there are several slots, so that each needs its length.
+    /// Whether there are several slots, whose values are prefixed with their lengths.
     pub(super) is_composite: bool,
 }
 
@@ -58,12 +58,12 @@ pub(super) enum Piece {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Alternative {
     pub(super) field: RequestField,
-    /// `header:x-api-key=`; empty where there is no choice.
+    /// Such as `header:x-api-key=`; empty for a slot without alternatives.
     pub(super) tag: Box<str>,
 }
 
 impl Template {
-    /// Every part it names, in order.
+    /// Returns all fields in order, including alternatives.
     pub fn fields(&self) -> impl Iterator<Item = &RequestField> {
         let slots = self.pieces.iter().filter_map(|piece| match piece {
             Piece::Slot(slot) => Some(slot),
@@ -72,19 +72,19 @@ impl Template {
         slots.flat_map(|slot| slot.iter().map(|alternative| &alternative.field))
     }
 
-    /// `{client_ip}`.
+    /// Returns the template `{client_ip}`.
     pub fn client_ip() -> Self {
         let alternative = Alternative { field: RequestField::ClientIp, tag: "".into() };
         let pieces = [Piece::Slot([alternative].into())].into();
         Template { text: "{client_ip}".into(), pieces, is_composite: false }
     }
 
-    /// The template as written.
+    /// Returns the template as written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The part, if it is one part without alternatives and nothing else.
+    /// Returns the field, if the template is a single field without alternatives or literal text.
     pub fn single(&self) -> Option<&RequestField> {
         match &*self.pieces {
             [Piece::Slot(slot)] if slot.len() == 1 => Some(&slot[0].field),
@@ -92,7 +92,7 @@ impl Template {
         }
     }
 
-    /// The key of a request.
+    /// Renders the key of a request.
     pub(super) fn render(&self, request: &NormalizedRequest<'_>) -> Key {
         let mut writer = KeyWriter::default();
         for piece in &self.pieces {
@@ -135,12 +135,12 @@ impl Template {
         }
     }
 
-    /// What no alternative of a slot could give.
+    /// Returns the alternatives of each slot whose value the request lacks.
     pub(super) fn missing(&self, request: &NormalizedRequest<'_>) -> Vec<String> {
         self.empty_slots(request).map(|slot| names(slot).join(" | ")).collect()
     }
 
-    /// Whether there is something for every slot.
+    /// Returns whether the request has a value for every slot.
     #[cfg(feature = "tower")]
     pub(super) fn has_all_fields(&self, request: &NormalizedRequest<'_>) -> bool {
         self.empty_slots(request).next().is_none()
@@ -159,7 +159,7 @@ fn names(slot: &[Alternative]) -> Vec<String> {
     slot.iter().map(|alternative| alternative.field.to_string()).collect()
 }
 
-/// Every octet as text with a dot behind it, and how long that is.
+/// Every octet as text followed by a dot, and the length of that text.
 static OCTETS: [([u8; 4], u8); 256] = {
     let mut octets = [([0; 4], 0); 256];
     let mut octet = 0_u8;
@@ -185,8 +185,8 @@ pub(crate) fn write_group(group: IpGroup, mut put: impl FnMut(&[u8])) {
         let _ = fmt::Write::write_fmt(&mut Text(put), format_args!("{group}"));
         return;
     };
-    // Most keys are such addresses. Whole octets are copied: branches on the number of their digits
-    // would be mispredicted.
+    // Most keys are IPv4 addresses. Four bytes are copied for each octet, because branches on the
+    // number of its digits would be mispredicted.
     let (mut text, mut length) = ([0; 16], 0);
     for octet in address.octets() {
         let (digits, width) = OCTETS[usize::from(octet)];
@@ -211,29 +211,30 @@ impl fmt::Display for Template {
     }
 }
 
-/// What kind of mistake a template has.
+/// The kinds of invalid templates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TemplateErrorKind {
-    /// There is nothing in it.
+    /// The template is empty.
     Empty,
-    /// It has no part in braces, and is not [`SHARED_KEY`].
+    /// The template is without a field in braces, and is not [`SHARED_KEY`].
     NoPart,
-    /// Longer than `MAX_TEMPLATE_BYTES`, or more parts than `MAX_TEMPLATE_PARTS`.
+    /// The template is longer than `MAX_TEMPLATE_BYTES`, or has more than `MAX_TEMPLATE_PARTS`
+    /// fields.
     TooLong,
-    /// A `{` without its `}`.
+    /// A `{` is not closed.
     Unclosed,
-    /// A `}` without its `{`.
+    /// A `}` is not opened.
     Unopened,
-    /// A control character.
+    /// The template has a control character.
     Control,
-    /// The same part twice among alternatives.
+    /// A field is listed twice among the alternatives of a slot.
     Twice,
-    /// What stands between the braces is no part.
+    /// The text between the braces is not a request field.
     RequestField(RequestFieldError),
 }
 
-/// A template that cannot be: what is wrong, where, and what would be right.
+/// The error of an invalid template: its kind, its position and how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TemplateError {
     kind: TemplateErrorKind,
@@ -241,17 +242,17 @@ pub struct TemplateError {
 }
 
 impl TemplateError {
-    /// What kind of mistake it is.
+    /// Returns the kind of error.
     pub const fn kind(&self) -> TemplateErrorKind {
         self.kind
     }
 
-    /// The bytes of the text it is about.
+    /// Returns the byte range of the error in the template.
     pub fn span(&self) -> Range<usize> {
         self.span.clone()
     }
 
-    /// What is wrong, in a few words.
+    /// Returns a short description of the error.
     pub const fn problem(&self) -> &'static str {
         match self.kind {
             TemplateErrorKind::Empty => "the key is empty: all requests would share one count",
@@ -267,7 +268,7 @@ impl TemplateError {
         }
     }
 
-    /// What to write instead.
+    /// Returns how to fix it.
     pub const fn help(&self) -> &'static str {
         match self.kind {
             TemplateErrorKind::Empty => {
@@ -296,7 +297,7 @@ impl fmt::Display for TemplateError {
 
 impl std::error::Error for TemplateError {}
 
-// The texts above name the word; this keeps them true.
+// The texts above contain this word.
 const _: () = assert!(matches!(SHARED_KEY.as_bytes(), b"all"));
 
 impl FromStr for Template {

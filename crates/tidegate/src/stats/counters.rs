@@ -81,29 +81,29 @@ impl<const N: usize> Counters<N> {
     }
 }
 
-/// The most series with a name of their own: 1 KiB each, so 4 MiB at worst, and
-/// more than a metrics database should be asked to keep for one process.
+/// The maximum number of named series. Each takes 1 KiB, so all of them take 4 MiB, and more would
+/// burden a metrics database with a single process.
 pub const MAX_SERIES: usize = 4096;
 
-/// The counters of a series: allowed answers and others by [`Decided`], then near misses.
+/// The counters of a series: allowed and denied decisions by [`Decided`], then near misses.
 type SeriesCounters = Counters<{ 2 * SOURCES + 1 }>;
 
-/// The ways of deciding.
+/// The number of variants of [`Decided`].
 const SOURCES: usize = Decided::ALL.len();
 
 /// The index of near misses.
 const NEAR: usize = 2 * SOURCES;
 
-/// Where one limit of one policy is counted.
+/// The counters of a limit of a policy.
 pub struct LimitStats {
     series: Arc<Series>,
     tracker: Arc<TopTracker>,
-    /// What makes the policy's keys, if they may hold credentials.
+    /// The key template of the policy, if its keys may contain credentials.
     template: Option<Arc<Template>>,
 }
 
 impl LimitStats {
-    /// Counts an answer, and whether it was a near miss.
+    /// Counts a decision, and whether it was a near miss.
     #[inline(always)]
     pub(super) fn count(&self, stripe: Stripe, allowed: bool, near: bool, decided: Decided) {
         let counters = &self.series.counters;
@@ -113,7 +113,7 @@ impl LimitStats {
         }
     }
 
-    /// What it is called when this limit does not admit.
+    /// The outcome of a denial by this limit, which depends on its mode.
     pub(super) fn denied_outcome(&self) -> Outcome {
         denied_outcome(self.series.name.mode)
     }
@@ -127,24 +127,24 @@ impl LimitStats {
         &self.tracker
     }
 
-    /// The template that makes the policy's keys, if those are to be masked.
+    /// The key template of the policy, if its keys have to be masked.
     pub(super) fn template(&self) -> Option<&Arc<Template>> {
         self.template.as_ref()
     }
 
-    /// The policy's name.
+    /// Returns the name of the policy.
     pub fn policy(&self) -> &Arc<str> {
         &self.series.name.policy
     }
 
-    /// The limit's text.
+    /// Returns the text of the limit.
     pub fn limit(&self) -> &Arc<str> {
         &self.series.name.limit
     }
 }
 
 impl LimitStats {
-    /// Keys are made by this template.
+    /// Sets the key template of the policy.
     pub(super) fn with_template(mut self, template: Option<&Arc<Template>>) -> Self {
         self.template = template.cloned();
         self
@@ -171,7 +171,7 @@ struct SeriesName {
     mode: Mode,
 }
 
-/// By policy, limit and mode, so that listings are in a steady order.
+/// The order of series: by policy, limit and mode.
 type SeriesKey = (Arc<str>, Arc<str>, u8);
 
 impl SeriesName {
@@ -207,7 +207,7 @@ impl Series {
         }
     }
 
-    /// Takes over the counts of another series.
+    /// Adds the counts of another series.
     fn absorb(&self, other: &Series) {
         for (index, count) in other.counters.sums().into_iter().enumerate() {
             self.counters.add(index, count);
@@ -215,31 +215,31 @@ impl Series {
     }
 }
 
-/// What one series has counted.
+/// The counts of a series.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeriesCounts {
-    /// The policy's name, [`CALLER`](super::CALLER) or [`OTHER`].
+    /// The name of the policy, [`CALLER`](super::CALLER) or [`OTHER`].
     pub policy: Arc<str>,
-    /// The limit's text.
+    /// The text of the limit.
     pub limit: Arc<str>,
-    /// The policy's mode.
+    /// The mode of the policy.
     pub mode: Mode,
-    /// Answers that allowed, in the order of [`Decided::ALL`].
+    /// Decisions that allowed the request, in the order of [`Decided::ALL`].
     pub allowed: [u64; 4],
-    /// Answers that did not, in the order of [`Decided::ALL`].
+    /// Decisions that denied the request, in the order of [`Decided::ALL`].
     pub refused: [u64; 4],
-    /// Allowed with at most 5 % of the limit remaining.
+    /// Requests that were allowed and left at most 5 % of the limit.
     pub near: u64,
 }
 
 impl SeriesCounts {
-    /// What the answers that did not allow are called in this mode.
+    /// Returns the outcome that `refused` counts, which depends on the mode.
     pub fn denied_outcome(&self) -> Outcome {
         denied_outcome(self.mode)
     }
 }
 
-/// All series, by name, and what is watched per policy.
+/// All series by name, and the top keys of each policy.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     tables: Mutex<Tables>,
@@ -264,7 +264,7 @@ impl Registry {
         series.iter().map(|series| series.counts()).collect()
     }
 
-    /// What is watched of one policy, or of all.
+    /// The trackers of one policy, or of all.
     pub(super) fn trackers(&self, policy: Option<&str>) -> Vec<Arc<TopTracker>> {
         let tables = self.tables.lock();
         match policy {
@@ -298,8 +298,8 @@ impl Tables {
         self.insert(SeriesName::new(OTHER, OTHER, mode))
     }
 
-    /// Makes room: series that only this table holds belong to no policy any
-    /// more. Their counts move, so that sums over all series never fall.
+    /// Removes series that only this table refers to, because no policy uses them any more. Their
+    /// counts move to [`OTHER`], so that sums over all series never decrease.
     fn evict_unused(&mut self) {
         let mut retired = Vec::new();
         self.series.retain(|_, series| {

@@ -1,11 +1,11 @@
 //! A stream of denials that never makes a request wait.
 //!
-//! A ring of the latest denials. Writers overwrite; a reader who is too slow
-//! misses some and is told how many. A flood against one policy would push
-//! everybody else's denials out and drown every log, so each policy may tell of
-//! [`EVENTS_PER_POLICY_PER_SECOND`] only, and the next one told says how many were not.
+//! The latest denials are in a ring buffer. Writers overwrite it; a subscriber that is too slow
+//! misses some of them, and receives their number. A flood of denials by one policy would displace
+//! those of all others and fill every log. So at most [`EVENTS_PER_POLICY_PER_SECOND`] denials are
+//! published per policy, and the next one published has the number of those that were suppressed.
 //!
-//! Slots keep their memory: telling of a denial allocates nothing.
+//! Slots reuse their memory: publishing a denial does not allocate.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -20,37 +20,39 @@ use super::mask::{Masking, StoredKey};
 use super::{Decided, LimitRecord, Outcome, RequestRecord, Text};
 use crate::sync::Mutex;
 
-/// Denials kept for readers: some seconds of several policies at full flow.
+/// The number of denials that are kept for subscribers: some seconds of several policies at the
+/// full rate.
 pub const EVENTS_HELD: usize = 256;
-/// Denials told per policy and second: what a person can follow and a log can keep.
+/// The maximum number of denials published per policy and second, which a person can follow and a
+/// log can keep.
 pub const EVENTS_PER_POLICY_PER_SECOND: u64 = 10;
-/// Readers at once: every denial told wakes all of them.
+/// The maximum number of concurrent subscribers. Every published denial wakes all of them.
 pub const MAX_SUBSCRIBERS: usize = 64;
 
-/// A denial, or one that would have been.
+/// A denial, or a would-be denial by an observed policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denial {
-    /// Counts the denials told since the start, from 1.
+    /// The sequence number of the published denial, starting at 1.
     pub number: u64,
-    /// When.
+    /// The time of the denial.
     pub at: Timestamp,
-    /// Which policy.
+    /// The name of the policy.
     pub policy: Arc<str>,
-    /// Which of its limits: the one with the longest wait.
+    /// The denying limit; if there are several, the one with the longest wait.
     pub limit: Arc<str>,
     /// [`Outcome::Denied`] or [`Outcome::WouldDeny`].
     pub outcome: Outcome,
     /// How it was decided.
     pub decided: Decided,
-    /// Who, as [`LogKeys`](super::LogKeys) shows it; empty where keys are left out.
+    /// The key as [`LogKeys`](super::LogKeys) shows it; empty if keys are not shown.
     pub key: Text,
-    /// What was asked for; empty where there is no path.
+    /// The path of the request; empty if it is unknown.
     pub route: Text,
-    /// The caller's name for the request; empty without one.
+    /// The caller's name for the request; empty if it has none.
     pub request_id: Text,
-    /// When it would pass.
+    /// The time after which the request would pass.
     pub retry_after: RetryAfter,
-    /// Denials of this policy that were not told since the last one that was.
+    /// The number of denials of this policy that were suppressed since its last published one.
     pub suppressed: u64,
 }
 
@@ -82,34 +84,34 @@ impl Denial {
     }
 }
 
-/// What a reader is told.
+/// An item of the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamItem {
     /// A denial.
     Denial(Denial),
-    /// So many denials were overwritten before they could be read.
+    /// The number of denials that were overwritten before the subscriber read them.
     Missed(u64),
 }
 
-/// The ring of denials.
+/// The ring buffer of denials.
 #[derive(Debug, Default)]
 pub struct Events {
     ring: Mutex<Ring>,
-    /// How keys are shown to readers.
+    /// How keys are shown to subscribers.
     masking: ArcSwap<Masking>,
 }
 
 #[derive(Debug, Default)]
 struct Ring {
-    /// How many were told.
+    /// The number of denials published so far.
     published: u64,
-    /// Number `n` is in slot `(n - 1) % EVENTS_HELD`.
+    /// Denial number `n` is in slot `(n - 1) % EVENTS_HELD`.
     slots: Vec<Slot>,
     readers: Vec<Reader>,
     next_reader: u64,
 }
 
-/// A denial whose key is not shown yet.
+/// A denial whose key is not masked yet.
 #[derive(Clone, Debug)]
 struct Slot {
     denial: Denial,
@@ -122,7 +124,7 @@ struct Reader {
     waker: Option<Waker>,
 }
 
-/// There are [`MAX_SUBSCRIBERS`] readers already.
+/// The maximum number of subscribers, [`MAX_SUBSCRIBERS`], is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManySubscribers;
 
@@ -155,7 +157,7 @@ impl Events {
         key.set(limit.key, limit.stats.template());
         let wakers: SmallVec<[Waker; 4]> =
             ring.readers.iter_mut().filter_map(|reader| reader.waker.take()).collect();
-        // Woken readers come straight back here.
+        // The woken subscribers lock the ring again.
         drop(ring);
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -164,17 +166,17 @@ impl Events {
         &self.masking
     }
 
-    /// The keys of the denials of a policy that are held, copied.
+    /// Copies of the keys in the stored denials of a policy.
     pub(super) fn keys(&self, policy: &str) -> Vec<StoredKey> {
         let ring = self.ring.lock();
         let of_policy = ring.slots.iter().filter(|slot| *slot.denial.policy == *policy);
         of_policy.map(|slot| slot.key.clone()).collect()
     }
 
-    /// Reads denials: after number `after`, or without one from the oldest held.
+    /// Subscribes to denials: those after number `after`, or by default all stored ones.
     ///
     /// # Errors
-    /// When there are [`MAX_SUBSCRIBERS`] readers already.
+    /// Returns an error if there are already [`MAX_SUBSCRIBERS`] subscribers.
     pub fn subscribe(
         self: &Arc<Self>,
         after: Option<u64>,
@@ -184,7 +186,7 @@ impl Events {
             return Err(TooManySubscribers);
         }
         let oldest = ring.oldest();
-        // A number from before a restart may lie ahead; then all is new.
+        // A number from before a restart may be too large. All stored denials are new then.
         let next = match after {
             Some(after) if after <= ring.published => after + 1,
             _ => oldest,
@@ -195,14 +197,14 @@ impl Events {
         Ok(Subscription { events: Arc::clone(self), id, next })
     }
 
-    /// How many readers there are.
+    /// Returns the number of subscribers.
     pub fn subscribers(&self) -> usize {
         self.ring.lock().readers.len()
     }
 }
 
 impl Ring {
-    /// The number of the oldest denial held.
+    /// The number of the oldest stored denial.
     fn oldest(&self) -> u64 {
         self.published + 1 - self.slots.len() as u64
     }
@@ -213,7 +215,7 @@ fn slot_of(number: u64) -> usize {
     usize::try_from((number - 1) % EVENTS_HELD as u64).unwrap_or_default()
 }
 
-/// A reader of denials. Dropping it makes room for another.
+/// A subscriber to denials. Dropping it allows another one to subscribe.
 #[derive(Debug)]
 pub struct Subscription {
     events: Arc<Events>,
@@ -222,7 +224,7 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// What comes next, if it is there.
+    /// Returns the next item if it is available.
     pub fn try_next(&mut self) -> Option<StreamItem> {
         match self.poll_next(None) {
             Poll::Ready(published) => Some(published),
@@ -230,8 +232,8 @@ impl Subscription {
         }
     }
 
-    /// What comes next, once it is there. Runs on any runtime; dropping the
-    /// future loses nothing.
+    /// Waits for the next item. It runs on any runtime, and is cancel safe: dropping the future
+    /// does not lose an item.
     pub async fn next(&mut self) -> StreamItem {
         poll_fn(|context| self.poll_next(Some(context))).await
     }
@@ -253,7 +255,7 @@ impl Subscription {
         }
         let Slot { denial, key } = ring.slots[slot_of(self.next)].clone();
         self.next += 1;
-        // Hashing takes a while, and requests may wait for the ring.
+        // Hashing takes some time, and requests may be waiting for the lock.
         drop(ring);
         let key = self.events.masking.load().text(&key);
         Poll::Ready(StreamItem::Denial(Denial { key, ..denial }))

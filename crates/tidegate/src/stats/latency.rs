@@ -1,4 +1,4 @@
-//! How long decisions take: fixed buckets, added to like the counters.
+//! Latency histograms with fixed buckets.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use super::counters::LimitStats;
 use super::counters::{Counters, Stripe, stripe};
 use super::top::TopTracker;
 
-/// Upper bounds of the buckets. A decision in memory takes well under a
-/// microsecond, one over a network some hundred, a failing store its time-out.
+/// The upper bounds of the buckets for decisions. A decision in memory takes well under a
+/// microsecond, a decision over a network some hundred, and a failing store its timeout.
 pub const LATENCY_BOUNDS: [Duration; 16] = [
     Duration::from_nanos(250),
     Duration::from_nanos(500),
@@ -32,7 +32,7 @@ pub const LATENCY_BOUNDS: [Duration; 16] = [
     Duration::from_secs(1),
 ];
 
-/// One bucket per bound, and one for what exceeds them all.
+/// One bucket per bound, and one for larger values.
 const BUCKETS: usize = LATENCY_BOUNDS.len() + 1;
 
 #[derive(Debug)]
@@ -55,7 +55,8 @@ impl Latency {
 
     #[inline]
     pub(super) fn add(&self, stripe: Stripe, elapsed: Duration) {
-        // Most fall into the first few buckets: walking beats a binary search.
+        // Most values fall into the first buckets, so a linear search is faster than a binary
+        // search.
         let bucket = self.bounds.iter().position(|bound| elapsed <= *bound);
         self.counters.add_in(stripe, bucket.unwrap_or(LATENCY_BOUNDS.len()), 1);
         let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
@@ -71,24 +72,24 @@ impl Latency {
     }
 }
 
-/// How many decisions took how long.
+/// The counts of a latency histogram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LatencyCounts {
-    /// Decisions per bucket (not cumulative): one for each of [`LATENCY_BOUNDS`] (or of
-    /// [`SERVICE_BOUNDS`](super::SERVICE_BOUNDS)), then what exceeded them all.
+    /// The counts per bucket, not cumulative: one for each of [`LATENCY_BOUNDS`] or
+    /// [`SERVICE_BOUNDS`](super::SERVICE_BOUNDS), then one for larger values.
     pub buckets: [u64; BUCKETS],
-    /// The time of all together.
+    /// The sum of all durations.
     pub sum: Duration,
 }
 
 impl LatencyCounts {
-    /// Decisions that were measured.
+    /// Returns the number of measurements.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 }
 
-/// Upper bounds of the buckets: from a cache's answer to a language model's.
+/// The upper bounds of the buckets for services, from a cache lookup to a language model.
 pub const SERVICE_BOUNDS: &[Duration] = &BOUNDS;
 
 const BOUNDS: [Duration; LATENCY_BOUNDS.len()] = [
@@ -110,26 +111,27 @@ const BOUNDS: [Duration; LATENCY_BOUNDS.len()] = [
     Duration::from_secs(60),
 ];
 
-/// One request of a thread in so many is timed, both how long it took to decide and to serve:
-/// reading the clock each time would be a good part of what letting it in costs. Those that a
-/// policy would have denied are all timed.
+/// One request in this many is timed on each thread, both its decision and its service, because
+/// reading the clock for each request would be a large part of the cost of admission. Services of
+/// requests that an observed policy would have denied are always timed.
 pub const TIMED_EVERY: u8 = 32;
 
-/// Whether it is this request's turn to be timed. They are not taken at equal distances, but
-/// as many in the steps of the golden ratio: of two policies that take turns, or ten, each
-/// has its share timed, where a fixed distance would always meet the same one.
+/// Whether this request is timed. Requests are chosen by multiples of the golden ratio, which are
+/// evenly distributed, and not at a fixed distance: if the requests of several policies alternate,
+/// each policy gets its share, whereas a fixed distance could always choose the same policy.
 #[inline(always)]
 pub(crate) fn is_timed() -> bool {
     const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15; // 2^64 / 1.618...
     thread_local!(static TURN: Cell<u64> = const { Cell::new(0) });
     TURN.with(|turn| {
-        // A thread's first is timed: where requests are few, somebody waits for it.
+        // The first request of a thread is timed, so that there is a value even if requests are
+        // few.
         let now = turn.replace(turn.get().wrapping_add(GOLDEN));
         now < u64::MAX / u64::from(TIMED_EVERY)
     })
 }
 
-/// A policy's times: of what it allowed, and of what it would have denied.
+/// The service times of a policy: of allowed requests, and of those that it would have denied.
 #[derive(Debug)]
 pub(super) struct ServiceTimes([Latency; 2]);
 
@@ -141,8 +143,8 @@ impl Default for ServiceTimes {
 
 const OUTCOMES: [Outcome; 2] = [Outcome::Allowed, Outcome::WouldDeny];
 
-/// A request that is being served, and whose time counts when it is done. Dropped before
-/// that, it counts for nothing.
+/// Measures the service of a request. A timer that is dropped without being finished records
+/// nothing.
 #[derive(Debug)]
 #[must_use = "only a timer that is finished counts"]
 pub struct ServiceTimer {
@@ -151,13 +153,13 @@ pub struct ServiceTimer {
 }
 
 impl ServiceTimer {
-    /// Starts now, for these policies.
+    /// Starts a timer for these policies.
     pub(crate) fn new<'a>(of: impl IntoIterator<Item = (&'a LimitStats, Outcome)>) -> Self {
         let of = of.into_iter().map(|(stats, outcome)| (Arc::clone(stats.tracker()), outcome));
         ServiceTimer { of: of.collect(), started: Instant::now() }
     }
 
-    /// The request has been served.
+    /// Records the time since the start, when the request has been served.
     pub fn finish(self) {
         let elapsed = self.started.elapsed();
         self.of.iter().for_each(|(tracker, outcome)| count(tracker, *outcome, elapsed));
@@ -169,19 +171,19 @@ fn count(tracker: &TopTracker, outcome: Outcome, elapsed: Duration) {
     times.0[usize::from(outcome != Outcome::Allowed)].add(stripe(), elapsed);
 }
 
-/// How long it took to serve the requests of one policy.
+/// The service times of the requests of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServiceLatency {
-    /// The policy's name.
+    /// The name of the policy.
     pub policy: Arc<str>,
     /// [`Outcome::Allowed`] or [`Outcome::WouldDeny`].
     pub outcome: Outcome,
-    /// How many took how long, in the buckets of [`SERVICE_BOUNDS`].
+    /// The histogram, with the buckets of [`SERVICE_BOUNDS`].
     pub counts: LatencyCounts,
 }
 
-/// Of all that somebody timed, by name.
+/// The service times of all policies that have any, by name.
 pub(super) fn counts(trackers: &[Arc<TopTracker>]) -> Vec<ServiceLatency> {
     let times = trackers.iter().filter_map(|tracker| Some((tracker, tracker.service.get()?)));
     let each = times.flat_map(|(tracker, times)| {

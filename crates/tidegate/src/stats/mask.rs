@@ -1,20 +1,21 @@
-//! Keys as people see them.
+//! How keys are shown to people.
 //!
-//! A key may hold a credential: `{header:x-api-key}`, `{cookie:session}`. Logs are copied,
-//! shipped and kept, so a credential must not be in them; yet an operator must recognise a
-//! key, and reset it. So values of headers, cookies and query parameters are masked:
+//! A key may contain a credential: `{header:x-api-key}`, `{cookie:session}`. Logs are copied,
+//! shipped and stored, so they must not contain credentials. But an operator must be able to
+//! recognise a key and to reset it. So values of headers, cookies and query parameters are masked:
 //!
 //! ```text
 //!   header:x-api-key=sk_live_4eC39HqLyjWD   ->   header:x-api-key=sk_l...#9f86d081884c7d65
 //! ```
 //!
-//! A few leading characters, `...#`, and the first 64 bits of HMAC-SHA256 over the value. Keyed,
-//! because the values of a short or guessable header could be found by hashing them all. The
-//! hash key is random per process, or made from a [`MaskSecret`] that all nodes share.
+//! The masked form is a few leading characters, `...#`, and the first 64 bits of an HMAC-SHA256 of
+//! the value. The hash is keyed, because a short or guessable value could otherwise be found by
+//! hashing all candidates. Its key is random per process, or derived from a [`MaskSecret`] that all
+//! nodes share.
 //!
-//! Keys are kept as they were counted ([`StoredKey`]) in the bounded memory of the rankings and
-//! the ring of denials, and masked when they are read. So a masked form leads back to its key
-//! for as long as the key is held there ([`Stats::unmask`](super::Stats::unmask)).
+//! Keys are stored unmasked ([`StoredKey`]) in the bounded memory of the rankings and of the ring
+//! of denials, and are masked when they are read. So a masked form can be resolved to its key for
+//! as long as the key is stored there ([`Stats::unmask`](super::Stats::unmask)).
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -27,17 +28,18 @@ use sha2::{Digest, Sha256};
 use crate::policy::{Key, KeySegment, MAX_KEY_BYTES, Template};
 use crate::text::{floor_char_boundary, write_escaped};
 
-/// The most characters of a value that a masked form shows. Never more than a quarter of the value.
+/// The maximum number of characters of a value that its masked form shows. It is never more than a
+/// quarter of the value.
 pub const MAX_SHOWN_CHARS: usize = 4;
 
-/// Bits of the hash in a masked form: that two of a million keys share one has a chance of
-/// 3 in 10^8.
+/// The number of bits of the hash in a masked form. The chance that two of a million keys share a
+/// hash is 3 in 10^8.
 const HASH_BITS: usize = 64;
 
-/// Between what is shown of a value and its hash.
+/// The text between the shown characters of a value and its hash.
 const MARK: &str = "...#";
 
-/// The shortest secret: one that can be guessed protects nothing.
+/// The minimum length of a secret. A secret that can be guessed protects nothing.
 pub(crate) const MIN_SECRET_BYTES: usize = 16;
 
 /// How keys appear in logs, events and rankings.
@@ -46,17 +48,17 @@ pub enum LogKeys {
     /// Values of headers, cookies and query parameters are masked; the rest is readable.
     #[default]
     Masked,
-    /// As they are counted.
+    /// Keys are shown as they are counted.
     Full,
-    /// They are left out.
+    /// Keys are omitted.
     Off,
 }
 
 impl LogKeys {
-    /// Every choice.
+    /// Every variant.
     pub const ALL: [LogKeys; 3] = [LogKeys::Masked, LogKeys::Full, LogKeys::Off];
 
-    /// The name used in config.
+    /// Returns the name used in the config.
     pub const fn name(self) -> &'static str {
         match self {
             LogKeys::Masked => "masked",
@@ -66,7 +68,7 @@ impl LogKeys {
     }
 }
 
-/// A secret that nodes share, so that they mask a key alike.
+/// A secret that nodes share, so that they mask a key in the same way.
 #[derive(Clone, PartialEq, Eq)]
 pub struct MaskSecret(Box<str>);
 
@@ -82,7 +84,7 @@ impl FromStr for MaskSecret {
     }
 }
 
-/// The secret is not shown.
+/// The secret is not printed.
 impl fmt::Debug for MaskSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("MaskSecret")
@@ -101,18 +103,18 @@ impl fmt::Display for SecretTooShort {
 
 impl std::error::Error for SecretTooShort {}
 
-/// A key as it was counted, with what is needed to mask it.
+/// A key as it was counted, with the template that is needed to mask it.
 #[derive(Clone, Default)]
 pub(super) struct StoredKey {
     bytes: Vec<u8>,
     cut: bool,
-    /// The template that made it, if its keys may hold credentials.
+    /// The template that rendered it, if its keys may contain credentials.
     template: Option<Arc<Template>>,
 }
 
 impl StoredKey {
-    /// Another key in the same memory. One that is masked is kept whole, so that its masked
-    /// form leads back to it; of others only what is shown.
+    /// Stores another key in the same memory. A key that has to be masked is stored whole, so that
+    /// its masked form can be resolved. Of other keys only the part that is shown is stored.
     pub(super) fn set(&mut self, bytes: &[u8], template: Option<&Arc<Template>>) {
         let most = if template.is_some() { MAX_KEY_BYTES } else { MAX_TEXT_BYTES };
         self.cut = bytes.len() > most;
@@ -125,12 +127,12 @@ impl StoredKey {
         &self.bytes
     }
 
-    /// Whether it is this key.
+    /// Whether this is the given key.
     pub(super) fn is(&self, key: &Key) -> bool {
         !self.cut && *self.bytes == *key.as_ref()
     }
 
-    /// As it is, shortened.
+    /// The key without masking, truncated.
     pub(super) fn plain(&self) -> Text {
         let mut text = Text::new(&self.bytes);
         text.cut |= self.cut;
@@ -138,7 +140,7 @@ impl StoredKey {
     }
 }
 
-/// The key may be a credential.
+/// The key is not printed, because it may be a credential.
 impl fmt::Debug for StoredKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StoredKey").finish_non_exhaustive()
@@ -169,7 +171,7 @@ impl Masking {
         Masking { log_keys, mac: mac.unwrap_or_else(Mac::of_process) }
     }
 
-    /// A key as it is shown.
+    /// The text that is shown for a key.
     pub(super) fn text(&self, key: &StoredKey) -> Text {
         match (self.log_keys, &key.template) {
             (LogKeys::Off, _) => Text::default(),
@@ -178,7 +180,7 @@ impl Masking {
         }
     }
 
-    /// A key that is to be shown without having been counted.
+    /// The text that is shown for a key that was not stored.
     pub(super) fn text_of(&self, template: &Template, key: &[u8]) -> Text {
         let template = template.has_credentials().then(|| Arc::new(template.clone()));
         let mut stored = StoredKey::default();
@@ -195,7 +197,7 @@ impl Masking {
 
     fn mask(&self, template: &Template, key: &StoredKey) -> Text {
         let whole = [KeySegment::Credential { tag: "", value: &key.bytes, has_length: false }];
-        // A key in another form than the template's was given by a caller: perhaps the bare
+        // A key that the template did not render was given by a caller. It may be the bare
         // credential.
         let stretches = template.split(&key.bytes);
         let stretches = stretches.as_deref().unwrap_or(&whole);
@@ -228,7 +230,7 @@ impl Masking {
         Text { bytes: shown.into_bytes(), cut, masked: true }
     }
 
-    /// A value as it is shown.
+    /// The masked form of a value.
     fn form(&self, value: &[u8]) -> String {
         let most = MAX_SHOWN_CHARS.min(value.len() / 4);
         let shown = value[..most]
@@ -239,7 +241,7 @@ impl Masking {
     }
 }
 
-/// Whether a text has the shape of a masked form.
+/// Whether a text contains a masked form.
 pub(crate) fn looks_masked(text: &[u8]) -> bool {
     let digits = HASH_BITS / 4;
     let is_hash = |behind: &[u8]| {
@@ -257,7 +259,7 @@ fn escaped(bytes: &[u8]) -> String {
     text
 }
 
-/// HMAC-SHA256 (RFC 2104), its key already worked in.
+/// HMAC-SHA256 (RFC 2104), with the key already absorbed.
 struct Mac {
     inner: Sha256,
     outer: Sha256,
@@ -275,7 +277,7 @@ impl Mac {
         Mac { inner: padded(0x36), outer: padded(0x5c) }
     }
 
-    /// With the secret of this process: 128 bits from the operating system.
+    /// The secret of this process: 128 bits from the operating system.
     fn of_process() -> Self {
         static SECRET: OnceLock<[u8; 32]> = OnceLock::new();
         let secret = SECRET.get_or_init(|| {
@@ -289,7 +291,7 @@ impl Mac {
         Mac::new(secret)
     }
 
-    /// The first [`HASH_BITS`], in hex.
+    /// The first [`HASH_BITS`] of the HMAC, in hexadecimal.
     fn hash(&self, bytes: &[u8]) -> String {
         let inner = self.inner.clone().chain_update(bytes).finalize();
         let hash = self.outer.clone().chain_update(inner).finalize();
@@ -297,12 +299,12 @@ impl Mac {
     }
 }
 
-/// The most bytes of a key or route that are kept: enough for a composed key and
-/// most paths, little enough that thousands of them do not matter.
+/// The maximum number of bytes of a key or route that are stored. It is enough for a composed key
+/// and most paths, and small enough for thousands of them.
 pub const MAX_TEXT_BYTES: usize = 128;
 
-/// The beginning of a key or route. Anybody may have chosen its bytes, so it is
-/// shown as a [`Key`](crate::policy::Key) is: what is not plain text is escaped.
+/// The beginning of a key or route. The bytes may come from anyone, so it is displayed like a
+/// [`Key`](crate::policy::Key): everything but plain text is escaped.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Text {
     pub(super) bytes: Vec<u8>,
@@ -317,7 +319,7 @@ impl Text {
         text
     }
 
-    /// Another text in the same memory.
+    /// Stores another text in the same memory.
     pub(super) fn set(&mut self, bytes: &[u8]) {
         self.cut = bytes.len() > MAX_TEXT_BYTES;
         self.masked = false;
@@ -325,19 +327,19 @@ impl Text {
         self.bytes.extend_from_slice(&bytes[..bytes.len().min(MAX_TEXT_BYTES)]);
     }
 
-    /// The bytes that were kept.
+    /// Returns the stored bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Whether there was more than was kept; two such texts may look the same
-    /// and still stand for different names, unless they are masked.
+    /// Returns whether the text was truncated. Two truncated texts may be equal although their
+    /// names differ, unless they are masked.
     pub fn is_cut(&self) -> bool {
         self.cut
     }
 
-    /// Whether it is the masked form of a key. [`Stats::unmask`](super::Stats::unmask) takes it
-    /// as it is displayed.
+    /// Returns whether this is the masked form of a key. [`Stats::unmask`](super::Stats::unmask)
+    /// accepts it as it is displayed.
     pub fn is_masked(&self) -> bool {
         self.masked
     }
@@ -346,7 +348,7 @@ impl Text {
 impl fmt::Display for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.masked {
-            // Escaped when it was masked, and a hash stands for what was cut.
+            // It was escaped when it was masked, and a hash replaces the truncated part.
             return self.bytes.utf8_chunks().try_for_each(|chunk| f.write_str(chunk.valid()));
         }
         write_escaped(&self.bytes, f)?;

@@ -1,22 +1,21 @@
-//! What was decided, counted in bounded memory.
+//! Statistics about decisions, in bounded memory.
 //!
-//! Two needs pull apart: a counter must cost a few nanoseconds on every request,
-//! and an operator wants to know *who* was denied. So there are two layers.
+//! Two requirements conflict: a counter may cost only a few nanoseconds per request, and an
+//! operator needs to know *which keys* were denied. So there are two layers.
 //!
-//! - Counters per (policy, limit, mode), resolved once per reload to a
-//!   [`LimitStats`]; recording then is a relaxed add in a stripe of the calling
-//!   thread, and one more for the latency.
-//! - Names of keys and routes, touched only by a denial, a would-be denial or a
-//!   near miss: a heavy-hitter sketch per policy ([`Stats::top`]) and a stream
-//!   of denials ([`Stats::events`]).
+//! - Counters per policy, limit and mode. They are resolved to a [`LimitStats`] once per reload.
+//!   Recording is then one relaxed add in a stripe of the calling thread, and another one for the
+//!   latency.
+//! - Names of keys and routes, recorded only for a denial, a would-be denial or a near miss: a
+//!   heavy-hitter sketch per policy ([`Stats::top`]) and a stream of denials ([`Stats::events`]).
 //!
-//! Keys never become names of counters: there are as many as attackers like.
-//! Everything here has a bound: series, watched policies, sketch entries, bytes
-//! of text, events and their readers.
+//! A key never becomes the name of a counter, because an attacker can create any number of keys.
+//! Everything is bounded: series, tracked policies, sketch entries, bytes of text, events and their
+//! subscribers.
 //!
-//! Layout: `counters.rs`: counters per limit; `latency.rs`: times of decisions and of served requests;
-//! `top.rs`: top keys per policy, found by a sketch; `events.rs`: the stream of denials;
-//! `mask.rs`: keys without credentials, short and printable.
+//! Layout: `counters.rs`: counters per limit; `latency.rs`: durations of decisions and of the
+//! service of requests; `top.rs`: top keys per policy, found by a sketch; `events.rs`: the stream
+//! of denials; `mask.rs`: keys without credentials, short and printable.
 
 mod counters;
 mod events;
@@ -59,17 +58,18 @@ use self::top::{Observation, TopQuery, TopTracker};
 use crate::Clock;
 use crate::policy::{Key, Mode, Policy, Template};
 
-/// The name under which counts of caller-given limits appear: no policy can have it.
+/// The policy name of limits that callers provide. No policy can have this name.
 pub const CALLER: &str = "(caller)";
 
-/// Names the limits that come with a request, in place of their text: they share one series per
-/// policy, because there may be any number of them.
+/// The limit name of limits that come with a request. They share one series per policy, because
+/// their number is unbounded.
 #[cfg(feature = "tower")]
 const PER_REQUEST: &str = "per-request";
-/// The name under which counts appear that there was no room for: no policy can have it.
+/// The policy name of series beyond [`MAX_SERIES`] and of rankings beyond
+/// [`MAX_TRACKED_POLICIES`]. No policy can have this name.
 pub const OTHER: &str = "(other)";
 
-/// What came of one limit.
+/// The outcome of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// The limit admitted the request.
@@ -81,7 +81,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The name used in metrics and events.
+    /// Returns the name used in metrics and events.
     pub const fn name(self) -> &'static str {
         match self {
             Outcome::Allowed => "allowed",
@@ -97,15 +97,15 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// What keys and routes are ranked by.
+/// The events by which keys and routes are ranked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RankBy {
-    /// Requests denied.
+    /// Denied requests.
     #[default]
     Denied,
-    /// Requests an observed policy would have denied.
+    /// Requests that an observed policy would have denied.
     WouldDeny,
-    /// Requests allowed with at most 5 % of the limit remaining.
+    /// Requests that were allowed and left at most 5 % of the limit.
     Near,
 }
 
@@ -113,7 +113,7 @@ impl RankBy {
     /// Every ranking.
     pub const ALL: [RankBy; 3] = [RankBy::Denied, RankBy::WouldDeny, RankBy::Near];
 
-    /// The name used in queries.
+    /// Returns the name used in queries.
     pub const fn name(self) -> &'static str {
         match self {
             RankBy::Denied => "denied",
@@ -129,7 +129,7 @@ impl fmt::Display for RankBy {
     }
 }
 
-/// A name that is no ranking.
+/// An unknown name of a ranking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownRanking;
 
@@ -149,27 +149,28 @@ impl FromStr for RankBy {
     }
 }
 
-/// One limit's part in a request.
+/// The result of one limit of a request, as it is recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitRecord<'a> {
-    /// Where it is counted: from [`Stats::limit`] or [`Stats::caller`].
+    /// The counters of the limit, from [`Stats::limit`] or [`Stats::caller`].
     pub stats: &'a LimitStats,
-    /// The limit, by which a near miss is measured: what callers give differs each time.
+    /// The limit, by which near misses are determined. The counters do not identify it, because all
+    /// limits that callers provide share one series.
     pub limit: &'a Limit,
-    /// Who was counted, without the policy's name.
+    /// The key, without the name of the policy.
     pub key: &'a [u8],
-    /// This limit's own answer.
+    /// Whether this limit allowed the request.
     pub allowed: bool,
-    /// What remained after it; `None` where nobody knows (failed open).
+    /// The remaining units after the request; `None` if they are unknown because the store failed.
     pub remaining: Option<u64>,
-    /// When it would pass.
+    /// The time after which the request would pass this limit.
     pub retry_after: RetryAfter,
-    /// How it was decided.
+    /// How this limit was decided.
     pub decided: Decided,
 }
 
 impl<'a> LimitRecord<'a> {
-    /// What the store said of one limit.
+    /// The record of a limit that the store decided.
     #[inline(always)]
     pub(crate) fn exact(
         stats: &'a LimitStats,
@@ -188,8 +189,8 @@ impl<'a> LimitRecord<'a> {
         }
     }
 
-    /// Whether it was allowed and left at most 5 % of the limit. What a bucket holds
-    /// is its burst, so it is measured against that.
+    /// Whether the request was allowed and left at most 5 % of the limit. It is measured against
+    /// the burst, which is what a token bucket holds.
     #[inline]
     pub(crate) fn is_near(&self) -> bool {
         self.allowed && is_near(self.limit, self.remaining)
@@ -202,22 +203,22 @@ pub(crate) fn is_near(limit: &Limit, remaining: Option<u64>) -> bool {
     remaining.is_some_and(|left| left <= limit.burst() / 20)
 }
 
-/// One request, as it is recorded. Lines of one policy stand together.
+/// A request as it is recorded. Limits of one policy are adjacent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RequestRecord<'a> {
-    /// Its limits, enforced and observed, in config order.
+    /// The enforced and observed limits, in the order of the configuration.
     pub limits: &'a [LimitRecord<'a>],
     /// Whether the request as a whole was allowed.
     pub allowed: bool,
-    /// What it asked for: the path without its query.
+    /// The path of the request, without the query.
     pub route: Option<&'a str>,
-    /// How the caller names this request, for the log.
+    /// The caller's name for the request, for the log.
     pub request_id: Option<&'a str>,
-    /// How long it took to decide; `None` where nobody measured.
+    /// The duration of the decision; `None` if it was not measured.
     pub elapsed: Option<Duration>,
 }
 
-/// A request whose lines are being counted.
+/// A request whose limits are being counted.
 pub(crate) struct Counting {
     stripe: Stripe,
     allowed: bool,
@@ -226,13 +227,13 @@ pub(crate) struct Counting {
 }
 
 impl Counting {
-    /// A request that was allowed or not, before its first line.
+    /// Starts counting a request that was or was not allowed.
     #[inline]
     pub(crate) fn new(allowed: bool) -> Self {
         Counting { stripe: stripe(), allowed, has_limits: false, is_notable: false }
     }
 
-    /// Counts what one limit answered.
+    /// Counts the result of one limit.
     #[inline(always)]
     pub(crate) fn add(&mut self, stats: &LimitStats, allowed: bool, near: bool, decided: Decided) {
         self.has_limits = true;
@@ -242,8 +243,8 @@ impl Counting {
     }
 }
 
-/// Everything that is counted. Shared by reference; recording never blocks for
-/// longer than another thread takes to note a name.
+/// The statistics of a gate. They are shared by reference. Recording never blocks for longer than
+/// another thread needs to record a name.
 #[derive(Debug)]
 pub struct Stats {
     registry: Registry,
@@ -261,7 +262,8 @@ impl Default for Stats {
 }
 
 impl Stats {
-    /// Empty, on this clock. It dates events and says what is recent; counters need none.
+    /// Creates empty statistics. The clock dates events and determines which keys are recent;
+    /// counters do not use it.
     pub fn new(clock: Clock) -> Self {
         Stats {
             registry: Registry::default(),
@@ -273,18 +275,18 @@ impl Stats {
         }
     }
 
-    /// Where decisions of a policy's limit are counted. Not for the hot path:
-    /// resolve it when policies change and keep it.
+    /// Returns the counters of a policy's limit. This is slow: call it when the policies change,
+    /// and keep the result.
     ///
-    /// Asked again for the same names it counts on. Beyond [`MAX_SERIES`] names
-    /// those that nobody holds any more make room and go to [`OTHER`]; if all
-    /// are held, the new one counts there.
+    /// A repeated call with the same names returns the same counters. Beyond [`MAX_SERIES`], series
+    /// that are no longer in use are merged into [`OTHER`] to make room. If all are in use, the new
+    /// limit is counted in [`OTHER`].
     pub fn limit(&self, policy: &str, limit: &Limit, mode: Mode) -> Arc<LimitStats> {
         Arc::new(self.registry.resolve(policy, &limit.to_string(), mode))
     }
 
-    /// Where decisions of a policy's limits are counted, in their order, with their keys masked
-    /// as the policy's key template demands.
+    /// The counters of a policy's limits, in their order. Their keys are masked as the key template
+    /// of the policy requires.
     pub(crate) fn limits(
         &self,
         policy: &Policy,
@@ -299,21 +301,21 @@ impl Stats {
         limits.iter().map(resolve).collect()
     }
 
-    /// Where the limits are counted that come with a request of a policy.
+    /// The counters of limits that come with a request of a policy.
     #[cfg(feature = "tower")]
     pub(crate) fn request_limits(&self, policy: &Policy) -> Arc<LimitStats> {
         let stats = self.registry.resolve(policy.name(), PER_REQUEST, policy.mode());
         Arc::new(stats.with_template(masked_template(policy).as_ref()))
     }
 
-    /// Where limits given by callers are counted: all in one series, because
-    /// callers can invent as many as they like.
+    /// Returns the counters of limits that callers provide. All of them share one series, because
+    /// callers can provide any number of limits.
     pub fn caller(&self) -> Arc<LimitStats> {
         Arc::new(self.registry.resolve(CALLER, CALLER, Mode::Enforce))
     }
 
-    /// Counts a request. Once per request, and cheap unless it was denied, would
-    /// have been, or nearly was.
+    /// Records a request. Call it once per request. It is cheap, except for denials, would-be
+    /// denials and near misses.
     pub fn record(&self, record: &RequestRecord<'_>) {
         let mut counting = Counting::new(record.allowed);
         for limit in record.limits {
@@ -324,7 +326,7 @@ impl Stats {
         }
     }
 
-    /// Adds how long a request took. Returns whether its keys are to be noted.
+    /// Adds the duration of a decision. Returns whether the keys have to be recorded.
     #[inline]
     pub(crate) fn add(&self, counting: Counting, elapsed: Option<Duration>) -> bool {
         if let Some(elapsed) = elapsed {
@@ -333,12 +335,12 @@ impl Stats {
         counting.is_notable
     }
 
-    /// Counts how long a shared store took to answer, or not to.
+    /// Records the duration of a call to the shared store, including failures.
     pub(crate) fn record_store(&self, elapsed: Duration) {
         self.store_latency.add(stripe(), elapsed);
     }
 
-    /// Notes who it was: once per policy, however many of its limits said so.
+    /// Records the keys of a request, once per policy, even if several of its limits denied.
     #[cold]
     pub(crate) fn record_notable(&self, record: &RequestRecord<'_>) {
         let now = self.clock.now();
@@ -362,7 +364,7 @@ impl Stats {
             Outcome::WouldDeny => RankBy::WouldDeny,
             _ => RankBy::Denied,
         };
-        // A store's failure is not the key's doing.
+        // A failure of the store does not describe the key.
         if limit.decided != Decided::FailedClosed {
             self.record_key(by, record, limit, now);
         }
@@ -391,7 +393,7 @@ impl Stats {
         now.as_micros().saturating_sub(self.started.as_micros())
     }
 
-    /// The `n` keys and routes that were seen most often lately, of one policy or of all.
+    /// Returns the `n` keys and routes that were seen most often recently, of one policy or of all.
     pub fn top(&self, by: RankBy, policy: Option<&str>, n: usize) -> Top {
         let now = self.clock.now();
         let period = self.period(now);
@@ -402,19 +404,19 @@ impl Stats {
         top::top(&TopQuery { trackers, by, period, n, covers }, &self.events.masking().load())
     }
 
-    /// How keys are shown from now on, those that were recorded before too. Nodes with the same
-    /// secret mask a key alike; without one, each process has its own.
+    /// Sets how keys are shown, including those that were recorded before. Nodes with the same
+    /// secret mask a key in the same way. Without a secret, every process masks differently.
     pub fn set_log_keys(&self, log_keys: LogKeys, secret: Option<&MaskSecret>) {
         self.events.masking().store(Arc::new(Masking::new(log_keys, secret)));
     }
 
-    /// A key of this template as [`LogKeys`] shows it: in a log, say.
+    /// Returns a key of this template as [`LogKeys`] shows it, for example in a log.
     pub fn show(&self, template: &Template, key: &Key) -> Text {
         self.events.masking().load().text_of(template, key.as_ref())
     }
 
-    /// The key of a policy that a masked form stands for, if it is among the top keys or the
-    /// latest denials: no key is kept anywhere else.
+    /// Returns the key of a policy with this masked form, if it is among the top keys or the latest
+    /// denials. Keys are not stored anywhere else.
     pub fn unmask(&self, policy: &str, form: &str) -> Option<Key> {
         let masking = self.events.masking().load();
         let mut keys = self.keys(policy);
@@ -427,7 +429,7 @@ impl Stats {
         self.keys(policy).any(|stored| stored.is(key))
     }
 
-    /// The keys of a policy that are kept: those of the latest denials, and the top keys.
+    /// The stored keys of a policy: those of the latest denials, and the top keys.
     fn keys(&self, policy: &str) -> impl Iterator<Item = StoredKey> {
         let denied = self.events.keys(policy).into_iter();
         // Policies beyond `MAX_TRACKED_POLICIES` share the rankings of `OTHER`.
@@ -437,35 +439,35 @@ impl Stats {
         denied.chain(trackers.into_iter().flatten().flat_map(ranked))
     }
 
-    /// Every series with its counts, by name.
+    /// Returns the counts of all series, sorted by name.
     pub fn series(&self) -> Vec<SeriesCounts> {
         self.registry.counts()
     }
 
-    /// How long decisions took.
+    /// Returns the durations of decisions.
     pub fn latency(&self) -> LatencyCounts {
         self.latency.counts()
     }
 
-    /// How long asking a shared store took, failures included.
+    /// Returns the durations of calls to the shared store, including failures.
     pub fn store_latency(&self) -> LatencyCounts {
         self.store_latency.counts()
     }
 
-    /// How long it took to serve the requests that were let in, by policy and outcome, as far
-    /// as a front tells ([`ServiceTimer`]).
+    /// Returns the durations of the service of admitted requests, by policy and outcome. Only
+    /// fronts that use a [`ServiceTimer`] record them.
     pub fn service_latency(&self) -> Vec<ServiceLatency> {
         latency::counts(&self.registry.trackers(None))
     }
 
-    /// The stream of denials.
+    /// Returns the stream of denials.
     pub fn events(&self) -> &Arc<Events> {
         &self.events
     }
 }
 
-/// A route without what may hold session ids and tokens: the parameters of path segments
-/// (`/login;jsessionid=...`), and a query that a caller has left in it.
+/// Removes the parts of a route that may contain session ids and tokens: the parameters of path
+/// segments (`/login;jsessionid=...`), and a query that a caller left in it.
 fn without_parameters(route: &str) -> Cow<'_, str> {
     let path = route.split(['?', '#']).next().unwrap_or_default();
     if !path.contains(';') {
@@ -475,7 +477,7 @@ fn without_parameters(route: &str) -> Cow<'_, str> {
     Cow::Owned(path.split('/').map(bare).collect::<Vec<_>>().join("/"))
 }
 
-/// The template of a policy's keys, if they may hold credentials.
+/// The key template of a policy, if its keys may contain credentials.
 fn masked_template(policy: &Policy) -> Option<Arc<Template>> {
     let template = policy.key_template();
     template.has_credentials().then(|| Arc::new(template.clone()))

@@ -1,8 +1,8 @@
-//! Who was denied lately, per policy.
+//! Keys and routes that were denied most often recently, per policy.
 //!
-//! Counts that never end would name last week's attacker for ever. So each
-//! ranking is a pair of sketches, this period's and the last one's; when a period
-//! ends, the older is dropped. An answer adds the two, errors included.
+//! Counts that never expire would list last week's attacker for ever. So each ranking is a pair of
+//! Space-Saving sketches, one for this period and one for the previous period; when a period ends,
+//! the older one is dropped. A query adds up both, including their errors.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock};
@@ -19,32 +19,32 @@ use super::{RankBy, Text};
 use crate::policy::Template;
 use crate::sync::Mutex;
 
-/// The most policies with rankings of their own; the rest share one. All of them
-/// full take some 35 MB, which takes an attacker who fills every ranking of every policy; and
-/// 120 MB if all keys are masked ones of 1,024 bytes, which are kept whole.
+/// The maximum number of policies with separate rankings. The others share one. If an attacker
+/// fills every ranking of every policy, they take about 35 MB; and 120 MB if all keys are masked
+/// keys of 1,024 bytes, which are stored whole.
 pub const MAX_TRACKED_POLICIES: usize = 128;
 
-/// Rankings cover between one and two of these.
+/// Rankings cover between one and two of these periods.
 pub const TOP_PERIOD: Duration = Duration::from_secs(600);
 
-/// Somebody who is to be remembered.
+/// A key that is added to a ranking.
 pub(super) struct Observation<'a> {
     pub by: RankBy,
     pub key: &'a [u8],
-    /// The template that made the key, if it is to be masked.
+    /// The template that rendered the key, if it has to be masked.
     pub template: Option<&'a Arc<Template>>,
     pub route: Option<&'a str>,
 }
 
-/// What is remembered of one policy.
+/// The rankings and service times of a policy.
 #[derive(Debug)]
 pub(super) struct TopTracker {
     policy: Arc<str>,
-    /// In the order of [`RankBy::ALL`]; each with a lock of its own, because they
-    /// are added to by different requests.
+    /// The rankings in the order of [`RankBy::ALL`]. Each has a separate lock, because different
+    /// requests add to them.
     rankings: [Mutex<PolicyRanking>; RankBy::ALL.len()],
     published: Mutex<PublishQuota>,
-    /// How long it took to serve those it admitted, where somebody times that.
+    /// The service times of admitted requests, if they are measured.
     pub(super) service: OnceLock<Box<ServiceTimes>>,
 }
 
@@ -68,7 +68,7 @@ impl TopTracker {
         }
     }
 
-    /// Copies of all keys in a ranking. Copied, so that a long search does not hold the lock.
+    /// Copies of all keys in a ranking, so that a long search does not hold the lock.
     pub(super) fn keys(&self, by: RankBy) -> Vec<StoredKey> {
         let ranking = self.rankings[by as usize].lock();
         let sketches = [&ranking.keys.current, &ranking.keys.previous];
@@ -79,7 +79,8 @@ impl TopTracker {
             .collect()
     }
 
-    /// Whether a denial may be told now, and if so how many before it were not.
+    /// Returns the number of denials suppressed since the last published one if another may be
+    /// published now, and `None` otherwise.
     pub(super) fn may_publish(&self, now: Timestamp) -> Option<u64> {
         let second = now.as_micros() / 1_000_000;
         let mut published = self.published.lock();
@@ -117,7 +118,7 @@ struct Recent {
 }
 
 impl Recent {
-    /// The sketch of this period.
+    /// The sketch of this period. Starts a new one if the period has ended.
     fn at(&mut self, period: u64) -> &mut Sketch {
         if period > self.period {
             self.previous.clear();
@@ -130,8 +131,8 @@ impl Recent {
         &mut self.current
     }
 
-    /// Both sketches as one: a name that one of them does not list may have
-    /// been there up to its floor.
+    /// Combines both sketches. A name that one of them does not list may have occurred in it up to
+    /// its floor.
     fn list(&mut self, period: u64, policy: &Arc<str>) -> PartialRanking {
         self.at(period);
         let (current, previous) = (&self.current, &self.previous);
@@ -169,30 +170,31 @@ struct PartialRanking {
     unlisted_at_most: u64,
 }
 
-/// A key or route and how often it was seen.
+/// A key or route, and how often it was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Under which policy.
+    /// The name of the policy.
     pub policy: Arc<str>,
     /// The key or route.
     pub name: Text,
-    /// How often, at most.
+    /// An upper bound of the number of times that it was seen.
     pub count: u64,
-    /// By how much `count` may be too high: it was at least `count - error`.
+    /// The maximum error of `count`: the name was seen at least `count - error` times.
     pub error: u64,
 }
 
-/// Entries by count, and what is known of the rest.
+/// A ranking by count, with a bound for the names that it does not list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranking {
     /// The entries, largest count first.
     pub entries: Vec<Entry>,
-    /// Nobody who is not listed was seen more often than this.
+    /// The maximum count of a name that is not listed.
     pub unlisted_at_most: u64,
 }
 
 impl PartialRanking {
-    /// Adds others and keeps the `n` largest; equals in the order of their names.
+    /// Adds the entries of another ranking and keeps the `n` largest. Entries with equal counts are
+    /// sorted by name.
     fn add(&mut self, other: PartialRanking, n: usize) {
         self.entries.extend(other.entries);
         self.unlisted_at_most = self.unlisted_at_most.max(other.unlisted_at_most);
@@ -217,14 +219,14 @@ impl PartialRanking {
     }
 }
 
-/// Who was seen most often lately.
+/// The keys and routes that were seen most often recently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Top {
-    /// By key.
+    /// The ranking of keys.
     pub keys: Ranking,
-    /// By route.
+    /// The ranking of routes.
     pub routes: Ranking,
-    /// How far back the counts reach.
+    /// The time span that the counts cover.
     pub covers: Duration,
 }
 
@@ -237,7 +239,7 @@ pub(super) struct TopQuery<'a> {
     pub covers: Duration,
 }
 
-/// The rankings of several policies as one. Without keys if they are not to be shown.
+/// Combines the rankings of several policies. Keys are omitted if they must not be shown.
 pub(super) fn top(query: &TopQuery<'_>, masking: &Masking) -> Top {
     let (mut keys, mut routes) = (PartialRanking::default(), PartialRanking::default());
     let keys_shown = if masking.log_keys == LogKeys::Off { 0 } else { query.n };
@@ -253,7 +255,7 @@ pub(super) fn top(query: &TopQuery<'_>, masking: &Masking) -> Top {
     }
 }
 
-/// Seeded from the operating system, so that nobody outside can make names collide.
+/// Hashes a name. The seed is random, so that clients cannot make names collide.
 fn hash(bytes: &[u8]) -> u64 {
     static SEED: OnceLock<(SharedSeed, u64)> = OnceLock::new();
     let random = || RandomState::new().hash_one(0);
@@ -261,13 +263,13 @@ fn hash(bytes: &[u8]) -> u64 {
     SeedableRandomState::with_seed(*seed, shared).hash_one(bytes)
 }
 
-/// Counters per sketch: whoever makes up 1/128 of the denials is listed.
+/// The number of counters per sketch. A name with more than 1/128 of the denials is always listed.
 pub const SKETCH_ENTRIES: usize = 128;
 
 #[derive(Debug, Default)]
 pub(super) struct Sketch {
-    /// Names are told apart by a keyed hash of 64 bits: that two of a million
-    /// names share one has a chance of 3 in 10^8.
+    /// The names are identified by a keyed hash of 64 bits. The chance that two of a million names
+    /// share a hash is 3 in 10^8.
     hashes: Vec<u64>,
     counts: Vec<u64>,
     names: Vec<Name>,
@@ -279,7 +281,7 @@ struct Name {
     stored: StoredKey,
 }
 
-/// A counter, borrowed.
+/// A borrowed counter of a sketch.
 pub(super) struct Counter<'a> {
     pub hash: u64,
     pub count: u64,
@@ -288,7 +290,7 @@ pub(super) struct Counter<'a> {
 }
 
 impl Sketch {
-    /// Counts a sighting. `template` is the one that made the name, if it is to be masked.
+    /// Counts a name. `template` is the one that rendered it, if it has to be masked.
     pub(super) fn add(&mut self, hash: u64, name: &[u8], template: Option<&Arc<Template>>) {
         if let Some(index) = self.find(hash) {
             self.counts[index] += 1;
@@ -302,12 +304,13 @@ impl Sketch {
             self.names.push(Name { error: 0, stored });
             return;
         }
-        // The least first and then its place: two simple passes outrun a clever one.
+        // Finds the minimum first and then its index: two simple passes are faster than a combined
+        // one.
         let error = self.floor();
         let Some(index) = self.counts.iter().position(|count| *count == error) else { return };
         self.hashes[index] = hash;
         self.counts[index] = error + 1;
-        // In the same memory: a flood of new names must not become a flood of allocations.
+        // The memory is reused, so that a flood of new names does not allocate.
         self.names[index].error = error;
         self.names[index].stored.set(name, template);
     }
@@ -316,7 +319,7 @@ impl Sketch {
         self.hashes.iter().position(|known| *known == hash)
     }
 
-    /// The most a name that has no counter can have been seen.
+    /// The maximum number of times that a name without a counter can have been seen.
     pub(super) fn floor(&self) -> u64 {
         if self.hashes.len() < SKETCH_ENTRIES {
             return 0;
@@ -324,7 +327,7 @@ impl Sketch {
         self.counts.iter().copied().min().unwrap_or(0)
     }
 
-    /// The most, and by how much that is too high, that a name can have been seen.
+    /// The maximum number of times that a name can have been seen, and the maximum error of that.
     pub(super) fn estimate(&self, hash: u64) -> (u64, u64) {
         match self.find(hash) {
             Some(index) => (self.counts[index], self.names[index].error),

@@ -21,8 +21,8 @@ pub(crate) use merge::validate;
 
 /// Keeps states and decides on them, atomically and in one call.
 ///
-/// The trait has no get and set operations, because a caller that reads, decides and writes would
-/// race with others. It can be implemented outside of this crate, for example around one of its
+/// The trait deliberately lacks get and set operations, because a caller that reads, decides and
+/// writes would race with others. It can be implemented outside of this crate, for example around one of its
 /// stores, to count calls or to make them fail in tests:
 ///
 /// ```

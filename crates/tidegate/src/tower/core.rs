@@ -101,7 +101,9 @@ impl Core {
         self.identify(active, head);
         let attributes = self.fixed.is_none().then(|| head.attributes());
         let given = self.request_limits(head)?;
-        let (mut plan, mut reserving) = (Plan::default(), Vec::new());
+        // Not a tuple of both: a plan is large, and would be copied out of it.
+        let mut plan = Plan::default();
+        let mut reserving = Vec::new();
         let planned = (&mut plan, &mut reserving);
         self.plan(active, attributes.as_ref(), &given, head, planned)?;
         let route = || Some(head.path());

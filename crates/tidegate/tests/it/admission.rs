@@ -1,4 +1,4 @@
-//! Letting requests in, at once or in turn, in memory and over a store that others share.
+//! Admission of requests, immediately or after waiting, in memory and over a shared store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ policies:
   - { name: places, match: { path: /held }, key: all, limits: 9 concurrent }
 ";
 
-/// A gate that counts here, and one that does so elsewhere.
+/// Returns a gate that counts in memory, and one that counts in a shared store.
 fn gates() -> [(Gate, ManualClock); 2] {
     [false, true].map(|elsewhere| {
         let (limiter, clock) = limiter();
@@ -38,7 +38,7 @@ fn request(path: &str) -> Attributes<'_> {
     Attributes { path: Some(path), ..Attributes::default() }
 }
 
-/// Lets a request in, or asks without serving it; says whether it may go ahead.
+/// Admits a request, or checks it without serving it. Returns whether it is allowed.
 async fn check(
     gate: &Gate,
     rules: &ActivePolicies,
@@ -48,9 +48,9 @@ async fn check(
 ) -> bool {
     let question = GateRequest { max_wait, ..GateRequest::new(Subject::Request(attributes)) };
     if serves {
-        gate.admit(rules, &[question]).await.expect("sound").verdict.allowed
+        gate.admit(rules, &[question]).await.expect("valid").verdict.allowed
     } else {
-        gate.check(rules, &[question]).await.expect("sound").allowed
+        gate.check(rules, &[question]).await.expect("valid").allowed
     }
 }
 
@@ -64,18 +64,30 @@ fn one_free_quota_admits_a_waiting_request() {
                 let max_wait = Some(Duration::from_secs(seconds));
                 Polled::start(check(&gate, &rules, &attributes, max_wait, serves))
             };
-            // Both have room, then one of them.
+            // Both quotas have units left, then only one.
             for _ in 0..2 {
                 assert!(matches!(start(5), Started::Ready(true)));
             }
-            assert!(matches!(start(9), Started::Ready(false)), "none has room for 10 s");
-            let Started::Pending(mut first) = start(10) else { panic!("it does not wait") };
-            let Started::Pending(mut second) = start(15) else { panic!("it does not wait") };
+            assert!(matches!(start(9), Started::Ready(false)), "no quota has units left for 10 s");
+            let Started::Pending(mut first) = start(10) else {
+                panic!("the request does not wait")
+            };
+            let Started::Pending(mut second) = start(15) else {
+                panic!("the request does not wait")
+            };
             clock.advance(Duration::from_micros(9_999_999));
             assert_eq!(first.poll(), None);
             clock.advance(Duration::from_micros(1));
-            assert_eq!((second.poll(), first.poll()), (None, Some(true)), "in order");
-            assert_eq!(second.poll(), Some(false), "its turn has come, and 10 s are too long");
+            assert_eq!(
+                (second.poll(), first.poll()),
+                (None, Some(true)),
+                "the first waiter passes first"
+            );
+            assert_eq!(
+                second.poll(),
+                Some(false),
+                "the waiter is first, and 10 s exceed its max_wait"
+            );
         }
     }
 }

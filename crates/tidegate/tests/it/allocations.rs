@@ -1,4 +1,4 @@
-//! A decision about a key that is known allocates nothing.
+//! A decision on a known key does not allocate.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use tidegate::{Check, Limit};
 
 use crate::common::{limit, limiter};
 
-/// Allocations of this thread while `work` runs.
+/// Returns the number of allocations of this thread while `work` runs.
 fn allocations(work: impl FnOnce()) -> u64 {
     measure(work).count_total
 }
 
-/// One of each kind, roomy and closed.
+/// Limits of each algorithm, with many units left and with few.
 fn limits() -> Vec<Limit> {
     let texts = [
         "1000000 per 1h sliding-counter",
@@ -24,7 +24,7 @@ fn limits() -> Vec<Limit> {
         "3 per 1h token-bucket",
         "3 per 1h sliding-log",
         "3 per 1h sliding-window",
-        // Too short for a small slot.
+        // The window is too short for a small slot.
         "1000000 per 100ms sliding-counter",
     ];
     texts.into_iter().map(limit).collect()
@@ -39,7 +39,7 @@ fn counting_allocator_counts() {
 fn a_check_allocates_nothing() {
     let (limiter, _) = limiter();
     for limit in limits() {
-        let ask = || limiter.check("key", &limit, 1).expect("sound");
+        let ask = || limiter.check("key", &limit, 1).expect("valid");
         for _ in 0..5 {
             let _ = ask();
         }
@@ -52,7 +52,7 @@ fn a_check_allocates_nothing() {
     }
 }
 
-/// A log at its limit lets go of as much as it takes on.
+/// A log at its limit drops as many entries as it adds.
 #[test]
 fn a_log_that_rolls_on_allocates_nothing() {
     let (limiter, clock) = limiter();
@@ -60,8 +60,8 @@ fn a_log_that_rolls_on_allocates_nothing() {
     let roll_on = |times: u64| {
         for _ in 0..times {
             clock.advance(Duration::from_millis(20));
-            assert!(limiter.check("key", &limit, 1).expect("sound").allowed);
-            assert!(!limiter.check("key", &limit, 50).expect("sound").allowed);
+            assert!(limiter.check("key", &limit, 1).expect("valid").allowed);
+            assert!(!limiter.check("key", &limit, 50).expect("valid").allowed);
         }
     };
     roll_on(200);
@@ -76,16 +76,16 @@ fn a_request_of_up_to_four_checks_allocates_nothing() {
     let all: Vec<Check<'_>> =
         names.iter().zip(&limits).map(|(name, limit)| Check::new(name, limit, 1)).collect();
     for check in &all {
-        // Every state is there and, where it can be, at its limit.
+        // Creates every state and, where possible, uses up the limit.
         for _ in 0..5 {
-            let _ = limiter.check(check.key, check.limit, 1).expect("sound");
+            let _ = limiter.check(check.key, check.limit, 1).expect("valid");
         }
     }
     for several in 2..=4 {
         for checks in all.windows(several) {
             let count = allocations(|| {
                 for _ in 0..20 {
-                    let _ = limiter.check_all(checks).expect("sound");
+                    let _ = limiter.check_all(checks).expect("valid");
                 }
             });
             assert_eq!(count, 0, "{checks:?}");
@@ -105,10 +105,10 @@ fn a_batch_allocates_nothing() {
     let mut decisions = Vec::with_capacity(checks.len());
     for _ in 0..5 {
         decisions.clear();
-        limiter.check_batch(&checks, &mut decisions).expect("sound");
+        limiter.check_batch(&checks, &mut decisions).expect("valid");
     }
     decisions.clear();
-    let count = allocations(|| limiter.check_batch(&checks, &mut decisions).expect("sound"));
+    let count = allocations(|| limiter.check_batch(&checks, &mut decisions).expect("valid"));
     assert_eq!(count, 0);
     assert_eq!(decisions.len(), checks.len());
 }

@@ -1,4 +1,4 @@
-//! The limiter over a shared store, which fails when the test sets it to.
+//! The limiter over a shared store that fails on demand.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -35,7 +35,7 @@ fn over(store: &Shared, clock: &ManualClock, answer: Option<OnStoreFailure>) -> 
 }
 
 fn check(limiter: &Limiter<Shared>, limit: &Limit, cost: impl Into<Cost> + Send) -> Decision {
-    block_on(limiter.check_async("a", limit, cost)).expect("an answer")
+    block_on(limiter.check_async("a", limit, cost)).expect("a verdict")
 }
 
 #[test]
@@ -46,14 +46,14 @@ fn everything_works_over_any_store() {
     assert_eq!(check(&limiter, &ten, 3).remaining, 7);
     assert_eq!(block_on(other.charge_async("a", &ten, 2)), Ok(5), "the count is shared");
     assert_eq!(block_on(other.refund_async("a", &ten, 1)), Ok(6));
-    assert_eq!(block_on(limiter.peek_async("a", &ten)).expect("an answer").remaining, 6);
+    assert_eq!(block_on(limiter.peek_async("a", &ten)).expect("a verdict").remaining, 6);
     let checks = [Check::new("a", &ten, 4), Check::new("b", &ten, 4), Check::new("a", &ten, 4)];
     let mut decisions = Vec::new();
     block_on(limiter.check_batch_async(&checks, &mut decisions)).expect("answers");
     let allowed: Vec<bool> = decisions.iter().map(|decision| decision.allowed).collect();
     assert_eq!(allowed, [true, true, false]);
-    let verdict = block_on(limiter.check_all_async(&checks[..2])).expect("an answer");
-    assert_eq!(verdict.or_deny().expect_err("two are left").decision().remaining, 2);
+    let verdict = block_on(limiter.check_all_async(&checks[..2])).expect("a verdict");
+    assert_eq!(verdict.or_deny().expect_err("only two units are left").decision().remaining, 2);
     assert_eq!(block_on(limiter.reset_async("a", &ten)), Ok(true));
     assert_eq!(check(&other, &ten, 0).remaining, 10);
 
@@ -78,7 +78,7 @@ fn store_failure_is_an_error_without_on_store_failure() {
 
     let closed = over(&store, &clock, Some(OnStoreFailure::Deny));
     let checks = [Check::new("a", &limit, 1)];
-    let verdict = block_on(closed.check_all_async(&checks)).expect("an answer");
+    let verdict = block_on(closed.check_all_async(&checks)).expect("a verdict");
     assert_eq!((verdict.allowed, verdict.decided), (false, Decided::FailedClosed));
     let denied = verdict.or_deny().expect_err("denied");
     assert_eq!(denied.reason(), DenialReason::StoreFailed);
@@ -91,7 +91,7 @@ fn store_failure_is_an_error_without_on_store_failure() {
     assert_eq!((decision.decided, decision.remaining), (Decided::Exact, 8), "nothing was charged");
 }
 
-/// While the store fails, a node decides under its share, with what it has admitted before.
+/// While the store fails, a node decides under its share, and counts what it has admitted before.
 #[test]
 fn local_fallback_divides_the_limit_by_the_nodes() {
     let (store, clock) = fixture();
@@ -105,7 +105,7 @@ fn local_fallback_divides_the_limit_by_the_nodes() {
     }
     let denied = check(&limiter, &nine, 1).or_deny().expect_err("3 of 9 are used");
     assert_eq!(denied.reason(), DenialReason::LimitReached);
-    // The whole limit would allow it, this node's share does not.
+    // The whole limit would allow the cost, but this node's share does not.
     let denied = check(&limiter, &nine, 4).or_deny().expect_err("more than the share");
     assert_eq!(denied.reason(), DenialReason::StoreFailed);
     assert_eq!(check(&limiter, &nine, 10).retry_after, RetryAfter::Never);
@@ -119,10 +119,10 @@ fn permits_are_held_released_and_mirrored() {
     let limiter = over(&store, &clock, Some(OnStoreFailure::Local));
     let three = limit("3 concurrent lease 30s");
     let checks = [Check::new("a", &three, 1)];
-    let take = || block_on(limiter.acquire_async(&checks)).expect("an answer").or_deny();
+    let take = || block_on(limiter.acquire_async(&checks)).expect("a verdict").or_deny();
     let left = || {
         let looks = [Check::new("a", &three, 0)];
-        block_on(limiter.acquire_async(&looks)).expect("an answer").verdict().decisions()[0]
+        block_on(limiter.acquire_async(&looks)).expect("a verdict").verdict().decisions()[0]
             .remaining
     };
     let (first, second) = (take().expect("one"), take().expect("two"));
@@ -151,11 +151,11 @@ fn permit_of_a_failed_open_store_holds_nothing() {
     let one = limit("1 concurrent lease 30s");
     let checks = [Check::new("a", &one, 1)];
     store.set_behavior(Behavior::Down);
-    let permit = block_on(open.acquire_async(&checks)).expect("an answer").or_deny().expect("open");
+    let permit = block_on(open.acquire_async(&checks)).expect("a verdict").or_deny().expect("open");
     store.set_behavior(Behavior::Healthy);
-    let held = block_on(open.acquire_async(&checks)).expect("an answer").or_deny().expect("free");
+    let held = block_on(open.acquire_async(&checks)).expect("a verdict").or_deny().expect("free");
     drop(permit);
-    assert!(block_on(open.acquire_async(&checks)).expect("an answer").permit().is_none());
+    assert!(block_on(open.acquire_async(&checks)).expect("a verdict").permit().is_none());
     drop(held);
 }
 
@@ -164,7 +164,7 @@ fn reservations_are_settled_where_they_were_charged() {
     let (store, clock) = fixture();
     let limiter = over(&store, &clock, Some(OnStoreFailure::Local));
     let tokens = limit("90 per 1h sliding-log");
-    let reserve = || block_on(limiter.reserve_async("a", &tokens, 10)).expect("an answer");
+    let reserve = || block_on(limiter.reserve_async("a", &tokens, 10)).expect("a verdict");
     let left = || check(&limiter, &tokens, 0).remaining;
     block_on(reserve().commit_async(4)).expect("settled");
     drop(reserve());
@@ -178,12 +178,12 @@ fn reservations_are_settled_where_they_were_charged() {
     assert_eq!(left(), here - 10);
     store.set_behavior(Behavior::Healthy);
     block_on(local.commit_async(1)).expect("settled");
-    assert_eq!(left(), 76, "the store knows nothing of it");
+    assert_eq!(left(), 76, "the store is not charged");
     store.set_behavior(Behavior::Down);
     assert_eq!(left(), here - 1);
 }
 
-/// Starts to wait and expects to have to.
+/// Starts to wait, and panics if the request is decided immediately.
 fn join<'a, T>(
     future: impl Future<Output = Result<T, StoreError>> + 'a,
 ) -> Polled<'a, Result<T, StoreError>> {
@@ -195,8 +195,8 @@ fn join<'a, T>(
 
 fn at_once(limiter: &Limiter<Shared>, checks: &[Check<'_>], max: Duration) -> Verdict {
     match Polled::start(limiter.wait(checks, max)) {
-        Started::Pending(_) => panic!("it waits"),
-        Started::Ready(ready) => ready.expect("an answer"),
+        Started::Pending(_) => panic!("the request waits"),
+        Started::Ready(ready) => ready.expect("a verdict"),
     }
 }
 
@@ -210,9 +210,9 @@ fn waiters_pass_in_order_over_any_store() {
     let mut first = join(limiter.wait(&checks, LONG));
     let mut second = join(limiter.wait(&checks, LONG));
     let refused = at_once(&limiter, &checks, Duration::from_secs(9));
-    assert!(!refused.allowed && !refused.queue_full, "it would take ten seconds");
+    assert!(!refused.allowed && !refused.queue_full, "the wait is ten seconds");
     clock.set(at(NOW + 10 * S));
-    assert!(second.poll().is_none(), "it is not its turn");
+    assert!(second.poll().is_none(), "another waiter is first");
     assert!(first.poll().is_some_and(|answer| answer.is_ok_and(|verdict| verdict.allowed)));
     drop(first);
     assert!(second.poll().is_none());
@@ -221,11 +221,11 @@ fn waiters_pass_in_order_over_any_store() {
     let mut third = join(limiter.wait(&checks, Duration::from_secs(10)));
     assert!(check(&limiter, &one, 1).retry_after.as_micros() == Some(10 * S));
     clock.set(at(NOW + 30 * S));
-    assert!(check(&limiter, &one, 1).allowed, "a plain check was quicker");
-    let denied = third.poll().expect("its time is over").expect("an answer");
+    assert!(check(&limiter, &one, 1).allowed, "a plain check took the units");
+    let denied = third.poll().expect("max_wait has passed").expect("a verdict");
     assert!(!denied.allowed);
     let past = Instant::now();
-    let refused = block_on(limiter.wait_until(&checks, past)).expect("an answer");
+    let refused = block_on(limiter.wait_until(&checks, past)).expect("a verdict");
     assert!(!refused.allowed);
 }
 
@@ -248,12 +248,16 @@ fn full_queue_is_reported_as_queue_full() {
     assert_eq!(denied.reason(), DenialReason::QueueFull);
     assert_eq!(denied.to_string(), "too many callers wait: retry in 10s");
 
-    assert!(block_on(memory.wait(&checks, LONG)).expect("an answer").allowed);
+    assert!(block_on(memory.wait(&checks, LONG)).expect("a verdict").allowed);
     let _waiting = join(memory.wait(&checks, LONG));
-    let full = block_on(memory.wait(&checks, LONG)).expect("an answer");
+    let full = block_on(memory.wait(&checks, LONG)).expect("a verdict");
     assert_eq!(full.denial_reason(), Some(DenialReason::QueueFull));
-    let short = block_on(memory.wait(&checks, Duration::ZERO)).expect("an answer");
-    assert_eq!(short.denial_reason(), Some(DenialReason::LimitReached), "it would not wait anyway");
+    let short = block_on(memory.wait(&checks, Duration::ZERO)).expect("a verdict");
+    assert_eq!(
+        short.denial_reason(),
+        Some(DenialReason::LimitReached),
+        "the request would not wait anyway"
+    );
 }
 
 /// A waiter for a permit is woken by the release, in memory and over another store.
@@ -269,35 +273,41 @@ fn acquire_waits<S: Store>(limiter: &Limiter<S>, clock: &ManualClock) {
     let one = limit("1 concurrent lease 30s");
     let checks = [Check::new("a", &one, 1)];
     let take = |max| limiter.acquire_wait(&checks, max);
-    let permit = block_on(take(Duration::ZERO)).expect("an answer").or_deny().expect("free");
-    let denied = block_on(take(Duration::ZERO)).expect("an answer").or_deny().expect_err("taken");
+    let permit = block_on(take(Duration::ZERO)).expect("a verdict").or_deny().expect("free");
+    let denied = block_on(take(Duration::ZERO))
+        .expect("a verdict")
+        .or_deny()
+        .expect_err("all permits are held");
     assert_eq!(denied.reason(), DenialReason::LimitReached);
     let mut first = join(take(LONG));
     let mut second = join(take(LONG));
     let (woken, behind) = (first.wakes(), second.wakes());
     drop(permit);
     assert_eq!((first.wakes(), second.wakes()), (woken + 1, behind), "the first of the queue");
-    let next = first.poll().expect("free").expect("an answer").or_deny().expect("a permit");
+    let next = first.poll().expect("free").expect("a verdict").or_deny().expect("a permit");
     drop(first);
     assert!(second.poll().is_none());
     drop(next);
-    let last = second.poll().expect("free").expect("an answer").or_deny().expect("a permit");
+    let last = second.poll().expect("free").expect("a verdict").or_deny().expect("a permit");
 
     let mut third = join(take(Duration::from_secs(3)));
     let started = clock.now().as_micros();
     let mut answer = None;
     for tenth in 1..=30 {
-        assert!(answer.is_none(), "not before its time");
+        assert!(answer.is_none(), "the waiter passed too early");
         clock.set(Timestamp::from_micros(started + tenth * S / 10));
         answer = third.poll();
     }
-    let denied =
-        answer.expect("its time is over").expect("an answer").or_deny().expect_err("taken");
+    let denied = answer
+        .expect("max_wait has passed")
+        .expect("a verdict")
+        .or_deny()
+        .expect_err("all permits are held");
     assert_eq!(denied.decision().limit, 1);
     drop(last);
 }
 
-/// A rate limit beside the permit: nothing is charged while the permit is waited for.
+/// Nothing is charged to the rate limit while the request waits for the permit.
 #[test]
 fn acquire_waits_for_all_limits() {
     let clock = ManualClock::new(at(NOW));
@@ -305,33 +315,35 @@ fn acquire_waits_for_all_limits() {
     let (rate, one) = (limit("2 per 10s sliding-log"), limit("1 concurrent lease 60s"));
     let checks = [Check::new("a", &rate, 1), Check::new("a", &one, 1)];
     let take = |max| limiter.acquire_wait(&checks, max);
-    let permit = block_on(take(LONG)).expect("an answer").or_deny().expect("free");
+    let permit = block_on(take(LONG)).expect("a verdict").or_deny().expect("free");
     let mut waiting = join(take(LONG));
-    assert_eq!(limiter.peek("a", &rate).expect("sound").remaining, 1);
-    assert!(limiter.check("a", &rate, 1).expect("sound").allowed);
+    assert_eq!(limiter.peek("a", &rate).expect("valid").remaining, 1);
+    assert!(limiter.check("a", &rate, 1).expect("valid").allowed);
     drop(permit);
     assert!(waiting.poll().is_none(), "the rate is used up");
     let hopeless = block_on(limiter.acquire_wait(&checks, Duration::from_secs(9)));
-    assert!(hopeless.expect("an answer").permit().is_none());
+    assert!(hopeless.expect("a verdict").permit().is_none());
     clock.set(at(NOW + 10 * S));
-    assert!(waiting.poll().expect("both are free").expect("an answer").permit().is_some());
+    assert!(
+        waiting.poll().expect("both limits have capacity").expect("a verdict").permit().is_some()
+    );
 }
 
-/// A waiter that goes away leaves nothing behind.
+/// A dropped waiter leaves the queue.
 #[test]
 fn a_dropped_waiter_for_a_permit_leaves_the_queue() {
     let clock = ManualClock::new(at(NOW));
     let limiter = Limiter::builder().clock(clock.clock()).build().expect("memory");
     let one = limit("1 concurrent lease 30s");
     let checks = [Check::new("a", &one, 1)];
-    let permit = limiter.acquire(&checks).expect("sound").or_deny().expect("free");
+    let permit = limiter.acquire(&checks).expect("valid").or_deny().expect("free");
     let gone = join(limiter.acquire_wait(&checks, LONG));
     let mut next = join(limiter.acquire_wait(&checks, LONG));
     drop(gone);
-    assert!(next.wakes() > 0, "it is the first now");
+    assert!(next.wakes() > 0, "the waiter is now the first");
     assert!(next.poll().is_none());
     drop(permit);
-    assert!(next.poll().expect("free").expect("an answer").permit().is_some());
+    assert!(next.poll().expect("free").expect("a verdict").permit().is_some());
 }
 
 #[test]
@@ -340,20 +352,20 @@ fn wait_blocking_returns_when_the_request_passes() {
     let limiter = Limiter::builder().clock(clock.clock()).build().expect("memory");
     let one = limit("1 per 10s sliding-log");
     let checks = [Check::new("a", &one, 1)];
-    assert!(limiter.wait_blocking(&checks, LONG).expect("sound").allowed);
-    assert!(!limiter.wait_blocking(&checks, Duration::from_secs(9)).expect("sound").allowed);
+    assert!(limiter.wait_blocking(&checks, LONG).expect("valid").allowed);
+    assert!(!limiter.wait_blocking(&checks, Duration::from_secs(9)).expect("valid").allowed);
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| limiter.wait_blocking(&checks, LONG).expect("sound").allowed);
-        // Whenever the thread begins to wait, time goes on until it has passed.
+        let waiting = scope.spawn(|| limiter.wait_blocking(&checks, LONG).expect("valid").allowed);
+        // Time is advanced until the waiting thread has passed, whenever it begins to wait.
         while !waiting.is_finished() {
             clock.advance(Duration::from_secs(1));
             std::thread::yield_now();
         }
-        assert!(waiting.join().expect("it does not panic"));
+        assert!(waiting.join().expect("no panic"));
     });
 }
 
-/// Callers await on runtimes with several threads.
+/// Callers await on multi-threaded runtimes.
 #[test]
 fn futures_can_be_sent() {
     fn is_send<T: Send>(_: T) {}
@@ -378,8 +390,8 @@ fn futures_can_be_sent() {
     all_are_send(&Limiter::new());
 }
 
-/// Holders on several threads release and wait at the same time: no release is missed, and no place
-/// is taken twice.
+/// Several threads release permits and wait for them at the same time. No release is missed, and no
+/// permit is held twice.
 #[test]
 fn no_release_is_missed() {
     let two = limit("2 concurrent lease 1h");
@@ -390,9 +402,9 @@ fn no_release_is_missed() {
             scope.spawn(|| {
                 for _ in 0..200 {
                     let checks = [Check::new("a", &two, 1)];
-                    // The lease is an hour: only a release lets a waiter pass in time.
+                    // The lease is an hour, so only a release lets a waiter pass in time.
                     let taken = block_on(limiter.acquire_wait(&checks, Duration::from_secs(60)));
-                    let permit = taken.expect("an answer").or_deny().expect("a place in time");
+                    let permit = taken.expect("a verdict").or_deny().expect("a permit in time");
                     most.fetch_max(held.fetch_add(1, SeqCst) + 1, SeqCst);
                     std::thread::yield_now();
                     held.fetch_sub(1, SeqCst);
@@ -412,8 +424,8 @@ fn empty_and_zero_cost_requests_are_decided() {
     let one = limit("1 per 10s sliding-log");
     assert!(at_once(&limiter, &[], Duration::ZERO).allowed, "no limit denies");
     let checks = [Check::new("a", &one, 1)];
-    assert!(at_once(&limiter, &checks, LONG).allowed, "nobody has to wait");
-    assert!(at_once(&limiter, &checks, LONG).queue_full, "nobody may wait");
+    assert!(at_once(&limiter, &checks, LONG).allowed, "a request that passes does not wait");
+    assert!(at_once(&limiter, &checks, LONG).queue_full, "no waiters are allowed");
     let never = [Check::new("a", &one, 2)];
     assert_eq!(at_once(&limiter, &never, LONG).retry_after(), RetryAfter::Never);
     let held = limit("1 concurrent");
@@ -443,7 +455,7 @@ fn any_checks() -> impl Strategy<Value = Vec<(u8, Cost, u64)>> {
 proptest! {
     #![proptest_config(cases(100))]
 
-    /// What is awaited is decided as the plain calls decide, with an answer for failures or without.
+    /// Async calls decide as sync calls do, with and without `on_store_failure`.
     #[test]
     fn async_and_sync_calls_decide_alike(steps in any_checks(), count in 1_u64..9) {
         let (store, clock) = fixture();
@@ -457,9 +469,9 @@ proptest! {
         let limit = limit(&format!("{count} per 3s sliding-log"));
         for (turn, (key, cost, gap)) in steps.into_iter().enumerate() {
             clock.advance(Duration::from_micros(gap));
-            let expected = memory.check([key], &limit, cost).expect("sound");
+            let expected = memory.check([key], &limit, cost).expect("valid");
             let limiter = &limiters[turn % limiters.len()];
-            let decision = block_on(limiter.check_async([key], &limit, cost)).expect("an answer");
+            let decision = block_on(limiter.check_async([key], &limit, cost)).expect("a verdict");
             prop_assert_eq!(decision, expected);
         }
     }

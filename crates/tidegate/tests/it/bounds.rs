@@ -1,5 +1,5 @@
-//! The memory store stays within its bounds, drops nobody who is active, and
-//! makes room of what has expired.
+//! The memory store stays within its bounds, never drops an active key, and reuses the slots of
+//! expired keys.
 
 use tidegate::{Check, Cost, Limit, Limiter, WhenFull};
 
@@ -14,7 +14,7 @@ fn key(number: usize) -> [u8; 8] {
     number.to_le_bytes()
 }
 
-/// Fills a store to the brim with one unit for each key.
+/// Fills a store with one unit for each key.
 fn fill(limiter: &Limiter, keys: usize, limit: &Limit) {
     for number in 0..keys {
         assert!(check_at(limiter, NOW, key(number), limit, 1).allowed);
@@ -41,7 +41,7 @@ fn exactly_max_keys_are_tracked() {
     }
 }
 
-/// Keys are counted per key and limit.
+/// The number of keys counts each pair of key and limit.
 #[test]
 fn key_under_two_limits_counts_as_two_keys() {
     let limiter = bounded(3, WhenFull::Deny);
@@ -53,7 +53,7 @@ fn key_under_two_limits_counts_as_two_keys() {
     assert_eq!(limiter.stats().tracked_keys, 3);
 }
 
-/// A key under very many limits takes no room from other keys while the store has some.
+/// A key under many limits does not displace other keys while the store has free slots.
 #[test]
 fn a_key_under_many_windows_spreads_over_the_store() {
     let limiter = bounded(100_000, WhenFull::Deny);
@@ -65,7 +65,7 @@ fn a_key_under_many_windows_spreads_over_the_store() {
     assert_eq!((limiter.stats().tracked_keys, limiter.stats().overflowed), (70_000, 0));
 }
 
-/// Whatever strangers do, everybody who is tracked keeps their count.
+/// Every tracked key keeps its count, whatever untracked keys do.
 #[test]
 fn an_active_key_is_never_evicted() {
     for when_full in [WhenFull::Overflow, WhenFull::Deny, WhenFull::Allow] {
@@ -102,7 +102,7 @@ fn untracked_keys_share_one_count_when_full() {
         assert!(stranger("z").allowed, "{text}");
         assert!(!stranger("x").allowed && !stranger("w").allowed, "{text}");
         assert_eq!(limiter.stats().overflowed, 5, "{text}");
-        // The shared count is no key of anybody's.
+        // The shared count does not count as a tracked key.
         assert_eq!(limiter.stats().tracked_keys, 11, "{text}");
     }
 }
@@ -122,12 +122,12 @@ fn when_full_denies_or_allows_untracked_keys() {
     for _ in 0..10 {
         assert!(check_at(&allowing, NOW, "x", &limit, 3).allowed);
     }
-    assert!(!check_at(&allowing, NOW, "x", &limit, 4).allowed, "it could never pass");
+    assert!(!check_at(&allowing, NOW, "x", &limit, 4).allowed, "the cost can never pass");
     assert_eq!(allowing.stats().tracked_keys, 1);
     assert_eq!(allowing.stats().overflowed, 11);
 }
 
-/// A request with strangers in it says so, and is still all or nothing.
+/// A request with untracked keys reports the overflow, and is still all or nothing.
 #[test]
 fn request_of_untracked_keys_overflows() {
     let limit = limit("3 per 1h");
@@ -138,30 +138,30 @@ fn request_of_untracked_keys_overflows() {
         fill(&limiter, 2, &limit);
         let (zero, one) = (key(0), key(1));
         let known = [Check::new(&zero, &limit, 1), Check::new(&one, &limit, 1)];
-        let verdict = limiter.check_all_at(at(NOW), &known).expect("sound");
+        let verdict = limiter.check_all_at(at(NOW), &known).expect("valid");
         assert!(verdict.allowed && !verdict.overflowed, "{when_full:?}");
         let mixed = [known[0], Check::new("x", &limit, 1), Check::new("y", &limit, 1)];
-        let verdict = limiter.check_all_at(at(NOW), &mixed).expect("sound");
+        let verdict = limiter.check_all_at(at(NOW), &mixed).expect("valid");
         assert_eq!((verdict.allowed, verdict.overflowed), (allowed, true), "{when_full:?}");
         let left = check_at(&limiter, NOW, zero, &limit, Cost::PEEK).remaining;
         assert_eq!(left, if allowed { 0 } else { 1 }, "{when_full:?}");
     }
 }
 
-/// Two newcomers, one place: nobody is charged if either is denied.
+/// Two new keys and one free slot: neither key is charged if either is denied.
 #[test]
 fn request_with_one_free_slot_is_all_or_nothing() {
     let limit = limit("3 per 1h");
     let limiter = bounded(2, WhenFull::Deny);
     fill(&limiter, 1, &limit);
     let both = [Check::new("x", &limit, 1), Check::new("y", &limit, 1)];
-    let verdict = limiter.check_all_at(at(NOW), &both).expect("sound");
+    let verdict = limiter.check_all_at(at(NOW), &both).expect("valid");
     assert!(!verdict.allowed && verdict.overflowed);
     assert_eq!(check_at(&limiter, NOW, "x", &limit, 3).remaining, 0, "x was not charged");
     assert_eq!(limiter.stats().tracked_keys, 2);
 }
 
-/// With room for one, the expired must make way at once, wherever they are.
+/// With capacity for one key, expired keys must be replaced immediately, wherever their slots are.
 #[test]
 fn expired_keys_make_room() {
     for text in
@@ -183,7 +183,7 @@ fn expired_keys_make_room() {
     }
 }
 
-/// A clock that stepped back leaves no place taken for good.
+/// After the clock has stepped back, no slot stays occupied for ever.
 #[test]
 fn expired_keys_make_room_after_the_clock_stepped_back() {
     for text in
@@ -197,7 +197,7 @@ fn expired_keys_make_room_after_the_clock_stepped_back() {
     }
 }
 
-/// Keys come and go for a long time; there is always room for those alive.
+/// Keys come and go for a long time. There is always a slot for active keys.
 #[test]
 fn expiry_keeps_up_with_a_stream_of_new_keys() {
     for limit in ["5 per 1s", "5 per 1s sliding-counter"].map(limit) {
@@ -215,7 +215,7 @@ fn expiry_keeps_up_with_a_stream_of_new_keys() {
     }
 }
 
-/// Growth moves slots about; none is lost and none changes.
+/// Growth moves slots. No slot is lost or changed.
 #[test]
 fn growth_keeps_every_count() {
     let texts = ["9 per 1h", "9 per 1h sliding-counter", "9 per 1h sliding-log"];
@@ -244,8 +244,8 @@ fn sweep_removes_only_expired_keys() {
         Limiter::builder().max_keys(100_000).clock(clock.clock()).build().expect("a small store");
     let (short, long) = (limit("5 per 1s sliding-log"), limit("5 per 1h sliding-log"));
     for number in 0..10_000 {
-        let _ = limiter.check(key(number), &short, 1).expect("sound");
-        let _ = limiter.check(key(number), &long, 1).expect("sound");
+        let _ = limiter.check(key(number), &short, 1).expect("valid");
+        let _ = limiter.check(key(number), &long, 1).expect("valid");
     }
     let round = || (0..100).map(|_| limiter.sweep()).sum::<u64>();
     assert_eq!(round(), 0, "nothing has expired");
@@ -258,20 +258,20 @@ fn sweep_removes_only_expired_keys() {
     assert_eq!((limiter.stats().tracked_keys, limiter.stats().log_entries), (0, 0));
 }
 
-/// Entries of a log that expired are counted off once, whoever takes its place.
+/// The entries of an expired log are subtracted once, whichever state reuses its slot.
 #[test]
 fn replacing_an_expired_log_frees_its_entries() {
     let (short, long) = (limit("5 per 1s sliding-log"), limit("5 per 2s sliding-log"));
     let limiter = bounded(100_000, WhenFull::Deny);
     for number in 0..2_000 {
-        // Limits of one key are neighbours.
+        // The states of one key are in neighbouring slots.
         let name = key(number);
         let now = NOW + number as u64 * 10 * S;
         for entry in 0..5 {
             let _ = check_at(&limiter, now + entry, name, &short, 1);
         }
         let both = [Check::new(&name, &short, 0), Check::new(&name, &long, 1)];
-        let _ = limiter.check_all_at(at(now + 5 * S), &both).expect("sound");
+        let _ = limiter.check_all_at(at(now + 5 * S), &both).expect("valid");
     }
     for number in 0..2_000 {
         limiter.reset(key(number), &short);
@@ -280,7 +280,7 @@ fn replacing_an_expired_log_frees_its_entries() {
     assert_eq!(limiter.stats().log_entries, 0);
 }
 
-/// With grace a key whose time is over stays, for times that arrive late.
+/// With a grace period an expired key stays, for times that arrive late.
 #[test]
 fn grace_keeps_keys_for_late_times() {
     let late = |limit: &Limit, grace_s: u64| {
@@ -292,15 +292,18 @@ fn grace_keeps_keys_for_late_times() {
         (other, check_at(&limiter, NOW, "a", limit, 1).allowed)
     };
     for limit in ["5 per 1s", "5 per 1s sliding-counter"].map(limit) {
-        assert_eq!(late(&limit, 0), (true, false), "b has the place; there is none for a");
-        assert_eq!(late(&limit, 60), (false, false), "a is still there, and full");
+        assert_eq!(late(&limit, 0), (true, false), "b has the slot; a has none");
+        assert_eq!(late(&limit, 60), (false, false), "a is still tracked, and used up");
     }
 }
 
 #[test]
 fn huge_max_keys_is_an_error() {
     for max_keys in [usize::MAX, usize::MAX / 2, 1 << 50] {
-        let error = Limiter::builder().max_keys(max_keys).build().expect_err("no such machine");
+        let error = Limiter::builder()
+            .max_keys(max_keys)
+            .build()
+            .expect_err("more memory than any machine has");
         assert_eq!(error.max_keys, max_keys);
         assert!(error.to_string().contains(&format!("max_keys = {max_keys}")), "{error}");
     }

@@ -1,4 +1,4 @@
-//! Where time comes from.
+//! The real and the manual clocks.
 
 use std::sync::Mutex;
 use std::thread;
@@ -19,7 +19,7 @@ fn manual_clock_shows_the_time_it_was_set_to() {
     assert_eq!((clock.now(), twin.now()), (at(NOW - S), at(NOW - S)));
 }
 
-/// Whoever reads later, on whatever thread, reads no earlier time.
+/// A later read never returns an earlier time, on any thread.
 #[test]
 fn real_clocks_never_run_backwards() {
     for clock in [Clock::precise(), Clock::coarse()] {
@@ -43,7 +43,7 @@ fn real_clocks_never_run_backwards() {
     }
 }
 
-/// Clocks of one process show the same time of day as the machine.
+/// The clocks of a process agree with the time of day of the system.
 #[test]
 fn real_clocks_show_the_time_of_day() {
     let wall = || {
@@ -53,12 +53,12 @@ fn real_clocks_show_the_time_of_day() {
     for clock in [Clock::precise(), Clock::coarse()] {
         let before = wall();
         let now = clock.now().as_micros();
-        // A minute, in case the machine's own time is being set meanwhile.
+        // A minute of tolerance, in case the time of the machine is being set.
         assert!(now.abs_diff(before) < 60 * S, "{clock:?}");
     }
 }
 
-/// The coarse clock sleeps when nobody reads it, and goes on when somebody does.
+/// The coarse clock stops when it is not read, and continues when it is read again.
 #[test]
 fn coarse_clock_ticks_again_after_idling() {
     let clock = Clock::coarse();
@@ -66,7 +66,7 @@ fn coarse_clock_ticks_again_after_idling() {
         let before = clock.now().as_micros();
         let pause = Duration::from_millis(250);
         thread::sleep(pause);
-        // A busy machine may keep its thread waiting; it must get there some time.
+        // A busy machine may delay the thread of the clock, but it must catch up.
         let caught_up = (0..10_000).any(|_| {
             thread::sleep(Duration::from_millis(1));
             clock.now().as_micros() >= before + 250_000

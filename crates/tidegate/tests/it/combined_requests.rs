@@ -1,4 +1,4 @@
-//! Several questions as one request: all are charged or none.
+//! Several gate requests decided as one: all are charged or none.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ fn gate() -> Gate {
 
 type Entries = [(Cow<'static, str>, Cow<'static, str>); 1];
 
-/// One descriptor and what it costs.
+/// One descriptor and its cost.
 struct DescriptorRequest {
     entries: Entries,
     cost: Option<Cost>,
@@ -96,7 +96,8 @@ impl DescriptorRequest {
     }
 }
 
-/// Whether it is allowed, then per line its policy, its question, its own answer and what is left.
+/// Returns whether the request is allowed, then for each limit its policy, the index of its gate
+/// request, its decision and the units left.
 fn check(gate: &Gate, all: &[DescriptorRequest]) -> Result<String, GateError> {
     let attributes: Vec<Attributes<'_>> = all
         .iter()
@@ -146,12 +147,12 @@ fn combined_requests_decide_as_tabulated() {
         (vec![], "yes"),
         (vec![descriptor_request("unknown", "x")], "yes"),
         (vec![address(), user()], "yes address@0+1 address@0+2 user@1+3"),
-        // The order of the lines follows the questions.
+        // The results are in the order of the gate requests.
         (
             vec![user(), descriptor_request("unknown", "x"), address()],
             "yes user@0+2 address@2+0 address@2+1",
         ),
-        // One denies, and nobody is charged.
+        // One denies, and none is charged.
         (vec![user(), address()], "no user@0+2 address@1-0 address@1+1"),
         (vec![user().at(Cost::Ask(2))], "yes user@0+0"),
         (
@@ -159,15 +160,15 @@ fn combined_requests_decide_as_tabulated() {
             "no address@0-0 address@0+1 user@1+0",
         ),
         (vec![user().at(Cost::Refund(3))], "yes user@0+3"),
-        // Equal ones are added up, and answered alike.
+        // Equal requests are added up, and get equal results.
         (vec![user(), user()], "yes user@0+1 user@1+1"),
         (vec![user(), user()], "no user@0-1 user@1-1"),
         (vec![user()], "yes user@0+0"),
-        // What is only watched has no say, and is not charged with a denial.
+        // An observed limit does not deny, and is not charged by a denial.
         (vec![descriptor_request("watched", "x"), user()], "no watched@0+1 user@1-0"),
         (vec![descriptor_request("watched", "x")], "yes watched@0+0"),
         (vec![descriptor_request("watched", "x")], "yes watched@0-0"),
-        // Without limits, and in place of others, whichever comes first.
+        // An unlimited policy replaces the others, in any order.
         (vec![user(), descriptor_request("staff", "x"), address()], "yes unlimited@1"),
         (
             vec![descriptor_request("held-watched", "x"), descriptor_request("watched", "x")],
@@ -179,7 +180,7 @@ fn combined_requests_decide_as_tabulated() {
     }
 }
 
-/// Of several quotas one is enough; those that are used up are passed over.
+/// One quota with units left is enough. Used-up quotas are skipped.
 #[test]
 fn quotas_decide_as_tabulated() {
     let (small, large, other) = (
@@ -191,13 +192,13 @@ fn quotas_decide_as_tabulated() {
     let steps: Vec<(Vec<DescriptorRequest>, &str)> = vec![
         (all(), "yes small@0+0 large@1+1 large@1+8 other@2+2"),
         (all(), "yes small@0-0 large@1+0 large@1+7 other@2+1"),
-        // All are used up, and nothing is charged.
+        // All quotas are used up, and nothing is charged.
         (all(), "no small@0-0 large@1-0 large@1+7 other@2+1"),
         (vec![other().at(Cost::PEEK)], "yes other@0+1"),
-        // One alone is a limit like any other.
+        // A single quota is an ordinary limit.
         (vec![small()], "no small@0-0"),
         (vec![large().at(Cost::Refund(1))], "yes large@0+1 large@0+8"),
-        // What is no quota has its say.
+        // Policies that are not quotas are enforced as well.
         (
             vec![small(), large(), other().at(Cost::Ask(2))],
             "no small@0-0 large@1+1 large@1+8 other@2-1",
@@ -210,12 +211,12 @@ fn quotas_decide_as_tabulated() {
     }
 }
 
-/// What is counted and logged is the limit that has decided.
+/// Counters and logs name the limit that decided.
 #[test]
 fn conflicting_requests_are_counted_under_the_deciding_limit() {
     let gate = gate();
     let both = [descriptor_request("tenant", "large"), descriptor_request("tenant", "x")];
-    check(&gate, &both).expect("sound");
+    check(&gate, &both).expect("valid");
     let series = gate.stats().series();
     let tenant = series.iter().filter(|one| &*one.policy == "tenant" && one.mode == Mode::Enforce);
     let mut counted: Vec<(&str, u64)> = tenant.map(|one| (&*one.limit, one.allowed[0])).collect();
@@ -229,25 +230,26 @@ fn conflicting_requests_are_counted_under_the_deciding_limit() {
     assert_eq!(counted, expected);
 }
 
-/// A client that chooses values must not be able to make the question fail: it would pass.
+/// A client that chooses descriptor values must not be able to make the request fail, because
+/// failed requests may pass.
 #[test]
 fn conflicting_requests_use_the_strictest_limit() {
     let tenant = |value| descriptor_request("tenant", value);
     let bucket = |value| descriptor_request("bucket", value);
     let steps: Vec<(Vec<DescriptorRequest>, &str)> = vec![
-        // The strictest limit holds for both, and both are counted; other windows are apart.
+        // The strictest limit applies to both, and both are counted. Other windows are separate.
         (vec![tenant("x"), tenant("large")], "yes tenant@0+8 tenant@0+19 tenant@1+8 tenant@1+199"),
         (
             vec![tenant("large").at(Cost::Ask(8)), tenant("x")],
             "no tenant@0-8 tenant@0+199 tenant@1-8 tenant@1+19",
         ),
         (vec![tenant("large").at(Cost::Ask(8))], "yes tenant@0+90 tenant@0+191"),
-        // One that only watches is counted on its own.
+        // A request under an observing override is counted separately.
         (
             vec![tenant("x").at(Cost::PEEK), tenant("watched")],
             "no tenant@0-0 tenant@0+19 tenant@1+10 tenant@1+20",
         ),
-        // What is given back is set off against what is asked for.
+        // Refunds are subtracted from costs of the same count.
         (vec![user(), user().at(Cost::Refund(1))], "yes user@0+4 user@1+4"),
         (vec![user().at(Cost::Refund(1)), user().at(Cost::Ask(4))], "yes user@0+1 user@1+1"),
         (
@@ -256,13 +258,13 @@ fn conflicting_requests_use_the_strictest_limit() {
         ),
         (vec![user().at(Cost::Ask(9)), user().at(Cost::Refund(10))], "yes user@0+2 user@1+2"),
         (vec![user().at(Cost::Ask(2)), user().at(Cost::PEEK)], "yes user@0+0 user@1+0"),
-        // Nothing is left of either: that changes nothing, so it passes, also where all is used.
+        // The sum is 0. That changes nothing, so it passes, even if the limit is used up.
         (vec![user(), user().at(Cost::Refund(1))], "yes user@0+0 user@1+0"),
         (
             vec![user().at(Cost::Ask(u64::MAX)), user().at(Cost::Refund(u64::MAX)), user()],
             "yes user@0+0 user@1+0 user@2+0",
         ),
-        // Where only one of several windows is shared, the others have their own.
+        // If only one of several windows is shared, the others are counted separately.
         (
             vec![tenant("x").at(Cost::Refund(2)), tenant("large").at(Cost::Ask(1))],
             "yes tenant@0+1 tenant@0+20 tenant@1+1 tenant@1+190",
@@ -274,12 +276,12 @@ fn conflicting_requests_use_the_strictest_limit() {
     for (number, (all, expected)) in steps.iter().enumerate() {
         assert_eq!(check(&gate, all).as_deref(), Ok(*expected), "step {number}");
     }
-    // Limits of the caller's own, as a gateway may send them.
+    // Limits from the caller, as a gateway may send them.
     let rules = gate.active_policies();
     let limit = |text: &str| -> [Limit; 1] { [text.parse().expect("a limit")] };
     let (two, nine) = (limit("2 per 1h"), limit("9 per 1h"));
     let own = |limits| GateRequest::new(Subject::Limits { key: b"own", limits });
-    let answer = gate.sync(gate.check(&rules, &[own(&nine), own(&two)])).expect("an answer");
+    let answer = gate.sync(gate.check(&rules, &[own(&nine), own(&two)])).expect("a verdict");
     assert_eq!(show(&answer), "yes caller@0+0 caller@1+0");
     assert_eq!(answer.results[0].limit, &two[0]);
 }
@@ -312,17 +314,17 @@ fn all_kinds_of_subjects_combine() {
         Subject::Policy { policy: "user", attributes: &bob },
     ];
     let questions: Vec<GateRequest<'_>> = subjects.into_iter().map(GateRequest::new).collect();
-    let answer = gate.sync(gate.check(&rules, &questions)).expect("an answer");
+    let answer = gate.sync(gate.check(&rules, &questions)).expect("a verdict");
     assert_eq!(show(&answer), "yes caller@0+4 user@1+3 user@2+2 user@3+2");
-    // An id holds for all of them: charged once.
+    // One id covers all of them: they are charged once.
     let again = GateRequest { id: Some(b"order-1"), ..questions[1] };
     for _ in 0..2 {
-        let answer = gate.sync(gate.check(&rules, &[questions[0], again])).expect("an answer");
+        let answer = gate.sync(gate.check(&rules, &[questions[0], again])).expect("a verdict");
         assert_eq!(show(&answer), "yes caller@0+3 user@1+2");
     }
 }
 
-/// A request about one descriptor of a known key takes no memory.
+/// A request with one descriptor and a known key does not allocate.
 #[test]
 fn checking_does_not_allocate() {
     let gate = gate();
@@ -332,7 +334,7 @@ fn checking_does_not_allocate() {
         Attributes { domain: Some("edge"), descriptors: &user.entries, ..Attributes::default() };
     let question = GateRequest::new(Subject::Request(&attributes));
     let check = || {
-        let answer = gate.sync(gate.check(&rules, &[question])).expect("an answer");
+        let answer = gate.sync(gate.check(&rules, &[question])).expect("a verdict");
         assert_eq!(answer.results[0].request, 0);
     };
     for _ in 0..40 {

@@ -1,10 +1,10 @@
-//! What every module needs.
+//! Helpers for all modules.
 
 use tidegate::{Cost, Decision, Limit, Limiter, ManualClock, Timestamp};
 
 /// A second in microseconds.
 pub const S: u64 = 1_000_000;
-/// Some time in 2023, a multiple of every round window up to 100 s.
+/// A time in 2023 that is a multiple of every round window up to 100 s.
 pub const NOW: u64 = 1_700_000_000 * S;
 
 pub fn limit(text: &str) -> Limit {
@@ -15,7 +15,7 @@ pub fn at(micros: u64) -> Timestamp {
     Timestamp::from_micros(micros)
 }
 
-/// A limiter whose time stands at [`NOW`] until told otherwise.
+/// Returns a limiter whose time is [`NOW`] until the clock is set.
 pub fn limiter() -> (Limiter, ManualClock) {
     let clock = ManualClock::new(at(NOW));
     let builder = Limiter::builder().max_keys(10_000).clock(clock.clock());
@@ -23,7 +23,7 @@ pub fn limiter() -> (Limiter, ManualClock) {
     (limiter, clock)
 }
 
-/// One check at a time, of which only sense is made.
+/// Decides one check, which must be valid, at the given time.
 pub fn check_at(
     limiter: &Limiter,
     micros: u64,
@@ -31,5 +31,5 @@ pub fn check_at(
     limit: &Limit,
     cost: impl Into<Cost>,
 ) -> Decision {
-    limiter.check_at(at(micros), key, limit, cost).expect("a check that makes sense")
+    limiter.check_at(at(micros), key, limit, cost).expect("a valid check")
 }

@@ -1,4 +1,4 @@
-//! Real threads: what they are admitted together is what some order of them would be.
+//! Concurrent threads: the units that they are admitted together match some sequential order.
 
 use std::sync::Barrier;
 use std::thread;
@@ -11,7 +11,7 @@ use crate::common::{limit, limiter};
 const ALGORITHMS: [&str; 5] =
     ["sliding-log", "sliding-window", "sliding-counter", "fixed-window", "token-bucket"];
 
-/// Runs `work` on so many threads at once and collects what each returns.
+/// Runs `work` on `threads` threads at once, and returns the results.
 fn together<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let barrier = Barrier::new(threads);
     thread::scope(|scope| {
@@ -34,7 +34,7 @@ fn one_key_admits_exactly_its_limit_under_threads() {
             let limit = limit(&format!("1000 per 1h {algorithm}"));
             let (limiter, _) = limiter();
             let admitted = together(threads, |_| {
-                let ask = || limiter.check("key", &limit, 1).expect("sound");
+                let ask = || limiter.check("key", &limit, 1).expect("valid");
                 (0..2_000).filter(|_| ask().allowed).count()
             });
             assert_eq!(admitted.iter().sum::<usize>(), 1_000, "{algorithm}, {threads} threads");
@@ -42,7 +42,7 @@ fn one_key_admits_exactly_its_limit_under_threads() {
     }
 }
 
-/// With costs, nothing beyond the limit passes and less than a cost is left.
+/// With costs above 1, the limit is not exceeded, and fewer units than one cost are left.
 #[test]
 fn one_key_admits_costs_within_its_limit() {
     for algorithm in ALGORITHMS {
@@ -50,14 +50,14 @@ fn one_key_admits_costs_within_its_limit() {
         let (limiter, _) = limiter();
         let admitted = together(4, |thread| {
             let cost = thread as u64 + 1;
-            let ask = || limiter.check("key", &limit, cost).expect("sound");
+            let ask = || limiter.check("key", &limit, cost).expect("valid");
             (0..1_000).filter(|_| ask().allowed).count() as u64 * cost
         });
-        assert_eq!(admitted.iter().sum::<u64>(), 1_000, "{algorithm}: cost 1 fills what is left");
+        assert_eq!(admitted.iter().sum::<u64>(), 1_000, "{algorithm}: cost 1 uses up the rest");
     }
 }
 
-/// Charges and refunds of many threads add up.
+/// Concurrent charges and refunds add up.
 #[test]
 fn corrections_add_up() {
     for algorithm in ALGORITHMS {
@@ -65,17 +65,17 @@ fn corrections_add_up() {
         let (limiter, _) = limiter();
         together(4, |_| {
             for _ in 0..1_000 {
-                let _ = limiter.check("key", &limit, 3).expect("sound");
-                let _ = limiter.check("key", &limit, Cost::Force(2)).expect("sound");
-                let _ = limiter.check("key", &limit, Cost::Refund(1)).expect("sound");
+                let _ = limiter.check("key", &limit, 3).expect("valid");
+                let _ = limiter.check("key", &limit, Cost::Force(2)).expect("valid");
+                let _ = limiter.check("key", &limit, Cost::Refund(1)).expect("valid");
             }
         });
-        let left = limiter.peek("key", &limit).expect("sound").remaining;
+        let left = limiter.peek("key", &limit).expect("valid").remaining;
         assert_eq!(left, 1_000_000 - 4 * 1_000 * 4, "{algorithm}");
     }
 }
 
-/// Requests over the same keys in opposite orders neither lock up nor half pass.
+/// Requests over the same keys in opposite orders do not deadlock, and are all or nothing.
 #[test]
 fn requests_in_opposite_orders_are_all_or_nothing() {
     let (wide, narrow) = (limit("100000 per 1h"), limit("700 per 1h sliding-log"));
@@ -89,16 +89,16 @@ fn requests_in_opposite_orders_are_all_or_nothing() {
             checks.reverse();
         }
         checks.rotate_left(thread);
-        (0..1_000).filter(|_| limiter.check_all(&checks).expect("sound").allowed).count()
+        (0..1_000).filter(|_| limiter.check_all(&checks).expect("valid").allowed).count()
     });
     assert_eq!(admitted.iter().sum::<usize>(), 700);
     for name in names {
-        let left = limiter.peek(name, &wide).expect("sound").remaining;
-        assert_eq!(left, 100_000 - 700, "{name} was charged with every request admitted");
+        let left = limiter.peek(name, &wide).expect("valid").remaining;
+        assert_eq!(left, 100_000 - 700, "{name} was charged by every admitted request");
     }
 }
 
-/// Overlapping pairs: each key's admits are what its own count says.
+/// For overlapping pairs, the count of each key matches its admitted requests.
 #[test]
 fn overlapping_requests_add_up() {
     let limit = limit("500 per 1h");
@@ -107,16 +107,16 @@ fn overlapping_requests_add_up() {
     let admitted = together(4, |thread| {
         let (one, other) = (&names[thread], &names[(thread + 1) % 4]);
         let checks = [Check::new(one, &limit, 1), Check::new(other, &limit, 2)];
-        (0..1_000).filter(|_| limiter.check_all(&checks).expect("sound").allowed).count() as u64
+        (0..1_000).filter(|_| limiter.check_all(&checks).expect("valid").allowed).count() as u64
     });
     for (key, name) in names.iter().enumerate() {
         let used = admitted[key] + 2 * admitted[(key + 3) % 4];
-        let left = limiter.peek(name, &limit).expect("sound").remaining;
+        let left = limiter.peek(name, &limit).expect("valid").remaining;
         assert_eq!(left, 500 - used, "{name}");
     }
 }
 
-/// Shards grow under the feet of those who check in them.
+/// Shards grow while keys in them are checked.
 #[test]
 fn keys_are_added_while_others_are_checked() {
     for limit in ["1000000 per 1h", "1000000 per 1h sliding-counter"].map(limit) {
@@ -125,24 +125,25 @@ fn keys_are_added_while_others_are_checked() {
 }
 
 fn add_keys_while_others_are_checked(limit: Limit) {
-    let limiter = Limiter::builder().max_keys(100_000).build().expect("room for the keys");
+    let limiter = Limiter::builder().max_keys(100_000).build().expect("capacity for the keys");
     let key = |thread: usize, number: usize| format!("{thread}/{number}");
     let checked = together(4, |thread| {
         let mut admitted = 0;
         for number in 0..25_000 {
-            // Odd threads add keys; even ones hammer a few, and a batch at times.
+            // Odd threads add keys. Even threads check a few keys repeatedly, and sometimes a
+            // batch.
             let name = if thread % 2 == 1 { key(thread, number) } else { key(0, number % 10) };
-            admitted += u64::from(limiter.check(&name, &limit, 1).expect("sound").allowed);
+            admitted += u64::from(limiter.check(&name, &limit, 1).expect("valid").allowed);
             if number % 1_000 == 0 {
                 let mut decisions = Vec::new();
                 let batch = [Check::new("batch", &limit, 1); 50];
-                limiter.check_batch(&batch, &mut decisions).expect("sound");
+                limiter.check_batch(&batch, &mut decisions).expect("valid");
             }
         }
         admitted
     });
     assert_eq!(checked, [25_000; 4]);
-    let used = |name: &str| 1_000_000 - limiter.peek(name, &limit).expect("sound").remaining;
+    let used = |name: &str| 1_000_000 - limiter.peek(name, &limit).expect("valid").remaining;
     for thread in [1, 3] {
         assert!((0..25_000).all(|number| used(&key(thread, number)) == 1), "thread {thread}");
     }
@@ -151,7 +152,7 @@ fn add_keys_while_others_are_checked(limit: Limit) {
     assert_eq!(limiter.stats().tracked_keys, 50_000 + 10 + 1);
 }
 
-/// At the brim no two threads get the last place, and nobody active is dropped.
+/// Two threads never get the last slot of a full store, and no active key is dropped.
 #[test]
 fn max_keys_holds_under_threads() {
     let limit = limit("5 per 1h");
@@ -159,17 +160,17 @@ fn max_keys_holds_under_threads() {
     let limiter = limiter.build().expect("a small store");
     let admitted = together(4, |thread| {
         let names = (0..1_000).map(|number| format!("{thread}/{number}"));
-        names.filter(|name| limiter.check(name, &limit, 1).expect("sound").allowed).collect()
+        names.filter(|name| limiter.check(name, &limit, 1).expect("valid").allowed).collect()
     });
     let admitted: Vec<String> = admitted.into_iter().flat_map(|names: Vec<String>| names).collect();
     assert!(admitted.len() <= 1_000 && admitted.len() > 990, "{}", admitted.len());
     assert_eq!(limiter.stats().tracked_keys, admitted.len() as u64);
     for name in &admitted {
-        assert_eq!(limiter.peek(name, &limit).expect("sound").remaining, 4);
+        assert_eq!(limiter.peek(name, &limit).expect("valid").remaining, 4);
     }
 }
 
-/// One id from many threads is charged once.
+/// Several threads with one id are charged once.
 #[test]
 fn id_is_charged_once_under_threads() {
     let limit = limit("1000 per 1h");
@@ -178,13 +179,16 @@ fn id_is_charged_once_under_threads() {
         let checks = [Check::new("key", &limit, 1)];
         let ids = (0..100_u32).map(u32::to_le_bytes);
         let decide = |id: [u8; 4]| limiter.decide(&tidegate::Request::new(&checks).with_id(&id));
-        ids.map(|id| decide(id).expect("sound").decisions()[0].remaining).collect::<Vec<_>>()
+        ids.map(|id| decide(id).expect("valid").decisions()[0].remaining).collect::<Vec<_>>()
     });
-    assert_eq!(limiter.peek("key", &limit).expect("sound").remaining, 900);
-    assert!(verdicts.iter().all(|answers| *answers == verdicts[0]), "all had the same answers");
+    assert_eq!(limiter.peek("key", &limit).expect("valid").remaining, 900);
+    assert!(
+        verdicts.iter().all(|answers| *answers == verdicts[0]),
+        "all threads got the same verdict"
+    );
 }
 
-/// On real clocks, too, each window of the limiter's own time admits the limit at most.
+/// On real clocks, each window of the limiter's time admits at most the limit.
 #[test]
 fn real_clocks_keep_the_limit() {
     let limit = limit("50 per 20ms sliding-log");
@@ -198,14 +202,14 @@ fn real_clocks_keep_the_limit() {
         let admitted = together(3, |_| {
             let mut admitted = 0;
             while start.elapsed() < Duration::from_millis(200) {
-                let decision = limiter.check("key", &limit, 1).expect("sound");
+                let decision = limiter.check("key", &limit, 1).expect("valid");
                 admitted += u64::from(decision.allowed);
                 assert!(decision.remaining < 50 && decision.reset_after.as_micros() <= 20_000);
             }
             admitted
         });
         let total = admitted.iter().sum::<u64>();
-        // So many windows cover the time that has passed.
+        // The number of windows that cover the elapsed time.
         let windows = (clock.now().as_micros() - own_start) / 20_000 + 1;
         assert!((50..=windows * 50).contains(&total), "{total} in {windows} windows");
     }

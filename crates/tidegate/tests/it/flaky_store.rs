@@ -1,4 +1,4 @@
-//! A store in memory that fails when told to.
+//! A memory store that fails on demand.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -11,24 +11,24 @@ use tidegate::{
 pub struct FlakyStore {
     store: MemoryStore,
     behavior: Mutex<Behavior>,
-    /// How many have asked while it was silent.
+    /// The number of calls while the store was silent.
     unanswered: AtomicUsize,
     is_delayed: bool,
 }
 
-/// What it does when it is asked.
+/// How the store responds.
 #[derive(Clone, Copy, Debug)]
 pub enum Behavior {
     Healthy,
     Down,
     TimedOut,
     Lost,
-    /// Nobody is ever answered.
+    /// Calls never complete.
     Silent,
 }
 
 impl FlakyStore {
-    /// One that answers at once.
+    /// Creates a store that responds immediately.
     pub fn immediate(clock: &ManualClock) -> Self {
         let store = MemoryStore::new(
             MemoryOptions { max_keys: 10_000, ..MemoryOptions::default() },
@@ -39,7 +39,7 @@ impl FlakyStore {
         FlakyStore { store, behavior, unanswered: AtomicUsize::new(0), is_delayed: false }
     }
 
-    /// One that questions take a turn to reach, and decisions another to come back from.
+    /// Creates a store where calls take one poll to arrive, and decisions one more to return.
     pub fn delayed(clock: &ManualClock) -> Self {
         FlakyStore { is_delayed: true, ..FlakyStore::immediate(clock) }
     }
@@ -103,7 +103,7 @@ impl Store for FlakyStore {
     }
 
     fn detach(&self, task: impl Future<Output = ()> + Send + 'static) {
-        // Off a runtime the task is run to its end here, unless the store is silent.
+        // Without a runtime the task is run to completion here, unless the store is silent.
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(task)),
             Err(_) => self.store.detach(task),

@@ -1,8 +1,8 @@
-//! `no_room`: said of exactly those who were denied for want of room and nothing else,
-//! and of forced charges that were not recorded.
+//! `no_room`: reported for exactly the requests that were denied only for lack of capacity, and for
+//! forced charges that were not recorded.
 //!
-//! All at one instant: then a key that is used up answers in the same numbers as one
-//! there is no room for, and only the store knows which it is.
+//! All checks are at one instant. Then a used-up key yields the same numbers as an untracked one,
+//! and only the store can distinguish them.
 
 use std::sync::Arc;
 
@@ -36,29 +36,29 @@ impl Fixture {
         Fixture { gate: Gate::new(builder.build().expect("small"), no_policies(), stats) }
     }
 
-    /// With these many keys of one unit each, `k0` and on.
+    /// Creates a store with `keys` keys of one unit each, from `k0` on.
     fn filled(when_full: WhenFull, limit: &Limit, keys: usize) -> Self {
         let fixture = Fixture::new(when_full, 1_000);
         for number in 0..keys {
-            let told = fixture.check(&format!("k{number}"), &[*limit], Cost::Ask(1), None);
-            assert_eq!(told, (true, false));
+            let outcome = fixture.check(&format!("k{number}"), &[*limit], Cost::Ask(1), None);
+            assert_eq!(outcome, (true, false));
         }
         fixture
     }
 
-    /// Whether it was allowed, and whether there was no room.
+    /// Returns whether the request was allowed, and `no_room`.
     fn check(&self, key: &str, limits: &[Limit], cost: Cost, id: Option<&str>) -> (bool, bool) {
         let question = question(key, limits, cost, id);
         let rules = self.gate.active_policies();
         let answer = self.gate.sync(self.gate.check(&rules, &[question]));
-        answer.map(|a| (a.allowed, a.no_room)).expect("a question that makes sense")
+        answer.map(|a| (a.allowed, a.no_room)).expect("a valid request")
     }
 
     fn left(&self, key: &str, limit: &Limit) -> u64 {
         let limits = [*limit];
         let question = question(key, &limits, Cost::PEEK, None);
         let rules = self.gate.active_policies();
-        let answer = self.gate.sync(self.gate.check(&rules, &[question])).expect("a look");
+        let answer = self.gate.sync(self.gate.check(&rules, &[question])).expect("a verdict");
         answer.results[0].decision.remaining
     }
 
@@ -67,13 +67,13 @@ impl Fixture {
         let question = question(key, &limits, Cost::Ask(1), None);
         let rules = self.gate.active_policies();
         let held = self.gate.sync(self.gate.acquire(&rules, &question, None));
-        let held = held.expect("something to hold");
+        let held = held.expect("a concurrency limit");
         (held.permit.and_then(AnyPermit::local), (held.verdict.allowed, held.verdict.no_room))
     }
 }
 
 fn no_policies() -> Policies {
-    Policies::new(Vec::new(), Identity::default()).expect("none are sound")
+    Policies::new(Vec::new(), Identity::default()).expect("an empty list is valid")
 }
 
 fn question<'a>(
@@ -86,8 +86,8 @@ fn question<'a>(
     GateRequest { cost: Some(cost), id: id.map(str::as_bytes), ..GateRequest::new(subject) }
 }
 
-/// Every algorithm, every answer of a full store, asked alone and under an id: these
-/// go different ways through the store.
+/// Runs a test with every algorithm and every `when_full`, with and without an id. These take
+/// different paths through the store.
 fn everywhere(run: impl Fn(&Limit, WhenFull, Option<&'static str>, &str)) {
     for algorithm in ALGORITHMS {
         for when_full in [DENY, ALLOW, OVERFLOW] {
@@ -99,8 +99,7 @@ fn everywhere(run: impl Fn(&Limit, WhenFull, Option<&'static str>, &str)) {
     }
 }
 
-/// Where there is room for the last key, and for those that are tracked, a forced
-/// charge is recorded.
+/// If there is capacity for one more key, a forced charge is recorded, as for tracked keys.
 #[test]
 fn recorded_forced_charge_does_not_report_no_room() {
     everywhere(|limit, when_full, id, case| {
@@ -116,7 +115,7 @@ fn recorded_forced_charge_does_not_report_no_room() {
     });
 }
 
-/// Those who have a place are told what they used, however full the store is.
+/// Tracked keys report their usage, however full the store is.
 #[test]
 fn tracked_keys_do_not_report_no_room() {
     everywhere(|limit, when_full, id, case| {
@@ -132,7 +131,7 @@ fn tracked_keys_do_not_report_no_room() {
 
 #[test]
 fn denied_untracked_keys_report_no_room() {
-    // Cost, and what a store says that denies, allows, or lets them share.
+    // The cost, and the results of a full store that denies, allows, or counts together.
     let rows = [
         (Cost::Ask(1), [(false, true), (true, false), (true, false)]),
         (Cost::PEEK, [(false, true), (true, false), (true, false)]),
@@ -154,7 +153,7 @@ fn denied_untracked_keys_report_no_room() {
     });
 }
 
-/// What they share can be used up, which is no want of room.
+/// The overflow count can be used up, which is not a lack of capacity.
 #[test]
 fn exhausted_overflow_count_does_not_report_no_room() {
     everywhere(|limit, _, id, case| {
@@ -164,7 +163,7 @@ fn exhausted_overflow_count_does_not_report_no_room() {
     });
 }
 
-/// Room would not have helped a request that has also used something up.
+/// Capacity would not have helped a request that has also used up a limit.
 #[test]
 fn no_room_is_reported_only_if_it_alone_denied() {
     everywhere(|limit, _, id, case| {
@@ -172,28 +171,28 @@ fn no_room_is_reported_only_if_it_alone_denied() {
         let both = [*limit, crate::common::limit("5 per 2h")];
         assert_eq!(fixture.check("k1", &both, Cost::Ask(1), id), (false, true), "{case}");
         assert_eq!(fixture.check("k1", &both, Cost::Force(4), id), (true, true), "{case}");
-        assert_eq!(fixture.left("k1", limit), 0, "{case}: the one that has a place is charged");
+        assert_eq!(fixture.left("k1", limit), 0, "{case}: the tracked key is charged");
         assert_eq!(fixture.check("k1", &both, Cost::Ask(1), None), (false, false), "{case}");
     });
 }
 
-/// There can be room for keys and none for what they would hold.
+/// There can be capacity for keys, but none for their entries.
 #[test]
 fn log_entry_and_permit_bounds_report_no_room() {
     let log = limit("5 per 1h sliding-log");
     let held = limit("5 concurrent");
     for when_full in [DENY, ALLOW, OVERFLOW] {
         let fixture = Fixture::new(when_full, 1);
-        let (_permit, told) = fixture.acquire("a", &held);
-        assert_eq!(told, (true, false));
+        let (_permit, outcome) = fixture.acquire("a", &held);
+        assert_eq!(outcome, (true, false));
         let denied = when_full != ALLOW;
         assert_eq!(fixture.acquire("a", &held).1, (!denied, denied), "{when_full:?}");
         let expected = [(!denied, denied), (true, true)];
-        // Under `overflow` they may share one log, which has its entry.
+        // With `overflow` the keys may share one log, which already has an entry.
         if when_full != OVERFLOW {
-            let told =
+            let outcome =
                 [Cost::Ask(1), Cost::Force(1)].map(|cost| fixture.check("b", &[log], cost, None));
-            assert_eq!(told, expected, "{when_full:?}");
+            assert_eq!(outcome, expected, "{when_full:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Futures run by hand, without a runtime.
+//! Futures that are polled by hand, without a runtime.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-/// Counts how often it was woken.
+/// Counts the number of wakes.
 #[derive(Default)]
 struct Wakes(AtomicUsize);
 
@@ -17,20 +17,20 @@ impl Wake for Wakes {
     }
 }
 
-/// A future that is polled when the test says.
+/// A future that the test polls.
 pub struct Polled<'a, T> {
     future: Option<Pin<Box<dyn Future<Output = T> + 'a>>>,
     wakes: Arc<Wakes>,
 }
 
-/// What came of the first poll.
+/// The result of the first poll.
 pub enum Started<'a, T> {
     Ready(T),
     Pending(Polled<'a, T>),
 }
 
 impl<'a, T> Polled<'a, T> {
-    /// Takes a future and polls it once.
+    /// Boxes a future and polls it once.
     pub fn start(future: impl Future<Output = T> + 'a) -> Started<'a, T> {
         let mut polled = Polled { future: Some(Box::pin(future)), wakes: Arc::default() };
         match polled.poll() {
@@ -39,10 +39,10 @@ impl<'a, T> Polled<'a, T> {
         }
     }
 
-    /// Polls; what it is ready with, once.
+    /// Polls the future. Must not be called again after it returned a value.
     pub fn poll(&mut self) -> Option<T> {
         let waker = Waker::from(Arc::clone(&self.wakes));
-        let future = self.future.as_mut().expect("it is not ready yet");
+        let future = self.future.as_mut().expect("polled after completion");
         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(ready) => {
                 self.future = None;
@@ -52,7 +52,7 @@ impl<'a, T> Polled<'a, T> {
         }
     }
 
-    /// How often it was woken so far.
+    /// Returns the number of wakes so far.
     pub fn wakes(&self) -> usize {
         self.wakes.0.load(Ordering::SeqCst)
     }
@@ -66,7 +66,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs a future to its end on this thread.
+/// Runs a future to completion on this thread.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));

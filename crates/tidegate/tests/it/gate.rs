@@ -1,4 +1,4 @@
-//! The gate: policies in front of a limiter, on a clock of our own.
+//! The gate: policies in front of a limiter, on a manual clock.
 
 use std::slice;
 use std::sync::Arc;
@@ -60,26 +60,26 @@ impl Fixture {
         Fixture { gate: Gate::new(limiter, policies(POLICIES), stats), clock }
     }
 
-    /// Asks and gives what `read` makes of the answer.
+    /// Checks a request, and applies `read` to the verdict.
     fn check<T>(
         &self,
         question: &GateRequest<'_>,
         read: impl Fn(&GateVerdict<'_>) -> T,
     ) -> Result<T, GateError> {
         let rules = self.gate.active_policies();
-        let asked = self.gate.check(&rules, slice::from_ref(question));
-        self.gate.sync(asked).map(|answer| read(&answer))
+        let future = self.gate.check(&rules, slice::from_ref(question));
+        self.gate.sync(future).map(|answer| read(&answer))
     }
 
-    /// What is left of a policy's limits for a key.
+    /// Returns the units left of the limits of a policy for a key.
     fn left(&self, policy: &str, key: &str) -> Vec<u64> {
         let rules = self.gate.active_policies();
         let keys = self.gate.keys(&rules, policy).expect("a policy");
-        let answer = self.gate.sync(keys.peek(&Key::literal(key.as_bytes()))).expect("an answer");
+        let answer = self.gate.sync(keys.peek(&Key::literal(key.as_bytes()))).expect("a verdict");
         answer.results.iter().map(|line| line.decision.remaining).collect()
     }
 
-    /// A counter: policy, whether it was allowed.
+    /// Returns the numbers of allowed and denied decisions of a policy.
     fn counted(&self, policy: &str) -> (u64, u64) {
         let all = self.gate.stats().series();
         let of = all.iter().filter(|series| &*series.policy == policy);
@@ -115,15 +115,15 @@ fn all_policies_are_charged_or_none() {
     let check = |user| {
         let attributes = request("GET", "/api/x", user);
         fixture.check(&GateRequest::new(Subject::Request(&attributes)), |answer| {
-            let speaker = answer.reported_limit().expect("a limit has a say");
-            (answer.allowed, speaker.policy.map(str::to_owned), answer.results.len())
+            let reported = answer.reported_limit().expect("an enforced limit");
+            (answer.allowed, reported.policy.map(str::to_owned), answer.results.len())
         })
     };
     let address = |allowed| Ok((allowed, Some("address".to_owned()), 3));
     assert_eq!(check(&alice), address(true));
     assert_eq!(check(&bob), address(true));
     assert_eq!(check(&bob), address(false));
-    // What denied nobody charged nobody.
+    // A denied request charges nothing, under any policy.
     assert_eq!(
         (fixture.left("user", "bob"), fixture.left("address", "192.0.2.1")),
         (vec![2, 4], vec![0])
@@ -146,7 +146,7 @@ fn override_can_switch_to_observe() {
     };
     let row = |watched| Ok((true, Mode::Observe, watched, (2, Some(0))));
     assert_eq!([check(), check(), check()], [row(true), row(true), row(false)]);
-    assert!(!check().expect("an answer").0, "the user's own limit has its say");
+    assert!(!check().expect("a verdict").0, "the limit of the user denies");
     assert_eq!(fixture.counted("address"), (2, 2));
 }
 
@@ -156,7 +156,7 @@ fn observed_limit_never_denies_and_is_not_reported() {
     let attributes = request("GET", "/watched", &[]);
     let question = GateRequest::new(Subject::Request(&attributes));
     for _ in 0..3 {
-        // The watched concurrency limit cannot be held here, and is left out.
+        // The observed concurrency limit cannot be held by a check, and is left out.
         let answer = fixture.check(&question, |answer| {
             (
                 answer.allowed,
@@ -183,7 +183,7 @@ fn caller_sets_cost_and_id() {
     assert_eq!(check(&cost(Cost::Refund(1))), Ok((true, 2)));
     assert_eq!(check(&GateRequest { force: true, ..alice }), Ok((true, 1)));
     assert_eq!(check(&cost(Cost::Force(9))), Ok((true, 0)));
-    // Only what was asked for in earnest is counted as a decision: two limits, once.
+    // Only ordinary costs are counted as decisions: two limits, once each.
     assert_eq!(fixture.counted("user"), (2, 0));
 
     let named =
@@ -205,7 +205,7 @@ fn caller_limits_do_not_share_counts_with_policies() {
     };
     assert_eq!(fixture.check(&own, read), Ok((true, 2)));
     assert_eq!(fixture.left("user", "alice"), [3, 5]);
-    // All such limits share one counter.
+    // All limits of callers share one counter.
     assert_eq!(fixture.counted(tidegate::unstable::stats::CALLER), (2, 0));
     let twice: [Limit; 2] = ["3 per 1h", "4 per 1h"].map(|text| text.parse().expect("a limit"));
     let conflict = GateRequest::new(Subject::Limits { key: b"alice", limits: &twice });
@@ -245,10 +245,10 @@ fn permits_are_held_for_their_lease() {
     let seconds = Duration::from_secs;
     let first = take(Some(seconds(10))).expect("a permit");
     assert_eq!((first.permit.is_some(), first.lease), (true, seconds(10)));
-    let denied = take(None).expect("an answer");
+    let denied = take(None).expect("a verdict");
     assert!(denied.permit.is_none() && !denied.verdict.allowed);
     assert_eq!(denied.verdict.retry_after(), RetryAfter::Micros(10_000_000));
-    // What was denied charged nothing, and looking takes nothing.
+    // The denied request charged nothing, and a peek holds nothing.
     assert_eq!(fixture.left("jobs", "alice"), [0, 2]);
     fixture.clock.advance(seconds(10));
     let second = take(None).expect("a permit");
@@ -272,7 +272,7 @@ fn a_reload_keeps_what_was_counted() {
         &POLICIES.replace("3 per 1h", "30 per 1h").replace("5 per 1d", "5 per 2d"),
     ));
     assert_eq!(fixture.left("user", "alice"), [29, 5]);
-    // Rules that are in use stay as they were.
+    // Policies that are in use do not change.
     let before = Arc::clone(&fixture.gate.active_policies());
     fixture.gate.reload(policies(&POLICIES.replace("name: user", "name: other")));
     assert!(fixture.gate.keys(&before, "user").is_ok());
@@ -286,7 +286,7 @@ fn reset_clears_a_key_under_all_limits() {
     let fixture = Fixture::new();
     let rules = fixture.gate.active_policies();
     for key in ["alice", "bob"] {
-        fixture.check(&under("user", key), |_| ()).expect("an answer");
+        fixture.check(&under("user", key), |_| ()).expect("a verdict");
     }
     let keys = fixture.gate.keys(&rules, "user").expect("a policy");
     let reset = || fixture.gate.sync(keys.reset(&Key::literal(b"alice")));
@@ -341,14 +341,14 @@ fn check_each_decides_as_single_checks() {
         answers.push(shown(answer.cloned()));
     });
     assert_eq!(answers, expected);
-    // And counted alike.
+    // The counters are equal, too.
     assert_eq!(many.gate.stats().series(), one.gate.stats().series());
     let denied = one.gate.stats().series().iter().map(|series| series.refused[0]).sum::<u64>();
     assert!(denied > 10 && expected.iter().any(|answer| answer.starts_with("Err")), "{denied}");
 }
 
-/// The units left were compared with the burst of the bucket, which admits nothing at a rate of
-/// zero.
+/// Regression: the units left were compared with the burst of the bucket, which admits nothing at a
+/// rate of zero.
 #[test]
 fn unused_key_is_not_seen_under_a_zero_limit() {
     let text = r#"
@@ -367,7 +367,7 @@ policies:
         let is_seen = || block_on(keys.is_seen(&key));
         assert_eq!(is_seen(), Ok(false), "{policy}: never used");
         assert!(
-            !gate.sync(gate.check(&rules, &[under(policy, "alice")])).expect("an answer").allowed
+            !gate.sync(gate.check(&rules, &[under(policy, "alice")])).expect("a verdict").allowed
         );
         assert_eq!(is_seen(), Ok(true), "{policy}: denied");
     }

@@ -1,4 +1,4 @@
-//! Random limits and traces, and a model without a store to run them on.
+//! Random limits and steps, and a model without a store.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,24 +10,24 @@ use tidegate_core::{Ask, State};
 
 use crate::common::{S, at};
 
-/// Enough of each for a test run; a failure prints its seed and is not kept.
+/// Returns a configuration with a number of cases. A failure prints its seed, which is not stored.
 pub fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// When something happens, relative to what came before and to the window at hand.
+/// The time of a step, relative to the step before and to the window.
 #[derive(Clone, Copy, Debug)]
 pub enum Gap {
     Micros(u64),
-    /// Thousandths of a window.
+    /// A number of thousandths of a window.
     GeneratedCheck(u64),
-    /// This many microseconds around a whole window.
+    /// A whole window plus this many microseconds.
     Window(i64),
-    /// The clock steps back by so many thousandths of a window.
+    /// A step back of the clock by this many thousandths of a window.
     Back(u64),
 }
 
-/// A cost: small, in thousandths of the capacity, or beyond any packed slot.
+/// A cost: small, in thousandths of the capacity, or too large for any packed slot.
 #[derive(Clone, Copy, Debug)]
 pub enum Size {
     Units(u64),
@@ -78,7 +78,7 @@ impl Step {
     }
 }
 
-/// Every order of magnitude alike, and the ends.
+/// Returns numbers of every order of magnitude, and both bounds.
 fn magnitude(smallest: u64, largest: u64) -> impl Strategy<Value = u64> {
     let spread = (0_u32..64, any::<u64>())
         .prop_map(move |(shift, bits)| (smallest + (bits >> shift)).min(largest));
@@ -86,11 +86,11 @@ fn magnitude(smallest: u64, largest: u64) -> impl Strategy<Value = u64> {
 }
 
 pub fn any_limit() -> impl Strategy<Value = Limit> {
-    // All that can be checked: permits are taken, not checked.
+    // All algorithms that can be checked. Permits are acquired instead.
     let algorithm = prop::sample::select(Algorithm::ALL[..5].to_vec());
-    // Every order of magnitude, and around the first border of sliding-window's forms.
+    // Every order of magnitude, and around the first boundary of the forms of `sliding-window`.
     let count = prop_oneof![magnitude(0, bounds::MAX_COUNT), 0_u64..40];
-    // Around half a second a counter begins to fit its slot.
+    // Above half a second a counter fits its slot.
     let window_us = prop_oneof![
         magnitude(bounds::MIN_WINDOW_US, bounds::MAX_WINDOW_US),
         500_000_u64..550_000,
@@ -106,11 +106,11 @@ pub fn any_limit() -> impl Strategy<Value = Limit> {
     })
 }
 
-/// One to three limits that keys meet in turn.
+/// Returns one to three limits, which are applied to keys in random order.
 ///
-/// Of the token buckets that share their states there is only the first. Each drains the debt at
-/// its own rate, so a debt that is gone under a fast limit is still there under a slow one, as long
-/// as no other key has needed its slot. The model cannot tell.
+/// Of the token buckets that share a state only the first is kept. Each drains the debt at its own
+/// rate, so a debt that has expired under a fast limit still counts under a slow one, until another
+/// key reuses the slot. The model cannot predict that.
 pub fn any_limits() -> impl Strategy<Value = Vec<Limit>> {
     prop::collection::vec(any_limit(), 1..4).prop_map(|limits| {
         let is_first = |(index, limit): &(usize, &Limit)| {
@@ -122,7 +122,8 @@ pub fn any_limits() -> impl Strategy<Value = Vec<Limit>> {
     })
 }
 
-/// Limits of `sliding-window` over one window, on either side of the borders of its forms.
+/// Returns limits of `sliding-window` over one window, on both sides of the boundaries of its
+/// forms.
 pub fn window_limits() -> impl Strategy<Value = Vec<Limit>> {
     const BORDERS: [u64; 7] = [20, 21, 2_000, 2_001, 2_000_000, 2_000_001, bounds::MAX_COUNT];
     let count = prop_oneof![prop::sample::select(&BORDERS[..]), 0_u64..100];
@@ -157,7 +158,7 @@ pub fn any_step() -> impl Strategy<Value = Step> {
     )
 }
 
-/// Every state by itself, without a store.
+/// A separate state for each key and limit, without a store.
 #[derive(Default)]
 pub struct Model {
     states: HashMap<(u8, u64), (Limit, State)>,
@@ -173,12 +174,12 @@ impl Model {
         self.state(key, limit).decide(limit, ask)
     }
 
-    /// Whether the state on its own admits the ask.
+    /// Returns whether the state alone admits the ask.
     pub fn admits(&mut self, key: u8, limit: &Limit, ask: &Ask) -> bool {
         self.state(key, limit).admits(limit, ask)
     }
 
-    /// Answers an ask that [`Model::admits`] was asked about.
+    /// Finishes the decision on an ask after [`Model::admits`].
     pub fn settle(&mut self, key: u8, limit: &Limit, ask: &Ask, admitted: bool) -> Decision {
         self.state(key, limit).finish(limit, ask, admitted)
     }
@@ -211,7 +212,7 @@ impl GeneratedCheck {
         if self.observed { check.observed() } else { check }
     }
 
-    /// Units that a denial consumes if `left` units are left.
+    /// Returns the units that a denial consumes if `left` units are left.
     fn consumed_of(&self, left: u64) -> u64 {
         match self.cost {
             Cost::Ask(units @ 2..) if self.consuming && !self.observed => units.min(left),
@@ -220,7 +221,7 @@ impl GeneratedCheck {
     }
 }
 
-/// A request without two parts that count in one state.
+/// Returns the checks of a request, without two checks of one state.
 pub fn distinct_checks(steps: &[(Step, bool)], limits: &[Limit]) -> Vec<GeneratedCheck> {
     let mut parts = Vec::<GeneratedCheck>::new();
     for (step, observed) in steps {
@@ -232,7 +233,8 @@ pub fn distinct_checks(steps: &[(Step, bool)], limits: &[Limit]) -> Vec<Generate
     parts
 }
 
-/// All or nothing, or what is left where that is consumed, on states without a store.
+/// Decides a request on states without a store: all checks are charged or none, or consumed where
+/// they consume.
 pub fn decide_all(model: &mut Model, parts: &[GeneratedCheck], now: u64) -> (bool, Vec<Decision>) {
     let ask = |part: &GeneratedCheck| Ask::new(part.cost, at(now));
     let admits: Vec<bool> =
@@ -250,7 +252,7 @@ pub fn decide_all(model: &mut Model, parts: &[GeneratedCheck], now: u64) -> (boo
     (allowed, parts.iter().zip(admits).map(settle).collect())
 }
 
-/// All keys a step may have.
+/// Returns all keys that a step may have.
 pub fn keys() -> Vec<[u8; 1]> {
     (0..8).map(|key| [key]).collect()
 }

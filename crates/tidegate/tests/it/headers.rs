@@ -1,4 +1,4 @@
-//! The header fields of every form, as text and as an independent parser reads them.
+//! The header fields of every form, as text and as read by an independent parser.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::common::limit;
 /// The largest integer of a structured field.
 const MAX_INTEGER: i64 = 999_999_999_999_999;
 
-/// A line as a test writes it: policy, limit, remaining, retry after, reset after.
+/// A limit in a test: policy, limit, remaining, retry after, reset after.
 type LimitRow<'a> = (&'a str, &'a str, Option<u64>, RetryAfter, u64);
 
 const NOW_PASSES: RetryAfter = RetryAfter::Now;
@@ -26,7 +26,7 @@ fn forms(text: &str) -> Forms {
     text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// 0.5 s after a full second, to see what is rounded.
+/// A time of 0.5 s after a full second, to show the rounding.
 fn now() -> Timestamp {
     Timestamp::from_micros(1_700_000_000_500_000)
 }
@@ -34,7 +34,7 @@ fn now() -> Timestamp {
 fn rendered(
     forms: Forms,
     allowed: bool,
-    speaker: Option<usize>,
+    reported: Option<usize>,
     any_limit_rows: &[LimitRow<'_>],
 ) -> HeaderMap {
     let limits: Vec<Limit> =
@@ -48,11 +48,11 @@ fn rendered(
         })
         .collect();
     let mut out = HeaderMap::new();
-    render(forms, &ResponseView { allowed, limits: &lines, reported: speaker }, now(), &mut out);
+    render(forms, &ResponseView { allowed, limits: &lines, reported }, now(), &mut out);
     out
 }
 
-/// `name: value` lines in the order of the names.
+/// Returns `name: value` lines in the order of the names.
 fn text(map: &HeaderMap) -> String {
     let lines: BTreeSet<String> = map
         .iter()
@@ -62,7 +62,7 @@ fn text(map: &HeaderMap) -> String {
     lines.into_iter().collect::<Vec<_>>().join("\n")
 }
 
-/// `(forms, what is sent)` for one limit, allowed.
+/// Rows of `(forms, fields)` for one limit, allowed.
 #[test]
 fn renders_every_form_of_an_allowed_request() {
     let rows = [
@@ -82,15 +82,15 @@ fn renders_every_form_of_an_allowed_request() {
             "ratelimit-policy: \"api\";q=100;w=60\nratelimit: \"api\";r=50;t=30\n\
              x-ratelimit-limit: 100\nx-ratelimit-remaining: 50\nx-ratelimit-reset: 1700000030",
         ),
-        // They share both fields: the newest is sent.
+        // Both forms use both fields: the newest form is sent.
         ("draft-7,draft-10", "ratelimit-policy: \"api\";q=100;w=60\nratelimit: \"api\";r=50;t=30"),
-        // They share the policy, which is sent as the newest has it.
+        // Both forms use the policy field, which is sent in the newest form.
         (
             "draft-10,draft-6",
             "ratelimit-limit: 100\nratelimit-policy: \"api\";q=100;w=60\nratelimit-remaining: 50\n\
              ratelimit-reset: 30\nratelimit: \"api\";r=50;t=30",
         ),
-        // They share the policy, and write it alike.
+        // Both forms use the policy field, and write it in the same form.
         (
             "draft-6,draft-7",
             "ratelimit-limit: 100\nratelimit-policy: 100;w=60\nratelimit-remaining: 50\n\
@@ -115,7 +115,7 @@ fn waits_are_rounded_up() {
         (RetryAfter::Micros(1_000_000), Some("1"), ";t=1", "1", "1700000002"),
         (RetryAfter::Micros(1_000_001), Some("2"), ";t=2", "2", "1700000002"),
         (RetryAfter::Micros(4_200_000), Some("5"), ";t=5", "5", "1700000005"),
-        // There is no time at which it passes; the older forms require one.
+        // The request never passes. The older forms require a time.
         (never, None, "", "60", "1700000061"),
     ];
     for (retry_after, wait, t, reset, epoch) in rows {
@@ -129,7 +129,7 @@ fn waits_are_rounded_up() {
     }
 }
 
-/// `none` keeps what a 429 needs.
+/// `none` keeps the fields that a 429 needs.
 #[test]
 fn a_denial_has_retry_after_in_every_form() {
     for names in ["none", "draft-10", "draft-7", "draft-6", "x-ratelimit"] {
@@ -146,7 +146,7 @@ fn a_denial_has_retry_after_in_every_form() {
     }
 }
 
-/// A 429 that described a limit which passed made a client wait an hour
+/// A 429 that described another limit, which admitted the request, made a client wait an hour
 /// (agentgateway #3328).
 #[test]
 fn a_denial_describes_the_limit_that_denied() {
@@ -167,7 +167,7 @@ fn hv(text: &str) -> http::HeaderValue {
     text.parse().expect("a value")
 }
 
-/// `(what, forms, limits, RateLimit-Policy)`.
+/// Rows of `(description, forms, limits, RateLimit-Policy)`.
 #[test]
 fn the_policy_field_lists_every_limit() {
     type Row = (&'static str, &'static str, &'static [(&'static str, &'static str)], &'static str);
@@ -268,7 +268,7 @@ fn the_policy_field_lists_every_limit() {
     assert_eq!(out["ratelimit-remaining"], "2");
 }
 
-/// Failed open: nobody knows what remains. Failed closed: nor when to come back.
+/// When failing open, the remaining units are unknown. When failing closed, the wait is as well.
 #[test]
 fn unknown_values_are_not_sent() {
     let policy = "ratelimit-policy: \"api\";q=100;w=60";
@@ -278,12 +278,16 @@ fn unknown_values_are_not_sent() {
         assert_eq!(text(&rendered(forms(all), allowed, Some(0), &any_limit_rows)), policy);
     }
     let any_limit_rows = [("api", "100 per 1m", Some(5), NOW_PASSES, 0)];
-    assert_eq!(text(&rendered(forms(all), true, None, &any_limit_rows)), policy, "nobody speaks");
-    assert_eq!(text(&rendered(forms(all), true, None, &[])), "", "nothing matches");
+    assert_eq!(
+        text(&rendered(forms(all), true, None, &any_limit_rows)),
+        policy,
+        "no limit is reported"
+    );
+    assert_eq!(text(&rendered(forms(all), true, None, &[])), "", "no policy matches");
     assert_eq!(
         text(&rendered(forms(all), false, Some(7), &any_limit_rows)),
         policy,
-        "no such line"
+        "the reported limit does not exist"
     );
 }
 
@@ -298,7 +302,7 @@ fn integers_stay_in_the_range_of_structured_fields() {
     let _: List = Parser::new(out["ratelimit"].as_bytes()).parse().expect("a list");
 }
 
-/// What another hop left there is replaced, not added to.
+/// Fields that another hop has set are replaced.
 #[test]
 fn existing_fields_are_replaced() {
     let limit = limit("5 per 1m");
@@ -323,24 +327,24 @@ fn existing_fields_are_replaced() {
     }
 }
 
-/// Gateways refuse long fields, so the list ends; the limit that speaks is in it.
+/// Gateways reject long fields, so the list is cut. The reported limit is always in it.
 #[test]
 fn long_policy_field_is_shortened() {
     let name = "n".repeat(64);
     let windows: Vec<String> = (1..=200).map(|s| format!("5 per {s}s")).collect();
     let any_limit_rows: Vec<LimitRow<'_>> =
         windows.iter().map(|text| (name.as_str(), text.as_str(), Some(1), NOW_PASSES, 1)).collect();
-    for speaker in [0, 100, 199] {
-        let out = rendered(Forms::default(), true, Some(speaker), &any_limit_rows);
+    for reported in [0, 100, 199] {
+        let out = rendered(Forms::default(), true, Some(reported), &any_limit_rows);
         let field = out["ratelimit-policy"].as_bytes();
         assert!(field.len() <= MAX_POLICY_BYTES && field.len() > MAX_POLICY_BYTES / 2);
         let names = names_of(field);
-        assert!(names.contains(&names_of(out["ratelimit"].as_bytes())[0]), "speaker {speaker}");
-        assert!(names[0].ends_with("-1s"), "the config's order");
+        assert!(names.contains(&names_of(out["ratelimit"].as_bytes())[0]), "reported {reported}");
+        assert!(names[0].ends_with("-1s"), "limits are in the order of the config");
     }
 }
 
-/// Values are put together on the stack.
+/// Values are composed on the stack.
 #[test]
 fn rendering_allocates_only_the_values() {
     let limits = ["10 per 1s", "600 per 1m"].map(limit);
@@ -356,7 +360,7 @@ fn rendering_allocates_only_the_values() {
     }
 }
 
-/// `(text, forms or the error)`.
+/// Rows of `(text, forms or the error)`.
 #[test]
 fn forms_parse_from_their_names() {
     let unknown =
@@ -390,7 +394,7 @@ fn forms_parse_from_their_names() {
         assert_eq!(shown, expected.map(String::from).map_err(String::from), "{text:?}");
     }
     assert_eq!(
-        Forms::from_names([]).expect_err("nothing").to_string(),
+        Forms::from_names([]).expect_err("no forms").to_string(),
         "no header form is named: write `none` to send no rate limit fields"
     );
     assert_eq!(forms("draft-10,draft-7").shadowed(), Some(Form::Draft7));
@@ -417,7 +421,7 @@ fn integer(item: &Item, name: &str) -> Option<i64> {
     Some(value.as_integer().expect("an integer").into())
 }
 
-/// Policies of few names, so that they meet; limits of all kinds.
+/// Policies with few names, so that names repeat, and limits of all kinds.
 fn any_limit_rows() -> impl Strategy<Value = Vec<(String, String, Option<u64>, RetryAfter, u64)>> {
     let policy = prop_oneof!["[ab](-1s)?", "(-)?(2)?", "\\PC{0,8}", ".{0,8}"];
     let limit = prop_oneof![
@@ -440,18 +444,18 @@ fn any_limit_rows() -> impl Strategy<Value = Vec<(String, String, Option<u64>, R
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
-    /// Whatever is told, the fields parse, the names are unique and refer to each other.
+    /// For all inputs the fields can be parsed, and the names are unique and refer to each other.
     #[test]
-    fn fields_are_structured(any_limit_rows in any_limit_rows(), speaker in prop::option::of(0..12_usize), allowed: bool) {
+    fn fields_are_structured(any_limit_rows in any_limit_rows(), reported in prop::option::of(0..12_usize), allowed: bool) {
         let any_limit_rows: Vec<LimitRow<'_>> = any_limit_rows.iter().map(|t| (t.0.as_str(), t.1.as_str(), t.2, t.3, t.4)).collect();
-        let out = rendered(forms("draft-10,draft-6,x-ratelimit"), allowed, speaker, &any_limit_rows);
-        let speaking = speaker.and_then(|index| any_limit_rows.get(index));
+        let out = rendered(forms("draft-10,draft-6,x-ratelimit"), allowed, reported, &any_limit_rows);
+        let reported_row = reported.and_then(|index| any_limit_rows.get(index));
         if any_limit_rows.is_empty() {
             prop_assert!(out.is_empty());
             return Ok(());
         }
         let policies = items(out["ratelimit-policy"].as_bytes());
-        prop_assert_eq!(policies.len(), any_limit_rows.len(), "none was cut here");
+        prop_assert_eq!(policies.len(), any_limit_rows.len(), "no limit is cut off");
         let names = names_of(out["ratelimit-policy"].as_bytes());
         prop_assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{:?}", names);
         for item in &policies {
@@ -462,14 +466,14 @@ proptest! {
                 None => prop_assert_eq!(unit, Some("concurrent-requests")),
             }
         }
-        let known = speaking.is_some_and(|any_limit_rows| any_limit_rows.2.is_some());
+        let known = reported_row.is_some_and(|any_limit_rows| any_limit_rows.2.is_some());
         prop_assert_eq!(out.contains_key("ratelimit"), known);
         let wait = out.get("retry-after").map(|v| v.to_str().expect("text").parse::<i64>().expect("a number"));
         prop_assert!(wait.is_none() || !allowed);
         if known {
             let service = items(out["ratelimit"].as_bytes());
             prop_assert_eq!(service.len(), 1);
-            prop_assert_eq!(&names_of(out["ratelimit"].as_bytes())[0], &names[speaker.expect("one speaks")]);
+            prop_assert_eq!(&names_of(out["ratelimit"].as_bytes())[0], &names[reported.expect("a reported limit")]);
             prop_assert!(integer(&service[0], "r").is_some());
             if let (Some(wait), Some(t)) = (wait, integer(&service[0], "t")) {
                 prop_assert!(wait >= t, "Retry-After is not earlier than t");
@@ -482,9 +486,9 @@ proptest! {
     }
 
     #[test]
-    fn older_fields_are_structured(any_limit_rows in any_limit_rows(), speaker in 0..12_usize, allowed: bool) {
+    fn older_fields_are_structured(any_limit_rows in any_limit_rows(), reported in 0..12_usize, allowed: bool) {
         let any_limit_rows: Vec<LimitRow<'_>> = any_limit_rows.iter().map(|t| (t.0.as_str(), t.1.as_str(), t.2, t.3, t.4)).collect();
-        let out = rendered(forms("draft-7"), allowed, Some(speaker), &any_limit_rows);
+        let out = rendered(forms("draft-7"), allowed, Some(reported), &any_limit_rows);
         if let Some(field) = out.get("ratelimit") {
             let dictionary: Dictionary = Parser::new(field.as_bytes()).parse().expect("a dictionary");
             let keys: Vec<&str> = dictionary.keys().map(|key| key.as_str()).collect();

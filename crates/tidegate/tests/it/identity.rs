@@ -1,4 +1,4 @@
-//! Whom a request is counted as, and that a client cannot choose it.
+//! The address that a request is counted under, and that a client cannot choose it.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use tidegate::unstable::identity::{Identity, MAX_HOPS, Source};
 
 const XFF: &str = "x-forwarded-for";
 const FORWARDED: &str = "forwarded";
-/// The proxy that is spoken to in most tests.
+/// The peer in most tests, a trusted proxy.
 const PEER: &str = "10.0.0.1";
 
 fn ip(text: &str) -> IpAddr {
@@ -36,7 +36,7 @@ fn client(identity: &Identity, peer: &str, lines: &[(&'static str, &[u8])]) -> S
     found.expect("a peer has an address").to_string()
 }
 
-/// `(what, X-Forwarded-For, client)` behind one trusted peer.
+/// Rows of `(description, X-Forwarded-For, client)` behind one trusted peer.
 #[test]
 fn x_forwarded_for_is_walked_from_the_right() {
     let rows: &[(&str, &str, &str)] = &[
@@ -46,8 +46,7 @@ fn x_forwarded_for_is_walked_from_the_right() {
         ("all trusted: the leftmost", "10.0.0.3, 10.0.0.2", "10.0.0.3"),
         ("a trusted address claimed", "10.0.0.3, 198.51.100.7, 10.0.0.2", "198.51.100.7"),
         ("blanks and tabs", " \t198.51.100.7\t ,\t10.0.0.2 ", "198.51.100.7"),
-        // A port taken into the key made every connection a new client
-        // (express-rate-limit #234).
+        // Ports as part of the key made every connection a new client (express-rate-limit #234).
         ("a port", "198.51.100.7:51234", "198.51.100.7"),
         ("another port", "198.51.100.7:80, 10.0.0.2:65535", "198.51.100.7"),
         ("IPv6", "2001:db8::7", "2001:db8::7"),
@@ -89,7 +88,7 @@ fn x_forwarded_for_is_walked_from_the_right() {
     }
 }
 
-/// `(what, Forwarded, client)` behind one trusted peer.
+/// Rows of `(description, Forwarded, client)` behind one trusted peer.
 #[test]
 fn forwarded_is_walked_from_the_right() {
     let rows: &[(&str, &str, &str)] = &[
@@ -116,15 +115,15 @@ fn forwarded_is_walked_from_the_right() {
         ("no for", "for=198.51.100.7, proto=https", PEER),
         ("nothing", "", PEER),
         ("an empty element", "for=198.51.100.7,", PEER),
-        ("said twice", "for=198.51.100.7;for=6.6.6.6", PEER),
+        ("`for` twice", "for=198.51.100.7;for=6.6.6.6", PEER),
         ("a pair without a value", "for=198.51.100.7;secret", PEER),
         ("an empty value", "for=", PEER),
         ("an empty string", "for=\"\"", PEER),
         ("blanks around the equals sign", "for = 198.51.100.7", PEER),
         ("an open quote", "for=\"198.51.100.7", PEER),
         ("text after a string", "for=\"198.51.100.7\"x", PEER),
-        // A proxy that copies a client's quote into its own element without
-        // escaping it must not join the two.
+        // A proxy that copies a client's quote into its own element without escaping it must not
+        // merge the two elements.
         ("a quote let through", "for=6.6.6.6;x=\", for=198.51.100.7;host=\"a", PEER),
     ];
     let identity = identity();
@@ -134,7 +133,7 @@ fn forwarded_is_walked_from_the_right() {
     }
 }
 
-/// `(what, peer, client)` with a header that claims to be somebody else.
+/// Rows of `(description, peer, client)` with a header that claims another address.
 #[test]
 fn a_peer_that_is_not_trusted_is_the_client() {
     let rows = [
@@ -157,7 +156,7 @@ fn a_peer_that_is_not_trusted_is_the_client() {
     assert_eq!(identity().client_ip(None, &Headers::Map(&map(&[(XFF, b"6.6.6.6")]))), None);
 }
 
-/// Several lines are one list, in order; `X-Real-IP` is never read.
+/// Several header lines are one list, in order. `X-Real-IP` is never read.
 #[test]
 fn several_header_lines_are_one_list() {
     type Row = (&'static [(&'static str, &'static [u8])], &'static str);
@@ -176,7 +175,7 @@ fn several_header_lines_are_one_list() {
     }
 }
 
-/// A proxy writes one of the two and passes the other on.
+/// A proxy writes one of the two headers and forwards the other.
 #[test]
 fn source_selects_the_header() {
     type Lines = &'static [(&'static str, &'static [u8])];
@@ -210,7 +209,7 @@ fn walk_stops_at_max_hops() {
     let hops = |count: usize| format!("198.51.100.7{}", ", 10.0.0.2".repeat(count));
     let found = |value: String| client(&identity(), PEER, &[(XFF, value.as_bytes())]);
     assert_eq!(found(hops(MAX_HOPS - 1)), "198.51.100.7");
-    assert_eq!(found(hops(MAX_HOPS)), "10.0.0.2", "trusted, and the last that was looked at");
+    assert_eq!(found(hops(MAX_HOPS)), "10.0.0.2", "trusted, and the last hop within max_hops");
 }
 
 #[test]
@@ -222,7 +221,7 @@ fn headers_can_be_given_as_pairs() {
     assert_eq!(identity().client_ip(Some(ip(PEER)), &Headers::None), Some(ip(PEER)));
 }
 
-/// `(trusted, address, expected)`.
+/// Rows of `(trusted, address, expected)`.
 #[test]
 fn trusted_networks_cover_their_range() {
     let rows: &[(&[&str], &str, bool)] = &[
@@ -267,7 +266,7 @@ fn invalid_networks_are_rejected() {
     }
 }
 
-/// `(address, prefix, group)`.
+/// Rows of `(address, prefix, group)`.
 #[test]
 fn addresses_are_grouped() {
     let rows = [
@@ -285,7 +284,7 @@ fn addresses_are_grouped() {
         ("ffff::1", 1, "8000::/1"),
         ("7fff::1", 1, "::/1"),
         ("::1", 64, "::/64"),
-        // Out of range: the nearest that is.
+        // A prefix out of range becomes the nearest valid one.
         ("ffff::1", 0, "8000::/1"),
         ("2001:db8::7", 255, "2001:db8::7"),
     ];
@@ -297,7 +296,7 @@ fn addresses_are_grouped() {
     }
 }
 
-/// What a client may send in front of what the proxies append.
+/// Entries that a client may send before those that the proxies append.
 fn claims() -> impl Strategy<Value = Vec<u8>> {
     let hop = prop_oneof![
         Just(b"6.6.6.6".to_vec()),
@@ -316,7 +315,7 @@ fn is_field_byte(byte: &u8) -> bool {
     *byte == b'\t' || (*byte >= b' ' && *byte != 0x7f)
 }
 
-/// `(what the proxies appended, the client)`.
+/// Rows of `(entries appended by the proxies, client)`.
 fn appended(name: &str) -> &'static [(&'static str, &'static str)] {
     match name {
         XFF => &[
@@ -353,7 +352,7 @@ proptest! {
         }
     }
 
-    /// Any bytes, also those that no HTTP server would let through.
+    /// Any bytes, including those that HTTP servers reject.
     #[test]
     fn no_input_panics(values in prop::collection::vec(".{0,40}", 0..4), peer: u128, prefix: u8) {
         let pairs: Vec<(Cow<'_, str>, Cow<'_, str>)> = [XFF, FORWARDED]
@@ -372,7 +371,7 @@ proptest! {
         }
     }
 
-    /// Every way to write an address is the same address.
+    /// All spellings of an address yield the same address.
     #[test]
     fn every_spelling_of_an_address_is_parsed(bits: u128, port: u16, v4: bool) {
         let address = if v4 {

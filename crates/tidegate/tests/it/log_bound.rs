@@ -1,4 +1,4 @@
-//! `max_log_entries`: logs beyond it merge, and stay within their limit.
+//! `max_log_entries`: logs beyond the bound merge entries, and stay within their limit.
 
 use proptest::prelude::*;
 use tidegate::{Check, Cost, Limiter, WhenFull};
@@ -7,7 +7,7 @@ use crate::common::{NOW, S, at, check_at, limit};
 use crate::generators::cases;
 
 fn bounded(max_log_entries: u64) -> Limiter {
-    // Few keys are few shards, all of which are asked for what has expired.
+    // Few keys make few shards, all of which are searched for expired entries.
     let builder = Limiter::builder().max_keys(1_000).when_full(WhenFull::Deny);
     let builder = builder.max_log_entries(max_log_entries);
     builder.build().expect("a small store")
@@ -16,7 +16,7 @@ fn bounded(max_log_entries: u64) -> Limiter {
 proptest! {
     #![proptest_config(cases(200))]
 
-    /// However the entries are merged, no window holds more than the limit.
+    /// However entries are merged, no window contains more than the limit.
     #[test]
     fn merged_logs_keep_their_limit(
         max_entries in 1_u64..30,
@@ -40,7 +40,7 @@ proptest! {
     }
 }
 
-/// The newest entry takes the next one in and then counts as long as it.
+/// The newest entry absorbs the next unit, and then expires when that unit does.
 #[test]
 fn a_merged_entry_counts_as_long_as_its_newest() {
     let limit = limit("5 per 10s sliding-log");
@@ -54,13 +54,13 @@ fn a_merged_entry_counts_as_long_as_its_newest() {
     assert_eq!(
         (at_ten.remaining, at_ten.reset_after.as_micros()),
         (2, 3 * S),
-        "the three count till 13 s"
+        "the three units count until 13 s"
     );
     assert_eq!(check_at(&limiter, NOW + 13 * S, "key", &limit, Cost::PEEK).remaining, 5);
 }
 
-/// Logs that ran empty and fill again do not creep past the bound: there is no
-/// room for them while others hold all entries.
+/// Logs that became empty and fill again do not exceed the bound: there are no entries for them
+/// while other logs hold all of them.
 #[test]
 fn empty_logs_count_toward_the_bound() {
     let limit = limit("5 per 1s sliding-log");
@@ -72,18 +72,18 @@ fn empty_logs_count_toward_the_bound() {
     assert_eq!(all("a", NOW, 1), 10);
     assert_eq!(all("a", NOW + 10 * S, 0), 10);
     assert_eq!(all("b", NOW + 10 * S, 1), 10);
-    assert_eq!(all("a", NOW + 10 * S, 1), 0, "b has all entries");
+    assert_eq!(all("a", NOW + 10 * S, 1), 0, "the logs of b hold all entries");
     assert_eq!(limiter.stats().log_entries, 10);
-    assert_eq!(all("b", NOW + 10 * S + 1, 1), 10, "b's logs take more in");
+    assert_eq!(all("b", NOW + 10 * S + 1, 1), 10, "the logs of b merge entries");
     assert_eq!(limiter.stats().log_entries, 10);
     let both = [Check::new("a0", &limit, 1), Check::new("b0", &limit, 1)];
-    let verdict = limiter.check_all_at(at(NOW + 10 * S + 2), &both).expect("sound");
+    let verdict = limiter.check_all_at(at(NOW + 10 * S + 2), &both).expect("valid");
     assert!(!verdict.allowed && verdict.decisions()[1].allowed);
-    assert_eq!(all("a", NOW + 20 * S, 1), 10, "b's have expired");
+    assert_eq!(all("a", NOW + 20 * S, 1), 10, "the logs of b have expired");
     assert_eq!(limiter.stats().log_entries, 10);
 }
 
-/// A log whose own entries have just aged out uses those.
+/// A log reuses its own entries that have just expired.
 #[test]
 fn a_log_reuses_its_own_entries() {
     let limit = limit("1 per 1s sliding-log");
@@ -95,13 +95,13 @@ fn a_log_reuses_its_own_entries() {
     let limiter = bounded(2);
     for second in (0..10).step_by(2) {
         let checks = ["a", "b"].map(|key| Check::new(key, &limit, 1));
-        let verdict = limiter.check_all_at(at(NOW + second * S), &checks).expect("sound");
+        let verdict = limiter.check_all_at(at(NOW + second * S), &checks).expect("valid");
         assert!(verdict.allowed, "{second} s");
     }
     assert_eq!(limiter.stats().log_entries, 2);
 }
 
-/// A new log there is no entry for is a key there is no room for.
+/// A new log without a free entry is treated as an untracked key.
 #[test]
 fn a_new_log_beyond_the_bound_overflows() {
     let limit = limit("5 per 10s sliding-log");

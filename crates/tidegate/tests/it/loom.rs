@@ -1,5 +1,5 @@
-//! Interleavings of a few threads on a tiny store, all up to a number of forced
-//! switches, by model.
+//! All interleavings of a few threads on a tiny store, up to a number of preemptions, checked by
+//! model.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test --release -p tidegate --test it loom`.
 //! Under that flag a shard begins with four slots in two groups and there are two shards, so a
@@ -11,9 +11,9 @@ use ::loom::model::Builder;
 use ::loom::thread;
 use tidegate::{Check, Clock, Limit, Limiter, ManualClock, Timestamp, WhenFull};
 
-/// Switches forced upon a thread that could go on. Bugs need few.
+/// Preemptions of a thread that could continue. Few are enough to find bugs.
 const PREEMPTIONS: usize = 3;
-/// Where many words are touched, more would take minutes.
+/// More would take minutes in models with many atomic operations.
 const TWO_PREEMPTIONS: usize = 2;
 const ONE_PREEMPTION: usize = 1;
 
@@ -40,10 +40,11 @@ fn limiter(max_keys: usize) -> Limiter {
     timed(clock.clock(), max_keys)
 }
 
-/// A limiter on the coarse clock, which stands still in a model, with a key that was charged twice.
+/// Returns a limiter on the coarse clock, which does not advance in a model, with a key that was
+/// charged twice.
 fn hot(key: &str, limit: &Limit) -> Limiter {
     let limiter = timed(Clock::coarse(), 8);
-    limiter.charge(key, limit, 1).expect("sound");
+    limiter.charge(key, limit, 1).expect("valid");
     assert!(admits(&limiter, key, limit));
     limiter
 }
@@ -54,14 +55,14 @@ fn timed(clock: Clock, max_keys: usize) -> Limiter {
 }
 
 fn admits(limiter: &Limiter, key: &str, limit: &Limit) -> bool {
-    limiter.check(key, limit, 1).expect("sound").allowed
+    limiter.check(key, limit, 1).expect("valid").allowed
 }
 
 fn remaining(limiter: &Limiter, key: &str, limit: &Limit) -> u64 {
-    limiter.peek(key, limit).expect("sound").remaining
+    limiter.peek(key, limit).expect("valid").remaining
 }
 
-/// Runs both at once and returns what each had to say.
+/// Runs both closures concurrently, and returns their results.
 fn both<A: 'static, B: 'static>(
     limiter: &Limiter,
     one: impl FnOnce(&Limiter) -> A + 'static,
@@ -80,8 +81,8 @@ fn one_place_is_given_once() {
             model(PREEMPTIONS, move || {
                 let (limiter, limit) = (limiter(4), limit(text));
                 if known {
-                    limiter.charge("key", &limit, 1).expect("sound");
-                    limiter.refund("key", &limit, 1).expect("sound");
+                    limiter.charge("key", &limit, 1).expect("valid");
+                    limiter.refund("key", &limit, 1).expect("valid");
                 }
                 let (one, other) = both(
                     &limiter,
@@ -95,8 +96,8 @@ fn one_place_is_given_once() {
     }
 }
 
-/// A new key took the slot of one that had expired, although that was being charged again: it looked
-/// at the slot before it seized it.
+/// Regression: a new key took the slot of an expired key that was being charged again, because it
+/// read the slot before it seized it.
 #[test]
 fn a_key_that_is_charged_again_keeps_its_slot() {
     for new in ["b", "c", "d"] {
@@ -115,14 +116,14 @@ fn a_key_that_is_charged_again_keeps_its_slot() {
     }
 }
 
-/// Opposite orders: nobody waits in a circle, and nobody half passes.
+/// Opposite orders: no deadlock, and no request is half applied.
 #[test]
 fn requests_in_opposite_orders_are_all_or_nothing() {
     model_each_size(PREEMPTIONS, |algorithm| {
         let (limiter, limit) = (limiter(8), limit(&format!("1 per 1h {algorithm}")));
         let request = |limiter: &Limiter, one: &str, other: &str, limit: &Limit| {
             let checks = [Check::new(one, limit, 1), Check::new(other, limit, 1)];
-            limiter.check_all(&checks).expect("sound").allowed
+            limiter.check_all(&checks).expect("valid").allowed
         };
         let (one, other) = both(
             &limiter,
@@ -136,28 +137,28 @@ fn requests_in_opposite_orders_are_all_or_nothing() {
     });
 }
 
-/// Requests that share one key of two: each key is charged by those admitted.
+/// Requests that share one of two keys: each key is charged by the admitted requests.
 #[test]
 fn overlapping_requests_add_up() {
     model_each_size(PREEMPTIONS, |algorithm| {
         let (limiter, limit) = (limiter(8), limit(&format!("1 per 1h {algorithm}")));
         let request = |limiter: &Limiter, other: &str, limit: &Limit| {
             let checks = [Check::new("shared", limit, 1), Check::new(other, limit, 1)];
-            limiter.check_all(&checks).expect("sound").allowed
+            limiter.check_all(&checks).expect("valid").allowed
         };
         let (one, other) = both(
             &limiter,
             move |limiter| request(limiter, "a", &limit),
             |limiter| request(limiter, "b", &limit),
         );
-        assert!(one != other, "the shared place is given once");
+        assert!(one != other, "the last unit is given once");
         assert_eq!(remaining(&limiter, "a", &limit), u64::from(!one));
         assert_eq!(remaining(&limiter, "b", &limit), u64::from(!other));
     });
 }
 
-/// New keys come while the shard they go to grows under another. A shard grows at its fourth key,
-/// so among these counts, in two shards, is one where it does while the last two come.
+/// Keys are added while their shard grows on another thread. A shard grows at its fourth key, so
+/// for one of these numbers of keys, in two shards, growth coincides with the last two keys.
 #[test]
 fn growth_loses_no_key() {
     const NAMES: [&str; 9] = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
@@ -184,7 +185,7 @@ fn growth_loses_no_key() {
     }
 }
 
-/// The last place of a full store goes to one of two newcomers.
+/// The last slot of a full store goes to one of two new keys.
 #[test]
 fn the_last_place_is_given_once() {
     model_each_size(PREEMPTIONS, |algorithm| {
@@ -195,14 +196,13 @@ fn the_last_place_is_given_once() {
             move |limiter| admits(limiter, "a", &limit),
             |limiter| admits(limiter, "b", &limit),
         );
-        assert!(!(one && other), "not both");
+        assert!(!(one && other), "both new keys got the last slot");
         assert!(limiter.stats().tracked_keys <= 2);
         assert_eq!(remaining(&limiter, "first", &limit), 4);
     });
 }
 
-/// A check seizes its slot while a request, which has a newcomer to place, takes
-/// the state out of the same slot.
+/// A check seizes its slot while a request with a new key takes the state out of the same slot.
 #[test]
 fn a_check_beside_a_request_adds_up() {
     model_each_size(PREEMPTIONS, |algorithm| {
@@ -213,7 +213,7 @@ fn a_check_beside_a_request_adds_up() {
             move |limiter| admits(limiter, "shared", &limit),
             |limiter| {
                 let checks = [Check::new("shared", &limit, 1), Check::new("new", &limit, 1)];
-                limiter.check_all(&checks).expect("sound").allowed
+                limiter.check_all(&checks).expect("valid").allowed
             },
         );
         assert!(one != other, "the last unit is given once");
@@ -222,7 +222,7 @@ fn a_check_beside_a_request_adds_up() {
     });
 }
 
-/// Two checks that need no lock meet in one slot.
+/// Two checks on the fast path use one slot.
 #[test]
 fn concurrent_fast_paths_add_up() {
     model_each_size(PREEMPTIONS, |algorithm| {
@@ -238,7 +238,7 @@ fn concurrent_fast_paths_add_up() {
     });
 }
 
-/// A check that needs no lock runs beside a request that adds a key.
+/// A check on the fast path runs beside a request that adds a key.
 #[test]
 fn fast_path_beside_a_request_adds_up() {
     model_each_size(PREEMPTIONS, |algorithm| {
@@ -249,7 +249,7 @@ fn fast_path_beside_a_request_adds_up() {
             move |limiter| admits(limiter, "shared", &limit),
             |limiter| {
                 let checks = [Check::new("shared", &limit, 1), Check::new("new", &limit, 1)];
-                limiter.check_all(&checks).expect("sound").allowed
+                limiter.check_all(&checks).expect("valid").allowed
             },
         );
         assert!(one && other);
@@ -267,7 +267,7 @@ fn a_batch_beside_single_checks_adds_up() {
             move |limiter| {
                 let checks = [Check::new("a", &limit, 1), Check::new("b", &limit, 1)];
                 let mut decisions = Vec::new();
-                limiter.check_batch(&checks, &mut decisions).expect("sound");
+                limiter.check_batch(&checks, &mut decisions).expect("valid");
                 decisions.iter().all(|decision| decision.allowed)
             },
             |limiter| admits(limiter, "b", &limit) && admits(limiter, "a", &limit),
@@ -277,7 +277,7 @@ fn a_batch_beside_single_checks_adds_up() {
     });
 }
 
-/// A sweep beside a check lets go of nobody.
+/// A sweep beside a check does not remove the key.
 #[test]
 fn sweep_keeps_active_keys() {
     model_each_size(PREEMPTIONS, |algorithm| {
@@ -293,15 +293,15 @@ fn sweep_keeps_active_keys() {
     });
 }
 
-/// A place given back beside one taken: never two holders of one place.
+/// A permit is released while one is acquired: two holders never have the same permit.
 #[test]
 fn released_permit_is_acquired_once() {
     model(PREEMPTIONS, || {
         let (limiter, limit) = (limiter(8), limit("1 concurrent lease 1h"));
         let take = |limiter: &Limiter, limit: &Limit| {
-            limiter.acquire(&[Check::new("key", limit, 1)]).expect("sound").permit()
+            limiter.acquire(&[Check::new("key", limit, 1)]).expect("valid").permit()
         };
-        let held = take(&limiter, &limit).expect("there is room");
+        let held = take(&limiter, &limit).expect("free capacity");
         let (_, taken) = both(&limiter, move |_| drop(held), |limiter| take(limiter, &limit));
         let next = take(&limiter, &limit);
         assert!(taken.is_some() != next.is_some(), "one of the two holds it");

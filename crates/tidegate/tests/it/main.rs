@@ -1,7 +1,7 @@
-//! The proof of the memory store and the limiter, in one binary.
+//! The tests of the library, in one binary.
 //!
-//! Under `--cfg loom` only `loom.rs` is compiled: the store's atomics are then
-//! loom's, which work inside a model alone.
+//! With `--cfg loom` only `loom.rs` is compiled: the atomics of the store are then those of loom,
+//! which work only inside a model.
 
 #[cfg(not(loom))]
 mod common;

@@ -1,4 +1,4 @@
-//! The memory store decides as the pure core does, bit for bit, and keeps keys apart.
+//! The memory store decides as the pure core does, bit for bit, and keeps keys separate.
 
 use proptest::prelude::*;
 use tidegate::unstable::bounds;
@@ -37,7 +37,7 @@ fn compare(limits: &[Limit], start: u64, steps: Vec<Step>) -> Result<(), TestCas
     for step in steps {
         let limit = &limits[step.limit.index(limits.len())];
         if let Gap::Back(_) = step.gap {
-            // A store lets go of what has expired; the model forgets it by being asked.
+            // A store drops expired states. A peek makes the model do the same.
             for (key, limit) in model.known() {
                 let answer = check_at(&limiter, now, [key], &limit, Cost::PEEK);
                 prop_assert_eq!(answer, model.decide(key, &limit, &Ask::new(Cost::PEEK, at(now))));
@@ -52,15 +52,15 @@ fn compare(limits: &[Limit], start: u64, steps: Vec<Step>) -> Result<(), TestCas
     Ok(())
 }
 
-/// Near the epoch, in our time, where a slot has no more bits for the time (the
-/// year 2110 and after), and beyond any real time.
+/// Times near the epoch, in the present, where the time no longer fits a slot (from the year 2110),
+/// and beyond any real time.
 fn start() -> impl Strategy<Value = u64> {
     let last = 1_u64 << 52;
     let far = last - 3 * bounds::MAX_WINDOW_US..last + bounds::MAX_WINDOW_US;
     prop_oneof![0_u64..5_000, Just(NOW), 0..4_000_000_000 * S, far, 0..u64::MAX / 4]
 }
 
-/// Counts that a slot has no bits for move to the slab and stay exact there.
+/// Counts that do not fit a slot move to the slab and stay exact there.
 #[test]
 fn counts_outgrow_their_slot() {
     for text in ["5 per 10s", "5 per 10s fixed-window", "5 per 400ms", "5 per 400ms fixed-window"] {
@@ -76,7 +76,7 @@ fn counts_outgrow_their_slot() {
     }
 }
 
-/// Where slots run out of bits for the time, in 2110, nothing is forgotten.
+/// When the time no longer fits slots, in 2110, no count is lost.
 #[test]
 fn counts_outlive_the_slots_calendar() {
     let last = (1_u64 << 52) - 2 * bounds::MAX_WINDOW_US;
@@ -92,7 +92,7 @@ fn counts_outlive_the_slots_calendar() {
     }
 }
 
-/// Any bytes are a key, and no two of these are the same.
+/// Any bytes are a valid key, and all of these are different keys.
 #[test]
 fn any_bytes_are_a_key() {
     let long = vec![b'x'; 64 * 1024];
@@ -124,8 +124,8 @@ fn any_bytes_are_a_key() {
     assert_eq!(limiter.stats().tracked_keys, 4 * 9);
 }
 
-/// The same key counts apart under limits of another algorithm or window, and goes on counting
-/// under one of another number.
+/// A key is counted separately under limits of another algorithm or window, and continues to count
+/// under a limit with another number.
 #[test]
 fn limits_of_one_key_count_separately() {
     let (limiter, _) = limiter();
@@ -161,57 +161,60 @@ fn reset_clears_one_key_of_one_limit() {
     let (limiter, _) = limiter();
     let limits = texts.map(limit);
     for limit in &limits {
-        assert!(!limiter.reset("a", limit), "there was nothing");
-        let _ = limiter.check("a", limit, 5).expect("a sound check");
-        let _ = limiter.check("b", limit, 4).expect("a sound check");
+        assert!(!limiter.reset("a", limit), "a reset of an unused key reports false");
+        let _ = limiter.check("a", limit, 5).expect("a valid check");
+        let _ = limiter.check("b", limit, 4).expect("a valid check");
     }
     for (place, limit) in limits.iter().enumerate() {
         assert!(limiter.reset("a", limit));
-        assert!(!limiter.reset("a", limit), "it is gone");
-        let left = |key: &str, limit| limiter.peek(key, limit).expect("a sound check").remaining;
+        assert!(!limiter.reset("a", limit), "the key is no longer tracked");
+        let left = |key: &str, limit| limiter.peek(key, limit).expect("a valid check").remaining;
         assert_eq!((left("a", limit), left("b", limit)), (5, 1), "{limit}");
         let others = limits[place + 1..].iter();
         assert!(others.clone().all(|other| left("a", other) == 0), "the others still count");
-        assert!(limiter.check("a", limit, 5).expect("a sound check").allowed, "and it starts anew");
+        assert!(
+            limiter.check("a", limit, 5).expect("a valid check").allowed,
+            "the key starts at 0"
+        );
         assert!(limiter.reset("a", limit));
     }
     assert_eq!(limiter.stats().log_entries, 1, "b's log");
 }
 
-/// A clone is the same limiter.
+/// A clone shares the state of the limiter.
 #[test]
 fn clones_share_their_counts() {
     let (limiter, _) = limiter();
     let limit = limit("2 per 1m");
     let clone = limiter.clone();
-    assert!(limiter.check("key", &limit, 1).expect("a sound check").allowed);
-    assert!(clone.check("key", &limit, 1).expect("a sound check").allowed);
-    assert!(!limiter.check("key", &limit, 1).expect("a sound check").allowed);
+    assert!(limiter.check("key", &limit, 1).expect("a valid check").allowed);
+    assert!(clone.check("key", &limit, 1).expect("a valid check").allowed);
+    assert!(!limiter.check("key", &limit, 1).expect("a valid check").allowed);
 }
 
-/// The ways in by name do what their costs do.
+/// `peek`, `charge` and `refund` decide as the corresponding costs do.
 #[test]
 fn peek_charge_and_refund_are_costs() {
     let (limiter, _) = limiter();
     let limit = limit("5 per 1m sliding-log");
     assert_eq!(limiter.charge("key", &limit, 7), Ok(0));
-    assert!(!limiter.peek("key", &limit).expect("sound").allowed);
+    assert!(!limiter.peek("key", &limit).expect("valid").allowed);
     assert_eq!(limiter.refund("key", &limit, 4), Ok(2));
-    assert!(limiter.check_at(at(NOW), "key", &limit, 2).expect("sound").allowed);
-    assert_eq!(limiter.peek("key", &limit).expect("sound").remaining, 0);
+    assert!(limiter.check_at(at(NOW), "key", &limit, 2).expect("valid").allowed);
+    assert_eq!(limiter.peek("key", &limit).expect("valid").remaining, 0);
 }
 
-/// The asynchronous ways in are the same store.
+/// The async methods use the same store.
 #[test]
 fn async_calls_decide_the_same() {
     let (limiter, _) = limiter();
     let limit = limit("3 per 1m");
     let check = Check::new("key", &limit, 1);
-    assert_eq!(block_on(limiter.check_async("key", &limit, 1)).expect("sound").remaining, 2);
+    assert_eq!(block_on(limiter.check_async("key", &limit, 1)).expect("valid").remaining, 2);
     let checks = [check, Check::new("other", &limit, 3)];
-    let verdict = block_on(limiter.decide_async(&Request::new(&checks))).expect("sound");
+    let verdict = block_on(limiter.decide_async(&Request::new(&checks))).expect("valid");
     assert_eq!((verdict.allowed, verdict.decisions()[0].remaining), (true, 1));
-    assert_eq!(limiter.peek("key", &limit).expect("sound").remaining, 1);
+    assert_eq!(limiter.peek("key", &limit).expect("valid").remaining, 1);
     assert_eq!(block_on(limiter.reset_async("key", &limit)), Ok(true));
     assert_eq!(block_on(limiter.reset_async("key", &limit)), Ok(false));
     let held = self::limit("3 concurrent");
@@ -219,7 +222,7 @@ fn async_calls_decide_the_same() {
     assert_eq!(refused, Err(CheckError::NeedsPermit.into()));
 }
 
-/// Regression: with a clock near zero, looking at a log took a place.
+/// Regression: with a clock near zero, a peek of a log tracked the key.
 #[test]
 fn peek_does_not_track_the_key() {
     let limiter = Limiter::builder().build().expect("memory");
@@ -238,7 +241,7 @@ fn peek_does_not_track_the_key() {
     assert_eq!(limiter.stats().tracked_keys, 0);
 }
 
-/// Regression: at the end of time nothing was counted.
+/// Regression: at the last timestamp nothing was counted.
 #[test]
 fn last_timestamp_is_decided() {
     for text in [

@@ -1,4 +1,4 @@
-//! `overflow: consume`: a denied cost above 1 is charged as far as it is left.
+//! `overflow: consume`: a denied cost above 1 consumes the units that are left.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ const ALGORITHMS: [&str; 5] =
     ["sliding-log", "sliding-window", "sliding-counter", "fixed-window", "token-bucket"];
 
 fn remaining(limiter: &Limiter, key: &str, limit: &Limit) -> u64 {
-    limiter.peek(key, limit).expect("sound").remaining
+    limiter.peek(key, limit).expect("valid").remaining
 }
 
 fn consume(limiter: &Limiter, key: &str, limit: &Limit, cost: u64) -> Verdict {
-    limiter.check_all(&[Check::new(key, limit, cost).consuming()]).expect("sound")
+    limiter.check_all(&[Check::new(key, limit, cost).consuming()]).expect("valid")
 }
 
 /// Usage that is reported when a response ends: 300 of 1,000 each time, until nothing is left.
@@ -31,7 +31,7 @@ fn usage_above_what_is_left_uses_up_the_limit() {
         let limit = limit(&format!("1000 per 1h {algorithm}"));
         let (limiter, _) = limiter();
         let passed = (0..30).filter(|_| {
-            let passes = limiter.peek("a", &limit).expect("sound").allowed;
+            let passes = limiter.peek("a", &limit).expect("valid").allowed;
             if passes {
                 let _ = consume(&limiter, "a", &limit, 300);
             }
@@ -58,13 +58,13 @@ fn a_denied_cost_of_one_charges_nothing() {
     assert!(consume(&limiter, "a", &limit, 1).allowed, "the first is 10 s old");
 }
 
-/// Each limit is charged by its own rule, and the wait is that of the state after it.
+/// Each limit is charged by its own `overflow`, and the wait is that of the state afterwards.
 #[test]
 fn every_enforced_limit_that_consumes_is_charged() {
     let (limiter, _) = limiter();
     let minute = limit("5 per 1m sliding-log");
     let [hour, day, watched] = [8, 20, 4].map(|count| minute.with_count(count).expect("small"));
-    let charge = |key, limit, units| limiter.charge(key, limit, units).expect("sound");
+    let charge = |key, limit, units| limiter.charge(key, limit, units).expect("valid");
     charge("minute", &minute, 3);
     let checks = [
         Check::new("minute", &minute, 3).consuming(),
@@ -74,7 +74,7 @@ fn every_enforced_limit_that_consumes_is_charged() {
         Check::new("one", &hour, 1).consuming(),
         Check::new("watched", &watched, 9).consuming().observed(),
     ];
-    let verdict = limiter.check_all(&checks).expect("sound");
+    let verdict = limiter.check_all(&checks).expect("valid");
     assert!(!verdict.allowed && verdict.consumed);
     let left: Vec<u64> = verdict.decisions().iter().map(|decision| decision.remaining).collect();
     assert_eq!(left, [0, 2, 14, 8, 8, 4]);
@@ -83,20 +83,20 @@ fn every_enforced_limit_that_consumes_is_charged() {
         assert_eq!(remaining(&limiter, key, check.limit), left, "{key}");
     }
     let allowed: Vec<bool> = verdict.decisions().iter().map(|decision| decision.allowed).collect();
-    assert_eq!(allowed, [false, false, true, true, true, false], "whether it would pass now");
+    assert_eq!(allowed, [false, false, true, true, true, false], "whether the cost would pass now");
     assert_eq!(verdict.retry_after(), RetryAfter::Micros(60 * S));
 }
 
-/// Checks that share a count are one cost; it is consumed if one of them says so.
+/// Checks that share a count are one cost. It is consumed if one of them consumes.
 #[test]
 fn checks_of_one_count_are_merged() {
     let (limiter, _) = limiter();
     let limit = limit("5 per 1m");
-    limiter.charge("a", &limit, 4).expect("sound");
+    limiter.charge("a", &limit, 4).expect("valid");
     let one = Check::new("a", &limit, 1);
-    assert!(!limiter.check_all(&[one, one]).expect("sound").consumed);
+    assert!(!limiter.check_all(&[one, one]).expect("valid").consumed);
     assert_eq!(remaining(&limiter, "a", &limit), 1);
-    assert!(limiter.check_all(&[one, one.consuming()]).expect("sound").consumed);
+    assert!(limiter.check_all(&[one, one.consuming()]).expect("valid").consumed);
     assert_eq!(remaining(&limiter, "a", &limit), 0);
 }
 
@@ -117,18 +117,18 @@ fn a_denial_that_consumed_is_remembered_under_its_id() {
     let (limiter, clock) = limiter();
     let limit = limit("5 per 1m sliding-log");
     let checks = [Check::new("a", &limit, 3).consuming()];
-    let decide = |id: &str| limiter.decide(&Request::new(&checks).with_id(id)).expect("sound");
+    let decide = |id: &str| limiter.decide(&Request::new(&checks).with_id(id)).expect("valid");
     assert!(decide("first").allowed);
     let denied = decide("second");
     assert!(!denied.allowed && denied.consumed);
-    limiter.refund("a", &limit, 5).expect("sound");
+    limiter.refund("a", &limit, 5).expect("valid");
     clock.advance(Duration::from_secs(1));
     assert_eq!(decide("second"), denied, "a retry gets the same denial, and consumes nothing");
     assert_eq!(remaining(&limiter, "a", &limit), 5);
-    // One that consumed nothing is decided again.
-    limiter.charge("a", &limit, 5).expect("sound");
+    // A denial that consumed nothing is decided again.
+    limiter.charge("a", &limit, 5).expect("valid");
     assert!(!decide("third").consumed);
-    limiter.refund("a", &limit, 5).expect("sound");
+    limiter.refund("a", &limit, 5).expect("valid");
     assert!(decide("third").allowed);
 }
 
@@ -139,7 +139,7 @@ fn permits_are_not_consumed() {
     let checks = [Check::new("a", &rate, 6).consuming(), Check::new("a", &held, 3).consuming()];
     assert!(matches!(limiter.acquire(&checks), Ok(Acquired::Denied(denied)) if denied.consumed));
     assert_eq!(remaining(&limiter, "a", &rate), 0);
-    assert!(limiter.acquire(&[Check::new("a", &held, 5)]).expect("sound").permit().is_some());
+    assert!(limiter.acquire(&[Check::new("a", &held, 5)]).expect("valid").permit().is_some());
 }
 
 #[test]
@@ -149,24 +149,24 @@ fn forced_charges_and_refunds_do_not_consume() {
     for cost in [Cost::Force(2), Cost::Refund(2), Cost::PEEK] {
         let checks =
             [Check::new("a", &limits[0], cost).consuming(), Check::new("a", &limits[1], 1)];
-        assert!(!limiter.check_all(&checks).expect("sound").consumed, "{cost:?}");
+        assert!(!limiter.check_all(&checks).expect("valid").consumed, "{cost:?}");
     }
     assert_eq!(remaining(&limiter, "a", &limits[0]), 5);
 }
 
-/// Attempts to pass are not reports of usage.
+/// Attempts of a waiter are not reports of usage.
 #[test]
 fn waiting_does_not_consume() {
     let (limiter, _) = limiter();
     let limit = limit("5 per 1m sliding-log");
-    limiter.charge("a", &limit, 3).expect("sound");
+    limiter.charge("a", &limit, 3).expect("valid");
     let checks = [Check::new("a", &limit, 4).consuming()];
-    let denied = block_on(limiter.wait(&checks, Duration::from_secs(1))).expect("sound");
+    let denied = block_on(limiter.wait(&checks, Duration::from_secs(1))).expect("valid");
     assert!(!denied.allowed && !denied.consumed);
     assert_eq!(remaining(&limiter, "a", &limit), 2);
 }
 
-/// A key that is not tracked has no count to use up.
+/// An untracked key has no count to consume.
 #[test]
 fn a_full_store_consumes_only_what_it_tracks() {
     let limit = limit("5 per 1m");
@@ -178,13 +178,13 @@ fn a_full_store_consumes_only_what_it_tracks() {
             Check::new("tracked", &limit, 2).consuming(),
             Check::new("new", &limit, 3).consuming(),
         ];
-        let verdict = limiter.check_all(&checks).expect("sound");
+        let verdict = limiter.check_all(&checks).expect("valid");
         assert_eq!(verdict.allowed, allowed, "{when_full:?}");
         assert_eq!(verdict.no_room, !allowed, "{when_full:?}");
         assert_eq!(remaining(&limiter, "tracked", &limit), 2, "{when_full:?}: charged once");
-        // A denial of the other key uses up the limit of the tracked one.
+        // A denial of the untracked key uses up the limit of the tracked one.
         let checks = [checks[0], Check::new("new", &limit, 6).consuming()];
-        assert!(!limiter.check_all(&checks).expect("sound").allowed);
+        assert!(!limiter.check_all(&checks).expect("valid").allowed);
         assert_eq!(remaining(&limiter, "tracked", &limit), 0, "{when_full:?}");
     }
 }
@@ -199,8 +199,8 @@ fn units(part: &GeneratedCheck) -> u64 {
 proptest! {
     #![proptest_config(cases(300))]
 
-    /// After a denial every limit that consumes has what it had less the cost; no other limit
-    /// has changed.
+    /// After a denial, each limit that consumes has its previous units minus the cost. All other
+    /// limits are unchanged.
     #[test]
     fn a_denial_takes_exactly_what_is_left(
         limits in any_limits(),
@@ -217,11 +217,11 @@ proptest! {
             let looks: Vec<Check<'_>> =
                 checks.iter().map(|check| Check { cost: Cost::PEEK, ..*check }).collect();
             let left = || -> Vec<u64> {
-                let looked = limiter.check_all_at(at(now), &looks).expect("sound");
+                let looked = limiter.check_all_at(at(now), &looks).expect("valid");
                 looked.decisions().iter().map(|decision| decision.remaining).collect()
             };
             let before = left();
-            let verdict = limiter.check_all_at(at(now), &checks).expect("sound");
+            let verdict = limiter.check_all_at(at(now), &checks).expect("valid");
             if verdict.allowed {
                 continue;
             }
@@ -250,8 +250,8 @@ proptest! {
             now += window / 1_000 * gap + small;
             let units = (limit.capacity() / 1_000 * part).max(small);
             let check = Check::new("a", &limit, units).consuming();
-            let before = limiter.check_at(at(now), "a", &limit, 0).expect("sound");
-            let verdict = limiter.check_all_at(at(now), &[check]).expect("sound");
+            let before = limiter.check_at(at(now), "a", &limit, 0).expect("valid");
+            let verdict = limiter.check_all_at(at(now), &[check]).expect("valid");
             charged.push((now, before.remaining - verdict.decisions()[0].remaining));
         }
         let bound = match limit.algorithm() {
@@ -260,7 +260,7 @@ proptest! {
             _ => limit.count(),
         };
         for &(end, _) in &charged {
-            // A tick of slack where time is counted in ticks.
+            // One tick of tolerance for algorithms that count time in ticks.
             let length = window - limit.tick_us().min(window - 1) + 1;
             let within = charged.iter().filter(|(at, _)| *at <= end && end - at < length);
             let full: u64 = within.map(|(_, units)| *units).sum();

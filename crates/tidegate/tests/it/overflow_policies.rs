@@ -1,4 +1,4 @@
-//! `overflow` of policies: who decides it, and what a gate consumes.
+//! `overflow` of policies and requests: which takes precedence, and what a gate consumes.
 
 use std::slice;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ policies:
   - { name: large, match: { path: /quotas }, key: all, limits: 9 per 1h, quota: true }
 "#;
 
-/// Nodes that share a store divide limits by two when it fails.
+/// The number of nodes: limits are divided by two while the store fails.
 const NODES: u32 = 2;
 
 struct Fixture {
@@ -61,15 +61,15 @@ impl Fixture {
     fn check(&self, question: &GateRequest<'_>) -> (bool, Decided) {
         let rules = Arc::clone(&self.gate.active_policies());
         let answer =
-            block_on(self.gate.check(&rules, slice::from_ref(question))).expect("an answer");
+            block_on(self.gate.check(&rules, slice::from_ref(question))).expect("a verdict");
         (answer.allowed, answer.decided)
     }
 
-    /// What is left of a policy's limits.
+    /// Returns the units left of the limits of a policy.
     fn left(&self, policy: &str) -> Vec<u64> {
         let rules = Arc::clone(&self.gate.active_policies());
         let keys = self.gate.keys(&rules, policy).expect("a policy");
-        let answer = block_on(keys.peek(&Key::literal(b"all"))).expect("an answer");
+        let answer = block_on(keys.peek(&Key::literal(b"all"))).expect("a verdict");
         answer.results.iter().map(|line| line.decision.remaining).collect()
     }
 }
@@ -119,7 +119,7 @@ fn override_sets_the_overflow() {
     }
 }
 
-/// Of the policies of one request each is charged as it says.
+/// Each policy of a request applies its own `overflow`.
 #[test]
 fn each_policy_applies_its_own_overflow() {
     for is_shared in [false, true] {
@@ -142,7 +142,7 @@ fn quotas_are_consumed_once_when_none_has_room() {
             fixture.check(&GateRequest { overflow: Overflow::Consume, ..about(&quotas, cost) })
         };
         assert!(check(4).0);
-        assert!(check(3).0, "the small one is passed over");
+        assert!(check(3).0, "the small quota is skipped");
         assert_eq!((fixture.left("small"), fixture.left("large")), (vec![1], vec![2]));
         assert!(!check(3).0);
         assert_eq!((fixture.left("small"), fixture.left("large")), (vec![0], vec![0]));
@@ -166,7 +166,7 @@ fn check_each_consumes_as_single_checks() {
     ];
     let mut allowed = Vec::new();
     let mut tell =
-        |answer: Result<&GateVerdict<'_>, GateError>| allowed.push(answer.expect("sound").allowed);
+        |answer: Result<&GateVerdict<'_>, GateError>| allowed.push(answer.expect("valid").allowed);
     fixture.gate.check_each(&rules, &questions, |_, answer| tell(answer));
     assert_eq!(allowed, [true, false, false, false, false, false]);
     let left = ["unsaid", "refusing", "consuming"].map(|name| fixture.left(name));
@@ -182,13 +182,13 @@ fn waiting_and_peeking_consume_nothing() {
         let max_wait = Some(Duration::from_secs(1));
         let question = GateRequest { max_wait, ..under("consuming", 7, Overflow::Consume) };
         let waited = block_on(fixture.gate.check(&rules, &[question]));
-        assert!(!waited.expect("an answer").allowed);
+        assert!(!waited.expect("a verdict").allowed);
         assert_eq!(fixture.left("consuming"), [4, 14], "shared: {is_shared}");
     }
 }
 
-/// What the store consumed is used up here as well, should it fail; and a denial without the store
-/// consumes here.
+/// Units that the store consumed are consumed locally as well, in case it fails. A denial without
+/// the store consumes locally.
 #[test]
 fn local_memory_consumes_its_share() {
     let fixture = Fixture::new(true);
@@ -198,10 +198,10 @@ fn local_memory_consumes_its_share() {
     let check = |policy, cost| fixture.check(&under(policy, cost, Overflow::Consume));
     assert_eq!(check("consuming", 1), (false, Decided::Local), "5 of 5 are used");
     assert_eq!(check("unsaid", 1), (true, Decided::Local), "4 of 5 are used");
-    assert_eq!(check("unsaid", 2), (false, Decided::Local), "and now all");
+    assert_eq!(check("unsaid", 2), (false, Decided::Local), "now all are used");
     assert_eq!(check("unsaid", 1), (false, Decided::Local));
     fixture.store.set_behavior(Behavior::Healthy);
-    assert_eq!(fixture.left("unsaid"), [7], "the store knows nothing of that");
+    assert_eq!(fixture.left("unsaid"), [7], "the store is not charged");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Permits: held, given back, lost when the lease ends.
+//! Permits: held, released, and lost when their lease ends.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -9,16 +9,16 @@ use tidegate::{Acquired, Check, Limit, Limiter, Permit, RetryAfter, WhenFull};
 use crate::common::{NOW, S, at, limit, limiter};
 
 fn take(limiter: &Limiter, key: &str, limit: &Limit, places: u64) -> Option<Permit> {
-    limiter.acquire(&[Check::new(key, limit, places)]).expect("sound").permit()
+    limiter.acquire(&[Check::new(key, limit, places)]).expect("valid").permit()
 }
 
 fn hold(limiter: &Limiter, key: &str, limit: &Limit, places: u64) -> Permit {
-    take(limiter, key, limit, places).expect("there is room")
+    take(limiter, key, limit, places).expect("free capacity")
 }
 
-/// Places free, asked without taking any.
+/// Returns the number of free permits, without acquiring any.
 fn free(limiter: &Limiter, key: &str, limit: &Limit) -> u64 {
-    let peek = limiter.acquire(&[Check::new(key, limit, 0)]).expect("sound");
+    let peek = limiter.acquire(&[Check::new(key, limit, 0)]).expect("valid");
     peek.verdict().decisions()[0].remaining
 }
 
@@ -30,13 +30,13 @@ fn a_permit_is_held_until_dropped() {
     let second = hold(&limiter, "a", &limit, 1);
     assert_ne!(first.id(), second.id());
     assert_eq!(limiter.stats().log_entries, 2);
-    match limiter.acquire(&[Check::new("a", &limit, 1)]).expect("sound") {
+    match limiter.acquire(&[Check::new("a", &limit, 1)]).expect("valid") {
         Acquired::Permit(..) => panic!("there are only two"),
         Acquired::Denied(verdict) => {
             assert_eq!(verdict.retry_after(), RetryAfter::Micros(30 * S));
         }
     }
-    assert!(take(&limiter, "b", &limit, 2).is_some(), "another key has its own");
+    assert!(take(&limiter, "b", &limit, 2).is_some(), "other keys have separate permits");
     drop(first);
     assert_eq!(free(&limiter, "a", &limit), 1);
     let third = hold(&limiter, "a", &limit, 1);
@@ -57,7 +57,7 @@ fn permit_of_several_units_releases_all() {
     drop(two);
     assert_eq!(free(&limiter, "a", &limit), 5);
     assert_eq!(
-        limiter.acquire(&[Check::new("a", &limit, 6)]).expect("sound").verdict().retry_after(),
+        limiter.acquire(&[Check::new("a", &limit, 6)]).expect("valid").verdict().retry_after(),
         RetryAfter::Never
     );
 }
@@ -71,9 +71,9 @@ fn a_lease_ends() {
     assert!(take(&limiter, "a", &limit, 1).is_none());
     clock.set(at(NOW + 30 * S));
     let next = hold(&limiter, "a", &limit, 1);
-    assert!(!lost.renew(), "its place is another's");
+    assert!(!lost.renew(), "another holder has the permit");
     drop(lost);
-    assert_eq!(free(&limiter, "a", &limit), 0, "giving back what was lost takes from nobody");
+    assert_eq!(free(&limiter, "a", &limit), 0, "releasing an expired permit frees no other");
     drop(next);
     assert_eq!(free(&limiter, "a", &limit), 1);
 }
@@ -93,7 +93,7 @@ fn a_lease_is_renewed() {
     assert!(take(&limiter, "a", &limit, 1).is_some());
 }
 
-/// That it has ended and that nothing can last so long are two things.
+/// An ended lease and an invalid duration are different errors.
 #[test]
 fn a_lease_is_renewed_for_another_time() {
     let (limiter, clock) = limiter();
@@ -104,7 +104,7 @@ fn a_lease_is_renewed_for_another_time() {
         assert!(permit.renew_for(lease).is_err(), "{lease:?}");
     }
     clock.advance(Duration::from_secs(59));
-    assert!(permit.renew(), "for 60 s still");
+    assert!(permit.renew(), "the renewed lease lasts 60 s");
     clock.advance(Duration::from_secs(60));
     assert_eq!(permit.renew_for(Duration::from_secs(60)), Ok(false));
     assert!(permit.renew_for(Duration::MAX).is_err());
@@ -115,19 +115,19 @@ fn a_permit_and_a_rate_are_all_or_nothing() {
     let (limiter, _) = limiter();
     let (rate, held) = (limit("3 per 1m"), limit("2 concurrent"));
     let checks = [Check::new("a", &rate, 1), Check::new("a", &held, 1)];
-    let acquire = || limiter.acquire(&checks).expect("sound").permit();
-    let left = || limiter.peek("a", &rate).expect("sound").remaining;
+    let acquire = || limiter.acquire(&checks).expect("valid").permit();
+    let left = || limiter.peek("a", &rate).expect("valid").remaining;
     let (first, second) = (acquire(), acquire());
     assert!(first.is_some() && second.is_some());
-    assert!(acquire().is_none(), "no place left");
-    assert_eq!(left(), 1, "and the rate is not charged for it");
+    assert!(acquire().is_none(), "no permit is left");
+    assert_eq!(left(), 1, "the rate is not charged for a denied permit");
     drop(first);
-    assert_eq!(left(), 1, "a permit given back does not give the rate back");
+    assert_eq!(left(), 1, "releasing a permit does not refund the rate");
     let third = acquire();
     assert!(third.is_some());
     drop((second, third));
     assert!(acquire().is_none(), "the rate is used up");
-    assert_eq!(free(&limiter, "a", &held), 2, "and no place is held for it");
+    assert_eq!(free(&limiter, "a", &held), 2, "no permit is held for a denied rate");
 }
 
 #[test]
@@ -135,8 +135,8 @@ fn a_permit_over_several_limits_is_one() {
     let (limiter, clock) = limiter();
     let (user, site) = (limit("1 concurrent lease 10s"), limit("3 concurrent lease 60s"));
     let checks = [Check::new("user", &user, 1), Check::new("site", &site, 1)];
-    let both = limiter.acquire(&checks).expect("sound").permit().expect("there is room");
-    assert!(limiter.acquire(&checks).expect("sound").permit().is_none());
+    let both = limiter.acquire(&checks).expect("valid").permit().expect("free capacity");
+    assert!(limiter.acquire(&checks).expect("valid").permit().is_none());
     assert_eq!(free(&limiter, "site", &site), 2);
     clock.advance(Duration::from_secs(10));
     assert!(!both.renew(), "one of the leases has ended");
@@ -144,25 +144,27 @@ fn a_permit_over_several_limits_is_one() {
     assert_eq!((free(&limiter, "user", &user), free(&limiter, "site", &site)), (1, 3));
 }
 
-/// A limit that was only watched and would have denied is not held, and not missed.
+/// A full observed limit is not held by the permit, and does not affect it.
 #[test]
 fn an_observed_limit_that_is_full_is_not_missed() {
     let (limiter, _) = limiter();
     let one = limit("1 concurrent");
     let other = hold(&limiter, "seen", &one, 1);
     let checks = [Check::new("a", &one, 1), Check::new("seen", &one, 1).observed()];
-    let permit = limiter.acquire(&checks).expect("sound").permit().expect("only one has a say");
-    assert!(permit.renew(), "all that is held is held");
+    let permit =
+        limiter.acquire(&checks).expect("valid").permit().expect("only one limit is enforced");
+    assert!(permit.renew(), "the permit does not depend on the observed limit");
     drop(permit);
-    assert_eq!(free(&limiter, "seen", &one), 0, "the other's place is untouched");
+    assert_eq!(free(&limiter, "seen", &one), 0, "the other permit is not released");
     drop(other);
-    let permit = limiter.acquire(&checks).expect("sound").permit().expect("both have room");
-    assert_eq!(free(&limiter, "seen", &one), 0, "with room it is held");
+    let permit =
+        limiter.acquire(&checks).expect("valid").permit().expect("both limits have capacity");
+    assert_eq!(free(&limiter, "seen", &one), 0, "an observed limit with free permits is held");
     drop(permit);
     assert_eq!(free(&limiter, "seen", &one), 1);
 }
 
-/// A changed number or lease finds the permits that are held.
+/// After a change of the number or the lease, held permits still count.
 #[test]
 fn permits_outlive_a_change_of_the_limit() {
     let (limiter, _) = limiter();
@@ -173,7 +175,7 @@ fn permits_outlive_a_change_of_the_limit() {
     assert!(take(&limiter, "a", &one, 1).is_some());
 }
 
-/// Where there is no room for a key, its permits are held in the shared state.
+/// Permits of untracked keys are held in the shared state.
 #[test]
 fn permits_of_untracked_keys_share_a_count() {
     let builder = Limiter::builder().max_keys(1).when_full(WhenFull::Overflow);
@@ -189,7 +191,7 @@ fn permits_of_untracked_keys_share_a_count() {
     assert!(take(&limiter, "z", &limit, 2).is_some());
 }
 
-/// Permits are entries, and entries are bounded.
+/// Permits are entries, and the number of entries is bounded.
 #[test]
 fn permits_are_bounded() {
     for when_full in [WhenFull::Deny, WhenFull::Overflow] {

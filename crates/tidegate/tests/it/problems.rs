@@ -1,4 +1,4 @@
-//! Problem documents, as text and as an independent parser reads them.
+//! Problem documents, as text and as read by an independent parser.
 
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ fn a_store_failure_is_not_the_clients_fault() {
     assert_eq!(parsed(&Problem::QuotaExceeded(&nothing))["detail"], "");
 }
 
-/// `(status, title)`.
+/// Rows of `(status, title)`.
 #[test]
 fn bad_request_title_is_its_status() {
     let rows =
@@ -113,13 +113,13 @@ fn bad_request_title_is_its_status() {
     assert_eq!(PROBLEM_JSON, "application/problem+json");
 }
 
-/// `(text, inside of the JSON string)`.
+/// Rows of `(text, contents of the JSON string)`.
 #[test]
 fn texts_are_escaped() {
     let rows = [
         ("plain", "plain"),
         ("a\"b\\c", r#"a\"b\\c"#),
-        // Each alone: what has none of them is written at once.
+        // Each character alone, because a text without any of them is written at once.
         ("a\"b", r#"a\"b"#),
         ("a\\b", r"a\\b"),
         ("a\u{1f}b", r"a\u001fb"),

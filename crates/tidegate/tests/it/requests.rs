@@ -1,4 +1,4 @@
-//! Several checks at once are all charged or none, and batches are singles.
+//! Several checks of a request are all charged or none, and batches decide as single checks do.
 
 use proptest::prelude::*;
 use tidegate::{
@@ -11,7 +11,7 @@ use crate::generators::{
     keys,
 };
 
-/// Keys, limits, costs and times at random.
+/// Random keys, limits, costs and times.
 type Requests = Vec<Vec<(Step, bool)>>;
 
 fn requests() -> impl Strategy<Value = Requests> {
@@ -19,11 +19,11 @@ fn requests() -> impl Strategy<Value = Requests> {
     prop::collection::vec(prop::collection::vec(part, 1..7), 1..40)
 }
 
-/// The time of a request: the first step's gap says.
+/// Returns the time of a request, from the gap of its first step.
 fn time_of(request: &[(Step, bool)], limits: &[Limit], now: u64) -> u64 {
     let (step, _) = &request[0];
     match step.gap {
-        // Stepping back is tried on single checks; here it would only blur the point.
+        // Steps back are tested on single checks.
         Gap::Back(_) => now,
         gap => gap.after(now, limits[step.limit.index(limits.len())].window_us()),
     }
@@ -43,7 +43,7 @@ proptest! {
             now = time_of(&request, &limits, now);
             let parts = distinct_checks(&request, &limits);
             let checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
-            let verdict = limiter.check_all_at(at(now), &checks).expect("sound");
+            let verdict = limiter.check_all_at(at(now), &checks).expect("valid");
             let (allowed, decisions) = decide_all(&mut model, &parts, now);
             prop_assert_eq!(verdict.allowed, allowed);
             prop_assert_eq!(verdict.decisions(), &decisions[..], "{:?}", parts);
@@ -61,9 +61,9 @@ proptest! {
             now = time_of(&request, &limits, now);
             let parts = distinct_checks(&request, &limits);
             let mut checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
-            let one = forwards.check_all_at(at(now), &checks).expect("sound");
+            let one = forwards.check_all_at(at(now), &checks).expect("valid");
             checks.reverse();
-            let other = backwards.check_all_at(at(now), &checks).expect("sound");
+            let other = backwards.check_all_at(at(now), &checks).expect("valid");
             prop_assert_eq!(one.allowed, other.allowed);
             prop_assert_eq!(one.retry_after(), other.retry_after());
             let mut reversed = other.decisions().to_vec();
@@ -72,7 +72,7 @@ proptest! {
         }
     }
 
-    /// At the time it names the request passes, a microsecond before it does not.
+    /// The request passes at the reported time, and not a microsecond before.
     #[test]
     fn the_wait_of_a_verdict_is_exact(
         limits in any_limits(),
@@ -84,17 +84,17 @@ proptest! {
             now = time_of(&request, &limits, now);
             let parts = distinct_checks(&request, &limits);
             let checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
-            let verdict = limiter.check_all_at(at(now), &checks).expect("sound");
+            let verdict = limiter.check_all_at(at(now), &checks).expect("valid");
             // The attempts below must not consume anything.
             let refusing = |check| Check { overflow: Overflow::Refuse, ..check };
             let checks: Vec<Check<'_>> = checks.into_iter().map(refusing).collect();
             match verdict.retry_after() {
                 RetryAfter::Micros(wait) => {
-                    let early = limiter.check_all_at(at(now + wait - 1), &checks).expect("sound");
+                    let early = limiter.check_all_at(at(now + wait - 1), &checks).expect("valid");
                     prop_assert!(!early.allowed);
                     prop_assert_eq!(early.retry_after(), RetryAfter::Micros(1));
                     now += wait;
-                    let then = limiter.check_all_at(at(now), &checks).expect("sound");
+                    let then = limiter.check_all_at(at(now), &checks).expect("valid");
                     prop_assert!(then.allowed);
                 }
                 RetryAfter::Never => prop_assert!(!verdict.allowed),
@@ -140,7 +140,7 @@ proptest! {
 }
 
 fn remaining(limiter: &Limiter, key: &str, limit: &Limit) -> u64 {
-    limiter.peek(key, limit).expect("sound").remaining
+    limiter.peek(key, limit).expect("valid").remaining
 }
 
 #[test]
@@ -148,20 +148,20 @@ fn equal_checks_are_merged() {
     let (limiter, _) = limiter();
     let limit = limit("5 per 1m");
     let [two, one] = [2, 1].map(|cost| Check::new("a", &limit, cost));
-    let verdict = limiter.check_all(&[two, Check::new("b", &limit, 1), one]).expect("sound");
+    let verdict = limiter.check_all(&[two, Check::new("b", &limit, 1), one]).expect("valid");
     assert!(verdict.allowed);
     assert_eq!(verdict.decisions().iter().map(|d| d.remaining).collect::<Vec<_>>(), [2, 4, 2]);
-    let denied = limiter.check_all(&[two, one]).expect("sound");
-    assert!(!denied.allowed, "3 of the 2 that are left");
+    let denied = limiter.check_all(&[two, one]).expect("valid");
+    assert!(!denied.allowed, "a cost of 3 with 2 units left");
     assert_eq!(remaining(&limiter, "a", &limit), 2);
     let never = [Check::new("a", &limit, 3), Check::new("a", &limit, 3)];
-    assert_eq!(limiter.check_all(&never).expect("sound").retry_after(), RetryAfter::Never);
+    assert_eq!(limiter.check_all(&never).expect("valid").retry_after(), RetryAfter::Never);
     let forced = [Check::new("b", &limit, Cost::Force(2)), Check::new("b", &limit, Cost::Force(3))];
-    let _ = limiter.check_all(&forced).expect("sound");
+    let _ = limiter.check_all(&forced).expect("valid");
     let refunded =
         [Check::new("b", &limit, Cost::Refund(1)), Check::new("b", &limit, Cost::Refund(2))];
-    let _ = limiter.check_all(&refunded).expect("sound");
-    assert_eq!(remaining(&limiter, "b", &limit), 2, "1 + 5 - 3 used");
+    let _ = limiter.check_all(&refunded).expect("valid");
+    assert_eq!(remaining(&limiter, "b", &limit), 2, "1 + 5 - 3 units are used");
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn conflicting_checks_are_rejected() {
     }
     let elsewhere = [limit("6 per 2m"), limit("6 per 1m fixed-window")];
     for other in &elsewhere {
-        assert!(limiter.check_all(&[plain, Check::new("a", other, 1)]).expect("sound").allowed);
+        assert!(limiter.check_all(&[plain, Check::new("a", other, 1)]).expect("valid").allowed);
     }
     assert_eq!(remaining(&limiter, "b", &five), 5, "an error charges nothing");
 }
@@ -206,14 +206,14 @@ fn number_of_checks_is_bounded() {
     let checks: Vec<Check<'_>> = names.iter().map(|name| Check::new(name, &limit, 1)).collect();
     assert_eq!(limiter.check_all(&checks), Err(CheckError::TooManyChecks(MAX_CHECKS + 1)));
     assert_eq!(limiter.stats().tracked_keys, 0);
-    let verdict = limiter.check_all(&checks[..MAX_CHECKS]).expect("sound");
+    let verdict = limiter.check_all(&checks[..MAX_CHECKS]).expect("valid");
     assert!(verdict.allowed);
     assert_eq!(verdict.decisions().len(), MAX_CHECKS);
     assert_eq!(limiter.stats().tracked_keys, MAX_CHECKS as u64);
-    // Also where all keys are known, and no lock would be needed.
-    assert!(limiter.check_all(&checks[MAX_CHECKS..]).expect("sound").allowed);
+    // The bound also holds if all keys are known and no lock is needed.
+    assert!(limiter.check_all(&checks[MAX_CHECKS..]).expect("valid").allowed);
     assert_eq!(limiter.check_all(&checks), Err(CheckError::TooManyChecks(MAX_CHECKS + 1)));
-    let nothing = limiter.check_all(&[]).expect("sound");
+    let nothing = limiter.check_all(&[]).expect("valid");
     assert!(
         nothing.allowed && nothing.decisions().is_empty() && nothing.reported_index().is_none()
     );
@@ -237,7 +237,7 @@ fn a_batch_appends() {
     let (limiter, _) = limiter();
     let limit = limit("100 per 1m");
     let mut decisions = vec![check_at(&limiter, NOW, "a", &limit, 1)];
-    limiter.check_batch(&[Check::new("a", &limit, 1); 70], &mut decisions).expect("sound");
+    limiter.check_batch(&[Check::new("a", &limit, 1); 70], &mut decisions).expect("valid");
     let left: Vec<u64> = decisions.iter().map(|decision| decision.remaining).collect();
     assert_eq!(left, (29..100).rev().collect::<Vec<_>>());
 }

@@ -1,7 +1,6 @@
-//! Recorded traffic, where the traces are at hand: decisions against digests.
+//! Recorded traffic, if the traces are available: decisions compared with digests.
 //!
-//! The traces lie beside a checkout, not in it; without them there is nothing to
-//! compare and the test says so.
+//! The traces are not part of the repository. Without them the test reports that it was not run.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,7 +13,7 @@ use tidegate::{Limit, Limiter, Timestamp};
 
 use crate::common::{S, at, limit};
 
-/// Trace, limit, admitted, digest of the decisions as '1' and '0'.
+/// Trace, limit, number of admitted events, digest of the decisions as '1' and '0'.
 const DIGESTS: [(&str, &str, usize, &str); 18] = [
     (
         "nasa",
@@ -141,7 +140,8 @@ fn lines(file: &str) -> Option<Vec<Vec<u8>>> {
     Some(lines.map(|line| line.expect("a readable trace")).collect())
 }
 
-/// `host - - [01/Aug/1995:00:00:01 -0400] "GET ..."`: a day's events, by the second.
+/// Parses `host - - [01/Aug/1995:00:00:01 -0400] "GET ..."`: the events of a day, with times in
+/// seconds.
 fn nasa() -> Option<Vec<Event>> {
     let event = |line: Vec<u8>| {
         let text = String::from_utf8_lossy(&line).into_owned();
@@ -149,14 +149,14 @@ fn nasa() -> Option<Vec<Event>> {
         let time = text.split_once('[')?.1.split_once(']')?.0;
         let mut parts = time.split([':', ' ']).skip(1).map_while(|part| part.parse::<u64>().ok());
         let (hour, minute, second) = (parts.next()?, parts.next()?, parts.next()?);
-        // 1995-08-01 is day 9,343, and its clock stands four hours behind.
+        // 1995-08-01 is day 9,343, and its zone is four hours behind UTC.
         let day = 9_343 * 86_400 + 4 * 3_600;
         Some(Event { at: at((day + hour * 3_600 + minute * 60 + second) * S), key })
     };
     Some(lines("nasa-1995-08-01.log.gz")?.into_iter().filter_map(event).collect())
 }
 
-/// `time_us,key`, under a heading.
+/// Parses `time_us,key` after a header line.
 fn zeek() -> Option<Vec<Event>> {
     let event = |line: Vec<u8>| {
         let comma = line.iter().position(|&byte| byte == b',')?;
@@ -166,7 +166,7 @@ fn zeek() -> Option<Vec<Event>> {
     Some(lines("zeek-dns.csv.gz")?.into_iter().filter_map(event).collect())
 }
 
-/// The events of both traces, by name; `None` where they are not at hand.
+/// Returns the events of both traces by name, or `None` if they are not available.
 fn events() -> Option<HashMap<&'static str, Vec<Event>>> {
     let (Some(nasa), Some(zeek)) = (nasa(), zeek()) else {
         eprintln!("NOT RUN: the recorded traces are not beside this checkout (shared/traces)");
@@ -203,7 +203,7 @@ fn recorded_traffic_is_decided_as_published() {
         |limit, events| {
             let limiter = Limiter::new();
             let decide = |event: &Event| {
-                limiter.check_at(event.at, &event.key, limit, 1).expect("sound").allowed
+                limiter.check_at(event.at, &event.key, limit, 1).expect("valid").allowed
             };
             events.iter().map(decide).collect()
         },

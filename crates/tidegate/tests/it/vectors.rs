@@ -1,11 +1,10 @@
-//! Golden vectors: worked examples as data, one runner, every host.
+//! Golden vectors: worked examples as data, run on every host.
 //!
-//! A file of `tests/vectors/` is a list of cases; its rows read
-//! `at_us  cost -> allowed  remaining  retry_after_us  reset_after_us`, where a
-//! cost is `3`, `peek`, `force 3`, `refund 2`, or under a `concurrency` limit
-//! `1 as a`, `release a`, `renew a` (which answer `held` or `gone`). The numbers
-//! were worked out from the definitions, apart from the code. Every store is one
-//! more [`Host`].
+//! A file of `tests/vectors/` is a list of cases. Its rows have the form `at_us  cost -> allowed
+//! remaining  retry_after_us  reset_after_us`, where a cost is `3`, `peek`, `force 3`, `refund 2`,
+//! or under a `concurrency` limit `1 as a`, `release a`, `renew a` (which yield `held` or `gone`).
+//! The numbers were computed from the definitions, independently of the code. Every store
+//! implements [`Host`].
 
 use std::collections::HashMap;
 
@@ -46,7 +45,7 @@ struct Row {
 
 #[derive(Clone, Copy)]
 enum Act {
-    /// A cost, and the letter its permit goes by.
+    /// A cost, and the letter that identifies its permit.
     Ask(Cost, char),
     Release(char),
     Renew(char),
@@ -58,7 +57,7 @@ enum Expect {
     Held(bool),
 }
 
-/// Something that keeps one key's state under one limit and decides.
+/// Keeps the state of one key under one limit, and decides.
 pub trait Host {
     fn decide_step(&mut self, at_us: u64, cost: Cost, permit: char) -> Decision;
     fn release(&mut self, at_us: u64, permit: char) -> bool;
@@ -83,7 +82,7 @@ impl Host for Core {
     }
 
     fn release(&mut self, at_us: u64, permit: char) -> bool {
-        // A lease that has ended is noticed when the state is next brought up to date.
+        // An ended lease is removed when the state is next updated.
         self.state.admits(&self.limit, &Ask::new(Cost::PEEK, at(at_us)));
         self.state.release(PermitId(u64::from(permit)))
     }
@@ -93,7 +92,7 @@ impl Host for Core {
     }
 }
 
-/// Which of the limiter's ways in a vector takes.
+/// The method of the limiter that runs a vector.
 #[derive(Clone, Copy, Debug)]
 enum WayIn {
     CheckAt,
@@ -102,7 +101,7 @@ enum WayIn {
     Batch,
 }
 
-/// The memory store, where other keys and limits are busy beside it.
+/// The memory store, with other keys and limits in use.
 struct Memory {
     limit: Limit,
     limiter: Limiter,
@@ -123,7 +122,7 @@ impl Memory {
     }
 
     fn acquire(&mut self, check: &Check<'_>, permit: char) -> Decision {
-        let acquired = self.limiter.acquire(&[*check]).expect("a sound request");
+        let acquired = self.limiter.acquire(&[*check]).expect("a valid request");
         let decision = acquired.verdict().decisions()[0];
         if let Acquired::Permit(held, _) = acquired {
             self.permits.insert(permit, held);
@@ -140,23 +139,22 @@ impl Host for Memory {
         if limit.algorithm() == Algorithm::Concurrency {
             return self.acquire(&check, permit);
         }
-        let _ = self.limiter.check("another key", &limit, 1).expect("a sound check");
+        let _ = self.limiter.check("another key", &limit, 1).expect("a valid check");
         match self.way_in {
             WayIn::CheckAt => {
-                self.limiter.check_at(at(at_us), "key", &limit, cost).expect("a sound check")
+                self.limiter.check_at(at(at_us), "key", &limit, cost).expect("a valid check")
             }
-            WayIn::Clock => self.limiter.check("key", &limit, cost).expect("a sound check"),
-            WayIn::All => self.limiter.check_all(&[check]).expect("a sound request").decisions()[0],
+            WayIn::Clock => self.limiter.check("key", &limit, cost).expect("a valid check"),
+            WayIn::All => self.limiter.check_all(&[check]).expect("a valid request").decisions()[0],
             WayIn::Batch => {
                 let mut decisions = Vec::new();
-                self.limiter.check_batch(&[check], &mut decisions).expect("a sound check");
+                self.limiter.check_batch(&[check], &mut decisions).expect("a valid check");
                 decisions[0]
             }
         }
     }
 
-    /// A permit says nothing when dropped; whether it was still held shows in
-    /// whether it can be renewed.
+    /// Dropping a permit returns nothing, so a renewal shows whether it was still held.
     fn release(&mut self, at_us: u64, permit: char) -> bool {
         self.clock.set(at(at_us));
         self.permits.remove(&permit).is_some_and(|permit| permit.renew())
@@ -168,7 +166,7 @@ impl Host for Memory {
     }
 }
 
-/// Runs every case on a host of its own.
+/// Runs every case on a new host.
 pub fn run(host_name: &str, host: impl Fn(Limit) -> Box<dyn Host>) {
     let mut rows = 0;
     for (file, text) in FILES {
@@ -209,11 +207,11 @@ fn parse(text: &str) -> Vec<Case> {
     for line in text.lines().map(str::trim) {
         if line.is_empty() || line.starts_with('#') {
             continue;
-        } else if let Some(said) = line.strip_prefix("case:") {
-            name = said.trim();
-        } else if let Some(said) = line.strip_prefix("limit:") {
+        } else if let Some(value) = line.strip_prefix("case:") {
+            name = value.trim();
+        } else if let Some(value) = line.strip_prefix("limit:") {
             let name = name.to_owned();
-            cases.push(Case { name, limit: limit(said.trim()), rows: Vec::new() });
+            cases.push(Case { name, limit: limit(value.trim()), rows: Vec::new() });
         } else {
             let case = cases.last_mut().expect("a limit comes before its rows");
             let row = parse_row(line, &case.limit).unwrap_or_else(|| panic!("not a row: {line}"));
@@ -224,12 +222,12 @@ fn parse(text: &str) -> Vec<Case> {
 }
 
 fn parse_row(line: &str, limit: &Limit) -> Option<Row> {
-    let (asked, answered) = line.split_once("->")?;
-    let mut asked = asked.split_whitespace();
-    let at_us = number(asked.next()?)?;
-    let act = parse_act(&asked.collect::<Vec<_>>())?;
-    let answered: Vec<&str> = answered.split_whitespace().collect();
-    let expect = match answered[..] {
+    let (input, output) = line.split_once("->")?;
+    let mut input = input.split_whitespace();
+    let at_us = number(input.next()?)?;
+    let act = parse_act(&input.collect::<Vec<_>>())?;
+    let output: Vec<&str> = output.split_whitespace().collect();
+    let expect = match output[..] {
         ["held"] => Expect::Held(true),
         ["gone"] => Expect::Held(false),
         [allowed @ ("yes" | "no"), remaining, retry_after, reset_after] => {

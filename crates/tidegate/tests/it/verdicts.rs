@@ -1,15 +1,15 @@
-//! What a verdict says, and for whom: observed checks and the one that speaks.
+//! Verdicts: observed checks, and which check is reported.
 
 use tidegate::{Check, Cost, Limit, Limiter, RetryAfter, Verdict};
 
 use crate::common::{NOW, S, at, limit, limiter};
 
 fn decide(limiter: &Limiter, checks: &[Check<'_>]) -> Verdict {
-    limiter.check_all_at(at(NOW), checks).expect("sound")
+    limiter.check_all_at(at(NOW), checks).expect("valid")
 }
 
 fn remaining(limiter: &Limiter, key: &str, limit: &Limit) -> u64 {
-    limiter.peek(key, limit).expect("sound").remaining
+    limiter.peek(key, limit).expect("valid").remaining
 }
 
 #[test]
@@ -19,16 +19,16 @@ fn observed_check_never_denies() {
     let checks = [Check::new("a", &many, 1), Check::new("seen", &one, 1).observed()];
     let first = decide(&limiter, &checks);
     assert!(first.allowed && first.decisions()[1].allowed);
-    assert_eq!(first.reported_index(), Some(0), "though the other has less remaining");
+    assert_eq!(first.reported_index(), Some(0), "although the observed check has less remaining");
     let second = decide(&limiter, &checks);
     assert!(second.allowed);
-    assert!(!second.decisions()[1].allowed, "it would have denied");
+    assert!(!second.decisions()[1].allowed, "the observed check would have denied");
     assert_eq!(second.decisions()[1].retry_after, RetryAfter::Micros(60 * S));
     assert_eq!(second.retry_after(), RetryAfter::Now);
     assert_eq!(remaining(&limiter, "a", &many), 7);
 }
 
-/// Charged iff the enforced ones admitted the request and it would have itself.
+/// An observed check is charged if the enforced checks and the check itself admit the request.
 #[test]
 fn an_observed_check_is_charged_with_the_request() {
     let (limiter, _) = limiter();
@@ -41,16 +41,16 @@ fn an_observed_check_is_charged_with_the_request() {
     assert_eq!(remaining(&limiter, "seen", &limit), 1, "a denied request charges nothing");
     let too_much = [Check::new("b", &limit, 1), Check::new("seen", &limit, 2).observed()];
     assert!(decide(&limiter, &too_much).allowed);
-    assert_eq!(remaining(&limiter, "seen", &limit), 1, "it would have denied");
+    assert_eq!(remaining(&limiter, "seen", &limit), 1, "the observed check would have denied");
     assert_eq!(remaining(&limiter, "b", &limit), 1);
 }
 
-/// One observed check must not hold another back.
+/// One observed check must not affect another.
 #[test]
 fn observed_checks_are_decided_separately() {
     let (limiter, _) = limiter();
     let limit = limit("2 per 1m");
-    limiter.charge("full", &limit, 2).expect("sound");
+    limiter.charge("full", &limit, 2).expect("valid");
     let checks = ["full", "empty"].map(|key| Check::new(key, &limit, 1).observed());
     let verdict = decide(&limiter, &checks);
     assert!(verdict.allowed);
@@ -81,7 +81,7 @@ fn longest_wait_is_reported_when_denied() {
     assert!(decide(&limiter, &both).allowed);
     let all = [both[0], both[1], Check::new("a", &roomy, 9)];
     let denied = decide(&limiter, &all);
-    assert_eq!(denied.reported_index(), Some(1), "roomy admits, so it does not speak");
+    assert_eq!(denied.reported_index(), Some(1), "roomy admits, so it is not reported");
     assert_eq!(denied.retry_after(), RetryAfter::Micros(20 * S));
     assert_eq!(denied.decisions()[0].retry_after, RetryAfter::Micros(10 * S));
     assert!(denied.decisions()[2].allowed);
@@ -96,13 +96,13 @@ fn longest_wait_is_reported_when_denied() {
     assert_eq!(decide(&limiter, &twins).reported_index(), Some(0), "the first of equals");
 }
 
-/// A denied request forces and refunds nothing either.
+/// A denied request applies no forced charges and no refunds.
 #[test]
 fn denied_request_applies_no_refund() {
     let (limiter, _) = limiter();
     let limit = limit("5 per 1m");
-    limiter.charge("full", &limit, 5).expect("sound");
-    limiter.charge("b", &limit, 3).expect("sound");
+    limiter.charge("full", &limit, 5).expect("valid");
+    limiter.charge("b", &limit, 3).expect("valid");
     for cost in [Cost::Force(1), Cost::Refund(1)] {
         let checks = [Check::new("b", &limit, cost), Check::new("full", &limit, 1)];
         assert!(!decide(&limiter, &checks).allowed);
@@ -110,7 +110,7 @@ fn denied_request_applies_no_refund() {
     }
 }
 
-/// A stricter limit tried out beside the one in force counts on its own.
+/// A stricter limit can be observed beside the enforced one, and is counted separately.
 #[test]
 fn stricter_limit_can_be_observed_beside_the_enforced_one() {
     let (limiter, _) = limiter();
@@ -123,7 +123,7 @@ fn stricter_limit_can_be_observed_beside_the_enforced_one() {
         }
         let watched = usize::from(!order);
         let verdicts: Vec<_> =
-            (0..12).map(|_| limiter.check_all(&checks).expect("sound")).collect();
+            (0..12).map(|_| limiter.check_all(&checks).expect("valid")).collect();
         assert_eq!(verdicts.iter().filter(|verdict| verdict.allowed).count(), 10);
         let would_pass = verdicts.iter().filter(|v| v.decisions()[watched].allowed).count();
         assert_eq!(would_pass, 5);

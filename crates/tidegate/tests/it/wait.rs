@@ -1,4 +1,4 @@
-//! Waiting one's turn: in order, to the microsecond, and without a trace when given up.
+//! Waiting in order: exact to the microsecond, and without effect if cancelled.
 
 use std::thread;
 use std::time::Duration;
@@ -14,7 +14,7 @@ type Answer = Result<Verdict, StoreError>;
 
 const LONG: Duration = Duration::from_secs(3_600);
 
-/// Starts to wait and expects to have to.
+/// Starts to wait, and panics if the request is decided immediately.
 fn join<'a>(limiter: &'a Limiter, checks: &'a [Check<'a>], max: Duration) -> Polled<'a, Answer> {
     match Polled::start(limiter.wait(checks, max)) {
         Started::Pending(waiting) => waiting,
@@ -22,16 +22,16 @@ fn join<'a>(limiter: &'a Limiter, checks: &'a [Check<'a>], max: Duration) -> Pol
     }
 }
 
-/// Expects an answer at once.
+/// Returns the verdict of a request that must not wait.
 fn at_once(limiter: &Limiter, checks: &[Check<'_>], max: Duration) -> Verdict {
     match Polled::start(limiter.wait(checks, max)) {
-        Started::Pending(_) => panic!("it waits"),
-        Started::Ready(ready) => ready.expect("sound"),
+        Started::Pending(_) => panic!("the request waits"),
+        Started::Ready(ready) => ready.expect("valid"),
     }
 }
 
 fn admitted(answer: Option<Answer>) -> bool {
-    answer.is_some_and(|answer| answer.expect("sound").allowed)
+    answer.is_some_and(|answer| answer.expect("valid").allowed)
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn request_that_passes_does_not_wait() {
     let limit = limit("2 per 10s sliding-log");
     let checks = [Check::new("a", &limit, 2)];
     assert!(at_once(&limiter, &checks, Duration::ZERO).allowed);
-    assert_eq!(limiter.peek("a", &limit).expect("sound").remaining, 0);
+    assert_eq!(limiter.peek("a", &limit).expect("valid").remaining, 0);
 }
 
 #[test]
@@ -51,12 +51,12 @@ fn a_waiter_passes_at_the_exact_moment() {
         let checks = [Check::new("a", &limit, 1)];
         let start = clock.now().as_micros();
         assert!(at_once(&limiter, &checks, LONG).allowed);
-        let wait = limiter.peek("a", &limit).expect("sound").retry_after;
-        let wait = wait.as_micros().expect("it passes some day");
+        let wait = limiter.peek("a", &limit).expect("valid").retry_after;
+        let wait = wait.as_micros().expect("a finite wait");
         let mut waiting = join(&limiter, &checks, LONG);
         clock.set(at(start + wait - 1));
-        assert_eq!(waiting.wakes(), 0, "{text}: not before its time");
-        assert!(waiting.poll().is_none(), "{text}: a poll for nothing changes nothing");
+        assert_eq!(waiting.wakes(), 0, "{text}: the waiter passed too early");
+        assert!(waiting.poll().is_none(), "{text}: a spurious poll has no effect");
         clock.set(at(start + wait));
         assert_eq!(waiting.wakes(), 1, "{text}");
         assert!(admitted(waiting.poll()), "{text}");
@@ -74,7 +74,7 @@ fn waiters_pass_in_order() {
         (0..4).map(|_| join(&limiter, &checks, LONG)).collect();
     for turn in 1..=4 {
         clock.set(at(NOW + turn * 10 * S));
-        // The last asks first and still is last.
+        // The last one is polled first, and is still last.
         for later in queue.iter_mut().skip(1).rev() {
             assert!(later.poll().is_none(), "turn {turn}");
         }
@@ -93,7 +93,7 @@ fn wait_beyond_max_wait_is_denied_immediately() {
     assert!(!refused.allowed);
     assert_eq!(refused.retry_after(), RetryAfter::Micros(7 * S));
     let mut first = join(&limiter, &checks, Duration::from_micros(7_000_000));
-    // Behind one that waits: its turn comes ten seconds after.
+    // Behind another waiter the wait is ten seconds longer.
     let refused = at_once(&limiter, &checks, Duration::from_micros(16_999_999));
     assert!(!refused.allowed);
     assert_eq!(refused.retry_after(), RetryAfter::Micros(17 * S));
@@ -120,7 +120,7 @@ fn impossible_cost_is_denied_immediately() {
     assert_eq!(block_on(limiter.wait(&checks, LONG)), Err(CheckError::NeedsPermit.into()));
 }
 
-/// Whoever goes away, first or in the middle, lets the next through and is not charged.
+/// A dropped waiter, first or in the middle, lets the next pass and is not charged.
 #[test]
 fn a_dropped_waiter_leaves_no_trace() {
     for gone in 0..3 {
@@ -133,7 +133,7 @@ fn a_dropped_waiter_leaves_no_trace() {
         let wakes = queue.get(1).map_or(0, Polled::wakes);
         drop(queue.remove(gone));
         if gone == 0 {
-            assert_eq!(queue[0].wakes(), wakes + 1, "the next is woken to take the lead");
+            assert_eq!(queue[0].wakes(), wakes + 1, "the next waiter is woken to become the first");
         }
         for turn in 1..=2 {
             for waiting in &mut queue {
@@ -144,12 +144,12 @@ fn a_dropped_waiter_leaves_no_trace() {
             assert!(admitted(queue.remove(0).poll()), "{gone} left, turn {turn}");
         }
         clock.set(at(NOW + 30 * S));
-        assert!(at_once(&limiter, &checks, Duration::ZERO).allowed, "the queue is gone");
+        assert!(at_once(&limiter, &checks, Duration::ZERO).allowed, "the queue is removed");
         assert_eq!(limiter.stats().log_entries, 1);
     }
 }
 
-/// The first goes away at the very moment it was to pass.
+/// The first waiter is dropped exactly when it would pass.
 #[test]
 fn waiter_dropped_when_due_wakes_the_next() {
     let (limiter, clock) = limiter();
@@ -162,7 +162,7 @@ fn waiter_dropped_when_due_wakes_the_next() {
     assert_eq!((first.wakes(), second.wakes()), (1, 0));
     drop(first);
     assert_eq!(second.wakes(), 1);
-    assert!(admitted(second.poll()), "the place the first did not take");
+    assert!(admitted(second.poll()), "the units that the first waiter did not take");
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn a_plain_check_in_between_makes_a_waiter_wait_longer() {
     assert!(at_once(&limiter, &checks, LONG).allowed);
     let mut patient = join(&limiter, &checks, Duration::from_secs(20));
     clock.set(at(NOW + 10 * S));
-    assert!(limiter.check("a", &limit, 1).expect("sound").allowed, "it was quicker");
+    assert!(limiter.check("a", &limit, 1).expect("valid").allowed, "the plain check was quicker");
     assert!(patient.poll().is_none());
     clock.set(at(NOW + 20 * S));
     assert!(admitted(patient.poll()));
@@ -181,15 +181,15 @@ fn a_plain_check_in_between_makes_a_waiter_wait_longer() {
     let mut impatient = join(&limiter, &checks, Duration::from_secs(15));
     let mut behind = join(&limiter, &checks, Duration::from_secs(21));
     clock.set(at(NOW + 30 * S));
-    assert!(limiter.check("a", &limit, 1).expect("sound").allowed);
-    let answer = impatient.poll().expect("ten more seconds are too long").expect("sound");
+    assert!(limiter.check("a", &limit, 1).expect("valid").allowed);
+    let answer = impatient.poll().expect("ten more seconds exceed max_wait").expect("valid");
     assert_eq!((answer.allowed, answer.retry_after()), (false, RetryAfter::Micros(10 * S)));
     assert!(behind.poll().is_none());
     clock.set(at(NOW + 40 * S));
     assert!(admitted(behind.poll()));
 }
 
-/// Patience ends also for one who is held up behind others.
+/// `max_wait` also ends for a waiter behind others.
 #[test]
 fn waiter_is_denied_after_max_wait_behind_others() {
     let (limiter, clock) = limiter();
@@ -199,13 +199,13 @@ fn waiter_is_denied_after_max_wait_behind_others() {
     let mut first = join(&limiter, &checks, LONG);
     let mut second = join(&limiter, &checks, Duration::from_secs(20));
     clock.set(at(NOW + 10 * S));
-    assert!(limiter.check("a", &limit, 1).expect("sound").allowed);
+    assert!(limiter.check("a", &limit, 1).expect("valid").allowed);
     assert!(first.poll().is_none());
     clock.set(at(NOW + 20 * S));
-    assert!(limiter.check("a", &limit, 1).expect("sound").allowed);
+    assert!(limiter.check("a", &limit, 1).expect("valid").allowed);
     assert!(first.poll().is_none());
-    assert_eq!(second.wakes(), 1, "its patience ends");
-    let answer = second.poll().expect("no more patience").expect("sound");
+    assert_eq!(second.wakes(), 1, "max_wait has passed");
+    let answer = second.poll().expect("the deadline has passed").expect("valid");
     assert_eq!((answer.allowed, answer.retry_after()), (false, RetryAfter::Micros(20 * S)));
     clock.set(at(NOW + 30 * S));
     assert!(admitted(first.poll()));
@@ -226,7 +226,8 @@ fn keys_do_not_wait_for_each_other() {
     assert!(admitted(waiting.poll()));
 }
 
-/// Several limits: the last of them says when, and the order of the checks is no matter.
+/// With several limits the last one to pass determines the wait. The order of the checks does not
+/// matter.
 #[test]
 fn a_waiter_waits_for_all_its_limits() {
     let (limiter, clock) = limiter();
@@ -238,11 +239,11 @@ fn a_waiter_waits_for_all_its_limits() {
     let mut third = join(&limiter, &forwards, LONG);
     clock.set(at(NOW + 10 * S));
     assert!(third.poll().is_none());
-    assert!(admitted(second.poll()), "the short one has room again");
+    assert!(admitted(second.poll()), "the short limit has units again");
     clock.set(at(NOW + 30 * S - 1));
     assert!(third.poll().is_none());
     clock.set(at(NOW + 30 * S));
-    assert!(admitted(third.poll()), "the long one has room again");
+    assert!(admitted(third.poll()), "the long limit has units again");
 }
 
 #[test]
@@ -256,27 +257,27 @@ fn a_queue_is_bounded() {
         match Polled::start(limiter.wait(&checks, LONG)) {
             Started::Pending(waiting) => queue.push(waiting),
             Started::Ready(answer) => {
-                let answer = answer.expect("sound");
+                let answer = answer.expect("valid");
                 assert!(place >= 1_024 && !answer.allowed && answer.queue_full, "{place}");
             }
         }
     }
     assert_eq!(queue.len(), 1_024);
-    // Who is turned away is told the least it would wait, and that is no work: nobody who
-    // waits is looked at, which would take memory for each.
-    let mut told = None;
-    let asked = allocation_counter::measure(|| {
-        told = Some(at_once(&limiter, &checks, LONG));
+    // A rejected caller gets the minimum wait, without a forecast of the queue, which would
+    // allocate memory for each waiter.
+    let mut verdict = None;
+    let measured = allocation_counter::measure(|| {
+        verdict = Some(at_once(&limiter, &checks, LONG));
     });
-    assert!(asked.bytes_total < 1_024, "{} bytes", asked.bytes_total);
-    let retry_after = told.expect("an answer").retry_after();
+    assert!(measured.bytes_total < 1_024, "{} bytes", measured.bytes_total);
+    let retry_after = verdict.expect("a verdict").retry_after();
     assert_eq!(retry_after.as_micros(), Some(1_024 * S));
 }
 
 proptest! {
     #![proptest_config(cases(200))]
 
-    /// What is forecast behind a queue is when it happens, to the microsecond.
+    /// The forecast behind a queue is exact to the microsecond.
     #[test]
     fn the_forecast_behind_a_queue_is_exact(
         algorithm in prop::sample::select(vec![
@@ -290,9 +291,9 @@ proptest! {
         let (limiter, clock) = limiter();
         for (gap, cost) in used {
             clock.advance(Duration::from_micros(gap));
-            let _ = limiter.check("a", &limit, cost).expect("sound");
+            let _ = limiter.check("a", &limit, cost).expect("valid");
         }
-        limiter.charge("a", &limit, count).expect("sound");
+        limiter.charge("a", &limit, count).expect("valid");
         let start = clock.now().as_micros();
         let costs: Vec<u64> = costs.into_iter().map(|cost| cost.min(count)).collect();
         let checks: Vec<[Check<'_>; 1]> =
@@ -316,7 +317,7 @@ proptest! {
     }
 }
 
-/// With real clocks and threads everybody gets their turn.
+/// With real clocks and threads every waiter passes.
 #[test]
 fn waiters_pass_on_real_clocks() {
     for clock in [Clock::precise(), Clock::coarse()] {
@@ -328,7 +329,7 @@ fn waiters_pass_on_real_clocks() {
                 scope.spawn(|| {
                     for _ in 0..4 {
                         let checks = [Check::new("a", &limit, 1)];
-                        let verdict = block_on(limiter.wait(&checks, LONG)).expect("sound");
+                        let verdict = block_on(limiter.wait(&checks, LONG)).expect("valid");
                         assert!(verdict.allowed);
                     }
                 });

@@ -1,4 +1,4 @@
-//! Bodies of gRPC: messages, each behind a flag and a length in four bytes, and in responses a
+//! Bodies of gRPC: messages, each after a flag of one byte and a length of four, and in responses a
 //! status in the trailers.
 
 use std::convert::Infallible;
@@ -40,7 +40,7 @@ pub enum GrpcBody {
     Stream(MessageStream),
     /// Plain text for a client that does not use gRPC.
     Plain(&'static str),
-    /// Nothing more.
+    /// Nothing, or nothing more.
     Empty,
 }
 
@@ -59,12 +59,12 @@ pub enum NotGrpc {
 }
 
 impl GrpcBody {
-    /// A response with one message, which `write` appends.
+    /// Creates a response with one message, which `write` appends.
     pub fn message(capacity: usize, write: impl FnOnce(&mut Vec<u8>)) -> GrpcResponse {
         to_response(GrpcBody::Message(framed(capacity, write)))
     }
 
-    /// A response with a stream of messages.
+    /// Creates a response with a stream of messages.
     pub fn stream(
         messages: impl Stream<Item = StreamItem> + Send + 'static,
         in_flight: InFlight,
@@ -75,17 +75,17 @@ impl GrpcBody {
         }))
     }
 
-    /// A response with an error status, in the headers.
+    /// Creates a response with an error status in its headers.
     pub fn error(error: &RequestError) -> GrpcResponse {
         let mut response = to_response(GrpcBody::Empty);
         put_status(error, response.headers_mut());
         response
     }
 
-    /// A response to a request that is not gRPC.
+    /// Creates a plain-text response to a request that is not gRPC.
     pub fn not_grpc(why: NotGrpc) -> GrpcResponse {
         let (status, text) = match why {
-            // No 505: it is the client that is wrong here.
+            // Not 505, because the error is the client's.
             NotGrpc::Version => (
                 StatusCode::BAD_REQUEST,
                 "this is tidegate's gRPC front, which speaks HTTP/2: ask the one at --http, or use gRPC\n",
@@ -116,18 +116,18 @@ fn to_response(content: GrpcBody) -> GrpcResponse {
     response
 }
 
-/// A message behind its prefix.
+/// Encodes a message with its prefix.
 pub fn framed(capacity: usize, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::with_capacity(PREFIX_BYTES + capacity);
     out.extend_from_slice(&[0; PREFIX_BYTES]);
     write(&mut out);
-    // Answers are a few kilobytes at most.
+    // A reply is a few kilobytes at most.
     let length = u32::try_from(out.len() - PREFIX_BYTES).unwrap_or(u32::MAX);
     out[1..PREFIX_BYTES].copy_from_slice(&length.to_be_bytes());
     out
 }
 
-/// The code in the headers of an error response.
+/// Parses the status code in the headers of an error response.
 pub fn code(headers: &HeaderMap) -> u8 {
     let code = headers.get(&GRPC_STATUS).and_then(|code| code.to_str().ok()?.parse().ok());
     code.unwrap_or(0)
@@ -140,7 +140,7 @@ fn put_status(error: &RequestError, out: &mut HeaderMap) {
     }
 }
 
-/// As the protocol has it: printable ASCII but `%` stands for itself.
+/// Percent-encodes a status message as gRPC specifies: all bytes except printable ASCII, and `%`.
 fn percent_encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -205,19 +205,19 @@ impl Body for GrpcBody {
         match self {
             GrpcBody::Plain(text) => SizeHint::with_exact(text.len() as u64),
             GrpcBody::Empty => SizeHint::with_exact(0),
-            // Trailers follow, and gRPC sends no `content-length`.
+            // Trailers follow, and gRPC needs no `content-length`.
             _ => SizeHint::default(),
         }
     }
 }
 
-/// What stands before a message.
+/// The length of the prefix of a message: a flag and a length.
 pub const PREFIX_BYTES: usize = 5;
 
-/// How long a stream may wait for its next message: a client that explores takes seconds.
+/// How long a stream may wait for its next message. An interactive client takes seconds.
 const NEXT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The one message of a body that is here as a whole.
+/// Returns the message of a complete body with exactly one message.
 pub fn single_message(body: &[u8]) -> Result<&[u8], RequestError> {
     let Some((prefix, message)) = body.split_first_chunk::<PREFIX_BYTES>() else {
         return Err(RequestError::invalid("the call ended before its message: send one"));
@@ -232,7 +232,7 @@ pub fn single_message(body: &[u8]) -> Result<&[u8], RequestError> {
     }
 }
 
-/// How long the message behind this prefix is.
+/// Returns the length of the message after this prefix.
 fn length(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, RequestError> {
     let [flag, length @ ..] = *prefix;
     match flag {
@@ -251,12 +251,12 @@ fn length(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, RequestError> {
     Ok(length)
 }
 
-/// The whole body of a call with one message; `first` is what was read already.
+/// Reads the whole body of a call with one message. `first` is the part that was already read.
 pub async fn collect(body: Incoming, first: Option<Bytes>) -> Result<Bytes, RequestError> {
     http_body::collect(body, first, PREFIX_BYTES + MAX_MESSAGE_BYTES).await.map_err(read_error)
 }
 
-/// The error of a body that could not be read, in terms of gRPC.
+/// Converts the error of a body that could not be read to its gRPC wording.
 pub fn read_error(error: RequestError) -> RequestError {
     match error.kind {
         ErrorKind::TooLarge => too_large(),
@@ -267,7 +267,7 @@ pub fn read_error(error: RequestError) -> RequestError {
     }
 }
 
-/// The messages of a stream, one after another.
+/// Reads the messages of a stream.
 pub struct Messages {
     body: Incoming,
     read: BytesMut,
@@ -278,7 +278,7 @@ impl Messages {
         Messages { body, read: BytesMut::new() }
     }
 
-    /// The next message; `None` at the end of the stream.
+    /// Returns the next message; `None` at the end of the stream.
     pub async fn next(&mut self) -> Result<Option<Bytes>, RequestError> {
         tokio::time::timeout(NEXT_TIMEOUT, self.read_next()).await.unwrap_or_else(|_| {
             Err(RequestError::new(ErrorKind::TooSlow, "the next message took too long to arrive"))

@@ -1,4 +1,5 @@
-//! `grpc.health.v1`: whether new calls are welcome, once or as it changes.
+//! `grpc.health.v1`: whether the server accepts new calls, as a single reply or as a stream of
+//! changes.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::error::{ErrorKind, RequestError};
 use crate::fronts::grpc::envoy::{Fields, Malformed, SERVICE, put_bytes, put_nested, put_number};
 use crate::serve::InFlight;
 
-/// What all methods of the service begin with.
+/// The prefix of all methods of the service.
 pub const PREFIX: &str = "/grpc.health.v1.Health/";
 pub const CHECK: &str = "/grpc.health.v1.Health/Check";
 pub const LIST: &str = "/grpc.health.v1.Health/List";
@@ -37,7 +38,7 @@ impl GrpcFront {
         }
     }
 
-    /// All services at once.
+    /// Returns the status of all services.
     pub(super) fn list_health(&self) -> GrpcResponse {
         let status = self.health();
         GrpcBody::message(64, |out| {
@@ -50,8 +51,8 @@ impl GrpcFront {
         })
     }
 
-    /// Tells how it is, and again when the server drains; then the stream ends, because
-    /// nothing but the end will follow.
+    /// Sends the status, and again when the server drains. The stream ends then, because only the
+    /// shutdown follows.
     pub(super) async fn watch_health(&self, body: Incoming, in_flight: InFlight) -> GrpcResponse {
         let known = match asked(body).await {
             Ok(known) => known,
@@ -101,7 +102,8 @@ fn put(status: Status, out: &mut Vec<u8>) {
     put_number(out, 1, status as u64);
 }
 
-/// Whether a service we have is asked about. All are as well as the server is.
+/// Parses a request and returns whether its service exists. All services have the status of the
+/// server.
 async fn asked(body: Incoming) -> Result<bool, RequestError> {
     let body = collect(body, None).await?;
     let name = service(single_message(&body)?)

@@ -4,16 +4,16 @@
 //! | --- | --- |
 //! | `envoy.service.ratelimit.v3.RateLimitService` | `rls.rs`, with `envoy/` |
 //! | `grpc.health.v1.Health` | `health.rs` |
-//! | `grpc.reflection.v1.ServerReflection`, and `v1alpha` | `reflection.rs`, `file_descriptors.rs` |
+//! | `grpc.reflection.v1.ServerReflection`, and `v1alpha` | `reflection.rs` |
 //!
-//! gRPC is spoken here, over hyper: a call is a POST whose body is messages behind five
-//! bytes each (`framing.rs`), and an answer ends with a status in its trailers (`body.rs`).
-//! That is little, and a general server around it (tonic's) costs more than the decision: with
-//! it, a service that always answers OK is no faster than this one that decides.
+//! gRPC is implemented here, over hyper. A call is a POST whose body is a sequence of messages,
+//! each after a prefix of five bytes, and a response ends with a status in its trailers
+//! (`body.rs`). That is little code, and a general server such as tonic costs more than the
+//! decision: a tonic service that always returns OK is no faster than this front, which decides.
 //! Connections, TLS, draining and their bounds are those of `serve/`.
 //!
-//! A deadline of the caller's (`grpc-timeout`) needs no care: a decision in memory takes
-//! microseconds, and a shared store has its own, shorter one.
+//! The deadline of a caller (`grpc-timeout`) is ignored: a decision in memory takes microseconds,
+//! and calls to a shared store have a shorter deadline.
 
 mod body;
 pub mod envoy;
@@ -37,28 +37,28 @@ use crate::admin::ServerState;
 use crate::error::{ErrorKind, RequestError};
 use crate::serve::InFlight;
 
-/// The one hot method.
+/// The only hot method.
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// The largest message. Envoy passes on headers up to 60 KiB, and a dozen descriptors may hold
-/// the same one: a client must not be able to make the question fail, because Envoy may let it
-/// pass then.
+/// The maximum size of a message. Envoy passes on headers of up to 60 KiB, and a dozen descriptors
+/// may hold the same header. A client must not be able to make the call fail, because Envoy may let
+/// the request pass then.
 const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
 
-/// Decisions over gRPC.
+/// The gRPC front.
 #[derive(Debug)]
 pub struct GrpcFront {
     gate: Arc<Gate>,
     server_state: Arc<ServerState>,
     forms: ArcSwap<Forms>,
     access: Access,
-    /// How limits that come with a request are counted.
+    /// The algorithm of limits that are sent with a request.
     algorithm: Algorithm,
 }
 
 impl GrpcFront {
-    /// Asks this gate; answers carry headers in these forms; only those with
-    /// `access` may ask.
+    /// Creates a front over this gate. Replies carry header fields in `forms`. Only callers with
+    /// `access` are accepted.
     pub fn new(
         gate: Arc<Gate>,
         server_state: Arc<ServerState>,
@@ -69,21 +69,21 @@ impl GrpcFront {
         GrpcFront { gate, server_state, forms, access, algorithm: Algorithm::default() }
     }
 
-    /// The same, counting limits that come with a request so.
+    /// Sets the algorithm of limits that are sent with a request.
     #[must_use]
     pub fn with_algorithm(self, algorithm: Algorithm) -> Self {
         GrpcFront { algorithm, ..self }
     }
 
-    /// Other forms of headers from now on.
+    /// Replaces the forms of header fields, for all later replies.
     pub fn set_forms(&self, forms: Forms) {
         self.forms.store(Arc::new(forms));
     }
 
-    /// Everything but the hot method.
+    /// Responds to all methods except the hot one.
     async fn route(&self, request: Request<Incoming>, in_flight: InFlight) -> GrpcResponse {
         let path = request.uri().path();
-        // Probes know no secrets, here as on the admin front.
+        // Health probes send no secret, as on the admin front.
         let is_open = path.starts_with(health::PREFIX);
         if !is_open && let Err(error) = self.admit(request.headers()) {
             return GrpcBody::error(&error);
@@ -100,14 +100,14 @@ impl GrpcFront {
         }
     }
 
-    /// Whether a caller with this metadata may ask.
+    /// Checks whether a caller with this metadata is accepted.
     fn admit(&self, headers: &HeaderMap) -> Result<(), RequestError> {
         let there = "metadata `authorization: Bearer ...`";
         self.access.admit(headers).map_err(|why| why.error(there, "`origin`"))
     }
 }
 
-/// What is not gRPC at all.
+/// Why a request is not gRPC, if it is not.
 fn not_grpc(request: &Request<Incoming>) -> Option<NotGrpc> {
     if request.version() != Version::HTTP_2 {
         return Some(NotGrpc::Version);

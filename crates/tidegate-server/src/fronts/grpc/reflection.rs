@@ -1,10 +1,10 @@
-//! Server reflection, which clients such as `grpcurl` use before they call.
+//! Server reflection, which clients such as `grpcurl` use before a call.
 //!
-//! The two versions of the protocol differ in their names alone.
+//! The two versions of the protocol differ only in their names.
 //!
-//! `descriptors.binpb` is a `FileDescriptorSet` of the services and every message they use,
-//! without options and comments; `scripts/lib/envoy/descriptors.py` makes it from the
-//! packages the tests use, which compare it with the real ones.
+//! `descriptors.binpb` is a `FileDescriptorSet` of the services and every message they use, without
+//! options and comments. `scripts/lib/envoy/descriptors.py` generates it from the packages that the
+//! tests use. The tests compare it with those packages.
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,21 +21,21 @@ use crate::serve::InFlight;
 pub const V1: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 pub const V1_ALPHA: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
 
-/// A `ServerReflectionRequest`: one of its fields.
+/// A `ServerReflectionRequest`, which sets one of these fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReflectionRequest<'a> {
     File(&'a str),
     Symbol(&'a str),
-    /// Nothing of ours is extended.
+    /// Never found, because no message is extended.
     Extension,
     ExtensionsOf(&'a str),
     Services,
-    /// One that is not in the protocol yet.
+    /// A kind of request that this version of the protocol does not define.
     Unknown,
 }
 
 impl GrpcFront {
-    /// Answers each request of the stream, until the client ends it or the server drains.
+    /// Responds to each request of the stream, until the client ends it or the server drains.
     pub(super) fn reflect(&self, body: Incoming, in_flight: InFlight) -> GrpcResponse {
         let begun = Some((Messages::new(body), Arc::clone(&self.server_state)));
         let answers = stream::unfold(begun, |state| async move {
@@ -135,19 +135,19 @@ pub const SERVICES: [&str; 4] = [
 
 const DESCRIPTORS: &[u8] = include_bytes!("descriptors.binpb");
 
-/// One file.
+/// A `.proto` file.
 #[derive(Debug, Default)]
 pub struct File {
-    /// Its name, as others import it.
+    /// The path that other files import it by.
     pub name: &'static str,
-    /// It, as a `FileDescriptorProto`.
+    /// The encoded `FileDescriptorProto`.
     pub bytes: &'static [u8],
     package: &'static str,
     /// The full names of its messages, enums, services and methods.
     symbols: Vec<String>,
 }
 
-/// All of them.
+/// All files of `descriptors.binpb`.
 pub fn files() -> &'static [File] {
     static FILES: OnceLock<Vec<File>> = OnceLock::new();
     FILES.get_or_init(|| {
@@ -162,7 +162,7 @@ pub fn defining(symbol: &str) -> Option<&'static File> {
     files().iter().find(|file| file.symbols.iter().any(|known| known == symbol))
 }
 
-/// Names and what lies in them, by field: messages in files, fields in messages and so on.
+/// Parsing. Field numbers are those of `google/protobuf/descriptor.proto`.
 impl File {
     fn read(bytes: &'static [u8]) -> Result<Self, Malformed> {
         let mut file = File { bytes, ..File::default() };
@@ -177,7 +177,7 @@ impl File {
             let package = file.package;
             match field? {
                 (4, value) => file.message(package, value.bytes()?)?,
-                // Names inside an enum cannot be requested; services have methods.
+                // Enum values cannot be requested, so only the enum itself is recorded.
                 (5, value) => drop(file.named(package, value.bytes()?)?),
                 (6, value) => {
                     let service = value.bytes()?;
@@ -206,7 +206,7 @@ impl File {
         Ok(())
     }
 
-    /// Notes the full name of something whose first field is its name.
+    /// Records and returns the full name of a descriptor, whose field 1 is its name.
     fn named(&mut self, outer: &str, what: &'static [u8]) -> Result<String, Malformed> {
         let mut name = String::new();
         for field in Fields::new(what) {

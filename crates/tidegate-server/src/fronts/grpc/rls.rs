@@ -1,4 +1,4 @@
-//! The rate limit service: calls in, decisions out.
+//! The rate limit service: decides `ShouldRateLimit` calls.
 
 use std::sync::Arc;
 use std::task::Context;
@@ -15,18 +15,18 @@ use crate::error::RequestError;
 use crate::fronts::grpc::envoy::{self, EnvoyQuestions, Reply};
 use crate::fronts::response_future::{Call, Front, Start};
 
-/// Room for a reply with one descriptor; each further one takes [`STATUS_BYTES`].
+/// The initial capacity of a reply with one descriptor, and of each further descriptor.
 const REPLY_BYTES: usize = 320;
 const STATUS_BYTES: usize = 64;
 
-/// The header callers name their requests in.
+/// The header that holds the request id of a caller.
 const REQUEST_ID: &str = "x-request-id";
 
 impl Front for GrpcFront {
     type Body = GrpcBody;
 
-    /// Responds to a call of the rate limit service whose message arrived with its head, unless
-    /// nodes share a store.
+    /// Responds to a call of the rate limit service whose message arrived with its head, unless the
+    /// store is shared.
     fn start(&self, call: &mut Call, context: &mut Context<'_>) -> Start<GrpcBody> {
         let is_hot = call.request.uri().path() == SHOULD_RATE_LIMIT;
         if !is_hot || not_grpc(&call.request).is_some() {
@@ -56,7 +56,7 @@ impl Front for GrpcFront {
             return self.route(request, in_flight).await;
         }
         let (head, body) = request.into_parts();
-        // A caller without access is refused before its body is waited for.
+        // A caller without access is rejected before its body is awaited.
         if let Err(error) = self.admit(&head.headers) {
             return GrpcBody::error(&error);
         }
@@ -69,7 +69,7 @@ impl Front for GrpcFront {
 
     fn record(&self, response: &GrpcResponse) {
         match response.body() {
-            // Not a call, but an answer over HTTP.
+            // This is a plain HTTP response, not a gRPC call.
             GrpcBody::Plain(_) => {
                 self.server_state.count_response(FrontName::Grpc, response.status())
             }
@@ -80,7 +80,7 @@ impl Front for GrpcFront {
 }
 
 impl GrpcFront {
-    /// A decision in memory.
+    /// Decides in memory, without waiting.
     fn decide(&self, headers: &HeaderMap, body: &[u8]) -> Result<GrpcResponse, RequestError> {
         self.admit(headers)?;
         let request = decode(body)?;
@@ -91,7 +91,7 @@ impl GrpcFront {
         self.reply(&answer.map_err(envoy::descriptor_error)?, questions.len())
     }
 
-    /// A decision wherever the counts are.
+    /// Decides with any store.
     async fn decide_async(
         &self,
         headers: &HeaderMap,

@@ -1,4 +1,4 @@
-//! Request bodies: collected within bounds of size and time.
+//! Reads request bodies within bounds of size and time.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use crate::error::{ErrorKind, RequestError};
 /// How long a body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Of a body that is too large so much is read and dropped before the answer: if we
-/// closed at once, clients that send first and read afterwards would see a
-/// broken connection in place of the answer.
+/// The maximum number of bytes of an oversized body that are read and discarded before the
+/// response. If the connection were closed immediately, clients that send first and read afterwards
+/// would see a broken connection instead of the response.
 const DRAINED_BYTES: u64 = 4 * 1024 * 1024;
 
-/// How long we wait for the rest of a body that nobody wants.
+/// How long to wait for the rest of a body that is discarded.
 const UNWANTED_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The whole body, if it has at most `max_bytes`; `first` is what was read already.
+/// Reads the whole body, of at most `max_bytes`. `first` is the part that was already read.
 pub async fn collect(
     body: Incoming,
     first: Option<Bytes>,
@@ -35,7 +35,7 @@ async fn read(
     first: Option<Bytes>,
     max_bytes: usize,
 ) -> Result<Bytes, RequestError> {
-    // What is announced is not allocated, only refused if it is too much.
+    // The announced length is not allocated in advance, only compared.
     if body.size_hint().lower() > max_bytes as u64 {
         return drain(body, max_bytes).await;
     }
@@ -62,7 +62,7 @@ async fn read(
     Ok(whole.freeze())
 }
 
-/// The next bytes; trailers are passed over.
+/// Returns the next bytes. Trailers are skipped.
 async fn next(body: &mut Incoming) -> Result<Option<Bytes>, RequestError> {
     loop {
         match body.frame().await {
@@ -77,10 +77,10 @@ async fn next(body: &mut Incoming) -> Result<Option<Bytes>, RequestError> {
     }
 }
 
-/// Reads a body that nobody wants, within bounds, before its request is refused. Over HTTP/2 a
-/// body that is dropped unread cancels its stream, and the answer with it if that was not sent
-/// yet. Over HTTP/1.1 the connection sees to it, and reading would ask those for the body who
-/// wait to be asked.
+/// Reads and discards a body, within bounds, before its request is rejected. Over HTTP/2, dropping
+/// an unread body cancels its stream, and with it a response that is not sent yet. Over HTTP/1.1,
+/// the connection handles unread bodies, and reading would request the body from clients that sent
+/// `Expect: 100-continue`.
 pub async fn discard(version: Version, mut body: Incoming) {
     if version != Version::HTTP_2 || body.is_end_stream() {
         return;
@@ -93,14 +93,14 @@ pub async fn discard(version: Version, mut body: Incoming) {
             left = rest;
         }
     };
-    // Late or not, it is answered.
+    // The response is sent even if this times out.
     let _ = tokio::time::timeout(UNWANTED_TIMEOUT, read).await;
 }
 
-/// Reads on for a while, to be able to say why not.
+/// Reads and discards an oversized body, so that the client receives the error.
 async fn drain(mut body: Incoming, max_bytes: usize) -> Result<Bytes, RequestError> {
     let mut left = DRAINED_BYTES;
-    // A client that announces far too much is told at once.
+    // If the announced length exceeds the bound, the error is sent immediately.
     while body.size_hint().lower() <= left
         && let Some(bytes) = next(&mut body).await?
         && let Some(rest) = left.checked_sub(bytes.len() as u64)
@@ -119,7 +119,7 @@ fn too_slow() -> RequestError {
     RequestError::new(ErrorKind::TooSlow, "the body took too long to arrive")
 }
 
-/// The client went away or broke the protocol.
+/// The error of a client that disconnected or violated the protocol.
 pub fn broken() -> RequestError {
     let detail = "the body broke off, or its chunks are malformed, before it was complete";
     RequestError::new(ErrorKind::BrokenOff, detail)

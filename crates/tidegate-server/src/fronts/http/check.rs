@@ -18,28 +18,29 @@ use super::response::{HttpResponse, REQUEST_ID, RequestId, json};
 use super::{HttpFront, body, json_only, read_json};
 use crate::error::RequestError;
 
-/// The largest check: 100 headers of attributes with room to spare.
+/// The maximum size of a check: 100 headers as attributes, with room to spare.
 const MAX_CHECK_BYTES: usize = 64 * 1024;
 
-/// The largest batch.
+/// The maximum size of a batch.
 const MAX_BATCH_BYTES: usize = 1024 * 1024;
 
-/// The most checks in a batch: so long that one request's overhead no longer
-/// matters, so short that others do not wait for it.
+/// The maximum number of checks in a batch: enough that the overhead of a request no longer
+/// matters, and few enough that other requests are not delayed.
 const MAX_BATCH: usize = 1000;
 
-/// The most checks that wait at once: each holds a connection. Beyond it a check is
-/// decided as if it had not offered to wait.
+/// The maximum number of checks that wait concurrently: each holds a connection. Above it, a
+/// check is decided without waiting.
 const MAX_WAITING: usize = 10_000;
 
-/// A check that was understood, and what is to be done.
+/// The result of a check without waiting.
 enum CheckProgress {
     HttpResponse(HttpResponse),
     MustWait,
 }
 
 impl HttpFront {
-    /// A check whose body is here: answered, unless it is let wait.
+    /// Responds to a check whose body has arrived. Returns `None` if it has to wait or the body is
+    /// too large.
     pub(super) fn check_in_place(&self, headers: &HeaderMap, body: &[u8]) -> Option<HttpResponse> {
         let decided = if let Err(error) = self.admit(headers) {
             Err(error)
@@ -55,7 +56,7 @@ impl HttpFront {
         }
     }
 
-    /// Any check; `first` is what of its body was read already.
+    /// Responds to any check. `first` is the part of its body that was already read.
     pub(super) async fn check(
         &self,
         request: Request<Incoming>,
@@ -92,7 +93,7 @@ impl HttpFront {
         Ok(CheckProgress::HttpResponse(respond(&answer, &id)))
     }
 
-    /// A check that takes its time: it waits its turn, or the store is not here.
+    /// Decides a check that may wait, or whose store is shared.
     async fn check_async(&self, head: &Head, body: &[u8]) -> Result<HttpResponse, RequestError> {
         let body: CheckBody<'_> = decode(body)?;
         let inputs = body.inputs()?;
@@ -118,7 +119,7 @@ impl HttpFront {
         answered.unwrap_or_else(|error| error.respond(&id))
     }
 
-    /// Everything is understood before anything is charged.
+    /// Decides a batch. All checks are validated before any is charged.
     async fn batch_of(
         &self,
         body: &[u8],
@@ -151,7 +152,8 @@ impl HttpFront {
             }
             match answer {
                 Ok(answer) => check_response::write(answer, &mut out),
-                // What only shows when it is charged: the id came before with another cost.
+                // Some errors appear only when a check is charged, such as an id that was used with
+                // another cost.
                 Err(error) => {
                     let mut problem = String::new();
                     each(index)(error.into()).write_problem(&mut problem);
@@ -200,7 +202,7 @@ fn respond(answer: &GateVerdict<'_>, id: &RequestId<'_>) -> HttpResponse {
     response
 }
 
-/// A place among those that wait.
+/// One of the [`MAX_WAITING`] slots of checks that wait.
 struct WaitSlot<'a>(&'a AtomicUsize);
 
 impl<'a> WaitSlot<'a> {

@@ -1,8 +1,8 @@
-//! What callers send, as JSON has it; `check_request.rs` makes sense of it.
+//! The JSON bodies of requests. `check_request.rs` validates their values.
 //!
-//! Decoding borrows from the body and stops at the first thing that does not fit. Only
-//! then is the body read again, slowly, to say *where* that was: an error names
-//! its field, as `checks[3].cost`, and honest callers do not pay for it.
+//! Decoding borrows from the body and stops at the first error. Only then is the body parsed again,
+//! with tracking of paths, so that the error names its field, as in `checks[3].cost`. Valid
+//! requests do not pay for that.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,15 +13,15 @@ use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Unexpecte
 
 use crate::error::RequestError;
 
-/// The most of a bad body that an error repeats.
+/// The maximum length of a quotation from an invalid body in an error.
 const MAX_QUOTED_BYTES: usize = 256;
 
-/// Text of the body.
+/// A string in the body.
 #[derive(Debug, serde::Deserialize)]
 #[serde(transparent)]
 pub struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
 
-/// A whole number. `2.0` is one too, as JSON has no other numbers.
+/// A whole number. `2.0` is accepted too, because JSON has only one type of number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JsonInt(pub i64);
 
@@ -45,7 +45,7 @@ impl Visitor<'_> for JsonIntVisitor {
     }
 
     fn visit_u64<E: de::Error>(self, number: u64) -> Result<JsonInt, E> {
-        // What is larger than this is out of every range.
+        // Larger values are out of every range.
         Ok(JsonInt(i64::try_from(number).unwrap_or(i64::MAX)))
     }
 
@@ -58,8 +58,7 @@ impl Visitor<'_> for JsonIntVisitor {
     }
 }
 
-/// An object, and nothing else: left to itself serde would take a list for the
-/// fields in their order.
+/// A JSON object only. By default, serde would also accept an array as the fields in their order.
 #[derive(Debug, Default)]
 pub struct Object<T>(pub T);
 
@@ -83,7 +82,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
     }
 }
 
-/// A list of which at most `KEPT` are kept; the others are passed over, before they take memory.
+/// An array of which at most `KEPT` elements are kept. The others are skipped without using memory.
 #[derive(Debug)]
 pub struct BoundedVec<T, const KEPT: usize>(pub Vec<T>);
 
@@ -115,7 +114,7 @@ impl<'de, T: Deserialize<'de>, const KEPT: usize> Visitor<'de> for BoundedVecVis
     }
 }
 
-/// The body of a check. Attributes are boxed: they are large, and it is moved about.
+/// The body of a check. The attributes are boxed because they are large and the body is moved.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckBody<'a> {
@@ -165,7 +164,7 @@ pub struct RenewBody {
     pub ttl_ms: Option<JsonInt>,
 }
 
-/// The facts of a request, as a caller tells them.
+/// The attributes of a request, as a caller sends them.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AttributesBody<'a> {
@@ -187,7 +186,7 @@ pub struct AttributesBody<'a> {
     pub descriptors: Option<DescriptorList<'a>>,
 }
 
-/// An object of texts, in its own order.
+/// An object of strings, in the order of the body.
 #[derive(Debug, Default)]
 pub struct Pairs<'a>(pub Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
@@ -215,7 +214,8 @@ impl<'de> Visitor<'de> for PairsVisitor {
     }
 }
 
-/// The same; or, as a name may come twice, a list of objects with one name each.
+/// Descriptor entries: an object of strings or, because a name may occur twice, an array of objects
+/// with one name each.
 #[derive(Debug, Default)]
 pub struct DescriptorList<'a>(pub Pairs<'a>);
 
@@ -252,7 +252,7 @@ impl<'de> Visitor<'de> for DescriptorListVisitor {
 
 /// Decodes a body.
 pub fn decode<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, RequestError> {
-    // Once for all of it, not again for every text in it.
+    // Validates the whole body once instead of every string in it.
     let Ok(body) = std::str::from_utf8(body) else {
         return Err(RequestError::invalid("the body is not UTF-8: send JSON as UTF-8"));
     };
@@ -260,7 +260,7 @@ pub fn decode<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, RequestErr
     decoded.map(|Object(body)| body).map_err(|error| locate_error::<Object<T>>(body, &error))
 }
 
-/// Finds the field to blame.
+/// Parses an invalid body again to find the field in error.
 #[cold]
 fn locate_error<'de, T: Deserialize<'de>>(
     body: &'de str,
@@ -271,15 +271,15 @@ fn locate_error<'de, T: Deserialize<'de>>(
     }
     let mut json = serde_json::Deserializer::from_str(body);
     let mut field = match serde_path_to_error::deserialize::<_, T>(&mut json) {
-        // A whole value, and something behind it.
+        // The value is complete, but more text follows it.
         Ok(_) => String::new(),
-        // Where the name itself is missing the path ends in a question mark.
+        // Where the name itself is missing, the path ends with a question mark.
         Err(error) => {
             error.path().to_string().trim_end_matches('?').trim_end_matches('.').to_owned()
         }
     };
     let detail = error.to_string();
-    // These are about a field inside the object the path names.
+    // These errors are about a field inside the object that the path names.
     let inner = ["duplicate field `", "missing field `"]
         .iter()
         .find_map(|about| detail.strip_prefix(about)?.split('`').next());
@@ -297,7 +297,7 @@ fn locate_error<'de, T: Deserialize<'de>>(
     }
 }
 
-/// What of a body is told back: enough to know it again.
+/// Truncates quoted text: enough is left to recognize it.
 fn truncate(mut text: String) -> String {
     if text.len() > MAX_QUOTED_BYTES {
         text.truncate(text.floor_char_boundary(MAX_QUOTED_BYTES));

@@ -1,7 +1,7 @@
-//! What callers ask: bodies into questions, or the field that makes no sense.
+//! Converts bodies to a [`GateRequest`], or to an error that names the invalid field.
 //!
-//! A question borrows from its body; what it needs besides, attributes and limits that
-//! were read, lies in [`ParsedInputs`], which therefore live beside both.
+//! A [`GateRequest`] borrows from its body. [`ParsedInputs`] owns what was parsed in addition,
+//! attributes and limits, and therefore must outlive it.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -17,23 +17,23 @@ use super::check_json::{AttributesBody, CheckBody, JsonInt, Pairs, PermitBody, R
 use super::original_request::without_origin;
 use crate::error::{ErrorKind, RequestError};
 
-/// The longest idempotency id: two UUIDs with room to spare.
+/// The maximum length of an idempotency id: two UUIDs with room to spare.
 const MAX_ID_BYTES: usize = 256;
 
-/// The most limits a caller may give: as many as a policy may have.
+/// The maximum number of limits that a caller may send: as many as a policy may have.
 const MAX_LIMITS: usize = tidegate::unstable::policy::MAX_LIMITS;
 
-/// The most headers or descriptors in `attributes`: as many as a request may have.
+/// The maximum number of headers or descriptors in `attributes`: as many as a request may have.
 const MAX_PAIRS: usize = 100;
 
-/// The longest a check may wait: beyond a minute callers and gateways have given up.
+/// The maximum wait of a check: after a minute, callers and gateways have given up.
 const MAX_WAIT_MS: u64 = 60_000;
 
-/// The largest cost either way: no limit is larger.
+/// The largest absolute cost, which equals the largest limit.
 #[expect(clippy::cast_possible_wrap, reason = "10^12 is far below 2^63")]
 const MAX_COST: i64 = bounds::MAX_COUNT as i64;
 
-/// The parts of a question that need a home of their own.
+/// The parsed values that a [`GateRequest`] borrows.
 #[derive(Debug, Default)]
 pub struct ParsedInputs<'a> {
     attributes: Option<Attributes<'a>>,
@@ -47,10 +47,10 @@ impl<'a> AttributesBody<'a> {
             None => None,
             Some(text) => Some(address(text)?),
         };
-        // Whoever pastes a whole URL means its host and query too.
+        // If the path is a whole URL, its host and query are used too.
         let (before, target) = text(&self.path).map(without_origin).unzip();
         let before = before.flatten();
-        // A fragment is not part of the path: frameworks cut it off before they route.
+        // A fragment is not part of the path: frameworks remove it before they route.
         let target = target.map(|target| target.split('#').next().unwrap_or_default());
         let (path, behind) =
             match target.map(|target| target.split_once('?').unwrap_or((target, ""))) {
@@ -91,7 +91,7 @@ fn address(text: &str) -> Result<IpAddr, RequestError> {
     })
 }
 
-/// What checks and permits have in common.
+/// The fields that checks and permits have in common.
 struct SharedFields<'a> {
     policy: Option<&'a str>,
     key: Option<&'a str>,
@@ -99,8 +99,8 @@ struct SharedFields<'a> {
     limits: Option<&'a [Text<'a>]>,
 }
 
-/// The same fields of either body: `serde(flatten)` would join them too, but buffers
-/// every field and no longer names unknown ones.
+/// Implements access to the fields that both bodies have. `serde(flatten)` would share them too,
+/// but it buffers every field and no longer names unknown ones.
 macro_rules! impl_shared_fields {
     ($body:ident) => {
         impl<'a> $body<'a> {
@@ -113,7 +113,7 @@ macro_rules! impl_shared_fields {
                 }
             }
 
-            /// What the question needs a home for.
+            /// Parses the values that the [`GateRequest`] borrows.
             pub fn inputs(&'a self) -> Result<ParsedInputs<'a>, RequestError> {
                 self.shared_fields().inputs()
             }
@@ -165,7 +165,7 @@ impl<'a> SharedFields<'a> {
         }
     }
 
-    /// What to add or leave out of a body that is none of the three kinds.
+    /// The error for a body that is none of the three kinds: which field to add or remove.
     #[cold]
     fn invalid_combination(&self) -> RequestError {
         let present = (
@@ -214,7 +214,7 @@ fn checked_cost(JsonInt(cost): JsonInt) -> Result<i64, RequestError> {
 }
 
 impl<'a> CheckBody<'a> {
-    /// The question it asks.
+    /// Converts the body to a [`GateRequest`].
     pub fn question<'q>(
         &'a self,
         inputs: &'q ParsedInputs<'a>,
@@ -249,7 +249,7 @@ impl<'a> CheckBody<'a> {
         }
     }
 
-    /// How long it would rather wait than be denied.
+    /// How long the check may wait instead of being denied.
     pub fn max_wait(&self) -> Result<Option<Duration>, RequestError> {
         let wait_ms = match self.max_wait_ms {
             None | Some(JsonInt(0)) => return Ok(None),
@@ -268,13 +268,13 @@ impl<'a> CheckBody<'a> {
         if self.force == Some(true) {
             return refuse("a forced charge has nothing to wait for: leave out one of them".into());
         }
-        // A look or a refund has nothing to wait for either.
+        // A peek or a refund never waits either.
         Ok(self.cost.is_none_or(|JsonInt(cost)| cost > 0).then(|| Duration::from_millis(wait_ms)))
     }
 }
 
 impl<'a> PermitBody<'a> {
-    /// The question it asks.
+    /// Converts the body to a [`GateRequest`].
     pub fn question<'q>(
         &'a self,
         inputs: &'q ParsedInputs<'a>,
@@ -290,14 +290,14 @@ impl<'a> PermitBody<'a> {
         Ok(GateRequest { cost: cost.map(Cost::from_signed), ..GateRequest::new(subject) })
     }
 
-    /// How long it is to be held.
+    /// The requested lease.
     pub fn lease(&self) -> Result<Option<Duration>, RequestError> {
         checked_lease(self.ttl_ms)
     }
 }
 
 impl RenewBody {
-    /// How long it is to be held from now on.
+    /// The requested lease, from now on.
     pub fn lease(&self) -> Result<Option<Duration>, RequestError> {
         checked_lease(self.ttl_ms)
     }

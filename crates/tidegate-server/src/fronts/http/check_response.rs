@@ -1,18 +1,18 @@
-//! What callers get: answers as JSON.
+//! The JSON responses to checks.
 //!
-//! Written by hand into one buffer: names of policies and algorithms need no
-//! escaping, and everything else is a number.
+//! They are written by hand into one buffer: names of policies and algorithms need no escaping, and
+//! all other values are numbers.
 
 use tidegate::RetryAfter;
 use tidegate::unstable::gate::{GateVerdict, LimitResult};
 use tidegate::unstable::stats::Decided;
 
-/// Room for an answer with one limit; each further one takes [`LINE_BYTES`].
+/// The initial capacity of a response with one limit.
 pub const ANSWER_BYTES: usize = 320;
-/// Room for one more limit.
+/// The additional capacity for each further limit.
 pub const LINE_BYTES: usize = 176;
 
-/// Appends an answer without its closing brace, so that more can follow.
+/// Appends a verdict without its closing brace, so that more fields can follow.
 pub fn write_open(answer: &GateVerdict<'_>, out: &mut Vec<u8>) {
     let speaker = answer.reported_limit();
     put(out, if answer.allowed { "{\"allowed\":true" } else { "{\"allowed\":false" });
@@ -41,7 +41,7 @@ pub fn write_open(answer: &GateVerdict<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends an answer.
+/// Appends a verdict.
 pub fn write(answer: &GateVerdict<'_>, out: &mut Vec<u8>) {
     write_open(answer, out);
     out.push(b'}');
@@ -94,7 +94,7 @@ fn put_retry(out: &mut Vec<u8>, retry_after: RetryAfter) {
     put_option(out, retry_after.as_millis());
 }
 
-/// Names of policies are letters, digits, dots, underscores and dashes.
+/// Appends the name of a policy, which is letters, digits, dots, underscores and dashes.
 fn put_name(out: &mut Vec<u8>, name: Option<&str>) {
     match name {
         Some(name) => {

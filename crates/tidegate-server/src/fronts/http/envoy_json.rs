@@ -1,10 +1,10 @@
-//! `POST /json`: Envoy's rate limit service for those who do not speak gRPC, as
-//! envoyproxy/ratelimit offers it: a `RateLimitRequest` in, a `RateLimitResponse` out, both in
-//! protobuf's JSON; 200, or 429 when denied.
+//! `POST /json`: Envoy's rate limit service over plain HTTP, compatible with envoyproxy/ratelimit.
+//! The request is a `RateLimitRequest` and the response a `RateLimitResponse`, both in the JSON
+//! mapping of Protocol Buffers. The status is 200, or 429 when denied.
 //!
-//! What it means is said in `envoy/`; here it is only read and written. As protobuf
-//! wants it, names may be written `hitsAddend` or `hits_addend`, numbers may stand in quotes,
-//! `null` is nothing said, and what is 0 or empty is left out of an answer.
+//! The meaning of both is documented in `grpc/envoy/`; this file only decodes and encodes them. As
+//! the mapping specifies, names may be written `hitsAddend` or `hits_addend`, numbers may be
+//! quoted, `null` means absent, and values that are 0 or empty are omitted from the response.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ use crate::fronts::grpc::envoy::{
     self, EnvoyQuestions, MAX_DESCRIPTORS, MAX_ENTRIES, Reply, Status,
 };
 
-/// Where it is asked.
+/// The path of the endpoint.
 pub const PATH: &str = "/json";
 
-/// The largest request: as over gRPC, for the same reason.
+/// The maximum size of a request: as over gRPC, for the same reason.
 const MAX_BYTES: usize = 1024 * 1024;
 
-/// Envoy's units of time by number.
+/// The names of Envoy's units of time, by number.
 const UNITS: [&str; 8] = ["UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"];
 
 impl HttpFront {
@@ -142,7 +142,7 @@ fn text<'a>(text: &'a Option<Text<'a>>) -> std::borrow::Cow<'a, str> {
     text.as_ref().map(|text| &*text.0).unwrap_or_default().into()
 }
 
-/// A whole number, perhaps in quotes.
+/// A whole number, which may be quoted.
 #[derive(Clone, Copy, Debug)]
 struct Number<T>(T);
 
@@ -263,7 +263,7 @@ fn current_limit(name: &str, limit: &Limit) -> Value {
     out.into()
 }
 
-/// A length of time as protobuf writes it: `1.500s`.
+/// Formats a duration as Protocol Buffers do in JSON: `1.500s`.
 fn seconds(time: std::time::Duration) -> String {
     let (whole, micros) = (time.as_secs(), time.subsec_micros());
     match (micros, micros % 1000) {
@@ -282,7 +282,7 @@ fn metadatum(value: &envoy::Value<'_>) -> Value {
     }
 }
 
-/// Envoy's numbers have 32 bits; ours may be larger.
+/// Saturates a number at 32 bits, the size of Envoy's fields.
 fn at_most_32_bits(number: u64) -> u64 {
     number.min(u32::MAX.into())
 }

@@ -1,8 +1,8 @@
-//! `ANY /v1/forward-auth`: a gateway asks whether a request may go ahead.
+//! `ANY /v1/forward-auth`: decides a request that a gateway describes.
 //!
-//! The answer is a status: 200, or 429 with all that the client should be told,
-//! for the gateway to pass on. A gateway that makes something else of a 429
-//! names another with `?deny_status=403`.
+//! The response is a status: 200, or 429 with the header fields and body for the client, which the
+//! gateway passes on. For a gateway that does not pass on a 429, its URL can set another status
+//! with `?deny_status=403`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use crate::error::RequestError;
 
 const PREFIX: &str = "/v1/forward-auth";
 
-/// What follows our own path: empty, or a path; `None` if it is not ours.
+/// The path after the prefix: empty, or a path; `None` if the prefix does not match.
 fn path_after_prefix(path: &str) -> Option<&str> {
     path.strip_prefix(PREFIX).filter(|behind| behind.is_empty() || behind.starts_with('/'))
 }
 
-/// What the gateway's address for us says.
+/// The options in the URL that the gateway is configured with.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Options {
     deny_status: Option<StatusCode>,
@@ -33,13 +33,13 @@ struct Options {
 }
 
 impl Options {
-    /// Of a query that is the gateway's, or may be the client's.
+    /// Parses a query that is the gateway's, or that may be the client's.
     fn of(query: &str, headers: &HeaderMap) -> Result<Self, RequestError> {
         if query.is_empty() || !is_client_query(query, headers) {
             return Options::parse(query);
         }
-        // It is the client's, or the client copied it to make us think so: either way
-        // what it says about `from` must not decide whom we believe.
+        // The query is the client's, or the client copied the gateway's query to make it look so.
+        // In both cases, its `from` must not select which headers are trusted.
         match Options::parse(query) {
             Ok(Options { from: Some(_), .. }) => Err(RequestError::field(
                 "from",
@@ -49,7 +49,7 @@ impl Options {
         }
     }
 
-    /// Of each the first counts; what else there is, is let be.
+    /// Parses a query. The first value of each option is used, and other parameters are ignored.
     fn parse(query: &str) -> Result<Self, RequestError> {
         let mut options = Options::default();
         for pair in query.split('&') {
@@ -69,7 +69,7 @@ impl Options {
     }
 }
 
-/// Only refusals: a status that lets the request through would be no denial.
+/// Parses a status. Only 4xx is accepted, because a gateway must not take a denial for success.
 fn deny_status(value: &str) -> Result<StatusCode, RequestError> {
     let status = value.parse().ok().filter(|code| (400..500).contains(code));
     let status = status.and_then(|code: u16| StatusCode::from_u16(code).ok());
@@ -81,16 +81,16 @@ fn deny_status(value: &str) -> Result<StatusCode, RequestError> {
 const STRAY_SLASH: &str = "there is a slash too many: with `from=` the gateway's address for \
     tidegate is /v1/forward-auth?from=..., without a slash before the question mark";
 
-/// Whether a gateway's address for us has a slash too many. The slash would pass for
-/// the client's path and the options for its query, and the request would be let
-/// through; so who says `from=` is told.
+/// Whether the URL that the gateway is configured with has a slash too many. The slash would be
+/// taken for the path of the client and the options for its query, and the request would be
+/// admitted. A URL with `from=` is therefore an error.
 fn is_stray_slash(behind: &str, query: Option<&str>) -> bool {
     let says_from = |pair: &str| matches!(pair, "from=forwarded" | "from=original");
     behind == "/" && query.is_some_and(|query| query.split('&').any(says_from))
 }
 
 impl HttpFront {
-    /// The answer to a gateway; `None` if the path is not for one.
+    /// Responds to a gateway with a decision in memory; `None` if the path is another.
     pub(super) fn forward_auth(
         &self,
         request: &Request<Incoming>,
@@ -105,7 +105,7 @@ impl HttpFront {
         ))
     }
 
-    /// The same where the store is not here.
+    /// Responds to a gateway with a decision of a shared store; `None` if the path is another.
     pub(super) async fn forward_auth_shared(
         &self,
         request: &Request<Incoming>,
@@ -120,7 +120,7 @@ impl HttpFront {
         Some(without_caching(answered, &id))
     }
 
-    /// What a gateway that may ask wants to know.
+    /// Authorizes the gateway and parses the original request.
     fn parse_forwarded<'r>(
         &self,
         request: &'r Request<Incoming>,
@@ -130,7 +130,7 @@ impl HttpFront {
         if is_stray_slash(behind, request.uri().query()) {
             return Err(RequestError::invalid(STRAY_SLASH));
         }
-        // Behind a path of the client's, the query is the client's too.
+        // After a path of the client, the query is the client's too.
         let query = request.uri().query().filter(|_| behind.is_empty());
         let options = Options::of(query.unwrap_or_default(), request.headers())?;
         let original = OriginalRequest::of(request, behind, options.from)?;
@@ -179,7 +179,7 @@ impl HttpFront {
     }
 }
 
-/// What a gateway asks.
+/// The request of a gateway.
 struct ForwardedRequest<'r> {
     original: OriginalRequest<'r>,
     deny_status: Option<StatusCode>,
@@ -211,7 +211,7 @@ fn question<'a>(attributes: &'a Attributes<'a>, id: &'a RequestId<'_>) -> GateRe
     GateRequest { request_id: Some(id.as_str()), ..GateRequest::new(subject) }
 }
 
-/// An answer as it is sent. Nobody keeps it for the next client.
+/// Creates the response. It must not be cached, because it is for this client only.
 fn without_caching(
     answered: Result<HttpResponse, RequestError>,
     id: &RequestId<'_>,

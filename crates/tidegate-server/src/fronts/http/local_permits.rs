@@ -1,8 +1,8 @@
-//! Who holds which permit.
+//! The permits that callers hold in the memory of this node.
 //!
-//! A permit is named by 128 random bits: whoever knows the name may renew it or
-//! give it back, so it must not be guessed. The places themselves are kept by the
-//! store and end there by themselves; what is kept here is only how to find them.
+//! A permit is identified by 128 random bits. Everyone who knows the id can renew or release the
+//! permit, so it must not be guessable. The store keeps the permits and ends their leases. This
+//! table only finds them by id.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,22 +10,22 @@ use std::time::{Duration, Instant};
 
 use tidegate::Permit;
 
-/// The most permits held at once. Some 40 MB of names and places.
+/// The maximum number of permits in the table: about 40 MB of ids and permits.
 const MAX_LEASES: usize = 100_000;
 
-/// The name of a permit: 32 hexadecimal digits.
+/// The id of a permit: 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PermitId(u128);
 
 impl PermitId {
-    /// One that nobody can guess; `None` if the system has no randomness.
+    /// Returns an id that cannot be guessed; `None` if random bytes are unavailable.
     fn random() -> Option<Self> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).ok()?;
         Some(PermitId(u128::from_ne_bytes(bytes)))
     }
 
-    /// The name in a path.
+    /// Parses the id in a path.
     pub fn parse(text: &str) -> Option<Self> {
         let digits =
             text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
@@ -44,28 +44,28 @@ impl std::fmt::Display for PermitId {
 struct LocalPermit {
     permit: Permit,
     length: Duration,
-    /// The longest it can be.
+    /// The longest possible lease.
     most: Duration,
     ends: Instant,
 }
 
-/// Why a lease is not renewed.
+/// Why a lease cannot be renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewError {
-    /// It is not held (any more).
+    /// The permit is not held, or no longer.
     NotHeld,
-    /// It cannot be held for so long; the longest it can be.
+    /// The lease is longer than possible. Holds the longest possible lease.
     TooLong(Duration),
 }
 
-/// All permits that are held.
+/// All permits that callers hold.
 #[derive(Debug, Default)]
 pub struct LocalPermits {
     held: Mutex<HashMap<PermitId, LocalPermit>>,
 }
 
 impl LocalPermits {
-    /// Whether there is room for one more.
+    /// Whether one more permit can be held.
     pub fn has_room(&self) -> bool {
         if self.held().len() < MAX_LEASES {
             return true;
@@ -74,8 +74,8 @@ impl LocalPermits {
         self.held().len() < MAX_LEASES
     }
 
-    /// Keeps a permit and names it; `None` gives it back, for want of room or of
-    /// randomness.
+    /// Stores a permit and returns its id. Returns `None` and releases the permit if the table is
+    /// full or random bytes are unavailable.
     pub fn keep(&self, permit: Permit, length: Duration, most: Duration) -> Option<PermitId> {
         let id = PermitId::random()?;
         let mut held = self.held();
@@ -86,7 +86,7 @@ impl LocalPermits {
         Some(id)
     }
 
-    /// Starts a lease anew, as long as it was or as `length` says, and says how long it is.
+    /// Renews a lease for `length` (default: its previous length), and returns the new length.
     pub fn renew(&self, id: PermitId, length: Option<Duration>) -> Result<Duration, RenewError> {
         let mut held = self.held();
         let lease = held.get_mut(&id).ok_or(RenewError::NotHeld)?;
@@ -109,18 +109,18 @@ impl LocalPermits {
         Err(RenewError::NotHeld)
     }
 
-    /// Gives a permit back; `false` if it is not held (any more).
+    /// Releases a permit. Returns `false` if it is not held, or no longer.
     pub fn release(&self, id: PermitId) -> bool {
         let removed = self.held().remove(&id);
         removed.is_some_and(|lease| lease.ends > Instant::now())
     }
 
-    /// Forgets what has ended.
+    /// Removes permits whose lease has ended.
     pub fn sweep(&self) {
         let now = Instant::now();
         let ended: Vec<LocalPermit> =
             self.held().extract_if(|_, lease| lease.ends <= now).map(|(_, lease)| lease).collect();
-        // Given back without the lock.
+        // Released without holding the lock.
         drop(ended);
     }
 

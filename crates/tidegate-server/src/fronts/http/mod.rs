@@ -1,19 +1,19 @@
-//! The HTTP front: decode, ask the gate, encode.
+//! The HTTP front: decodes requests, calls the gate and encodes responses.
 //!
 //! | path | file |
 //! | --- | --- |
 //! | `/v1/check`, `/v1/check/batch` | `check.rs`: JSON in (`check_json.rs`, `check_request.rs`), JSON out (`check_response.rs`) |
-//! | `/v1/permits` | `permits.rs`, `permit_token.rs`, and `local_permits.rs`, who holds what here |
+//! | `/v1/permits` | `permits.rs`, `permit_token.rs`, and `local_permits.rs` for permits in memory |
 //! | `/v1/forward-auth` | `forward_auth.rs`, and `original_request.rs`, the request that the gateway received |
 //! | `/json` | `envoy_json.rs`: Envoy's rate limit service in JSON |
-//! | `/healthcheck` | here: what those who move from envoyproxy/ratelimit probe |
+//! | `/healthcheck` | this file: the health check of envoyproxy/ratelimit |
 //! | `/openapi.json` | `openapi.json`, sent by `response.rs` |
 //! | `/playground`, `/v1/playground` | `playground.rs` |
 //!
-//! Paths are told apart by one `match`: a decision takes less time than a general
-//! router needs to find its handler. A check in one piece and a gateway's question are answered
-//! before that, in the first poll of the request (`start`). What is not a decision is a
-//! [`RequestError`], answered as problem+json.
+//! Paths are matched by one `match`, because a general router takes longer to find its handler than
+//! a decision takes. A check whose body has arrived and the request of a gateway are answered
+//! before that, in the first poll of the request (`start`). A request that cannot be decided is a
+//! [`RequestError`], sent as problem+json.
 
 pub mod body;
 mod check;
@@ -52,28 +52,28 @@ use crate::error::{ErrorKind, RequestError};
 use crate::fronts::response_future::{Call, Front, Start};
 use crate::serve::host_error;
 
-/// Where envoyproxy/ratelimit is probed, beside `/json`.
+/// The path of the health check of envoyproxy/ratelimit.
 const HEALTH: &str = "/healthcheck";
 
-/// Decisions over HTTP.
+/// The HTTP front.
 #[derive(Debug)]
 pub struct HttpFront {
     gate: Arc<Gate>,
     server_state: Arc<ServerState>,
     forms: ArcSwap<Forms>,
-    /// How limits that come with a request of Envoy's count.
+    /// The algorithm of limits that are sent with a request of Envoy.
     algorithm: Algorithm,
     access: Access,
     local_permits: LocalPermits,
-    /// The number of checks that wait.
+    /// The number of checks that are waiting.
     waiting: AtomicUsize,
-    /// Bounds the scenarios of the playground that are decided at the same time.
+    /// Limits how many scenarios of the playground are decided concurrently.
     playground_slots: Arc<Semaphore>,
 }
 
 impl HttpFront {
-    /// Asks this gate; answers carry headers in these forms; only those with
-    /// `access` may ask.
+    /// Creates a front over this gate. Responses carry header fields in `forms`. Only callers with
+    /// `access` are accepted.
     pub fn new(
         gate: Arc<Gate>,
         server_state: Arc<ServerState>,
@@ -92,23 +92,23 @@ impl HttpFront {
         }
     }
 
-    /// The same, counting limits that come with an Envoy's request so.
+    /// Sets the algorithm of limits that are sent with a request of Envoy.
     #[must_use]
     pub fn with_algorithm(self, algorithm: Algorithm) -> Self {
         HttpFront { algorithm, ..self }
     }
 
-    /// Other forms of headers from now on.
+    /// Replaces the forms of header fields, for all later responses.
     pub fn set_forms(&self, forms: Forms) {
         self.forms.store(Arc::new(forms));
     }
 
-    /// Forgets permits whose lease has ended. Called now and then.
+    /// Releases permits whose lease has ended. Called periodically.
     pub fn sweep(&self) {
         self.local_permits.sweep();
     }
 
-    /// Answers everything but gateways' questions.
+    /// Responds to all requests except those of gateways.
     async fn route(&self, request: Request<Incoming>) -> HttpResponse {
         let path = request.uri().path();
         if (path.starts_with("/v1/") || path == envoy_json::PATH)
@@ -144,7 +144,7 @@ impl HttpFront {
         }
     }
 
-    /// Whether it serves, as envoyproxy/ratelimit says it.
+    /// The health check, with the responses of envoyproxy/ratelimit.
     fn health(&self) -> HttpResponse {
         let (status, text) = match self.server_state.is_ready() {
             true => (StatusCode::OK, "OK"),
@@ -157,7 +157,7 @@ impl HttpFront {
         response
     }
 
-    /// Whether a caller with these headers may ask.
+    /// Checks whether a caller with these headers is accepted.
     fn admit(&self, headers: &HeaderMap) -> Result<(), RequestError> {
         self.access.admit(headers).map_err(auth_error)
     }
@@ -166,7 +166,8 @@ impl HttpFront {
 impl Front for HttpFront {
     type Body = HttpBody;
 
-    /// Responds to a check in one piece and to a gateway's question, unless nodes share a store.
+    /// Responds to a check whose body has arrived and to the request of a gateway, unless the store
+    /// is shared.
     fn start(&self, call: &mut Call, context: &mut Context<'_>) -> Start<HttpBody> {
         if host_error(&call.request).is_some() {
             return Start::Later(None);
@@ -177,7 +178,7 @@ impl Front for HttpFront {
                 Ok(chunk) => first_chunk = chunk,
                 Err(broken) => {
                     let headers = call.request.headers();
-                    // A caller without access learns nothing about its body.
+                    // A caller without access must not learn anything about its body.
                     let error = self.admit(headers).err().unwrap_or(broken);
                     return Start::Ready(error.respond(&RequestId::of(headers)));
                 }
@@ -220,7 +221,7 @@ fn is_check(request: &Request<Incoming>) -> bool {
     request.uri().path() == "/v1/check" && request.method() == Method::POST
 }
 
-/// What there is to be read.
+/// Responds to paths that are not part of the API: the OpenAPI description and the playground.
 async fn page(request: Request<Incoming>) -> HttpResponse {
     let asset = playground::asset(request.uri().path());
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
@@ -250,7 +251,7 @@ async fn reject_unread(request: Request<Incoming>, error: &RequestError) -> Http
     error.respond(&RequestId::of(&head.headers))
 }
 
-/// The body of a request, which must be JSON; `first` is what was read already.
+/// Reads the body of a request, which must be JSON. `first` is the part that was already read.
 async fn read_json(
     head: &Parts,
     body: Incoming,
@@ -264,10 +265,10 @@ async fn read_json(
     body::collect(body, first, max_bytes).await
 }
 
-/// Refuses bodies that say they are something else. A body that says nothing is
-/// taken for JSON, and so is what `curl -d` says of any body unless told otherwise,
-/// a form; but not from a web page, which could otherwise send one without asking
-/// its browser's leave: browsers say where a page came from.
+/// Rejects bodies whose content type is not JSON. A body without a content type is accepted, and so
+/// is a form, which is the default of `curl -d`. A form with an `Origin` is rejected: browsers let
+/// a web page send one to another site without a CORS preflight, but they add the `Origin` of the
+/// page.
 fn json_only(headers: &HeaderMap) -> Result<(), RequestError> {
     let Some(kind) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let kind = kind.as_bytes();

@@ -1,22 +1,23 @@
-//! What the gateway was asked, as it tells us.
+//! The request that the gateway received, as the gateway describes it.
 //!
-//! Gateways have two families of headers for it, and a third way: the path behind our own.
+//! Gateways describe it in one of two families of headers, or in the path after the prefix of
+//! tidegate.
 //!
 //! | from | path and query | method | host |
 //! | --- | --- | --- | --- |
 //! | `forwarded` (Caddy, Traefik) | `X-Forwarded-Uri` | `X-Forwarded-Method` | `X-Forwarded-Host` |
-//! | `original` (nginx) | `X-OriginalRequest-URI` or `-URL` | `X-OriginalRequest-Method` | the URL's, or `Host` |
-//! | `path` (Envoy) | what follows `/v1/forward-auth` | the request's own | `Host` |
+//! | `original` (nginx) | `X-Original-URI` or `-URL` | `X-Original-Method` | the URL's, or `Host` |
+//! | `path` (Envoy) | what follows `/v1/forward-auth` | that of the request | `Host` |
 //!
-//! A gateway sets one family and passes the other on as the *client* sent it. So the
-//! families are never mixed, and where both name a target and differ in target, method or
-//! host, nobody can say which is true: that is refused rather than guessed, unless the
-//! gateway's address for us says `?from=...`. Who says so promises a target: without
-//! one the answer would be about some other request.
+//! A gateway sets one family and passes the other on as the *client* sent it. So the families are
+//! never mixed. If both name a target, and differ in target, method or host, it is unknown which is
+//! true. Such a request is rejected, unless the URL that the gateway is configured with selects a
+//! family with `?from=...`. With `from`, a target is required: without one, the decision would be
+//! about another request.
 //!
-//! Some gateways (Caddy) put the client's query behind our own path if our address
-//! has none, so that a client could write `?from=...` too. [`is_client_query`] tells: the
-//! gateway also sends that query as part of the target.
+//! Some gateways (Caddy) append the query of the client to the URL of tidegate if that has none, so
+//! a client could send `?from=...` too. [`is_client_query`] detects this: the gateway also sends
+//! that query as part of the target.
 
 use std::borrow::Cow;
 
@@ -25,19 +26,20 @@ use http::{HeaderMap, Request};
 
 use crate::error::RequestError;
 
-/// Which family is believed.
+/// The source of the original request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderFamily {
-    /// `X-Forwarded-*`.
+    /// The headers `X-Forwarded-*`.
     Forwarded,
-    /// `X-OriginalRequest-*`.
+    /// The headers `X-Original-*`.
     Original,
-    /// The path behind ours.
+    /// The path after the prefix of tidegate.
     Path,
 }
 
 impl HeaderFamily {
-    /// The one of this name. There is none for the path: it speaks for itself.
+    /// Returns the family with this name in `?from=`. `Path` is never selected by name: a path
+    /// after the prefix always takes precedence.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "forwarded" => Some(HeaderFamily::Forwarded),
@@ -47,7 +49,7 @@ impl HeaderFamily {
     }
 }
 
-// Made once, so that looking one up does not read its name again.
+// Parsed once, so that a lookup does not parse the name again.
 static FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 static FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
 static FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -55,10 +57,11 @@ static ORIGINAL_URI: HeaderName = HeaderName::from_static("x-original-uri");
 static ORIGINAL_URL: HeaderName = HeaderName::from_static("x-original-url");
 static ORIGINAL_METHOD: HeaderName = HeaderName::from_static("x-original-method");
 
-/// The headers that name a target.
+/// The headers that hold a target.
 static TARGETS: [&HeaderName; 3] = [&FORWARDED_URI, &ORIGINAL_URI, &ORIGINAL_URL];
 
-/// Whether our own query is the client's, passed on: it also stands in a target.
+/// Whether the query of this request is the client's, passed on by the gateway: a target has it
+/// too.
 pub fn is_client_query(query: &str, headers: &HeaderMap) -> bool {
     let targets = TARGETS.iter().flat_map(|name| headers.get_all(*name));
     targets.into_iter().any(|value| {
@@ -68,7 +71,7 @@ pub fn is_client_query(query: &str, headers: &HeaderMap) -> bool {
     })
 }
 
-/// What the gateway was asked.
+/// The request that the gateway received.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct OriginalRequest<'a> {
     pub method: Cow<'a, str>,
@@ -78,7 +81,7 @@ pub struct OriginalRequest<'a> {
 }
 
 impl<'a> OriginalRequest<'a> {
-    /// What `request` says it was; `behind` is its path behind ours.
+    /// Parses the original request from `request`. `behind` is the path after the prefix.
     pub fn of<B>(
         request: &'a Request<B>,
         behind: &'a str,
@@ -127,8 +130,8 @@ impl<'a> OriginalRequest<'a> {
         }
     }
 
-    /// Reads the family of headers that names a target. If both do they must agree in everything: a
-    /// client can send the target that the gateway sends, and another method or host with it.
+    /// Uses the family of headers that has a target. If both have one, they must agree in
+    /// everything: a client can send the same target as the gateway, with another method or host.
     fn guess<B>(request: &'a Request<B>) -> Result<Self, RequestError> {
         let headers = request.headers();
         let (forwarded, original) = (one(headers, &FORWARDED_URI)?, original_target(request)?);
@@ -151,13 +154,13 @@ impl<'a> OriginalRequest<'a> {
     }
 }
 
-/// The host of the request to us.
+/// The host of the request to tidegate.
 fn own_host<B>(request: &Request<B>) -> Result<Option<Cow<'_, str>>, RequestError> {
     let authority = || request.uri().authority().map(|host| host.as_str().into());
     one(request.headers(), &HOST).map(|host| host.or_else(authority))
 }
 
-/// The target that a header names, with its host or else the request's own.
+/// The target in a header, with its host or else that of the request.
 fn named<'a, B>(
     request: &'a Request<B>,
     name: &HeaderName,
@@ -170,8 +173,8 @@ fn named<'a, B>(
     Ok(Some(OriginalRequest { host, ..target }))
 }
 
-/// What `X-OriginalRequest-URI` or `X-OriginalRequest-URL` names. Where both are there they must agree, in
-/// the host too: one may be the client's.
+/// The target in `X-Original-URI` or `X-Original-URL`. If both are present they must agree, also in
+/// the host, because one may be the client's.
 fn original_target<B>(request: &Request<B>) -> Result<Option<OriginalRequest<'_>>, RequestError> {
     match (named(request, &ORIGINAL_URI)?, named(request, &ORIGINAL_URL)?) {
         (Some(uri), Some(url)) if uri != url => Err(conflict("X-Original-URI", "X-Original-URL")),
@@ -191,8 +194,8 @@ fn conflict(one: &str, other: &str) -> RequestError {
     ))
 }
 
-/// The value of a header that may come once. What is not UTF-8 is replaced, not
-/// dropped: a strange byte in a query must not hide the path before it.
+/// The value of a header that must not have several values. Bytes that are not UTF-8 are replaced,
+/// not dropped: an invalid byte in a query must not hide the path before it.
 fn one<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
@@ -203,11 +206,11 @@ fn one<'a>(
         let detail = format!("{name} came twice with different values: let the gateway replace it");
         return Err(RequestError::invalid(detail));
     }
-    // An empty one says as little as none.
+    // An empty header is treated as absent.
     Ok(Some(String::from_utf8_lossy(first.as_bytes())).filter(|value| !value.is_empty()))
 }
 
-/// Scheme and host of a URL, if it has them, and the rest.
+/// Splits a URL into its host, if it has a scheme and a host, and the rest.
 pub fn without_origin(uri: &str) -> (Option<&str>, &str) {
     let Some((scheme, rest)) = uri.split_once("://") else { return (None, uri) };
     if scheme.is_empty()
@@ -292,15 +295,15 @@ mod tests {
             (&["host: tg", "x-original-url: https://shop.example:8443/login?a#b"], "", None, "GET shop.example:8443 /login a"),
             (&["x-original-url: https://shop.example"], "", None, "GET shop.example / -"),
             (&["host: shop.example", "x-original-uri: /a", "x-original-url: https://shop.example/a"], "", None, "GET shop.example /a -"),
-            // Envoy's path wins over what a client sends.
+            // The path that Envoy sends takes precedence over headers of a client.
             (&["host: s", "x-forwarded-uri: /free", "x-forwarded-method: OPTIONS", "x-original-uri: /free"], "/login", None, "GET s /login -"),
-            // A client's own headers of the other family do not mix in.
+            // Headers of a client in the other family are ignored.
             (&["host: s", "x-forwarded-uri: /login", "x-original-method: OPTIONS"], "", None, "GET s /login -"),
             (&["host: s", "x-original-uri: /login", "x-forwarded-method: OPTIONS", "x-forwarded-host: free"], "", None, "GET s /login -"),
             (&["x-forwarded-uri: /login", "x-original-uri: /free"], "", forwarded, "GET - /login -"),
             (&["x-forwarded-uri: /login", "x-original-uri: /free"], "", Some(HeaderFamily::Original), "GET - /free -"),
             (&["x-forwarded-uri: /login", "x-original-uri: /login"], "", None, "GET - /login -"),
-            // Odd bytes hide nothing.
+            // Unusual bytes hide nothing.
             (&["x-forwarded-uri: /login?\u{e9}"], "", None, "GET - /login \u{e9}"),
             (&["x-forwarded-uri: /a?next=http://b/c"], "", None, "GET - /a next=http://b/c"),
         ];

@@ -1,10 +1,10 @@
-//! How a permit is named in a path.
+//! The token of a permit, used in paths.
 //!
-//! A permit in this node's memory is known here only, so its name is a random number
-//! (`local_permits.rs`). One in a shared store must be found from any node, and no node knows
-//! what another handed out; so its name is all there is to know about it: `1.` and
-//! the bytes of the permit in base64url. It cannot be guessed either, for the permit's
-//! number in it is random.
+//! A permit in the memory of this node is known only here, so its token is a random number
+//! (`local_permits.rs`). A permit in a shared store must be found by any node, and no node knows
+//! which permits another has issued. Its token therefore contains the whole permit: `1.` and the
+//! bytes of the permit in base64url. It cannot be guessed either, because the id of the permit in
+//! it is random.
 
 use std::fmt;
 
@@ -12,20 +12,20 @@ use tidegate::unstable::gate::SharedPermit;
 
 use super::local_permits::PermitId;
 
-/// Before the bytes of a shared permit: the version of what follows.
+/// The prefix of the token of a shared permit: a version of the encoding.
 const SHARED: &str = "1.";
 
-/// The name of a permit.
+/// The token of a permit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PermitToken {
-    /// In this node's memory.
+    /// A permit in the memory of this node.
     Local(PermitId),
-    /// In the store that nodes share.
+    /// A permit in the store that nodes share.
     Shared(SharedPermit),
 }
 
 impl PermitToken {
-    /// The name in a path.
+    /// Parses the token in a path.
     pub fn parse(text: &str) -> Option<Self> {
         match text.strip_prefix(SHARED) {
             Some(encoded) => {
@@ -46,7 +46,7 @@ impl fmt::Display for PermitToken {
     }
 }
 
-/// The letters of base64url, without padding: all of them may stand in a path.
+/// The alphabet of base64url, without padding: all characters are valid in a path.
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 fn encode(bytes: &[u8]) -> String {
@@ -62,7 +62,7 @@ fn encode(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes of a text; `None` if it is not exactly what [`encode`] makes of them.
+/// Decodes a text; `None` if it is not exactly what [`encode`] returns.
 fn decode(text: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 2);
     for group in text.chunks(4) {
@@ -78,7 +78,7 @@ fn decode(text: &[u8]) -> Option<Vec<u8>> {
             4 => (3, 0),
             _ => return None,
         };
-        // Bits that stand for nothing must be nothing, or a permit had several names.
+        // Unused bits must be zero, else a permit would have several tokens.
         if rest != 0 {
             return None;
         }

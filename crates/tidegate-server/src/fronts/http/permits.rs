@@ -1,4 +1,4 @@
-//! `/v1/permits`: places under `concurrency` limits, held by name.
+//! `/v1/permits`: permits of `concurrency` limits, held by a token.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::response::{HttpResponse, REQUEST_ID, RequestId, content, json};
 use super::{HttpFront, body, json_only, read_json};
 use crate::error::{ErrorKind, RequestError};
 
-/// The largest request for a permit.
+/// The maximum size of a permit request.
 const MAX_PERMIT_BYTES: usize = 64 * 1024;
 
 impl HttpFront {
@@ -38,7 +38,7 @@ impl HttpFront {
         let inputs = body.inputs()?;
         let question = GateRequest { request_id: Some(id.as_str()), ..body.question(&inputs)? };
         let lease = body.lease()?;
-        // What the store holds takes no room here.
+        // Permits in a shared store take no memory here.
         if !self.gate.is_shared() && !self.local_permits.has_room() {
             return Err(full());
         }
@@ -113,7 +113,7 @@ impl HttpFront {
         error_response(error, &RequestId::of(headers))
     }
 
-    /// A denial as an HTTP status: 429, or another where the gateway wants it.
+    /// Creates the response to a denial: 429, or `status` if the gateway has set one.
     pub(super) fn deny(
         &self,
         answer: &GateVerdict<'_>,
@@ -125,7 +125,8 @@ impl HttpFront {
             let problem = answer.problem(shown);
             let status = match problem.status() {
                 own @ StatusCode::TOO_MANY_REQUESTS => status.unwrap_or(own),
-                // A failing store is nobody's quota: gateways must be able to tell.
+                // A failed store is not an exceeded limit, and gateways must be able to distinguish
+                // them.
                 failed => failed,
             };
             write_problem_as(&problem, status, &mut body);
@@ -140,7 +141,7 @@ impl HttpFront {
         response
     }
 
-    /// Adds the rate limit fields.
+    /// Adds the rate limit header fields.
     pub(super) fn render(&self, answer: &GateVerdict<'_>, headers: &mut HeaderMap) {
         answer.write_fields(**self.forms.load(), self.gate.now(), headers);
     }
@@ -151,7 +152,7 @@ fn write_lease(out: &mut Vec<u8>, open: &str, name: &PermitToken, lease: Duratio
     let _ = write!(out, "{open}\"id\":\"{name}\",\"ttl_ms\":{}}}", lease.as_millis());
 }
 
-/// Says what becomes of a permit while the store is down.
+/// Creates an error response. If the store failed, it explains what happens to the permit.
 fn error_response(mut error: RequestError, id: &RequestId<'_>) -> HttpResponse {
     if error.kind == ErrorKind::StoreFailed {
         error.detail += "; what nobody renews ends with its lease";

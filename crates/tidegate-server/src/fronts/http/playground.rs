@@ -1,4 +1,4 @@
-//! The playground: a page on which limits can be seen at work.
+//! The playground: a web page that shows limits at work.
 //!
 //! ```text
 //!   /playground, /playground/*   the page: it draws, and decides nothing
@@ -10,8 +10,8 @@
 //! is kept between two requests, and nothing is counted.
 //!
 //! Every caller that may request decisions may request this, so the largest scenario must be cheap:
-//! 8 limits, 1,000 events and 256 samples are some 10,000 decisions, which take two to ten
-//! milliseconds, and an answer of less than 5 MB.
+//! 8 limits, 1,000 events and 256 samples are about 10,000 decisions, which take two to ten
+//! milliseconds, and a response of less than 5 MB.
 
 use std::sync::Arc;
 
@@ -29,26 +29,26 @@ use super::{HttpFront, body, json_only};
 use crate::error::{ErrorKind, RequestError};
 use crate::static_assets::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, own_asset};
 
-/// Where the endpoint is.
+/// The path of the endpoint.
 pub const ENDPOINT: &str = "/v1/playground";
 
-/// The largest body: the most events and samples, with long numbers and spaces.
+/// The maximum size of a body: the most events and samples, with long numbers and spaces.
 const MAX_BODY_BYTES: usize = 128 * 1024;
 
-/// The most limits side by side: more than there are algorithms.
+/// The maximum number of limits: more than there are algorithms.
 const MAX_LIMITS: usize = 8;
 
-/// The most events: twice as many as a page draws smoothly.
+/// The maximum number of events: twice as many as a page draws smoothly.
 const MAX_EVENTS: usize = 1_000;
 
-/// The most samples: a second or more of a page that shows them as they come.
+/// The maximum number of samples: a second or more of a page that shows them in real time.
 const MAX_SAMPLES: usize = 256;
 
-/// The latest time, in microseconds since 1970: 31 years, and exact in a double, which is
-/// all that pages have for numbers.
+/// The latest time, in microseconds since 1970: 31 years. It is exact in a double, the only number
+/// type of JavaScript.
 const MAX_AT_US: i64 = 1_000_000_000_000_000;
 
-/// The largest cost: no limit is larger.
+/// The largest cost, which equals the largest limit.
 #[expect(clippy::cast_possible_wrap, reason = "10^12 is far below 2^63")]
 const MAX_COST: i64 = bounds::MAX_COUNT as i64;
 
@@ -64,13 +64,13 @@ const ASSETS: [Asset; 9] = [
     Asset { path: "/playground/icon.svg", kind: SVG, text: ICON },
 ];
 
-/// The file of the page that is at this path.
+/// Returns the file of the page at this path.
 pub fn asset(path: &str) -> Option<&'static Asset> {
     ASSETS.iter().find(|asset| asset.path == path)
 }
 
-/// Scenarios decided at the same time. Each takes thousands of decisions, so that together they
-/// occupy at most one core.
+/// The number of scenarios that are decided concurrently. Each takes thousands of decisions, so
+/// that together they use at most one core.
 pub const PLAYED_AT_ONCE: usize = 1;
 
 impl HttpFront {
@@ -87,12 +87,14 @@ impl HttpFront {
         let body = body::collect(body, None, MAX_BODY_BYTES).await?;
         // The semaphore is never closed; if it were, the scenario would be decided anyway.
         let permit = Arc::clone(&self.playground_slots).acquire_owned().await;
-        // Not on this thread, which makes decisions: a scenario takes a thousand times as long. The
-        // permit is held until it is decided, also if the client has gone.
+        // Not on this thread, which serves requests: a scenario takes a thousand times as long as a
+        // decision. The permit is held until the scenario is decided, even if the client has
+        // disconnected.
         let played = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             let outcome = read_scenario(&body)?.play();
-            // Strings, whole numbers and finite fractions: serialization cannot fail.
+            // Serialization cannot fail, because all values are strings, integers and finite
+            // floats.
             Ok::<_, RequestError>(serde_json::to_vec(&outcome).unwrap_or_default())
         });
         let unplayed = |_| RequestError::new(ErrorKind::Unavailable, "the server is stopping");
@@ -100,7 +102,7 @@ impl HttpFront {
     }
 }
 
-/// A file of the page.
+/// Creates the response with a file of the page.
 pub fn file(asset: &'static Asset) -> HttpResponse {
     let mut response = Response::new(content(asset.text));
     let headers = response.headers_mut();
@@ -128,7 +130,7 @@ struct EventBody {
     cost: Option<JsonInt>,
 }
 
-/// Reads the body of a request.
+/// Decodes and validates the body of a request.
 fn read_scenario(body: &[u8]) -> Result<Scenario, RequestError> {
     let body: Body<'_> = decode(body)?;
     at_most("limits", body.limits.len(), MAX_LIMITS)?;
@@ -186,7 +188,7 @@ fn time(JsonInt(at_us): JsonInt) -> Result<Timestamp, String> {
     }
 }
 
-/// 1 where none is named. A page asks for requests: it neither peeks nor refunds.
+/// The cost, by default 1. The page sends only requests, so peeks and refunds are out of range.
 fn cost(cost: Option<JsonInt>) -> Result<u64, String> {
     match cost {
         None => Ok(1),
@@ -195,7 +197,7 @@ fn cost(cost: Option<JsonInt>) -> Result<u64, String> {
     }
 }
 
-/// The index of the first time that lies before the one it follows.
+/// Checks that times do not decrease. The error is the index of the first one that does.
 fn in_order(times: impl Iterator<Item = Timestamp>) -> Result<(), usize> {
     let mut last = Timestamp::EPOCH;
     for (index, at) in times.enumerate() {

@@ -1,4 +1,4 @@
-//! Responses: their bodies, and the id of the request they answer.
+//! Responses: their bodies, and request ids.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
@@ -10,14 +10,13 @@ use http_body_util::Full;
 
 use crate::error::RequestError;
 
-/// The header that names a request, in both directions.
+/// The header that holds the request id, in requests and responses.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The longest name that is taken over: it goes into logs.
+/// The maximum length of an id that is adopted, because ids are logged.
 const MAX_ID_BYTES: usize = 128;
 
-/// The name of a request: the caller's own if it sent one that can be shown, else
-/// one made here.
+/// The id of a request: that of the caller if it sent a valid one, else a generated one.
 #[derive(Clone, Copy, Debug)]
 pub enum RequestId<'a> {
     Received(&'a str),
@@ -25,7 +24,7 @@ pub enum RequestId<'a> {
 }
 
 impl<'a> RequestId<'a> {
-    /// The name of the request with these headers.
+    /// Returns the id of the request with these headers.
     pub fn of(headers: &'a HeaderMap) -> Self {
         match headers.get(REQUEST_ID).and_then(|value| value.to_str().ok()) {
             Some(id) if (1..=MAX_ID_BYTES).contains(&id.len()) => RequestId::Received(id),
@@ -33,7 +32,7 @@ impl<'a> RequestId<'a> {
         }
     }
 
-    /// Its text.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         match self {
             RequestId::Received(id) => id,
@@ -41,14 +40,14 @@ impl<'a> RequestId<'a> {
         }
     }
 
-    /// As a header.
+    /// Returns the id as a header value.
     pub fn header(&self) -> HeaderValue {
         HeaderValue::from_str(self.as_str()).unwrap_or(HeaderValue::from_static("-"))
     }
 }
 
-/// A name no other request of this process has: a thread's own numbers, each used
-/// once, from a random beginning.
+/// Generates an id that is unique in this process: each thread steps through numbers from a random
+/// start, each used once.
 fn generate() -> [u8; 16] {
     thread_local! {
         static NEXT: Cell<u64> = Cell::new(RandomState::new().hash_one(0));
@@ -63,14 +62,14 @@ fn generate() -> [u8; 16] {
     text
 }
 
-/// An answer of this front.
+/// A response of this front.
 pub type HttpResponse = Response<HttpBody>;
 
-/// The body of an answer: in one piece, and its own, which `Bytes` would wrap once more.
+/// The body of a response: a single buffer, without the indirection of `Bytes`.
 pub type HttpBody = Full<Cursor<Vec<u8>>>;
 
 impl RequestError {
-    /// The response to the request of this id.
+    /// Creates the response to the request with this id.
     pub fn respond(&self, id: &RequestId<'_>) -> HttpResponse {
         let mut response = self.to_response(content);
         response.headers_mut().insert(REQUEST_ID, id.header());
@@ -78,12 +77,12 @@ impl RequestError {
     }
 }
 
-/// The body of an answer.
+/// Creates a response body.
 pub fn content(body: impl Into<Vec<u8>>) -> HttpBody {
     Full::new(Cursor::new(body.into()))
 }
 
-/// An answer with a body of JSON.
+/// Creates a JSON response.
 pub fn json(status: StatusCode, body: Vec<u8>) -> HttpResponse {
     let mut response = Response::new(content(body));
     *response.status_mut() = status;
@@ -91,8 +90,8 @@ pub fn json(status: StatusCode, body: Vec<u8>) -> HttpResponse {
     response
 }
 
-/// The description of the HTTP API. It is written by hand, because people read it too; the tests
-/// compare it with what the server answers.
+/// The OpenAPI description of the HTTP API. It is written by hand, because people read it too. The
+/// tests compare it with the responses of the server.
 const OPENAPI: &str = include_str!("openapi.json");
 
 /// The response of `/openapi.json`.

@@ -1,9 +1,9 @@
-//! Buffers that the connections of a thread share: one to read into, one to write into, and the
-//! cache of limits.
+//! Buffers that the connections of a thread share: one for input, one for output, and a cache of
+//! limits.
 //!
 //! Most connections wait for their next command and need no buffers. So each thread keeps a few,
 //! and a connection takes them only while it answers commands. It returns them before it waits for
-//! a client or for a store, and the next connection finds them in the processor's cache.
+//! a client or a store, and the next connection finds them in the CPU cache.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -16,23 +16,24 @@ use tokio::io::{AsyncRead, ReadBuf};
 use super::decode::MAX_COMMAND_BYTES;
 use super::limit_cache::LimitCache;
 
-/// Replies that are written before more commands are answered, so that a long reply to
-/// each of many short commands does not add up.
+/// Replies of this size are written before more commands are answered, so that long replies to many
+/// short commands do not accumulate.
 pub const MAX_REPLY_BYTES: usize = 64 * 1024;
 
-/// The most buffers a thread keeps: one in use, and one that a task took to another thread.
+/// The maximum number of buffers that a thread keeps: one in use, and one that a task took to
+/// another thread.
 const MAX_KEPT: usize = 2;
 
 /// The buffers of a connection while it answers commands.
 #[derive(Debug)]
 pub struct ConnBuffers {
-    /// The bytes that were read, and room for more.
+    /// The bytes that were read, and space for more.
     pub input: Box<[u8]>,
     /// The number of bytes answered.
     pub at: usize,
     /// The number of bytes read.
     pub filled: usize,
-    /// Replies that were not written yet.
+    /// Replies that are not written yet.
     pub output: Vec<u8>,
     pub limits: LimitCache,
 }
@@ -42,7 +43,7 @@ pub struct ConnBuffers {
 pub struct Leftover {
     /// Bytes that were read and not answered.
     pub input: Vec<u8>,
-    /// Replies that were not written yet.
+    /// Replies that are not written yet.
     pub output: Vec<u8>,
 }
 
@@ -51,7 +52,7 @@ thread_local! {
 }
 
 impl ConnBuffers {
-    /// Takes buffers, and fills them with what was left.
+    /// Takes buffers, and copies `leftover` into them.
     pub fn with(leftover: &Leftover) -> Self {
         let mut buffers = KEPT.with_borrow_mut(Vec::pop).unwrap_or_else(|| ConnBuffers {
             input: vec![0; MAX_COMMAND_BYTES].into(),
@@ -71,8 +72,8 @@ impl ConnBuffers {
         &self.input[self.at..self.filled]
     }
 
-    /// Returns the buffers. What is unfinished is copied out, without the first `written` bytes of the
-    /// replies.
+    /// Returns the buffers. The unfinished part is copied out, without the first `written` bytes of
+    /// the replies.
     pub fn leave(self, written: usize) -> Leftover {
         let input = self.unanswered().to_vec();
         let leftover = Leftover { input, output: self.output[written..].to_vec() };
@@ -91,8 +92,9 @@ impl ConnBuffers {
         });
     }
 
-    /// Waits until bytes arrive, and returns buffers with `leftover` and these bytes. Returns `None` if
-    /// the client has closed, or if `stop` returns true while nothing arrives.
+    /// Waits until bytes arrive, and returns buffers with `leftover` and these bytes. Returns
+    /// `None` if the client has closed the connection, or if `stop` returns true while nothing
+    /// arrives.
     ///
     /// # Errors
     /// When the connection fails.

@@ -1,9 +1,9 @@
-//! Which commands there are.
+//! The table of commands.
 //!
-//! What clients ask about commands (`COMMAND`), how many arguments each takes and who
-//! may send it come from one table.
+//! The number of arguments, the requirement of a secret and the replies to `COMMAND` come from one
+//! table.
 
-/// A command.
+/// A command. Its discriminant is its index in [`ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     TgCheck,
@@ -28,28 +28,28 @@ pub enum Command {
     Select,
 }
 
-/// What is known about a command.
+/// The specification of a command.
 #[derive(Debug)]
 pub struct Spec {
     pub command: Command,
     pub name: &'static str,
-    /// How many arguments it has, its name included; if negative, at least so many.
+    /// The number of arguments, including the name. If negative, its absolute value is the minimum.
     pub arity: i64,
-    /// Where its key is, if it has one.
+    /// The position of the key; 0 if there is none.
     pub key: i64,
-    /// Whether those who have not shown a secret may send it.
+    /// Whether it is allowed before authentication.
     pub open: bool,
     pub summary: &'static str,
 }
 
-/// All of them, by name within their groups.
+/// All commands: first those that are queries to the gate, then the others by name.
 #[rustfmt::skip]
 pub const ALL: [Spec; 20] = [
     spec(Command::TgCheck, "tg.check", -3, 2, "Asks whether a key may go ahead under a policy."),
     spec(Command::TgPeek, "tg.peek", 3, 2, "Tells what a key has left of a policy's limits."),
     spec(Command::TgReset, "tg.reset", 3, 2, "Forgets what a key has used of a policy's limits."),
     spec(Command::TgLimit, "tg.limit", -3, 2, "Asks whether a key may go ahead under limits of the caller's own."),
-    // Their own texts say how they are used.
+    // Their usage is in their own error messages, so any number of arguments is accepted here.
     spec(Command::ClThrottle, "cl.throttle", -1, 1, "Asks as redis-cell is asked."),
     spec(Command::Throttle, "throttle", -1, 1, "Asks as throttlecrab is asked."),
     open("auth", Command::Auth, -2, "Shows a secret."),
@@ -83,10 +83,10 @@ const fn open(name: &'static str, command: Command, arity: i64, summary: &'stati
 }
 
 impl Spec {
-    /// The command of this name, in whatever case.
+    /// Finds a command by name, ignoring case.
     #[inline]
     pub fn find(name: &[u8]) -> Option<&'static Spec> {
-        // Those that are asked all the time.
+        // The most frequent commands first.
         if name.eq_ignore_ascii_case(b"tg.check") {
             return Some(&ALL[Command::TgCheck as usize]);
         }
@@ -96,14 +96,14 @@ impl Spec {
         ALL.iter().find(|spec| name.eq_ignore_ascii_case(spec.name.as_bytes()))
     }
 
-    /// Whether it takes so many arguments, its name included.
+    /// Whether the command takes this number of arguments, including its name.
     #[inline]
     pub fn takes(&self, args: usize) -> bool {
         let args = i64::try_from(args).unwrap_or(i64::MAX);
         if self.arity < 0 { args >= -self.arity } else { args == self.arity }
     }
 
-    /// What is done with it between `MULTI` and `EXEC`.
+    /// How the command is handled between `MULTI` and `EXEC`.
     pub fn in_transaction(&self) -> TransactionRule {
         match self.command {
             Command::Discard | Command::Exec | Command::Multi => TransactionRule::Immediate,
@@ -114,7 +114,7 @@ impl Spec {
         }
     }
 
-    /// Which group `COMMAND` puts it in.
+    /// The group that `COMMAND DOCS` reports.
     pub fn group(&self) -> &'static str {
         match self.command {
             Command::Discard | Command::Exec | Command::Multi => "transactions",
@@ -123,7 +123,7 @@ impl Spec {
         }
     }
 
-    /// What `COMMAND` says of it besides: whether it asks for a decision.
+    /// The flags that `COMMAND` reports.
     pub fn flags(&self) -> &'static [&'static str] {
         match (self.key, self.open) {
             (0, true) => &["noscript", "loading", "stale", "fast", "no_auth"],
@@ -133,14 +133,14 @@ impl Spec {
     }
 }
 
-/// What is done with a command between `MULTI` and `EXEC`.
+/// How a command is handled between `MULTI` and `EXEC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionRule {
-    /// It is answered immediately: it ends or discards the transaction.
+    /// It is answered immediately, because it ends or discards the transaction.
     Immediate,
     /// It is queued for `EXEC`.
     Queued,
-    /// It is not allowed: it concerns the connection, or its reply is long.
+    /// It is not allowed, because it concerns the connection or its reply is long.
     NotAllowed,
 }
 

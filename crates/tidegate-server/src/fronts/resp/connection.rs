@@ -1,4 +1,4 @@
-//! One connection: read what has come, answer all of it, write once.
+//! A connection: reads what has arrived, answers all of it, and writes once.
 //!
 //! While a client does not read its replies, nothing more is read from it. So the memory that a
 //! client can occupy is bounded by the buffers.
@@ -22,7 +22,7 @@ use super::session::Session;
 use crate::serve::{ConnCommand, Connection, Protocol, Stream, TrackedStream};
 
 impl Protocol for RespFront {
-    /// As in Redis: connections of a pool are kept, those of a machine that is gone are not.
+    /// As in Redis: idle connections of a pool are kept, those of an unreachable machine are not.
     const TCP_KEEPALIVE: Option<Duration> = Some(Duration::from_secs(300));
     const KEEPS_IDLE: bool = true;
 
@@ -41,7 +41,6 @@ impl Protocol for RespFront {
     }
 }
 
-/// A connection, from its first byte to its last.
 struct RespConnection<S> {
     front: Arc<RespFront>,
     stream: S,
@@ -50,7 +49,7 @@ struct RespConnection<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> RespConnection<S> {
-    /// Answers until the client closes, or the server commands it.
+    /// Serves until the client closes the connection, or the server commands it to close.
     ///
     /// # Errors
     /// When the connection fails.
@@ -78,9 +77,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RespConnection<S> {
         self.stream.shutdown().await
     }
 
-    /// Records progress for the deadlines. A connection may be idle without limit, unless its secret,
-    /// the rest of a command or the `EXEC` of a transaction is missing. A part of a command is not
-    /// progress.
+    /// Records progress for the deadlines. A connection may be idle without limit, unless its
+    /// secret, the rest of a command or the `EXEC` of a transaction is missing. Part of a command
+    /// is not progress.
     fn mark(&self, leftover: &Leftover, answered: bool) {
         if self.session.authenticated && answered {
             self.marks.note_answered();
@@ -116,7 +115,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RespConnection<S> {
         }
     }
 
-    /// Answers from a shared store.
+    /// Answers the commands with a shared store.
     async fn answer_shared(&mut self, leftover: &mut Leftover) -> io::Result<Progress> {
         let rules = Arc::clone(&self.front.gate.active_policies());
         let mut remote_batch = RemoteBatch::default();
@@ -137,7 +136,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RespConnection<S> {
         }
     }
 
-    /// Writes what there is room for: nearly always all of it.
+    /// Writes without waiting, which nearly always writes everything. Returns the number of bytes
+    /// written.
     async fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut written = 0;
         poll_fn(|context| {
@@ -153,7 +153,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RespConnection<S> {
         .await
     }
 
-    /// Writes the rest, which may take its time.
+    /// Writes the rest, and waits for the client if necessary.
     async fn write_rest(&mut self, leftover: &mut Leftover) -> io::Result<()> {
         let mut written = 0;
         while written < leftover.output.len() {
@@ -164,8 +164,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RespConnection<S> {
         self.stream.flush().await
     }
 
-    /// Writes something, unless the connection is to be closed: a client that does not read is not
-    /// waited for.
+    /// Writes some bytes. Fails if the connection has the command to close, so that a client that
+    /// does not read is not waited for.
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.marks.command() == ConnCommand::Close {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));

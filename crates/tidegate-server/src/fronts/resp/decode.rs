@@ -1,52 +1,52 @@
-//! What clients send: arrays of bulk strings, or a line of words.
+//! Decodes commands: arrays of bulk strings, or inline commands.
 //!
-//! A command is looked at where it lies and handed on as slices of the buffer; nothing
-//! is copied, and nothing is allocated for a length that was only declared. A command
-//! that is not complete is looked at again once more of it has come: that is cheaper than
-//! keeping half of it, because nearly every command comes whole, and it makes the answer
-//! independent of how the bytes were split.
+//! A command is parsed in place and returned as slices of the buffer. Nothing is copied, and
+//! nothing is allocated for a declared length. An incomplete command is parsed again from its start
+//! when more bytes have arrived. That is cheaper than storing the state of a partial command,
+//! because nearly every command arrives complete, and it makes the result independent of how the
+//! bytes were split.
 //!
-//! What is no command gets Redis's own text, and the connection ends: nobody can know
-//! where the next command would begin.
+//! Bytes that are not a command get the error message of Redis, and the connection is closed,
+//! because the start of the next command is unknown.
 
 use std::fmt;
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
-/// The most arguments of a command: room for `COMMAND INFO` of all there are.
+/// The maximum number of arguments: enough for `COMMAND INFO` with all commands.
 pub const MAX_ARGS: i64 = 1024;
 
-/// The longest argument. Keys and limits take up to a kilobyte; `PING` and `ECHO` may
-/// bring more.
+/// The maximum length of an argument. Keys and limits take up to a kilobyte; `PING` and `ECHO` may
+/// be longer.
 pub const MAX_BULK_BYTES: i64 = 32 * 1024;
 
-/// The longest command, and the most that is read at once: a deep pipeline of ordinary
-/// commands, and a line as long as Redis takes.
+/// The maximum length of a command, and the size of the input buffer: a deep pipeline of ordinary
+/// commands, and an inline command as long as Redis allows.
 pub const MAX_COMMAND_BYTES: usize = 64 * 1024;
 
-/// The most arguments of somebody who has not shown a secret, as in Redis.
+/// The maximum number of arguments before authentication, as in Redis.
 const MAX_STRANGER_ARGS: i64 = 10;
 
-/// The longest argument of somebody who has not shown a secret, as in Redis.
+/// The maximum length of an argument before authentication, as in Redis.
 const MAX_STRANGER_BULK_BYTES: i64 = 16 * 1024;
 
-/// A length of more digits is too long for any bound, so a client that goes on and on
-/// without ending the line is not listened to.
+/// The maximum length of the line that holds a length. More digits exceed every bound, so a client
+/// that never ends the line is rejected.
 const MAX_LENGTH_BYTES: usize = 32;
 
-/// The arguments of a command, its name first. Ordinary ones have up to eight. Without
-/// any it is to be ignored, as Redis ignores empty lines and arrays.
+/// The arguments of a command, beginning with its name. Ordinary commands have up to eight. A
+/// command without any is ignored, as Redis ignores empty lines and arrays.
 pub type Args<'b> = SmallVec<[&'b [u8]; 8]>;
 
-/// Where the arguments of a command lie, and where it ends.
+/// The positions of the arguments of a command, and its end.
 #[derive(Debug, Default)]
 struct Found {
     words: SmallVec<[Range<usize>; 8]>,
     end: usize,
 }
 
-/// Bytes that are no command.
+/// Why bytes are not a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolError {
     InvalidMultibulkLength,
@@ -82,11 +82,12 @@ impl fmt::Display for ProtocolError {
     }
 }
 
-/// Takes the first command off the bytes; `None` if it is not complete. Words of a line
-/// are unquoted where they lie, so its bytes may change.
+/// Takes the first command off the bytes; `None` if it is incomplete. The words of an inline
+/// command are unquoted in place, so its bytes may change. The bounds are lower for a `stranger`, a
+/// client that is not authenticated.
 ///
 /// # Errors
-/// When they begin no command.
+/// When the bytes do not begin with a command.
 #[inline]
 pub fn decode<'b>(
     bytes: &mut &'b mut [u8],
@@ -129,7 +130,7 @@ fn find_array(bytes: &[u8], stranger: bool) -> Result<Option<Found>, ProtocolErr
             return Err(ProtocolError::StrangerBulkLength);
         }
         let end = head.end + usize::try_from(declared).unwrap_or_default();
-        // The two bytes behind it are taken for CR and LF, as Redis takes them.
+        // The next two bytes are assumed to be CR and LF, as in Redis.
         if rest.len() < end + 2 {
             return Ok(None);
         }
@@ -139,14 +140,14 @@ fn find_array(bytes: &[u8], stranger: bool) -> Result<Option<Found>, ProtocolErr
     Ok(Some(found))
 }
 
-/// The number behind the first byte, if it is one, and where its line ends; `None` if the
-/// line has not ended yet.
+/// Parses the number after the first byte of a line, and the end of the line. The number is `None`
+/// if it is invalid. Returns `None` if the line is incomplete.
 ///
 /// # Errors
-/// `too_long` if it goes on and on.
+/// `too_long` if the line exceeds [`MAX_LENGTH_BYTES`].
 #[inline]
 fn length(line: &[u8], too_long: ProtocolError) -> Result<Option<Length>, ProtocolError> {
-    // Nearly all lengths have one digit or two.
+    // Nearly all lengths have one or two digits.
     match line {
         [_, one @ b'0'..=b'9', b'\r', _, ..] => {
             Ok(Some(Length { number: Some(i64::from(one - b'0')), end: 4 }))
@@ -168,7 +169,7 @@ struct Length {
 fn long_length(line: &[u8], too_long: ProtocolError) -> Result<Option<Length>, ProtocolError> {
     let within = &line[..line.len().min(MAX_LENGTH_BYTES)];
     match within.iter().position(|byte| *byte == b'\r') {
-        // The byte behind it is taken for LF.
+        // The next byte is assumed to be LF.
         Some(end) if line.len() > end + 1 => {
             let number = line.get(1..end).and_then(whole_number);
             Ok(Some(Length { number, end: end + 2 }))
@@ -178,7 +179,7 @@ fn long_length(line: &[u8], too_long: ProtocolError) -> Result<Option<Length>, P
     }
 }
 
-/// A whole number the way Redis wants it: no sign but minus, no leading zeros.
+/// Parses an integer as Redis does: no plus sign, no leading zeros.
 pub fn whole_number(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     match digits {
@@ -190,7 +191,7 @@ pub fn whole_number(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// A line of words, as somebody types it into telnet.
+/// Parses an inline command, as typed into telnet.
 fn find_line(bytes: &mut [u8]) -> Result<Option<Found>, ProtocolError> {
     let Some(newline) = memchr::memchr(b'\n', bytes) else {
         if bytes.len() >= MAX_COMMAND_BYTES {
@@ -205,7 +206,7 @@ fn find_line(bytes: &mut [u8]) -> Result<Option<Found>, ProtocolError> {
     Ok(Some(Found { words: find_words(line)?, end: newline + 1 }))
 }
 
-/// The words of a line. A quoted one is unquoted where it lies: that never makes it longer.
+/// Splits a line into words. A quoted word is unquoted in place, which never makes it longer.
 fn find_words(line: &mut [u8]) -> Result<SmallVec<[Range<usize>; 8]>, ProtocolError> {
     let mut words = SmallVec::new();
     let mut at = 0;
@@ -220,7 +221,7 @@ fn find_words(line: &mut [u8]) -> Result<SmallVec<[Range<usize>; 8]>, ProtocolEr
     }
 }
 
-/// How many bytes the first word takes, and how many it has once it is unquoted.
+/// Unquotes the first word, and returns its length in the line and its length unquoted.
 fn unquote(line: &mut [u8]) -> Result<(usize, usize), ProtocolError> {
     let (mut read, mut written) = (0, 0);
     let mut quote = None;
@@ -251,7 +252,7 @@ fn unquote(line: &mut [u8]) -> Result<(usize, usize), ProtocolError> {
     }
 }
 
-/// The byte that a backslash and what is behind it stand for, and how many bytes that takes.
+/// Decodes an escape sequence, and returns the byte and the length of the sequence.
 fn unescape(escaped: &[u8]) -> (u8, usize) {
     match escaped {
         [_, b'x', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
@@ -274,7 +275,7 @@ fn hex(digit: u8) -> u8 {
     }
 }
 
-/// What C takes for a space.
+/// Whether C's `isspace` is true.
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
 }

@@ -1,11 +1,11 @@
-//! What clients get: replies in RESP2 or RESP3, into one buffer.
+//! Encodes replies in RESP2 or RESP3, into one buffer.
 
 use std::io::Write as _;
 
 use crate::admin::{REPLY_CODES, ReplyCounts};
 use crate::error::RequestError;
 
-/// Which protocol a connection speaks; `HELLO` changes it.
+/// The protocol version of a connection. `HELLO` changes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
     #[default]
@@ -22,7 +22,7 @@ impl Protocol {
     }
 }
 
-/// Replies of one connection, in order.
+/// The replies of one connection, in order.
 pub struct Replies<'o> {
     out: &'o mut Vec<u8>,
     pub protocol: Protocol,
@@ -31,12 +31,12 @@ pub struct Replies<'o> {
 }
 
 impl<'o> Replies<'o> {
-    /// Appends to this buffer.
+    /// Creates a writer that appends to `out`.
     pub fn new(out: &'o mut Vec<u8>, protocol: Protocol) -> Self {
         Replies { out, protocol, errors: ReplyCounts::default() }
     }
 
-    /// These replies by code, where so many commands were answered.
+    /// The number of replies by code, if `commands` commands were answered.
     #[inline]
     pub fn counted(&self, commands: u32) -> ReplyCounts {
         let mut counts = self.errors;
@@ -44,7 +44,7 @@ impl<'o> Replies<'o> {
         counts
     }
 
-    /// So many bytes wait to be sent.
+    /// The number of bytes in the buffer.
     pub fn len(&self) -> usize {
         self.out.len()
     }
@@ -59,7 +59,8 @@ impl<'o> Replies<'o> {
         self.put(b"+OK\r\n");
     }
 
-    /// An error with its code, on one line whatever it quotes.
+    /// Appends an error with its code. Control characters are replaced, so that it is a single
+    /// line.
     pub fn error(&mut self, error: &RequestError) {
         let code = error.resp_code();
         let known = REPLY_CODES.iter().position(|known| *known == code);
@@ -78,7 +79,7 @@ impl<'o> Replies<'o> {
 
     #[inline]
     pub fn number(&mut self, number: i64) {
-        // One copy of a known length is cheaper than three of what there is.
+        // Appending one buffer is cheaper than appending its three parts.
         let mut line = [0; 24];
         line[0] = b':';
         let mut digits = itoa::Buffer::new();
@@ -90,7 +91,7 @@ impl<'o> Replies<'o> {
         self.put(&line[..end + 2]);
     }
 
-    /// A number that may be larger than a client can read, which it then gets the largest of.
+    /// Appends a number, saturated at the largest that RESP can encode.
     #[inline]
     pub fn count(&mut self, number: u64) {
         self.number(i64::try_from(number).unwrap_or(i64::MAX));
@@ -111,7 +112,7 @@ impl<'o> Replies<'o> {
         self.put(b"\r\n");
     }
 
-    /// Text for people, over lines.
+    /// Appends text of several lines for people.
     pub fn text(&mut self, text: &str) {
         match self.protocol {
             Protocol::Resp2 => self.bulk(text),
@@ -132,19 +133,19 @@ impl<'o> Replies<'o> {
         }
     }
 
-    /// An array of the next `len` replies.
+    /// Begins an array of the next `len` replies.
     #[inline]
     pub fn array(&mut self, len: usize) {
         self.headed(b'*', len);
     }
 
-    /// A command as clients send it.
+    /// Appends a command in the form that clients send.
     pub fn command(&mut self, args: &[&[u8]]) {
         self.array(args.len());
         args.iter().for_each(|arg| self.bulk(arg));
     }
 
-    /// A set of the next `len` replies.
+    /// Begins a set of the next `len` replies.
     pub fn set(&mut self, len: usize) {
         match self.protocol {
             Protocol::Resp2 => self.headed(b'*', len),
@@ -152,7 +153,7 @@ impl<'o> Replies<'o> {
         }
     }
 
-    /// A map of the next `pairs` pairs of replies.
+    /// Begins a map of the next `pairs` pairs of replies.
     pub fn map(&mut self, pairs: usize) {
         match self.protocol {
             Protocol::Resp2 => self.headed(b'*', 2 * pairs),
@@ -172,7 +173,7 @@ impl<'o> Replies<'o> {
         }
     }
 
-    /// Bytes that are replies already.
+    /// Appends encoded bytes.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);

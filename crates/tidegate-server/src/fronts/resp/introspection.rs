@@ -1,7 +1,7 @@
-//! What clients ask about the server before they ask for anything else.
+//! Commands with which clients inspect the server when they connect.
 //!
-//! Clients look for a version to know which commands they may send, so they are told that
-//! of the Redis whose connection commands these are; tidegate's own stands beside it.
+//! Clients derive the available commands from the version. The reported version is that of the
+//! Redis whose connection commands are implemented; `INFO` also reports that of tidegate.
 
 use std::fmt::Write as _;
 
@@ -14,15 +14,15 @@ use super::wrong_arity;
 use crate::admin::FrontName;
 use crate::error::RequestError;
 
-/// The Redis whose connection commands these are.
+/// The version of Redis whose connection commands are implemented.
 const REDIS_VERSION: &str = "7.2.0";
 
 /// [`MAX_BULK_BYTES`] as text.
 const MAX_BULK_TEXT: &str = "32768";
 const _: () = assert!(MAX_BULK_BYTES == 32_768);
 
-/// Settings clients ask for, as they are here: nothing is saved, evicted or closed for
-/// being idle.
+/// Settings that clients read, with values that describe tidegate: nothing is persisted or evicted,
+/// and idle connections are not closed.
 const SETTINGS: [(&str, &str); 7] = [
     ("appendonly", "no"),
     ("databases", "1"),
@@ -33,7 +33,7 @@ const SETTINGS: [(&str, &str); 7] = [
     ("timeout", "0"),
 ];
 
-/// The reply to `HELLO`.
+/// Replies to `HELLO`.
 pub fn hello(session: &Session, replies: &mut Replies<'_>) {
     replies.map(7);
     for (name, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
@@ -52,7 +52,8 @@ pub fn hello(session: &Session, replies: &mut Replies<'_>) {
     replies.array(0);
 }
 
-/// What `CLIENT INFO` says: the connection that asks. Others are not for it to see.
+/// Replies to `CLIENT INFO` and `CLIENT LIST`, with this connection only: clients must not see
+/// others.
 pub fn client(session: &Session, replies: &mut Replies<'_>) {
     replies.text(&format!(
         "id={} name={} flags=N db=0 user=default resp={}\n",
@@ -114,7 +115,7 @@ fn sections(front: &RespFront) -> [(&'static str, Lines); 5] {
     ]
 }
 
-/// `CONFIG GET pattern...`; nothing can be set.
+/// `CONFIG GET pattern...`. Settings cannot be changed.
 pub fn config(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), RequestError> {
     if args[1].eq_ignore_ascii_case(b"SET") {
         let detail = "settings are in tidegate's config: see `tidegate config schema`";
@@ -144,11 +145,11 @@ pub fn config(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), RequestE
     Ok(())
 }
 
-/// Whether a name is what a pattern says, where `*` stands for any run of characters and `?`
-/// for one.
+/// Whether a name matches a pattern, in which `*` matches any number of characters and `?` matches
+/// one.
 fn is_like(name: &[u8], pattern: &[u8]) -> bool {
     let (mut at, mut said) = (0, 0);
-    // Where the last star was, and how much of the name it stands for so far.
+    // The position of the last star, and the position in the name up to which it matches so far.
     let mut star: Option<(usize, usize)> = None;
     while at < name.len() {
         match pattern.get(said) {
@@ -172,7 +173,7 @@ fn is_like(name: &[u8], pattern: &[u8]) -> bool {
     pattern[said..].iter().all(|byte| *byte == b'*')
 }
 
-/// Replies to `HELP`, as Redis does: what may stand behind a command.
+/// Replies to `HELP` in the form of Redis, with the subcommands of a command.
 pub fn help(command: &str, parts: &[(&str, &str)], replies: &mut Replies<'_>) {
     replies.array(2 * parts.len() + 3);
     replies.simple(&format!("{command} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
@@ -182,7 +183,7 @@ pub fn help(command: &str, parts: &[(&str, &str)], replies: &mut Replies<'_>) {
     }
 }
 
-/// What may stand behind `COMMAND`.
+/// The subcommands of `COMMAND`.
 const COMMAND_PARTS: [(&str, &str); 5] = [
     ("(no subcommand)", "Return details about all commands."),
     ("COUNT", "Return the number of commands."),
@@ -191,7 +192,7 @@ const COMMAND_PARTS: [(&str, &str); 5] = [
     ("LIST", "Return the names of all commands."),
 ];
 
-/// What may stand behind `CLIENT`.
+/// The subcommands of `CLIENT`.
 pub const CLIENT_PARTS: [(&str, &str); 8] = [
     ("GETNAME", "Return the name of this connection."),
     ("ID", "Return the ID of this connection."),
@@ -245,7 +246,7 @@ pub fn command(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), Request
     Ok(())
 }
 
-/// What clients with several servers want to know: how many arguments, and where the key is.
+/// Describes a command for cluster clients: the number of arguments and the position of the key.
 fn describe(spec: &Spec, replies: &mut Replies<'_>) {
     replies.array(10);
     replies.bulk(spec.name);
@@ -263,7 +264,7 @@ fn describe(spec: &Spec, replies: &mut Replies<'_>) {
     };
     replies.set(categories.len());
     categories.iter().for_each(|category| replies.simple(category));
-    // Tips, key specifications and subcommands: none.
+    // Tips, key specifications and subcommands, which are empty.
     (0..3).for_each(|_| replies.set(0));
 }
 

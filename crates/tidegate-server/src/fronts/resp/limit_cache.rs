@@ -1,9 +1,9 @@
-//! Limits that clients send with every command, kept as they were made.
+//! A cache of the limits that clients send with every command.
 //!
-//! A client of redis-cell names the same few numbers all day, and making a [`Limit`] of
-//! them takes several divisions: longer than to decide. So what was made is kept where it
-//! is found by what was sent. A slot belongs to whoever came last, so nothing grows, and
-//! whoever sends new limits all the time only pays for making them.
+//! A client of redis-cell sends the same few numbers with every command, and creating a [`Limit`]
+//! from them takes several divisions, which is longer than a decision. So limits are cached by the
+//! arguments that were sent. Each slot holds the last limit that mapped to it, so the cache never
+//! grows, and a client that always sends new limits only pays for creating them.
 
 use std::sync::Arc;
 
@@ -14,22 +14,22 @@ use tidegate::{Algorithm, Limit, LimitError};
 use super::excerpt;
 use crate::error::RequestError;
 
-/// How many are kept, of either kind: more than an application has.
+/// The number of slots per kind: more than the number of limits that an application has.
 const SLOTS: usize = 64;
 
-/// The longest text that is kept. Longer ones are read each time.
+/// The maximum length of a cached text. Longer ones are parsed each time.
 const MAX_TEXT_BYTES: usize = 64;
 
-/// A bucket as redis-cell and throttlecrab describe it.
+/// A token bucket with the parameters of redis-cell and throttlecrab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// How much it holds.
+    /// The capacity.
     pub burst: i64,
     pub count: i64,
     pub period_s: i64,
 }
 
-/// What was made lately.
+/// Limits that were created recently.
 #[derive(Debug)]
 pub struct LimitCache {
     buckets: Vec<Option<(Bucket, Arc<[Limit]>)>>,
@@ -43,10 +43,10 @@ impl Default for LimitCache {
 }
 
 impl LimitCache {
-    /// The limit of a bucket.
+    /// Returns the limit of a bucket.
     ///
     /// # Errors
-    /// When there can be no such limit.
+    /// When the parameters are not a valid limit.
     #[inline]
     pub fn bucket(&mut self, bucket: Bucket) -> Result<Arc<[Limit]>, RequestError> {
         let mixed = (bucket.burst ^ bucket.count.rotate_left(21) ^ bucket.period_s.rotate_left(42))
@@ -62,10 +62,10 @@ impl LimitCache {
         }
     }
 
-    /// The limits of a text: one, or several between commas.
+    /// Returns the limits of a text: one, or several separated by commas.
     ///
     /// # Errors
-    /// When it is no limit.
+    /// When the text is not a valid list of limits.
     pub fn text(&mut self, text: &[u8]) -> Result<Arc<[Limit]>, RequestError> {
         if text.len() > MAX_TEXT_BYTES {
             return Ok(read(text)?.into());
@@ -85,7 +85,7 @@ impl LimitCache {
     }
 }
 
-/// Where something is kept whose bits are these.
+/// The slot for a key with this hash.
 #[inline]
 fn slot(mixed: u64) -> usize {
     let spread = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -106,7 +106,7 @@ fn read(text: &[u8]) -> Result<Vec<Limit>, RequestError> {
     Ok(limits)
 }
 
-/// What is wrong with a text, without the picture that takes several lines.
+/// Formats the error of a text on one line, without the excerpt and caret.
 fn on_one_line(text: &str, error: &LimitError) -> String {
     let word = error.span().and_then(|span| text.get(span)).unwrap_or_default();
     let word = if word.is_empty() { text } else { word };
@@ -114,8 +114,8 @@ fn on_one_line(text: &str, error: &LimitError) -> String {
 }
 
 impl Bucket {
-    /// The same as a limit: so many per period, and a burst. One that holds nothing is a
-    /// limit that nothing passes.
+    /// Converts the bucket to a `token-bucket` limit. A bucket without capacity becomes a limit of
+    /// 0, which admits nothing.
     fn limit(self) -> Result<Limit, RequestError> {
         let out_of_range = |field, most| {
             RequestError::field(

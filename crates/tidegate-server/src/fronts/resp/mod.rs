@@ -3,9 +3,9 @@
 //! ```text
 //!   bytes -> decode.rs -> session.rs -> query.rs -> the gate -> encode.rs -> bytes
 //!                           |  tidegate_commands.rs: TG.CHECK, TG.PEEK, TG.RESET, TG.LIMIT
-//!                           |  throttle.rs: CL.THROTTLE, THROTTLE; limit_cache.rs: what they name
+//!                           |  throttle.rs: CL.THROTTLE, THROTTLE; limit_cache.rs: their limits
 //!                           |  transaction.rs: MULTI, EXEC, DISCARD
-//!                           \- introspection.rs: what clients ask before; commands.rs: which there are
+//!                           \- introspection.rs: HELLO, INFO, CONFIG, COMMAND; commands.rs: the table
 //! ```
 //!
 //! `connection.rs` reads all commands that have arrived, answers them (`pipeline.rs`) and writes
@@ -36,7 +36,7 @@ use crate::access::Access;
 use crate::admin::ServerState;
 use crate::error::RequestError;
 
-/// Decisions over RESP.
+/// The RESP front.
 #[derive(Debug)]
 pub struct RespFront {
     gate: Arc<Gate>,
@@ -47,28 +47,28 @@ pub struct RespFront {
 }
 
 impl RespFront {
-    /// Asks this gate; only those with `access` may ask.
+    /// Creates a front over this gate. Only callers with `access` are accepted.
     pub fn new(gate: Arc<Gate>, server_state: Arc<ServerState>, access: Access) -> Self {
         RespFront { gate, server_state, access, next_id: AtomicU64::new(1) }
     }
 
-    /// Whether a connection must show a secret first.
+    /// Whether a connection must authenticate first.
     fn requires_secret(&self) -> bool {
         matches!(self.access, Access::Secrets(_))
     }
 
-    /// Whether this is one of the secrets, or none is wanted.
+    /// Whether this is one of the secrets, or none is required.
     fn accepts_secret(&self, secret: &[u8]) -> bool {
         self.access.accepts_secret(secret)
     }
 }
 
-/// The error of a command with too many or too few arguments.
+/// The error of a command with the wrong number of arguments.
 pub fn wrong_arity(name: &str) -> RequestError {
     RequestError::invalid(format!("wrong number of arguments for '{name}' command"))
 }
 
-/// The error of the gate, with fields named as the arguments of commands are.
+/// Converts an error of the gate, with fields named after the arguments of commands.
 pub fn gate_error(error: GateError) -> RequestError {
     let error = RequestError::from(error);
     let field = match error.field.as_deref() {
@@ -81,8 +81,10 @@ pub fn gate_error(error: GateError) -> RequestError {
     RequestError { field, ..error }
 }
 
-/// The beginning of what a client sent, for an error. Control bytes are replaced by
-/// [`Replies::error`](super::encode::Replies::error).
+/// Quotes the beginning of what a client sent, for an error. [`Replies::error`] replaces control
+/// characters.
+///
+/// [`Replies::error`]: encode::Replies::error
 pub fn excerpt(bytes: &[u8]) -> String {
     const MAX_SHOWN_BYTES: usize = 128;
     String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_SHOWN_BYTES)]).into_owned()

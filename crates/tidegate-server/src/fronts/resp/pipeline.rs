@@ -15,10 +15,10 @@ use super::session::{ParsedCommand, Session};
 use crate::admin::ReplyCounts;
 use crate::error::RequestError;
 
-/// Checks decided in one call: as many as the store prefetches memory for.
+/// The maximum number of checks decided in one call: as many as the store prefetches memory for.
 const MAX_BATCH: usize = 32;
 
-/// How far the buffers were answered.
+/// How far the commands in the buffers were answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// All complete commands were answered.
@@ -40,7 +40,8 @@ pub fn answer(front: &RespFront, session: &mut Session, buffers: &mut ConnBuffer
         let outcome = step(front, session, &rules, &mut unread, limits, &mut replies);
         *at = *filled - unread.len();
         commands += outcome.commands;
-        // The commands of `EXEC` are answered without a pause: they and their replies are bounded.
+        // The commands of `EXEC` are answered without a pause, because they and their replies are
+        // bounded.
         let mut exec_run = std::mem::take(&mut session.exec_run);
         let mut queued = &mut exec_run.bytes[..];
         while !queued.is_empty() {
@@ -60,7 +61,7 @@ pub fn answer(front: &RespFront, session: &mut Session, buffers: &mut ConnBuffer
 struct StepOutcome {
     /// The number of commands answered.
     commands: u32,
-    /// How answering ends, if it does.
+    /// Set if answering ends with this step.
     progress: Option<Progress>,
 }
 
@@ -81,10 +82,10 @@ fn step(
     StepOutcome { commands: questions + u32::from(after.is_answered()), progress }
 }
 
-/// Checks that follow each other.
+/// Consecutive checks.
 type Batch<'d> = SmallVec<[BorrowedQuery<'d>; MAX_BATCH]>;
 
-/// Collects checks; returns what follows them.
+/// Collects checks, and returns what follows them.
 fn gather<'d>(
     session: &Session,
     unread: &mut &'d mut [u8],
@@ -138,7 +139,7 @@ impl AfterBatch<'_> {
         }
     }
 
-    /// Answers it; returns how answering ends, if it does.
+    /// Answers what follows. Returns the progress if answering ends.
     fn answer(
         &self,
         front: &RespFront,
@@ -159,7 +160,7 @@ impl AfterBatch<'_> {
     }
 }
 
-/// Answers a command that needs no decision; returns how answering ends, if it does.
+/// Answers a command that needs no decision. Returns the progress if answering ends.
 fn respond(
     command: &ParsedCommand<'_>,
     args: &Args<'_>,
@@ -189,7 +190,7 @@ fn respond(
     }
 }
 
-/// The next command, if it is complete.
+/// Returns the next command, if it is complete.
 #[inline]
 fn next<'d>(
     unread: &mut &'d mut [u8],
@@ -201,8 +202,8 @@ fn next<'d>(
     }
 }
 
-/// Rejects bytes that are not a command. The connection is closed, because it is unknown where the
-/// next command begins.
+/// Rejects bytes that are not a command. The connection is closed, because the start of the next
+/// command is unknown.
 fn refuse(error: ProtocolError, replies: &mut Replies<'_>) -> Progress {
     replies.error(&RequestError::invalid(error.to_string()));
     Progress::Closed
@@ -216,7 +217,7 @@ pub struct RemoteBatch {
     ready: Vec<u8>,
     /// A query that must wait for those before it.
     next: Option<PendingReply>,
-    /// Replies by code that are not counted yet.
+    /// Replies by code that are not reported yet.
     counts: ReplyCounts,
 }
 
@@ -230,8 +231,8 @@ struct PendingReply {
 }
 
 impl RemoteBatch {
-    /// Collects commands that may run at the same time. A query of another kind waits, so that a
-    /// client that resets a key and then checks it sees the reset.
+    /// Collects commands that may be executed concurrently. A query of another kind waits, so that
+    /// a client that resets a key and then checks it sees the reset.
     pub fn gather(
         &mut self,
         front: &RespFront,
@@ -256,8 +257,8 @@ impl RemoteBatch {
         }
     }
 
-    /// Collects commands from `at` on; returns how answering ends, or `None` if the commands of an
-    /// `EXEC` must run first.
+    /// Collects commands from `at` on. Returns the progress if answering ends, or `None` if the
+    /// commands of an `EXEC` must be executed first.
     fn take(
         &mut self,
         bytes: &mut [u8],
@@ -316,8 +317,8 @@ impl RemoteBatch {
         Some(pending)
     }
 
-    /// Runs all queries at once, and appends the replies in order. The query that had to wait is the
-    /// first of the next batch.
+    /// Executes all queries concurrently, and appends the replies in order. The query that had to
+    /// wait is the first of the next batch.
     pub async fn settle(
         &mut self,
         front: &RespFront,

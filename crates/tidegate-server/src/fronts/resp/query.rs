@@ -1,7 +1,7 @@
-//! Queries to the gate, and their answers as replies.
+//! Queries to the gate, and the replies to them.
 //!
-//! A query borrows from the bytes of its command. With a store in memory it is answered before the
-//! next command is read. With a shared store many queries run at once, and each has a copy
+//! A query borrows from the bytes of its command. With a store in memory, it is answered before the
+//! next command is parsed. With a shared store, many queries run concurrently, and each is a copy
 //! ([`OwnedQuery`]).
 
 use std::ops::Deref;
@@ -18,7 +18,7 @@ use super::encode::Replies;
 use super::gate_error;
 use crate::error::{ErrorKind, RequestError};
 
-/// A query: [`BorrowedQuery`] borrows its policy and key, [`OwnedQuery`] has copies.
+/// A query: [`BorrowedQuery`] borrows its policy and key, [`OwnedQuery`] owns copies.
 #[derive(Clone, Debug)]
 pub struct Query<P, K> {
     pub kind: QueryKind,
@@ -35,11 +35,11 @@ pub struct Query<P, K> {
 /// A query that borrows from its command.
 pub type BorrowedQuery<'a> = Query<&'a str, &'a [u8]>;
 
-/// A query with its own copies.
+/// A query that owns its policy and key.
 pub type OwnedQuery = Query<Box<str>, Box<[u8]>>;
 
 impl<P: Deref<Target = str>, K: Deref<Target = [u8]>> Query<P, K> {
-    /// The query as a question to the gate.
+    /// Converts the query to a [`GateRequest`].
     #[inline]
     pub fn question(&self) -> GateRequest<'_> {
         let subject = match self.policy.as_deref() {
@@ -54,7 +54,7 @@ impl<P: Deref<Target = str>, K: Deref<Target = [u8]>> Query<P, K> {
     }
 }
 
-/// The kind of a query, which decides the form of its reply.
+/// The kind of a query, which determines the form of its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueryKind {
     /// A decision, in the form of tidegate.
@@ -74,18 +74,18 @@ impl QueryKind {
         matches!(self, QueryKind::Check | QueryKind::RedisCell(_) | QueryKind::Throttlecrab(_))
     }
 
-    /// Whether the two may run at the same time.
+    /// Whether the two may run concurrently.
     pub fn can_run_with(self, other: QueryKind) -> bool {
         self.is_check() && other.is_check() || self == other
     }
 }
 
-/// What the reply needs besides the answer.
+/// The parameters of a reply in the form of redis-cell or throttlecrab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Throttle {
     /// The limit that is reported.
     pub limit: i64,
-    /// The cost is zero: only a peek.
+    /// Whether the cost is zero, which is a peek.
     pub look: bool,
 }
 
@@ -94,9 +94,9 @@ impl<'a> BorrowedQuery<'a> {
         BorrowedQuery { kind, policy: None, key, limits: None, cost: None, force: false, id: None }
     }
 
-    /// Runs a query that is not a decision on a store in memory.
+    /// Executes a query that is not a decision with a store in memory.
     pub fn execute_local(&self, gate: &Gate, rules: &ActivePolicies, replies: &mut Replies<'_>) {
-        // An in-memory store never makes a future wait.
+        // With a store in memory, the future is ready in its first poll.
         let query = OwnedQuery::from(self.clone());
         if let Some(answer) = query.execute(gate, rules).now_or_never() {
             query.reply(answer, replies);
@@ -118,15 +118,15 @@ impl From<BorrowedQuery<'_>> for OwnedQuery {
     }
 }
 
-/// The answer to a query.
+/// The result of a query.
 pub enum QueryAnswer<'a> {
-    /// Boxed: it is large, and was a round trip away.
+    /// Boxed because it is large. The allocation costs little compared with a round trip.
     Answer(Box<Result<GateVerdict<'a>, GateError>>),
     Reset(Result<bool, GateError>),
 }
 
 impl OwnedQuery {
-    /// Runs the query on any store.
+    /// Executes the query with any store.
     pub async fn execute<'a>(
         &'a self,
         gate: &'a Gate,
@@ -164,7 +164,7 @@ impl OwnedQuery {
     }
 }
 
-/// Replies with a decision, or with why there is none.
+/// Replies with a decision or an error.
 #[inline]
 pub fn reply(
     kind: QueryKind,
@@ -182,7 +182,8 @@ pub fn reply(
     }
 }
 
-/// A denial because the store failed says nothing about the key, so it is an error.
+/// The error for a denial that was caused by a failure of the store. Such a denial does not depend
+/// on the key, so clients get an error instead.
 #[cold]
 fn store_failed(answer: &GateVerdict<'_>) -> RequestError {
     match (answer.reported_limit().and_then(|line| line.policy), answer.decided) {
@@ -225,7 +226,7 @@ fn reply_check(answer: &GateVerdict<'_>, replies: &mut Replies<'_>) {
     }
 }
 
-/// How a bucket stands.
+/// The state of a bucket.
 struct Standing {
     limited: bool,
     remaining: u64,
@@ -234,9 +235,9 @@ struct Standing {
 }
 
 impl Standing {
-    /// Of an answer under one limit. A look is answered as if it were for one unit; here it
-    /// is for none, which only a bucket that owes more than it holds denies: one whose
-    /// limit was larger before.
+    /// Creates the state from a verdict with one limit. The gate decides a peek as if it were for
+    /// one unit. Here a peek is for zero units, which is denied only if the bucket owes more than
+    /// its capacity: that happens after its limit was lowered.
     fn new(answer: &GateVerdict<'_>, look: bool) -> Self {
         let speaker = answer.reported_limit();
         let reset_us = speaker.map_or(0, |line| line.decision.reset_after.as_micros());
@@ -253,7 +254,7 @@ impl Standing {
     }
 }
 
-/// `[limited, limit, remaining, retry-after or -1, reset-after]`, in seconds.
+/// Replies with `[limited, limit, remaining, retry-after or -1, reset-after]`, in seconds.
 #[inline]
 fn reply_cell(form: Throttle, answer: &GateVerdict<'_>, replies: &mut Replies<'_>) {
     let standing = Standing::new(answer, form.look);
@@ -267,13 +268,13 @@ fn reply_cell(form: Throttle, answer: &GateVerdict<'_>, replies: &mut Replies<'_
     replies.count(cell_seconds(standing.reset_us));
 }
 
-/// Rounded up as redis-cell does: what is left of a second counts if it is a millisecond.
+/// Rounds up as redis-cell does: a remainder counts if it is at least a millisecond.
 fn cell_seconds(us: u64) -> u64 {
     (us / 1_000).div_ceil(1_000)
 }
 
-/// `[allowed, limit, remaining, reset-after, retry-after]`, in seconds. Where throttlecrab
-/// cuts them off, which sends clients back too early, they are rounded up.
+/// Replies with `[allowed, limit, remaining, reset-after, retry-after]`, in seconds. They are
+/// rounded up; throttlecrab truncates them, so that clients retry too early.
 #[inline]
 fn reply_crab(form: Throttle, answer: &GateVerdict<'_>, replies: &mut Replies<'_>) {
     let standing = Standing::new(answer, form.look);

@@ -11,11 +11,11 @@ use super::{excerpt, wrong_arity};
 use super::{introspection, throttle, tidegate_commands};
 use crate::error::{ErrorKind, RequestError};
 
-/// The longest name of a connection, which is kept for as long as it is open.
+/// The maximum length of the name of a connection, which is kept for as long as it is open.
 const MAX_NAME_BYTES: usize = 128;
 
-/// Secrets that were none after which a connection is closed: whoever guesses has to
-/// connect again.
+/// The number of wrong secrets after which a connection is closed, so that an attacker has to
+/// reconnect.
 const MAX_WRONG_SECRETS: u8 = 16;
 
 const NO_SECRET: &str = "Authentication required.";
@@ -27,25 +27,25 @@ const NO_SECRETS: &str = "AUTH <password> called without any password configured
     default user. Are you sure your configuration is correct?";
 const BAD_NAME: &str = "Client names cannot contain spaces, newlines or special characters.";
 
-/// What is known about a connection.
+/// The state of a connection.
 #[derive(Debug)]
 pub struct Session {
     pub id: u64,
     pub protocol: Protocol,
-    /// Whether it may send commands: it has sent a secret, or none is required.
+    /// Whether it may send commands: it is authenticated, or no secret is required.
     pub authenticated: bool,
     wrong_secrets: u8,
     pub name: Box<[u8]>,
     /// Commands since `MULTI`, queued for `EXEC`.
     pub queued: Option<Box<QueuedCommands>>,
-    /// Commands that `EXEC` runs before the next command is read.
+    /// The commands that `EXEC` executes before the next command is parsed.
     pub exec_run: ExecRun,
 }
 
 /// A parsed command.
 #[derive(Debug)]
 pub enum ParsedCommand<'a> {
-    /// The gate answers it.
+    /// It is a query to the gate.
     Query(BorrowedQuery<'a>),
     /// The session answers it.
     Other(Command),
@@ -53,21 +53,22 @@ pub enum ParsedCommand<'a> {
     Queued,
     /// It is invalid.
     Rejected(RequestError),
-    /// There is no command, and no reply.
+    /// It is an empty line or array, which gets no reply.
     Empty,
-    /// It is an HTTP request, as a web page could make a browser send; the connection is closed.
+    /// It is a line of an HTTP request, which a web page could make a browser send. The connection
+    /// is closed.
     HttpRequest,
 }
 
 impl ParsedCommand<'_> {
-    /// Whether there is a reply to it.
+    /// Whether it has a reply.
     pub fn is_answered(&self) -> bool {
         !matches!(self, ParsedCommand::Empty | ParsedCommand::HttpRequest)
     }
 }
 
 impl Session {
-    /// A connection that has said nothing yet.
+    /// Creates the state of a new connection.
     pub fn new(id: u64, front: &RespFront) -> Self {
         Session {
             id,
@@ -80,7 +81,7 @@ impl Session {
         }
     }
 
-    /// Parses a command, without running it.
+    /// Parses a command without executing it.
     #[inline]
     pub fn parse<'a>(&self, args: &Args<'a>, limits: &mut LimitCache) -> ParsedCommand<'a> {
         let Some(name) = args.first() else { return ParsedCommand::Empty };
@@ -115,7 +116,7 @@ impl Session {
         }
     }
 
-    /// Answers a command that needs no decision; returns whether the connection stays open.
+    /// Answers a command that needs no decision. Returns whether the connection stays open.
     pub fn answer(
         &mut self,
         command: Command,
@@ -153,7 +154,7 @@ impl Session {
                 replies.ok();
                 return false;
             }
-            // Those that ask are the gate's.
+            // All other commands are queries to the gate.
             _ => Ok(()),
         };
         if let Err(error) = done {
@@ -162,7 +163,7 @@ impl Session {
         self.wrong_secrets < MAX_WRONG_SECRETS
     }
 
-    /// `AUTH [user] secret`. There are no users, so any name will do.
+    /// `AUTH [user] secret`. Any user name is accepted.
     fn auth(
         &mut self,
         front: &RespFront,
@@ -241,7 +242,7 @@ impl Session {
         Ok(())
     }
 
-    /// `CLIENT`: what connection pools and observers want to hear.
+    /// `CLIENT`: the subcommands that connection pools and monitoring use.
     fn client(&mut self, args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), RequestError> {
         let is = |name: &str| args[1].eq_ignore_ascii_case(name.as_bytes());
         let takes = |count: usize, name: &str| match args.len() == count {
@@ -315,15 +316,15 @@ fn select(index: &[u8], replies: &mut Replies<'_>) -> Result<(), RequestError> {
     }
 }
 
-/// The lines an HTTP request is made of. A web page can make a browser send one here, and
-/// the lines of its body would be commands.
+/// Whether a line belongs to an HTTP request. A web page can make a browser send one to this port,
+/// and the lines of its body would be executed as commands.
 #[cold]
 fn is_http_request(args: &Args<'_>) -> bool {
     let is = |word: &str| args[0].eq_ignore_ascii_case(word.as_bytes());
     is("POST") || is("Host:") || matches!(args[..], [_, _, last] if last.starts_with(b"HTTP/"))
 }
 
-/// A command there is not, with the beginning of what came with it.
+/// The error of an unknown command, with the beginning of its arguments.
 #[cold]
 fn unknown(args: &Args<'_>) -> RequestError {
     const MAX_SHOWN_BYTES: usize = 128;
@@ -339,7 +340,7 @@ fn unknown(args: &Args<'_>) -> RequestError {
     RequestError::invalid(format!("unknown command '{name}', with args beginning with: {with}"))
 }
 
-/// A part of a command that there is not.
+/// The error of an unknown subcommand.
 pub fn unknown_subcommand(command: &str, name: &[u8]) -> RequestError {
     let name = excerpt(name);
     RequestError::invalid(format!("unknown subcommand '{name}'. Try {command} HELP."))

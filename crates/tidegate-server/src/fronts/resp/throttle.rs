@@ -1,10 +1,10 @@
 //! `CL.THROTTLE` of redis-cell and `THROTTLE` of throttlecrab.
 //!
-//! Both are the generic cell rate algorithm, told as a bucket: `count` tokens come back
-//! per `period` seconds, and so many fit. That is tidegate's `token-bucket`, which keeps what
-//! is owed instead of a theoretical arrival time: `owed / count` is how far that time lies
-//! ahead, so the two admit the same. Where those two round the time between tokens down to
-//! nanoseconds, nothing is rounded here.
+//! Both implement the generic cell rate algorithm (GCRA), described as a bucket: `count` tokens are
+//! returned per `period` seconds, up to the capacity. That is the `token-bucket` of tidegate, which
+//! stores the debt instead of a theoretical arrival time: that time is `owed / count` ahead, so
+//! both admit the same requests. redis-cell and throttlecrab round the time between tokens down to
+//! nanoseconds; nothing is rounded here.
 
 use tidegate::Cost;
 
@@ -18,7 +18,7 @@ use crate::error::{ErrorKind, RequestError};
 /// `CL.THROTTLE key max_burst count period [quantity]`.
 ///
 /// # Errors
-/// What redis-cell says, and what has no limit here.
+/// The errors of redis-cell, and parameters that are not a valid limit here.
 #[inline]
 pub fn cell<'a>(
     args: &Args<'a>,
@@ -67,7 +67,7 @@ pub fn cell<'a>(
 /// `THROTTLE key max_burst count_per_period period [quantity]`.
 ///
 /// # Errors
-/// What throttlecrab says, and what has no limit here.
+/// The errors of throttlecrab, and parameters that are not a valid limit here.
 pub fn crab<'a>(
     args: &Args<'a>,
     limits: &mut LimitCache,
@@ -99,15 +99,15 @@ pub fn crab<'a>(
     })
 }
 
-/// An empty key is one like any other for redis-cell, so it is here.
+/// Checks the length of a key. As in redis-cell, an empty key is valid.
 fn bounded_key(key: &[u8]) -> Result<&[u8], RequestError> {
     if key.is_empty() { Ok(key) } else { checked_key(key) }
 }
 
-/// A whole number as Rust reads one, which both are written in.
+/// Parses an integer as Rust does, because redis-cell and throttlecrab are written in Rust.
 #[inline]
 fn integer(text: &[u8]) -> Option<i64> {
-    // A few digits, as nearly always.
+    // Nearly all numbers have few digits.
     if let [b'0'..=b'9', rest @ ..] = text
         && rest.len() < 9
         && rest.iter().all(u8::is_ascii_digit)

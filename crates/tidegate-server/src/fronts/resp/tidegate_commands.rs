@@ -1,4 +1,4 @@
-//! tidegate's own commands.
+//! The commands of tidegate: `TG.CHECK`, `TG.LIMIT`, `TG.PEEK` and `TG.RESET`.
 
 use tidegate::Cost;
 use tidegate::unstable::bounds;
@@ -10,17 +10,17 @@ use super::limit_cache::LimitCache;
 use super::query::{BorrowedQuery, QueryKind};
 use crate::error::RequestError;
 
-/// The longest idempotency id: two UUIDs with room to spare.
+/// The maximum length of an idempotency id: two UUIDs with room to spare.
 const MAX_ID_BYTES: usize = 256;
 
-/// The largest cost either way: no limit is larger.
+/// The largest absolute cost, which equals the largest limit.
 #[expect(clippy::cast_possible_wrap, reason = "10^12 is far below 2^63")]
 const MAX_COST: i64 = bounds::MAX_COUNT as i64;
 
 /// `TG.CHECK policy key [COST n] [ID id] [FORCE]`.
 ///
 /// # Errors
-/// When an argument makes no sense.
+/// When an argument is invalid.
 #[inline]
 pub fn check<'a>(args: &Args<'a>) -> Result<BorrowedQuery<'a>, RequestError> {
     let query = named(QueryKind::Check, args[1], args[2])?;
@@ -30,7 +30,7 @@ pub fn check<'a>(args: &Args<'a>) -> Result<BorrowedQuery<'a>, RequestError> {
 /// `TG.LIMIT limits key [COST n] [ID id] [FORCE]`.
 ///
 /// # Errors
-/// When an argument makes no sense.
+/// When an argument is invalid.
 pub fn limit<'a>(
     args: &Args<'a>,
     limits: &mut LimitCache,
@@ -44,7 +44,7 @@ pub fn limit<'a>(
 /// `TG.PEEK policy key` and `TG.RESET policy key`.
 ///
 /// # Errors
-/// When an argument makes no sense.
+/// When an argument is invalid.
 pub fn named<'a>(
     kind: QueryKind,
     policy: &'a [u8],
@@ -55,7 +55,7 @@ pub fn named<'a>(
     Ok(BorrowedQuery { policy: Some(policy), ..BorrowedQuery::new(kind, checked_key(key)?) })
 }
 
-/// A key that names somebody.
+/// Validates a key.
 ///
 /// # Errors
 /// When it is empty or too long.

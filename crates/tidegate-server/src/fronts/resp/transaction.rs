@@ -1,9 +1,10 @@
-//! `MULTI`, `EXEC`, `DISCARD`: what some clients put around every pipeline.
+//! `MULTI`, `EXEC` and `DISCARD`, which some clients put around every pipeline.
 //!
-//! Commands wait as the bytes they came in, within a bound, and `EXEC` answers them as if they
-//! came now, behind the head of an array: in one batch, or together in one round trip where
-//! the store is shared. As in Redis a transaction is no promise that all of them pass: each
-//! is decided on its own, and a denial is a reply like any other. There is nothing to `WATCH`.
+//! Commands are queued as encoded bytes, up to a maximum. `EXEC` answers them as if they arrived
+//! now, after the head of an array: in one batch, or in one round trip if the store is shared. As
+//! in Redis, a transaction does not guarantee that all commands succeed: each is decided
+//! separately, and a denial is an ordinary reply. `WATCH` is not supported, because clients
+//! store no values.
 
 use super::commands::{Command, Spec, TransactionRule};
 use super::decode::{Args, MAX_COMMAND_BYTES};
@@ -12,34 +13,34 @@ use super::session::{ParsedCommand, Session};
 use super::wrong_arity;
 use crate::error::{ErrorKind, RequestError};
 
-/// The most bytes of commands that wait for `EXEC`: as many as are read at once.
+/// The maximum size of the commands queued for `EXEC`: that of a single command.
 const MAX_WAITING_BYTES: usize = MAX_COMMAND_BYTES;
 
 const NOT_HERE: &str = "Command not allowed inside a transaction";
 const ABORTED: &str = "Transaction discarded because of previous errors.";
 
-/// What is wrong with an `EXEC` that has arguments.
+/// The error of an `EXEC` with arguments.
 pub const EXEC_ARITY: &str = "wrong number of arguments for 'exec' command";
 
-/// What Redis says to an `EXEC` that cannot be, which ends the transaction.
+/// The error of Redis for an invalid `EXEC`, which ends the transaction.
 pub fn aborted(why: &str) -> RequestError {
     RequestError::new(ErrorKind::Aborted, format!("Transaction discarded because of: {why}"))
 }
 
-/// Commands since `MULTI`.
+/// The commands since `MULTI`.
 #[derive(Debug, Default)]
 pub struct QueuedCommands {
     bytes: Vec<u8>,
     commands: usize,
-    /// Whether one of them was invalid, so that none is run.
+    /// Whether one of them was invalid, so that none is executed.
     broken: bool,
 }
 
-/// The commands that `EXEC` runs.
+/// The commands that `EXEC` executes.
 #[derive(Debug, Default)]
 pub struct ExecRun {
     pub bytes: Vec<u8>,
-    /// The number of bytes that were run.
+    /// The number of bytes already executed.
     pub at: usize,
 }
 
@@ -101,7 +102,7 @@ impl Session {
         Ok(())
     }
 
-    /// `EXEC`: the head of the array; what is in it comes of [`Session::exec_run`].
+    /// `EXEC`: replies with the head of the array. The elements follow from [`Session::exec_run`].
     pub(super) fn exec(
         &mut self,
         args: &Args<'_>,

@@ -1,4 +1,4 @@
-//! `/admin/v1`: policies, keys and rankings; who may see them.
+//! `/admin/v1`: policies, keys and rankings, and authentication.
 
 use serde_json::{Value, json};
 
@@ -37,7 +37,7 @@ fn lists_active_policies() {
     assert_eq!(names, ["login", "api", "watched"]);
 }
 
-/// What each limit has left.
+/// Returns the units left of each limit.
 fn remaining(answer: &Value) -> Vec<u64> {
     let limits = answer["limits"].as_array().expect("limits").iter();
     limits.map(|limit| limit["remaining"].as_u64().expect("a number")).collect()
@@ -47,14 +47,14 @@ fn remaining(answer: &Value) -> Vec<u64> {
 fn peeks_and_resets_a_key() {
     let server = Server::start("keys", POLICIES);
     server.logins(3, "2001:db8::1");
-    // As the policy makes it: grouped, with a slash in it.
+    // The key as the policy makes it: a network prefix, which contains a slash.
     let path = "/admin/v1/policies/login/keys/2001%3Adb8%3A%3A%2F64";
     let seen = server.get(path).json();
     assert_eq!((&seen["policy"], &seen["key"]), (&json!("login"), &json!("2001:db8::/64")));
     assert_eq!((&seen["allowed"], remaining(&seen)), (&json!(false), vec![0, 98]));
     assert_eq!(seen["limits"][0]["text"], "2 per 1h sliding-log");
     assert!(seen["limits"][0]["retry_after_ms"].as_u64() > Some(3_500_000), "{seen}");
-    // Looking charges nothing.
+    // A peek charges nothing.
     assert_eq!(remaining(&server.get(path).json()), [0, 98]);
 
     let reset = server.ask("DELETE", path, &[]).json();
@@ -63,10 +63,10 @@ fn peeks_and_resets_a_key() {
     let seen = server.get(path).json();
     assert_eq!((&seen["allowed"], remaining(&seen)), (&json!(true), vec![2, 100]));
     assert!(server.login("2001:db8::1"));
-    // Any bytes are a key, and shown without harm.
+    // Any bytes are a valid key, and are escaped for display.
     let odd = server.get("/admin/v1/policies/login/keys/%ff%0a%1b%3Cimg%3E").json();
     assert_eq!(odd["key"], "\\xff\\x0a\\x1b<img>");
-    // To browsers `..` at the end of a path is another path: such a key is asked for elsewhere.
+    // Browsers remove `..` at the end of a path, so such a key is sent in the query.
     let dots = server.get("/admin/v1/policies/login/keys?key=..").json();
     assert_eq!(dots["key"], "..");
     let slash = server.get("/admin/v1/policies/login/keys?key=2001%3Adb8%3A%3A%2F64").json();
@@ -106,7 +106,7 @@ fn ranks_keys_with_error_bounds() {
     assert_eq!(top["routes"]["entries"], json!([entry("/login", None, "login", 3)]));
     assert_eq!((&top["by"], &top["policy"]), (&json!("denied"), &json!(null)));
     assert!(top["covers_seconds"].as_u64().is_some(), "{top}");
-    // The name leads to the key.
+    // The ranking links to the key.
     let path =
         format!("/admin/v1/policies/login/keys/{}", keys[0]["encoded"].as_str().expect("text"));
     assert_eq!(remaining(&server.get(&path).json())[0], 0);

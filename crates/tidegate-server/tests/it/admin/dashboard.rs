@@ -1,4 +1,4 @@
-//! The page: served whole, safe against what it shows, and consistent in itself.
+//! The dashboard page: complete, safe against the text it shows, and consistent.
 
 use std::collections::BTreeSet;
 
@@ -50,7 +50,7 @@ fn page_loads_nothing_external_or_inline() {
         let elsewhere = text.replace("http://www.w3.org/2000/svg", "");
         assert!(
             !elsewhere.contains("//www") && !elsewhere.contains("://"),
-            "{name} loads from elsewhere"
+            "{name} loads an external resource"
         );
     }
     assert_eq!(HTML.matches("<script").count(), HTML.matches("<script src=\"dashboard/").count());
@@ -69,13 +69,13 @@ fn page_loads_nothing_external_or_inline() {
         "DOMParser",
     ] {
         let makes_markup = MODULES.iter().any(|(_, text)| text.contains(way));
-        assert!(!makes_markup, "{way} would make markup of a key");
+        assert!(!makes_markup, "{way} would insert a key as markup");
     }
     let keeps = |place| MODULES.iter().any(|(_, text)| text.contains(place));
     assert!(keeps("sessionStorage") && !keeps("localStorage"));
 }
 
-/// The words between `start` and the next quote.
+/// Returns the texts between `start` and the next quote.
 fn between<'a>(text: &'a str, start: &str) -> BTreeSet<&'a str> {
     text.split(start).skip(1).filter_map(|rest| rest.split('"').next()).collect()
 }
@@ -89,7 +89,7 @@ fn script_elements_exist_in_page() {
             assert!(ids.contains(id), "{start}{id}\"");
         }
     }
-    // Every field has a label.
+    // Every input has a label.
     for id in between(HTML, "<input id=\"").union(&between(HTML, "<select id=\"")) {
         assert!(HTML.contains(&format!("<label for=\"{id}\"")), "{id}");
     }

@@ -1,4 +1,4 @@
-//! `/admin/v1/events`: denials as they happen.
+//! `/admin/v1/events`: the stream of denials.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
@@ -10,27 +10,27 @@ use super::server::Server;
 use super::{POLICIES, with_full_keys};
 use crate::server_harness::request;
 
-/// A reader of the stream, without the frames HTTP puts around it.
+/// A reader of the stream, which strips the chunked encoding.
 struct Stream(BufReader<TcpStream>);
 
 impl Stream {
     fn open(server: &Server, headers: &[(&str, &str)]) -> Stream {
         let bytes = request("GET", "/admin/v1/events", headers, "");
         let mut stream = Stream(BufReader::new(server.open(&bytes)));
-        let status = stream.line().expect("an answer");
+        let status = stream.line().expect("a response");
         assert!(status.contains(" 200 "), "{status}");
         while !stream.line().expect("headers").is_empty() {}
         stream
     }
 
-    /// The next line, or `None` at the end.
+    /// Returns the next line, or `None` at the end.
     fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         self.0.read_line(&mut line).ok().filter(|read| *read > 0)?;
         Some(line.trim_end().to_owned())
     }
 
-    /// The next line that begins so; the rest of it.
+    /// Returns the rest of the next line with this prefix.
     fn next(&mut self, start: &str) -> Option<String> {
         loop {
             if let Some(rest) = self.line()?.strip_prefix(start) {
@@ -49,7 +49,7 @@ impl Stream {
 
 #[test]
 fn streams_denials_to_subscribers() {
-    let server = Server::start("told", POLICIES);
+    let server = Server::start("streamed-denials", POLICIES);
     let mut stream = Stream::open(&server, &[]);
     stream.next(": denials follow").expect("a greeting");
     for _ in 0..2 {
@@ -57,7 +57,7 @@ fn streams_denials_to_subscribers() {
     }
     let attributes = r#"{"method":"POST","path":"/login","client_ip":"192.0.2.1"}"#;
     server.check(attributes, &[("x-request-id", "r-17")]);
-    let (id, told) = stream.denial();
+    let (id, event) = stream.denial();
     assert_eq!(id, 1);
     let expected = [
         ("policy", "login"),
@@ -69,13 +69,13 @@ fn streams_denials_to_subscribers() {
         ("request_id", "r-17"),
     ];
     for (field, value) in expected {
-        assert_eq!(told[field], value, "{field}");
+        assert_eq!(event[field], value, "{field}");
     }
-    assert!(told["retry_after_ms"].as_u64() > Some(3_500_000), "{told}");
-    assert!(told["at_ms"].as_u64() > Some(1_700_000_000_000), "{told}");
-    assert_eq!(told["suppressed"], 0);
+    assert!(event["retry_after_ms"].as_u64() > Some(3_500_000), "{event}");
+    assert!(event["at_ms"].as_u64() > Some(1_700_000_000_000), "{event}");
+    assert_eq!(event["suppressed"], 0);
 
-    // Who comes late sees what is held, or what came after the last it knows.
+    // A late subscriber gets the events that are held, or those after its last event.
     server.login("192.0.2.1");
     assert_eq!(Stream::open(&server, &[]).denial().0, 1);
     assert_eq!(Stream::open(&server, &[("last-event-id", "1")]).denial().0, 2);
@@ -91,9 +91,9 @@ fn event_lines_escape_client_input() {
             &[],
         );
     }
-    let (_, told) = stream.denial();
-    assert_eq!(told["outcome"], "would_deny");
-    assert_eq!(told["key"], "26#a\\x0d\\x0a\\x0d\\x0aevent: fake\\x0d\\x0adata: {}:8#/reports");
+    let (_, event) = stream.denial();
+    assert_eq!(event["outcome"], "would_deny");
+    assert_eq!(event["key"], "26#a\\x0d\\x0a\\x0d\\x0aevent: fake\\x0d\\x0adata: {}:8#/reports");
 }
 
 #[test]
@@ -104,13 +104,13 @@ fn subscribers_are_bounded() {
         let line = page.lines().find_map(|line| line.strip_prefix("tidegate_event_subscribers "));
         line.and_then(|value| value.parse::<usize>().ok()).expect("the sample")
     };
-    // The log is one of them.
+    // The log is one of the subscribers.
     let mut streams: Vec<_> = (readers()..64).map(|_| Stream::open(&server, &[])).collect();
     let refused = server.get("/admin/v1/events");
     assert_eq!(refused.status, 503);
     assert_eq!(refused.json()["detail"], json!("64 readers follow the denials already: close one"));
     streams.pop();
-    eventually("the place is free", || readers() < 64);
+    eventually("a subscription is free", || readers() < 64);
     Stream::open(&server, &[]);
 }
 

@@ -1,4 +1,4 @@
-//! The log: one line per denial told, with what is needed to act on it.
+//! The log: one line per reported denial, with the details that an operator needs.
 
 use serde_json::Value;
 use tidegate_testkit::eventually;
@@ -42,23 +42,23 @@ fn logs_denials_with_key_and_retry() {
 fn samples_denial_floods() {
     const DENIALS: usize = 60;
     let server = Server::start_with("flood", POLICIES, &["--log-format", "json"], &[]);
-    // On one connection each; fast enough that most fall into the same seconds.
+    // Each login uses one connection, and most of them fall into the same seconds.
     server.logins(DENIALS + 2, "192.0.2.1");
-    let told = || {
+    let reported = || {
         let log = server.log();
         let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let denials: Vec<_> = lines.filter(|line| line["message"] == "denied").collect();
         let suppressed: u64 = denials.iter().filter_map(|line| line["suppressed"].as_u64()).sum();
         (denials.len() as u64, suppressed)
     };
-    // In a later second one more is told, and accounts for all that were not.
+    // In a later second one more denial is logged, with the number of those that were suppressed.
     let mut denied = DENIALS as u64;
-    eventually("all are accounted for", || {
+    eventually("all denials are logged or counted as suppressed", || {
         denied += u64::from(!server.login("192.0.2.1"));
-        let (lines, suppressed) = told();
+        let (lines, suppressed) = reported();
         suppressed > 0 && lines + suppressed == denied
     });
-    let (lines, _) = told();
+    let (lines, _) = reported();
     assert!(lines < denied, "{lines} of {denied}");
 }
 
@@ -72,7 +72,7 @@ fn text_logs_escape_keys() {
     let log = server.log();
     let line = log.lines().find(|line| line.contains("would deny")).expect("a line");
     assert!(line.contains(r#"policy="watched" key="16#x policy=\"login\":8#/reports""#), "{line}");
-    assert!(!log.contains('\u{1b}'), "no colours where there is no terminal: {log}");
+    assert!(!log.contains('\u{1b}'), "no colours without a terminal: {log}");
 }
 
 #[test]
@@ -102,10 +102,13 @@ fn rejects_invalid_log_filter() {
         .env("RUST_LOG", "tidegate=loud")
         .output()
         .expect("the binary runs");
-    let said = String::from_utf8(output.stderr).expect("UTF-8");
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.starts_with("error: RUST_LOG=\"tidegate=loud\" is not understood: "), "{said}");
-    assert!(said.contains("\n  help: use a level (error, warn, info, debug, trace)"), "{said}");
+    let stderr = String::from_utf8(output.stderr).expect("UTF-8");
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(
+        stderr.starts_with("error: RUST_LOG=\"tidegate=loud\" is not understood: "),
+        "{stderr}"
+    );
+    assert!(stderr.contains("\n  help: use a level (error, warn, info, debug, trace)"), "{stderr}");
     let output = tidegate(&["serve", "--log-format", "loud"]);
     assert_eq!(output.code, 2, "{}", output.stderr);
     assert!(output.stderr.contains("[possible values: text, json]"), "{}", output.stderr);

@@ -1,5 +1,5 @@
 //! Keys from headers, cookies and queries: masked wherever people read them, and the masked form
-//! leads back to the key.
+//! resolves to the key.
 
 use std::io::Read;
 
@@ -9,7 +9,7 @@ use tidegate_testkit::eventually;
 use super::server::Server;
 use crate::server_harness::{Start, request};
 
-/// One policy per kind of key; a second request of a client is denied.
+/// One policy per kind of key. The second request of a client is denied.
 const CREDENTIALS: &str = r#"
 policies:
   - name: header
@@ -35,10 +35,10 @@ policies:
     mode: observe
 "#;
 
-/// A part of every secret the requests below carry.
+/// A part of every secret in the requests below.
 const SECRET: &str = "5ecret-4f9a";
 
-/// One request per policy. The first holds the secret in a path parameter too.
+/// One request per policy. The first also has the secret in a path parameter.
 const REQUESTS: [(&str, &str); 6] = [
     (
         "header",
@@ -53,13 +53,13 @@ const REQUESTS: [(&str, &str); 6] = [
 
 /// Sends every request until its policy has denied it once.
 fn deny_all(server: &Server) {
-    // A bearer token longer than what a log line shows.
+    // A bearer token that is longer than a log line shows.
     let long = "x".repeat(600);
     for (policy, attributes) in REQUESTS {
         let attributes = attributes.replace("LONG", &long);
         for _ in 0..2 {
-            let asked = format!(r#"{{"policy":"{policy}","attributes":{attributes}}}"#);
-            server.check_body(&asked, &[]);
+            let body = format!(r#"{{"policy":"{policy}","attributes":{attributes}}}"#);
+            server.check_body(&body, &[]);
         }
     }
 }
@@ -70,21 +70,21 @@ fn denials(server: &Server) -> Vec<Value> {
     lines.filter(|line| line["target"] == "tidegate::denials").collect()
 }
 
-/// The stream of denials, read until every request above is in it.
+/// Reads the stream of denials until it contains every request above.
 fn events(server: &Server) -> String {
     let mut stream = server.open(&request("GET", "/admin/v1/events", &[], ""));
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     let mut buffer = [0; 4096];
     while let Ok(read @ 1..) = stream.read(&mut buffer) {
-        told.extend_from_slice(&buffer[..read]);
-        if String::from_utf8_lossy(&told).matches("event: denial").count() == REQUESTS.len() {
+        received.extend_from_slice(&buffer[..read]);
+        if String::from_utf8_lossy(&received).matches("event: denial").count() == REQUESTS.len() {
             break;
         }
     }
-    String::from_utf8_lossy(&told).into_owned()
+    String::from_utf8_lossy(&received).into_owned()
 }
 
-/// The keys of both rankings by policy: `(name, encoded)`.
+/// Returns the keys in the ranking of a policy: `(name, encoded)`.
 fn ranked(server: &Server, policy: &str) -> Vec<(String, Option<String>)> {
     let by = if policy == "composed" { "would_deny" } else { "denied" };
     let top = server.get(&format!("/admin/v1/top?by={by}&policy={policy}")).json();
@@ -93,7 +93,7 @@ fn ranked(server: &Server, policy: &str) -> Vec<(String, Option<String>)> {
     entries.iter().map(|one| (text(&one["name"]).expect("text"), text(&one["encoded"]))).collect()
 }
 
-/// Whether it is `before`, 16 hex digits and `behind`.
+/// Returns whether the text is `before`, 16 hex digits and `behind`.
 fn is_masked(text: &str, before: &str, behind: &str) -> bool {
     let hash = text.strip_prefix(before).and_then(|rest| rest.strip_suffix(behind));
     let is_hex = |hash: &str| hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
@@ -108,8 +108,8 @@ fn credentials_are_masked_everywhere() {
     let json = ["--log-format", "json"];
     let server = Server::start_with("masked", CREDENTIALS, &json, &FULL_LOG);
     deny_all(&server);
-    eventually("all are logged", || denials(&server).len() == REQUESTS.len());
-    // Looking and resetting by the key itself is logged as well.
+    eventually("all denials are logged", || denials(&server).len() == REQUESTS.len());
+    // Peeking and resetting by the key itself is logged as well.
     let path = "/admin/v1/policies/header/keys/header%3Ax-api-key%3Dsk_live_5ecret-4f9a";
     assert_eq!(server.ask("GET", path, &[]).status, 200);
     let logged: Vec<Value> = denials(&server).iter().map(|line| line["key"].clone()).collect();
@@ -137,7 +137,7 @@ fn credentials_are_masked_everywhere() {
     }
     // Addresses are not masked.
     assert_eq!(logged[5], "client_ip=192.0.2.7");
-    // The same value has one form, whatever it was found in.
+    // A value has the same masked form in every part of a key.
     let hash =
         |key: &Value| key.as_str().and_then(|key| Some(key.split_once("...#")?.1[..16].to_owned()));
     assert_eq!(hash(&logged[0]), hash(&logged[4]));
@@ -155,7 +155,7 @@ fn masked_key_resolves_to_its_key() {
     for policy in ["header", "bearer", "cookie", "query", "composed"] {
         let keys = ranked(&server, policy);
         let (name, encoded) = keys.iter().find(|(name, _)| name.contains("...#")).expect("a form");
-        let encoded = encoded.as_deref().expect("it can be looked at");
+        let encoded = encoded.as_deref().expect("an encoded key");
         let path = format!("/admin/v1/policies/{policy}/keys/{encoded}");
         let seen = server.get(&path).json();
         assert_eq!((&seen["key"], &seen["limits"][0]["remaining"]), (&json!(name), &json!(0)));
@@ -163,7 +163,7 @@ fn masked_key_resolves_to_its_key() {
         assert_eq!((&reset["key"], &reset["reset"]), (&json!(name), &json!(true)));
         assert_eq!(server.get(&path).json()["limits"][0]["remaining"], 1);
     }
-    // One that nobody was denied under, and one of another policy.
+    // A key that was never denied, and one of another policy.
     let strangers = [
         "header:x-api-key=sk_l...#0123456789abcdef".to_owned(),
         ranked(&server, "query")[0].0.clone(),
@@ -183,24 +183,24 @@ fn log_keys_setting_controls_masking() {
     let full = format!("log_keys: full\n{CREDENTIALS}");
     let server = Server::start_with("full", &full, &["--log-format", "json"], &[]);
     deny_all(&server);
-    eventually("all are logged", || denials(&server).len() == REQUESTS.len());
+    eventually("all denials are logged", || denials(&server).len() == REQUESTS.len());
     assert_eq!(denials(&server)[0]["key"], "header:x-api-key=sk_live_5ecret-4f9a");
     assert!(ranked(&server, "cookie")[0].0 == SECRET);
-    // A reload changes how keys that were recorded before it are shown.
+    // A reload also changes how earlier keys are shown.
     server.files.write("tidegate.yaml", CREDENTIALS);
     server.signal("-HUP");
-    eventually("it is masked", || ranked(&server, "cookie")[0].0.starts_with("5e...#"));
+    eventually("the key is masked", || ranked(&server, "cookie")[0].0.starts_with("5e...#"));
 
     let off = format!("log_keys: off\n{CREDENTIALS}");
     let server = Server::start_with("off", &off, &["--log-format", "json"], &[]);
     deny_all(&server);
-    eventually("all are logged", || denials(&server).len() == REQUESTS.len());
+    eventually("all denials are logged", || denials(&server).len() == REQUESTS.len());
     assert!(denials(&server).iter().all(|line| line.get("key").is_none()), "{}", server.log());
     assert_eq!(server.get("/admin/v1/top").json()["keys"]["entries"], json!([]));
     assert!(!events(&server).contains("192.0.2.7"));
 }
 
-/// With one `mask_secret` all servers show a key in one form: HMAC-SHA256, the first 64 bits.
+/// With the same `mask_secret` all servers mask a key alike: the first 64 bits of HMAC-SHA256.
 #[test]
 fn mask_secret_gives_equal_masks_on_nodes() {
     // printf sk_live_5ecret-4f9a | openssl dgst -sha256 -hmac 0123456789abcdef0123456789abcdef
@@ -214,20 +214,26 @@ fn mask_secret_gives_equal_masks_on_nodes() {
     assert!(shown(&Server::start("secret-file", &in_file)));
     let env = [("TIDEGATE_MASK_SECRET", secret)];
     let other = format!("mask_secret: another-secret-of-32-characters.\n{CREDENTIALS}");
-    assert!(shown(&Server::start_with("secret-env", &other, &[], &env)), "the environment wins");
-    // Without one, each process has its own.
+    assert!(
+        shown(&Server::start_with("secret-env", &other, &[], &env)),
+        "the environment takes precedence"
+    );
+    // Without `mask_secret` each process has a random one.
     assert!(!shown(&Server::start("secret-none", CREDENTIALS)));
 }
 
 #[test]
 fn rejects_weak_mask_secret_without_printing_it() {
     let config = format!("mask_secret: hunter2\n{CREDENTIALS}");
-    let (code, said) = Start::new("admin-secret-short").config(&config).fails();
-    assert_eq!(code, 1, "{said}");
-    assert!(said.contains("field: mask_secret") && said.contains("openssl rand -hex 32"), "{said}");
-    assert!(!said.contains("hunter2"), "{said}");
+    let (code, message) = Start::new("admin-secret-short").config(&config).fails();
+    assert_eq!(code, 1, "{message}");
+    assert!(
+        message.contains("field: mask_secret") && message.contains("openssl rand -hex 32"),
+        "{message}"
+    );
+    assert!(!message.contains("hunter2"), "{message}");
     let start = Start::new("admin-secret-env").config(CREDENTIALS);
-    let (code, said) = start.env("TIDEGATE_MASK_SECRET", "hunter2").fails();
-    assert_eq!(code, 1, "{said}");
-    assert!(said.contains("TIDEGATE_MASK_SECRET") && !said.contains("hunter2"), "{said}");
+    let (code, message) = start.env("TIDEGATE_MASK_SECRET", "hunter2").fails();
+    assert_eq!(code, 1, "{message}");
+    assert!(message.contains("TIDEGATE_MASK_SECRET") && !message.contains("hunter2"), "{message}");
 }

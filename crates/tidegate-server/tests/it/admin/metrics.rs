@@ -1,4 +1,4 @@
-//! `/metrics`: right, complete, and as Prometheus wants it.
+//! `/metrics`: correct, complete, and valid for Prometheus.
 
 use std::fs;
 use std::io::Write;
@@ -10,7 +10,7 @@ use super::POLICIES;
 use super::server::Server;
 use crate::server_harness;
 
-/// The value of a sample, by its name and labels.
+/// Returns the value of a sample by its name and labels.
 fn sample(page: &str, series: &str) -> Option<f64> {
     let value = |line: &str| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok();
     page.lines().find_map(value)
@@ -47,7 +47,7 @@ fn counts_decisions_by_policy_and_limit() {
     let rows = [
         (decisions("login", log, "enforce", "allowed"), 2.0),
         (decisions("login", log, "enforce", "denied"), 3.0),
-        // Its own answer, though the request was denied by the other.
+        // The decision of this limit, although the other one denied the request.
         (decisions("login", day, "enforce", "allowed"), 5.0),
         (decisions("login", day, "enforce", "denied"), 0.0),
         (decisions("watched", hour, "observe", "allowed"), 1.0),
@@ -107,7 +107,7 @@ fn metrics_contain_no_keys() {
     }
 }
 
-/// Held to by the program that will read it. `scripts/test` installs it.
+/// Checked by promtool, which `scripts/test` installs.
 #[test]
 fn promtool_accepts_metrics() {
     let page = busy("promtool").get("/metrics").body;
@@ -120,14 +120,14 @@ fn promtool_accepts_metrics() {
         .expect("promtool is installed (scripts/test does that; apt: prometheus)");
     promtool.stdin.take().expect("a pipe").write_all(page.as_bytes()).expect("a reader");
     let output = promtool.wait_with_output().expect("promtool ends");
-    let said = [output.stdout, output.stderr].concat();
-    assert!(output.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
+    let printed = [output.stdout, output.stderr].concat();
+    assert!(output.status.success() && printed.is_empty(), "{}", String::from_utf8_lossy(&printed));
 }
 
 #[test]
 fn histogram_buckets_are_cumulative() {
     let server = Server::start("histogram", POLICIES);
-    // Not every decision is timed; of so many some are.
+    // Not every decision is timed, but some of 64 are.
     for number in 0..64 {
         server.check(&format!(r#"{{"path":"/api/x","client_ip":"192.0.2.{number}"}}"#), &[]);
     }
@@ -162,7 +162,7 @@ fn counts_and_dates_reloads() {
     );
     fs::write(server.files.path("tidegate.yaml"), more).expect("a file");
     server.signal("-HUP");
-    eventually("the new config is in force", || result("ok") >= 1.0);
+    eventually("the new config is active", || result("ok") >= 1.0);
     assert!(at() >= started);
     assert!(server.get("/metrics").body.contains(&decisions(
         "late",
@@ -173,6 +173,6 @@ fn counts_and_dates_reloads() {
     fs::write(server.files.path("tidegate.yaml"), "policies: nonsense\n").expect("a file");
     server.signal("-HUP");
     eventually("the bad config is refused", || result("refused") >= 1.0);
-    // The old one stays.
+    // The old config stays active.
     assert!(server.get("/admin/v1/policies").body.contains("\"late\""));
 }

@@ -1,4 +1,4 @@
-//! The admin side of a running server.
+//! The admin front of a running server.
 
 mod api;
 mod dashboard;
@@ -10,12 +10,12 @@ mod plain_keys;
 mod readiness;
 mod server;
 
-/// The policies below, with keys in full: for tests of how keys are escaped.
+/// The policies below with full keys, for tests of escaping.
 fn with_full_keys() -> String {
     format!("log_keys: full\n{POLICIES}")
 }
 
-/// One policy of each kind; limits so long that no window ends during a test.
+/// One policy of each kind, with windows that do not end during a test.
 const POLICIES: &str = r#"
 policies:
   - name: login

@@ -1,4 +1,4 @@
-//! Keys as people know them: the plain value leads to the key that a policy counts under.
+//! Plain values resolve to the key that a policy counts under.
 
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ fn path(policy: &str, key: &str) -> String {
     format!("/admin/v1/policies/{policy}/keys?key={key}")
 }
 
-/// The answer about a key: the key that was looked at, whether it was seen, whether it would pass.
+/// Peeks at a key. Returns the resolved key, whether it was seen, and whether a request would pass.
 fn peek(server: &Server, policy: &str, key: &str) -> Value {
     let answer = server.get(&path(policy, key));
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -76,9 +76,9 @@ fn plain_value_resolves_to_its_key() {
         ("address", "2001:db8::99", json!(["2001:db8::/64", true, false])),
         ("address", "2001:db8::/64", json!(["2001:db8::/64", true, false])),
         ("both", "5#alice:5#/both", json!(["5#alice:5#/both", true, false])),
-        // Denied, though there is nothing to count.
+        // Denied, although nothing is counted.
         ("closed", "k-live-2", json!(["header:x-api-key=k-live-2", true, false])),
-        // Never seen: the key that a request would be counted under, if there is only one.
+        // Never seen: the key that a request would be counted under, if it is unambiguous.
         ("api", "nobody", json!(["header:x-api-key=nobody", false, true])),
         ("api", "192.0.2.9", json!(["192.0.2.9", false, true])),
         ("address", "192.0.2.9", json!(["192.0.2.9", false, true])),
@@ -107,7 +107,7 @@ fn rejects_ambiguous_plain_values() {
             assert!(refused.body.contains(form), "{}", refused.body);
         }
     }
-    // A full form is not ambiguous. A key that a caller has named is that key, and the others
+    // A full form is not ambiguous. A key that a caller has given is used as it is, and the others
     // are listed.
     assert_eq!(peek(&server, "web", "cookie:sid=alice")[0], "cookie:sid=alice");
     server.check_body(r#"{"policy":"web","key":"alice"}"#, &[]);

@@ -1,4 +1,4 @@
-//! Alive, ready, draining.
+//! Liveness, readiness and draining.
 
 use std::io::{Read, Write};
 
@@ -17,7 +17,7 @@ fn draining_server_is_alive_but_not_ready() {
     assert_eq!(probe(&server, "/healthz"), (200, "ok\n".to_owned()));
     assert_eq!(probe(&server, "/readyz"), (200, "ready\n".to_owned()));
 
-    // A request on its way: the head says that there is a body, and there is none yet.
+    // A request in flight: the head announces a body, which has not been sent yet.
     let body = r#"{"attributes":{"method":"POST","path":"/login","client_ip":"192.0.2.1"}}"#;
     let length = format!("content-length: {}", body.len());
     let mut pending = std::net::TcpStream::connect(server.http()).expect("a connection");
@@ -26,11 +26,11 @@ fn draining_server_is_alive_but_not_ready() {
     );
     pending.write_all(head.as_bytes()).expect("a head");
     pending.write_all(&body.as_bytes()[..10]).expect("some of a body");
-    eventually("the server has it", || {
+    eventually("the server has accepted the connection", || {
         server.get("/metrics").body.contains("tidegate_connections{front=\"http\"} 1")
     });
     server.signal("-TERM");
-    eventually("it is no longer ready", || {
+    eventually("the server is not ready", || {
         probe(&server, "/readyz") == (503, "draining\n".to_owned())
     });
     assert_eq!(probe(&server, "/healthz").0, 200);
@@ -38,7 +38,7 @@ fn draining_server_is_alive_but_not_ready() {
 
     pending.write_all(&body.as_bytes()[10..]).expect("the rest");
     let mut answer = String::new();
-    pending.read_to_string(&mut answer).expect("an answer");
+    pending.read_to_string(&mut answer).expect("a response");
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\"allowed\":true"), "{answer}");
     assert_eq!(server.ended(), 0);
 }

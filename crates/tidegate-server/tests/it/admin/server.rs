@@ -1,4 +1,4 @@
-//! A running server as its operators see it.
+//! A running server, used through its admin front.
 
 use std::net::{SocketAddr, TcpStream};
 use std::ops::{Deref, DerefMut};
@@ -42,7 +42,7 @@ impl Server {
         Server(env.iter().fold(start, |start, (name, value)| start.env(name, value)).run())
     }
 
-    /// Asks the admin side with GET.
+    /// Sends a GET request to the admin front.
     #[track_caller]
     pub fn get(&self, path: &str) -> Answer {
         self.ask("GET", path, &[])
@@ -53,13 +53,13 @@ impl Server {
         ask(self.admin(), &request(method, path, headers, ""), method)
     }
 
-    /// Asks for a decision; `attributes` is JSON.
+    /// Sends a check; `attributes` is JSON.
     #[track_caller]
     pub fn check(&self, attributes: &str, headers: &[(&str, &str)]) -> Value {
         self.check_body(&format!("{{\"attributes\":{attributes}}}"), headers)
     }
 
-    /// The same with a whole body.
+    /// Sends a check with this body.
     #[track_caller]
     pub fn check_body(&self, body: &str, headers: &[(&str, &str)]) -> Value {
         let headers = [&[JSON], headers].concat();
@@ -68,25 +68,25 @@ impl Server {
         answer.json()
     }
 
-    /// A login from this address; whether it was allowed.
+    /// Sends a login from this address. Returns whether it was allowed.
     pub fn login(&self, client_ip: &str) -> bool {
         let attributes =
             format!(r#"{{"method":"POST","path":"/login","client_ip":"{client_ip}"}}"#);
         self.check(&attributes, &[])["allowed"].as_bool().expect("a boolean")
     }
 
-    /// So many logins from this address.
+    /// Sends `times` logins from this address.
     pub fn logins(&self, times: usize, client_ip: &str) {
         for _ in 0..times {
             self.login(client_ip);
         }
     }
 
-    /// A connection to the admin side that has sent this.
+    /// Opens a connection to the admin front, and sends these bytes.
     pub fn open(&self, bytes: &[u8]) -> TcpStream {
-        let mut stream = TcpStream::connect(self.admin()).expect("it listens");
+        let mut stream = TcpStream::connect(self.admin()).expect("the server listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
-        std::io::Write::write_all(&mut stream, bytes).expect("it reads");
+        std::io::Write::write_all(&mut stream, bytes).expect("the peer reads");
         stream
     }
 }
@@ -111,7 +111,7 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 
-    /// A header that is there; names are in lower case.
+    /// Returns a header that must be present. Names are in lower case.
     #[track_caller]
     pub fn header(&self, name: &str) -> &str {
         let found = self.headers.iter().find(|(known, _)| known == name);

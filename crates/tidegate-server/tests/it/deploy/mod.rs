@@ -1,5 +1,6 @@
-//! What lies under `deploy/`, held to what the server really does: configs it takes, metrics it
-//! exposes, secrets it wants. (`scripts/lib/deploy.sh` checks the rest with other programs.)
+//! The files under `deploy/`, compared with the server: configs that it accepts, metrics that it
+//! exposes, secrets that it requires. (`scripts/lib/deploy.sh` checks the rest with other
+//! programs.)
 
 mod monitoring;
 mod promql;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::cli_harness::{Files, tidegate};
 use crate::server_harness::{Server, Start};
 
-/// A file under `deploy/`.
+/// Returns the path of a file under `deploy/`.
 fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name)
 }
@@ -19,7 +20,7 @@ fn read(name: &str) -> String {
     std::fs::read_to_string(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The value of `key: |` in a manifest.
+/// Returns the value of `key: |` in a manifest.
 #[track_caller]
 fn block(manifest: &str, key: &str) -> String {
     let head = format!("  {key}: |");
@@ -31,7 +32,7 @@ fn block(manifest: &str, key: &str) -> String {
     text
 }
 
-/// The configs that are shipped, by what ships them.
+/// Returns the shipped configs, by deployment.
 fn configs() -> [(&'static str, String); 2] {
     [
         ("compose", read("docker/config/tidegate.yaml")),
@@ -39,13 +40,13 @@ fn configs() -> [(&'static str, String); 2] {
     ]
 }
 
-/// A server with a shipped config that has allowed, denied and would have denied.
+/// Starts a server with a shipped config that has allowed, denied and observed requests.
 fn busy(name: &str, config: &str) -> Server {
     let server = Start::new(&format!("deploy-{name}")).config(config).run();
     let login = r#"{"attributes":{"method":"POST","path":"/login","client_ip":"192.0.2.1"}}"#;
     let logins: Vec<_> = (0..6).map(|_| server.check(login).json()["allowed"] == true).collect();
     assert_eq!(logins, [true, true, true, true, true, false], "{name}: five logins a minute");
-    // More than the limits of `everybody`, which is only watched.
+    // More than the limits of `everybody`, which is only observed.
     let large = r#"{"attributes":{"path":"/","client_ip":"192.0.2.2"},"cost":1000}"#;
     let answer = server.check(large).json();
     assert_eq!(answer["allowed"], true, "{name}: {answer}");
@@ -57,14 +58,14 @@ fn busy(name: &str, config: &str) -> Server {
 fn shipped_configs_are_valid_and_behave_as_documented() {
     for (name, config) in configs() {
         let file = Files::new(&format!("deploy-check-{name}")).write("tidegate.yaml", &config);
-        let said = tidegate(&["config", "check", &file]).succeeded().stdout;
-        assert_eq!(said, format!("{file} is fine: 2 policies, 3 limits, 0 overrides\n"));
+        let message = tidegate(&["config", "check", &file]).succeeded().stdout;
+        assert_eq!(message, format!("{file} is fine: 2 policies, 3 limits, 0 overrides\n"));
         drop(busy(name, &config));
     }
     let file = path("docker/config-redis/tidegate.yaml").display().to_string();
-    let said = tidegate(&["config", "check", &file]).succeeded().stdout;
+    let message = tidegate(&["config", "check", &file]).succeeded().stdout;
     let expect = "2 policies, 3 limits, 0 overrides, counts in redis://valkey:6379 for 3 nodes";
-    assert_eq!(said, format!("{file} is fine: {expect}\n"));
+    assert_eq!(message, format!("{file} is fine: {expect}\n"));
 }
 
 #[test]
@@ -76,9 +77,9 @@ fn placeholder_secret_is_rejected() {
         let line = example.lines().find_map(|line| line.strip_prefix(&format!("  {key}: ")));
         let start = Start::new(&format!("deploy-secret-{key}"));
         let file = start.files().write(key, line.expect("a value").trim_matches('"'));
-        let (code, said) = start.env(variable, &file).fails();
+        let (code, message) = start.env(variable, &file).fails();
         let expected =
             format!("error: {variable} is set but holds no secret: unset it, or put one in\n");
-        assert_eq!((code, said), (1, expected));
+        assert_eq!((code, message), (1, expected));
     }
 }

@@ -1,5 +1,5 @@
-//! The alerts and the dashboard name only what a running server exposes, and promtool finds nothing
-//! wrong with them.
+//! The alerts and the dashboard use only metrics that a running server exposes, and promtool
+//! accepts them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -11,20 +11,20 @@ use super::{busy, configs, path, read};
 use crate::cli_harness::Files;
 use crate::server_harness::Start;
 
-/// Labels that Prometheus adds to whatever it scrapes.
+/// The labels that Prometheus adds to all scraped metrics.
 const ADDED: [&str; 2] = ["job", "instance"];
 
-/// The metric that Prometheus makes itself.
+/// A metric that Prometheus itself creates.
 const MADE: &str = "up";
 
-/// An expression, where it stands, and the labels that are shown with its results.
+/// An expression, its location, and the labels that are shown with its results.
 struct Used {
     place: String,
     expression: String,
     shown: BTreeSet<String>,
 }
 
-/// Metrics with their labels and the values these have.
+/// Metrics with their labels and the values of the labels.
 struct Exposed(BTreeMap<String, BTreeMap<String, BTreeSet<String>>>);
 
 impl Exposed {
@@ -40,7 +40,7 @@ impl Exposed {
         Exposed(metrics)
     }
 
-    /// What is wrong with an expression.
+    /// Returns the mistakes in an expression.
     fn mistakes(&self, used: &Used) -> Vec<String> {
         let named = promql::read(&used.expression);
         let mut mistakes = Vec::new();
@@ -60,7 +60,7 @@ impl Exposed {
         }
         let grouping = named.grouping.iter().filter(|label| !known.contains(&***label));
         mistakes.extend(grouping.map(|label| format!("grouped by {label}, which nothing has")));
-        // What is grouped by some labels has lost the others.
+        // Grouping by some labels removes the others.
         let left: BTreeSet<&str> = match &named.grouping[..] {
             [] => known,
             labels => labels.iter().map(|label| &**label).collect(),
@@ -87,7 +87,7 @@ fn wrong_matchers(selector: &Selector, labels: &BTreeMap<String, BTreeSet<String
     wrong.collect()
 }
 
-/// The words behind each `before`, as in `{{policy}}` and `$labels.policy`.
+/// Returns the words after each `before`, as in `{{policy}}` and `$labels.policy`.
 fn words_behind(text: &str, before: &str) -> BTreeSet<String> {
     let word = |rest: &str| {
         let rest = rest.trim_start();
@@ -97,7 +97,7 @@ fn words_behind(text: &str, before: &str) -> BTreeSet<String> {
     text.split(before).skip(1).map(word).collect()
 }
 
-/// Of the alerts: each on lines of its own, as its file says.
+/// Returns the expressions of the alerts.
 fn alerts() -> Vec<Used> {
     let file = read("prometheus/alerts.yaml");
     let alert = |text: &str| {
@@ -114,7 +114,7 @@ fn alerts() -> Vec<Used> {
     file.split("- alert: ").skip(1).map(alert).collect()
 }
 
-/// Of the dashboard: whatever is asked of Prometheus in it.
+/// Returns all Prometheus expressions of the dashboard.
 fn dashboard() -> Vec<Used> {
     let file: Value = serde_json::from_str(&read("grafana/tidegate.json")).expect("JSON");
     let mut found = Vec::new();
@@ -150,7 +150,7 @@ fn collect(place: &str, value: &Value, found: &mut Vec<Used>) {
 fn alerts_and_dashboard_use_existing_metrics() {
     let [(name, config), _] = configs();
     let server = busy(&format!("watching-{name}"), &config);
-    // What there is with a shared store only does not need it to be there.
+    // Metrics of a shared store are exposed even if the store is unreachable.
     let shared = Start::new("deploy-watching-shared").config(&config);
     let shared = shared.env("TIDEGATE_STORE", "redis://127.0.0.1:1").run();
     let pages = [server, shared].map(|server| server.admin_get("/metrics").text());
@@ -191,13 +191,16 @@ fn dashboard_panels_do_not_overlap() {
     let (mut ids, mut taken) = (BTreeSet::new(), BTreeSet::new());
     for panel in panels {
         let title = &panel["title"];
-        assert!(ids.insert(panel["id"].as_u64().expect("an id")), "{title}: its id is taken");
+        assert!(
+            ids.insert(panel["id"].as_u64().expect("an id")),
+            "{title}: another panel has the id"
+        );
         let at = |name: &str| panel["gridPos"][name].as_u64().expect("a number");
         assert!(at("x") + at("w") <= 24, "{title}: wider than the page");
         for cell in (at("y")..at("y") + at("h"))
             .flat_map(|y| (at("x")..at("x") + at("w")).map(move |x| (x, y)))
         {
-            assert!(taken.insert(cell), "{title}: {cell:?} is taken");
+            assert!(taken.insert(cell), "{title}: another panel covers {cell:?}");
         }
     }
 }
@@ -206,8 +209,8 @@ fn dashboard_panels_do_not_overlap() {
 fn promtool(args: &[&str]) {
     let output = Command::new("promtool").args(args).output();
     let output = output.expect("promtool is installed (scripts/test does that; apt: prometheus)");
-    let said = [output.stdout, output.stderr].concat();
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&said));
+    let printed = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&printed));
 }
 
 #[test]
@@ -216,7 +219,8 @@ fn promtool_accepts_rules_and_dashboard_expressions() {
     promtool(&["check", "config", &file("prometheus/prometheus.yaml")]);
     promtool(&["check", "rules", &file("prometheus/alerts.yaml")]);
     promtool(&["test", "rules", &file("prometheus/alerts_test.yaml")]);
-    // As rules, because that is what promtool reads; with a time in place of Grafana's.
+    // promtool reads rules, so the expressions become rules, with a fixed interval instead of
+    // Grafana's variable.
     let mut rules = String::from("groups:\n  - name: dashboard\n    rules:\n");
     for (number, used) in dashboard().iter().enumerate() {
         let expression = Value::from(used.expression.replace("$__rate_interval", "1m"));

@@ -1,7 +1,7 @@
-//! As much of PromQL as it takes to see which metrics and labels an expression names. Whether it is
-//! PromQL at all is promtool's to say. Samples of `/metrics` are written in the same way.
+//! A parser for the metrics and labels of a PromQL expression. promtool checks whether it is valid
+//! PromQL. Samples of `/metrics` have the same syntax.
 
-/// A metric with what is wanted of its labels.
+/// A metric with the matchers of its labels.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Selector {
     pub metric: String,
@@ -15,11 +15,11 @@ pub struct Matcher {
     pub value: String,
 }
 
-/// What an expression names.
+/// The metrics and labels of an expression.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Named {
     pub selectors: Vec<Selector>,
-    /// Labels in `by (..)` and the like.
+    /// The labels in `by (..)` and similar clauses.
     pub grouping: Vec<String>,
 }
 
@@ -75,17 +75,17 @@ fn matchers(tokens: &[Token]) -> Vec<Matcher> {
         [Token::Word(label), signs @ .., Token::Text(value)] => {
             let sign = |token: &Token| match token {
                 Token::Sign(sign) => *sign,
-                other => panic!("{other:?} in place of an operator"),
+                other => panic!("expected an operator, got {other:?}"),
             };
             let operator = signs.iter().map(sign).collect();
             Matcher { label: label.clone(), operator, value: value.clone() }
         }
-        other => panic!("{other:?} in place of a matcher"),
+        other => panic!("expected a matcher, got {other:?}"),
     };
     each.map(matcher).collect()
 }
 
-/// Numbers and ranges are left out.
+/// Splits an expression into tokens. Numbers and ranges are skipped.
 fn tokens(expression: &str) -> Vec<Token> {
     let mut tokens = Vec::new();
     let mut rest = expression;
@@ -118,7 +118,7 @@ fn tokens(expression: &str) -> Vec<Token> {
     tokens
 }
 
-/// Where the text that begins here ends: at the first quote that is not escaped.
+/// Returns the end of the string that starts here: its first quote that is not escaped.
 fn end_of_text(text: &str) -> usize {
     let mut escaped = false;
     let quote = text.char_indices().skip(1).find(|(_, c)| {

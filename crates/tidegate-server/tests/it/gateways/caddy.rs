@@ -1,4 +1,4 @@
-//! Caddy's `reverse_proxy` as an authority, which is what `forward_auth` is short for.
+//! Caddy's `reverse_proxy` as an authorizer, for which `forward_auth` is a short form.
 
 use super::processes::{CheckedOver, Fields, Gateway};
 

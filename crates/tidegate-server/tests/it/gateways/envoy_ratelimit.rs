@@ -1,4 +1,4 @@
-//! Envoy's rate limit filter, which asks over gRPC.
+//! Envoy's rate limit filter, which sends its requests over gRPC.
 
 use std::net::Ipv4Addr;
 
@@ -41,13 +41,13 @@ fn admits_then_denies_with_headers() {
     let policy = format!("\"login\";q={LIMIT};w={WINDOW_S}");
     assert_eq!(response.header("ratelimit-policy"), Some(&*policy));
     assert_eq!(response.header("x-envoy-ratelimited"), Some("true"));
-    // What is not asked about, and somebody else.
+    // Requests that are not checked, and another client.
     for (method, target) in [("GET", &b"/login/alice"[..]), ("POST", b"/logins/alice")] {
         let response = admitted(&setup, &Request { method, target, ..login(ALICE) });
         assert_eq!(response.header("ratelimit"), None, "{response:?}");
     }
     admitted(&setup, &login(BOB));
-    // A gRPC client is told in its own terms.
+    // A gRPC client gets the denial as a gRPC status.
     let call = Request { headers: &["content-type: application/grpc"], ..login(ALICE) };
     let response = setup.send(&call);
     assert_eq!((response.status, response.header("grpc-status")), (200, Some("8")), "{response:?}");
@@ -76,18 +76,22 @@ fn fails_closed_and_recovers() {
     setup.tidegate.kill();
     refused(&setup);
     setup.tidegate.restart();
-    eventually("nothing passes again", || setup.send(&login(PROBE)).status == 200);
+    eventually("requests pass again", || setup.send(&login(PROBE)).status == 200);
     use_up(&setup, ALICE);
 }
 
-/// What is asked about is refused, and not as the client's fault.
+/// Checked requests are rejected, and not as the client's fault.
 #[track_caller]
 fn refused(setup: &GatewaySetup) {
     for request in [login(ALICE), login(BOB)] {
-        let before = setup.application.asked();
+        let before = setup.application.request_count();
         let response = setup.send(&request);
         assert_eq!(response.status, 503, "{response:?}");
-        assert_eq!(setup.application.asked(), before, "it reached the application");
+        assert_eq!(
+            setup.application.request_count(),
+            before,
+            "the request reached the application"
+        );
     }
     admitted(setup, &Request { target: b"/", ..login(ALICE) });
 }
@@ -101,17 +105,18 @@ fn fails_open_and_recovers() {
     setup.tidegate.kill();
     open(&setup);
     setup.tidegate.restart();
-    eventually("nothing is limited again", || setup.send(&login(PROBE)).status == 429);
+    eventually("the limit applies again", || setup.send(&login(PROBE)).status == 429);
     use_up(&setup, ALICE);
 }
 
-/// Times that a client cancels requests, with a new connection each time: Envoy closes one on
-/// which more than 500 were cancelled.
+/// How often a client cancels requests, with a new connection each time, because Envoy closes a
+/// connection with more than 500 cancelled requests.
 const ROUNDS: u8 = 20;
-/// Requests cancelled in one write. tidegate used to close Envoy's connection after 32.
+/// The number of requests cancelled in one write. tidegate used to close Envoy's connection after
+/// 32.
 const CANCELLED: u32 = 36;
 
-/// Requests of one client over HTTP/2: these are cancelled, those are not.
+/// Returns requests of one client over HTTP/2: first cancelled ones, then complete ones.
 fn posts(cancelled: u32, whole: u32) -> Frames {
     let head = |frames: Frames, stream: u32| {
         frames.post(stream, "/login/alice", &[(":authority", "shop.example")], true)
@@ -137,16 +142,16 @@ fn cancelled_requests_keep_the_limit() {
     const WHOLE: u32 = 100;
     let setup = GatewaySetup::start(&ENVOY, Fails::Open, "cancelled-open", "");
     use_up(&setup, ALICE);
-    let before = setup.application.asked();
+    let before = setup.application.request_count();
     for _ in 0..ROUNDS {
         let mut connection = Connection::begin(setup.connect(ALICE));
         connection.send(posts(CANCELLED, WHOLE));
         answers(&mut connection, WHOLE);
-        assert_eq!(setup.application.asked(), before, "requests above the limit passed");
+        assert_eq!(setup.application.request_count(), before, "requests above the limit passed");
     }
 }
 
-/// Regression: the same, where Envoy fails closed: other clients were answered with 503.
+/// Regression: with the same cancellations, and Envoy failing closed, other clients got a 503.
 #[test]
 fn cancelled_requests_do_not_block_others() {
     let setup = GatewaySetup::start(&ENVOY, Fails::Closed, "cancelled-closed", "");
@@ -154,21 +159,21 @@ fn cancelled_requests_do_not_block_others() {
     let limit = u32::try_from(LIMIT).expect("a small limit");
     for round in 0..ROUNDS {
         let mut others = Connection::begin(setup.connect(Ipv4Addr::new(127, 0, 1, round)));
-        let before = setup.application.asked();
+        let before = setup.application.request_count();
         let mut connection = Connection::begin(setup.connect(ALICE));
         connection.send(posts(CANCELLED, 1));
         others.send(posts(0, limit));
         answers(&mut others, limit);
         answers(&mut connection, 1);
-        assert_eq!(setup.application.asked(), before + LIMIT, "another client was refused");
+        assert_eq!(setup.application.request_count(), before + LIMIT, "another client was refused");
     }
 }
 
-/// A limit on usage, charged when the response ends.
+/// A limit on usage, which is charged when the response ends.
 const USAGE_LIMIT: Gateway = Gateway { closed: &["envoy/ratelimit-usage.yaml"], ..ENVOY };
 
-/// Regression: usage above what was left was refused whole, so nothing was charged and the next
-/// question of 0 hits passed: 30 of 30 responses of 300 tokens passed under 1,000 per hour.
+/// Regression: usage above the units left was rejected as a whole, so nothing was charged and the
+/// next request of 0 hits passed: 30 of 30 responses of 300 tokens passed under 1,000 per hour.
 #[test]
 fn cost_above_remaining_consumes_the_rest() {
     const LIMIT: u64 = 1000;
@@ -176,15 +181,15 @@ fn cost_above_remaining_consumes_the_rest() {
     let chat = Request { target: b"/chat/alice", ..login(ALICE) };
     let mut passed = 0;
     for _ in 0..30 {
-        let before = setup.application.asked();
+        let before = setup.application.request_count();
         let response = setup.send(&chat);
-        let reached = setup.application.asked() > before;
+        let reached = setup.application.request_count() > before;
         assert_eq!(response.status, if reached { 200 } else { 429 }, "{response:?}");
         passed += u64::from(reached);
-        // Envoy charges when the response has been sent, and nobody waits for that.
-        eventually("the usage is not charged", || setup.tidegate.decisions("tokens") >= passed);
+        // Envoy charges after the response has been sent, without waiting for the result.
+        eventually("the usage is charged", || setup.tidegate.decisions("tokens") >= passed);
     }
-    // A response that begins with one unit left passes.
+    // A response that begins with at least one unit left passes.
     assert_eq!(passed, LIMIT.div_ceil(USAGE));
     denied(&setup, &chat);
     admitted(&setup, &Request { from: BOB, ..chat });

@@ -1,6 +1,5 @@
-//! Both ends of a gateway, written by hand: a client that sends exactly the
-//! bytes it is told, lies included, from an address of its own; and an
-//! application that shows what reached it.
+//! Hand-written ends of a gateway: a client that sends exactly the given bytes, including forged
+//! headers, from its own address; and an application that returns the request it received.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
@@ -13,12 +12,12 @@ use std::time::Duration;
 use socket2::{Domain, Socket, Type};
 use tidegate_testkit::free_port;
 
-/// Longer than any gateway in these tests takes to give up on tidegate.
+/// Longer than any gateway in these tests waits for tidegate.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// More than any answer here has.
+/// Larger than any response here.
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
-/// A request as a client words it.
+/// A request as the client sends it.
 #[derive(Clone)]
 pub struct Request<'a> {
     /// The client's address, one of 127.0.0.0/8.
@@ -26,13 +25,13 @@ pub struct Request<'a> {
     pub method: &'a str,
     pub target: &'a [u8],
     pub host: &'a str,
-    /// Whole lines, as `name: value`.
+    /// Complete lines, as `name: value`.
     pub headers: &'a [&'a str],
     pub body: &'a str,
 }
 
 impl Request<'_> {
-    /// Sends it to this port and reads the answer to its end.
+    /// Sends the request to this port, and reads the complete response.
     pub fn send(&self, port: u16) -> io::Result<Response> {
         let mut stream = connect(self.from, port)?;
         let mut bytes = [self.method.as_bytes(), b" ", self.target, b" HTTP/1.1\r\n"].concat();
@@ -44,15 +43,15 @@ impl Request<'_> {
             lines += "connection: close\r\n";
         }
         bytes.extend(format!("{lines}\r\n{}", self.body).into_bytes());
-        // A gateway may refuse before it has read everything, and is then the
-        // one to be heard.
+        // A gateway may reject a request before it has read all of it. Its response is then more
+        // useful than the write error.
         let sent = stream.write_all(&bytes);
         let answer = Message::read(&mut stream).map_err(|error| sent.err().unwrap_or(error))?;
         Response::new(answer)
     }
 }
 
-/// A connection whose near end has the address `from`.
+/// Opens a connection from the address `from`.
 pub fn connect(from: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.bind(&SocketAddr::from((from, 0)).into())?;
@@ -69,8 +68,8 @@ struct Message {
 }
 
 impl Message {
-    /// Reads until the head and as much body as it announces are there, or
-    /// to the end: a gateway that refuses may keep the connection for a while.
+    /// Reads until the head and the announced body are complete, or to the end. A gateway that
+    /// rejects a request may keep the connection open for a while.
     fn read(stream: &mut TcpStream) -> io::Result<Message> {
         let mut bytes = Vec::new();
         let mut buffer = [0; 4096];
@@ -89,7 +88,7 @@ impl Message {
         }
     }
 
-    /// Whether no more body is to come. Chunks are whole once they parse.
+    /// Returns whether the body is complete. A chunked body is complete once it parses.
     fn is_whole(&self) -> io::Result<bool> {
         let length = self.headers.iter().find(|(name, _)| name == "content-length");
         let length = length.map_or(Ok(0), |(_, value)| value.parse()).map_err(io::Error::other)?;
@@ -112,7 +111,7 @@ impl Message {
     }
 }
 
-/// The chunks of a body, joined.
+/// Joins the chunks of a body.
 fn joined(mut bytes: &[u8]) -> io::Result<Vec<u8>> {
     let mut body = Vec::new();
     loop {
@@ -136,7 +135,7 @@ fn cut(bytes: &[u8]) -> io::Error {
     io::Error::other(format!("ends early: {:?}", String::from_utf8_lossy(bytes)))
 }
 
-/// What came back.
+/// A response of the gateway.
 #[derive(Debug)]
 pub struct Response {
     pub status: u16,
@@ -152,30 +151,30 @@ impl Response {
         Ok(Response { status, headers, body })
     }
 
-    /// The value of a header that is there at most once.
+    /// Returns the value of a header that occurs at most once.
     #[track_caller]
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.iter().filter(|(found, _)| found == name);
         let value = values.next().map(|(_, value)| value.as_str());
-        assert!(values.next().is_none(), "{name} twice: {self:?}");
+        assert!(values.next().is_none(), "{name} occurs twice: {self:?}");
         value
     }
 
-    /// Whether the application wrote it.
+    /// Returns whether the response comes from the application.
     pub fn reached_application(&self) -> bool {
         self.header(MARK).is_some()
     }
 }
 
-/// On every answer of the application.
+/// A header of every response of the application.
 const MARK: &str = "x-application";
-/// What every answer of the application reports as its usage, in `x-usage-tokens`.
+/// The usage that every response of the application reports in `x-usage-tokens`.
 pub const USAGE: u64 = 300;
 
-/// An HTTP server whose answers are 200 with the request they answer.
+/// An HTTP server that responds with 200 and the request it received.
 pub struct Application {
     pub port: u16,
-    asked: Arc<AtomicUsize>,
+    request_count: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
 }
 
@@ -183,24 +182,26 @@ impl Application {
     pub fn start() -> Application {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, free_port())).expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let (asked, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
-        let application = Application { port, asked: asked.clone(), stop: stop.clone() };
+        let (request_count, stop) =
+            (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let application =
+            Application { port, request_count: request_count.clone(), stop: stop.clone() };
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 if stop.load(Ordering::SeqCst) {
                     return;
                 }
-                let asked = asked.clone();
-                // A gateway may keep connections open that it does not use.
-                thread::spawn(move || drop(serve(stream, &asked)));
+                let request_count = request_count.clone();
+                // A gateway may keep unused connections open.
+                thread::spawn(move || drop(serve(stream, &request_count)));
             }
         });
         application
     }
 
-    /// How many requests have reached it.
-    pub fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+    /// Returns the number of requests that have reached the application.
+    pub fn request_count(&self) -> usize {
+        self.request_count.load(Ordering::SeqCst)
     }
 }
 
@@ -211,11 +212,11 @@ impl Drop for Application {
     }
 }
 
-/// Answers one request and closes.
-fn serve(mut stream: TcpStream, asked: &AtomicUsize) -> io::Result<()> {
+/// Responds to one request and closes the connection.
+fn serve(mut stream: TcpStream, request_count: &AtomicUsize) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let request = Message::read(&mut stream)?;
-    asked.fetch_add(1, Ordering::SeqCst);
+    request_count.fetch_add(1, Ordering::SeqCst);
     let mut echo = format!("{}\n", request.first);
     for (name, value) in &request.headers {
         writeln!(echo, "{name}: {value}").map_err(io::Error::other)?;

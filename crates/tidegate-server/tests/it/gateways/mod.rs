@@ -1,13 +1,13 @@
-//! tidegate behind the real gateways: what their clients and applications see.
+//! tidegate behind real gateways, as their clients and applications see it.
 //!
-//! Each gateway is a value (`nginx.rs`, ...) that says how it is started and
-//! where it differs; what is asked of all of them is here, once.
+//! Each gateway is a value (`nginx.rs`, ...) that describes how it is started and how it differs
+//! from the others. The tests here run on all of them.
 //!
-//! - `setup.rs` starts an application, tidegate and the gateway;
-//! - `wire.rs`: the client and the application.
+//! - `processes.rs` starts an application, tidegate and the gateway;
+//! - `http_client.rs` has the client and the application.
 //!
-//! Clients have addresses of their own, 127.0.0.2 and up: 127.0.0.1 is the
-//! gateway's, which tidegate trusts to speak for others.
+//! Clients have the addresses from 127.0.0.2 on. The gateway has 127.0.0.1, which tidegate trusts
+//! as a proxy.
 
 mod caddy;
 mod envoy;
@@ -60,7 +60,7 @@ macro_rules! gateway_tests {
 }
 use gateway_tests;
 
-/// A request the policy of the example counts.
+/// Returns a request that the policy of the example counts.
 fn login(from: Ipv4Addr) -> Request<'static> {
     let (method, target, host) = ("POST", &b"/login/alice?next=%2Fhome"[..], "shop.example");
     Request { from, method, target, host, headers: &[], body: "name=alice&pass=1" }
@@ -68,10 +68,14 @@ fn login(from: Ipv4Addr) -> Request<'static> {
 
 #[track_caller]
 fn denied(setup: &GatewaySetup, request: &Request<'_>) -> Response {
-    let before = setup.application.asked();
+    let before = setup.application.request_count();
     let response = setup.send(request);
     assert_eq!(response.status, 429, "{response:?}");
-    assert_eq!(setup.application.asked(), before, "it reached the application all the same");
+    assert_eq!(
+        setup.application.request_count(),
+        before,
+        "the denied request reached the application"
+    );
     response
 }
 
@@ -83,7 +87,7 @@ fn admitted(setup: &GatewaySetup, request: &Request<'_>) -> Response {
     response
 }
 
-/// Uses up the limit, checks the sixth denied.
+/// Uses up the limit, and checks that the next request is denied.
 #[track_caller]
 fn use_up(setup: &GatewaySetup, from: Ipv4Addr) {
     for _ in 0..LIMIT {
@@ -101,7 +105,7 @@ fn admits_then_denies_with_headers(gateway: &Gateway) {
     }
     let response = denied(&setup, &login(ALICE));
     check_denial(gateway, &response);
-    // What no policy counts, and somebody else.
+    // Requests that no policy counts, and another client.
     for target in [&b"/"[..], b"/log", b"/logins/alice", b"/static/login/a?x=/login/a"] {
         let response = admitted(&setup, &Request { target, ..login(ALICE) });
         assert_eq!(response.header("ratelimit"), None, "{response:?}");
@@ -110,7 +114,7 @@ fn admits_then_denies_with_headers(gateway: &Gateway) {
     denied(&setup, &login(ALICE));
 }
 
-/// The application gets the request the client sent, body and all.
+/// Checks that the application received the complete request of the client.
 #[track_caller]
 fn check_arrival(response: &Response) {
     let request = login(ALICE);
@@ -129,7 +133,11 @@ fn check_admission(fields: Fields, response: &Response, remaining: usize) {
             assert_eq!(response.header("ratelimit-policy"), Some(&*policy), "{response:?}");
         }
         Fields::ToApplication => {
-            assert_eq!(response.header("ratelimit"), None, "the example promises less");
+            assert_eq!(
+                response.header("ratelimit"),
+                None,
+                "the fields are sent to the application only"
+            );
             assert!(response.body.contains(&format!("\nratelimit: {limit}")), "{response:?}");
             assert!(response.body.contains(&format!("\nratelimit-policy: {policy}\n")));
         }
@@ -167,8 +175,7 @@ fn seconds(value: Option<&str>) -> u64 {
     value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no seconds: {value:?}"))
 }
 
-/// Headers that would help a client if the gateway passed them on and
-/// tidegate believed them.
+/// Headers that would help a client if the gateway forwarded them and tidegate trusted them.
 const CLAIMS: &[&[&str]] = &[
     &["x-forwarded-for: 203.0.113.9"],
     &["x-forwarded-for: 203.0.113.9, 127.0.0.1"],
@@ -190,12 +197,11 @@ const CLAIMS: &[&[&str]] = &[
     &["x-envoy-original-path: /free", "x-http-method-override: GET"],
 ];
 
-/// Lists what the gateway added as concerning only the next hop, so that it
-/// might drop it before the next hop sees it.
+/// Declares the headers that the gateway adds as hop-by-hop, so that it might drop them.
 const DROP: &str =
     "connection: close, x-forwarded-for, x-forwarded-uri, x-forwarded-method, x-forwarded-host";
 
-/// Other spellings of the path, and queries that are tidegate's own elsewhere.
+/// Other spellings of the path, and queries that tidegate uses elsewhere.
 const SPELLINGS: &[&[u8]] = &[
     b"/login/bob",
     b"//login/alice",
@@ -211,7 +217,7 @@ const SPELLINGS: &[&[u8]] = &[
 ];
 
 fn ignores_forged_client_headers(gateway: &Gateway) {
-    // Open, where a question that is not answered would help as well.
+    // The gateway fails open, so a check that fails would help the client as well.
     let setup = GatewaySetup::start(gateway, Fails::Open, "claims", "");
     use_up(&setup, ALICE);
     for headers in CLAIMS {
@@ -238,8 +244,8 @@ fn ignores_forged_client_headers(gateway: &Gateway) {
         Request { target: b"/login/\xff\xfe", ..login(ALICE) },
         Request { target: b"/login/alice\x7f", ..login(ALICE) },
     ] {
-        // Regression: a tidegate that closed before it had read all of the
-        // headers looked silent to the gateway, but not every time.
+        // Regression: a tidegate that closed the connection before it had read all headers
+        // sometimes appeared unresponsive to the gateway.
         for _ in 0..4 {
             refused(&setup, &request);
         }
@@ -248,11 +254,11 @@ fn ignores_forged_client_headers(gateway: &Gateway) {
     admitted(&setup, &login(BOB));
 }
 
-/// Denied by tidegate, or rejected by the gateway before or after it asked: but
-/// not let through. A closed connection is a rejection as well.
+/// Checks that a request is denied by tidegate or rejected by the gateway, and does not pass. A
+/// closed connection is a rejection as well.
 #[track_caller]
 fn refused(setup: &GatewaySetup, request: &Request<'_>) {
-    let before = setup.application.asked();
+    let before = setup.application.request_count();
     let status = setup.try_send(request).map(|response| response.status);
     let shown = |text: &[u8]| String::from_utf8_lossy(&text[..text.len().min(40)]).into_owned();
     let header = request.headers.first().map(|line| shown(line.as_bytes()));
@@ -260,11 +266,15 @@ fn refused(setup: &GatewaySetup, request: &Request<'_>) {
     let hung = [ErrorKind::WouldBlock, ErrorKind::TimedOut];
     let hung = status.as_ref().is_err_and(|error| hung.contains(&error.kind()));
     assert!(!hung && !matches!(status, Ok(0..400)), "{status:?}");
-    assert_eq!(setup.application.asked(), before, "it reached the application: {status:?}");
+    assert_eq!(
+        setup.application.request_count(),
+        before,
+        "the request reached the application: {status:?}"
+    );
 }
 
-/// One request each, so that the second tells whether tidegate saw what makes
-/// it the same.
+/// Policies of one request each, so that a second request shows whether tidegate saw the attribute
+/// that they match on or count by.
 const MORE_POLICIES: &str = r#"
   - name: reports
     match: { path: "/reports/**" }
@@ -318,8 +328,8 @@ fn fails_closed_and_recovers(gateway: &Gateway) {
     setup.tidegate.kill();
     closed(gateway, &setup);
     setup.tidegate.restart();
-    eventually("nothing passes again", || setup.send(&unlimited()).status == 200);
-    // A memory store begins anew.
+    eventually("requests pass again", || setup.send(&unlimited()).status == 200);
+    // A restarted memory store is empty.
     use_up(&setup, ALICE);
 }
 
@@ -327,14 +337,18 @@ fn unlimited() -> Request<'static> {
     Request { method: "GET", target: b"/", body: "", ..login(PROBE) }
 }
 
-/// Everything is refused, and not as the client's fault.
+/// Checks that all requests are rejected, and not as the client's fault.
 #[track_caller]
 fn closed(gateway: &Gateway, setup: &GatewaySetup) {
     for request in [login(ALICE), login(BOB), unlimited()] {
-        let before = setup.application.asked();
+        let before = setup.application.request_count();
         let response = setup.send(&request);
         assert_eq!(response.status, gateway.closed_status, "{response:?}");
-        assert_eq!(setup.application.asked(), before, "it reached the application");
+        assert_eq!(
+            setup.application.request_count(),
+            before,
+            "the request reached the application"
+        );
         if gateway.closed_problem {
             check_problem(&response, "temporary-reduced-capacity");
             assert_eq!(seconds(response.header("retry-after")), 1);
@@ -350,11 +364,11 @@ fn fails_open_and_recovers(gateway: &Gateway) {
     setup.tidegate.kill();
     open(&setup);
     setup.tidegate.restart();
-    eventually("nothing is limited again", || setup.send(&login(PROBE)).status == 429);
+    eventually("the limit applies again", || setup.send(&login(PROBE)).status == 429);
     use_up(&setup, ALICE);
 }
 
-/// Everything passes whole, and nothing pretends to be limited.
+/// Checks that all requests pass unchanged, without rate limit fields.
 #[track_caller]
 fn open(setup: &GatewaySetup) {
     for _ in 0..2 {

@@ -1,8 +1,8 @@
-//! An application, tidegate and a gateway, started as their users start them:
-//! the programs themselves, with the configurations under `examples/gateways`.
+//! An application, tidegate and a gateway, started as users start them: the real programs, with the
+//! configurations in `examples/gateways`.
 //!
-//! Every process is a group of its own, ended by its number when the test is
-//! over, also when it fails; then what the processes wrote is shown.
+//! Every process has a process group, which is killed by its id when the test ends, also when it
+//! fails. In that case the logs of the processes are shown.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,41 +17,41 @@ use tidegate_testkit::{eventually, free_port};
 use super::http_client::{Application, Request, Response, connect};
 use crate::cli_harness::Files;
 
-/// How much of a log a failure shows.
+/// The number of bytes of a log that a failure shows.
 const LOG_TAIL_BYTES: usize = 4_000;
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/gateways");
 
-/// What becomes of requests while tidegate does not answer.
+/// Whether requests pass while tidegate does not respond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fails {
     Open,
     Closed,
 }
 
-/// How one of the gateways is started, and where it differs from the others.
+/// How a gateway is started, and how it differs from the others.
 pub struct Gateway {
     pub program: &'static str,
-    /// Its files below `examples/gateways`, fail-open and fail-closed.
+    /// The config files below `examples/gateways`, fail-open and fail-closed.
     pub open: &'static [&'static str],
     pub closed: &'static [&'static str],
-    /// `{config}` is the first of those files; the directory is the current one.
+    /// `{config}` is the first of those files. The working directory contains them.
     pub arguments: &'static [&'static str],
-    /// Who sees the `RateLimit` fields of an admitted request.
+    /// Where the `RateLimit` fields of an admitted request are visible.
     pub fields: Fields,
-    /// Whether a denial has tidegate's body, or one the gateway wrote.
+    /// Whether a denial has tidegate's body, or one that the gateway wrote.
     pub body_passes: bool,
-    /// The answer to clients while it fails closed.
+    /// The status that clients get while it fails closed.
     pub closed_status: u16,
-    /// Whether that answer is an `application/problem+json` with Retry-After.
+    /// Whether that response is an `application/problem+json` with Retry-After.
     pub closed_problem: bool,
-    /// Whether it gives up on a tidegate that hangs in a second, when it fails closed.
+    /// Whether it gives up on an unresponsive tidegate within a second, when it fails closed.
     pub closed_hurries: bool,
-    /// How it asks.
+    /// The front that the gateway uses.
     pub checked_over: CheckedOver,
 }
 
-/// Over which front a gateway asks, under which config.
+/// The front that a gateway uses, and with it the config of tidegate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckedOver {
     Http,
@@ -59,7 +59,7 @@ pub enum CheckedOver {
 }
 
 impl CheckedOver {
-    /// The config below `examples/gateways`.
+    /// Returns the config below `examples/gateways`.
     fn config(self) -> &'static str {
         match self {
             CheckedOver::Http => "tidegate.yaml",
@@ -67,7 +67,7 @@ impl CheckedOver {
         }
     }
 
-    /// Where tidegate listens in the examples.
+    /// Returns the port of tidegate in the examples.
     fn port(self) -> u16 {
         match self {
             CheckedOver::Http => 8080,
@@ -82,7 +82,7 @@ pub enum Fields {
     ToApplication,
 }
 
-/// The three of them, running.
+/// The application, tidegate and the gateway, running.
 pub struct GatewaySetup {
     pub application: Application,
     gateway: Process,
@@ -91,7 +91,7 @@ pub struct GatewaySetup {
 }
 
 impl GatewaySetup {
-    /// `more` is appended to the policies of the example.
+    /// Starts all three. `more` is appended to the policies of the example.
     pub fn start(gateway: &Gateway, fails: Fails, test: &str, more: &str) -> GatewaySetup {
         let program = installed(gateway.program);
         let files = Files::new(&format!("{}-{:?}-{test}", gateway.program, gateway.checked_over));
@@ -108,7 +108,7 @@ impl GatewaySetup {
         let names: Vec<_> = paths.iter().map(|path| copy_example(&files, path, &ports)).collect();
         let mut command = Command::new(program);
         command.args(gateway.arguments.iter().map(|text| text.replace("{config}", &names[0])));
-        // What a gateway keeps for itself, it keeps here.
+        // The gateway keeps its data in the directory of the test.
         let home = files.path("");
         command.current_dir(&home).env("HOME", &home).env("XDG_DATA_HOME", &home);
         let process = Process::start(command, &files.path("gateway.log"));
@@ -126,7 +126,7 @@ impl GatewaySetup {
         request.send(self.port)
     }
 
-    /// A connection of this client to the gateway.
+    /// Opens a connection from this client to the gateway.
     pub fn connect(&self, from: Ipv4Addr) -> TcpStream {
         connect(from, self.port).unwrap_or_else(|error| panic!("{error}"))
     }
@@ -148,7 +148,7 @@ impl GatewaySetup {
     }
 }
 
-/// The server, which a test may freeze, end and start again.
+/// The server, which a test can pause, kill and restart.
 pub struct Tidegate {
     pub port: u16,
     admin: u16,
@@ -190,7 +190,7 @@ impl Tidegate {
         self.process = Some(process);
     }
 
-    /// How many decisions of a policy it has counted; questions of 0 hits are not counted.
+    /// Returns the number of counted decisions of a policy. Requests of 0 hits are not counted.
     pub fn decisions(&self, policy: &str) -> u64 {
         let request = Request {
             from: Ipv4Addr::LOCALHOST,
@@ -209,12 +209,12 @@ impl Tidegate {
             .sum()
     }
 
-    /// It stays connected and says nothing any more.
+    /// Pauses the process, which stays connected but does not respond.
     pub fn freeze(&self) {
-        let process = self.process.as_ref().expect("it runs");
+        let process = self.process.as_ref().expect("a running process");
         assert!(process.signal("STOP"));
-        // Its threads stop one by one, and one that still runs answers.
-        eventually("it never stops", || process.threads().all(|state| state == b'T'));
+        // Threads stop one by one, and one that still runs could respond.
+        eventually("all threads are stopped", || process.threads().all(|state| state == b'T'));
     }
 
     pub fn kill(&mut self) {
@@ -222,7 +222,7 @@ impl Tidegate {
     }
 }
 
-/// A process that ends with this value.
+/// A process that is killed on drop.
 struct Process {
     child: Child,
     log: PathBuf,
@@ -245,26 +245,26 @@ impl Process {
     #[track_caller]
     fn until(&mut self, what: &str, mut holds: impl FnMut() -> bool) {
         let log = self.log.display().to_string();
-        eventually(&format!("{log}: it never {what}"), || {
+        eventually(&format!("{log}: the process {what}"), || {
             let ended = self.child.try_wait().expect("a child");
-            assert!(ended.is_none(), "{log}: it ended by itself: {ended:?}");
+            assert!(ended.is_none(), "{log}: the process has exited: {ended:?}");
             holds()
         });
     }
 
-    /// The states of its threads, as Linux has them: `T` is stopped.
+    /// Returns the states of the threads, as Linux reports them: `T` is stopped.
     fn threads(&self) -> impl Iterator<Item = u8> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("Linux");
         tasks.flatten().filter_map(|task| {
             let stat = fs::read(task.path().join("stat")).ok()?;
-            // `id (name) state ...`, and a name may hold anything.
+            // `id (name) state ...`. The name may contain any characters.
             let name_end = stat.iter().rposition(|byte| *byte == b')')?;
             stat.get(name_end + 2).copied()
         })
     }
 
-    /// Sends the group a signal and returns whether that worked. The shell's
-    /// own `kill`, because a program of that name is not everywhere.
+    /// Sends the process group a signal, and returns whether that succeeded. Uses the `kill` of the
+    /// shell, because the program of that name is not installed everywhere.
     fn signal(&self, name: &str) -> bool {
         let kill = format!("kill -s {name} -- -{}", self.child.id());
         let status = Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status();
@@ -274,7 +274,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The whole group: a gateway's workers outlive a parent that is killed.
+        // The whole group is killed, because the workers of a gateway survive a killed parent.
         self.signal("KILL");
         drop(self.child.kill());
         drop(self.child.wait());
@@ -286,7 +286,7 @@ impl Drop for Process {
     }
 }
 
-/// The program, where `scripts/lib/gateways.sh` puts it, or in PATH.
+/// Returns the program, installed by `scripts/lib/gateways.sh` or in PATH.
 fn installed(program: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target directory");
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -297,7 +297,7 @@ fn installed(program: &str) -> PathBuf {
     })
 }
 
-/// Copies an example with the port numbers replaced and returns its name.
+/// Copies an example with the port numbers replaced, and returns its name.
 fn copy_example(files: &Files, path: &str, ports: &[(u16, u16)]) -> String {
     let text = fs::read_to_string(format!("{EXAMPLES}/{path}")).expect(path);
     let name = path.rsplit('/').next().expect("a name");
@@ -305,8 +305,7 @@ fn copy_example(files: &Files, path: &str, ports: &[(u16, u16)]) -> String {
     name.to_string()
 }
 
-/// Replaces numbers that stand alone, all in one pass: a new number may
-/// contain an old one.
+/// Replaces complete numbers, in one pass, because a new number may contain an old one.
 fn with_ports(text: &str, ports: &[(u16, u16)]) -> String {
     let mut out = String::new();
     let mut rest = text;

@@ -11,7 +11,7 @@ const TRAEFIK: Gateway = Gateway {
     body_passes: true,
     closed_status: 500,
     closed_problem: false,
-    // It waits 30 s, whatever it is told.
+    // Traefik waits 30 s, which cannot be configured.
     closed_hurries: false,
     checked_over: CheckedOver::Http,
 };

@@ -1,5 +1,5 @@
-//! Calls that are cancelled as soon as they are made, as a gateway does when its own client
-//! hangs up.
+//! Calls that are cancelled as soon as they are made, as a gateway does when its client
+//! disconnects.
 //!
 //! Regression: after 32 of them in one read the server closed the connection with GOAWAY
 //! `too_many_resets`. All clients of a gateway share that connection.
@@ -15,7 +15,7 @@ const FIELDS: [(&str, &str); 3] =
     [(":authority", "tidegate"), ("content-type", "application/grpc"), ("te", "trailers")];
 
 /// `RateLimitRequest { domain: "edge", descriptors: [{ entries: [{ key: "k", value: "v" }] }] }`
-/// behind the prefix of a message.
+/// with the prefix of a message.
 const CALL: &[u8] = b"\0\0\0\0\x10\x0a\x04edge\x12\x08\x0a\x06\x0a\x01k\x12\x01v";
 
 const POLICY: &str = "
@@ -26,14 +26,14 @@ policies:
     limits: [\"3 per 1h sliding-log\"]
 ";
 
-/// More than the server reads in one go.
+/// More calls than the server reads at once.
 const CALLS: u32 = 5_000;
 
 fn connect(server: &Server) -> Connection {
-    Connection::begin(TcpStream::connect(server.grpc()).expect("it listens"))
+    Connection::begin(TcpStream::connect(server.grpc()).expect("the server listens"))
 }
 
-/// Makes a call and returns the code it is answered with: 1 is OK, 2 is OVER_LIMIT.
+/// Makes a call and returns its code: 1 is OK, 2 is OVER_LIMIT.
 #[track_caller]
 fn call(connection: &mut Connection, stream: u32) -> u8 {
     let frames = Frames::default().post(stream, PATH, &FIELDS, false).body(stream, CALL);
@@ -51,7 +51,7 @@ fn call(connection: &mut Connection, stream: u32) -> u8 {
             code = frame.payload.get(6).copied();
         }
         if frame.kind == HEADERS && frame.ends_stream {
-            return code.expect("an answer");
+            return code.expect("a response");
         }
     }
 }
@@ -61,7 +61,7 @@ fn cancelled_calls_keep_the_connection() {
     let server = serve("grpc-cancelled", POLICY);
     let mut connection = connect(&server);
     let streams = |from: u32| (0..CALLS).map(move |n| from + 2 * n);
-    // Cancelled before, and after the message is there.
+    // Cancelled before and after the message is sent.
     let heads = streams(1).fold(Frames::default(), |frames, stream| {
         frames.post(stream, PATH, &FIELDS, false).cancel(stream)
     });
@@ -81,8 +81,7 @@ fn cancelled_calls_keep_the_connection() {
     assert_eq!(server.metric("tidegate_http2_goaways_total{front=\"grpc\"}"), Some(0));
 }
 
-/// A request that makes no sense is an error of its stream. A connection may carry any number
-/// of them in its life.
+/// An invalid request is an error of its stream. A connection may carry any number of them.
 #[test]
 fn stream_errors_keep_the_connection() {
     let server = serve("grpc-stream-errors", POLICY);
@@ -100,12 +99,12 @@ fn stream_errors_keep_the_connection() {
     }
 }
 
-/// Errors of the connection itself still close it, and that is counted and logged.
+/// Errors of the connection itself close it, and are counted and logged.
 #[test]
 fn protocol_errors_close_the_connection() {
     let server = serve("grpc-protocol-error", POLICY);
     let mut connection = connect(&server);
-    // Stream 2 is not a client's to open.
+    // Clients must not open stream 2.
     connection.send(Frames::default().post(2, PATH, &FIELDS, false));
     while connection.next().kind != GOAWAY {}
     let log = server.logged("closed a connection for an HTTP/2 error");

@@ -1,7 +1,7 @@
-"""Asks tidegate as other programs do: with Envoy's own messages and grpcio.
+"""A gRPC client of tidegate, with Envoy's messages and grpcio.
 
-Reads one JSON object a line and writes one a line. `connect` comes first; see the functions
-of `Client` for the others.
+Reads one JSON object per line and writes one per line. The first must be `connect`; the methods
+of `Client` are the others.
 """
 
 import json
@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-# Far longer than anything takes, short of for ever.
+# The timeout in seconds, far longer than any call takes.
 PATIENCE = 30
 
 
@@ -23,12 +23,12 @@ def read(path):
         return file.read()
 
 
-def told(message):
+def to_json(message):
     return json_format.MessageToDict(message, preserving_proto_field_name=True)
 
 
-def question(request):
-    """A request from JSON. The package is older than `is_negative_hits`: that is put in as bytes."""
+def to_message(request):
+    """Converts a request from JSON. The package lacks `is_negative_hits`, which is added as bytes."""
     descriptors = [dict(descriptor) for descriptor in request.get("descriptors", [])]
     negative = [descriptor.pop("is_negative_hits", False) for descriptor in descriptors]
     message = json_format.ParseDict({**request, "descriptors": descriptors}, rls_pb2.RateLimitRequest())
@@ -44,7 +44,7 @@ def failed(error):
 
 class Client:
     def connect(self, target, ca=None, cert=None, key=None):
-        # A connection of its own, not one that another client of this process has.
+        # A separate connection, not one shared with another client of this process.
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
         if ca is None:
             self.channel = grpc.insecure_channel(target, options)
@@ -56,18 +56,18 @@ class Client:
         return {}
 
     def limit(self, request, metadata=()):
-        """One question, as JSON."""
-        message = question(request)
+        """Sends one request, given as JSON."""
+        message = to_message(request)
         stub = rls_pb2_grpc.RateLimitServiceStub(self.channel)
         metadata = [tuple(pair) for pair in metadata]
         try:
-            return {"code": "OK", "reply": told(stub.ShouldRateLimit(message, PATIENCE, metadata))}
+            return {"code": "OK", "reply": to_json(stub.ShouldRateLimit(message, PATIENCE, metadata))}
         except grpc.RpcError as error:
             return failed(error)
 
     def many(self, request, count):
-        """The same question so many times at once: how many were admitted, denied, failed."""
-        message = question(request)
+        """Sends a request `count` times at once; counts the admitted, denied and failed ones."""
+        message = to_message(request)
         stub = rls_pb2_grpc.RateLimitServiceStub(self.channel)
         calls = [stub.ShouldRateLimit.future(message, PATIENCE) for _ in range(count)]
         seen = {}
@@ -78,7 +78,7 @@ class Client:
         return seen
 
     def raw(self, method, message, compression=None):
-        """Any bytes (as hexadecimal digits) to any method."""
+        """Sends any bytes (as hexadecimal digits) to any method."""
         same = bytes
         call = self.channel.unary_unary(method, request_serializer=same, response_deserializer=same)
         options = {"compression": grpc.Compression[compression]} if compression else {}
@@ -88,35 +88,35 @@ class Client:
             return failed(error)
 
     def large(self, size):
-        """A question with a value of so many bytes."""
+        """Sends a request with a value of this many bytes."""
         request = {"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "x" * size}]}]}
         return self.limit(request)
 
     def health(self, service):
         stub = health_pb2_grpc.HealthStub(self.channel)
         try:
-            return {"code": "OK", "reply": told(stub.Check(health_pb2.HealthCheckRequest(service=service), PATIENCE))}
+            return {"code": "OK", "reply": to_json(stub.Check(health_pb2.HealthCheckRequest(service=service), PATIENCE))}
         except grpc.RpcError as error:
             return failed(error)
 
     def health_list(self):
         stub = health_pb2_grpc.HealthStub(self.channel)
-        return told(stub.List(health_pb2.HealthListRequest(), PATIENCE))
+        return to_json(stub.List(health_pb2.HealthListRequest(), PATIENCE))
 
     def watch(self, service):
-        """Begins to watch; `watched` tells what came next."""
+        """Starts to watch; `watched` returns the next status."""
         stub = health_pb2_grpc.HealthStub(self.channel)
         self.watching = stub.Watch(health_pb2.HealthCheckRequest(service=service), PATIENCE)
         return self.watched()
 
     def watched(self):
         try:
-            return {"code": "OK", "reply": told(next(self.watching))}
+            return {"code": "OK", "reply": to_json(next(self.watching))}
         except grpc.RpcError as error:
             return failed(error)
 
     def reflect(self):
-        """Every service, with its methods, as reflection tells; checked against the real ones."""
+        """Returns every service with its methods, by reflection; compared with the real ones."""
         database = ProtoReflectionDescriptorDatabase(self.channel)
         pool = descriptor_pool.DescriptorPool(database)
         services = {}
@@ -129,7 +129,7 @@ class Client:
         return services
 
     def reflect_raw(self, version, **question):
-        """One question to reflection of this version."""
+        """Sends one request to this version of reflection."""
         call = self.channel.stream_stream(
             f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
             request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
@@ -140,7 +140,7 @@ class Client:
             (reply,) = call(iter([request]), PATIENCE)
         except grpc.RpcError as error:
             return failed(error)
-        reply = told(reply)
+        reply = to_json(reply)
         if "file_descriptor_response" in reply:
             files = reply["file_descriptor_response"]["file_descriptor_proto"]
             reply["file_descriptor_response"] = len(files)
@@ -148,7 +148,7 @@ class Client:
 
 
 def compare(message, pool, seen):
-    """Asserts that a message and all it reaches are as in the real packages, or newer."""
+    """Asserts that a message and all its fields are as in the real packages, or newer."""
     if message.full_name in seen or message.full_name.startswith("grpc.reflection.v1."):
         return
     seen.add(message.full_name)
@@ -168,8 +168,8 @@ def compare(message, pool, seen):
 def main():
     client = Client()
     for line in sys.stdin:
-        asked = json.loads(line)
-        answer = getattr(client, asked.pop("do"))(**asked)
+        call = json.loads(line)
+        answer = getattr(client, call.pop("do"))(**call)
         print(json.dumps(answer), flush=True)
 
 

@@ -1,11 +1,11 @@
-//! The gRPC front, asked by the libraries others use: Envoy's messages and grpcio for Python
+//! The gRPC front, used with common client libraries: Envoy's messages and grpcio for Python
 //! (`client.py`), installed by `scripts/lib/envoy.sh`.
 //!
-//! - `cancelled.rs`: calls that are cancelled, and other errors of streams;
-//! - `semantics.rs`: what a question means, and what is answered;
-//! - `refusals.rs`: questions without sense, and what is no question at all;
-//! - `services.rs`: health, reflection, secrets, TLS, draining, age;
-//! - `shared.rs`: a store that nodes share.
+//! - `cancellation.rs`: cancelled calls, and other errors of streams;
+//! - `semantics.rs`: the meaning of requests and replies;
+//! - `rejections.rs`: invalid requests, and traffic that is not gRPC;
+//! - `services.rs`: health, reflection, secrets, TLS, draining, connection age;
+//! - `shared_store.rs`: a store that nodes share.
 
 mod cancellation;
 mod rejections;
@@ -23,7 +23,7 @@ use crate::server_harness::{Server, Start};
 
 const CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/grpc/client.py");
 
-/// A Python process that asks.
+/// A Python process with a gRPC client.
 struct GrpcClient {
     child: Child,
     input: ChildStdin,
@@ -31,7 +31,7 @@ struct GrpcClient {
 }
 
 impl GrpcClient {
-    /// Connected to the gRPC front of a server.
+    /// Connects to the gRPC front of a server.
     fn new(server: &Server) -> Self {
         let mut client = GrpcClient::start();
         client.connect(json!({ "target": server.grpc().to_string() }));
@@ -41,7 +41,7 @@ impl GrpcClient {
     fn start() -> Self {
         let mut command = Command::new(python());
         command.arg(CLIENT).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // It would speak of what the tests do on purpose.
+        // grpcio would log the errors that the tests cause on purpose.
         command.env("GRPC_VERBOSITY", "NONE").env_remove("http_proxy").env_remove("https_proxy");
         let mut child = command.spawn().expect("Python");
         let input = child.stdin.take().expect("a pipe");
@@ -49,28 +49,28 @@ impl GrpcClient {
         GrpcClient { child, input, output }
     }
 
-    /// Connects anew, to `target` and with `ca`, `cert` and `key`.
+    /// Opens a new connection, to `target` and with `ca`, `cert` and `key`.
     fn connect(&mut self, how: Value) {
         self.ask("connect", how);
     }
 
-    /// Has one of the functions of the client called.
+    /// Calls one of the functions of the client.
     #[track_caller]
     fn ask(&mut self, what: &str, mut with: Value) -> Value {
         with["do"] = what.into();
-        writeln!(self.input, "{with}").expect("it reads");
+        writeln!(self.input, "{with}").expect("the peer reads");
         let mut line = String::new();
-        self.output.read_line(&mut line).expect("it answers");
+        self.output.read_line(&mut line).expect("a reply");
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{with}: {error}: {line:?}"))
     }
 
-    /// Asks for a decision.
+    /// Sends a rate limit request.
     #[track_caller]
     fn limit(&mut self, request: &Value) -> Value {
         self.ask("limit", json!({ "request": request }))
     }
 
-    /// The same, for what must be decided.
+    /// Sends a rate limit request that must be decided, and returns the reply.
     #[track_caller]
     fn reply(&mut self, request: &Value) -> Value {
         let answer = self.limit(request);
@@ -78,7 +78,7 @@ impl GrpcClient {
         answer["reply"].clone()
     }
 
-    /// The overall code of a decision.
+    /// Returns the overall code of a decision.
     #[track_caller]
     fn code(&mut self, request: &Value) -> String {
         let reply = self.reply(request);
@@ -93,24 +93,24 @@ impl Drop for GrpcClient {
     }
 }
 
-/// The interpreter, where `scripts/lib/envoy.sh` puts it.
+/// Returns the interpreter that `scripts/lib/envoy.sh` installs.
 fn python() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target directory");
     let python = target.join("envoy-client/bin/python");
     assert!(
         python.is_file(),
-        "{} is not there: run ./scripts/test, which installs it",
+        "{} is not installed: run ./scripts/test, which installs it",
         python.display()
     );
     python
 }
 
-/// A server with the gRPC front on, and this config.
+/// Starts a server with the gRPC front and this config.
 fn serve(test: &str, config: &str) -> Server {
     Start::new(test).config(config).args(&["--grpc", "127.0.0.1:0"]).run()
 }
 
-/// A question of one descriptor.
+/// Returns a request of one descriptor.
 fn request_for(domain: &str, entries: &[(&str, &str)]) -> Value {
     json!({ "domain": domain, "descriptors": [descriptor(entries)] })
 }

@@ -1,4 +1,4 @@
-//! Questions without sense, and what is no question at all.
+//! Invalid requests, and traffic that is not gRPC.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ policies:
 
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// What still works afterwards.
+/// Checks that the connection still works.
 #[track_caller]
 fn unharmed(client: &mut GrpcClient) {
     assert_eq!(client.code(&request_for("edge", &[("user", "alice")])), "OK");
@@ -57,7 +57,7 @@ fn rejects_invalid_fields_by_name() {
         assert_eq!(client.limit(&request), expected, "{request}");
     }
     unharmed(&mut client);
-    // All that is allowed, at once.
+    // The maximum number of entries and of descriptors.
     let entries: Vec<_> = (0..100).map(|_| ("e", "v")).collect();
     assert_eq!(client.code(&request_for("edge", &entries)), "OK");
     let many = json!({ "domain": "edge", "descriptors": vec![descriptor(&[("x", "y")]); 256] });
@@ -77,7 +77,7 @@ fn rejects_malformed_messages() {
         (METHOD, "0b", "INVALID_ARGUMENT", no_message),
         (METHOD, "18ffffffffffffffffffff01", "INVALID_ARGUMENT", no_message),
         (METHOD, "0801", "INVALID_ARGUMENT", no_message),
-        // Two gigabytes, declared.
+        // A declared length of two gigabytes.
         (METHOD, "0affffffff07", "INVALID_ARGUMENT", no_message),
         ("/envoy.service.ratelimit.v3.RateLimitService/Nothing", "", "UNIMPLEMENTED",
          "there is no such method: see the services by reflection (`grpcurl ... list`)"),
@@ -88,7 +88,7 @@ fn rejects_malformed_messages() {
         let answer = client.ask("raw", json!({ "method": method, "message": message }));
         assert_eq!(answer, json!({ "code": code, "message": text }), "{method} {message}");
     }
-    // As many as fit: told so, before they take memory.
+    // As many descriptors as fit a message: rejected before they take memory.
     let answer = client.ask(
         "raw",
         json!({ "method": METHOD, "message": format!("0a0165{}", "1200".repeat(524_000)) }),
@@ -99,7 +99,7 @@ fn rejects_malformed_messages() {
         json!({ "method": METHOD, "message": "0a".repeat(500), "compression": "Gzip" });
     let answer = client.ask("raw", compressed);
     assert_eq!(answer["code"], "UNIMPLEMENTED", "{answer}");
-    // Text that is not UTF-8 is counted, not refused: Envoy would let the client pass.
+    // Invalid UTF-8 is counted, not rejected, because Envoy would let the client pass.
     let entry = format!("0a04{}1201ff", hex(b"user"));
     let descriptor = format!("0a{:02x}{entry}", entry.len() / 2);
     let message = format!("0a04{}12{:02x}{descriptor}", hex(b"edge"), descriptor.len() / 2);
@@ -123,7 +123,7 @@ fn bounds_message_size_and_streams() {
         assert_eq!(answer["code"], code, "{size}: {answer}");
     }
     let before = server.resident();
-    // More than one connection may have at once: the client waits for its turn.
+    // More requests than a connection may have at once: the client queues them.
     let request = request_for("edge", &[("user", "many")]);
     let answer = client.ask("many", json!({ "request": request, "count": 1000 }));
     assert_eq!(answer, json!({ "OK": 100, "OVER_LIMIT": 900 }));
@@ -144,7 +144,7 @@ fn rejects_requests_that_are_not_grpc() {
     let mut client = Client::connect(server.grpc());
     client.send(&request("POST", METHOD, &[("content-type", "application/grpc")], ""));
     assert_eq!(client.reply("POST").status, 400);
-    // Not even HTTP.
+    // Not HTTP at all.
     let mut client = Client::connect(server.grpc());
     client.send(b"*1\r\n$4\r\nPING\r\n");
     assert_eq!(client.reply("GET").status, 400);

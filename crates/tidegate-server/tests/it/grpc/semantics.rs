@@ -1,4 +1,4 @@
-//! What a question means, and what is answered.
+//! The meaning of requests and replies.
 
 use serde_json::{Value, json};
 
@@ -47,7 +47,7 @@ policies:
         limits: ["40 per 1h sliding-log"]
 "#;
 
-/// What of a reply is the same every time: codes, limits and what remains.
+/// Returns the parts of a reply that do not depend on time: codes, limits and units left.
 fn seen(reply: &Value) -> Value {
     let statuses = reply["statuses"].as_array().expect("statuses").iter().map(|status| {
         let mut status = status.clone();
@@ -62,7 +62,7 @@ fn status(code: &str, name: &str, limit: u32, unit: &str, remaining: u32) -> Val
         "code": code,
         "current_limit": { "requests_per_unit": limit, "unit": unit, "name": name },
     });
-    // Numbers that are 0 are not shown, and neither is UNKNOWN.
+    // Fields of value 0 and UNKNOWN are omitted.
     if remaining > 0 {
         status["limit_remaining"] = remaining.into();
     }
@@ -72,9 +72,9 @@ fn status(code: &str, name: &str, limit: u32, unit: &str, remaining: u32) -> Val
     status
 }
 
-/// A duration as JSON has it, in seconds.
+/// Returns the seconds of a duration in JSON.
 fn seconds(duration: &Value) -> f64 {
-    let text = duration.as_str().unwrap_or_else(|| panic!("no duration: {duration}"));
+    let text = duration.as_str().unwrap_or_else(|| panic!("not a duration: {duration}"));
     text.strip_suffix('s').expect("seconds").parse().expect("a number")
 }
 
@@ -100,15 +100,15 @@ fn decides_descriptors_as_envoy_specifies() {
     };
     #[rustfmt::skip]
     let rows = [
-        ("one hit where nobody says", alice.clone(), ok(2)),
-        ("0 of the request is nobody's saying", hits(0), ok(1)),
+        ("one hit by default", alice.clone(), ok(2)),
+        ("0 in the request is the default", hits(0), ok(1)),
         ("0 of a descriptor only looks", with(&hits(3), json!({ "hits_addend": "0" })), ok(1)),
         ("too many at once are denied, and use up the last", hits(2), over.clone()),
         ("used up", alice.clone(), over.clone()),
         ("a look sees that", with(&alice, json!({ "hits_addend": "0" })), over.clone()),
         ("two are given back", with(&alice, json!({ "hits_addend": "2", "is_negative_hits": true })), ok(2)),
         ("hits of a descriptor hold over the request's", with(&hits(3), json!({ "hits_addend": "2" })), ok(0)),
-        ("a refund of what the request says", with(&hits(3), json!({ "is_negative_hits": true })), ok(3)),
+        ("a refund of the hits of the request", with(&hits(3), json!({ "is_negative_hits": true })), ok(3)),
         ("more given back than taken", with(&alice, json!({ "hits_addend": "9", "is_negative_hits": true })), ok(3)),
         ("more than fits is never admitted, and uses up all", hits(4), over.clone()),
         ("the most there can be is too many", with(&request_for("edge", &[user("dave")]), json!({ "hits_addend": "18446744073709551615" })), over.clone()),
@@ -117,14 +117,14 @@ fn decides_descriptors_as_envoy_specifies() {
         ("a window that is no unit", request_for("edge", &[("kind", "short"), user("alice")]),
          json!(["OK", [status("OK", "short", 2, "", 1)]])),
         ("entries in another order are another descriptor", request_for("edge", &[user("alice"), ("kind", "short")]), json!(["OK", [{ "code": "OK" }]])),
-        ("a domain nobody knows", request_for("other", &[user("alice")]), json!(["OK", [{ "code": "OK" }]])),
-        ("an entry nobody knows", request_for("edge", &[("who", "alice")]), json!(["OK", [{ "code": "OK" }]])),
-        ("of two limits the one with less left speaks", request_for("edge", &[("both", "a")]),
+        ("an unknown domain", request_for("other", &[user("alice")]), json!(["OK", [{ "code": "OK" }]])),
+        ("an unknown entry", request_for("edge", &[("who", "alice")]), json!(["OK", [{ "code": "OK" }]])),
+        ("of two limits the one with fewer units left is reported", request_for("edge", &[("both", "a")]),
          json!(["OK", [status("OK", "both", 2, "HOUR", 1)]])),
         ("the policy's own cost", request_for("edge", &[("costly", "a")]), json!(["OK", [status("OK", "costly", 10, "DAY", 6)]])),
         ("hits hold over it", with(&request_for("edge", &[("costly", "a")]), json!({ "hits_addend": "1" })),
          json!(["OK", [status("OK", "costly", 10, "DAY", 5)]])),
-        ("what only watches never denies", request_for("edge", &[("watched", "a")]), json!(["OK", [{ "code": "OK" }]])),
+        ("an observed policy never denies", request_for("edge", &[("watched", "a")]), json!(["OK", [{ "code": "OK" }]])),
         ("nor when it would", request_for("edge", &[("watched", "a")]), json!(["OK", [{ "code": "OK" }]])),
         ("0 per minute", request_for("edge", &[("never", "a")]), json!(["OVER_LIMIT", [{ "code": "OVER_LIMIT",
             "current_limit": { "unit": "MINUTE", "name": "none-pass" } }]])),
@@ -135,8 +135,8 @@ fn decides_descriptors_as_envoy_specifies() {
     }
 }
 
-/// Regression: usage above what was left was refused whole and charged nothing, so that 30 of 30
-/// responses of 300 tokens passed under 1,000 per hour.
+/// Regression: usage above the units left was rejected as a whole and charged nothing, so that 30
+/// of 30 responses of 300 tokens passed under 1,000 per hour.
 #[test]
 fn cost_above_remaining_consumes_the_rest() {
     const USAGE: &str = r#"
@@ -161,7 +161,7 @@ policies:
         };
         let mut passed = 0;
         for _ in 0..30 {
-            // The question at the start of a stream, the charge at its end.
+            // The check at the start of a stream, and the charge at its end.
             if client.code(&hits(0)) == "OK" {
                 passed += 1;
                 client.reply(&hits(300));
@@ -169,7 +169,7 @@ policies:
         }
         assert_eq!(passed, most, "{name}");
     }
-    // Over HTTP the same policy refuses, because nobody says otherwise.
+    // Over HTTP the same policy refuses, which is the default there.
     let over_http = |cost: u32| {
         let body = json!({ "policy": "tokens", "key": "bob", "cost": cost });
         server.check(&body.to_string()).json()
@@ -179,7 +179,7 @@ policies:
         (&over_http(300)["allowed"], &over_http(300)["remaining"]),
         (&json!(false), &json!(100))
     );
-    // `/json` is Envoy's service too.
+    // `/json` is Envoy's service, too.
     let used = r#"{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"bob"}],"hitsAddend":300}]}"#;
     assert_eq!(server.post("/json", used).status, 429);
     assert_eq!(over_http(0)["remaining"], 0);
@@ -201,7 +201,7 @@ fn charges_all_descriptors_or_none() {
         json!(["OK", statuses])
     };
     assert_eq!(replies[..3], [both(2, 4), both(1, 3), both(0, 2)]);
-    // The user is over; the organisation is told what it has, and is not charged.
+    // The user is over the limit. The units of the organisation are reported, but not charged.
     let denied = [
         status("OVER_LIMIT", "per-user", 3, "HOUR", 0),
         status("OK", "per-org", 5, "HOUR", 2),
@@ -211,7 +211,7 @@ fn charges_all_descriptors_or_none() {
     let org = request_for("edge", &[("org", "acme")]);
     let left = json!(["OK", [status("OK", "per-org", 5, "HOUR", 1)]]);
     assert_eq!(seen(&client.reply(&org)), left);
-    // The same thing twice costs twice.
+    // The same descriptor twice costs twice.
     let twice = json!({ "domain": "edge", "descriptors": [
         descriptor(&[("user", "carol")]), descriptor(&[("user", "carol")]) ] });
     let codes: Vec<String> = (0..2).map(|_| client.code(&twice)).collect();
@@ -230,7 +230,7 @@ fn request_limit_replaces_configured_limits() {
     let units = ["SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"];
     for (number, unit) in (1..).zip(units) {
         let mut request = limited(&[("user", "alice"), ("unit", unit)], 1, "DAY");
-        // By number: in requests the client's package has no name for the week yet.
+        // By number, because the package of the client has no name for the week yet.
         request["descriptors"][0]["limit"]["unit"] = number.into();
         let reply = client.reply(&request);
         assert_eq!(reply["statuses"][0]["current_limit"]["unit"], unit, "{reply}");
@@ -242,7 +242,7 @@ fn request_limit_replaces_configured_limits() {
     };
     assert_eq!(seen(&client.reply(&generous)), expected(6));
     assert_eq!(seen(&client.reply(&generous)), expected(5));
-    // The policy knows nothing of it.
+    // The count of the policy is not charged.
     let reply = client.reply(&request_for("edge", &[("user", "alice")]));
     assert_eq!(reply["statuses"][0]["limit_remaining"], 2, "{reply}");
     let tight = limited(&[("user", "dan")], 1, "HOUR");
@@ -251,7 +251,7 @@ fn request_limit_replaces_configured_limits() {
     assert_eq!(client.code(&limited(&[("user", "eve")], 0, "HOUR")), "OVER_LIMIT");
 }
 
-/// Envoy lets a request pass whose question is refused, and its client chooses the values.
+/// Envoy lets a request pass if its check is rejected, and clients choose the values.
 #[test]
 fn counts_descriptors_that_share_a_state() {
     let server = serve("grpc-unlike", CONFIG);
@@ -264,7 +264,7 @@ fn counts_descriptors_that_share_a_state() {
         }
         one
     };
-    // A value that chooses an override beside one that does not: the stricter limit holds.
+    // A value that selects an override beside one that does not: the stricter limit applies.
     let plan = |plan: &str| descriptor(&[("plan", plan), ("user", "alice")]);
     let plans = ask(vec![plan("gold"), plan("")]);
     let both = |code: &str, remaining: u32| {
@@ -273,7 +273,7 @@ fn counts_descriptors_that_share_a_state() {
     for expected in [both("OK", 2), both("OK", 0), both("OVER_LIMIT", 0)] {
         assert_eq!(seen(&client.reply(&plans)), expected);
     }
-    // One that takes and one that gives back.
+    // A charge and a refund.
     let user = [("user", "alice")];
     let back = with(&user, json!({ "is_negative_hits": true }));
     let mixed = ask(vec![descriptor(&user), descriptor(&user), back]);
@@ -281,7 +281,7 @@ fn counts_descriptors_that_share_a_state() {
         let one = status("OK", "per-user", 3, "HOUR", remaining);
         assert_eq!(seen(&client.reply(&mixed)), json!(["OK", [one, one, one]]));
     }
-    // Two limits for one thing.
+    // Two limits for one descriptor.
     let limited = |requests: u32| {
         with(&user, json!({ "limit": { "requests_per_unit": requests, "unit": "HOUR" } }))
     };
@@ -319,7 +319,7 @@ fn reports_decision_in_headers_and_logs() {
     let metadata =
         json!({ "policy": "per-user", "decided": "exact", "limit": 3.0, "remaining": 2.0 });
     assert_eq!(reply["dynamic_metadata"], metadata);
-    // A window of an hour, none of which was used before.
+    // An hour's window, of which nothing was used before.
     let reset = seconds(&reply["statuses"][0]["duration_until_reset"]);
     assert!((3590.0..=3600.0).contains(&reset), "{reply}");
 
@@ -333,7 +333,7 @@ fn reports_decision_in_headers_and_logs() {
     assert_eq!(metadata["denied_by"], json!(["per-user"]), "{reply}");
     let retry_ms = metadata["retry_after_ms"].as_f64().expect("a number");
     assert!((3_500_000.0..=3_600_000.0).contains(&retry_ms), "{reply}");
-    // The wait is that of the header, and exact.
+    // The wait equals that of the header, and is exact.
     let reset = seconds(&reply["statuses"][0]["duration_until_reset"]);
     assert!((reset.ceil() - retry_after as f64).abs() < 0.5, "{reply}");
 
@@ -344,11 +344,11 @@ fn reports_decision_in_headers_and_logs() {
     assert_eq!(names(&reply), [""; 0]);
     let reply = client.reply(&request_for("edge", &[("nobody", "")]));
     assert_eq!(reply.get("dynamic_metadata"), None, "{reply}");
-    // What can never pass has no time at which it does.
+    // A request that can never pass has no retry time.
     let mut never = request.clone();
     never["hits_addend"] = 4.into();
     assert_eq!(client.reply(&never)["dynamic_metadata"]["retry_after_ms"], Value::Null);
-    // Envoy is told to wait for a window, also where nothing was used.
+    // Envoy gets a window as the wait, even if nothing was used.
     never["descriptors"][0]["entries"][0]["value"] = "fresh".into();
     for (request, window) in [(&never, "3600s"), (&request_for("edge", &[("never", "a")]), "60s")] {
         let reply = client.reply(request);

@@ -1,4 +1,4 @@
-//! Health, reflection, secrets, TLS, draining, age.
+//! Health, reflection, secrets, TLS, draining, and the age of connections.
 
 use serde_json::{Value, json};
 use tidegate_testkit::Authority;
@@ -69,9 +69,9 @@ fn serves_health_and_reflection() {
         ),
     ];
     for (version, question, field, expected) in rows {
-        let mut asked = question.clone();
-        asked["version"] = version.into();
-        let answer = client.ask("reflect_raw", asked);
+        let mut call = question.clone();
+        call["version"] = version.into();
+        let answer = client.ask("reflect_raw", call);
         assert_eq!(answer[field], expected, "{question}: {answer}");
         assert_eq!(answer["original_request"], question);
     }
@@ -92,24 +92,24 @@ fn authenticates_by_metadata() {
         ("authorization", "Bearer third", "UNAUTHENTICATED"),
     ];
     for (name, value, code) in rows {
-        let asked = json!({ "request": question(), "metadata": [[name, value]] });
-        assert_eq!(client.ask("limit", asked)["code"], code, "{name}: {value}");
+        let call = json!({ "request": question(), "metadata": [[name, value]] });
+        assert_eq!(client.ask("limit", call)["code"], code, "{name}: {value}");
     }
-    // Nothing is said about what was sent before the secret is shown.
+    // Without the secret, errors reveal nothing about the request.
     assert_eq!(client.limit(&json!({})), refused);
     assert_eq!(client.ask("reflect_raw", json!({ "version": "v1", "list_services": "" })), refused);
-    // Probes have none.
+    // Health probes need no secret.
     assert_eq!(client.ask("health", json!({ "service": "" }))["code"], "OK");
 }
 
 #[test]
 fn public_front_requires_secret() {
     let start = || Start::new("grpc-exposed").args(&["--grpc", "0.0.0.0:0"]);
-    let (code, said) = start().fails();
+    let (code, message) = start().fails();
     let expected = "error: --grpc 0.0.0.0:0 can be reached by others, and TIDEGATE_TOKENS is not set: set it \
                     (`TIDEGATE_TOKENS=$(openssl rand -hex 32)`), listen on 127.0.0.1, or insist with \
                     --insecure-no-auth\n";
-    assert_eq!((code, &*said), (1, expected));
+    assert_eq!((code, &*message), (1, expected));
     let log = start().args(&["--insecure-no-auth"]).run().log();
     assert!(log.contains("whoever can reach --grpc needs no secret"), "{log}");
 }
@@ -172,7 +172,8 @@ fn closes_connections_at_max_age() {
     assert_eq!(client.code(&question()), "OK");
     let connections = || server.metric("tidegate_connections{front=\"grpc\"}");
     assert_eq!(connections(), Some(1));
-    // It is asked to go; the client connects again when it has something to ask.
+    // The server asks the client to close the connection. The client connects again for its next
+    // request.
     wait_for(|| (connections() == Some(0)).then_some(()));
     assert_eq!(client.code(&question()), "OK");
     let calls = server.metric("tidegate_grpc_requests_total{code=\"OK\"}");

@@ -1,4 +1,4 @@
-//! Counts in a store that nodes share, asked over gRPC.
+//! Counts in a shared store, over gRPC.
 
 use serde_json::{Value, json};
 
@@ -22,16 +22,17 @@ fn config(store: &str) -> String {
 fn applies_store_failure_policies() {
     let server = serve("grpc-down", &config("redis://127.0.0.1:1"));
     let mut client = GrpcClient::new(&server);
-    // Two of six for each of three nodes.
+    // Each of three nodes has a share of two of six.
     let here = request_for("edge", &[("here", "a")]);
     for left in [1.0, 0.0] {
         let reply = client.reply(&here);
-        let told = json!({ "policy": "here", "decided": "local", "limit": 2.0, "remaining": left });
-        assert_eq!(reply["dynamic_metadata"], told);
+        let metadata =
+            json!({ "policy": "here", "decided": "local", "limit": 2.0, "remaining": left });
+        assert_eq!(reply["dynamic_metadata"], metadata);
     }
     assert_eq!(client.code(&here), "OVER_LIMIT");
     let reply = client.reply(&request_for("edge", &[("open", "a")]));
-    // What is left is not known, so Envoy is told no limit.
+    // The units left are unknown, so no limit is sent to Envoy.
     assert_eq!(
         (&reply["overall_code"], &reply["statuses"]),
         (&json!("OK"), &json!([{ "code": "OK" }]))
@@ -41,7 +42,7 @@ fn applies_store_failure_policies() {
     let message = "the store failed, and policy `closed` denies then (on_store_failure)";
     let refused = json!({ "code": "UNAVAILABLE", "message": message });
     assert_eq!(client.limit(&request_for("edge", &[("closed", "a")])), refused);
-    // Three of six: more than this node's two, but not more than the limit.
+    // Three of six: more than this node's share of two, but not more than the limit.
     let mut costly = request_for("edge", &[("here", "c")]);
     costly["hits_addend"] = json!(3);
     let message = "the store failed, and policy `here` cannot admit this cost with this node's \
@@ -50,7 +51,7 @@ fn applies_store_failure_policies() {
     assert_eq!(client.limit(&costly), beyond);
     costly["hits_addend"] = json!(7);
     assert_eq!(client.code(&costly), "OVER_LIMIT");
-    // Any denial wins, and nothing is charged by it.
+    // Any denial wins, and charges nothing.
     let both = json!({ "domain": "edge", "descriptors": [
         descriptor(&[("here", "b")]), descriptor(&[("closed", "b")]) ] });
     assert_eq!(client.limit(&both), refused);
@@ -81,8 +82,8 @@ fn nodes_share_a_limit() {
         .collect();
     let denied = json!(["OVER_LIMIT", null, null]);
     assert_eq!(left, [json!(["OK", 4, 4]), json!(["OK", 2, 2]), json!(["OK", null, null]), denied]);
-    // One place: what is given back is set off, also where nothing is left of either, and of
-    // two limits the strictest holds.
+    // Descriptors of one count: refunds are subtracted from costs, even if the sum is 0, and the
+    // stricter of two limits applies.
     let one = |fields: Value| {
         let mut one = descriptor(&[("here", "a")]);
         for (field, value) in fields.as_object().expect("fields") {
@@ -98,13 +99,13 @@ fn nodes_share_a_limit() {
         (vec![give.clone(), give.clone(), take.clone()], json!(["OK", 1])),
         (vec![take.clone(), give, take], json!(["OK", null])),
         (vec![limit(3), limit(9)], json!(["OK", 1])),
-        // Two hits where one is left use it up.
+        // Two hits with one unit left consume it.
         (vec![limit(9), limit(3)], json!(["OVER_LIMIT", null])),
     ];
     for (turn, (descriptors, expected)) in rows.into_iter().enumerate() {
         let reply =
             askers[turn % 2].reply(&json!({ "domain": "edge", "descriptors": descriptors }));
-        let told = json!([reply["overall_code"], reply["statuses"][0]["limit_remaining"]]);
-        assert_eq!(told, expected, "{turn}: {reply}");
+        let outcome = json!([reply["overall_code"], reply["statuses"][0]["limit_remaining"]]);
+        assert_eq!(outcome, expected, "{turn}: {reply}");
     }
 }

@@ -1,11 +1,11 @@
-//! `/v1/check` and `/v1/check/batch`: every way to ask, and the answers whole.
+//! `/v1/check` and `/v1/check/batch`: every kind of request, with complete responses.
 
 use serde_json::{Value, json};
 
 use super::{serve, timeless};
 use crate::server_harness::Start;
 
-/// A line of an answer: policy, limit, window, algorithm, remaining, allowed.
+/// Returns the result of a limit: policy, limit, window, algorithm, remaining, allowed.
 fn line(policy: &str, limit: u64, window: &str, remaining: u64, allowed: bool) -> Value {
     let (window_ms, algorithm) = match window {
         "1h log" => (3_600_000, "sliding-log"),
@@ -19,9 +19,9 @@ fn line(policy: &str, limit: u64, window: &str, remaining: u64, allowed: bool) -
         "remaining": remaining, "allowed": allowed, "retry_after_ms": retry})
 }
 
-/// An answer that speaks for its `speaker`-th line.
-fn answer(allowed: bool, speaker: usize, lines: &[Value]) -> Value {
-    let line = &lines[speaker];
+/// Returns a response that reports the limit with index `reported`.
+fn answer(allowed: bool, reported: usize, lines: &[Value]) -> Value {
+    let line = &lines[reported];
     let retry = if allowed { json!(0) } else { line["retry_after_ms"].clone() };
     json!({"allowed": allowed, "policy": line["policy"], "limit": line["limit"],
         "remaining": line["remaining"], "retry_after_ms": retry, "reset_after_ms": "later",
@@ -37,7 +37,7 @@ fn nothing() -> Value {
         "reset_after_ms": null, "decided": "exact", "limits": []})
 }
 
-/// The `api` policy with the watched one beside it.
+/// Returns the response for the `api` policy with the observed one beside it.
 fn api(remaining: [u64; 2], watched: bool) -> Value {
     let mut last = line("watched", 1, "1h log", 0, watched);
     last["mode"] = "observe".into();
@@ -66,31 +66,31 @@ fn answers_every_kind_of_check() {
         (r#"{"policy":"login","key":"alice","cost":2}"#, login(1, false)),
         (r#"{"policy":"login","key":"alice","cost":1}"#, login(0, true)),
         (r#"{"policy":"login","key":"alice"}"#, login(0, false)),
-        // A look, a refund, a charge nobody asked for.
+        // A peek, a refund and a forced charge.
         (r#"{"policy":"login","key":"bob","cost":0}"#, idle.clone()),
         (r#"{"policy":"login","key":"alice","cost":-1}"#, login(1, true)),
         (r#"{"policy":"login","key":"alice","cost":5,"force":true}"#, login(0, true)),
         (r#"{"policy":"login","key":"alice","cost":0}"#, login(0, false)),
         // A cost that can never pass.
         (r#"{"policy":"login","key":"carol","cost":3}"#, never),
-        // Numbers and nothings as other programs write them.
+        // Numbers and nulls as other programs write them.
         (r#"{"policy":"login","key":"dave","cost":1.0,"id":null,"force":null,"max_wait_ms":0}"#, login(1, true)),
         // An id is charged once.
         (r#"{"policy":"login","key":"erin","id":"order-1"}"#, login(1, true)),
         (r#"{"policy":"login","key":"erin","id":"order-1"}"#, login(1, true)),
         (r#"{"policy":"login","key":"erin","id":"order-2"}"#, login(0, true)),
-        // A request: every policy that matches, watched ones without a say.
+        // A request: every policy that matches. Observed ones never deny.
         (r#"{"attributes":{"method":"POST","path":"/login","client_ip":"192.0.2.1"}}"#, login(1, true)),
         (r#"{"attributes":{"method":"POST","path":"//%6Cogin?next=/","client_ip":"::ffff:192.0.2.1"}}"#, login(0, true)),
         (r#"{"policy":"login","key":"192.0.2.1"}"#, login(0, false)),
-        // Spellings that some servers take for the same path.
+        // Spellings that some servers treat as the same path.
         (r#"{"attributes":{"method":"POST","path":"/login;a=1","client_ip":"192.0.2.1"}}"#, login(0, false)),
         (r#"{"attributes":{"method":"POST","path":"/a/..;/login","client_ip":"192.0.2.1"}}"#, login(0, false)),
         (r#"{"attributes":{"method":"POST","path":"/a\\..\\login","client_ip":"192.0.2.1"}}"#, login(0, false)),
         (r#"{"attributes":{"method":"POST","path":"/login#top?x","client_ip":"192.0.2.1"}}"#, login(0, false)),
         (r#"{"attributes":{"method":"GET","path":"/login"}}"#, nothing()),
         (r#"{"attributes":{"path":"/api/x","client_ip":"192.0.2.2"}}"#, api([4, 99], true)),
-        // A whole URL has a path too.
+        // An absolute URL contains a path, too.
         (r#"{"attributes":{"path":"https://shop.example/api/y?a=b","client_ip":"192.0.2.2"}}"#, api([3, 98], false)),
         (r#"{"attributes":{"path":"/api/z","client_ip":"192.168.0.1"}}"#, {
             let mut watched = line("watched", 1, "1h log", 0, true);
@@ -98,22 +98,22 @@ fn answers_every_kind_of_check() {
             json!({"allowed": true, "policy": null, "limit": null, "remaining": null, "retry_after_ms": 0,
                 "reset_after_ms": null, "decided": "exact", "limits": [watched]})
         }),
-        // With a policy named only that one, its key from its template.
+        // With a named policy only that one applies, with the key of its template.
         (r#"{"policy":"login","attributes":{"path":"/elsewhere","client_ip":"192.0.2.9"}}"#, login(1, true)),
         (r#"{"policy":"login","key":"192.0.2.9"}"#, login(0, true)),
         (r#"{"policy":"api","key":"k","attributes":{"headers":{"X-Org":"acme"}}}"#,
             answer(true, 0, &[line("api", 50, "1h window", 49, true)])),
         (r#"{"policy":"retired","key":"x"}"#, nothing()),
-        // A cost from a header, and the caller's own in its place.
+        // A cost from a header, and one from the caller, which takes precedence.
         (r#"{"attributes":{"path":"/metered","client_ip":"192.0.2.1","headers":{"x-cost":"4"}}}"#,
             answer(true, 0, &[line("metered", 10, "1h log", 6, true)])),
         (r#"{"attributes":{"path":"/metered","client_ip":"192.0.2.1","headers":{"x-cost":"4"}},"cost":1}"#,
             answer(true, 0, &[line("metered", 10, "1h log", 5, true)])),
-        // Limits of the caller's own, apart from all policies.
+        // Limits from the caller, independent of all policies.
         (r#"{"key":"alice","limits":["3 per 1h sliding-log"]}"#, own(2, true)),
         (r#"{"key":"alice","limits":["3 per 1h sliding-log"],"cost":2}"#, own(0, true)),
         (r#"{"key":"alice","limits":["3 per 1h sliding-log"]}"#, own(0, false)),
-        // Any text is a key.
+        // Any text is a valid key.
         (r#"{"policy":"login","key":"\u0000<img onerror=x>\u001b[2J\n"}"#, login(1, true)),
         (r#"{"policy":"login","key":"\u0000<img onerror=x>\u001b[2J\n"}"#, login(0, true)),
         (r#"{"policy":"login","key":"<img onerror=x>\u001b[2J\n"}"#, login(1, true)),
@@ -141,7 +141,8 @@ fn check_waits_up_to_max_wait() {
         server.check(&format!(r#"{{"policy":"short","key":"a","max_wait_ms":{wait}}}"#)).json()
     };
     assert_eq!(ask(0)["allowed"], true);
-    // The window is 300 ms: it passes when that is over, and is told no at once if it must not wait so long.
+    // The window is 300 ms. The request passes when it ends, and is denied immediately if
+    // `max_wait_ms` is shorter.
     assert_eq!(ask(20_000)["allowed"], true);
     assert_eq!(ask(1)["allowed"], false);
 }
@@ -188,7 +189,7 @@ fn invalid_batch_charges_nothing() {
     assert_eq!(left["remaining"], 2, "nothing was charged");
 }
 
-/// Written as proxies write it, an address is the same client.
+/// Addresses in the forms that proxies write are the same client.
 #[test]
 fn accepts_client_addresses_with_port_or_zone() {
     let server = serve("client-addresses");
@@ -216,8 +217,8 @@ fn accepts_client_addresses_with_port_or_zone() {
     }
 }
 
-/// A forced charge is not asked for, so it is not denied; and who is denied for want of
-/// room is not told to have used anything up.
+/// A forced charge is never denied. A request that is denied for lack of capacity is not reported
+/// as used up.
 #[test]
 fn reports_full_store() {
     let policy = "policies:\n  - { name: login, match: { path: /login }, key: '{client_ip}', limits: 2 per 1h }\n";
@@ -229,14 +230,16 @@ fn reports_full_store() {
         assert_eq!(reply.status, 200, "{answer}");
         (answer["allowed"] == true, answer.get("no_room") == Some(&true.into()))
     };
-    // As many as it has room for, and then some.
-    let full = (0..1_000).find(|number| !ask(&format!("k{number}"), "").0).expect("it fills up");
+    // More keys than the store has capacity for.
+    let full = (0..1_000)
+        .find(|number| !ask(&format!("k{number}"), "").0)
+        .expect("the store becomes full");
     assert_eq!(ask("late", ""), (false, true));
     let before = server.metric("tidegate_overflow_total").expect("a number");
     assert_eq!(ask("late", r#","force":true"#), (true, true));
     assert_eq!(ask("late", r#","force":true,"cost":3,"id":"x""#), (true, true));
     assert_eq!(server.metric("tidegate_overflow_total"), Some(before + 2));
-    // Those who have their place have used theirs up, and are told that.
+    // Tracked keys have used up their limit, and that is reported.
     assert!(full > 0);
     assert_eq!(
         ["", "", ""].map(|more| ask("k0", more)),
@@ -258,7 +261,7 @@ fn reports_full_store() {
     assert!(reply.header("retry-after").is_some());
 }
 
-/// Descriptors come as an object, or as a list where a name comes twice.
+/// Descriptors are an object, or a list if a name occurs twice.
 #[test]
 fn accepts_ordered_descriptors() {
     let config = "

@@ -1,4 +1,4 @@
-//! `docs/http-api.md`: its commands, run, answer what the page says.
+//! The commands of `docs/http-api.md` print the documented output.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::timeless;
 use crate::server_harness::Start;
 
-/// Blocks of a page, with their languages.
+/// Returns the code blocks of a page, with their languages.
 fn blocks(page: &str) -> Vec<(&str, &str)> {
     let mut fenced = page.split("```").skip(1).step_by(2);
     let mut blocks = Vec::new();
@@ -17,7 +17,7 @@ fn blocks(page: &str) -> Vec<(&str, &str)> {
     blocks
 }
 
-/// The same without what is random.
+/// Returns the response without its random parts.
 fn settled(mut answer: Value) -> Value {
     if answer.get("id").is_some() {
         answer["id"] = "random".into();
@@ -37,7 +37,7 @@ fn documented_commands_print_documented_output() {
         let [("sh", command), ("json", expected)] = *pair else { continue };
         let command = command.replace("localhost:8080", &server.http().to_string());
         let output = Command::new("sh").args(["-c", &command]).output().expect("a shell");
-        assert!(output.status.success(), "is there no curl? {command}");
+        assert!(output.status.success(), "is curl installed? {command}");
         let got: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let expected: Value = serde_json::from_str(expected).expect("JSON");
         assert_eq!(settled(got), settled(expected), "{command}");

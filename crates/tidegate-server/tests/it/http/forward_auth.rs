@@ -1,4 +1,4 @@
-//! `/v1/forward-auth`: what gateways ask, and what they can pass on.
+//! `/v1/forward-auth`: requests of gateways, and the response fields that they can forward.
 
 use serde_json::json;
 
@@ -18,7 +18,8 @@ fn parses_requests_of_each_gateway() {
         ("x-forwarded-host", "shop"),
     ];
     let nginx = [("x-original-method", "POST"), ("x-original-uri", "/login")];
-    // All from this address: one limit, whoever asks and however it is written.
+    // All requests come from this address: they share one limit, whichever gateway sends them in
+    // whichever form.
     #[rustfmt::skip]
     let rows: [(&str, &str, Fields<'_>, u16); 12] = [
         ("GET", "/v1/forward-auth", &[], 200),
@@ -28,7 +29,7 @@ fn parses_requests_of_each_gateway() {
         ("GET", "/v1/forward-auth?from=forwarded", &caddy, 429),
         ("GET", "/v1/forward-auth?deny_status=403", &nginx, 403),
         ("GET", "/v1/forward-auth?from=original&deny_status=401", &nginx, 401),
-        // The client's query is not the gateway's.
+        // The query of the client is not that of the gateway.
         ("POST", "/v1/forward-auth/login?deny_status=418", &[], 429),
         ("POST", "/v1/forward-auth//x/../%6Cogin", &[], 429),
         ("GET", "/v1/forward-auth?a=1", &caddy, 429),
@@ -40,7 +41,7 @@ fn parses_requests_of_each_gateway() {
         assert_eq!(reply.status, status, "{method} {path} {headers:?}: {reply:?}");
         assert_eq!(reply.header("cache-control"), Some("no-store"));
         if status != 200 && method != "HEAD" {
-            assert_eq!(reply.json()["status"], status, "the document says another status");
+            assert_eq!(reply.json()["status"], status, "the problem document has another status");
         }
         let denied = status != 200 && status != 400;
         assert_eq!(reply.header("retry-after").is_some(), denied, "{reply:?}");
@@ -67,7 +68,7 @@ fn response_carries_rate_limit_headers() {
     let problem = denied.json();
     assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
     assert_eq!(problem["violated-policies"], json!(["login"]));
-    // What matches nothing is let through without a word.
+    // A request without a matching policy passes without rate limit fields.
     let free = ask(&server, "GET", "/v1/forward-auth", &[("x-forwarded-uri", "/free")]);
     assert_eq!((free.status, free.header("ratelimit")), (200, None));
 }
@@ -90,7 +91,7 @@ fn takes_client_address_from_trusted_proxies() {
         (first.header("ratelimit-remaining"), first.header("x-ratelimit-limit")),
         (Some("1"), Some("2"))
     );
-    // What a client puts in front of it changes nothing.
+    // Entries that a client prepends have no effect.
     assert_eq!(login("6.6.6.6, 192.0.2.1").status, 200);
     assert_eq!(login("7.7.7.7, 192.0.2.1:4711").status, 429);
     assert_eq!(login("192.0.2.2").status, 200);
@@ -119,9 +120,9 @@ fn rejects_ambiguous_forwarded_requests() {
         ("?from=forwarded", &[], 400, None, "X-Forwarded-Uri is missing"),
         ("?from=original", &[("x-forwarded-uri", "/")], 400, None, "X-Original-URI is missing"),
         ("", &[("x-forwarded-uri", "/login"), ("x-original-uri", "/free")], 400, None, "disagree"),
-        // The client's query is the option that the gateway's address has, or passes for it.
+        // The query of the client contains an option of the gateway's URL, or is taken for it.
         ("?from=original", &[("x-original-uri", "/free?from=original")], 400, Some("from"), "nobody can tell whose it is"),
-        // The same target under a host that may be the client's choice.
+        // The same target with a host that the client may have chosen.
         ("?from=original", &[("x-original-uri", "/login"), ("x-original-url", "http://free/login")], 400, None, "disagree"),
         ("", &[("x-original-uri", "/login"), ("x-forwarded-uri", "/login"), ("x-forwarded-host", "free")], 400, None, "disagree"),
         ("", &[("x-forwarded-uri", "/jobs")], 409, Some("policy"), "policy `jobs` has a concurrency limit"),

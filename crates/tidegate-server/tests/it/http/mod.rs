@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::server_harness::{Server, Start};
 
-/// Policies of every kind, with windows long enough for a test.
+/// Policies of every kind, with windows that do not end during a test.
 const POLICIES: &str = r#"
 policies:
   - name: login
@@ -54,7 +54,7 @@ fn serve(test: &str) -> Server {
     Start::new(test).config(POLICIES).run()
 }
 
-/// The same without what depends on the time: waits become `"later"`.
+/// Returns the value without the parts that depend on time: waits become `"later"`.
 fn timeless(value: &Value) -> Value {
     let is_wait = |name: &str| name == "retry_after_ms" || name == "reset_after_ms";
     match value {

@@ -1,4 +1,4 @@
-//! `/openapi.json` says what is true.
+//! `/openapi.json` describes the responses correctly.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::serve;
 use crate::server_harness::Server;
 
-/// What `$ref` stands for.
+/// Resolves a `$ref`.
 fn resolve<'a>(description: &'a Value, value: &'a Value) -> &'a Value {
     match value["$ref"].as_str() {
         Some(path) => description.pointer(&path[1..]).expect(path),
@@ -15,7 +15,7 @@ fn resolve<'a>(description: &'a Value, value: &'a Value) -> &'a Value {
     }
 }
 
-/// Whether `value` is what `schema` says, as far as this description goes.
+/// Returns whether `value` matches `schema`, for the keywords that this description uses.
 fn fits(description: &Value, schema: &Value, value: &Value) -> bool {
     let schema = resolve(description, schema);
     let is_type = |name: &str| match name {
@@ -117,7 +117,7 @@ fn responses_match_openapi() {
     }
 }
 
-/// Whatever form of an address is taken is described.
+/// All accepted forms of addresses are described.
 #[test]
 fn openapi_describes_accepted_addresses() {
     let server = serve("description-addresses");
@@ -143,7 +143,7 @@ fn accepts_openapi_examples() {
             let body = &example["value"];
             assert!(fits(&description, &content["schema"], body), "{path} {name}");
             let reply = server.post(path, &body.to_string());
-            // Without a policy `default` here, that one is all that may be missing.
+            // Only the policy `default`, which does not exist here, may be missing.
             let unknown = reply.status == 404 && reply.text().contains("policy `default`");
             assert!(reply.status < 300 || unknown, "{path} {name}: {reply:?}");
         }

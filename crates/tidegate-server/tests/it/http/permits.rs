@@ -1,11 +1,11 @@
-//! `/v1/permits`: places that are held, renewed, given back, and end by themselves.
+//! `/v1/permits`: permits are acquired, renewed and released, and expire.
 
 use serde_json::json;
 
 use super::{serve, timeless};
 use crate::server_harness::{Server, wait_for};
 
-/// The longest anything lasts: 366 days.
+/// The longest duration: 366 days.
 const YEAR_MS: u64 = 366 * 24 * 60 * 60 * 1000;
 
 fn take(server: &Server, body: &str) -> crate::server_harness::Reply {
@@ -39,7 +39,7 @@ fn permit_is_held_until_released() {
     let path = format!("/v1/permits/{id}");
     let renewed = server.ask("PUT", &path, &[], "");
     assert_eq!((renewed.status, renewed.json()), (200, json!({"id": id, "ttl_ms": 20000})));
-    // For another time, and then for that time again.
+    // Renewed with another duration, which then stays.
     for body in [r#"{"ttl_ms":30000}"#, "{}"] {
         let renewed = server.ask("PUT", &path, &[crate::server_harness::JSON], body);
         assert_eq!((renewed.status, renewed.json()), (200, json!({"id": id, "ttl_ms": 30000})));
@@ -59,14 +59,15 @@ fn permit_is_held_until_released() {
     for method in ["DELETE", "PUT"] {
         server.ask(method, &path, &[], "").refuses(404, None, "no such permit is held");
     }
-    // Its place is free, and each permit charged the rate limit beside it.
+    // The permit is free again, and each permit has charged the rate limit beside it.
     let third = take(&server, body);
     id_of(&third);
     let lines = timeless(&third.json()["limits"]);
     assert_eq!((&lines[0]["remaining"], &lines[1]["remaining"]), (&json!(0), &json!(7)));
 }
 
-/// As a check that nothing matches: allowed, so that callers need not know what is limited.
+/// As for a check, a request without a matching policy is allowed, so that callers need not know
+/// what is limited.
 #[test]
 fn rejects_permit_without_matching_policy() {
     let server = serve("permits-free");
@@ -123,7 +124,7 @@ fn renewed_lease_expires_at_new_time() {
     assert_eq!(take(&server, body).status, 429);
     let renewed = server.ask("PUT", &path, &[crate::server_harness::JSON], r#"{"ttl_ms":300}"#);
     assert_eq!(renewed.status, 200, "{renewed:?}");
-    // An hour earlier than it would have.
+    // An hour earlier than the original lease.
     wait_for(|| Some(take(&server, body)).filter(|reply| reply.status == 201));
 }
 

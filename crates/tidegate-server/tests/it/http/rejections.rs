@@ -1,4 +1,4 @@
-//! Bad input: a clear refusal that names the field, and the next request works.
+//! Invalid input: a rejection names the field, and the next request works.
 
 use super::serve;
 use crate::server_harness::{Client, Fields, JSON, Start, request};
@@ -89,11 +89,11 @@ fn rejects_id_reused_with_another_cost() {
     server.check(r#"{"policy":"login","key":"a","id":"order-1"}"#);
     let reply = server.check(r#"{"policy":"login","key":"a","id":"order-1","cost":2}"#);
     reply.refuses(409, Some("id"), "was used with another cost");
-    // The id of one key is not that of another.
+    // Ids of different keys are independent.
     assert_eq!(server.check(r#"{"policy":"login","key":"b","id":"order-1","cost":2}"#).status, 200);
 }
 
-/// A look charged nothing, so it must not stand for the charge that follows.
+/// A peek charges nothing, so its id must not count for a later charge.
 #[test]
 fn peek_does_not_use_idempotency_id() {
     let server = serve("looked-ids");
@@ -102,7 +102,7 @@ fn peek_does_not_use_idempotency_id() {
         let answer = server.check(&body).json();
         answer["remaining"].as_u64().unwrap_or_else(|| panic!("{answer}"))
     };
-    assert_eq!(["0", "1", "1", "0"].map(ask), [2, 1, 1, 1], "look, charge, again, look");
+    assert_eq!(["0", "1", "1", "0"].map(ask), [2, 1, 1, 1], "peek, charge, replay, peek");
     assert_eq!(server.metric("tidegate_remembered_ids"), Some(1));
 }
 
@@ -132,7 +132,7 @@ fn rejects_wrong_methods_paths_and_content_types() {
     }
     let head = server.ask("HEAD", "/v1/check", &[], "");
     assert_eq!((head.status, head.header("allow")), (405, Some("POST")));
-    // Bodies that are JSON, however they say so, or do not say, or as `curl -d` says.
+    // JSON bodies with any content type that means JSON, without one, or with the one of `curl -d`.
     for headers in
         [&[][..], &[("content-type", "Application/JSON; charset=utf-8")], &[JSON], &[FORM]]
     {
@@ -142,7 +142,7 @@ fn rejects_wrong_methods_paths_and_content_types() {
     }
 }
 
-/// However much of it is here when it is first looked at.
+/// The body is rejected as truncated, however much of it has arrived.
 #[test]
 fn truncated_body_is_not_reported_as_empty() {
     let server = serve("broken-bodies");
@@ -166,12 +166,12 @@ fn connection_survives_rejected_request() {
         let status = if body.len() > 20 { 200 } else { 400 };
         assert_eq!(client.reply("POST").status, status, "{body}");
     }
-    // A body that is too large is read to its end, so the answer arrives.
+    // A body that is too large is read to its end, so that the response arrives.
     client.send(&request("POST", "/v1/check", &[JSON], &"x".repeat(2 * 1024 * 1024)));
     client.reply("POST").refuses(413, None, "larger than 65536 bytes");
 }
 
-/// Only a request shows which policies match it.
+/// The number of limits is known only when a request matches them.
 #[test]
 fn reports_too_many_matching_limits() {
     let limits: Vec<String> = (1..=16).map(|n| format!("{n} per {n}s")).collect();
@@ -212,7 +212,7 @@ fn rejects_requests_without_exactly_one_host() {
             assert!(detail.contains("`Host`"), "{detail}");
         }
     }
-    // A body that was sent is read, and the connection goes on.
+    // The body is read, and the connection stays usable.
     let mut client = Client::connect(server.http());
     client.send(b"POST /v1/check HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}");
     assert_eq!(client.reply("POST").status, 400);

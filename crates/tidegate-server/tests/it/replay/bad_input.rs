@@ -1,4 +1,4 @@
-//! What the binary refuses, and what it reports and goes on.
+//! Input that the binary rejects, and input that it reports and skips.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ fn replay_text(trace: impl AsRef<[u8]>, args: &[&str]) -> Output {
     tidegate_reading(&[&["replay", "-", "--limit", "2 per 1s"], args].concat(), trace.as_ref())
 }
 
-/// The numbers of the lines shown for a kind of problem.
+/// Returns the line numbers shown for a kind of problem.
 fn lines(problems: &Value) -> Vec<u64> {
     let first = problems["first"].as_array().expect("problems");
     first.iter().map(|problem| problem["line"].as_u64().expect("a line")).collect()
@@ -26,7 +26,7 @@ fn rejects_missing_file() {
     let good = files.write("good.csv", "1,a\n");
     let path = files.path("missing.csv");
     replay(&path, &[]).failed(1, &["missing.csv", "no such file"]);
-    // Found before any work, and before the decisions are begun.
+    // Detected before any work, and before the file of decisions is created.
     let decisions = files.path("decisions");
     replay(&good, &[&path, "--decisions", &decisions]).failed(1, &["missing.csv"]);
     assert!(!fs::exists(&decisions).expect("a directory"));
@@ -141,7 +141,7 @@ fn reports_times_out_of_order() {
     {
         let args = ["--algorithm", algorithm, "--json", "--decisions", "-"];
         let run = replay_text(&trace, &args).succeeded();
-        assert_eq!(run.stdout, "110011", "{algorithm}: what was used counts at the earlier time");
+        assert_eq!(run.stdout, "110011", "{algorithm}: used units count at the earlier time");
         let json: Value = serde_json::from_str(&run.stderr).expect(&run.stderr);
         assert_eq!(json["out_of_order"]["count"], 1);
         assert_eq!(lines(&json["out_of_order"]), [3]);
@@ -205,10 +205,10 @@ fn reads_damaged_gzip_up_to_the_damage() {
     assert_eq!(json["damaged"]["count"], 1);
     assert!(json["damaged"]["first"][0]["problem"].as_str().expect("a text").contains("corrupt"));
 
-    // Nothing at all came out.
+    // Nothing could be decompressed.
     let stub = files.write("stub.gz", &whole[..5]);
     replay(&stub, &[]).failed(1, &["nothing to replay", "stub.gz", "truncated"]);
-    // What follows a damaged file is still read.
+    // Files after a damaged one are still read.
     let good = files.write("good.csv", "1,a\n");
     let json = replay(&stub, &[&good, "--json"]).succeeded().json();
     assert_eq!((&json["events"], &json["damaged"]["count"]), (&1.into(), &1.into()));
@@ -274,12 +274,12 @@ fn rejects_unwritable_decisions_file() {
     let trace = files.write("trace.csv", "1,a\n");
     replay(&trace, &["--decisions", &files.path("no/such/place")]).failed(1, &["no/such/place"]);
     replay(&trace, &["--decisions", &trace]).failed(2, &["trace.csv", "overwrite"]);
-    assert_eq!(fs::read_to_string(&trace).expect("still there"), "1,a\n");
+    assert_eq!(fs::read_to_string(&trace).expect("the file still exists"), "1,a\n");
 }
 
 #[test]
 fn overlong_first_line_is_malformed() {
-    // Regression: such a file was called empty.
+    // Regression: such a file was reported as empty.
     let trace = "x".repeat(2_000_000) + "\n1000000,a\n2000000,a\n";
     let args = ["replay", "-", "--format", "csv", "--limit", "1 per 10s", "--json"];
     let summary = tidegate_reading(&args, trace.as_bytes()).succeeded().json();
@@ -303,8 +303,8 @@ fn rejects_same_file_by_two_paths() {
     std::os::unix::fs::symlink(&trace, &linked).expect("a link");
     fs::hard_link(&trace, &hard).expect("a link");
     for other in [&trace, &files.path("./trace.csv"), &linked, &hard] {
-        let told = format!("error: {other} is named twice; its events would count twice\n");
-        replay(&trace, &[other]).failed(2, &[&told]);
+        let message = format!("error: {other} is named twice; its events would count twice\n");
+        replay(&trace, &[other]).failed(2, &[&message]);
     }
 }
 
@@ -345,8 +345,8 @@ fn rejects_binary_files() {
         ),
         (b"{\n\"ts\": 1\n}\n", "its first line is broken: EOF while parsing an object"),
     ];
-    for (bytes, told) in rows {
-        replay(&files.write("trace", bytes), &[]).failed(1, &[told]);
+    for (bytes, message) in rows {
+        replay(&files.write("trace", bytes), &[]).failed(1, &[message]);
     }
     let broken = files.write("broken", "{\"ts\":1,\n");
     replay(&broken, &["--format", "jsonl"]).failed(1, &["begins as JSON", "broken: "]);

@@ -1,4 +1,4 @@
-//! One trace in every form that is read: the decisions must be the same.
+//! One trace in every supported format: the decisions must be equal.
 
 use std::fmt::Write as _;
 
@@ -6,13 +6,13 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 use crate::cli_harness::{Files, gzip, sha256, tidegate, tidegate_reading};
 
-/// A time in microseconds and a key without blanks.
+/// A time in microseconds and a key without spaces.
 pub type Event = (u64, String);
 
 /// Writes an event as a line.
 type Line = fn(u64, &str) -> String;
 
-/// A name, its first line if it has one, how a line is written, and what must be said.
+/// A name, the header line if any, a function that formats a line, and the arguments.
 const FORMS: &[(&str, &str, Line, &[&str])] = &[
     ("csv", "", |us, key| format!("{us},{key}"), &[]),
     ("csv, named", "time_us,key,cost\n", |us, key| format!("{us},{key},1"), &[]),
@@ -95,7 +95,7 @@ fn decimal(us: u64, places: u32) -> String {
     format!("{}.{:0width$}", us / scale, us % scale, width = places as usize)
 }
 
-/// Days since 1970 as year, month and day, by counting.
+/// Converts days since 1970 to year, month and day, by counting.
 fn date(mut days: u64) -> (u64, usize, u64) {
     let leap = |year: u64| {
         year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
@@ -137,7 +137,7 @@ fn log(us: u64) -> String {
     format!("{day:02}/{name}/{year}:{} +0000", clock(us))
 }
 
-/// Holds the decisions about a trace against a digest, in every form.
+/// Compares the decisions on a trace with a digest, in every format.
 pub fn check(events: &[Event], limit: &str, digest: &str) {
     for (name, head, line, args) in FORMS {
         let mut text = (*head).to_string();
@@ -152,7 +152,7 @@ pub fn check(events: &[Event], limit: &str, digest: &str) {
     check_containers(events, limit, digest);
 }
 
-/// The same bytes, compressed, and in files that follow one another.
+/// The same bytes, compressed, and split into several files.
 fn check_containers(events: &[Event], limit: &str, digest: &str) {
     let files = Files::new(&format!("containers-{}", events.len()));
     let parts: Vec<String> = events
@@ -161,7 +161,7 @@ fn check_containers(events: &[Event], limit: &str, digest: &str) {
         .collect();
     let whole = parts.concat();
     let zstd = |text: &str| compress_to_vec(text.as_bytes(), CompressionLevel::Fastest);
-    // Frames one after another, with one to be skipped among them.
+    // Several frames, with a skippable one among them.
     let skipped = [0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3];
     let frames = [&zstd(&parts[0])[..], &skipped, &zstd(&parts[1]), &zstd(&parts[2])].concat();
     let paths = [
@@ -177,7 +177,8 @@ fn check_containers(events: &[Event], limit: &str, digest: &str) {
     let parts: Vec<String> = parts.iter().enumerate().map(part).collect();
     let mut sets: Vec<Vec<&str>> = paths.iter().map(|path| vec![&**path]).collect();
     sets.push(vec![&parts[0], &parts[1], &parts[2]]);
-    // Where files meet within one microsecond, the one named first goes first.
+    // If all times differ, the order of the files does not matter. For equal times the file named
+    // first comes first.
     if events.is_sorted_by(|a, b| a.0 < b.0) {
         sets.push(vec![&parts[2], &parts[0], &parts[1]]);
     }
@@ -190,7 +191,7 @@ fn check_containers(events: &[Event], limit: &str, digest: &str) {
 
 #[test]
 fn every_format_gives_the_same_result() {
-    // Bursts of one key among requests of 50, no two at one time.
+    // Bursts of one key among requests of 50 keys, all at different times.
     let mut seed = 9_u64;
     let mut below = |bound: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -217,13 +218,13 @@ fn every_format_gives_the_same_result() {
 #[test]
 fn merges_files_by_time() {
     let files = Files::new("merged");
-    // (first, second, decisions of one every 10 ms in merged order)
+    // (first file, second file, decisions under one per 10 ms in merged order)
     let rows = [
         ("1,a\n5,b\n9,a\n", "2,c\n3,a\n20,c\n", "110100"),
         ("10,a\n11,b\n", "1,x\n2,y\n", "1111"),
-        // Of equals, the file named first; the second of its key is denied.
+        // For equal times the file named first comes first. The second event of the key is denied.
         ("5,a\n", "5,a\n", "10"),
-        // Out of order within a file: that order stays.
+        // Events out of order within a file keep their order.
         ("5,a\n1,a\n", "3,b\n", "110"),
     ];
     for (index, (first, second, expected)) in rows.into_iter().enumerate() {

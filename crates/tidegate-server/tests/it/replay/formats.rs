@@ -1,4 +1,4 @@
-//! What the binary reads.
+//! The input formats of the binary.
 
 use crate::cli_harness::{Files, Output, decisions, gzip, tidegate, tidegate_reading};
 
@@ -9,7 +9,7 @@ const LOG: &str = "\
 10.0.0.1 - bob [01/Aug/1995:01:00:02 -0300] \"GET /d HTTP/1.0\" 200 5 \"-\" \"wget\"
 ";
 
-/// The log without its last two fields.
+/// Returns the log without its last two fields.
 fn common_log() -> String {
     let common = LOG.lines().map(|line| {
         let end = line.match_indices('"').nth_back(3).expect("two quoted fields").0;
@@ -58,7 +58,7 @@ fn reads_jsonl() {
 
 #[test]
 fn reads_logs_with_zones_and_keys() {
-    // The last line's time is in another zone: one second after the third.
+    // The time of the last line is in another zone: one second after the third.
     for (log, name) in [(LOG.to_string(), "combined"), (common_log(), "clf")] {
         one_per_ten_seconds(&log, &[], "1010");
         one_per_ten_seconds(&log, &["--format", name, "--key", "host"], "1010");
@@ -77,7 +77,7 @@ fn detects_gzip_by_content() {
     let files = Files::new("gzip");
     let plain = files.write("plain.gz", "1,a\n2,a\n");
     let zipped = files.write("zipped.csv", gzip("1,a\n2,a\n"));
-    // A line that begins in one member and ends in the next.
+    // A line that begins in one gzip member and ends in the next.
     let members = [gzip("1,a\n2,"), gzip("a\n3,b"), gzip("")].concat();
     let members = files.write("members.gz", members);
     for (path, events, gzipped) in [(&plain, 2, false), (&zipped, 2, true), (&members, 3, true)] {
@@ -102,7 +102,7 @@ fn merges_files_of_different_formats() {
 
 #[test]
 fn keeps_order_across_blocks() {
-    // Long keys end blocks early, short ones late; every key comes twice.
+    // Long keys end blocks early, short ones late. Every key occurs twice.
     let mut trace = String::new();
     for round in 0..2 {
         for key in 0..30_000 {

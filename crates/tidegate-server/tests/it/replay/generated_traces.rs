@@ -1,5 +1,5 @@
-//! Seeded traces, decided by the binary and by a naive limiter, against
-//! committed digests: the digest pins the answers, the naive limiter says why.
+//! Seeded traces, decided by the binary and by a naive limiter, and compared with committed
+//! digests. The digests pin the decisions, and the naive limiter explains a difference.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ const EVENTS: usize = 20_000;
 const KEYS: u64 = 200;
 const SECOND_US: i128 = 1_000_000;
 
-/// What is in a trace besides requests of cost 1 in order of time.
+/// The contents of a trace besides ordered requests of cost 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trace {
     Steady,
@@ -22,7 +22,7 @@ enum Trace {
     Refunds,
 }
 
-/// Bursts of one key between requests of all, low numbers more often.
+/// Returns bursts of one key between requests of all keys, with low numbers more often.
 fn events(trace: Trace) -> Vec<Event> {
     let mut random = Random(trace as u64 + 1);
     let mut time_us: i128 = 1_700_000_000 * SECOND_US;
@@ -59,21 +59,21 @@ fn events(trace: Trace) -> Vec<Event> {
     events
 }
 
-/// How long a rough trace goes from storm to storm, and a storm goes on, in events.
+/// The number of events from one storm to the next, and the length of a storm.
 ///
-/// A storm begins with a jump ahead; then the clock steps back again and again
-/// while hardly any time passes. In between it runs as it should. So no state
-/// runs out before the clock steps back: one that had might be gone already.
+/// A storm begins with a jump ahead; then the clock steps back repeatedly while hardly any time
+/// passes. Between storms the clock runs normally. So no state expires before the clock steps back:
+/// an expired state might already be dropped.
 const ROUND: usize = 2_000;
 const STORM: usize = 300;
 
-/// Days or years: farther than a storm goes back.
+/// Returns days or years: more than a storm steps back.
 fn ahead_us(random: &mut Random) -> i128 {
     let least_s = if random.below(4) == 0 { 366 * 86_400 } else { 2 * 86_400 };
     i128::from(least_s + random.below(least_s)) * SECOND_US
 }
 
-/// Often nothing, a second or some, or up to an hour.
+/// Returns a step back: often none, else one or a few seconds, or up to an hour.
 fn back_us(random: &mut Random) -> i128 {
     let step_s = match random.below(8) {
         0 => 1,
@@ -106,7 +106,7 @@ fn limit(text: &str) -> Limit {
     Limit { kind, count: words[0].parse().expect(text), window_us: seconds * SECOND_US }
 }
 
-/// Where two strings of decisions part, which is what one wants to know.
+/// Shows where two strings of decisions differ.
 #[track_caller]
 fn assert_same(ours: &str, naive: &str, events: &[Event]) {
     assert_eq!(ours.len(), naive.len());
@@ -226,7 +226,10 @@ fn every_algorithm_matches_naive_limiter_and_digests() {
         let ours = decisions(&csv(&events), &args);
         let naive = naive_limiter::decide(&events, &limits);
         let denied = naive.bytes().filter(|&decision| decision == b'0').count();
-        assert!((EVENTS / 50..EVENTS * 9 / 10).contains(&denied), "a dull trace: {denied} denied");
+        assert!(
+            (EVENTS / 50..EVENTS * 9 / 10).contains(&denied),
+            "too few or too many denials: {denied}"
+        );
         assert_same(&ours, &naive, &events);
         let ours = sha256(&ours);
         if ours != digest {
@@ -264,8 +267,8 @@ fn largest_rolling_count_matches_naive_sum() {
 
 #[test]
 fn late_events_see_earlier_usage() {
-    // Regression: places of keys that had expired at a later event's time went to
-    // new keys, so that a late event found nothing, differently on every run.
+    // Regression: slots of keys that had expired at the time of a later event were given to new
+    // keys, so that a late event found no usage, differently in every run.
     let mut trace = String::new();
     for (second, prefix) in [(100, 'a'), (111, 'b'), (105, 'a')] {
         for key in 0..1_000 {

@@ -1,11 +1,11 @@
 //! `tidegate replay` and `tidegate simulate`.
 //!
-//! - `formats.rs`, `format_equivalence.rs`: what is read; `output.rs`: what is written;
-//!   `bad_input.rs`: what is rejected;
+//! - `formats.rs`, `format_equivalence.rs`: input; `output.rs`: output; `bad_input.rs`: rejected
+//!   input;
 //! - `reports.rs`: pages, policies, suggestions, hints; `simulate.rs`: simulated traffic;
-//! - `generated_traces.rs`: seeded traces against a naive limiter (`naive_limiter.rs`) and committed
-//!   digests;
-//! - `recorded_traces.rs`: real traces with known answers, where they are available.
+//! - `generated_traces.rs`: seeded traces compared with a naive limiter (`naive_limiter.rs`) and
+//!   committed digests;
+//! - `recorded_traces.rs`: real traces with known decisions, if they are available.
 
 mod bad_input;
 mod format_equivalence;

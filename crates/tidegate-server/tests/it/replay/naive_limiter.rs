@@ -1,5 +1,5 @@
-//! The algorithms written down a second time, as plainly as they can be: every
-//! key a list or a few wide numbers, nothing packed, nothing expired early.
+//! A second, naive implementation of the algorithms: every key has a list or a few wide integers,
+//! nothing is packed, and nothing expires early.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ pub enum Kind {
     Tokens,
 }
 
-/// So many units a window; the burst is the same.
+/// A number of units per window, which is also the burst.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
     pub kind: Kind,
@@ -31,7 +31,8 @@ pub struct Event {
 struct State {
     /// Times and costs.
     entries: Vec<(i128, i128)>,
-    /// Window, and what it and the one before it counted; for tokens time and debt.
+    /// The window, its count and that of the previous window; for token buckets the time and the
+    /// debt.
     window: i128,
     current: i128,
     previous: i128,
@@ -81,7 +82,8 @@ impl Limit {
         }
     }
 
-    /// The length of a cell of a sliding window; for limits up to 20, of a step of the log's grid.
+    /// Returns the length of a cell of a sliding window, or for limits up to 20 of a step of the
+    /// grid of its log.
     fn cell_us(&self) -> i128 {
         let steps = (0..12).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_i128.pow(power)));
         match self.count {
@@ -93,7 +95,7 @@ impl Limit {
         .expect("some step is coarse enough")
     }
 
-    /// Hits in a cell that the clock has not reached are taken as one at now.
+    /// Moves hits in cells after the current one to the current time.
     fn reenter(&self, state: &mut State, now: i128) {
         let last = match self.count {
             0..=20 => div_ceil(now, self.cell_us()) * self.cell_us(),
@@ -106,7 +108,7 @@ impl Limit {
         }
     }
 
-    /// Whether everything in the cell of a hit is a window old.
+    /// Returns whether all hits in the cell of a hit are a window old.
     fn is_over(&self, state: &State, at: i128, now: i128) -> bool {
         let cell = self.cell_us();
         if self.count <= 20 {
@@ -118,7 +120,8 @@ impl Limit {
         start + last.min(cell) + self.window_us <= now
     }
 
-    /// Units of a sliding window that count: all, less what is certainly a window old.
+    /// Returns the units of a sliding window that count: all except those that are certainly a
+    /// window old.
     fn used(&self, state: &State, now: i128) -> i128 {
         let cell = self.cell_us();
         let all: i128 = state.entries.iter().map(|hit| hit.1).sum();
@@ -183,7 +186,7 @@ impl Limit {
     }
 }
 
-/// The string of decisions: each event passes if every limit admits it.
+/// Returns the string of decisions. Each event passes if every limit admits it.
 pub fn decide(events: &[Event], limits: &[Limit]) -> String {
     let mut states: HashMap<&str, Vec<State>> = HashMap::new();
     let decide = |event: &Event, states: &mut Vec<State>| {
@@ -201,8 +204,8 @@ pub fn decide(events: &[Event], limits: &[Limit]) -> String {
     events.iter().map(&mut answer).collect()
 }
 
-/// The most any key was admitted in any half-open window, for events in order
-/// of time: every window that ends at an event is added up.
+/// Returns the largest number of units admitted for a key in any half-open window, for events in
+/// order of time: every window that ends at an event is summed.
 pub fn largest(events: &[Event], decisions: &str, window_us: i128) -> i128 {
     let mut by_key: HashMap<&str, Vec<&Event>> = HashMap::new();
     for (event, decision) in events.iter().zip(decisions.chars()) {

@@ -1,4 +1,4 @@
-//! What the binary writes.
+//! The output of the binary.
 
 use std::fs;
 use std::process::Command;
@@ -15,7 +15,7 @@ fn writes_decisions_to_file() {
     let path = files.path("decisions.txt");
     let args = ["replay", "-", "--limit", "2 per 1s", "--decisions", &path];
     let run = tidegate_reading(&args, TRACE.as_bytes()).succeeded();
-    assert_eq!(fs::read_to_string(&path).expect("a file"), "1110", "no newline, nothing else");
+    assert_eq!(fs::read_to_string(&path).expect("a file"), "1110", "no newline");
     assert!(run.stdout.contains("4 events of 2 keys"), "{}", run.stdout);
 }
 
@@ -57,7 +57,7 @@ fn prints_summary_for_people() {
     }
 }
 
-/// The shape of a JSON value: names kept, numbers and texts by kind.
+/// Returns the shape of a JSON value: names are kept, numbers and texts become their type.
 fn shape(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -136,8 +136,8 @@ fn json_reports_counts() {
 
 #[test]
 fn charges_all_limits_or_none() {
-    // The second event is denied by the first limit, so the second limit has
-    // room for the third; charged for all it would not.
+    // The first limit denies the second event, so the second limit still has a unit for the third.
+    // If it were charged, it would not.
     let trace = "1000000,k\n1000001,k\n2000001,k\n3000001,k\n";
     let limits = ["--limit", "1 per 1s sliding-log", "--limit", "2 per 1m sliding-log"];
     assert_eq!(crate::cli_harness::decisions(trace, &limits), "1010");
@@ -168,22 +168,22 @@ fn rejects_outputs_that_overwrite_inputs() {
     for option in ["--html", "--decisions"] {
         let with_config = ["replay", &trace, "--config", &config_path, option, &config_path];
         let with_link = ["replay", &trace, "--limit", "1 per 1s", option, &linked];
-        let told = |path: &str| {
+        let message = |path: &str| {
             format!(
                 "error: {option} {path} would overwrite a file that is read; name another file\n"
             )
         };
-        tidegate(&with_config).failed(2, &[&told(&config_path)]);
-        tidegate(&with_link).failed(2, &[&told(&linked)]);
+        tidegate(&with_config).failed(2, &[&message(&config_path)]);
+        tidegate(&with_link).failed(2, &[&message(&linked)]);
         let redirected = Command::new(env!("CARGO_BIN_EXE_tidegate"))
             .args(["replay", "-", "--limit", "1 per 1s", option, &trace])
             .stdin(fs::File::open(&trace).expect("the trace"))
             .output()
             .expect("the binary runs");
-        assert_eq!(String::from_utf8_lossy(&redirected.stderr), told(&trace));
+        assert_eq!(String::from_utf8_lossy(&redirected.stderr), message(&trace));
     }
-    assert_eq!(fs::read_to_string(&config_path).expect("still there"), config);
-    assert_eq!(fs::read_to_string(&trace).expect("still there"), TRACE);
+    assert_eq!(fs::read_to_string(&config_path).expect("the file still exists"), config);
+    assert_eq!(fs::read_to_string(&trace).expect("the file still exists"), TRACE);
 }
 
 #[test]
@@ -193,10 +193,10 @@ fn rejects_two_outputs_to_one_file() {
     let args = |html, decisions| {
         ["replay", "-", "--limit", "1 per 1s", "--html", html, "--decisions", decisions]
     };
-    let told = "would both be written to";
-    tidegate_reading(&args(&one, &other), TRACE.as_bytes()).failed(2, &[told, "name two files"]);
+    let message = "would both be written to";
+    tidegate_reading(&args(&one, &other), TRACE.as_bytes()).failed(2, &[message, "name two files"]);
     files.write("o", "before");
-    tidegate_reading(&args(&one, &other), TRACE.as_bytes()).failed(2, &[told]);
+    tidegate_reading(&args(&one, &other), TRACE.as_bytes()).failed(2, &[message]);
     tidegate_reading(&args("/dev/null", "/dev/null"), TRACE.as_bytes()).succeeded();
 }
 
@@ -216,10 +216,14 @@ fn replaces_outputs_only_when_complete() {
         "--strict",
     ];
     let late = format!("{TRACE}no event\n");
-    for (bad, told) in [("", "empty"), ("no event\n", "no known format"), (&late, "--strict")] {
-        tidegate_reading(&args, bad.as_bytes()).failed(1, &[told]);
+    for (bad, message) in [("", "empty"), ("no event\n", "no known format"), (&late, "--strict")] {
+        tidegate_reading(&args, bad.as_bytes()).failed(1, &[message]);
         for path in [&page, &decisions] {
-            assert_eq!(fs::read_to_string(path).expect("still there"), "before", "{told}");
+            assert_eq!(
+                fs::read_to_string(path).expect("the file still exists"),
+                "before",
+                "{message}"
+            );
         }
     }
     tidegate_reading(&args, TRACE.as_bytes()).succeeded();
@@ -230,5 +234,5 @@ fn replaces_outputs_only_when_complete() {
         .map(|entry| entry.expect("an entry").file_name())
         .collect();
     left.sort();
-    assert_eq!(left, ["decisions", "page.html"], "nothing else is left");
+    assert_eq!(left, ["decisions", "page.html"], "no temporary files are left");
 }

@@ -1,5 +1,5 @@
-//! Real traces with known answers. They are not part of the repository: where
-//! they are not at hand these tests say so, and `generated.rs` stands alone.
+//! Real traces with known decisions. They are not part of the repository. Without them these tests
+//! report that they were not run, and only `generated_traces.rs` applies.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -11,7 +11,7 @@ use crate::cli_harness::{sha256, tidegate};
 const NASA: &str = "nasa-1995-08-01.log.gz";
 const ZEEK: &str = "zeek-dns.csv.gz";
 
-/// Trace, limit, algorithm, admitted, largest true rolling count, digest of the decisions.
+/// Trace, limit, algorithm, number admitted, largest true rolling count, digest of the decisions.
 const ANSWERS: [(&str, &str, &str, u64, u64, &str); 18] = [
     (
         NASA,
@@ -186,7 +186,7 @@ fn recorded_traces_give_known_decisions() {
     }
 }
 
-/// The events of a trace.
+/// Returns the events of a trace.
 fn events(name: &str, path: &str) -> Vec<format_equivalence::Event> {
     let mut text = String::new();
     let file = File::open(path).expect("a trace");
@@ -195,7 +195,7 @@ fn events(name: &str, path: &str) -> Vec<format_equivalence::Event> {
         let (us, key) = line.split_once(',').expect(line);
         (us.parse().expect(line), key.to_string())
     };
-    // All of one day, in one zone.
+    // All events are of one day, in one zone.
     let of_log = |line: &str| {
         let (host, rest) = line.split_once(' ').expect(line);
         let (_, clock) = rest.split_once("[01/Aug/1995:").expect(line);

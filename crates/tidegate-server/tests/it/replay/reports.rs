@@ -1,4 +1,4 @@
-//! What a replay says beside its decisions: pages, policies, suggestions, hints.
+//! Reports of a replay besides its decisions: pages, policies, suggestions, hints.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::cli_harness::{Files, Output, tidegate, tidegate_reading};
 
-/// A summary without what differs from run to run.
+/// Returns a summary without the parts that differ between runs.
 fn steady(text: &str) -> String {
     let mut lines = Vec::new();
     let mut in_table = false;
@@ -26,10 +26,10 @@ fn replay(trace: &str, args: &[&str]) -> Output {
     tidegate_reading(&[&["replay", "-"], args].concat(), trace.as_bytes())
 }
 
-/// The data of a page.
+/// Returns the data of a page.
 fn data(page: &str) -> Value {
     let start = page.find("id=\"data\">").expect("the data") + "id=\"data\">".len();
-    let end = start + page[start..].find("</script>").expect("its end");
+    let end = start + page[start..].find("</script>").expect("the end of the data");
     serde_json::from_str(&page[start..end]).expect("JSON")
 }
 
@@ -89,8 +89,12 @@ fn html_report_is_self_contained_and_escaped() {
     assert!(!run.stdout.contains('\u{1b}') && !run.stdout.contains('\u{202e}'), "{}", run.stdout);
     let page = fs::read_to_string(&path).expect("a page");
     assert!(!page.contains("<img") && !page.contains("<script>alert"));
-    assert_eq!(page.matches("<script").count(), 3, "the data, the library and the page's own");
-    // Nothing is fetched: the only address is in the library's licence line.
+    assert_eq!(
+        page.matches("<script").count(),
+        3,
+        "the data, the library and the script of the page"
+    );
+    // Nothing is fetched: the only URL is in the licence line of the library.
     for (at, _) in page.match_indices("://") {
         assert!(
             page[..at].ends_with("https") && page[at..].starts_with("://github.com/leeoniya/uPlot")
@@ -122,7 +126,7 @@ fn html_report_compares_with_exact_log() {
     let args = ["--limit", "10 per 1s sliding-counter", "--json", "--timeline", "--html", &path];
     let json = replay(&trace, &args).succeeded().json();
     let page = data(&fs::read_to_string(&path).expect("a page"));
-    assert_eq!(json["algorithms"], page["algorithms"], "one summary, however it is written");
+    assert_eq!(json["algorithms"], page["algorithms"], "the page has the same summary");
     assert_eq!(json["algorithms"].as_array().map(Vec::len), Some(1));
     assert_eq!(json["algorithms"][0]["differ_by"], serde_json::json!({"admitted": 0, "denied": 2}));
 }
@@ -134,13 +138,13 @@ fn rejects_unwritable_html_report() {
     let replay = |html: &str| tidegate(&["replay", &trace, "--limit", "1 per 1s", "--html", html]);
     replay(&files.path("no/such/place")).failed(1, &["no/such/place", "cannot be written"]);
     replay(&trace).failed(2, &["trace.csv", "overwrite"]);
-    assert_eq!(fs::read_to_string(&trace).expect("still there"), "1,a\n");
+    assert_eq!(fs::read_to_string(&trace).expect("the file still exists"), "1,a\n");
 }
 
 #[test]
 fn suggests_smallest_passing_limit() {
     let files = Files::new("suggest");
-    // 60 of `calm` a second apart; 20 of `burst` at once.
+    // 60 events of `calm`, a second apart, and 20 of `burst` at once.
     let mut trace: String = (0..60).map(|n| format!("{},calm\n", n * 1_000_000)).collect();
     (0..20).for_each(|_| trace += "60000000,burst\n");
     let path = files.write("trace.csv", &trace);
@@ -164,11 +168,15 @@ fn suggests_smallest_passing_limit() {
             "--json",
         ];
         let json = tidegate(&args).succeeded().json();
-        let told = &json["suggestions"][0];
-        assert_eq!(told["limit"], format!("{limit} per 500ms {algorithm}"), "{share} {algorithm}");
-        assert_eq!(told["with_headroom"], format!("{more} per 500ms {algorithm}"));
-        assert_eq!((&told["passed"], &told["asked"]), (&passed.into(), &80.into()));
-        // As replayed with it; one less would not do.
+        let suggestion = &json["suggestions"][0];
+        assert_eq!(
+            suggestion["limit"],
+            format!("{limit} per 500ms {algorithm}"),
+            "{share} {algorithm}"
+        );
+        assert_eq!(suggestion["with_headroom"], format!("{more} per 500ms {algorithm}"));
+        assert_eq!((&suggestion["passed"], &suggestion["asked"]), (&passed.into(), &80.into()));
+        // A replay with the limit passes that many. One less is not enough.
         let admitted = |limit: u64| {
             let limit = format!("{limit} per 500ms {algorithm}");
             let json = tidegate(&["replay", &path, "--limit", &limit, "--json"]).succeeded().json();
@@ -187,7 +195,7 @@ fn reports_when_no_limit_passes() {
     let apart: String = (0..20).map(|n| format!("{},a\n", n * 1_000)).collect();
     let huge = "1,a,9223372036854775807\n".repeat(3);
     let over = "1,a,1000000000001\n";
-    for (trace, limit, told) in [
+    for (trace, limit, message) in [
         (
             &*at_once,
             "10 per 1s token-bucket burst 5",
@@ -222,7 +230,7 @@ fn reports_when_no_limit_passes() {
         let path = files.write("trace.csv", trace);
         let args = ["replay", &path, "--limit", limit, "--suggest", "100", "--headroom", "15%"];
         let text = tidegate(&args).succeeded().stdout;
-        assert!(text.contains(&format!("\n{told}")), "{told:?} is not in\n{text}");
+        assert!(text.contains(&format!("\n{message}")), "{message:?} is not in\n{text}");
     }
 }
 
@@ -297,16 +305,19 @@ fn replays_policies_as_served() {
         (&"policies".into(), &9.into(), &2.into())
     );
     let limits: Vec<_> = run["limits"].as_array().expect("limits").iter().collect();
-    let told = |at: usize, name: &str| limits[at][name].as_u64().expect(name);
+    let count = |at: usize, name: &str| limits[at][name].as_u64().expect(name);
     assert_eq!(limits[0]["limit"], "2 per 10s sliding-log");
-    assert_eq!((told(0, "asked"), told(0, "denied"), told(0, "largest_rolling_count")), (5, 1, 2));
+    assert_eq!(
+        (count(0, "asked"), count(0, "denied"), count(0, "largest_rolling_count")),
+        (5, 1, 2)
+    );
     assert_eq!(limits[1]["limit"], "1 per 10s sliding-log");
-    assert_eq!((told(1, "asked"), told(1, "denied")), (2, 1));
+    assert_eq!((count(1, "asked"), count(1, "denied")), (2, 1));
     assert_eq!((&limits[2]["policy"], &limits[2]["mode"]), (&"watch".into(), &"observe".into()));
-    assert_eq!((told(2, "asked"), told(2, "denied")), (11, 7));
+    assert_eq!((count(2, "asked"), count(2, "denied")), (11, 7));
     let first = &run["most_denied"][0];
     assert_eq!((&first["policy"], &first["key"]), (&"api".into(), &"client_ip=192.0.2.1".into()));
-    // Under another algorithm, everything is.
+    // `--algorithm` changes the algorithm of all limits.
     let all =
         replay(&trace, &["--config", &config, "--algorithm", "all", "--json"]).succeeded().json();
     let names: Vec<_> =
@@ -325,7 +336,7 @@ fn trace_cost_replaces_policy_cost() {
     let config = "policies: [{name: p, key: all, cost: 3, limits: [\"4 per 1s sliding-log\"]}]";
     let config = files.write("tidegate.yaml", config);
     for (trace, expected) in [
-        // Left out, it is the policy's; said, it is what was said, and 1 is no other.
+        // A missing cost is that of the policy. A given cost takes precedence, even if it is 1.
         ("time_us,client_ip,cost\n1,a,\n2,a,1\n3,a,1\n", "110"),
         ("time_us,client_ip,cost\n1,a,1\n2,a,1\n3,a,1\n4,a,1\n5,a,1\n", "11110"),
         ("time_us,client_ip\n1,a\n2,a\n", "10"),
@@ -365,7 +376,7 @@ fn reports_undecidable_policies() {
     replay(log, &["--config", &path, "--suggest", "99"]).failed(2, &["--suggest is for --limit"]);
 }
 
-/// Input, arguments, and what must be said: bad lines with their places, and hints.
+/// Input, arguments, and the expected output: malformed lines with their positions, and hints.
 const ODD: &[(&str, &str, &[&str], &[&str])] = &[
     (
         "mixed formats",
@@ -487,8 +498,8 @@ fn rejects_input_without_times_or_keys() {
 #[test]
 fn reads_truncated_zstd_up_to_the_end() {
     let files = Files::new("zstd-cut");
-    // A frame with a window of 1 MiB, with and without a checksum, of blocks that are
-    // stored as they are: none is a window long, and the last is cut or missing.
+    // A frame with a window of 1 MiB, with and without a checksum, of uncompressed blocks. Each is
+    // shorter than the window, and the last is truncated or missing.
     let lines: String = (100..1_100).map(|n| format!("{n},a\n")).collect();
     let size = u32::try_from(lines.len()).expect("small") << 3;
     let block = [&size.to_le_bytes()[..3], lines.as_bytes()].concat();

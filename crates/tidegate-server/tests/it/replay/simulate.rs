@@ -1,4 +1,4 @@
-//! Made traffic.
+//! Simulated traffic.
 
 use std::fs;
 
@@ -35,7 +35,7 @@ fn same_seed_gives_same_traffic() {
 
 #[test]
 fn each_traffic_shows_its_effect() {
-    // Traffic, algorithm, the most one key may truly have.
+    // Traffic, algorithm, and the range of the largest true count of one key.
     for (traffic, algorithm, least, most) in [
         ("boundary", "sliding-log", 10, 10),
         ("boundary", "sliding-window", 10, 10),
@@ -96,9 +96,9 @@ fn rejects_invalid_simulations() {
     for traffic in ["poisson", "bursts", "hot-tenant", "diurnal", "retry-storm-jitter", "zipf"] {
         let args = ["--limit", "1 per 366d", "--traffic", traffic, "--load", "0.001"];
         let long = ["--clients", "1", "--windows", "4294967295"];
-        let told = "error: --windows 4294967295 of --limit `1 per 366d sliding-window` are more \
+        let message = "error: --windows 4294967295 of --limit `1 per 366d sliding-window` are more \
                     than 200 years; lower --windows, or take a limit with a shorter window\n";
-        refuse(&[&args[..], &long].concat(), &[told]);
+        refuse(&[&args[..], &long].concat(), &[message]);
         let longest = ["--clients", "2", "--windows", "200", "--top", "0"];
         tidegate(&[&["simulate"], &args[..], &longest].concat()).succeeded();
     }
@@ -124,7 +124,7 @@ fn rejects_invalid_simulations() {
     assert!(run.stderr.contains("no-such: there is no such file"), "{}", run.stderr);
 }
 
-/// The accuracy table of one limit, which is a fraction of the work of the whole table.
+/// Returns the accuracy table of one limit, which takes a fraction of the time of the whole table.
 fn accuracy(args: &[&str]) -> String {
     tidegate(&[&["simulate", "--accuracy"], args].concat()).succeeded().stdout
 }
@@ -134,14 +134,14 @@ fn accuracy_table_matches_golden_file() {
     let table = accuracy(&["--limit", "30 per 10s", "--trace", SAMPLE]);
     assert_eq!(table, ACCURACY, "{table}");
     assert_ne!(accuracy(&["--limit", "30 per 10s", "--seed", "2"]), table);
-    // Limits are measured separately, also those that would share a count.
+    // Limits are measured separately, including those that would share a count.
     let two = accuracy(&["--limit", "10 per 10s", "--limit", "30 per 10s"]);
     assert!(two.contains("steady client at 100 % of the limit | 98.5 to 100.0 (0) |"), "{two}");
 }
 
 #[test]
 fn accuracy_table_keeps_sliding_window_within_limit() {
-    // A log, both ends of 15 cells, 7 cells; traffic that begins at other times.
+    // A log, both ends of 15 cells, 7 cells, and traffic that begins at other times.
     for (limit, seed) in [
         ("3 per 1s", "1"),
         ("20 per 1m", "2"),
@@ -157,7 +157,7 @@ fn accuracy_table_keeps_sliding_window_within_limit() {
             let [_, window, _, buckets] = &row[..] else { panic!("{table}") };
             assert!(window.ends_with(" (0)"), "{limit}, seed {seed}:\n{table}");
             assert!(buckets.ends_with(" (0) |"), "{limit}, seed {seed}:\n{table}");
-            // It admits at most as much as the log, and not much less.
+            // The sliding window admits at most as much as the log, and not much less.
             let admitted = window.split([' ', '.']).filter_map(|part| part.parse::<u32>().ok());
             assert!(admitted.clone().all(|part| part <= 100), "{table}");
             assert!(admitted.into_iter().any(|part| part > 90), "{table}");
@@ -186,7 +186,7 @@ fn accuracy_rejects_unused_options() {
     refuse(&["--limit", "1000000000 per 1s"], &["more than a billion requests"]);
     tidegate(&["simulate", "--accuracy", "--trace", "no-such"])
         .failed(1, &["no-such: there is no such file"]);
-    // Nothing passes under a limit of 0, so there is nothing to compare.
+    // Nothing passes under a limit of 0, so there is no ratio.
     let none = tidegate(&["simulate", "--accuracy", "--limit", "0 per 1s"]).succeeded().stdout;
     assert!(none.contains("| bursts | - | - | - |"), "{none}");
 }
@@ -195,10 +195,10 @@ const ACCURACY: &str = include_str!("golden/accuracy.md");
 
 const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/traces/sample.csv");
 
-/// Set down once; another version must make the same traffic and decide it alike.
+/// The recorded table. Other versions must generate the same traffic and make the same decisions.
 const GOLDEN: &str = include_str!("golden/simulated.md");
 
-/// It was read once for each limit, so the second found nothing.
+/// Regression: standard input was read once for each limit, so the second limit found no events.
 #[test]
 fn accuracy_reads_standard_input_for_every_limit() {
     let trace: String =

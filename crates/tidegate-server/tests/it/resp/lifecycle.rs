@@ -1,4 +1,4 @@
-//! Secrets, TLS, and the end.
+//! Secrets, TLS and shutdown.
 
 use std::io::{Read, Write};
 
@@ -10,13 +10,13 @@ use crate::serve::connect_tls;
 #[test]
 fn public_address_requires_secret() {
     let open = |test: &str| start(test).config(POLICIES).args(&["--resp", "0.0.0.0:0"]);
-    let (code, said) = open("open").fails();
+    let (code, message) = open("open").fails();
     assert_eq!(code, 1);
     assert!(
-        said.starts_with(
+        message.starts_with(
             "error: --resp 0.0.0.0:0 can be reached by others, and TIDEGATE_TOKENS is not set"
         ),
-        "{said}"
+        "{message}"
     );
     let server = open("secret").env("TIDEGATE_TOKENS", "one,two").run();
     let mut client = RespClient::connect(([127, 0, 0, 1], server.resp().port()).into());
@@ -30,11 +30,11 @@ fn public_address_requires_secret() {
 fn port_in_use_error_names_the_flag() {
     let server = run("taken");
     let taken = server.resp().to_string();
-    let (code, said) = start("taken-twice").args(&["--resp", &taken]).fails();
+    let (code, message) = start("taken-twice").args(&["--resp", &taken]).fails();
     let expected = format!(
         "error: --resp {taken}: something listens there already: stop it, or choose another port (--resp 127.0.0.1:0 takes a free one)\n"
     );
-    assert_eq!((code, said), (1, expected));
+    assert_eq!((code, message), (1, expected));
 }
 
 #[test]
@@ -49,8 +49,8 @@ fn serves_tls() {
     assert!(server.printed.contains("  resp   rediss://127.0.0.1:"), "{}", server.printed);
     let mut tls = connect_tls(&authority, server.resp(), None);
     for _ in 0..3 {
-        // More than fits a record, so that it goes out in parts.
-        tls.write_all(&b"PING\r\n".repeat(10_000)).expect("it reads");
+        // More than fits a TLS record, so that it is sent in parts.
+        tls.write_all(&b"PING\r\n".repeat(10_000)).expect("the peer reads");
         let mut replies = vec![0; 70_000];
         tls.read_exact(&mut replies).expect("replies");
         assert!(replies == b"+PONG\r\n".repeat(10_000));
@@ -81,7 +81,7 @@ fn shutdown_answers_received_commands() {
 fn counts_replies_by_code() {
     let server = run("counted");
     let mut client = RespClient::connect(server.resp());
-    // Denied, refused, and some without a reply.
+    // Denied and rejected commands, and some without a reply.
     client.send("TG.CHECK login a COST 3\r\n\r\nTG.CHECK login a\r\nTG.CHECK nobody a\r\n*0\r\nnonsense\r\n");
     client.send(
         "MULTI\r\nPING\r\nTG.PEEK nobody a\r\nEXEC\r\nMULTI\r\nno\r\nEXEC\r\nHELLO 9\r\n*x\r\n",

@@ -1,9 +1,10 @@
-//! The RESP front over sockets. What bytes come to is tested where it is decided, in
-//! `src/fronts/resp/tests`; here is what takes a connection, a real client, or a real server.
+//! The RESP front over sockets. Decoding and commands are tested in `src/fronts/resp/tests`; these
+//! tests need a connection, a real client or a real server.
 //!
-//! - `same.rs`: what clients of Redis are used to, held against a `redis-server`;
-//! - `clients.rs`: redis-cli, redis-py, ioredis and redis-rs;
-//! - `bounds.rs`: rude clients; `ends.rs`: secrets, TLS and the end; `shared.rs`: a store that nodes share.
+//! - `redis_parity.rs`: replies that clients of Redis expect, compared with a `redis-server`;
+//! - `clients/`: redis-cli, redis-py, ioredis and redis-rs;
+//! - `resource_limits.rs`: abusive clients; `lifecycle.rs`: secrets, TLS and shutdown;
+//!   `shared_store.rs`: a store that nodes share.
 
 mod clients;
 mod lifecycle;
@@ -26,7 +27,7 @@ policies:
     limits: [\"1000000 per 1h\"]
 ";
 
-/// A server that speaks RESP, on a free port.
+/// Configures a server with the RESP front on a free port.
 fn start(test: &str) -> Start {
     Start::new(&format!("resp-{test}")).args(&["--resp", "127.0.0.1:0"])
 }
@@ -40,7 +41,7 @@ struct RespClient(TcpStream);
 
 impl RespClient {
     fn connect(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).expect("it listens");
+        let stream = TcpStream::connect(address).expect("the server listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
         stream.set_write_timeout(Some(PATIENCE)).expect("a time-out");
         stream.set_nodelay(true).expect("an option");
@@ -48,10 +49,10 @@ impl RespClient {
     }
 
     fn send(&mut self, bytes: impl AsRef<[u8]>) {
-        self.0.write_all(bytes.as_ref()).expect("it reads");
+        self.0.write_all(bytes.as_ref()).expect("the peer reads");
     }
 
-    /// So many bytes, as text.
+    /// Reads `len` bytes as text.
     #[track_caller]
     fn read(&mut self, len: usize) -> String {
         let mut bytes = vec![0; len];
@@ -59,26 +60,26 @@ impl RespClient {
         String::from_utf8(bytes).expect("UTF-8")
     }
 
-    /// Sends, and expects these bytes.
+    /// Sends bytes, and checks the reply.
     #[track_caller]
     fn expect_reply(&mut self, bytes: impl AsRef<[u8]>, expected: &str) {
         self.send(&bytes);
         assert_eq!(self.read(expected.len()), expected, "{}", bytes.as_ref().escape_ascii());
     }
 
-    /// Everything until the other side closes.
+    /// Reads everything until the server closes the connection.
     fn rest(&mut self) -> String {
         let mut bytes = Vec::new();
         match self.0.read_to_end(&mut bytes) {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
-            Err(error) => panic!("it was not closed: {error}"),
+            Err(error) => panic!("the connection was not closed: {error}"),
         }
         String::from_utf8(bytes).expect("UTF-8")
     }
 }
 
-/// Whether a server still answers.
+/// Checks that a server still replies.
 #[track_caller]
 fn assert_answers(server: &Server) {
     RespClient::connect(server.resp()).expect_reply("PING\r\n", "+PONG\r\n");

@@ -1,4 +1,4 @@
-//! What clients of Redis are used to, held against a `redis-server` byte by byte.
+//! Replies that clients of Redis expect, compared with a `redis-server` byte by byte.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use super::{RespClient, start};
 use crate::server_harness::Start;
 use crate::shared_store::redis_servers::{PASSWORD, start_redis};
 
-/// What is sent. `QUIT` or an error of the protocol ends each, so that all of it can be read.
+/// Commands. Each ends with `QUIT` or a protocol error, so that the reply can be read to its end.
 #[rustfmt::skip]
 const OPEN: [&str; 72] = [
     "PING\r\n", "ping hi\r\n", "PiNg 'a b'\r\n", "PING a b\r\n", "ECHO\r\n", "ECHO a\r\n", "*2\r\n$4\r\necho\r\n$0\r\n\r\n",
@@ -27,14 +27,14 @@ const OPEN: [&str; 72] = [
     "MULTI\r\nECHO\r\nDISCARD\r\nEXEC\r\n", "MULTI\r\nPING\r\nEXEC a\r\nEXEC\r\n", "MULTI\r\nDISCARD a\r\nEXEC\r\n", "MULTI\r\nPING a b\r\nSELECT x\r\nPING\r\nRESET\r\nEXEC\r\n",
 ];
 
-/// What the protocol does not allow.
+/// Violations of the protocol.
 #[rustfmt::skip]
 const BROKEN: [&str; 16] = [
     "*x\r\n", "*01\r\n", "*+1\r\n", "*\r\n", "*3000000000\r\n", "*1\r\n+PING\r\n", "*1\r\nPING\r\n", "*1\r\n$-1\r\n", "*1\r\n$x\r\n", "*1\r\n$\r\n",
     "*1\r\n$600000000\r\n", "*2\r\n$4\r\nPING\r\n*1\r\n", "\"PING\r\n", "'PING'x\r\n", "PING \"\r\n", "PING\r\n*1\r\n$4\r\nPING\r\n*z\r\n",
 ];
 
-/// What strangers send to a server that wants a secret.
+/// Commands of unauthenticated clients to a server that requires a secret.
 #[rustfmt::skip]
 const STRANGE: [&str; 13] = [
     "PING\r\n", "nothing\r\n", "ECHO\r\n", "AUTH wrong\r\n", "AUTH default wrong\r\nPING\r\n", "AUTH s3cr3t-p4ssw0rd\r\nPING\r\n",
@@ -44,7 +44,7 @@ const STRANGE: [&str; 13] = [
 
 const STRANGE_AND_BROKEN: [&str; 3] = ["*11\r\n", "*1\r\n$16385\r\n", "*1\r\nx\r\n"];
 
-/// Everything that comes back.
+/// Returns everything that the server replies.
 fn replies(address: SocketAddr, sent: &str) -> String {
     let mut client = RespClient::connect(address);
     client.send(sent);
@@ -60,7 +60,6 @@ fn replies_match_redis() {
     let quitting = |row: &str| format!("{row}QUIT\r\n");
     let rows = OPEN.iter().map(|row| quitting(&authed(row)));
     let rows = rows.chain(BROKEN.iter().map(|row| authed(row)));
-    // With RESP3, too; the reply to HELLO names the server.
     let rows = rows.chain(STRANGE.iter().map(|row| quitting(row)));
     let rows: Vec<String> = rows.chain(STRANGE_AND_BROKEN.map(str::to_owned)).collect();
     for row in rows {
@@ -68,6 +67,7 @@ fn replies_match_redis() {
         assert_eq!(ours, theirs, "{row:?}");
         assert!(!ours.is_empty());
     }
+    // With RESP3. The reply to HELLO names the server, so only the replies after it are compared.
     for row in [
         "CLIENT GETNAME\r\n",
         "CONFIG GET save\r\n",

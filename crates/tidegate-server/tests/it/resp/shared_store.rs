@@ -1,4 +1,4 @@
-//! Decisions of a store that nodes share.
+//! Decisions of a shared store over RESP.
 
 use tidegate_testkit::redis::RedisServer;
 
@@ -36,7 +36,8 @@ fn pipeline_is_sent_at_once_and_answered_in_order() {
     let nodes = ["shared-a", "shared-b"].map(|name| node(name, &redis));
     let mut callers = nodes.each_ref().map(|node| RespClient::connect(node.resp()));
     let login = |allowed: u8, remaining: u8| format!("*7\r\n:{allowed}\r\n:2\r\n:{remaining}\r\n");
-    // Replies in the order of the commands, whatever they ask; each kind sees those before it.
+    // Replies are in the order of the commands, of any kind, and each command sees the effect of
+    // those before it.
     let pipeline = "TG.CHECK login a\r\nPING\r\nTG.CHECK login b\r\nTG.RESET login a\r\nECHO hi\r\n\
         TG.PEEK login a\r\nTG.CHECK login a COST 2\r\nTG.CHECK nobody a\r\nCL.THROTTLE a 15 30 60\r\n\
         HELLO 3\r\nTG.CHECK login c COST 3\r\nQUIT\r\n";
@@ -60,7 +61,7 @@ fn pipeline_is_sent_at_once_and_answered_in_order() {
             + expected.len();
     }
     assert!(hello < at && at == replies.len());
-    // Between MULTI and EXEC, too: more than one round of them, and what comes behind.
+    // Between MULTI and EXEC as well: more than one batch, and the commands after it.
     callers[0] = RespClient::connect(nodes[0].resp());
     callers[0].send(format!(
         "MULTI\r\n{}TG.RESET login m\r\nTG.PEEK login m\r\nECHO hi\r\nEXEC\r\nTG.CHECK login m\r\nQUIT\r\n",
@@ -77,7 +78,7 @@ fn pipeline_is_sent_at_once_and_answered_in_order() {
     assert!(rest.ends_with("exact\r\n+OK\r\n") && rest.contains(&login(1, 1)), "{rest}");
     // The other node sees the same counts.
     callers[1].expect_reply("TG.CHECK login b\r\n", &login(1, 0));
-    // A thousand at once: exactly what is left passes.
+    // A thousand checks at once: exactly the remaining units pass.
     callers[1] = RespClient::connect(nodes[1].resp());
     callers[1].send("TG.CHECK login d\r\n".repeat(1000) + "QUIT\r\n");
     let replies = callers[1].rest();
@@ -87,7 +88,7 @@ fn pipeline_is_sent_at_once_and_answered_in_order() {
     );
 }
 
-/// The refund of `[1, -1]` was lost, and the third check of `[1, -1, 1]` denied.
+/// Regression: the refund of `[1, -1]` was lost, and the third check of `[1, -1, 1]` was denied.
 #[test]
 fn pipeline_checks_apply_in_order() {
     let redis = start_redis();
@@ -122,7 +123,7 @@ fn store_failure_is_an_error_not_a_denial() {
         "TG.CHECK open a\r\n",
         "*7\r\n:1\r\n:2\r\n$-1\r\n:0\r\n$-1\r\n$4\r\nopen\r\n$11\r\nfailed-open\r\n",
     );
-    // Half of the limit, because two share it.
+    // Half of the limit, because two nodes share it.
     client.expect_reply(
         "TG.CHECK login z\r\n",
         "*7\r\n:1\r\n:1\r\n:0\r\n:0\r\n:3600000\r\n$5\r\nlogin\r\n$5\r\nlocal\r\n",

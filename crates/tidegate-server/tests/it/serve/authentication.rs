@@ -1,4 +1,4 @@
-//! Who may ask.
+//! Authentication.
 
 use super::TWO_PER_HOUR;
 use crate::server_harness::{Client, Fields, JSON, Reply, Server, Start, request};
@@ -37,11 +37,11 @@ fn accepts_any_configured_secret() {
     assert_eq!(server.ask("GET", "/openapi.json", &[], "").status, 200);
     assert_eq!(server.admin_get("/admin/v1/policies").status, 401);
     assert_eq!(server.admin_get("/readyz").status, 200);
-    let said = format!("{}{}", server.printed, server.log());
-    assert!(!said.contains("first") && !said.contains("the-admin"), "{said}");
+    let output = format!("{}{}", server.printed, server.log());
+    assert!(!output.contains("first") && !output.contains("the-admin"), "{output}");
 }
 
-/// Whoever shows no secret learns nothing about what they sent.
+/// Without a secret, errors reveal nothing about the request.
 #[test]
 fn authenticates_before_reading_the_body() {
     let server =
@@ -74,7 +74,7 @@ fn insecure_flag_serves_with_warning() {
     let mut client = Client::connect(([127, 0, 0, 1], port).into());
     client.send(&request("GET", "/v1/forward-auth", &[], ""));
     assert_eq!(client.reply("GET").status, 200);
-    // They know what they do: pages of other sites are let in too.
+    // The operator has accepted the risk, so pages of other sites are allowed too.
     client.send(&request(
         "POST",
         "/v1/check",
@@ -94,8 +94,8 @@ fn ask_admin(server: &Server, method: &str, path: &str, headers: Fields<'_>) -> 
     client.reply(method)
 }
 
-/// DNS rebinding: the author of a web page points a name of theirs at 127.0.0.1, and the
-/// browser of whoever runs tidegate asks under that name.
+/// DNS rebinding: the author of a web page points a host name at 127.0.0.1, and a browser on the
+/// machine of tidegate sends requests to that name.
 #[test]
 fn rejects_foreign_sites_without_secret() {
     let server = Start::new("rebinding").config(TWO_PER_HOUR).run();
@@ -105,12 +105,12 @@ fn rejects_foreign_sites_without_secret() {
         ("POST", "/v1/check", &[JSON, EVIL_ORIGIN], 403),
         ("POST", "/v1/check", &[JSON, ("origin", "null")], 403),
         ("POST", "/v1/check", &[JSON, OWN_ORIGIN], 200),
-        // A program, whatever it calls us.
+        // A program that is not a browser, with any host name.
         ("POST", "/v1/check", &[JSON, EVIL_HOST], 200),
         ("POST", "/v1/check/batch", &[JSON, EVIL_ORIGIN], 403),
         ("POST", "/v1/permits", &[JSON, EVIL_ORIGIN], 403),
         ("DELETE", "/v1/permits/x", &[EVIL_ORIGIN], 403),
-        // Gateways pass on what their client says.
+        // Gateways forward the headers of their clients.
         ("POST", "/v1/forward-auth", &[EVIL_HOST, EVIL_ORIGIN], 200),
         ("GET", "/v1/forward-auth/login", &[EVIL_HOST], 200),
         ("GET", "/openapi.json", &[EVIL_HOST], 200),

@@ -1,6 +1,6 @@
-//! Few file descriptors: no front takes those of another.
+//! Few file descriptors: no front uses up those of another.
 //!
-//! Regression: all fronts shared one number of connections. At `ulimit -n 64`, idle RESP
+//! Regression: all fronts shared one maximum number of connections. At `ulimit -n 64`, idle RESP
 //! connections took all descriptors and `/healthz` timed out.
 
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use std::process::Command;
 use super::TWO_PER_HOUR;
 use crate::server_harness::{Server, Start, wait_for};
 
-/// The command under this limit of open files, soft and hard.
+/// Returns the command with this soft and hard limit of open files.
 fn limited(command: &Command, files: u32) -> Command {
     let mut limited = Command::new("sh");
     limited.args(["-c", &format!("ulimit -n {files}; exec \"$0\" \"$@\"")]);
@@ -36,7 +36,7 @@ fn idle_connections_do_not_starve_other_fronts() {
     for (files, idle) in [(64, 80), (256, 300)] {
         let start = start(&format!("files-{files}"));
         let server = start.wrapped(move |command| limited(command, files)).run();
-        let connect = |_| TcpStream::connect(server.resp()).expect("it listens");
+        let connect = |_| TcpStream::connect(server.resp()).expect("the server listens");
         let held: Vec<TcpStream> = (0..idle).map(connect).collect();
         assert_eq!(server.admin_get("/healthz").status, 200, "{files} files");
         let bound = server.metric("tidegate_max_connections{front=\"resp\"}").expect("the metric");
@@ -48,7 +48,7 @@ fn idle_connections_do_not_starve_other_fronts() {
         let log = server.logged("connection limit reached");
         assert_eq!(log.matches("connection limit reached").count(), 1, "{log}");
         assert!(!log.contains("cannot accept connections"), "{log}");
-        // A connection that closes makes room for one that waits.
+        // A closed connection lets a waiting one in.
         drop(held);
         wait_for(|| (connections(&server, "resp") == 0).then_some(()));
     }
@@ -56,10 +56,10 @@ fn idle_connections_do_not_starve_other_fronts() {
 
 #[test]
 fn rejects_too_low_file_limit() {
-    let (code, said) = start("files-few").wrapped(|command| limited(command, 32)).fails();
+    let (code, message) = start("files-few").wrapped(|command| limited(command, 32)).fails();
     assert_eq!(code, 1);
     for part in ["limit on open files is 32", "at least 44", "ulimit -n 1024", "LimitNOFILE"] {
-        assert!(said.contains(part), "{part:?} is not in: {said}");
+        assert!(message.contains(part), "{part:?} is not in: {message}");
     }
     // Fewer fronts need fewer files.
     let start = start("files-fewer").args(&["--resp", "off", "--grpc", "off"]);

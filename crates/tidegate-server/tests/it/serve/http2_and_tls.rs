@@ -18,15 +18,15 @@ const ASK: &str = r#"{"policy":"login","key":"a","cost":0}"#;
 
 fn run<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime
-        .expect("a runtime")
-        .block_on(async { tokio::time::timeout(PATIENCE, future).await.expect("it ends") })
+    runtime.expect("a runtime").block_on(async {
+        tokio::time::timeout(PATIENCE, future).await.expect("within the deadline")
+    })
 }
 
 async fn connect(
     address: SocketAddr,
 ) -> (h2::client::SendRequest<Bytes>, tokio::task::JoinHandle<Result<(), h2::Error>>) {
-    let stream = tokio::net::TcpStream::connect(address).await.expect("it listens");
+    let stream = tokio::net::TcpStream::connect(address).await.expect("the server listens");
     let (send, connection) = h2::client::handshake(stream).await.expect("HTTP/2");
     (send, tokio::spawn(connection))
 }
@@ -40,10 +40,10 @@ fn accepts_http2_with_prior_knowledge() {
     let server = Start::new("h2").config(TWO_PER_HOUR).run();
     let (status, body) = run(async {
         let (send, _connection) = connect(server.http()).await;
-        let mut send = send.ready().await.expect("room");
+        let mut send = send.ready().await.expect("a free stream");
         let (response, mut stream) = send.send_request(post("/v1/check"), false).expect("sent");
         stream.send_data(Bytes::from_static(ASK.as_bytes()), true).expect("sent");
-        let response = response.await.expect("an answer");
+        let response = response.await.expect("a response");
         let status = response.status();
         let body = response.into_body().data().await.expect("a body").expect("a body");
         (status, body)
@@ -53,8 +53,8 @@ fn accepts_http2_with_prior_knowledge() {
     assert_eq!(answer["remaining"], 2);
 }
 
-/// Who is refused before its body was read is told so, and its stream is not reset: some
-/// clients take that for a broken answer.
+/// A request that is rejected before its body was read gets a response, and its stream is not
+/// reset, which some clients treat as a broken response.
 #[test]
 fn drains_unwanted_body_before_rejecting() {
     let server = Start::new("h2-unwanted").config(TWO_PER_HOUR).run();
@@ -66,22 +66,22 @@ fn drains_unwanted_body_before_rejecting() {
             let mut request = post(path);
             let kind = http::HeaderValue::from_static("text/plain");
             request.headers_mut().insert("content-type", kind);
-            send = send.ready().await.expect("room");
+            send = send.ready().await.expect("a free stream");
             let (response, mut stream) = send.send_request(request, false).expect("sent");
             for last in [false, false, false, true] {
                 stream.send_data(Bytes::from_static(&[b'x'; 2048]), last).expect("sent");
                 tokio::time::sleep(std::time::Duration::from_millis(1)).await;
             }
-            let response = response.await.expect("an answer");
+            let response = response.await.expect("a response");
             assert_eq!(response.status(), status, "{path}");
             let mut body = response.into_body();
             while let Some(bytes) = body.data().await {
                 bytes.expect("a body");
             }
-            // Another request, so that whatever the server had to say of this one has come.
-            send = send.ready().await.expect("room");
+            // Another request, after which all frames of this one have arrived.
+            send = send.ready().await.expect("a free stream");
             let (response, _) = send.send_request(post("/openapi.json"), true).expect("sent");
-            assert_eq!(response.await.expect("an answer").status(), 405);
+            assert_eq!(response.await.expect("a response").status(), 405);
             let reset = std::future::poll_fn(|context| {
                 std::task::Poll::Ready(stream.poll_reset(context).is_ready())
             });
@@ -114,16 +114,17 @@ fn rapid_resets_do_not_grow_memory() {
     });
     assert_eq!(server.check(ASK).status, 200);
     let grown = server.resident().saturating_sub(before);
-    assert!(grown < 32 * 1024 * 1024, "it grew by {grown} bytes");
+    assert!(grown < 32 * 1024 * 1024, "the server grew by {grown} bytes");
 }
 
-/// Every bad request is answered with a reset. A client that does not read them is not read
-/// any further, so that they cannot pile up.
+/// Every invalid request is answered with a reset. The server stops reading from a client that does
+/// not read them, so that they cannot accumulate.
 #[test]
 fn unread_resets_do_not_grow_memory() {
     let server = Start::new("h2-unread-resets").config(TWO_PER_HOUR).run();
     let before = server.resident();
-    let mut connection = Connection::begin(TcpStream::connect(server.http()).expect("it listens"));
+    let mut connection =
+        Connection::begin(TcpStream::connect(server.http()).expect("the server listens"));
     let mut stream = 1;
     let refused = loop {
         let mut frames = Frames::default();
@@ -135,7 +136,7 @@ fn unread_resets_do_not_grow_memory() {
             break error.kind();
         }
         let grown = server.resident().saturating_sub(before);
-        assert!(grown < 32 * 1024 * 1024, "it grew by {grown} bytes after {stream}");
+        assert!(grown < 32 * 1024 * 1024, "the server grew by {grown} bytes after {stream}");
     };
     assert!(matches!(refused, ConnectionReset | BrokenPipe), "{refused}");
     assert_eq!(server.check(ASK).status, 200);
@@ -166,12 +167,13 @@ pub fn connect_tls(
     };
     let name = ServerName::try_from("localhost").expect("a name");
     let session = ClientConnection::new(Arc::new(config), name).expect("a session");
-    let stream = TcpStream::connect(address).expect("it listens");
+    let stream = TcpStream::connect(address).expect("the server listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
     StreamOwned::new(session, stream)
 }
 
-/// Asks over TLS, perhaps with a certificate of one's own; `None` if that is not let happen.
+/// Sends a check over TLS, with an optional client certificate. Returns `None` if the connection is
+/// rejected.
 fn ask_tls(server: &Server, trusted: &Authority, own: Option<&(String, String)>) -> Option<Reply> {
     let mut tls = connect_tls(trusted, server.http(), own);
     tls.write_all(&request("POST", "/v1/check", &[crate::server_harness::JSON], ASK)).ok()?;
@@ -197,15 +199,18 @@ fn serves_tls_and_requires_client_certificates() {
     let open = start("tls", "");
     assert!(open.printed.contains("  http   https://127.0.0.1:"), "{}", open.printed);
     assert_eq!(ask_tls(&open, &ours, None).map(|reply| reply.status), Some(200));
-    assert!(ask_tls(&open, &theirs, None).is_none(), "a client that trusts another must not go on");
+    assert!(
+        ask_tls(&open, &theirs, None).is_none(),
+        "a client that trusts another authority must fail"
+    );
 
     let closed = start("tls-clients", ", client_ca: ca.pem");
     assert!(ask_tls(&closed, &ours, None).is_none());
     assert!(ask_tls(&closed, &ours, Some(&ours.sign("localhost"))).is_none());
     let known = ask_tls(&closed, &ours, Some(&theirs.sign("localhost")));
     assert_eq!(known.map(|reply| reply.status), Some(200));
-    // Plain text is not mistaken for it, and the next one works.
-    let mut plain = TcpStream::connect(closed.http()).expect("it listens");
+    // Plain text is rejected, and the next connection works.
+    let mut plain = TcpStream::connect(closed.http()).expect("the server listens");
     plain.set_read_timeout(Some(PATIENCE)).expect("a time-out");
     plain.write_all(&request("GET", "/v1/forward-auth", &[], "")).expect("sent");
     let mut answer = Vec::new();
@@ -222,7 +227,7 @@ fn client_certificate_does_not_replace_secret() {
     start.files().write("cert.pem", certificate);
     start.files().write("key.pem", key);
     let config = format!("tls: {{ http: {{ cert: cert.pem, key: key.pem }} }}\n{TWO_PER_HOUR}");
-    let (code, said) = start.config(&config).fails();
+    let (code, message) = start.config(&config).fails();
     assert_eq!(code, 1);
-    assert!(said.contains("TIDEGATE_TOKENS is not set"), "{said}");
+    assert!(message.contains("TIDEGATE_TOKENS is not set"), "{message}");
 }

@@ -1,4 +1,4 @@
-//! The server as a process: how it starts, reloads, protects itself and ends.
+//! The server as a process: startup, reloads, resource limits and shutdown.
 
 mod authentication;
 mod file_limits;
@@ -12,7 +12,7 @@ mod unread_output;
 pub use http2_and_tls::connect_tls;
 pub use resource_limits::{IDLE, IDLE_TURN, may_open_idle};
 
-/// One policy that lets little through.
+/// A policy with a low limit.
 const TWO_PER_HOUR: &str = "
 policies:
   - name: login

@@ -1,4 +1,4 @@
-//! Reloads: what changes, what stays, and what is refused.
+//! Reloads: what they change, what they keep, and when they are rejected.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,7 +11,7 @@ fn config(limit: &str) -> String {
     format!("policies:\n  - name: login\n    key: \"{{client_ip}}\"\n    limits: [\"{limit}\"]\n")
 }
 
-/// What is left for a key.
+/// Returns the limit and the units left for a key.
 fn left(server: &Server, key: &str) -> (u64, u64) {
     let ask = format!(r#"{{"policy":"login","key":"{key}","cost":0}}"#);
     let answer = server.check(&ask).json();
@@ -37,7 +37,7 @@ fn changed_limit_keeps_counts() {
     server.files.write("tidegate.yaml", config("3 per 1h sliding-log"));
     wait_for(|| (left(&server, "alice").0 == 3).then_some(()));
     assert_eq!(left(&server, "alice"), (3, 0));
-    // Another window is another count.
+    // A limit with another window has another count.
     server.files.write("tidegate.yaml", config("3 per 2h sliding-log"));
     wait_for(|| (left(&server, "alice") == (3, 3)).then_some(()));
     assert_eq!((reloads(&server, "ok"), reloads(&server, "refused")), (3, 0));
@@ -53,13 +53,13 @@ fn invalid_config_keeps_the_old_one() {
     let log = server.logged("the config was not reloaded, the old one stays");
     assert!(log.contains("fortnight"), "{log}");
     let stats = || server.admin_get("/admin/v1/stats").json()["reloads"].clone();
-    let told = stats();
-    let refusal = &told["last_refusal"];
+    let reported = stats();
+    let refusal = &reported["last_refusal"];
     assert!(refusal["why"].as_str().is_some_and(|why| why.contains("fortnight")), "{refusal}");
-    assert!(refusal["at_seconds"].as_u64() >= told["last_ok_seconds"].as_u64());
+    assert!(refusal["at_seconds"].as_u64() >= reported["last_ok_seconds"].as_u64());
     assert_eq!(refusal["mended"], false);
-    // A missing file is no better.
-    fs::remove_file(server.files.path("tidegate.yaml")).expect("it goes");
+    // A missing file is rejected as well.
+    fs::remove_file(server.files.path("tidegate.yaml")).expect("the file is removed");
     wait_for(|| (reloads(&server, "refused") == 2).then_some(()));
     assert_eq!(left(&server, "alice"), (10, 9));
     server.files.write("tidegate.yaml", config("11 per 1h"));
@@ -101,7 +101,7 @@ fn make_pipe(path: &str) {
     assert!(Command::new("mkfifo").arg(path).status().expect("mkfifo runs").success());
 }
 
-/// Nobody writes to it: whoever read it would wait for ever.
+/// The pipe has no writer, so reading it would block for ever.
 #[test]
 fn ignores_pipes_in_config_directory() {
     let limits = |count: u32| {
@@ -125,7 +125,7 @@ fn ignores_pipes_in_config_directory() {
     assert_eq!(server.ended(), 0);
 }
 
-/// A config may come through a pipe, once.
+/// A config can be read from a pipe once.
 #[test]
 fn does_not_reread_pipe() {
     let files = Files::new("reload-from-pipe");
@@ -134,7 +134,7 @@ fn does_not_reread_pipe() {
     let to = path.clone();
     let writer = std::thread::spawn(move || fs::write(to, config("10 per 1h")).expect("written"));
     let mut server = Start::new("reload-from-pipe-server").args(&["--config", &path]).run();
-    writer.join().expect("it was read");
+    writer.join().expect("a complete read");
     server.signal("-HUP");
     wait_for(|| (reloads(&server, "refused") == 1).then_some(()));
     server.logged("this is no file, and can be read only once");

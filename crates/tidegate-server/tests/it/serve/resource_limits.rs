@@ -1,4 +1,4 @@
-//! Rude clients: none of them holds the server up, or makes it grow.
+//! Abusive clients do not block the server, and do not make its memory grow.
 
 use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
 use std::net::TcpStream;
@@ -29,7 +29,7 @@ fn closes_slow_clients() {
     endless.send(b"POST /v1/check HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n");
     let mut deaf = connect();
 
-    // Each sends a little now and then, which must not save it.
+    // Each client sends a little now and then, which must not keep it connected.
     let begun = Instant::now();
     let (mut head_open, mut second_open, mut endless_open) = (true, true, true);
     while begun.elapsed() < Duration::from_secs(45) && (head_open || second_open || endless_open) {
@@ -42,10 +42,10 @@ fn closes_slow_clients() {
     assert!(!head_open && !second_open && !endless_open);
     assert!(silent.closed() && slow_head.closed() && second_head.closed());
     slow_body.reply("POST").refuses(408, None, "the body took too long to arrive");
-    // What it was told lies before the end of its connection, unless that was reset.
+    // Its response precedes the end of its connection, unless the connection was reset.
     drop(endless);
 
-    // Asks and asks, and never reads an answer.
+    // A client that sends requests, and never reads a response.
     let batch = request("POST", "/v1/check", &[JSON], ASK).repeat(200);
     let refused = deaf.send_until_refused(&batch);
     assert!(matches!(refused, ConnectionReset | BrokenPipe), "{refused}");
@@ -65,10 +65,10 @@ fn bounds_body_size() {
     chunk.extend(vec![b'x'; 0x10000]);
     chunk.extend(b"\r\n");
     let sent = (0..4096).take_while(|_| chunked.try_send(&chunk)).count();
-    assert!(sent < 4096, "it was read for ever");
+    assert!(sent < 4096, "the server never stopped reading");
     works(&server);
     let grown = server.resident().saturating_sub(before);
-    assert!(grown < 32 * 1024 * 1024, "it grew by {grown} bytes");
+    assert!(grown < 32 * 1024 * 1024, "the server grew by {grown} bytes");
 }
 
 #[test]
@@ -78,12 +78,12 @@ fn rejects_oversized_heads() {
     let many: Vec<(String, String)> = (0..200).map(|n| (format!("h{n}"), "v".into())).collect();
     let many: Vec<(&str, &str)> = many.iter().map(|(n, v)| (&**n, &**v)).collect();
     for _ in 0..20 {
-        // All of it is sent before anything is read, as gateways do.
+        // Everything is sent before anything is read, as gateways do.
         for headers in [&[("x-large", &*large)][..], &many] {
             let mut client = Client::connect(server.http());
             client.send(&request("GET", "/v1/forward-auth", headers, ""));
             let reply = client.reply("GET");
-            // As docs/http-api.md says of heads that are not understood.
+            // As docs/http-api.md describes for malformed heads.
             assert_eq!(
                 (reply.status, reply.body.len(), reply.header("x-request-id")),
                 (431, 0, None)
@@ -99,27 +99,27 @@ fn rejects_oversized_heads() {
     works(&server);
 }
 
-/// As many connections as are promised to be borne, and what else a test has open.
+/// The documented number of idle connections, and the other open files of a test.
 pub const IDLE: usize = 10_000;
 const OTHER_FILES: u64 = 512;
 
-/// Held by who has so many open: not two at once.
+/// Held by a test with this many open connections, so that two do not run at once.
 pub static IDLE_TURN: Mutex<()> = Mutex::new(());
 
-/// Whether this process may have so many open. Where it may not, that is said, and in
-/// CI it is a failure: nobody would read it there.
+/// Returns whether this process may have that many open files. If not, a message is printed, and in
+/// CI the test fails, because the message would not be read there.
 pub fn may_open_idle() -> bool {
-    // This side's, and those of the server, which raises its limit itself.
+    // The files of this side. The server raises its own limit.
     let files = IDLE as u64 + OTHER_FILES;
     let allowed = rlimit::increase_nofile_limit(files).unwrap_or(0);
     if allowed >= files {
         return true;
     }
-    let told = format!(
+    let message = format!(
         "NOT TESTED: {IDLE} idle connections; {allowed} open files allowed, {files} needed (ulimit -Hn)"
     );
-    assert!(std::env::var_os("CI").is_none(), "{told}");
-    eprintln!("{told}");
+    assert!(std::env::var_os("CI").is_none(), "{message}");
+    eprintln!("{message}");
     false
 }
 
@@ -128,7 +128,7 @@ fn holds_ten_thousand_idle_connections() {
     let _turn = IDLE_TURN.lock();
     let wanted = if may_open_idle() { IDLE } else { 500 };
     let server = Start::new("idle").config(TWO_PER_HOUR).run();
-    let connect = |_| TcpStream::connect(server.http()).expect("it listens");
+    let connect = |_| TcpStream::connect(server.http()).expect("the server listens");
     let idle: Vec<TcpStream> = (0..wanted).map(connect).collect();
     let held = || {
         server.metric("tidegate_connections{front=\"http\"}").filter(|held| *held >= wanted as u64)

@@ -1,4 +1,4 @@
-//! The end: unready, drained, 0.
+//! Shutdown: not ready, drained, exit code 0.
 
 use crate::server_harness::{Client, JSON, Start, request, wait_for};
 
@@ -15,7 +15,7 @@ fn shutdown_finishes_requests_in_flight() {
         let mut server = Start::new(&format!("drain{signal}")).config(SHORT).run();
         let ask = r#"{"policy":"slow","key":"a","max_wait_ms":20000}"#;
         assert_eq!(server.check(ask).json()["allowed"], true);
-        // This one is let wait, and this connection has nothing to do.
+        // One request waits, and one connection is idle.
         let mut waiting = Client::connect(server.http());
         waiting.send(&request("POST", "/v1/check", &[JSON], ask));
         let mut idle = Client::connect(server.http());
@@ -29,7 +29,7 @@ fn shutdown_finishes_requests_in_flight() {
 
         server.signal(signal);
         assert!(idle.closed());
-        // Nobody new is let in, and probes see it.
+        // New connections are rejected, and probes see it.
         wait_for(|| std::net::TcpStream::connect(server.http()).is_err().then_some(()));
         assert_eq!(server.admin_get("/readyz").status, 503);
         let reply = waiting.reply("POST");
@@ -46,7 +46,7 @@ fn second_signal_stops_immediately() {
     let ask = r#"{"key":"a","limits":["1 per 1h sliding-log"],"max_wait_ms":60000}"#;
     server.check(ask);
     let mut stuck = Client::connect(server.http());
-    // A body that does not come keeps a request on its way.
+    // A body that never arrives keeps a request in flight.
     stuck.send(b"POST /v1/check HTTP/1.1\r\nhost: t\r\ncontent-length: 50\r\n\r\n{");
     wait_for(|| (server.metric("tidegate_connections{front=\"http\"}") >= Some(1)).then_some(()));
     server.signal("-TERM");

@@ -1,4 +1,4 @@
-//! How it starts, and why it does not.
+//! Startup, and why it can fail.
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
@@ -39,7 +39,7 @@ fn printed_example_works_with_secret() {
     );
     assert_eq!(line, expected);
     assert!(!server.printed.contains("hush"));
-    // As a user would, with the secret in their shell.
+    // As a user runs it, with the secret in the shell.
     let mut shell = std::process::Command::new("sh");
     let output = shell
         .args(["-c", &format!("{} -s", line.trim())])
@@ -53,11 +53,11 @@ fn printed_example_works_with_secret() {
 #[test]
 fn warns_of_misspelt_variables() {
     let start = Start::new("start-misspelt").env("TIDEGATE_CONFG", "x").env("TIDEGATE_SPEED", "9");
-    // What Kubernetes sets for a service of our name.
+    // The variables that Kubernetes sets for a service named `tidegate`.
     let start = start.env("TIDEGATE_SERVICE_HOST", "10.0.0.1");
     let start = start.env("TIDEGATE_PORT_80_TCP", "tcp://10.0.0.1:80");
     let start = start.env("TIDEGATE_ADMIN_PORT", "tcp://10.0.0.1:90").env("TIDEGATE_PORT", "9000");
-    // The last of them, by name.
+    // The last of the warnings, by name.
     let log = start.env("TIDEGATE_ADMIN_TOKEN", "secret").run().logged("TIDEGATE_SPEED");
     let warned: Vec<&str> = log
         .lines()
@@ -74,13 +74,13 @@ fn warns_of_misspelt_variables() {
     );
 }
 
-/// The variables that a text names, sorted.
+/// Returns the variables that a text names, sorted.
 fn variables(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("TIDEGATE_")).collect()
 }
 
-/// `TIDEGATE_MASK_SECRET` was documented, but not in the help.
+/// Regression: `TIDEGATE_MASK_SECRET` was documented, but not in the help.
 #[test]
 fn help_lists_documented_variables() {
     let page = include_str!("../../../../../docs/server.md");
@@ -94,7 +94,7 @@ fn help_lists_documented_variables() {
 fn flag_overrides_environment_overrides_file() {
     let config = format!("http: 'off'\ngrpc: 'off'\nresp: 'off'\nadmin: 'off'\n{TWO_PER_HOUR}");
     let start = Start::new("start-precedence").config(&config);
-    // The file says off, the flags of the harness say otherwise.
+    // The file turns the fronts off, and the flags of the harness turn them on.
     let server = start.run();
     assert!(server.http().port() > 0 && server.admin().port() > 0);
 
@@ -146,9 +146,12 @@ fn reports_why_it_cannot_start() {
         (start("word").args(&["--http", "8080"]), 2, "error: invalid value '8080' for '--http <ADDR|off>': `8080` names no host".into()),
     ];
     for (start, code, expected) in rows {
-        let (got, said) = start.fails();
-        assert_eq!(got, code, "{said}");
+        let (got, message) = start.fails();
+        assert_eq!(got, code, "{message}");
         let exact = expected.ends_with('\n');
-        assert!(if exact { said == expected } else { said.starts_with(&expected) }, "{said}");
+        assert!(
+            if exact { message == expected } else { message.starts_with(&expected) },
+            "{message}"
+        );
     }
 }

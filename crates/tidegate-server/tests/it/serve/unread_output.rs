@@ -1,8 +1,8 @@
-//! Standard output and standard error that nobody reads.
+//! Standard output and standard error that are not read.
 //!
-//! Regression: log lines were written synchronously by the runtime's workers. With stderr a
-//! pipe that nobody read, every port timed out once the pipe was full, and SIGTERM did not
-//! end the process.
+//! Regression: log lines were written synchronously by the runtime's workers. With stderr a pipe
+//! without a reader, every port timed out once the pipe was full, and SIGTERM did not end the
+//! process.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write as _};
@@ -12,13 +12,13 @@ use tidegate_testkit::free_address;
 
 use crate::server_harness::{Client, JSON, Server, Start, request, wait_for};
 
-/// Each policy logs at most ten denials per second.
+/// The number of policies. Each policy logs at most ten denials per second.
 const POLICIES: usize = 200;
 
 /// The capacity of a pipe on Linux.
 const PIPE_BYTES: usize = 64 * 1024;
 
-/// Policies with long names, so that few denials make much log.
+/// Returns policies with long names, so that few denials fill the log.
 fn config() -> String {
     let mut config = String::from("policies:\n");
     for n in 0..POLICIES {
@@ -36,7 +36,7 @@ fn name(n: usize) -> String {
     format!("p{n}-{}", "x".repeat(50))
 }
 
-/// A server with one worker whose log goes into a pipe.
+/// Starts a server with one worker whose log goes into a pipe.
 fn start(test: &str) -> (Server, PipeReader) {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     let start = Start::new(test).config(&config()).env("TOKIO_WORKER_THREADS", "1");
@@ -47,7 +47,7 @@ fn dropped(server: &Server) -> u64 {
     server.metric("tidegate_log_lines_dropped_total").unwrap_or_default()
 }
 
-/// Denials until the pipe and the buffer before it are full, each answered.
+/// Sends denied requests, which are all answered, until the pipe and the buffer before it are full.
 fn fill(server: &Server) {
     let mut client = Client::connect(server.http());
     let key = "k".repeat(100);
@@ -84,15 +84,15 @@ fn reports_dropped_log_lines() {
     };
     assert_eq!(number("lines="), number("total="), "{report}");
     assert!(number("total=") >= before, "{before}: {report}");
-    // And the log goes on.
+    // Logging continues.
     server.signal("-HUP");
     assert!(lines.any(|line| line.contains("the config was reloaded")));
 }
 
-/// A pipe that holds as much as it can.
+/// Returns a full pipe.
 fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = std::io::pipe().expect("a pipe");
-    writer.write_all(&[b'x'; PIPE_BYTES]).expect("room");
+    writer.write_all(&[b'x'; PIPE_BYTES]).expect("space in the pipe");
     (reader, writer)
 }
 

@@ -1,4 +1,4 @@
-//! The recipe of docs/redis.md: two nodes on one machine that share one limit.
+//! The setup of docs/redis.md: two nodes on one machine that share one limit.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use tidegate_testkit::free_address;
 use super::redis_servers::start_redis;
 use crate::server_harness::{Server, Start};
 
-/// Where fronts listen without a flag.
+/// The addresses of the fronts without a flag.
 const DEFAULTS: [(&str, &str); 4] = [
     ("--http", "127.0.0.1:8080"),
     ("--grpc", "127.0.0.1:8081"),
@@ -17,11 +17,11 @@ const DEFAULTS: [(&str, &str); 4] = [
     ("--admin", "127.0.0.1:9090"),
 ];
 
-/// A test machine can be slow, so the store has time.
+/// Test machines can be slow, so the store gets a long timeout.
 const CONFIG: &str = "store_timeout: 5s\npolicies: [{ name: all, key: all, limits: 9 per 1s }]\n";
 
-/// Every address of the page is replaced by a free one, the same by the same. So nodes that
-/// collide on the page collide here, and the second does not start.
+/// Every address of the page is replaced by a free one, and equal addresses by the same one. So
+/// nodes that conflict on the page conflict here, and the second does not start.
 #[test]
 fn documented_two_node_setup_runs() {
     let page = include_str!("../../../../../docs/redis.md");
@@ -44,11 +44,11 @@ fn documented_two_node_setup_runs() {
     let commands = page.lines().filter_map(|line| line.split_once(" tidegate serve "));
     let nodes: Vec<Server> = commands.map(|(_, flags)| start(flags)).collect();
     assert_eq!(nodes.len(), 2, "the page starts two nodes");
-    let asked = page.lines().filter_map(|line| line.strip_prefix("curl -d '"));
-    let bodies: Vec<&str> = asked.filter_map(|rest| rest.split('\'').next()).collect();
-    assert_eq!(bodies.len(), 2, "the page asks each of them");
+    let commands = page.lines().filter_map(|line| line.strip_prefix("curl -d '"));
+    let bodies: Vec<&str> = commands.filter_map(|rest| rest.split('\'').next()).collect();
+    assert_eq!(bodies.len(), 2, "the page sends a check to each node");
     let answers: Vec<_> =
         nodes.iter().zip(bodies).map(|(node, body)| node.check(body).json()).collect();
-    let told: Vec<_> = answers.iter().map(|a| json!([a["decided"], a["remaining"]])).collect();
-    assert_eq!(told, [json!(["exact", 4]), json!(["exact", 3])]);
+    let outcomes: Vec<_> = answers.iter().map(|a| json!([a["decided"], a["remaining"]])).collect();
+    assert_eq!(outcomes, [json!(["exact", 4]), json!(["exact", 3])]);
 }

@@ -1,4 +1,4 @@
-//! Nodes over a real store: one limit, also when the store goes and comes.
+//! Nodes over a real store: they share one limit, also after outages of the store.
 
 use std::thread;
 
@@ -10,19 +10,19 @@ use super::redis_servers::{PASSWORD, start_redis};
 use super::{EXCEEDED, REDUCED, check, forward, node};
 use crate::server_harness::{Client, JSON, Reply, Server, Start, request, wait_for};
 
-/// Two nodes of three, named after the test.
+/// Starts two of three nodes, named after the test.
 fn nodes(test: &str, redis: &RedisServer) -> [Server; 2] {
     ["a", "b"]
         .map(|name| node(&format!("shared-live-{test}-{name}"), &redis.url_with_login()).run())
 }
 
-/// How the next check is decided.
+/// Returns how the next check is decided.
 fn decided(server: &Server) -> Value {
     let ask = r#"{"policy":"here","key":"nobody","cost":0}"#;
     server.check(ask).json()["decided"].clone()
 }
 
-/// Waits until both decide in this way.
+/// Waits until both nodes decide in this way.
 fn until(nodes: &[Server; 2], way: &str) {
     for server in nodes {
         wait_for(|| (decided(server) == way).then_some(()));
@@ -43,14 +43,14 @@ fn two_nodes_share_a_limit() {
                 })
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().expect("it asked")).sum()
+        threads.into_iter().map(|thread| thread.join().expect("the thread finished")).sum()
     });
     assert_eq!(allowed, 9);
     for server in &nodes {
         assert_eq!(check(server, "here", "alice"), json!([false, "exact", 0]));
         assert_eq!(server.metric("tidegate_store_up"), Some(1));
     }
-    // Through gateways too, and with batches, which are answered in order.
+    // Through forward-auth as well, and with batches, which are decided in order.
     for (node, path, status) in [(0, "/open", 200), (1, "/open", 200), (0, "/open", 429)] {
         assert_eq!(forward(&nodes[node], path).0, status);
     }
@@ -71,7 +71,7 @@ fn two_nodes_share_a_limit() {
     assert!(calls < 200, "{calls} writes for a batch of 200 checks");
 }
 
-/// The refund of `[1, -1]` was lost, and the third check of `[1, -1, 1]` denied.
+/// Regression: the refund of `[1, -1]` was lost, and the third check of `[1, -1, 1]` was denied.
 #[test]
 fn batch_checks_apply_in_order() {
     let redis = start_redis();
@@ -122,14 +122,14 @@ fn ids_costs_and_waits_use_the_store() {
     assert_eq!(ask(0, r#""cost":-1"#), (true, 4));
     assert_eq!(ask(0, r#""cost":5"#), (false, 4));
     assert_eq!(ask(1, r#""cost":0"#), (true, 4));
-    // Who would rather wait is admitted when it can be, on either node.
+    // A request with `max_wait_ms` is admitted when units are available, on either node.
     for node in [0, 1, 0] {
         let body = r#"{"policy":"slow","key":"bob","max_wait_ms":60000}"#;
         let answer = nodes[node].check(body).json();
         assert_eq!((&answer["allowed"], &answer["decided"]), (&json!(true), &json!("exact")));
     }
     let body = r#"{"policy":"here","key":"bob","cost":9,"max_wait_ms":1000}"#;
-    assert_eq!(nodes[0].check(body).json()["allowed"], false, "an hour is too long");
+    assert_eq!(nodes[0].check(body).json()["allowed"], false, "a wait of an hour is too long");
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn survives_store_outage_and_reconnects() {
 
     redis.kill();
     until(&nodes, "local");
-    // One of this node's three is used up: it was admitted here before.
+    // One of this node's three units is used, because it was admitted here before.
     for left in [1, 0] {
         assert_eq!(check(&nodes[0], "here", "alice"), json!([true, "local", left]));
     }
@@ -169,7 +169,7 @@ fn survives_store_outage_and_reconnects() {
     }
     redis.restart();
     until(&nodes, "exact");
-    // It came back empty: a restart forgets, and that is said in the docs.
+    // The store is empty after a restart, as documented.
     assert_eq!(check(&nodes[1], "here", "alice"), json!([true, "exact", 8]));
     assert_eq!(check(&nodes[0], "closed", "alice"), json!([true, "exact", 1]));
     for server in &nodes {
@@ -196,7 +196,7 @@ fn reports_store_that_rejects_commands() {
     wait_for(|| server.log().contains("the store is back").then_some(()));
 }
 
-/// Nothing was logged, and `tidegate_store_up` stayed 1.
+/// Regression: nothing was logged, and `tidegate_store_up` stayed 1.
 #[test]
 fn logs_missing_store_permissions() {
     let redis = start_redis();
@@ -229,11 +229,16 @@ fn logs_foreign_values_without_keys() {
     let line = wait_for(|| server.log().lines().find(is_it).map(str::to_owned));
     assert!(line.contains("policy `closed`, key with SHA-256 "), "{line}");
     assert!(!line.contains("sk_live_1"), "{line}");
-    assert_eq!(server.log().lines().filter(is_it).count(), 1, "it is not repeated at once");
+    assert_eq!(
+        server.log().lines().filter(is_it).count(),
+        1,
+        "the warning is not repeated immediately"
+    );
     assert_eq!(check(&server, "closed", "other"), json!([true, "exact", 1]));
 }
 
-/// It included denials from memory, which made the store look faster than it is.
+/// Regression: the durations included denials from memory, which made the store look faster than it
+/// is.
 #[test]
 fn store_duration_counts_only_sent_requests() {
     let redis = start_redis();
@@ -253,7 +258,7 @@ fn take(server: &Server) -> Reply {
 
 fn path_of(reply: &Reply) -> String {
     assert_eq!((reply.status, &reply.json()["decided"]), (201, &json!("exact")), "{reply:?}");
-    reply.header("location").expect("a place").to_owned()
+    reply.header("location").expect("a Location header").to_owned()
 }
 
 #[test]
@@ -265,7 +270,7 @@ fn permits_are_valid_on_every_node() {
         let denied = take(server);
         assert_eq!((denied.status, denied.json()["type"].as_str()), (429, Some(EXCEEDED)));
     }
-    // Taken on the first, renewed and given back on the second.
+    // Acquired on the first node, renewed and released on the second.
     let id = paths[0].rsplit('/').next().expect("an id");
     let renewed = nodes[1].ask("PUT", &paths[0], &[], "");
     assert_eq!((renewed.status, renewed.json()), (200, json!({"id": id, "ttl_ms": 20000})));
@@ -285,7 +290,7 @@ fn permits_are_valid_on_every_node() {
     nodes[0].ask("DELETE", &paths[1], &[], "").refuses(503, None, "try again");
 }
 
-/// Clients that hang up while the store decides used to leave their permits held.
+/// Regression: clients that disconnected while the store decided left their permits held.
 #[test]
 fn disconnected_clients_leave_no_permits() {
     let redis = start_redis();
@@ -295,7 +300,7 @@ fn disconnected_clients_leave_no_permits() {
     let acquire = request("POST", "/v1/permits", &[JSON], body);
     let metric = |name: &str| nodes[0].metric(name).expect("a metric");
     let sent = metric("tidegate_store_calls_total");
-    // A pause of all commands would also delay the one that ends it.
+    // A pause of all commands would also delay the command that ends it.
     redis.run(&["CLIENT", "PAUSE", "60000", "WRITE"]);
     let clients: Vec<Client> = (0..5)
         .map(|_| {
@@ -316,7 +321,7 @@ fn disconnected_clients_leave_no_permits() {
     wait_for(|| (held() == 0).then_some(()));
 }
 
-/// What went on through the other node is known here with the next answer for the key.
+/// Changes through the other node are mirrored here with the next decision for the key.
 #[test]
 fn fallback_memory_mirrors_the_store() {
     let mut redis = start_redis();
@@ -337,7 +342,7 @@ fn fallback_memory_mirrors_the_store() {
     path_of(&take(&nodes[0]));
     redis.kill();
     until(&nodes, "local");
-    // Of this node's three one is used, of its two places one is taken.
+    // One of this node's three units is used, and one of its two permits is held.
     assert_eq!(check(&nodes[0], "here", "alice"), json!([true, "local", 1]));
     assert_eq!((take(&nodes[0]).status, take(&nodes[0]).status), (201, 429));
     // Charged once, and admitted again.
@@ -364,7 +369,8 @@ fn admin_peeks_and_resets_shared_keys() {
     client.send(&request("DELETE", key, &[], ""));
     assert_eq!(client.reply("DELETE").json()["reset"], true);
     assert_eq!((left(0), left(1)), (json!(2), json!(2)));
-    // On the node that was told at once, on others when what they remember has ended.
+    // The reset applies immediately on the node that received it, and on others when their cached
+    // denials have expired.
     assert_eq!(check(&nodes[1], "closed", "alice"), json!([true, "exact", 1]));
     wait_for(|| (check(&nodes[0], "closed", "alice")[0] == true).then_some(()));
 }
@@ -377,12 +383,12 @@ fn rejects_unusable_store_at_start() {
     for (test, url, part) in
         [("password", &wrong, "credentials"), ("cluster", &cluster, "not a cluster")]
     {
-        let (code, said) = node(&format!("shared-live-wrong-{test}"), url).fails();
-        assert_eq!(code, 1, "{said}");
-        assert!(said.starts_with("error: store: ") && said.contains(part), "{said}");
-        assert!(!said.contains("p4ssw0rd"), "{said}");
+        let (code, message) = node(&format!("shared-live-wrong-{test}"), url).fails();
+        assert_eq!(code, 1, "{message}");
+        assert!(message.starts_with("error: store: ") && message.contains(part), "{message}");
+        assert!(!message.contains("p4ssw0rd"), "{message}");
     }
-    // Every key has an end, two milliseconds late at most, and begins as the config says.
+    // Every key expires at most two milliseconds late, and has the configured prefix.
     let server = node("shared-live-keys", &redis.url_with_login()).run();
     check(&server, "here", "alice");
     assert_eq!(redis.command::<i64>(&["DBSIZE"]), 1);
@@ -391,7 +397,7 @@ fn rejects_unusable_store_at_start() {
     assert!((1..=3_600_002).contains(&ttl), "{ttl}");
 }
 
-/// A node finds a key by its plain value when only another node has counted it.
+/// A node resolves a plain value even if only another node has counted its key.
 #[test]
 fn plain_value_resolves_in_shared_store() {
     let redis = start_redis();

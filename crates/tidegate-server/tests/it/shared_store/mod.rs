@@ -1,6 +1,9 @@
-//! Counts in a store that nodes share: what callers, gateways and operators see while it
-//! answers (`live.rs`, with a real `redis-server`; `many.rs`, with several of them) and while it
-//! does not (`down.rs`), that the recipe of the page runs (`documented.rs`), and that its password is seen by nobody (`secrets.rs`).
+//! Counts in a shared store, as callers, gateways and operators see them.
+//!
+//! - `live_redis.rs`: with a real `redis-server`; `sentinel_and_cluster.rs`: with several of them;
+//! - `store_outage.rs`: while the store is unreachable;
+//! - `documented_setup.rs`: the setup in the documentation;
+//! - `secrets.rs`: the password of the store is never shown.
 
 mod documented_setup;
 mod live_redis;
@@ -13,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::server_harness::{Server, Start};
 
-/// One policy for every way to answer without the store, and permits.
+/// One policy for each `on_store_failure`, and permits.
 const POLICIES: &str = r#"
 policies:
   - name: here
@@ -51,13 +54,14 @@ policies:
     deny_cache: false
 "#;
 
-/// One of three nodes over this store. A test machine can be slow, so the store has time.
+/// Configures one of three nodes over this store. Test machines can be slow, so the store gets a
+/// long timeout.
 fn node(test: &str, store: &str) -> Start {
     let settings = format!("store: {store}\nstore_timeout: 5s\nnodes: 3\n");
     Start::new(test).config(&format!("{settings}{POLICIES}"))
 }
 
-/// A check of a policy: whether it was allowed, how that was decided, and what is left.
+/// Checks a policy. Returns whether the check was allowed, how it was decided, and the units left.
 fn check(server: &Server, policy: &str, key: &str) -> Value {
     let reply = server.check(&format!(r#"{{"policy":"{policy}","key":"{key}"}}"#));
     assert_eq!(reply.status, 200, "{reply:?}");
@@ -65,7 +69,7 @@ fn check(server: &Server, policy: &str, key: &str) -> Value {
     json!([answer["allowed"], answer["decided"], answer["remaining"]])
 }
 
-/// What a gateway is answered: the status, and the problem's type if there is one.
+/// Sends a forward-auth request. Returns the status, and the type of the problem, if any.
 fn forward(server: &Server, path: &str) -> (u16, Option<String>) {
     let reply = server.ask("GET", &format!("/v1/forward-auth{path}"), &[], "");
     let problem = (reply.status != 200).then(|| reply.json()["type"].as_str().map(str::to_owned));

@@ -1,8 +1,8 @@
-//! A Redis server that requires a password, as the servers of production do.
+//! A Redis server that requires a password, as in production.
 
 use tidegate_testkit::redis::RedisServer;
 
-/// Its password.
+/// The password of the server.
 pub const PASSWORD: &str = "s3cr3t-p4ssw0rd";
 
 /// Starts an empty server.

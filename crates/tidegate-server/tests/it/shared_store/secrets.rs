@@ -1,10 +1,10 @@
-//! The store's password is for the store alone.
+//! The password of the store is shown nowhere.
 
 use super::{POLICIES, check};
 use crate::cli_harness::{Files, tidegate};
 use crate::server_harness::{Server, Start};
 
-/// Hidden in every place a URL can hold one.
+/// A secret, which the tests put into every part of a URL that can contain one.
 const SECRET: &str = "s3cr3t-p4ssw0rd";
 
 #[track_caller]
@@ -12,9 +12,9 @@ fn assert_hidden(text: &str) {
     assert!(!text.contains(SECRET), "the password is in: {text}");
 }
 
-/// Everything a server says.
-fn all_said(server: &Server) -> String {
-    let mut said = server.printed.clone() + &server.log();
+/// Returns all output of a server.
+fn all_output(server: &Server) -> String {
+    let mut output = server.printed.clone() + &server.log();
     for path in [
         "/metrics",
         "/admin/v1/policies",
@@ -23,12 +23,12 @@ fn all_said(server: &Server) -> String {
         "/dashboard",
         "/readyz",
     ] {
-        said += &server.admin_get(path).text();
+        output += &server.admin_get(path).text();
     }
     for path in ["/openapi.json", "/v1/forward-auth/closed"] {
-        said += &server.ask("GET", path, &[], "").text();
+        output += &server.ask("GET", path, &[], "").text();
     }
-    said + &check(server, "closed", "a").to_string()
+    output + &check(server, "closed", "a").to_string()
 }
 
 #[test]
@@ -43,13 +43,13 @@ fn store_variable_overrides_file_and_stays_secret() {
         Start::new("shared-secret-config").config(&format!("store: {url}\n{POLICIES}")).run(),
     ] {
         assert!(server.printed.contains(": redis://127.0.0.1:1/3 store"), "{}", server.printed);
-        // A reload that only the environment makes a change of is none.
+        // A reload that changes only the `store` that the environment overrides changes nothing.
         server.files.write("tidegate.yaml", format!("store: {url}\n{POLICIES}"));
         server.signal("-HUP");
         crate::server_harness::wait_for(|| {
             server.log().contains("the config was reloaded").then_some(())
         });
-        assert_hidden(&all_said(&server));
+        assert_hidden(&all_output(&server));
         assert!(!server.log().contains("is no setting of tidegate"), "{}", server.log());
     }
 }
@@ -77,8 +77,8 @@ fn store_url_errors_do_not_print_the_url() {
         ),
     ];
     for (start, expected) in rows {
-        let (code, said) = start.fails();
-        assert_eq!((code, said.as_str()), (1, expected.as_str()));
+        let (code, output) = start.fails();
+        assert_eq!((code, output.as_str()), (1, expected.as_str()));
     }
 }
 
@@ -98,7 +98,7 @@ fn config_commands_hide_store_credentials() {
             .contains("  denials are never answered from memory\n  store down: decided locally"),
         "{explained}"
     );
-    // A line that is wrong is shown without what stands before its last `@`.
+    // An invalid line is shown without the part before its last `@`.
     let path = files.write("bad.yaml", format!("store: {url}/{SECRET}: x\n{POLICIES}"));
     let run = tidegate(&["config", "check", &path]);
     assert_eq!(run.code, 1, "{}", run.stdout);

@@ -1,4 +1,4 @@
-//! Nodes over servers of which one can go: behind Sentinel, and in a Cluster.
+//! Nodes over several servers, one of which can fail: behind Sentinel, and in a Cluster.
 
 use std::thread;
 
@@ -10,7 +10,7 @@ use super::redis_servers::PASSWORD;
 use super::{POLICIES, check};
 use crate::server_harness::{Client, Server, Start, request, wait_for};
 
-/// What a request has two keys for.
+/// Policies that give a request two keys.
 const ACROSS: &str = r#"
   - name: user
     match: { path: /across }
@@ -22,26 +22,26 @@ const ACROSS: &str = r#"
     limits: ["2 per 1h sliding-log"]
 "#;
 
-/// Two nodes of three over these servers: they share every limit, and go on sharing it when the
-/// primary of `key` has gone.
+/// Starts two of three nodes over these servers. They share every limit, and continue to share it
+/// when the primary of `key` has failed.
 fn share_and_survive(test: &str, url: &str, primary: &mut RedisServer, key: &str) {
     let url = url.replace("://", &format!("://:{PASSWORD}@"));
     let config = format!("store: {}\nstore_timeout: 5s\nnodes: 3\n{POLICIES}{ACROSS}", url);
     let nodes = ["a", "b"]
         .map(|name| Start::new(&format!("shared-many-{test}-{name}")).config(&config).run());
-    // Nine in all, counted by who was told so.
+    // Nine are allowed in all, by the replies of both nodes.
     let allowed: usize = thread::scope(|scope| {
         let asking = (0..4).map(|number| {
             let server = &nodes[number % 2];
             scope.spawn(move || (0..9).filter(|_| check(server, "here", key)[0] == true).count())
         });
         let asking: Vec<_> = asking.collect();
-        asking.into_iter().map(|thread| thread.join().expect("it asked")).sum()
+        asking.into_iter().map(|thread| thread.join().expect("the thread finished")).sum()
     });
     assert_eq!(allowed, 9);
     batches_permits_and_operators(&nodes);
 
-    // What the replica has of it is counted on.
+    // The replica continues with the counts that it has received.
     check(&nodes[0], "closed", key);
     assert_eq!(primary.command::<i64>(&["WAIT", "1", "5000"]), 1);
     primary.kill();
@@ -70,8 +70,8 @@ fn batches_permits_and_operators(nodes: &[Server; 2]) {
             assert_eq!(seen, json!(["exact", left]));
         }
     }
-    // Two keys in one request, which are not in one slot: the one that would admit is charged
-    // no more than the other.
+    // Two keys of one request in different slots: the limit that would admit it is not charged more
+    // than the other.
     let across = r#"{"attributes":{"path":"/across","headers":{"x-user":"a","x-org":"b"}}}"#;
     for (node, allowed) in [(0, true), (1, true), (0, false), (1, false)] {
         let answer = nodes[node].check(across).json();
@@ -80,7 +80,7 @@ fn batches_permits_and_operators(nodes: &[Server; 2]) {
     let user = nodes[1].admin_get("/admin/v1/policies/user/keys/a").json();
     assert_eq!(user["limits"][0]["remaining"], 3);
     let taken = nodes[0].post("/v1/permits", r#"{"policy":"jobs","key":"alice"}"#);
-    let place = taken.header("location").expect("a place");
+    let place = taken.header("location").expect("a Location header");
     assert_eq!(nodes[1].ask("PUT", place, &[], "").status, 200);
     assert_eq!(nodes[1].ask("DELETE", place, &[], "").status, 204);
     let key = "/admin/v1/policies/open/keys/k7";
@@ -103,6 +103,6 @@ fn nodes_share_limit_through_sentinel_failover() {
 fn nodes_share_limit_through_cluster_failover() {
     let mut cluster = Cluster::with_password(PASSWORD);
     let url = cluster.url();
-    // The key is in slot 5061, which the first node has.
+    // The key is in slot 5061, which the first node owns.
     share_and_survive("cluster", &url, &mut cluster.nodes[0], "bar");
 }

@@ -1,11 +1,12 @@
-//! The store is not there: every policy answers as it says, and every answer says so.
+//! The store is unreachable: every policy applies its `on_store_failure`, and every response
+//! reports it.
 
 use serde_json::json;
 
 use super::{EXCEEDED, REDUCED, check, forward, node};
 use crate::server_harness::{JSON, Server, wait_for};
 
-/// Nobody listens there.
+/// An address without a listener.
 const NOWHERE: &str = "redis://127.0.0.1:1";
 
 fn serve(test: &str) -> Server {
@@ -22,8 +23,8 @@ fn starts_without_store_and_is_ready() {
     );
     assert!(first.starts_with(&expected), "{first}");
     assert_eq!(server.admin_get("/readyz").status, 200);
-    let told = wait_for(|| Some(server.log()).filter(|log| log.contains("on_store_failure")));
-    assert!(told.contains("the store fails: on_store_failure answers"), "{told}");
+    let log = wait_for(|| Some(server.log()).filter(|log| log.contains("on_store_failure")));
+    assert!(log.contains("the store fails: on_store_failure answers"), "{log}");
     assert_eq!(server.metric("tidegate_store_up"), Some(0));
     let stats = server.admin_get("/admin/v1/stats").json();
     assert_eq!(stats["store"]["shared"]["up"], false);
@@ -32,7 +33,7 @@ fn starts_without_store_and_is_ready() {
 #[test]
 fn checks_apply_on_store_failure() {
     let server = serve("checks");
-    // Three of nine for each of three nodes.
+    // Each of three nodes has a share of three of nine.
     for left in [2, 1, 0] {
         assert_eq!(check(&server, "here", "a"), json!([true, "local", left]));
     }
@@ -53,13 +54,13 @@ fn checks_apply_on_store_failure() {
     });
     assert_eq!(open, expected);
     let closed = whole(r#"{"policy":"closed","key":"a"}"#);
-    assert_eq!(closed["retry_after_ms"], 1000, "a hint");
-    // Any denial wins, and the least certain is named.
+    assert_eq!(closed["retry_after_ms"], 1000, "the default wait after a store failure");
+    // Any denial wins, and the least certain decision is reported.
     let both = whole(r#"{"attributes":{"path":"/both","client_ip":"192.0.2.1"}}"#);
     assert_eq!((&both["allowed"], &both["decided"]), (&json!(false), &json!("failed-closed")));
     assert_eq!(both["limits"][0]["decided"], "failed-open");
 
-    // Waiting, looking, forcing and callers' own limits follow the same rules.
+    // Waits, peeks, forced charges and limits of callers follow the same rules.
     let rows = [
         (r#"{"policy":"closed","key":"a","max_wait_ms":60000}"#, false, "failed-closed"),
         (r#"{"policy":"here","key":"b","max_wait_ms":60000}"#, true, "local"),
@@ -89,7 +90,7 @@ fn gateways_distinguish_failure_from_denial() {
         assert_eq!(forward(&server, "/both"), (503, Some(REDUCED.into())));
     }
     assert_eq!(forward(&server, "/here"), (429, Some(EXCEEDED.into())));
-    // Numbers nobody knows are not sent.
+    // Unknown numbers are not sent.
     let fields = |path: &str| {
         let reply = server.ask("GET", &format!("/v1/forward-auth{path}"), &[], "");
         let field = |name: &str| reply.header(name).map(str::to_owned);
@@ -99,13 +100,14 @@ fn gateways_distinguish_failure_from_denial() {
     let policy = |name: &str| Some(format!("\"{name}\";q=2;w=3600"));
     assert_eq!(fields("/open"), [None, policy("open"), None]);
     assert_eq!(fields("/closed"), [None, policy("closed"), Some("1".into())]);
-    // The status a gateway wants for denials is none of a failure's.
+    // `deny_status` does not apply to failures.
     let target = [("x-original-uri", "/closed")];
     let reply = server.ask("GET", "/v1/forward-auth?from=original&deny_status=403", &target, "");
     assert_eq!((reply.status, &reply.json()["status"]), (503, &json!(503)));
 }
 
-/// A cost that the whole limit allows, but this node's share does not: 429 "can never pass" before.
+/// Regression: a cost that the whole limit allows, but this node's share does not, got a 429 "can
+/// never pass".
 #[test]
 fn cost_above_node_share_is_a_failure() {
     let server = serve("share");
@@ -168,7 +170,7 @@ fn permits_follow_on_store_failure() {
     assert_eq!(server.ask("PUT", &path, &[JSON], "{}").status, 200);
     assert_eq!(server.ask("DELETE", &path, &[], "").status, 204);
     assert_eq!(take("jobs").status, 201);
-    // One that the store would have to know of.
+    // A permit that only the store knows.
     let shared = "/v1/permits/1.AYCHpw6AmPMcBmpvYnMAYQ";
     for method in ["PUT", "DELETE"] {
         server.ask(method, shared, &[], "").refuses(
@@ -207,7 +209,7 @@ fn metrics_and_logs_report_missing_store() {
     assert_eq!(decisions("here", "9", "allowed", "local"), Some(1));
     assert_eq!(decisions("open", "2", "allowed", "failed-open"), Some(1));
     assert_eq!(decisions("closed", "2", "denied", "failed-closed"), Some(1));
-    // Nothing was sent, so nothing took any time.
+    // No request was sent, so no duration was recorded.
     assert_eq!(server.metric("tidegate_store_duration_seconds_count"), Some(0));
 }
 

@@ -1,9 +1,9 @@
-//! From a tree to policies: one per limit, matching exactly the descriptors that would have
-//! found it.
+//! Converts trees of descriptors into policies: one per limit, which matches exactly the
+//! descriptors that reach this limit in the tree.
 //!
-//! A request takes the exact value at each level, else the first wildcard in order, else the
-//! entry without a value; and it never turns back. So a descriptor finds a limit if each of its
-//! entries matches, and none matches something that is preferred:
+//! At each level a request takes the node with its exact value, else the first wildcard that
+//! matches, else the node without a value. It never backtracks. So a descriptor reaches a limit if
+//! each of its entries matches, and none of them matches a value that is preferred:
 //!
 //! ```text
 //!   - key: a, value: x        ->  [{ a: x }]
@@ -12,8 +12,8 @@
 //!       - key: b  (below it)  ->  [a, b]          exempt a: [x, "x*"]
 //! ```
 //!
-//! That holds whether or not what is preferred has a limit itself: one without is how a value
-//! is let through.
+//! Preferred values are exempt whether or not they have a limit: a node without one lets its value
+//! pass.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -28,20 +28,20 @@ use crate::policy::{
 };
 use crate::text::floor_char_boundary;
 
-/// A policy to be.
+/// A policy that is not yet written.
 pub(super) struct FlatPolicy<'t> {
     pub(super) name: String,
     pub(super) domain: &'t str,
-    /// The way to it.
+    /// The nodes from the root to the limit.
     pub(super) path: Vec<&'t Descriptor>,
-    /// What is preferred to it, by the part that says so.
+    /// The values that are preferred to the policy's, by request field.
     pub(super) exempt: Vec<(String, Vec<&'t str>)>,
     pub(super) key: String,
     /// `None` if it is unlimited.
     pub(super) limit: Option<Limit>,
     pub(super) observed: bool,
     pub(super) quota: bool,
-    /// The places in the list of policies that it replaces.
+    /// The indices of the policies that it replaces.
     pub(super) replaces: Vec<usize>,
 }
 
@@ -55,7 +55,7 @@ impl<'t> FlatPolicy<'t> {
     }
 }
 
-/// Every limit of every domain, in order.
+/// Returns a policy for every limit of every domain, in order.
 pub(super) fn flatten<'t>(
     readers: &[Reader<'_>],
     domains: &'t [Domain],
@@ -74,15 +74,15 @@ struct Walk<'t, 'r, 's> {
     readers: &'r [Reader<'s>],
     algorithm: Algorithm,
     policies: Vec<FlatPolicy<'t>>,
-    /// Whether there was one too many.
+    /// Whether the largest number of policies was exceeded.
     is_full: bool,
 }
 
-/// The way down to a node.
+/// The path from the root to a node.
 #[derive(Default)]
 struct NodePath<'t> {
     nodes: Vec<&'t Descriptor>,
-    /// What is preferred at each level.
+    /// The preferred values at each level.
     preferred: Vec<Vec<&'t str>>,
 }
 
@@ -155,7 +155,8 @@ impl<'t> Walk<'t, '_, '_> {
         });
     }
 
-    /// Finds those that the policies from `first` on replace: a name may stand for several.
+    /// Sets the policies that each policy from `first` on replaces. Several limits may have the
+    /// same name.
     fn replace(&mut self, first: usize) {
         let mut named: HashMap<&str, Vec<usize>> = HashMap::new();
         for (index, policy) in self.policies.iter().enumerate().skip(first) {
@@ -196,7 +197,7 @@ impl<'t> Walk<'t, '_, '_> {
     }
 }
 
-/// The values that are preferred to a node's, of its siblings with the same key.
+/// Returns the values that are preferred to a node's, from its siblings with the same key.
 fn preferred<'t>(node: &Descriptor, siblings: &[&'t Descriptor]) -> Vec<&'t str> {
     let exact = siblings.iter().filter_map(|sibling| match &sibling.value {
         ValueMatch::Exact(text) => Some(&**text),
@@ -217,13 +218,13 @@ fn preferred<'t>(node: &Descriptor, siblings: &[&'t Descriptor]) -> Vec<&'t str>
     }
 }
 
-/// How each entry of a way is named in conditions and keys.
+/// Returns the request field of each entry of a path, for conditions and keys.
 fn request_fields(path: &[&Descriptor]) -> Vec<String> {
     let names = path.iter().enumerate().map(|(index, node)| {
         let before = path[..index].iter().filter(|other| other.key == node.key).count();
         let nth = |count: usize| u16::try_from(count + 1).unwrap_or(u16::MAX);
         let named = RequestField::Descriptor { name: (&*node.key).into(), nth: nth(before) };
-        // A name that cannot stand in a template is told by its place.
+        // A name that cannot be part of a template is replaced by the entry's position.
         let by_position = RequestField::Descriptor { name: "".into(), nth: nth(index) };
         let is_parsable = named.to_string().parse() == Ok(named.clone());
         let request_field = if is_parsable { named } else { by_position };
@@ -232,7 +233,7 @@ fn request_fields(path: &[&Descriptor]) -> Vec<String> {
     names.collect()
 }
 
-/// The key: every entry whose value is not known from the match.
+/// Returns the key template: every entry whose value is not fixed by the match.
 fn key(path: &[&Descriptor], request_fields: &[String]) -> String {
     let is_open = |node: &Descriptor| match node.value {
         ValueMatch::Exact(_) => false,
@@ -253,10 +254,10 @@ fn key(path: &[&Descriptor], request_fields: &[String]) -> String {
     }
 }
 
-/// How many bytes of the digest a name shows, in hex.
+/// The number of bytes of the digest in a name, written in hex.
 const DIGEST_BYTES: usize = 4;
 
-/// Gives each a name of its own.
+/// Gives each policy a unique name.
 pub(super) fn assign_names(readers: &[Reader<'_>], policies: &mut [FlatPolicy<'_>]) {
     let mut own: HashMap<String, usize> = HashMap::new();
     let mut path_names: HashSet<String> = HashSet::new();
@@ -272,7 +273,7 @@ pub(super) fn assign_names(readers: &[Reader<'_>], policies: &mut [FlatPolicy<'_
             Some(name) if own[name] == 1 && !path_names.contains(name) => name.to_owned(),
             _ => path_name(policy),
         };
-        // Digests are short; should two be alike, the later one is counted on.
+        // Digests are short, so two may be equal. The later policy then gets a number.
         let mut number = 2;
         while !taken.insert(policy.name.clone()) {
             policy.name = with_end(&policy.name, &format!("-{number}"));
@@ -290,12 +291,12 @@ pub(super) fn assign_names(readers: &[Reader<'_>], policies: &mut [FlatPolicy<'_
     }
 }
 
-/// The name a limit has itself, if a policy can have it.
+/// Returns the name of the limit, if it is valid for a policy.
 fn own_name<'f>(policy: &'f FlatPolicy<'_>) -> Option<&'f str> {
     policy.rate()?.name.as_deref().filter(|name| Policy::is_name(name))
 }
 
-/// The name that the way gives.
+/// Returns the name that is made from the path.
 fn path_name(policy: &FlatPolicy<'_>) -> String {
     let mut path = policy.domain.to_owned();
     for node in &policy.path {
@@ -309,9 +310,10 @@ fn path_name(policy: &FlatPolicy<'_>) -> String {
     }
 }
 
-/// Whether no other way reads the same. Dots stand between the names on a way, so none may
-/// stand in a name; in a value they may where no name can follow, as in addresses. (What `_`
-/// joins is told apart when files are read: two that read the same cannot be side by side.)
+/// Returns whether no other path gives the same name. Names on a path are separated by dots, so no
+/// key may contain one. A value may contain dots if no key can follow them, as in addresses. (Key
+/// and value are joined by `_`. When files are read, siblings with the same joined text are
+/// rejected.)
 fn is_clear(policy: &FlatPolicy<'_>) -> bool {
     let is_key = |key: &str| !key.contains('.') && !key.starts_with(|c: char| c.is_ascii_digit());
     let is_value = |value: &str| {
@@ -325,7 +327,7 @@ fn is_clear(policy: &FlatPolicy<'_>) -> bool {
     !policy.domain.contains('.') && policy.path.iter().all(|node| is_clear(node))
 }
 
-/// A text with `-` for what a name cannot have.
+/// Replaces each run of characters that a name cannot contain with `-`.
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -360,7 +362,7 @@ fn with_digest(name: &str, policy: &FlatPolicy<'_>) -> String {
     with_end(name, &end)
 }
 
-/// A name, cut so that it ends so. Names are ASCII.
+/// Appends `end` to a name, which is cut if the result would be too long. Names are ASCII.
 fn with_end(name: &str, end: &str) -> String {
     let most = MAX_NAME_BYTES.saturating_sub(end.len());
     format!("{}{end}", &name[..floor_char_boundary(name, most)])

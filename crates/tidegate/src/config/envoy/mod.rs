@@ -1,18 +1,18 @@
-//! Configs of envoyproxy/ratelimit, as they are.
+//! Converts configs of envoyproxy/ratelimit.
 //!
-//! Its files say, per *domain*, a tree of descriptors, and a request takes one way down that
-//! tree: at each level the entry's exact value, else the first wildcard that matches,
-//! else the entry without a value; never back. tidegate has no such tree. It has policies, of
-//! which all that match apply. So the tree is written out:
+//! Its files define, per *domain*, a tree of descriptors. A request follows a single path down that
+//! tree: at each level the node with the entry's exact value, else the first wildcard that matches,
+//! else the node without a value. It never backtracks. tidegate has policies instead of a tree, and
+//! all that match apply. So each limit of the tree becomes a policy:
 //!
 //! ```text
-//!   files -> tree.rs (what they say, or every mistake) -> flatten.rs (a policy per limit, with
-//!         whom it spares) -> names.rs -> write.rs (a tidegate config) -> Config::parse
+//!   files -> tree.rs (domains and descriptors, or all errors) -> flatten.rs (a policy per limit,
+//!         with exemptions and a name) -> write.rs (a tidegate config) -> Config::parse
 //! ```
 //!
-//! What is converted *is* a config: [`Converted::yaml`] is what a server that is given the
-//! files themselves reads, so that both mean the same. A node's `exempt` names what would have
-//! been preferred to it, at its own level and at every one above.
+//! The result of a conversion *is* a config: a server that is started with the files reads
+//! [`Converted::yaml`], so both have the same meaning. The `exempt` of a policy lists the values
+//! that are preferred to its node's, at the same level and at every level above.
 //!
 //! ```
 //! use tidegate::unstable::config::envoy::{EnvoyFile, Options, convert};
@@ -43,26 +43,28 @@ use super::error::{ConfigError, ConfigErrors, printable};
 use super::reader::Reader;
 use super::{Config, MAX_CONFIG_BYTES, read_text, yaml};
 
-/// Most files of a directory: each is a domain, and there are never so many.
+/// The largest number of files in a directory. Each is a domain, and real directories have far
+/// fewer.
 pub const MAX_FILES: usize = 1024;
 
-/// A file as it was read.
+/// The name and text of a file.
 #[derive(Clone, Debug)]
 pub struct EnvoyFile {
     name: String,
     text: String,
 }
 
-/// How files are converted.
+/// Settings of a conversion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// How limits count. `FixedWindow` has the windows of envoyproxy/ratelimit.
+    /// The algorithm of all limits. `FixedWindow` has the same windows as envoyproxy/ratelimit.
     pub algorithm: Algorithm,
-    /// Whether files may share a domain, as with its `MERGE_DOMAIN_CONFIG`.
+    /// Whether several files may have the same domain, as with envoyproxy/ratelimit's
+    /// `MERGE_DOMAIN_CONFIG`.
     pub merge_domains: bool,
 }
 
-/// What came of it.
+/// The result of a conversion.
 #[derive(Clone, Debug)]
 pub struct Converted {
     yaml: String,
@@ -70,19 +72,19 @@ pub struct Converted {
     notices: Vec<Notice>,
 }
 
-/// Something that tidegate does another way, or not at all.
+/// A message about a feature that tidegate handles differently or does not support.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     file: String,
     about: ConfigError,
 }
 
-/// What is wrong with the files: all of it.
+/// All errors of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnvoyErrors(Vec<ConfigErrors>);
 
 impl EnvoyFile {
-    /// A file that was read elsewhere. The name is only shown.
+    /// Creates a file from its text. The name is only displayed.
     pub fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
         EnvoyFile { name: name.into(), text: text.into() }
     }
@@ -90,18 +92,21 @@ impl EnvoyFile {
     /// Reads a file.
     ///
     /// # Errors
-    /// When it cannot be read, is larger than [`MAX_CONFIG_BYTES`] or is not UTF-8.
+    /// Returns an error if the file cannot be read, is larger than [`MAX_CONFIG_BYTES`] or is not
+    /// UTF-8.
     pub fn load(path: &Path) -> Result<Self, EnvoyErrors> {
         let text = read_text(path).map_err(EnvoyErrors::one)?;
         Ok(EnvoyFile { name: path.display().to_string(), text })
     }
 
-    /// The `.yaml` and `.yml` files of a directory by name. Files that begin with a dot are
-    /// left out: Kubernetes keeps its own there. So is what is no file: reading a pipe would
-    /// wait for somebody to write. A link that leads nowhere stays, to be told of.
+    /// Lists the `.yaml` and `.yml` files of a directory, sorted by name. Names that begin with a
+    /// dot are skipped, because Kubernetes uses them for its own files. Entries that are not files
+    /// are skipped, because reading a pipe would block. A dangling link is kept, so that it is
+    /// reported when it is read.
     ///
     /// # Errors
-    /// When it cannot be read, or has none or too many.
+    /// Returns an error if the directory cannot be read, or contains no such file or more than
+    /// [`MAX_FILES`].
     pub fn list(directory: &Path) -> Result<Vec<PathBuf>, EnvoyErrors> {
         let fail = |message: String, help: &str| {
             let error = *ConfigError::whole(message, help);
@@ -140,10 +145,10 @@ impl EnvoyFile {
     }
 }
 
-/// Makes a tidegate config of files.
+/// Converts files into a tidegate config.
 ///
 /// # Errors
-/// Everything that is wrong with them, in the order of the files.
+/// Returns all errors, in the order of the files.
 pub fn convert(files: &[EnvoyFile], options: &Options) -> Result<Converted, EnvoyErrors> {
     let whole = |file: &str, message: String, help: &str| {
         EnvoyErrors::one(ConfigErrors::new(file, vec![*ConfigError::whole(message, help)]))
@@ -175,7 +180,7 @@ pub fn convert(files: &[EnvoyFile], options: &Options) -> Result<Converted, Envo
     Ok(Converted { yaml, config, notices })
 }
 
-/// All notices, or all errors.
+/// Returns all notices or, if there are errors, all errors.
 fn take_notices(files: &[EnvoyFile], readers: Vec<Reader<'_>>) -> Result<Vec<Notice>, EnvoyErrors> {
     let (mut all, mut notices) = (Vec::new(), Vec::new());
     for (file, reader) in files.iter().zip(readers) {
@@ -190,29 +195,30 @@ fn take_notices(files: &[EnvoyFile], readers: Vec<Reader<'_>>) -> Result<Vec<Not
 }
 
 impl Converted {
-    /// The config as a file: what `tidegate config convert` prints.
+    /// Returns the config as YAML, which `tidegate config convert` prints.
     pub fn yaml(&self) -> &str {
         &self.yaml
     }
 
-    /// The same, read.
+    /// Returns the parsed config.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// What tidegate does another way, or not at all; in the order of the files.
+    /// Returns the notices about features that tidegate handles differently or does not support, in
+    /// the order of the files.
     pub fn notices(&self) -> &[Notice] {
         &self.notices
     }
 }
 
 impl Notice {
-    /// The file it is about.
+    /// Returns the name of the file.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// Its place, field, message and what to do about it.
+    /// Returns the position, the field, the message and what to do about it.
     pub fn about(&self) -> &ConfigError {
         &self.about
     }
@@ -229,7 +235,7 @@ impl EnvoyErrors {
         EnvoyErrors(vec![errors])
     }
 
-    /// Those of each file that has any; never none.
+    /// Returns the errors of each file that has any. There is at least one such file.
     pub fn iter(&self) -> std::slice::Iter<'_, ConfigErrors> {
         self.0.iter()
     }

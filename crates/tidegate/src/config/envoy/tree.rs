@@ -1,7 +1,8 @@
-//! What the files say: domains, and trees of descriptors.
+//! Reads the files into domains and trees of descriptors.
 //!
-//! Everything that envoyproxy/ratelimit refuses is refused here, with its place; so is what
-//! would mean something else to tidegate. What it reads and ignores is noted.
+//! Everything that envoyproxy/ratelimit rejects is rejected here, with its position. So is
+//! everything that would have another meaning in tidegate. Fields that envoyproxy/ratelimit reads
+//! and ignores are reported as notices.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,7 +12,7 @@ use super::super::reader::{Located, Reader, closest, join, shown, suggest};
 use super::super::yaml::{Name, Node, Value};
 use crate::policy::MAX_ENTRIES;
 
-/// One domain, with what all its files say.
+/// One domain, with the descriptors of all its files.
 pub(super) struct Domain {
     pub(super) name: String,
     pub(super) nodes: Vec<Descriptor>,
@@ -30,27 +31,27 @@ pub(super) struct Descriptor {
     pub(super) at: Location,
 }
 
-/// What the value of an entry must be.
+/// The values that an entry may have.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum ValueMatch {
     Any,
     Exact(String),
-    /// With `*` in it.
+    /// A text with `*`.
     Wild(String),
 }
 
-/// A `rate_limit`.
+/// The contents of `rate_limit`.
 pub(super) struct Rate {
-    /// So many, and the window; `None` for `unlimited`.
+    /// The number of requests and the unit; `None` for `unlimited`.
     pub(super) limit: Option<(u64, Unit)>,
     pub(super) name: Option<String>,
     pub(super) replaces: Vec<(String, Location)>,
 }
 
-/// A unit of time: its name and how tidegate writes it.
+/// A unit of time: its name, and the window in tidegate's notation.
 pub(super) type Unit = (&'static str, &'static str);
 
-/// Where something stands.
+/// A position in a file.
 #[derive(Clone)]
 pub(super) struct Location {
     pub(super) file: usize,
@@ -58,7 +59,7 @@ pub(super) struct Location {
     pub(super) path: String,
 }
 
-/// Months have 30 days and years 365, as there.
+/// The units of time. Months have 30 days and years 365, as in envoyproxy/ratelimit.
 const UNITS: [Unit; 7] = [
     ("second", "1s"),
     ("minute", "1m"),
@@ -85,10 +86,10 @@ const DESCRIPTOR: &[&str] = &[
 const RATE_LIMIT: &[&str] = &["unit", "requests_per_unit", "unlimited", "name", "replaces"];
 const REPLACES: &[&str] = &["name"];
 
-/// Most requests per unit: 32 bits, as there.
+/// The largest number of requests per unit: 32 bits, as in envoyproxy/ratelimit.
 const MAX_REQUESTS: u64 = u32::MAX as u64;
 
-/// Every domain of the files, in their order.
+/// Reads the domains of all files, in their order.
 pub(super) fn read(
     readers: &[Reader<'_>],
     trees: &[Option<Rc<Node>>],
@@ -109,7 +110,7 @@ pub(super) fn read(
             None => domains.push(Domain { name, nodes }),
             Some(domain) if merge_domains => {
                 domain.nodes.extend(nodes);
-                // Those of one file were told when it was read.
+                // Duplicates within one file were reported when it was read.
                 let is_new =
                     |first: &Location, second: &Location| second.file == file && first.file != file;
                 twice(reader, &domain.nodes, is_new);
@@ -124,7 +125,7 @@ pub(super) fn read(
     domains
 }
 
-/// A file being read.
+/// Reads one file.
 struct Level<'r, 's> {
     reader: &'r Reader<'s>,
     file: usize,
@@ -172,7 +173,7 @@ impl Level<'_, '_> {
         Some((name.to_owned(), self.at(domain), nodes))
     }
 
-    /// A mapping's fields with a value, merge keys followed.
+    /// Reads the fields of a mapping that have a value, with merge keys resolved.
     fn fields(&self, located: &Located, known: &[&'static str]) -> Option<Fields> {
         self.reader.map(located, "write fields as `name: value`, one per line")?;
         let mut entries = Vec::new();
@@ -197,7 +198,7 @@ impl Level<'_, '_> {
         Some(Fields(entries))
     }
 
-    /// The entries of a mapping, then those it merges that it does not have.
+    /// Collects the entries of a mapping, then those that it merges and does not have itself.
     fn gather(&self, located: &Located, entries: &mut Vec<(Name, Located)>) {
         let Value::Map(own) = &located.node.value else {
             let help = "write `<<: *anchor` of a mapping";
@@ -220,7 +221,7 @@ impl Level<'_, '_> {
         }
     }
 
-    /// The descriptors of a list; none where there is no list.
+    /// Reads a list of descriptors; empty if there is none.
     fn descriptors(&self, located: Option<&Located>) -> Vec<Descriptor> {
         let Some(items) = located.and_then(|located| self.reader.list(located)) else {
             return Vec::new();
@@ -290,7 +291,7 @@ impl Level<'_, '_> {
         })
     }
 
-    /// A boolean, also as YAML once wrote them.
+    /// Reads a boolean, also in the forms of YAML 1.1.
     fn flag(&self, located: &Located) -> bool {
         let text = self.reader.any_text(located).unwrap_or_default();
         match &*text.to_ascii_lowercase() {
@@ -395,7 +396,7 @@ impl Level<'_, '_> {
         None
     }
 
-    /// What tidegate has no counterpart of.
+    /// Adds notices for fields that tidegate does not support.
     fn note_unsupported(&self, fields: &Fields) {
         for name in ["detailed_metric", "value_to_metric"] {
             if fields.get(name).is_some_and(|located| self.flag(located)) {
@@ -417,7 +418,7 @@ impl Level<'_, '_> {
     }
 }
 
-/// Longest key: as long as a descriptor's name may be.
+/// The longest key, which is the longest name of a descriptor in a policy.
 const MAX_KEY: usize = 256;
 
 fn unit_help() -> String {
@@ -425,7 +426,8 @@ fn unit_help() -> String {
 }
 
 impl Descriptor {
-    /// What envoyproxy/ratelimit looks it up by: no two at one level have the same.
+    /// Returns the text by which envoyproxy/ratelimit looks up a descriptor. It is unique at each
+    /// level.
     pub(super) fn composite(&self) -> String {
         match &self.value {
             ValueMatch::Any => self.key.clone(),
@@ -434,7 +436,8 @@ impl Descriptor {
     }
 }
 
-/// Tells of descriptors that one before them stands for too, where both are of concern.
+/// Reports descriptors that have the same composite text as an earlier one, if `concern` returns
+/// `true` for both positions.
 fn twice(
     reader: &Reader<'_>,
     nodes: &[Descriptor],
@@ -464,5 +467,6 @@ fn twice(
     }
 }
 
-// A tree is as deep as YAML may nest; that is not deeper than a list of entries is long.
+// The nesting limit of YAML bounds the depth of a tree, which must not exceed the largest number of
+// entries in a list.
 const _: () = assert!(MAX_ENTRIES >= (super::super::yaml::MAX_DEPTH - 2) / 2);

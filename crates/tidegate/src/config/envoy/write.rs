@@ -1,4 +1,4 @@
-//! Policies as a config for people to read and change.
+//! Writes policies as a config that people can read and edit.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::flatten::FlatPolicy;
 use super::tree::{Domain, ValueMatch};
 use crate::policy::SHARED_KEY;
 
-/// The whole file.
+/// Writes the whole file.
 pub(super) fn write<'n>(
     files: impl Iterator<Item = &'n str>,
     domains: &[Domain],
@@ -84,7 +84,7 @@ fn one_or_list(values: &[String]) -> String {
     }
 }
 
-/// A text as YAML has it, in quotes unless it could be nothing else without.
+/// Returns a text as a YAML scalar, in quotes unless it is unambiguous without them.
 fn scalar(text: &str) -> String {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_./-".contains(c);
     let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric() || "_/".contains(c));

@@ -1,11 +1,11 @@
-//! The commands of one write to a server, and the callers waiting for their replies.
+//! The commands of one write to a server, and the callers that wait for their replies.
 //!
-//! Asks that the counter script can take share a call with others under the same limit,
-//! and equal asks of one key share an entry of it. Other requests that are equal are merged
-//! into one that costs as much as all of them. So a hot key costs a server as much as a cold
-//! one. Everything else is a separate call. All calls of a batch are pipelined, and each is
-//! answered when its reply arrives.
-//! See `batch_builder.rs` for how jobs become calls.
+//! Requests for the counter script under one limit share a call, and equal ones on one key share an
+//! entry of it. Other equal requests are merged into one with the sum of their costs. So a hot key
+//! costs a server no more than a cold one. Every other job is a separate call. All calls of a batch
+//! are pipelined, and the callers of each are answered when its reply arrives.
+//!
+//! `batch_builder.rs` assembles the calls from jobs.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -25,7 +25,7 @@ use super::stats::StoreCounters;
 use super::url::{Address, Kind};
 use crate::{Failure, StoreError};
 
-/// Calls that go together.
+/// The commands of one write.
 #[derive(Debug)]
 pub(super) struct Batch {
     commands: Vec<Command>,
@@ -38,7 +38,7 @@ pub(super) struct Batch {
 pub(super) struct Command {
     cmd: Cmd,
     asking: bool,
-    /// Whether the scripts were loaded for it already.
+    /// Whether this is the second attempt, before which the scripts are loaded again.
     scripts_loaded: bool,
     waiters: Waiters,
 }
@@ -51,11 +51,11 @@ pub(super) enum Waiters {
     MergedRequests(Box<MergedRequests>),
 }
 
-/// A caller that waits.
+/// A caller that waits for a reply.
 #[derive(Debug)]
 pub(super) struct Waiter {
     reply: Reply,
-    /// Its part of what is in flight, for as long as it waits.
+    /// The job's part of the weight in flight, held until the caller is answered.
     _claim: Option<Claim>,
 }
 
@@ -65,7 +65,7 @@ impl Waiter {
     }
 
     fn answer(self, answer: Result<CallReply, CallError>) {
-        // The caller may have given up meanwhile.
+        // The caller may have given up.
         drop(self.reply.send(answer));
     }
 }
@@ -80,7 +80,7 @@ pub(super) struct MergedRequests {
 }
 
 impl Batch {
-    /// Puts jobs together.
+    /// Builds the batch of the selected jobs.
     pub(super) fn gather(jobs: impl Iterator<Item = SelectedJob>, kind: Kind) -> Self {
         let mut builder = BatchBuilder::new(kind);
         let (mut requests, mut coalesced) = (0, 0);
@@ -105,22 +105,22 @@ impl Batch {
         Batch { commands: builder.finish(), requests, coalesced }
     }
 
-    /// How many script calls it has.
+    /// The number of commands.
     pub(super) fn calls(&self) -> usize {
         self.commands.len()
     }
 
-    /// How many callers it is for.
+    /// The number of jobs.
     pub(super) fn requests(&self) -> usize {
         self.requests
     }
 
-    /// How many asks share a call or an entry with an equal one before them.
+    /// The number of jobs that were merged with an equal one before them.
     pub(super) fn coalesced(&self) -> usize {
         self.coalesced
     }
 
-    /// Hands all calls to the connection, in order.
+    /// Passes all commands to the connection, in order.
     pub(super) async fn send(self, sender: CommandSender, health: &ConnectionHealth) -> Write {
         let calls = send(&sender, health, self.commands).await;
         Write { sender, calls, started: Instant::now() }
@@ -134,8 +134,8 @@ pub(super) struct Write {
     started: Instant,
 }
 
-/// Sends units, the scripts first if a server has lost them. Replies to commands without a unit
-/// mean nothing.
+/// Sends commands. If one of them failed because the server has lost the scripts, these are loaded
+/// first. The replies to `SCRIPT LOAD` and `ASKING` belong to no caller, and are ignored.
 async fn send(
     sender: &CommandSender,
     health: &ConnectionHealth,
@@ -159,8 +159,9 @@ async fn send(
 }
 
 impl Write {
-    /// Answers every caller as soon as its reply arrives. Calls that were proven not to be
-    /// carried out, or to be too large as one, are sent again.
+    /// Answers every caller as soon as its reply arrives. A command whose reply proves that it was
+    /// not carried out is sent again, and so is the part of a denied merged request that may still
+    /// fit.
     pub(super) async fn settle(
         self,
         queried: Option<Address>,
@@ -211,7 +212,7 @@ struct ReplyHandler<'t> {
 }
 
 impl ReplyHandler<'_> {
-    /// Answers a unit; returns what is to be sent again.
+    /// Answers the callers of a command. Returns the command that is to be sent again, if any.
     fn settle(&mut self, command: Command, value: Value) -> Option<Command> {
         match value {
             Value::ServerError(error) if error.code() == "NOSCRIPT" && !command.scripts_loaded => {
@@ -226,7 +227,7 @@ impl ReplyHandler<'_> {
         }
     }
 
-    /// Classifies an error. Errors that are not listed here concern one key only.
+    /// Classifies an error. Errors that are not listed concern one key only.
     fn error(&mut self, error: &ServerError) -> CallError {
         let details = error.details().unwrap_or("");
         let address = || {
@@ -237,9 +238,10 @@ impl ReplyHandler<'_> {
             "MOVED" => address().map_or_else(|| refused(error), CallError::Moved),
             "ASK" => address().map_or_else(|| refused(error), CallError::Ask),
             "TRYAGAIN" => CallError::TryAgain,
-            // The slot is nobody's: not carried out, and not this server's fault.
+            // Not carried out: no server has the slot, or the cluster is down. This server is
+            // usable.
             "CLUSTERDOWN" => CallError::Failed(Failure::Down),
-            // Nothing is wrong with the key: no other is served either.
+            // The error does not depend on the key: the server refuses all of them.
             "OOM" | "MISCONF" | "NOREPLICAS" | "NOPERM" | "BUSY" => self.refuses(error),
             // Not carried out: this server is the wrong one.
             "READONLY" | "LOADING" | "MASTERDOWN" => self.wrong_server(),
@@ -261,8 +263,8 @@ impl ReplyHandler<'_> {
     }
 }
 
-/// The code of an error, also if it occurred inside a script. Servers before 7.0 put that
-/// code into the text, and later ones report a missing permission in words only.
+/// The code of an error, also if it occurred inside a script. Servers before 7.0 put such a code
+/// into the text, and later ones report a missing permission without its code.
 fn code_of(error: &ServerError) -> &str {
     const WRAPPED: [(&str, &str); 9] = [
         ("ACL failure in script", "NOPERM"),
@@ -312,7 +314,7 @@ impl Waiters {
         }
     }
 
-    /// Answers those it can; returns the rest of a merged request.
+    /// Answers the callers that the reply covers. Returns the rest of a merged request.
     fn answer(self, value: Value) -> Option<MergedRequests> {
         match self {
             Waiters::One(waiter) => waiter.answer(Ok(CallReply::Value(value))),
@@ -330,7 +332,7 @@ impl Waiters {
     }
 }
 
-/// Why a reply could not be read.
+/// The failure of a job whose reply could not be decoded.
 fn failed(error: StoreError) -> CallError {
     CallError::Failed(match error {
         StoreError::Failed(failure) => failure,
@@ -354,9 +356,9 @@ fn answer_counted(answers: Vec<counter::CounterReply>, waiters: Vec<Vec<Waiter>>
 }
 
 impl MergedRequests {
-    /// Answers the callers that the reply covers; returns the rest. A denial of a merged request
-    /// charged nothing, so the part that still fits is sent again. A denial of a single request
-    /// holds for all.
+    /// Answers the callers that the reply covers, and returns the rest. A denial of a merged
+    /// request charged nothing, so the part that still fits is sent again. A denial of a single
+    /// request applies to all that are left.
     fn answer(mut self, value: &Value) -> Option<MergedRequests> {
         let times = self.sent_count as u64;
         let answers = match self.plan.times(times).answers(value) {
@@ -384,7 +386,7 @@ impl MergedRequests {
         (!self.waiters.is_empty()).then_some(self)
     }
 
-    /// Whether `one` is the same request.
+    /// Whether `one` is an equal request.
     pub(super) fn is_equal(&self, one: &MergedRequests) -> bool {
         self.plan.states() == one.plan.states() && self.at == one.at
     }

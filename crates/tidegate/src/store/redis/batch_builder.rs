@@ -1,4 +1,4 @@
-//! How the jobs of one write become calls.
+//! Assembles the jobs of one write into calls.
 //!
 //! Jobs that touch the same key keep their order: a job joins a call only if no later call of
 //! the write touches one of its keys. `queue.rs` keeps the order between writes, and decides which
@@ -16,15 +16,15 @@ use super::node::{SendMode, key_hash};
 use super::topology::slot_of;
 use super::url::Kind;
 
-/// Keys in one call of the counter script. Beyond this a call gains little, and
-/// everybody else's has to wait for it.
+/// The maximum number of keys in one call of the counter script. Larger calls gain little, and
+/// other clients of the server wait while they run.
 const MAX_KEYS: usize = 64;
 
-/// The calls of a batch while it is put together, in the order they will be sent.
+/// The calls of a batch that is being assembled, in the order in which they will be sent.
 pub(super) struct BatchBuilder {
     kind: Kind,
     calls: Vec<BatchEntry>,
-    /// The newest call of a kin.
+    /// The newest counter call with a batch key.
     latest: HashMap<BatchKey, usize, RandomState>,
     /// The calls of merged requests, by group.
     groups: HashMap<usize, usize, RandomState>,
@@ -32,14 +32,14 @@ pub(super) struct BatchBuilder {
     last: HashMap<u64, usize, RandomState>,
 }
 
-/// One call.
+/// One call of a batch.
 pub(super) enum BatchEntry {
     Whole(Command),
     CounterCall(CounterCall),
     MergedRequests(Box<MergedRequests>),
 }
 
-/// What makes asks go in one call.
+/// The properties that counter requests must share to be in one call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct BatchKey {
     count: u64,
@@ -48,13 +48,13 @@ struct BatchKey {
     slot: u16,
 }
 
-/// A counter call while it is put together.
+/// A call of the counter script that is being assembled.
 pub(super) struct CounterCall {
     limit: Limit,
     at: Option<Timestamp>,
     entries: Vec<Entry>,
     replies: Vec<Vec<Waiter>>,
-    /// Where in `entries` a key is.
+    /// The index in `entries` of each key.
     index: HashMap<Vec<u8>, usize, RandomState>,
 }
 
@@ -71,7 +71,7 @@ impl BatchBuilder {
         index
     }
 
-    /// Adds a counter ask; returns whether there was an equal one to join.
+    /// Adds a counter request. Returns whether it joined an equal one.
     pub(super) fn count(
         &mut self,
         fast_check: FastCheck,
@@ -106,7 +106,7 @@ impl BatchBuilder {
         }
     }
 
-    /// Adds a request to the call of its group; returns whether there was one to join.
+    /// Adds a request to the call of its group. Returns whether it joined an equal one.
     pub(super) fn merge(
         &mut self,
         one: MergedRequests,
@@ -148,7 +148,7 @@ impl CounterCall {
         CounterCall { limit, at, entries: Vec::new(), replies: Vec::new(), index }
     }
 
-    /// A call holds each key once, with one cost.
+    /// Whether a request can join the call, which holds each key once and with one cost.
     fn has_room_for(&self, fast_check: &FastCheck) -> bool {
         match self.index.get(&fast_check.key) {
             Some(&index) => {
@@ -159,7 +159,7 @@ impl CounterCall {
         }
     }
 
-    /// Adds an ask; returns whether there was an equal one.
+    /// Adds a request. Returns whether it joined an equal one.
     fn add(&mut self, fast_check: FastCheck, waiter: Waiter) -> bool {
         if let Some(&index) = self.index.get(&fast_check.key) {
             self.entries[index].times += 1;

@@ -1,10 +1,10 @@
-//! When a server is given up, and how long to rest before it is tried again.
+//! The circuit breaker: when a server counts as down, and how long to wait before reconnecting.
 //!
-//! The breaker opens immediately when a connection breaks, and after a few deadlines in which
-//! not a single reply arrived although some are due. The latency of a reply does not
-//! matter: commands wait for those ahead of them, and that time is our own queue.
-//! The node reconnects in the background, with random pauses that grow, so that many nodes do
-//! not return in step.
+//! The breaker opens immediately when a connection breaks, and after a few deadlines in which not a
+//! single reply arrived although some are due. The latency of a reply does not matter, because
+//! commands wait for those ahead of them, and that is time in this node's own queue. The node
+//! reconnects in the background, with random pauses that grow, so that many nodes do not reconnect
+//! at the same time.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -12,70 +12,71 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-/// Deadlines without any reply before a server is given up: a single slow command must not
-/// cost everybody the store.
+/// The number of deadlines without any reply after which a server counts as down. A single slow
+/// command must not make the store unavailable to everybody.
 const MAX_SILENT_DEADLINES: u32 = 3;
-/// Looks in that time. Silence is counted in looks, so that a process that was stopped for
-/// a while does not take its own silence for the server's.
+/// The number of polls in that time. Silence is measured in polls, so that a process that was
+/// stopped for a while does not mistake its own pause for the silence of the server.
 const SILENCE_CHECKS: u32 = 12;
 const MIN_BACKOFF: Duration = Duration::from_millis(20);
-/// A server that is back is found within this and the time a connection takes.
+/// A server that is available again is detected within this time plus the time to connect.
 const MAX_BACKOFF: Duration = Duration::from_millis(200);
-/// A server that says no is asked less often: a person must change something.
+/// The factor of pauses after a refusal, which usually ends only when an operator changes
+/// something.
 const REFUSED_FACTOR: u32 = 10;
 
-/// How one connection is doing.
+/// The health of one connection.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionHealth {
-    /// Writes that are not answered completely.
+    /// The number of writes that are not completely answered.
     writes: AtomicUsize,
-    /// Commands without a reply.
+    /// The number of commands without a reply.
     unanswered: AtomicUsize,
     replies: AtomicU64,
     silent: AtomicBool,
-    /// The first command was sent to a connection that was idle.
+    /// Notified when a command is sent on an idle connection.
     busy: Notify,
-    /// A write was answered completely.
+    /// Notified when a write was completely answered.
     answered: Notify,
     unusable: Notify,
 }
 
-/// What became of a write.
+/// The outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Answered,
-    /// It answered that it will do nothing of the kind, whatever the key.
+    /// The server refuses such commands for every key: its memory is full, for example.
     Refused,
-    /// The connection is broken, or leads to a server that is not the right one.
+    /// The connection is broken, or the server cannot decide: it is a replica, for example.
     Unusable,
 }
 
 impl ConnectionHealth {
-    /// A write begins.
+    /// Records the start of a write.
     pub(super) fn write_started(&self) {
         self.writes.fetch_add(1, SeqCst);
     }
 
-    /// Commands are sent.
+    /// Records commands that are sent.
     pub(super) fn sent(&self, commands: usize) {
         if self.unanswered.fetch_add(commands, SeqCst) == 0 {
             self.busy.notify_one();
         }
     }
 
-    /// A reply arrived.
+    /// Records the arrival of a reply.
     pub(super) fn replied(&self) {
         self.replies.fetch_add(1, SeqCst);
         self.unanswered.fetch_sub(1, SeqCst);
     }
 
-    /// A write was answered completely.
+    /// Records that a write was completely answered.
     pub(super) fn write_finished(&self) {
         self.writes.fetch_sub(1, SeqCst);
         self.answered.notify_one();
     }
 
-    /// The connection is of no use any more.
+    /// Marks the connection as unusable.
     pub(super) fn mark_unusable(&self) {
         self.unusable.notify_one();
     }
@@ -84,12 +85,12 @@ impl ConnectionHealth {
         self.writes.load(SeqCst)
     }
 
-    /// Waits until a write is over. For one waiter.
+    /// Waits until a write was completely answered. For one waiter.
     pub(super) async fn answered(&self) {
         self.answered.notified().await;
     }
 
-    /// Waits until the connection is of no use any more. For one waiter.
+    /// Waits until the connection is unusable. For one waiter.
     pub(super) async fn unusable(&self) {
         self.unusable.notified().await;
     }
@@ -110,13 +111,13 @@ impl ConnectionHealth {
         self.silent.store(true, SeqCst);
     }
 
-    /// Whether it was given up because it was silent.
+    /// Whether the connection was given up because the server was silent.
     pub(super) fn is_silent(&self) -> bool {
         self.silent.load(SeqCst)
     }
 }
 
-/// The pauses between attempts.
+/// The pauses between attempts to connect.
 #[derive(Debug)]
 pub(super) struct ReconnectBackoff {
     next: Duration,
@@ -129,12 +130,13 @@ impl ReconnectBackoff {
         ReconnectBackoff { next: MIN_BACKOFF, random: RandomState::new(), selected: 0 }
     }
 
-    /// It worked: the next pause is the shortest again.
+    /// Resets the next pause to the shortest.
     pub(super) fn reset(&mut self) {
         self.next = MIN_BACKOFF;
     }
 
-    /// The next pause: somewhere between half and all of a time that doubles.
+    /// Returns the next pause: a random time between half and all of a maximum, which doubles with
+    /// every attempt.
     pub(super) fn next(&mut self, refused: bool) -> Duration {
         self.selected += 1;
         let longest = self.next;
@@ -151,7 +153,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_millis(24);
 
-    /// Whether a server is given up within some times the silence that is allowed.
+    /// Whether a server is given up within `times` times the silence that is allowed.
     async fn is_given_up(health: &ConnectionHealth, times: u32) -> bool {
         let within = times * MAX_SILENT_DEADLINES * TIMEOUT;
         tokio::time::timeout(within, health.silent(TIMEOUT)).await.is_ok()

@@ -1,13 +1,12 @@
-//! What `request.lua` is told, byte for byte, and how its reply is read.
+//! Encodes the arguments of `request.lua` and decodes its reply.
 //!
-//! Numbers are 8 bytes, lowest first; Lua reads them into doubles, which are exact up to
-//! 2^53. Nothing larger means anything: counts are capped below it, so a cost beyond
-//! it is cut.
+//! Numbers are 8 bytes, little-endian. Lua reads them into doubles, which are exact up to 2^53.
+//! Larger costs are cut to that, which changes nothing, because counts are capped below it.
 //!
-//! The script replies with as little as a decision needs. For small states and
-//! `sliding-window` the reply is the whole state. For a log or permits it is the sum, the newest, and the one that frees what is
-//! lacking: a [`equivalent_state`] made of these answers every question of the decision as
-//! the whole log would, so the core's own code gives the answer.
+//! The script replies with no more than a decision needs. For small states and `sliding-window` the
+//! reply is the whole state. For a log or permits it is the sum of the costs, the newest time, and
+//! the time at which the missing units are freed. From these [`equivalent_state`] builds a state
+//! that decides the cost as the whole log would, so the code of the core computes the decision.
 
 use redis::Value;
 use smallvec::SmallVec;
@@ -19,33 +18,34 @@ use tidegate_core::{
 use super::counter::radix;
 use super::plan::{Mode, PlannedState};
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Denied,
     Admitted,
     IdReused,
-    /// Denied, and charged what was left; the states are described after that.
+    /// Denied, and charged the units that were left. The reply describes the states after the
+    /// charge.
     Consumed,
 }
 
-/// A reply, taken apart.
+/// A decoded reply.
 pub(super) struct Reply {
     pub(super) outcome: Outcome,
     pub(super) now: Timestamp,
     pub(super) states: SmallVec<[StateSummary; 4]>,
 }
 
-/// What a state replies; see its file under `lua/`.
+/// The reply for one state; the file of its algorithm in `lua/` describes it.
 #[derive(Clone, Copy)]
 pub(super) enum StateSummary {
     Numbers([u64; 3]),
     Window(SlidingWindow),
 }
 
-/// Everything but names and time.
+/// Encodes the second argument of `request.lua`: all of a plan except key names, time and id.
 pub(super) fn plan(states: &[PlannedState], mode: Mode, permit: PermitId) -> Vec<u8> {
-    /// The permit and the mode; three bytes and eight numbers a state.
+    /// The size of the permit and the mode. A state has three bytes and eight numbers.
     const HEADER_BYTES: usize = 9;
     const STATE_BYTES: usize = 3 + 8 * 8;
     let mut bytes = Vec::with_capacity(HEADER_BYTES + STATE_BYTES * states.len());
@@ -79,7 +79,7 @@ pub(super) fn plan(states: &[PlannedState], mode: Mode, permit: PermitId) -> Vec
     bytes
 }
 
-/// A cost, in full.
+/// Encodes a cost exactly. Unlike the plan, it does not cut large costs.
 pub(super) fn cost_text(cost: Cost) -> [u8; 9] {
     let (kind, units) = parts(cost);
     let mut text = [kind; 9];
@@ -87,7 +87,7 @@ pub(super) fn cost_text(cost: Cost) -> [u8; 9] {
     text
 }
 
-/// Reads a reply for these states.
+/// Decodes a reply for these states; `None` if it has another form.
 pub(super) fn read(reply: &Value, planned: &[PlannedState]) -> Option<Reply> {
     let Value::BulkString(bytes) = reply else { return None };
     let (&outcome, rest) = bytes.split_first()?;
@@ -123,7 +123,7 @@ fn read_state<'r>(limit: &Limit, reply: &'r [u8]) -> Option<(StateSummary, &'r [
     Some((StateSummary::Numbers(numbers), after))
 }
 
-/// The bytes of a `sliding-window`, as `sliding_window.lua` describes them.
+/// Decodes the bytes of a `sliding-window`, which `sliding_window.lua` describes.
 fn read_window(bytes: &[u8]) -> Option<SlidingWindow> {
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |n, &byte| n << 8 | u64::from(byte));
     let Some((&mark, rest)) = bytes.split_first() else {
@@ -154,8 +154,8 @@ fn read_window(bytes: &[u8]) -> Option<SlidingWindow> {
     SlidingWindow::from_cells(form, pace, &list)
 }
 
-/// A state that answers the planned cost as the one in Redis did before it was charged (or
-/// after a denial consumed what it had left), and the cost to ask it for.
+/// Returns a state that decides the planned cost as the state in Redis did before it was charged
+/// (or after a denial consumed the units that were left), and the cost to decide with it.
 pub(super) fn equivalent_state(
     planned: &PlannedState,
     now: Timestamp,
@@ -167,8 +167,8 @@ pub(super) fn equivalent_state(
         StateSummary::Numbers(numbers) => numbers,
         StateSummary::Window(window) => return (State::SlidingWindow(window), *cost),
     };
-    // Logs and permits are described as they are after a correction: all of it that
-    // is left to ask is what there is now.
+    // The reply describes logs and permits after a forced charge or a refund. A refund of 0 then
+    // returns their current values.
     let summary = match cost {
         Cost::Ask(_) => *cost,
         Cost::Force(_) | Cost::Refund(_) => Cost::Refund(0),
@@ -186,7 +186,7 @@ pub(super) fn equivalent_state(
             let log = SlidingLog::from(pair(planned, first, second, third));
             (State::SlidingLog(log), summary)
         }
-        // It replies with bytes.
+        // The reply of `sliding-window` is bytes, which are handled above.
         Algorithm::SlidingWindow => (State::new(limit), *cost),
         Algorithm::Concurrency => {
             let entries = pair(planned, first, second, third);
@@ -196,7 +196,7 @@ pub(super) fn equivalent_state(
     }
 }
 
-/// Two entries for all: one that frees what is lacking, one with the rest.
+/// Two entries that represent all: the first frees the missing units, the second holds the rest.
 fn pair(planned: &PlannedState, total: u64, newest_us: u64, freeing_us: u64) -> Entries {
     let mut entries = Entries::new();
     let mut push = |micros, cost| entries.push(Entry { at: Timestamp::from_micros(micros), cost });
@@ -220,7 +220,7 @@ fn parts(cost: Cost) -> (u8, u64) {
     }
 }
 
-/// The number `request.lua` knows an algorithm by.
+/// The number of an algorithm in `request.lua`.
 fn algorithm(limit: &Limit) -> u8 {
     match limit.algorithm() {
         Algorithm::SlidingLog => 0,

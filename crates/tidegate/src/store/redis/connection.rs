@@ -1,9 +1,9 @@
-//! One connection to one server, ready to decide.
+//! One connection to one server, and the thread that runs the tasks of a store.
 //!
-//! The socket is opened here and not by the client library, for three reasons: its
-//! end is noticed at once and not at the next call; the certificate check has our
-//! provider and no way around it; and nothing is replayed or reconnected behind
-//! our back, because a call whose outcome is unknown must not count twice.
+//! The socket is opened here and not by the client library, for three reasons. A closed connection
+//! is noticed immediately and not at the next call. Certificates are always checked, with the
+//! cryptography provider that is chosen here. And the library never reconnects or repeats a command
+//! by itself, because a call whose outcome is unknown must not be charged twice.
 
 use std::future::poll_fn;
 use std::path::Path;
@@ -32,56 +32,56 @@ use super::script::{Call, Script};
 use super::server_info::ServerInfo;
 use super::url::{Address, Kind, Login, TlsFiles};
 
-/// Commands that wait for the socket: more than can be in flight, so that queueing a command
-/// never waits and the order is kept.
+/// The maximum number of commands that wait for the socket. It is larger than the number that can
+/// be in flight, so that queueing a command never waits, and the order is kept.
 const WRITE_BUFFER: usize = 16 * 1024;
-/// The interval of role checks. A demoted primary denies from old data until it is noticed,
+/// The interval of role checks. Until a demoted primary is noticed, it decides denials on old data,
 /// because only writes fail on a replica.
 const ROLE_EVERY: Duration = Duration::from_secs(1);
 
-/// How servers of a store are spoken to.
+/// Opens connections to the servers of a store.
 #[derive(Clone)]
 pub(super) struct Dialer {
     pub(super) kind: Kind,
     pub(super) login: Login,
     pub(super) db: u32,
     pub(super) tls: Option<TlsConnector>,
-    /// For all of connecting.
+    /// The timeout for all steps of connecting.
     pub(super) connect_timeout: Duration,
-    /// For one answer.
+    /// The timeout for one answer.
     pub(super) timeout: Duration,
-    /// A name such as states have, to ask what may be done with it.
+    /// A key name with the prefix of all states, to check the permissions of the user.
     pub(super) sample: Vec<u8>,
-    /// Runs the tasks that talk to servers.
+    /// Runs the tasks that communicate with servers.
     pub(super) runtime: Handle,
 }
 
-/// Why there is no connection.
+/// The reason that connecting failed.
 #[derive(Clone, Debug)]
 pub(super) enum DialError {
-    /// It is not there, or not ready: later it may be.
+    /// The server cannot be reached, or is not ready. Later it may be.
     Unreachable(Box<str>),
-    /// It is there, and will not do.
+    /// The server was reached, and cannot be used.
     Refused(ConnectError),
 }
 
-/// A connection; ends when all its clones are dropped.
+/// A connection. It is closed when all its clones are dropped.
 #[derive(Clone)]
 pub(super) struct Connection {
     multiplexed: MultiplexedConnection,
     driver: Arc<Driver>,
-    /// What a server may have meant that hangs up when it is spoken to.
+    /// A hint for the error if the server closes the connection at the first command.
     hint: &'static str,
 }
 
 const TLS_HINT: &str = "if it speaks TLS, write rediss:// or tls=true";
 const CERTIFICATE_HINT: &str = "if it wants a certificate, add cert=FILE and key=FILE";
 
-/// Sends commands over a connection without keeping it open.
+/// Sends commands over a connection, without keeping the connection open.
 #[derive(Clone)]
 pub(super) struct CommandSender(MultiplexedConnection);
 
-/// A command on its way.
+/// The reply to a command that was sent.
 pub(super) struct PendingReply {
     reply: Pin<Box<dyn Future<Output = Result<Value, RedisError>> + Send>>,
     replied: Option<Result<Value, RedisError>>,
@@ -93,7 +93,7 @@ impl CommandSender {
         let begin = |command: Cmd| {
             let mut sender = self.0.clone();
             let reply = async move { sender.send_packed_command(&command).await };
-            // The task's cooperative budget would stop after the first 128 commands.
+            // With the cooperative budget of the task, only the first 128 commands would be sent.
             PendingReply { reply: Box::pin(tokio::task::unconstrained(reply)), replied: None }
         };
         let mut sent: Vec<PendingReply> = commands.into_iter().map(begin).collect();
@@ -111,7 +111,8 @@ impl CommandSender {
 }
 
 impl PendingReply {
-    /// Waits for the reply: an error of the server is a value, one of the connection is not.
+    /// Waits for the reply. An error of the server is a value, and only a failure of the connection
+    /// is an error.
     pub(super) async fn reply(self) -> Result<Value, RedisError> {
         match self.replied {
             Some(replied) => replied,
@@ -132,25 +133,26 @@ impl Drop for Driver {
 }
 
 impl Connection {
-    /// Sends commands in one write; one value each, errors among them as values.
+    /// Sends commands in one write. Returns a value for each, errors of the server included.
     async fn send(&mut self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
         self.multiplexed.req_packed_commands(commands, 0, commands.len()).await
     }
 
-    /// A way to send commands that does not keep it open.
+    /// Returns a sender that does not keep the connection open.
     pub(super) fn sender(&self) -> CommandSender {
         CommandSender(self.multiplexed.clone())
     }
 
-    /// Waits for its end.
+    /// Waits until the connection is closed.
     pub(super) async fn closed(&self) {
         let mut ended = self.driver.ended.clone();
-        // An error is what is waited for: the sender is gone.
+        // `changed` fails when the sender is dropped, at the end of the driver.
         while ended.changed().await.is_ok() {}
     }
 
     /// Waits until the server reports that it is a replica. A server that does not answer is
-    /// detected by [`ConnectionHealth`](super::breaker::Health).
+    /// detected by
+    /// [`ConnectionHealth`](super::breaker::ConnectionHealth).
     pub(super) async fn demoted(&mut self) {
         loop {
             tokio::time::sleep(ROLE_EVERY).await;
@@ -170,7 +172,7 @@ impl Connection {
         values.into_iter().next().ok_or(DialError::Unreachable("no answer".into()))
     }
 
-    /// Teaches the server all scripts, in one round trip.
+    /// Loads all scripts, in one round trip.
     async fn load_scripts(&mut self) -> Result<(), DialError> {
         let mut commands = Pipeline::new();
         for command in script_load_commands() {
@@ -192,7 +194,8 @@ impl Connection {
 }
 
 impl Dialer {
-    /// Connects to a server that decides: checks what it is, and teaches it the scripts.
+    /// Connects to a server that decides. Checks its kind and its permissions, and loads the
+    /// scripts.
     pub(super) async fn dial(
         &self,
         address: &Address,
@@ -204,14 +207,14 @@ impl Dialer {
             Ok((connection, server_info))
         };
         let (mut connection, server_info) = self.with_deadline(address, dialing).await?;
-        // It must also be quick enough to be of use.
+        // The server must also answer within the deadline of a call.
         match tokio::time::timeout(self.timeout, self.check_rights(&mut connection)).await {
             Ok(checked) => checked.map(|()| (connection, server_info)).map_err(unknown_command),
             Err(_) => Err(DialError::Unreachable(NO_ANSWER.into())),
         }
     }
 
-    /// Asks one question of a server that need not decide, over a connection of its own.
+    /// Sends one command over a separate connection, to a server that may be unable to decide.
     pub(super) async fn send_once(
         &self,
         address: &Address,
@@ -222,8 +225,9 @@ impl Dialer {
         self.with_deadline(address, call).await
     }
 
-    /// Does something that begins with connecting. A server that says nothing may be one that
-    /// waits for the end of what it takes for a long command.
+    /// Runs a future that begins with connecting, within the timeout. If it times out with TLS, the
+    /// server is tried without TLS, because a plain server may wait for the end of the handshake,
+    /// which it takes for a long command.
     async fn with_deadline<T>(
         &self,
         address: &Address,
@@ -238,7 +242,7 @@ impl Dialer {
         }
     }
 
-    /// Whether a server answers without TLS, if only with an error. It is told no secret.
+    /// Whether a server answers without TLS, even if with an error. No secret is sent to it.
     async fn answers_without_tls(&self, address: &Address) -> bool {
         let without_tls = Dialer { tls: None, ..self.clone() };
         let call = async {
@@ -295,10 +299,11 @@ impl Dialer {
     ) -> Result<Connection, DialError> {
         let socket = TcpStream::connect((&*address.host, address.port)).await;
         let socket = socket.map_err(|error| DialError::Unreachable(error.to_string().into()))?;
-        // Batches are gathered here, not by the kernel. Without it all still works.
+        // Batches are assembled by the node, so the kernel must not delay writes. A failure to set
+        // the option costs only time.
         let _ = socket.set_nodelay(true);
-        // A connection that is given up takes what it has not delivered with it: the kernel
-        // would otherwise go on sending, and an acquire could arrive after its release.
+        // Closing the connection discards the data that was not delivered. Otherwise the kernel
+        // would continue to send it, and an acquire could arrive after its release.
         let _ = socket.set_zero_linger();
         let Some(tls) = &self.tls else {
             return log_in(begin(socket, TLS_HINT).await?, login, db).await;
@@ -312,7 +317,7 @@ impl Dialer {
     }
 }
 
-/// The commands that load all scripts: one each.
+/// The commands that load all scripts, one for each.
 pub(super) fn script_load_commands() -> impl Iterator<Item = Cmd> {
     Script::ALL.into_iter().map(|script| {
         let mut command = Cmd::new();
@@ -323,12 +328,12 @@ pub(super) fn script_load_commands() -> impl Iterator<Item = Cmd> {
 
 const NO_ANSWER: &str = "it does not answer in time";
 
-/// Lets a connection run.
+/// Starts the task that drives a connection.
 async fn begin<S>(stream: S, hint: &'static str) -> Result<Connection, DialError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    // To name itself would need one more right, and help nobody.
+    // `CLIENT SETINFO` would require one more permission, for little use.
     let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None)
@@ -345,8 +350,8 @@ where
     Ok(Connection { multiplexed, driver: Arc::new(Driver { task, ended }), hint })
 }
 
-/// Here and not in the client library, which takes every error for a wrong password and
-/// does not say why.
+/// Authenticates and selects the database. The client library is not used for this, because it
+/// reports every error as a wrong password, without the reason.
 async fn log_in(
     mut connection: Connection,
     login: &Login,
@@ -363,7 +368,7 @@ async fn log_in(
     Ok(connection)
 }
 
-/// Names a command that the server does not know, without the arguments it repeats.
+/// Replaces an error about an unknown command, because the server repeats the arguments in it.
 fn unknown_command(error: DialError) -> DialError {
     let DialError::Refused(ConnectError::Unusable(text)) = &error else { return error };
     let quoted = text.strip_prefix("ERR unknown command ");
@@ -376,29 +381,31 @@ fn unknown_command_error(command: &str) -> DialError {
     DialError::Refused(ConnectError::Unusable(text.into()))
 }
 
-/// An error of no other kind is about the login: that none is set, for one.
+/// Converts an error of `AUTH`. An error without a kind is about the credentials: no password is
+/// set on the server, for example.
 fn login_error(error: DialError, password: &str) -> DialError {
     let text = match error {
         DialError::Refused(ConnectError::Credentials(text) | ConnectError::Unusable(text)) => text,
         error => return error,
     };
-    // A server that does not know the command says all that came with it.
+    // A server that does not know the command repeats its arguments.
     let text = if text.contains(password) { "AUTH failed".into() } else { text };
     DialError::Refused(ConnectError::Credentials(text))
 }
 
-/// A broken handshake is the wrong kind of server or certificate; a broken socket is not.
+/// Converts an error of the TLS handshake. A failed handshake means a wrong server or certificate.
+/// A broken socket does not.
 fn tls_error(error: &std::io::Error) -> DialError {
     let broken = error.get_ref().and_then(|broken| broken.downcast_ref::<rustls::Error>());
     match broken {
-        // It was answered with what is no TLS.
+        // The answer is not TLS.
         Some(rustls::Error::InvalidMessage(_)) => DialError::Refused(ConnectError::NoTls),
         Some(broken) => DialError::Refused(ConnectError::Tls(broken.to_string().into())),
         None => DialError::Unreachable(error.to_string().into()),
     }
 }
 
-/// An error as the server wrote it.
+/// The text of an error, as the server sent it.
 pub(super) fn text_of(error: &ServerError) -> Box<str> {
     format!("{} {}", error.code(), error.details().unwrap_or("")).trim_end().into()
 }
@@ -409,13 +416,13 @@ fn refused(error: &ServerError) -> DialError {
         "NOAUTH" | "WRONGPASS" => ConnectError::Credentials(text),
         "NOPERM" => ConnectError::NotPermitted(text),
         "LOADING" | "MASTERDOWN" | "BUSY" | "CLUSTERDOWN" => return DialError::Unreachable(text),
-        // Others may leave.
+        // Other clients may disconnect.
         "ERR" if text.contains("max number of clients") => return DialError::Unreachable(text),
         _ => ConnectError::Unusable(text),
     })
 }
 
-/// Reads the files, once.
+/// Reads the files and builds the TLS configuration for all connections.
 pub(super) fn tls_connector(files: &TlsFiles) -> Result<TlsConnector, ConnectError> {
     let builder = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
@@ -432,7 +439,7 @@ pub(super) fn tls_connector(files: &TlsFiles) -> Result<TlsConnector, ConnectErr
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Whom to believe: the authority that is named, or else the system's.
+/// The trusted certificate authorities: those in the given file, or else those of the system.
 fn roots(files: &TlsFiles) -> Result<RootCertStore, ConnectError> {
     let mut roots = RootCertStore::empty();
     if let Some(path) = &files.ca {
@@ -441,7 +448,7 @@ fn roots(files: &TlsFiles) -> Result<RootCertStore, ConnectError> {
         }
         return Ok(roots);
     }
-    // Some of the system's may be unusable; none at all is an error.
+    // Unusable certificates of the system are skipped, but it is an error if none is usable.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
         let text = "the system has no certificate authorities: name one with ?ca=FILE";
@@ -464,7 +471,7 @@ fn unreadable(path: &Path, reason: &dyn std::fmt::Display) -> ConnectError {
     ConnectError::TlsFiles(format!("{}: {reason}", path.display()).into())
 }
 
-/// A thread with a separate runtime. It ends when this is dropped, and so do its tasks.
+/// A thread with a separate runtime. When this is dropped, the thread and its tasks end.
 #[derive(Debug)]
 pub(super) struct IoThread {
     runtime: Handle,
@@ -477,9 +484,9 @@ impl IoThread {
         let handle = runtime.handle().clone();
         let (running, dropped) = oneshot::channel::<()>();
         thread::Builder::new().name("tidegate-redis".into()).spawn(move || {
-            // An error is expected: the sender is dropped and sends nothing.
+            // An error is expected, because the sender is dropped and sends nothing.
             let _ = runtime.block_on(dropped);
-            // A name that is being resolved is not waited for.
+            // This does not wait for a host name that is being resolved.
             runtime.shutdown_background();
         })?;
         Ok(IoThread { runtime: handle, _running: running })

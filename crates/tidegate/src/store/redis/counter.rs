@@ -1,15 +1,15 @@
-//! The hot path: asks of `sliding-counter`s under one limit, many keys in a call.
+//! The fast path: requests on `sliding-counter`s under one limit, with many keys in one call.
 //!
-//! A counter is one integer, so that Redis keeps it without an allocation and one
-//! `INCRBY` both charges and reads it:
+//! A counter is one integer, so that Redis stores it without an allocation, and one `INCRBY` both
+//! charges and reads it:
 //!
 //! ```text
 //!   (index * R + previous) * R + current
 //! ```
 //!
-//! `R` is a power of two that depends on the window alone; a limit whose number
-//! changes still reads the same counts. Counts of `R` or more, or limits beyond it, are
-//! the business of `request.lua`. See `lua/counter.lua` for what happens there.
+//! `R` is a power of two that depends only on the window, so a limit whose number changes still
+//! reads the same counts. `request.lua` handles counts of `R` or more, and limits above `R - 2`.
+//! `lua/counter.lua` explains the script.
 
 use redis::Value;
 use smallvec::{SmallVec, smallvec};
@@ -23,44 +23,44 @@ use crate::Request;
 use crate::store::StoreError;
 use crate::{Check, Verdict};
 
-/// A request that the hot path can take: one counter is asked for some units.
+/// A request for the fast path: some units of one counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FastCheck {
-    /// The name of its state.
+    /// The name of the key in Redis.
     pub key: Vec<u8>,
-    /// The limit it counts under.
+    /// The limit.
     pub limit: Limit,
-    /// What is asked for: from 1 to the limit.
+    /// The requested units, from 1 to the limit.
     pub units: u64,
 }
 
-/// Equal asks of one key in a call.
+/// Equal requests on one key in a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The name of the state.
+    /// The name of the key in Redis.
     pub key: Vec<u8>,
-    /// What each asks for: from 1 to the limit.
+    /// The units of each request, from 1 to the limit.
     pub units: u64,
-    /// How many they are, at least 1 and at most `MAX_TIMES`.
+    /// The number of requests, from 1 to `MAX_TIMES`.
     pub times: u32,
 }
 
-/// The most equal asks of one key in a call: what they ask for together stays small
-/// beside 2^53, whatever the limit.
+/// The maximum number of equal requests on one key in a call. It keeps their sum far below 2^53 for
+/// every limit.
 pub const MAX_TIMES: u32 = 1 << 16;
 
-/// What came of one [`Entry`].
+/// The reply to one [`Entry`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CounterReply {
-    /// A decision for each of its asks, in order.
+    /// A decision for each of the requests, in order.
     Decided(SmallVec<[Decision; 1]>),
-    /// Its state is not kept in the quick form, and was not touched: ask by
+    /// The state is not stored as an integer, and was not changed. It has to be decided by
     /// [`Plan::call`](super::plan::Plan::call).
     NotCompact,
 }
 
 impl FastCheck {
-    /// The request as a quick one, if it is.
+    /// Converts a request, if the fast path can decide it.
     pub fn of(request: &Request<'_>, key_names: &KeyNames) -> Option<Self> {
         let [check] = request.checks else { return None };
         let Cost::Ask(units) = check.cost else { return None };
@@ -76,15 +76,15 @@ impl FastCheck {
     }
 }
 
-/// Whether counts under this limit always fit the quick form.
+/// Returns whether all counts under this limit fit the integer.
 pub fn is_fast(limit: &Limit) -> bool {
     limit.algorithm() == Algorithm::SlidingCounter
         && limit.tick_us() == 1
         && limit.count() <= radix(limit) - 2
 }
 
-/// The `R` of a window: the largest power of two for which states stay below
-/// 2^53 until the year 2112, and counts times the window, too.
+/// The `R` of a window: the largest power of two for which states stay below 2^53 until the year
+/// 2112, and a count times the window does, too.
 pub(super) fn radix(limit: &Limit) -> u64 {
     let window_us = limit.window_us();
     let squared = 1_u64 << ((2 * window_us).ilog2() / 2);
@@ -92,8 +92,8 @@ pub(super) fn radix(limit: &Limit) -> u64 {
     squared.min(1 << most.ilog2())
 }
 
-/// Asks for the entries, of different keys, under one limit for which [`is_fast`]
-/// holds; each is decided on its own, at the time given or the server's.
+/// Returns the call that decides entries under one limit, each separately, at `now` or, if it is
+/// `None`, at the server's time. The keys must differ, and the limit must be [fast](is_fast).
 pub fn call(limit: &Limit, entries: &[Entry], now: Option<Timestamp>) -> Call {
     let mut reported = vec![limit.window_us(), limit.count(), radix(limit)];
     reported.extend(now.map(Timestamp::as_micros));
@@ -106,15 +106,15 @@ pub fn call(limit: &Limit, entries: &[Entry], now: Option<Timestamp>) -> Call {
     Call { script: Script::Counter, keys, args }
 }
 
-/// Numbers as Lua has them; all are below 2^53 and so exact.
+/// Encodes numbers as the doubles of Lua. All are below 2^53, and so exact.
 fn doubles(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
     numbers.into_iter().flat_map(|number| (number as f64).to_le_bytes()).collect()
 }
 
-/// The answers to a [`call`], entry by entry.
+/// Decodes the reply to a [`call`], entry by entry.
 ///
 /// # Errors
-/// When the reply is an error, or not one of ours.
+/// If the reply is an error or has another form.
 pub fn answers(
     limit: &Limit,
     entries: &[Entry],
@@ -129,12 +129,12 @@ pub fn answers(
     Ok(entries.iter().zip(counts).map(answer).collect())
 }
 
-/// The verdict on a request that was a [`FastCheck`] one.
+/// Returns the verdict on a request that was converted to a [`FastCheck`].
 pub fn verdict(checks: &[Check<'_>], decision: Decision) -> Verdict {
     Verdict::new(checks, [decision])
 }
 
-/// How far into its window the time was, and the counts of every key.
+/// The time since the start of the window, and the counts of every key.
 fn read(limit: &Limit, reply: &Value) -> Option<(u64, SmallVec<[i64; 1]>)> {
     let number = |value: &Value| match value {
         Value::Int(number) => Some(*number),
@@ -153,8 +153,8 @@ fn read(limit: &Limit, reply: &Value) -> Option<(u64, SmallVec<[i64; 1]>)> {
     Some((elapsed_us, counts))
 }
 
-/// What the script decided, and when to come back: the core's own code on the same
-/// counts. Only the place within the window matters to it, so any window will do.
+/// Repeats the decisions of the script with the code of the core, which also computes when to
+/// retry. Only the position within the window matters, so it uses window 1.
 fn decide(limit: &Limit, entry: &Entry, elapsed_us: u64, counts: u64) -> SmallVec<[Decision; 1]> {
     let (index, radix) = (1, radix(limit));
     let now = Timestamp::from_micros(index * limit.window_us() + elapsed_us);

@@ -1,14 +1,15 @@
-//! A request whose keys are in different slots of a cluster.
+//! Decides a request whose keys are in different slots of a cluster.
 //!
-//! No script can decide it whole. Its parts, one a slot, are charged in the order
-//! of the checks; as soon as one denies, what the parts before it were charged is
-//! given back, and the rest is only asked what it would have said. So it never
-//! admits more than the limits allow. Where a denial consumes what is left, the denying part
-//! does so in its own call. The other parts do so in a second call, after their charges were
-//! refunded. What a concurrent caller can see: for the time of a
-//! round trip, units that are about to be given back; it may be denied for them.
-//! When a server fails midway, what was charged before is given back if that is
-//! possible, and counts until it expires if not; permits are released later (`deferred_release.rs`).
+//! No single script can decide such a request. Its parts, one per slot, are decided and charged in
+//! the order of the checks. When a part denies, the charges of the parts before it are refunded,
+//! and all other parts are decided in a dry run, for their decisions. So the request never admits
+//! more than the limits allow. If a denial consumes the units that are left, the denying part does
+//! so in its own call, and the other parts in a second call, after their charges were refunded.
+//!
+//! For the time of a round trip, concurrent callers see units that are about to be refunded, and
+//! may be denied because of them. If a server fails midway, the earlier charges are refunded if
+//! that is possible, and otherwise count until they expire. Permits are released later
+//! (`deferred_release.rs`).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,7 +21,7 @@ use super::Inner;
 use super::plan::{Mode, Plan, PlanReply, SlotPart};
 use crate::{Failure, StoreError};
 
-/// Decides the parts of `plan`; goes on giving back after the caller has gone.
+/// Decides the parts of `plan`. Refunds continue after the caller has dropped the future.
 pub(super) async fn decide(
     inner: &Arc<Inner>,
     plan: Plan,
@@ -32,9 +33,9 @@ pub(super) async fn decide(
     let cross_slot = CrossSlotRequest { inner: Arc::clone(inner), plan, parts, at, until };
     let (read, is_read) = oneshot::channel();
     inner.io_thread.runtime().spawn(cross_slot.run(reply, is_read));
-    // The task can only have been dropped with the runtime.
+    // The task is dropped only together with the runtime.
     let decided = answer.await.unwrap_or(Err(StoreError::Failed(Failure::Lost)));
-    // A caller that leaves between the answer and this line has not read it.
+    // If the caller drops the future before this line, the answer counts as not received.
     let _ = read.send(());
     decided
 }
@@ -44,7 +45,7 @@ struct CrossSlotRequest {
     plan: Plan,
     parts: Vec<SlotPart>,
     at: Option<Timestamp>,
-    /// When the caller stops waiting: from then on nothing more is charged.
+    /// When the caller stops waiting. From then on nothing more is charged.
     until: Instant,
 }
 
@@ -57,7 +58,7 @@ impl CrossSlotRequest {
         let mut charged = Vec::with_capacity(self.parts.len());
         let decided = self.decide(&mut charged).await;
         let admitted = decided.as_ref().is_ok_and(|answers| answers.admitted);
-        // Nobody uses what was admitted too late.
+        // An admission that the caller does not receive is refunded.
         drop(reply.send(decided));
         if admitted && is_read.await.is_err() {
             self.refund(&charged).await;
@@ -86,8 +87,8 @@ impl CrossSlotRequest {
         Ok(self.plan.combine(self.parts.iter().zip(&*charged)))
     }
 
-    /// What all parts say now that `parts[index]` has denied. Each part consumes what is left
-    /// where the request says so, unless nobody waits for the answer any more.
+    /// The decisions of all parts after `parts[index]` has denied. The other parts consume the
+    /// units that are left, if the request does so and the deadline has not passed.
     async fn denied(&self, index: usize, denied: PlanReply) -> Result<PlanReply, StoreError> {
         let consumes = self.plan.consumes() && Instant::now() < self.until;
         let mode = if consumes { Mode::Consume } else { Mode::Dry };
@@ -111,7 +112,8 @@ impl CrossSlotRequest {
             for call in part.plan.undo(answers, self.at) {
                 is_undone &= self.inner.call(&call).await.is_ok();
             }
-            // Units count until they expire; permits are released when that is possible.
+            // Units that could not be refunded count until they expire. Permits are released as
+            // soon as that is possible.
             if !is_undone && let Some(pending_permit) = self.inner.pending_permit(&part.plan) {
                 pending_permit.release_later();
             }

@@ -1,14 +1,14 @@
 //! Releases the permits of acquires that nobody waits for any more.
 //!
-//! An acquire that times out, or whose caller drops the future, may still be carried out: its
+//! An acquire that times out, or whose caller drops the future, may still be carried out. Its
 //! permit would then stay held until the lease ends. This node chose the permit's id, so it can
-//! release the permit. The release must not overtake the acquire. Therefore it is requested
-//! where the reply arrives, not where the caller leaves:
+//! release the permit. The release must not overtake the acquire. Therefore it is requested where
+//! the reply arrives, not where the caller gives up:
 //!
 //! | the acquire | the permit |
 //! | --- | --- |
-//! | is dropped before it is sent, or refused | was not taken |
-//! | is answered after the caller has left | is released |
+//! | is dropped before it is sent, or refused | was not acquired |
+//! | is answered after the caller has given up | is released |
 //! | is not answered in time | is released later on the same connection, which keeps the order |
 //! | loses its connection | is released on the next connection |
 //!
@@ -35,13 +35,13 @@ use super::script;
 use super::stats::StoreCounters;
 use crate::Failure;
 
-/// Bound on queued releases: several times the calls that the node of one server can have in
-/// flight.
-/// Names of states are bounded, so this is some 20 MB at most.
+/// The capacity of the queue of releases: several times the number of calls that one node can have
+/// in flight. Names of states are bounded, so the queue takes some 20 MB at most.
 const MAX_QUEUED_RELEASES: usize = 65_536;
-/// Releases per group. Callers share the connection and must not wait for a long group.
+/// The maximum number of releases that are sent together. Callers share the connection, and must
+/// not wait for a long group.
 const RELEASES_PER_BATCH: usize = 512;
-/// After this time a release without an answer is sent again. Lanes answer much earlier.
+/// After this time, a release without an answer is sent again. Nodes usually answer much earlier.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The queue of releases.
@@ -51,16 +51,16 @@ pub(super) struct ReleaseQueue {
     counters: Arc<StoreCounters>,
 }
 
-/// A release that is still to be carried out.
+/// A release that is not yet carried out.
 #[derive(Debug)]
 pub(super) struct Release {
     state: Vec<u8>,
     permit: PermitId,
-    /// When the lease has ended by itself.
+    /// When the lease ends, after which a release is not needed.
     until: Instant,
 }
 
-/// The states a permit is held in once its acquire was carried out.
+/// A permit that may be held, and the states that hold it once its acquire was carried out.
 #[derive(Debug)]
 pub(super) struct PendingPermit {
     pub(super) states: Vec<Vec<u8>>,
@@ -70,7 +70,7 @@ pub(super) struct PendingPermit {
 }
 
 impl ReleaseQueue {
-    /// An empty queue, and the end that [`release_all`] reads.
+    /// Creates an empty queue, and the receiver for [`release_all`].
     pub(super) fn new(counters: Arc<StoreCounters>) -> (Self, mpsc::Receiver<Release>) {
         let (queue, waiting) = mpsc::channel(MAX_QUEUED_RELEASES);
         (ReleaseQueue { queue, counters }, waiting)
@@ -84,7 +84,7 @@ impl ReleaseQueue {
 }
 
 impl PendingPermit {
-    /// Has the permit released, whether it is held or not.
+    /// Queues a release of the permit, whether it is held or not.
     pub(super) fn release_later(&self) {
         let until = Instant::now() + self.lease;
         StoreCounters::add(&self.deferred_release.counters.deferred_releases, self.states.len());
@@ -94,7 +94,8 @@ impl PendingPermit {
     }
 }
 
-/// A release in progress: repeated in the background unless it is [done](Owed::done).
+/// A release in progress. It is repeated in the background if this is dropped before
+/// [`done`](RetryOnDrop::done) is called.
 #[derive(Debug)]
 pub(super) struct RetryOnDrop(pub(super) Option<PendingPermit>);
 
@@ -125,7 +126,8 @@ pub(super) async fn release_all(store: Weak<Inner>, mut waiting: mpsc::Receiver<
         let mut any_done = false;
         while let Some(sent) = releasing.join_next().await {
             match sent {
-                // To the end of the queue: keys of another server are not kept waiting.
+                // It goes to the end of the queue, so that keys of other servers do not wait for
+                // it.
                 Ok(Some(failed)) => inner.deferred_release.add(failed),
                 _ => any_done = true,
             }
@@ -140,7 +142,7 @@ pub(super) async fn release_all(store: Weak<Inner>, mut waiting: mpsc::Receiver<
 }
 
 impl Release {
-    /// Sends it; returns it if it must be sent again.
+    /// Sends the release. Returns it if it must be sent again.
     async fn send(self, inner: Arc<Inner>) -> Option<Self> {
         if Instant::now() >= self.until {
             return None;
@@ -153,7 +155,7 @@ impl Release {
     }
 }
 
-/// What becomes of work.
+/// The result of a job.
 pub(super) type CallResult = Result<CallReply, CallError>;
 
 /// The node's end of a reply.
@@ -170,7 +172,8 @@ pub(super) struct ReplyReceiver {
     pending_permit: Option<Arc<PendingPermit>>,
 }
 
-/// The two ends of a reply to work that takes permits, or to any other.
+/// Creates the two ends of a reply. `pending_permit` is the permit that the job may acquire, if
+/// any.
 pub(super) fn channel(pending_permit: Option<Arc<PendingPermit>>) -> (Reply, ReplyReceiver) {
     let (sender, receiver) = oneshot::channel();
     (
@@ -180,12 +183,12 @@ pub(super) fn channel(pending_permit: Option<Arc<PendingPermit>>) -> (Reply, Rep
 }
 
 impl Reply {
-    /// Whether the caller has left.
+    /// Whether the caller has given up.
     pub(super) fn is_closed(&self) -> bool {
         self.sender.is_closed()
     }
 
-    /// Tells the caller; an error if it has left.
+    /// Sends the result to the caller. Returns it as an error if the caller has given up.
     pub(super) fn send(self, replied: CallResult) -> Result<(), CallResult> {
         let is_unknown =
             matches!(replied, Err(CallError::Failed(Failure::TimedOut | Failure::Lost)));
@@ -210,7 +213,8 @@ impl Future for ReplyReceiver {
 }
 
 impl Drop for ReplyReceiver {
-    /// The node notices that the caller has left, except where it has replied already.
+    /// Releases the permit of a reply that was sent but not read. If no reply was sent yet, the
+    /// node does so when it finds that the caller has given up.
     fn drop(&mut self) {
         if let Some(pending_permit) = self.pending_permit.take() {
             self.receiver.close();
@@ -242,7 +246,8 @@ mod tests {
         Err(CallError::Failed(failure))
     }
 
-    /// Whether a permit is released when the caller leaves before or after the reply.
+    /// The rows state whether a permit is released if the caller gives up before and after the
+    /// reply.
     #[test]
     fn permits_are_released_where_they_may_be_held() {
         let rows: [(fn() -> CallResult, bool, bool); 6] = [

@@ -1,23 +1,22 @@
-//! Denials answered without asking.
+//! A cache of denials, which answers denied requests without Redis.
 //!
-//! A request that was denied is denied until its `retry_after` has passed, whatever
-//! others do: they can only use up more. So the same request is answered here until
-//! then, and an attacker who hammers costs Redis nothing. Exactly two things can
-//! let it pass sooner, units given back and a reset:
+//! A denied request stays denied until its `retry_after` has passed, whatever other requests do,
+//! because they can only use up more units. Until then, the same request is answered from this
+//! cache, so a client that keeps sending while it is denied costs Redis nothing. Only a refund and
+//! a reset can end a denial sooner:
 //!
-//! - on this node they are noticed: each state has a cell that counts them, a denial
-//!   keeps the counts from *before* it was sent, and one that differs is not used;
-//! - on another node they are not, so nothing is believed for longer than
-//!   [`MAX_AGE`].
+//! - On this node they are noticed. Each state has a cell that counts them, a denial stores the
+//!   counts from *before* it was sent, and it is not used if they have changed.
+//! - On another node they are not noticed, so a denial is used for at most [`MAX_AGE`].
 //!
-//! A denial that consumes what is left charges something, so it is never answered here.
-//! Denials are also forgotten when a connection fails: its server may no longer be
-//! the primary.
+//! A denial that consumes the units that are left charges something, so it is never cached. All
+//! denials are also dropped when a connection fails, because its server may no longer be the
+//! primary.
 //!
-//! A denial ends `retry_after` after it was *sent*, which is before Redis read its
-//! clock, less a little for clocks that run at different speeds; the wait that
-//! is answered counts from when it was *received*, which is after. So neither is
-//! ever too early.
+//! A cached denial expires `retry_after` after its request was *sent*, which is before Redis read
+//! its clock, less a margin for clocks that run at different speeds. The waits that it reports are
+//! measured from when the reply was *received*, which is after Redis read its clock. So a request
+//! is never denied for too long, and a reported wait is never too short.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -32,34 +31,35 @@ use super::stats::StoreCounters;
 use crate::request::may_consume;
 use crate::{Request, Verdict};
 
-/// How long a denial is believed at most: what a refund or reset on another node
-/// may wait until this node notices.
+/// The longest time for which a denial is cached. A refund or a reset on another node takes effect
+/// on this node at most this much later.
 pub const MAX_AGE: Duration = Duration::from_secs(1);
-/// Clocks run at speeds that differ by less than one in this.
+/// The speeds of clocks differ by less than one part in this.
 const DRIFT: u32 = 1000;
 const SHARDS: usize = 16;
-/// Denials remembered in each shard: some 100,000 in all, a few tens of megabytes at most.
+/// The capacity of each shard: some 100,000 denials in all, and a few tens of megabytes at most.
 const MAX_ENTRIES: usize = 6144;
-/// How often a full shard is looked through: somebody who is denied under many names
-/// must not make that the main work.
+/// The shortest time between two sweeps of a full shard. A client that is denied under many keys
+/// must not cause constant sweeps.
 const SWEEP: Duration = Duration::from_millis(50);
-/// Requests with more bytes in their keys are not remembered, so that the bound above holds.
+/// The size of the longest cache key. Requests with a longer one are not cached, which bounds the
+/// memory.
 const MAX_CACHE_KEY_BYTES: usize = 512;
-/// Counts of what was given back. Two states that share one only forget too much.
+/// The number of cells, which count refunds and resets. If two states share a cell, denials are
+/// only invalidated more often than necessary.
 const CELLS: usize = 4096;
 
 type CacheKey = SmallVec<[u8; 128]>;
 
-/// What was denied lately.
+/// The cache of denials.
 pub(super) struct DenyCache {
     random: RandomState,
-    /// Counts the connections that were given up.
+    /// The counters of the store, among them the connections that failed.
     counters: Arc<StoreCounters>,
     shards: Box<[Mutex<DenyShard>]>,
     cells: Box<[AtomicU32]>,
 }
 
-/// A shard.
 #[derive(Default)]
 struct DenyShard {
     by_key: HashMap<CacheKey, Denial>,
@@ -73,13 +73,13 @@ struct Denial {
     versions: Versions,
 }
 
-/// The counts of the cells, and of failed connections, when a request was sent.
+/// The counts of the cells, and of failed connections, from before a request was sent.
 type Versions = SmallVec<[u32; 5]>;
 
-/// Which cells count what is given back to some states.
+/// The indexes of the cells of some states.
 pub(super) type Cells = SmallVec<[u16; 4]>;
 
-/// A request on its way that may be remembered when it comes back denied.
+/// A request that was sent and may be cached if it is denied.
 pub(super) struct Candidate {
     cache_key: CacheKey,
     shard: usize,
@@ -88,13 +88,13 @@ pub(super) struct Candidate {
     sent: Instant,
 }
 
-/// What a look came to.
+/// The result of a lookup.
 pub(super) enum Lookup {
-    /// Denied, as before.
+    /// The request is denied.
     Denied(Verdict),
-    /// Nothing is known; a denial may be remembered.
+    /// The request is not in the cache. A denial of it may be cached.
     Unknown(Candidate),
-    /// Nothing is known or will be: not a request for this.
+    /// Denials of such requests are not cached.
     NotCacheable,
 }
 
@@ -108,7 +108,7 @@ impl DenyCache {
         }
     }
 
-    /// Looks a request up, before it is sent at `now`.
+    /// Looks up a request at the time `now`, before it is sent.
     pub(super) fn lookup(&self, request: &Request<'_>, now: Instant) -> Lookup {
         let Some(cache_key) = cache_key(request) else { return Lookup::NotCacheable };
         let shard = self.hash(&cache_key) % SHARDS;
@@ -122,7 +122,7 @@ impl DenyCache {
         }
     }
 
-    /// Remembers a denial that was received at `now`.
+    /// Caches a verdict that was received at `now`, if it is a denial.
     pub(super) fn insert(&self, candidate: Candidate, verdict: &Verdict, now: Instant) {
         let Candidate { cache_key, shard, cells, versions, sent } = candidate;
         let wait = match verdict.retry_after() {
@@ -142,15 +142,15 @@ impl DenyCache {
         }
     }
 
-    /// Units of these states were given back, or may have been: denials from before
-    /// are not used again.
+    /// Invalidates the denials that depend on these cells, because units of their states may have
+    /// been refunded.
     pub(super) fn invalidate(&self, cells: &Cells) {
         for cell in cells {
             self.cells[usize::from(*cell)].fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// The cells of a request's states.
+    /// The cells of the states of a request.
     pub(super) fn cells(&self, request: &Request<'_>) -> Cells {
         request.checks.iter().map(|check| self.cell(check.key, check.limit)).collect()
     }
@@ -158,7 +158,7 @@ impl DenyCache {
     fn versions(&self, cells: &Cells) -> Versions {
         let invalidate = |cell: &u16| self.cells[usize::from(*cell)].load(Ordering::SeqCst);
         let disconnects = self.counters.breaker_openings.load(Ordering::SeqCst);
-        // It counts connections: far fewer than this holds.
+        // There are far fewer connections than a `u32` can count.
         let disconnects = u32::try_from(disconnects).unwrap_or(u32::MAX);
         cells.iter().map(invalidate).chain([disconnects]).collect()
     }
@@ -181,7 +181,7 @@ impl DenyCache {
 }
 
 impl DenyShard {
-    /// Lets go of what has ended, if there is no room and that was not just done.
+    /// Removes expired denials, if the shard is full and was not swept within [`SWEEP`].
     fn make_room(&mut self, now: Instant) {
         let is_due = self.swept.is_none_or(|swept| now >= swept + SWEEP);
         if self.by_key.len() >= MAX_ENTRIES && is_due {
@@ -192,7 +192,7 @@ impl DenyShard {
 }
 
 impl Denial {
-    /// The verdict as it is at `now`, if it still is one.
+    /// The verdict with its waits at `now`, if it is still valid.
     fn at(&self, now: Instant, versions: &Versions) -> Option<Verdict> {
         if now >= self.until || *versions != self.versions {
             return None;
@@ -203,7 +203,7 @@ impl Denial {
         verdict.remembered = true;
         for decision in &mut verdict.decisions {
             if let RetryAfter::Micros(micros) = decision.retry_after {
-                // A denial has a wait, if only the shortest.
+                // The wait of a denial is never 0.
                 let left = micros.saturating_sub(age_us).max(1);
                 decision.retry_after = RetryAfter::Micros(left);
             }
@@ -214,8 +214,8 @@ impl Denial {
     }
 }
 
-/// All that a request asks, as bytes: equal for requests that get the same answer.
-/// `None` for one that is not to be answered from memory.
+/// The cache key of a request, which is equal for requests that get the same answer; `None` if the
+/// request must not be answered from memory.
 fn cache_key(request: &Request<'_>) -> Option<CacheKey> {
     if !request.deny_cache || request.id.is_some() || request.permit.is_some() {
         return None;
@@ -227,7 +227,7 @@ fn cache_key(request: &Request<'_>) -> Option<CacheKey> {
     for check in request.checks {
         let Cost::Ask(units) = check.cost else { return None };
         let limit = check.limit;
-        // Permits come back whenever their holders are done.
+        // Permits are released at any time.
         if units == 0 || limit.algorithm() == Algorithm::Concurrency {
             return None;
         }
@@ -255,7 +255,7 @@ mod tests {
         text.parse().expect("a limit")
     }
 
-    /// A denial of one check.
+    /// A verdict that denies all checks.
     fn denial(checks: &[Check<'_>], retry_after: RetryAfter) -> Verdict {
         let reset_after = ResetAfter::from_micros(5_000_000);
         let decision = Decision { limit: 1, retry_after, reset_after, ..Decision::default() };
@@ -289,10 +289,10 @@ mod tests {
         let verdict = known(&cache, &request, sent + 60 * MS).expect("denied");
         assert_eq!(verdict.retry_after(), RetryAfter::Micros(80_000));
         assert_eq!(verdict.decisions[0].reset_after.as_micros(), 4_980_000);
-        // A thousandth early, for clocks that differ.
+        // It expires a thousandth earlier, because clocks differ.
         assert!(known(&cache, &request, sent + 99 * MS).is_some());
         assert!(known(&cache, &request, sent + 100 * MS - MS / 10).is_none());
-        // One that came when its time was up is not remembered.
+        // A denial that is received after it has expired is not cached.
         let sending = candidate(&cache, &request, sent + 100 * MS);
         let short = denial(&checks, RetryAfter::Micros(10_000));
         cache.insert(sending, &short, sent + 111 * MS);
@@ -362,7 +362,7 @@ mod tests {
         ];
         let consuming = [
             vec![Check::new("alice", &counter, 2).consuming()],
-            // Two that share a count cost 2 together.
+            // Two checks that share a state cost 2 together.
             vec![Check::new("alice", &counter, 1).consuming(), checks[0]],
         ];
         for checks in &consuming {
@@ -379,7 +379,7 @@ mod tests {
             [Check::new("alice", &other, 1)],
             [Check::new("alice", &counter, 1).observed()],
         ];
-        // A denied cost of 1 charges nothing, so it may be remembered.
+        // A denied cost of 1 charges nothing, so it may be cached.
         let one = [Check::new("carol", &counter, 1).consuming()];
         assert!(matches!(cache.lookup(&Request::new(&one), now), Lookup::Unknown(_)));
         for checks in &others {
@@ -407,7 +407,7 @@ mod tests {
         let most = u32::try_from(SHARDS * MAX_ENTRIES).expect("small");
         let kept = (0..most * 2).filter(|number| insert(*number, now)).count();
         assert_eq!(kept, SHARDS * MAX_ENTRIES);
-        // What has ended makes room.
+        // Expired denials are removed when the shard is full.
         assert!(insert(most * 2, now + MAX_AGE));
     }
 }

@@ -1,65 +1,68 @@
-//! Why a store cannot be used, with the fix. Nothing here repeats a credential.
+//! The errors of connecting to a store, each with a fix. No message contains a credential.
 
 use std::fmt;
 
-/// A store URL that cannot be read.
+/// A store URL that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UrlError {
-    /// Which part of it.
+    /// The part of the URL that is wrong.
     pub part: &'static str,
-    /// What is wrong with it, and how to write it.
+    /// The problem, and how to write the part.
     pub(super) fix: Box<str>,
 }
 
-/// Why a store cannot be used at all. A server that is merely not there is not
-/// an error: the store starts without it and finds it later.
+/// The reason that a store cannot be used.
+///
+/// A server that cannot be reached is not an error: the store starts without it, and connects to it
+/// later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The URL cannot be read.
+    /// The URL cannot be parsed.
     Url(UrlError),
-    /// The prefix of the keys cannot be used.
+    /// The prefix of keys is empty, too long, or has a character that is not allowed.
     Prefix,
-    /// No time is given to answer.
+    /// The timeout for an answer is zero.
     NoTime,
-    /// The files for TLS cannot be used.
+    /// A file for TLS cannot be read or used.
     TlsFiles(Box<str>),
-    /// The server's certificate is not believed.
+    /// The TLS handshake failed, or the certificate of the server is not trusted.
     Tls(Box<str>),
-    /// A URL for TLS leads to a server that speaks none.
+    /// The URL requires TLS, and the server does not use it.
     NoTls,
-    /// User or password were refused, or are missing.
+    /// The user or the password was refused or is missing.
     Credentials(Box<str>),
-    /// The user may not do what is needed.
+    /// The user lacks a permission.
     NotPermitted(Box<str>),
-    /// A `redis://` URL leads to a node of a cluster.
+    /// The URL is for a single server or Sentinel, and the server is a node of a cluster.
     IsCluster,
-    /// A `redis-cluster://` URL leads to a server that is in no cluster.
+    /// The URL is for a cluster, and the server is not a node of one.
     NotCluster,
-    /// A URL for servers leads to a Sentinel.
+    /// The URL is for a server or a cluster, and the server is a Sentinel.
     IsSentinel,
-    /// A `redis-sentinel://` URL leads to something that is no Sentinel.
+    /// The URL is for Sentinels, and the server is not a Sentinel.
     NotSentinel(Box<str>),
-    /// A Sentinel refused user or password, or the user may not ask it.
+    /// A Sentinel refused the user or the password, or the user lacks a permission there.
     SentinelRefuses(Box<str>),
-    /// The Sentinels do not watch a primary of that name.
+    /// The Sentinels do not monitor a primary of this name.
     UnknownMaster(Box<str>),
     /// The server is a replica.
     IsReplica,
-    /// The server is older than the oldest that will do.
+    /// The server is older than the oldest supported version.
     TooOld(Box<str>),
-    /// The server answers in a way that cannot be used.
+    /// The server cannot be used for another reason.
     Unusable(Box<str>),
 }
 
-/// The oldest server that will do: the first with ACLs and exact script replication.
+/// The oldest supported version, which is the first with ACLs and exact script replication.
 pub(super) const OLDEST: (u32, u32) = (6, 0);
 
-/// What the user of the store must be allowed to do, as in
-/// `ACL SETUSER tidegate on >password ~tg:* ...`. The pattern of the keys goes with
-/// `key_prefix`; `asking` and `cluster|slots` are for a cluster, and another database than 0
-/// takes `+select`. A user of the Sentinels themselves needs
-/// `+sentinel|get-master-addr-by-name` alone.
+/// The permissions that the user of the store needs, as the arguments of `ACL SETUSER tidegate on
+/// >password ...`.
+///
+/// The key pattern must match `key_prefix`. Only a cluster needs `asking` and `cluster|slots`. A
+/// database other than 0 also needs `+select`. The user of the Sentinels needs only
+/// `+sentinel|get-master-addr-by-name`.
 pub const ACL_RULES: &str = "~tg:* -@all +evalsha +script|load +info +asking \
                              +cluster|slots +get +set +incr +incrby +decrby +del +time";
 

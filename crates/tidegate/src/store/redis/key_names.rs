@@ -1,4 +1,4 @@
-//! What keys are called in Redis.
+//! The names of keys in Redis.
 //!
 //! ```text
 //!   tg:1:{192.0.2.1}api/c1m     policy `api`, key 192.0.2.1, sliding-counter over a minute
@@ -7,49 +7,50 @@
 //!   tg:1:{alice}#5f0c...        an idempotency id
 //! ```
 //!
-//! The number after the prefix is the version of the formats below `lua/`. Nodes of two
-//! versions use different names, so neither reads what the other has written.
+//! The number after the prefix is the version of the formats in `lua/`. Nodes of different versions
+//! use different names, so neither reads values that the other has written.
 //!
-//! What is in braces decides the slot, and it is the key alone, not the policy:
-//! all limits of one caller are decided in one script on a Cluster, too. Names are
-//! short, because a name is most of what a counter weighs, and readable where the
-//! key is. Whatever is not is spelt in `%XX`, and what would then be long is a
-//! digest, so that any bytes are a key and no two keys share a name.
+//! The text in braces determines the slot of a cluster. It is only the key, not the policy, so all
+//! limits of one caller are decided by one script on a cluster, too. Names are short, because a
+//! name takes most of the memory of a counter, and readable where the key is. Other bytes are
+//! escaped as `%XX`, and a text that would then be too long is replaced by a digest. So any bytes
+//! can be a key, and no two keys share a name.
 
 use std::fmt::Write as _;
 
 use sha2::{Digest, Sha256};
 use tidegate_core::{Algorithm, Limit};
 
-/// The longest text of a key or policy in a name: longer ones are a digest. Far
-/// more than an address, user or API key takes, and little for Redis to carry.
+/// The length of the longest key or policy that is part of a name; a longer one is replaced by a
+/// digest. Addresses, users and API keys are far shorter, and Redis stores names of this length
+/// easily.
 const MAX_TEXT_BYTES: usize = 96;
-/// Begins a digest: an escape has a hexadecimal digit here.
+/// The prefix of a digest. In an escape, a hexadecimal digit follows the first `%`.
 const DIGEST: &str = "%%";
-/// Stands for an empty key: empty braces would not decide the slot.
+/// The text of an empty key, because empty braces would not determine the slot.
 const EMPTY: &str = "%";
-/// Bytes of a digest: 128 bits, which nobody finds two keys for.
+/// The size of a digest: 128 bits, so that collisions cannot be found.
 const DIGEST_BYTES: usize = 16;
-/// Behind the name of a state that is only watched, beside the one in force.
+/// The suffix of the state of an observed check whose key and limit are also enforced.
 const OBSERVER: u8 = b'~';
 
 /// The version of the formats that states are stored in. It changes with any of them.
 const FORMAT_VERSION: u32 = 1;
 
-/// Makes names that begin alike.
+/// Builds names with a common prefix.
 #[derive(Clone, Debug)]
 pub struct KeyNames {
     prefix: Box<str>,
 }
 
 impl KeyNames {
-    /// Names that begin with `prefix`, which has no braces in it.
+    /// Creates names that begin with `prefix`, which must not contain braces.
     pub fn new(prefix: &str) -> Self {
         KeyNames { prefix: prefix.into() }
     }
 
-    /// The state a key counts in under a limit. A key that has a NUL, as the gate
-    /// makes them, is a policy and who is counted within it.
+    /// Returns the name of the state of a key under a limit. A NUL, which the gate puts into keys,
+    /// separates the policy from the key that is counted.
     pub fn state(&self, key: &[u8], limit: &Limit) -> Vec<u8> {
         let (policy, who) = split(key);
         let mut name = self.tagged(who);
@@ -61,15 +62,15 @@ impl KeyNames {
         name.into_bytes()
     }
 
-    /// The state of a check that is only watched, where one with the same key and
-    /// limit is in force beside it.
+    /// Returns the name of the state of an observed check whose request also enforces the same key
+    /// and limit.
     pub fn observed(&self, key: &[u8], limit: &Limit) -> Vec<u8> {
         let mut name = self.state(key, limit);
         name.push(OBSERVER);
         name
     }
 
-    /// What all names begin with, and nobody's.
+    /// A name with the prefix of all names, which no state has.
     pub(super) fn sample(&self) -> Vec<u8> {
         self.tagged(b"").into_bytes()
     }
@@ -102,15 +103,15 @@ pub(super) fn describe(key: &[u8], name: &[u8]) -> String {
     text
 }
 
-/// What tells an idempotency id over `states`, which are sorted, from others.
+/// The digest that identifies an idempotency id together with `states`, which are sorted names.
 pub(super) fn id_digest<'a>(states: impl Iterator<Item = &'a [u8]>, id: &[u8]) -> String {
     let mut digest = Sha256::new();
     for state in states {
-        // Names have no NUL, so no two lists of them read alike.
+        // Names do not contain NUL, so different lists have different bytes.
         digest.update(state);
         digest.update([0]);
     }
-    // Nor does a name that follows read as an id.
+    // An empty name ends the list, so a further name differs from an id.
     digest.update([0]);
     digest.update(id);
     let mut text = String::new();
@@ -118,13 +119,14 @@ pub(super) fn id_digest<'a>(states: impl Iterator<Item = &'a [u8]>, id: &[u8]) -
     text
 }
 
-/// The name an id is remembered under, in the slot of a state.
+/// The name of the key of an idempotency id, in the slot of a state.
 pub(super) fn id_name(state: &[u8], id_digest: &str) -> Vec<u8> {
     let tag_end = state.iter().position(|&byte| byte == b'}').map_or(0, |at| at + 1);
     [&state[..tag_end], b"#", id_digest.as_bytes()].concat()
 }
 
-/// The part of a name that decides its slot: what is between the braces.
+/// Returns the part of a name that determines its slot: the text in the first braces, or the whole
+/// name if they are missing or empty.
 pub fn slot_key(name: &[u8]) -> &[u8] {
     let Some(open) = name.iter().position(|&byte| byte == b'{') else { return name };
     match name[open + 1..].iter().position(|&byte| byte == b'}') {
@@ -133,7 +135,7 @@ pub fn slot_key(name: &[u8]) -> &[u8] {
     }
 }
 
-/// The policy, if the key has one, and who is counted.
+/// The policy, if the key has one, and the key that is counted.
 fn split(key: &[u8]) -> (Option<&[u8]>, &[u8]) {
     match key.iter().position(|&byte| byte == 0) {
         Some(nul) => (Some(&key[..nul]), &key[nul + 1..]),
@@ -141,8 +143,8 @@ fn split(key: &[u8]) -> (Option<&[u8]>, &[u8]) {
     }
 }
 
-/// Writes bytes so that they read as themselves where they can, and no two alike;
-/// what is `reserved` means something in a name.
+/// Writes bytes injectively: printable ASCII as it is, other bytes and those in `reserved`, which
+/// have a meaning in a name, as escapes; and long texts as a digest.
 fn write_text(name: &mut String, bytes: &[u8], reserved: &[u8]) {
     let is_plain = |byte: u8| byte.is_ascii_graphic() && !reserved.contains(&byte);
     let escaped = bytes.iter().filter(|&&byte| !is_plain(byte)).count();
@@ -167,7 +169,7 @@ fn write_hex(name: &mut String, bytes: &[u8]) {
     }
 }
 
-/// What [`Limit::id`] stands for, to be read: algorithm and window.
+/// Writes the algorithm and the window, which [`Limit::id`] identifies, in readable form.
 fn write_shape(name: &mut String, limit: &Limit) {
     let letter = match limit.algorithm() {
         Algorithm::SlidingLog => 'l',
@@ -175,7 +177,8 @@ fn write_shape(name: &mut String, limit: &Limit) {
         Algorithm::SlidingCounter => 'c',
         Algorithm::FixedWindow => 'f',
         Algorithm::TokenBucket => 't',
-        // Permits carry their own lease, so a changed lease finds them again.
+        // Each permit is stored with its lease, so the name does not contain it, and permits are
+        // found after the lease of the limit has changed.
         Algorithm::Concurrency => return name.push('p'),
     };
     let (count, unit) = limit.window_in_units();

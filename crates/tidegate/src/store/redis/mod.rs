@@ -1,22 +1,24 @@
-//! The Redis store: state shared by many nodes.
+//! The Redis store, which keeps states that several nodes share.
 //!
 //! ```text
 //!   request -> deny cache -> plan -> node -> batch -> script in Redis -> raw state -> decision
 //! ```
 //!
-//! The decision is made twice, on the same numbers: by a script, which charges, and
-//! by the core, which reads what the script found and works out the answer. Nothing
-//! here waits longer than the deadline, queues while disconnected, or repeats a call
-//! whose outcome is unknown.
+//! The decision is made twice, on the same numbers: by a script, which charges, and by the core,
+//! which computes the answer from the state that the script read. Nothing here waits longer than
+//! the deadline, queues while disconnected, or repeats a call whose outcome is unknown.
 //!
-//! - `url.rs`, `options.rs`, `error.rs`: where the store is, and why it cannot be used;
+//! - `url.rs`, `options.rs`: the address and the settings of a store; `error.rs`: why it cannot be
+//!   used; `stats.rs`: its counters;
 //! - `connection.rs`: one connection, its TLS, and the thread that runs all tasks of a store;
-//!   `server_info.rs`: what a server reports about itself;
-//! - `node.rs`, `queue.rs`, `batch_builder.rs`, `batch.rs`, `breaker.rs`: callers wait, share writes, give up;
+//!   `server_info.rs`: the properties that a server reports;
+//! - `node.rs`: sends to one server; `queue.rs`: jobs that wait; `batch_builder.rs`, `batch.rs`:
+//!   the calls of one write; `breaker.rs`: when a server counts as down, and the backoff;
 //! - `topology/`: one server, Sentinel, Cluster; `cross_slot.rs`: keys in several slots;
-//! - `key_names.rs`, `plan.rs`, `counter.rs`, `codec.rs`, `script.rs`, `lua/`: calls of scripts and their replies;`counter.rs`, `permits.rs`, `script.rs`, `lua/`: what is said;
-//! - `deny_cache.rs`: denials answered without asking;
-//! - `deferred_release.rs`: permits whose acquire nobody waits for any more.
+//! - `key_names.rs`, `plan.rs`, `counter.rs`, `codec.rs`, `script.rs`, `lua/`: script calls and
+//!   their replies;
+//! - `deny_cache.rs`: denials that are answered from memory;
+//! - `deferred_release.rs`: releases the permits of acquires that nobody waits for any more.
 
 mod batch;
 mod batch_builder;
@@ -68,8 +70,8 @@ use super::PermitAct;
 use crate::request::may_consume;
 use crate::{Failure, Request, Store, StoreError, Verdict};
 
-/// What is said to the server and how its replies are read, for tests and benchmarks
-/// that talk to it themselves.
+/// The calls to the server and the decoding of its replies, for tests and benchmarks that
+/// communicate with it directly.
 #[cfg(feature = "unstable")]
 pub mod wire {
     pub use super::counter::{
@@ -84,20 +86,20 @@ pub mod wire {
     pub use super::script::{permit_call, was_held};
 }
 
-/// Whether a URL can be read, without connecting to anything.
+/// Checks the syntax of a URL, without connecting.
 ///
 /// # Errors
-/// Which part of it is wrong, without repeating it.
+/// Names the part that is wrong, without repeating it.
 #[cfg(feature = "config")]
 pub(crate) fn check_url(url: &str) -> Result<(), UrlError> {
     StoreUrl::parse(url).map(drop)
 }
 
-/// Keeps states in Redis or Valkey and decides on them there.
+/// A store that keeps states in Redis or Valkey and decides on them there.
 ///
-/// A handle: clones are the same store. When the last is dropped its connections end.
-/// A separate thread sends and reads, so that callers do not time out because their runtime is busy.
-/// It must be used within a `tokio` runtime.
+/// Clones are handles to the same store. When the last one is dropped, its connections are closed.
+/// A separate thread sends and reads, so that callers do not time out because their runtime is
+/// busy. The store must be used within a `tokio` runtime.
 #[derive(Clone)]
 pub struct RedisStore {
     inner: Arc<Inner>,
@@ -117,17 +119,19 @@ struct Inner {
     random: RandomState,
 }
 
-/// A connection takes a few round trips: this many deadlines, and this long at least.
+/// The timeout for connecting, in deadlines. Connecting takes a few round trips.
 const CONNECT_ROUND_TRIPS: u32 = 8;
+/// The shortest timeout for connecting.
 const MIN_CONNECT_TIME: Duration = Duration::from_millis(500);
-/// Part of the error that a script raises for a value it cannot read; see `lua/common.lua`.
+/// Part of the error that a script raises for a value that is not a state; see `lua/common.lua`.
 const NOT_A_STATE: &str = "is not a state: delete it";
-/// Numbers of permits stay exact where numbers are doubles.
+/// The size of a permit id, which must be exact in the doubles of Lua.
 const PERMIT_BITS: u32 = 53;
 
 impl RedisStore {
-    /// Connects, and looks whether it is the kind of server the address says. A
-    /// server that is not there is no error: the store is down until it is.
+    /// Connects to the store, and checks that its server is of the kind that the URL names.
+    ///
+    /// An unreachable server is not an error: the store is down until the server can be reached.
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -170,30 +174,31 @@ impl RedisStore {
         Ok(RedisStore { inner })
     }
 
-    /// What it has done.
+    /// Returns the counters of the store.
     pub fn stats(&self) -> RedisStats {
         self.inner.counters.read(self.inner.topology.is_up())
     }
 
-    /// What an operator should know although it works.
+    /// Returns warnings for the operator about settings of the servers that put limits at risk,
+    /// such as a `maxmemory-policy` that evicts keys.
     pub fn warnings(&self) -> Vec<String> {
         self.inner.counters.warnings()
     }
 
-    /// Why it could not be reached when that was last tried, or what it refuses everybody
-    /// with; `None` once that is over.
+    /// Returns why the last attempt to connect failed, or the error with which a server refuses all
+    /// calls; `None` once it is usable again.
     pub fn last_error(&self) -> Option<String> {
         self.inner.counters.last_error()
     }
 
-    /// Where the last value was found that is not a state of ours: the policy, and the
-    /// beginning of the SHA-256 of the key's name in Redis. Such a key is answered by
+    /// Returns where a value that is not a state of tidegate was last found: the policy, and the
+    /// beginning of the SHA-256 of the key's name in Redis. Requests on such a key are decided by
     /// `on_store_failure` until the value is deleted.
     pub fn last_foreign(&self) -> Option<String> {
         self.inner.counters.last_foreign()
     }
 
-    /// Decides at a given time, for tests; nothing is answered from memory.
+    /// Decides a request at a given time and without the deny cache, for tests.
     #[cfg(feature = "unstable")]
     pub async fn decide_at(
         &self,
@@ -213,15 +218,15 @@ impl Store for RedisStore {
         self.inner.reset(key, limit).await
     }
 
-    /// On any node: nobody can guess one.
+    /// Returns a random id of 53 bits, so that nodes choose different ids and nobody can guess one.
     fn new_permit(&self) -> PermitId {
         let number = self.inner.permits.fetch_add(1, Relaxed);
         let random = self.inner.random.hash_one(number) >> (u64::BITS - PERMIT_BITS);
         PermitId(random.max(1))
     }
 
-    /// A release that fails, or is dropped, is repeated in the background until the lease has
-    /// ended.
+    /// Releases or renews a permit. A release that fails, or is dropped, is repeated in the
+    /// background until the lease has ended.
     async fn with_permit(
         &self,
         key: &[u8],
@@ -283,7 +288,8 @@ impl Inner {
         request: &Request<'_>,
         at: Option<Timestamp>,
     ) -> Result<Verdict, StoreError> {
-        // A check that consumes what is left makes the waits of remembered denials too short.
+        // A refund may end denials early. A check that consumes the units that are left makes the
+        // waits of cached denials too short.
         let is_plain_cost = |check: &crate::Check<'_>| matches!(check.cost, Cost::Ask(_));
         let is_plain = request.checks.iter().all(is_plain_cost) && !may_consume(request.checks);
         let _invalidation = (!is_plain).then(|| self.invalidate_denials(request));
@@ -294,7 +300,7 @@ impl Inner {
         })
     }
 
-    /// Counts a failure that is due to a value under one of these keys.
+    /// Counts a failure that is caused by a value at one of these keys that is not a state.
     fn note_foreign<'k>(
         &self,
         error: &StoreError,
@@ -305,7 +311,7 @@ impl Inner {
         if !is_wrong_type && !text.contains(NOT_A_STATE) {
             return;
         }
-        // The second error names the key; of the first it is only known which request met it.
+        // The error of a script names the key. `WRONGTYPE` does not, so the first key is reported.
         let location = keys.find_map(|(key, limit)| {
             let name = self.key_names.state(key, limit);
             let named = is_wrong_type || text.contains(&*String::from_utf8_lossy(&name));
@@ -314,7 +320,7 @@ impl Inner {
         self.counters.found_foreign(location.unwrap_or_else(|| "an idempotency id".into()));
     }
 
-    /// Waits for an answer until the deadline, and counts it if there is none.
+    /// Waits for an answer until the deadline, and counts failures.
     async fn with_deadline<T>(
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
@@ -344,7 +350,8 @@ impl Inner {
         }
         let split_by_slot = plan.split_by_slot(|name| self.topology.slot(name));
         let answers = if split_by_slot.len() > 1 {
-            // What is taken for a moment may deny others, who are then told.
+            // Units that are charged only for a moment may cause denials of other requests. Those
+            // denials must not stay in the cache.
             let _invalidation = self.invalidate_denials(request);
             cross_slot::decide(self, plan.clone(), split_by_slot, at).await?
         } else {
@@ -363,8 +370,8 @@ impl Inner {
             return self.decide_part(plan, Mode::Decide, at).await;
         }
         let slot = plan.states().first().map_or(0, |state| self.topology.slot(&state.key));
-        // `times` drops `overflow`, which has no effect on a mergeable plan. So requests that
-        // differ only in it are equal, and are merged.
+        // `times` drops `overflow`, which does not affect a mergeable plan. So requests that differ
+        // only in it are equal, and are merged.
         let work = || Work::Decide(Box::new(plan.times(1)), at);
         match self.topology.submit(slot, work, &self.counters).await? {
             CallReply::Decided(answers) => Ok(*answers),
@@ -386,13 +393,13 @@ impl Inner {
         }
     }
 
-    /// Calls a script, all of whose keys are in one slot.
+    /// Calls a script. All keys must be in one slot.
     async fn call(&self, call: &Call) -> Result<Value, StoreError> {
         self.call_acquiring(call, None).await
     }
 
-    /// Calls a script that takes permits. If nobody waits for the answer any more, they are
-    /// released.
+    /// Calls a script that may acquire permits. They are released if the caller no longer waits
+    /// when the answer arrives.
     async fn call_acquiring(
         &self,
         call: &Call,
@@ -414,7 +421,7 @@ impl Inner {
         plan.answers(&self.call_acquiring(&plan.call(mode, at), pending_permit).await?)
     }
 
-    /// The permits a plan takes if it is admitted; `None` if it takes none.
+    /// The permits that a plan acquires if it is admitted; `None` if it acquires none.
     fn pending_permit(&self, plan: &Plan) -> Option<PendingPermit> {
         let lease_us = plan.acquiring().map(|state| state.limit.window_us()).max()?;
         Some(PendingPermit {
@@ -439,22 +446,22 @@ impl Inner {
         }
     }
 
-    /// Units may be given back: forgets denials now and when it is dropped, also when
-    /// the caller goes away.
+    /// Invalidates the cached denials of a request that may refund units: now, and when the
+    /// returned guard is dropped, which also happens if the caller drops the request.
     fn invalidate_denials(&self, request: &Request<'_>) -> Option<InvalidateOnDrop<'_>> {
         let denials = self.denials.as_ref()?;
         Some(InvalidateOnDrop::new(denials, denials.cells(request)))
     }
 }
 
-/// A call that may give units back.
+/// Invalidates cached denials when it is created and when it is dropped.
 struct InvalidateOnDrop<'a> {
     denials: &'a DenyCache,
     cells: Cells,
 }
 
 impl<'a> InvalidateOnDrop<'a> {
-    /// Forgets denials immediately: a later check of the same caller must not be answered by a
+    /// Invalidates denials immediately: a later check of the same caller must not be answered by a
     /// denial from before this call.
     fn new(denials: &'a DenyCache, cells: Cells) -> Self {
         denials.invalidate(&cells);

@@ -1,4 +1,4 @@
-//! The way to one server: a queue, a connection, and a task that sends.
+//! A node is the client of one server: a queue, a connection, and a task that sends.
 //!
 //! ```text
 //!   callers --> queue --> batch --> one write --> server
@@ -8,16 +8,16 @@
 //!      +------------------- each reply as it arrives
 //! ```
 //!
-//! Natural batching: a node with nothing in flight sends at once, so an idle node
-//! pays nothing; what arrives while a write is in flight goes together in the next.
-//! Where a round trip takes longer than [`BATCH_INTERVAL`] the next write does not wait for it
-//! that long, so nobody waits for two of them. A caller that gives up drops its end: its
-//! queued job is not sent, the reply to a sent one is discarded, and no other
-//! caller of the write notices. The permits of an acquire that was sent are released
-//! (`deferred_release.rs`).
+//! Batching adds no delay to an idle node: a node with nothing in flight sends immediately, and
+//! jobs that arrive while a write is in flight share the next write. The next write waits for the
+//! one in flight for at most [`BATCH_INTERVAL`], so no caller waits for two long round trips.
 //!
-//! Nothing is queued while disconnected. Only a node that was just made, and has
-//! not failed yet, lets callers wait for its first connection.
+//! A caller that gives up drops its receiver. Its job is then not sent if it is still queued, and
+//! the reply is discarded if it was sent; other callers of the write are not affected. The permits
+//! of an acquire that was sent are released (`deferred_release.rs`).
+//!
+//! Nothing is queued while disconnected. The exception is a new node whose first attempt to connect
+//! is still in progress.
 
 use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
 use std::sync::Arc;
@@ -44,25 +44,25 @@ use super::topology::Sentinels;
 use super::url::{Address, Kind};
 use crate::Failure;
 
-/// How long a write in flight keeps the next one back. On a machine or rack nearby
-/// it has come back by then, and few large writes cost a server least.
+/// The time for which a write in flight delays the next one. A server in the same rack has replied
+/// by then, and few large writes cost a server the least.
 const BATCH_INTERVAL: Duration = Duration::from_millis(1);
 /// The maximum number of writes in flight.
 const MAX_WRITES: usize = 16;
-/// The part of the deadline, in tenths, after which a queued job is shed: the reply would be late,
-/// and the caller learns that nothing was charged.
+/// The part of the deadline, in tenths, after which a queued job is shed. Its reply would be late,
+/// and the error reports that nothing was charged.
 const MAX_WAIT_TENTHS: u32 = 9;
-/// A connection that lasted so long is worth making again at once.
+/// A connection that lasted longer than this is replaced immediately, without a backoff.
 const STABLE_AFTER: Duration = Duration::from_secs(1);
 
-/// What is to be done.
+/// The content of a job.
 #[derive(Debug)]
 pub(super) enum Work {
-    /// An ask the counter script can take, together with others.
+    /// A request for the counter script, which can share a call with others.
     Count(FastCheck, Option<Timestamp>),
-    /// A request of any kind that equal ones may be merged with.
+    /// Any other request that can be merged with equal ones.
     Decide(Box<Plan>, Option<Timestamp>),
-    /// A separate command, the hashes of the keys it touches, and the permits it takes.
+    /// A separate command, the hashes of the keys it touches, and the permits that it may acquire.
     Send(Cmd, Touched, Option<Arc<PendingPermit>>),
 }
 
@@ -103,7 +103,7 @@ impl Work {
         }
     }
 
-    /// How many equal ones may share a call: as many as an empty store would admit.
+    /// The number of equal jobs that may share a call: as many as empty states would admit.
     fn max_merged(&self) -> u64 {
         match self {
             Work::Decide(plan, _) => plan.max_times(),
@@ -115,45 +115,46 @@ impl Work {
 /// Hashes of key names. Commands that touch the same key keep their order.
 pub(super) type Touched = SmallVec<[u64; 4]>;
 
-/// The hash of a key's name. Names that collide only keep an order they do not need.
+/// The hash of a key's name. A collision only keeps two commands in an order they do not need.
 pub(super) fn key_hash(name: &[u8]) -> u64 {
     FixedState::default().hash_one(name)
 }
 
-/// What came of it.
+/// The reply to a job.
 #[derive(Debug)]
 pub(super) enum CallReply {
     Counted(Decision),
     Decided(Box<PlanReply>),
-    /// The counter script cannot take it after all, and has changed nothing.
+    /// The counter script cannot decide this state, and has changed nothing.
     NotCounted,
     Value(Value),
 }
 
-/// Why nothing came of it.
+/// The failure of a job.
 #[derive(Clone, Debug)]
 pub(super) enum CallError {
     Failed(Failure),
-    /// Not carried out: the slot is with another server, for good.
+    /// Not carried out: the slot has moved to another server (`MOVED`).
     Moved(Address),
-    /// Not carried out: this once, ask another server.
+    /// Not carried out: this call, but not later ones, must be sent to another server (`ASK`).
     Ask(Address),
-    /// Not carried out: a slot is moving.
+    /// Not carried out: the slot is being migrated, and the keys are on two servers (`TRYAGAIN`).
     TryAgain,
 }
 
-/// How work is to be sent.
+/// How a job is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendMode {
-    /// Together with what fits.
+    /// In one call with other jobs, where possible.
     Batched,
-    /// Not in one call with other keys: when a slot moves, keys of it are in two places.
+    /// Not in one call with other keys, because the keys of a slot that is being migrated are on
+    /// two servers.
     Single,
-    /// Alone, to a server that is only being given the slot.
+    /// In a separate call after `ASKING`, to the server to which the slot is being migrated.
     Asking,
 }
 
-/// Work in the queue.
+/// A job in the queue.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) work: Work,
@@ -164,15 +165,15 @@ pub(super) struct Job {
     pub(super) keys: Touched,
     /// A hash of work that can share a call.
     pub(super) merge_hash: Option<u64>,
-    /// How many equal ones may share a call.
+    /// The number of equal jobs that may share a call.
     pub(super) max_merged: u64,
     pub(super) queued: Instant,
 }
 
-/// Whether a server can be asked.
+/// The availability of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Not known yet.
+    /// The first attempt to connect is in progress.
     Starting,
     Up,
     /// It answers every call with an error: its memory is full, for example. Calls are still sent,
@@ -187,8 +188,8 @@ impl State {
         matches!(self, State::Up | State::Refusing(_))
     }
 
-    /// Takes note of the outcome of a write; returns whether the server is now up or no longer is.
-    /// An answer to a write that was sent before the refused one does not end the refusal.
+    /// Records the outcome of a write. Returns whether the server came up or stopped being up. A
+    /// reply to a write that was sent before the refused one does not end the refusal.
     fn note(&mut self, outcome: Outcome, write: u64) -> bool {
         let after = match (*self, outcome) {
             (State::Up, Outcome::Refused) => State::Refusing(write),
@@ -201,15 +202,15 @@ impl State {
     }
 }
 
-/// Where a node leads.
+/// The server of a node.
 #[derive(Clone)]
 pub(super) enum Target {
     Fixed(Address),
-    /// Wherever the Sentinels say.
+    /// The primary that the Sentinels name.
     Sentinel(Arc<Sentinels>),
 }
 
-/// The caller's end. When it is dropped, the node and its connection end.
+/// The callers' handle to a node. When it is dropped, the node stops and closes its connection.
 pub(super) struct NodeClient {
     queue: Arc<Queue>,
     state: watch::Receiver<State>,
@@ -217,7 +218,7 @@ pub(super) struct NodeClient {
 }
 
 impl NodeClient {
-    /// `on_down` is told when the server is given up.
+    /// Starts a node. `on_down` is notified whenever the server goes down.
     pub(super) fn start(
         target: Target,
         dialer: Arc<Dialer>,
@@ -234,7 +235,7 @@ impl NodeClient {
         NodeClient { queue, state: state_seen, first: first_seen }
     }
 
-    /// Puts work into the queue.
+    /// Queues a job.
     pub(super) fn submit(&self, work: Work, send_mode: SendMode) -> Result<ReplyReceiver, Failure> {
         if self.state() == State::Down {
             return Err(Failure::Down);
@@ -263,11 +264,11 @@ impl NodeClient {
         *self.state.borrow()
     }
 
-    /// Waits until the first attempt to connect has come to something; an error only
-    /// if the server is there and will not do.
+    /// Waits for the end of the first attempt to connect. Returns an error only if the server was
+    /// reached and cannot be used.
     pub(super) async fn started(&self) -> Result<(), ConnectError> {
         let mut state = self.state.clone();
-        // The node lives as long as `self`: there is always somebody to say so.
+        // The node runs as long as `self` exists, so the sender is not dropped.
         let _ = state.wait_for(|state| *state != State::Starting).await;
         let first = self.first.borrow().clone();
         first.map_or(Ok(()), Err)
@@ -280,7 +281,7 @@ impl Drop for NodeClient {
     }
 }
 
-/// The node's own end.
+/// The task of a node.
 struct Runner {
     target: Target,
     dialer: Arc<Dialer>,
@@ -291,11 +292,11 @@ struct Runner {
     first: watch::Sender<Option<ConnectError>>,
 }
 
-/// Why a node stopped serving.
+/// Why a connection is no longer served.
 enum End {
-    /// Nobody can ask any more.
+    /// The handle of the node was dropped.
     Dropped,
-    /// The connection is gone or of no use.
+    /// The connection is closed or unusable.
     Broken,
 }
 
@@ -316,7 +317,7 @@ impl Runner {
                     }
                     self.counters.breaker_openings.fetch_add(1, Relaxed);
                     if since.elapsed() > STABLE_AFTER {
-                        // The first attempt to come back is made at once.
+                        // The first attempt to reconnect is made without a pause.
                         backoff.reset();
                         self.fail_queued();
                         continue;
@@ -334,7 +335,7 @@ impl Runner {
         }
     }
 
-    /// Connects; `None` when nobody can ask any more.
+    /// Connects; `None` if the handle of the node was dropped.
     async fn dial(&mut self) -> Option<Result<(Connection, ServerInfo), DialError>> {
         let (target, dialer) = (self.target.clone(), Arc::clone(&self.dialer));
         let dialing = async move {
@@ -344,24 +345,24 @@ impl Runner {
             }
         };
         if *self.state.borrow() == State::Starting {
-            // Bounded by the dialer's own time; callers may wait meanwhile.
+            // The dialer has a timeout. Until then, callers wait in the queue.
             return Some(dialing.await);
         }
         self.or_dropped(dialing).await
     }
 
-    /// Notes why there is no connection; says whether it is enough to try now and then.
+    /// Records why connecting failed. Returns whether retrying less often is enough.
     fn note(&self, error: DialError) -> bool {
         let starting = *self.state.borrow() == State::Starting;
         match error {
             DialError::Unreachable(text) => {
-                self.counters.set_last_error(Some(format!("the store is not there: {text}")));
+                self.counters.set_last_error(Some(format!("the store is unavailable: {text}")));
                 false
             }
             DialError::Refused(error) => {
                 self.counters.set_last_error(Some(error.to_string()));
-                // A replica soon is none, or the name leads elsewhere; all else
-                // somebody must change.
+                // A replica may soon be promoted, or the host name may soon resolve to another
+                // server. All other errors require a change by an operator.
                 let slowly = error != ConnectError::IsReplica;
                 if starting {
                     self.first.send_replace(Some(error));
@@ -371,7 +372,8 @@ impl Runner {
         }
     }
 
-    /// Does something while the store is down: callers get an answer at once.
+    /// Runs a future while the server is down, and fails all jobs that arrive meanwhile. Returns
+    /// `None` if the handle of the node was dropped.
     async fn or_dropped<T>(&mut self, doing: impl Future<Output = T>) -> Option<T> {
         tokio::pin!(doing);
         while !self.queue.is_closed() {
@@ -383,7 +385,7 @@ impl Runner {
         None
     }
 
-    /// From now on nobody queues; whoever has is told.
+    /// Marks the server as down, so that no job is queued any more, and fails the queued jobs.
     fn fail_queued(&mut self) {
         self.state.send_replace(State::Down);
         if let Some(on_down) = &self.on_down {
@@ -416,7 +418,7 @@ impl Runner {
                 () = ready => false,
             };
             if is_over {
-                // These were not sent.
+                // The selected jobs were not sent.
                 selected
                     .into_iter()
                     .for_each(|selected: SelectedJob| selected.job.fail(Failure::Down));
@@ -431,7 +433,7 @@ impl Runner {
         }
     }
 
-    /// Collects the jobs of the next write; none once the node's handle was dropped.
+    /// Collects the jobs of the next write; none if the handle of the node was dropped.
     async fn next_write(
         &self,
         health: &ConnectionHealth,
@@ -452,8 +454,8 @@ impl Runner {
                     break;
                 }
             }
-            // Jobs that wait for their share are looked at again soon, together with those that
-            // arrive meanwhile.
+            // Jobs that wait for their share are considered again soon, together with those that
+            // arrive until then.
             let again_at = if is_spaced { Instant::now() + BATCH_INTERVAL } else { next_at };
             let is_idle = may_send && self.queue.is_empty();
             tokio::select! {
@@ -462,8 +464,8 @@ impl Runner {
                 () = tokio::time::sleep_until(again_at.into()), if !is_idle => {}
             }
         }
-        // Callers that were just answered are about to submit their next job, on other threads.
-        // This gives them a moment, so that more jobs share a write.
+        // Callers that were just answered are about to submit their next jobs, on other threads.
+        // Yielding lets those jobs share this write.
         if last.is_some_and(|last| last.requests > 1) && !selected.is_empty() {
             tokio::task::yield_now().await;
             self.queue.take(flow, selected);
@@ -508,7 +510,7 @@ impl Runner {
     }
 }
 
-/// The write before.
+/// The previous write.
 #[derive(Clone, Copy)]
 struct Last {
     sent: Instant,
@@ -526,8 +528,8 @@ impl Job {
 mod tests {
     use super::*;
 
-    /// The answer to the first write was noted after the refusal of the second, and the store
-    /// counted as up.
+    /// Regression: the reply to the first write was recorded after the refusal of the second, and
+    /// the store then counted as up.
     #[test]
     fn older_reply_does_not_end_a_refusal() {
         let mut state = State::Up;

@@ -1,4 +1,4 @@
-//! Where the store is and how it is used.
+//! The options of a Redis store.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,25 +6,25 @@ use std::time::Duration;
 use super::error::ConnectError;
 use super::url::StoreUrl;
 
-/// The longest prefix: it is part of every key.
+/// The length of the longest prefix. It is bounded because it is part of every key.
 const MAX_PREFIX_BYTES: usize = 64;
 
-/// Where the store is and how it is used.
+/// The options of a Redis store.
 #[derive(Clone)]
 pub struct RedisOptions {
-    /// `redis://`, `rediss://`, `redis-sentinel://` or `redis-cluster://`, with
-    /// credentials if need be. It is never shown.
+    /// The URL: `redis://`, `rediss://`, `redis-sentinel://` or `redis-cluster://`, with
+    /// credentials if they are needed. `Debug` shows it without credentials.
     pub url: String,
-    /// How long a caller waits for an answer.
+    /// The time that a caller waits for an answer; default: 25 ms.
     pub timeout: Duration,
-    /// What the names of all keys begin with.
+    /// The prefix of the names of all keys; default: `tg`.
     pub key_prefix: String,
-    /// Whether denials are answered from memory until they end.
+    /// Whether repeated denials are answered from memory; default: `true`.
     pub deny_cache: bool,
 }
 
 impl RedisOptions {
-    /// The store at `url`: 25 ms for an answer, keys under `tg`, denials remembered.
+    /// Creates the options of the store at `url`, with the defaults.
     pub fn new(url: impl Into<String>) -> Self {
         RedisOptions {
             url: url.into(),
@@ -34,7 +34,7 @@ impl RedisOptions {
         }
     }
 
-    /// The URL, once everything else makes sense too.
+    /// Checks the options. Returns the parsed URL.
     pub(super) fn check(&self) -> Result<StoreUrl, ConnectError> {
         let url = StoreUrl::parse(&self.url)?;
         let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);

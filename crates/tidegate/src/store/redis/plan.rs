@@ -1,6 +1,6 @@
-//! From a request to one call of `request.lua`, and from its reply to a verdict.
+//! Converts a request to a call of `request.lua`, and the reply to a verdict.
 //!
-//! A plan owns all it needs, so that it can be handed to whoever talks to the server.
+//! A plan owns its data, so that it can be sent to the task that communicates with the server.
 
 use redis::Value;
 use smallvec::SmallVec;
@@ -16,14 +16,14 @@ use crate::store::StoreError;
 use crate::store::merge::Merged;
 use crate::{Check, CheckError, Overflow, Verdict};
 
-/// Requests have a few checks; more spill to the heap.
+/// A list with inline space for the checks of most requests.
 type Few<T> = SmallVec<[T; 4]>;
 
-/// A request as the store sees it: which states it counts in, each once.
+/// A request as a list of the states in which it counts, each once.
 #[derive(Clone, Debug)]
 pub struct Plan {
     states: Few<PlannedState>,
-    /// Which state each check counts in.
+    /// The index of the state in which each check counts.
     members: Few<usize>,
     id: Option<IdempotencyId>,
     permit: PermitId,
@@ -32,20 +32,20 @@ pub struct Plan {
 /// All checks of a request that count in one state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedState {
-    /// The name of the state.
+    /// The name of the key in Redis.
     pub key: Vec<u8>,
     /// The limit.
     pub limit: Limit,
-    /// What the checks cost together.
+    /// The sum of the costs of the checks.
     pub cost: Cost,
-    /// Whether it is only watched.
+    /// Whether the state is only observed, and never denies the request.
     pub observed: bool,
-    /// The effect of a denial on it.
+    /// The effect of a denial on the state.
     pub overflow: Overflow,
 }
 
 impl PlannedState {
-    /// Whether it is charged what is left if the request is denied.
+    /// Returns whether a denial of the request charges the units that are left.
     pub fn consumes(&self) -> bool {
         !self.observed && overflowing(self.overflow, &self.limit, self.cost) > 0
     }
@@ -54,33 +54,34 @@ impl PlannedState {
 /// An idempotency id.
 #[derive(Clone, Debug)]
 struct IdempotencyId {
-    /// Tells it from others.
+    /// A digest of the id and the names of all states.
     digest: String,
-    /// Tell whether the same is asked again.
+    /// The costs of all states. A request with the same id but other costs is an error.
     costs: Vec<u8>,
-    /// How long it is remembered.
+    /// The time for which the id is remembered: the longest window.
     window_us: u64,
 }
 
-/// What is to come of a call.
+/// The effect of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Decide, and charge what is admitted.
+    /// Decides the request, and charges it if it is admitted.
     Decide,
-    /// Answer as a denied request would be answered, and change nothing.
+    /// Replies as for a denied request, and changes nothing.
     Dry,
-    /// Charge, and forget the idempotency id.
+    /// Charges the costs, and deletes the idempotency id.
     Undo,
-    /// Answer as a denied request would be answered, and charge what such a request consumes.
+    /// Replies as for a denied request, and charges the units that a denial consumes.
     Consume,
 }
 
-/// A reply, read: the answer of each state, in the plan's order.
+/// The decisions of a plan's states, in the order of the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanReply {
-    /// Whether all enforced states admitted it. If not, nothing was charged, unless it consumed.
+    /// Whether all enforced states admitted the request. If not, nothing was charged, unless
+    /// `consumed` is set.
     pub admitted: bool,
-    /// Whether it was denied and charged some state what that had left.
+    /// Whether the request was denied and consumed the units that were left in some state.
     pub consumed: bool,
     decisions: Few<Decision>,
 }
@@ -88,17 +89,17 @@ pub struct PlanReply {
 /// The part of a plan whose keys are in one slot.
 #[derive(Clone, Debug)]
 pub struct SlotPart {
-    /// What is asked there.
+    /// The part as a plan.
     pub plan: Plan,
-    /// Which of the whole plan's states they are.
+    /// The index of each of its states in the whole plan.
     states: Few<usize>,
 }
 
 impl Plan {
-    /// Works out which states a request counts in, merging checks that share one.
+    /// Finds the states in which a request counts, and merges checks that share one.
     ///
     /// # Errors
-    /// As every store's `decide`.
+    /// If the checks are invalid, as in [`Store::decide`](crate::Store::decide).
     pub fn new(request: &Request<'_>, key_names: &KeyNames) -> Result<Self, CheckError> {
         let mut merged = Merged::default();
         merged.add_all(request.checks, request.permit.is_some())?;
@@ -118,22 +119,22 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The states it counts in.
+    /// Returns the states in which the request counts.
     pub fn states(&self) -> &[PlannedState] {
         &self.states
     }
 
-    /// Whether there is an idempotency id, or a permit to be held.
+    /// Returns whether the request has an idempotency id or a permit.
     pub fn has_id_or_permit(&self) -> bool {
         self.id.is_some() || self.permit != PermitId::default()
     }
 
-    /// Whether a denial may charge what is left.
+    /// Returns whether a denial may charge the units that are left.
     pub fn consumes(&self) -> bool {
         self.states.iter().any(PlannedState::consumes)
     }
 
-    /// The states in which it takes permits if it is admitted.
+    /// Returns the states in which the request acquires permits if it is admitted.
     pub fn acquiring(&self) -> impl Iterator<Item = &PlannedState> {
         self.states.iter().filter(|state| {
             let takes = matches!(state.cost, Cost::Ask(1..) | Cost::Force(1..));
@@ -141,20 +142,20 @@ impl Plan {
         })
     }
 
-    /// The permit those are held under.
+    /// The permit under which those are held.
     pub(super) fn permit(&self) -> PermitId {
         self.permit
     }
 
-    /// The call that decides it, at the time given or the server's. All keys must be
-    /// in one slot; see [`Plan::split_by_slot`].
+    /// Returns the call that decides the plan, at `now` or, if it is `None`, at the server's time.
+    /// All keys must be in one slot; see [`Plan::split_by_slot`].
     pub fn call(&self, mode: Mode, now: Option<Timestamp>) -> Call {
         self.call_with(mode, self.id_key(), now)
     }
 
-    /// Whether equal requests can be merged into one that costs as much as all of them. Ids, permits,
-    /// refunds, forced charges, observed checks and costs that consume what is left cannot be merged
-    /// by adding costs.
+    /// Whether equal requests can be merged into one with the sum of their costs. That is not
+    /// possible with an id, a permit, a refund, a forced charge, an observed check or a cost that
+    /// consumes the units that are left.
     pub(super) fn is_mergeable(&self) -> bool {
         let is_plain = |state: &PlannedState| {
             matches!(state.cost, Cost::Ask(1..))
@@ -165,19 +166,19 @@ impl Plan {
         !self.has_id_or_permit() && self.states.iter().all(is_plain)
     }
 
-    /// The sum of `times` equal requests. For mergeable plans.
+    /// The sum of `times` equal requests. The plan must be mergeable.
     pub(super) fn times(&self, times: u64) -> Plan {
         let states = self.states.iter().map(|state| {
             let cost = Cost::Ask(units(state).saturating_mul(times));
-            // One unit consumes nothing when it is denied, nor does the sum of several.
+            // A denied cost of 1 consumes nothing, and a sum of such costs must not either.
             PlannedState { cost, overflow: Overflow::Refuse, ..state.clone() }
         });
-        // Lists all fields, so that a new field must be considered here.
+        // All fields are listed, so that a new field must be considered here.
         let (members, permit) = (self.members.clone(), PermitId::default());
         Plan { states: states.collect(), members, id: None, permit }
     }
 
-    /// How many equal requests an empty store would admit; at least 1.
+    /// The number of equal requests that empty states would admit, at least 1.
     pub(super) fn max_times(&self) -> u64 {
         let capacity = |state: &PlannedState| match state.limit.algorithm() {
             Algorithm::TokenBucket => state.limit.burst(),
@@ -187,14 +188,14 @@ impl Plan {
         times.min().unwrap_or(1).max(1)
     }
 
-    /// How many equal requests still fit after these answers.
+    /// The number of equal requests that still fit after this reply.
     pub(super) fn times_left(&self, answers: &PlanReply) -> u64 {
         let both = self.states.iter().zip(&answers.decisions);
         both.map(|(state, decision)| decision.remaining / units(state)).min().unwrap_or(0)
     }
 
-    /// The answers to requests that were merged and admitted together, in order: `remaining` is what
-    /// was left after each.
+    /// The replies to requests that were merged and admitted together, in order. Each `remaining`
+    /// is the number of units that were left after that request.
     pub(super) fn each(&self, times: u64, last: &PlanReply) -> impl Iterator<Item = PlanReply> {
         (0..times).rev().map(move |behind| {
             let mut answers = last.clone();
@@ -205,17 +206,17 @@ impl Plan {
         })
     }
 
-    /// Reads the reply to its call.
+    /// Decodes the reply to the call of this plan.
     ///
     /// # Errors
-    /// When the reply is an error or not one of ours, and [`CheckError::IdReused`].
+    /// If the reply is an error or has another form, and [`CheckError::IdReused`].
     pub fn answers(&self, reply: &Value) -> Result<PlanReply, StoreError> {
         let read = codec::read(reply, &self.states).ok_or_else(|| unexpected_reply(reply))?;
         if read.outcome == codec::Outcome::IdReused {
             return Err(CheckError::IdReused.into());
         }
         let admitted = read.outcome == codec::Outcome::Admitted;
-        // Then the states are described as they are after the charge.
+        // If so, the reply describes the states after the charge.
         let consumed = read.outcome == codec::Outcome::Consumed;
         let both = self.states.iter().zip(read.states);
         let decisions = both.map(|(state, numbers)| {
@@ -227,7 +228,7 @@ impl Plan {
         Ok(PlanReply { admitted, consumed, decisions: decisions.collect() })
     }
 
-    /// The verdict on the request the plan was made of.
+    /// Returns the verdict on the request from which the plan was made.
     pub fn verdict(&self, checks: &[Check<'_>], answers: &PlanReply) -> Verdict {
         let decisions = self.members.iter().map(|&state| answers.decisions[state]);
         let mut verdict = Verdict::new(checks, decisions);
@@ -235,8 +236,9 @@ impl Plan {
         verdict
     }
 
-    /// The plan cut into parts of one slot each, in the order of the checks. Each is
-    /// decided and remembered on its own; see [`Plan::combine`] and [`Plan::undo`].
+    /// Splits the plan into parts of one slot each, in the order of the checks. Each part is
+    /// decided separately and has a separate idempotency record; see [`Plan::combine`] and
+    /// [`Plan::undo`].
     pub fn split_by_slot(&self, slot: impl Fn(&[u8]) -> u16) -> Vec<SlotPart> {
         let mut split_by_slot = Vec::<(u16, Few<usize>)>::new();
         for &state in &self.members {
@@ -250,8 +252,7 @@ impl Plan {
         split_by_slot.into_iter().map(|(_, states)| self.part(states)).collect()
     }
 
-    /// The answers of the whole, from those of its parts. A part that was never asked
-    /// is not among them only if the plan has no states at all.
+    /// Combines the replies of all parts into the reply of the plan. No part may be missing.
     pub fn combine<'a>(
         &self,
         split_by_slot: impl Iterator<Item = (&'a SlotPart, &'a PlanReply)>,
@@ -268,8 +269,8 @@ impl Plan {
         PlanReply { admitted, consumed, decisions: all.into_iter().flatten().collect() }
     }
 
-    /// The calls that take back what a part was charged, as far as it was, and forget
-    /// its idempotency id.
+    /// Returns the calls that undo the charges of a part, if it was admitted, and delete its
+    /// idempotency id.
     pub fn undo(&self, answers: &PlanReply, now: Option<Timestamp>) -> Vec<Call> {
         if !answers.admitted {
             return Vec::new();
@@ -292,15 +293,15 @@ impl Plan {
             undone.states.push(PlannedState { cost, ..state.clone() });
         }
         if !undone.states.is_empty() || undone.id.is_some() {
-            // The id's name needs a state to be beside.
+            // The name of the id contains the slot of the first state, which `undone` may lack.
             let id_key = self.id_key();
             calls.push(undone.call_with(Mode::Undo, id_key, now));
         }
         calls
     }
 
-    /// Puts the states in an order of their own, so that the order of the checks does
-    /// not matter to the id.
+    /// Sets the idempotency id. The states are sorted by name, so that the id does not depend on
+    /// the order of the checks.
     fn name(&mut self, id: &[u8]) {
         let mut order: Few<usize> = (0..self.states.len()).collect();
         order.sort_unstable_by(|&a, &b| self.states[a].key.cmp(&self.states[b].key));
@@ -340,7 +341,7 @@ impl Plan {
     }
 }
 
-/// The units that a request takes from a state.
+/// The units that a request charges to a state, at least 1.
 pub(super) fn units(state: &PlannedState) -> u64 {
     match state.cost {
         Cost::Ask(units) | Cost::Force(units) | Cost::Refund(units) => units.max(1),

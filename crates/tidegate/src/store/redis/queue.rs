@@ -6,15 +6,17 @@
 //!
 //! One caller, or one hot key, must not starve all others. So each caller and each key has a
 //! bounded share of the jobs in flight and of the queue. Jobs are taken in FIFO order. A job whose
-//! caller or key has used up its share stays in the queue, together with all later jobs of the
-//! same caller and key. How much is in flight depends on the time that the server takes for it
-//! (see [`Window`]). A job that does not fit into the queue, or has waited for too long, is
-//! shed: the caller gets an error immediately, and nothing was charged.
+//! caller or key has used up its share stays in the queue, together with all later jobs of the same
+//! caller and key. The amount of work in flight is adapted to the speed of the server (see
+//! [`Window`]). A job that does not fit into the queue, or has waited for too long, is shed: the
+//! caller gets an error immediately, and nothing was charged.
 //!
 //! Equal requests of several callers are merged into one call. If the server denies the merged
 //! request, the part that still fits is sent again. Until the call is answered, its callers'
 //! other jobs on the same keys stay in the queue, so that the jobs of one caller take effect in
 //! order. Equal requests of one caller are not merged: the jobs behind them would have to wait.
+//! Requests for the counter script are an exception. One call decides each of them in order, so
+//! equal ones of any callers share an entry of it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,33 +32,32 @@ use crate::Failure;
 /// The capacity of the queue. A server makes a few hundred thousand decisions a second: more
 /// would not be answered before the deadline.
 const MAX_QUEUED: usize = 8192;
-/// Queued jobs of one caller: more than the largest batch of a front.
+/// The maximum number of queued jobs of one caller: more than the largest batch of a front.
 const MAX_QUEUED_BY_CALLER: usize = 2048;
-/// Queued jobs for one key: a single hot key does not fill the queue.
+/// The maximum number of queued jobs for one key, so that a single hot key does not fill the queue.
 const MAX_QUEUED_FOR_KEY: usize = 4096;
-/// Jobs in one write.
+/// The maximum number of jobs in one write.
 const MAX_BATCH: usize = 1024;
 
-/// The cost of a job: a key of the counter script, and a call of any other script, which takes
-/// about eight times as long.
+/// The weight of a key in a call of the counter script. A call of any other script takes about
+/// eight times as long.
 const COUNT_WEIGHT: usize = 1;
 const CALL_WEIGHT: usize = 8;
-/// The maximum cost in flight. It is enough to use a server that is 10 ms away.
+/// The maximum weight in flight. It is enough to keep a server busy that is 10 ms away.
 const MAX_IN_FLIGHT: usize = 1024 * CALL_WEIGHT;
-/// The cost that may be in flight to the slowest server.
+/// The weight that may be in flight even to the slowest server.
 const MIN_IN_FLIGHT: usize = 128 * CALL_WEIGHT;
-/// The part of the cost in flight that one caller or one key may use: at most 128 calls.
+/// One caller or one key may use one part in this of the weight in flight: at most 128 calls.
 const SHARES: usize = 8;
-/// How much more may be in flight after a write that did not queue at the server: one call more
-/// in each share.
+/// The growth of the window after a write that did not queue at the server: one call in each share.
 const INCREASE: usize = SHARES * CALL_WEIGHT;
-/// The part of the deadline that a write may spend in the server's queue.
+/// A write may spend one part in this of the deadline in the server's queue.
 const QUEUEING_PART: u32 = 5;
 
 /// The task that submits a job. One task submits all checks of a batch or a pipeline.
 pub(super) type Caller = Option<task::Id>;
 
-/// Jobs that wait.
+/// The queue of a node.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     jobs: Mutex<Jobs>,
@@ -71,11 +72,11 @@ struct Jobs {
     closed: bool,
 }
 
-/// A job that goes into the next write, and its part of what is in flight.
+/// A job of the next write, and its part of the weight in flight.
 #[derive(Debug)]
 pub(super) struct SelectedJob {
     pub(super) job: Job,
-    /// None for a job that joins an equal one and costs the server nothing.
+    /// `None` for a counter job that joins an equal one and so costs the server nothing.
     pub(super) claim: Option<Claim>,
     /// The index of the first job of its group: equal jobs that share a call.
     pub(super) group: usize,
@@ -86,14 +87,14 @@ pub(super) struct SelectedJob {
 struct Groups {
     /// The newest group of equal jobs, by their hash.
     open: HashMap<u64, Group, RandomState>,
-    /// The last group that touches a key.
+    /// The last group that touches a key, by the key's hash.
     last: HashMap<u64, usize, RandomState>,
 }
 
 struct Group {
     first: usize,
     callers: HashSet<Caller, RandomState>,
-    /// How many more jobs may join.
+    /// The number of jobs that may still join.
     room: u64,
 }
 
@@ -107,7 +108,7 @@ impl Groups {
         groups
     }
 
-    /// The group a job can join: no job behind that group touches the same keys.
+    /// The group that a job can join: an equal one behind which no job touches the same keys.
     fn joined(&self, job: &Job) -> Option<usize> {
         let group = self.open.get(&job.merge_hash?)?;
         let is_last = job.keys.iter().all(|key| self.last.get(key) == Some(&group.first));
@@ -116,7 +117,7 @@ impl Groups {
             .then_some(group.first)
     }
 
-    /// Adds the job that is taken as number `at`.
+    /// Adds the job at index `at` of the selected jobs to the group whose first job is `first`.
     fn add(&mut self, at: usize, job: &Job, first: usize) {
         self.last.extend(job.keys.iter().map(|key| (*key, first)));
         let Some(merge_hash) = job.merge_hash else { return };
@@ -151,7 +152,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits for the next job, or for the end. For one waiter.
+    /// Waits until a job is added or the queue is closed. For one waiter.
     pub(super) async fn arrived(&self) {
         self.arrived.notified().await;
     }
@@ -160,7 +161,7 @@ impl Queue {
         self.jobs().waiting.is_empty()
     }
 
-    /// No job will come any more.
+    /// Marks the queue as closed, because no more jobs will be added.
     pub(super) fn close(&self) {
         self.jobs().closed = true;
         self.arrived.notify_one();
@@ -170,7 +171,8 @@ impl Queue {
         self.jobs().closed
     }
 
-    /// Moves what fits into `selected`, in order. Jobs whose callers have given up are dropped.
+    /// Moves the jobs that fit to `selected`, in order. Jobs whose callers have given up are
+    /// dropped.
     pub(super) fn take(&self, flow: &Arc<FlowControl>, selected: &mut Vec<SelectedJob>) {
         let mut jobs = self.jobs();
         if jobs.waiting.is_empty() {
@@ -218,7 +220,7 @@ impl Queue {
         }
     }
 
-    /// Fails all that wait.
+    /// Fails all queued jobs.
     pub(super) fn fail_all(&self, failure: &Failure) {
         let mut jobs = self.jobs();
         jobs.by_caller.clear();
@@ -249,13 +251,13 @@ impl Jobs {
     }
 }
 
-/// The cost that may be in flight on one connection.
+/// The weight that may be in flight on one connection.
 ///
-/// A script call takes 10 to 60 us of a server, by its limits, and longer on a busy machine. So a
-/// fixed number of calls is a delay between a few milliseconds and several deadlines for every
-/// job behind them. The window is halved when a write takes longer than the quickest one by more
-/// than a part of the deadline, and grows by a little with every other write, as the congestion
-/// window of TCP Vegas does.
+/// A script call takes a server 10 to 60 us, depending on its limits, and longer on a busy machine.
+/// A fixed number of calls in flight would delay every job behind them by anything from a few
+/// milliseconds to several deadlines. So the window is halved when a write takes longer than the
+/// quickest one by more than a fifth of the deadline, and grows a little with every other write, as
+/// the congestion window of TCP Vegas does.
 #[derive(Debug)]
 struct Window {
     size: usize,
@@ -271,7 +273,7 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Takes note of a write whose last reply has arrived.
+    /// Records a write whose last reply has arrived.
     fn answered(&mut self, sent: Instant, now: Instant, timeout: Duration) {
         let took = now.saturating_duration_since(sent);
         self.quickest = self.quickest.min(took);
@@ -295,12 +297,13 @@ struct Counts {
     total: usize,
     by_caller: HashMap<Caller, usize, RandomState>,
     for_key: HashMap<u64, usize, RandomState>,
-    /// Callers of merged requests, by key: the hash of the request, and how often they wait for it.
+    /// The merged requests in flight, by caller and key: the hash of the request, and the number of
+    /// jobs of the caller in it.
     merged: HashMap<(Caller, u64), (u64, usize), RandomState>,
 }
 
 impl FlowControl {
-    /// Takes note of a write whose last reply has arrived now.
+    /// Records a write whose last reply has arrived now.
     pub(super) fn answered(&self, sent: Instant, timeout: Duration) {
         self.counts().window.answered(sent, Instant::now(), timeout);
     }
@@ -311,8 +314,8 @@ impl FlowControl {
 }
 
 impl Counts {
-    /// Whether a job may be sent now. A merged request may have to be sent again, in parts. Until
-    /// it is answered, its callers send nothing on its keys but equal requests.
+    /// Whether a job may be sent now. A merged request may have to be sent again, in parts. So
+    /// until it is answered, its callers may send only equal requests on its keys.
     fn admit(&self, job: &Job, joins: bool) -> bool {
         let is_ordered = |key: &u64| match self.merged.get(&(job.caller, *key)) {
             Some((merge_hash, _)) => job.merge_hash == Some(*merge_hash),
@@ -320,14 +323,14 @@ impl Counts {
         };
         let share = self.window.size / SHARES;
         let has_share = |weight: Option<&usize>| weight.is_none_or(|weight| *weight < share);
-        // A job that joins costs nothing.
+        // A job that joins a call weighs nothing.
         job.keys.iter().all(is_ordered)
             && (joins
                 || has_share(self.by_caller.get(&job.caller))
                     && job.keys.iter().all(|key| has_share(self.for_key.get(key))))
     }
 
-    /// A job's part of what is in flight. One that joins a call weighs nothing.
+    /// Adds a job to the weight in flight. A job that joins a call weighs nothing.
     fn claim(
         &mut self,
         job: &Job,
@@ -372,7 +375,7 @@ impl Counts {
     }
 }
 
-/// A job's part of what is in flight; given back when it is dropped.
+/// A job's part of the weight in flight, which is released when this is dropped.
 #[derive(Debug)]
 pub(super) struct Claim {
     flow: Arc<FlowControl>,
@@ -405,7 +408,7 @@ impl Drop for Claim {
     }
 }
 
-/// Subtracts from a count; one of nothing is removed.
+/// Subtracts from a count, and removes it if it is then 0.
 fn subtract<K: std::hash::Hash + Eq>(
     counts: &mut HashMap<K, usize, RandomState>,
     key: K,
@@ -425,7 +428,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_millis(25);
 
-    /// The window after writes that took this long, one after another.
+    /// The size of the window after `writes` writes that took this long each, one after another.
     fn after(window: &mut Window, writes: usize, took: Duration) -> usize {
         let mut now = Instant::now();
         for _ in 0..writes {
@@ -436,8 +439,8 @@ mod tests {
         window.size
     }
 
-    /// A fixed number of calls was in flight. On a slow server they took longer than the deadline
-    /// of every call behind them.
+    /// Regression: the number of calls in flight was fixed. On a slow server they took longer than
+    /// the deadline of every call behind them.
     #[test]
     fn slow_server_lowers_the_flow_window() {
         let (fast_check, slow) = (Duration::from_millis(1), Duration::from_millis(7));

@@ -1,8 +1,8 @@
-//! The scripts that run inside Redis, and a call of one.
+//! The scripts that run inside Redis, and calls of them.
 //!
-//! A decision reads, compares and writes: only a script does that in one round
-//! trip without anybody in between. The sources are under `lua/`. What several
-//! scripts share is a file of its own, put in front of those that need it.
+//! A decision reads, compares and writes. Only a script does that atomically in one round trip. The
+//! sources are in `lua/`. Code that several scripts share is in separate files, which are put in
+//! front of the scripts that need them.
 
 use std::sync::OnceLock;
 
@@ -13,28 +13,29 @@ use super::key_names::KeyNames;
 use crate::Failure;
 use crate::store::{PermitAct, StoreError};
 
-/// A job that is done inside Redis.
+/// A script that runs inside Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Script {
-    /// Asks of `sliding-counter`s under one limit, each on its own: the hot path.
+    /// Decides requests on `sliding-counter`s under one limit, each separately: the fast path.
     Counter,
-    /// Any request, all or nothing.
+    /// Decides any request: charges all of its states or none.
     Request,
-    /// Gives a permit back, or renews it.
+    /// Releases or renews a permit.
     Permit,
-    /// Whether the user may do what the others do.
+    /// Checks that the user may run the commands of the other scripts.
     Rights,
 }
 
 impl Script {
-    /// All there are.
+    /// All scripts.
     pub const ALL: [Script; 4] = [Script::Counter, Script::Request, Script::Permit, Script::Rights];
 
-    /// Its Lua.
+    /// Returns the Lua source.
     pub const fn source(self) -> &'static str {
         match self {
             Script::Counter => include_str!("lua/counter.lua"),
-            // States of more than a few numbers: their functions are made when they are needed.
+            // The functions for states of more than a few numbers are nested in `open_large`, so
+            // that they are created only when they are needed.
             Script::Request => concat!(
                 include_str!("lua/common.lua"),
                 include_str!("lua/sliding_counter.lua"),
@@ -60,7 +61,7 @@ impl Script {
         }
     }
 
-    /// What `EVALSHA` knows it by.
+    /// Returns the SHA-1 digest by which `EVALSHA` identifies the script.
     pub fn sha(self) -> &'static str {
         static SHAS: [OnceLock<String>; Script::ALL.len()] =
             [const { OnceLock::new() }; Script::ALL.len()];
@@ -69,19 +70,19 @@ impl Script {
     }
 }
 
-/// A script with its keys and arguments. All keys are in one slot.
+/// A call of a script. All its keys are in one slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Which.
+    /// The script.
     pub script: Script,
-    /// All keys it touches.
+    /// All keys that the script touches.
     pub keys: Vec<Vec<u8>>,
-    /// What else it is told.
+    /// The other arguments.
     pub args: Vec<Vec<u8>>,
 }
 
 impl Call {
-    /// As a command.
+    /// Returns the call as an `EVALSHA` command.
     pub fn cmd(&self) -> Cmd {
         let mut cmd = Cmd::with_capacity(3 + self.keys.len() + self.args.len(), self.bytes());
         cmd.arg("EVALSHA").arg(self.script.sha()).arg(self.keys.len());
@@ -97,7 +98,7 @@ impl Call {
     }
 }
 
-/// What to say of a reply that is none of ours.
+/// The failure for a reply that is an error, or that no script sends.
 pub(super) fn unexpected_reply(reply: &Value) -> Failure {
     Failure::Refused(match reply {
         Value::ServerError(error) => error.to_string().into(),
@@ -105,12 +106,12 @@ pub(super) fn unexpected_reply(reply: &Value) -> Failure {
     })
 }
 
-/// The time a script is told: none is the server's own.
+/// The time argument of a script. It is empty for the server's time.
 pub(super) fn time_arg(now: Option<Timestamp>) -> Vec<u8> {
     now.map_or(Vec::new(), |now| now.as_micros().to_string().into_bytes())
 }
 
-/// The call that gives a permit back or renews it.
+/// Returns the call that releases or renews a permit.
 pub fn permit_call(
     key_names: &KeyNames,
     key: &[u8],
@@ -118,7 +119,7 @@ pub fn permit_call(
     act: PermitAct,
     now: Option<Timestamp>,
 ) -> Call {
-    // It may be held under a limit that is only watched.
+    // The permit may be held in the separate state of an observed check.
     let keys = vec![key_names.state(key, limit), key_names.observed(key, limit)];
     match act {
         PermitAct::Release(permit) => release_call(keys, permit, now),
@@ -143,10 +144,10 @@ fn permit_call_with(
     Call { script: Script::Permit, keys, args }
 }
 
-/// Whether the permit was held.
+/// Returns whether the permit was held, from the reply to a [`permit_call`].
 ///
 /// # Errors
-/// When the reply is an error or not one of ours.
+/// If the reply is an error or has another form.
 pub fn was_held(reply: &Value) -> Result<bool, StoreError> {
     match reply {
         Value::Int(held @ (0 | 1)) => Ok(*held == 1),

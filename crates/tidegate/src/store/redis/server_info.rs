@@ -1,15 +1,15 @@
-//! What a server says of itself, and whether that will do.
+//! The properties that a server reports, and whether it can be used.
 
 use super::error::{ConnectError, OLDEST};
 use super::url::Kind;
 
-/// What `INFO` says.
+/// The properties of a server, from the reply to `INFO`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerInfo {
     version: Box<str>,
     mode: Box<str>,
     pub(super) is_replica: bool,
-    /// It reads its file and answers nothing yet.
+    /// Whether the server is loading its data and does not serve requests yet.
     pub(super) is_loading: bool,
     maxmemory_policy: Box<str>,
 }
@@ -20,9 +20,9 @@ impl ServerInfo {
         for line in info.lines() {
             let Some((name, value)) = line.trim_end().split_once(':') else { continue };
             match name {
-                // Valkey says here which Redis it behaves as.
+                // Valkey reports the version of Redis with which it is compatible.
                 "redis_version" => server_info.version = value.into(),
-                // As Redis and as Valkey calls it.
+                // The names in Redis and in Valkey.
                 "redis_mode" | "server_mode" => server_info.mode = value.into(),
                 "role" => server_info.is_replica = value != "master",
                 "loading" => server_info.is_loading = value == "1",
@@ -33,8 +33,9 @@ impl ServerInfo {
         server_info
     }
 
-    /// Whether a server of a store of this kind may say so. A replica is no error
-    /// where Sentinel or the cluster will soon name another.
+    /// Checks that the server can be used in a store of this kind. A replica is accepted in a
+    /// cluster, where it redirects calls. Behind Sentinels it is an error, which
+    /// [`Sentinels::dial`](super::topology::Sentinels::dial) treats as temporary.
     pub(super) fn check(&self, kind: Kind) -> Result<(), ConnectError> {
         let mut numbers = self.version.split('.').map(|part| part.parse::<u32>().ok());
         match (numbers.next().flatten(), numbers.next().flatten()) {
@@ -52,7 +53,7 @@ impl ServerInfo {
         }
     }
 
-    /// What an operator should know though it works.
+    /// A warning for the operator if the server may evict keys.
     pub(super) fn warning(&self) -> Option<String> {
         let policy = &*self.maxmemory_policy;
         let which = match policy {

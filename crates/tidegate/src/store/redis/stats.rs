@@ -1,4 +1,4 @@
-//! What the store has done, counted once for all its connections.
+//! The counters of a store, which all its connections share.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -7,58 +7,59 @@ use std::time::{Duration, Instant};
 
 use crate::{Failure, StoreError};
 
-/// A store has a few things to say; a cluster of many nodes says them once.
+/// The maximum number of different warnings. Equal warnings of several servers are kept once.
 const MAX_WARNINGS: usize = 16;
 
-/// What the store has done.
+/// The counters of a Redis store since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisStats {
-    /// Whether it can be asked now, and did not refuse when it last was; of a cluster,
-    /// every part of it.
+    /// Whether the store is connected and did not refuse the last call; in a cluster, whether this
+    /// is so for every slot.
     pub up: bool,
-    /// Requests it was asked to decide, those answered from memory included.
+    /// Requests to decide, including those that were answered from memory.
     pub requests: u64,
-    /// Denials answered from memory.
+    /// Denials that were answered from memory.
     pub deny_cache_hits: u64,
-    /// Script calls sent: several requests may share one.
+    /// Calls that were sent. Several requests may share one.
     pub calls: u64,
-    /// Writes to a connection: several calls may share one.
+    /// Writes to a connection. Several calls may share one.
     pub batches: u64,
-    /// Requests that shared an entry of a call with an equal one.
+    /// Requests that were merged with an equal one before them.
     pub coalesced: u64,
-    /// Calls sent again, after an answer that proves they had not been carried out.
+    /// Calls that were sent again, because a reply proved that they were not carried out or to
+    /// decide the rest of a merged request.
     pub resent: u64,
-    /// Round trips that were answered, and how long they took in all.
+    /// Writes that were answered, or whose connection failed.
     pub round_trips: u64,
-    /// See `round_trips`.
+    /// The sum of the times of these writes, in microseconds.
     pub round_trip_us: u64,
-    /// Requests that failed, because too many waited for it: they were not sent.
+    /// Requests that failed because too many requests waited. They were not sent.
     pub failed_overloaded: u64,
-    /// Requests that failed, because it was not there or was not lately.
+    /// Requests that failed because the store was down. They were not sent, or not carried out.
     pub failed_down: u64,
-    /// Requests that failed, because it did not answer in time.
+    /// Requests that failed because the store did not answer in time.
     pub failed_timed_out: u64,
-    /// Requests that failed, because the connection broke.
+    /// Requests that failed because the connection broke.
     pub failed_lost: u64,
-    /// Requests that failed, because it answered with an error.
+    /// Requests that failed because the store answered with an error.
     pub failed_refused: u64,
-    /// Requests that failed because a value that is not a state is under their key.
+    /// Requests that failed because the value at a key is not a state of tidegate.
     pub foreign: u64,
-    /// How often it was given up until it answers again.
+    /// Connections that failed, or were given up, after they had been established.
     pub breaker_openings: u64,
-    /// Connections made.
+    /// Connections that were established.
     pub connections: u64,
-    /// Permits released in the background: nobody waited for their acquire any more, or an
-    /// earlier release failed.
+    /// Permits that were queued for release in the background, because nobody waited for their
+    /// acquire any more or an earlier release failed.
     pub deferred_releases: u64,
-    /// Those of them that were given up because too many waited: such a permit is held until
-    /// its lease ends.
+    /// Permits that were not released in the background, because the queue was full. Such a permit
+    /// is held until its lease ends.
     pub deferred_releases_dropped: u64,
 }
 
 impl RedisStats {
-    /// Failures by the name of their kind.
+    /// Returns the number of failures by the name of their kind.
     pub fn failures(&self) -> [(&'static str, u64); 5] {
         [
             (Failure::Overloaded.name(), self.failed_overloaded),
@@ -70,7 +71,7 @@ impl RedisStats {
     }
 }
 
-/// Where everybody counts.
+/// The counters that all connections of a store share.
 #[derive(Debug, Default)]
 pub(super) struct StoreCounters {
     pub(super) requests: AtomicU64,
@@ -90,7 +91,8 @@ pub(super) struct StoreCounters {
     pub(super) deferred_releases_dropped: AtomicU64,
     warnings: Mutex<BTreeSet<String>>,
     last_error: Mutex<Option<String>>,
-    /// When a server that is down is next tried; in the past once that has happened.
+    /// The time of the next attempt to connect to a server that is down. It is in the past once the
+    /// attempt was made.
     next_attempt: Mutex<Option<Instant>>,
 }
 
@@ -105,7 +107,7 @@ impl StoreCounters {
         self.round_trip_us.fetch_add(micros, Relaxed);
     }
 
-    /// Counts an answer that was none.
+    /// Counts a failure by its kind.
     pub(super) fn failed(&self, error: &StoreError) {
         let StoreError::Failed(failure) = error else { return };
         let index = match failure {
@@ -148,7 +150,7 @@ impl StoreCounters {
         next.unwrap_or_else(Instant::now)
     }
 
-    /// Counts a value that is not ours under a key, which `location` describes.
+    /// Counts a value that is not a state. `location` describes its key.
     pub(super) fn found_foreign(&self, location: String) {
         self.foreign.fetch_add(1, Relaxed);
         *self.last_foreign.lock().unwrap_or_else(PoisonError::into_inner) = Some(location);

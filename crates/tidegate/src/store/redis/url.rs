@@ -1,30 +1,31 @@
-//! Where the store is, read from a URL.
+//! The URL of a store.
 //!
 //! ```text
 //!   redis://[user:password@]host[:port][/db]
-//!   rediss://...                                          the same over TLS
+//!   rediss://...                                          over TLS
 //!   redis-sentinel://[..@]host[:port][,host..]/master[/db]
 //!   redis-cluster://[..@]host[:port][,host..]
 //!   ?ca=FILE&cert=FILE&key=FILE&tls=true&sentinel_user=..&sentinel_password=..
 //! ```
 //!
-//! Read here and not by a general parser of URLs, because those know one host and
-//! because an error must never repeat what may be a password: it names the part.
+//! A general URL parser is not used, because those accept only one host, and because an error must
+//! not repeat text that may be a password. Errors here name only the part that is wrong.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use super::error::UrlError;
 
-/// The most servers a URL may name: each may be asked in turn while a store is down.
+/// The maximum number of servers in a URL. While a store is down, each of them may be tried in
+/// turn.
 const MAX_HOSTS: usize = 64;
-/// Longer than any URL somebody means.
+/// The size of the longest URL, larger than any that is useful.
 const MAX_URL_BYTES: usize = 4096;
 
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
-/// What kind of store a URL speaks of.
+/// The kind of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Single,
@@ -39,23 +40,23 @@ pub(super) struct Address {
     pub(super) port: u16,
 }
 
-/// A name and a password, never shown.
+/// A user and a password, which are never shown.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Login {
     pub(super) user: Option<String>,
     pub(super) password: Option<String>,
 }
 
-/// The files TLS needs beside the system's certificates.
+/// The files for TLS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TlsFiles {
-    /// Whose certificates are believed instead of the system's.
+    /// The certificate authorities that are trusted instead of those of the system.
     pub(super) ca: Option<PathBuf>,
-    /// What this side shows: certificate and key.
+    /// The client certificate and its key.
     pub(super) own: Option<(PathBuf, PathBuf)>,
 }
 
-/// A URL, taken apart.
+/// A parsed URL.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct StoreUrl {
     pub(super) kind: Kind,
@@ -63,9 +64,9 @@ pub(super) struct StoreUrl {
     pub(super) hosts: Vec<Address>,
     pub(super) login: Login,
     pub(super) db: u32,
-    /// What Sentinel calls the primary; empty otherwise.
+    /// The name of the primary at the Sentinels; empty for other kinds.
     pub(super) master: String,
-    /// For the Sentinels themselves.
+    /// The login at the Sentinels themselves.
     pub(super) sentinel_login: Login,
     pub(super) tls: Option<TlsFiles>,
 }
@@ -174,7 +175,7 @@ impl StoreUrl {
         Ok(())
     }
 
-    /// `tls=` may stand before the files or behind them: those are put in when all is read.
+    /// Reads the value of `tls=`. It may come before or after the files, which are set at the end.
     fn read_tls(&mut self, value: &str) -> Result<(), UrlError> {
         self.tls = match (value, self.kind) {
             (_, Kind::Single) => {
@@ -188,7 +189,7 @@ impl StoreUrl {
     }
 }
 
-/// Without credentials, and without what could hide some.
+/// Shows the URL without credentials, and without options that may contain some.
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match (self.kind, &self.tls) {
@@ -224,13 +225,15 @@ impl fmt::Debug for Login {
 }
 
 impl Address {
-    /// Reads `host:port` as Redis writes it; a host that is left out is `queried`'s.
+    /// Parses `host:port` of a redirect. If the host is missing, it is that of `queried`, the
+    /// server that sent the redirect.
     pub(super) fn from_redirect(text: &str, queried: &Address) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         Some(Address::reported(host, port.parse().ok()?, queried))
     }
 
-    /// The address a server tells; one without a host means its own.
+    /// The address that the server `queried` reports. If the host is missing or `?`, it is the host
+    /// of that server.
     pub(super) fn reported(host: &str, port: u16, queried: &Address) -> Self {
         let known = !host.is_empty() && host != "?";
         Address { host: if known { host.into() } else { queried.host.clone() }, port }
@@ -300,7 +303,7 @@ fn read_host(text: &str, default_port: u16) -> Result<Address, UrlError> {
     Ok(Address { host: host.into(), port: port.ok_or_else(wrong)? })
 }
 
-/// Undoes %XX.
+/// Decodes `%XX` escapes.
 fn decode(part: &'static str, text: &str) -> Result<String, UrlError> {
     let wrong = || {
         fail(

@@ -1,4 +1,4 @@
-//! Every mistake, and the whole of what is said about it.
+//! Every kind of mistake, with its complete error message.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ fn every_message_has_its_config() {
     }
 }
 
-/// What every message must have, whatever it says.
+/// The parts that every message must have.
 #[test]
 fn every_error_has_a_location_and_a_help_text() {
     for path in files("yaml") {
@@ -78,7 +78,7 @@ fn parse(text: &str) -> Result<Config, ConfigErrors> {
     Config::parse(text, "config.yaml")
 }
 
-/// Pieces of configs, so that noise gets past the first line.
+/// Parts of configs, so that random text gets past the first line.
 fn noise() -> impl Strategy<Value = String> {
     let pieces = prop_oneof![
         Just("policies:\n".to_owned()),
@@ -105,7 +105,7 @@ proptest! {
         }
     }
 
-    /// A good config with one byte range cut out or doubled.
+    /// A valid config with one byte range removed or repeated.
     #[test]
     fn mutated_configs_never_panic(from in 0usize..4000, length in 0usize..40, twice: bool) {
         let text = include_str!("valid/surface.yaml");

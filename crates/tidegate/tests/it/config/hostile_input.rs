@@ -1,16 +1,16 @@
-//! Files made to exhaust whoever reads them. They are refused, and quickly:
-//! every test here would take minutes, gigabytes or the stack otherwise.
+//! Files that are made to exhaust the parser. They are rejected quickly; without bounds every test
+//! here would take minutes, gigabytes or the stack.
 
 use std::fs::File;
 use std::path::Path;
 
 use tidegate::unstable::config::{Config, MAX_CONFIG_BYTES};
 
-/// The first line of what is said.
+/// Returns the first line of the error message.
 fn refused(text: &str) -> String {
     let errors = Config::parse(text, "bomb.yaml").expect_err("refused");
     let text = errors.to_string();
-    // However bad the file, what is said about it fits a terminal.
+    // Messages are short enough for a terminal, whatever the file contains.
     assert!(text.len() < 20_000, "{} bytes", text.len());
     text.lines().next().unwrap_or_default().to_owned()
 }
@@ -94,7 +94,7 @@ fn long_words_and_lines_are_shortened() {
     assert!(policy(&format!("match: {{ \"header:{}\": x }}", &word[..1000])).contains("x..."));
 }
 
-/// Overrides are held against one another, each against all before it.
+/// Each override is compared with all overrides before it.
 #[test]
 fn number_of_overrides_is_bounded() {
     type When = fn(usize) -> String;
@@ -123,15 +123,15 @@ fn number_of_patterns_is_bounded() {
         let globs = listed(1000, |n| format!("/*/{p}x{n}?"));
         format!("{{ name: p{p}, key: all, limits: 1 per 1s, match: {{ path: [{globs}] }} }}")
     });
-    let said = refused(&format!("policies: [{policies}]"));
-    assert_eq!(said, "the patterns are too large to compile together");
+    let message = refused(&format!("policies: [{policies}]"));
+    assert_eq!(message, "the patterns are too large to compile together");
 }
 
 fn listed(count: usize, item: impl Fn(usize) -> String) -> String {
     (0..count).map(item).collect::<Vec<_>>().join(", ")
 }
 
-/// All of them at once would be more than one request can be checked against.
+/// A request that all of these policies match would exceed the number of checks of a request.
 #[test]
 fn limits_per_request_are_bounded() {
     let policies = |count, more: &str| {

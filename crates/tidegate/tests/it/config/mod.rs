@@ -1,8 +1,8 @@
-//! Configs: what is read from good ones, and the whole message of every bad one.
+//! Configs: the settings read from valid ones, and the complete message for every invalid one.
 //!
-//! `bad/NAME.yaml` must be refused with exactly `bad/NAME.txt`. After a change
+//! `errors/NAME.yaml` must be rejected with exactly the text of `errors/NAME.txt`. After a change
 //! of wording, `TIDEGATE_BLESS=1 cargo test -p tidegate --features config --test it config`
-//! writes the messages anew; read the diff.
+//! rewrites the messages; review the diff.
 
 mod errors;
 mod hostile_input;

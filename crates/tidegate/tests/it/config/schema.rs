@@ -1,5 +1,5 @@
-//! The schema for editors: it accepts what the parser accepts, knows the
-//! mistakes a schema can know, and the page names every field it has.
+//! The schema for editors: it accepts what the parser accepts, rejects the mistakes that a schema
+//! can express, and the documentation names every field of it.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use tidegate::unstable::config::schema;
 
 type Events<'e> = dyn Iterator<Item = (Event<'e>, Span)> + 'e;
 
-/// YAML as JSON, read apart from the parser under test. Aliases are not followed.
+/// Converts YAML to JSON, independently of the parser under test. Aliases are not followed.
 fn json_of(yaml: &str) -> Value {
     let events = Parser::new_from_str(yaml).map(|event| event.expect("YAML"));
     let mut events = events
@@ -51,7 +51,7 @@ fn value<'e>(event: Event<'e>, events: &mut Events<'e>) -> Value {
     }
 }
 
-/// As much of JSON Schema as the schema uses.
+/// Validates against the part of JSON Schema that the schema uses.
 fn validates(root: &Value, schema: &Value, value: &Value) -> bool {
     let rules = schema.as_object().expect("a schema");
     rules.iter().all(|(rule, wanted)| match (rule.as_str(), value) {
@@ -144,7 +144,7 @@ fn accepted(yaml: &str) -> bool {
 fn good_configs_validate() {
     assert!(accepted(include_str!("valid/surface.yaml")));
     assert!(accepted(include_str!("../../../../../examples/tidegate.yaml")));
-    // The test's reader does not follow aliases, so it gets the value itself.
+    // `json_of` does not follow aliases, so the value itself is inserted.
     let everything =
         include_str!("valid/everything.yaml").replace("match: *downloads", "match: { path: /x }");
     assert!(accepted(&everything));
@@ -175,7 +175,7 @@ fn limit_texts_validate_if_the_parser_reads_them() {
     }
 }
 
-/// Mistakes that an editor with the schema underlines.
+/// Mistakes that an editor with the schema reports.
 #[test]
 fn bad_configs_do_not_validate() {
     let names = [
@@ -237,7 +237,7 @@ fn bad_configs_do_not_validate() {
     }
 }
 
-/// Every name under `properties`, at any depth.
+/// Collects every name under `properties`, at any depth.
 fn names(schema: &Value, found: &mut Vec<String>) {
     match schema {
         Value::Object(entries) => {

@@ -1,4 +1,4 @@
-//! What is read from configs that are fine.
+//! The settings read from valid configs.
 
 use std::time::Duration;
 
@@ -39,7 +39,10 @@ fn documented_example_parses() {
     let api = config.policies.get("api").expect("the policy");
     let modes: Vec<Mode> = api.variants().iter().map(|variant| variant.mode()).collect();
     assert_eq!(modes, [Mode::Enforce, Mode::Enforce, Mode::Observe]);
-    assert_eq!(config.policies.get("login").expect("it").on_store_failure(), OnStoreFailure::Deny);
+    assert_eq!(
+        config.policies.get("login").expect("a policy").on_store_failure(),
+        OnStoreFailure::Deny
+    );
 }
 
 #[test]
@@ -53,7 +56,7 @@ fn every_field_is_read() {
     assert_eq!((config.max_keys, config.max_log_entries, config.max_ids), (2_000_000, 1000, 0));
     assert_eq!(config.when_full, WhenFull::Deny);
     assert_eq!(
-        config.identity.group("2001:db8:1:2ff::1".parse().expect("it")).to_string(),
+        config.identity.group("2001:db8:1:2ff::1".parse().expect("an address")).to_string(),
         "2001:db8:1:200::/56"
     );
     let trusted = ["10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32"];
@@ -101,15 +104,15 @@ fn every_form_of_limit_and_override_is_read() {
                  header:x-plan: [free, trial], header:x-beta: \"*\", query:v: 2, cookie:session: \"*\", \
                  descriptor:tenant: acme, client_ip: [0.0.0.0/0, ::/0]";
     assert_eq!(uploads.matching().to_string(), shown);
-    // An alias stands for the same conditions.
-    let matching = |name: &str| config.policies.get(name).expect("it").matching().to_string();
+    // An alias has the same conditions.
+    let matching = |name: &str| config.policies.get(name).expect("a policy").matching().to_string();
     assert_eq!(matching("downloads-per-day"), matching("downloads"));
 }
 
 #[test]
 fn a_config_without_settings_has_the_defaults() {
     let text = "policies: [{ name: a, key: all, limits: 1 per 1s }]";
-    let config = Config::parse(text, "config.yaml").expect("fine");
+    let config = Config::parse(text, "config.yaml").expect("a valid config");
     let default = Config::default();
     assert_eq!(config.store, default.store);
     assert_eq!(config.store_timeout, Duration::from_millis(25));
@@ -119,13 +122,13 @@ fn a_config_without_settings_has_the_defaults() {
     );
     assert_eq!(config.headers, default.headers);
     assert_eq!((config.fronts, config.tls), (default.fronts, default.tls));
-    let policy = config.policies.get("a").expect("it");
+    let policy = config.policies.get("a").expect("a policy");
     assert_eq!((policy.mode(), policy.on_store_failure()), (Mode::Enforce, OnStoreFailure::Local));
     assert_eq!(policy.cost(), &CostSource::Fixed(1));
-    assert_eq!(policy.overflow(), None, "the front says");
+    assert_eq!(policy.overflow(), None, "the front decides");
 }
 
-/// What the server does without a config.
+/// The config of a server that is started without one.
 #[test]
 fn default_policy_limits_each_address() {
     let config = Config::default();
@@ -134,14 +137,14 @@ fn default_policy_limits_each_address() {
         headers: Headers::None,
         ..Attributes::default()
     };
-    let selected = config.policies.select(&attributes).expect("no cost to read");
+    let selected = config.policies.select(&attributes).expect("no cost");
     assert_eq!(selected.len(), 1);
     assert_eq!(selected[0].policy.name(), "default");
     assert_eq!(selected[0].key.to_string(), "192.0.2.1");
     assert_eq!(selected[0].limits[0].to_string(), "100 per 1m sliding-window");
 }
 
-/// Some editors begin a file with it.
+/// Some editors begin a file with a byte order mark.
 #[test]
 fn a_byte_order_mark_is_skipped() {
     let text = "\u{feff}policies: [{ name: a, key: all, limits: 1 per 1s }]";

@@ -1,4 +1,4 @@
-//! What files become, letter for letter, and what is told besides.
+//! The exact result of a conversion, and the warnings.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::converted;
 
 const DIRECTORY: &str = "tests/it/envoy";
 
-/// What everything there is becomes; to be looked at when it changes.
+/// The conversion of a file with every field. Review the recorded result when it changes.
 #[test]
 fn every_field_is_converted() {
     let text = fs::read_to_string(format!("{DIRECTORY}/good.yaml")).expect("the file");
@@ -44,7 +44,7 @@ fn algorithm_option_is_applied() {
     }
 }
 
-/// A domain without limits limits nothing, and is a config all the same.
+/// A domain without limits limits nothing, but converts to a valid config.
 #[test]
 fn files_without_limits_convert() {
     for text in ["domain: d", "domain: d\ndescriptors:", "domain: d\ndescriptors: [{ key: a }]"] {
@@ -85,13 +85,14 @@ fn several_files_are_merged() {
     );
     let clash = names(&[a.clone(), file("d.yaml", "one", "k")], true).expect_err("a key twice");
     assert!(clash.to_string().starts_with("the descriptor `k` is here twice\n --> d.yaml:2:"));
-    // Each file tells its own.
+    // The errors of each file are reported.
     let bad = EnvoyFile::new("e.yaml", "domian: x");
     let both = names(&[bad.clone(), a, bad], false).expect_err("two bad files");
     assert_eq!(both.iter().map(|errors| errors.file()).collect::<Vec<_>>(), ["e.yaml", "e.yaml"]);
 }
 
-/// Counts are kept under names: what a limit is called must not change when others come.
+/// Counts are stored under policy names, so the name of a limit must not change when others are
+/// added.
 #[test]
 fn policy_names_depend_only_on_the_descriptor_path() {
     let names = |all: &[(&str, &str)]| {
@@ -123,7 +124,7 @@ fn policy_names_depend_only_on_the_descriptor_path() {
     assert!(together[0].starts_with("d.path_a-b-") && together[1].starts_with("d.path_a-b-"));
     assert_eq!(together[4], "d.address_10.0.0.1");
     assert_eq!(together[7], "d.plain_x");
-    // Dots that could be those between names.
+    // Dots in values that could be mistaken for separators.
     let nested = converted(
         "domain: d\ndescriptors:\n- key: a\n  descriptors: [{ key: b, value: c, rate_limit: { unit: day, requests_per_unit: 1 } }]",
     );

@@ -1,8 +1,8 @@
-//! The examples that envoyproxy/ratelimit documents, each as it says it decides.
+//! The examples in the documentation of envoyproxy/ratelimit, with the decisions that it documents.
 
 use super::Fixture;
 
-/// What is done: descriptors and what is answered, or `+N` seconds that pass.
+/// The steps: descriptors and the expected decision, or `+N` to advance the clock by N seconds.
 type Steps = &'static [(&'static str, &'static str)];
 
 struct Example {
@@ -54,7 +54,7 @@ descriptors:
                 "message_type=marketing to_number=1; to_number=1",
                 "OVER_LIMIT 0:messaging.message_type_marketing.to_number-0 1:messaging.to_number+99",
             ),
-            // Another number has its own, and the placeholder above has none.
+            // Another number is counted separately, and the placeholder above has no limit.
             ("message_type=marketing to_number=2", "OK 0:messaging.message_type_marketing.to_number+2"),
             ("message_type=marketing", "OK"),
             ("message_type=alert to_number=1", "OK"),
@@ -116,7 +116,7 @@ descriptors:
         ],
     },
     Example {
-        what: "what is in shadow mode never denies",
+        what: "limits in shadow mode never deny",
         config: "
 domain: shadow
 descriptors:
@@ -137,7 +137,7 @@ descriptors:
             ("service=auth user=user-b", "OK 0:shadow.service.user_user-b+1"),
             ("service=auth user=user-b", "OK 0:shadow.service.user_user-b+0"),
             ("service=auth user=user-b", "OVER_LIMIT 0:shadow.service.user_user-b-0"),
-            // A service without a value of its own: each is counted apart.
+            // A service without its own entry: each value is counted separately.
             ("service=mail user=user-b", "OK 0:shadow.service.user_user-b+1"),
         ],
     },
@@ -180,7 +180,7 @@ descriptors:
         ],
     },
     Example {
-        what: "values of a default and of their own",
+        what: "values with a default limit and with their own",
         config: "
 domain: detailed
 descriptors:
@@ -238,7 +238,7 @@ descriptors:
         ],
     },
     Example {
-        what: "values of a wildcard that share a count, or do not",
+        what: "values of a wildcard that share a count, and that do not",
         config: "
 domain: shared
 descriptors:
@@ -263,7 +263,7 @@ descriptors:
             ("apart=apart/a.pdf", "OK 0:shared.apart_apart-694f20b5+0"),
             ("apart=apart/b.csv", "OK 0:shared.apart_apart-694f20b5+0"),
             ("apart=apart/a.pdf", "OVER_LIMIT 0:shared.apart_apart-694f20b5-0"),
-            // Shared above, apart below.
+            // The parent is shared, the children are counted separately.
             ("route=api/v1 method=GET", "OK 0:shared.route_api-.method-4d956b25+0"),
             ("route=api/v2 method=POST", "OK 0:shared.route_api-.method-4d956b25+0"),
             ("route=api/v2 method=GET", "OVER_LIMIT 0:shared.route_api-.method-4d956b25-0"),
@@ -310,7 +310,7 @@ descriptors:
         ],
     },
     Example {
-        what: "the first wildcard wins, and nobody turns back",
+        what: "the first wildcard wins, without backtracking",
         config: "
 domain: order
 descriptors:
@@ -323,9 +323,9 @@ descriptors:
             ("k=abx", "OK 0:order.k_ab-cde919de+0"),
             ("k=ax n=1", "OK 0:order.k_a-.n-c0af54a6+1"),
             ("k=ax", "OK"),
-            // `ab*` comes first and has nothing below.
+            // `ab*` comes first and has no children.
             ("k=abx n=1", "OK"),
-            // The exact one comes before both, and has `only` alone.
+            // The exact value precedes both wildcards, and has only the child `only`.
             ("k=abc n=only", "OK 0:order.k_abc.n_only+2"),
             ("k=abc n=1", "OK"),
             ("k=abc", "OK"),
@@ -340,11 +340,15 @@ descriptors:
 fn documented_examples_decide_as_in_envoy() {
     for Example { what, config, steps } in EXAMPLES {
         let fixture = Fixture::new(config);
-        for (number, (asked, expected)) in steps.iter().enumerate() {
-            match asked.strip_prefix('+') {
+        for (number, (request, expected)) in steps.iter().enumerate() {
+            match request.strip_prefix('+') {
                 Some(seconds) => fixture.advance(seconds.parse().expect("seconds")),
                 None => {
-                    assert_eq!(fixture.check(asked), *expected, "{what}, step {number}: {asked}")
+                    assert_eq!(
+                        fixture.check(request),
+                        *expected,
+                        "{what}, step {number}: {request}"
+                    )
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Every mistake in a file, and the whole of what is said about it.
+//! Every kind of mistake in a file, with its complete error message.
 
 use std::fs;
 use std::path::PathBuf;

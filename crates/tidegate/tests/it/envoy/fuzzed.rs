@@ -1,5 +1,5 @@
-//! Files with pieces cut out, doubled and put in: whatever comes, there is a config that can be
-//! read, or a mistake with its place.
+//! Files with parts removed, repeated and inserted: every file converts to a valid config, or
+//! yields an error with a location.
 
 use proptest::prelude::*;
 use tidegate::unstable::config::Config;
@@ -22,7 +22,7 @@ fn piece() -> impl Strategy<Value = String> {
     ]
 }
 
-/// One change: from where, how much goes, what comes.
+/// Returns a random change: the position, the number of bytes removed and the text inserted.
 fn change() -> impl Strategy<Value = (usize, usize, String)> {
     (0..GOOD.len(), 0usize..30, prop_oneof![Just(String::new()), piece()])
 }

@@ -1,8 +1,8 @@
-//! Random trees and descriptors, held against a naive model of how a limit is looked up.
+//! Random trees and descriptors, compared with a naive model of the lookup of a limit.
 //!
-//! The model walks the tree as the rules say: at each level the exact value, else the first
-//! wildcard, else the entry without a value, never back; a limit counts only where the
-//! descriptor ends. It knows nothing of policies, exemptions or indexes.
+//! The model walks the tree by the documented rules. Each level selects the exact value, else the
+//! first wildcard, else the entry without a value, and never backtracks. A limit applies only where
+//! the descriptor ends. The model has no policies, exemptions or indexes.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -40,7 +40,7 @@ fn node(depth: usize) -> BoxedStrategy<Node> {
         .boxed()
 }
 
-/// Siblings, no two of which are alike.
+/// Siblings that all differ.
 fn nodes(depth: usize, least: usize) -> BoxedStrategy<Vec<Node>> {
     prop::collection::vec(node(depth), least..6)
         .prop_map(|nodes| {
@@ -55,7 +55,7 @@ fn nodes(depth: usize, least: usize) -> BoxedStrategy<Vec<Node>> {
         .boxed()
 }
 
-/// The tree as a file. Each limit has a number of its own to be known by.
+/// Writes the tree as a file. Each limit has a different number, by which it is identified.
 fn write(nodes: &[Node], indent: usize, next: &mut u32, out: &mut String) {
     for node in nodes {
         let gap = " ".repeat(indent);
@@ -78,7 +78,7 @@ fn write(nodes: &[Node], indent: usize, next: &mut u32, out: &mut String) {
     }
 }
 
-/// The same numbers, by the way to each limit.
+/// Assigns the same numbers to the nodes with limits.
 fn number(nodes: &[Node], next: &mut u32, out: &mut HashMap<*const Node, u32>) {
     for node in nodes {
         if node.has_limit {
@@ -89,7 +89,7 @@ fn number(nodes: &[Node], next: &mut u32, out: &mut HashMap<*const Node, u32>) {
     }
 }
 
-/// Whether a pattern matches, tried out character by character.
+/// Returns whether a pattern matches, character by character.
 fn matches(pattern: &[u8], value: &[u8]) -> bool {
     match pattern {
         [] => value.is_empty(),
@@ -98,7 +98,7 @@ fn matches(pattern: &[u8], value: &[u8]) -> bool {
     }
 }
 
-/// The limit that a descriptor finds, and what it is counted under.
+/// Returns the limit that a descriptor selects, and the values that it is counted under.
 fn look_up<'t>(tree: &'t [Node], entries: &Entries) -> Option<(&'t Node, Vec<String>)> {
     let (mut level, mut counted) = (tree, Vec::new());
     let mut found = None;
@@ -117,7 +117,7 @@ fn look_up<'t>(tree: &'t [Node], entries: &Entries) -> Option<(&'t Node, Vec<Str
     found.filter(|node| node.has_limit).map(|node| (node, counted))
 }
 
-/// Every descriptor up to so many entries.
+/// Returns every descriptor of up to `depth` entries.
 fn descriptors(depth: usize) -> Vec<Entries> {
     let mut all: Vec<Entries> = vec![Vec::new()];
     let mut last = all.clone();
@@ -143,13 +143,14 @@ fn check(tree: &[Node], all: &[Entries]) -> Result<(), TestCaseError> {
     number(tree, &mut 1, &mut numbers);
     let converted = converted(&text).map_err(|e| TestCaseError::fail(format!("{e}\n{text}")))?;
     let policies = &converted.config().policies;
-    // What one limit counts under one key, there and here: each stands for one of the other.
+    // The keys of the gate for the counts of the model, and the reverse: the mapping must be one to
+    // one.
     let mut keys: HashMap<(u32, Vec<String>), Vec<u8>> = HashMap::new();
     let mut back: HashMap<(u32, Vec<u8>), Vec<String>> = HashMap::new();
     for entries in all {
         let attributes =
             Attributes { domain: Some("d"), descriptors: entries, ..Attributes::default() };
-        let selected = policies.select(&attributes).expect("no cost to read");
+        let selected = policies.select(&attributes).expect("no cost");
         let expected = look_up(tree, entries);
         let chosen: Vec<u64> =
             selected.iter().flat_map(|one| one.limits).map(|limit| limit.count()).collect();

@@ -1,4 +1,4 @@
-//! Configs of envoyproxy/ratelimit: what they become, and that it decides as they say.
+//! Configs of envoyproxy/ratelimit: their conversion, and the decisions of the converted policies.
 
 mod conversion;
 mod documented_examples;
@@ -23,13 +23,13 @@ pub fn converted(text: &str) -> Result<Converted, EnvoyErrors> {
     convert(&[EnvoyFile::new("limits.yaml", text)], &options)
 }
 
-/// `a=x b=y`, as a descriptor's entries.
+/// Parses `a=x b=y` as the entries of a descriptor.
 pub fn entries(words: &str) -> Entries {
     let pairs = words.split_whitespace().map(|word| word.split_once('=').expect("a pair"));
     pairs.map(|(name, value)| (name.to_owned().into(), value.to_owned().into())).collect()
 }
 
-/// A gate with the policies of a file, on a clock of our own that begins with a window.
+/// A gate with the policies of a file, on a manual clock that starts at the beginning of a window.
 pub struct Fixture {
     gate: Gate,
     clock: ManualClock,
@@ -52,8 +52,8 @@ impl Fixture {
         self.clock.advance(Duration::from_secs(seconds));
     }
 
-    /// Whether a request with these descriptors, parted by `;`, is allowed, and what each meets:
-    /// the policy, whether it admits, and what is left.
+    /// Checks a request with these descriptors, which are separated by `;`. Returns whether it is
+    /// allowed, and for each limit the policy, whether it admits, and the units left.
     pub fn check(&self, descriptors: &str) -> String {
         let all: Vec<Entries> = descriptors.split(';').map(entries).collect();
         let attributes: Vec<Attributes<'_>> = all
@@ -67,7 +67,7 @@ impl Fixture {
         let questions: Vec<GateRequest<'_>> =
             attributes.iter().map(|one| GateRequest::new(Subject::Request(one))).collect();
         let rules = self.gate.active_policies();
-        show(&self.gate.sync(self.gate.check(&rules, &questions)).expect("an answer"))
+        show(&self.gate.sync(self.gate.check(&rules, &questions)).expect("a verdict"))
     }
 }
 

@@ -1,5 +1,5 @@
-//! Policies over domains and descriptors: which are met, under which keys, and which of them
-//! take the place of others.
+//! Policies over domains and descriptors: which of them apply, their keys, and which of them
+//! replace others.
 
 use tidegate::unstable::policy::{
     Condition, DescriptorEntry, Policies, PoliciesError, Policy, RequestField,
@@ -63,7 +63,7 @@ fn descriptor_conditions_match() {
     let rows: &[(&str, &[&str])] = &[
         ("", &[]),
         ("/x @user=a", &["everywhere a"]),
-        // `"*"` takes an empty value too, or a client could choose it and not be counted.
+        // `"*"` matches an empty value too, or a client could send one to avoid being counted.
         ("@user=", &["everywhere \\x00"]),
         ("@h= @h= @x=last", &["second last"]),
         ("@tier=", &["tiers all"]),
@@ -80,11 +80,11 @@ fn descriptor_conditions_match() {
             "domain=edge @remote_address=10.0.0.5",
             &["inside 10.0.0.5", "domain-alone 14#remote_address8#10.0.0.5"],
         ),
-        // An entry without a value takes an empty one too; it is a key like no other.
+        // An entry without a value matches an empty one too, which is a separate key.
         ("domain=edge @remote_address=", &["address \\x00", "domain-alone 14#remote_address0#"]),
         ("domain=elsewhere @remote_address=1.2.3.4", &[]),
         ("@remote_address=1.2.3.4", &[]),
-        // No more and no fewer entries, and in this order.
+        // The number and the order of entries must match.
         ("domain=other @generic_key=api @path=/a/b/z", &["pair /a/b/z", "domains other"]),
         ("domain=other @generic_key=web @path=/a/b/z", &["pair /a/b/z", "domains other"]),
         ("domain=other @generic_key=app @path=/a/b/z", &["domains other"]),
@@ -102,14 +102,14 @@ fn descriptor_conditions_match() {
     ];
     let config = config(CONFIG);
     for (words, expected) in rows {
-        let asked = TestRequest::new(words);
-        let selected = config.policies.select(&asked.attributes()).expect(words);
+        let request = TestRequest::new(words);
+        let selected = config.policies.select(&request.attributes()).expect(words);
         let show = selected.iter().map(|one| format!("{} {}", one.policy.name(), one.key));
         assert_eq!(show.collect::<Vec<_>>(), *expected, "{words}");
-        let explained = config.policies.explain(&asked.attributes());
-        let said = explained.policies.iter().filter(|one| one.is_selected());
+        let explained = config.policies.explain(&request.attributes());
+        let from_explanation = explained.policies.iter().filter(|one| one.is_selected());
         let names = selected.iter().map(|one| one.policy.name());
-        assert!(said.map(|one| one.policy.name()).eq(names), "{words}");
+        assert!(from_explanation.map(|one| one.policy.name()).eq(names), "{words}");
     }
 }
 
@@ -129,7 +129,7 @@ fn replacing_policies_leave_out_the_replaced() {
         ("@a=1", &["a"]),
         ("@b=1", &["b"]),
         ("@a=1 @b=1", &["a"]),
-        // One that is replaced replaces all the same.
+        // A replaced policy still replaces others.
         ("@a=1 @b=1 @c=1", &["a"]),
         ("@b=1 @c=1", &["b"]),
         ("@d=1 @a=1", &["d"]),
@@ -138,15 +138,15 @@ fn replacing_policies_leave_out_the_replaced() {
     ];
     let config = config(REPLACING);
     for (words, expected) in rows {
-        let asked = TestRequest::new(words);
-        let selected = config.policies.select(&asked.attributes()).expect(words);
+        let request = TestRequest::new(words);
+        let selected = config.policies.select(&request.attributes()).expect(words);
         assert!(
             selected.iter().map(|one| one.policy.name()).eq(expected.iter().copied()),
             "{words}"
         );
     }
-    let asked = TestRequest::new("@a=1 @b=1 @d=1");
-    let text = config.policies.explain(&asked.attributes()).to_string();
+    let request = TestRequest::new("@a=1 @b=1 @d=1");
+    let text = config.policies.explain(&request.attributes()).to_string();
     assert!(text.starts_with(
         "a: replaced\n  because the request meets d too, which replaces it\n\nb: replaced\n"
     ));
@@ -162,7 +162,7 @@ fn replaced_policy_must_exist() {
     let all = |first: Policy| Policies::new(vec![first, policy("b")], Default::default());
     assert!(all(policy("a").with_replaces(["b"])).is_ok());
     for names in [["b", "a"], ["b", "c"]] {
-        let error = all(policy("a").with_replaces(names)).expect_err("nobody");
+        let error = all(policy("a").with_replaces(names)).expect_err("an unknown policy");
         assert_eq!(error, PoliciesError::ReplacesUnknown { policy: 0, replaced: 1 });
     }
     let many = (0..1025).map(|n| n.to_string());
@@ -192,15 +192,16 @@ fn descriptor_fields_are_rendered() {
     for bad in ["descriptor:", "descriptor", "descriptor:a b", "descriptor:a}#2", "domain:x"] {
         assert!(bad.parse::<RequestField>().is_err(), "{bad}");
     }
-    let asked = TestRequest::new("@x=1 @x#2=2 @x=3");
-    let of = |template: &str| String::from_utf8(key(template, &asked.attributes())).expect("text");
+    let request = TestRequest::new("@x=1 @x#2=2 @x=3");
+    let of =
+        |template: &str| String::from_utf8(key(template, &request.attributes())).expect("text");
     assert_eq!(of("{descriptor:x#2}"), "3");
     assert_eq!(of("{descriptor:x#2#1}"), "2");
     assert_eq!(of("{descriptor:#2}"), "2");
     assert_eq!(of("{descriptor:x#3}"), "\0");
 }
 
-/// Lists of entries that read alike are not one key.
+/// Different lists of entries with the same concatenation are different keys.
 #[test]
 fn all_descriptors_make_a_key_of_their_own() {
     let keys = ["@a=b @c=d", "@a=b1#c1#d", "@a=b @cd=", "@ab= @c=d", "@a=b", "@c=d @a=b"];
@@ -226,7 +227,7 @@ fn invalid_entries_are_rejected() {
     assert!(Condition::new(RequestField::Descriptors, &["a"]).is_err());
 }
 
-/// One among thousands of values is found without trying them all, and without memory.
+/// One value among thousands is found without trying all of them, and without allocation.
 #[test]
 fn a_request_among_many_descriptors_does_not_allocate() {
     let mut text = String::from("policies:\n");
@@ -237,8 +238,8 @@ fn a_request_among_many_descriptors_does_not_allocate() {
         ));
     }
     let config = config(&text);
-    let asked = TestRequest::new("domain=edge @tenant=t777 @user=alice");
-    let attributes = asked.attributes();
+    let request = TestRequest::new("domain=edge @tenant=t777 @user=alice");
+    let attributes = request.attributes();
     let select = || {
         let selected = config.policies.select(&attributes).expect("selected");
         assert_eq!((selected.len(), selected[0].policy.name()), (1, "p777"));

@@ -1,4 +1,4 @@
-//! Keys: what they look like, and that no two requests share one by accident or design.
+//! Keys: their form, and that different requests do not share one by accident or by design.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use tidegate::unstable::policy::{MAX_KEY_BYTES, SHARED_KEY, Template, TemplateEr
 
 use super::{TestRequest, config, key, with_key};
 
-/// A template, a request, the key as shown.
+/// Rows of a template, a request and the key for display.
 const RENDERED: &[(&str, &str, &str)] = &[
     ("{client_ip}", "ip=192.0.2.1", "192.0.2.1"),
     ("{client_ip}", "ip=::ffff:192.0.2.1", "192.0.2.1"),
@@ -18,7 +18,7 @@ const RENDERED: &[(&str, &str, &str)] = &[
     ("{client_ip}", "ip=2001:db8:0:1:2:3:4:5", "2001:db8:0:1::/64"),
     ("{method}", "post", "POST"),
     ("{path}", "/a//b/../c", "/a/c"),
-    // Path parameters and backslashes do not make fresh keys.
+    // Path parameters and backslashes do not make new keys.
     ("{path}", "/login;a=1", "/login"),
     ("{path}", "/login%3Ba=2", "/login"),
     ("{path}", "/a\\..\\login", "/login"),
@@ -39,14 +39,14 @@ const RENDERED: &[(&str, &str, &str)] = &[
     ("all", "", "all"),
     ("user:{header:x-user}!", "x-user:alice", "user:alice!"),
     ("{{{method}}}", "GET", "{GET}"),
-    // Several parts carry their lengths.
+    // Keys with several parts contain the lengths of the parts.
     ("{header:x-user}:{path}", "/login x-user:alice", "5#alice:6#/login"),
     ("{method}{path}", "GET /", "3#GET1#/"),
-    // A choice says what it was.
+    // A key from alternatives names the alternative.
     ("{header:x-api-key | client_ip}", "x-api-key:abc ip=1.2.3.4", "header:x-api-key=abc"),
     ("{header:x-api-key | client_ip}", "ip=1.2.3.4", "client_ip=1.2.3.4"),
     ("{header:k|client_ip}{method}", "GET k:v", "10#header:k=v3#GET"),
-    // What is missing is a NUL, and so is what is empty.
+    // A missing or empty value is a NUL.
     ("{client_ip}", "", "\\x00"),
     ("{header:x-user}", "x-user:", "\\x00"),
     ("{header:x-user}:{path}", "/login", "1#\\x00:6#/login"),
@@ -57,13 +57,13 @@ const RENDERED: &[(&str, &str, &str)] = &[
 #[test]
 fn templates_render_keys() {
     for (template, words, expected) in RENDERED {
-        let (config, asked) = (with_key(template), TestRequest::new(words));
-        let selected = config.policies.select(&asked.attributes()).expect("selected");
+        let (config, request) = (with_key(template), TestRequest::new(words));
+        let selected = config.policies.select(&request.attributes()).expect("selected");
         assert_eq!(selected[0].key.to_string(), *expected, "{template} of {words}");
     }
 }
 
-/// Forgotten braces would put every client into one count.
+/// Missing braces would count all clients under one key.
 #[test]
 fn template_without_a_field_is_rejected() {
     for text in
@@ -95,7 +95,7 @@ fn headers_from_a_map_and_from_pairs_are_the_same() {
     assert_eq!(Headers::None.all("x-user").count(), 0);
 }
 
-/// Bytes that are no text come through as they are, and are shown escaped.
+/// Invalid UTF-8 is kept in the key, and escaped for display.
 #[test]
 fn key_keeps_any_bytes() {
     let mut map = HeaderMap::new();
@@ -122,13 +122,13 @@ fn long_keys_are_cut_and_stay_distinct() {
         assert_eq!(cut.len(), MAX_KEY_BYTES);
         assert!(cut.starts_with(b"\0#aaaa"));
     }
-    // Whoever sends the cut text itself has another key.
+    // A client that sends the shortened text has another key.
     let forged = String::from_utf8(one.clone()).expect("text");
     assert_ne!(long(&forged), one);
     assert_eq!(long(&"x".repeat(1_000_000)).len(), MAX_KEY_BYTES);
 }
 
-/// A key that a caller names is the key the template makes of the same value.
+/// A key given by a caller equals the key that the template makes of the same value.
 #[test]
 fn literal_key_equals_the_rendered_key() {
     let config = with_key("{header:x}");
@@ -145,7 +145,7 @@ fn literal_key_equals_the_rendered_key() {
     assert_ne!(named.key.as_ref(), missing);
 }
 
-/// What an attacker would try: separators, lengths, tags, NULs.
+/// Values that an attacker would try: separators, lengths, tags, NULs.
 fn value() -> impl Strategy<Value = Option<String>> {
     let piece = prop_oneof![
         Just("\0"),
@@ -187,8 +187,8 @@ fn key_of(template: &str, values: &Three) -> Vec<u8> {
     key(template, &Attributes { descriptors: &pairs, ..Attributes::default() })
 }
 
-/// What a template reads of the values, worked out apart from the renderer:
-/// per slot, which alternative was present (empty is absent) and its value.
+/// Returns the values that a template reads, computed independently of the renderer: for each
+/// placeholder the alternative that was present (empty is absent) and its value.
 fn read_by(template: &str, values: &Three) -> Vec<Option<(String, String)>> {
     let value = |name: &str| {
         let index = ["a", "b", "c"].iter().position(|known| *known == name).expect("a name");
@@ -203,7 +203,7 @@ fn read_by(template: &str, values: &Three) -> Vec<Option<(String, String)>> {
 }
 
 proptest! {
-    /// Two requests share a key only if the template reads the same of both.
+    /// Two requests share a key only if the template reads the same values from both.
     #[test]
     fn keys_are_injective(
         one in [value(), value(), value()],
@@ -254,7 +254,7 @@ proptest! {
     }
 }
 
-/// The longest key in use still belongs to its own policy alone.
+/// Policies with the same template make the same key. Their counts are separated by the policy.
 #[test]
 fn the_same_template_in_two_policies_makes_the_same_key() {
     let text = "policies: [{ name: a, key: all, limits: 1 per 1s }, { name: b, key: all, limits: 1 per 1s }]";

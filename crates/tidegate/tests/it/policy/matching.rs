@@ -1,12 +1,12 @@
-//! Which requests a condition holds for.
+//! The requests that conditions match.
 
 use super::{TestRequest, config};
 
-/// A condition in YAML, requests it holds for, requests it does not.
+/// A condition in YAML, requests that it matches, and requests that it does not.
 type Row = (&'static str, &'static [&'static str], &'static [&'static str]);
 
 const CONDITIONS: &[Row] = &[
-    // One path has many spellings; the policy sees one.
+    // A path has many spellings, which are normalized before they are matched.
     (
         "path: /login",
         &[
@@ -23,7 +23,7 @@ const CONDITIONS: &[Row] = &[
         ],
         &["/", "/login/", "/Login", "/loginx", "/login%2F", "/login%00", "/%256Cogin", ""],
     ),
-    // Spellings that only some servers take for `/login`: path parameters and backslashes.
+    // Spellings that only some servers treat as `/login`: path parameters and backslashes.
     (
         "path: /login",
         &[
@@ -43,7 +43,7 @@ const CONDITIONS: &[Row] = &[
             "/a%5c..%5clogin",
             "/\\login",
             "/a\\..;x\\login",
-            // Servers that drop parameters but do not split at `\`.
+            // For servers that drop parameters but do not split at `\`.
             "/login;\\..\\x",
         ],
         &[
@@ -58,12 +58,12 @@ const CONDITIONS: &[Row] = &[
             "/login%2F;x",
             "/login%00;x",
             "/x;/login",
-            // Overlong UTF-8 for `..` and `/`: no server in use decodes it.
+            // Overlong UTF-8 for `..` and `/`, which no server in use decodes.
             "/a/%c0%ae%c0%ae/login",
             "/a/..%c0%aflogin",
         ],
     ),
-    // A request stays below a path as long as some server would serve it there.
+    // A request matches a path prefix if some server would serve it below that path.
     (
         "path: '/api/**'",
         &[
@@ -145,7 +145,7 @@ const CONDITIONS: &[Row] = &[
         &["@tenant=acme"],
         &["@tenant=bigco", "@other=acme", "tenant:acme"],
     ),
-    // All must hold.
+    // All conditions must match.
     ("{ method: POST, path: /login }", &["POST /login"], &["GET /login", "POST /x"]),
 ];
 
@@ -159,8 +159,8 @@ fn conditions_match_as_tabulated() {
         let policy = format!("{{ name: p, key: all, limits: 1 per 1s, match: {condition} }}");
         let config = config(&format!("policies: [{policy}]"));
         let selected = |words: &str| {
-            let asked = TestRequest::new(words);
-            config.policies.select(&asked.attributes()).expect("no cost to read").len()
+            let request = TestRequest::new(words);
+            config.policies.select(&request.attributes()).expect("no cost").len()
         };
         for words in *is_concurrency {
             assert_eq!(selected(words), 1, "{condition} holds for {words}");
@@ -177,8 +177,8 @@ fn path_variants_can_be_kept_apart() {
     let policy = "{ name: p, key: '{path}', limits: 1 per 1s, match: { path: ['/login', '/a*'] } }";
     let config = config(&format!("path_variants: keep\npolicies: [{policy}]"));
     let key = |words: &str| {
-        let asked = TestRequest::new(words);
-        let selected = config.policies.select(&asked.attributes()).expect("no cost to read");
+        let request = TestRequest::new(words);
+        let selected = config.policies.select(&request.attributes()).expect("no cost");
         selected.first().map(|one| one.key.to_string())
     };
     let rows = [
@@ -196,7 +196,7 @@ fn path_variants_can_be_kept_apart() {
     }
 }
 
-/// A reading that the application may not share exempts nobody.
+/// A path variant that the application may not recognise does not exempt a request.
 #[test]
 fn exempt_paths_hold_for_every_reading() {
     let exempt = "exempt: { path: ['/health', '/live*'] }";
@@ -212,26 +212,26 @@ fn exempt_paths_hold_for_every_reading() {
         ("/health/..;/api", false),
     ];
     for (words, exempt) in rows {
-        let asked = TestRequest::new(words);
-        let selected = config.policies.select(&asked.attributes()).expect("no cost to read");
+        let request = TestRequest::new(words);
+        let selected = config.policies.select(&request.attributes()).expect("no cost");
         assert_eq!(selected.is_empty(), exempt, "{words}");
     }
 }
 
-/// An override of a path holds for the variants of that path too.
+/// An override of a path also applies to the variants of that path.
 #[test]
 fn overrides_hold_for_path_variants() {
     let over = "overrides: [{ when: { path: '/login' }, limits: 5 per 1m }]";
     let config =
         config(&format!("policies: [{{ name: p, key: '{{path}}', limits: 9 per 1m, {over} }}]"));
     for (words, variant) in [("/login", 1), ("/login;x", 1), ("/a\\..\\login", 1), ("/x;y", 0)] {
-        let asked = TestRequest::new(words);
-        let selected = config.policies.select(&asked.attributes()).expect("no cost to read");
+        let request = TestRequest::new(words);
+        let selected = config.policies.select(&request.attributes()).expect("no cost");
         assert_eq!(selected[0].variant, variant, "{words}");
     }
 }
 
-/// Servers that drop parameters before they decode keep `%3B` as an ordinary character.
+/// Servers that drop parameters before they decode treat `%3B` as an ordinary character.
 #[test]
 fn encoded_and_plain_parameters_are_read_apart() {
     let config =
@@ -239,20 +239,20 @@ fn encoded_and_plain_parameters_are_read_apart() {
     for words in
         ["/v1/%3B/../login;1", "/v1/.%3B/../login;1", "/v1/..%3B/../login;1", "/v1/login%3b1"]
     {
-        let asked = TestRequest::new(words);
-        let selected = config.policies.select(&asked.attributes()).expect("no cost to read");
+        let request = TestRequest::new(words);
+        let selected = config.policies.select(&request.attributes()).expect("no cost");
         assert_eq!(selected.len(), 1, "{words}");
     }
 }
 
-/// A backslash inside a parameter made a new key for each request.
+/// Regression: a backslash inside a parameter made a new key for each request.
 #[test]
 fn paths_with_several_merged_readings_share_a_key() {
     let config =
         config("policies: [{ name: p, key: '{path}', limits: 9 per 1m, match: { path: /login } }]");
     let key = |words: String| {
-        let asked = TestRequest::new(&words);
-        let selected = config.policies.select(&asked.attributes()).expect("no cost to read");
+        let request = TestRequest::new(&words);
+        let selected = config.policies.select(&request.attributes()).expect("no cost");
         assert_eq!(selected.len(), 1, "{words}");
         selected[0].key.to_string()
     };
@@ -266,7 +266,7 @@ fn paths_with_several_merged_readings_share_a_key() {
     }
 }
 
-/// A reading that the application does not share must not turn a limit off.
+/// A path variant that the application does not recognise must not turn a limit off.
 #[test]
 fn overrides_that_enforce_nothing_hold_for_every_reading() {
     for mode in ["off", "observe"] {
@@ -276,8 +276,8 @@ fn overrides_that_enforce_nothing_hold_for_every_reading() {
         for (words, is_enforced) in
             [("/bulk/x", false), ("/bulk/..;/login", true), ("/login", true)]
         {
-            let asked = TestRequest::new(words);
-            let selected = config.policies.select(&asked.attributes()).expect("no cost to read");
+            let request = TestRequest::new(words);
+            let selected = config.policies.select(&request.attributes()).expect("no cost");
             let enforced =
                 selected.iter().any(|one| one.mode == tidegate::unstable::policy::Mode::Enforce);
             assert_eq!(enforced, is_enforced, "{mode}: {words}");
@@ -285,13 +285,13 @@ fn overrides_that_enforce_nothing_hold_for_every_reading() {
     }
 }
 
-/// `header:x: y` as `"header:x": y`.
+/// Converts `header:x: y` to `"header:x": y`.
 fn quoted_name(condition: &str) -> String {
     let (name, value) = condition.split_once(": ").expect("a condition");
     format!("\"{name}\": {value}")
 }
 
-/// Patterns of many policies run together; each must find its own.
+/// Patterns of many policies are compiled together. Each must match only its own policy.
 #[test]
 fn patterns_of_many_policies_do_not_mix() {
     let policies: Vec<String> = (0..300)
@@ -300,8 +300,8 @@ fn patterns_of_many_policies_do_not_mix() {
     let config = config(&format!("policies: [{}]", policies.join(", ")));
     for n in [0, 1, 17, 299] {
         for path in [format!("/a{n}"), format!("/b{n}/x"), format!("/d{n}")] {
-            let asked = TestRequest::new(&format!("{path} host=h{n}.x"));
-            let selected = config.policies.select(&asked.attributes()).expect("selected");
+            let request = TestRequest::new(&format!("{path} host=h{n}.x"));
+            let selected = config.policies.select(&request.attributes()).expect("selected");
             let names: Vec<&str> = selected.iter().map(|one| one.policy.name()).collect();
             assert_eq!(names, [format!("p{n}")], "{path}");
         }
@@ -312,7 +312,7 @@ fn patterns_of_many_policies_do_not_mix() {
 
 #[test]
 fn condition_with_many_networks_matches_each_of_them() {
-    // 1000 networks, every other /24 of 10.0.0.0/13, and one that overlaps the first of them.
+    // 1000 networks: every other /24 of 10.0.0.0/13, and one that overlaps the first of them.
     let networks: Vec<String> = (0..999_u32)
         .map(|n| format!("10.{}.{}.0/24", n >> 7, (n << 1) & 255))
         .chain(["10.0.0.128/25".to_owned()])
@@ -323,8 +323,8 @@ fn condition_with_many_networks_matches_each_of_them() {
     );
     let config = config(&text);
     let matches = |ip: String| {
-        let asked = TestRequest::new(&format!("ip={ip}"));
-        !config.policies.select(&asked.attributes()).expect("no cost to read").is_empty()
+        let request = TestRequest::new(&format!("ip={ip}"));
+        !config.policies.select(&request.attributes()).expect("no cost").is_empty()
     };
     for n in 0..1998_u32 {
         let (high, low) = (n >> 8, n & 255);

@@ -1,4 +1,4 @@
-//! Policies: what they match, the keys they make, what is selected and why.
+//! Policies: the requests they match, the keys they make, and the selection with its reasons.
 
 mod descriptors;
 mod keys;
@@ -12,7 +12,7 @@ use tidegate::unstable::config::Config;
 
 type Pairs = Vec<(Cow<'static, str>, Cow<'static, str>)>;
 
-/// A request in words: `POST /login?x=1 host=a ip=1.2.3.4 x-org:acme domain=d @tenant=b`.
+/// A request as text: `POST /login?x=1 host=a ip=1.2.3.4 x-org:acme domain=d @tenant=b`.
 #[derive(Debug, Default)]
 pub struct TestRequest {
     method: Option<String>,
@@ -27,30 +27,30 @@ pub struct TestRequest {
 
 impl TestRequest {
     pub fn new(words: &str) -> Self {
-        let mut asked = TestRequest::default();
+        let mut request = TestRequest::default();
         for word in words.split_whitespace() {
             if let Some(host) = word.strip_prefix("host=") {
-                asked.host = Some(host.into());
+                request.host = Some(host.into());
             } else if let Some(domain) = word.strip_prefix("domain=") {
-                asked.domain = Some(domain.into());
+                request.domain = Some(domain.into());
             } else if let Some(ip) = word.strip_prefix("ip=") {
-                asked.ip = Some(ip.into());
+                request.ip = Some(ip.into());
             } else if let Some((name, value)) =
                 word.strip_prefix('@').and_then(|w| w.split_once('='))
             {
-                asked.descriptors.push((name.to_owned().into(), value.to_owned().into()));
+                request.descriptors.push((name.to_owned().into(), value.to_owned().into()));
             } else if word.starts_with('/') {
                 let (path, query) =
                     word.split_once('?').map_or((word, None), |(p, q)| (p, Some(q)));
-                asked.path = Some(path.into());
-                asked.query = query.map(Into::into);
+                request.path = Some(path.into());
+                request.query = query.map(Into::into);
             } else if let Some((name, value)) = word.split_once(':') {
-                asked.headers.push((name.to_owned().into(), value.to_owned().into()));
+                request.headers.push((name.to_owned().into(), value.to_owned().into()));
             } else {
-                asked.method = Some(word.into());
+                request.method = Some(word.into());
             }
         }
-        asked
+        request
     }
 
     pub fn attributes(&self) -> Attributes<'_> {
@@ -71,14 +71,14 @@ pub fn config(text: &str) -> Config {
     Config::parse(text, "config.yaml").unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-/// One policy that matches everything, with this key.
+/// Returns a config of one policy that matches everything, with this key.
 pub fn with_key(template: &str) -> Config {
     config(&format!("policies: [{{ name: p, key: '{template}', limits: 1 per 1s }}]"))
 }
 
-/// The key a template makes of a request.
+/// Returns the key that a template makes of a request.
 pub fn key(template: &str, attributes: &Attributes<'_>) -> Vec<u8> {
     let config = with_key(template);
-    let selected = config.policies.select(attributes).expect("no cost to read");
+    let selected = config.policies.select(attributes).expect("no cost");
     selected[0].key.as_ref().to_vec()
 }

@@ -1,4 +1,4 @@
-//! What a request meets: policies, overrides, modes, costs, and the reasons.
+//! The policies, overrides, modes and costs that apply to a request, and the reasons.
 
 use tidegate::unstable::attributes::Attributes;
 use tidegate::unstable::config::Config;
@@ -79,7 +79,7 @@ fn policies_are_selected_as_tabulated() {
             &[api(&format!("{BOTH} enforce local cost 1 variant 0"))],
         ),
         (&org("oldco"), &[]),
-        // An override's own cost is taken, whatever the header says.
+        // The cost of an override takes precedence over the header.
         (
             &format!("{} x-cost:nonsense", org("bigco")),
             &[api("[6000 per 1m sliding-window] enforce local cost 2 variant 1")],
@@ -87,8 +87,8 @@ fn policies_are_selected_as_tabulated() {
     ];
     let config = config(CONFIG);
     for (words, expected) in rows {
-        let asked = TestRequest::new(words);
-        let selected = config.policies.select(&asked.attributes()).expect(words);
+        let request = TestRequest::new(words);
+        let selected = config.policies.select(&request.attributes()).expect(words);
         assert_eq!(selected.iter().map(show).collect::<Vec<_>>(), *expected, "{words}");
     }
 }
@@ -97,19 +97,23 @@ fn policies_are_selected_as_tabulated() {
 fn non_numeric_cost_is_an_error() {
     let config = config(CONFIG);
     for bad in ["x", "-1", "1.5", "1e3", "+1", "1000000000001", "99999999999999999999"] {
-        let asked = TestRequest::new(&format!("/v1/x x-cost:{bad}"));
-        let error = config.policies.select(&asked.attributes()).expect_err(bad);
+        let request = TestRequest::new(&format!("/v1/x x-cost:{bad}"));
+        let error = config.policies.select(&request.attributes()).expect_err(bad);
         let expected = format!(
             "the cost for policy `api` comes from {{header:x-cost}}, which holds `{bad}`: send a whole \
              number from 0 to 1000000000000, or leave it out for 1"
         );
         assert_eq!(error.to_string(), expected);
-        assert_eq!(config.policies.select_named("api", &asked.attributes()).expect_err(bad), error);
-        // Who names the key names the cost.
-        let named = config.policies.with_key("api", b"k", Some(&asked.attributes())).expect("it");
+        assert_eq!(
+            config.policies.select_named("api", &request.attributes()).expect_err(bad),
+            error
+        );
+        // A caller that gives the key also gives the cost.
+        let named =
+            config.policies.with_key("api", b"k", Some(&request.attributes())).expect("a policy");
         assert_eq!(named.cost, 1);
     }
-    // What only watches must not make requests fail.
+    // An observed policy must not make requests fail.
     let watched = TestRequest::new("POST /v1/x x-org:newco x-cost:lots");
     let selected = config.policies.select(&watched.attributes()).expect("it is only observed");
     assert_eq!((selected[0].mode, selected[0].cost), (Mode::Observe, 1));
@@ -126,11 +130,11 @@ fn non_numeric_cost_is_an_error() {
 fn selects_one_policy_by_name() {
     let config = config(CONFIG);
     let by_name = |name: &str, words: &str| {
-        let asked = TestRequest::new(words);
-        let selected = config.policies.select_named(name, &asked.attributes());
+        let request = TestRequest::new(words);
+        let selected = config.policies.select_named(name, &request.attributes());
         selected.map(|selected| selected.map(|one| show(&one)))
     };
-    // It need not match.
+    // The policy need not match the request.
     let login = "login 1.2.3.4 [5 per 1m sliding-log] enforce deny cost 1 variant 0".to_owned();
     assert_eq!(by_name("login", "GET /x ip=1.2.3.4"), Ok(Some(login)));
     assert_eq!(by_name("api", "ip=192.168.0.1"), Ok(None));
@@ -139,7 +143,7 @@ fn selects_one_policy_by_name() {
         by_name("nope\n", "").expect_err("unknown").to_string(),
         "there is no policy `nope\\x0a`"
     );
-    // 64 bytes of it, whole letters, and no dots where nothing was cut off.
+    // At most 64 bytes are shown, at a character boundary, with dots only if something was cut off.
     for (name, shown) in [
         ("x".repeat(64), "x".repeat(64)),
         ("x".repeat(65), "x".repeat(64) + "..."),
@@ -154,8 +158,8 @@ fn selects_one_policy_by_name() {
 fn selects_one_policy_with_a_given_key() {
     let config = config(CONFIG);
     let named = |name: &str, words: Option<&str>| {
-        let asked = words.map(TestRequest::new);
-        let attributes = asked.as_ref().map(TestRequest::attributes);
+        let request = words.map(TestRequest::new);
+        let attributes = request.as_ref().map(TestRequest::attributes);
         config.policies.with_key(name, b"alice", attributes.as_ref()).map(|one| show(&one))
     };
     assert_eq!(
@@ -171,7 +175,7 @@ fn selects_one_policy_with_a_given_key() {
     assert_eq!(named("nope", None), None);
 }
 
-/// A request, what is said about it.
+/// The explanation of a request.
 const EXPLAINED: &str = "\
 login: does not match
   because it wants path: /login; the request has /v1/x
@@ -193,11 +197,11 @@ never: off
 #[test]
 fn explanations_are_as_tabulated() {
     let config = config(CONFIG);
-    let asked = TestRequest::new("POST /v1/./x ip=1.2.3.4 x-org:newco x-cost:3");
-    assert_eq!(config.policies.explain(&asked.attributes()).to_string(), EXPLAINED);
+    let request = TestRequest::new("POST /v1/./x ip=1.2.3.4 x-org:newco x-cost:3");
+    assert_eq!(config.policies.explain(&request.attributes()).to_string(), EXPLAINED);
     let lines = |words: &str| {
-        let asked = TestRequest::new(words);
-        let text = config.policies.explain(&asked.attributes()).to_string();
+        let request = TestRequest::new(words);
+        let text = config.policies.explain(&request.attributes()).to_string();
         text.lines().map(str::to_owned).collect::<Vec<_>>()
     };
     assert!(
@@ -214,7 +218,7 @@ fn explanations_are_as_tabulated() {
     );
 }
 
-/// The explanation and the selection never disagree.
+/// The explanation always agrees with the selection.
 #[test]
 fn explanation_agrees_with_selection() {
     let config = config(CONFIG);
@@ -226,24 +230,28 @@ fn explanation_agrees_with_selection() {
         "/v1/x x-org:acme",
         "/v1/x ip=192.168.0.1",
     ] {
-        let asked = TestRequest::new(words);
-        let selected = config.policies.select(&asked.attributes()).expect("selected");
+        let request = TestRequest::new(words);
+        let selected = config.policies.select(&request.attributes()).expect("selected");
         let names: Vec<&str> = selected.iter().map(|one| one.policy.name()).collect();
-        let explained = config.policies.explain(&asked.attributes());
-        let said = explained.policies.iter().filter(|one| one.is_selected());
-        assert_eq!(said.map(|one| one.policy.name()).collect::<Vec<_>>(), names, "{words}");
+        let explained = config.policies.explain(&request.attributes());
+        let from_explanation = explained.policies.iter().filter(|one| one.is_selected());
+        assert_eq!(
+            from_explanation.map(|one| one.policy.name()).collect::<Vec<_>>(),
+            names,
+            "{words}"
+        );
     }
 }
 
-/// Nothing is allocated for a request whose keys are short and whose path is normal.
+/// A request with short keys and a normalized path does not allocate.
 #[test]
 fn selecting_does_not_allocate() {
     let config = Config::load("tests/it/config/valid/surface.yaml".as_ref()).expect("a config");
-    let asked =
+    let request =
         TestRequest::new("POST /v1/files/42 ip=192.0.2.1 x-api-key:0123456789abcdef x-org:newco");
-    let attributes = asked.attributes();
+    let attributes = request.attributes();
     let select = || config.policies.select(&attributes).expect("selected").len();
-    // The automaton's scratch space and the thread's vector are made once.
+    // The scratch space of the automaton and the thread's vector are allocated once.
     assert_eq!((select(), select()), (1, 1));
     let seen = allocation_counter::measure(|| assert_eq!(select(), 1));
     assert_eq!(seen.count_total, 0);
@@ -259,7 +267,7 @@ fn when(part: &str, values: &[&str]) -> tidegate::unstable::policy::Conditions {
     [condition].into_iter().collect()
 }
 
-/// The order in which a policy is put together does not matter.
+/// The order in which a policy is built does not matter.
 #[test]
 fn overrides_inherit_fields_they_do_not_set() {
     let over = || Override {
@@ -303,8 +311,8 @@ fn invalid_policies_are_rejected() {
         held.to_string(),
         "limits 1 and 2 are both concurrent, so they would share one count: keep the stricter one"
     );
-    let nothing = Override { when: when("method", &["GET"]), ..Override::default() };
-    assert_eq!(policy("a").with_override(nothing), Err(PolicyError::ReplacesNothing));
+    let unchanged = Override { when: when("method", &["GET"]), ..Override::default() };
+    assert_eq!(policy("a").with_override(unchanged), Err(PolicyError::ReplacesNothing));
     let always = Override { mode: Some(Mode::Off), ..Override::default() };
     assert_eq!(policy("a").with_override(always), Err(PolicyError::NoCondition));
     let same = Policies::new(vec![policy("a"), policy("b"), policy("a")], Identity::default());

@@ -1,4 +1,4 @@
-//! Callers that arrive together, go together, and leave when they like.
+//! Callers that share writes, and callers that give up.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -19,7 +19,7 @@ fn equal_checks_of_a_key_share_an_entry() {
         let server = Server::start(Engine::Redis);
         run(async {
             let store = connect(server.url()).await;
-            // While it stands still they gather.
+            // The callers queue while the server is paused.
             server.pause();
             let mut callers = JoinSet::new();
             for _ in 0..CALLERS {
@@ -34,12 +34,13 @@ fn equal_checks_of_a_key_share_an_entry() {
             let decisions = callers.join_all().await;
             let admitted = decisions.iter().filter(|decision| decision.allowed);
             let left: BTreeSet<u64> = admitted.clone().map(|decision| decision.remaining).collect();
-            // Each was told what was left after it, as if they had come one by one.
+            // Each decision reports the units that were left after it, as if the requests had
+            // arrived one by one.
             assert_eq!(admitted.count(), 100);
             assert_eq!(left, (0..100).collect());
             let stats = store.stats();
             assert!(stats.calls <= 16, "{stats:?}");
-            // A caller that comes after the denial is known is answered without a call.
+            // A caller that arrives after a denial was cached is answered without a call.
             let answered = stats.coalesced + stats.calls + stats.deny_cache_hits;
             assert_eq!(answered, CALLERS, "{stats:?}");
             assert_eq!(remaining(&store, "hot", &limit).await, 0);
@@ -60,7 +61,7 @@ fn batched_checks_get_their_own_decisions() {
             for number in 0..800_u64 {
                 let store = store.clone();
                 callers.spawn(async move {
-                    // One ask of a key, or two that differ.
+                    // Each key has two requests under each limit, with different costs.
                     let (key, cost) = (format!("key {}", number / 8), 1 + number % 7);
                     let limit = limits[usize::try_from(number % 4).expect("small")];
                     let decision = ask(&store, &key, &limit, cost).await.expect("an answer");
@@ -99,7 +100,7 @@ fn dropped_caller_does_not_affect_others() {
                     (number, ask(&store, &key, &limit, number).await.expect("an answer"))
                 };
                 match number % 4 {
-                    // Gone before it was ever polled, while queued, or while on its way.
+                    // Dropped before the first poll, while queued, or while in flight.
                     0 => drop(call),
                     1 => {
                         let mut call = pin!(call);
@@ -117,7 +118,7 @@ fn dropped_caller_does_not_affect_others() {
                 assert!(decision.allowed);
                 assert_eq!(decision.remaining, 1000 - number);
             }
-            // What had left was charged once or not at all.
+            // A dropped request was charged once or not at all.
             for number in (1..=400).step_by(4) {
                 let left = remaining(&store, &format!("key {number}"), &limit).await;
                 assert!(left == 1000 || left == 1000 - number, "{number}: {left}");
@@ -150,7 +151,7 @@ fn the_queue_is_bounded() {
         let answers = callers.join_all().await;
         let shed = Err(StoreError::Failed(Failure::Overloaded));
         let refused = answers.iter().filter(|answer| **answer == shed).count() as u64;
-        // One may have been about to be turned away.
+        // One more may have been shed after the count was read.
         assert!(refused >= turned_away, "{refused} {turned_away}");
         let admitted = answers.iter().filter(|answer| answer.is_ok()).count() as u64;
         assert_eq!(admitted + refused, CALLERS);

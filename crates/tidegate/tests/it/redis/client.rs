@@ -1,4 +1,4 @@
-//! A plain client: one call, one reply, no cleverness.
+//! A plain client that sends one call at a time and waits for its reply.
 
 use redis::{ConnectionLike, Value};
 use tidegate::unstable::redis::{
@@ -12,7 +12,7 @@ use tidegate::{
 
 use super::servers::Server;
 
-/// A connection, and the names its keys have.
+/// A connection, and the names of its keys.
 pub struct Client {
     pub connection: redis::Connection,
     pub names: KeyNames,
@@ -34,8 +34,8 @@ impl Client {
         reply.map_err(|error| Failure::Refused(error.to_string().into()).into())
     }
 
-    /// The reply, and what was kept under these names then: all at one moment of the server's, so
-    /// that nothing ends in between.
+    /// Returns the reply and the values at these names after the call. All is done in one
+    /// transaction, so that no key expires in between.
     pub fn run_and_look(&mut self, call: &Call, names: &[&[u8]]) -> (Value, Vec<Kept>) {
         let mut all = redis::pipe();
         all.atomic().add_command(call.cmd());
@@ -52,12 +52,12 @@ impl Client {
         (reply, kept.collect())
     }
 
-    /// What is kept under a name.
+    /// The value at a name, and its TTL.
     pub fn look(&mut self, name: &[u8]) -> Kept {
         Kept { value: self.get(name), ttl_ms: self.ttl(name) }
     }
 
-    /// By `request.lua`.
+    /// Decides a request with `request.lua`.
     pub fn decide(
         &mut self,
         request: &Request<'_>,
@@ -77,7 +77,7 @@ impl Client {
         Ok(plan.verdict(request.checks, &plan.answers(&reply)?))
     }
 
-    /// By `counter.lua` where that can be, as the store does.
+    /// Decides a request with `counter.lua` where possible, as the store does.
     pub fn decide_quickly(
         &mut self,
         request: &Request<'_>,
@@ -125,24 +125,24 @@ impl Client {
         set.exec(&mut self.connection).expect("room for a value");
     }
 
-    /// Every key there is.
+    /// All keys of the server.
     pub fn keys(&mut self) -> Vec<Vec<u8>> {
         redis::cmd("KEYS").arg("*").query(&mut self.connection).expect("a list")
     }
 
-    /// Milliseconds until a key goes; -1 for never.
+    /// The milliseconds until a key expires; -1 for never, -2 if the key does not exist.
     pub fn ttl(&mut self, name: &[u8]) -> i64 {
         redis::cmd("PTTL").arg(name).query(&mut self.connection).expect("a number")
     }
 }
 
-/// What is kept under a name, and for how long.
+/// A value in Redis, and the milliseconds until it expires.
 pub struct Kept {
     pub value: Option<Vec<u8>>,
     pub ttl_ms: i64,
 }
 
-/// Permits go by letters here.
+/// The id of a permit that is named by a letter.
 pub fn letter(permit: char) -> PermitId {
     PermitId(u64::from(permit))
 }

@@ -1,4 +1,4 @@
-//! Keys in different slots, primaries that die, slots that move.
+//! Keys in different slots, primaries that fail, and slots that are migrated.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use super::servers::{Cluster, Engine, add_documented_user, connect, eventually, run};
 use super::{ask, limit, remaining};
 
-/// The slot of a key, as the cluster itself says.
+/// The slot of a key, from the cluster itself.
 fn slot(cluster: &Cluster, key: &str) -> u16 {
     let name = KeyNames::new("tg").state(key.as_bytes(), &limit("1 per 1d"));
     let tag = String::from_utf8(slot_key(&name).into()).expect("text");
@@ -37,7 +37,7 @@ fn keys_in_different_slots_are_all_charged_or_none() {
             let store = connect(cluster.url()).await;
             let (wide, log) = (limit("10 per 1d"), limit("10 per 1d sliding-log"));
             let narrow = limit("2 per 1d fixed-window");
-            // Wherever the one that denies stands.
+            // The limit that denies is in every position.
             for turn in 0..3 {
                 let mut limits = [wide, log, narrow];
                 limits.rotate_left(turn);
@@ -85,8 +85,8 @@ fn a_request_under_an_id_is_charged_once_across_slots() {
     });
 }
 
-/// Wherever the limit that denies stands: every part is charged what it has left, at most the
-/// cost; under an id only once.
+/// In whichever position the limit that denies is, every part is charged the units that it has
+/// left, at most the cost. Under an id it is charged only once.
 #[test]
 fn a_denial_consumes_what_is_left_across_slots() {
     let cluster = Cluster::start(Engine::Redis);
@@ -112,7 +112,7 @@ fn a_denial_consumes_what_is_left_across_slots() {
                     assert_eq!(remaining(&store, key, check.limit).await, left, "{turn} {attempt}");
                 }
             }
-            // A limit that refuses is given back what it was charged.
+            // A check that does not consume is refunded.
             let first = [
                 Check::new(&keys[0], &limits[0], 1),
                 Check::new(&keys[1], &limits[1], 5).consuming(),
@@ -130,7 +130,7 @@ fn a_denial_consumes_what_is_left_across_slots() {
 #[test]
 fn killed_primary_is_replaced_without_affecting_other_slots() {
     let mut cluster = Cluster::with_replicas(Engine::Redis);
-    // By default the other primaries refuse every key until they have heard of the replacement.
+    // By default, the other primaries refuse all keys until they know the replacement.
     for node in &cluster.nodes {
         let _: () = node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }
@@ -169,10 +169,10 @@ fn killed_primary_is_replaced_without_affecting_other_slots() {
 fn keys_of_a_slot_that_moves_are_neither_lost_nor_charged_twice() {
     const KEYS: usize = 12;
     let cluster = Cluster::start(Engine::Redis);
-    // The documented user may follow redirects, too.
+    // The permissions of the documented user suffice to follow redirects.
     cluster.nodes.iter().for_each(add_documented_user);
     let url = cluster.url().replace("://", "://tidegate:pass@");
-    // Names of one slot: the brace part is the key, so such keys are looked for.
+    // Finds keys of one slot. Only the key determines the slot of a name.
     let first = keys(&cluster)[0].clone();
     let moving = slot(&cluster, &first);
     let candidates = (0_u32..).map(|number| format!("k{number}"));
@@ -197,7 +197,7 @@ fn keys_of_a_slot_that_moves_are_neither_lost_nor_charged_twice() {
                 (name, used)
             });
         }
-        // There and back again, while everybody asks.
+        // The slot moves to two other servers and back while the callers send requests.
         let moved = tokio::task::block_in_place(|| {
             let mut steps = 0;
             for (from, to) in [(0, 1), (1, 2), (2, 0)] {
@@ -229,7 +229,8 @@ fn keys_of_a_slot_that_moves_are_neither_lost_nor_charged_twice() {
     });
 }
 
-/// CRC-16/XMODEM bit by bit, to find names quickly; the cluster is asked as well.
+/// The slot of a key, with CRC-16/XMODEM bit by bit, to find keys quickly. The test also checks the
+/// result with the cluster.
 fn crc_slot(key: &str) -> u16 {
     let crc = key.bytes().fold(0_u16, |crc, byte| {
         (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {

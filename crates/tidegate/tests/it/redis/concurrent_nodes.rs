@@ -1,4 +1,4 @@
-//! Several stores, as on several nodes, that share a limit.
+//! Several stores, as on several nodes, share a limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,13 +14,14 @@ const NODES: u64 = 4;
 const CALLERS: u64 = 8;
 const CALLS: u64 = 60;
 
-/// What is protected: it counts whom it serves, and knows of no limit.
+/// The protected application, which counts the requests that it serves and does not know the limit.
 #[derive(Default)]
 struct Application {
     served: AtomicU64,
 }
 
-/// Every caller of every node asks, and goes on to the application if it may.
+/// Sends requests from all callers of all nodes; admitted ones are served by the application.
+/// Returns the number that were served.
 async fn hammer(url: &str, checks: &'static [(&'static str, &'static str)]) -> u64 {
     let application = Arc::new(Application::default());
     let mut callers = JoinSet::new();
@@ -46,7 +47,7 @@ async fn hammer(url: &str, checks: &'static [(&'static str, &'static str)]) -> u
 
 #[test]
 fn nodes_never_admit_more_than_the_limit_together() {
-    // Windows that do not end while this runs, but for a counter at midnight.
+    // Windows that do not end while the test runs, unless a counter's window ends at midnight.
     let rows: [&'static [(&str, &str)]; 5] = [
         &[("hot", "500 per 100d sliding-counter")],
         &[("hot", "500 per 1d sliding-log")],
@@ -76,11 +77,11 @@ fn nodes_never_admit_more_than_the_limit_across_slots() {
         ("three", "900 per 1d sliding-log"),
     ];
     let served = run(hammer(&cluster.url(), checks));
-    // A denial may be for units that were given back a moment later, so fewer than
-    // 300 may pass; never more.
+    // A denial may be due to units that are refunded a moment later. So fewer than 300 may be
+    // admitted, but never more.
     assert!((1..=300).contains(&served), "{served}");
     run(async {
-        // All was given back but what was served.
+        // All units were refunded except those of served requests.
         let store = connect_with(options(cluster.url())).await;
         for (key, text) in checks {
             let limit = limit(text);

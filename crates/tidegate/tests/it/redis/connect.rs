@@ -1,4 +1,4 @@
-//! Connecting: what works, and what is refused with a reason.
+//! Connecting to servers, and the errors of it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,12 +14,12 @@ use super::servers::{
     eventually_now, free_port, options, run, run_on_one_thread,
 };
 
-/// Why there is no store at `url`.
+/// The error of connecting to `url`.
 fn refusal(url: impl Into<String>) -> ConnectError {
     run(RedisStore::connect(options(url))).expect_err("it is refused")
 }
 
-/// Has a store decide under every algorithm, over and again, alone and together.
+/// Decides under every algorithm, one limit at a time and all together.
 async fn decides(store: &RedisStore) {
     let algorithms =
         ["sliding-counter", "sliding-log", "sliding-window", "fixed-window", "token-bucket"];
@@ -49,7 +49,7 @@ fn every_kind_of_url_decides() {
     for engine in Engine::ALL {
         let server = Server::start(engine);
         run(async { decides(&connect(server.url()).await).await });
-        // Another database is another store.
+        // Another database has separate states.
         run(async { decides(&connect(format!("{}/3", server.url())).await).await });
         run_on_one_thread(async {
             let other = RedisOptions { key_prefix: "other".into(), ..options(server.url()) };
@@ -71,7 +71,7 @@ fn tls_is_verified() {
     let url =
         |of: &Certificates| format!("rediss://127.0.0.1:{port}?ca={}", of.file("ca.pem").display());
     run(async { decides(&connect(url(&certificates)).await).await });
-    // Another authority, the system's authorities, another name.
+    // Another authority, the authorities of the system, and another host name.
     let named = url(&certificates).replace("127.0.0.1", "localhost");
     for url in [url(&strangers), format!("rediss://127.0.0.1:{port}"), named] {
         let refused = refusal(&url);
@@ -86,7 +86,7 @@ fn tls_mismatch_is_reported() {
     let certificates = Certificates::new();
     let (server, secured) = certificates.serve("no");
     let ca = certificates.file("ca.pem").display().to_string();
-    // A server without TLS says nothing, because it waits for more.
+    // A server without TLS does not answer, because it waits for more bytes.
     for url in [
         format!("rediss://{}?ca={ca}", server.address()),
         format!("redis-cluster://{}?tls=true", server.address()),
@@ -96,7 +96,7 @@ fn tls_mismatch_is_reported() {
         let refused = run(RedisStore::connect(hasty)).expect_err("it is refused");
         assert_eq!(refused, ConnectError::NoTls, "{url}");
     }
-    // One with TLS hangs up, which a server that just crashes does too.
+    // A server with TLS closes the connection, as one that crashes does.
     let store = run(RedisStore::connect(options(format!("redis://127.0.0.1:{secured}"))));
     let told = store.expect("that is no error").last_error().expect("a reason");
     assert!(told.ends_with("; if it speaks TLS, write rediss:// or tls=true"), "{told}");
@@ -111,7 +111,7 @@ fn client_certificate_is_sent() {
     let own = format!("{bare}&cert={}&key={}", file("server.pem"), file("server.key"));
     run(async { decides(&connect(own).await).await });
     run(async {
-        // The server hangs up after the handshake: nobody can tell that from a crash.
+        // The server closes the connection after the handshake, which looks like a crash.
         let store = RedisStore::connect(options(bare)).await;
         let told = store.map(|store| store.last_error().expect("a reason"));
         let told = told.unwrap_or_else(|error| error.to_string());
@@ -130,7 +130,7 @@ fn credentials_are_needed_and_never_shown() {
         let shown = format!("{refused} {refused:?}");
         assert!(!shown.contains("s3cret") && !shown.contains("wr0ng"), "{shown}");
     }
-    // The server's own words, unless they repeat what it was told.
+    // The error is the server's own text, unless that repeats the password.
     let open = Server::start(Engine::Redis);
     let renamed = Server::with(Engine::Redis, &["--rename-command", "AUTH", ""]);
     for (server, words) in [(open, "without any password configured"), (renamed, "AUTH failed")] {
@@ -174,7 +174,7 @@ fn documented_acl_rules_suffice() {
 #[test]
 fn missing_rights_are_found_when_connecting() {
     for engine in Engine::ALL {
-        // A cluster of one, which needs every command of the line.
+        // A cluster of one node requires every command of `ACL_RULES`.
         let server = Server::with(engine, &["--cluster-enabled", "yes"]);
         let _: () = server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
         eventually_now("it serves", || {
@@ -210,10 +210,10 @@ fn full_server_is_connected_to_later() {
     let crowd: Vec<TcpStream> =
         (0..4).map(|_| TcpStream::connect(server.address()).expect("a socket")).collect();
     run(async {
-        // With a password too: every error was taken for a wrong one.
+        // Regression: with a password, every error was reported as a wrong password.
         for login in ["", ":any@"] {
             let store = absent(format!("redis://{login}{}", server.address())).await;
-            // Its words are lost if it hangs up before it was spoken to.
+            // The text of the server is lost if it closes the connection before the first command.
             let told = store.last_error().expect("a reason");
             let known = ["max number of clients reached", "it hangs up"];
             assert!(known.iter().any(|words| told.contains(words)), "{told}");
@@ -253,13 +253,13 @@ fn wrong_kind_of_server_is_rejected() {
     assert!(matches!(refused, ConnectError::NotSentinel(_)), "{refused}");
 }
 
-/// A server that says it is of some version, and `OK` to all else.
+/// Starts a server that reports a version to `INFO`, and does not answer other commands.
 fn pretender(version: &str) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let info = format!("redis_version:{version}\r\nredis_mode:standalone\r\nrole:master\r\n");
     std::thread::spawn(move || {
-        // Ends with the test's process; every caller is one connection.
+        // The thread runs until the process ends, and serves one connection at a time.
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
             let mut lines = BufReader::new(stream.try_clone().expect("a socket")).lines();
@@ -305,7 +305,7 @@ fn invalid_options_are_rejected() {
     }
 }
 
-/// A store whose server is not there.
+/// A store whose server cannot be reached.
 async fn absent(url: String) -> RedisStore {
     let store = RedisStore::connect(options(url)).await.expect("that is no error");
     assert!(!store.stats().up);

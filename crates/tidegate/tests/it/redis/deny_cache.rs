@@ -27,11 +27,12 @@ fn repeated_denial_is_answered_from_the_cache() {
             assert!(again.reset_after.as_micros() <= last.reset_after.as_micros());
             last = again;
         }
-        // On a machine that was held up meanwhile it may have been asked once more.
+        // On a slow machine the cached denial may have expired, and the server may have been called
+        // again.
         if began.elapsed() < MAX_DENY_CACHE / 2 {
             assert_eq!((store.stats().deny_cache_hits, store.stats().calls), (100, calls));
         }
-        // Other costs, keys and limits are other questions.
+        // Requests with other costs or keys are not answered by this denial.
         assert!(!ask(&store, "alice", &limit, 2).await.expect("an answer").allowed);
         assert!(ask(&store, "bob", &limit, 1).await.expect("an answer").allowed);
         assert!(store.stats().calls > calls);
@@ -72,8 +73,7 @@ fn cache_never_denies_what_redis_admits() {
         let store = connect(server.url()).await;
         let plain = RedisOptions { deny_cache: false, ..options(server.url()) };
         let oracle = connect_with(plain).await;
-        // Windows that end again and again while this runs, and costs that wait
-        // for different times.
+        // Windows that end many times while the test runs, with different waits.
         let limits =
             ["2 per 20ms sliding-log", "3 per 30ms sliding-counter", "2 per 25ms token-bucket"];
         let limits = limits.map(limit);
@@ -81,7 +81,7 @@ fn cache_never_denies_what_redis_admits() {
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(3) {
             for limit in &limits {
-                // What it would admit now it would admit a moment later too.
+                // A request that is admitted now would be admitted a moment later, too.
                 let would = ask(&oracle, "alice", limit, Cost::PEEK).await.expect("an answer");
                 let did = ask(&store, "alice", limit, 1).await.expect("an answer");
                 assert!(did.allowed || !would.allowed, "{limit}: {did:?}, but {would:?}");
@@ -99,8 +99,8 @@ fn cache_never_denies_what_redis_admits() {
     });
 }
 
-/// A denial that consumes charges something: it always goes to the server, and the next request
-/// sees what is left.
+/// A denial that consumes charges something, so such a request is always sent to the server, and
+/// the next request sees the units that are left.
 #[test]
 fn consuming_denial_is_not_cached() {
     run(async {
@@ -126,7 +126,7 @@ fn consuming_denial_is_not_cached() {
     });
 }
 
-/// A denial that was remembered answered with what was left before the consumption.
+/// Regression: a cached denial reported the units that were left before a consumption.
 #[test]
 fn consuming_denial_invalidates_the_cache() {
     run(async {
@@ -138,7 +138,7 @@ fn consuming_denial_invalidates_the_cache() {
             let verdict = store.decide(&Request::new(&checks)).await.expect("an answer");
             [verdict.decisions()[0].remaining, verdict.decisions()[1].remaining]
         };
-        // (cost, what is left of each limit)
+        // (cost, units left of each limit)
         for (cost, left) in [(2, [0, 8]), (1, [0, 8]), (50, [0, 0]), (1, [0, 0])] {
             assert_eq!(decide(cost).await, left, "cost {cost}");
         }

@@ -1,7 +1,7 @@
-//! Acquires that nobody waits for any more leave no permit behind.
+//! The permits of acquires that nobody waits for any more are released.
 //!
-//! An acquire that timed out, or whose future was dropped, may still be carried out by the
-//! server. Its permit used to stay held until the lease ended.
+//! An acquire that timed out, or whose future was dropped, may still be carried out by the server.
+//! Regression: its permit stayed held until the lease ended.
 
 use std::pin::{Pin, pin};
 use std::task::{Context, Waker};
@@ -18,7 +18,7 @@ use super::servers::{
     Cluster, Engine, Proxy, Server, connect, connect_with, eventually, options, run, run_on,
 };
 
-/// More than any test holds; a lease that no test lives to see the end of.
+/// A limit that no test reaches, with a lease that outlasts every test.
 fn concurrency_limit() -> Limit {
     limit("100000 concurrent lease 1h")
 }
@@ -29,7 +29,7 @@ async fn acquire(store: &RedisStore, key: &str) -> Result<Verdict, StoreError> {
     store.decide(&Request::new(&checks).with_permit(permit)).await
 }
 
-/// How many permits the server holds under a key.
+/// The number of permits that are held under a key.
 async fn held(store: &RedisStore, key: &str) -> u64 {
     let limit = concurrency_limit();
     let checks = [Check::new(key, &limit, Cost::PEEK)];
@@ -52,7 +52,7 @@ fn impatient(url: String) -> RedisOptions {
     RedisOptions { timeout: Duration::from_millis(50), ..options(url) }
 }
 
-/// Starts `count` acquires and drops each after a few turns of the scheduler.
+/// Starts `count` acquires, and drops each after it was polled a few times.
 async fn churn(store: &RedisStore, count: u64, key: impl Fn(u64) -> String) {
     let mut running = Vec::new();
     for index in 0..count {
@@ -74,7 +74,7 @@ async fn acquire_and_keep(store: &RedisStore, key: &str) -> Result<(), StoreErro
     let checks = [Check::new(key, &limit, 1)];
     let verdict = store.decide(&Request::new(&checks).with_permit(permit)).await?;
     assert!(verdict.allowed);
-    // Not part of what is interrupted: the task may not be aborted in here.
+    // The release is a separate task, which is not aborted together with this one.
     let (store, key) = (store.clone(), key.to_owned());
     tokio::spawn(async move {
         store.with_permit(key.as_bytes(), &limit, PermitAct::Release(permit)).await
@@ -104,7 +104,7 @@ fn unread_admission_is_released() {
         let (store, other) = (connect(server.url()).await, connect(server.url()).await);
         {
             let mut acquiring = pin!(acquire(&store, "key"));
-            // Nothing can answer while the future is polled.
+            // The server cannot answer while the future is polled.
             server.pause();
             poll_once(acquiring.as_mut());
             server.resume();
@@ -115,10 +115,10 @@ fn unread_admission_is_released() {
     });
 }
 
-/// An acquire that is dropped before it was sent takes nothing, and charges nothing.
+/// An acquire that is dropped before it was sent acquires and charges nothing.
 #[test]
 fn dropped_queued_acquire_is_never_sent() {
-    /// Calls of one key that may be in flight.
+    /// The number of calls for one key that may be in flight.
     const SHARE: u64 = 128;
     let server = Server::start(Engine::Redis);
     run(async {
@@ -140,7 +140,7 @@ fn dropped_queued_acquire_is_never_sent() {
     });
 }
 
-/// The deadline passes before the reply arrives: the server has carried out what it was sent.
+/// The deadline passes before the reply arrives, but the server has carried out the acquire.
 #[test]
 fn acquires_that_time_out_leave_nothing_held() {
     let server = Server::start(Engine::Redis);
@@ -164,12 +164,12 @@ fn acquires_that_time_out_leave_nothing_held() {
     });
 }
 
-/// Whether an acquire is answered; its permit is given back.
+/// Whether an acquire is answered. Its permit is released.
 async fn acquire_ends(store: &RedisStore) -> bool {
     acquire_and_keep(store, "after").await.is_ok()
 }
 
-/// The server is stopped, so that what was sent waits in its socket; then it goes on.
+/// The server is stopped, so that commands wait in its socket, and then continues.
 #[test]
 fn stopped_server_holds_nothing_after_it_continues() {
     let server = Server::start(Engine::Redis);
@@ -186,7 +186,7 @@ fn stopped_server_holds_nothing_after_it_continues() {
     });
 }
 
-/// The server carried it out, but the connection broke before the reply arrived.
+/// The server carried out the acquire, but the connection broke before the reply arrived.
 #[test]
 fn permit_is_released_after_reconnecting() {
     let server = Server::start(Engine::Redis);
@@ -210,7 +210,7 @@ fn permit_is_released_after_reconnecting() {
     });
 }
 
-/// Connections that are killed again and again while acquires come and go.
+/// Connections are killed repeatedly while acquires are started and dropped.
 #[test]
 fn killed_connections_leave_nothing_held() {
     let server = Server::start(Engine::Redis);
@@ -226,7 +226,7 @@ fn killed_connections_leave_nothing_held() {
     });
 }
 
-/// A release that the store did not take is not forgotten either.
+/// A release that failed, because the store was down, is repeated.
 #[test]
 fn failed_release_is_repeated() {
     let server = Server::start(Engine::Redis);
@@ -248,7 +248,7 @@ fn failed_release_is_repeated() {
     });
 }
 
-/// A request with keys in several slots is charged slot by slot, and given back so.
+/// A request with keys in several slots acquires and releases permits slot by slot.
 #[test]
 fn dropped_acquires_leave_nothing_held_on_a_cluster() {
     let cluster = Cluster::start(Engine::Redis);
@@ -260,7 +260,7 @@ fn dropped_acquires_leave_nothing_held_on_a_cluster() {
             let store = store.clone();
             running.push(tokio::spawn(async move {
                 let permit = store.new_permit();
-                // In slots of different servers.
+                // These keys are in slots of different servers.
                 let checks = ["foo", "bar", "hello"].map(|key| Check::new(key, &limit, 1));
                 let request = Request::new(&checks).with_permit(permit);
                 let taken = store.decide(&request).await;

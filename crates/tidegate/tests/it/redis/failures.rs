@@ -1,4 +1,5 @@
-//! What a server refuses: an error that says why, and nothing is charged. And what is large.
+//! Servers that refuse calls, which is an error with a reason and charges nothing; and logs at
+//! their largest size.
 
 use tidegate::{Check, Failure, Limit, Request, StoreError};
 
@@ -43,12 +44,12 @@ fn read_only_server_is_an_error() {
     });
 }
 
-/// Beyond 128 KiB the newest entry takes the next one in: it counts longer, and nothing more
-/// is admitted.
+/// Beyond 128 KiB, the newest entry is merged into the next one. Its units count for longer, and no
+/// additional units are admitted.
 #[test]
 fn log_size_is_bounded() {
     let limit: Limit = limit("1000000 per 1h sliding-log");
-    // 10,000 us apart, as three bytes each, up to just above the bound.
+    // The entries are 10,000 us apart and take three bytes each, in all just above the bound.
     let (count, distance) = (43_700_u64, 10_000_u64);
     let first = NOW - count * distance;
     let mut raw = vec![0x81];

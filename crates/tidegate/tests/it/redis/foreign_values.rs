@@ -1,4 +1,4 @@
-//! What is not ours at a key: an error, never a decision, and nothing is written.
+//! A value that is not a state of tidegate is an error, never a decision, and is not overwritten.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -22,7 +22,7 @@ const LIMITS: [&str; 6] = [
     "10 concurrent",
 ];
 
-/// Values other programs keep, and halves of ours.
+/// Values that other programs store, and malformed states.
 fn strangers(limit: &Limit) -> Vec<Vec<u8>> {
     let mut values: Vec<Vec<u8>> = [
         "",
@@ -76,7 +76,7 @@ fn foreign_values_are_errors_and_unchanged() {
                     continue;
                 }
                 client.set(&name, &value);
-                // Others of the same request are left alone, too.
+                // The other states of the request are not changed either.
                 let other = crate::common::limit("10 per 1h");
                 let checks = [Check::new("other", &other, 1), Check::new("key", &limit, 1)];
                 let request = Request::new(&checks).with_permit(PermitId(1));
@@ -92,7 +92,8 @@ fn foreign_values_are_errors_and_unchanged() {
     });
 }
 
-/// Zeros behind the right mark are a state: an empty one, of long ago.
+/// Whether a value is a valid state by chance. Zeros after the right mark, for example, are an old
+/// and empty state.
 fn matches_form(value: &[u8], limit: &Limit) -> bool {
     let zeros = |mark, length| value.len() == length && value[0] == mark;
     match limit.algorithm() {
@@ -126,7 +127,7 @@ fn values_of_another_type_are_errors_and_unchanged() {
     });
 }
 
-/// In one call of many keys, what is not ours is set apart and the rest is decided.
+/// In a call with many keys, foreign values are reported as such, and the other keys are decided.
 #[test]
 fn foreign_value_fails_only_its_own_key() {
     let limit = limit("10 per 1m sliding-counter");
@@ -153,7 +154,7 @@ fn foreign_value_fails_only_its_own_key() {
     });
 }
 
-/// Every key that is written ends, and no script touches a key it was not given.
+/// Every key that is written expires, and no script touches a key that was not declared.
 #[test]
 fn keys_expire_and_only_declared_keys_are_used() {
     on_each(|_, server| {

@@ -1,4 +1,4 @@
-//! Servers that answer and yet do not decide: each is noticed and reported.
+//! Servers that answer but do not decide. Each kind is detected and reported.
 
 use tidegate::redis::{RedisOptions, RedisStore};
 use tidegate::unstable::redis::KeyNames;
@@ -11,7 +11,7 @@ use super::{ask, limit};
 
 const LIMITS: [&str; 2] = ["1000 per 1d sliding-counter", "1000 per 1d sliding-log"];
 
-/// Asks until the server refuses, and the store reports that with this text.
+/// Sends requests until the server refuses them and the store reports this text.
 async fn is_refused(store: &RedisStore, part: &str) {
     for text in LIMITS {
         let limit = limit(text);
@@ -35,8 +35,8 @@ async fn recovers(store: &RedisStore) {
     assert_eq!(store.stats().breaker_openings, 0);
 }
 
-/// Redis 7.0 reports it as `ERR The user executing the script ...`, which was taken for an
-/// error about one key.
+/// Regression: Redis 7.0 reports a lost permission as `ERR The user executing the script ...`,
+/// which was taken for an error about one key.
 #[test]
 fn a_user_who_loses_a_command_is_refused() {
     for engine in Engine::ALL {
@@ -77,7 +77,7 @@ fn a_server_that_runs_a_long_script_refuses() {
     }
 }
 
-/// A denial writes nothing, so a replica gave it as if it were still the primary.
+/// Regression: a demoted primary continued to deny, because a denial writes nothing.
 #[test]
 fn a_primary_that_is_demoted_no_longer_denies() {
     for engine in Engine::ALL {
@@ -89,7 +89,7 @@ fn a_primary_that_is_demoted_no_longer_denies() {
                 let one = limit("1 per 1d sliding-log");
                 assert!(ask(&store, "alice", &one, 1).await.expect("an answer").allowed);
                 assert!(!ask(&store, "alice", &one, 1).await.expect("an answer").allowed);
-                // Of a primary that is not there: it keeps what it has.
+                // Its primary cannot be reached, so it keeps its data.
                 let _: () = server.command(&["REPLICAOF", "127.0.0.1", "1"]);
                 let down = Err(StoreError::Failed(Failure::Down));
                 eventually("it no longer decides", async || {
@@ -111,7 +111,7 @@ fn a_primary_that_is_demoted_no_longer_denies() {
     }
 }
 
-/// Of `GET` and others it was only said that some command is invalid.
+/// Regression: for `GET` and others, the error only stated that a command is invalid.
 #[test]
 fn renamed_command_is_reported_by_name() {
     let commands =

@@ -1,4 +1,4 @@
-//! Idempotency ids on a server: the memory store's answers, word for word.
+//! Requests with idempotency ids get the answers of the memory store.
 
 use std::cell::RefCell;
 
@@ -22,7 +22,7 @@ struct GeneratedRequest {
 fn any_request() -> impl Strategy<Value = GeneratedRequest> {
     let check = (0_usize..2, 0_usize..2, 0_u64..5);
     (any_step(), prop::collection::vec(check, 1..4), 0_u8..3).prop_map(|(step, mut checks, id)| {
-        // No two in one state, and always in one order.
+        // At most one check per state, in a fixed order.
         checks.sort_unstable();
         checks.dedup_by_key(|&mut (key, limit, _)| (key, limit));
         GeneratedRequest { step, checks, id }

@@ -1,4 +1,4 @@
-//! Any bytes are a key, and no two keys share a name.
+//! Any bytes can be a key, and no two keys share a name.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use super::servers::on_each;
 use crate::common::limit;
 use crate::generators::{any_limit, cases};
 
-/// Keys, limits and the names they have.
+/// The rows are keys, limits and their names.
 #[test]
 fn names_are_short_and_readable() {
     let rows: &[(&[u8], &str, &str)] = &[
@@ -39,7 +39,7 @@ fn names_are_short_and_readable() {
 proptest! {
     #![proptest_config(cases(2_000))]
 
-    /// What is in the braces is the key alone; all of it is key and limit.
+    /// The text in braces depends only on the key, and the whole name on the key and the limit.
     #[test]
     fn no_two_keys_share_a_name(
         keys in prop::collection::vec(prop::collection::vec(prop_oneof![Just(0), Just(b'%'), Just(b'/'), Just(b'~'), any::<u8>()], 0..6), 2..6),

@@ -1,5 +1,5 @@
-//! The limiter over a real server: what is awaited, what is given back by a drop, what is answered
-//! while the server is gone.
+//! The limiter over a real server: waiting, releases on drop, and decisions while the server is
+//! down.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn dropped_permits_are_released_in_the_background() {
         let one = limit("1 concurrent lease 1h");
         let checks = [Check::new("a", &one, 1)];
         let permit = limiter.acquire_async(&checks).await.expect("an answer").or_deny();
-        // Off every runtime of the caller.
+        // Drops the permit on a thread without a runtime.
         std::thread::spawn(|| drop(permit.expect("free"))).join().expect("a drop does not panic");
         let waited = limiter.acquire_wait(&checks, Duration::from_secs(60)).await;
         assert!(waited.expect("an answer").permit().is_some());

@@ -1,16 +1,23 @@
-//! The proof of the Redis store, on real servers.
+//! Tests of the Redis store on real servers.
 //!
-//! Where a server's program is missing these tests fail and say which. See
-//! `scripts/lib/redis.sh` for where they come from.
+//! If the program of a server is missing, the tests fail and name it. `scripts/lib/redis.sh`
+//! installs the programs.
 //!
-//! - `parity.rs`, `vectors.rs`, `traces.rs`, `state.rs`, `live.rs`, `ids.rs`, `permits.rs`: the same
-//!   decisions as in memory; `names.rs`, `foreign.rs`, `failures.rs`, `parts.rs`: keys, what is not ours, what is refused, cut or undone;
-//! - `servers/`: servers, alone, watched by Sentinel, in a cluster, behind TLS, and stores over them;
-//! - `connect.rs`: what works and what is refused; `outages.rs`: servers that go away; `health.rs`: servers that do not decide;
-//! - `batches.rs`: callers that go together; `order.rs`: checks of one caller; `overload.rs`: more than a server answers; `nodes.rs`: many stores, one limit;
-//! - `denials.rs`: what is answered from memory;
-//! - `abandoned.rs`: acquires that nobody waits for; `limiter.rs`: the limiter over a server;
-//! - `sentinel.rs`, `cluster.rs`: failover, slots and their moves.
+//! - `parity.rs`, `vectors.rs`, `traces.rs`, `state.rs`, `real_server.rs`, `idempotency.rs`,
+//!   `permits.rs`: the decisions and states are those of the core and of the memory store;
+//! - `key_names.rs`, `foreign_values.rs`, `failures.rs`, `slot_parts.rs`: names of keys, values
+//!   that are not states, servers that refuse calls, requests over several slots;
+//! - `client.rs`: a plain client; `servers/`: single servers, Sentinels, clusters, TLS, a proxy,
+//!   and stores over them;
+//! - `connect.rs`: connecting, and the errors of it; `outages.rs`: servers that fail; `health.rs`:
+//!   servers that answer but do not decide;
+//! - `batches.rs`: callers that share writes; `ordering.rs`: the order of one caller's checks;
+//!   `overload.rs`: more checks than a server can answer; `concurrent_nodes.rs`: several stores
+//!   that share a limit;
+//! - `deny_cache.rs`: denials that are answered from memory;
+//! - `dropped_acquires.rs`: acquires that nobody waits for; `limiter.rs`: the limiter over a
+//!   server;
+//! - `sentinel.rs`, `cluster.rs`: failover, and slots that are migrated.
 
 mod batches;
 mod client;
@@ -45,7 +52,7 @@ fn limit(text: &str) -> Limit {
     text.parse().expect("a limit")
 }
 
-/// One check on its own.
+/// Decides one check.
 async fn ask(
     store: &RedisStore,
     key: &str,
@@ -56,7 +63,7 @@ async fn ask(
     Ok(store.decide(&Request::new(&checks)).await?.decisions()[0])
 }
 
-/// The units left of a limit, by asking without charging.
+/// The units that are left of a limit, from a peek.
 async fn remaining(store: &RedisStore, key: &str, limit: &Limit) -> u64 {
     ask(store, key, limit, Cost::PEEK).await.expect("an answer").remaining
 }

@@ -1,4 +1,4 @@
-//! Checks of one caller that are on their way together take effect in their order.
+//! Concurrent checks of one caller take effect in the order in which they were submitted.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -37,7 +37,7 @@ async fn keeps_the_order(store: &RedisStore) {
     const BACK: Cost = Cost::Refund(1);
     for text in ["1 per 1d sliding-counter", "1 per 1d sliding-log", "1 per 1d token-bucket"] {
         let one = limit(text);
-        // The refund came first, gave nothing back, and was lost.
+        // Regression: the refund was carried out first, refunded nothing, and was lost.
         let decisions = together(store, "a", &[(one, 1.into()), (one, BACK)]).await;
         assert_eq!(allowed(&decisions), [true, true], "{text}");
         assert_eq!(remaining(store, "a", &one).await, 1, "{text}: the refund counts");
@@ -45,7 +45,7 @@ async fn keeps_the_order(store: &RedisStore) {
         let decisions = together(store, "b", &checks).await;
         assert_eq!(allowed(&decisions), [true, true, true], "{text}");
         assert_eq!(remaining(store, "b", &one).await, 0, "{text}");
-        // A denial that is remembered ends with the refund before it.
+        // A cached denial does not answer checks after a refund.
         for expected in [true, false] {
             assert_eq!(ask(store, "c", &one, 1).await.expect("an answer").allowed, expected);
         }
@@ -53,7 +53,7 @@ async fn keeps_the_order(store: &RedisStore) {
         let decisions = together(store, "c", &checks).await;
         assert_eq!(allowed(&decisions), [false, true, true, false], "{text}");
     }
-    // Limits that differ in their number count in one state.
+    // Limits that differ only in their count share a state.
     let (five, three) = (limit("5 per 1d sliding-counter"), limit("3 per 1d sliding-counter"));
     let checks = [(five, 1.into()), (three, 2.into()), (five, 1.into()), (three, 1.into())];
     let decisions = together(store, "d", &checks).await;

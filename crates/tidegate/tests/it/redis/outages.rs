@@ -1,4 +1,4 @@
-//! Servers that go away, fall silent, forget or refuse.
+//! Servers that are killed, do not answer, lose their scripts or refuse calls.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tidegate::{Failure, Limit, StoreError};
 use super::servers::{Engine, Server, connect, connect_with, eventually, options, run, run_on};
 use super::{ask, limit};
 
-/// The limit most tests count under; nothing here reaches it.
+/// The limit of most tests, which none of them reaches.
 fn roomy() -> Limit {
     limit("1000 per 1d")
 }
@@ -21,7 +21,7 @@ async fn failure(store: &RedisStore, key: &str) -> Failure {
     }
 }
 
-/// Asks until there is an answer again.
+/// Sends requests until one is answered.
 async fn recovers(store: &RedisStore) {
     eventually("it recovers", async || ask(store, "after", &roomy(), 1).await.is_ok()).await;
     assert!(store.stats().up);
@@ -33,11 +33,11 @@ fn flushed_scripts_are_loaded_again() {
         let server = Server::start(engine);
         run(async {
             let store = connect(server.url()).await;
-            let log = limit("1000 per 1d sliding-log");
+            // The counter has a separate script.
+            let counter = limit("1000 per 1d sliding-counter");
             for round in 1..=3 {
                 let _: () = server.command(&["SCRIPT", "FLUSH"]);
-                // The counter's script and the one for everything else.
-                for limit in [&roomy(), &log] {
+                for limit in [&roomy(), &counter] {
                     let decision = ask(&store, "alice", limit, 1).await.expect("an answer");
                     assert_eq!(decision.remaining, 1000 - round, "{engine:?} {limit}");
                 }
@@ -55,7 +55,8 @@ fn a_server_that_was_killed_is_down_until_it_is_back() {
         let _ = ask(&store, "alice", &roomy(), 1).await.expect("an answer");
         for round in 1..=3 {
             server.kill();
-            // Its end is noticed without asking; whoever is quicker has lost an answer.
+            // The closed connection is noticed without a call. A call that is sent before that is
+            // lost.
             let first = failure(&store, "alice").await;
             assert!(matches!(first, Failure::Down | Failure::Lost), "{first:?}");
             eventually("it is noticed", async || !store.stats().up).await;
@@ -66,7 +67,7 @@ fn a_server_that_was_killed_is_down_until_it_is_back() {
             let openings = store.stats().breaker_openings;
             assert!(openings >= round, "{openings}");
         }
-        // It came back empty, and is counted anew.
+        // The server has restarted without data, so counting starts again.
         let decision = ask(&store, "alice", &roomy(), 1).await.expect("an answer");
         assert_eq!(decision.remaining, 999);
     });
@@ -90,7 +91,7 @@ fn silent_server_is_disconnected_and_reconnected() {
                     other => panic!("{other:?}"),
                 }
             }
-            // It took a few time-outs to give it up, and then nobody waits any more.
+            // The server counts as down after a few timeouts, and then callers fail immediately.
             assert!((1..=8).contains(&kinds[0]), "{kinds:?}");
             for _ in 0..1000 {
                 assert_eq!(failure(&store, "alice").await, Failure::Down);
@@ -119,7 +120,7 @@ fn value_of_another_type_is_an_error_and_stays() {
             assert!(text.contains("WRONGTYPE"), "{text}");
             let kept: Vec<String> = server.command(&["LRANGE", &name, "0", "-1"]);
             assert_eq!(kept, ["somebody's"]);
-            // Text that is no state of ours is not taken for one either.
+            // A string that is not a state is an error, too.
             let _: () = server.command(&["SET", &name, "somebody's"]);
             let answer = ask(&store, "alice", &limit, 1).await;
             assert!(matches!(answer, Err(StoreError::Failed(Failure::Refused(_)))), "{answer:?}");
@@ -156,7 +157,7 @@ fn credentials_that_change_are_a_failure_with_a_reason() {
         let store = connect(server.url()).await;
         recovers(&store).await;
         let _: () = server.command(&["CONFIG", "SET", "requirepass", "s3cret"]);
-        // Who is connected stays so; new connections are refused.
+        // Existing connections stay open, and new ones are refused.
         let _: u32 = server_as(&server, ":s3cret@", &["CLIENT", "KILL", "TYPE", "normal"]);
         eventually("it is known why", async || {
             store.last_error().is_some_and(|error| error.contains("credentials"))
@@ -193,7 +194,7 @@ fn a_dropped_store_leaves_nothing_behind() {
     }
 }
 
-/// It was said to be up, while not one request was answered.
+/// Regression: the store was reported as up although it answered no request.
 #[test]
 fn server_that_refuses_all_calls_is_not_up() {
     let rows = [("maxmemory", "OOM"), ("min-replicas-to-write", "NOREPLICAS")];
@@ -213,7 +214,7 @@ fn server_that_refuses_all_calls_is_not_up() {
                 eventually("it is told", async || !store.stats().up).await;
                 let told = store.last_error().expect("a reason");
                 assert!(told.starts_with(&format!("the store refuses: {code} ")), "{told}");
-                // It is asked all the same, and so it is seen when that is over.
+                // Calls are still sent, which shows when the refusal ends.
                 let _: () = server.command(&["CONFIG", "SET", setting, "0"]);
                 let decision = ask(&store, code, &roomy(), 1).await.expect("an answer");
                 assert_eq!(decision.remaining, 999, "nothing was charged");

@@ -1,4 +1,4 @@
-//! More checks than a server answers in time: what one caller or one key may take from others.
+//! More checks than a server answers in time: one caller or one key must not starve others.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -52,7 +52,7 @@ async fn batch_of(store: RedisStore, checks: Vec<(String, u64)>) -> Vec<Result<b
     answers.into_iter().flatten().collect()
 }
 
-/// Nobody was answered before the last reply of a write had come.
+/// Regression: callers were answered only after the last reply of a write had arrived.
 #[test]
 fn replies_are_delivered_as_they_arrive() {
     let server = Server::start(Engine::Redis);
@@ -82,7 +82,7 @@ fn replies_are_delivered_as_they_arrive() {
     });
 }
 
-/// Three writes that were late opened the breaker, although replies kept arriving.
+/// Regression: three late writes opened the breaker, although replies kept arriving.
 #[test]
 fn a_server_that_keeps_answering_is_not_given_up() {
     const CHECKS: u64 = 150;
@@ -96,12 +96,12 @@ fn a_server_that_keeps_answering_is_not_given_up() {
         for number in 0..CHECKS {
             let store = store.clone();
             callers.spawn(async move {
-                // Some of them while the others already wait.
+                // Some are sent while others already wait.
                 tokio::time::sleep(Duration::from_millis(number * 10)).await;
                 ask(&store, &format!("key {number}"), &limit(LOG), 1).await
             });
         }
-        // Far more than three deadlines in all.
+        // This takes far longer than three deadlines.
         for _ in 0..CHECKS {
             proxy.pass(1);
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -115,7 +115,7 @@ fn a_server_that_keeps_answering_is_not_given_up() {
     });
 }
 
-/// All of a large batch was in flight ahead of everybody who came later.
+/// Regression: all of a large batch was in flight ahead of every later caller.
 #[test]
 fn a_large_batch_of_one_caller_lets_others_pass() {
     let server = Server::start(Engine::Redis);
@@ -127,7 +127,7 @@ fn a_large_batch_of_one_caller_lets_others_pass() {
         eventually("its share is in flight", async || proxy.arrived() == 128).await;
         let other = store.clone();
         let bystander = tokio::spawn(async move { ask(&other, "bystander", &limit(LOG), 1).await });
-        // Nothing was answered yet, and still it is sent.
+        // It is sent although nothing was answered yet.
         eventually("it is in the next write", async || proxy.arrived() == 129).await;
         proxy.pass(129);
         assert!(bystander.await.expect("it ends").expect("an answer").allowed);
@@ -138,7 +138,8 @@ fn a_large_batch_of_one_caller_lets_others_pass() {
     });
 }
 
-/// Two equal checks were merged, and everything behind them on the same key waited for the reply.
+/// Regression: two equal checks of one caller were merged, and all later ones on the same key
+/// waited for the reply.
 #[test]
 fn checks_of_one_caller_with_different_costs_go_in_one_write() {
     const CHECKS: u64 = 30;
@@ -156,7 +157,7 @@ fn checks_of_one_caller_with_different_costs_go_in_one_write() {
     });
 }
 
-/// Two equal requests were merged, and everybody else who shared one of their keys waited.
+/// Regression: two equal requests were merged, and all other callers of one of their keys waited.
 #[test]
 fn merged_requests_do_not_hold_up_others_that_share_a_key() {
     const CALLERS: u64 = 40;
@@ -203,18 +204,18 @@ fn queued_checks_per_caller_are_bounded() {
         let answers = greedy.await.expect("it ends");
         let shed = Err(StoreError::Failed(Failure::Overloaded));
         let count = answers.iter().filter(|answer| **answer == shed).count();
-        // Up to 128 of them left the queue for the first write while others were submitted.
+        // Up to 128 jobs left the queue with the first write while others were submitted.
         let admitted = CHECKS - count;
         assert!((2048..=2048 + 128).contains(&admitted), "{admitted}");
         assert_eq!(store.stats().failed_overloaded, count as u64);
-        // Nothing was charged for those.
+        // Checks that were shed charged nothing.
         let keys: usize = server.command(&["DBSIZE"]);
         assert_eq!(keys, admitted + 1);
     });
 }
 
-/// The tasks of the store shared the runtime of its callers. While that was busy nobody read the
-/// replies, and callers of all keys timed out although the server had answered.
+/// Regression: the tasks of the store shared the runtime of its callers. While that was busy,
+/// replies were not read, and callers of all keys timed out although the server had answered.
 #[test]
 fn replies_are_read_while_the_runtime_of_the_callers_is_busy() {
     let server = Server::start(Engine::Redis);
@@ -230,13 +231,13 @@ fn replies_are_read_while_the_runtime_of_the_callers_is_busy() {
         // This blocks the only thread of the runtime.
         eventually_now("the reply is read", || store.stats().round_trips == 1);
         std::thread::sleep(timeout);
-        // The deadline has passed, but the answer had arrived before.
+        // The deadline has passed, but the answer arrived before it.
         assert!(asked.await.expect("an answer").allowed);
     });
 }
 
-/// Equal requests of a hot key under several limits are one call, answered as if they had come
-/// one by one.
+/// Equal requests on a hot key under several limits are merged into one call, and answered as if
+/// they had arrived one by one.
 #[test]
 fn equal_requests_of_a_hot_key_are_merged() {
     const CALLERS: u64 = 500;
@@ -266,7 +267,8 @@ fn equal_requests_of_a_hot_key_are_merged() {
             let left = |index: usize| {
                 admitted.iter().map(move |verdict| verdict.decisions()[index].remaining)
             };
-            // Each answer has what was left after it, as if they had come one by one.
+            // Each answer reports the units that were left after it, as if the requests had arrived
+            // one by one.
             assert_eq!(admitted.len(), 100, "{engine:?}");
             assert_eq!(left(0).collect::<BTreeSet<u64>>(), (0..100).map(|n| 2 * n).collect());
             assert_eq!((left(1).min(), left(1).max()), (Some(600), Some(897)));
@@ -281,12 +283,13 @@ fn equal_requests_of_a_hot_key_are_merged() {
     }
 }
 
-/// The sum of merged costs is above 1, and consumed what was left when it was denied. A denied
-/// cost of 1 charges nothing, so it does not matter which of these requests say `consume`.
+/// Regression: when a merged request was denied, the sum of its costs, which is above 1, consumed the
+/// units that were left. A denied cost of 1 charges nothing, so requests with and without `consuming`
+/// are equal.
 #[test]
 fn merged_costs_of_one_do_not_consume() {
     const CALLERS: u64 = 300;
-    // What an answer says, apart from times.
+    // The content of a verdict except its times.
     type Seen = (bool, bool, Vec<(bool, u64)>);
     async fn decide(store: &RedisStore, key: &str, number: u64) -> Seen {
         let (log, bucket) = (limit(LOG), limit("300 per 1d token-bucket burst 300"));
@@ -304,7 +307,7 @@ fn merged_costs_of_one_do_not_consume() {
         run(async {
             let store = patient(server.url()).await;
             let bucket = limit("300 per 1d token-bucket burst 300");
-            // A merged request of the most that an empty bucket admits does not fit.
+            // After this, a merged request as large as an empty bucket admits does not fit.
             for key in ["hot", "alone"] {
                 assert!(ask(&store, key, &bucket, 90).await.expect("an answer").allowed);
             }

@@ -1,4 +1,4 @@
-//! Random traces: the store's answers and what it keeps are the core's, bit for bit.
+//! On random traces, the decisions and the stored states are exactly those of the core.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::generators::{
     keys, window_limits,
 };
 
-/// Runs a property on each server, with nothing in it at the start of a case.
+/// Runs a property on each server, which is empty at the start of a case.
 fn hold<S: Strategy>(count: u32, strategy: &S, property: impl Fn(&mut Client, S::Value)) {
     on_each(|engine, server| {
         let client = RefCell::new(Client::new(server, "tg"));
@@ -37,7 +37,8 @@ fn hold<S: Strategy>(count: u32, strategy: &S, property: impl Fn(&mut Client, S:
     });
 }
 
-/// Limits, each of which may come with other numbers: as coarse as its ticks get, and small.
+/// Limits, each perhaps followed by itself with another count: a small one, or one so large that
+/// its ticks are the coarsest.
 fn changing_limits() -> impl Strategy<Value = Vec<Limit>> {
     let number = prop_oneof![0_u64..10, 1_000..10_000_u64, Just(1_000_000_000_000)];
     prop::collection::vec((any_limit(), prop::option::of(number)), 1..4).prop_map(|limits| {
@@ -87,7 +88,7 @@ fn compare_single_checks(limits: &impl Strategy<Value = Vec<Limit>>) {
     });
 }
 
-/// Small limits are what `counter.lua` is for; here they are all there is.
+/// Only limits of the fast path, which `counter.lua` decides.
 #[test]
 fn calls_with_many_keys_decide_as_single_checks() {
     let limit =
@@ -131,7 +132,7 @@ fn decide_entries(
     for (&(key, units, times), answer) in asked.iter().zip(answers) {
         let decisions = match answer {
             CounterReply::Decided(decisions) => decisions.to_vec(),
-            // Something was forced beyond what fits.
+            // A forced charge exceeded the counts that fit the integer.
             CounterReply::NotCompact => {
                 let ask = |_| client.check([key], limit, units, Some(at(now)));
                 (0..times).map(ask).collect()
@@ -144,7 +145,7 @@ fn decide_entries(
     }
 }
 
-/// Now and then something is forced or refunded in between.
+/// Forces or refunds units, if the step does so.
 fn correct(client: &mut Client, model: &mut Model, limit: &Limit, step: &Step, now: u64) {
     let cost = step.cost(limit);
     if step.key < 4 && !matches!(cost, Cost::Ask(_)) {
@@ -190,7 +191,7 @@ fn states(client: &mut Client, parts: &[GeneratedCheck]) -> Vec<Option<Vec<u8>>>
     names.iter().map(|name| client.get(name)).collect()
 }
 
-/// A long log loses its oldest and its newest, many at a time.
+/// Long logs lose many of their oldest or newest entries in one step.
 #[test]
 fn long_logs_decide_as_the_core() {
     let step = (any_step(), 1_u64..200);

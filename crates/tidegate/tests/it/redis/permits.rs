@@ -1,4 +1,4 @@
-//! Permits on a server: the core's, bit for bit.
+//! Permits on a server behave exactly as in the core.
 
 use std::cell::RefCell;
 
@@ -57,7 +57,7 @@ fn step(client: &mut Client, state: &mut State, limit: &Limit, act: Act, permit:
 #[test]
 fn permits_decide_as_the_core() {
     let acts = prop::collection::vec((any_act(), 1_u64..6, any_step(), any::<bool>()), 1..60);
-    // A changed lease or count finds the permits that are held.
+    // Permits are found after the lease or the count of the limit has changed.
     let limits = [limit("5 concurrent lease 10s"), limit("3 concurrent lease 4s")];
     on_each(|engine, server| {
         let client = RefCell::new(Client::new(server, "tg"));
@@ -80,7 +80,7 @@ fn permits_decide_as_the_core() {
     });
 }
 
-/// Memory called it `ConcurrencyConflict` and Redis `Conflict`.
+/// Regression: the memory store returned `ConcurrencyConflict`, and the Redis store `Conflict`.
 #[test]
 fn concurrency_checks_that_differ_are_the_same_error_as_in_memory() {
     let (few, many) = (limit("2 concurrent"), limit("3 concurrent"));

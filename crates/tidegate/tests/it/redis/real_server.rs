@@ -1,4 +1,5 @@
-//! On the server's own time: what it says it was, the core computes the same from.
+//! Decisions at the time of the server, compared with those of the core at the times that the
+//! server reports.
 
 use redis::Value;
 use tidegate::unstable::redis::{CounterReply, Entry, Mode, Plan, counter_answers, counter_call};
@@ -25,8 +26,8 @@ fn server_time(reply: &Value) -> Timestamp {
     Timestamp::from_micros(u64::from_le_bytes(bytes[1..9].try_into().expect("8 bytes")))
 }
 
-/// Asks all limits at once, some hundred times, while time passes as it does; the
-/// core is asked at the times the server says.
+/// Decides up to three limits per request, 2,000 times, in real time. The core decides at the times
+/// that the server reports.
 #[test]
 fn server_time_decides() {
     let limits: Vec<Limit> = LIMITS.iter().map(|text| limit(text)).collect();
@@ -65,8 +66,8 @@ fn server_time_decides() {
     });
 }
 
-/// The hot path, on its own and with many keys: what it says of the time is checked against
-/// the window its state is kept under.
+/// The fast path, with one key and with five. The time of a reply is derived from the window of the
+/// stored state.
 #[test]
 fn counter_script_decides_as_the_core() {
     let texts =
@@ -95,7 +96,8 @@ fn counter_script_decides_as_the_core() {
     });
 }
 
-/// The time of a reply: so far into the window that is kept now.
+/// The time of a reply, from its offset in the window and the index of the window in the stored
+/// state.
 fn time_of(kept: &Kept, limit: &Limit, reply: &Value) -> Timestamp {
     let window_us = limit.window_us();
     let elapsed_us = match reply {
@@ -111,14 +113,14 @@ fn time_of(kept: &Kept, limit: &Limit, reply: &Value) -> Timestamp {
     Timestamp::from_micros(index * window_us + elapsed_us)
 }
 
-/// States stay for as long as they matter, and not much longer.
+/// States are stored for as long as they have an effect, and not much longer.
 #[test]
 fn keys_expire_with_their_state() {
     let rows = [
         ("5 per 1h sliding-log", 3_600),
-        // Up to two steps of its grid longer.
+        // Up to two steps of the grid longer than a window.
         ("5 per 1h sliding-window", 3_601),
-        // To the end of the next window, and of this one.
+        // Until the end of the next window: one to two windows.
         ("5 per 1h sliding-counter", 7_200),
         ("5 per 1h fixed-window", 3_600),
         ("5 per 1h token-bucket", 720),

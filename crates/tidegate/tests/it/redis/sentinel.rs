@@ -1,4 +1,4 @@
-//! Failover, as Sentinel does it.
+//! Failover by Sentinel.
 
 use super::servers::{NAME, Sentinel, connect, eventually, run};
 use super::{ask, limit};
@@ -10,14 +10,14 @@ fn a_failover_is_followed() {
         let store = connect(stand.url()).await;
         let limit = limit("1000 per 1d");
         let was = stand.primary();
-        // The old primary lives on as a replica: whoever stayed with it would
-        // get READONLY for ever.
+        // The old primary becomes a replica. A client that stayed connected to it would get
+        // READONLY for ever.
         eventually("it finds the replica fit", async || {
             stand.sentinel.try_command::<()>(&["SENTINEL", "FAILOVER", NAME]).is_ok()
         })
         .await;
         eventually("the failover", async || {
-            // Whatever comes of it.
+            // The result does not matter.
             let _ = ask(&store, "alice", &limit, 1).await;
             stand.primary() != was
         })
@@ -46,7 +46,7 @@ fn a_killed_primary_is_replaced() {
             .await;
         let now = stand.primary();
         assert_ne!(now, was);
-        // What had been replicated is still counted.
+        // Units that had been replicated still count.
         let decision = ask(&store, "alice", &limit, 1).await.expect("an answer");
         assert!(decision.remaining == 998 || decision.remaining == 999, "{decision:?}");
     });

@@ -1,4 +1,4 @@
-//! Requests over several slots: cut into parts, and what was charged taken back.
+//! Requests over several slots: splitting them into parts, and undoing charges.
 
 use tidegate::unstable::redis::{Mode, Plan, SlotPart, slot_key};
 use tidegate::{Check, Cost, Limit, PermitId, Request};
@@ -7,12 +7,12 @@ use super::client::Client;
 use super::servers::on_each;
 use crate::common::{NOW, at, limit};
 
-/// A slot for each first letter.
+/// The slot of a name, which is its first letter in these tests.
 fn slot(name: &[u8]) -> u16 {
     u16::from(slot_key(name)[0])
 }
 
-/// Asks a part, and returns its answers.
+/// Decides a part, and returns its reply.
 macro_rules! decide {
     ($client:expr, $part:expr, $mode:expr) => {{
         let reply = $client.run(&$part.plan.call($mode, Some(at(NOW)))).expect("sound");
@@ -128,10 +128,11 @@ fn undo_reverts_the_charge_of_a_part() {
     });
 }
 
-/// All but what only says when a state was last looked at.
+/// The values without the parts that `undo` does not restore.
 fn undone(all: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     let plain = |(name, value): &(Vec<u8>, Option<Vec<u8>>)| match value.as_deref() {
-        // A bucket's time moves on, and its debt with it; how many permits ever were stays.
+        // The time of a bucket advances, and its debt with it. The number of permits that were ever
+        // acquired stays higher.
         Some([0x85, ..]) => (name.clone(), None),
         Some([0x86, rest @ ..]) => (name.clone(), Some(rest[7..].to_vec())),
         _ => (name.clone(), value.clone()),
@@ -139,7 +140,7 @@ fn undone(all: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<(Vec<u8>, Option<Vec<u8>>)>
     all.iter().map(plain).collect()
 }
 
-/// Parts know which states of the whole they are.
+/// The parts together have the states of the whole plan.
 #[test]
 fn a_part_is_a_plan() {
     let limit = limit("5 per 1m");

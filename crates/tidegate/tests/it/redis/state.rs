@@ -1,5 +1,5 @@
-//! What is kept in Redis, read apart from the store's own code, and compared with
-//! the state the core computes.
+//! Parses values in Redis, independently of the code of the store, and compares them with states of
+//! the core.
 
 use tidegate::{Algorithm, Limit, Timestamp};
 use tidegate_core::{Cell, Entries, Form, State};
@@ -19,10 +19,10 @@ pub enum Plain {
     Entries(Vec<[u64; 2]>),
     /// The log form: times.
     Times(Vec<u64>),
-    /// The forms with cells: how many there are to the window, the pace, and index, units, lag and
-    /// last hit of every cell.
+    /// The forms with cells: the number of cells in a window, the pace, and the index, units, lag
+    /// and last hit of every cell.
     Cells(u64, u64, Vec<[u64; 4]>),
-    /// Numbers, costs and ends.
+    /// The number, the cost and the end of the lease of every permit.
     Permits(Vec<[u64; 3]>),
 }
 
@@ -37,7 +37,7 @@ pub fn radix(limit: &Limit) -> u64 {
     1 << (0..53).take_while(fits).last().expect("1 always fits")
 }
 
-/// What lies at a key under a limit.
+/// Parses the value of a key under a limit.
 pub fn parse(raw: &[u8], limit: &Limit) -> Plain {
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |n, &byte| n << 8 | u64::from(byte));
     let sevens = || raw[1..22].chunks(7).map(number).collect::<Vec<_>>();
@@ -130,8 +130,8 @@ fn plain(state: &State) -> Plain {
     }
 }
 
-/// Compares what is kept under a name with a state that was brought up to `now`: the
-/// same numbers, for as long as they matter; or nothing, where nothing matters.
+/// Compares a value with a state that was advanced to `now`. The numbers must be equal, and the key
+/// must have a TTL. If the state has expired, the key must not exist.
 pub fn assert_kept(kept: &Kept, limit: &Limit, state: &State, now: Timestamp) {
     let expected = (state.expires_at(limit) > now).then(|| plain(state));
     let value = kept.value.as_ref().map(|raw| parse(raw, limit));

@@ -1,4 +1,4 @@
-//! Recorded traffic, decided by servers: the same digests.
+//! Recorded traffic, decided by servers, gives the published digests.
 
 use redis::Value;
 use tidegate::unstable::redis::{
@@ -10,7 +10,7 @@ use super::client::Client;
 use super::servers::{Engine, Server};
 use crate::traces::{Event, compare};
 
-/// Calls in one write.
+/// The number of calls in one write.
 const PIPELINE: usize = 500;
 
 fn run_all(client: &mut Client, calls: &[Call]) -> Vec<Value> {
@@ -21,7 +21,8 @@ fn run_all(client: &mut Client, calls: &[Call]) -> Vec<Value> {
     pipeline.query(&mut client.connection).expect("replies")
 }
 
-/// Events of one time and different keys, as one call; the same key twice is one entry.
+/// Decides events with `counter.lua`. Events of one time are one call, and events of one key in it
+/// are one entry.
 fn decide_quickly(client: &mut Client, limit: &Limit, events: &[Event]) -> Vec<bool> {
     let mut calls = Vec::<(Vec<Entry>, Call)>::new();
     let mut places = Vec::<(usize, usize)>::new();
@@ -83,7 +84,7 @@ fn decide(client: &mut Client, limit: &Limit, events: &[Event]) -> Vec<bool> {
 
 #[test]
 fn recorded_traffic_is_decided_as_published() {
-    // Side by side: a client waits for its server half of the time.
+    // The engines run in parallel, because a client waits for its server half of the time.
     std::thread::scope(|scope| {
         for engine in Engine::ALL {
             scope.spawn(move || compare_on(&Server::start(engine)));
@@ -93,8 +94,8 @@ fn recorded_traffic_is_decided_as_published() {
 
 fn compare_on(server: &Server) {
     let mut client = Client::new(server, "tg");
-    // Of `sliding-window` one limit for each of its forms in the traces: they take half of the
-    // time, and `parity.rs` compares random histories of all forms.
+    // Of `sliding-window`, one limit is run for each form that is in the traces. These take half of
+    // the time, and `parity.rs` compares random histories of all forms.
     let is_run = |text: &str| {
         let windows = ["10 per 10s sliding-window", "21 per 60s sliding-window"];
         !text.ends_with("sliding-window") || windows.contains(&text) || text.starts_with("3000")

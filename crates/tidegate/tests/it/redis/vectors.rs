@@ -1,4 +1,4 @@
-//! The golden vectors, on servers.
+//! The golden vectors, decided by servers.
 
 use std::cell::RefCell;
 use std::rc::Rc;

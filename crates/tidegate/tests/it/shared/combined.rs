@@ -1,4 +1,4 @@
-//! Several questions at once, over a store that fails when told to.
+//! Several gate requests at once, over a shared store that fails on demand.
 
 use std::sync::Arc;
 
@@ -37,14 +37,15 @@ fn requests_are_decided_together() {
         assert_eq!(check(&fixture, node, &both, summary), Ok((allowed, Decided::Exact, lines)));
     }
     assert_eq!(fixture.counted(0, "here"), [[2, 0, 0, 0], [0, 0, 0, 0]]);
-    // Each policy answers for itself when the store fails; any denial wins.
+    // Each policy applies its own `on_store_failure`; any denial wins.
     fixture.set_behavior(Behavior::Down);
     let alone = vec![(0, Some(1)), (1, None)];
     assert_eq!(check(&fixture, 0, &both, summary), Ok((true, Decided::FailedOpen, alone)));
     let closed = [under("here", "alice"), under("closed", "alice")];
     let denied = vec![(0, Some(1)), (1, None)];
     assert_eq!(check(&fixture, 0, &closed, summary), Ok((false, Decided::FailedClosed, denied)));
-    // What makes no sense is no failure; what is given back is set off.
+    // An invalid request is not a store failure. A refund is subtracted from the cost of the same
+    // count.
     fixture.set_behavior(Behavior::Healthy);
     let [force, refund] =
         [Cost::Force(1), Cost::Refund(1)].map(|cost| costing(under("here", "alice"), cost));
@@ -53,14 +54,15 @@ fn requests_are_decided_together() {
     let conflict = [under("here", "alice"), force];
     assert_eq!(check(&fixture, 0, &conflict, summary), Err(GateError::Check(CheckError::Conflict)));
     assert_eq!(check(&fixture, 0, &[], summary), Ok((true, Decided::Exact, vec![])));
-    // A shared store cannot be asked without waiting.
+    // A shared store cannot be used without awaiting.
     let gate = &fixture.nodes[0];
     let rules = Arc::clone(&gate.active_policies());
-    let asked = gate.sync(gate.check(&rules, &both));
-    assert_eq!(asked.err(), Some(GateError::MustAwait));
+    let verdict = gate.sync(gate.check(&rules, &both));
+    assert_eq!(verdict.err(), Some(GateError::MustAwait));
 }
 
-/// A quota that is used up is passed over, on the other node too, and not by what memory knows.
+/// A used-up quota is skipped, on the other node as well, by the count of the store and not by
+/// local memory.
 #[test]
 fn one_free_quota_is_enough() {
     let fixture = Fixture::new();

@@ -1,9 +1,9 @@
-//! The memory that a node keeps for an outage of the store.
+//! The local memory that a node keeps for an outage of the store.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Fixture, costing, said, under};
+use super::{Fixture, costing, outcome, under};
 use crate::flaky_store::Behavior;
 use crate::futures::{Polled, Started, block_on};
 use tidegate::unstable::gate::{Gate, GateRequest, SharedPermit, Subject};
@@ -11,14 +11,14 @@ use tidegate::unstable::policy::Key;
 use tidegate::unstable::stats::Decided;
 use tidegate::{Algorithm, Cost, Limit, MAX_CHECKS, Overflow};
 
-/// The units a node would admit on its own: its share, less what it has counted.
+/// Returns the units that a node would admit alone: its share, minus the units it has counted.
 fn left_here(fixture: &Fixture, node: usize, policy: &str, key: &str) -> u64 {
     fixture.set_behavior(Behavior::Down);
     let question = costing(under(policy, key), Cost::PEEK);
     let (_, decided, _, remaining) = fixture.read(node, &question);
     assert_eq!(decided, Decided::Local);
     fixture.set_behavior(Behavior::Healthy);
-    remaining.expect("memory knows")
+    remaining.expect("a local count")
 }
 
 fn with_id<'a>(id: &'a [u8], question: GateRequest<'a>) -> GateRequest<'a> {
@@ -30,7 +30,7 @@ fn replays_are_charged_once() {
     let fixture = Fixture::new();
     let question = with_id(b"order-1", under("here", "alice"));
     for _ in 0..5 {
-        assert_eq!(fixture.read(0, &question), said(true, Decided::Exact, "here", Some(8)));
+        assert_eq!(fixture.read(0, &question), outcome(true, Decided::Exact, "here", Some(8)));
     }
     assert_eq!(left_here(&fixture, 0, "here", "alice"), 2, "one of three");
     let question = with_id(b"order-2", under("bucket", "alice"));
@@ -46,7 +46,8 @@ fn id_admitted_before_an_outage_is_admitted_during_it() {
     for policy in ["here", "bucket"] {
         let question = with_id(b"order-1", under(policy, "alice"));
         assert!(fixture.read(0, &question).0);
-        // The rest of the limit is used up by others: three, or a burst of two, are this node's.
+        // The rest of this node's share of three, or of a burst of two, is used up by other
+        // requests.
         for _ in 0..5 {
             fixture.read(0, &under(policy, "alice"));
         }
@@ -66,7 +67,7 @@ fn id_admitted_before_an_outage_is_admitted_during_it() {
     }
 }
 
-/// A replay answers with the numbers of the first time: they do not say what is used now.
+/// A replay returns the numbers of the first verdict, which do not show the current usage.
 #[test]
 fn replayed_id_does_not_adjust_local_usage() {
     let fixture = Fixture::new();
@@ -75,7 +76,7 @@ fn replayed_id_does_not_adjust_local_usage() {
     fixture.read(0, &under("here", "alice"));
     fixture.read(0, &question);
     assert_eq!(left_here(&fixture, 0, "here", "alice"), 1);
-    // On another node it is charged there once, because that node has not seen it.
+    // On another node the request is charged there once, because that node has not seen the id.
     fixture.read(1, &question);
     fixture.read(1, &question);
     assert_eq!(left_here(&fixture, 1, "here", "alice"), 2);
@@ -117,7 +118,7 @@ fn what_other_nodes_use_is_not_counted_here() {
     assert!(fixture.read(1, &costing(under("here", "alice"), Cost::Ask(5))).0);
     assert!(fixture.read(0, &under("here", "alice")).0);
     assert_eq!(left_here(&fixture, 0, "here", "alice"), 1);
-    // More than the limit, forced: how much more is not known, so nothing is corrected.
+    // A forced charge exceeds the limit by an unknown amount, so the local count is not corrected.
     assert!(fixture.read(0, &costing(under("here", "bob"), Cost::Ask(2))).0);
     assert!(fixture.read(0, &costing(under("here", "bob"), Cost::Force(20))).0);
     assert_eq!(left_here(&fixture, 0, "here", "bob"), 0);
@@ -126,16 +127,16 @@ fn what_other_nodes_use_is_not_counted_here() {
 fn acquire(gate: &Gate) -> Option<SharedPermit> {
     let rules = Arc::clone(&gate.active_policies());
     let held = block_on(gate.acquire(&rules, &under("jobs", "alice"), None));
-    held.expect("an answer").permit?.shared()
+    held.expect("a verdict").permit?.shared()
 }
 
-/// How many permits a node would still give on its own: two of six among three nodes.
+/// Returns the number of permits that a node would still give alone: two of six among three nodes.
 fn places_here(fixture: &Fixture, node: usize) -> usize {
     fixture.set_behavior(Behavior::Down);
     let gate = &fixture.nodes[node];
     let rules = Arc::clone(&gate.active_policies());
     let take = || block_on(gate.acquire(&rules, &under("jobs", "alice"), None));
-    let held: Vec<_> = (0..6).map_while(|_| take().expect("an answer").permit?.local()).collect();
+    let held: Vec<_> = (0..6).map_while(|_| take().expect("a verdict").permit?.local()).collect();
     fixture.set_behavior(Behavior::Healthy);
     held.len()
 }
@@ -144,14 +145,14 @@ fn places_here(fixture: &Fixture, node: usize) -> usize {
 fn permits_returned_on_another_node_are_given_back_here() {
     let fixture = Fixture::new();
     let [one, other] = &fixture.nodes;
-    let held = [acquire(one).expect("a place"), acquire(one).expect("a place")];
+    let held = [acquire(one).expect("a permit"), acquire(one).expect("a permit")];
     assert_eq!(places_here(&fixture, 0), 0);
     for permit in &held {
         assert_eq!(block_on(permit.release(other)), Ok(true));
     }
-    let third = acquire(one).expect("a place");
+    let third = acquire(one).expect("a permit");
     assert_eq!(places_here(&fixture, 0), 1);
-    // The one that is held is known here: given back here, its place is free here.
+    // This node knows the permit that is held, so its release frees it here as well.
     assert_eq!(block_on(third.release(one)), Ok(true));
     assert_eq!(places_here(&fixture, 0), 2);
     fixture.clock.advance(Duration::from_secs(31));
@@ -161,7 +162,7 @@ fn permits_returned_on_another_node_are_given_back_here() {
 /// Runs `meanwhile` after the future has sent its request and before the store decides it.
 fn in_flight<T>(future: impl Future<Output = T>, meanwhile: impl FnOnce()) -> T {
     let Started::Pending(mut polled) = Polled::start(future) else {
-        panic!("a store that is far does not answer at once")
+        panic!("a delayed store does not decide immediately")
     };
     meanwhile();
     loop {
@@ -171,8 +172,8 @@ fn in_flight<T>(future: impl Future<Output = T>, meanwhile: impl FnOnce()) -> T 
     }
 }
 
-/// The store's answer no longer counts the units, nor does this node: the difference to what
-/// this node had counted before was refunded a second time.
+/// Regression: neither the store's decision nor this node counts the units any more, and the
+/// difference to the earlier count of this node was refunded a second time.
 #[test]
 fn refunds_units_released_during_a_request_once() {
     let fixture = Fixture::far();
@@ -183,20 +184,20 @@ fn refunds_units_released_during_a_request_once() {
     let answer = in_flight(gate.check(&rules, &[here]), || {
         assert!(fixture.read(0, &costing(here, Cost::Refund(2))).0);
     });
-    assert!(answer.expect("an answer").allowed);
-    assert_eq!(left_here(&fixture, 0, "here", "alice"), 1, "two of three are used");
+    assert!(answer.expect("a verdict").allowed);
+    assert_eq!(left_here(&fixture, 0, "here", "alice"), 1, "two of three units are used");
 
-    let [first, _second] = [(); 2].map(|()| acquire(gate).expect("a place"));
+    let [first, _second] = [(); 2].map(|()| acquire(gate).expect("a permit"));
     let jobs = under("jobs", "alice");
     let held = in_flight(gate.acquire(&rules, &jobs, None), || {
         assert_eq!(block_on(first.release(gate)), Ok(true));
     });
-    assert!(held.expect("an answer").verdict.allowed);
-    assert_eq!(places_here(&fixture, 0), 0, "both places are taken");
+    assert!(held.expect("a verdict").verdict.allowed);
+    assert_eq!(places_here(&fixture, 0), 0, "both permits are held");
 }
 
-/// The last of the most checks a request can have was not consumed: the check that makes the
-/// local request a denial took its place.
+/// Regression: of a request with the maximum number of checks, the last one was not consumed,
+/// because the check that turns the local request into a denial replaced it.
 #[test]
 fn a_denial_of_the_most_checks_consumes_every_limit_here() {
     let fixture = Fixture::new();
@@ -222,8 +223,8 @@ fn a_denial_of_the_most_checks_consumes_every_limit_here() {
     }
 }
 
-/// A request for a permit consumes its other limits. It was refused here for lack of a permit,
-/// so nothing was consumed.
+/// Regression: a request for a permit consumes its other limits, but locally it was rejected for
+/// lack of a permit, and nothing was consumed.
 #[test]
 fn a_denied_permit_consumes_rate_limits_here() {
     let fixture = Fixture::new();
@@ -233,7 +234,7 @@ fn a_denied_permit_consumes_rate_limits_here() {
     let about = |limits| GateRequest::new(Subject::Limits { key: b"alice", limits });
     let report = GateRequest { overflow: Overflow::Consume, ..about(&limits) };
     let report = costing(report, Cost::Ask(10));
-    let held = block_on(gate.acquire(&rules, &report, None)).expect("an answer");
+    let held = block_on(gate.acquire(&rules, &report, None)).expect("a verdict");
     assert_eq!((held.verdict.allowed, held.verdict.decided), (false, Decided::Exact));
     fixture.set_behavior(Behavior::Down);
     let (.., remaining) = fixture.read(0, &costing(about(&limits[..1]), Cost::PEEK));

@@ -1,6 +1,6 @@
-//! The gate over a store that nodes share and that fails when told to; `permits.rs` and
-//! `waiting.rs` have what is held and what is waited for, `warm.rs` what a node remembers for
-//! an outage.
+//! The gate over a shared store that fails on demand. `combined.rs` tests several requests at once,
+//! `permits.rs` and `waiting.rs` permits and waiting, and `local_mirror.rs` the memory that a node
+//! keeps for an outage.
 
 mod combined;
 mod local_mirror;
@@ -81,10 +81,10 @@ policies:
     mode: off
 "#;
 
-/// Nodes that share it divide limits by three when it fails.
+/// The number of nodes that divide limits while the store fails.
 const NODES: u32 = 3;
 
-/// Whether it was denied because the store failed.
+/// Returns whether the request was denied because the store failed.
 fn has_failed(answer: &GateVerdict<'_>) -> bool {
     answer.denial_reason() == Some(DenialReason::StoreFailed)
 }
@@ -96,8 +96,8 @@ struct Fixture {
     clock: ManualClock,
 }
 
-/// What is read off an answer: whether it was allowed, how it was decided, by whom,
-/// and what is left.
+/// The parts of a verdict: whether it was allowed, how it was decided, the reported policy, and the
+/// units left.
 type Read = (bool, Decided, Option<String>, Option<u64>);
 
 impl Fixture {
@@ -105,8 +105,8 @@ impl Fixture {
         Fixture::over(FlakyStore::immediate)
     }
 
-    /// Nodes over a store that takes time to reach: a request is pending before the store has
-    /// decided it, and once more before the answer arrives.
+    /// Creates nodes over a delayed store: a request is pending before the store has decided it,
+    /// and again before the decision arrives.
     fn far() -> Self {
         Fixture::over(FlakyStore::delayed)
     }
@@ -114,7 +114,7 @@ impl Fixture {
     fn over(store: impl Fn(&ManualClock) -> FlakyStore) -> Self {
         let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
         let store = Arc::new(store(&clock));
-        // A policy that is off has no say among the others, but can be named.
+        // A policy that is off does not apply to the requests of other tests, but can be named.
         let text = POLICIES.replace("    mode: off\n", "    match: { path: /named }\n");
         let node = || {
             let limiter =
@@ -131,7 +131,7 @@ impl Fixture {
         self.store.set_behavior(behavior);
     }
 
-    /// How often the store is asked before anything is waited for.
+    /// Returns the number of calls to the store before the first one completes.
     fn asks_at_once<T>(&self, asking: impl Future<Output = T>) -> usize {
         self.set_behavior(Behavior::Silent);
         let before = self.store.unanswered();
@@ -152,10 +152,10 @@ impl Fixture {
     }
 
     fn read(&self, node: usize, question: &GateRequest<'_>) -> Read {
-        self.check(node, question, read).expect("an answer")
+        self.check(node, question, read).expect("a verdict")
     }
 
-    /// Counts of a policy: allowed and refused, by how they were decided.
+    /// Returns the counts of a policy: allowed and denied, by how they were decided.
     fn counted(&self, node: usize, policy: &str) -> [[u64; 4]; 2] {
         let all = self.nodes[node].stats().series();
         let series = all.iter().find(|series| &*series.policy == policy).expect("a series");
@@ -164,12 +164,12 @@ impl Fixture {
 }
 
 fn read(answer: &GateVerdict<'_>) -> Read {
-    let speaker = answer.reported_limit();
-    let policy = speaker.and_then(|line| line.policy).map(str::to_owned);
-    (answer.allowed, answer.decided, policy, speaker.and_then(|line| line.remaining()))
+    let reported = answer.reported_limit();
+    let policy = reported.and_then(|line| line.policy).map(str::to_owned);
+    (answer.allowed, answer.decided, policy, reported.and_then(|line| line.remaining()))
 }
 
-fn said(allowed: bool, decided: Decided, policy: &str, remaining: Option<u64>) -> Read {
+fn outcome(allowed: bool, decided: Decided, policy: &str, remaining: Option<u64>) -> Read {
     (allowed, decided, Some(policy.to_owned()), remaining)
 }
 
@@ -185,15 +185,15 @@ fn costing(question: GateRequest<'_>, cost: Cost) -> GateRequest<'_> {
 fn nodes_share_a_limit() {
     let fixture = Fixture::new();
     for (node, left) in [(0, 1), (1, 0)] {
-        let expected = said(true, Decided::Exact, "open", Some(left));
+        let expected = outcome(true, Decided::Exact, "open", Some(left));
         assert_eq!(fixture.read(node, &under("open", "alice")), expected);
     }
     for node in [0, 1] {
-        let expected = said(false, Decided::Exact, "open", Some(0));
+        let expected = outcome(false, Decided::Exact, "open", Some(0));
         assert_eq!(fixture.read(node, &under("open", "alice")), expected);
     }
     assert_eq!(fixture.counted(0, "open"), [[1, 0, 0, 0], [1, 0, 0, 0]]);
-    // Nothing asked, nothing to decide.
+    // A request without a policy needs no decision.
     let attributes = Attributes { path: Some("/other"), ..Attributes::default() };
     let nothing = GateRequest::new(Subject::Request(&attributes));
     assert_eq!(fixture.read(0, &nothing), (true, Decided::Exact, None, None));
@@ -204,17 +204,17 @@ fn on_store_failure_answers_for_a_failing_store() {
     for behavior in [Behavior::Down, Behavior::TimedOut, Behavior::Lost] {
         let fixture = Fixture::new();
         fixture.set_behavior(behavior);
-        // Three of nine for each of three nodes.
+        // Each of three nodes has a share of three of nine.
         for left in [2, 1, 0] {
-            let expected = said(true, Decided::Local, "here", Some(left));
+            let expected = outcome(true, Decided::Local, "here", Some(left));
             assert_eq!(fixture.read(0, &under("here", "alice")), expected);
         }
-        let denied = said(false, Decided::Local, "here", Some(0));
+        let denied = outcome(false, Decided::Local, "here", Some(0));
         assert_eq!(fixture.read(0, &under("here", "alice")), denied);
         for _ in 0..5 {
-            let expected = said(true, Decided::FailedOpen, "open", None);
+            let expected = outcome(true, Decided::FailedOpen, "open", None);
             assert_eq!(fixture.read(0, &under("open", "alice")), expected);
-            let expected = said(false, Decided::FailedClosed, "closed", None);
+            let expected = outcome(false, Decided::FailedClosed, "closed", None);
             assert_eq!(fixture.read(0, &under("closed", "alice")), expected);
         }
         assert_eq!(fixture.counted(0, "here"), [[0, 3, 0, 0], [0, 1, 0, 0]]);
@@ -235,20 +235,21 @@ fn node_share_is_at_least_one() {
             (answer.results[line].decision.limit, answer.results[line].decision.remaining)
         })
     };
-    assert_eq!(allowed("bucket", 0), Ok((4, 2)), "12 and a burst of 6 among 3");
-    assert_eq!(allowed("small", 0), Ok((1, 1)), "2 among 3");
-    assert_eq!(allowed("small", 1), Ok((0, 0)), "nothing is nothing everywhere");
+    assert_eq!(allowed("bucket", 0), Ok((4, 2)), "12 and a burst of 6 among 3 nodes");
+    assert_eq!(allowed("small", 0), Ok((1, 1)), "2 among 3 nodes");
+    assert_eq!(allowed("small", 1), Ok((0, 0)), "a limit of 0 stays 0");
     fixture.nodes[0].set_nodes(2);
     assert_eq!(allowed("bucket", 0), Ok((6, 3)));
 }
 
-/// A cost that the whole limit allows, but this node's share does not, used to be denied for
+/// Regression: a cost that the whole limit allows, but this node's share does not, was denied for
 /// ever.
 #[test]
 fn a_cost_beyond_the_share_passes_when_the_store_is_back() {
     let fixture = Fixture::new();
     fixture.set_behavior(Behavior::Down);
-    // Three of nine, a burst of two of six: (policy, cost, when it passes, whose fault).
+    // Shares: three of nine, and a burst of two of six. Rows of (policy, cost, retry after, whether
+    // the store's failure is the reason).
     let rows = [
         ("here", 3, RetryAfter::Now, false),
         ("here", 4, RetryAfter::Micros(1_000_000), true),
@@ -266,15 +267,15 @@ fn a_cost_beyond_the_share_passes_when_the_store_is_back() {
         });
         assert_eq!(seen, Ok((retry_after, is_failure)), "{cost} of {policy}");
     }
-    // A cost that one limit can never admit is denied for good, whatever this node's share of
-    // another is.
+    // A cost that one limit can never admit is denied for ever, whatever this node's share of
+    // another limit is.
     let limits = ["4 per 1s", "100 per 1m"].map(|text| text.parse().expect("a limit"));
     let both = GateRequest::new(Subject::Limits { key: b"alice", limits: &limits });
     let seen = fixture.check(0, &costing(both, Cost::Ask(50)), |answer| {
         (answer.retry_after(), has_failed(answer))
     });
     assert_eq!(seen, Ok((RetryAfter::Never, false)));
-    // Used up here is an ordinary denial.
+    // A used-up local share is an ordinary denial.
     let used_up = fixture.check(0, &under("here", "alice"), has_failed);
     assert_eq!(used_up, Ok(false));
     let waits = |policy| {
@@ -285,7 +286,7 @@ fn a_cost_beyond_the_share_passes_when_the_store_is_back() {
         block_on(gate.check(&rules, &[question]))
             .map(|answer| (answer.allowed, has_failed(&answer)))
     };
-    assert_eq!(waits("here"), Ok((false, true)), "nobody waits for a store that fails");
+    assert_eq!(waits("here"), Ok((false, true)), "requests do not wait while the store fails");
     fixture.set_behavior(Behavior::Healthy);
     assert!(fixture.read(0, &costing(under("here", "bob"), Cost::Ask(9))).0);
 }
@@ -299,7 +300,7 @@ fn costs_of_one_count_are_summed_before_the_capacity_check() {
     let rules = Arc::clone(&gate.active_policies());
     for (cost, is_failure) in [(4, true), (5, false)] {
         let one = costing(under("here", "alice"), Cost::Ask(cost));
-        let answer = block_on(gate.check(&rules, &[one, one])).expect("an answer");
+        let answer = block_on(gate.check(&rules, &[one, one])).expect("a verdict");
         assert_eq!(has_failed(&answer), is_failure, "twice {cost} of nine");
     }
 }
@@ -324,11 +325,11 @@ fn any_denial_charges_nothing() {
         })
     };
     let post = GateRequest::new(Subject::Request(&post));
-    let denied = said(false, Decided::FailedClosed, "closed", None);
+    let denied = outcome(false, Decided::FailedClosed, "closed", None);
     for _ in 0..5 {
         assert_eq!(fixture.read(0, &post), denied);
     }
-    // What would have been decided here is told, and was not charged.
+    // The results of the local decisions are reported, but were not charged.
     let expected = vec![
         (true, Decided::Local, Some(3)),
         (true, Decided::FailedOpen, None),
@@ -337,14 +338,14 @@ fn any_denial_charges_nothing() {
     ];
     assert_eq!(lines(&post), Ok(expected));
     let waits = fixture.check(0, &post, |answer| answer.retry_after());
-    assert_eq!(waits, Ok(RetryAfter::Micros(1_000_000)), "a hint, not a promise");
+    assert_eq!(waits, Ok(RetryAfter::Micros(1_000_000)), "the wait after a store failure");
 
-    // Without it the others have their say: a watched one that denies has none.
+    // Without the closed policy the others are enforced. The observed one never denies.
     let get = GateRequest::new(Subject::Request(&get));
     for _ in 0..3 {
-        assert_eq!(fixture.read(0, &get), said(true, Decided::FailedOpen, "open", None));
+        assert_eq!(fixture.read(0, &get), outcome(true, Decided::FailedOpen, "open", None));
     }
-    let denied = said(false, Decided::FailedOpen, "here", Some(0));
+    let denied = outcome(false, Decided::FailedOpen, "here", Some(0));
     assert_eq!(fixture.read(0, &get), denied);
     assert_eq!(fixture.counted(0, "watched"), [[0; 4], [0, 0, 0, 11]]);
 }
@@ -354,10 +355,10 @@ fn forced_charges_and_refunds_follow_the_same_rules() {
     let fixture = Fixture::new();
     fixture.set_behavior(Behavior::Down);
     let force = GateRequest { force: true, ..under("closed", "alice") };
-    assert_eq!(fixture.read(0, &force), said(false, Decided::FailedClosed, "closed", None));
+    assert_eq!(fixture.read(0, &force), outcome(false, Decided::FailedClosed, "closed", None));
     let here = under("here", "alice");
     for (cost, left) in [(Cost::Force(2), 1), (Cost::Refund(1), 2), (Cost::PEEK, 2)] {
-        let expected = said(true, Decided::Local, "here", Some(left));
+        let expected = outcome(true, Decided::Local, "here", Some(left));
         assert_eq!(fixture.read(0, &costing(here, cost)), expected, "{cost:?}");
     }
 }
@@ -375,17 +376,17 @@ fn store_admissions_are_mirrored_locally() {
     exact(0, Cost::Refund(1));
     exact(0, Cost::PEEK);
     exact(1, Cost::Ask(5));
-    // More than there is, denied by the store: leaves nothing here either.
+    // The store denies a cost above the units left, which charges nothing locally either.
     let (allowed, ..) = fixture.read(0, &costing(here, Cost::Ask(9)));
     assert!(!allowed);
     fixture.set_behavior(Behavior::Down);
-    // The first has used two of its three, the other all of its own.
-    assert_eq!(fixture.read(0, &here), said(true, Decided::Local, "here", Some(0)));
-    assert_eq!(fixture.read(1, &here), said(false, Decided::Local, "here", Some(0)));
+    // The first node has used two of its three units, and the other all of its own.
+    assert_eq!(fixture.read(0, &here), outcome(true, Decided::Local, "here", Some(0)));
+    assert_eq!(fixture.read(1, &here), outcome(false, Decided::Local, "here", Some(0)));
     fixture.set_behavior(Behavior::Healthy);
-    // The store knows nothing of what was decided without it.
-    assert_eq!(fixture.read(0, &here), said(true, Decided::Exact, "here", Some(1)));
-    // Policies that never decide here keep nothing here.
+    // The store is not charged for requests that were decided without it.
+    assert_eq!(fixture.read(0, &here), outcome(true, Decided::Exact, "here", Some(1)));
+    // Policies that never decide locally keep nothing in local memory.
     let tracked = |node: usize| fixture.nodes[node].limiter().stats().tracked_keys;
     let before = tracked(0);
     fixture.read(0, &under("open", "bob"));
@@ -398,20 +399,20 @@ fn store_admissions_are_mirrored_locally() {
 fn local_bucket_owes_nothing_for_other_nodes() {
     let fixture = Fixture::new();
     let bucket = under("bucket", "alice");
-    // All of the traffic comes here: three times this node's share, for hours.
+    // All traffic comes to one node: three times its share, for hours.
     for _ in 0..36 {
         assert_eq!(fixture.read(0, &bucket).1, Decided::Exact);
         fixture.clock.advance(Duration::from_secs(300));
     }
     assert!(fixture.read(0, &costing(bucket, Cost::Ask(2))).0);
     fixture.set_behavior(Behavior::Down);
-    // It holds two here and regains one in a quarter of an hour.
-    let denied = said(false, Decided::Local, "bucket", Some(0));
+    // The node holds two units and regains one in a quarter of an hour.
+    let denied = outcome(false, Decided::Local, "bucket", Some(0));
     assert!(!fixture.read(0, &costing(bucket, Cost::Ask(2))).0);
     while fixture.read(0, &bucket).0 {}
     assert_eq!(fixture.read(0, &bucket), denied);
     fixture.clock.advance(Duration::from_secs(900));
-    assert_eq!(fixture.read(0, &bucket), said(true, Decided::Local, "bucket", Some(0)));
+    assert_eq!(fixture.read(0, &bucket), outcome(true, Decided::Local, "bucket", Some(0)));
 }
 
 #[test]
@@ -430,7 +431,7 @@ fn invalid_request_is_not_a_store_failure() {
         let unknown = GateError::UnknownPolicy { name: "nobody".into() };
         assert_eq!(left(&under("nobody", "bob")), Err(unknown));
     }
-    // A store that must be waited for cannot be asked without waiting.
+    // A store that must be awaited cannot be used synchronously.
     let gate = &fixture.nodes[0];
     let rules = Arc::clone(&gate.active_policies());
     let question = under("open", "bob");
@@ -450,7 +451,7 @@ fn ids_are_kept_locally_when_the_store_fails() {
     fixture.set_behavior(Behavior::Down);
     let question = GateRequest { id: Some(b"order-1"), ..under("here", "alice") };
     for _ in 0..5 {
-        assert_eq!(fixture.read(0, &question), said(true, Decided::Local, "here", Some(2)));
+        assert_eq!(fixture.read(0, &question), outcome(true, Decided::Local, "here", Some(2)));
     }
 }
 
@@ -462,14 +463,14 @@ fn peek_and_reset_use_the_store_only() {
     let rules = Arc::clone(&second.active_policies());
     let (keys, alice) = (second.keys(&rules, "here").expect("a policy"), Key::literal(b"alice"));
     let left = || block_on(keys.peek(&alice)).map(|a| read(&a));
-    assert_eq!(left(), Ok(said(true, Decided::Exact, "here", Some(8))));
+    assert_eq!(left(), Ok(outcome(true, Decided::Exact, "here", Some(8))));
     let reset = || block_on(keys.reset(&alice));
     fixture.set_behavior(Behavior::TimedOut);
     assert_eq!(left(), Err(GateError::Store(Failure::TimedOut)));
     assert_eq!(reset(), Err(GateError::Store(Failure::TimedOut)));
     fixture.set_behavior(Behavior::Healthy);
     assert_eq!((reset(), reset()), (Ok(true), Ok(false)));
-    assert_eq!(left(), Ok(said(true, Decided::Exact, "here", Some(9))));
+    assert_eq!(left(), Ok(outcome(true, Decided::Exact, "here", Some(9))));
     let unknown = GateError::UnknownPolicy { name: "nobody".into() };
     assert_eq!(first.keys(&rules, "nobody").map(drop), Err(unknown));
 }

@@ -1,4 +1,4 @@
-//! Permits that any node renews and gives back.
+//! Permits that any node can renew and release.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use super::{Fixture, under};
 use crate::flaky_store::Behavior;
 use crate::futures::block_on;
 
-/// Takes a permit: the permit, and how it was decided.
+/// Acquires a permit. Returns the permit and how it was decided.
 fn take(fixture: &Fixture, node: usize, policy: &str) -> (Option<AnyPermit>, Decided) {
     let gate = &fixture.nodes[node];
     let rules = Arc::clone(&gate.active_policies());
     let question = under(policy, "alice");
-    let held = block_on(gate.acquire(&rules, &question, None)).expect("an answer");
+    let held = block_on(gate.acquire(&rules, &question, None)).expect("a verdict");
     assert_eq!(held.permit.is_some(), held.verdict.allowed);
     (held.permit, held.verdict.decided)
 }
@@ -25,7 +25,7 @@ fn take(fixture: &Fixture, node: usize, policy: &str) -> (Option<AnyPermit>, Dec
 fn shared(fixture: &Fixture, node: usize) -> SharedPermit {
     let (permit, decided) = take(fixture, node, "jobs");
     assert_eq!(decided, Decided::Exact);
-    permit.expect("a permit").shared().expect("the store has it")
+    permit.expect("a permit").shared().expect("a shared permit")
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_permit_is_given_back_and_renewed_on_any_node() {
     let permits: Vec<_> = (0..6).map(|number| shared(&fixture, number % 2)).collect();
     assert!(take(&fixture, 0, "jobs").0.is_none());
     let [first, second] = &fixture.nodes;
-    // As another node reads it.
+    // The permit in the form that another node receives.
     let sent = SharedPermit::from_bytes(&permits[0].to_bytes()).expect("a permit");
     assert_eq!(sent, permits[0]);
     assert_eq!(block_on(sent.release(second)), Ok(true));
@@ -50,7 +50,7 @@ fn a_permit_is_given_back_and_renewed_on_any_node() {
     let too_long = Err(GateError::LeaseTooLong { max_lease: seconds(30) });
     assert_eq!(block_on(other.renew(first, Some(seconds(31)))), too_long);
     fixture.clock.advance(seconds(1));
-    // The four that nobody renewed have ended.
+    // The leases of the four permits that were not renewed have ended.
     assert_eq!(block_on(permits[2].renew(first, None)), Ok(None));
     assert!(block_on(permits[1].release(first)) == Ok(true));
     fixture.set_behavior(Behavior::Lost);
@@ -67,7 +67,7 @@ fn acquire_without_a_matching_policy_holds_nothing() {
     for behavior in [Behavior::Healthy, Behavior::Down] {
         fixture.set_behavior(behavior);
         let rules = Arc::clone(&fixture.nodes[0].active_policies());
-        let held = block_on(fixture.nodes[0].acquire(&rules, &nothing, None)).expect("it");
+        let held = block_on(fixture.nodes[0].acquire(&rules, &nothing, None)).expect("a verdict");
         assert_eq!((held.verdict.allowed, held.verdict.decided), (true, Decided::Exact));
         assert!(held.permit.and_then(AnyPermit::local).is_some());
     }
@@ -79,13 +79,14 @@ fn rejects_malformed_permit_bytes() {
     let bytes = shared(&fixture, 0).to_bytes();
     for length in 0..bytes.len() {
         let cut = SharedPermit::from_bytes(&bytes[..length]);
-        // Cut before its only key it is a permit that holds nothing.
+        // Without its only key, it is a permit that holds nothing.
         assert!(cut.is_none_or(|cut| block_on(cut.release(&fixture.nodes[0])) == Ok(true)));
     }
     for bad in [&[0xff; 64][..], &[0; 4], &[1, 0, 0], &vec![1; 64 * 1024]] {
         assert_eq!(SharedPermit::from_bytes(bad), None);
     }
-    // Each key is a call to the store: a name of 39,000 empty ones kept it busy for seconds.
+    // Each key is a call to the store. Regression: a permit with 39,000 empty keys kept the store
+    // busy for seconds.
     let with_keys = |more: usize| [&bytes[..], &vec![0; more]].concat();
     assert!(SharedPermit::from_bytes(&with_keys(MAX_CHECKS - 1)).is_some());
     assert_eq!(SharedPermit::from_bytes(&with_keys(MAX_CHECKS)), None);
@@ -95,12 +96,12 @@ fn rejects_malformed_permit_bytes() {
 #[test]
 fn permits_during_an_outage_are_local_or_none() {
     let fixture = Fixture::new();
-    // One of two places of this node is known to be taken.
+    // One of the two permits of this node is known to be held.
     let kept = shared(&fixture, 0);
     fixture.set_behavior(Behavior::Down);
     let (second, decided) = take(&fixture, 0, "jobs");
     assert_eq!(decided, Decided::Local);
-    let second = second.expect("a place").local().expect("it is held here");
+    let second = second.expect("a permit").local().expect("a local permit");
     assert!(matches!(take(&fixture, 0, "jobs"), (None, Decided::Local)));
     assert!(second.renew());
     drop(second);
@@ -108,7 +109,7 @@ fn permits_during_an_outage_are_local_or_none() {
 
     for _ in 0..9 {
         let (permit, decided) = take(&fixture, 0, "open-jobs");
-        let permit = permit.expect("allowed").local().expect("nothing is held anywhere");
+        let permit = permit.expect("allowed").local().expect("a permit that holds nothing");
         assert!(permit.renew() && decided == Decided::FailedOpen);
         assert!(matches!(take(&fixture, 0, "closed-jobs"), (None, Decided::FailedClosed)));
     }
@@ -116,19 +117,19 @@ fn permits_during_an_outage_are_local_or_none() {
     assert_eq!(block_on(kept.release(&fixture.nodes[0])), Ok(true));
     fixture.set_behavior(Behavior::Down);
     let places: Vec<_> = (0..3).map(|_| take(&fixture, 0, "jobs").0).collect();
-    assert_eq!(places.iter().flatten().count(), 2, "what was given back is free here too");
+    assert_eq!(places.iter().flatten().count(), 2, "released permits are free locally as well");
 }
 
 #[test]
 fn all_keys_of_a_permit_are_asked_for_at_once() {
-    // One after another they took as many deadlines as there were keys.
+    // Regression: sequential calls took one deadline for each key.
     let fixture = Fixture::new();
     let held = [shared(&fixture, 0).to_bytes(), b"\x01x\x01y".to_vec()].concat();
     let held = SharedPermit::from_bytes(&held).expect("a permit");
     let gate = &fixture.nodes[0];
     assert_eq!(fixture.asks_at_once(held.release(gate)), 3);
     assert_eq!(fixture.asks_at_once(held.renew(gate, None)), 3);
-    // Of one that is held under some of its keys only, these are given back all the same.
+    // A permit that is held under only some of its keys is still released under those.
     assert_eq!(block_on(held.release(gate)), Ok(false));
     let places = (0..7).filter(|_| take(&fixture, 1, "jobs").0.is_some());
     assert_eq!(places.count(), 6);

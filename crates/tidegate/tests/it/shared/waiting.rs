@@ -1,4 +1,4 @@
-//! Waiting in turn for a store that others use too.
+//! Waiting in order, over a shared store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tidegate::unstable::gate::{ActivePolicies, GateError, GateRequest, Subject};
 use tidegate::unstable::stats::Decided;
 use tidegate::{Cost, Limit};
 
-use super::{Fixture, Read, costing, read, said, under};
+use super::{Fixture, Read, costing, outcome, read, under};
 use crate::flaky_store::Behavior;
 use crate::futures::{Polled, Started};
 
@@ -15,7 +15,7 @@ const LONG: Duration = Duration::from_secs(3_600);
 
 type Waiting<'a> = Started<'a, Result<Read, GateError>>;
 
-/// Begins to wait for the one place of `slow`.
+/// Starts to wait for the single unit of `slow`.
 fn begin<'a>(
     fixture: &'a Fixture,
     rules: &'a ActivePolicies,
@@ -27,7 +27,7 @@ fn begin<'a>(
     Polled::start(async move { gate.check(rules, &[question]).await.map(|answer| read(&answer)) })
 }
 
-/// Who has begun and must wait.
+/// Returns the waiting future, and panics if the request was decided immediately.
 fn pending(begun: Waiting<'_>) -> Polled<'_, Result<Read, GateError>> {
     match begun {
         Started::Pending(waiting) => waiting,
@@ -40,30 +40,30 @@ fn waiters_pass_in_order_or_are_denied_immediately() {
     let fixture = Fixture::new();
     let rules = Arc::clone(&fixture.nodes[0].active_policies());
     let (question, seconds) = (under("slow", "alice"), Duration::from_secs);
-    let denied = Ok(said(false, Decided::Exact, "slow", Some(0)));
-    let passed = Some(Ok(said(true, Decided::Exact, "slow", Some(0))));
+    let denied = Ok(outcome(false, Decided::Exact, "slow", Some(0)));
+    let passed = Some(Ok(outcome(true, Decided::Exact, "slow", Some(0))));
     assert!(
         matches!(begin(&fixture, &rules, &question, LONG), Started::Ready(Ok((true, ..)))),
-        "a free place is taken at once"
+        "a free unit is taken immediately"
     );
     let too_long = begin(&fixture, &rules, &question, seconds(9));
     assert!(matches!(too_long, Started::Ready(ready) if ready == denied));
     let mut first = pending(begin(&fixture, &rules, &question, LONG));
     let mut second = pending(begin(&fixture, &rules, &question, LONG));
-    // Even alone it would wait for too long.
+    // The wait would be too long even without other waiters.
     let too_long = begin(&fixture, &rules, &question, seconds(9));
     assert!(matches!(too_long, Started::Ready(ready) if ready == denied));
     let mut impatient = pending(begin(&fixture, &rules, &question, seconds(15)));
 
     fixture.clock.advance(seconds(10));
-    assert_eq!((second.poll(), impatient.poll()), (None, None), "not before the first");
+    assert_eq!((second.poll(), impatient.poll()), (None, None), "waiters pass in order");
     assert_eq!(first.poll(), passed);
-    assert_eq!(second.poll(), None, "it asks, and waits for its own");
+    assert_eq!(second.poll(), None, "the second is now first, and waits for its unit");
     fixture.clock.advance(seconds(5));
-    assert_eq!(impatient.poll(), Some(denied), "its patience has ended");
+    assert_eq!(impatient.poll(), Some(denied), "max_wait has passed");
     fixture.clock.advance(seconds(5));
     assert_eq!(second.poll(), passed);
-    // Nobody is left behind whom others would wait for.
+    // No waiter remains in the queue, which would delay later ones.
     let last = pending(begin(&fixture, &rules, &question, LONG));
     drop(last);
     fixture.clock.advance(seconds(10));
@@ -81,7 +81,7 @@ fn queued_request_is_denied_although_units_are_left() {
     let _first = pending(begin(&fixture, &rules, &two, LONG));
     let mut behind = pending(begin(&fixture, &rules, &own, Duration::from_secs(1)));
     fixture.clock.advance(Duration::from_secs(1));
-    let (allowed, decided, _, left) = behind.poll().expect("an answer").expect("sound");
+    let (allowed, decided, _, left) = behind.poll().expect("a verdict").expect("valid");
     assert_eq!((allowed, decided, left), (false, Decided::Exact, Some(1)));
 }
 
@@ -92,10 +92,10 @@ fn waiting_continues_during_an_outage() {
     let question = under("slow", "alice");
     fixture.read(0, &question);
     fixture.set_behavior(Behavior::Down);
-    // Its one place is taken here too.
+    // The single unit is used up in local memory, too.
     let mut waiting = pending(begin(&fixture, &rules, &question, LONG));
     fixture.clock.advance(Duration::from_secs(10));
-    assert_eq!(waiting.poll(), Some(Ok(said(true, Decided::Local, "slow", Some(0)))));
+    assert_eq!(waiting.poll(), Some(Ok(outcome(true, Decided::Local, "slow", Some(0)))));
     let (closed, open) = (under("closed", "alice"), under("open", "alice"));
     for (question, decided) in [(&closed, Decided::FailedClosed), (&open, Decided::FailedOpen)] {
         let answer = begin(&fixture, &rules, question, LONG);

@@ -1,4 +1,4 @@
-//! Nothing grows without bound, whoever invents names.
+//! All memory is bounded, whatever names clients invent.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn unused_series_are_replaced() {
     assert_eq!(allowed("kept"), Some(reloads));
     assert_eq!(allowed(&format!("policy-{}", reloads - 1)), Some(1));
     assert_eq!(allowed("policy-0"), None);
-    // Sums never fall: what is gone is counted under another name.
+    // Sums never decrease: counts of removed series are added to another series.
     assert_eq!(total_allowed(&stats), 2 * reloads);
 }
 
@@ -48,11 +48,11 @@ fn series_beyond_the_bound_share_one() {
     assert_eq!(all.len(), MAX_SERIES + 1);
     let other = all.iter().find(|one| &*one.policy == OTHER).expect("another");
     assert_eq!(other.allowed[0], 100);
-    // The same names again find the same counts.
+    // The same names use the same counts again.
     let again = stats.limit("policy-7", &ten, Mode::Enforce);
     record(&stats, &[allowing(&again, b"a")]);
     let seventh = stats.series().into_iter().find(|one| &*one.policy == "policy-7");
-    assert_eq!(seventh.expect("it is still there").allowed[0], 2);
+    assert_eq!(seventh.expect("the series is still listed").allowed[0], 2);
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn denials_of_new_keys_do_not_allocate_when_full() {
             record(&stats, &[denying(&ten, key)]);
         }
     };
-    // Long enough for the ring of events to fill as well.
+    // Enough events to fill the ring buffer as well.
     let (first, more) = keys.split_at(39_000);
     deny(first);
     let measured = allocation_counter::measure(|| deny(more));

@@ -1,4 +1,4 @@
-//! Counters count what they say, from any number of threads.
+//! Counters are exact, with any number of threads.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn modes_of_one_limit_are_counted_separately() {
     let enforced = stats.limit("api", &ten, Mode::Enforce);
     let observed = stats.limit("api", &ten, Mode::Observe);
     record(&stats, &[denying(&enforced, b"a")]);
-    // Observed: it would have denied, the request is allowed.
+    // An observed limit would have denied, but the request is allowed.
     let lines = [denying(&observed, b"b")];
     stats.record(&RequestRecord { limits: &lines, allowed: true, ..RequestRecord::default() });
     let all = stats.series();
@@ -48,7 +48,7 @@ fn modes_of_one_limit_are_counted_separately() {
 
 #[test]
 fn a_near_miss_leaves_at_most_a_twentieth() {
-    // Limit, remaining, whether that is near.
+    // Rows of the limit, the units left, and whether that is a near miss.
     let rows = [
         ("100 per 1m", 6, 0),
         ("100 per 1m", 5, 1),
@@ -57,7 +57,7 @@ fn a_near_miss_leaves_at_most_a_twentieth() {
         ("39 per 1m", 1, 1),
         ("10 per 1m", 1, 0),
         ("10 per 1m", 0, 1),
-        // What a bucket holds is its burst.
+        // The capacity of a bucket is its burst.
         ("600 per 1m token-bucket burst 40", 3, 0),
         ("600 per 1m token-bucket burst 40", 2, 1),
     ];
@@ -69,19 +69,19 @@ fn a_near_miss_leaves_at_most_a_twentieth() {
             LimitRecord { limit: &limit, remaining: Some(remaining), ..allowing(&counted, b"a") };
         record(&stats, &[line]);
         assert_eq!(stats.series()[0].near, near, "{text}, {remaining} remaining");
-        // Denied by another policy, it missed nothing.
+        // A request that another policy denied is not a near miss.
         stats.record(&RequestRecord {
             limits: &[line],
             allowed: false,
             ..RequestRecord::default()
         });
-        // Failed open, nobody knows.
+        // After failing open the units left are unknown.
         record(&stats, &[LimitRecord { remaining: None, decided: Decided::FailedOpen, ..line }]);
         assert_eq!(stats.series()[0].near, near, "{text}, {remaining} remaining");
     }
 }
 
-/// They share a series, but each is measured against its own size.
+/// The limits share a series, but each is compared with its own count.
 #[test]
 fn near_misses_of_callers_own_limits_are_counted() {
     let (stats, _) = stats();

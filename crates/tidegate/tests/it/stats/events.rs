@@ -1,4 +1,5 @@
-//! The stream of denials: complete when read in time, honest when not.
+//! The stream of denials: complete if it is read in time, and with a count of missed events
+//! otherwise.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +16,13 @@ use crate::common::limit;
 use crate::futures::{Polled, Started};
 
 fn subscribe(stats: &Stats) -> Subscription {
-    stats.events().subscribe(None).expect("there is room")
+    stats.events().subscribe(None).expect("free capacity")
 }
 
 fn denial(reader: &mut Subscription) -> Denial {
     match reader.try_next() {
         Some(StreamItem::Denial(denial)) => denial,
-        other => panic!("no denial but {other:?}"),
+        other => panic!("expected a denial, got {other:?}"),
     }
 }
 
@@ -34,7 +35,7 @@ fn denial_has_key_policy_and_time() {
     record(&stats, &[allowing(&second, b"fine")]);
     assert_eq!(reader.try_next(), None);
 
-    // Two limits deny: the longer wait is told.
+    // Two limits deny: the longer wait is reported.
     let longer = LimitRecord { retry_after: RetryAfter::Never, ..denying(&minute, b"a\nb") };
     let lines = [denying(&second, b"a\nb"), longer];
     let seen = RequestRecord {
@@ -44,28 +45,28 @@ fn denial_has_key_policy_and_time() {
         ..RequestRecord::default()
     };
     stats.record(&seen);
-    let told = denial(&mut reader);
-    assert_eq!((told.number, told.at, told.outcome), (1, start(), Outcome::Denied));
-    assert_eq!((&*told.policy, &*told.limit), ("p", "100 per 1m sliding-window"));
-    assert_eq!(told.key.to_string(), "a\\x0ab");
+    let event = denial(&mut reader);
+    assert_eq!((event.number, event.at, event.outcome), (1, start(), Outcome::Denied));
+    assert_eq!((&*event.policy, &*event.limit), ("p", "100 per 1m sliding-window"));
+    assert_eq!(event.key.to_string(), "a\\x0ab");
     assert_eq!(
-        (told.route.to_string(), told.request_id.to_string()),
+        (event.route.to_string(), event.request_id.to_string()),
         ("/login".into(), "r-1".into())
     );
-    assert_eq!((told.retry_after, told.suppressed), (RetryAfter::Never, 0));
+    assert_eq!((event.retry_after, event.suppressed), (RetryAfter::Never, 0));
     assert_eq!(reader.try_next(), None);
 
-    // The next in the same slot's memory leaves nothing behind of the last.
+    // The next event in the reused slot contains nothing of the previous one.
     let observed = stats.limit("w", &limit("1 per 1s"), Mode::Observe);
     stats.record(&RequestRecord {
         limits: &[denying(&observed, b"c")],
         allowed: true,
         ..RequestRecord::default()
     });
-    let told = denial(&mut reader);
-    assert_eq!((told.outcome, told.key.to_string()), (Outcome::WouldDeny, "c".into()));
+    let event = denial(&mut reader);
+    assert_eq!((event.outcome, event.key.to_string()), (Outcome::WouldDeny, "c".into()));
     assert_eq!(
-        (told.route.to_string(), told.request_id.to_string()),
+        (event.route.to_string(), event.request_id.to_string()),
         (String::new(), String::new())
     );
 }
@@ -84,15 +85,15 @@ fn denial_events_are_rate_limited_and_count_suppressed_ones() {
     for _ in 0..EVENTS_PER_POLICY_PER_SECOND {
         assert_eq!((&*denial(&mut reader).policy, 0), ("loud", 0));
     }
-    // Another policy is heard all the same.
+    // Events of another policy are still sent.
     assert_eq!(&*denial(&mut reader).policy, "quiet");
-    let told = denial(&mut reader);
+    let event = denial(&mut reader);
     let left_out = 1_000 - EVENTS_PER_POLICY_PER_SECOND;
-    assert_eq!((&*told.policy, told.suppressed), ("loud", left_out));
+    assert_eq!((&*event.policy, event.suppressed), ("loud", left_out));
     assert_eq!(reader.try_next(), None);
 }
 
-/// Denials of different seconds, so that all are told.
+/// Records denials in different seconds, so that none is suppressed.
 fn record_denials(stats: &Stats, clock: &tidegate::ManualClock, times: usize) {
     let one = stats.limit("p", &limit("1 per 1s"), Mode::Enforce);
     for _ in 0..times {
@@ -109,14 +110,15 @@ fn slow_reader_gets_the_number_of_missed_events() {
     assert_eq!(denial(&mut reader).number, 1);
     record_denials(&stats, &clock, EVENTS_HELD + 3);
     assert_eq!(reader.try_next(), Some(StreamItem::Missed(4)));
-    let told = EVENTS_HELD as u64 + 5;
-    for number in 6..=told {
+    let last = EVENTS_HELD as u64 + 5;
+    for number in 6..=last {
         assert_eq!(denial(&mut reader).number, number);
     }
     assert_eq!(reader.try_next(), None);
-    // Where reading starts: the oldest held, after a number, a number of another life.
+    // Where reading starts: at the oldest event, after a number, or at the oldest for an unknown
+    // number.
     for (after, first) in [(None, 6), (Some(100), 101), (Some(0), 6), (Some(9_999), 6)] {
-        let mut reader = stats.events().subscribe(after).expect("there is room");
+        let mut reader = stats.events().subscribe(after).expect("a free subscription");
         let mut next = reader.try_next();
         if let Some(StreamItem::Missed(missed)) = next {
             assert_eq!((after, missed), (Some(0), 5));
@@ -146,14 +148,14 @@ fn a_waiting_reader_is_woken() {
     let mut reader = subscribe(&stats);
     {
         let Started::Pending(mut next) = Polled::start(reader.next()) else {
-            panic!("nothing yet")
+            panic!("no event yet")
         };
         record_denials(&stats, &clock, 1);
         assert_eq!(next.wakes(), 1);
         assert!(matches!(next.poll(), Some(StreamItem::Denial(denial)) if denial.number == 1));
     }
-    // One that gave up waiting is not in the way.
-    let Started::Pending(waiting) = Polled::start(reader.next()) else { panic!("nothing new") };
+    // A dropped waiter does not block others.
+    let Started::Pending(waiting) = Polled::start(reader.next()) else { panic!("no new event") };
     drop(waiting);
     record_denials(&stats, &clock, 1);
     assert_eq!(denial(&mut reader).number, 2);
@@ -178,8 +180,8 @@ fn many_writers_and_readers_lose_nothing_silently() {
     });
     for reader in &mut readers {
         let mut seen = 0;
-        while let Some(told) = reader.try_next() {
-            seen += match told {
+        while let Some(event) = reader.try_next() {
+            seen += match event {
                 StreamItem::Denial(denial) => {
                     assert_eq!(denial.number, seen + 1);
                     1

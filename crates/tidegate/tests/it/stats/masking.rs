@@ -1,4 +1,4 @@
-//! Keys are shown without the credentials in them, and the masked form leads back to the key.
+//! Keys are shown without the credentials in them, and the masked form resolves to the key.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::start;
 use crate::common::limit;
 use crate::futures::block_on;
 
-/// Templates with a header `x` in each way it can stand in a key.
+/// Templates with a header `x` in every position of a key.
 const TEMPLATES: [&str; 6] = [
     "{header:x}",
     "{header:x | client_ip}",
@@ -36,8 +36,8 @@ fn gate(template: &str) -> Gate {
     Gate::new(limiter, policies, Arc::new(Stats::new(clock.clock())))
 }
 
-/// Asks twice with this header, so that the second request is denied; its key as it was counted,
-/// and as it is shown.
+/// Sends two requests with this header, of which the second is denied. Returns the key as it is
+/// counted, and for display.
 fn deny(gate: &Gate, value: &str) -> (tidegate::unstable::policy::Key, String) {
     let headers = [(Cow::from("x"), Cow::from(value))];
     let attributes = Attributes {
@@ -50,20 +50,20 @@ fn deny(gate: &Gate, value: &str) -> (tidegate::unstable::policy::Key, String) {
     for allowed in [true, false] {
         let question = GateRequest::new(Subject::Request(&attributes));
         let answer = gate.sync(gate.check(&rules, &[question]));
-        assert_eq!(answer.expect("an answer").allowed, allowed);
+        assert_eq!(answer.expect("a verdict").allowed, allowed);
     }
     let key = rules.policies().select(&attributes).expect("a policy")[0].key.clone();
     let shown = gate.stats().top(RankBy::Denied, None, 1).keys.entries[0].name.to_string();
-    let mut reader = gate.stats().events().subscribe(None).expect("there is room");
-    let Some(StreamItem::Denial(told)) = reader.try_next() else { panic!("no denial") };
-    assert_eq!(told.key.to_string(), shown);
+    let mut reader = gate.stats().events().subscribe(None).expect("free capacity");
+    let Some(StreamItem::Denial(event)) = reader.try_next() else { panic!("expected a denial") };
+    assert_eq!(event.key.to_string(), shown);
     (key, shown)
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Values of any length and any bytes that text can have; long ones are cut.
+    /// Values of any length and any UTF-8 text. Long ones are cut.
     #[test]
     fn masked_forms_hide_values_and_resolve_to_their_key(
         template in prop::sample::select(TEMPLATES.to_vec()),
@@ -94,15 +94,15 @@ fn values_that_are_not_credentials_are_readable() {
     let rules = gate.active_policies();
     for _ in 0..2 {
         let question = GateRequest::new(Subject::Request(&attributes));
-        gate.sync(gate.check(&rules, &[question])).expect("an answer");
+        gate.sync(gate.check(&rules, &[question])).expect("a verdict");
     }
     let shown = || gate.stats().top(RankBy::Denied, None, 9).keys.entries;
     assert_eq!(shown()[0].name.to_string(), "client_ip=192.0.2.1");
-    // Keys of callers' own limits belong to no template.
+    // Keys of callers' limits do not come from a template.
     let limits = [limit("1 per 1h sliding-log")];
     for _ in 0..2 {
         let subject = Subject::Limits { key: b"alice", limits: &limits };
-        gate.sync(gate.check(&rules, &[GateRequest::new(subject)])).expect("an answer");
+        gate.sync(gate.check(&rules, &[GateRequest::new(subject)])).expect("a verdict");
     }
     assert_eq!(shown()[0].name.to_string(), "alice");
     gate.stats().set_log_keys(LogKeys::Off, None);
@@ -156,9 +156,9 @@ fn a_masked_form_without_its_hash_is_an_error_that_says_how_to_encode_it() {
         let (cut, _) = shown.split_once('#').expect("a hash");
         let keys = gate.keys(&rules, "p").expect("a policy");
         let find = |text: &str| block_on(keys.find(text.as_bytes()));
-        let found = find(&shown).expect("the whole form names its key");
+        let found = find(&shown).expect("the complete form resolves to its key");
         assert_eq!((found.key, found.masked), (key, true), "{template}");
-        let unknown = find(cut).expect_err("which key is not known");
+        let unknown = find(cut).expect_err("an unknown key");
         assert_eq!(unknown, GateError::UnknownMask { form: cut.into() }, "{template}");
         assert!(unknown.to_string().contains("in a URL, write `#` as `%23`"), "{unknown}");
     }

@@ -1,4 +1,4 @@
-//! What is counted, who is named, what is told, and that none of it grows.
+//! Statistics: counters, rankings and events, and their bounds.
 
 mod bounds;
 mod counters;
@@ -13,10 +13,10 @@ use tidegate::{Limit, ManualClock, RetryAfter, Timestamp};
 
 use crate::common::{NOW, at, limit};
 
-/// The limit of lines that do not say which.
+/// The limit of records that do not specify one.
 static TEN: LazyLock<Limit> = LazyLock::new(|| limit("10 per 1s"));
 
-/// Stats on a clock that tests move.
+/// Returns stats on a manual clock.
 fn stats() -> (Stats, ManualClock) {
     let clock = ManualClock::new(start());
     (Stats::new(clock.clock()), clock)
@@ -26,7 +26,7 @@ fn start() -> Timestamp {
     at(NOW)
 }
 
-/// A limit's answer that allows and leaves plenty.
+/// Returns the result of a limit that allows, with many units left.
 fn allowing<'a>(stats: &'a LimitStats, key: &'a [u8]) -> LimitRecord<'a> {
     LimitRecord {
         stats,
@@ -39,13 +39,13 @@ fn allowing<'a>(stats: &'a LimitStats, key: &'a [u8]) -> LimitRecord<'a> {
     }
 }
 
-/// A limit's answer that denies.
+/// Returns the result of a limit that denies.
 fn denying<'a>(stats: &'a LimitStats, key: &'a [u8]) -> LimitRecord<'a> {
     let retry_after = RetryAfter::from_micros(1_500_000);
     LimitRecord { allowed: false, remaining: Some(0), retry_after, ..allowing(stats, key) }
 }
 
-/// Records a request of one policy; allowed if all its lines are.
+/// Records a request of one policy, which is allowed if all results are.
 fn record(stats: &Stats, lines: &[LimitRecord<'_>]) {
     let allowed = lines.iter().all(|line| line.allowed);
     stats.record(&RequestRecord {

@@ -1,4 +1,4 @@
-//! Heavy hitters, against exact counts.
+//! Rankings, compared with exact counts.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use tidegate::unstable::stats::{
 use super::{allowing, denying, record, stats};
 use crate::common::limit;
 
-/// Holds a list to what it says of itself.
+/// Checks that a ranking is within its stated error.
 fn check(listed: &Ranking, exact: &HashMap<Vec<u8>, u64>, most_wrong: u64) {
     let mut unlisted = exact.clone();
     for entry in &listed.entries {
         let truth = unlisted.remove(entry.name.as_bytes()).unwrap_or(0);
         assert!(entry.count >= truth, "{entry:?} was {truth}");
         assert!(entry.count - entry.error <= truth, "{entry:?} was {truth}");
-        assert!(entry.error <= most_wrong, "{entry:?}: more than {most_wrong} wrong");
+        assert!(entry.error <= most_wrong, "{entry:?}: the error is above {most_wrong}");
     }
     let most = unlisted.values().max().copied().unwrap_or(0);
     assert!(most <= listed.unlisted_at_most, "{most} > {}", listed.unlisted_at_most);
@@ -30,7 +30,7 @@ fn check(listed: &Ranking, exact: &HashMap<Vec<u8>, u64>, most_wrong: u64) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Few names and many, even and skewed; over one period and over several.
+    /// Few names and many, uniform and skewed, over one period and over several.
     #[test]
     fn counts_are_within_their_error(
         names in 1_u64..2_000,
@@ -48,7 +48,7 @@ proptest! {
             }
             let mut exact = HashMap::new();
             for draw in draws {
-                // Multiplied again and again by a share below one: low numbers are common.
+                // Repeated multiplication by a factor below one makes low numbers common.
                 let number = (0..skew).fold(names, |number, _| (number * u64::from(*draw)) >> 32);
                 let name = format!("key-{number}").into_bytes();
                 record(&stats, &[denying(&ten, &name)]);
@@ -68,7 +68,7 @@ proptest! {
         check(&top.keys, &exact, most_wrong);
         let sightings = exact.values().sum();
         check(&top.routes, &HashMap::from([(b"/login".to_vec(), sightings)]), 0);
-        // Whoever is above the error is listed, given the room.
+        // Every key above the error is listed, if the list is long enough.
         let all = stats.top(RankBy::Denied, None, usize::MAX);
         for (name, count) in &exact {
             let listed = all.keys.entries.iter().any(|entry| entry.name.as_bytes() == &**name);
@@ -95,7 +95,8 @@ fn few_names_are_counted_exactly() {
             .collect();
         (entries.join(", "), keys.unlisted_at_most)
     };
-    // Of one policy, of all, of nobody; equals by name; what was left out is bounded.
+    // Rankings of one policy, of all policies and of an unknown one. Equal counts are ordered by
+    // name, and unlisted counts are bounded.
     let rows = [
         (Some("login"), 9, "login b 5 0, login a 3 0, login c 3 0", 0),
         (Some("login"), 2, "login b 5 0, login a 3 0", 3),
@@ -119,7 +120,7 @@ fn rankings_are_separate_and_list_a_key_once_per_policy() {
     record(&stats, &[near, LimitRecord { stats: &minute, ..near }]);
     let lines = [allowing(&second, b"fine"), denying(&watched, b"watched")];
     stats.record(&RequestRecord { limits: &lines, allowed: true, ..RequestRecord::default() });
-    // Not the key's doing.
+    // A failure of the store is not counted for the key.
     record(
         &stats,
         &[LimitRecord { decided: Decided::FailedClosed, ..denying(&second, b"store down") }],

@@ -1,4 +1,4 @@
-//! The messages: a `RateLimitRequest` read from bytes, a `RateLimitResponse` written to bytes.
+//! The messages: decodes a `RateLimitRequest` and encodes a `RateLimitResponse`.
 
 use std::borrow::Cow;
 
@@ -8,49 +8,49 @@ use super::protobuf::{Fields, Malformed, Wire, put_bytes, put_double, put_nested
 use super::reply::{Metadata, Reply, Status, Value, unit};
 use super::{MAX_DESCRIPTORS, MAX_ENTRIES};
 
-/// Names and values, in order, as [`Attributes`](tidegate::unstable::attributes::Attributes) has them.
+/// Names and values, in order, in the form of
+/// [`Attributes`](tidegate::unstable::attributes::Attributes).
 pub type Entries<'a> = SmallVec<[(Cow<'a, str>, Cow<'a, str>); 3]>;
 
-/// A request for one decision about all of its descriptors.
+/// A `RateLimitRequest`: one decision about all of its descriptors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// Whose configuration is meant.
+    /// The domain, which selects the policies.
     pub domain: Cow<'a, str>,
-    /// What is asked about.
+    /// The descriptors to decide.
     pub descriptors: SmallVec<[Descriptor<'a>; 2]>,
-    /// What descriptors cost that do not say; 0 is not said.
+    /// The cost of descriptors without a `hits_addend`; 0 if not set.
     pub hits_addend: u32,
 }
 
-/// One thing that is counted.
+/// A descriptor of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor<'a> {
     /// Names and values, in order.
     pub entries: Entries<'a>,
-    /// The limit to hold in place of the configured ones.
+    /// The limit that replaces the configured ones.
     pub limit: Option<RequestLimit>,
-    /// What it costs.
+    /// The cost.
     pub hits_addend: Option<u64>,
-    /// Whether that is given back.
+    /// Whether the cost is refunded.
     pub is_negative_hits: bool,
 }
 
-/// A limit that came with the request: so many per unit.
+/// A limit that is sent with the request: a number of requests per unit of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestLimit {
-    /// How many.
     pub requests_per_unit: u32,
     /// The number of the unit in `envoy.type.v3.RateLimitUnit`.
     pub unit: u64,
 }
 
 impl<'a> Request<'a> {
-    /// Reads a message.
+    /// Decodes a message. At most one descriptor and one entry more than the maximum are kept, so
+    /// that the excess can be detected: an empty one takes two bytes of a message and a hundred
+    /// times as much here. Values are not validated.
     ///
     /// # Errors
-    /// When the bytes are none. Whether it makes sense is another question. Of descriptors and
-    /// entries one more than there may be is kept, so that it shows: an empty one takes two bytes
-    /// of a message and a hundred times as much here.
+    /// When the bytes are malformed.
     pub fn decode(message: &'a [u8]) -> Result<Self, Malformed> {
         let mut request = Request::default();
         for field in Fields::new(message) {
@@ -77,7 +77,7 @@ impl<'a> Descriptor<'a> {
                     descriptor.limit.get_or_insert_default().read(value.bytes()?)?;
                 }
                 (3, value) => {
-                    // A number in a message of its own, so that 0 differs from nothing.
+                    // The number is a nested message (a wrapper), so that 0 differs from absent.
                     let hits = descriptor.hits_addend.get_or_insert_default();
                     for field in Fields::new(value.bytes()?) {
                         if let (1, value) = field? {
@@ -122,18 +122,18 @@ fn text(value: Wire<'_>) -> Result<Cow<'_, str>, Malformed> {
     Ok(String::from_utf8_lossy(value.bytes()?))
 }
 
-/// As every implementation reads a number into a field of 32 bits.
+/// Truncates a number to 32 bits, as every implementation does for a 32-bit field.
 #[expect(clippy::cast_possible_truncation, reason = "that is what is meant")]
 fn low_32_bits(number: u64) -> u32 {
     number as u32
 }
 
-/// `RateLimitResponse.Code`.
+/// Values of `RateLimitResponse.Code`.
 const OK: u64 = 1;
 const OVER_LIMIT: u64 = 2;
 
 impl Reply<'_> {
-    /// Appends the message.
+    /// Appends the encoded message.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_number(out, 1, if self.allowed { OK } else { OVER_LIMIT });
         for status in &self.statuses {
@@ -171,13 +171,13 @@ fn put_status(out: &mut Vec<u8>, status: &Status<'_>) {
     });
 }
 
-/// A `google.protobuf.Struct`.
+/// Appends the fields of a `google.protobuf.Struct`.
 fn put_struct(out: &mut Vec<u8>, fields: &Metadata<'_>) {
     for (name, value) in fields {
         put_nested(out, 1, |out| {
             put_bytes(out, 1, name.as_bytes());
             put_nested(out, 2, |out| match value {
-                // Field 1 with the number 0, which must be there.
+                // Field 1 with the number 0, which must be present.
                 Value::Null => out.extend_from_slice(&[1 << 3, 0]),
                 #[expect(clippy::cast_precision_loss, reason = "limits are far below 2^53")]
                 Value::Number(number) => put_double(out, 2, *number as f64),
@@ -192,7 +192,7 @@ fn put_struct(out: &mut Vec<u8>, fields: &Metadata<'_>) {
     }
 }
 
-/// Envoy's numbers have 32 bits; ours may be larger.
+/// Saturates a number at 32 bits, the size of Envoy's fields.
 fn at_most_32_bits(number: u64) -> u64 {
     number.min(u32::MAX.into())
 }
@@ -230,13 +230,13 @@ mod tests {
         assert_eq!(first.entries[..], [entry("path", "/caf\u{fffd}"), entry("generic_key", "")]);
         assert_eq!(first.limit, Some(RequestLimit { requests_per_unit: 7, unit: 2 }));
         assert_eq!((first.hits_addend, first.is_negative_hits), (Some(u64::MAX), true));
-        // Said, and 0: it only looks.
+        // Present and 0, which means a peek.
         assert_eq!(second, &Descriptor { hits_addend: Some(0), ..Descriptor::default() });
     }
 
     #[test]
     fn decoding_bounds_descriptors_and_entries() {
-        // Empty descriptors, as many as fit into the largest message; then entries.
+        // The maximum number of empty descriptors that fit into the largest message, then entries.
         let message = [0x12, 0].repeat(512 * 1024);
         let request = Request::decode(&message).expect("a message");
         assert_eq!(request.descriptors.len(), MAX_DESCRIPTORS + 1);
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn decodes_any_bytes_without_panicking() {
-        // A walk that visits much, from a seed that stays: what breaks once breaks again.
+        // A pseudo-random walk from a fixed seed, so that failures are reproducible.
         let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
         let mut next = || {
             seed ^= seed << 13;
@@ -259,7 +259,7 @@ mod tests {
         let mut read = 0;
         for _ in 0..20_000 {
             let length = next() % 40;
-            // Small numbers are tags and lengths that fit.
+            // Small numbers are valid tags and lengths.
             let bytes: Vec<u8> = (0..length).map(|_| (next() % 35) as u8).collect();
             read += u32::from(Request::decode(&bytes).is_ok());
         }

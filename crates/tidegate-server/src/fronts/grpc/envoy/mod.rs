@@ -1,26 +1,28 @@
-//! Envoy's rate limit service (`envoy.service.ratelimit.v3`): its messages, and what they
-//! mean to the gate.
+//! Envoy's rate limit service (`envoy.service.ratelimit.v3`): its messages, and their conversion to
+//! and from the gate.
 //!
 //! ```text
-//!   bytes --decode.rs--> Request --to_questions.rs--> questions --Gate::check--> Answer
-//!         <--encode.rs-- Reply   <---------------------------reply.rs--------------'
+//!   bytes --messages.rs--> Request --to_questions.rs--> GateRequest --Gate::check--> GateVerdict
+//!         <--messages.rs-- Reply   <-------------------------reply.rs-------------------'
 //! ```
 //!
-//! The messages are read and written by hand (`protobuf.rs`): a request borrows every text from
-//! the bytes it came in, and a reply is written into one buffer from where the answer lies.
-//! Generated types would own each text, and bring Envoy's whole API, four megabytes of source,
-//! for six messages. `/json` of the HTTP front has the same [`Request`] and [`Reply`] in JSON.
+//! The messages are decoded and encoded by hand (`protobuf.rs`). A request borrows all texts from
+//! the received bytes, and a reply is written into one buffer directly from the verdict. Generated
+//! types would own each text, and would bring Envoy's whole API, four megabytes of source, for six
+//! messages. `/json` of the HTTP front uses the same [`Request`] and [`Reply`] in JSON.
 //!
-//! What a question means, here and in docs/envoy.md:
+//! The meaning of a request, also documented in docs/envoy.md:
 //!
-//! - each descriptor is a question of its own, all are decided as one request: all are
-//!   charged or none;
-//! - a descriptor's `hits_addend` is its cost: 0 only looks, `is_negative_hits` gives back;
-//!   without one the request's holds, and where that is 0 too, what the policy says;
-//! - a descriptor with a `limit` is counted under that alone, whatever the policies say;
-//! - text that is not UTF-8 is taken with U+FFFD in place of what cannot be read. A refusal
-//!   would be worse: Envoy lets requests pass when its question fails, so any client could
-//!   arrange for that.
+//! - Each descriptor becomes a separate [`GateRequest`]. All are decided together: all are charged
+//!   or none.
+//! - The `hits_addend` of a descriptor is its cost. 0 only peeks, and `is_negative_hits` refunds. A
+//!   descriptor without one uses that of the request. If that is 0 too, the policy defines the
+//!   cost.
+//! - A descriptor with a `limit` is counted under that limit alone, regardless of the policies.
+//! - In text that is not UTF-8, invalid bytes become U+FFFD. An error would be worse: Envoy may let
+//!   requests pass when the call fails, so any client could cause that.
+//!
+//! [`GateRequest`]: tidegate::unstable::gate::GateRequest
 
 mod messages;
 mod protobuf;
@@ -32,5 +34,5 @@ pub use protobuf::{Fields, Malformed, put_bytes, put_nested, put_number};
 pub use reply::{Reply, Status, Value, unit};
 pub use to_questions::{EnvoyQuestions, MAX_DESCRIPTORS, MAX_ENTRIES, descriptor_error};
 
-/// The service's full name.
+/// The full name of the service.
 pub const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";

@@ -1,7 +1,7 @@
-//! The wire format of Protocol Buffers, as much of it as our messages need.
+//! The wire format of Protocol Buffers, as far as these messages need it.
 //!
-//! A message is a row of fields, each a number, a kind and a value. Nothing is allocated for
-//! what is declared: a length beyond what is there is malformed.
+//! A message is a sequence of fields, each with a number, a wire type and a value. No memory is
+//! allocated for a declared length. A length beyond the end of the message is malformed.
 
 use std::fmt;
 
@@ -9,18 +9,18 @@ use std::fmt;
 #[derive(Clone, Debug)]
 pub struct Fields<'a>(&'a [u8]);
 
-/// A field's value, by its kind on the wire.
+/// The value of a field, by its wire type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire<'a> {
-    /// A number or a flag.
+    /// A varint: a number or a flag.
     Number(u64),
-    /// Text, bytes or a message.
+    /// A length-delimited value: text, bytes or a message.
     Bytes(&'a [u8]),
-    /// Eight or four bytes: nothing we read has those.
+    /// A fixed value of eight or four bytes, which no decoded field has.
     Fixed,
 }
 
-/// Bytes that are no message.
+/// The bytes are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -33,7 +33,7 @@ impl fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 impl<'a> Fields<'a> {
-    /// The fields of this message.
+    /// Iterates over the fields of `message`.
     pub fn new(message: &'a [u8]) -> Self {
         Fields(message)
     }
@@ -63,7 +63,7 @@ impl<'a> Fields<'a> {
             let (byte, rest) = self.0.split_first().ok_or(Malformed)?;
             self.0 = rest;
             let bits = u64::from(byte & 0x7f);
-            // The tenth byte has room for one bit.
+            // The tenth byte holds only one bit.
             if shift == 63 && bits > 1 {
                 return Err(Malformed);
             }
@@ -101,10 +101,10 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 impl<'a> Wire<'a> {
-    /// The number it must be.
+    /// Returns the number.
     ///
     /// # Errors
-    /// When it is something else.
+    /// When the value is not a varint.
     pub fn number(self) -> Result<u64, Malformed> {
         match self {
             Wire::Number(number) => Ok(number),
@@ -112,10 +112,10 @@ impl<'a> Wire<'a> {
         }
     }
 
-    /// The bytes it must be.
+    /// Returns the bytes.
     ///
     /// # Errors
-    /// When it is something else.
+    /// When the value is not length-delimited.
     pub fn bytes(self) -> Result<&'a [u8], Malformed> {
         match self {
             Wire::Bytes(bytes) => Ok(bytes),
@@ -128,7 +128,7 @@ const NUMBER: u64 = 0;
 const FIXED_64: u64 = 1;
 const BYTES: u64 = 2;
 
-/// Appends a number; 0 is what a field that is not there means.
+/// Appends a number. 0 is omitted, because it is the default of an absent field.
 #[inline]
 pub fn put_number(out: &mut Vec<u8>, field: u64, number: u64) {
     if number != 0 {
@@ -137,7 +137,8 @@ pub fn put_number(out: &mut Vec<u8>, field: u64, number: u64) {
     }
 }
 
-/// Appends text or bytes; none are what a field that is not there means.
+/// Appends text or bytes. Empty values are omitted, because they are the default of an absent
+/// field.
 #[inline]
 pub fn put_bytes(out: &mut Vec<u8>, field: u64, bytes: &[u8]) {
     if !bytes.is_empty() {
@@ -147,17 +148,17 @@ pub fn put_bytes(out: &mut Vec<u8>, field: u64, bytes: &[u8]) {
     }
 }
 
-/// Appends a double, 0 included: where it stands for one of several, being there counts.
+/// Appends a double, even if it is 0: in a `oneof`, presence is significant.
 pub fn put_double(out: &mut Vec<u8>, field: u64, number: f64) {
     put_varint(out, field << 3 | FIXED_64);
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-/// Appends a message that `write` writes.
+/// Appends a nested message, which `write` writes.
 #[inline]
 pub fn put_nested(out: &mut Vec<u8>, field: u64, write: impl FnOnce(&mut Vec<u8>)) {
     put_varint(out, field << 3 | BYTES);
-    // Nearly all are shorter than 128 bytes, whose length takes one.
+    // Nearly all messages are shorter than 128 bytes, so their length takes one byte.
     let at = out.len();
     out.push(0);
     write(out);
@@ -208,7 +209,7 @@ mod tests {
     fn malformed_message_gives_one_error() {
         #[rustfmt::skip]
         let rows: [&[u8]; 9] = [
-            // A number that does not end, one of 65 bits, one of eleven bytes.
+            // An unterminated varint, one of 65 bits, one of eleven bytes.
             &[8], &[8, 255, 255, 255, 255, 255, 255, 255, 255, 255, 2],
             &[8, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 1],
             // A text longer than the message; one of 2^63 bytes.

@@ -1,8 +1,8 @@
-//! What Envoy is told: a `RateLimitResponse`.
+//! The reply to Envoy: a `RateLimitResponse`.
 //!
-//! Every descriptor gets a status of its own, from the limits that hold for it and have a say:
-//! when one denies, the denying one with the longest wait, else the one with the least
-//! remaining. What only watches shows in the metadata alone.
+//! Every descriptor has a status, from the enforced limits that apply to it. If any denies, the
+//! status reports the denying limit with the longest wait, else the limit with the least remaining.
+//! Observed limits appear only in the metadata.
 
 use std::time::Duration;
 
@@ -15,59 +15,58 @@ use tidegate::{Algorithm, Limit, Timestamp};
 
 use crate::error::{ErrorKind, RequestError};
 
-/// The whole answer.
+/// A `RateLimitResponse`.
 #[derive(Debug)]
 pub struct Reply<'a> {
-    /// Whether the request may go ahead: `OK` or `OVER_LIMIT`.
+    /// The overall code: `OK` or `OVER_LIMIT`.
     pub allowed: bool,
     /// One per descriptor, in their order.
     pub statuses: SmallVec<[Status<'a>; 2]>,
-    /// What is added to the response of Envoy's client.
+    /// Headers that Envoy adds to the response to its client.
     pub headers: HeaderMap,
-    /// What Envoy's own log and filters can use.
+    /// Dynamic metadata for Envoy's access log and filters.
     pub metadata: Metadata<'a>,
 }
 
-/// One descriptor's answer.
+/// The status of one descriptor.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Status<'a> {
-    /// Whether a limit that has a say denies it.
+    /// Whether an enforced limit denies it.
     pub denied: bool,
-    /// The limit it speaks for, with the name of its policy; `None` if none holds, or if
-    /// nobody knows what is left of it.
+    /// The reported limit, with the name of its policy; `None` if no limit applies, or if the
+    /// remaining units are unknown.
     pub limit: Option<(&'a str, &'a Limit)>,
-    /// What is left of it.
+    /// The units that remain.
     pub remaining: u64,
-    /// On a denial when it would pass, or a whole window if it never can; else when all is
-    /// available again.
+    /// After a denial, the wait until the request would be admitted, or a whole window if it never
+    /// can be; else the time until the whole limit is available again.
     pub until_reset: Duration,
 }
 
-/// What is left of what is unlimited: as much as can be told.
+/// The remaining units of an unlimited descriptor: the maximum of the field.
 const UNLIMITED: u64 = u32::MAX as u64;
 
-/// Named values.
+/// Metadata fields, in order.
 pub type Metadata<'a> = SmallVec<[(&'static str, Value<'a>); 6]>;
 
-/// A value of the metadata.
+/// The value of a metadata field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
-    /// Nothing, where a number could be.
+    /// Null, where a number is unknown.
     Null,
-    /// A number.
     Number(u64),
     /// A word or a name.
     Text(&'a str),
-    /// Names.
+    /// A list of names.
     Texts(SmallVec<[&'a str; 4]>),
 }
 
 impl<'a> Reply<'a> {
-    /// The reply to a request with this number of descriptors. `now` is the time on the limiter's
-    /// clock, for header fields that hold one.
+    /// Creates the reply to a request with this number of descriptors. `now` is the time of the
+    /// limiter's clock, for header fields that contain a time.
     ///
     /// # Errors
-    /// When it was denied because the store failed: that is no `OVER_LIMIT`.
+    /// When the request was denied because the store failed, which is not `OVER_LIMIT`.
     pub fn new(
         answer: &GateVerdict<'a>,
         descriptors: usize,
@@ -103,7 +102,8 @@ impl<'a> Status<'a> {
         let denied = !line.decision.allowed;
         let retry_us = line.decision.retry_after.as_micros();
         let reset_us = line.decision.reset_after.as_micros();
-        // A cost that can never pass reports a whole window, so that clients do not retry at once.
+        // A cost that can never be admitted reports a whole window, so that clients do not retry
+        // immediately.
         let until_us = if denied { retry_us.unwrap_or(line.limit.window_us()) } else { reset_us };
         Status {
             denied,
@@ -114,7 +114,8 @@ impl<'a> Status<'a> {
     }
 }
 
-/// Which policy the answer speaks for, how it was decided, who denied and who would have.
+/// The reported policy and limit, how the request was decided, and the policies that denied or
+/// would have denied it.
 fn metadata<'a>(answer: &GateVerdict<'a>) -> Metadata<'a> {
     let mut out = Metadata::new();
     if answer.results.is_empty() {
@@ -151,7 +152,7 @@ fn metadata<'a>(answer: &GateVerdict<'a>) -> Metadata<'a> {
     out
 }
 
-/// The number of a limit's window among Envoy's units; 0 for one that is none of them.
+/// The number of Envoy's unit that equals the window of a limit; 0 if there is none.
 pub fn unit(limit: &Limit) -> u64 {
     const SECOND: u64 = 1_000_000;
     const DAY: u64 = 24 * 3600 * SECOND;

@@ -1,7 +1,7 @@
-//! What a request means to the gate: one question per descriptor.
+//! Converts a request to one [`GateRequest`] per descriptor.
 //!
-//! A question borrows from its request; what it needs besides lies in [`EnvoyQuestions`], which
-//! therefore lives beside both.
+//! A [`GateRequest`] borrows from the Envoy request. [`EnvoyQuestions`] owns the values that it
+//! needs in addition, and therefore must outlive it.
 
 use std::time::Duration;
 
@@ -17,20 +17,22 @@ use tidegate::{Algorithm, CheckError, Cost, Limit, MAX_CHECKS, Overflow};
 use super::messages::{Descriptor, Entries, Request, RequestLimit};
 use crate::error::{ErrorKind, RequestError};
 
-/// The most descriptors in a request: with a limit each, no more could be decided at once.
+/// The maximum number of descriptors in a request: with one limit each, no more can be decided at
+/// once.
 pub const MAX_DESCRIPTORS: usize = MAX_CHECKS;
 
-/// The most entries of a descriptor: as many as a request over HTTP may have headers.
+/// The maximum number of entries of a descriptor: as many as an HTTP request may have headers.
 pub const MAX_ENTRIES: usize = 100;
 
-/// More hits count as this many, which no limit admits. A refusal would be worse: Envoy can
-/// take hits from what a client sends, and lets requests pass when its question fails.
+/// The maximum number of hits. More hits count as this number, which no limit admits. An error
+/// would be worse: Envoy can take hits from what a client sends, and may let requests pass when the
+/// call fails.
 const MAX_HITS: u64 = bounds::MAX_COUNT + 1;
 
-/// Envoy's name for the client's address.
+/// Envoy's entry for the address of the client.
 const REMOTE_ADDRESS: &str = "remote_address";
 
-/// What is asked about, understood.
+/// The validated descriptors of a request.
 #[derive(Debug)]
 pub struct EnvoyQuestions<'a>(SmallVec<[EnvoyQuestion<'a>; 2]>);
 
@@ -42,17 +44,17 @@ struct EnvoyQuestion<'a> {
 
 #[derive(Debug)]
 enum QuestionSubject<'a> {
-    /// Whatever policies match.
+    /// The policies that match.
     Policies(Attributes<'a>),
-    /// A limit that came along.
+    /// A limit that is sent with the request.
     InlineLimit { key: Vec<u8>, limit: [Limit; 1] },
 }
 
 impl<'a> EnvoyQuestions<'a> {
-    /// Understands a request. Limits that come along are counted with `algorithm`.
+    /// Validates a request. Limits that are sent with it are counted with `algorithm`.
     ///
     /// # Errors
-    /// When a field makes no sense; it is named.
+    /// When a field is invalid; the error names it.
     pub fn new(request: &'a Request<'_>, algorithm: Algorithm) -> Result<Self, RequestError> {
         if request.domain.is_empty() {
             return Err(RequestError::field(
@@ -85,8 +87,9 @@ impl<'a> EnvoyQuestions<'a> {
         each.collect::<Result<_, _>>().map(EnvoyQuestions)
     }
 
-    /// The questions, in the order of the descriptors. Envoy reports the usage of a stream when it
-    /// ends, so what is above the limit must use it up, unless the policy says otherwise.
+    /// Returns the requests to the gate, in the order of the descriptors. Envoy reports the usage
+    /// of a stream when it ends, so a cost above the limit consumes what is left, unless the policy
+    /// overrides that.
     pub fn questions<'q>(&'q self, request_id: Option<&'q str>) -> SmallVec<[GateRequest<'q>; 2]> {
         let question = |one: &'q EnvoyQuestion<'a>| {
             let subject = match &one.subject {
@@ -102,7 +105,7 @@ impl<'a> EnvoyQuestions<'a> {
     }
 }
 
-/// The error of a request that the gate rejected, in terms of its descriptors.
+/// Converts an error of the gate to one about the descriptors.
 pub fn descriptor_error(error: GateError) -> RequestError {
     if let GateError::Check(CheckError::TooManyChecks(count)) = error {
         let detail = format!(
@@ -116,7 +119,7 @@ pub fn descriptor_error(error: GateError) -> RequestError {
     RequestError { field: is_about_them.then(|| "descriptors".into()), ..error }
 }
 
-/// A field of a descriptor, and what is wrong with it.
+/// A field of a descriptor, and its error.
 type FieldError = (String, String);
 
 fn to_question<'a>(
@@ -158,7 +161,7 @@ fn check_entries(entries: &Entries<'_>) -> Result<(), FieldError> {
     }
 }
 
-/// What is asked for; `None`: what each policy says.
+/// The cost of a descriptor; `None` if each policy defines it.
 fn cost(request: &Request<'_>, descriptor: &Descriptor<'_>) -> Option<Cost> {
     let hits = match (descriptor.hits_addend, request.hits_addend) {
         (Some(hits), _) => hits.min(MAX_HITS),
@@ -170,16 +173,15 @@ fn cost(request: &Request<'_>, descriptor: &Descriptor<'_>) -> Option<Cost> {
     Some(if gives_back { Cost::Refund(hits) } else { Cost::Ask(hits) })
 }
 
-/// The client's address, if a descriptor names it; what else an entry of that name holds
-/// is no concern of ours.
+/// The address of the client, if a descriptor has it. A value that is not an address is ignored.
 fn client_ip(entries: &Entries<'_>) -> Option<std::net::IpAddr> {
     let (_, value) = entries.iter().find(|(key, _)| key == REMOTE_ADDRESS)?;
     parse_address(value)
 }
 
-/// Who is counted under a limit that came along: domain and entries, each with its length, so
-/// that no two are alike; a digest of that if it is longer than any key is. (No other key
-/// begins with `#`.)
+/// The key of a limit that is sent with a request: domain and entries, each with its length, so
+/// that keys are injective. A key longer than [`MAX_KEY_BYTES`] is replaced by a digest. (No other
+/// key begins with `#`.)
 fn request_limit_key(domain: &str, entries: &Entries<'_>) -> Vec<u8> {
     let texts = || {
         let each = entries.iter().flat_map(|(key, value)| [&**key, &**value]);
@@ -243,7 +245,8 @@ mod tests {
 
     #[test]
     fn converts_hits_to_costs() {
-        // The descriptor's, negative or not, the request's, and what is asked for.
+        // `hits_addend` of the descriptor, `is_negative_hits`, `hits_addend` of the request, the
+        // cost.
         #[rustfmt::skip]
         let rows = [
             (None, false, 0, None),

@@ -1,11 +1,11 @@
-//! The decoder against a naive one that has all the bytes and all the time.
+//! Compares the decoder with a naive one that gets all bytes in one piece and need not be fast.
 
 use super::super::decode::{MAX_COMMAND_BYTES, ProtocolError, decode};
 
-/// What bytes come to: commands, and how they end.
+/// The commands in some bytes, and the error that ends them.
 type Read = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);
 
-/// Reads pieces as a connection does: whatever is complete is taken after each.
+/// Decodes pieces as a connection does: after each piece, complete commands are taken.
 fn decode_pieces(pieces: &[&[u8]], stranger: bool) -> Read {
     let (mut commands, mut bytes) = (Vec::new(), Vec::new());
     for piece in pieces {
@@ -26,7 +26,7 @@ fn decode_pieces(pieces: &[&[u8]], stranger: bool) -> Read {
     (commands, None)
 }
 
-/// The same, byte by byte and by the book.
+/// Decodes complete input step by step, as the protocol is specified.
 fn naive(bytes: &[u8]) -> Read {
     let mut commands = Vec::new();
     let mut rest = bytes;
@@ -85,7 +85,7 @@ fn naive_length(
     }
     let text = String::from_utf8_lossy(at.get(1..end).unwrap_or_default()).into_owned();
     *at = &at[end + 2..];
-    // What is read and written again comes out as it was, or is not how Redis writes it.
+    // A number in the form of Redis is unchanged if it is parsed and formatted.
     Ok(Some(text.parse::<i64>().ok().filter(|number| number.to_string() == text)))
 }
 
@@ -149,7 +149,7 @@ fn naive_line(rest: &mut &[u8]) -> NaiveCommand {
     Ok(Some(words))
 }
 
-/// Numbers that are the same every time.
+/// A deterministic pseudo-random generator.
 struct Random(u64);
 
 impl Random {
@@ -165,7 +165,7 @@ impl Random {
     }
 }
 
-/// What commands are made of, and what they are broken with.
+/// Pieces of valid and invalid commands.
 const PIECES: [&[u8]; 34] = [
     b"*1\r\n$4\r\nPING\r\n",
     b"*3\r\n$8\r\nTG.CHECK\r\n$5\r\nlogin\r\n$1\r\na\r\n",

@@ -1,10 +1,10 @@
-//! Bytes in, bytes out, on a clock of our own.
+//! Tests of the front without a socket: bytes in, bytes out, with a manual clock.
 //!
-//! - here: every command, error and protocol case;
+//! - this file: every command, error and protocol case;
 //! - `throttle.rs`: `CL.THROTTLE` and `THROTTLE` against published vectors and a naive limiter;
 //! - `decoder.rs`: random and mutated bytes against a naive parser, however they are split.
 //!
-//! What needs a socket, a real client or a real Redis beside it is in `tests/it/resp`.
+//! Tests that need a socket, a real client or a real Redis are in `tests/it/resp`.
 
 mod decoder;
 mod throttle;
@@ -49,7 +49,7 @@ policies:
     limits: ["2 per 1m sliding-log"]
 "#;
 
-/// A front in memory.
+/// A front with a store in memory.
 struct TestFront {
     front: RespFront,
     clock: ManualClock,
@@ -57,7 +57,7 @@ struct TestFront {
 
 impl TestFront {
     fn new(access: Access) -> Self {
-        // On a whole hour, so that windows begin when the tests do.
+        // A whole hour, so that windows begin when the tests do.
         let clock = ManualClock::new(Timestamp::from_micros(1_000_000 * 3_600 * 480_000));
         let limiter = Limiter::builder().clock(clock.clock()).max_keys(10_000).build();
         let config = Config::parse(POLICIES, "tidegate.yaml").expect("a config");
@@ -96,7 +96,7 @@ struct TestClient<'w> {
 }
 
 impl TestClient<'_> {
-    /// What comes back for these bytes, and whether the connection ends.
+    /// Sends bytes, and returns the replies and whether the connection is closed.
     fn send(&mut self, bytes: &[u8]) -> (Vec<u8>, bool) {
         let mut replies = Vec::new();
         let mut rest = bytes;
@@ -119,7 +119,7 @@ impl TestClient<'_> {
         }
     }
 
-    /// The same as text, for rows.
+    /// Sends text, and returns the replies as text.
     fn exchange(&mut self, text: &str) -> String {
         let (replies, ends) = self.send(text.as_bytes());
         let replies = String::from_utf8(replies).expect("UTF-8");
@@ -127,7 +127,7 @@ impl TestClient<'_> {
     }
 }
 
-/// A command as clients send it.
+/// Encodes a command as clients do.
 fn command(words: &[&str]) -> String {
     let mut text = format!("*{}\r\n", words.len());
     for word in words {
@@ -136,13 +136,13 @@ fn command(words: &[&str]) -> String {
     text
 }
 
-/// Lines that are sent, and the replies to all of them.
+/// The lines sent, and the replies to all of them.
 type Row = (&'static str, &'static str);
 
 fn run(front: impl Fn() -> TestFront, rows: &[Row]) {
     for (sent, expected) in rows {
         assert_eq!(front().connect().exchange(sent), *expected, "{sent:?}");
-        // However it is split, it is the same.
+        // The replies do not depend on how the bytes are split.
         for at in 1..sent.len() {
             let front = front();
             let mut client = front.connect();
@@ -181,7 +181,7 @@ fn decides_as_documented() {
             "*7\r\n:0\r\n:2\r\n:2\r\n_\r\n:0\r\n$5\r\nlogin\r\n$5\r\nexact\r\n")),
         ("TG.CHECK login a COST 2\r\nTG.CHECK login a\r\n", concat!("*7\r\n:1\r\n:2\r\n:0\r\n:0\r\n:60000\r\n$5\r\nlogin\r\n$5\r\nexact\r\n",
             "*7\r\n:0\r\n:2\r\n:0\r\n:60000\r\n:60000\r\n$5\r\nlogin\r\n$5\r\nexact\r\n")),
-        // Keys are apart, and so are policies.
+        // Keys are counted separately, and so are policies.
         ("TG.CHECK login a COST 2\r\nTG.CHECK login b\r\n", concat!("*7\r\n:1\r\n:2\r\n:0\r\n:0\r\n:60000\r\n$5\r\nlogin\r\n$5\r\nexact\r\n",
             "*7\r\n:1\r\n:2\r\n:1\r\n:0\r\n:60000\r\n$5\r\nlogin\r\n$5\r\nexact\r\n")),
         // A retry under an id is not charged again.
@@ -189,11 +189,11 @@ fn decides_as_documented() {
             "*7\r\n:1\r\n:2\r\n:1\r\n:0\r\n:60000\r\n$5\r\nlogin\r\n$5\r\nexact\r\n", "*7\r\n:1\r\n:2\r\n:1\r\n:0\r\n:60000\r\n$5\r\nlogin\r\n$5\r\nexact\r\n")),
         ("TG.CHECK login a ID x\r\nTG.CHECK login a ID x COST 2\r\n", concat!("*7\r\n:1\r\n:2\r\n:1\r\n:0\r\n:60000\r\n$5\r\nlogin\r\n$5\r\nexact\r\n",
             "-ERR ID: this idempotency id was used with another cost: use a new id\r\n")),
-        // Forced, and given back.
+        // A forced charge, then a refund.
         ("TG.CHECK login a FORCE COST 5\r\nTG.CHECK login a COST -5\r\n", concat!("*7\r\n:1\r\n:2\r\n:0\r\n:0\r\n:60000\r\n$5\r\nlogin\r\n$5\r\nexact\r\n",
             "*7\r\n:1\r\n:2\r\n:2\r\n:0\r\n:0\r\n$5\r\nlogin\r\n$5\r\nexact\r\n")),
         ("TG.CHECK login a FORCE\r\n", "*7\r\n:1\r\n:2\r\n:1\r\n:0\r\n:60000\r\n$5\r\nlogin\r\n$5\r\nexact\r\n"),
-        // The policy's own cost, and the limit with the least left speaks.
+        // The cost of the policy. The limit with the least remaining is reported.
         ("TG.CHECK api a\r\n", "*7\r\n:1\r\n:3\r\n:1\r\n:0\r\n:3600000\r\n$3\r\napi\r\n$5\r\nexact\r\n"),
         ("TG.CHECK watched a COST 2\r\n", "*7\r\n:1\r\n$-1\r\n$-1\r\n:0\r\n$-1\r\n$-1\r\n$5\r\nexact\r\n"),
         ("TG.CHECK nothing a\r\n", "*7\r\n:1\r\n$-1\r\n$-1\r\n:0\r\n$-1\r\n$-1\r\n$5\r\nexact\r\n"),
@@ -201,7 +201,8 @@ fn decides_as_documented() {
             "*7\r\n:1\r\n:2\r\n:2\r\n:0\r\n:0\r\n$4\r\njobs\r\n$5\r\nexact\r\n")),
         ("TG.CHECK login a\r\nTG.RESET login a\r\nTG.RESET login a\r\nTG.PEEK login a\r\n", concat!("*7\r\n:1\r\n:2\r\n:1\r\n:0\r\n:60000\r\n$5\r\nlogin\r\n$5\r\nexact\r\n",
             ":1\r\n:0\r\n", "*7\r\n:1\r\n:2\r\n:2\r\n:0\r\n:0\r\n$5\r\nlogin\r\n$5\r\nexact\r\n")),
-        // The plain value of a key: issue 15, item 13. TG.CHECK takes the key as it is.
+        // Issue 15, item 13: TG.PEEK and TG.RESET accept the plain value of a key. TG.CHECK takes
+        // it literally.
         ("TG.CHECK keyed header:x-api-key=k COST 2\r\nTG.PEEK keyed k\r\nTG.CHECK keyed k\r\nTG.RESET keyed k\r\nTG.RESET keyed k\r\n", concat!(
             "*7\r\n:1\r\n:2\r\n:0\r\n:0\r\n:60000\r\n$5\r\nkeyed\r\n$5\r\nexact\r\n",
             "*7\r\n:0\r\n:2\r\n:0\r\n:60000\r\n:60000\r\n$5\r\nkeyed\r\n$5\r\nexact\r\n",
@@ -211,7 +212,7 @@ fn decides_as_documented() {
         ("TG.LIMIT \"5 per 1m sliding-log\" a COST 2\r\n", "*7\r\n:1\r\n:5\r\n:3\r\n:0\r\n:60000\r\n$-1\r\n$5\r\nexact\r\n"),
         ("TG.LIMIT '5 per 1m sliding-log' a\r\nTG.LIMIT '5 per 1m sliding-log, 1 per 1s sliding-log' a\r\n", concat!("*7\r\n:1\r\n:5\r\n:4\r\n:0\r\n:60000\r\n$-1\r\n$5\r\nexact\r\n",
             "*7\r\n:1\r\n:1\r\n:0\r\n:0\r\n:1000\r\n$-1\r\n$5\r\nexact\r\n")),
-        // A caller's own limits are apart from policies.
+        // Limits that a caller sends are counted separately from policies.
         ("TG.LIMIT '2 per 1m sliding-log' a COST 2\r\nTG.PEEK login a\r\n", concat!("*7\r\n:1\r\n:2\r\n:0\r\n:0\r\n:60000\r\n$-1\r\n$5\r\nexact\r\n",
             "*7\r\n:1\r\n:2\r\n:2\r\n:0\r\n:0\r\n$5\r\nlogin\r\n$5\r\nexact\r\n")),
     ]);
@@ -260,9 +261,9 @@ fn rejects_invalid_commands() {
     assert_eq!(told, "-ERR ID: it is longer than 256 bytes: shorten it\r\n");
     let told = client.exchange(&command(&["TG.LIMIT", &["1 per 1s"; 65].join(","), "a"]));
     assert!(told.starts_with("-ERR limit: there are more than "), "{told}");
-    // On one line, without the picture.
+    // The error is on one line, without the excerpt and caret.
     let told = client.exchange("TG.LIMIT '9 per 1s, 5 per fortnight' a\r\nTG.LIMIT '' a\r\n");
-    let time = "-ERR limit: `fortnight`: a length of time must stand here: write a number and ms, s, m, h, d or w, for example `10s`\r\n";
+    let time = "-ERR limit: `fortnight`: expected a length of time: write a number and ms, s, m, h, d or w, for example `10s`\r\n";
     let nothing = "-ERR limit: ``: this is not a limit: write for example `10 per 1s`\r\n";
     assert_eq!(told, [time, nothing].concat());
     assert!(client.exchange("TG.LIMIT \"\\xff\" a\r\n").starts_with("-ERR limit: it is not text"));
@@ -305,11 +306,11 @@ fn runs_transactions() {
         ("MULTI\r\nTG.CHECK login a\r\nTG.CHECK login a COST 3\r\nPING\r\nTG.RESET login a\r\nEXEC\r\nPING\r\n", concat!("+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*4\r\n",
             "*7\r\n:1\r\n:2\r\n:1\r\n:0\r\n:60000\r\n$5\r\nlogin\r\n$5\r\nexact\r\n", "*7\r\n:0\r\n:2\r\n:1\r\n$-1\r\n:60000\r\n$5\r\nlogin\r\n$5\r\nexact\r\n",
             "+PONG\r\n:1\r\n+PONG\r\n")),
-        // Nothing is charged before EXEC, and nothing by what is given up.
+        // Nothing is charged before EXEC, and nothing by a discarded transaction.
         ("MULTI\r\nTG.CHECK login a\r\nDISCARD\r\nTG.RESET login a\r\n", "+OK\r\n+QUEUED\r\n+OK\r\n:0\r\n"),
         ("MULTI\r\nTG.CHECK login a\r\nRESET\r\nTG.RESET login a\r\nEXEC\r\n", "+OK\r\n+QUEUED\r\n+RESET\r\n:0\r\n-ERR EXEC without MULTI\r\n"),
         ("MULTI\r\nTG.CHECK login a\r\nQUIT\r\n", "+OK\r\n+QUEUED\r\n+OK\r\n(closed)"),
-        // What makes no sense on its face gives up all of it.
+        // An invalid command discards the whole transaction.
         ("MULTI\r\nTG.CHECK login a\r\nSET a b\r\nTG.CHECK login a\r\nEXEC\r\nTG.RESET login a\r\n", concat!("+OK\r\n+QUEUED\r\n",
             "-ERR unknown command 'SET', with args beginning with: 'a' 'b' \r\n", "+QUEUED\r\n",
             "-EXECABORT Transaction discarded because of previous errors.\r\n", ":0\r\n")),
@@ -317,7 +318,7 @@ fn runs_transactions() {
             "-EXECABORT Transaction discarded because of previous errors.\r\n")),
         ("MULTI\r\nCOMMAND DOCS\r\nEXEC\r\n", concat!("+OK\r\n-ERR Command not allowed inside a transaction\r\n",
             "-EXECABORT Transaction discarded because of previous errors.\r\n")),
-        // What shows when it is run is one of the replies.
+        // An error of the execution is one of the replies.
         ("MULTI\r\nTG.CHECK nobody a\r\nECHO hi\r\nEXEC\r\n", "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n-ERR policy: there is no policy `nobody`\r\n$2\r\nhi\r\n"),
         ("MULTI\r\nMULTI\r\nPING\r\nEXEC\r\n", "+OK\r\n-ERR MULTI calls can not be nested\r\n+QUEUED\r\n*1\r\n+PONG\r\n"),
         ("EXEC\r\nDISCARD\r\nEXEC now\r\n", concat!("-ERR EXEC without MULTI\r\n-ERR DISCARD without MULTI\r\n",
@@ -325,7 +326,7 @@ fn runs_transactions() {
         ("MULTI\r\nPOST / HTTP/1.1\r\n", "+OK\r\n(closed)"),
     ]);
     run(TestFront::with_secrets, &[("MULTI\r\n", "-NOAUTH Authentication required.\r\n")]);
-    // Only so much waits.
+    // The size of queued commands is bounded.
     let front = TestFront::without_secrets();
     let mut client = front.connect();
     let echo = command(&["ECHO", &"x".repeat(10_000)]);
@@ -359,7 +360,7 @@ fn authenticates_with_secrets() {
     let hello =
         front.connect().exchange("HELLO 3 AUTH default s3cret SETNAME me\r\nCLIENT GETNAME\r\n");
     assert!(hello.starts_with("%7\r\n") && hello.ends_with("$2\r\nme\r\n"), "{hello}");
-    // Guessing costs a connection every few tries.
+    // An attacker has to reconnect after a few guesses.
     let guesses = front.connect().exchange(&"AUTH guess\r\n".repeat(1000));
     assert_eq!(guesses, WRONG.repeat(16) + "(closed)");
 }
@@ -382,7 +383,7 @@ fn rejects_malformed_input() {
         ("ECHO 'a\r\n", "-ERR Protocol error: unbalanced quotes in request\r\n(closed)"),
         ("ECHO 'a'b\r\n", "-ERR Protocol error: unbalanced quotes in request\r\n(closed)"),
         ("*0\r\n\r\n*-1\r\nPING\r\n", "+PONG\r\n"),
-        // A browser, whose body would be commands.
+        // A browser, whose request body would be executed as commands.
         ("POST / HTTP/1.1\r\nHost: localhost\r\n\r\nTG.RESET login a\r\n", "(closed)"),
         ("PUT / HTTP/1.1\r\n\r\nTG.RESET login a\r\n", "(closed)"),
         ("OPTIONS /x HTTP/1.0\r\nPING\r\n", "(closed)"),
@@ -394,7 +395,7 @@ fn rejects_malformed_input() {
         front.connect().exchange(&line),
         "-ERR Protocol error: too big inline request\r\n(closed)"
     );
-    // Every part within its bound, and the whole beyond it.
+    // Every argument is within its bound, but the whole command is not.
     let many = command(&["ECHO", &"x".repeat(30_000), &"x".repeat(30_000), &"x".repeat(30_000)]);
     assert_eq!(front.connect().exchange(&many), "-ERR Protocol error: too big request\r\n(closed)");
     let all = "x".repeat(32 * 1024);

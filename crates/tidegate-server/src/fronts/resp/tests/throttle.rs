@@ -1,10 +1,10 @@
-//! `CL.THROTTLE` and `THROTTLE`: published vectors, and a naive limiter beside them.
+//! `CL.THROTTLE` and `THROTTLE` against published vectors and a naive limiter.
 
 use tidegate_testkit::Random;
 
 use super::{TestFront, command};
 
-/// What `CL.THROTTLE` or `THROTTLE` replies.
+/// Parses the reply to `CL.THROTTLE` or `THROTTLE`.
 fn numbers(reply: &str) -> Vec<i64> {
     let mut lines = reply.lines();
     assert_eq!(lines.next(), Some("*5"), "{reply}");
@@ -16,18 +16,18 @@ fn matches_redis_cell_examples() {
     let front = TestFront::without_secrets();
     let mut client = front.connect();
     let mut ask = |words: &[&str]| numbers(&client.exchange(&command(words)));
-    // Its README.
+    // The README of redis-cell.
     assert_eq!(ask(&["CL.THROTTLE", "user123", "15", "30", "60"]), [0, 16, 15, -1, 2]);
     assert_eq!(ask(&["cl.throttle", "user123", "15", "30", "60", "1"]), [0, 16, 14, -1, 4]);
-    // Its test against a server.
+    // The end-to-end test of redis-cell.
     assert_eq!(ask(&["CL.THROTTLE", "e2e", "0", "1", "2", "1"]), [0, 1, 0, -1, 2]);
     assert_eq!(ask(&["CL.THROTTLE", "e2e", "0", "1", "2", "1"]), [1, 1, 0, 2, 2]);
     front.advance(2_000_000);
     assert_eq!(ask(&["CL.THROTTLE", "e2e", "0", "1", "2", "1"]), [0, 1, 0, -1, 2]);
 }
 
-/// Its own table: five at once, one a second. Time in milliseconds, quantity, and then
-/// remaining, reset, retry and whether it was limited.
+/// The test table of redis-cell: a burst of five, one per second. Time in milliseconds, quantity,
+/// and then remaining, reset, retry and whether it was limited.
 #[rustfmt::skip]
 const TABLE: [(u64, i64, i64, i64, i64, i64); 15] = [
     (0, 6, 5, 0, -1, 1),
@@ -65,19 +65,20 @@ fn rejects_what_redis_cell_rejects() {
         ("CL.THROTTLE a 1 1 1 \"a\\r\\nb\"\r\n", "-Cell error: Couldn't parse as integer: a  b\r\n"),
         ("CL.THROTTLE a 1 0 1\r\n", "-Cell error: Zero rates are not supported\r\n"),
         ("CL.THROTTLE a 1 1 0\r\n", "-Cell error: Zero rates are not supported\r\n"),
-        // What it has no use for, and what has no limit here.
+        // Parameters that redis-cell does not reject, and parameters that are not a valid limit
+        // here.
         ("CL.THROTTLE a 1 -1 1\r\n", "-ERR count: it is negative: use a whole number from 1\r\n"),
         ("CL.THROTTLE a 1 1 -1\r\n", "-ERR period: it is negative: use a whole number from 1\r\n"),
         ("CL.THROTTLE a 1 1 31622401\r\n", "-ERR period: it is out of range: use a whole number up to 31622400\r\n"),
         ("CL.THROTTLE a 1 1000000000001 1\r\n", "-ERR count: it is out of range: use a whole number up to 1000000000000\r\n"),
         ("CL.THROTTLE a 1000000000000 1 1\r\n", "-ERR max_burst: it is out of range: use a whole number up to 999999999999\r\n"),
         ("CL.THROTTLE a 9223372036854775807 1 1\r\n", "-ERR max_burst: it is out of range: use a whole number up to 999999999999\r\n"),
-        // As redis-cell: an empty key is a key, `+` is a sign, and what holds nothing passes nothing.
+        // As in redis-cell: an empty key is a key, `+` is a sign, and no capacity admits nothing.
         ("CL.THROTTLE '' +1 +1 +1\r\n", "*5\r\n:0\r\n:2\r\n:1\r\n:-1\r\n:1\r\n"),
         ("CL.THROTTLE a -1 1 1\r\n", "*5\r\n:1\r\n:0\r\n:0\r\n:-1\r\n:0\r\n"),
         ("CL.THROTTLE k -9223372036854775808 30 60\r\n", "*5\r\n:1\r\n:-9223372036854775807\r\n:0\r\n:-1\r\n:0\r\n"),
         ("CL.THROTTLE a -5 1 1\r\n", "*5\r\n:1\r\n:-4\r\n:0\r\n:-1\r\n:0\r\n"),
-        // Given back.
+        // A refund.
         ("CL.THROTTLE a 1 1 1\r\nCL.THROTTLE a 1 1 1 -1\r\n", "*5\r\n:0\r\n:2\r\n:1\r\n:-1\r\n:1\r\n*5\r\n:0\r\n:2\r\n:2\r\n:-1\r\n:0\r\n"),
     ];
     for (sent, expected) in rows {
@@ -108,9 +109,9 @@ fn throttlecrab_replies_have_their_own_order() {
     }
 }
 
-/// The generic cell rate algorithm as its definition has it: a theoretical arrival time per
-/// key, in nanoseconds, with whatever rounding redis-cell's own interval has left out:
-/// intervals here are whole numbers of microseconds.
+/// The generic cell rate algorithm by its definition: a theoretical arrival time per key, in
+/// nanoseconds. Intervals are whole microseconds, so that the rounding of redis-cell's interval has
+/// no effect.
 struct Naive {
     interval_ns: i128,
     limit: i128,

@@ -1,4 +1,5 @@
-// ioredis as people use it: PORT OF AN OPEN SERVER, PORT OF A CLOSED ONE, ITS SECRET.
+// Typical use of ioredis. Arguments: the port of a server without a secret, the port of one with a
+// secret, the secret.
 const assert = require("node:assert");
 const module_ = require("ioredis");
 const Redis = module_.Redis ?? module_.default ?? module_;

@@ -1,4 +1,4 @@
-//! Real clients in their default settings: redis-cli, redis-py, ioredis and redis-rs.
+//! Real clients with their default settings: redis-cli, redis-py, ioredis and redis-rs.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,7 +8,7 @@ use redis::{Value, cmd};
 use super::{POLICIES, start};
 use crate::server_harness::Server;
 
-/// What a program printed. It must have succeeded.
+/// Runs a program, which must succeed, and returns its output.
 #[track_caller]
 fn output(command: &mut Command, missing: &str) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{missing}: {error}"));
@@ -19,7 +19,7 @@ fn output(command: &mut Command, missing: &str) -> String {
 
 const SECRET: &str = "s3cret";
 
-/// One server for everybody that wants no secret, and one that does.
+/// Starts a server without authentication, and one that requires a secret.
 fn servers(test: &str) -> [Server; 2] {
     let start = |name: &str| start(&format!("{test}-{name}")).config(POLICIES);
     [start("open").run(), start("closed").env("TIDEGATE_TOKENS", SECRET).run()]
@@ -37,16 +37,16 @@ fn redis_cli_works() {
     let [open, closed] = servers("cli");
     let checked = |remaining| format!("1\n2\n{remaining}\n0\n3600000\nlogin\nexact\n");
     assert_eq!(redis_cli(&open, &["TG.CHECK", "login", "a"]), checked(1));
-    let said = redis_cli(&open, &["-3", "TG.CHECK", "login", "a"]);
-    assert!(said.starts_with("1\n2\n0\n0\n") && said.ends_with("\nlogin\nexact\n"), "{said}");
+    let reply = redis_cli(&open, &["-3", "TG.CHECK", "login", "a"]);
+    assert!(reply.starts_with("1\n2\n0\n0\n") && reply.ends_with("\nlogin\nexact\n"), "{reply}");
     assert_eq!(
         redis_cli(&open, &["CL.THROTTLE", "user123", "15", "30", "60"]),
         "0\n16\n15\n-1\n2\n"
     );
     assert_eq!(redis_cli(&open, &["-r", "3", "PING"]), "PONG\nPONG\nPONG\n");
     assert!(redis_cli(&open, &["INFO"]).contains("tidegate_version:"));
-    let said = redis_cli(&closed, &["TG.CHECK", "login", "a"]);
-    assert_eq!(said, "NOAUTH Authentication required.\n\n");
+    let reply = redis_cli(&closed, &["TG.CHECK", "login", "a"]);
+    assert_eq!(reply, "NOAUTH Authentication required.\n\n");
     let known = ["--no-auth-warning", "-a", SECRET, "TG.CHECK", "login", "a"];
     assert_eq!(redis_cli(&closed, &known), checked(1));
     let known =
@@ -54,19 +54,19 @@ fn redis_cli_works() {
     assert!(redis_cli(&closed, &known).starts_with("1\n2\n1\n0\n"));
 }
 
-/// Every `$ redis-cli` line of the page, and what it prints. Time passes, so waits of about
-/// an hour are taken for one.
+/// Every `$ redis-cli` line of the page, and its output. Time passes, so waits of about an hour are
+/// treated as an hour.
 #[test]
 fn redis_cli_prints_documented_output() {
     let page = format!("{}/../../docs/resp.md", env!("CARGO_MANIFEST_DIR"));
     let page = std::fs::read_to_string(page).expect("the page");
     let config = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
     let server = start("page").config(config.expect("a config")).run();
-    let mut asked = 0;
+    let mut checked = 0;
     for block in page.split("```console\n").skip(1) {
         let block = block.split("```").next().expect("an end");
         for example in block.split("$ redis-cli -p 6380 ").skip(1) {
-            let (line, expected) = example.split_once('\n').expect("what it prints");
+            let (line, expected) = example.split_once('\n').expect("the output");
             let port = server.resp().port();
             let mut shell = Command::new("sh");
             shell.args(["-c", &format!("redis-cli --no-raw -p {port} {line}")]);
@@ -77,13 +77,13 @@ fn redis_cli_prints_documented_output() {
                 if about { "5) (integer) 3600000\n".to_owned() } else { format!("{line}\n") }
             };
             assert_eq!(lines.lines().map(hour).collect::<String>(), expected, "{line}");
-            asked += 1;
+            checked += 1;
         }
     }
-    assert_eq!(asked, 8);
+    assert_eq!(checked, 8);
 }
 
-/// The page lists what `CLIENT HELP` lists, and all that it lists is answered.
+/// The page lists the subcommands of `CLIENT HELP`, and all of them are supported.
 #[test]
 fn client_subcommands_are_documented() {
     let page = include_str!("../../../../../../docs/resp.md");
@@ -97,8 +97,8 @@ fn client_subcommands_are_documented() {
     }
     for words in listed {
         let words = ["CLIENT"].into_iter().chain(words.trim_matches('`').split(' '));
-        let said = redis_cli(&server, &words.collect::<Vec<_>>());
-        assert!(!said.contains("unknown subcommand"), "{said}");
+        let reply = redis_cli(&server, &words.collect::<Vec<_>>());
+        assert!(!reply.contains("unknown subcommand"), "{reply}");
     }
 }
 
@@ -115,7 +115,7 @@ fn redis_benchmark_works() {
     assert_eq!(open.metric(name), Some(20_000));
 }
 
-/// Where a client was installed: a variable that `scripts/lib/resp.sh` sets.
+/// Returns the path of an installed client, from a variable that `scripts/lib/resp.sh` sets.
 fn installed(variable: &str) -> PathBuf {
     let path = std::env::var_os(variable);
     path.map(PathBuf::from).unwrap_or_else(|| {
@@ -123,7 +123,7 @@ fn installed(variable: &str) -> PathBuf {
     })
 }
 
-/// Runs a script beside this file with the ports of both servers and the secret.
+/// Runs a script in this directory with the ports of both servers and the secret.
 fn script(mut command: Command, name: &str, servers: &[Server; 2]) -> String {
     let path = format!("{}/tests/it/resp/clients/{name}", env!("CARGO_MANIFEST_DIR"));
     command.arg(path).args(servers.each_ref().map(|server| server.resp().port().to_string()));
@@ -154,7 +154,7 @@ fn redis_rs_works() {
         (url(&closed, &format!("me:{SECRET}@")) + "/?protocol=resp3", "b"),
     ] {
         let client = redis::Client::open(&*url).expect("a URL");
-        let mut connection = client.get_connection().expect("it connects");
+        let mut connection = client.get_connection().expect("a connection");
         type Checked = (bool, u64, u64, Option<u64>, u64, String, String);
         let check = || cmd("TG.CHECK").arg("login").arg(key).to_owned();
         let checked: Checked = check().query(&mut connection).expect("a reply");
@@ -167,8 +167,8 @@ fn redis_rs_works() {
             cmd("CL.THROTTLE").arg((key, 15, 30, 60)).query(&mut connection).expect("a reply");
         assert_eq!(cell, [0, 16, 15, -1, 2]);
         let refused = cmd("TG.CHECK").arg("nobody").arg(key).query::<Value>(&mut connection);
-        let said = refused.expect_err("there is no such policy").to_string();
-        assert!(said.contains("there is no policy `nobody`"), "{said}");
+        let message = refused.expect_err("an unknown policy").to_string();
+        assert!(message.contains("there is no policy `nobody`"), "{message}");
     }
     assert!(redis::Client::open(url(&closed, ":wrong@")).expect("a URL").get_connection().is_err());
 }

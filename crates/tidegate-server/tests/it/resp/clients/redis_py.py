@@ -1,4 +1,7 @@
-"""redis-py as people use it: PORT OF AN OPEN SERVER, PORT OF A CLOSED ONE, ITS SECRET."""
+"""Typical use of redis-py.
+
+Arguments: the port of a server without a secret, the port of one with a secret, the secret.
+"""
 
 import asyncio
 import sys
@@ -17,7 +20,7 @@ def check(client, key):
     assert client.ping() is True
     first = as_text(client.execute_command("TG.CHECK", "login", key))
     assert first == [1, 2, 1, 0, 3600000, "login", "exact"], first
-    # Everything at once, answered in order.
+    # A pipeline, with replies in order.
     pipe = client.pipeline(transaction=False)
     for _ in range(100):
         pipe.execute_command("TG.CHECK", "login", key)
@@ -25,7 +28,7 @@ def check(client, key):
     replies = pipe.execute()
     assert [reply[0] for reply in replies] == [1] + [0] * 100, replies
     assert replies[-1][3] is None, replies[-1]
-    # As people write it: redis-py puts MULTI and EXEC around it.
+    # The default pipeline: redis-py wraps it in MULTI and EXEC.
     pipe = client.pipeline()
     for _ in range(3):
         pipe.execute_command("TG.CHECK", "api", "multi:" + key)
@@ -46,7 +49,7 @@ def check(client, key):
     assert client.client_getname() in (None, "me")
     try:
         client.execute_command("TG.CHECK", "nobody", key)
-        raise AssertionError("there is no such policy")
+        raise AssertionError("an unknown policy was accepted")
     except redis.ResponseError as error:
         assert "there is no policy `nobody`" in str(error), error
 
@@ -61,15 +64,15 @@ check(redis.Redis.from_url(f"redis://:{secret}@127.0.0.1:{closed_port}/0"), "url
 for bad in (dict(), dict(password="wrong"), dict(password="wrong", protocol=3)):
     try:
         redis.Redis(port=closed_port, **bad).ping()
-        raise AssertionError("it let us in")
+        raise AssertionError("the server accepted a wrong secret")
     except redis.AuthenticationError:
         pass
 
 
 async def ask():
     client = redis.asyncio.Redis(port=open_port)
-    asked = (client.execute_command("TG.CHECK", "login", "async") for _ in range(50))
-    replies = await asyncio.gather(*asked)
+    calls = (client.execute_command("TG.CHECK", "login", "async") for _ in range(50))
+    replies = await asyncio.gather(*calls)
     assert sum(reply[0] for reply in replies) == 2, replies
     await client.aclose()
 

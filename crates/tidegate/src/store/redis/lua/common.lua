@@ -1,16 +1,18 @@
--- What all scripts but the hot one begin with. (Put in front of them.)
+-- Shared by request.lua and permit.lua; script.rs puts it in front of them.
 --
--- A function costs a script something even if it is not called, because it is made anew in
--- every run. So what is rare is kept inside of what is not: see large.lua.
+-- KEYS     not read here ARGV     1 the time in microseconds, or '' for the server's time
+--
+-- A function costs time even if it is not called, because every run of a script creates it again.
+-- So rarely used functions are nested in a function that creates them on demand: see large.lua.
 
--- Doubles count exactly up to here: no count, time or product is larger.
+-- 2^53: doubles are exact up to it, and no count, time or product is larger.
 local MOST = 9007199254740992
--- What a cost does.
+-- The kinds of cost.
 local ASK, FORCE, REFUND = 0, 1, 2
--- The key at hand.
+-- The current key, for the message of corrupt().
 local key
 
--- The time, in microseconds; that of the server unless one is given.
+-- The time in microseconds.
 local now = ARGV[1]
 local is_given = now ~= ''
 if is_given then
@@ -20,20 +22,20 @@ else
   now = time[1] * 1000000 + time[2]
 end
 
--- Stops before anything is written: what is there is not ours, and not to be decided on.
+-- Raises an error for a value that is not a state of tidegate. It is called before the first write.
 local function corrupt()
   error('tidegate: the value at ' .. key .. ' is not a state: delete it, or use another key_prefix', 0)
 end
 
--- Keeps a state until it is as good as none; false is none.
+-- Stores a state until it expires, or deletes it if `after` is false (an empty state).
 local function write(name, before, after, expires)
   if not after or expires <= now then
     if before then
       redis.call('DEL', name)
     end
   elseif after ~= before then
-    -- A millisecond more than it must be: Redis rounds the time it starts from down. A time
-    -- that is given has nothing to do with the one Redis expires keys by.
+    -- One millisecond longer than needed, because Redis rounds down the time it starts from. A
+    -- given time is unrelated to the clock by which Redis expires keys, so an hour is added.
     local left = expires - now
     if left > MOST then
       left = MOST

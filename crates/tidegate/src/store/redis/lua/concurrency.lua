@@ -1,7 +1,9 @@
--- concurrency: permits held, each with a lease. As algorithms/concurrency.rs.
+-- concurrency: the permits that are held, each with a lease. It matches algorithms/concurrency.rs
+-- of tidegate-core.
 --
--- Bytes: see permits.lua. Replies: sum, when the last ends, when enough have ended for what is
--- asked; before an ask is charged, after anything else is.
+-- Bytes: see permits.lua. Reply: the sum of the costs, the time at which the last lease ends, and
+-- the time by which enough leases have ended for the request. The reply describes the permits
+-- before an ask is charged, but after a forced charge or a refund.
 local function concurrency(raw, want)
   local held = permits(raw)
   held.advance()

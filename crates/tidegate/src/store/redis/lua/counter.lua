@@ -1,19 +1,21 @@
--- Asks of sliding-counters under one limit, each key decided on its own: the hot path.
+-- Fast path: requests on sliding-counters under one limit. Each key is decided separately.
 --
--- KEYS     the states, all different
--- ARGV     1 window in microseconds, limit, radix; and the time in microseconds, unless it is
---            the server's
---          2 for every key what each ask is for, and how many there are; left out if all are
---            asked for one unit once
---          (numbers are doubles, which are read fastest)
--- returns  how far into its window the time is, and for every key previous * radix + current
---          as they were before the charge; -1 for a state that is in another form and was
---          left alone. An array; for one key counts * window + elapsed where that is exact
+-- KEYS     the keys of the states, all different
+-- ARGV     1 window in microseconds, limit, radix and, unless the server's time is used, the time
+--            in microseconds
+--          2 for every key the units of each request and the number of requests; omitted if
+--            every key has one request for one unit
+--          (numbers are doubles, which struct.unpack reads fastest)
+-- returns  an array of the microseconds since the start of the window and, for every key,
+--          counts = previous * radix + current from before the charge, or -1 if the state has
+--          another format and was not changed. For a single key, where it is exact, the integer
+--          counts * window + elapsed instead of the array
 --
--- A state is an integer, (window's index * radix + previous) * radix + current, so
--- charging is adding. Commands cost more than all else here, then arguments, then tables.
--- So the charge comes first and says what was there; mostly it stands, and that was
--- all. If not all of it was admitted, the rest is taken back. Nobody sees it in between.
+-- A state is the integer (index of the window * radix + previous) * radix + current, so a charge
+-- is an addition. Commands are the largest cost of this script, then arguments, then tables. So
+-- it charges first, with one INCRBY that also returns the old counts. Usually the charge is
+-- admitted and nothing else is needed. Otherwise the units that are not admitted are subtracted
+-- again. Scripts are atomic, so no other client sees the intermediate value.
 local limit = ARGV[1]
 local window, count, radix = struct.unpack('<ddd', limit)
 local is_given = #limit > 24
@@ -28,15 +30,16 @@ local elapsed = now % window
 local square = radix * radix
 local base = (now - elapsed) / window * square
 
--- First the charges that stand: in the window a key was last asked in, with units to spare.
--- One unit of one key has a way of its own, without a loop or a table.
+-- Charges every key. A charge needs nothing else if it is admitted and the state is already in the
+-- current window; all others are collected in `rare`. One unit of one key is a separate branch
+-- without a loop or a table.
 local more = ARGV[2]
 local replies, rare
 if not (more or KEYS[2]) then
   local value = redis.pcall('INCR', KEYS[1])
   if type(value) == 'number' then
     local counts = value - 1 - base
-    -- Below the limit nothing is previous: the limit is below the radix.
+    -- The previous part of counts below the limit is 0, because the limit is below the radix.
     local stands = counts > 0 and counts < count
     if not stands and counts > 0 and counts < square then
       local current = counts % radix
@@ -77,12 +80,12 @@ else
   end
 end
 
--- Whether states of this window are exact in a double: until 2112. Later ones are kept
--- in the other form.
+-- Whether states of this window are exact in a double, which they are until the year 2112. Later
+-- states have the format of sliding_counter.lua that begins with 0x83.
 local exact = base + square <= 9007199254740992
 
--- A state of another window, brought into this one: previous and current count, or
--- nothing if it is none or would not fit.
+-- Advances a state to the current window. Returns the previous and the current count, or nothing if
+-- the value is not a state or its counts do not fit.
 local function advance(before)
   if before < 0 or before >= 9007199254740992 then
     return
@@ -93,7 +96,7 @@ local function advance(before)
   local from = (before - counts) / square
   local index = base / square
   if from > index then
-    -- The clock stepped back: all that was counted is counted here and now.
+    -- The clock stepped back: all units move to the current window.
     if current + previous < radix then
       return 0, current + previous
     end
@@ -106,7 +109,7 @@ local function advance(before)
   end
 end
 
--- How much of what is asked for is admitted.
+-- Returns the units that are admitted, a multiple of `units`.
 local function admitted(previous, current, units, times)
   local weighed = previous * (window - elapsed)
   local room = count - current - units * times
@@ -117,7 +120,8 @@ local function admitted(previous, current, units, times)
   return free < units and 0 or free - free % units
 end
 
--- Takes back what a key was charged that is not for this script; there may have been none.
+-- Undoes the charge of a key that request.lua has to decide, and deletes the key if the charge
+-- created it.
 local function leave(key, value, asked)
   if value == asked then
     redis.call('DEL', key)
@@ -127,7 +131,7 @@ local function leave(key, value, asked)
   return -1
 end
 
--- Decides a key that has been charged all it was asked for, and has `value` since.
+-- Decides a key whose value is `value` after all its requests were charged.
 local function settle(key, value, units, times)
   local asked = units * times
   if not exact then
@@ -150,9 +154,9 @@ local function settle(key, value, units, times)
   if previous + charged == 0 then
     redis.call('DEL', key)
   else
-    -- Kept until the end of the next window, whatever is added in this one; and a
-    -- millisecond more, because Redis rounds the time it starts from down. A time that is
-    -- given has nothing to do with the one Redis expires keys by.
+    -- Expires at the end of the next window, whatever is added in this one. It is kept for a
+    -- millisecond longer, because Redis rounds down the time it starts from. A given time is
+    -- unrelated to the clock by which Redis expires keys, so an hour is added.
     local left = 2 * window - elapsed
     redis.call('SET', key, base + previous * radix + charged,
       'PX', (left - left % 1000) / 1000 + (is_given and 3600000 or 2))
@@ -167,8 +171,8 @@ for _, charge in ipairs(rare) do
   elseif string.find(value.err, '^WRONGTYPE') or string.find(value.err, '^ERR') then
     replies[i + 1] = -1
   else
-    -- This says something of the server, not of a key: it befalls the first command
-    -- already, and nothing was charged.
+    -- The error concerns the server, not a key. The first command fails with it already, so nothing
+    -- was charged.
     return value
   end
 end

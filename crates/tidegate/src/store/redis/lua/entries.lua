@@ -1,12 +1,14 @@
--- A packed queue of (time, cost), oldest first. As entries.rs of tidegate-core.
+-- A packed queue of (time, cost) entries, oldest first. The encoding of an entry is that of
+-- entries.rs in tidegate-core.
 --
--- Bytes: the algorithm's mark, times of the oldest and the newest, sum of all costs,
--- and then for every entry varint(distance << 1), and varint(cost << 1 | 1) unless the
--- cost is 1. The distance of the oldest means nothing.
+-- Bytes: the mark of the algorithm (1 byte); the times of the oldest and the newest entry and the
+-- sum of all costs (7 bytes each); then for every entry varint(distance << 1), followed by
+-- varint(cost << 1 | 1) unless the cost is 1. The distance is that to the previous entry; the
+-- distance of the oldest entry is ignored.
 local function entries(raw, mark)
   local byte, char, sub = string.byte, string.char, string.sub
   local HEADER = 22
-  -- The packed entries are bytes head to tail of packed.
+  -- The entries are the bytes `head` to `tail` of `packed`.
   local packed, head, tail = '', 1, 0
   local self = {total = 0, oldest = 0, newest = 0, changed = false}
   if raw then
@@ -20,9 +22,9 @@ local function entries(raw, mark)
     end
   end
 
-  -- The number at a place, and where the next one is.
+  -- Reads the number at a position. Returns it and the position of the next number.
   local function read(place)
-    -- Three bytes are the most usual: an entry some ten milliseconds after another.
+    -- Three bytes are the most common length: distances from about 8 ms to 1 s.
     local a, b, c = byte(packed, place, place + 2)
     if c and c < 128 and b > 127 and a > 127 and place + 2 <= tail then
       return a + b * 128 + c * 16384 - 16512, place + 3
@@ -55,8 +57,8 @@ local function entries(raw, mark)
     self.total, self.changed = 0, true
   end
 
-  -- Walks from the oldest for as long as `on(time, cost)` says, and returns the time of
-  -- the entry it stopped at and where that begins; nothing at the end.
+  -- Walks from the oldest entry for as long as `on(time, cost)` returns true. Returns the time and
+  -- the position of the entry it stopped at, or nothing if it passed the last entry.
   local function walk(on)
     local at, start = self.oldest, head
     local _, place = read(start)
@@ -116,7 +118,7 @@ local function entries(raw, mark)
     return cost
   end
 
-  -- Appends an entry; at the newest's time or before, it joins that.
+  -- Appends an entry. If it is not later than the newest entry, its cost is added to that one.
   function self.push(at, cost)
     if cost == 0 then
       return
@@ -140,7 +142,7 @@ local function entries(raw, mark)
     self.newest, self.total, self.changed = at, self.total + cost, true
   end
 
-  -- Removes every entry at `cutoff` or before.
+  -- Removes the entries at or before `cutoff`.
   function self.drop_through(cutoff)
     if self.total == 0 or self.oldest > cutoff then
       return
@@ -161,7 +163,7 @@ local function entries(raw, mark)
     head, self.oldest, self.total, self.changed = start, at, total, true
   end
 
-  -- Collects everything later than now into one entry at now.
+  -- Merges the entries later than now into one entry at now.
   function self.reenter_future()
     local cost = 0
     while self.total > 0 and self.newest > now do
@@ -170,7 +172,7 @@ local function entries(raw, mark)
     self.push(now, cost)
   end
 
-  -- Takes units off the newest entries.
+  -- Removes units from the newest entries.
   function self.refund(units)
     while units > 0 and self.total > 0 do
       local at = self.newest
@@ -181,7 +183,7 @@ local function entries(raw, mark)
     end
   end
 
-  -- The time of the entry with which, from the oldest, so many units are reached.
+  -- Returns the time of the entry that holds unit number `units`, counted from the oldest.
   function self.time_of_unit(units)
     return (walk(function(_, cost)
       units = units - cost
@@ -189,12 +191,12 @@ local function entries(raw, mark)
     end))
   end
 
-  -- How many bytes the entries take.
+  -- Returns the size of the packed entries in bytes.
   function self.bytes()
     return tail - head + 1
   end
 
-  -- All of it as it is kept; false for nothing.
+  -- Returns the bytes to store, or false if the queue is empty.
   function self.pack()
     if self.total == 0 then
       return false
@@ -205,7 +207,8 @@ local function entries(raw, mark)
     return header .. sub(packed, head, tail)
   end
 
-  -- What the limit lacks for what is asked, as the time of the entry that frees it.
+  -- Returns the time of the entry whose expiry makes room for the request; 0 if the cost is not an
+  -- ask, fits already or exceeds the capacity.
   function self.freed_by(want)
     local lacking = self.total + want.least - want.count
     if want.kind ~= ASK or lacking <= 0 or want.least > want.capacity then
@@ -214,9 +217,8 @@ local function entries(raw, mark)
     return self.time_of_unit(lacking) or now
   end
 
-  -- Opens them for what is wanted: what they say, and how they settle: `charged` if the request is
-  -- admitted, or with the units that a denial consumes. `advance` brings them up to now, `charge`
-  -- adds units.
+  -- Opens the entries as large.lua describes. `advance` advances them to now, and `charge` adds
+  -- units.
   function self.open(want, advance, charge)
     advance()
     local total, newest, freed = self.total, self.newest, self.freed_by(want)

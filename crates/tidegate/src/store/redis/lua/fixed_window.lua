@@ -1,8 +1,9 @@
--- fixed-window: a window's index and one count. As algorithms/fixed_window.rs.
+-- fixed-window: the index of a window and one count. It matches algorithms/fixed_window.rs of
+-- tidegate-core.
 --
--- Bytes: 0x84, index, count. Replies: the count.
+-- Bytes: 0x84, the index and the count (7 bytes each). Reply: the count.
 
--- The count, brought up to now.
+-- Returns the count, advanced to now.
 local function load_fixed(raw, window, cap)
   if not raw then
     return 0
@@ -17,7 +18,7 @@ local function load_fixed(raw, window, cap)
   return count < cap and count or cap
 end
 
--- What is kept, and until when.
+-- Returns the bytes to store, or false for a count of 0, and when they expire.
 local function keep_fixed(count, window)
   local index = (now - now % window) / window
   return count > 0 and struct.pack('<BI7I7', 0x84, index, count), (index + 1) * window

@@ -1,14 +1,15 @@
--- An ask of a sliding-log as it mostly is: the newest entry is before now, the oldest go, one
--- more comes. Anything else is for sliding_log.lua, which says what the bytes are. It decides
--- the same; but a call on a full log of 100 entries takes Redis 17 us with this and 28 without, on
--- one of 1,000 33 us and 55.
+-- Fast path of sliding-log for the common request: the newest entry is before now, the oldest
+-- entries expire, and one entry is added. sliding_log.lua decides all other requests; it documents
+-- the bytes, and would decide these alike. A call on a full log of 100 entries takes Redis 17 us
+-- with this file and 28 us without it; on a full log of 1,000 entries, 33 us and 55 us.
 
--- The largest log, about 40,000 entries: beyond it the newest takes the next one in. Entries
--- are walked when they age out, and Redis waits; this many take it some ten milliseconds.
+-- The size of the largest log, about 40,000 entries. Beyond it, a new entry is merged with the
+-- newest one. Expired entries are removed in a walk, during which Redis serves nobody else; a walk
+-- over a log of this size takes some ten milliseconds.
 local MAX_LOG_BYTES = 131072
 
--- Sum, times of the newest and the oldest, and where the entries begin, brought up to now;
--- nothing if there is more to it.
+-- Returns the sum of the costs, the times of the newest and the oldest entry, and the position of
+-- the first entry, all advanced to now; nothing if the request is not for the fast path.
 local function load_log(raw, window)
   if not raw then
     return 0, 0, 0, 23
@@ -29,8 +30,8 @@ local function load_log(raw, window)
   end
   local head = 23
   while oldest <= cutoff do
-    -- Entries of cost 1 with distances of up to three bytes: this one's, which is passed,
-    -- and that of the next.
+    -- Handles entries of cost 1 with distances of up to three bytes: skips the distance of this
+    -- entry, and reads that of the next.
     local a, b, c, d, e, f = string.byte(raw, head, head + 5)
     if a < 128 then
       a, b, c, head = b, c, d, head + 1
@@ -43,7 +44,7 @@ local function load_log(raw, window)
     end
     local distance
     if not a or a % 2 == 1 then
-      -- The end, or a cost.
+      -- The end of the log, or the cost of an entry.
       return
     elseif a < 128 then
       distance = a
@@ -59,7 +60,7 @@ local function load_log(raw, window)
   return total, newest, oldest, head
 end
 
--- What is kept when units are added, and until when.
+-- Returns the bytes to store after `units` were added, and when they expire.
 local function keep_log(raw, head, total, newest, oldest, window, units)
   if units == 0 and head == 23 then
     return raw, newest + window

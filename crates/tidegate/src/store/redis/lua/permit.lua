@@ -1,9 +1,10 @@
--- Gives a permit back, or renews it.
+-- Releases a permit, or renews its lease, in the first state that holds it.
 --
--- KEYS     the states it may be held in
--- ARGV     1 the time in microseconds, or '' for the server's
---          2 the permit's number, 3 the lease to renew it for, or '' to give it back
--- returns  1 if it was held, else 0
+-- KEYS     the keys of the states that may hold it
+-- ARGV     1 the time in microseconds, or '' for the server's time
+--          2 the number of the permit
+--          3 the new lease in microseconds, or '' to release the permit
+-- returns  1 if the permit was held, else 0
 local number, lease = ARGV[2] + 0, ARGV[3]
 for _, name in ipairs(KEYS) do
   key = name

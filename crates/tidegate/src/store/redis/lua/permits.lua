@@ -1,7 +1,9 @@
--- The permits that are held, in the order in which they end. As algorithms/concurrency.rs.
+-- The permits that are held, in the order in which their leases end. It matches
+-- algorithms/concurrency.rs of tidegate-core.
 --
--- Bytes: 0x86, how many were ever held, and for each that is: number, cost, since when,
--- lease, which one it was.
+-- Bytes: 0x86; the number of permits that were ever acquired (7 bytes); then for every held permit
+-- its number, its cost, the time at which its lease began, its lease, and its serial number in the
+-- order of acquisition (8 bytes each).
 local function permits(raw)
   local held, ever = {}, 0
   local self = {total = 0, changed = false}
@@ -44,7 +46,8 @@ local function permits(raw)
     end
   end
 
-  -- Lets go of what has ended; what is from the future began now, and so ends sooner.
+  -- Removes the permits whose leases have ended. A lease that began after now, because the clock
+  -- stepped back, is taken to begin now, and so ends sooner.
   function self.advance()
     local all, is_future = held, false
     for _, permit in ipairs(all) do
@@ -70,7 +73,7 @@ local function permits(raw)
     end
   end
 
-  -- Gives a permit back; whether it was held.
+  -- Releases a permit. Returns whether it was held.
   function self.release(id)
     local place = find(id)
     if place then
@@ -79,7 +82,7 @@ local function permits(raw)
     return place ~= nil
   end
 
-  -- Starts a lease anew; whether the permit was held.
+  -- Starts a new lease now. Returns whether the permit was held.
   function self.renew(id, lease)
     local place = find(id)
     if place then
@@ -90,7 +93,7 @@ local function permits(raw)
     return place ~= nil
   end
 
-  -- Takes units off the newest.
+  -- Removes units from the permits that were acquired last.
   function self.refund(units)
     while units > 0 and held[1] do
       local newest = 1
@@ -109,12 +112,12 @@ local function permits(raw)
     end
   end
 
-  -- When the last ends.
+  -- Returns the time at which the last lease ends, or 0 if no permit is held.
   function self.last_ends()
     return held[1] and ends(held[#held]) or 0
   end
 
-  -- When so many units will have been given back.
+  -- Returns the time by which the leases of `units` units have ended.
   function self.freed_by(units)
     for _, permit in ipairs(held) do
       units = units - permit.cost
@@ -125,7 +128,7 @@ local function permits(raw)
     return now
   end
 
-  -- All of it as it is kept; false for nothing.
+  -- Returns the bytes to store, or false if no permit is held.
   function self.pack()
     if not held[1] then
       return false

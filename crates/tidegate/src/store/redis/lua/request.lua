@@ -1,19 +1,26 @@
--- Decides a request: all its states are charged, or none; unless a denial consumes what is left.
+-- Decides a request atomically: charges all of its states or none. The exception is a denial that
+-- consumes the units that are left.
 --
--- KEYS     the states, all different; then the idempotency id's, if there is one
--- ARGV     1 the time in microseconds, or '' for the server's
---          2 the permit, mode (a byte: 0 decide, 1 dry, 2 undo, 3 deny and consume), and for every
---            state: algorithm, kind of cost, role (bytes): 0 enforced, 1 only watched,
---            2 enforced, and a denial takes what is left, at most the units;
---            units, window, count, capacity, cap, tick, ticks, extra
---          3 what is asked for under the id, 4 how long it is remembered
--- returns  a byte (0 denied, 1 admitted, 2 the id was used for something else, 3 denied and
---          something was consumed), the time, and for every state three numbers, or for a
---          sliding-window the length of its bytes (a byte) and its bytes; see the algorithm's file
---          (numbers have 8 bytes, lowest first). After 3 they describe the states as they are now,
---          not as they were before the charge
+-- KEYS     the keys of the states, all different; then the key of the idempotency id, if any
+-- ARGV     1 the time in microseconds, or '' for the server's time
+--          2 the permit; the mode (a byte: 0 decide, 1 dry run, 2 undo, 3 deny and consume);
+--            then for every state three bytes and eight numbers:
+--              algorithm (the numbers of codec.rs)
+--              kind of cost: 0 ask, 1 force, 2 refund
+--              role: 0 enforced; 1 observed, which never denies; 2 enforced, and a denial consumes
+--                the units that are left, at most those requested
+--              units, window, count, capacity, cap, tick, ticks, and the radix of a
+--                sliding-counter (else 0)
+--          3 the costs that are requested under the id (only with an id)
+--          4 the time in microseconds for which the id is remembered (only with an id)
+-- returns  the outcome (a byte: 0 denied, 1 admitted, 2 the id was used for another request,
+--          3 denied, and units were consumed), the time, and, unless the outcome is 2, for every
+--          state three numbers or, for a sliding-window, the length of its bytes (a byte) and its
+--          bytes. The file of each algorithm describes them. Outcome 3 reports the states after
+--          the charge
 --
--- Nothing is written before everything has been read and decided: an error leaves all as it was.
+-- Numbers in ARGV[2] and in the reply are 8 bytes, little-endian. Nothing is written before all
+-- states have been read and decided, so an error changes nothing.
 local LIMIT = '<BBBI8I8I8I8I8I8I8I8'
 local DECIDE, DRY, UNDO, CONSUME = 0, 1, 2, 3
 local CONSUMES = 2
@@ -21,7 +28,7 @@ local plan, asked = ARGV[2], ARGV[3]
 local permit, mode, limits = struct.unpack('<I8B', plan)
 local states = asked and #KEYS - 1 or #KEYS
 
--- An answer that charged something is given again, word for word, while it is remembered.
+-- A reply that charged something is repeated byte for byte while its id is remembered.
 local id, remembered
 if asked then
   id = KEYS[#KEYS]
@@ -34,7 +41,7 @@ if remembered then
   end
   local since, period, length, start = struct.unpack('<I7I7I2', remembered, 2)
   if since > now then
-    -- The clock stepped back: it counts from now on.
+    -- The clock stepped back: the period starts again.
     since = now
     local again = struct.pack('<BI7I7I2', 0x87, since, period, length)
     write(id, remembered, again .. string.sub(remembered, start), since + period)
@@ -47,7 +54,7 @@ if remembered then
   end
 end
 
--- Every state is read, brought up to now and asked: what it says, and if it admits.
+-- Reads every state, advances it to now, and computes its reply and whether it admits the cost.
 local raws, first, second, third, admits, heads, settles = {}, {}, {}, {}, {}, {}, {}
 local admitted = mode == DECIDE or mode == UNDO
 local place = limits
@@ -57,7 +64,7 @@ for i = 1, states do
   local algorithm, kind, role, units, window, count, capacity, cap, tick, ticks, extra
   algorithm, kind, role, units, window, count, capacity, cap, tick, ticks, extra, place =
     struct.unpack(LIMIT, plan, place)
-  -- A peek asks as one unit would.
+  -- A peek is decided as a request for one unit.
   local least = units > 0 and units or 1
   local a, b, c, fits
   if algorithm == 2 then
@@ -76,7 +83,7 @@ for i = 1, states do
     a, b, c, heads[i] = load_log(raw, window)
     fits = a and a + least <= count
     if not fits and (least > 1 or a ~= count) then
-      -- More than the oldest must go; it takes a walk to say when.
+      -- More than the oldest entry must expire; only a walk over the log finds out when.
       a = nil
     end
   end
@@ -92,7 +99,7 @@ for i = 1, states do
   raws[i], first[i], second[i], third[i], admits[i] = raw, a, b or 0, c or 0, fits
 end
 
--- Every state is charged, if it is, and packed again.
+-- Charges the states, if the request is admitted or consumes, and packs all of them.
 local afters, expires, added, bytes = {}, {}, {}, {}
 local consumed = false
 place = limits
@@ -101,7 +108,7 @@ for i = 1, states do
   algorithm, kind, role, units, window, count, capacity, cap, tick, ticks, extra, place =
     struct.unpack(LIMIT, plan, place)
   local charged = admitted and admits[i]
-  -- What a denial takes of what is left.
+  -- The units that a denial consumes.
   local taken = 0
   if role == CONSUMES and not admitted and mode ~= DRY then
     local left
@@ -184,7 +191,7 @@ elseif id and (admitted or consumed) then
   local record = struct.pack('<BI7I7I2', 0x87, now, period, #asked) .. asked .. reply
   write(id, remembered, record, now + period)
 elseif remembered then
-  -- It was remembered for long enough.
+  -- The id has expired.
   redis.call('DEL', id)
 end
 return reply

@@ -1,12 +1,14 @@
--- Whether the user of a connection may do what the other scripts do, and the connection itself.
--- Run once a connection; it also shows that scripts are run, and in time.
+-- Checks that the user of a connection may run every command that the other scripts and the
+-- connection itself need. It runs once per connection, and so also shows that the server runs
+-- scripts, and runs them in time.
 --
--- ARGV     1 a name such as states have
---          2 and so on: commands without a key that are needed besides
--- returns  the first command that is refused; in an array if the server does not know it; or
---          nothing
+-- KEYS     none
+-- ARGV     1 a key name with the prefix of all states
+--          2 and later: additional commands, which take no key
+-- returns  the name of the first command that the user may not run; the name in an array if the
+--          server does not know the command; nil if all are permitted
 --
--- Redis before 7.0 cannot be asked: there it shows when the command is needed.
+-- Redis before 7.0 lacks acl_check_cmd. There a missing permission shows when the command is used.
 if not redis.acl_check_cmd then
   return false
 end

@@ -1,9 +1,10 @@
--- sliding-counter: a window's index and two counts. As algorithms/sliding_counter.rs.
+-- sliding-counter: the index of a window and two counts. It matches algorithms/sliding_counter.rs
+-- of tidegate-core.
 --
--- Bytes: the integer of counter.lua where the counts fit it, as text; else 0x83,
--- index, previous, current. Replies: previous, current.
+-- Bytes: the integer of counter.lua as decimal text, if the counts fit; otherwise 0x83, the index,
+-- the previous and the current count (7 bytes each). Reply: the previous and the current count.
 
--- The previous and the current count, brought up to now.
+-- Returns the previous and the current count, advanced to now.
 local function load_counter(raw, window, cap, radix)
   if not raw then
     return 0, 0
@@ -26,7 +27,7 @@ local function load_counter(raw, window, cap, radix)
   end
   local this = (now - now % window) / window
   if index > this then
-    -- The clock stepped back: all that was counted is counted here and now.
+    -- The clock stepped back: all units move to the current window.
     previous, current = 0, current + previous
   elseif index < this then
     previous, current = index + 1 == this and current or 0, 0
@@ -34,8 +35,9 @@ local function load_counter(raw, window, cap, radix)
   return previous < cap and previous or cap, current < cap and current or cap
 end
 
--- What is kept, and until when: the end of the next window, whatever counter.lua adds. Where
--- an integer of this window is there already, what is to be added to it comes third.
+-- Returns the value to store and when it expires, which is the end of the next window, whatever
+-- counter.lua adds. If the key already holds an integer of this window, the third value is the
+-- difference, for INCRBY, which keeps the expiry.
 local function keep_counter(previous, current, window, radix, raw)
   if previous + current == 0 then
     return false

@@ -1,7 +1,10 @@
--- sliding-log: every admitted request. As algorithms/sliding_log.rs.
+-- sliding-log: the time and cost of every admitted request. It matches algorithms/sliding_log.rs of
+-- tidegate-core.
 --
--- Bytes: entries, marked 0x81; see entries.lua. Replies: sum, time of the newest, time of the
--- entry that frees what is lacking; before an ask is charged, after anything else is.
+-- Bytes: see entries.lua; the mark is 0x81. Reply: the sum of the costs, the time of the newest
+-- entry, and the time of the entry whose expiry makes room for the request. The reply describes the
+-- log before an ask is charged, but after a forced charge, a refund or units that a denial
+-- consumes.
 local function sliding_log(raw, want)
   local log = entries(raw, 0x81)
   local function advance()
@@ -10,7 +13,8 @@ local function sliding_log(raw, want)
   end
   local function charge(units)
     if want.units > 0 and log.total > 0 and log.bytes() > MAX_LOG_BYTES then
-      -- The next entry shares the newest one's place: it counts until that one ages out.
+      -- Merges the newest entry into the new one, so that the log does not grow. The merged units
+      -- count until the new entry expires.
       log.push(now, log.pop())
     end
     log.push(now, units)

@@ -1,10 +1,14 @@
--- sliding-window: cells with their lag, or up to 20 times. As algorithms/sliding_window.rs.
+-- sliding-window: cells with their lag, or up to 20 times. It matches algorithms/sliding_window/ of
+-- tidegate-core, where the algorithm is explained.
 --
--- Bytes: the log form is 0x88, the newest time (7 bytes) and for every unit, oldest first, its
--- distance from the newest (2). The forms with 15, 7 and 3 cells are 0x89, 0x8a and 0x8b, the
--- pace (5), the index of the newest cell (7) and for every cell, oldest first, its distance from
--- the newest times 16 plus its last hit (1), its units and its lag (2 and 1, 3 and 3, 5 and 5).
--- The reply holds these bytes as they were before the charge, or after a denial has consumed.
+-- Bytes of the log form: 0x88; the newest time in steps of the grid (7 bytes); for every unit,
+-- oldest first, its distance from the newest time (2 bytes).
+--
+-- Bytes of the forms with 15, 7 and 3 cells: 0x89, 0x8a or 0x8b; the pace (5 bytes); the index of
+-- the newest cell (7 bytes); for every cell, oldest first, 16 times its distance from the newest
+-- cell plus its last hit (1 byte), its units (2, 3 or 5 bytes) and its lag (1, 3 or 5 bytes).
+--
+-- Reply: these bytes from before the charge or, if a denial consumed units, from after it.
 local function sliding_window(raw, want)
   local LOG, WIDEST = 0, 3
   local CELLS = { 15, 7, 3 }
@@ -16,8 +20,9 @@ local function sliding_window(raw, want)
   -- The state: its form and pace, times of the log form, and cells of the others, oldest first.
   local form, pace, times = LOG, 0, {}
   local indexes, units, lags, steps = {}, {}, {}, {}
-  -- Derived from form and pace: ticks of the pace, the length of a cell (in the log form, of a step
-  -- of its grid), of a fifteenth of it, and of the window in steps of the grid.
+  -- Derived from form and pace: the length of a tick of the pace, the window in ticks, the length
+  -- of a cell (in the log form, of a step of its grid) and of a fifteenth of a cell, and the window
+  -- in steps of the grid.
   local tick, ticks, cell, step, grid_window
 
   local function div(a, b)
@@ -41,7 +46,7 @@ local function sliding_window(raw, want)
     end
     cell = div_up(window, CELLS[form])
     step = div_up(cell, 15)
-    -- The finest ticks for which a product of the window and the pace is exact. fmod is exact, too.
+    -- The finest ticks for which the product of the window and the pace is exact. fmod is exact.
     local most = (MOST - math.fmod(MOST, pace + 1)) / (pace + 1)
     tick, ticks = 1, window
     while ticks > most do
@@ -56,14 +61,14 @@ local function sliding_window(raw, want)
     end
     return found
   end
-  -- The units that the pace brings.
+  -- Returns the units that arrive at the pace in `us` microseconds.
   local function paced(us)
     return div(pace * div(us, tick), ticks)
   end
   local function last_offset(i)
     return math.min(steps[i] * step, cell)
   end
-  -- When the last unit of a cell is a window old.
+  -- Returns the time at which the last unit of a cell is a window old.
   local function whole(i)
     return indexes[i] * cell + last_offset(i) + window
   end
@@ -113,7 +118,7 @@ local function sliding_window(raw, want)
       end
     end
   end
-  -- Charges everything held again in the next form, under another pace.
+  -- Charges all held units again in the next wider form, under another pace.
   local function widen(new_pace)
     local at, held = {}, {}
     for i = 1, #times do
@@ -127,7 +132,8 @@ local function sliding_window(raw, want)
     for i = 1, #at do
       add(held[i], math.min(at[i], now))
     end
-    -- The log holds units up to a step of its grid longer than a window: their cell may be over.
+    -- The log holds units up to a step of its grid longer than a window, so their cell may have
+    -- expired.
     drop_expired()
   end
   local function make_room(added, new_pace)
@@ -179,7 +185,7 @@ local function sliding_window(raw, want)
     end
   end
 
-  -- Reads the state, and refuses bytes that this script cannot have written.
+  -- Reads the state, and rejects bytes that this script cannot have written.
   local function load()
     local mark = string.byte(raw) or 0
     if mark < 0x88 or mark > 0x8b or #raw < 10 then
@@ -219,7 +225,7 @@ local function sliding_window(raw, want)
         end
       end
     end
-    -- The newest is the last; times fit a double.
+    -- The last entry is the newest, and times are exact in a double.
     if last ~= 0 or newest * cell > MOST then
       corrupt()
     end
@@ -250,7 +256,7 @@ local function sliding_window(raw, want)
       local newest, passed, held = div_up(now, cell), div(now, cell), times
       times = {}
       for i = 1, #held do
-        -- What lies ahead of now is taken as of now.
+        -- Times after now move to now, because the clock stepped back.
         local at = math.min(held[i], newest)
         if at + grid_window > passed then
           times[#times + 1] = at
@@ -258,7 +264,7 @@ local function sliding_window(raw, want)
       end
       return
     end
-    -- What lies ahead of now is charged again, now.
+    -- The units of cells after now are charged again now, because the clock stepped back.
     local current, ahead, i = div(now, cell), 0, #indexes
     while i > 0 and indexes[i] > current do
       ahead = ahead + units[i]

@@ -1,8 +1,9 @@
--- token-bucket: a time and a debt. As algorithms/token_bucket.rs.
+-- token-bucket: a time and a debt. It matches algorithms/token_bucket.rs of tidegate-core.
 --
--- Bytes: 0x85, time, debt, tick of the debt. Replies: debt, in the limit's ticks.
+-- Bytes: 0x85, the time, the debt and the tick in which the debt is measured (7 bytes each). Reply:
+-- the debt in ticks of the limit.
 
--- The debt, brought up to now.
+-- Returns the debt, advanced to now, in ticks of the limit.
 local function load_bucket(raw, window, count, tick, ticks)
   if not raw then
     return 0
@@ -15,8 +16,8 @@ local function load_bucket(raw, window, count, tick, ticks)
     corrupt()
   end
   if old_tick ~= tick then
-    -- debt * ticks / old ticks, rounded up. The product has too many bits for a
-    -- double, so the rest is multiplied digit by digit.
+    -- debt * ticks / old, rounded up. The product has too many bits for a double, so the remainder
+    -- is multiplied and divided digit by digit, in base 128.
     local old = math.ceil(window / old_tick)
     local rest = debt % old
     local quotient, digits, scale = 0, 0, 128 ^ 6
@@ -35,12 +36,12 @@ local function load_bucket(raw, window, count, tick, ticks)
   return debt
 end
 
--- What is kept, and until when.
+-- Returns the bytes to store, or false for a debt of 0, and when they expire.
 local function keep_bucket(debt, window, count, tick)
   if debt == 0 then
     return false
   end
-  -- A count of 0 never pays off; the debt is kept a window, should the count be raised.
+  -- A count of 0 never repays the debt. It is kept for a window, in case the count is raised.
   local expires = now + window
   if count > 0 then
     expires = ((now - now % tick) / tick + math.ceil(debt / count)) * tick

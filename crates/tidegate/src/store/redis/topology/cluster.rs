@@ -1,9 +1,9 @@
-//! Cluster: a map from slots to servers, a node for each, and somebody who keeps
-//! the map current.
+//! A cluster: a map from slots to servers, a node for each server, and a task that keeps the map
+//! current.
 //!
-//! The map is read when the store starts, when a server says that a slot has moved,
-//! and again and again while some node of it is down. A server that is gone and has
-//! left the map loses its node.
+//! The map is read when the store starts, when a server replies that a slot has moved, and
+//! repeatedly while a node of the map is down. The node of a server that is down and no longer in
+//! the map is dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
@@ -18,24 +18,25 @@ use super::super::node::{NodeClient, State, Target};
 use super::super::stats::StoreCounters;
 use super::super::url::{Address, StoreUrl};
 
-/// More servers than a cluster can sensibly have: what redirects name is bounded by it.
+/// The maximum number of servers, far more than a cluster has in practice. It bounds the number of
+/// nodes that redirects can create.
 const MAX_NODES: usize = 1024;
 
-/// A cluster's servers.
+/// The servers of a cluster.
 pub(in super::super) struct Cluster {
     seeds: Vec<Address>,
     dialer: Arc<Dialer>,
     counters: Arc<StoreCounters>,
     nodes: Mutex<BTreeMap<Address, Arc<NodeClient>>>,
     map: RwLock<Arc<Map>>,
-    /// Somebody wants the map read again, or the cluster is gone.
+    /// Notified when the map must be read again, or when the cluster was dropped.
     stale: Arc<Notify>,
 }
 
-/// Which node a slot has.
+/// The map from slots to nodes.
 #[derive(Default)]
 struct Map {
-    /// Sorted, without overlap.
+    /// The first slot, the last slot and the node of each range. Sorted, without overlap.
     ranges: Vec<(u16, u16, Arc<NodeClient>)>,
 }
 
@@ -46,7 +47,7 @@ impl Map {
         (*first <= slot).then_some(node)
     }
 
-    /// Whether every slot has a server, and all of them are so.
+    /// Whether every slot has a server, and `predicate` holds for the state of each.
     fn all(&self, predicate: impl Fn(State) -> bool) -> bool {
         let covered: u32 =
             self.ranges.iter().map(|(first, last, _)| u32::from(last - first) + 1).sum();
@@ -56,7 +57,7 @@ impl Map {
 }
 
 impl Cluster {
-    /// Reads the map once; a cluster that is not there is found later.
+    /// Reads the map once. If the cluster cannot be reached, this is repeated in the background.
     pub(super) async fn start(
         url: &StoreUrl,
         dialer: Arc<Dialer>,
@@ -73,7 +74,7 @@ impl Cluster {
         match cluster.refresh().await {
             Err(DialError::Refused(error)) => return Err(error),
             Err(DialError::Unreachable(text)) => {
-                cluster.counters.set_last_error(Some(format!("the store is not there: {text}")));
+                cluster.counters.set_last_error(Some(format!("the store is unavailable: {text}")));
             }
             Ok(()) => {}
         }
@@ -86,12 +87,13 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Who has a slot; `None` when nobody is known to.
+    /// The node of the server that has a slot; `None` if none is known.
     pub(in super::super) fn node(&self, slot: u16) -> Option<Arc<NodeClient>> {
         self.map().node(slot).cloned()
     }
 
-    /// The node to a server that another one named.
+    /// The node of a server that a redirect or the map names. It is created if it does not exist;
+    /// `None` if there are too many.
     pub(in super::super) fn node_at(&self, address: &Address) -> Option<Arc<NodeClient>> {
         let mut nodes = self.nodes();
         if let Some(node) = nodes.get(address) {
@@ -110,7 +112,7 @@ impl Cluster {
         Some(node)
     }
 
-    /// The map is not right: it is read again soon.
+    /// Requests that the map is read again.
     pub(in super::super) fn mark_stale(&self) {
         self.stale.notify_one();
     }
@@ -119,12 +121,12 @@ impl Cluster {
         self.map().all(|state| state == State::Up)
     }
 
-    /// Whether the map leads to servers that are there.
+    /// Whether all servers of the map are connected.
     fn is_current(&self) -> bool {
         self.map().all(State::is_connected)
     }
 
-    /// Asks the servers for the map, those first that are known to be there.
+    /// Reads the map from the first server that returns it. Connected servers are tried first.
     async fn refresh(&self) -> Result<(), DialError> {
         let mut queried: Vec<Address> = Vec::new();
         queried.extend(self.known(State::is_connected));
@@ -158,14 +160,14 @@ impl Cluster {
         let command = ["CLUSTER", "SLOTS"];
         let answer = self.dialer.send_once(address, &self.dialer.login, &command).await;
         let answer = answer.map_err(|error| match error {
-            // "This instance has cluster support disabled", in words that differ.
+            // "This instance has cluster support disabled", in wording that varies by version.
             DialError::Refused(ConnectError::Unusable(_)) => {
                 DialError::Refused(ConnectError::NotCluster)
             }
             error => error,
         })?;
         match read_ranges(&answer, address) {
-            // A server that was just started, or has forgotten the others.
+            // The server was just started, or has forgotten the other nodes.
             Some(ranges) if ranges.is_empty() => {
                 Err(DialError::Unreachable("it serves no slots yet".into()))
             }
@@ -185,7 +187,7 @@ impl Cluster {
             .filter_map(|range| Some((range.first, range.last, self.node_at(&range.primary)?)));
         let map = Arc::new(Map { ranges: nodes.collect() });
         *self.map.write().unwrap_or_else(PoisonError::into_inner) = map;
-        // One that is there but has no slots may just be being given some.
+        // Slots may be on their way to a connected server that has none yet.
         let keep = |address: &Address, node: &mut Arc<NodeClient>| {
             kept.contains(address) || node.state() != State::Down
         };
@@ -201,7 +203,8 @@ impl Cluster {
     }
 }
 
-/// Reads the map whenever it is stale, and while something is down. Ends with the cluster.
+/// Reads the map whenever it is stale, and repeatedly while a server is down. Returns when the
+/// cluster is dropped.
 async fn refresh_loop(cluster: Weak<Cluster>, stale: Arc<Notify>) {
     let mut backoff = ReconnectBackoff::new();
     loop {
@@ -215,7 +218,7 @@ async fn refresh_loop(cluster: Weak<Cluster>, stale: Arc<Notify>) {
         }
         match cluster.upgrade() {
             None => return,
-            // What is wrong is known to the nodes; here it is simply tried again.
+            // The nodes report the error; here the attempt is only repeated.
             Some(cluster) => drop(cluster.refresh().await),
         }
         tokio::time::sleep(backoff.next(false)).await;
@@ -228,15 +231,15 @@ impl Drop for Cluster {
     }
 }
 
-/// How many slots a cluster has.
+/// The number of slots of a cluster.
 pub(in super::super) const SLOTS: u16 = 16384;
 
-/// The slot of what is between a key's braces.
+/// The slot of the text in a key's braces.
 pub(in super::super) fn slot_of(tag: &[u8]) -> u16 {
     crc16(tag) % SLOTS
 }
 
-/// CRC-16/XMODEM, which is what a cluster uses.
+/// CRC-16/XMODEM, which Redis Cluster uses.
 const fn crc16(bytes: &[u8]) -> u16 {
     let mut crc: u16 = 0;
     let mut index = 0;
@@ -264,7 +267,7 @@ const CRC16: [u16; 256] = {
     table
 };
 
-/// Slots `first` to `last` and the primary that has them.
+/// The slots `first` to `last`, and the primary that has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) first: u16,
@@ -272,7 +275,7 @@ pub(super) struct Range {
     pub(super) primary: Address,
 }
 
-/// Reads the answer to `CLUSTER SLOTS`; `None` if it is none.
+/// Decodes the reply to `CLUSTER SLOTS`; `None` if it has another form.
 pub(super) fn read_ranges(answer: &Value, queried: &Address) -> Option<Vec<Range>> {
     let Value::Array(rows) = answer else { return None };
     rows.iter().map(|row| read_range(row, queried)).collect()
@@ -302,7 +305,7 @@ mod tests {
 
     #[test]
     fn slots_match_the_documentation() {
-        // The check value of CRC-16/XMODEM, and slots as `CLUSTER KEYSLOT` tells them.
+        // The check value of CRC-16/XMODEM, and slots that `CLUSTER KEYSLOT` returns.
         assert_eq!(crc16(b"123456789"), 0x31c3);
         let rows = [(&b""[..], 0), (b"foo", 12182), (b"somekey", 11058), (b"user1000", 3443)];
         for (tag, slot) in rows {

@@ -1,8 +1,8 @@
-//! Which server decides a key, and what happens when it is another one.
+//! Finds the server that decides a key, and follows redirects.
 //!
-//! One server or one primary behind Sentinels is one node. A cluster has a node for
-//! each primary and follows redirects. A call is only ever sent again after an
-//! answer that proves it was not carried out.
+//! A single server, or a primary behind Sentinels, is one node. A cluster has a node for each
+//! primary, and redirects are followed. A call is sent again only after a reply which proves that
+//! it was not carried out.
 
 mod cluster;
 pub(super) use self::cluster::Cluster;
@@ -22,10 +22,11 @@ use super::stats::StoreCounters;
 use super::url::{Address, Kind, Login, StoreUrl};
 use crate::Failure;
 
-/// How often one call is sent again. A slot that moves takes two redirects, and a
-/// little patience when a call has several keys.
+/// The maximum number of times that a call is sent again. A slot that is being migrated takes two
+/// redirects, and some retries if the call has several keys.
 const MAX_RESENDS: u32 = 6;
-/// What a call waits that has keys on both sides of a move, times how often it has.
+/// The delay after `TRYAGAIN`, which a call gets if its keys are on both sides of a migration. It
+/// is multiplied by the number of times that the call was sent again.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// The servers of a store.
@@ -36,7 +37,7 @@ pub(super) enum Topology {
 }
 
 impl Topology {
-    /// Connects; an error only if servers are there and will not do.
+    /// Connects to the servers. Returns an error only if one was reached and cannot be used.
     pub(super) async fn start(
         url: &StoreUrl,
         dialer: Arc<Dialer>,
@@ -54,7 +55,7 @@ impl Topology {
         Ok(Topology::Single(Arc::new(node)))
     }
 
-    /// Whether everything can be asked, and is answered.
+    /// Whether all servers are connected and do not refuse calls.
     pub(super) fn is_up(&self) -> bool {
         match self {
             Topology::Single(node) => node.state() == State::Up,
@@ -62,7 +63,8 @@ impl Topology {
         }
     }
 
-    /// A number that is equal for names that one call may have together.
+    /// The slot of a name. One call may touch only names with equal slots. Without a cluster, all
+    /// names have slot 0.
     pub(super) fn slot(&self, name: &[u8]) -> u16 {
         match self {
             Topology::Single(_) => 0,
@@ -70,7 +72,7 @@ impl Topology {
         }
     }
 
-    /// Has work done on keys of one slot.
+    /// Sends work on the keys of one slot to its server, and follows redirects.
     pub(super) async fn submit(
         &self,
         slot: u16,
@@ -82,7 +84,7 @@ impl Topology {
             if resends > 0 {
                 StoreCounters::add(&counters.resent, 1);
             }
-            // A node that ends answers nobody; what it had sent is lost.
+            // A node that stops drops its callers. A job that it has sent is then lost.
             let answer = node.submit(work(), send_mode)?.await.unwrap_or(LOST);
             (node, send_mode) = match answer {
                 Ok(answer) => return Ok(answer),
@@ -96,7 +98,8 @@ impl Topology {
                 }
                 Err(CallError::Ask(address)) => (self.node_at(&address)?, SendMode::Asking),
                 Err(CallError::TryAgain) => {
-                    // Alone it may pass at once.
+                    // The first retry is immediate, because the call may succeed without the other
+                    // keys of its batch.
                     tokio::time::sleep(RETRY_DELAY * resends).await;
                     (self.node(slot)?, SendMode::Single)
                 }
@@ -117,7 +120,7 @@ impl Topology {
 
     fn node_at(&self, address: &super::url::Address) -> Result<Arc<NodeClient>, Failure> {
         match self {
-            // One server redirects nobody.
+            // A single server does not send redirects.
             Topology::Single(_) => {
                 Err(Failure::Refused("a redirect from a server in no cluster".into()))
             }
@@ -125,7 +128,7 @@ impl Topology {
         }
     }
 
-    /// Somebody is not where they were: the map may have changed.
+    /// Requests a new map of the cluster if the server is down, because the slots may have moved.
     fn refresh_after(&self, failure: &Failure) {
         if let (Topology::Cluster(cluster), Failure::Down) = (self, failure) {
             cluster.mark_stale();
@@ -137,7 +140,7 @@ const LOST: Result<CallReply, CallError> = Err(CallError::Failed(Failure::Lost))
 
 /// The Sentinels of one primary.
 pub(super) struct Sentinels {
-    /// Who answered last stands first.
+    /// The Sentinels in the order in which they are tried. The one that answered last is the first.
     hosts: Mutex<Vec<Address>>,
     master: Box<str>,
     login: Login,
@@ -152,8 +155,8 @@ impl Sentinels {
         }
     }
 
-    /// Connects to the primary they name. Between its fall and the failover they
-    /// still name the old one, and for a moment a replica: neither is an error.
+    /// Connects to the primary that the Sentinels name. During a failover they may name the failed
+    /// primary or, for a moment, a replica. Both are temporary, and neither is an error.
     pub(super) async fn dial(
         &self,
         dialer: &Dialer,
@@ -167,7 +170,7 @@ impl Sentinels {
         }
     }
 
-    /// The primary's address, from the first Sentinel that tells it.
+    /// The address of the primary, from the first Sentinel that returns it.
     async fn primary(&self, dialer: &Dialer) -> Result<Address, DialError> {
         let hosts = self.hosts().clone();
         let mut last_error = DialError::Unreachable("there is no Sentinel".into());
@@ -190,7 +193,7 @@ impl Sentinels {
                 Err(DialError::Refused(
                     ConnectError::Credentials(text) | ConnectError::NotPermitted(text),
                 )) => last_error = DialError::Refused(ConnectError::SentinelRefuses(text)),
-                // What one refuses is worth more than that another is not there.
+                // A refusal by one Sentinel is reported rather than that another cannot be reached.
                 Err(error) if !matches!(last_error, DialError::Refused(_)) => last_error = error,
                 Err(_) => {}
             }

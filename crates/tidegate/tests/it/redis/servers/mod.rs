@@ -1,4 +1,4 @@
-//! Redis servers of `tidegate-testkit`, and stores over them.
+//! The Redis servers of `tidegate-testkit`, and stores over them.
 
 mod proxy;
 mod tls;
@@ -23,12 +23,12 @@ pub fn add_documented_user(server: &Server) {
     server.run(&command);
 }
 
-/// Options that leave a loaded machine time to answer.
+/// Options with a timeout that suffices on a loaded machine.
 pub fn options(url: impl Into<String>) -> RedisOptions {
     RedisOptions { timeout: Duration::from_secs(5), ..RedisOptions::new(url) }
 }
 
-/// The store at `url`, which is there.
+/// Connects to the store at `url`, which must be up.
 pub async fn connect(url: impl Into<String>) -> RedisStore {
     connect_with(options(url)).await
 }
@@ -39,7 +39,7 @@ pub async fn connect_with(options: RedisOptions) -> RedisStore {
     store
 }
 
-/// Runs a test on threads of its own.
+/// Runs a test on two threads.
 pub fn run<T>(test: impl Future<Output = T>) -> T {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -52,12 +52,12 @@ pub fn run_on_one_thread<T>(test: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(test)
 }
 
-/// Runs a test on one thread or several.
+/// Runs a test on one thread or on two.
 pub fn run_on<T>(one_thread: bool, test: impl Future<Output = T>) -> T {
     if one_thread { run_on_one_thread(test) } else { run(test) }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds, and fails if that takes too long.
 pub async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let began = Instant::now();
     while !is_so().await {

@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// Ends with the test's process.
+/// A proxy, which runs until the process ends.
 pub struct Proxy {
     port: u16,
     gate: Arc<Gate>,
@@ -15,17 +15,17 @@ pub struct Proxy {
 struct Gate {
     replies: Mutex<Replies>,
     changed: Condvar,
-    /// New connections are closed immediately.
+    /// Whether new connections are closed immediately.
     refuses: AtomicBool,
     open: Mutex<Vec<TcpStream>>,
 }
 
 struct Replies {
-    /// Arrived from the server.
+    /// The number that have arrived from the server.
     arrived: u64,
-    /// Passed on to clients.
+    /// The number that were passed on to clients.
     passed: u64,
-    /// May be passed on.
+    /// The number that may be passed on.
     allowed: u64,
 }
 
@@ -36,7 +36,7 @@ impl Default for Replies {
 }
 
 impl Proxy {
-    /// One that passes everything on.
+    /// Starts a proxy that passes on everything.
     pub fn start(server: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
@@ -62,24 +62,24 @@ impl Proxy {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Withholds all replies that have not been passed on; forgets how many there were.
+    /// Withholds all replies that were not passed on yet, and resets their counts.
     pub fn hold(&self) {
         *self.replies() = Replies { arrived: 0, passed: 0, allowed: 0 };
     }
 
-    /// Passes on `replies` more.
+    /// Passes on `replies` more replies.
     pub fn pass(&self, replies: u64) {
         self.replies().allowed += replies;
         self.gate.changed.notify_all();
     }
 
-    /// Passes everything on.
+    /// Passes on all replies.
     pub fn pass_all(&self) {
         self.replies().allowed = u64::MAX;
         self.gate.changed.notify_all();
     }
 
-    /// How many replies the server has sent since they are withheld.
+    /// The number of replies that the server has sent since the last [`Proxy::hold`].
     pub fn arrived(&self) -> u64 {
         self.replies().arrived
     }
@@ -89,7 +89,7 @@ impl Proxy {
         self.gate.refuses.store(refuse, Ordering::SeqCst);
     }
 
-    /// Closes every connection; replies that were withheld are lost.
+    /// Closes all connections. Replies that were withheld are lost.
     pub fn cut(&self) {
         for stream in self.gate.open().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
@@ -113,7 +113,7 @@ fn relay(client: TcpStream, server: TcpStream, gate: &Arc<Gate>) {
         let _ = std::io::copy(&mut from, &mut to);
         let _ = to.shutdown(Shutdown::Both);
     });
-    // One thread reads, so that it is known how many replies there are; another passes them on.
+    // One thread reads and counts replies, even while they are withheld; another passes them on.
     let (sender, receiver) = std::sync::mpsc::channel::<Vec<u8>>();
     let counted = Arc::clone(gate);
     std::thread::spawn(move || {
@@ -123,7 +123,8 @@ fn relay(client: TcpStream, server: TcpStream, gate: &Arc<Gate>) {
             if read_reply(&mut lines, &mut reply).is_none() {
                 return;
             }
-            // Counted before it can be passed on, so that `hold` starts from none.
+            // The reply is counted before it can be passed on, so that counts start at 0 after
+            // `hold`.
             if !is_info(&reply) {
                 counted.replies.lock().unwrap_or_else(PoisonError::into_inner).arrived += 1;
             }
@@ -155,7 +156,7 @@ fn is_info(reply: &[u8]) -> bool {
     reply.windows(5).any(|part| part == b"role:")
 }
 
-/// Appends one reply as it stands; nothing when the connection has ended.
+/// Reads one reply and appends its bytes. Returns `None` if the connection was closed.
 fn read_reply(lines: &mut BufReader<TcpStream>, reply: &mut Vec<u8>) -> Option<()> {
     let start = reply.len();
     if lines.read_until(b'\n', reply).ok()? == 0 {

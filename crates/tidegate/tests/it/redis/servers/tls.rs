@@ -1,4 +1,4 @@
-//! An authority for one test, and what it signed.
+//! A certificate authority for one test, and a server with a certificate of it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use tidegate_testkit::{Authority, ScratchDir, free_port};
 
 use super::{Engine, Server};
 
-/// The files of an authority and of a server it vouches for, at 127.0.0.1.
+/// The files of a certificate authority, and of a server certificate for 127.0.0.1 that it signed.
 pub struct Certificates {
     dir: ScratchDir,
 }
@@ -29,8 +29,8 @@ impl Certificates {
         self.dir.path().join(name)
     }
 
-    /// A server that speaks TLS at a second port, which is returned, and asks its
-    /// clients for certificates or not.
+    /// Starts a server with TLS on a second port, which is returned. `clients` is its
+    /// `tls-auth-clients`: whether clients must have certificates.
     pub fn serve(&self, clients: &str) -> (Server, u16) {
         let secured = free_port();
         let file = |name: &str| self.file(name).display().to_string();
