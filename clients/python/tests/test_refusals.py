@@ -92,6 +92,20 @@ def test_chooses_the_status_and_the_problem_type(answer: Answer, status: int, ki
     assert dict(refused.fields).get("retry-after") == retry_after
 
 
+@pytest.mark.parametrize(
+    ("remaining", "retry_after_ms", "detail"),
+    [
+        (0, 300, "used up: `5 per 1s sliding-log` of policy api; retry after 1 s"),
+        (3, 300, "not enough left: `5 per 1s sliding-log` of policy api; retry after 1 s"),
+        (3, None, "this cost can never pass `5 per 1s sliding-log` of policy api"),
+    ],
+)
+def test_names_the_cause_in_the_detail(remaining: int, retry_after_ms: int | None, detail: str) -> None:
+    limit = replace(LINE, remaining=remaining, retry_after_ms=retry_after_ms)
+    answer = replace(DENIED, remaining=remaining, retry_after_ms=retry_after_ms, limits=(limit,))
+    assert json.loads(refusal(answer).body)["detail"] == detail
+
+
 def test_makes_a_503_when_tidegate_does_not_answer() -> None:
     refused = unavailable()
     assert refused.status == 503

@@ -107,7 +107,8 @@ function detailOf(answer: Answer, line: Line | undefined): string {
       : `${line.limit} per ${window} ${line.algorithm}`;
   const limit = `\`${text}\`${line.policy === null ? "" : ` of policy ${line.policy}`}`;
   if (answer.retryAfterMs === null) return `this cost can never pass ${limit}`;
-  return `used up: ${limit}; retry after ${seconds(answer.retryAfterMs)} s`;
+  const cause = line.remaining ? "not enough left" : "used up";
+  return `${cause}: ${limit}; retry after ${seconds(answer.retryAfterMs)} s`;
 }
 
 function shown(answer: Answer): Line[] {

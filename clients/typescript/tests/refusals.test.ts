@@ -106,6 +106,19 @@ test("chooses the status and the problem type", () => {
   }
 });
 
+test("names the cause in the detail", () => {
+  const rows: [number, number | null, string][] = [
+    [0, 300, "used up: `5 per 1s sliding-log` of policy api; retry after 1 s"],
+    [3, 300, "not enough left: `5 per 1s sliding-log` of policy api; retry after 1 s"],
+    [3, null, "this cost can never pass `5 per 1s sliding-log` of policy api"],
+  ];
+  for (const [remaining, retryAfterMs, detail] of rows) {
+    const limits = [line("api", 1000, { remaining, retryAfterMs })];
+    const refused = refusal({ ...DENIED, remaining, retryAfterMs, limits });
+    assert.equal((JSON.parse(refused.body) as Said)["detail"], detail);
+  }
+});
+
 test("makes a 503 when tidegate does not answer", () => {
   const refused = unavailable();
   assert.equal(refused.status, 503);

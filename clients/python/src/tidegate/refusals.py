@@ -96,7 +96,8 @@ def _detail(answer: Answer, lines: Sequence[Line]) -> str:
     of_policy = "" if line.policy is None else f" of policy {line.policy}"
     if answer.retry_after_ms is None:
         return f"this cost can never pass `{_limit(line)}`{of_policy}"
-    return f"used up: `{_limit(line)}`{of_policy}; retry after {_seconds(answer.retry_after_ms)} s"
+    cause = "not enough left" if line.remaining else "used up"
+    return f"{cause}: `{_limit(line)}`{of_policy}; retry after {_seconds(answer.retry_after_ms)} s"
 
 
 def _limit(line: Line) -> str:

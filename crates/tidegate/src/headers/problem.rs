@@ -1,6 +1,6 @@
 //! Problem documents (RFC 9457), which state why a request was rejected.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 use http::StatusCode;
 
@@ -40,6 +40,20 @@ impl Problem<'_> {
             Problem::QuotaExceeded(_) | Problem::NoRoom(_) => StatusCode::TOO_MANY_REQUESTS,
             Problem::ReducedCapacity(_) => StatusCode::SERVICE_UNAVAILABLE,
             Problem::BadRequest { status, .. } => *status,
+        }
+    }
+
+    /// Writes the text of `detail`, without the escapes of JSON.
+    pub(crate) fn write_detail(&self, out: &mut impl Write) -> fmt::Result {
+        match self {
+            Problem::QuotaExceeded(response) => write_quota_detail(out, response),
+            Problem::NoRoom(_) => out.write_str(
+                "there is no room for new keys now, so they are denied; try again later",
+            ),
+            Problem::ReducedCapacity(_) => {
+                out.write_str("it cannot be decided now; try again later")
+            }
+            Problem::BadRequest { detail, .. } => out.write_str(detail),
         }
     }
 
@@ -94,45 +108,38 @@ pub fn write_problem_as(problem: &Problem<'_>, status: StatusCode, out: &mut Str
     out.push_str(title);
     out.push_str("\",\"status\":");
     out.push_str(status.as_str());
+    member(out, "detail", |out| {
+        // Writing to a `String` cannot fail.
+        let _ = problem.write_detail(out);
+    });
     match problem {
-        Problem::QuotaExceeded(response) => {
-            member(out, "detail", |out| quota_detail(out, response));
-            violated_policies(out, response);
+        Problem::QuotaExceeded(response)
+        | Problem::NoRoom(response)
+        | Problem::ReducedCapacity(response) => violated_policies(out, response),
+        Problem::BadRequest { field: Some(field), .. } => {
+            member(out, "field", |out| out.put(field));
         }
-        Problem::NoRoom(response) => {
-            let detail = "there is no room for new keys now, so they are denied; try again later";
-            member(out, "detail", |out| out.put(detail));
-            violated_policies(out, response);
-        }
-        Problem::ReducedCapacity(response) => {
-            member(out, "detail", |out| out.put("it cannot be decided now; try again later"));
-            violated_policies(out, response);
-        }
-        Problem::BadRequest { field, detail, .. } => {
-            member(out, "detail", |out| out.put(detail));
-            if let Some(field) = field {
-                member(out, "field", |out| out.put(field));
-            }
-        }
+        Problem::BadRequest { field: None, .. } => {}
     }
     out.push('}');
 }
 
-fn quota_detail(out: &mut Escaped<'_>, response: &ResponseView<'_>) {
-    let Some(view) = response.reported_limit() else { return };
-    let verb = match view.retry_after {
-        RetryAfter::Never => "this cost can never pass `",
-        RetryAfter::Now | RetryAfter::Micros(_) => "used up: `",
-    };
-    out.put(verb);
-    // Writing to a `String` cannot fail.
-    let _ = write!(out, "{}`", view.limit);
+fn write_quota_detail(out: &mut impl Write, response: &ResponseView<'_>) -> fmt::Result {
+    let Some(view) = response.reported_limit() else { return Ok(()) };
+    out.write_str(match (view.retry_after, view.remaining) {
+        (RetryAfter::Never, _) => "this cost can never pass `",
+        (_, None | Some(0)) => "used up: `",
+        // The cost exceeds what is left, or callers that wait come first.
+        (_, Some(_)) => "not enough left: `",
+    })?;
+    write!(out, "{}`", view.limit)?;
     if !view.policy.is_empty() {
-        out.put(" of policy ");
-        out.put(view.policy);
+        out.write_str(" of policy ")?;
+        out.write_str(view.policy)?;
     }
-    if let (RetryAfter::Micros(_), Some(seconds)) = (view.retry_after, view.retry_after.as_secs()) {
-        let _ = write!(out, "; retry after {seconds} s");
+    match (view.retry_after, view.retry_after.as_secs()) {
+        (RetryAfter::Micros(_), Some(seconds)) => write!(out, "; retry after {seconds} s"),
+        _ => Ok(()),
     }
 }
 

@@ -132,6 +132,10 @@ impl Limiter {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// The times of a key should be in order. A check at an earlier time than the last one moves the
+    /// units that the key has used since then to the earlier time, so they expire sooner. Clamp
+    /// times that arrive late to the newest time of the key.
+    ///
     /// # Errors
     /// Returns the errors of [`Limiter::check`].
     #[inline]
@@ -156,7 +160,8 @@ impl Limiter {
         self.decide(&Request::new(checks))
     }
 
-    /// Decides several checks together, as [`Limiter::check_all`] does, at a given time.
+    /// Decides several checks together, as [`Limiter::check_all`] does, at a given time. The times of
+    /// a key should be in order; see [`Limiter::check_at`].
     ///
     /// # Errors
     /// Returns the errors of [`Limiter::check_all`].
@@ -207,7 +212,8 @@ impl Limiter {
         self.store().decide_batch(checks, |_| None, decisions)
     }
 
-    /// Decides independent checks, as [`Limiter::check_batch`] does, each at the given time.
+    /// Decides independent checks as [`Limiter::check_batch`] does, each at the time with the same
+    /// index. The times of a key should be in order; see [`Limiter::check_at`].
     ///
     /// # Errors
     /// Returns the errors of [`Limiter::check_batch`].

@@ -1,4 +1,4 @@
-//! The body of a response: the service's own, or that of a denial.
+//! The body of a response: that of the service, or that of a denial.
 
 use std::fmt;
 use std::pin::Pin;
@@ -11,8 +11,8 @@ use pin_project_lite::pin_project;
 use super::guard::HeldPermits;
 
 pin_project! {
-    /// The body of a response behind the layer. HeldPermits under `concurrency` limits are
-    /// held until it has ended or is dropped.
+    /// The body of a response that has passed the layer. Permits of `concurrency` limits are held
+    /// until it has ended or is dropped.
     pub struct LimitedBody<B> {
         #[pin]
         content: Content<B>,
@@ -22,18 +22,18 @@ pin_project! {
 pin_project! {
     #[project = Projected]
     enum Content<B> {
-        /// The service's own.
+        /// The body of the service, and the permits that it holds.
         Service {
             #[pin]
             body: B,
             permits: Option<Box<HeldPermits>>,
         },
-        /// That of a denial, in one piece.
+        /// The body of a denial, in one piece.
         Denial { text: Bytes },
     }
 }
 
-/// What bodies become behind the layer: [`Wrapped`], unless told otherwise.
+/// The conversion of response bodies by the layer. Default: [`Wrapped`].
 #[diagnostic::on_unimplemented(
     message = "bodies of type `{B}` cannot become `{Self}` behind the rate limit layer",
     label = "the service behind answers with `{B}`",
@@ -41,7 +41,7 @@ pin_project! {
 )]
 pub trait Bodies<B>: sealed::Bodies<B> {}
 
-/// Any body: it is wrapped, as a [`LimitedBody`].
+/// Wraps any body in a [`LimitedBody`].
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Wrapped;
@@ -61,8 +61,8 @@ impl<B> sealed::Bodies<B> for Wrapped {
     }
 }
 
-/// axum's bodies: they stay as they are, which saves axum boxing them anew.
-/// Only those of responses that hold permits are wrapped.
+/// Keeps axum's bodies as they are, so that axum does not box them again. Only bodies of responses
+/// that hold permits are wrapped.
 #[cfg(feature = "axum")]
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -83,7 +83,7 @@ impl sealed::Bodies<axum::body::Body> for Axum {
         }
     }
 
-    // A response without permits is not even moved.
+    // A response without permits is not moved.
     #[inline]
     fn finished<E>(
         polled: sealed::Polled<Self::Body, E>,
@@ -107,18 +107,18 @@ pub(super) mod sealed {
 
     use super::{Bytes, HeldPermits};
 
-    /// What a service's future says.
+    /// The result of polling the future of a service.
     pub type Polled<B, E> = Poll<Result<Response<B>, E>>;
 
-    /// Nobody else has permits to hold.
+    /// Sealed, because only the layer has permits to hold.
     pub trait Bodies<B> {
-        /// What bodies become.
+        /// The converted body.
         type Body;
 
-        /// The service's own, and what is held until it has ended.
+        /// Converts the body of the service. The permits are held until it has ended.
         fn service(body: B, permits: Option<Box<HeldPermits>>) -> Self::Body;
 
-        /// The service's response, and what is held until its body has ended.
+        /// Converts the response of the service. The permits are held until its body has ended.
         #[inline]
         fn finished<E>(
             polled: Polled<B, E>,
@@ -127,7 +127,7 @@ pub(super) mod sealed {
             polled.map_ok(|response| response.map(|body| Self::service(body, permits)))
         }
 
-        /// That of a denial.
+        /// Makes the body of a denial.
         fn denial(text: Bytes) -> Self::Body;
     }
 }
@@ -138,7 +138,7 @@ impl<B> LimitedBody<B> {
     }
 }
 
-/// A body of somebody else's, who answers instead of the service.
+/// For other layers that answer instead of the service.
 impl<B: Default> Default for LimitedBody<B> {
     fn default() -> Self {
         LimitedBody::service(B::default(), None)

@@ -38,7 +38,7 @@ use crate::{Limiter, MAX_CHECKS, Store};
 pub struct LayerBuilder {
     rules: Vec<Rule>,
     gate: Option<Arc<Gate>>,
-    /// Those of a config file.
+    /// The policies of a config file.
     policies: Option<Policies>,
     limiter: Option<Limiter>,
     store: Option<(Arc<dyn ErasedStore>, u32)>,
@@ -57,19 +57,19 @@ impl LayerBuilder {
         LayerBuilder { gate: Some(gate), ..LayerBuilder::default() }
     }
 
-    /// One more rule. A request passes if all rules that hold for it let it pass, and is charged
+    /// Adds a rule. A request is admitted if all rules that apply to it admit it, and is charged
     /// under all of them or none.
     pub fn rule(mut self, rule: Rule) -> Self {
         self.rules.push(rule);
         self
     }
 
-    /// Adds the policies of a config file and sets the forms of the header fields to those of the file
-    /// (feature `config`). [`RateLimitLayer::reload_config_file`] reads the policies again.
+    /// Adds the policies of a config file and sets the forms of the header fields to those of the
+    /// file (feature `config`). [`RateLimitLayer::reload_config_file`] reads the policies again.
     ///
-    /// The file also says which proxies are trusted and how paths are read, so
-    /// [`identity`](Self::identity) and [`path_variants`](Self::path_variants) cannot be set beside
-    /// it. Its other settings, such as `store`, are those of the server and are not used here.
+    /// The file also sets which proxies are trusted and how paths are read, so
+    /// [`identity`](Self::identity) and [`path_variants`](Self::path_variants) cannot be set as
+    /// well. Its other settings, such as `store`, are for the server and are ignored here.
     ///
     /// ```no_run
     /// use tidegate::tower::RateLimitLayer;
@@ -79,7 +79,7 @@ impl LayerBuilder {
     /// ```
     ///
     /// # Errors
-    /// Everything that is wrong with the file.
+    /// All errors in the file.
     #[cfg(feature = "config")]
     pub fn config_file(mut self, path: impl AsRef<Path>) -> Result<Self, ConfigErrors> {
         let config = Config::load(path.as_ref())?;
@@ -93,29 +93,29 @@ impl LayerBuilder {
         self
     }
 
-    /// Sets how long a request may wait before it is denied. Requests under `concurrency` limits do
-    /// not wait.
+    /// Sets how long a request may wait for its limits; a request that would wait longer is denied
+    /// immediately. Requests under `concurrency` limits do not wait.
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = Some(max_wait);
         self
     }
 
-    /// Sets which proxies are trusted with the client's address, and how IPv6 addresses are grouped.
-    /// Default: no proxy, and /64.
+    /// Sets which proxies are trusted with the client's address, and how IPv6 addresses are
+    /// grouped. Default: no proxy, and /64.
     pub fn identity(mut self, identity: Identity) -> Self {
         self.identity = Some(identity);
         self
     }
 
-    /// How path parameters (`/login;x=1`) and backslashes are read in `{path}` keys. Default:
+    /// Sets how path parameters (`/login;x=1`) and backslashes are read in `{path}` keys. Default:
     /// [`PathVariants::Merge`].
     pub fn path_variants(mut self, path_variants: PathVariants) -> Self {
         self.path_variants = Some(path_variants);
         self
     }
 
-    /// Sets where the address of the connection is, in the extensions of a request. Default: axum's
-    /// `ConnectInfo<SocketAddr>` (with feature `axum`), a `SocketAddr` or an `IpAddr`.
+    /// Sets how the address of the connection is found in the extensions of a request. Default:
+    /// axum's `ConnectInfo<SocketAddr>` (with feature `axum`), a `SocketAddr` or an `IpAddr`.
     pub fn peer(
         mut self,
         peer: impl Fn(&Extensions) -> Option<IpAddr> + Send + Sync + 'static,
@@ -124,13 +124,14 @@ impl LayerBuilder {
         self
     }
 
-    /// Where counts are kept; or, with a shared store, where it is decided when that fails.
+    /// Sets the limiter that keeps the counts. With a [`store`](Self::store), it decides while the
+    /// store fails. Default: a limiter in memory.
     pub fn limiter(mut self, limiter: Limiter) -> Self {
         self.limiter = Some(limiter);
         self
     }
 
-    /// Sets a store that this number of nodes shares, such as `tidegate::redis::RedisStore`.
+    /// Sets a store that `nodes` nodes share, such as `tidegate::redis::RedisStore`.
     pub fn store<S: Store>(mut self, store: Arc<S>, nodes: u32) -> Self {
         self.store = Some((store, nodes));
         self
@@ -143,10 +144,10 @@ impl LayerBuilder {
         self
     }
 
-    /// Sets the response to requests that are not let through, whatever the reason. The closure gets
-    /// the request and a [`Rejection`] with the response that is sent otherwise. What it returns is
-    /// completed: a status of 200 becomes that of the rejection, and fields that are missing, such
-    /// as `Retry-After`, are added.
+    /// Sets the response to rejected requests, for every cause: a denial, a failed store or a
+    /// request that cannot be decided. The closure gets the request's head and a [`Rejection`] with
+    /// the response that is sent by default. The returned response is completed: a status of 200
+    /// becomes that of the rejection, and missing header fields, such as `Retry-After`, are added.
     ///
     /// ```
     /// use axum::response::Html;
@@ -159,8 +160,8 @@ impl LayerBuilder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// The body must be complete, as that of a `String`, `Html` or `Json` is, and at most 1 MiB. In
-    /// place of another the prepared response is sent.
+    /// The body must be complete, as that of a `String`, `Html` or `Json` is, and at most 1 MiB.
+    /// Otherwise the default response is sent.
     #[cfg(feature = "axum")]
     pub fn on_denied<R: IntoResponse>(
         mut self,
@@ -172,10 +173,11 @@ impl LayerBuilder {
         self
     }
 
-    /// Sets the response to requests that are not let through, whatever the reason. The closure gets
-    /// the request and a [`Rejection`] with the response that is sent otherwise. What it returns is
-    /// completed: a status of 200 becomes that of the rejection, and fields that are missing, such
-    /// as `Retry-After`, are added. With feature `axum` it returns any `IntoResponse`.
+    /// Sets the response to rejected requests, for every cause: a denial, a failed store or a
+    /// request that cannot be decided. The closure gets the request's head and a [`Rejection`] with
+    /// the response that is sent by default. The returned response is completed: a status of 200
+    /// becomes that of the rejection, and missing header fields, such as `Retry-After`, are added.
+    /// With feature `axum` the closure returns any `IntoResponse`.
     #[cfg(not(feature = "axum"))]
     pub fn on_denied<R: Into<Response<String>>>(
         mut self,
@@ -187,10 +189,10 @@ impl LayerBuilder {
         self
     }
 
-    /// The layer.
+    /// Builds the layer.
     ///
     /// # Errors
-    /// When rules cannot be, or cannot stand together; see [`LayerError`].
+    /// If a rule is invalid, two rules conflict, or a setting conflicts with a file or a gate.
     pub fn build(self) -> Result<RateLimitLayer, LayerError> {
         self.try_build().map_err(LayerError)
     }
@@ -238,7 +240,7 @@ impl LayerBuilder {
         }
     }
 
-    /// A setting of how requests are read, if one was given.
+    /// The name of a setting of how requests are read, if one was set.
     fn reading(&self) -> Option<&'static str> {
         let identity = self.identity.as_ref().map(|_| "identity");
         identity.or(self.path_variants.map(|_| "path_variants"))
@@ -265,7 +267,7 @@ impl fmt::Debug for LayerBuilder {
     }
 }
 
-/// Checks that names differ, and that one request can be decided under all rules.
+/// Checks that names differ, and that the limits of all rules fit into one request.
 fn check_rules(gate: &Gate, rules: &[CompiledRule]) -> Result<(), LayerFault> {
     let loaded = gate.active_policies();
     let mut names: HashSet<&str> = loaded.policies().iter().map(|policy| policy.name()).collect();

@@ -18,10 +18,10 @@ use crate::policy::{
 
 pub(super) struct CompiledRule {
     code_policy: CodePolicy,
-    /// By name, in order.
+    /// The plans, sorted by name.
     plans: Vec<(Box<str>, CodePolicy)>,
     key: KeyFrom,
-    /// Whether there is no key without the client's address, and the rule is enforced.
+    /// Whether a request without a client address is an error.
     needs_address: bool,
     /// Whether a request without a key is an error.
     needs_key: bool,
@@ -31,17 +31,18 @@ pub(super) struct CompiledRule {
     cost: Option<Box<CostOf>>,
     reserves: bool,
     settle_when: Option<Box<SettleWhen>>,
-    /// Whether charges are counted in units or given back, which places cannot be.
+    /// Whether the rule has a cost or `settle_when`, which `concurrency` limits do not support: a
+    /// permit is always one unit and is held, not refunded.
     has_cost: bool,
     when: Option<Box<When>>,
     keyless: Keyless,
 }
 
-/// A request has no key, and the rule needs one.
+/// Why a request lacks a key that the rule needs.
 pub(super) enum NoKey {
-    /// The client's address is not known.
+    /// The client's address is unknown.
     Address,
-    /// The closure or the template gives none.
+    /// The closure or the template returned none.
     Other,
 }
 
@@ -63,7 +64,7 @@ impl CompiledRule {
                 return Err(LayerFault::NoLimits { name: name.to_owned() });
             }
             let failed = |error| LayerFault::Policy { name: name.to_owned(), error };
-            // Cost is counted in units, and a place is one whatever it costs.
+            // A permit is one unit, whatever the cost.
             if has_cost && limits.iter().any(is_concurrency) {
                 return Err(LayerFault::CostWithConcurrency { rule: rule.name.clone() });
             }
@@ -73,7 +74,7 @@ impl CompiledRule {
             };
             let policy = Policy::new(name, template, limits.to_vec()).map_err(failed)?;
             let policy = policy.with_mode(rule.mode).with_on_store_failure(rule.on_store_failure);
-            // A client that changes plan keeps what it has used.
+            // The plans share the counts of the rule, so a client that changes plan keeps its use.
             let policy = policy.with_overflow(rule.overflow).with_count_name(&rule.name);
             Ok(CodePolicy::new(policy, gate.stats()))
         };
@@ -92,7 +93,7 @@ impl CompiledRule {
             KeyFrom::Template(template) => uses_address(template),
             KeyFrom::Closure(_) => false,
         };
-        // What only watches must not make requests fail.
+        // An observed rule must not make requests fail.
         let is_enforced = rule.mode == Mode::Enforce;
         let is_required = is_enforced && rule.keyless != Keyless::Skip;
         let Rule { plan, on_unknown_plan, limits_of, settle_when, when, keyless, .. } = rule;
@@ -118,7 +119,7 @@ impl CompiledRule {
         self.code_policy.policy().name()
     }
 
-    /// Whether its template can make this key. A closure can make any.
+    /// Whether the template of the rule can make this key. A closure can make any.
     pub(super) fn may_have_key(&self, active: &ActivePolicies, key: &Key) -> bool {
         match &self.key {
             KeyFrom::Address => active.policies().may_be_key(&Template::client_ip(), key),
@@ -127,30 +128,30 @@ impl CompiledRule {
         }
     }
 
-    /// Its own policy and those of its plans.
+    /// The rule's own policy, then the policies of its plans.
     pub(super) fn policies(&self) -> impl Iterator<Item = &CodePolicy> {
         let plans = self.plans.iter().map(|(_, policy)| policy);
         std::iter::once(&self.code_policy).chain(plans)
     }
 
-    /// One of its policies: 0 for its own, then the plans'.
+    /// One of the rule's policies: index 0 is its own, the plans follow.
     pub(super) fn policy(&self, index: usize) -> &CodePolicy {
         let plan = index.checked_sub(1).and_then(|index| self.plans.get(index));
         plan.map_or(&self.code_policy, |(_, policy)| policy)
     }
 
-    /// Whether an estimate is charged, and the handler knows the true cost later.
+    /// Whether the rule charges an estimate that the handler settles later.
     pub(super) fn reserves(&self) -> bool {
         self.reserves
     }
 
-    /// Whether the charge depends on what comes of the request.
+    /// Whether the charge depends on the handler or the response.
     #[inline]
     pub(super) fn is_settled_later(&self) -> bool {
         self.reserves || self.settle_when.is_some()
     }
 
-    /// Whether the charge stands after this response.
+    /// Whether the charge is kept after this response.
     pub(super) fn keeps_charge_after(&self, response: &Response<()>) -> bool {
         match &self.settle_when {
             Some(settle_when) => settle_when(response),
@@ -158,7 +159,8 @@ impl CompiledRule {
         }
     }
 
-    /// Whether the rule applies to a request, if that has a key.
+    /// Whether the condition of the rule holds for a request. A request without a key may still be
+    /// skipped.
     #[inline]
     pub(super) fn applies(&self, head: &Head<'_>) -> bool {
         self.when.as_ref().is_none_or(|when| when(head))
@@ -170,7 +172,7 @@ impl CompiledRule {
         self.limits_of.is_some()
     }
 
-    /// The limits that come with a request, if any do.
+    /// Returns the limits that come with a request, if any, after checking them.
     pub(super) fn limits_of(&self, head: &Head<'_>) -> Result<Option<Limits>, RuleFault<'_>> {
         let Some(limits) = self.limits_of.as_ref().and_then(|limits_of| limits_of(head)) else {
             return Ok(None);
@@ -189,7 +191,7 @@ impl CompiledRule {
     /// The cost of a request.
     #[inline]
     pub(super) fn units(&self, head: &Head<'_>) -> u64 {
-        // A cost that no limit can count is capped: it never passes.
+        // A cost above the largest limit never passes, so it can be capped.
         self.cost.as_ref().map_or(1, |cost| cost(head).min(bounds::MAX_COUNT))
     }
 
@@ -236,7 +238,7 @@ impl CompiledRule {
         }
     }
 
-    /// The index of the policy that the request is counted under.
+    /// Returns the index of the policy under which the request is counted.
     #[inline]
     pub(super) fn policy_for(&self, head: &Head<'_>) -> Result<usize, Box<RuleFault<'_>>> {
         let Some(plan) = self.plan.as_ref().and_then(|plan_of| plan_of(head)) else {
@@ -261,7 +263,8 @@ impl CompiledRule {
     }
 }
 
-/// That plans can be told apart, and that there are any where they are told apart.
+/// Checks that the plans have names, and that `plan`, `plan_of` and `on_unknown_plan` are set
+/// together.
 fn check_plans(rule: &Rule) -> Result<(), LayerFault> {
     let name = || rule.name.clone();
     if rule.plans.len() > MAX_PLANS {
@@ -280,9 +283,9 @@ fn check_plans(rule: &Rule) -> Result<(), LayerFault> {
     }
 }
 
-/// Whether a template has the client's address in it. Where nobody knows that, somebody has
-/// forgotten to say where it is; better found out at the first request than when
-/// one comes that has nothing else.
+/// Whether a template uses the client's address, also as an alternative. An unknown address then is
+/// a mistake in the setup of the server, which should be noticed at the first request and not only
+/// at one without the other alternatives.
 pub(super) fn uses_address(template: &Template) -> bool {
     template.fields().any(|field| *field == RequestField::ClientIp)
 }

@@ -1,5 +1,5 @@
-//! What all clones of a layer share, and how it decides about a request: that is, how it
-//! asks the gate.
+//! The state that all clones of a layer share, and the decision about a request: the rules become
+//! one request to the gate.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -28,12 +28,13 @@ use crate::policy::{Key, Mode, Selected};
 
 pub(super) type PeerOf = dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync;
 
-/// The rules that take limits from the request and apply to it, by index, with what they got.
+/// The rules with `limits_of` that apply to the request, by index, with the limits they got.
 type RequestLimits = Vec<(usize, Option<Limits>)>;
 
 pub(super) struct Core {
     pub(super) gate: Arc<Gate>,
-    /// The rules of a gate that has no policies but the layer's.
+    /// The active policies of a gate without policies, which are never reloaded. `None` if a file
+    /// or a gate provides policies.
     pub(super) fixed: Option<Arc<ActivePolicies>>,
     pub(super) rules: Box<[CompiledRule]>,
     pub(super) forms: Forms,
@@ -42,26 +43,26 @@ pub(super) struct Core {
     pub(super) on_denied: Option<Box<OnDenied>>,
 }
 
-/// The response to a request that is not let through.
+/// The response to a rejected request.
 pub(super) type Refusal = Box<Response<Bytes>>;
 
 impl Core {
-    /// Whether it can be decided without waiting for anything.
+    /// Whether requests are decided without waiting: in memory, and without `max_wait`.
     pub(super) fn is_immediate(&self) -> bool {
         !self.gate.is_shared() && self.max_wait.is_none()
     }
 
-    /// Every policy of the layer's rules.
+    /// All policies of the layer's rules.
     pub(super) fn policies(&self) -> impl Iterator<Item = &CodePolicy> {
         self.rules.iter().flat_map(CompiledRule::policies)
     }
 
-    /// One of the policies of a rule, both by their numbers.
+    /// Returns a policy by the index of its rule and its index in that rule.
     pub(super) fn policy_at(&self, (rule, index): (usize, usize)) -> Option<&CodePolicy> {
         Some(self.rules.get(rule)?.policy(index))
     }
 
-    /// Decides a request that has nothing to wait for. The guard is filled in if it passes.
+    /// Decides a request without waiting. The guard is filled in if the request is admitted.
     pub(super) fn decide_now(
         self: &Arc<Self>,
         mut head: Head<'_>,
@@ -80,7 +81,7 @@ impl Core {
         decided.unwrap_or_else(|| Err(self.refuse(&head, &GateError::MustAwait)))
     }
 
-    /// The rules in force, for a request that may wait.
+    /// The active policies, for a request that may wait.
     pub(super) fn active_policies(&self) -> Arc<ActivePolicies> {
         match &self.fixed {
             Some(active) => Arc::clone(active),
@@ -88,8 +89,8 @@ impl Core {
         }
     }
 
-    /// Decides a request, after its wait and the answer of a shared store. The guard is filled in if
-    /// it passes.
+    /// Decides a request; waits for its place in the queue and for a shared store, if there are
+    /// any. The guard is filled in if the request is admitted.
     pub(super) async fn decide(
         self: &Arc<Self>,
         active: &ActivePolicies,
@@ -127,7 +128,7 @@ impl Core {
         head.client_ip = identity.client_ip(peer, &Headers::Map(head.headers()));
     }
 
-    /// The limits that come with the request, for the rules that take them.
+    /// Returns the limits that come with the request, for the rules with `limits_of`.
     #[inline]
     fn request_limits(&self, head: &Head<'_>) -> Result<RequestLimits, Refusal> {
         let mut given = RequestLimits::new();
@@ -139,8 +140,8 @@ impl Core {
         Ok(given)
     }
 
-    /// Plans the checks of the rules and, behind them, of the gate's own policies, if a request
-    /// with these attributes may have any. Adds what is settled later.
+    /// Plans the checks of the rules, followed by those of the gate's policies that match
+    /// `attributes`. Appends the charges that are settled later to `reserving`.
     #[inline(never)]
     fn plan<'a>(
         &'a self,
@@ -196,7 +197,7 @@ impl Core {
         plan.finalize(&[], ConcurrencyMode::Acquire).map_err(|error| self.refuse(head, &error))
     }
 
-    /// Turns the gate's answer into the guard of an admitted request, or into a denial.
+    /// Turns the gate's verdict into the guard of an admitted request, or into a denial.
     #[inline(never)]
     fn finish(
         self: &Arc<Self>,
@@ -221,39 +222,44 @@ impl Core {
     }
 
     #[cold]
-    fn deny(&self, head: &Head<'_>, answer: &GateVerdict<'_>) -> Refusal {
-        let response = denial::response_to(head, answer, self.forms, self.gate.now());
-        self.reject(head, response, Some(answer))
+    fn deny(&self, head: &Head<'_>, verdict: &GateVerdict<'_>) -> Refusal {
+        let response = denial::response_to(head, verdict, self.forms, self.gate.now());
+        self.reject(head, response, |response| Rejection::denied(response, verdict))
     }
 
     #[cold]
     fn refuse(&self, head: &Head<'_>, error: &GateError) -> Refusal {
-        self.reject(head, denial::refuse(head, error), None)
+        self.fail_with(head, denial::status_of(error), error.to_string())
     }
 
     #[cold]
     fn fail(&self, head: &Head<'_>, fault: &RuleFault<'_>) -> Refusal {
-        let status = StatusCode::INTERNAL_SERVER_ERROR;
-        self.reject(head, denial::fail(head, status, &fault.to_string()), None)
+        self.fail_with(head, StatusCode::INTERNAL_SERVER_ERROR, fault.to_string())
     }
 
-    /// Every response that the layer makes itself passes here.
+    fn fail_with(&self, head: &Head<'_>, status: StatusCode, detail: String) -> Refusal {
+        let response = denial::fail(head, status, &detail);
+        self.reject(head, response, |response| Rejection::undecided(response, detail))
+    }
+
+    /// Returns the response to a rejected request. All responses that the layer makes itself are
+    /// returned here.
     fn reject(
         &self,
         head: &Head<'_>,
         response: Response<String>,
-        answer: Option<&GateVerdict<'_>>,
+        rejection: impl FnOnce(Response<String>) -> Rejection,
     ) -> Refusal {
         let response = match &self.on_denied {
-            Some(on_denied) => denial::replace(on_denied, head, Rejection::new(response, answer)),
+            Some(on_denied) => denial::replace(on_denied, head, rejection(response)),
             None => response.map(Bytes::from),
         };
         response.into()
     }
 }
 
-/// Whether an enforced policy that matches this request counts by address. Called only if the address
-/// is unknown. Other errors of the request are reported by the decision.
+/// Whether an enforced policy that matches this request counts by address. Called only if the
+/// address is unknown. Errors of the selection are ignored here: the decision reports them.
 #[cold]
 fn gate_needs_address(active: &ActivePolicies, attributes: &Attributes<'_>) -> bool {
     let selected = active.policies().select(attributes).unwrap_or_default();
@@ -262,8 +268,8 @@ fn gate_needs_address(active: &ActivePolicies, attributes: &Attributes<'_>) -> b
     selected.iter().any(needs)
 }
 
-/// The address of the peer, where servers put it. Not inlined, so that it writes only four bytes for
-/// an IPv4 address: a later read of sixteen would stall.
+/// Returns the address of the peer from the extensions where servers put it. Not inlined, so that
+/// it writes only four bytes for an IPv4 address: a later read of sixteen would stall.
 #[inline(never)]
 fn usual_peer(extensions: &Extensions) -> Option<IpAddr> {
     #[cfg(feature = "axum")]

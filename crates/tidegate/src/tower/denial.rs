@@ -1,4 +1,4 @@
-//! What a request is answered that is not let through.
+//! The responses to requests that the layer rejects.
 
 use std::fmt::{self, Write as _};
 #[cfg(feature = "axum")]
@@ -19,7 +19,7 @@ use crate::{Limit, RetryAfter, Timestamp};
 
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-/// When a gRPC client may try again, in milliseconds; -1 for never.
+/// The time after which a gRPC client may retry, in milliseconds; -1 if it must not.
 static GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 /// gRPC status codes.
@@ -33,9 +33,9 @@ mod code {
 /// Makes the response of a layer with [`LayerBuilder::on_denied`](super::LayerBuilder::on_denied).
 pub(super) type OnDenied = dyn Fn(&Head<'_>, Rejection) -> Option<Response<Bytes>> + Send + Sync;
 
-/// A request that the layer does not let through, with a response that is ready to be sent: 429
-/// with `Retry-After` and the fields of the layer's forms, 503 if a shared store failed, or 400 or
-/// 500 if the request cannot be decided. With feature `axum` it is an `IntoResponse`.
+/// A request that the layer rejects, with a response that is ready to be sent: 429 with
+/// `Retry-After` and the fields of the layer's forms, 503 if a shared store failed, or 400 or 500
+/// if the request cannot be decided. With feature `axum` it implements `IntoResponse`.
 #[derive(Clone, Debug)]
 pub struct Rejection {
     /// Boxed, because it is the error of functions that usually succeed.
@@ -45,30 +45,64 @@ pub struct Rejection {
 #[derive(Clone, Debug)]
 struct Inner {
     response: Response<String>,
+    detail: String,
+    reason: Option<DenialReason>,
     policy: Option<String>,
     limit: Option<Limit>,
     retry_after: RetryAfter,
 }
 
 impl Rejection {
-    pub(super) fn new(response: Response<String>, answer: Option<&GateVerdict<'_>>) -> Self {
-        let reported = answer.and_then(GateVerdict::reported_limit);
-        let policy = reported.and_then(|result| result.policy).map(str::to_owned);
-        let limit = reported.map(|result| *result.limit);
-        let retry_after = answer.map_or(RetryAfter::Never, GateVerdict::retry_after);
-        Rejection { inner: Box::new(Inner { response, policy, limit, retry_after }) }
+    /// The rejection of a request that was denied.
+    pub(super) fn denied(response: Response<String>, verdict: &GateVerdict<'_>) -> Self {
+        let reported = verdict.reported_limit();
+        Rejection {
+            inner: Box::new(Inner {
+                response,
+                detail: detail_of(verdict),
+                reason: verdict.denial_reason(),
+                policy: reported.and_then(|result| result.policy).map(str::to_owned),
+                limit: reported.map(|result| *result.limit),
+                retry_after: verdict.retry_after(),
+            }),
+        }
     }
 
-    /// For a request whose head is not at hand: a problem document.
-    pub(super) fn of_answer(answer: &GateVerdict<'_>, forms: Forms, now: Timestamp) -> Self {
-        let mut response = problem(answer);
-        answer.write_fields(forms, now, response.headers_mut());
-        Rejection::new(response, Some(answer))
+    /// The rejection of a request that cannot be decided.
+    pub(super) fn undecided(response: Response<String>, detail: String) -> Self {
+        let (reason, policy, limit) = (None, None, None);
+        let retry_after = RetryAfter::Never;
+        Rejection {
+            inner: Box::new(Inner { response, detail, reason, policy, limit, retry_after }),
+        }
     }
 
-    /// For a request that cannot be decided.
-    pub(super) fn of_failure(detail: &str) -> Self {
-        Rejection::new(document_of(StatusCode::INTERNAL_SERVER_ERROR, detail), None)
+    /// The rejection of a reservation that was denied: always a problem document, because the
+    /// request's head is not available.
+    pub(super) fn of_verdict(verdict: &GateVerdict<'_>, forms: Forms, now: Timestamp) -> Self {
+        let mut response = problem(verdict);
+        verdict.write_fields(forms, now, response.headers_mut());
+        Rejection::denied(response, verdict)
+    }
+
+    /// The rejection of a reservation that cannot be decided.
+    pub(super) fn of_failure(detail: String) -> Self {
+        let response = document_of(StatusCode::INTERNAL_SERVER_ERROR, &detail);
+        Rejection::undecided(response, detail)
+    }
+
+    /// The cause as text: the `detail` of the prepared problem document, also for a gRPC call.
+    ///
+    /// It may repeat text that the client sent, such as the name of an unknown plan. That text is
+    /// cut to 64 bytes, and control characters are escaped, but `<` and `&` are not: escape the
+    /// detail before it becomes part of an HTML page.
+    pub fn detail(&self) -> &str {
+        &self.inner.detail
+    }
+
+    /// Why a limit denied the request. `None` if the request could not be decided (400 or 500).
+    pub fn reason(&self) -> Option<DenialReason> {
+        self.inner.reason
     }
 
     /// The status of the prepared response. A gRPC call has 200, and its status in `grpc-status`.
@@ -76,17 +110,19 @@ impl Rejection {
         self.inner.response.status()
     }
 
-    /// The policy that is reported: a rule, or a plan as `rule.plan`. `None` if no limit denied.
+    /// The reported policy: a rule, or a plan as `rule.plan`. `None` if no limit denied.
     pub fn policy(&self) -> Option<&str> {
         self.inner.policy.as_deref()
     }
 
-    /// The limit that is reported. `None` if no limit denied.
+    /// The reported limit: of those that denied, the one with the longest wait. `None` if no limit
+    /// denied.
     pub fn limit(&self) -> Option<&Limit> {
         self.inner.limit.as_ref()
     }
 
-    /// When the same request would pass; `Never` also if no limit denied.
+    /// The time after which the same request would pass. `Never` if the cost exceeds the limit, and
+    /// also if no limit denied.
     pub fn retry_after(&self) -> RetryAfter {
         self.inner.retry_after
     }
@@ -96,7 +132,7 @@ impl Rejection {
         &self.inner.response
     }
 
-    /// The prepared response, to be changed.
+    /// The prepared response, for changes.
     pub fn response_mut(&mut self) -> &mut Response<String> {
         &mut self.inner.response
     }
@@ -110,11 +146,7 @@ impl From<Rejection> for Response<String> {
 
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the request is rejected: {}", self.status())?;
-        match self.limit().zip(self.policy()) {
-            Some((limit, policy)) => write!(f, " (`{limit}` of policy {policy})"),
-            None => Ok(()),
-        }
+        write!(f, "the request is rejected ({}): {}", self.status(), self.detail())
     }
 }
 
@@ -127,11 +159,13 @@ impl axum::response::IntoResponse for Rejection {
     }
 }
 
-/// The longest body of a response that [`LayerBuilder::on_denied`](super::LayerBuilder::on_denied) makes.
+/// The longest body of a response that [`LayerBuilder::on_denied`](super::LayerBuilder::on_denied)
+/// makes.
 #[cfg(feature = "axum")]
 const MAX_BODY_BYTES: usize = 1 << 20;
 
-/// Reads a body that is complete. `None` for one that must be waited for, fails or is too long.
+/// Reads a body that is complete. Returns `None` if the body is a stream that is not ready, fails
+/// or is too long.
 #[cfg(feature = "axum")]
 pub(super) fn read_body(response: Response<axum::body::Body>) -> Option<Response<Bytes>> {
     let (parts, mut body) = response.into_parts();
@@ -149,8 +183,8 @@ pub(super) fn read_body(response: Response<axum::body::Body>) -> Option<Response
     }
 }
 
-/// The response that `on_denied` makes of a rejection, completed: a response that sets no status is
-/// still a rejection, and carries the fields that a client needs.
+/// Returns the response that `on_denied` makes of a rejection, and completes it: a status of 200
+/// becomes that of the rejection, and missing header fields are added.
 #[cold]
 pub(super) fn replace(
     on_denied: &OnDenied,
@@ -172,42 +206,48 @@ pub(super) fn replace(
     response
 }
 
-/// The response to a request that was denied: a problem document (RFC 9457), or the status of a gRPC
-/// call; and the header fields.
+/// The response to a denied request: a problem document (RFC 9457) or a gRPC status, with the
+/// header fields of `forms`.
 pub(super) fn response_to(
     head: &Head<'_>,
-    answer: &GateVerdict<'_>,
+    verdict: &GateVerdict<'_>,
     forms: Forms,
     now: Timestamp,
 ) -> Response<String> {
     let mut response = match grpc_kind(head.headers()) {
-        Some(kind) => grpc_denial(answer, kind),
-        None => problem(answer),
+        Some(kind) => grpc_denial(verdict, kind),
+        None => problem(verdict),
     };
-    answer.write_fields(forms, now, response.headers_mut());
+    verdict.write_fields(forms, now, response.headers_mut());
     response
 }
 
-fn problem(answer: &GateVerdict<'_>) -> Response<String> {
+fn problem(verdict: &GateVerdict<'_>) -> Response<String> {
     let mut body = String::with_capacity(512);
-    let status = answer.with_view(|response| {
-        let problem = answer.problem(response);
+    let status = verdict.with_view(|response| {
+        let problem = verdict.problem(response);
         write_problem(&problem, &mut body);
         problem.status()
     });
     document(status, body)
 }
 
-/// A gRPC response that consists of header fields alone, for calls that fail at once.
-fn grpc_denial(answer: &GateVerdict<'_>, kind: &HeaderValue) -> Response<String> {
-    let (status, message) = match answer.denial_reason() {
-        Some(DenialReason::StoreFailed) => {
-            (code::UNAVAILABLE, "it cannot be decided now; try again later")
-        }
-        _ => (code::RESOURCE_EXHAUSTED, "a rate limit is used up"),
+/// The `detail` of a denial's problem document.
+fn detail_of(verdict: &GateVerdict<'_>) -> String {
+    let mut detail = String::new();
+    // Writing to a `String` cannot fail.
+    let _ = verdict.with_view(|response| verdict.problem(response).write_detail(&mut detail));
+    detail
+}
+
+/// A gRPC response of header fields alone (`Trailers-Only`), for a denied call.
+fn grpc_denial(verdict: &GateVerdict<'_>, kind: &HeaderValue) -> Response<String> {
+    let status = match verdict.denial_reason() {
+        Some(DenialReason::StoreFailed) => code::UNAVAILABLE,
+        _ => code::RESOURCE_EXHAUSTED,
     };
-    let mut response = grpc(kind, status, message);
-    let pushback = match answer.retry_after() {
+    let mut response = grpc(kind, status, &detail_of(verdict));
+    let pushback = match verdict.retry_after() {
         RetryAfter::Never => HeaderValue::from_static("-1"),
         wait => HeaderValue::from(wait.as_micros().unwrap_or_default().div_ceil(1000)),
     };
@@ -215,17 +255,16 @@ fn grpc_denial(answer: &GateVerdict<'_>, kind: &HeaderValue) -> Response<String>
     response
 }
 
-/// The answer to a request that the gate cannot be asked about: the fault is the client's
-/// where the request is what makes no sense, else the service's.
-pub(super) fn refuse(head: &Head<'_>, error: &GateError) -> Response<String> {
-    let status = match error {
+/// The status of a request that the gate cannot decide: 400 if the request is malformed, 500 for
+/// any other error.
+pub(super) fn status_of(error: &GateError) -> StatusCode {
+    match error {
         GateError::Select(_) => StatusCode::BAD_REQUEST,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
-    };
-    fail(head, status, &error.to_string())
+    }
 }
 
-/// The answer where something is wrong that no limit has to do with.
+/// The response to a request that cannot be decided.
 pub(super) fn fail(head: &Head<'_>, status: StatusCode, detail: &str) -> Response<String> {
     match grpc_kind(head.headers()) {
         Some(kind) => {
@@ -249,7 +288,7 @@ fn document(status: StatusCode, body: String) -> Response<String> {
     response
 }
 
-/// The content type of a gRPC call: the answer has the same.
+/// The content type of a gRPC call, which the response repeats. `None` for other requests.
 fn grpc_kind(headers: &HeaderMap) -> Option<&HeaderValue> {
     let kind = headers.get(CONTENT_TYPE)?;
     kind.as_bytes().starts_with(b"application/grpc").then_some(kind)
@@ -266,13 +305,14 @@ fn grpc(kind: &HeaderValue, status: &'static str, message: &str) -> Response<Str
     response
 }
 
-/// As gRPC wants its messages: printable ASCII, and the rest as `%` and two digits.
+/// Encodes a gRPC message: printable ASCII stays, other bytes become `%` and two hexadecimal
+/// digits.
 fn percent_encoded(message: &str) -> String {
     let mut out = String::with_capacity(message.len());
     for byte in message.bytes() {
         match byte {
             b' '..=b'$' | b'&'..=b'~' => out.push(char::from(byte)),
-            // Writing to memory cannot fail.
+            // Writing to a `String` cannot fail.
             byte => drop(write!(out, "%{byte:02X}")),
         }
     }

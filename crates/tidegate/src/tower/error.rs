@@ -1,4 +1,4 @@
-//! Layers that cannot be.
+//! Errors of building a layer, of looking up a key, and of applying a rule to a request.
 
 use std::fmt;
 
@@ -8,8 +8,8 @@ use crate::policy::{PoliciesError, PolicyError, TemplateError};
 use crate::text::excerpt;
 use crate::{Failure, OutOfMemory};
 
-/// An error of [`LayerBuilder::build`](super::LayerBuilder::build). Its text says what to write
-/// instead.
+/// An error of [`LayerBuilder::build`](super::LayerBuilder::build). Its text explains how to
+/// correct it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerError(pub(super) LayerFault);
 
@@ -28,39 +28,39 @@ impl std::error::Error for LayerError {
 /// A mistake in the settings of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LayerFault {
-    /// A rule, or one of its plans, makes no policy.
+    /// A rule or one of its plans is not a valid policy.
     Policy { name: String, error: PolicyError },
-    /// A rule, or one of its plans, has no limit.
+    /// A rule or one of its plans is without limits.
     NoLimits { name: String },
-    /// A rule's key template cannot be read.
+    /// The key template of a rule is invalid.
     Template { rule: String, error: TemplateError },
-    /// Two rules or plans have one name, or a rule has that of a policy of the gate.
+    /// Two rules or plans have the same name, or a rule has the name of a policy of the gate.
     SameName { name: String },
-    /// A rule has a `concurrency` limit, and a cost or an outcome that settles it.
+    /// A rule has a `concurrency` limit, and a cost, an estimate or `settle_when`.
     CostWithConcurrency { rule: String },
     /// A rule has both a cost and an estimate.
     CostAndReserve { rule: String },
     /// A plan of a rule has an empty name.
     UnnamedPlan { rule: String },
-    /// A rule says what happens to unknown plans, and has none.
+    /// A rule has `on_unknown_plan` without plans.
     OnUnknownPlanWithoutPlans { rule: String },
-    /// A rule has plans, and does not say who has which.
+    /// A rule has plans without `plan_of`.
     PlansWithoutPlanOf { rule: String },
-    /// A rule says who has which plan, and has none.
+    /// A rule has `plan_of` without plans.
     PlanOfWithoutPlans { rule: String },
-    /// A rule has more plans than are kept ready.
+    /// A rule has more than [`MAX_PLANS`] plans.
     TooManyPlans { rule: String },
-    /// There is nothing to ask: no rule, no file and no gate.
+    /// The layer has neither a rule nor a file nor a gate.
     NoRules,
-    /// More rules than can be asked about one request.
+    /// The rules have more limits than one request may check.
     TooManyRules,
-    /// A setting that a gate brings along was given beside one.
+    /// A setting that belongs to the gate was set on the builder of a layer from a gate.
     ConflictsWithGate { setting: &'static str },
-    /// A setting that a config file has was given beside one.
+    /// A setting that belongs to the config file was set together with one.
     ConflictsWithFile { setting: &'static str },
-    /// The policies cannot stand together.
+    /// The policies conflict.
     Policies(PoliciesError),
-    /// There cannot be memory for so many keys.
+    /// The memory for the limiter's keys is unavailable.
     OutOfMemory(OutOfMemory),
 }
 
@@ -132,7 +132,7 @@ impl std::error::Error for LayerFault {
         match self {
             LayerFault::Policy { error, .. } => Some(error),
             LayerFault::Template { error, .. } => Some(error),
-            // Shown as they are, so that what is behind them comes next.
+            // The text of these errors is theirs, so the source is the next error in their chain.
             LayerFault::Policies(error) => error.source(),
             LayerFault::OutOfMemory(error) => error.source(),
             _ => None,
@@ -153,7 +153,7 @@ impl From<OutOfMemory> for LayerFault {
 }
 
 /// An error of [`RateLimitLayer::peek`] and [`RateLimitLayer::reset`]: an unknown rule, a text that
-/// does not name one key, or a failure of the shared store.
+/// is not one key, or a failure of the shared store.
 ///
 /// [`RateLimitLayer::peek`]: super::RateLimitLayer::peek
 /// [`RateLimitLayer::reset`]: super::RateLimitLayer::reset
@@ -164,7 +164,7 @@ pub struct KeyError(pub(super) KeyFault);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum KeyFault {
     Gate(GateError),
-    /// The rule makes no such key.
+    /// The template of the rule cannot make such a key.
     NotAKey {
         rule: String,
         text: String,
@@ -206,20 +206,20 @@ impl fmt::Display for KeyError {
 
 impl std::error::Error for KeyError {}
 
-/// A request that a rule cannot be applied to: a mistake of the service, not of the client.
+/// A request that a rule cannot be applied to. The mistake is in the service, not in the request.
 #[derive(Debug)]
 pub(super) enum RuleFault<'r> {
-    /// The client's address is needed, and it is not known.
+    /// The rule needs the client's address, which is unknown.
     NoAddress,
-    /// The request has no key, and the rule rejects such requests.
+    /// The request is without a key, and the rule has `Keyless::Reject`.
     NoKey { rule: &'r str },
-    /// The request has a plan that the rule does not have.
+    /// The request has a plan that was not added to the rule.
     UnknownPlan { rule: &'r str, plan: String },
     /// The list of limits of the request is empty.
     NoLimits { rule: &'r str },
-    /// The limits of the request cannot stand together.
+    /// The limits of the request conflict, or are too many.
     Limits { rule: &'r str, error: PolicyError },
-    /// The limits of the request hold places, and the rule has a cost.
+    /// The request has a `concurrency` limit, and the rule a cost.
     CostWithConcurrency { rule: &'r str },
 }
 

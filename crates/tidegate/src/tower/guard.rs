@@ -15,7 +15,7 @@ use crate::stats::ServiceTimer;
 #[derive(Default)]
 pub(super) struct RequestGuard {
     pub(super) fields: Fields,
-    /// Boxed, because few requests have any of it and the guard is moved about with its future.
+    /// Boxed, because few requests have it and the guard is moved with its future.
     pub(super) held: Option<Box<GuardState>>,
 }
 
@@ -28,7 +28,8 @@ pub(super) struct GuardState {
 }
 
 impl RequestGuard {
-    /// Puts the reservation that the handler settles, if there is one, into its request.
+    /// Puts the reservation that the handler settles, if there is one, into the request's
+    /// extensions.
     #[inline]
     pub(super) fn reserve<B>(&self, request: &mut Request<B>) {
         let unsettled = self.held.as_ref().and_then(|held| held.unsettled.as_ref());
@@ -37,12 +38,12 @@ impl RequestGuard {
         }
     }
 
-    /// Puts the fields into a response of the service, settles reservations by it, and returns the
-    /// permits that are held until its body has ended.
+    /// Adds the header fields to a response of the service, settles reservations by its outcome,
+    /// and returns the permits to hold until its body has ended.
     #[inline]
     pub(super) fn finish<B>(&mut self, response: &mut Response<B>) -> Option<Box<HeldPermits>> {
         let headers = response.headers_mut();
-        // The service's own fields take precedence: it knows more about the request.
+        // Fields that the service has set take precedence: it knows more about the request.
         if !headers.keys().any(|name| self.fields.has(name)) {
             self.fields.write(headers);
         }
@@ -57,7 +58,7 @@ impl RequestGuard {
     }
 }
 
-/// Places held under `concurrency` limits, given back on drop.
+/// Permits held under `concurrency` limits, released on drop.
 #[derive(Debug)]
 pub struct HeldPermits {
     gate: Arc<Gate>,
@@ -74,7 +75,7 @@ impl HeldPermits {
 
 impl Drop for HeldPermits {
     fn drop(&mut self) {
-        // One in this node's memory gives itself back.
+        // A permit in this node's memory releases itself on drop.
         if let Some(AnyPermit::Shared(permit)) = self.permit.take() {
             let gate = Arc::clone(&self.gate);
             // A Redis store repeats a release that fails; elsewhere the lease ends the permit.
@@ -83,14 +84,15 @@ impl Drop for HeldPermits {
     }
 }
 
-/// Where such work is done: on the runtime it is asked for on or, off any, on the one where
-/// the request was let in. Where there is neither nobody can do it, and what was to be given back
-/// ends by itself: a place with its lease, a charge with its window.
+/// Runs work that outlives a request: on the current runtime or, outside of any, on the runtime
+/// that admitted the request. Without either the work is not done, and its subject expires: a
+/// permit with its lease, a charge with its window.
 #[derive(Debug)]
 pub(super) struct Background(Option<Handle>);
 
 impl Background {
-    /// For what this gate lets in now. In memory there is nothing to wait for.
+    /// Keeps the current runtime, for requests that this gate admits now. In memory no runtime is
+    /// needed.
     pub(super) fn of(gate: &Gate) -> Self {
         Background(gate.is_shared().then(Handle::try_current).and_then(Result::ok))
     }
@@ -101,8 +103,8 @@ impl Background {
         }
     }
 
-    /// Runs work to its end, also if this future is dropped meanwhile. `None` if the runtime shuts
-    /// down before.
+    /// Runs work to its end, also if this future is dropped meanwhile. Returns `None` if the
+    /// runtime shuts down before.
     pub(super) async fn complete<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,

@@ -1,4 +1,4 @@
-//! What the layer sees of a request: everything but its body.
+//! The part of a request that the layer reads: everything except its body.
 
 use std::net::IpAddr;
 
@@ -8,19 +8,20 @@ use http::{Extensions, HeaderMap, Method, Request, Uri};
 
 use crate::attributes::{Attributes, Headers};
 
-/// A request without its body, as keys and costs are made from it.
+/// A request without its body. The closures of a [`Rule`](super::Rule) read it to make keys, costs
+/// and limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
     method: &'a Method,
     uri: &'a Uri,
     headers: &'a HeaderMap,
     extensions: &'a Extensions,
-    /// `None` until the layer has looked for it.
+    /// `None` until the layer has found it.
     pub(super) client_ip: Option<IpAddr>,
 }
 
 impl<'a> Head<'a> {
-    /// Of a request on its way through.
+    /// The head of a request.
     #[inline]
     pub(super) fn of<B>(request: &'a Request<B>) -> Self {
         Head {
@@ -32,7 +33,7 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// Of a request whose body was put aside, because it may not be looked at by two threads.
+    /// The head of a request that was split from its body, because the body need not be `Sync`.
     pub(super) fn of_parts(parts: &'a Parts) -> Self {
         Head {
             method: &parts.method,
@@ -43,43 +44,43 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// The method.
+    /// Returns the method.
     pub fn method(&self) -> &'a Method {
         self.method
     }
 
-    /// The URI as the service behind sees it: axum's `Router::nest` takes the prefix off. For the
-    /// path that the client sent see [`Head::path`].
+    /// Returns the URI as the inner service sees it: axum's `Router::nest` removes the prefix. For
+    /// the path that the client sent, see [`Head::path`].
     pub fn uri(&self) -> &'a Uri {
         self.uri
     }
 
-    /// All headers.
+    /// Returns all header fields.
     pub fn headers(&self) -> &'a HeaderMap {
         self.headers
     }
 
-    /// The first header of a name, if it is text and not empty.
+    /// Returns the first header field of a name, if its value is text and not empty.
     pub fn header(&self, name: &str) -> Option<&'a str> {
         self.headers.get(name)?.to_str().ok().filter(|value| !value.is_empty())
     }
 
-    /// All that outer layers have put in.
+    /// Returns the extensions, which outer layers have added.
     pub fn extensions(&self) -> &'a Extensions {
         self.extensions
     }
 
-    /// What an outer layer has put in, such as who is logged in.
+    /// Returns an extension that an outer layer has added, such as the user that is logged in.
     pub fn extension<T: Send + Sync + 'static>(&self) -> Option<&'a T> {
         self.extensions.get()
     }
 
-    /// The client's address, found through trusted proxies.
+    /// Returns the client's address, found through trusted proxies.
     pub fn client_ip(&self) -> Option<IpAddr> {
         self.client_ip
     }
 
-    /// What the client asked for, whatever routers have made of it since.
+    /// The URI that the client sent, before routers changed it.
     #[inline]
     fn original_uri(&self) -> &'a Uri {
         #[cfg(feature = "axum")]
@@ -89,14 +90,14 @@ impl<'a> Head<'a> {
         self.uri
     }
 
-    /// The path that the client sent. With feature `axum` it is whole also inside `Router::nest`,
-    /// which takes the prefix off [`Head::uri`].
+    /// Returns the path that the client sent. With feature `axum` it is the whole path also inside
+    /// `Router::nest`, which removes the prefix from [`Head::uri`].
     #[inline]
     pub fn path(&self) -> &'a str {
         self.original_uri().path()
     }
 
-    /// The same facts, as policies want them.
+    /// The attributes of the request, for policies and key templates.
     pub(super) fn attributes(&self) -> Attributes<'a> {
         let uri = self.original_uri();
         let host = self.headers.get(HOST).and_then(|host| host.to_str().ok());

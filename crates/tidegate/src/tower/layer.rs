@@ -32,7 +32,7 @@ use crate::{Decision, Limit};
 /// ```
 /// use tidegate::tower::RateLimitLayer;
 ///
-/// // Each client address 100 a minute.
+/// // 100 requests per minute for each client address.
 /// let layer = RateLimitLayer::new("100 per 1m".parse()?);
 /// # let _: RateLimitLayer = layer.clone();
 /// # Ok::<(), tidegate::LimitError>(())
@@ -43,10 +43,10 @@ pub struct RateLimitLayer<K = Wrapped> {
 }
 
 impl RateLimitLayer {
-    /// Each client address has this limit. Counts are kept in memory, a million keys at most.
+    /// Limits each client address. Counts are kept in memory, for at most a million keys.
     ///
     /// # Panics
-    /// When 146 MB of address space cannot be had; [`RateLimitLayer::builder`] gives an error
+    /// If 146 MB of address space are unavailable; [`RateLimitLayer::builder`] returns an error
     /// instead.
     pub fn new(limit: Limit) -> Self {
         let builder = Self::builder().rule(Rule::new("default", limit));
@@ -57,13 +57,13 @@ impl RateLimitLayer {
         RateLimitLayer { core: Arc::new(core), bodies: PhantomData }
     }
 
-    /// Rules in code.
+    /// Returns a builder for a layer with several rules or other settings.
     pub fn builder() -> LayerBuilder {
         LayerBuilder::default()
     }
 
-    /// Puts the policies of a gate in front of a service (feature `unstable`). Rules may be added to
-    /// them, and the gate can be reloaded meanwhile.
+    /// Returns a builder for a layer with the policies of a gate (feature `unstable`). Rules may be
+    /// added, and the gate can be reloaded while requests are served.
     ///
     /// ```
     /// # #[cfg(feature = "config")] {
@@ -88,8 +88,8 @@ impl RateLimitLayer {
         LayerBuilder::from_gate(gate)
     }
 
-    /// The same for services whose bodies are axum's, such as all behind a `Router`: they
-    /// stay as they are, where otherwise axum would box each of them once more.
+    /// Converts the layer for services whose bodies are axum's, such as every `Router`. Bodies stay
+    /// as they are, so that axum does not box each of them once more.
     #[cfg(feature = "axum")]
     pub fn for_axum(self) -> RateLimitLayer<Axum> {
         RateLimitLayer { core: self.core, bodies: PhantomData }
@@ -109,12 +109,12 @@ impl<K> RateLimitLayer<K> {
         self.core.gate.stats()
     }
 
-    /// Replaces the policies of [`LayerBuilder::config_file`] with those of a file (feature `config`),
-    /// from the next request on. Counts stay, and so do the rules and the forms of header fields. A
-    /// file with a mistake changes nothing.
+    /// Replaces the policies of [`LayerBuilder::config_file`] with those of a file (feature
+    /// `config`), from the next request on. Counts, rules and the forms of header fields are kept.
+    /// An invalid file changes nothing.
     ///
     /// # Errors
-    /// Everything that is wrong with the file, and a layer that was built without one.
+    /// All errors in the file, or that the layer was built without one.
     #[cfg(feature = "config")]
     pub fn reload_config_file(&self, path: impl AsRef<Path>) -> Result<(), ConfigErrors> {
         let path = path.as_ref();
@@ -130,11 +130,11 @@ impl<K> RateLimitLayer<K> {
         Ok(())
     }
 
-    /// Returns each limit of a rule, or of a plan of it (`rule.plan`), with what a key has left under
-    /// it, without charging.
+    /// Returns each limit of a rule, or of one of its plans (`rule.plan`), with what a key has left
+    /// under it, without charging.
     ///
-    /// The key may be the plain value that a client sends, or masked as in statistics. A key of
-    /// several parts has the length of each in front of it: `5#alice:3#eu1` for a template
+    /// The key may be the plain value that a client sends, or the masked form that statistics show.
+    /// For a template with several parts, it has the length before each part: `5#alice:3#eu1` for
     /// `{header:user}:{header:region}`.
     ///
     /// # Errors
@@ -152,8 +152,9 @@ impl<K> RateLimitLayer<K> {
     }
 
     /// Forgets what a key has used under a rule and all of its plans, which share their counts.
-    /// Returns whether there was anything. Counts under a window or an algorithm that only
-    /// [`Rule::limits_of`] has are not found.
+    /// Returns whether anything was counted. Counts under a window or an algorithm that only
+    /// [`Rule::limits_of`] returns are not found. The key has the forms of
+    /// [`peek`](Self::peek).
     ///
     /// # Errors
     /// See [`KeyError`].

@@ -1,5 +1,5 @@
-//! A [tower](https://docs.rs/tower) layer: limits in front of any HTTP service, be it axum's,
-//! tonic's or hyper's.
+//! A [tower](https://docs.rs/tower) layer that limits the requests to any HTTP service: axum, tonic
+//! or hyper.
 //!
 //! ```text
 //!   request -> rules (key, plan, cost) ---\
@@ -7,14 +7,15 @@
 //!                                                     \-> denied: 429, or 503 if the store failed
 //! ```
 //!
-//! A [`Rule`] is a policy whose key, plan and cost are closures over the [`Head`] of a
-//! request. All rules of a request, and the policies of a file if there is one, are asked as one
-//! question: all are charged or none. The layer itself decides nothing.
+//! A [`Rule`] is a policy whose key, plan and cost are closures over the [`Head`] of a request. The
+//! gate decides all rules of a request, and the policies of a file if there is one, as one request:
+//! all are charged or none.
 //!
-//! In memory it is decided inside `call`, and an admitted request allocates little but its
-//! header fields. Dropping the response future at any time is safe: places are given back,
-//! what was reserved is refunded, who waits leaves the queue. If a shared store is just deciding,
-//! its answer is waited for in the background, and then the same is done.
+//! In memory a request is decided inside `call`, and an admitted request allocates little except
+//! its header fields. Dropping the response future at any time is safe: permits are released,
+//! reservations are refunded, and a request that waits leaves the queue. A call to a shared store
+//! that is in progress is completed in the background, and its result is then undone in the same
+//! manner.
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -43,13 +44,13 @@
 //! ```
 //!
 //! - `layer.rs`: [`RateLimitLayer`]; `builder.rs`: [`LayerBuilder`];
-//! - `rule.rs`: [`Rule`] and [`Limits`]; `compiled_rule.rs`: a rule with its policies; `head.rs`: the request
-//!   without its body;
-//! - `core.rs`: decides with the gate; `service.rs`: [`RateLimit`], the service, and its futures;
-//!   `body.rs`, `guard.rs`: state of an admitted request; `reservation.rs`: charges that are settled
-//!   afterwards;
-//! - `denial.rs`: what is answered instead; `error.rs`: layers that cannot be built, and requests that
-//!   a rule cannot be applied to.
+//! - `rule.rs`: [`Rule`] and [`Limits`]; `compiled_rule.rs`: a rule with its policies;
+//! - `head.rs`: the request without its body; `core.rs`: the decision about a request;
+//! - `service.rs`: [`RateLimit`], the service, and its futures;
+//! - `body.rs`, `guard.rs`: state of an admitted request; `reservation.rs`: charges that are
+//!   settled afterwards;
+//! - `denial.rs`: responses to rejected requests; `error.rs`: errors of building a layer and of
+//!   applying a rule to a request.
 
 mod body;
 mod builder;
@@ -82,7 +83,7 @@ pub use crate::headers::{Form, Forms, FormsError};
 pub use crate::identity::{Identity, IpGroup, NetworkError, Source};
 pub use crate::policy::{Mode, PathVariants};
 
-/// Holds the page to what it says.
+/// Compiles and runs the Rust code of the page.
 #[cfg(all(doctest, feature = "axum", feature = "config"))]
 #[doc = include_str!("../../../../docs/tower.md")]
 struct Page;

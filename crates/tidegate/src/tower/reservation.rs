@@ -1,9 +1,9 @@
-//! Reserve, then settle: charges that depend on what comes of a request.
+//! Reserve, then settle: charges that depend on the outcome of a request.
 //!
-//! The cost of a language model's answer is known when it is complete. If it were charged only then,
-//! a hundred concurrent requests would all be admitted under an unused limit. So an estimate is
-//! charged before the request is served, and settled later: by the handler, which knows the cost, or
-//! else by the response. The difference is charged without a check, or given back.
+//! The cost of a language model's answer is known when it is complete. If it were charged only
+//! then, a hundred concurrent requests would all be admitted under an unused limit. So an estimate
+//! is charged before the request is served, and settled later: by the handler, which knows the
+//! cost, or else by the response. The difference is charged without a check, or refunded.
 //!
 //! ```text
 //!   estimate charged -> handler -> reserve(more) -> denied     charged: nothing, reserve again or answer 429
@@ -14,10 +14,12 @@
 //!                                     `-> commit(actual)       charged: actual
 //! ```
 //!
-//! The last is work that outlives its request: a client has gone, and the model still answers.
+//! The last line is work that outlives its request: the client has disconnected, and the model
+//! still works.
 //!
-//! A rule with `settle_when` and without `reserve` uses the same code, without a handler. Its charge
-//! stands if the response is missing: a client must not be able to avoid it by disconnecting.
+//! A rule with `settle_when` and without `reserve` uses the same code, but its handler gets no
+//! reservation. Without a response its charge is kept: a client must not be able to avoid it by
+//! disconnecting.
 
 use std::fmt;
 use std::mem;
@@ -49,7 +51,7 @@ use crate::stats::Decided;
 ///
 /// async fn complete(request: Request<Body>) -> Response<Body> {
 ///     let reservation = request.extensions().get::<Reservation>().cloned();
-///     let tokens = 1_234; // what the model says it has used
+///     let tokens = 1_234; // as the model reports
 ///     if let Some(reservation) = reservation {
 ///         reservation.commit(tokens);
 ///     }
@@ -68,14 +70,14 @@ struct Inner {
 /// The reservation of one rule, before the request is decided.
 pub(super) struct Reserving {
     pub(super) key: Key,
-    /// Where its policy is: which rule, and which of that one's policies.
+    /// The index of the rule, and the index of the policy in that rule.
     pub(super) policy_index: (usize, usize),
-    /// The limits that came with the request, if they did.
+    /// The limits that came with the request, if any.
     pub(super) limits: Option<Limits>,
     pub(super) units: u64,
 }
 
-/// What one rule has reserved.
+/// The reservation of one rule, after the request was admitted.
 struct Reserved {
     policy_index: (usize, usize),
     limits: Option<Limits>,
@@ -83,11 +85,11 @@ struct Reserved {
     progress: Mutex<Progress>,
 }
 
-/// How much of a part is charged, and how far it is.
+/// The units that a part has charged, and its stage.
 #[derive(Clone, Copy)]
 struct Progress {
     units: u64,
-    /// When the first of them were charged.
+    /// The time at which the first of the units were charged.
     at: Timestamp,
     stage: Stage,
 }
@@ -95,9 +97,9 @@ struct Progress {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Open,
-    /// Given back because of the response, or without a response.
+    /// Refunded because of the response, or because there was none. A commit is still possible.
     Refunded,
-    /// Settled by the handler, which has the last word.
+    /// Settled by the handler. Nothing changes it.
     Committed,
 }
 
@@ -105,7 +107,7 @@ enum Stage {
 type Units = SmallVec<[(usize, u64); 1]>;
 
 impl Reservation {
-    /// What an admitted request has reserved; `None` if that is nothing.
+    /// Creates the reservation of an admitted request. Returns `None` if no rule reserves.
     pub(super) fn new(
         core: &Arc<Core>,
         reserving: Vec<Reserving>,
@@ -126,8 +128,8 @@ impl Reservation {
     }
 
     /// Changes the estimate to `units`, for example when the handler has read the body. A larger
-    /// estimate is checked like any cost, under all rules that reserve or none; the excess of a
-    /// smaller one is given back.
+    /// estimate is checked like any cost, and charged under all rules that reserve or none. The
+    /// excess of a smaller one is refunded.
     ///
     /// ```
     /// use tidegate::tower::{Rejection, Reservation};
@@ -141,36 +143,41 @@ impl Reservation {
     /// }
     /// ```
     ///
-    /// With [`LayerBuilder::max_wait`](super::LayerBuilder::max_wait) it waits until the limits admit
-    /// the estimate, or denies it immediately if that takes longer. Units that have left the window
-    /// since they were charged are charged again.
+    /// With [`LayerBuilder::max_wait`](super::LayerBuilder::max_wait) it waits until the limits
+    /// admit the estimate, or denies it immediately if that takes longer. Units that have left the
+    /// window since they were charged are charged again.
     ///
     /// After a denial it may be called again, for example with the estimate of a smaller model. If
-    /// the request has ended meanwhile, what it charges stands until a commit. After a commit it
-    /// changes nothing. Over a shared store the decision is completed in the
-    /// background if the future is dropped.
+    /// the request has ended meanwhile, the charged units stay charged until a commit. After a
+    /// commit it changes nothing. Over a shared store the decision is completed in the background
+    /// if the future is dropped.
     ///
     /// # Errors
-    /// A [`Rejection`] if the limits do not admit it. Then the whole reservation was given back. The
-    /// handler returns the rejection as its response, or makes another of it.
+    /// A [`Rejection`] if the limits do not admit it. Then the whole reservation was refunded. The
+    /// handler returns the rejection as its response, or makes another response from it.
     pub async fn reserve(&self, units: u64) -> Result<(), Rejection> {
         let inner = Arc::clone(&self.0);
-        // A cost that no limit can count is capped: it never passes.
+        // A cost above the largest limit never passes, so it can be capped.
         let units = units.min(bounds::MAX_COUNT);
         if !inner.core.gate.is_shared() {
             return inner.reserve(units).await;
         }
         let working = Arc::clone(&inner);
         let completed = inner.background.complete(async move { working.reserve(units).await });
-        completed.await.unwrap_or_else(|| Err(Rejection::of_failure("the service shuts down")))
+        completed
+            .await
+            .unwrap_or_else(|| Err(Rejection::of_failure("the service shuts down".to_owned())))
     }
 
     /// Settles the reservation at its actual cost. The excess is refunded; a shortfall is charged,
     /// also above the limit. Only the first call has an effect. It may come after the request's
-    /// future was dropped and the estimate was given back.
+    /// future was dropped and the estimate was refunded.
     ///
-    /// With several rules that reserve, this is the cost under each that was not settled by
+    /// If several rules reserve, `actual` is the cost under each rule that was not settled by
     /// [`Reservation::commit_for`].
+    ///
+    /// A `token-bucket` pays an overdraft off at its rate, so a number that is far too large denies
+    /// the key for a long time. Bound numbers that may be wrong.
     ///
     /// Over a shared store it is done in the background: on the runtime of the caller or, without
     /// one, on the runtime that admitted the request.
@@ -178,11 +185,11 @@ impl Reservation {
         self.0.commit(actual, |_, _| true);
     }
 
-    /// Settles one rule at its actual cost, under any plan; `false` if no rule of this name has
-    /// reserved anything. A plan can also be named in full: `rule.plan`.
+    /// Settles one rule at its actual cost, under any plan. Returns `false` if no rule of this name
+    /// has a reservation. A plan can also be named: `rule.plan`.
     pub fn commit_for(&self, rule: &str, actual: u64) -> bool {
         self.0.commit(actual, |core, (index, policy)| {
-            // A rule's own policy has its name.
+            // The policy with index 0 has the name of the rule.
             let mut named =
                 [core.policy_at((index, 0)), core.policy_at((index, policy))].into_iter();
             named.any(|code_policy| {
@@ -191,7 +198,10 @@ impl Reservation {
         })
     }
 
-    /// The units that are charged now: the most, if several rules reserve.
+    /// Returns the units that the reservation holds, or the committed cost after a commit. If
+    /// several rules reserve, it is the largest number.
+    ///
+    /// An observed limit that would have denied the estimate was not charged, so it counts fewer.
     pub fn estimate(&self) -> u64 {
         let parts = self.0.parts.iter().filter(|part| self.0.is_settled_by_handler(part));
         parts.map(|part| part.progress().units).max().unwrap_or_default()
@@ -203,7 +213,7 @@ impl Inner {
         self.core.rules.get(part.policy_index.0)
     }
 
-    /// Whether the handler settles this part; others are settled by the response alone.
+    /// Whether the handler settles this part. Other parts are settled by the response alone.
     fn is_settled_by_handler(&self, part: &Reserved) -> bool {
         self.rule(part).is_some_and(CompiledRule::reserves)
     }
@@ -225,7 +235,7 @@ impl Inner {
         found
     }
 
-    /// Gives back the parts of which this is true, unless they are settled.
+    /// Refunds the open parts for which `is_due` returns true.
     fn refund(self: &Arc<Self>, is_due: impl Fn(&Reserved) -> bool) {
         for (index, part) in self.parts.iter().enumerate() {
             if part.progress().stage == Stage::Open && is_due(part) {
@@ -252,8 +262,8 @@ impl Inner {
                 }
             }
         }
-        // The units held so far are part of the new estimate. Without them the answer says when
-        // the whole estimate would pass, or that it never does.
+        // The units held so far are part of the new estimate. They are refunded first, so that the
+        // verdict reports when the whole estimate would pass, or that it never does.
         for (index, _) in &open {
             self.release(*index).await;
         }
@@ -261,8 +271,8 @@ impl Inner {
         self.charge_more(&all, max_wait).await
     }
 
-    /// Whether the units held so far cannot be part of a new estimate: under some limit they have
-    /// left the window, or an enforced limit never admits the whole estimate.
+    /// Whether the units held so far must be charged again for a new estimate: under some limit
+    /// they have left the window, or an enforced limit never admits the whole estimate.
     fn must_renew(&self, open: &Units, units: u64) -> bool {
         let now = self.core.gate.now();
         open.iter().filter(|(_, held)| *held > 0).any(|(index, _)| {
@@ -274,7 +284,7 @@ impl Inner {
         })
     }
 
-    /// Charges more units of some parts: all or none.
+    /// Charges more units for some parts: all or none.
     async fn charge_more(
         self: &Arc<Self>,
         more: &Units,
@@ -288,15 +298,14 @@ impl Inner {
         }
         let gate = &self.core.gate;
         let answer = gate.charge_more(&changes, max_wait).await;
-        let answer =
-            answer.map_err(|error: GateError| Rejection::of_failure(&error.to_string()))?;
+        let answer = answer.map_err(|error: GateError| Rejection::of_failure(error.to_string()))?;
         if !answer.allowed {
-            return Err(Rejection::of_answer(&answer, self.core.forms, gate.now()));
+            return Err(Rejection::of_verdict(&answer, self.core.forms, gate.now()));
         }
         for (index, units) in more() {
             let part = &self.parts[*index];
-            // Units that were charged elsewhere, because the store failed meanwhile, or not at all,
-            // are not given back: the refund would be taken from the units of others.
+            // Units that were not charged, or charged in this node's memory because the store has
+            // failed meanwhile, are not refunded: the refund would take units of other requests.
             let code_policy = self.core.policy_at(part.policy_index);
             let is_counted = (answer.decided == Decided::Exact || part.charged.is_local())
                 && code_policy.is_some_and(|code_policy| {
@@ -310,11 +319,11 @@ impl Inner {
         Ok(())
     }
 
-    /// Gives back what a part has charged, and keeps it open.
+    /// Refunds the units of a part, and keeps the part open.
     async fn release(&self, index: usize) {
         let units = self.parts[index].lower(0);
         if let Some(change) = self.change(index, Cost::Refund(units)).filter(|_| units > 0) {
-            // A refund that the store refuses now is refused later as well.
+            // A refund that fails is not repeated: it would fail again.
             drop(self.core.gate.settle(change).await);
         }
     }
@@ -324,7 +333,7 @@ impl Inner {
         self.correct(index, excess, 0);
     }
 
-    /// Makes one amount of another.
+    /// Corrects the charge of a part from `charged` units to `due` units.
     fn correct(self: &Arc<Self>, index: usize, charged: u64, due: u64) {
         match due.checked_sub(charged) {
             Some(0) => {}
@@ -341,8 +350,8 @@ impl Inner {
                 None => Ok(()),
             }
         };
-        // The checks made sense when they were reserved. What a shared store does not take now it
-        // does not take later either.
+        // The result is ignored: the checks were valid when the units were reserved, and a change
+        // that a shared store does not accept now would not be accepted later either.
         if self.core.gate.is_shared() {
             self.background.run(async move { drop(settling.await) });
         } else {
@@ -364,7 +373,7 @@ impl Inner {
 }
 
 impl Reserved {
-    /// Changes the progress. The lock is never held over anything that can panic.
+    /// Changes the progress. Nothing that can panic runs while the lock is held.
     fn update<T>(&self, change: impl FnOnce(&mut Progress) -> T) -> T {
         change(&mut self.progress.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -373,7 +382,7 @@ impl Reserved {
         self.update(|progress| *progress)
     }
 
-    /// Returns what was charged; `None` if there was a commit before.
+    /// Commits the part. Returns the units that were charged, or `None` after an earlier commit.
     fn commit(&self, actual: u64) -> Option<u64> {
         self.update(|progress| {
             let before = *progress;
@@ -385,7 +394,8 @@ impl Reserved {
         })
     }
 
-    /// Opens it again if it was given back, and returns what is charged; `None` after a commit.
+    /// Opens the part again if it was refunded. Returns the units that are charged, or `None` after
+    /// a commit.
     fn reopen(&self) -> Option<u64> {
         self.update(|progress| {
             if progress.stage == Stage::Committed {
@@ -396,7 +406,7 @@ impl Reserved {
         })
     }
 
-    /// Returns what is to be given back.
+    /// Marks the part as refunded, unless it is settled. Returns the units to refund.
     fn refund(&self) -> u64 {
         self.update(|progress| match progress.stage {
             Stage::Open => {
@@ -407,7 +417,7 @@ impl Reserved {
         })
     }
 
-    /// Notes that more was charged now; `false` if it is settled.
+    /// Records that more units were charged now. Returns `false` if the part is settled.
     fn raise(&self, units: u64, now: Timestamp) -> bool {
         self.update(|progress| {
             let is_open = progress.stage == Stage::Open;
@@ -421,7 +431,7 @@ impl Reserved {
         })
     }
 
-    /// Lowers what is charged to `units`, unless it is settled. Returns the excess.
+    /// Lowers the charged units to `units`, unless the part is settled. Returns the excess.
     fn lower(&self, units: u64) -> u64 {
         self.update(|progress| {
             let excess = match progress.stage {
@@ -449,7 +459,7 @@ impl Unsettled {
         Unsettled(Some(reservation))
     }
 
-    /// For the request's extensions, if a rule leaves something to the handler.
+    /// The reservation for the request's extensions. `None` if the handler settles no part.
     pub(super) fn reservation(&self) -> Option<Reservation> {
         let inner = &self.0.as_ref()?.0;
         let is_settled_by_handler =
@@ -457,7 +467,7 @@ impl Unsettled {
         self.0.clone().filter(|_| is_settled_by_handler)
     }
 
-    /// Gives back the charges that do not stand after this response. The handler can still commit the
+    /// Refunds the charges that are not kept after this response. The handler can still commit the
     /// others.
     pub(super) fn settle<B>(mut self, response: &mut Response<B>) {
         if let Some(Reservation(inner)) = &self.0 {
@@ -470,7 +480,7 @@ impl Unsettled {
     }
 }
 
-/// Without a response the outcome is not known: reservations are given back, other charges stand.
+/// Without a response the outcome is unknown: reservations are refunded, other charges are kept.
 impl Drop for Unsettled {
     fn drop(&mut self) {
         if let Some(Reservation(inner)) = self.0.take() {
@@ -479,7 +489,7 @@ impl Drop for Unsettled {
     }
 }
 
-/// Shows a response without its body, which may have any type.
+/// Calls `inspect` with the response without its body, which may have any type.
 fn with_head<B>(response: &mut Response<B>, inspect: impl FnOnce(&Response<()>)) {
     let mut head = Response::new(());
     (*head.status_mut(), *head.version_mut()) = (response.status(), response.version());

@@ -1,4 +1,4 @@
-//! One rule in code: who is counted, under which limits, at which cost.
+//! A rule in code: its key, limits and cost.
 
 use std::borrow::Cow;
 use std::ops::Deref;
@@ -19,10 +19,10 @@ pub(super) type CostOf = dyn Fn(&Head<'_>) -> u64 + Send + Sync;
 pub(super) type When = dyn Fn(&Head<'_>) -> bool + Send + Sync;
 pub(super) type SettleWhen = dyn Fn(&Response<()>) -> bool + Send + Sync;
 
-/// Most plans of a rule: each has counters and header text in memory.
+/// The largest number of plans of a rule. Each plan has counters and header text in memory.
 pub(super) const MAX_PLANS: usize = 1024;
 
-/// One rule: who is counted, under which limits, at which cost.
+/// A rule of a layer: how requests are counted (the key), under which limits, and at which cost.
 ///
 /// ```
 /// use tidegate::tower::{RateLimitLayer, Rule};
@@ -61,7 +61,7 @@ pub struct Rule {
     pub(super) keyless: Keyless,
 }
 
-/// Where a rule's keys come from.
+/// The source of a rule's keys.
 pub(super) enum KeyFrom {
     /// The client's address.
     Address,
@@ -69,21 +69,22 @@ pub(super) enum KeyFrom {
     Closure(Box<KeyOf>),
 }
 
-/// The effect of a request without a key: a closure gives none, a part of the template is missing,
-/// or the client's address is not known.
+/// The effect of a request without a key: the closure returns none, a part of the template is
+/// missing, or the client's address is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Keyless {
-    /// All such requests share one key, which no other request can have. Of a template with
-    /// several parts, those share one that lack the same parts and agree in the rest. A missing
-    /// address is an error (500) instead: it means that the server does not pass addresses on.
+    /// All such requests share one key, which no other request can have. Under a template with
+    /// several parts, requests share a key if they lack the same parts and agree in the others. An
+    /// unknown address is answered 500 instead: it means that the server does not provide
+    /// addresses.
     #[default]
     Share,
     /// The rule does not apply to the request.
     Skip,
-    /// The request is answered 500, for rules whose key another layer always provides: without
-    /// that layer, or behind it, all clients would share one key. An observed rule shares a key
-    /// instead.
+    /// The request is answered 500. For rules whose key is always provided by another layer: if
+    /// that layer is missing or runs too late, all clients would share one key. An observed rule
+    /// shares a key instead.
     Reject,
 }
 
@@ -94,13 +95,17 @@ pub enum UnknownPlan {
     /// The request has the rule's own limits.
     #[default]
     Base,
-    /// The request is answered 500, with a text that names the plan.
+    /// The request is answered 500, with a text that names the plan. The name may come from the
+    /// client, so it is cut to 64 bytes, and control characters in it are escaped.
     Reject,
 }
 
 impl Rule {
-    /// Each client address has this limit, or all of these. The name appears in header fields and
-    /// statistics: letters, digits, `.`, `_` and `-`.
+    /// Creates a rule that limits each client address. The name appears in header fields and
+    /// statistics, and consists of letters, digits, `.`, `_` and `-`.
+    ///
+    /// A limit from text is written in brackets, `["5 per 15m".parse()?]`, so that Rust can infer
+    /// its type.
     pub fn new(name: impl Into<String>, limits: impl Into<Limits>) -> Self {
         Rule {
             name: name.into(),
@@ -132,8 +137,7 @@ impl Rule {
     }
 
     /// Sets the key with a template, as in a policies file:
-    /// `"{header:x-api-key | client_ip}"`. A template that cannot be read is an error when the layer
-    /// is built.
+    /// `"{header:x-api-key | client_ip}"`. An invalid template is an error when the layer is built.
     #[must_use]
     pub fn key_template(mut self, template: &str) -> Self {
         self.key = template.parse().map(KeyFrom::Template);
@@ -143,16 +147,17 @@ impl Rule {
     /// Adds a plan: other limits for some clients. In header fields and statistics it is the policy
     /// `rule.plan`.
     ///
-    /// A client that changes plan keeps what it has used: the plans of a rule and its own limits
-    /// share counts where algorithm and window are the same. Under another window or algorithm the
-    /// client starts from zero.
+    /// A client that changes plan keeps its count: the plans of a rule and its own limits share
+    /// counts if algorithm and window are the same. Under another window or algorithm the client
+    /// starts from zero.
     #[must_use]
     pub fn plan(mut self, name: impl Into<String>, limits: impl Into<Limits>) -> Self {
         self.plans.push((name.into(), limits.into()));
         self
     }
 
-    /// Sets which plan a request has; `None` for the rule's own limits.
+    /// Sets the plan of a request; `None` for the rule's own limits. Text that is not borrowed from
+    /// the request must be owned: `Some(plan.clone().into())`.
     #[must_use]
     pub fn plan_of(
         mut self,
@@ -162,8 +167,8 @@ impl Rule {
         self
     }
 
-    /// Sets what happens to a request whose plan was not added with [`Rule::plan`]. By default it
-    /// has the rule's own limits. The closure gets the plan's name, so that it can also log it.
+    /// Sets the effect of a plan that was not added with [`Rule::plan`]. By default such a request
+    /// has the rule's own limits. The closure gets the name of the plan, for example to log it.
     ///
     /// ```
     /// use tidegate::tower::{Rule, UnknownPlan};
@@ -186,9 +191,9 @@ impl Rule {
         self
     }
 
-    /// Sets the limits of each request, for example those that a layer in front has loaded from a
-    /// database. With `None` the request has its plan's limits, or the rule's own. Limits are used
-    /// as they come: nothing is kept about them, so there may be any number of different ones.
+    /// Sets the limits of each request, for example those that an outer layer has loaded from a
+    /// database. With `None` the request has its plan's limits, or the rule's own. Nothing is kept
+    /// about these limits, so there may be any number of different ones.
     ///
     /// ```
     /// use tidegate::Limit;
@@ -207,11 +212,11 @@ impl Rule {
     /// # Ok::<(), tidegate::LimitError>(())
     /// ```
     ///
-    /// A client whose limits change keeps its use, as with [`Rule::plan`]. In statistics such limits
-    /// share one series per rule, with the limit `per-request`.
+    /// A client whose limits change keeps its count, as with [`Rule::plan`]. In statistics such
+    /// limits share one series per rule, with the limit `per-request`.
     ///
-    /// An empty list, two limits with the same algorithm and window, and a `concurrency` limit
-    /// beside a cost are errors: the request is answered 500.
+    /// A request is answered 500 if its list is empty, has more than 16 limits or two with the same
+    /// algorithm and window, or has a `concurrency` limit in a rule with a cost.
     #[must_use]
     pub fn limits_of<L: Into<Limits>>(
         mut self,
@@ -221,28 +226,28 @@ impl Rule {
         self
     }
 
-    /// Sets the cost (default: 1). A cost of 0 charges nothing and passes where 1 would; requests that
-    /// must pass in any case are left out with [`Rule::when`].
+    /// Sets the cost (default: 1). A cost of 0 charges nothing and is admitted if a cost of 1 would
+    /// be. To admit requests in any case, exclude them with [`Rule::when`].
     #[must_use]
     pub fn cost(mut self, cost: impl Fn(&Head<'_>) -> u64 + Send + Sync + 'static) -> Self {
         self.cost = Some(Box::new(cost));
         self
     }
 
-    /// Charges an estimate of a cost that is known only afterwards. The handler says through a
-    /// [`Reservation`](super::Reservation) what it came to, or reserves more once it has read the
-    /// body.
+    /// Charges an estimate of a cost that is known only afterwards. Through a
+    /// [`Reservation`](super::Reservation) the handler commits the actual cost, or changes the
+    /// estimate when it has read the body.
     ///
-    /// The response settles what the handler did not: after a 5xx the estimate is given back, after
-    /// any other answer it stands. [`Rule::settle_when`] sets another condition.
+    /// If the handler does not commit, the status of the response decides: a 5xx refunds the
+    /// estimate, any other status keeps it charged. [`Rule::settle_when`] sets another condition.
     #[must_use]
     pub fn reserve(mut self, estimate: impl Fn(&Head<'_>) -> u64 + Send + Sync + 'static) -> Self {
         self.estimate = Some(Box::new(estimate));
         self
     }
 
-    /// Keeps the charge only if this is true of the response, and gives it back otherwise. The cost
-    /// is charged before the request is served, so requests at the same time cannot pass the limit
+    /// Keeps the charge only if this returns true for the response, and refunds it otherwise. The
+    /// cost is charged before the request is served, so concurrent requests cannot exceed the limit
     /// together.
     ///
     /// ```
@@ -258,9 +263,11 @@ impl Rule {
     /// # Ok::<(), tidegate::LimitError>(())
     /// ```
     ///
-    /// The closure sees status, header fields and extensions; the body is not part of it. If the
-    /// service fails or panics, or its future is dropped, the outcome is not known: the cost stands,
-    /// and only a [reservation](Rule::reserve) is given back.
+    /// The closure sees status, header fields and extensions, not the body. If the service fails or
+    /// panics, or its future is dropped, there is no response: the cost stays charged, and only a
+    /// [reservation](Rule::reserve) is refunded.
+    ///
+    /// A closure in a variable needs the type of its parameter: `|response: &Response<()>| ..`.
     #[must_use]
     pub fn settle_when(
         mut self,
@@ -277,7 +284,7 @@ impl Rule {
         self
     }
 
-    /// Sets the effect of a request without a key.
+    /// Sets the effect of a request without a key (default: [`Keyless::Share`]).
     #[must_use]
     pub fn keyless(mut self, keyless: Keyless) -> Self {
         self.keyless = keyless;
@@ -292,14 +299,16 @@ impl Rule {
         self
     }
 
-    /// Sets the answer when a shared store fails.
+    /// Sets the decision while a shared store fails.
     #[must_use]
     pub fn on_store_failure(mut self, answer: OnStoreFailure) -> Self {
         self.on_store_failure = answer;
         self
     }
 
-    /// Sets the effect of a denied cost above 1: it charges nothing, or what is left.
+    /// Sets the effect of a denied cost above 1: [`Overflow::Refuse`], the default, charges
+    /// nothing; [`Overflow::Consume`] charges what is left. It has no effect on a denial in
+    /// [`Reservation::reserve`](super::Reservation::reserve).
     #[must_use]
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
@@ -319,8 +328,8 @@ impl fmt::Debug for Rule {
     }
 }
 
-/// One limit or several: what [`Rule::new`](super::Rule::new), [`Rule::plan`](super::Rule::plan) and
-/// [`Rule::limits_of`](super::Rule::limits_of) take. A clone does not allocate.
+/// One limit or several, for [`Rule::new`](super::Rule::new), [`Rule::plan`](super::Rule::plan) and
+/// [`Rule::limits_of`](super::Rule::limits_of). A clone does not allocate.
 ///
 /// ```
 /// use tidegate::Limit;
@@ -337,7 +346,7 @@ pub struct Limits(Inner);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Inner {
-    /// Without an allocation: most requests have one limit.
+    /// Stored without an allocation: most requests have one limit.
     One(Limit),
     Several(Arc<[Limit]>),
 }

@@ -1,9 +1,9 @@
-//! The service: asks, then calls the one behind it or answers itself.
+//! The service: decides about a request, then calls the inner service or responds itself.
 //!
-//! In memory everything is decided inside `call`: the service behind is called at once, by
-//! the readiness that was polled for, and nothing is cloned or boxed. Only where something
-//! must be waited for is there a future of our own; the service behind is then swapped for
-//! a clone, so that the one that is ready goes with the request.
+//! In memory the decision is made inside `call`: the inner service, which `poll_ready` found ready,
+//! is called immediately, and nothing is cloned or boxed. With a shared store or `max_wait` the
+//! decision is a boxed future. The inner service is then replaced by a clone, and the one that is
+//! ready moves into the future.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -35,17 +35,17 @@ impl<S, K> RateLimit<S, K> {
         RateLimit { inner, core, bodies: PhantomData }
     }
 
-    /// The service behind it.
+    /// Returns a reference to the inner service.
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// The service behind it.
+    /// Returns a mutable reference to the inner service.
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// The service behind it.
+    /// Returns the inner service.
     pub fn into_inner(self) -> S {
         self.inner
     }
@@ -127,7 +127,7 @@ impl<S: fmt::Debug, K> fmt::Debug for RateLimit<S, K> {
 }
 
 pin_project! {
-    /// The response on its way: the service's, or a denial.
+    /// The future of a response: that of the inner service, or a denial.
     pub struct ResponseFuture<F, K = Wrapped> {
         #[pin]
         state: State<F>,
@@ -138,15 +138,15 @@ pin_project! {
 pin_project! {
     #[project = Projected]
     enum State<F> {
-        /// The service has been called.
+        /// The inner service was called.
         Called {
             #[pin]
             future: F,
             guard: RequestGuard,
         },
-        /// It has not, and will not be.
+        /// The request was rejected, and the inner service is not called.
         Denied { response: Option<Refusal> },
-        /// It will be when its turn has come or the store has answered.
+        /// The request waits under `max_wait`, or for the shared store.
         Waiting { future: Pin<Box<dyn Future<Output = State<F>> + Send>> },
     }
 }
@@ -167,7 +167,7 @@ where
                     let mut polled = future.poll(context);
                     let permits = match &mut polled {
                         Poll::Ready(Ok(response)) => guard.finish(response),
-                        // After an error, what was reserved is given back.
+                        // An error refunds reservations.
                         Poll::Ready(Err(_)) => {
                             *guard = RequestGuard::default();
                             None
@@ -179,7 +179,7 @@ where
                 Projected::Denied { response } => {
                     return match response.take() {
                         Some(response) => Poll::Ready(Ok(response.map(K::denial))),
-                        // It was ready before; nobody may poll it again.
+                        // A future must not be polled after it was ready.
                         None => Poll::Pending,
                     };
                 }
@@ -196,9 +196,11 @@ impl<F, K> fmt::Debug for ResponseFuture<F, K> {
     }
 }
 
-/// What becomes of a request, and the request's head again.
+/// The decision about a request, and the head of the request.
 type DecisionResult = (Result<RequestGuard, Refusal>, Parts);
 
+/// Decides a request. If it is dropped during a call to the store, the call is completed in the
+/// background, so that the guard is dropped after it and undoes its effects.
 pub(super) struct DecisionFuture {
     future: Option<Pin<Box<dyn Future<Output = DecisionResult> + Send>>>,
     tracker: Arc<CallTracker>,
@@ -225,7 +227,7 @@ impl Future for DecisionFuture {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<DecisionResult> {
         let this = self.get_mut();
-        // It was ready before; nobody may poll it again.
+        // A future must not be polled after it was ready.
         let Some(future) = &mut this.future else { return Poll::Pending };
         let result = ready!(future.as_mut().poll(context));
         this.future = None;

@@ -59,6 +59,25 @@ fn a_denial_names_every_limit_that_denied() {
     assert_eq!(document["violated-policies"], json!(["1s"]));
 }
 
+/// A cost of 90 with 79 left was answered "used up".
+#[test]
+fn a_denial_with_units_left_is_not_called_used_up() {
+    let limit = limit("100 per 1m sliding-log");
+    let retry_after = RetryAfter::Micros(4_200_000);
+    let line = LimitView {
+        policy: "tokens",
+        limit: &limit,
+        remaining: Some(79),
+        retry_after,
+        reset_after: Duration::from_secs(9),
+    };
+    let shown = ResponseView { allowed: false, limits: &[line], reported: Some(0) };
+    assert_eq!(
+        parsed(&Problem::QuotaExceeded(&shown))["detail"],
+        "not enough left: `100 per 1m sliding-log` of policy tokens; retry after 5 s"
+    );
+}
+
 #[test]
 fn a_store_failure_is_not_the_clients_fault() {
     let limit = limit("10 per 1s");

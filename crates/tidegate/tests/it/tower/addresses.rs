@@ -1,7 +1,7 @@
-//! Requests of one address are counted alike with every setting that finds the address.
+//! Requests from one address are counted under the same key, whichever setting finds the address.
 //!
-//! These run on the clock that programs have, not on one that stands. The window is so long that it
-//! does not end meanwhile.
+//! These tests use the default clock, not a manual one. The window is so long that it does not end
+//! while they run.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn fixture(build: impl FnOnce(LayerBuilder) -> LayerBuilder) -> Fixture {
 
 type Way = (&'static str, fn(Rule, LayerBuilder) -> LayerBuilder);
 
-/// By address, as every kind of setting finds it.
+/// Layers that count by address, one for each setting that finds the address.
 const WAYS: [Way; 5] = [
     ("the address of the socket", |rule, builder| builder.rule(rule)),
     ("a peer function", |rule, builder| {
@@ -55,14 +55,14 @@ fn every_configuration_counts_alike() {
                 assert!(said.starts_with(&format!("\"{name}\";r={left};t=")), "{way}: {said}");
             }
             assert_eq!(fixture.status(from(ALICE, "/")), 429, "{way}, {limit}");
-            // The longest address there is.
+            // The longest textual form of an address.
             assert_eq!(fixture.status(from([255; 4], "/")), 200, "{way}, {limit}");
             assert_eq!(fixture.left(name, "192.0.2.1"), 0, "{way}, {limit}");
             assert_eq!(fixture.left(name, "255.255.255.255"), 99, "{way}, {limit}");
             let all = fixture.layer.stats().series();
             let series = all.iter().find(|one| &*one.policy == name).expect("its counts");
             let (allowed, refused) = (series.allowed.iter().sum(), series.refused.iter().sum());
-            // Near are those that left 5 or fewer.
+            // Requests that left 5 or fewer are near the limit.
             assert_eq!((allowed, refused, series.near), (101_u64, 1_u64, 6), "{way}, {limit}");
         }
     }
@@ -134,12 +134,12 @@ fn keys_other_than_the_socket_address_are_counted() {
         };
         assert_eq!([1, 2, 1, 2].map(ask), [200, 200, 429, 429], "{what}");
     }
-    // Of two rules both hold.
+    // With two rules, both apply.
     let fixture = fixture(|builder| builder.rule(rule("most", &["9 per 366d"])).rule(one()));
     assert_eq!(fixture.statuses(|| from(ALICE, "/"), 2), [200, 429]);
 }
 
-/// A socket for both kinds of address shows an IPv4 address as an IPv6 one.
+/// A dual-stack socket reports an IPv4 address as an IPv6 address.
 #[test]
 fn spellings_of_an_address_share_a_count() {
     for (way, build) in WAYS {
@@ -152,7 +152,7 @@ fn spellings_of_an_address_share_a_count() {
     }
 }
 
-/// Closures may count or log: each is called once for a request, whatever becomes of it.
+/// Closures may count or log, so each is called once per request, whether it is admitted or not.
 #[test]
 fn closures_are_called_once() {
     for algorithm in ["sliding-counter", "token-bucket"] {
@@ -169,7 +169,7 @@ fn closures_are_called_once() {
                 })
                 .cost(move |_| 1 + cost.fetch_add(1, Ordering::Relaxed) as u64 % 2);
             let fixture = fixture(|builder| build(rule, builder));
-            // Two each for those of the small plan: the first passes, the others do not.
+            // Requests under the small plan cost two each: the first passes, the others do not.
             for round in 0..20 {
                 let expected = if round % 2 == 0 || round < 2 { 200 } else { 429 };
                 assert_eq!(fixture.status(from(ALICE, "/")), expected, "{way}, {limit}, {round}");

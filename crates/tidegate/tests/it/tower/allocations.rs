@@ -1,4 +1,4 @@
-//! What an admitted request allocates: its header values.
+//! The allocations of an admitted request: its header values.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -10,7 +10,7 @@ use tower::Service;
 
 use super::{ALICE, Fixture, from, rule};
 
-/// Allocations of one call after some, request and response not counted.
+/// Counts the allocations of one call after a warm-up, without those of request and response.
 fn allocations(fixture: &Fixture) -> u64 {
     let mut service = fixture.service.clone();
     let mut most = 0;
@@ -29,7 +29,8 @@ fn allocations(fixture: &Fixture) -> u64 {
         });
         let response = response.expect("an answer").expect("the service works");
         assert_eq!(response.status(), 200);
-        // First come the key, the threads' counters and the timers of its policy.
+        // The first calls allocate the key, the counters of the thread and the timers of the
+        // policy.
         if round >= some {
             most = most.max(info.count_total);
         }
@@ -42,7 +43,7 @@ fn an_admitted_request_allocates_its_header_values() {
     let bare = |builder: tidegate::tower::LayerBuilder| builder.headers(Forms::NONE);
     let one = || rule("api", &["1000 per 1m"]);
     let by_key = || rule("key", &["1000 per 1m"]).key(|head| Some(head.uri().path().into()));
-    // One request in some is timed, and its timer goes with it in a box.
+    // One request in `TIMED_EVERY` is timed, and its timer is boxed.
     assert_eq!(allocations(&Fixture::new(|builder| bare(builder.rule(one())))), 1);
     assert_eq!(allocations(&Fixture::new(|builder| bare(builder.rule(by_key())))), 1);
     let both = Fixture::new(|builder| bare(builder.rule(one()).rule(by_key())));
@@ -50,7 +51,7 @@ fn an_admitted_request_allocates_its_header_values() {
     // `RateLimit`, and the two tables of a response that had no fields before. `RateLimit-Policy`
     // is shared by all responses.
     assert_eq!(allocations(&Fixture::new(|builder| builder.rule(one()))), 4);
-    // Where several policies apply, `RateLimit-Policy` is put together from theirs.
+    // If several policies apply, `RateLimit-Policy` is joined from their texts.
     let both = Fixture::new(|builder| builder.rule(one()).rule(by_key()));
     assert_eq!(allocations(&both), 5);
 }

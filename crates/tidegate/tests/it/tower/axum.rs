@@ -1,4 +1,4 @@
-//! In front of an axum app, with the address that axum knows.
+//! The layer in front of an axum app, with the address from axum's `ConnectInfo`.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -59,8 +59,8 @@ async fn layers_per_route_count_separately() {
     }
 }
 
-/// With axum's bodies left as they are: a place is held until one has ended, and a denial has its
-/// problem document.
+/// With `for_axum`, a permit is still held until the body has ended, and a denial has its problem
+/// document.
 #[tokio::test]
 async fn for_axum_holds_and_denies_alike() {
     let rule = Rule::new("jobs", [limit("1 concurrent lease 30s"), limit("2 per 1h sliding-log")]);
@@ -80,13 +80,12 @@ async fn for_axum_holds_and_denies_alike() {
     assert!(body.starts_with(b"{\"type\":"), "{body:?}");
 }
 
-/// A rule that reserves does not take the quick way: what is said of it is what is said of the same
-/// rule that does.
+/// The header fields are the same with `for_axum`, and with a rule that reserves.
 #[tokio::test]
 async fn header_fields_do_not_depend_on_the_body_type() {
     for forms in ["draft-10", "draft-7", "draft-6", "x-ratelimit", "none"] {
         let layer = |rule: Rule| {
-            // Time stands, so that waits are the same too.
+            // The clock is manual, so that waits are equal too.
             let (limiter, _) = limiter();
             let builder = RateLimitLayer::builder().limiter(limiter).rule(rule);
             builder.headers(forms.parse().expect("forms")).build().expect("a layer")
@@ -108,7 +107,7 @@ async fn header_fields_do_not_depend_on_the_body_type() {
     }
 }
 
-/// `nest` takes the prefix off the path, so that policies for it used to match nothing.
+/// `nest` removes the prefix from the path, so policies for the whole path did not match.
 #[cfg(feature = "config")]
 #[tokio::test]
 async fn policies_see_the_full_path_of_nested_routes() {
@@ -138,7 +137,7 @@ async fn policies_see_the_full_path_of_nested_routes() {
     assert_eq!(seen.entries[0].name.as_bytes(), b"/api/users");
 }
 
-/// `nest` takes the prefix off the URI, so that rules could not tell paths apart.
+/// `nest` removes the prefix from the URI, so rules could not distinguish paths.
 #[tokio::test]
 async fn rules_see_the_full_path_of_nested_routes() {
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -170,7 +169,7 @@ async fn read_response(response: axum::response::Response) -> (u16, http::Header
     (parts.status.as_u16(), parts.headers, String::from_utf8(body).expect("text"))
 }
 
-/// A body whose first frame never comes.
+/// A body that is never ready.
 struct Never;
 
 impl http_body::Body for Never {
@@ -222,7 +221,7 @@ async fn denials_are_whatever_axum_can_send() {
     }
 }
 
-/// The estimate of a prompt is known when the body was read.
+/// The handler estimates the cost after it has read the body.
 #[tokio::test]
 async fn a_handler_reserves_what_it_has_read() {
     async fn complete(

@@ -1,4 +1,4 @@
-//! Layers that cannot be, and layers over a gate.
+//! Errors of building a layer, and layers over a gate.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -135,13 +135,13 @@ fn rules_and_the_policies_of_a_gate_are_one_request() {
     let told = fixture.send(from(super::BOB, "/"));
     let policy = "\"key\";q=3;w=60, \"file\";q=2;w=60";
     assert_eq!(told.header("ratelimit-policy"), Some(policy));
-    // A reload holds from the next request on, and the rule stays.
+    // A reload applies from the next request on, and keeps the rule.
     gate.reload(policies(&["9 per 1m sliding-log"]));
     fixture.clock.advance(std::time::Duration::from_secs(60));
     assert_eq!(fixture.statuses(|| from(ALICE, "/"), 4), [200, 200, 200, 429]);
 }
 
-/// A reload knows nothing of rules, so it may bring in a policy of a rule's name.
+/// A reload does not check rules, so it may add a policy with the name of a rule.
 #[test]
 fn policy_with_the_name_of_a_rule_counts_separately() {
     let layer = |rule: Rule| {
@@ -150,11 +150,11 @@ fn policy_with_the_name_of_a_rule_counts_separately() {
             RateLimitLayer::from_gate(Arc::clone(&gate)).rule(rule).build().expect("a layer");
         (Fixture::of(layer, clock), gate)
     };
-    // The same key and window: both are counted, under the strictest of their limits.
+    // With the same key and window both are charged, under the stricter of the two limits.
     let (fixture, gate) = layer(rule("api", &["5 per 1m sliding-log"]));
     gate.reload(named("api", &["4 per 1m sliding-log"]));
     assert_eq!(fixture.statuses(|| from(ALICE, "/"), 3), [200, 200, 429]);
-    // Others: what was reserved is the rule's, and only that is settled.
+    // With another window only the rule has reserved, and only its charge is settled.
     let (fixture, gate) = layer(rule("api", &["100 per 1m sliding-log"]).reserve(|_| 40));
     let windows: Vec<String> = (1..=16).map(|hours| format!("100 per {hours}h")).collect();
     gate.reload(named("api", &windows.iter().map(String::as_str).collect::<Vec<_>>()));

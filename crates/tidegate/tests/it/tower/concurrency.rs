@@ -1,4 +1,4 @@
-//! Places are held until the response has ended, however it ends.
+//! Permits are held until the response has ended, with or without an error.
 
 use http_body_util::BodyExt;
 
@@ -19,7 +19,7 @@ fn permit_is_held_until_the_body_has_ended() {
     assert_eq!(frame.into_data().expect("data"), "hello");
     assert_eq!(fixture.status(from(ALICE, "/")), 429);
     assert!(block_on(response.body_mut().frame()).is_none());
-    // It has ended, though nobody has dropped it.
+    // The body has ended, but was not dropped.
     assert_eq!(fixture.status(from(ALICE, "/")), 200);
     drop(response);
     assert_eq!(fixture.status(from(ALICE, "/")), 200);

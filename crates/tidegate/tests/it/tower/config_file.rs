@@ -6,7 +6,7 @@ use tidegate::tower::{Identity, PathVariants, RateLimitLayer};
 
 use super::{ALICE, Fixture, from, rule};
 
-/// A file with one policy, `file`, under this limit.
+/// The text of a config file with one policy, `file`, with this limit.
 fn file(name: &str, limit: &str) -> PathBuf {
     let text = format!(
         "headers: x-ratelimit\npolicies:\n  - name: file\n    key: \"{{client_ip}}\"\n    limits: [\"{limit}\"]\n"

@@ -1,11 +1,10 @@
-//! What is answered instead.
-
-use std::sync::{Arc, Mutex};
+//! The responses to rejected requests.
 
 use http::{Request, Response};
-use tidegate::Limit;
-use tidegate::tower::{Head, Keyless, Rejection, UnknownPlan};
+use serde_json::Value;
+use tidegate::tower::{Head, Keyless, Rejection, Rule, UnknownPlan};
 use tidegate::unstable::policy::{CostSource, Policies, Policy};
+use tidegate::{DenialReason, Limit};
 
 use super::{ALICE, Fixture, from, rule, with};
 use crate::common::limit;
@@ -44,7 +43,7 @@ fn denied_grpc_call_gets_a_grpc_status() {
     let fields = [
         ("content-type", "application/grpc+proto"),
         ("grpc-status", "8"),
-        ("grpc-message", "a rate limit is used up"),
+        ("grpc-message", "used up: `1 per 1m sliding-log` of policy rpc; retry after 60 s"),
         ("grpc-retry-pushback-ms", "60000"),
         ("retry-after", "60"),
     ];
@@ -72,7 +71,7 @@ fn on_denied_replaces_the_response() {
     assert_eq!(told.header("ratelimit-policy"), Some("\"api\";q=0;w=60"));
 }
 
-/// A response that was made from nothing used to be a 200 without `Retry-After`.
+/// A new response from `on_denied` was sent as a 200 without `Retry-After`.
 #[test]
 fn replaced_response_keeps_status_and_header_fields() {
     let plain = |_: &Head<'_>, _: Rejection| Response::new("slow down".to_owned());
@@ -96,7 +95,7 @@ fn replaced_response_keeps_status_and_header_fields() {
     assert_eq!((told.status.as_u16(), told.header("grpc-status")), (200, Some("8")));
 }
 
-/// It used to be called for denials by a limit alone.
+/// `on_denied` was called only for denials by a limit.
 #[test]
 fn every_response_of_the_layer_can_be_replaced() {
     let anonymous = Request::builder().uri("/").body(()).expect("a request");
@@ -133,21 +132,84 @@ fn every_response_of_the_layer_can_be_replaced() {
     }
 }
 
+/// A body that `on_denied` makes could not contain the cause, which only the prepared body had.
 #[test]
-fn a_rejection_is_an_error_with_a_text() {
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let see = Arc::clone(&seen);
-    let fixture = Fixture::new(move |builder| {
-        builder.rule(rule("api", &["0 per 1m"])).on_denied(move |_, rejection| {
-            let error: &dyn std::error::Error = &rejection;
-            see.lock().expect("no panic").push(error.to_string());
-            rejection.response().clone()
+fn a_rejection_names_its_cause() {
+    let anonymous = || Request::builder().uri("/").body(()).expect("a request");
+    let api = || rule("api", &["9 per 1m sliding-log"]);
+    let plans = |plan: &'static str| {
+        let rule = api().plan("pro", limit("9 per 1m")).plan_of(move |_| Some(plan.into()));
+        rule.on_unknown_plan(|_| UnknownPlan::Reject)
+    };
+    let long: &str = Box::leak("x".repeat(9_000).into_boxed_str());
+    let cut = format!("rule `api` has no plan `{}...`: add it with `plan`", &long[..64]);
+    let rows: [(Rule, Request<()>, Option<DenialReason>, &str); 6] = [
+        (
+            api().cost(|_| 10),
+            from(ALICE, "/"),
+            Some(DenialReason::LimitReached),
+            "this cost can never pass `9 per 1m sliding-log` of policy api",
+        ),
+        (api(), anonymous(), None, "the client's address is not known: "),
+        (
+            api().key(|_| None).keyless(Keyless::Reject),
+            from(ALICE, "/"),
+            None,
+            "the request has no key under rule `api`: ",
+        ),
+        (
+            plans("gold"),
+            from(ALICE, "/"),
+            None,
+            "rule `api` has no plan `gold`: add it with `plan`",
+        ),
+        // The name of a plan may come from the client.
+        (
+            plans("<\u{1b}[2J\u{202e}\n\">"),
+            from(ALICE, "/"),
+            None,
+            "rule `api` has no plan `<\\x1b[2J\\xe2\\x80\\xae\\x0a\">`: ",
+        ),
+        (plans(long), from(ALICE, "/"), None, &cut),
+    ];
+    for (rule, request, reason, detail) in rows {
+        let fixture = Fixture::new(move |builder| {
+            builder.rule(rule).on_denied(move |_, rejection| {
+                assert_eq!(rejection.reason(), reason);
+                let prepared: Value =
+                    serde_json::from_str(rejection.response().body()).expect("JSON");
+                assert_eq!(prepared["detail"], rejection.detail());
+                let error: &dyn std::error::Error = &rejection;
+                let text = format!("({}): {}", rejection.status(), rejection.detail());
+                assert_eq!(error.to_string(), format!("the request is rejected {text}"));
+                Response::new(rejection.detail().to_owned())
+            })
+        });
+        let response = fixture.send(request);
+        assert!(response.body.starts_with(detail), "{}", response.body);
+        assert!(response.body.len() <= detail.len() + 200, "{}", response.body);
+    }
+}
+
+/// The cost of a request may be more than what is left of a limit that is not used up.
+#[test]
+fn a_rejected_grpc_call_has_the_cause_as_its_message() {
+    let costly = rule("rpc", &["100 per 1m sliding-log"]).cost(|head| match head.path() {
+        "/greeter/hello" => 21,
+        _ => 90,
+    });
+    let fixture = Fixture::new(|builder| {
+        builder.rule(costly).on_denied(|_, mut rejection| {
+            *rejection.response_mut().body_mut() = rejection.detail().to_owned();
+            Response::from(rejection)
         })
     });
-    assert_eq!(fixture.status(from(ALICE, "/")), 429);
-    let expected = "the request is rejected: 429 Too Many Requests \
-        (`0 per 1m sliding-window` of policy api)";
-    assert_eq!(*seen.lock().expect("no panic"), [expected]);
+    let call = |path| with(from(ALICE, path), "content-type", "application/grpc");
+    assert_eq!(fixture.send(call("/greeter/hello")).header("grpc-status"), None);
+    let response = fixture.send(call("/greeter/books"));
+    let message = "not enough left: `100 per 1m sliding-log` of policy rpc; retry after 60 s";
+    assert_eq!(response.header("grpc-message"), Some(message));
+    assert_eq!(response.body, message);
 }
 
 #[test]

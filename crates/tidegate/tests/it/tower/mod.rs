@@ -1,4 +1,4 @@
-//! The tower layer, in front of a service that does what the path says.
+//! The tower layer, in front of a service whose behaviour depends on the path.
 
 mod addresses;
 mod allocations;
@@ -37,11 +37,11 @@ use tower::{Layer, Service};
 use crate::common::{limit, limiter};
 use crate::futures::block_on;
 
-/// What the service says when it fails.
+/// The error of the service.
 #[derive(Debug, PartialEq, Eq)]
 struct Broken;
 
-/// Answers, fails or keeps silent, as the path says, and counts how often it was called.
+/// A service that responds, fails or stays pending, depending on the path, and counts its calls.
 #[derive(Clone, Default)]
 struct Stub {
     calls: Arc<AtomicUsize>,
@@ -49,7 +49,7 @@ struct Stub {
 
 type Answered = Result<Response<Full<Bytes>>, Broken>;
 
-/// The answer, without an allocation where it is there at once.
+/// The future of a response. It does not allocate if the response is ready.
 enum Answering {
     Ready(Ready<Answered>),
     Later(Pin<Box<dyn Future<Output = Answered> + Send>>),
@@ -95,7 +95,7 @@ impl Service<Request<()>> for Stub {
     }
 }
 
-/// A layer on a clock that stands, and what is behind it.
+/// A layer with a manual clock, and its service.
 struct Fixture {
     layer: RateLimitLayer,
     service: RateLimit<Stub>,
@@ -116,7 +116,7 @@ impl Fixture {
         Fixture { service: layer.layer(stub), layer, calls, clock }
     }
 
-    /// With this one rule.
+    /// A layer with a single rule.
     fn with(rule: Rule) -> Self {
         Fixture::new(|builder| builder.rule(rule))
     }
@@ -125,7 +125,7 @@ impl Fixture {
         self.service.clone().call(request)
     }
 
-    /// The answer to a request, whole.
+    /// Sends a request and reads the whole response.
     fn send(&self, request: Request<()>) -> TestResponse {
         let response = block_on(self.call(request)).expect("the service works");
         let (parts, body) = response.into_parts();
@@ -138,12 +138,12 @@ impl Fixture {
         self.send(request).status.as_u16()
     }
 
-    /// The answers to the same request, again and again.
+    /// Sends the same request several times and returns the statuses.
     fn statuses(&self, request: impl Fn() -> Request<()>, times: usize) -> Vec<u16> {
         (0..times).map(|_| self.status(request())).collect()
     }
 
-    /// What a key has left under a rule.
+    /// Returns what a key has left under a rule.
     fn left(&self, rule: &str, key: &str) -> u64 {
         let limits = block_on(self.layer.peek(rule, key)).expect("a rule");
         limits.iter().map(|(_, decision)| decision.remaining).min().expect("a limit")
@@ -156,7 +156,7 @@ impl Fixture {
 
 type Limited = Result<Response<LimitedBody<Full<Bytes>>>, Broken>;
 
-/// A response, read to its end.
+/// A response with its whole body.
 struct TestResponse {
     status: StatusCode,
     headers: HeaderMap,
@@ -172,14 +172,14 @@ impl TestResponse {
 const ALICE: [u8; 4] = [192, 0, 2, 1];
 const BOB: [u8; 4] = [192, 0, 2, 2];
 
-/// A request for a path from an address, as servers hand it on: with the socket's.
+/// A request for a path, with the address of its socket as an extension, as servers provide it.
 fn from(address: impl Into<IpAddr>, path: &str) -> Request<()> {
     let mut request = Request::builder().uri(path).body(()).expect("a request");
     request.extensions_mut().insert(SocketAddr::new(address.into(), 40_000));
     request
 }
 
-/// The same with a header.
+/// Adds a header field to a request.
 fn with(mut request: Request<()>, name: &'static str, value: &str) -> Request<()> {
     request.headers_mut().insert(name, value.parse().expect("a value"));
     request

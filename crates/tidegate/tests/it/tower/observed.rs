@@ -1,4 +1,4 @@
-//! What is only observed changes nothing for anybody.
+//! Observed policies do not affect responses.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tidegate::unstable::stats::Stats;
 use super::{Fixture, rule, with};
 use crate::common::limiter;
 
-/// A request of nobody knows whom.
+/// A request without a client address.
 fn anonymous(path: &str) -> Request<()> {
     Request::builder().uri(path).body(()).expect("a request")
 }

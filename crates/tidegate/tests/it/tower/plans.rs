@@ -13,7 +13,7 @@ use super::{ALICE, Fixture, from, rule, with};
 use crate::common::limit;
 use crate::futures::block_on;
 
-/// The name and plan of a client, as a layer in front finds them.
+/// The name and plan of a client, as an outer layer provides them.
 #[derive(Clone)]
 struct User(String, String);
 
@@ -31,7 +31,7 @@ fn with_plans(rule: Rule) -> Rule {
     rule.plan_of(|head| Some(head.extension::<User>()?.1.as_str().into()))
 }
 
-/// The limits that a layer in front has loaded for a request.
+/// The limits that an outer layer has loaded for a request.
 #[derive(Clone)]
 struct Loaded(Limits);
 
@@ -63,8 +63,8 @@ fn plans_have_separate_limits() {
     assert_eq!(series, ["(caller)", "user", "user.basic", "user.basic", "user.gold"]);
 }
 
-/// A client that changed plan used to start from zero, so that going back and forth had both
-/// budgets.
+/// A client that changed plan started from zero, so a client that alternated between two plans had
+/// the limits of both.
 #[test]
 fn a_change_of_plan_keeps_what_was_used() {
     let algorithms =
@@ -91,7 +91,7 @@ fn a_change_of_plan_keeps_what_was_used() {
         assert_eq!(fixture.status(user("ann", "")), 429, "{algorithm}: a downgrade");
         assert_eq!(left("user"), 0, "{algorithm}");
         assert!(left("user.large") <= 2_999_982, "{algorithm}: {}", left("user.large"));
-        // And back to the first, where nothing was forgotten on the way.
+        // Back under the first window, the earlier count is found again.
         assert_eq!(fixture.status(user("ann", "large")), 200, "{algorithm}");
         assert_eq!(fixture.status(user("ann", "")), 429, "{algorithm}");
         fixture.clock.advance(Duration::from_secs(121));
@@ -138,7 +138,7 @@ fn on_unknown_plan_decides() {
     assert_eq!(told.status, 500);
     assert!(told.body.contains(detail), "{}", told.body);
     assert_eq!((strict.status(user("ann", "pro")), strict.calls()), (200, 1));
-    // Nobody has said a plan: that is not an unknown one.
+    // A request without a plan does not have an unknown plan.
     assert_eq!(strict.status(from(ALICE, "/")), 200);
     let long = "x".repeat(10_000);
     assert!(strict.send(user("ann", &long)).body.len() < 500);
@@ -156,9 +156,9 @@ fn limits_come_with_the_request() {
     let denied = fixture.send(of(4));
     assert_eq!((denied.status.as_u16(), denied.header("retry-after")), (429, Some("60")));
     assert!(denied.body.contains("used up: `4 per 1m sliding-log` of policy user"));
-    // A request that brings no limits has the rule's.
+    // A request without limits has the rule's.
     assert_eq!(fixture.statuses(|| user("ben", ""), 2), [200, 429]);
-    // Several, of any kind of list.
+    // Several limits, from any type of list.
     let both = [limit("9 per 1m"), limit("2 per 1h sliding-log")];
     let lists: [Limits; 3] = [both.into(), both.to_vec().into(), Arc::<[Limit]>::from(both).into()];
     let statuses = lists.map(|limits| fixture.send(loaded(limits)).status.as_u16());
@@ -213,8 +213,8 @@ fn invalid_request_limits_are_a_server_error() {
     }
 }
 
-/// A cost above what a plan or a request's limit can ever hold never passes, and says so by having
-/// no `Retry-After`.
+/// A cost above the capacity of a plan or of the request's limit never passes, so the denial is
+/// sent without `Retry-After`.
 #[test]
 fn a_cost_above_a_plan_never_passes() {
     let cost = |head: &tidegate::tower::Head<'_>| {
@@ -236,7 +236,7 @@ fn a_cost_above_a_plan_never_passes() {
     assert_eq!(costing(loaded(limit("1000 per 1m")), "900"), (200, None));
 }
 
-/// A million plans that nobody has named and a million limits leave nothing behind.
+/// A million unknown plans and a million different limits keep no memory in use.
 #[test]
 fn a_million_plans_take_no_memory() {
     let rule = with_plans(per_user(&["1 per 1m"]).plan("pro", limit("9 per 1m")));
@@ -263,7 +263,7 @@ fn a_million_plans_take_no_memory() {
     assert_eq!(series[2].allowed[0] + series[2].refused[0], 500_000);
 }
 
-/// A value with the separators of templates, policies and keys in it is counted as itself.
+/// A value that contains the separators of templates, policies and keys is a separate key.
 #[test]
 fn separators_in_keys_keep_keys_distinct() {
     let template = "{header:x-a}:{header:x-b}";
@@ -277,7 +277,7 @@ fn separators_in_keys_keep_keys_distinct() {
         };
         assert_eq!(fixture.statuses(request, 2), [200, 429], "{a} {b}");
     }
-    // Closures may give any text, also the name of a plan or the bytes of a missing key.
+    // Closures may return any text, also the name of a plan or the bytes of the shared key.
     let fixture = Fixture::with(with_plans(
         per_user(&["1 per 1m sliding-log"]).plan("pro", limit("1 per 1m sliding-log")),
     ));
@@ -287,7 +287,7 @@ fn separators_in_keys_keep_keys_distinct() {
     assert_eq!(fixture.statuses(|| from(ALICE, "/"), 2), [200, 429], "no key at all");
 }
 
-/// Closures that are stored before they are used.
+/// Closures can be stored in variables before they are used.
 #[test]
 fn stored_closures_compile() {
     let when = |head: &tidegate::tower::Head<'_>| head.path() == "/";

@@ -1,4 +1,4 @@
-//! Reserve before, commit after.
+//! Reservations that a handler commits.
 
 use std::pin::pin;
 
@@ -59,24 +59,24 @@ fn a_failure_refunds_what_was_not_committed() {
     let fixture = fixture();
     assert_eq!(block_on(fixture.call(from(ALICE, "/broken"))).err(), Some(Broken));
     assert_eq!(used(&fixture), 0);
-    // What was committed is settled, whatever comes then.
+    // A commit is final, also if the service then fails.
     let broken = with(from(ALICE, "/broken"), "x-actual", "30");
     assert_eq!(block_on(fixture.call(broken)).err(), Some(Broken));
     assert_eq!(used(&fixture), 30);
-    // It is refunded when the service fails, not when the future goes.
+    // It is refunded when the service fails, not only when the future is dropped.
     let mut failing = pin!(fixture.call(from(ALICE, "/broken")));
     assert_eq!(block_on(&mut failing).err(), Some(Broken));
     assert_eq!(used(&fixture), 30);
 }
 
-/// Calls with a reservation in hand, as the handler has it.
+/// Completes a call and returns the reservation that its handler got.
 fn reserved(fixture: &Fixture) -> Reservation {
     let (reservation, response) = called(fixture, "/");
     block_on(response).expect("the service works");
     reservation
 }
 
-/// A call on its way, and the reservation its handler has.
+/// Starts a call and returns the reservation that its handler got.
 fn called(
     fixture: &Fixture,
     path: &str,
@@ -93,7 +93,7 @@ fn called(
     (reservation, async { response.await.map(drop) })
 }
 
-/// A handler's work can outlive its request, and its word used to come too late then.
+/// The work of a handler can outlive its request. Its commit was ignored then.
 #[test]
 fn a_commit_after_the_future_was_dropped_counts() {
     for (actual, expected) in [(0, 0), (30, 30), (70, 70)] {
@@ -108,7 +108,7 @@ fn a_commit_after_the_future_was_dropped_counts() {
     }
 }
 
-/// `tokens.out` is no plan of `tokens` here, though it could be one by its name.
+/// `tokens.out` is a rule here, although it could be the name of a plan of `tokens`.
 #[test]
 fn commit_for_matches_the_whole_rule_name() {
     let named =
@@ -157,8 +157,8 @@ fn reserving_rules_are_settled_separately() {
     assert_eq!(left, [40, 7, 6]);
 }
 
-/// An observed limit that would have denied was not charged, so that nothing of it can
-/// be given back: it would be others'.
+/// An observed limit that would have denied was not charged. A refund would take units of other
+/// requests.
 #[test]
 fn uncharged_units_are_not_refunded() {
     let limits = [limit("50 per 1m sliding-log"), limit("1000 per 1h sliding-log")];

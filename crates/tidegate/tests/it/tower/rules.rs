@@ -1,4 +1,4 @@
-//! Who is counted, under which limits, at which cost.
+//! Keys, limits and costs of rules.
 
 use tidegate::Overflow;
 use tidegate::tower::{Keyless, RateLimitLayer, Rule};
@@ -10,7 +10,7 @@ use super::{ALICE, BOB, Fixture, from, rule, with};
 use crate::common::limit;
 use crate::futures::block_on;
 
-/// Put in by a layer before, as logins are.
+/// The user, as an outer layer that checks logins provides it.
 #[derive(Clone)]
 struct User(&'static str);
 
@@ -30,7 +30,7 @@ fn each_address_has_its_own_count() {
     assert_eq!(fixture.statuses(|| from(ALICE, "/"), 3), [200, 200, 429]);
     assert_eq!(fixture.statuses(|| from(BOB, "/"), 3), [200, 200, 429]);
     assert_eq!(fixture.calls(), 4, "what is denied does not reach the service");
-    // One household has a /64, and an IPv4 address has two spellings.
+    // IPv6 addresses count by /64, and an IPv4-mapped address counts as IPv4.
     let six = |last: u16| from([0x2001, 0xdb8, 0, 1, 0, 0, 0, last], "/");
     assert_eq!([1, 2, 3].map(|last| fixture.status(six(last))), [200, 200, 429]);
     assert_eq!(fixture.status(from([0, 0, 0, 0, 0, 0xffff, 0xc000, 0x201], "/")), 429);
@@ -51,7 +51,7 @@ fn keys_are_made_by_closures_and_templates() {
     let rows: [(Rule, [(&str, u16); 4]); 7] = [
         (
             rule("key", &["1 per 1m sliding-log"]).key(|head| head.header("x-key").map(Into::into)),
-            // Who has none shares one key, which nobody can name.
+            // Requests without a key share one, which no other request can have.
             [("a", 200), ("b", 200), ("", 200), ("", 429)],
         ),
         (
@@ -68,7 +68,7 @@ fn keys_are_made_by_closures_and_templates() {
             rule("key", &["1 per 1m sliding-log"]).key_template("{header:x-key}"),
             [("a", 200), ("a", 429), ("", 200), ("", 429)],
         ),
-        // A missing part is no key.
+        // A request that lacks a part of the template is without a key.
         (
             rule("key", &["1 per 1m sliding-log"])
                 .key_template("{header:x-key}")
@@ -99,7 +99,7 @@ fn keys_are_made_by_closures_and_templates() {
     }
 }
 
-/// The layer that finds out the user was added on the wrong side: all users would share one key.
+/// If the layer that provides the user runs too late, all users would share one key.
 #[test]
 fn rejects_requests_without_a_key_if_a_rule_says_so() {
     let per_user = || per_user(&["2 per 1m sliding-log"]).keyless(Keyless::Reject);
@@ -113,12 +113,12 @@ fn rejects_requests_without_a_key_if_a_rule_says_so() {
     }
     let fixture = Fixture::with(per_user());
     assert_eq!(fixture.statuses(|| user("ann"), 3), [200, 200, 429]);
-    // An observed rule never fails a request.
+    // An observed rule never makes a request fail.
     let fixture = Fixture::with(per_user().mode(Mode::Observe));
     assert_eq!(fixture.statuses(|| from(ALICE, "/"), 3), [200, 200, 200]);
 }
 
-/// A text that cannot be a key was answered as a key that has used nothing.
+/// Text that cannot be a key was treated as a key that has used nothing.
 #[test]
 fn a_text_that_cannot_be_a_key_is_an_error() {
     let composite = rule("pair", &["9 per 1m"]).key_template("{header:a}:{header:b}");
@@ -139,7 +139,7 @@ fn a_text_that_cannot_be_a_key_is_an_error() {
     assert_eq!(fixture.left("user", "any text: a closure makes any"), 9);
 }
 
-/// `/login;1` and `/login;2` are one key, unless variants are kept apart.
+/// `/login;1` and `/login;2` are one key, except with `PathVariants::Keep`.
 #[test]
 fn path_variants_share_a_key() {
     for (variants, expected) in [(PathVariants::Merge, 429), (PathVariants::Keep, 200)] {
@@ -158,7 +158,7 @@ fn several_rules_are_charged_together_or_not_at_all() {
             .rule(rule("address", &["3 per 1m sliding-log"]))
     });
     assert_eq!(fixture.statuses(|| user("ann"), 2), [200, 200]);
-    // Ann has none left: the address, which has, is not charged for her.
+    // Ann is denied, so the address, which has units left, is not charged.
     assert_eq!(fixture.statuses(|| user("ann"), 5), [429; 5]);
     assert_eq!(fixture.left("address", "192.0.2.1"), 1);
     assert_eq!(fixture.statuses(|| user("ben"), 2), [200, 429]);
@@ -192,7 +192,7 @@ fn closure_sets_the_cost() {
         assert_eq!(costing(cost).status, status, "{cost}");
         assert_eq!(fixture.left("api", "192.0.2.1"), left, "{cost}");
     }
-    // What can never pass says so by having no Retry-After.
+    // A cost that can never pass is denied without `Retry-After`.
     let told = costing("18446744073709551615");
     assert_eq!((told.status.as_u16(), told.header("retry-after")), (429, None));
 }
@@ -225,7 +225,8 @@ fn an_observed_rule_counts_and_never_denies() {
         let series = series.iter().find(|series| &*series.policy == policy).expect("a series");
         (series.allowed[0], series.refused[0])
     };
-    // The fourth was denied by another: what the watched one says of it is still counted.
+    // The fourth request was denied by another rule. The decision of the observed rule about it is
+    // still counted.
     assert_eq!((counted("watched"), counted("api")), ((1, 3), (3, 1)));
     let told = fixture.send(from(BOB, "/"));
     assert_eq!(told.header("ratelimit-policy"), Some("\"api\";q=3;w=60"));
@@ -253,7 +254,7 @@ fn builder_sets_the_header_forms() {
     }
 }
 
-/// `X-RateLimit-Reset` is a point in time on the limiter's clock, on every path.
+/// `X-RateLimit-Reset` is a point in time on the limiter's clock, for one limit and for several.
 #[test]
 fn reset_times_use_the_clock_of_the_limiter() {
     let forms: Forms = "x-ratelimit".parse().expect("forms");
@@ -284,7 +285,7 @@ fn clones_share_their_counts_and_time_passes() {
     assert_eq!(fixture.status(from(ALICE, "/")), 200);
 }
 
-/// Issue 15, item 9: the layer's statistics showed credentials.
+/// The layer's statistics showed credentials.
 #[test]
 fn keys_of_a_template_are_masked_and_can_be_unmasked() {
     let template = "{header:x-api-key | client_ip}";

@@ -1,4 +1,4 @@
-//! How long the service took, by policy and outcome.
+//! The latency of the service, by policy and outcome.
 
 use tidegate::unstable::policy::Mode;
 use tidegate::unstable::stats::{Outcome, TIMED_EVERY};
@@ -13,7 +13,8 @@ fn latency_is_recorded_by_policy_and_outcome() {
             .rule(rule("api", &["1000 per 1m sliding-log"]))
     });
     let every = u64::from(TIMED_EVERY);
-    // Four that all allow, of which few are timed; then those that one would deny, all timed.
+    // Four requests that all rules allow, few of which are timed; then requests that one rule would
+    // deny, all timed.
     for _ in 0..4 + 2 * every {
         assert_eq!(fixture.status(from(ALICE, "/")), 200);
     }
@@ -48,13 +49,13 @@ fn sampled_requests_are_timed_unless_they_failed() {
     assert_eq!(count(), timed, "nobody knows how long those would have taken");
 }
 
-/// How many were timed under a policy.
+/// The number of requests that were timed under a policy.
 fn timed(fixture: &Fixture, policy: &str) -> u64 {
     let all = fixture.layer.stats().service_latency();
     all.iter().filter(|one| &*one.policy == policy).map(|one| one.counts.count()).sum()
 }
 
-/// One count for all layers used to give every turn to the same of two that take turns.
+/// With one sampling counter for all layers, only one of two layers that alternate was timed.
 #[test]
 fn alternating_requests_are_sampled_alike() {
     let every = usize::from(TIMED_EVERY);
@@ -66,7 +67,7 @@ fn alternating_requests_are_sampled_alike() {
     for fixture in [one, other] {
         assert!((9..=11).contains(&timed(&fixture, "api")), "{}", timed(&fixture, "api"));
     }
-    // Every second request is denied by one of two rules, and counts under the other as allowed.
+    // One of two rules denies every second request, which counts as allowed under the other.
     let fixture = Fixture::new(|builder| {
         let odd = rule("odd", &["0 per 1m"]).when(|head| head.uri().path() == "/odd");
         builder.rule(rule("api", &["1000 per 1m"])).rule(odd)

@@ -1,4 +1,4 @@
-//! Charges that are settled by what comes of a request.
+//! Charges that are settled by the outcome of a request.
 
 use std::future::{Future, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -43,7 +43,7 @@ fn a_failure_of_the_service_gives_the_estimate_back() {
         let fixture = Fixture::with(tokens());
         assert_eq!(fixture.status(from(ALICE, &format!("/status/{status}"))), status);
         assert_eq!(used(&fixture), expected, "{status}");
-        // A commit of the handler stands after any response.
+        // A commit of the handler is kept after any response.
         let request = with(from(ALICE, &format!("/status/{status}")), "x-actual", "30");
         assert_eq!(fixture.status(request), status);
         assert_eq!(used(&fixture), expected + 30, "{status}");
@@ -70,7 +70,7 @@ fn only_successful_generations_count() {
     assert_eq!(fixture.statuses(|| from(ALICE, "/"), 3), [200, 200, 429]);
 }
 
-/// Guesses at the same time must not pass the limit together.
+/// Concurrent guesses must not exceed the limit together.
 #[test]
 fn the_charge_is_held_meanwhile() {
     let fixture = Fixture::with(logins());
@@ -87,7 +87,7 @@ fn the_charge_is_held_meanwhile() {
     assert_eq!(fixture.left("login", "ann"), 1, "nor does a service that fails");
 }
 
-/// A layer around a service that is a closure.
+/// Sends a request to a closure behind the layer.
 fn call<B: Send + 'static, F>(
     fixture: &Fixture,
     request: Request<()>,
@@ -136,7 +136,7 @@ fn the_outcome_may_be_a_field_or_an_extension() {
     }
 }
 
-/// A handler commits tokens, and the login is still charged 1.
+/// The handler commits tokens, and the login is charged 1 as before.
 #[test]
 fn a_commit_is_for_rules_that_reserve() {
     let fixture = Fixture::new(|builder| builder.rule(logins()).rule(tokens()));
@@ -175,7 +175,7 @@ fn a_late_commit_counts_after_a_failure() {
     assert_eq!(used(&fixture), 25);
 }
 
-/// Limits that came with the request are the ones that are settled.
+/// The charge is settled under the limits that came with the request.
 #[test]
 fn limits_of_a_request_are_settled() {
     let rule = tokens().limits_of(|head| {
@@ -227,7 +227,7 @@ fn a_panic_charges_nothing_and_breaks_nothing() {
     assert_eq!((denied.status(from(ALICE, "/")), denied.calls()), (429, 0));
 }
 
-/// The outcome is not known then: as if the future had been dropped.
+/// The outcome is unknown, as if the future had been dropped.
 #[test]
 fn panic_while_handling_the_response_settles() {
     let settle = |response: &Response<()>| -> bool {
@@ -243,10 +243,10 @@ fn panic_while_handling_the_response_settles() {
     assert_eq!((used(&fixture), fixture.left("login", "ann")), (40, 0));
 }
 
-/// A body that never ends, and what its handler does when it is dropped.
+/// A body that never ends, with a guard that its handler has put into it.
 struct Endless(Option<Settling>);
 
-/// Commits what was used so far, however the stream ends.
+/// Commits what was used so far when it is dropped.
 struct Settling(Reservation, u64);
 
 impl Drop for Settling {
@@ -306,7 +306,7 @@ fn a_response_without_a_body_is_settled() {
         });
         assert!(response.body().is_end_stream());
         assert_eq!(used(&fixture), expected, "{status}");
-        // A server does not poll it; it drops it.
+        // A server does not poll such a body; it drops it.
         drop(response);
         assert_eq!(fixture.left("jobs", "192.0.2.1"), 1, "{status}");
     }
@@ -363,7 +363,7 @@ fn denied_handler_reservation_is_refunded() {
     assert!(refused > 0, "it is counted");
     block_on(response).expect("the service works");
     assert_eq!(used(&fixture), 40, "there is nothing left to settle");
-    // Above the limit, whatever is held already: it never passes.
+    // An estimate above the limit never passes, however much is held already.
     let rejection = rejected(&other, 101);
     assert_eq!(rejection.retry_after(), RetryAfter::Never);
     assert_eq!(rejection.response().headers().get("retry-after"), None);
@@ -387,14 +387,15 @@ fn a_smaller_estimate_is_checked_after_a_denial() {
     assert_eq!(fixture.status(from(ALICE, "/")), 429, "40 are not left");
     block_on(response).expect("the service works");
     assert_eq!(used(&fixture), 90);
-    // The request has ended, and its work goes on.
+    // The request has ended, and its work continues.
     rejected(&reservation, 101);
     assert!(block_on(reservation.reserve(70)).is_ok());
     assert_eq!(used(&fixture), 70);
 }
 
-/// A client opened slow requests, one in each window, and disconnected them in the last: every
-/// estimate was given back, although only the last still counted, and taken from other charges.
+/// A client opened slow requests, one in each window, and dropped them all in the last window.
+/// Every estimate was refunded, although only the last still counted, and so took units of other
+/// charges.
 #[test]
 fn an_estimate_that_no_longer_counts_is_not_given_back() {
     for (text, seconds) in
@@ -403,7 +404,7 @@ fn an_estimate_that_no_longer_counts_is_not_given_back() {
         let fixture =
             Fixture::with(rule("tokens", &[text]).key(|_| Some("ann".into())).reserve(|_| 40));
         let (slow, response) = reserved(&fixture);
-        // The time of the tests is a second into a minute.
+        // The tests start one second into a minute.
         fixture.clock.advance(Duration::from_secs(seconds));
         let (other, kept) = reserved(&fixture);
         block_on(kept).expect("the service works");
@@ -416,8 +417,8 @@ fn an_estimate_that_no_longer_counts_is_not_given_back() {
     }
 }
 
-/// A body that is sent slowly: the estimate has left the window, and its units were counted towards
-/// the new estimate all the same. So more than the limit was admitted at once.
+/// A body that is sent slowly: the estimate has left the window, but its units were counted towards
+/// the new estimate. So more than the limit was admitted in one window.
 #[test]
 fn an_estimate_that_no_longer_counts_is_charged_again() {
     for (text, seconds) in [
@@ -435,7 +436,7 @@ fn an_estimate_that_no_longer_counts_is_charged_again() {
         assert!(block_on(reservation.reserve(100)).is_ok(), "{text}");
         assert_eq!((used(&world), reservation.estimate()), (100, 100), "{text}");
         assert_eq!(world.status(from(ALICE, "/")), 429, "{text}");
-        // They were charged anew, so they are given back.
+        // The units were charged again, so they are refunded.
         reservation.commit(30);
         assert_eq!(used(&world), 30, "{text}");
     }
@@ -463,11 +464,11 @@ fn a_handler_waits_for_its_estimate() {
     assert!(waiting.poll().is_none());
     world.clock.advance(Duration::from_secs(1));
     assert!(waiting.poll().expect("the others have left the window").is_ok());
-    // What no limit ever admits is denied at once.
+    // An estimate that a limit never admits is denied immediately.
     assert_eq!(rejected(&reservations[1], 101).retry_after(), RetryAfter::Never);
 }
 
-/// A denied estimate used up a limit that consumes, although the reservation was given back.
+/// A denied estimate used up a limit that consumes, although the reservation was refunded.
 #[test]
 fn a_denied_estimate_uses_nothing_up() {
     let fixture = Fixture::with(tokens().overflow(Overflow::Consume));
@@ -503,7 +504,7 @@ fn a_handler_reserves_under_all_rules_or_none() {
     assert_eq!(fixture.left("login", "ann"), 1, "a rule that does not reserve has no part in it");
 }
 
-/// Each request of a stack of layers is settled by itself.
+/// Each charge is settled by its own rule and request.
 #[test]
 fn other_rules_are_not_settled() {
     let per_address = rule("address", &["9 per 1m sliding-log"]).settle_when(|_| false);

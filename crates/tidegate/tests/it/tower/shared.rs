@@ -1,4 +1,4 @@
-//! Over a store that nodes share, and that fails when told to.
+//! The layer over a shared store that can be made to fail.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -54,7 +54,7 @@ async fn on_store_failure_applies_per_rule() {
     let rows = [
         (OnStoreFailure::Allow, [200; 4]),
         (OnStoreFailure::Deny, [503; 4]),
-        // This node's half of four.
+        // This node's share is half of four.
         (OnStoreFailure::Local, [200, 200, 429, 429]),
     ];
     for (answer, expected) in rows {
@@ -99,7 +99,8 @@ async fn reduced(fixture: &Fixture, request: http::Request<()>) -> (u16, Option<
     (status, retry_after, body.contains("#temporary-reduced-capacity\""))
 }
 
-/// Whoever fails closed made it 429 here, and 503 over HTTP, where another limit was used up.
+/// A policy that fails closed, beside a limit that is used up, was answered 429 here and 503 by the
+/// server.
 #[tokio::test]
 async fn failing_closed_beside_a_denial_is_not_a_429() {
     let build = |builder: LayerBuilder| {
@@ -115,7 +116,7 @@ async fn failing_closed_beside_a_denial_is_not_a_429() {
     assert_eq!(reduced(&node, from(ALICE, "/both")).await, (503, Some("60".into()), true));
 }
 
-/// A cost above this node's share, but not above the limit, used to be denied for ever.
+/// A cost above this node's share, but not above the limit, was denied as one that never passes.
 #[tokio::test]
 async fn cost_beyond_the_node_share_is_not_a_429() {
     let cost = |head: &tidegate::tower::Head<'_>| if head.uri().path() == "/five" { 5 } else { 3 };
@@ -129,7 +130,7 @@ async fn cost_beyond_the_node_share_is_not_a_429() {
     assert_eq!(response.headers()["grpc-retry-pushback-ms"], "1000");
 }
 
-/// Lets the background do its work, of which every step takes a turn.
+/// Lets background tasks run: each of their steps takes one poll.
 async fn a_while() {
     for _ in 0..20 {
         tokio::task::yield_now().await;
@@ -145,7 +146,7 @@ async fn shared_permits_are_released() {
     a_while().await;
     assert_eq!(status(&other, from(ALICE, "/")).await, 200);
     a_while().await;
-    // Also by a future that is dropped while the service thinks.
+    // Also if the future is dropped while the service is pending.
     let mut silent = Box::pin(one.call(from(ALICE, "/silent")));
     for _ in 0..10 {
         let polled = futures_poll(&mut silent).await;
@@ -157,7 +158,7 @@ async fn shared_permits_are_released() {
     assert_eq!(status(&other, from(ALICE, "/")).await, 200);
 }
 
-/// Polls once; what it is ready with.
+/// Polls once, and returns the output if the future is ready.
 async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     std::future::poll_fn(|context| {
         std::task::Poll::Ready(match std::pin::Pin::new(&mut *future).poll(context) {
@@ -182,7 +183,8 @@ async fn reservations_are_settled_in_the_store() {
     assert!(other.call(from(ALICE, "/broken")).await.is_err());
     a_while().await;
     assert_eq!(left(&one).await, 90);
-    // What was decided here while the store was away is settled here, and leaves it alone.
+    // A charge in this node's memory, made while the store failed, is settled there and not in the
+    // store.
     store.set_behavior(Behavior::Down);
     let response = one.call(from(ALICE, "/silent"));
     let mut silent = Box::pin(response);
@@ -196,10 +198,10 @@ async fn reservations_are_settled_in_the_store() {
     assert_eq!(left(&other).await, 90);
 }
 
-/// A change of an estimate, as a future that can be dropped.
+/// The future of a changed estimate.
 type Changing = Pin<Box<dyn Future<Output = Result<(), Rejection>> + Send>>;
 
-/// A request that is being served, and its handler's reservation.
+/// The reservation of a request, and the future of the request, which is being served.
 async fn reserved(node: &Fixture) -> (Reservation, impl Future<Output = ()> + use<>) {
     let kept = Arc::new(Mutex::new(None));
     let keep = Arc::clone(&kept);
@@ -253,7 +255,8 @@ async fn handlers_reserve_more_in_the_store() {
     serving.await;
 }
 
-/// Units that this node charged alone must not be refunded in the store: they would be others'.
+/// Units that were charged in this node's memory must not be refunded in the store: that would take
+/// units of other requests.
 #[tokio::test]
 async fn an_outage_does_not_refund_the_units_of_others() {
     let ([one, other], store) =
@@ -270,14 +273,14 @@ async fn an_outage_does_not_refund_the_units_of_others() {
     serving.await;
 }
 
-/// The answer, and with it what it holds and charges, used to be lost with the future.
+/// The verdict of the store was lost with the future, so its permits and charges were kept.
 #[tokio::test]
 async fn future_dropped_during_a_decision_holds_nothing() {
     let build = |builder: LayerBuilder| {
         let tokens = rule("tokens", &["100 per 1m sliding-log"]).reserve(|_| 40);
         builder.rule(rule("jobs", &["1 concurrent lease 30s"])).rule(tokens)
     };
-    // Never asked, on its way there, on its way back.
+    // Dropped before the call to the store, during the call, and before its answer is read.
     for polls in 0..=2 {
         let ([one, other], _) = nodes_with(build);
         let mut call = Box::pin(one.call(from(ALICE, "/")));
@@ -301,7 +304,7 @@ async fn dropped_request_leaves_the_queue_of_a_shared_store() {
         let rule = rule("slow", &["1 per 10s sliding-log"]);
         builder.rule(rule).max_wait(Duration::from_secs(15))
     };
-    // While the store is asked, and while the time is waited out.
+    // Dropped during the call to the store, and while the request waits.
     for polls in [1, 2, 9] {
         let ([node, _], _) = nodes_with(build);
         assert_eq!(status(&node, from(ALICE, "/")).await, 200);

@@ -1,4 +1,4 @@
-//! Layers within layers, and services that have something to say of limits themselves.
+//! Layers within layers, and services that set rate limit fields themselves.
 
 use std::convert::Infallible;
 
@@ -16,7 +16,7 @@ fn layer(rule: Rule, forms: &str) -> RateLimitLayer {
     RateLimitLayer::builder().rule(rule).headers(forms).build().expect("a layer")
 }
 
-/// The ways a rule can take: the quick one, and that for all.
+/// Two rules with the same decisions, without and with a reservation.
 fn equivalent_rules(name: &str, limit: &str) -> [Rule; 2] {
     [rule(name, &[limit]), rule(name, &[limit]).reserve(|_| 1)]
 }
@@ -32,7 +32,7 @@ fn field_values<'f>(fields: &'f HeaderMap, names: &[&str]) -> Vec<Option<&'f str
     names.iter().map(field_values).collect()
 }
 
-/// The outer layer used to write its fields over those of the inner one's denial.
+/// The outer layer replaced the header fields of a denial by the inner layer.
 #[test]
 fn inner_layer_sets_the_header_fields() {
     for (forms, names) in FIELDS {
@@ -79,7 +79,7 @@ fn header_fields_of_the_service_are_kept() {
     }
 }
 
-/// Layers outside that answer by themselves, such as time-outs, want a body out of nothing.
+/// Outer layers that respond themselves, such as time-outs, need a default body.
 #[test]
 fn limited_body_has_a_default() {
     let body = LimitedBody::<Full<Bytes>>::default();

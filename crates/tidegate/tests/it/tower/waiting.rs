@@ -1,4 +1,4 @@
-//! Requests that wait for their turn.
+//! Requests that wait under `max_wait`.
 
 use std::future::{Ready, poll_fn, ready};
 use std::task::{Context, Poll};
@@ -54,7 +54,7 @@ fn waiting_request_passes_in_order() {
     assert_eq!((second.poll(), fixture.calls()), (Some(200), 2));
 }
 
-/// Works if it was asked whether it is ready. A clone was not.
+/// A service that must be polled for readiness before a call. A clone must be polled again.
 struct Choosy {
     is_ready: bool,
 }
@@ -121,7 +121,7 @@ fn concurrency_limits_do_not_wait() {
     assert_eq!(at_once(&fixture), 200);
 }
 
-/// They are outside the decision; and held for as long as the request is served.
+/// Observed permits are not part of the decision, and are held while the request is served.
 #[test]
 fn observed_concurrency_limits_do_not_prevent_waiting() {
     let fixture = Fixture::new(|builder| {
