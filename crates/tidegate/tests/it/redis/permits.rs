@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tidegate::unstable::redis::{KeyNames, Plan};
 use tidegate::{Check, CheckError, Cost, Limit, PermitAct, PermitId, Request};
-use tidegate_core::{Ask, State};
+use tidegate_core::{Attempt, State};
 
 use super::client::Client;
 use super::servers::on_each;
@@ -35,15 +35,15 @@ fn step(client: &mut Client, state: &mut State, limit: &Limit, act: Act, permit:
     let (permit, time) = (PermitId(permit), Some(at(now)));
     match act {
         Act::Ask(cost) => {
-            let ask = Ask { permit, ..Ask::new(cost, at(now)) };
-            let expected = state.decide(limit, &ask);
+            let attempt = Attempt { permit, ..Attempt::new(cost, at(now)) };
+            let expected = state.decide(limit, &attempt);
             let checks = [Check::new("key", limit, cost)];
             let request = Request::new(&checks).with_permit(permit);
             let verdict = client.decide(&request, time).expect("sound");
             assert_eq!(verdict.decisions()[0], expected, "{limit}, {cost:?} at {now}");
         }
         Act::Release => {
-            state.admits(limit, &Ask::new(Cost::PEEK, at(now)));
+            state.admits(limit, &Attempt::new(Cost::PEEK, at(now)));
             let expected = state.release(permit);
             assert_eq!(client.permit("key", limit, PermitAct::Release(permit), time), expected);
         }
