@@ -62,7 +62,7 @@ impl<'a> PolicyView<'a> {
             limits: policy.limits().iter().map(ToString::to_string).collect(),
             mode: policy.mode().name(),
             on_store_failure: policy.on_store_failure().name(),
-            deny_cache: policy.deny_cache(),
+            deny_cache: policy.caches_denials(),
             cost: policy.cost().to_string(),
             overflow: policy.overflow().map(Overflow::name),
             exempt: policy.exempt().iter().map(ToString::to_string).collect(),

@@ -305,7 +305,7 @@ impl<'a> Plan<'a> {
             cost,
             overflow,
             on_store_failure: policy.on_store_failure(),
-            deny_cache: policy.deny_cache(),
+            deny_cache: policy.caches_denials(),
             compiled,
             key,
         });
@@ -324,7 +324,7 @@ impl<'a> Plan<'a> {
             policy: Some(selected.policy.name()),
             code_policy: None,
             request: index,
-            quota: selected.policy.quota() && selected.mode == Mode::Enforce,
+            quota: selected.policy.is_quota() && selected.mode == Mode::Enforce,
             skipped: false,
             replaces: selected.policy.replaces(),
             limits: selected.limits,
@@ -332,7 +332,7 @@ impl<'a> Plan<'a> {
             cost: request.cost(selected.cost),
             overflow: selected.overflow.unwrap_or(request.overflow),
             on_store_failure: selected.on_store_failure,
-            deny_cache: selected.policy.deny_cache(),
+            deny_cache: selected.policy.caches_denials(),
             compiled: active.compiled(selected),
             key,
         });
