@@ -100,7 +100,7 @@ impl Gate {
         let Some(verdict) = self.dry_run(plan).await? else {
             // The queue is not used while the store fails.
             let outage = self.shared.as_ref().map_or(Outage::MEMORY, SharedStore::outage);
-            return self.answer_without_store(plan, outage, DecideOptions::CHECK);
+            return self.decide_by_fallback(plan, outage, DecideOptions::CHECK);
         };
         let is_free = plan.retry_after(&verdict) == RetryAfter::Now;
         plan.verdict = if is_free { verdict.into_queued_denial() } else { verdict };

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Decided, Timestamp};
 
-use super::any_store::Attempt;
+use super::any_store::DecidedRequest;
 use super::{Acquired, Limiter};
 use crate::fallback::{deny_all, dry_run_checks};
 use crate::futures::block_on;
@@ -37,7 +37,7 @@ pub fn jitter(up_to: Duration) -> Duration {
     Duration::from_micros(random % micros.saturating_add(1).max(1))
 }
 
-impl Attempt {
+impl DecidedRequest {
     /// Denies an attempt that would pass now, because others wait ahead of it.
     fn into_queued_denial(mut self) -> Self {
         self.verdict.deny_queued();
@@ -115,8 +115,8 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Acquired<S>, StoreError> {
         let permit = Some(self.store().new_permit());
         let request = Request { permit, ..Request::new(checks) };
-        let attempt = self.wait_in_queue(request, max_wait).await?;
-        Ok(Acquired::of_attempt(self, checks, attempt))
+        let decided = self.wait_in_queue(request, max_wait).await?;
+        Ok(Acquired::of_decided(self, checks, decided))
     }
 
     /// The store, if it is a [`MemoryStore`].
@@ -128,7 +128,7 @@ impl<S: Store> Limiter<S> {
         &self,
         request: Request<'_>,
         max_wait: Duration,
-    ) -> Result<Attempt, StoreError> {
+    ) -> Result<DecidedRequest, StoreError> {
         let checks = refusing(request.checks);
         let request = Request { checks: &checks, deny_cache: false, ..request };
         let clock = &self.shared.clock;
@@ -136,16 +136,16 @@ impl<S: Store> Limiter<S> {
         let until = clock.now().plus_micros(max_wait_us);
         let (queues, name) = (&self.shared.queues, self.queue_name(&checks));
         let is_alone = queues.is_empty(name);
-        let attempt = match is_alone {
-            true => self.attempt(&request).await?,
+        let decided = match is_alone {
+            true => self.decide_or_fall_back(&request).await?,
             false => self.dry_run(&request).await?,
         };
-        let is_hopeless = self.retry_delay_us(&checks, &attempt.verdict, until).is_none();
-        if is_hopeless || (is_alone && attempt.verdict.allowed) {
-            return Ok(attempt);
+        let is_hopeless = self.retry_delay_us(&checks, &decided.verdict, until).is_none();
+        if is_hopeless || (is_alone && decided.verdict.allowed) {
+            return Ok(decided);
         }
         let Some(ticket) = Ticket::new(queues, name) else {
-            let mut denied = attempt.into_queued_denial();
+            let mut denied = decided.into_queued_denial();
             denied.verdict.queue_full = true;
             return Ok(denied);
         };
@@ -162,16 +162,16 @@ impl<S: Store> Limiter<S> {
         request: &Request<'_>,
         ticket: &Ticket<'_>,
         until: Timestamp,
-    ) -> Result<Attempt, StoreError> {
+    ) -> Result<DecidedRequest, StoreError> {
         let clock = &self.shared.clock;
         loop {
             let listening: Listening<'_> =
                 self.shared.releases.listen(ticket.number(), request.checks);
             let permit = request.permit.map(|_| self.store().new_permit());
-            let attempt = self.attempt(&Request { permit, ..*request }).await?;
-            let retry_delay_us = self.retry_delay_us(request.checks, &attempt.verdict, until);
-            let Some(retry_delay_us) = retry_delay_us.filter(|_| !attempt.verdict.allowed) else {
-                return Ok(attempt);
+            let decided = self.decide_or_fall_back(&Request { permit, ..*request }).await?;
+            let retry_delay_us = self.retry_delay_us(request.checks, &decided.verdict, until);
+            let Some(retry_delay_us) = retry_delay_us.filter(|_| !decided.verdict.allowed) else {
+                return Ok(decided);
             };
             sleep_listening(clock, clock.now().plus_micros(retry_delay_us), &listening).await;
         }
@@ -215,15 +215,16 @@ impl<S: Store> Limiter<S> {
     }
 
     /// The verdict that a request would get, without charging it.
-    async fn dry_run(&self, request: &Request<'_>) -> Result<Attempt, StoreError> {
+    async fn dry_run(&self, request: &Request<'_>) -> Result<DecidedRequest, StoreError> {
         let deny_all = deny_all();
         let dry_run = dry_run_checks(request.checks, &deny_all);
-        let outcome = self.attempt(&Request { checks: &dry_run, ..*request }).await?.verdict;
+        let outcome =
+            self.decide_or_fall_back(&Request { checks: &dry_run, ..*request }).await?.verdict;
         let skipped = dry_run.len() - request.checks.len();
         let mut verdict =
             Verdict::new(request.checks, outcome.decisions.iter().skip(skipped).copied());
         (verdict.decided, verdict.no_room) = (outcome.decided, outcome.no_room);
-        Ok(Attempt { verdict, permit: None, local: None })
+        Ok(DecidedRequest { verdict, permit: None, local: None })
     }
 
     /// The name of the queue of a request. It is equal for requests with the same keys and limits

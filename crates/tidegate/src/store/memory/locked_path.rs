@@ -278,7 +278,7 @@ impl MemoryStore {
             check.consumed = !admitted && answer.consumes > 0;
             match check.full {
                 Some(WhenFull::Deny) => *decision = denied_full(limit, attempt.cost),
-                _ if answer.out_of_entries => *decision = self.answer_full(limit, &attempt),
+                _ if answer.out_of_entries => *decision = self.decide_when_full(limit, &attempt),
                 _ if check.consumed => {
                     // The decision is a denial, computed from the state after the charge.
                     let charge = Attempt { cost: Cost::Force(answer.consumes), ..attempt };
@@ -338,7 +338,7 @@ impl MemoryStore {
     }
 
     /// The decision about a log entry or permit that does not fit the store.
-    fn answer_full(&self, limit: &Limit, attempt: &Attempt) -> Decision {
+    fn decide_when_full(&self, limit: &Limit, attempt: &Attempt) -> Decision {
         self.counters.overflowed.fetch_add(1, Relaxed);
         match self.when_full {
             // Decided on a new state, so that a cost that can never pass is still denied.

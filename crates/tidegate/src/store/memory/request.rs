@@ -10,7 +10,7 @@ use super::slot::Fingerprint;
 use super::{MemoryStore, WhenFull};
 use crate::Request;
 use crate::request::overflowing;
-use crate::store::merge::{Shared, validate};
+use crate::store::merge::{SharedCount, validate};
 use crate::{Check, CheckError, Overflow, Verdict};
 
 /// The number of checks of a request that are kept inline. Few requests have more, and theirs are
@@ -274,7 +274,7 @@ impl MemoryStore {
             members.push(known);
             let StateCheck { check: state, overflow, .. } = &mut states[known];
             let HashedCheck { limit, cost, .. } = state;
-            Shared { limit, cost, overflow }.add(check)?;
+            SharedCount { limit, cost, overflow }.add(check)?;
         }
         if is_observed {
             self.set_observed_apart(states);
