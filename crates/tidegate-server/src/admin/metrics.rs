@@ -42,7 +42,7 @@ fn decisions(page: &mut PrometheusText, all: &[SeriesCounts]) {
     let mut family = page.family("tidegate_decisions_total", Kind::Counter, help);
     for series in all() {
         let outcomes =
-            [(Outcome::Allowed, &series.allowed), (series.denied_outcome(), &series.refused)];
+            [(Outcome::Allowed, &series.allowed), (series.denied_outcome(), &series.denied)];
         for (outcome, counts) in outcomes {
             for (decided, count) in Decided::ALL.into_iter().zip(counts) {
                 // Exact decisions are always listed, so that a rate can start from zero.

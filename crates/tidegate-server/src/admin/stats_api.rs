@@ -177,10 +177,10 @@ impl SharedView {
 
 impl SeriesView {
     fn new(series: &SeriesCounts) -> Self {
-        let refused: u64 = series.refused.iter().sum();
+        let refused: u64 = series.denied.iter().sum();
         let when = |outcome| if series.denied_outcome() == outcome { refused } else { 0 };
         let decided = Decided::ALL
-            .map(|way| (way.name(), series.allowed[way as usize] + series.refused[way as usize]));
+            .map(|way| (way.name(), series.allowed[way as usize] + series.denied[way as usize]));
         SeriesView {
             policy: series.policy.to_string(),
             limit: series.limit.to_string(),

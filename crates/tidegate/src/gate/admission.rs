@@ -97,7 +97,7 @@ fn start_service_timer(plan: &mut Plan<'_>, timing: Timing) {
     let would_deny = || results.iter().any(|result| !result.decision.allowed);
     // A request that charges nothing is a peek, and is not timed.
     if *allowed
-        && (would_deny() || (timing.is_timed && !results.is_empty() && plan.changes_counts()))
+        && (would_deny() || (timing.is_sampled && !results.is_empty() && plan.changes_counts()))
     {
         set_service_timer(plan);
     }

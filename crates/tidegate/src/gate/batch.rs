@@ -15,7 +15,7 @@ use super::decide::DecideOptions;
 use super::plan::{KeyStart, Plan, SimpleCheck};
 use super::{
     ActivePolicies, Gate, GateError, GateRequest, GateVerdict, LimitResult, RequestContext,
-    Subject, is_timed,
+    Subject, is_sampled,
 };
 use crate::Check;
 use crate::policy::{CostSource, MAX_KEY_BYTES, Mode, is_concurrency};
@@ -154,7 +154,7 @@ impl Gate {
         verdict: &mut GateVerdict<'a>,
     ) -> Result<(), GateError> {
         let (limit, stats) = (&simple.limits[0], &simple.prepared.stats[0]);
-        let started = is_timed().then(Instant::now);
+        let started = is_sampled().then(Instant::now);
         let result = LimitResult {
             policy: simple.policy,
             code_policy: None,

@@ -35,8 +35,8 @@ impl Gate {
         }
         let max_wait_us = u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX);
         let until = self.limiter.store().clock().now().plus_micros(max_wait_us);
-        let (name, _) = self.limiter.store().queue_key(&plan.checks())?;
-        match Ticket::new(&self.queues, name) {
+        let (queue_id, _) = self.limiter.store().queue_id(&plan.checks())?;
+        match Ticket::new(&self.queues, queue_id) {
             Some(ticket) => self.wait_in_queue(tracker, plan, (&ticket, until)).await,
             None => self.deny_queued(plan).await,
         }

@@ -169,7 +169,7 @@ impl Permit {
     pub fn release(mut self) -> bool {
         let was_held = self.all(PermitOperation::Release(self.id));
         for (key, _) in mem::take(&mut self.held) {
-            self.limiter.shared.releases.notify(&key);
+            self.limiter.shared.release_listeners.notify(&key);
         }
         was_held
     }
@@ -201,7 +201,7 @@ async fn apply<S: Store>(
             (Err(error), _) | (_, Err(error)) => Err(error),
         };
         if let PermitOperation::Release(_) = operation {
-            limiter.shared.releases.notify(key);
+            limiter.shared.release_listeners.notify(key);
         }
     }
     all

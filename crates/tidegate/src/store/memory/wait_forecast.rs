@@ -40,7 +40,7 @@ impl MemoryStore {
     /// Returns the denial of a request that has to wait behind the requests `ahead`, which count in
     /// the same states, with the wait if nothing else arrives. The states are copied, and all
     /// requests are charged on the copies, in order.
-    /// Costs are in the order of [`MemoryStore::queue_key`].
+    /// Costs are in the order of [`MemoryStore::queue_id`].
     pub(crate) fn forecast(
         &self,
         checks: &[Check<'_>],

@@ -223,7 +223,7 @@ fn an_observed_rule_counts_and_never_denies() {
     let series = fixture.layer.stats().series();
     let counted = |policy: &str| {
         let series = series.iter().find(|series| &*series.policy == policy).expect("a series");
-        (series.allowed[0], series.refused[0])
+        (series.allowed[0], series.denied[0])
     };
     // The fourth was denied by another: what the watched one says of it is still counted.
     assert_eq!((counted("watched"), counted("api")), ((1, 3), (3, 1)));
