@@ -114,12 +114,12 @@ impl Peer {
         let Some(pace) = &mut self.pace else { return };
         match outcome {
             Outcome::Answered(fields) => {
-                if let Some(standing) = &fields.standing {
-                    pace.admitted(now, standing);
+                if let Some(usage) = &fields.usage {
+                    pace.admitted(now, usage);
                 }
             }
             Outcome::Denied(fields) => {
-                pace.denied(now, fields.wait, fields.standing.as_ref(), chance);
+                pace.denied(now, fields.wait, fields.usage.as_ref(), chance);
             }
             // A server that is short of capacity does not report a limit.
             Outcome::Unavailable(fields) => pace.denied(now, fields.wait, None, chance),
@@ -232,7 +232,7 @@ impl Call {
         }
         let delay = rules.backoff.delay(self.retries, outcome.wait(), chance)?;
         // Pacing spreads denied requests itself, over a longer time.
-        let paced = matches!(outcome, Outcome::Denied(fields) if fields.standing.is_some())
+        let paced = matches!(outcome, Outcome::Denied(fields) if fields.usage.is_some())
             && peer.pace.as_ref().is_some_and(Pace::is_pacing);
         let earliest = if paced { *now } else { now.saturating_add(delay) };
         let deadline = self.started.saturating_add(rules.deadline);

@@ -71,7 +71,7 @@ pub mod server;
 pub use backoff::Backoff;
 pub use budget::Budget;
 pub use call::{Call, End, Outcome, Paused, Peer, RetryRules};
-pub use fields::{Fields, LONGEST, Standing};
+pub use fields::{Fields, LONGEST, Usage};
 #[cfg(feature = "reqwest")]
 pub use middleware::{IDEMPOTENCY_KEY, Retry};
 pub use pace::Pace;

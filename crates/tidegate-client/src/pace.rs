@@ -50,7 +50,7 @@
 use std::time::Duration;
 
 use crate::backoff::part;
-use crate::fields::{Standing, part_left};
+use crate::fields::{Usage, part_left};
 
 /// Pacing begins when less than this part of the limit is left.
 const RUNS_OUT: f64 = 0.1;
@@ -154,25 +154,25 @@ impl Pace {
     }
 
     /// Records that a request was admitted.
-    pub fn admitted(&mut self, now: Duration, standing: &Standing) {
+    pub fn admitted(&mut self, now: Duration, usage: &Usage) {
         self.denials = 0;
-        if standing.limit == 0 || !self.follow(standing) {
+        if usage.limit == 0 || !self.follow(usage) {
             return;
         }
-        let left = part_left(standing);
+        let left = part_left(usage);
         self.left = left;
         self.recent.note(now, self.window.min(self.longest), left);
         self.recent.admitted += 1.0;
         let rate = match self.rate {
             None if left >= RUNS_OUT => return,
-            None => self.first_rate(standing),
+            None => self.first_rate(usage),
             Some(_) if self.window > self.longest && left >= 0.5 => {
                 self.rate = None;
                 return;
             }
             Some(rate) => rate,
         };
-        let limit = to_float(standing.limit);
+        let limit = to_float(usage.limit);
         let idle = self.recent.lowest() - KEPT_FREE.max(1.5 / limit);
         self.rate = Some((rate + CREEP.max(GROWTH * idle)).clamp(SLOWEST, limit));
     }
@@ -182,13 +182,13 @@ impl Pace {
         &mut self,
         now: Duration,
         wait: Option<Duration>,
-        standing: Option<&Standing>,
+        usage: Option<&Usage>,
         chance: f64,
     ) {
         let mut hold = wait.unwrap_or_default();
-        if let Some(standing) = standing
-            && standing.limit > 0
-            && self.follow(standing)
+        if let Some(usage) = usage
+            && usage.limit > 0
+            && self.follow(usage)
         {
             self.denials = self.denials.saturating_add(1);
             self.left = 0.0;
@@ -213,9 +213,9 @@ impl Pace {
     /// over the time until the reset. It is at most what this client was admitted in a window,
     /// so that clients with less get the rest. For windows longer than the longest pause that
     /// number is unknown.
-    fn first_rate(&self, standing: &Standing) -> f64 {
-        let until = standing.reset.unwrap_or(self.window).max(SHORTEST_WINDOW);
-        let left = to_float(standing.remaining) + 1.0;
+    fn first_rate(&self, usage: &Usage) -> f64 {
+        let until = usage.reset.unwrap_or(self.window).max(SHORTEST_WINDOW);
+        let left = to_float(usage.remaining) + 1.0;
         let spread = left * self.window.as_secs_f64() / until.as_secs_f64();
         if self.window > self.longest { spread } else { spread.min(self.recent.admitted()) }
     }
@@ -234,8 +234,8 @@ impl Pace {
 
     /// Adopts the reported window, or else the longest time until a reset. Returns whether a
     /// window is known.
-    fn follow(&mut self, standing: &Standing) -> bool {
-        let window = match (standing.window, standing.reset) {
+    fn follow(&mut self, usage: &Usage) -> bool {
+        let window = match (usage.window, usage.reset) {
             (Some(window), _) => window,
             (None, Some(reset)) => self.window.max(reset),
             (None, None) => self.window,

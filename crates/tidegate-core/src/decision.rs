@@ -159,11 +159,11 @@ impl Decision {
     /// Returns a denial as an error.
     ///
     /// ```
-    /// use tidegate_core::{Ask, Limit, State, Timestamp};
+    /// use tidegate_core::{Attempt, Limit, State, Timestamp};
     ///
     /// let limit: Limit = "1 per 1m sliding-log".parse()?;
     /// let mut state = State::new(&limit);
-    /// let mut send = || state.decide(&limit, &Ask::new(1, Timestamp::EPOCH)).or_deny();
+    /// let mut send = || state.decide(&limit, &Attempt::new(1, Timestamp::EPOCH)).or_deny();
     /// send()?;
     /// let denied = send().unwrap_err();
     /// assert_eq!(denied.to_string(), "the limit of 1 is reached: retry in 60s");

@@ -1,7 +1,7 @@
 //! Dynamic dispatch over states, for stores that decide on them in place.
 
 use crate::algorithms::Window;
-use crate::{Ask, Decision, Limit, State, Timestamp};
+use crate::{Attempt, Decision, Limit, State, Timestamp};
 
 /// A state of any algorithm behind a reference.
 ///
@@ -9,11 +9,11 @@ use crate::{Ask, Decision, Limit, State, Timestamp};
 /// logs and permits in types of their exact size, and decide on them without moving them.
 pub trait DynState {
     /// Behaves as [`State::admits`].
-    fn admits(&mut self, limit: &Limit, ask: &Ask) -> bool;
+    fn admits(&mut self, limit: &Limit, attempt: &Attempt) -> bool;
     /// Behaves as [`State::available`].
     fn available(&self, limit: &Limit, now: Timestamp) -> u64;
     /// Behaves as [`State::finish`], but writes the decision to `decision`.
-    fn finish(&mut self, limit: &Limit, ask: &Ask, admitted: bool, decision: &mut Decision);
+    fn finish(&mut self, limit: &Limit, attempt: &Attempt, admitted: bool, decision: &mut Decision);
     /// Behaves as [`State::expires_at`].
     fn expires_at(&self, limit: &Limit) -> Timestamp;
     /// Behaves as [`State::entries`].
@@ -24,18 +24,25 @@ pub trait DynState {
 }
 
 impl<T: Window> DynState for T {
-    fn admits(&mut self, limit: &Limit, ask: &Ask) -> bool {
-        let now = limit.window_position(ask.now);
+    fn admits(&mut self, limit: &Limit, attempt: &Attempt) -> bool {
+        let now = limit.window_position(attempt.now);
         self.advance(limit, &now);
-        Window::admits(self, limit, ask, &now)
+        Window::admits(self, limit, attempt, &now)
     }
 
     fn available(&self, limit: &Limit, now: Timestamp) -> u64 {
         Window::available(self, limit, &limit.window_position(now))
     }
 
-    fn finish(&mut self, limit: &Limit, ask: &Ask, admitted: bool, decision: &mut Decision) {
-        *decision = Window::finish(self, limit, ask, &limit.window_position(ask.now), admitted);
+    fn finish(
+        &mut self,
+        limit: &Limit,
+        attempt: &Attempt,
+        admitted: bool,
+        decision: &mut Decision,
+    ) {
+        *decision =
+            Window::finish(self, limit, attempt, &limit.window_position(attempt.now), admitted);
     }
 
     #[inline]
@@ -53,16 +60,22 @@ impl<T: Window> DynState for T {
 }
 
 impl DynState for State {
-    fn admits(&mut self, limit: &Limit, ask: &Ask) -> bool {
-        self.admits(limit, ask)
+    fn admits(&mut self, limit: &Limit, attempt: &Attempt) -> bool {
+        self.admits(limit, attempt)
     }
 
     fn available(&self, limit: &Limit, now: Timestamp) -> u64 {
         self.available(limit, now)
     }
 
-    fn finish(&mut self, limit: &Limit, ask: &Ask, admitted: bool, decision: &mut Decision) {
-        *decision = self.finish(limit, ask, admitted);
+    fn finish(
+        &mut self,
+        limit: &Limit,
+        attempt: &Attempt,
+        admitted: bool,
+        decision: &mut Decision,
+    ) {
+        *decision = self.finish(limit, attempt, admitted);
     }
 
     fn expires_at(&self, limit: &Limit) -> Timestamp {

@@ -1,21 +1,21 @@
 //! The rate-limit algorithms of tidegate as pure functions.
 //!
-//! Every algorithm here is a transition over plain data: a [`State`], an [`Ask`]
+//! Every algorithm here is a transition over plain data: a [`State`], an [`Attempt`]
 //! (cost and time) and a [`Limit`] give a [`Decision`] and the next state. This
 //! crate uses no clock, I/O, lock, async or float, and because it is `no_std`
 //! the compiler enforces most of that. The stores of tidegate keep states and
 //! apply these transitions to them.
 //!
 //! ```
-//! use tidegate_core::{Ask, Limit, RetryAfter, State, Timestamp};
+//! use tidegate_core::{Attempt, Limit, RetryAfter, State, Timestamp};
 //!
 //! let limit: Limit = "2 per 10s sliding-log".parse()?;
 //! let mut state = State::new(&limit);
 //! let at = |secs: u64| Timestamp::from_micros(secs * 1_000_000);
 //!
-//! assert!(state.decide(&limit, &Ask::new(1, at(100))).allowed);
-//! assert!(state.decide(&limit, &Ask::new(1, at(104))).allowed);
-//! let denied = state.decide(&limit, &Ask::new(1, at(107)));
+//! assert!(state.decide(&limit, &Attempt::new(1, at(100))).allowed);
+//! assert!(state.decide(&limit, &Attempt::new(1, at(104))).allowed);
+//! let denied = state.decide(&limit, &Attempt::new(1, at(107)));
 //! assert_eq!(denied.retry_after, RetryAfter::Micros(3_000_000));
 //! # Ok::<(), tidegate_core::LimitError>(())
 //! ```
@@ -35,7 +35,7 @@
 extern crate alloc;
 
 mod algorithms;
-mod ask;
+mod attempt;
 mod decision;
 mod dyn_state;
 mod entries;
@@ -55,7 +55,7 @@ pub use algorithms::{
     sliding_window::{Cell, Form, SlidingWindow},
     token_bucket::TokenBucket,
 };
-pub use ask::{Ask, Cost, PermitId};
+pub use attempt::{Attempt, Cost, PermitId};
 pub use decision::{Decided, Decision, DenialReason, Denied, ResetAfter, RetryAfter};
 pub use dyn_state::DynState;
 pub use entries::{Entries, Entry};

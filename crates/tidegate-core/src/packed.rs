@@ -14,7 +14,7 @@ use crate::algorithms::Window;
 use crate::algorithms::sliding_window::{decide_cells, decide_times};
 use crate::limit::WindowPosition;
 use crate::{
-    Algorithm, Ask, Decided, Decision, FixedWindow, Form, Limit, SlidingCounter, SlidingWindow,
+    Algorithm, Attempt, Decided, Decision, FixedWindow, Form, Limit, SlidingCounter, SlidingWindow,
     Timestamp, TokenBucket,
 };
 
@@ -171,14 +171,14 @@ impl<W: PackedWords> Packed<W> {
         &mut self,
         limit: &Limit,
         size: PackedSize,
-        ask: &Ask,
+        attempt: &Attempt,
         admitted: bool,
     ) -> Option<Decision> {
-        let now = &limit.window_position(ask.now);
+        let now = &limit.window_position(attempt.now);
         macro_rules! decide {
             ($state:ident => $pack:expr) => {{
                 $state.advance(limit, now);
-                let decision = $state.finish(limit, ask, now, admitted);
+                let decision = $state.finish(limit, attempt, now, admitted);
                 let packed = $pack;
                 self.replace(size, packed).then_some(decision)
             }};
@@ -196,22 +196,24 @@ impl<W: PackedWords> Packed<W> {
                 let mut bucket = TokenBucket::unpack(self);
                 return decide!(bucket => bucket.pack(limit));
             }
-            (PackedSize::Large, PackedKind::Times) => decide_times(self, limit, ask, now, admitted),
+            (PackedSize::Large, PackedKind::Times) => {
+                decide_times(self, limit, attempt, now, admitted)
+            }
             (PackedSize::Large, PackedKind::Cells15) => {
-                decide_cells::<1, W>(self, limit, ask, now, admitted)
+                decide_cells::<1, W>(self, limit, attempt, now, admitted)
             }
             (PackedSize::Large, PackedKind::Cells7) => {
-                decide_cells::<2, W>(self, limit, ask, now, admitted)
+                decide_cells::<2, W>(self, limit, attempt, now, admitted)
             }
             (PackedSize::Large, PackedKind::Cells3) => {
-                decide_cells::<3, W>(self, limit, ask, now, admitted)
+                decide_cells::<3, W>(self, limit, attempt, now, admitted)
             }
             _ => return None,
         };
         if in_place.is_some() {
             return in_place;
         }
-        let (packed, decision) = decide_unpacked(self.copied(), limit, ask, now, admitted)?;
+        let (packed, decision) = decide_unpacked(self.copied(), limit, attempt, now, admitted)?;
         // These are constants here, as they are in the branches above. Otherwise the decision would
         // be copied byte by byte.
         let decision = Decision { no_room: false, decided: Decided::Exact, ..decision };
@@ -268,13 +270,13 @@ impl<W: PackedWords> Packed<W> {
 fn decide_unpacked(
     packed: Packed,
     limit: &Limit,
-    ask: &Ask,
+    attempt: &Attempt,
     now: &WindowPosition,
     admitted: bool,
 ) -> Option<(Packed, Decision)> {
     let mut window = SlidingWindow::unpack(limit, &packed);
     window.advance(limit, now);
-    let decision = window.finish(limit, ask, now, admitted);
+    let decision = window.finish(limit, attempt, now, admitted);
     Some((window.pack(limit)?, decision))
 }
 

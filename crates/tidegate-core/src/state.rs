@@ -2,8 +2,8 @@
 
 use crate::algorithms::Window;
 use crate::{
-    Algorithm, Ask, Decision, FixedWindow, Limit, PermitId, Permits, SlidingCounter, SlidingLog,
-    SlidingWindow, Timestamp, TokenBucket, View,
+    Algorithm, Attempt, Decision, FixedWindow, Limit, PermitId, Permits, SlidingCounter,
+    SlidingLog, SlidingWindow, Timestamp, TokenBucket, View,
 };
 use crate::{Packed, PackedSize};
 
@@ -52,17 +52,17 @@ impl State {
     }
 
     /// Decides for one limit on its own: the cost is charged if the limit admits it.
-    pub fn decide(&mut self, limit: &Limit, ask: &Ask) -> Decision {
-        each!(self, window => window.decide(limit, ask))
+    pub fn decide(&mut self, limit: &Limit, attempt: &Attempt) -> Decision {
+        each!(self, window => window.decide(limit, attempt))
     }
 
-    /// Advances the state to the time of the ask and returns whether this limit admits the cost,
+    /// Advances the state to the time of the attempt and returns whether this limit admits the cost,
     /// without charging it.
     ///
     /// A request with several limits calls this for all of them first, and then [`State::finish`].
-    pub fn admits(&mut self, limit: &Limit, ask: &Ask) -> bool {
-        let now = limit.window_position(ask.now);
-        each!(self, window => { window.advance(limit, &now); window.admits(limit, ask, &now) })
+    pub fn admits(&mut self, limit: &Limit, attempt: &Attempt) -> bool {
+        let now = limit.window_position(attempt.now);
+        each!(self, window => { window.advance(limit, &now); window.admits(limit, attempt, &now) })
     }
 
     /// Returns the largest cost that passes at `now`. The state must have been advanced to `now` by
@@ -73,11 +73,11 @@ impl State {
     }
 
     /// Charges the cost if it was `admitted` by every limit that is enforced, and returns the
-    /// decision of this limit. The state must have been advanced to the time of the ask by
+    /// decision of this limit. The state must have been advanced to the time of the attempt by
     /// [`State::admits`].
-    pub fn finish(&mut self, limit: &Limit, ask: &Ask, admitted: bool) -> Decision {
-        let now = limit.window_position(ask.now);
-        each!(self, window => window.finish(limit, ask, &now, admitted))
+    pub fn finish(&mut self, limit: &Limit, attempt: &Attempt, admitted: bool) -> Decision {
+        let now = limit.window_position(attempt.now);
+        each!(self, window => window.finish(limit, attempt, &now, admitted))
     }
 
     /// Returns the time from which on the state decides like a new one, because nothing it counted

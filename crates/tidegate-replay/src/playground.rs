@@ -7,7 +7,7 @@
 
 use serde::Serialize;
 use tidegate::{Cost, Decision, Limit, Timestamp};
-use tidegate_core::{Ask, CellView, Ratio, State, View};
+use tidegate_core::{Attempt, CellView, Ratio, State, View};
 
 use crate::block::Row;
 use crate::ground_truth::GroundTruth;
@@ -75,7 +75,7 @@ fn play(limit: &Limit, scenario: &Scenario) -> Played {
     let mut decide_until = |state: &mut State, until: Option<Timestamp>| {
         while let Some(event) = events.next_if(|event| until.is_none_or(|until| event.at <= until))
         {
-            decisions.push(state.decide(limit, &Ask::new(event.cost, event.at)));
+            decisions.push(state.decide(limit, &Attempt::new(event.cost, event.at)));
         }
     };
     for at in &scenario.samples {
@@ -88,11 +88,11 @@ fn play(limit: &Limit, scenario: &Scenario) -> Played {
 }
 
 fn sample(state: &State, limit: &Limit, cost: u64, at: Timestamp) -> Sample {
-    let ask = Ask::new(Cost::Ask(cost), at);
+    let attempt = Attempt::new(Cost::Ask(cost), at);
     let mut copy = state.clone();
-    copy.admits(limit, &ask);
+    copy.admits(limit, &attempt);
     // Finished as if another limit had denied the request: decided, but not charged.
-    let decision = copy.finish(limit, &ask, false);
+    let decision = copy.finish(limit, &attempt, false);
     Sample { at, decision, view: state.view(limit, at) }
 }
 

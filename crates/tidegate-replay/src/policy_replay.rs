@@ -349,7 +349,7 @@ fn change_policy(policy: &Policy, algorithm: Algorithm) -> Result<Policy, Policy
         .with_match(policy.matching().clone())
         .with_exempt(policy.exempt().clone())
         .with_replaces(policy.replaces())
-        .with_quota(policy.quota())
+        .with_quota(policy.is_quota())
         .with_mode(policy.mode())
         .with_cost(policy.cost().clone());
     if let Some(overflow) = policy.overflow() {

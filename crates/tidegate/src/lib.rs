@@ -253,8 +253,8 @@ pub use fallback::OnStoreFailure;
 pub use limiter::{Acquired, Builder, Limiter, Permit, Reserved, jitter};
 pub use request::{Check, CheckError, MAX_CHECKS, Overflow, Request};
 pub use store::{
-    Failure, MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, PermitAct, Store, StoreError,
-    WhenFull,
+    Failure, MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, PermitOperation, Store,
+    StoreError, WhenFull,
 };
 pub use tidegate_core::{
     Algorithm, Cost, Decided, Decision, DenialReason, Denied, Limit, LimitError, LimitErrorKind,

@@ -17,7 +17,7 @@ use tidegate_core::{Cost, RetryAfter, Timestamp};
 
 use crate::Request;
 use crate::clock::TimerKey;
-use crate::limiter::Listening;
+use crate::limiter::ListenerGuard;
 use crate::sync::Mutex;
 use crate::{Check, CheckError, Clock, MemoryStore, Overflow, Verdict};
 
@@ -64,11 +64,11 @@ impl Queues {
         max_wait: Duration,
     ) -> Result<Verdict, CheckError> {
         let max_wait_us = u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX);
-        let checks = &*refusing(checks);
-        let (name, costs) = store.queue_key(checks)?;
+        let checks = &*without_overflow(checks);
+        let (queue_id, costs) = store.queue_id(checks)?;
         let (ticket, until) = {
             let mut queues = self.queues.lock();
-            let queue = queues.get(&name).filter(|queue| !queue.is_empty());
+            let queue = queues.get(&queue_id).filter(|queue| !queue.is_empty());
             let is_full = queue.map_or(0, VecDeque::len) >= self.max_waiters;
             let mut verdict = match queue {
                 None => store.decide_all(&Request::new(checks), None)?,
@@ -86,44 +86,44 @@ impl Queues {
             let ticket = self.next_ticket.fetch_add(1, Ordering::Relaxed);
             let now = store.clock().now();
             let waiter = Waiter { ticket, costs, due: now.plus_micros(wait_us), waker: None };
-            queues.entry(name).or_default().push_back(waiter);
+            queues.entry(queue_id).or_default().push_back(waiter);
             (ticket, now.plus_micros(max_wait_us))
         };
-        Waiting { queues: self, store, checks, name, ticket, until, timer: None }.await
+        Waiting { queues: self, store, checks, queue_id, ticket, until, timer: None }.await
     }
 
     /// The denial of a waiter that was not first before its deadline.
     fn denial_at_deadline(&self, waiting: &Waiting<'_>) -> Result<Verdict, CheckError> {
         let queues = self.queues.lock();
-        let queue = queues.get(&waiting.name).into_iter().flatten();
+        let queue = queues.get(&waiting.queue_id).into_iter().flatten();
         let ahead = queue.take_while(|waiter| waiter.ticket != waiting.ticket);
         forecast(waiting.store, waiting.checks, ahead)
     }
 
     /// Joins the end of a queue, for callers whose wait is not computed from the states. Returns
     /// `None` if the queue is full.
-    pub(crate) fn join(&self, name: u64) -> Option<u64> {
+    pub(crate) fn join(&self, queue_id: u64) -> Option<u64> {
         let mut queues = self.queues.lock();
-        if queues.get(&name).map_or(0, VecDeque::len) >= self.max_waiters {
+        if queues.get(&queue_id).map_or(0, VecDeque::len) >= self.max_waiters {
             return None;
         }
-        let queue = queues.entry(name).or_default();
+        let queue = queues.entry(queue_id).or_default();
         let ticket = self.next_ticket.fetch_add(1, Ordering::Relaxed);
         let due = Timestamp::from_micros(0);
         queue.push_back(Waiter { ticket, costs: Box::default(), due, waker: None });
         Some(ticket)
     }
 
-    /// Whether the queue with this name is empty.
-    pub(crate) fn is_empty(&self, name: u64) -> bool {
-        !self.queues.lock().contains_key(&name)
+    /// Whether the queue with this id is empty.
+    pub(crate) fn is_empty(&self, queue_id: u64) -> bool {
+        !self.queues.lock().contains_key(&queue_id)
     }
 
     /// Whether this ticket is first in its queue. Otherwise `waker` is woken when that may have
     /// changed.
-    pub(crate) fn is_first(&self, name: u64, ticket: u64, waker: &Waker) -> bool {
+    pub(crate) fn is_first(&self, queue_id: u64, ticket: u64, waker: &Waker) -> bool {
         let mut queues = self.queues.lock();
-        let Some(queue) = queues.get_mut(&name) else { return true };
+        let Some(queue) = queues.get_mut(&queue_id) else { return true };
         if queue.front().is_none_or(|first| first.ticket == ticket) {
             return true;
         }
@@ -134,13 +134,13 @@ impl Queues {
     }
 
     /// Leaves the queue, and wakes the waiter that is first now.
-    pub(crate) fn leave(&self, name: u64, ticket: u64) {
+    pub(crate) fn leave(&self, queue_id: u64, ticket: u64) {
         let mut queues = self.queues.lock();
-        let Some(queue) = queues.get_mut(&name) else { return };
+        let Some(queue) = queues.get_mut(&queue_id) else { return };
         queue.retain(|waiter| waiter.ticket != ticket);
         let next = queue.front_mut().and_then(|first| first.waker.take());
         if queue.is_empty() {
-            queues.remove(&name);
+            queues.remove(&queue_id);
         }
         drop(queues);
         if let Some(waker) = next {
@@ -150,7 +150,7 @@ impl Queues {
 }
 
 /// The checks of a waiter. Attempts to pass do not report usage, so none of them consumes.
-pub(crate) fn refusing<'c>(checks: &[Check<'c>]) -> SmallVec<[Check<'c>; 4]> {
+pub(crate) fn without_overflow<'c>(checks: &[Check<'c>]) -> SmallVec<[Check<'c>; 4]> {
     checks.iter().map(|check| Check { overflow: Overflow::Refuse, ..*check }).collect()
 }
 
@@ -168,7 +168,7 @@ struct Waiting<'a> {
     queues: &'a Queues,
     store: &'a MemoryStore,
     checks: &'a [Check<'a>],
-    name: u64,
+    queue_id: u64,
     ticket: u64,
     /// The deadline of the caller.
     until: Timestamp,
@@ -180,7 +180,7 @@ impl Future for Waiting<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.cancel_timer();
-        if !self.queues.is_first(self.name, self.ticket, context.waker()) {
+        if !self.queues.is_first(self.queue_id, self.ticket, context.waker()) {
             // Other callers may delay the waiters ahead, but the deadline stays the same.
             let remaining_us = self.remaining_us();
             if remaining_us > 0 {
@@ -222,21 +222,21 @@ impl Waiting<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.cancel_timer();
-        self.queues.leave(self.name, self.ticket);
+        self.queues.leave(self.queue_id, self.ticket);
     }
 }
 
 /// A position in a queue, which is left on drop.
 pub(crate) struct Ticket<'q> {
     queues: &'q Queues,
-    name: u64,
+    queue_id: u64,
     number: u64,
 }
 
 impl<'q> Ticket<'q> {
-    /// Joins the end of the queue with this name. Returns `None` if the queue is full.
-    pub(crate) fn new(queues: &'q Queues, name: u64) -> Option<Self> {
-        queues.join(name).map(|number| Ticket { queues, name, number })
+    /// Joins the end of the queue with this id. Returns `None` if the queue is full.
+    pub(crate) fn new(queues: &'q Queues, queue_id: u64) -> Option<Self> {
+        queues.join(queue_id).map(|number| Ticket { queues, queue_id, number })
     }
 
     /// A number that is unique among the tickets of these queues.
@@ -245,7 +245,7 @@ impl<'q> Ticket<'q> {
     }
 
     pub(crate) fn is_first(&self) -> bool {
-        self.queues.is_first(self.name, self.number, Waker::noop())
+        self.queues.is_first(self.queue_id, self.number, Waker::noop())
     }
 
     /// Waits until the ticket is first. Resolves to `true` then, and to `false` at `until`.
@@ -256,29 +256,29 @@ impl<'q> Ticket<'q> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        self.queues.leave(self.name, self.number);
+        self.queues.leave(self.queue_id, self.number);
     }
 }
 
 /// Waits until a time.
 pub(crate) fn sleep(clock: &Clock, until: Timestamp) -> WaitUntil<'_> {
-    WaitUntil { until_first: None, listening: None, clock, until, timer: None }
+    WaitUntil { until_first: None, listener: None, clock, until, timer: None }
 }
 
 /// Waits until a time, or until a permit that is listened for is released.
-pub(crate) fn sleep_listening<'a>(
+pub(crate) fn sleep_until_release<'a>(
     clock: &'a Clock,
     until: Timestamp,
-    listening: &'a Listening<'a>,
+    listener: &'a ListenerGuard<'a>,
 ) -> WaitUntil<'a> {
-    WaitUntil { listening: Some(listening), ..sleep(clock, until) }
+    WaitUntil { listener: Some(listener), ..sleep(clock, until) }
 }
 
 /// Waits for a time or, before that, for the first position in a queue or for the release of a
 /// permit.
 pub(crate) struct WaitUntil<'a> {
     until_first: Option<&'a Ticket<'a>>,
-    listening: Option<&'a Listening<'a>>,
+    listener: Option<&'a ListenerGuard<'a>>,
     clock: &'a Clock,
     until: Timestamp,
     timer: Option<TimerKey>,
@@ -290,10 +290,10 @@ impl Future for WaitUntil<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<bool> {
         self.cancel_timer();
         let is_first = |ticket: &Ticket<'_>| {
-            ticket.queues.is_first(ticket.name, ticket.number, context.waker())
+            ticket.queues.is_first(ticket.queue_id, ticket.number, context.waker())
         };
-        let is_released = |listening: &Listening<'_>| listening.poll_released(context.waker());
-        if self.until_first.is_some_and(is_first) || self.listening.is_some_and(is_released) {
+        let is_released = |listener: &ListenerGuard<'_>| listener.poll_released(context.waker());
+        if self.until_first.is_some_and(is_first) || self.listener.is_some_and(is_released) {
             return Poll::Ready(true);
         }
         let remaining_us = self.until.as_micros().saturating_sub(self.clock.now().as_micros());

@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use tidegate::{Decision, Limit, Limiter, Timestamp};
-use tidegate_client::{Fields, Standing};
+use tidegate_client::{Fields, Usage};
 
 use super::Outcome;
 use super::client::{Client, RetryStrategy};
@@ -162,16 +162,16 @@ impl<'a> Simulation<'a> {
     fn reply_fields(&self, allowed: bool, remaining: u64, wait_us: u64, reset_us: u64) -> Fields {
         let (limit, window) = (self.limit.count(), self.scenario.window);
         if self.scenario.reply == ServerReply::Misleading {
-            let standing = Standing { limit, remaining: limit, window: Some(window), reset: None };
+            let usage = Usage { limit, remaining: limit, window: Some(window), reset: None };
             let wait = (!allowed).then_some(Duration::ZERO);
-            return Fields { wait, pause: None, standing: Some(standing) };
+            return Fields { wait, pause: None, usage: Some(usage) };
         }
         if self.scenario.reply == ServerReply::Json {
             let ms = |us: u64| Duration::from_millis(us.div_ceil(1000));
             let reset = Some(ms(if allowed { reset_us } else { wait_us }));
-            let standing = Standing { limit, remaining, window: Some(window), reset };
+            let usage = Usage { limit, remaining, window: Some(window), reset };
             let wait = (!allowed).then(|| ms(wait_us));
-            return Fields { wait, pause: None, standing: Some(standing) };
+            return Fields { wait, pause: None, usage: Some(usage) };
         }
         let seconds = |us: u64| us.div_ceil(1_000_000);
         let t = seconds(if allowed { reset_us } else { wait_us });

@@ -30,7 +30,7 @@ const RUNS_OUT: u64 = 10;
 
 /// The usage of one limit, as a response reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct Usage {
     /// The units that the limit admits in a window; at least 1.
     pub limit: u64,
     /// The units left after this request.
@@ -61,7 +61,7 @@ pub struct Fields {
     /// the time until the reset. `None` if no pause is needed.
     pub pause: Option<Duration>,
     /// The limit with the smallest part left.
-    pub standing: Option<Standing>,
+    pub usage: Option<Usage>,
 }
 
 impl Fields {
@@ -81,10 +81,14 @@ impl Fields {
         let newest = forms.iter().find(|items| !items.is_empty()).map_or(&[][..], Vec::as_slice);
         Fields {
             wait: wait.flatten(),
-            pause: if status < 400 { newest.iter().filter_map(One::pause).max() } else { None },
-            standing: newest
+            pause: if status < 400 {
+                newest.iter().filter_map(LimitReport::pause).max()
+            } else {
+                None
+            },
+            usage: newest
                 .iter()
-                .filter_map(One::standing)
+                .filter_map(LimitReport::usage)
                 .min_by(|one, other| part_left(one).total_cmp(&part_left(other))),
         }
     }
@@ -92,13 +96,13 @@ impl Fields {
 
 /// Returns the part of a limit that is left.
 #[expect(clippy::cast_precision_loss, reason = "a part needs no 53 bits")]
-pub(crate) fn part_left(standing: &Standing) -> f64 {
-    (standing.remaining as f64 / standing.limit.max(1) as f64).min(1.0)
+pub(crate) fn part_left(usage: &Usage) -> f64 {
+    (usage.remaining as f64 / usage.limit.max(1) as f64).min(1.0)
 }
 
 /// Returns the longest reset of the used-up limits, in the newest form that has one.
-fn used_up(forms: &[Vec<One>]) -> Option<Duration> {
-    let longest = |items: &Vec<One>| {
+fn used_up(forms: &[Vec<LimitReport>]) -> Option<Duration> {
+    let longest = |items: &Vec<LimitReport>| {
         items.iter().filter(|one| one.remaining == 0).filter_map(|one| one.reset).max()
     };
     forms.iter().find_map(longest)
@@ -106,14 +110,14 @@ fn used_up(forms: &[Vec<One>]) -> Option<Duration> {
 
 /// One limit, as one form reports it.
 #[derive(Clone, Copy, Debug)]
-struct One {
+struct LimitReport {
     limit: Option<u64>,
     remaining: u64,
     window: Option<Duration>,
     reset: Option<Duration>,
 }
 
-impl One {
+impl LimitReport {
     fn pause(&self) -> Option<Duration> {
         let runs_out = match self.limit {
             Some(limit) => self.remaining.saturating_mul(RUNS_OUT) <= limit,
@@ -123,10 +127,10 @@ impl One {
         Some(Duration::from_millis(ms.div_ceil(self.remaining.saturating_add(1))))
     }
 
-    fn standing(&self) -> Option<Standing> {
-        let &One { limit, remaining, window, reset } = self;
+    fn usage(&self) -> Option<Usage> {
+        let &LimitReport { limit, remaining, window, reset } = self;
         let limit = limit.filter(|limit| *limit > 0)?;
-        Some(Standing { limit, remaining: remaining.min(limit), window, reset })
+        Some(Usage { limit, remaining: remaining.min(limit), window, reset })
     }
 }
 
@@ -199,7 +203,7 @@ impl Raw {
     }
 
     /// Returns the limits of each form, the newest form first.
-    fn forms(&self, now_ms: u64) -> [Vec<One>; 4] {
+    fn forms(&self, now_ms: u64) -> [Vec<LimitReport>; 4] {
         let text = self.get(Name::RateLimit);
         let is_list = text.is_some_and(|text| text.starts_with('"'));
         [
@@ -213,13 +217,13 @@ impl Raw {
         ]
     }
 
-    fn draft_10(&self, text: &str) -> Vec<One> {
+    fn draft_10(&self, text: &str) -> Vec<LimitReport> {
         let policies = self.get(Name::Policy).map(structured::list).unwrap_or_default();
         let limit_of = |item: &Item| {
             item.bare_item.as_string()?;
             let policy = policies.iter().find(|policy| policy.bare_item == item.bare_item);
             let of_policy = |key| policy.and_then(|policy| parameter(policy, key));
-            Some(One {
+            Some(LimitReport {
                 limit: of_policy("q"),
                 remaining: parameter(item, "r")?,
                 window: of_policy("w").and_then(window),
@@ -229,11 +233,11 @@ impl Raw {
         structured::list(text).iter().filter_map(limit_of).collect()
     }
 
-    fn draft_7(&self, text: &str, now_ms: u64) -> Option<One> {
+    fn draft_7(&self, text: &str, now_ms: u64) -> Option<LimitReport> {
         let members = structured::dictionary(text);
         let integer = |key| structured::member(&members, key);
         let limit = integer("limit");
-        Some(One {
+        Some(LimitReport {
             limit,
             remaining: integer("remaining")?,
             window: self.window_of(limit),
@@ -241,7 +245,7 @@ impl Raw {
         })
     }
 
-    fn separate(&self, [limit, remaining, reset]: [Name; 3], now_ms: u64) -> Vec<One> {
+    fn separate(&self, [limit, remaining, reset]: [Name; 3], now_ms: u64) -> Vec<LimitReport> {
         let Some(remaining) = self.get(remaining).and_then(number::integer) else {
             return Vec::new();
         };
@@ -251,7 +255,7 @@ impl Raw {
             Some(until(number::whole_seconds(text)?, number::seconds_ms(text)?, now_ms))
         });
         let window = if own { self.window_of(limit) } else { None };
-        vec![One { limit, remaining, window, reset }]
+        vec![LimitReport { limit, remaining, window, reset }]
     }
 
     /// Returns the window of a limit in the older form of `RateLimit-Policy`, `100;w=60`.

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::error::{self, Error, Problem};
-use crate::{Fields, Standing};
+use crate::{Fields, Usage};
 
 /// The answer to a check: an admission or a denial.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -69,8 +69,8 @@ impl Answer {
         let window = self.limits.iter().find(|line| {
             line.policy == self.policy && Some(line.limit) == self.limit && line.mode.is_none()
         });
-        let standing = match (self.limit, self.remaining) {
-            (Some(limit), Some(remaining)) if limit > 0 => Some(Standing {
+        let usage = match (self.limit, self.remaining) {
+            (Some(limit), Some(remaining)) if limit > 0 => Some(Usage {
                 limit,
                 remaining: remaining.min(limit),
                 window: window.map(|line| bounded(line.window_ms)),
@@ -80,7 +80,7 @@ impl Answer {
         };
         // A check that can never pass gets a wait that no client accepts.
         let wait = self.retry_after_ms.map_or(crate::LONGEST, bounded);
-        Fields { wait: (!self.allowed).then_some(wait), pause: None, standing }
+        Fields { wait: (!self.allowed).then_some(wait), pause: None, usage }
     }
 }
 

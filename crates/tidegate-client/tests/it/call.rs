@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use tidegate_client::{Backoff, Budget, Call, End, Fields, Outcome, Peer, RetryRules, Standing};
+use tidegate_client::{Backoff, Budget, Call, End, Fields, Outcome, Peer, RetryRules, Usage};
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
 fn fields(wait: Option<u64>) -> Fields {
-    Fields { wait: wait.map(ms), pause: None, standing: None }
+    Fields { wait: wait.map(ms), pause: None, usage: None }
 }
 
 fn rules() -> RetryRules {
@@ -17,7 +17,7 @@ fn rules() -> RetryRules {
     RetryRules::default().retries(3).deadline(ms(10_000)).backoff(backoff)
 }
 
-const DENIED: Outcome = Outcome::Denied(Fields { wait: None, pause: None, standing: None });
+const DENIED: Outcome = Outcome::Denied(Fields { wait: None, pause: None, usage: None });
 
 /// Returns the times at which requests are sent if each ends after 10 ms with the next outcome.
 /// All chances are one half.
@@ -61,8 +61,8 @@ fn applies_a_requested_wait_to_the_next_call() {
     let rules = rules();
     let mut peer = Peer::new(&rules);
     let (mut call, at) = Call::begin(&rules, &mut peer, Duration::ZERO, 0.5).expect("now");
-    let standing = Standing { limit: 10, remaining: 0, window: Some(ms(4000)), reset: None };
-    let told = Fields { wait: Some(ms(4000)), pause: None, standing: Some(standing) };
+    let usage = Usage { limit: 10, remaining: 0, window: Some(ms(4000)), reset: None };
+    let told = Fields { wait: Some(ms(4000)), pause: None, usage: Some(usage) };
     let end = End { now: at, outcome: Outcome::Denied(told), can_repeat: false };
     assert_eq!(call.ended(&rules, &mut peer, &end, 0.5), None);
     let (_, at) = Call::begin(&rules, &mut peer, ms(1), 0.5).expect("before the deadline");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate_client::{Fields, Standing};
+use tidegate_client::{Fields, Usage};
 
 const ROWS: &str = include_str!("../../../../clients/testdata/retry_fields.json");
 
@@ -31,14 +31,14 @@ fn reads_the_rows_that_all_clients_share() {
 
 #[test]
 fn reports_the_limit_with_the_smallest_part_left() {
-    let of = |limit, remaining, window: u64, reset: u64| Standing {
+    let of = |limit, remaining, window: u64, reset: u64| Usage {
         limit,
         remaining,
         window: (window > 0).then(|| Duration::from_secs(window)),
         reset: (reset > 0).then(|| Duration::from_secs(reset)),
     };
     let policy = |text| ("RateLimit-Policy", text);
-    let rows: &[(&[(&str, &str)], Option<Standing>)] = &[
+    let rows: &[(&[(&str, &str)], Option<Usage>)] = &[
         (
             &[("RateLimit", r#""api";r=50;t=30"#), policy(r#""api";q=100;w=60"#)],
             Some(of(100, 50, 60, 30)),
@@ -89,6 +89,6 @@ fn reports_the_limit_with_the_smallest_part_left() {
     ];
     for (fields, expected) in rows {
         let bytes = fields.iter().map(|(name, value)| (*name, value.as_bytes()));
-        assert_eq!(Fields::read(200, bytes, 0).standing, *expected, "{fields:?}");
+        assert_eq!(Fields::read(200, bytes, 0).usage, *expected, "{fields:?}");
     }
 }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use tidegate_client::{Pace, Standing};
+use tidegate_client::{Pace, Usage};
 
 fn s(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-fn left(remaining: u64, limit: u64, window: f64) -> Standing {
-    Standing { limit, remaining, window: Some(s(window)), reset: Some(s(window)) }
+fn left(remaining: u64, limit: u64, window: f64) -> Usage {
+    Usage { limit, remaining, window: Some(s(window)), reset: Some(s(window)) }
 }
 
 /// A client that was admitted 50 times under a limit of 100 per 10 s.
@@ -92,16 +92,11 @@ fn bounds_or_ignores_nonsensical_reports() {
     let longest = s(30.0);
     let day = Duration::from_secs(86_400);
     let rows = [
-        Standing { limit: 0, remaining: 0, window: Some(day), reset: Some(day) },
-        Standing {
-            limit: 1,
-            remaining: 0,
-            window: Some(Duration::MAX),
-            reset: Some(Duration::MAX),
-        },
-        Standing { limit: u64::MAX, remaining: 0, window: Some(Duration::ZERO), reset: None },
-        Standing { limit: u64::MAX, remaining: u64::MAX, window: None, reset: None },
-        Standing {
+        Usage { limit: 0, remaining: 0, window: Some(day), reset: Some(day) },
+        Usage { limit: 1, remaining: 0, window: Some(Duration::MAX), reset: Some(Duration::MAX) },
+        Usage { limit: u64::MAX, remaining: 0, window: Some(Duration::ZERO), reset: None },
+        Usage { limit: u64::MAX, remaining: u64::MAX, window: None, reset: None },
+        Usage {
             limit: 1,
             remaining: u64::MAX,
             window: Some(Duration::from_nanos(1)),
@@ -132,7 +127,7 @@ fn uses_the_reset_if_there_is_no_window() {
     let mut pace = Pace::new(s(30.0));
     let now = pace.turn(s(100.0), 0.5);
     for (remaining, expected) in [(40, 0.0), (30, 0.0), (20, 0.0), (4, 5.0)] {
-        let told = Standing { limit: 100, remaining, window: None, reset: Some(s(20.0)) };
+        let told = Usage { limit: 100, remaining, window: None, reset: Some(s(20.0)) };
         pace.admitted(now, &told);
         let got = pause(&mut pace, now);
         assert!((got - expected).abs() < 1e-6, "{remaining} left: {got} s, after so few requests");

@@ -25,7 +25,7 @@ use alloc::vec::Vec;
 
 use super::Window;
 use crate::limit::WindowPosition;
-use crate::{Ask, Limit, PermitId, Timestamp};
+use crate::{Attempt, Limit, PermitId, Timestamp};
 
 /// The state of a `concurrency` limit.
 #[derive(Clone, Debug, Default)]
@@ -150,12 +150,12 @@ impl Window for Permits {
         ends.as_micros() - now.at.as_micros()
     }
 
-    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask, _now: &WindowPosition) {
+    fn charge(&mut self, limit: &Limit, units: u64, attempt: &Attempt, _now: &WindowPosition) {
         let cost = units.min(limit.count_cap().saturating_sub(self.total));
         if cost > 0 {
             self.count += 1;
-            let (since, lease_us, order) = (ask.now, limit.window_us(), self.count);
-            self.hold(Held { id: ask.permit, cost, since, lease_us, order });
+            let (since, lease_us, order) = (attempt.now, limit.window_us(), self.count);
+            self.hold(Held { id: attempt.permit, cost, since, lease_us, order });
         }
     }
 

@@ -21,7 +21,7 @@
 
 use super::Window;
 use crate::limit::WindowPosition;
-use crate::{Ask, Limit, Packed, PackedSize, PackedWords, Timestamp};
+use crate::{Attempt, Limit, Packed, PackedSize, PackedWords, Timestamp};
 
 /// The state of a `fixed-window`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,7 +91,7 @@ impl Window for FixedWindow {
     }
 
     #[inline]
-    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, _now: &WindowPosition) {
+    fn charge(&mut self, limit: &Limit, units: u64, _attempt: &Attempt, _now: &WindowPosition) {
         self.count = self.count.saturating_add(units).min(limit.count_cap());
     }
 

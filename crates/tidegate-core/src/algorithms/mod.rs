@@ -13,7 +13,7 @@ pub(crate) mod sliding_window;
 pub(crate) mod token_bucket;
 
 use crate::limit::WindowPosition;
-use crate::{Ask, Cost, Decided, Decision, Limit, ResetAfter, RetryAfter, Timestamp};
+use crate::{Attempt, Cost, Decided, Decision, Limit, ResetAfter, RetryAfter, Timestamp};
 
 /// The first part of a decision, before the waits are computed.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +52,7 @@ pub(crate) trait Window {
     }
 
     /// Adds `units`, whether or not they are available.
-    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &WindowPosition);
+    fn charge(&mut self, limit: &Limit, units: u64, attempt: &Attempt, now: &WindowPosition);
 
     /// Adds `units`, which are at most those `available`, and returns how many are available
     /// afterwards.
@@ -61,11 +61,11 @@ pub(crate) trait Window {
         &mut self,
         limit: &Limit,
         units: u64,
-        ask: &Ask,
+        attempt: &Attempt,
         now: &WindowPosition,
         available: u64,
     ) -> u64 {
-        self.charge(limit, units, ask, now);
+        self.charge(limit, units, attempt, now);
         available - units
     }
 
@@ -85,8 +85,8 @@ pub(crate) trait Window {
 
     /// Whether this limit on its own admits the cost.
     #[inline]
-    fn admits(&self, limit: &Limit, ask: &Ask, now: &WindowPosition) -> bool {
-        match ask.cost {
+    fn admits(&self, limit: &Limit, attempt: &Attempt, now: &WindowPosition) -> bool {
+        match attempt.cost {
             Cost::Ask(units) => units.max(1) <= self.available(limit, now),
             Cost::Force(_) | Cost::Refund(_) => true,
         }
@@ -94,8 +94,14 @@ pub(crate) trait Window {
 
     /// Charges the cost if it was `admitted` by every limit of its request.
     #[inline(always)]
-    fn apply(&mut self, limit: &Limit, ask: &Ask, now: &WindowPosition, admitted: bool) -> Outcome {
-        match ask.cost {
+    fn apply(
+        &mut self,
+        limit: &Limit,
+        attempt: &Attempt,
+        now: &WindowPosition,
+        admitted: bool,
+    ) -> Outcome {
+        match attempt.cost {
             Cost::Ask(units) => {
                 let available = self.available(limit, now);
                 // The decision of a peek is that of one unit, but nothing is charged.
@@ -104,14 +110,17 @@ pub(crate) trait Window {
                 }
                 let allowed = units <= available;
                 if allowed && admitted {
-                    Outcome { allowed, remaining: self.admit(limit, units, ask, now, available) }
+                    Outcome {
+                        allowed,
+                        remaining: self.admit(limit, units, attempt, now, available),
+                    }
                 } else {
                     Outcome { allowed, remaining: available }
                 }
             }
             Cost::Force(units) | Cost::Refund(units) => {
                 if admitted {
-                    self.correct(limit, units, ask, now);
+                    self.correct(limit, units, attempt, now);
                 }
                 Outcome { allowed: true, remaining: self.available(limit, now) }
             }
@@ -152,26 +161,26 @@ pub(crate) trait Window {
     fn finish(
         &mut self,
         limit: &Limit,
-        ask: &Ask,
+        attempt: &Attempt,
         now: &WindowPosition,
         admitted: bool,
     ) -> Decision {
-        let outcome = self.apply(limit, ask, now, admitted);
-        self.report(limit, ask.cost, now, outcome)
+        let outcome = self.apply(limit, attempt, now, admitted);
+        self.report(limit, attempt.cost, now, outcome)
     }
 
     /// Applies a forced charge or a refund.
     #[cold]
-    fn correct(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &WindowPosition) {
-        correct(self, limit, units, ask, now);
+    fn correct(&mut self, limit: &Limit, units: u64, attempt: &Attempt, now: &WindowPosition) {
+        correct(self, limit, units, attempt, now);
     }
 
     /// Decides for this limit on its own.
     #[inline(always)]
-    fn decide(&mut self, limit: &Limit, ask: &Ask) -> Decision {
-        let now = limit.window_position(ask.now);
+    fn decide(&mut self, limit: &Limit, attempt: &Attempt) -> Decision {
+        let now = limit.window_position(attempt.now);
         self.advance(limit, &now);
-        self.finish(limit, ask, &now, true)
+        self.finish(limit, attempt, &now, true)
     }
 }
 
@@ -180,14 +189,14 @@ fn correct<T: Window + ?Sized>(
     state: &mut T,
     limit: &Limit,
     units: u64,
-    ask: &Ask,
+    attempt: &Attempt,
     now: &WindowPosition,
 ) {
-    if let Cost::Refund(_) = ask.cost {
+    if let Cost::Refund(_) = attempt.cost {
         state.refund(limit, units);
         // Units that the refund restored may have expired since.
         state.advance(limit, now);
     } else {
-        state.charge(limit, units, ask, now);
+        state.charge(limit, units, attempt, now);
     }
 }

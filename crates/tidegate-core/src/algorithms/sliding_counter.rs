@@ -34,7 +34,7 @@
 use super::Window;
 use crate::limit::WindowPosition;
 use crate::packed::SMALL_COUNT;
-use crate::{Ask, Limit, Packed, PackedSize, PackedWords, ResetAfter, Timestamp};
+use crate::{Attempt, Limit, Packed, PackedSize, PackedWords, ResetAfter, Timestamp};
 
 /// The number of bits of a count in the small size.
 const COUNT_BITS: u32 = SMALL_COUNT.count_ones();
@@ -173,12 +173,19 @@ impl Window for SlidingCounter {
     }
 
     #[inline(always)]
-    fn admit(&mut self, _: &Limit, units: u64, _: &Ask, _: &WindowPosition, available: u64) -> u64 {
+    fn admit(
+        &mut self,
+        _: &Limit,
+        units: u64,
+        _: &Attempt,
+        _: &WindowPosition,
+        available: u64,
+    ) -> u64 {
         self.current += units;
         available - units
     }
 
-    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, _now: &WindowPosition) {
+    fn charge(&mut self, limit: &Limit, units: u64, _attempt: &Attempt, _now: &WindowPosition) {
         self.current = self.current.saturating_add(units).min(limit.count_cap());
     }
 

@@ -30,7 +30,7 @@
 
 use super::Window;
 use crate::limit::WindowPosition;
-use crate::{Ask, Decision, Entries, Entry, Limit, ResetAfter, Timestamp};
+use crate::{Attempt, Decision, Entries, Entry, Limit, ResetAfter, Timestamp};
 
 /// The state of a `sliding-log`.
 #[derive(Clone, Debug, Default)]
@@ -46,8 +46,8 @@ impl SlidingLog {
 
     /// Decides for one limit on its own: the cost is charged if the limit admits it.
     #[inline(always)]
-    pub fn decide(&mut self, limit: &Limit, ask: &Ask) -> Decision {
-        Window::decide(self, limit, ask)
+    pub fn decide(&mut self, limit: &Limit, attempt: &Attempt) -> Decision {
+        Window::decide(self, limit, attempt)
     }
 
     /// Moves the newest entry to `now`, so that an entry that is pushed at `now` is merged with it.
@@ -99,9 +99,9 @@ impl Window for SlidingLog {
     }
 
     #[inline]
-    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask, _now: &WindowPosition) {
+    fn charge(&mut self, limit: &Limit, units: u64, attempt: &Attempt, _now: &WindowPosition) {
         let room = limit.count_cap().saturating_sub(self.entries.total());
-        self.entries.push(Entry { at: ask.now, cost: units.min(room) });
+        self.entries.push(Entry { at: attempt.now, cost: units.min(room) });
     }
 
     fn refund(&mut self, _limit: &Limit, units: u64) {

@@ -28,7 +28,7 @@
 use super::Window;
 use crate::limit::WindowPosition;
 use crate::limit::bounds;
-use crate::{Ask, Limit, Packed, PackedWords, Timestamp};
+use crate::{Attempt, Limit, Packed, PackedWords, Timestamp};
 
 /// The state of a `token-bucket`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +113,7 @@ impl Window for TokenBucket {
     }
 
     #[inline]
-    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, _now: &WindowPosition) {
+    fn charge(&mut self, limit: &Limit, units: u64, _attempt: &Attempt, _now: &WindowPosition) {
         let added = units.min(limit.count_cap()) * limit.window_ticks();
         self.debt = (self.debt + added).min(bounds::MAX_PRODUCT);
     }

@@ -36,7 +36,7 @@ pub enum LimitErrorKind {
     /// The lease is shorter than 1 ms or longer than 366 days.
     LeaseOutOfRange,
     /// An option or algorithm is given twice.
-    SaidTwice,
+    Duplicate,
     /// `concurrency` is combined with a window.
     ConcurrencyIsNotARate,
 }
@@ -78,7 +78,7 @@ impl LimitErrorKind {
                 "write `token-bucket burst N`, or leave `burst` out",
             ),
             Self::LeaseOutOfRange => ("the lease is out of range", "use 1ms to 366d"),
-            Self::SaidTwice => ("this is given twice", "write it once"),
+            Self::Duplicate => ("this is given twice", "write it once"),
             Self::ConcurrencyIsNotARate => {
                 ("concurrency has no window", "write `10 concurrent` or `10 concurrent lease 60s`")
             }

@@ -70,7 +70,7 @@ fn rate(words: &mut Words<'_>, count: u64) -> Result<Limit, LimitError> {
     let mut algorithm = None;
     let mut burst = None;
     while let Some((span, word)) = words.next() {
-        let twice = || LimitError::at(Kind::SaidTwice, text, span.clone());
+        let twice = || LimitError::at(Kind::Duplicate, text, span.clone());
         match word {
             "buckets" | "sliding-buckets" => {
                 return Err(LimitError::at(Kind::BucketsReplaced, text, span));
@@ -112,7 +112,7 @@ fn concurrent(words: &mut Words<'_>, count: u64) -> Result<Limit, LimitError> {
         Some((span, _)) => return Err(LimitError::at(Kind::ConcurrencyIsNotARate, text, span)),
     };
     if let Some((span, word)) = words.next() {
-        let kind = if word == "lease" { Kind::SaidTwice } else { Kind::ConcurrencyIsNotARate };
+        let kind = if word == "lease" { Kind::Duplicate } else { Kind::ConcurrencyIsNotARate };
         return Err(LimitError::at(kind, text, span));
     }
     Limit::from_parts(count, lease_us, Algorithm::Concurrency)

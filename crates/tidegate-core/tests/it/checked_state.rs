@@ -1,6 +1,6 @@
 //! A state whose every decision is compared with that of the oracle.
 
-use tidegate_core::{Ask, Cost, Decision, Limit, PermitId, RetryAfter, State, Timestamp};
+use tidegate_core::{Attempt, Cost, Decision, Limit, PermitId, RetryAfter, State, Timestamp};
 
 use crate::oracle::Oracle;
 
@@ -8,8 +8,8 @@ pub fn limit(text: &str) -> Limit {
     text.parse().unwrap_or_else(|error| panic!("{error}"))
 }
 
-pub fn ask(cost: Cost, now: u64) -> Ask {
-    Ask { cost, now: Timestamp::from_micros(now), permit: PermitId(0) }
+pub fn attempt_at(cost: Cost, now: u64) -> Attempt {
+    Attempt { cost, now: Timestamp::from_micros(now), permit: PermitId(0) }
 }
 
 /// A state and an oracle. Every step is applied to both, and their decisions must be equal.
@@ -32,7 +32,7 @@ impl CheckedState {
     pub fn step(&mut self, cost: Cost, now: u64) -> Decision {
         let permit = PermitId(self.trail.len() as u64);
         self.trail.push((cost, now));
-        let decision = self.state.decide(&self.limit, &Ask { permit, ..ask(cost, now) });
+        let decision = self.state.decide(&self.limit, &Attempt { permit, ..attempt_at(cost, now) });
         let admitted = self.oracle.decide(cost, permit, now);
         assert_eq!(decision.allowed, admitted, "allowed; {}", self.history());
         self.check(&decision, cost, now);
@@ -49,7 +49,7 @@ impl CheckedState {
     pub fn check_costs(&mut self, costs: impl Iterator<Item = u64>, now: u64) {
         for units in costs {
             let cost = Cost::Ask(units);
-            let attempt = ask(cost, now);
+            let attempt = attempt_at(cost, now);
             let admitted = self.state.admits(&self.limit, &attempt);
             let decision = self.state.finish(&self.limit, &attempt, false);
             let context = || format!("cost {units} at {now}; {}", self.history());
@@ -60,7 +60,7 @@ impl CheckedState {
             if let RetryAfter::Micros(wait) = decision.retry_after
                 && now.checked_add(wait).is_some_and(|then| then < u64::MAX)
             {
-                let passes_at = |at| self.state.clone().admits(&self.limit, &ask(cost, at));
+                let passes_at = |at| self.state.clone().admits(&self.limit, &attempt_at(cost, at));
                 assert!(passes_at(now + wait), "honest after {wait}; {}", context());
                 assert!(!passes_at(now + wait - 1), "minimal: {wait}; {}", context());
             }
@@ -69,7 +69,7 @@ impl CheckedState {
 
     /// Compares the wait with that found by trying every microsecond.
     pub fn check_wait_by_stepping(&mut self, units: u64, now: u64) {
-        let attempt = ask(Cost::Ask(units), now);
+        let attempt = attempt_at(Cost::Ask(units), now);
         let admitted = self.state.admits(&self.limit, &attempt);
         let decision = self.state.finish(&self.limit, &attempt, false);
         let wait = self.oracle.first_pass(units, now);

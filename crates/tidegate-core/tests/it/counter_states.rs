@@ -3,7 +3,7 @@
 
 use tidegate_core::{Cost, Limit, RetryAfter, SlidingCounter, State};
 
-use crate::checked_state::{ask, limit};
+use crate::checked_state::{attempt_at, limit};
 
 struct CounterCase<'a> {
     limit: Limit,
@@ -46,8 +46,8 @@ impl CounterCase<'_> {
             };
             let counter = SlidingCounter { index: 1, previous, current };
             let now = self.limit.window_us() + at as u64;
-            let decision =
-                State::SlidingCounter(counter).decide(&self.limit, &ask(Cost::Ask(cost), now));
+            let decision = State::SlidingCounter(counter)
+                .decide(&self.limit, &attempt_at(Cost::Ask(cost), now));
             let context = || format!("{counter:?} {} cost {cost} at +{at}", self.limit);
             assert_eq!(decision.allowed, passes[at], "{}", context());
             assert_eq!(decision.retry_after, expected, "{}", context());

@@ -143,7 +143,7 @@ pub fn any_kind() -> impl Strategy<Value = Kind> {
 }
 
 /// Traces of plain requests, with time that only moves forward.
-pub fn asks(most: usize) -> impl Strategy<Value = Vec<Step>> {
+pub fn attempts(most: usize) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec((forward(), Just(Kind::Ask), size()), 1..most)
 }
 

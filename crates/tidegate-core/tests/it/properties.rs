@@ -2,11 +2,14 @@
 //! to 366 days, and times from the epoch to the largest.
 
 use proptest::prelude::*;
-use tidegate_core::{Algorithm, Ask, Cost, Decision, Form, Limit, Packed, PermitId, State, bounds};
+use tidegate_core::{
+    Algorithm, Attempt, Cost, Decision, Form, Limit, Packed, PermitId, State, bounds,
+};
 
-use crate::checked_state::{CheckedState, ask};
+use crate::checked_state::{CheckedState, attempt_at};
 use crate::generators::{
-    Gap, Step, any_limit, anything, asks, cost, count, forward, limit_of, size, start, window_us,
+    Gap, Step, any_limit, anything, attempts, cost, count, forward, limit_of, size, start,
+    window_us,
 };
 
 /// The algorithms that never admit less with a larger count. `sliding-window` is not one of them,
@@ -33,15 +36,19 @@ fn run(limit: &Limit, begin: u64, trace: &[Step]) -> (State, u64, Vec<(u64, Cost
         now = gap.after(now, limit);
         let cost = cost(kind, size, limit);
         let permit = PermitId(number as u64);
-        answers.push((now, cost, state.decide(limit, &Ask { permit, ..ask(cost, now) })));
+        answers.push((
+            now,
+            cost,
+            state.decide(limit, &Attempt { permit, ..attempt_at(cost, now) }),
+        ));
     }
     (state, now, answers)
 }
 
 fn peek(state: &State, limit: &Limit, units: u64, now: u64) -> Decision {
     let mut state = state.clone();
-    state.admits(limit, &ask(Cost::Ask(units), now));
-    state.finish(limit, &ask(Cost::Ask(units), now), false)
+    state.admits(limit, &attempt_at(Cost::Ask(units), now));
+    state.finish(limit, &attempt_at(Cost::Ask(units), now), false)
 }
 
 /// Checks that two states make the same decisions, now and later, at every cost that is an edge.
@@ -112,7 +119,7 @@ proptest! {
     /// The bound of each algorithm holds in every window.
     #[test]
     fn no_window_holds_more_than_the_bound(
-        limit in any_limit(), begin in start(), trace in asks(80),
+        limit in any_limit(), begin in start(), trace in attempts(80),
     ) {
         let (_, _, answers) = run(&limit, begin, &trace);
         let length = match limit.algorithm() {
@@ -135,12 +142,12 @@ proptest! {
     /// Without the denied requests and the peeks, all other decisions are the same, as long as time
     /// moves forward.
     #[test]
-    fn denied_requests_change_nothing(limit in any_limit(), begin in start(), trace in asks(40)) {
+    fn denied_requests_change_nothing(limit in any_limit(), begin in start(), trace in attempts(40)) {
         let (state, now, answers) = run(&limit, begin, &trace);
         let mut quiet = State::new(&limit);
         for (number, (at, cost, decision)) in answers.into_iter().enumerate() {
             if decision.allowed && cost != Cost::PEEK {
-                let attempt = Ask { permit: PermitId(number as u64), ..ask(cost, at) };
+                let attempt = Attempt { permit: PermitId(number as u64), ..attempt_at(cost, at) };
                 prop_assert_eq!(quiet.decide(&limit, &attempt), decision);
             }
         }
@@ -150,7 +157,7 @@ proptest! {
     /// A state has at most as many entries as charges, expires within a bounded time, and decides
     /// like a new one after that.
     #[test]
-    fn state_and_expiry_are_bounded(limit in any_limit(), begin in start(), trace in asks(90)) {
+    fn state_and_expiry_are_bounded(limit in any_limit(), begin in start(), trace in attempts(90)) {
         let (state, now, answers) = run(&limit, begin, &trace);
         let charges = answers.iter().filter(|(_, cost, d)| d.allowed && *cost != Cost::PEEK);
         prop_assert!(state.entries() <= charges.count());
@@ -176,7 +183,7 @@ proptest! {
     /// `sliding-window`).
     #[test]
     fn a_clock_step_back_neither_frees_nor_freezes_units(
-        limit in any_limit(), begin in start(), trace in asks(40), back in 0_u64..5_000,
+        limit in any_limit(), begin in start(), trace in attempts(40), back in 0_u64..5_000,
     ) {
         let (state, now, _) = run(&limit, begin, &trace);
         let before = peek(&state, &limit, 1, now);
@@ -199,11 +206,11 @@ proptest! {
     #[test]
     fn a_refund_undoes_a_charge(
         limit in any_limit(), begin in start(), trace in anything(20),
-        gap in forward(), amount in size(), after in asks(10), forced in any::<bool>(),
+        gap in forward(), amount in size(), after in attempts(10), forced in any::<bool>(),
     ) {
         let (mut plain, now, _) = run(&limit, begin, &trace);
         let now = gap.after(now, &limit);
-        let _ = plain.decide(&limit, &ask(Cost::PEEK, now));
+        let _ = plain.decide(&limit, &attempt_at(Cost::PEEK, now));
         let mut touched = plain.clone();
         // A forced charge is cut off where products would leave the exact range, and only the units
         // that were kept can be refunded.
@@ -215,8 +222,8 @@ proptest! {
         let units = amount.units(&limit);
         let units = if forced { units.min(room) } else { units };
         let charge = if forced { Cost::Force(units) } else { Cost::Ask(units) };
-        if touched.decide(&limit, &ask(charge, now)).allowed {
-            let _ = touched.decide(&limit, &ask(Cost::Refund(units), now));
+        if touched.decide(&limit, &attempt_at(charge, now)).allowed {
+            let _ = touched.decide(&limit, &attempt_at(Cost::Refund(units), now));
         }
         if let State::SlidingWindow(window) = &plain {
             // The last hit and the lag of a cell stay, and so does a wider form. The log form holds
@@ -232,7 +239,7 @@ proptest! {
         let mut later = now;
         for (gap, kind, size) in after {
             later = gap.after(later, &limit);
-            let attempt = ask(cost(kind, size, &limit), later);
+            let attempt = attempt_at(cost(kind, size, &limit), later);
             prop_assert_eq!(touched.decide(&limit, &attempt), plain.decide(&limit, &attempt));
         }
     }
@@ -262,7 +269,7 @@ proptest! {
     /// A log that must not grow merges its entries: it has one, and stays within its limit.
     #[test]
     fn a_log_that_merges_stays_within_its_limit(
-        count in count(), window_us in window_us(), begin in start(), trace in asks(40),
+        count in count(), window_us in window_us(), begin in start(), trace in attempts(40),
     ) {
         let limit = limit_of(Algorithm::SlidingLog, count, window_us);
         let mut state = State::new(&limit);
@@ -270,7 +277,7 @@ proptest! {
         let mut now = begin;
         for (gap, kind, size) in trace {
             now = gap.after(now, &limit);
-            let attempt = ask(cost(kind, size, &limit), now);
+            let attempt = attempt_at(cost(kind, size, &limit), now);
             let passes = state.admits(&limit, &attempt);
             if passes && let State::SlidingLog(log) = &mut state {
                 log.merge_newest(attempt.now);
@@ -306,13 +313,13 @@ proptest! {
             // The limit changes in some steps, as after a reload.
             let limit = if changes >> number & 1 == 1 { other } else { limit };
             now = gap.after(now, &limit).min(1 << 51);
-            let ask = ask(cost(kind, units, &limit), now);
-            let answer = plain.decide(&limit, &ask);
+            let attempt = attempt_at(cost(kind, units, &limit), now);
+            let answer = plain.decide(&limit, &attempt);
             let mut unpacked = State::unpack(&limit, size, &packed);
-            prop_assert_eq!(unpacked.decide(&limit, &ask), answer, "unpacked, step {}", number);
+            prop_assert_eq!(unpacked.decide(&limit, &attempt), answer, "unpacked, step {}", number);
             let after = unpacked.pack(&limit, size);
             let before = decided;
-            let in_place = decided.decide(&limit, size, &ask, true);
+            let in_place = decided.decide(&limit, size, &attempt, true);
             if let Some(in_place) = in_place {
                 prop_assert_eq!(in_place, answer, "in place, step {}", number);
             } else {
@@ -323,10 +330,10 @@ proptest! {
                 break;
             };
             prop_assert!(after.head < (1 << Packed::HEAD_BITS) - 1);
-            // Under one limit, and without forced charges and steps back, all asks are decided in
+            // Under one limit, and without forced charges and steps back, all attempts are decided in
             // place whose deadline does not come close to another value of the high bits.
             let latest = (now + 2 * limit.window_us() + 4 * Packed::UNIT_US) / Packed::UNIT_US;
-            is_plain &= matches!(ask.cost, Cost::Ask(_)) && changes >> number & 1 == 0 && now >= last;
+            is_plain &= matches!(attempt.cost, Cost::Ask(_)) && changes >> number & 1 == 0 && now >= last;
             let stays = [after.deadline, latest]
                 .map(|deadline| deadline >> Packed::DEADLINE_LOW_BITS)
                 == [before.deadline >> Packed::DEADLINE_LOW_BITS; 2];
@@ -391,7 +398,7 @@ proptest! {
             // Most gaps are divided by 40, so that requests are denied.
             now += (gap.after(now, &limits[0]) - now) / if index % 8 == 0 { 1 } else { 40 };
             for which in 0..2 {
-                let decision = states[which].decide(&limits[which], &ask(Cost::Ask(1), now));
+                let decision = states[which].decide(&limits[which], &attempt_at(Cost::Ask(1), now));
                 admitted[which] += u64::from(decision.allowed);
             }
             prop_assert!(admitted[0] <= admitted[1], "{:?} at {}", admitted, index);

@@ -123,7 +123,7 @@ const MESSAGES: &[(Kind, &str)] = &[
         "this algorithm has no burst: write `token-bucket burst N`, or leave `burst` out",
     ),
     (Kind::LeaseOutOfRange, "the lease is out of range: use 1ms to 366d"),
-    (Kind::SaidTwice, "this is given twice: write it once"),
+    (Kind::Duplicate, "this is given twice: write it once"),
     (
         Kind::ConcurrencyIsNotARate,
         "concurrency has no window: write `10 concurrent` or `10 concurrent lease 60s`",
@@ -200,13 +200,13 @@ const MISTAKES: &[(&str, Kind, &str)] = &[
         Kind::LeaseOutOfRange,
         "                   ^^^^^^^^^^^^^^^^^^^^^",
     ),
-    ("5 per 1s sliding-log sliding-log", Kind::SaidTwice, "                     ^^^^^^^^^^^"),
+    ("5 per 1s sliding-log sliding-log", Kind::Duplicate, "                     ^^^^^^^^^^^"),
     (
         "5 per 1s token-bucket burst 3 burst 3",
-        Kind::SaidTwice,
+        Kind::Duplicate,
         "                              ^^^^^",
     ),
-    ("5 concurrent lease 1s lease 1s", Kind::SaidTwice, "                      ^^^^^"),
+    ("5 concurrent lease 1s lease 1s", Kind::Duplicate, "                      ^^^^^"),
     ("5 per 1s concurrency", Kind::ConcurrencyIsNotARate, "         ^^^^^^^^^^^"),
     ("5 concurrent per 1s", Kind::ConcurrencyIsNotARate, "             ^^^"),
     (

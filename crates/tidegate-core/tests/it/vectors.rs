@@ -1,9 +1,9 @@
 //! Worked examples and regressions, as rows of `(time, cost, allowed, remaining, wait)`. The oracle
 //! checks them as well.
 
-use tidegate_core::{Ask, Cost, PermitId, ResetAfter, RetryAfter, State, Timestamp};
+use tidegate_core::{Attempt, Cost, PermitId, ResetAfter, RetryAfter, State, Timestamp};
 
-use crate::checked_state::{CheckedState, ask, limit};
+use crate::checked_state::{CheckedState, attempt_at, limit};
 
 /// The time in microseconds, the cost, whether it is allowed, the remaining units after it, and the
 /// wait in microseconds.
@@ -105,12 +105,12 @@ fn fixed_window_admits_twice_where_the_log_does_not() {
 fn a_refund_takes_the_permit_just_charged() {
     let (long, short) = (limit("5 concurrent lease 1m"), limit("5 concurrent lease 1s"));
     let mut state = State::new(&long);
-    let charge = |id| Ask { permit: PermitId(id), ..ask(Cost::Ask(1), S) };
+    let charge = |id| Attempt { permit: PermitId(id), ..attempt_at(Cost::Ask(1), S) };
     let _ = state.decide(&long, &charge(1));
-    let before = state.decide(&long, &ask(Cost::PEEK, S));
+    let before = state.decide(&long, &attempt_at(Cost::PEEK, S));
     let _ = state.decide(&short, &charge(2));
-    let _ = state.decide(&short, &ask(Cost::Refund(1), S));
-    assert_eq!(state.decide(&long, &ask(Cost::PEEK, S)), before);
+    let _ = state.decide(&short, &attempt_at(Cost::Refund(1), S));
+    assert_eq!(state.decide(&long, &attempt_at(Cost::PEEK, S)), before);
     assert!(!state.release(PermitId(2)));
     assert!(state.renew(&long, PermitId(1), Timestamp::from_micros(S)));
 }
@@ -153,10 +153,10 @@ fn a_converted_debt_is_rounded_up() {
     let fast = slow.with_count(1_000_000_000_000).expect("within bounds");
     assert_eq!((slow.tick_us(), fast.tick_us()), (1, S));
     let mut state = State::new(&slow);
-    let _ = state.decide(&slow, &ask(Cost::Ask(1), 0));
+    let _ = state.decide(&slow, &attempt_at(Cost::Ask(1), 0));
     let almost = 3_600 * S - 1;
-    assert_eq!(state.decide(&slow, &ask(Cost::PEEK, almost)).reset_after.as_micros(), 1);
-    let decision = state.decide(&fast, &ask(Cost::PEEK, almost));
+    assert_eq!(state.decide(&slow, &attempt_at(Cost::PEEK, almost)).reset_after.as_micros(), 1);
+    let decision = state.decide(&fast, &attempt_at(Cost::PEEK, almost));
     assert_eq!(decision.remaining, fast.count() - 1);
 }
 
@@ -165,12 +165,12 @@ fn a_converted_debt_is_rounded_up() {
 fn leases_end_in_order_after_the_clock_stepped_back() {
     let (long, short) = (limit("5 concurrent lease 1m"), limit("5 concurrent lease 1s"));
     let mut state = State::new(&long);
-    let charge = |id, at| Ask { permit: PermitId(id), ..ask(Cost::Ask(1), at) };
+    let charge = |id, at| Attempt { permit: PermitId(id), ..attempt_at(Cost::Ask(1), at) };
     let _ = state.decide(&long, &charge(1, 10 * S));
     let _ = state.decide(&short, &charge(2, 69 * S + S / 2));
-    let stepped_back = state.decide(&long, &ask(Cost::PEEK, 20 * S));
+    let stepped_back = state.decide(&long, &attempt_at(Cost::PEEK, 20 * S));
     assert_eq!((stepped_back.remaining, stepped_back.reset_after.as_micros()), (3, 50 * S));
-    assert_eq!(state.decide(&long, &ask(Cost::PEEK, 21 * S)).remaining, 4);
+    assert_eq!(state.decide(&long, &attempt_at(Cost::PEEK, 21 * S)).remaining, 4);
     assert!(state.release(PermitId(1)), "the long lease has not ended");
 }
 

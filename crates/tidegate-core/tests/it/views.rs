@@ -1,9 +1,9 @@
 //! Views show the numbers that decisions are based on, and do not change the state.
 
 use proptest::prelude::*;
-use tidegate_core::{Ask, CellView, Cost, Limit, PermitId, Ratio, State, Timestamp, View};
+use tidegate_core::{Attempt, CellView, Cost, Limit, PermitId, Ratio, State, Timestamp, View};
 
-use crate::checked_state::{ask, limit};
+use crate::checked_state::{attempt_at, limit};
 use crate::generators::{any_limit, anything, cost, start};
 
 const SECOND: u64 = 1_000_000;
@@ -13,7 +13,7 @@ fn after(limit: &Limit, requests: &[(u64, usize)]) -> State {
     let mut state = State::new(limit);
     for &(second, times) in requests {
         for _ in 0..times {
-            let _ = state.decide(limit, &ask(Cost::Ask(1), second * SECOND));
+            let _ = state.decide(limit, &attempt_at(Cost::Ask(1), second * SECOND));
         }
     }
     state
@@ -104,8 +104,8 @@ proptest! {
             let at = Timestamp::from_micros(now);
             let shown = remaining(&limit, &state.view(&limit, at));
             let mut copy = state.clone();
-            prop_assert_eq!(shown, copy.decide(&limit, &Ask::new(Cost::PEEK, at)).remaining);
-            let _ = state.decide(&limit, &Ask { permit, ..ask(cost(kind, size, &limit), now) });
+            prop_assert_eq!(shown, copy.decide(&limit, &Attempt::new(Cost::PEEK, at)).remaining);
+            let _ = state.decide(&limit, &Attempt { permit, ..attempt_at(cost(kind, size, &limit), now) });
         }
     }
 }

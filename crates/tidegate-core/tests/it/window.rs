@@ -6,7 +6,7 @@ use tidegate_core::{
     Algorithm, Cell, Cost, Form, Limit, RetryAfter, SlidingWindow, State, Timestamp,
 };
 
-use crate::checked_state::{CheckedState, ask, limit};
+use crate::checked_state::{CheckedState, attempt_at, limit};
 use crate::generators::{any_direction, any_kind, cost, forward, limit_of, size, window_us};
 use crate::properties::late_us;
 
@@ -54,7 +54,7 @@ impl Log {
 
 fn used(state: &State, limit: &Limit, now: u64) -> u64 {
     let mut state = state.clone();
-    state.admits(limit, &ask(Cost::PEEK, now));
+    state.admits(limit, &attempt_at(Cost::PEEK, now));
     let State::SlidingWindow(window) = state else { panic!("a sliding window") };
     window.used(limit, Timestamp::from_micros(now))
 }
@@ -93,7 +93,7 @@ proptest! {
                 Cost::Force(units) if units > count => Cost::Force(count.min(20)),
                 other => other,
             };
-            let allowed = state.decide(&limit, &ask(cost, now)).allowed;
+            let allowed = state.decide(&limit, &attempt_at(cost, now)).allowed;
             log.apply(cost, allowed, now);
             let held = used(&state, &limit, now);
             prop_assert!(held >= log.within(window_us, now), "{held} held at {now}");
@@ -121,7 +121,7 @@ proptest! {
             let limit = &limits[which % limits.len()];
             now = gap.after(now, limit);
             let cost = small(cost(kind, size, limit));
-            let allowed = state.decide(limit, &ask(cost, now)).allowed;
+            let allowed = state.decide(limit, &attempt_at(cost, now)).allowed;
             log.forget(window_us, now);
             log.apply(cost, allowed, now);
             for limit in &limits {
@@ -143,7 +143,7 @@ proptest! {
         let (mut state, mut now) = (State::new(&limit), YEAR);
         for (gap, kind, size) in trace {
             now = gap.after(now, &limit);
-            let _ = state.decide(&limit, &ask(cost(kind, size, &limit), now));
+            let _ = state.decide(&limit, &attempt_at(cost(kind, size, &limit), now));
             let State::SlidingWindow(window) = &state else { unreachable!() };
             let times: Vec<u64> = window.times().collect();
             let cells: Vec<(u64, Cell)> = window.cells().collect();
@@ -200,7 +200,7 @@ fn alternating_limits_do_not_delay_releases() {
             let mut last = start;
             for (round, limit) in (0..200).zip(limits.iter().cycle()) {
                 let now = start + round * (window_us / 100).max(1);
-                if state.decide(limit, &ask(Cost::Ask(1), now)).allowed {
+                if state.decide(limit, &attempt_at(Cost::Ask(1), now)).allowed {
                     last = now;
                 }
             }
@@ -229,17 +229,17 @@ fn forced_charges_beyond_every_cap_can_be_refunded() {
         let limit = limit(&format!("{count} per 1m sliding-window"));
         let mut state = State::new(&limit);
         let at = |seconds: u64| 1_700_000_000_000_000 + seconds * 1_000_000;
-        let _ = state.decide(&limit, &ask(Cost::Ask(2), at(0)));
-        let charged = state.decide(&limit, &ask(Cost::Force(forced), at(30)));
+        let _ = state.decide(&limit, &attempt_at(Cost::Ask(2), at(0)));
+        let charged = state.decide(&limit, &attempt_at(Cost::Force(forced), at(30)));
         assert_eq!(charged.remaining, 0, "{limit}");
         let State::SlidingWindow(window) = &state else { unreachable!() };
         assert_eq!(window.form(), form, "{limit}");
         assert_eq!(used(&state, &limit, at(30)), forced + 2);
-        let refunded = state.decide(&limit, &ask(Cost::Refund(forced), at(31)));
+        let refunded = state.decide(&limit, &attempt_at(Cost::Refund(forced), at(31)));
         assert_eq!(refunded.remaining, count - 2, "{limit}");
-        let emptied = state.decide(&limit, &ask(Cost::Refund(u64::MAX), at(31)));
+        let emptied = state.decide(&limit, &attempt_at(Cost::Refund(u64::MAX), at(31)));
         assert_eq!((emptied.remaining, emptied.reset_after.as_micros()), (count, 0));
-        let _ = state.decide(&limit, &ask(Cost::Ask(1), at(31)));
+        let _ = state.decide(&limit, &attempt_at(Cost::Ask(1), at(31)));
         let State::SlidingWindow(window) = &state else { unreachable!() };
         assert_eq!(window.form(), Form::of(count), "{limit}");
     }
@@ -252,10 +252,10 @@ fn the_widest_form_saturates() {
     let mut state = State::new(&limit);
     let now = 1_700_000_000_000_000;
     for _ in 0..3 {
-        let _ = state.decide(&limit, &ask(Cost::Force(u64::MAX), now));
+        let _ = state.decide(&limit, &attempt_at(Cost::Force(u64::MAX), now));
     }
     assert_eq!(used(&state, &limit, now), (1 << 40) - 1);
-    let denied = state.decide(&limit, &ask(Cost::Ask(1), now));
+    let denied = state.decide(&limit, &attempt_at(Cost::Ask(1), now));
     assert!(matches!(denied.retry_after, RetryAfter::Micros(us) if us <= 64_000_000));
 }
 
@@ -286,8 +286,8 @@ fn the_boundary_attack_gains_nothing() {
         let mut state = State::new(&limit);
         let boundary = 1_700_000_040_000_000;
         let spend = |state: &mut State, at: u64| {
-            let left = state.decide(&limit, &ask(Cost::PEEK, at)).remaining;
-            let _ = state.decide(&limit, &ask(Cost::Ask(left), at));
+            let left = state.decide(&limit, &attempt_at(Cost::PEEK, at)).remaining;
+            let _ = state.decide(&limit, &attempt_at(Cost::Ask(left), at));
             left
         };
         let first = spend(&mut state, boundary - 1);
@@ -305,7 +305,7 @@ fn a_steady_client_below_its_limit_is_served() {
         let gap = window_us * 100 / (count * 90);
         let requests = 5 * count;
         let admitted = (0..requests)
-            .filter(|n| state.decide(&limit, &ask(Cost::Ask(1), YEAR + n * gap)).allowed)
+            .filter(|n| state.decide(&limit, &attempt_at(Cost::Ask(1), YEAR + n * gap)).allowed)
             .count() as u64;
         assert!(admitted * 1_000 >= requests * 995, "{limit}: {admitted} of {requests}");
     }
@@ -335,7 +335,7 @@ fn a_dropped_cell_does_not_widen_the_form() {
     let rows =
         [(0, Cost::Force(1_500)), (14_500 * MS, Cost::Ask(100)), (15_200 * MS, Cost::Force(2_000))];
     for (after, cost) in rows {
-        assert!(state.decide(&limit, &ask(cost, begin + after)).allowed);
+        assert!(state.decide(&limit, &attempt_at(cost, begin + after)).allowed);
     }
     assert!(matches!(&state, State::SlidingWindow(window) if window.form() == Form::Cells15));
 }

@@ -38,7 +38,7 @@ pub enum Access {
     #[default]
     Local,
     /// Every caller that can reach the front; the operator has set `--insecure-no-auth`.
-    Everybody,
+    Unrestricted,
 }
 
 /// Why a caller is rejected.
@@ -51,19 +51,19 @@ pub enum AuthError {
 }
 
 impl AuthError {
-    /// Creates the error response: `there` is where a secret is sent, `origin` names the page's
-    /// site.
-    pub fn error(self, there: &str, origin: &str) -> RequestError {
+    /// Creates the error response. `secret_location` is where a secret is sent, and `origin_name` is
+    /// the header with the site of the page.
+    pub fn error(self, secret_location: &str, origin_name: &str) -> RequestError {
         match self {
             AuthError::MissingSecret => RequestError::new(
                 ErrorKind::Unauthenticated,
-                format!("a secret is wanted: send one of TIDEGATE_TOKENS as {there}"),
+                format!("a secret is wanted: send one of TIDEGATE_TOKENS as {secret_location}"),
             ),
             AuthError::ForeignSite => RequestError::new(
                 ErrorKind::Forbidden,
                 format!(
-                    "this comes from a web page of another site ({origin}), and no secret is set: set \
-                     TIDEGATE_TOKENS and send one as {there}"
+                    "this comes from a web page of another site ({origin_name}), and no secret is set: \
+                     set TIDEGATE_TOKENS and send one as {secret_location}"
                 ),
             ),
         }
@@ -82,10 +82,10 @@ impl Access {
     }
 
     /// Returns whether a caller with this secret is accepted, for protocols without headers.
-    pub fn accepts_secret(&self, shown: &[u8]) -> bool {
+    pub fn accepts_secret(&self, presented: &[u8]) -> bool {
         match self {
-            Access::Secrets(tokens) => tokens.contains(shown),
-            Access::Local | Access::Everybody => true,
+            Access::Secrets(tokens) => tokens.contains(presented),
+            Access::Local | Access::Unrestricted => true,
         }
     }
 
@@ -94,7 +94,7 @@ impl Access {
     pub fn authorize_gateway(&self, headers: &HeaderMap) -> Result<(), AuthError> {
         match self {
             Access::Secrets(_) => self.admit(headers),
-            Access::Local | Access::Everybody => Ok(()),
+            Access::Local | Access::Unrestricted => Ok(()),
         }
     }
 
@@ -128,17 +128,17 @@ impl Tokens {
         if let Some(token) = headers.get(TOKEN_HEADER) {
             return self.contains(token.as_bytes());
         }
-        let Some(shown) = headers.get(AUTHORIZATION) else { return false };
-        let Some((scheme, shown)) = split_scheme(shown.as_bytes()) else { return false };
+        let Some(presented) = headers.get(AUTHORIZATION) else { return false };
+        let Some((scheme, presented)) = split_scheme(presented.as_bytes()) else { return false };
         if scheme.eq_ignore_ascii_case(b"bearer") {
-            return self.contains(shown);
+            return self.contains(presented);
         }
         scheme.eq_ignore_ascii_case(b"basic")
-            && password(shown).is_some_and(|shown| self.contains(&shown))
+            && password(presented).is_some_and(|presented| self.contains(&presented))
     }
 
-    fn contains(&self, shown: &[u8]) -> bool {
-        let each = self.0.iter().map(|token| token.as_bytes().ct_eq(shown));
+    fn contains(&self, presented: &[u8]) -> bool {
+        let each = self.0.iter().map(|token| token.as_bytes().ct_eq(presented));
         each.fold(Choice::from(0), |any, one| any | one).into()
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 
-use tidegate::unstable::config::{NotAStore, StoreUrl};
+use tidegate::unstable::config::{StoreUrl, StoreUrlError};
 use tidegate::unstable::stats::{MaskSecret, SecretTooShort};
 
 use super::Tokens;
@@ -78,7 +78,7 @@ pub enum SecretError {
     /// Its file cannot be read.
     File(String, io::Error),
     /// The URL of the store is invalid.
-    Store(NotAStore),
+    Store(StoreUrlError),
     /// The mask secret is too short, so it could be guessed.
     Mask(SecretTooShort),
 }

@@ -42,7 +42,7 @@ fn decisions(page: &mut PrometheusText, all: &[SeriesCounts]) {
     let mut family = page.family("tidegate_decisions_total", Kind::Counter, help);
     for series in all() {
         let outcomes =
-            [(Outcome::Allowed, &series.allowed), (series.denied_outcome(), &series.refused)];
+            [(Outcome::Allowed, &series.allowed), (series.denied_outcome(), &series.denied)];
         for (outcome, counts) in outcomes {
             for (decided, count) in Decided::ALL.into_iter().zip(counts) {
                 // Exact decisions are always listed, so that a rate can start from zero.
@@ -191,19 +191,19 @@ fn fronts(page: &mut PrometheusText, server_state: &ServerState) {
     let help = "Answers over HTTP, by front and status.";
     let mut family = page.family("tidegate_http_requests_total", Kind::Counter, help);
     for front in FrontName::ALL {
-        for (status, count) in server_state.answers(front) {
+        for (status, count) in server_state.http_responses(front) {
             let labels = [("front", front.name()), ("status", &*status.to_string())];
             family.sample(&labels, count);
         }
     }
     let help = "Answers to calls over gRPC, by code.";
     let mut family = page.family("tidegate_grpc_requests_total", Kind::Counter, help);
-    for (code, count) in server_state.calls() {
+    for (code, count) in server_state.grpc_responses() {
         family.sample(&[("code", code)], count);
     }
     let help = "Replies over RESP, by code.";
     let mut family = page.family("tidegate_resp_requests_total", Kind::Counter, help);
-    for (code, count) in server_state.replies() {
+    for (code, count) in server_state.resp_replies() {
         family.sample(&[("code", code)], count);
     }
     let help = "Open connections by front.";

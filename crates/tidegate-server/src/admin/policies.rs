@@ -22,8 +22,8 @@ pub async fn list(State(state): State<AdminState>) -> Response {
     struct Page<'a> {
         policies: Vec<PolicyView<'a>>,
     }
-    let rules = state.gate.active_policies();
-    json(&Page { policies: rules.policies().iter().map(PolicyView::new).collect() })
+    let active = state.gate.active_policies();
+    json(&Page { policies: active.policies().iter().map(PolicyView::new).collect() })
 }
 
 #[derive(Serialize)]
@@ -62,7 +62,7 @@ impl<'a> PolicyView<'a> {
             limits: policy.limits().iter().map(ToString::to_string).collect(),
             mode: policy.mode().name(),
             on_store_failure: policy.on_store_failure().name(),
-            deny_cache: policy.deny_cache(),
+            deny_cache: policy.caches_denials(),
             cost: policy.cost().to_string(),
             overflow: policy.overflow().map(Overflow::name),
             exempt: policy.exempt().iter().map(ToString::to_string).collect(),
@@ -101,21 +101,21 @@ pub async fn peek(State(state): State<AdminState>, uri: Uri) -> Result<Response,
         limits: Vec<LimitView>,
     }
     let PolicyKey { policy, key } = PolicyKey::from_uri(&uri)?;
-    let rules = Arc::clone(&state.gate.active_policies());
-    let known = find(&rules, &policy)?;
-    let keys = state.gate.keys(&rules, &policy)?;
+    let active = Arc::clone(&state.gate.active_policies());
+    let known = find(&active, &policy)?;
+    let keys = state.gate.keys(&active, &policy)?;
     let found = keys.find(&key).await?;
     let key = shown(&state, known, &found);
     let seen = keys.is_seen(&found.key).await?;
-    let answer = keys.peek(&found.key).await?;
+    let verdict = keys.peek(&found.key).await?;
     Ok(json(&Page {
         policy: known.name(),
         key,
         seen,
         also_seen: found.also_seen.iter().map(ToString::to_string).collect(),
         mode: known.mode().name(),
-        allowed: answer.allowed,
-        limits: answer.results.iter().map(LimitView::new).collect(),
+        allowed: verdict.allowed,
+        limits: verdict.results.iter().map(LimitView::new).collect(),
     }))
 }
 
@@ -132,16 +132,16 @@ struct LimitView {
 }
 
 impl LimitView {
-    fn new(line: &LimitResult<'_>) -> Self {
+    fn new(result: &LimitResult<'_>) -> Self {
         LimitView {
-            text: line.limit.to_string(),
-            limit: line.limit.count(),
-            window_ms: line.limit.window_us().div_ceil(1_000),
-            algorithm: line.limit.algorithm().name(),
-            allowed: line.decision.allowed,
-            remaining: line.decision.remaining,
-            retry_after_ms: line.decision.retry_after.as_millis(),
-            reset_after_ms: line.decision.reset_after.as_millis(),
+            text: result.limit.to_string(),
+            limit: result.limit.count(),
+            window_ms: result.limit.window_us().div_ceil(1_000),
+            algorithm: result.limit.algorithm().name(),
+            allowed: result.decision.allowed,
+            remaining: result.decision.remaining,
+            retry_after_ms: result.decision.retry_after.as_millis(),
+            reset_after_ms: result.decision.reset_after.as_millis(),
         }
     }
 }
@@ -155,9 +155,9 @@ pub async fn reset(State(state): State<AdminState>, uri: Uri) -> Result<Response
         reset: bool,
     }
     let PolicyKey { policy, key } = PolicyKey::from_uri(&uri)?;
-    let rules = Arc::clone(&state.gate.active_policies());
-    let known = find(&rules, &policy)?;
-    let keys = state.gate.keys(&rules, &policy)?;
+    let active = Arc::clone(&state.gate.active_policies());
+    let known = find(&active, &policy)?;
+    let keys = state.gate.keys(&active, &policy)?;
     let found = keys.find(&key).await?;
     let reset = keys.reset(&found.key).await?;
     let logged = state.stats().show(known.key_template(), &found.key);
@@ -191,8 +191,8 @@ impl PolicyKey {
 }
 
 /// Returns the policy with this name, or a 404 error.
-pub fn find<'a>(rules: &'a ActivePolicies, policy: &str) -> Result<&'a Policy, RequestError> {
-    rules.policies().get_or_err(policy).map_err(|error| unknown_policy(&error.to_string()))
+pub fn find<'a>(active: &'a ActivePolicies, policy: &str) -> Result<&'a Policy, RequestError> {
+    active.policies().get_or_err(policy).map_err(|error| unknown_policy(&error.to_string()))
 }
 
 fn unknown_policy(problem: &str) -> RequestError {

@@ -44,8 +44,8 @@ pub struct ServerState {
     max_keys: u64,
     ready: watch::Sender<bool>,
     fronts: [FrontState; FrontName::ALL.len()],
-    calls: Counters<{ CODES.len() }>,
-    replies: Counters<{ REPLY_CODES.len() }>,
+    grpc_responses: Counters<{ CODES.len() }>,
+    resp_replies: Counters<{ REPLY_CODES.len() }>,
     reloads: [AtomicU64; 2],
     reloaded_at: AtomicU64,
     rejected_config: ArcSwapOption<RejectedConfig>,
@@ -58,21 +58,21 @@ pub struct ServerState {
 pub struct RejectedConfig {
     /// The time of the reload, in seconds since 1970.
     pub at: u64,
-    /// The errors of the config, truncated to [`MAX_WHY_BYTES`].
-    pub why: String,
+    /// The errors of the config, truncated to [`MAX_ERROR_BYTES`].
+    pub errors: String,
     /// Whether a later config was accepted.
-    mended: AtomicBool,
+    superseded: AtomicBool,
 }
 
 impl RejectedConfig {
     /// Whether a later config was accepted.
     pub fn is_superseded(&self) -> bool {
-        self.mended.load(Relaxed)
+        self.superseded.load(Relaxed)
     }
 }
 
 /// The maximum length of a stored error. The dashboard shows it; the log has the full text.
-const MAX_WHY_BYTES: usize = 2_000;
+const MAX_ERROR_BYTES: usize = 2_000;
 
 /// The result of a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,8 +102,8 @@ impl ServerState {
             max_keys: max_keys as u64,
             ready: watch::Sender::new(false),
             fronts: Default::default(),
-            calls: Counters::default(),
-            replies: Counters::default(),
+            grpc_responses: Counters::default(),
+            resp_replies: Counters::default(),
             reloads: Default::default(),
             // The config the server started with was read without error.
             reloaded_at: AtomicU64::new(since_epoch(started).as_secs()),
@@ -142,20 +142,20 @@ impl ServerState {
     #[inline]
     pub fn count_response(&self, front: FrontName, status: StatusCode) {
         let index = usize::from(status.as_u16()) - FIRST_STATUS;
-        self.fronts[front as usize].answers.add(index.min(STATUSES - 1), 1);
+        self.fronts[front as usize].http_responses.add(index.min(STATUSES - 1), 1);
     }
 
     /// Counts a response to a gRPC call by its status code.
     #[inline]
     pub fn count_grpc_status(&self, code: u8) {
-        self.calls.add(usize::from(code).min(CODES.len() - 1), 1);
+        self.grpc_responses.add(usize::from(code).min(CODES.len() - 1), 1);
     }
 
     /// Counts RESP replies. `given` holds the counts of one batch.
     #[inline]
     pub fn count_replies(&self, given: &ReplyCounts) {
         for (index, given) in given.iter().enumerate().filter(|(_, given)| **given > 0) {
-            self.replies.add(index, u64::from(*given));
+            self.resp_replies.add(index, u64::from(*given));
         }
     }
 
@@ -180,17 +180,17 @@ impl ServerState {
         self.reloads[Reload::Ok as usize].fetch_add(1, Relaxed);
         self.reloaded_at.store(since_epoch(SystemTime::now()).as_secs(), Relaxed);
         if let Some(rejected_config) = &*self.rejected_config.load() {
-            rejected_config.mended.store(true, Relaxed);
+            rejected_config.superseded.store(true, Relaxed);
         }
     }
 
     /// Records a rejected config.
-    pub fn record_rejected_config(&self, mut why: String) {
+    pub fn record_rejected_config(&self, mut errors: String) {
         self.reloads[Reload::RejectedConfig as usize].fetch_add(1, Relaxed);
-        why.truncate(why.floor_char_boundary(MAX_WHY_BYTES));
+        errors.truncate(errors.floor_char_boundary(MAX_ERROR_BYTES));
         let at = since_epoch(SystemTime::now()).as_secs();
-        let mended = AtomicBool::new(false);
-        self.rejected_config.store(Some(Arc::new(RejectedConfig { at, why, mended })));
+        let superseded = AtomicBool::new(false);
+        self.rejected_config.store(Some(Arc::new(RejectedConfig { at, errors, superseded })));
     }
 
     /// The last rejected config, even if a later one was accepted.
@@ -241,18 +241,18 @@ impl ServerState {
     }
 
     /// The number of responses by status, without statuses that never occurred.
-    pub fn answers(&self, front: FrontName) -> Vec<(usize, u64)> {
-        used(FIRST_STATUS.., self.fronts[front as usize].answers.sums())
+    pub fn http_responses(&self, front: FrontName) -> Vec<(usize, u64)> {
+        used(FIRST_STATUS.., self.fronts[front as usize].http_responses.sums())
     }
 
     /// The number of responses to gRPC calls by code, without codes that never occurred.
-    pub fn calls(&self) -> Vec<(&'static str, u64)> {
-        used(CODES, self.calls.sums())
+    pub fn grpc_responses(&self) -> Vec<(&'static str, u64)> {
+        used(CODES, self.grpc_responses.sums())
     }
 
     /// The number of RESP replies by code, without codes that never occurred.
-    pub fn replies(&self) -> Vec<(&'static str, u64)> {
-        used(REPLY_CODES, self.replies.sums())
+    pub fn resp_replies(&self) -> Vec<(&'static str, u64)> {
+        used(REPLY_CODES, self.resp_replies.sums())
     }
 }
 
@@ -312,7 +312,7 @@ const STATUSES: usize = 500;
 
 #[derive(Debug, Default)]
 struct FrontState {
-    answers: Counters<STATUSES>,
+    http_responses: Counters<STATUSES>,
     connections: AtomicU64,
     max_connections: AtomicU64,
     resets: AtomicU64,

@@ -102,11 +102,11 @@ struct RejectedConfigView {
 }
 
 impl RejectedConfigView {
-    fn new(refused: &RejectedConfig) -> Self {
+    fn new(rejected: &RejectedConfig) -> Self {
         RejectedConfigView {
-            at_seconds: refused.at,
-            why: refused.why.clone(),
-            mended: refused.is_superseded(),
+            at_seconds: rejected.at,
+            why: rejected.errors.clone(),
+            mended: rejected.is_superseded(),
         }
     }
 }
@@ -177,10 +177,10 @@ impl SharedView {
 
 impl SeriesView {
     fn new(series: &SeriesCounts) -> Self {
-        let refused: u64 = series.refused.iter().sum();
-        let when = |outcome| if series.denied_outcome() == outcome { refused } else { 0 };
+        let denied: u64 = series.denied.iter().sum();
+        let when = |outcome| if series.denied_outcome() == outcome { denied } else { 0 };
         let decided = Decided::ALL
-            .map(|way| (way.name(), series.allowed[way as usize] + series.refused[way as usize]));
+            .map(|way| (way.name(), series.allowed[way as usize] + series.denied[way as usize]));
         SeriesView {
             policy: series.policy.to_string(),
             limit: series.limit.to_string(),
@@ -197,10 +197,10 @@ impl SeriesView {
 
 impl FrontView {
     fn new(server_state: &ServerState, front: FrontName) -> Self {
-        let answers: u64 = server_state.answers(front).iter().map(|(_, count)| count).sum();
+        let answers: u64 = server_state.http_responses(front).iter().map(|(_, count)| count).sum();
         let others = match front {
-            FrontName::Grpc => server_state.calls(),
-            FrontName::Resp => server_state.replies(),
+            FrontName::Grpc => server_state.grpc_responses(),
+            FrontName::Resp => server_state.resp_replies(),
             FrontName::Http | FrontName::Admin => Vec::new(),
         };
         let others: u64 = others.iter().map(|(_, count)| count).sum();

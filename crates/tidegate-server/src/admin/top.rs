@@ -5,7 +5,7 @@ use axum::response::Response;
 use http::Uri;
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 use serde::Serialize;
-use tidegate::unstable::stats::{CALLER, Entry, RankBy, Ranking, Text, Top, UnknownRanking};
+use tidegate::unstable::stats::{CALLER, Entry, RankBy, Ranking, ShownText, Top, UnknownRanking};
 
 use super::AdminState;
 use super::policies::find;
@@ -101,7 +101,7 @@ impl<'a> TopView<'a> {
 }
 
 impl ListView {
-    fn new(listed: &Ranking, encode: impl Fn(&Text) -> Option<String>) -> Self {
+    fn new(listed: &Ranking, encode: impl Fn(&ShownText) -> Option<String>) -> Self {
         let view = |entry: &Entry| EntryView {
             policy: entry.policy.to_string(),
             name: entry.name.to_string(),
@@ -119,7 +119,7 @@ impl ListView {
 /// truncated and not masked cannot be looked up. A key that begins with a single NUL stands for a
 /// missing part, which no caller can name (if a value itself begins with a NUL, the key has one
 /// more).
-fn encoded(key: &Text) -> Option<String> {
+fn encoded(key: &ShownText) -> Option<String> {
     if key.is_masked() {
         return Some(percent_encode(key.to_string().as_bytes(), NON_ALPHANUMERIC).to_string());
     }
@@ -128,5 +128,5 @@ fn encoded(key: &Text) -> Option<String> {
         [] | [0, ..] => return None,
         bytes => bytes,
     };
-    (!key.is_cut()).then(|| percent_encode(bytes, NON_ALPHANUMERIC).to_string())
+    (!key.is_truncated()).then(|| percent_encode(bytes, NON_ALPHANUMERIC).to_string())
 }

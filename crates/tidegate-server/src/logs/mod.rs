@@ -18,7 +18,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use tidegate::unstable::stats::{Denial, Events, Outcome, StreamItem, Text, TooManySubscribers};
+use tidegate::unstable::stats::{
+    Denial, Events, Outcome, ShownText, StreamItem, TooManySubscribers,
+};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt as lines};
@@ -203,7 +205,7 @@ fn log_denial(denial: &Denial) {
 
 /// The text, or `None` if it is empty. It is logged as a string, which is quoted: a key with a
 /// space in it must not look like another field.
-pub fn some(text: &Text) -> Option<String> {
+pub fn some(text: &ShownText) -> Option<String> {
     (!text.as_bytes().is_empty()).then(|| text.to_string())
 }
 

@@ -68,7 +68,7 @@ impl Banner {
 }
 
 fn url(bound: &BoundFront, address: SocketAddr) -> String {
-    let scheme = match (bound.site.front, bound.site.tls.is_some()) {
+    let scheme = match (bound.settings.front, bound.settings.tls.is_some()) {
         (FrontName::Grpc, false) => "grpc",
         (FrontName::Grpc, true) => "grpcs",
         (FrontName::Resp, false) => "redis",
@@ -89,12 +89,12 @@ fn command(bound: &BoundFront) -> Option<String> {
             IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
         });
     }
-    let (hint, secret) = match &bound.site.access {
+    let (hint, secret) = match &bound.settings.access {
         Access::Secrets(_) => (
-            format!(" ($TOKEN is one of {})", secret_of(bound.site.front)),
+            format!(" ($TOKEN is one of {})", secret_of(bound.settings.front)),
             " -H \"Authorization: Bearer $TOKEN\"",
         ),
-        Access::Local | Access::Everybody => (String::new(), ""),
+        Access::Local | Access::Unrestricted => (String::new(), ""),
     };
     Some(format!(
         "Try{hint}:\n  curl {}/v1/check{secret} -d '{{\"attributes\":{{\"client_ip\":\"192.0.2.1\"}}}}'",

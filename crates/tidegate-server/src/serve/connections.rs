@@ -47,13 +47,13 @@ pub struct Connections {
 
 #[derive(Debug)]
 struct Entry {
-    connection: Arc<Connection>,
-    progress: Progress,
+    progress: Arc<ConnectionProgress>,
+    last_sweep: LastSweep,
 }
 
 /// The values of a connection at the last sweep, and the ticks since it made progress.
 #[derive(Clone, Copy, Debug, Default)]
-struct Progress {
+struct LastSweep {
     begun: u64,
     written: u64,
     idle_ticks: u32,
@@ -74,7 +74,7 @@ pub enum ConnCommand {
 
 /// The progress of one connection, and the last command to it.
 #[derive(Debug)]
-pub struct Connection {
+pub struct ConnectionProgress {
     command: AtomicU8,
     waker: Mutex<Option<Waker>>,
     begun: AtomicU64,
@@ -101,10 +101,10 @@ impl Connections {
     /// Registers a connection. It is removed when the guard is dropped.
     pub fn enter(self: &Arc<Self>) -> ConnGuard {
         let id = self.next.fetch_add(1, Relaxed);
-        let connection = Arc::new(Connection::new());
-        let entry = Entry { connection: Arc::clone(&connection), progress: Progress::default() };
+        let progress = Arc::new(ConnectionProgress::new());
+        let entry = Entry { progress: Arc::clone(&progress), last_sweep: LastSweep::default() };
         self.open().insert(id, entry);
-        ConnGuard { id, connection, connections: Arc::clone(self) }
+        ConnGuard { id, progress, connections: Arc::clone(self) }
     }
 
     /// The number of open connections.
@@ -115,10 +115,10 @@ impl Connections {
     /// Commands connections past a deadline to close. Called every [`TICK`].
     pub fn sweep(&self) {
         for entry in self.open().values_mut() {
-            let command = entry.progress.next_command(&entry.connection);
+            let command = entry.last_sweep.next_command(&entry.progress);
             let is_idle = command == ConnCommand::Drain;
             if command != ConnCommand::Serve && !(is_idle && self.keeps_idle) {
-                entry.connection.send(command);
+                entry.progress.send(command);
             }
         }
     }
@@ -126,7 +126,7 @@ impl Connections {
     /// Sends a command to all connections.
     pub fn send_all(&self, command: ConnCommand) {
         for entry in self.open().values() {
-            entry.connection.send(command);
+            entry.progress.send(command);
         }
     }
 
@@ -146,8 +146,8 @@ impl Connections {
     }
 }
 
-impl Progress {
-    fn next_command(&mut self, now: &Connection) -> ConnCommand {
+impl LastSweep {
+    fn next_command(&mut self, now: &ConnectionProgress) -> ConnCommand {
         let (begun, written) = (now.begun.load(Relaxed), now.written.load(Relaxed));
         let stalled = now.stalled.load(Relaxed);
         let is_under_way = begun != now.ended.load(Relaxed);
@@ -160,7 +160,7 @@ impl Progress {
             (true, true) => 1,
             (true, false) => before + 1,
         };
-        *self = Progress {
+        *self = LastSweep {
             begun,
             written,
             idle_ticks: if moved { 0 } else { self.idle_ticks + 1 },
@@ -177,9 +177,9 @@ impl Progress {
     }
 }
 
-impl Connection {
+impl ConnectionProgress {
     fn new() -> Self {
-        Connection {
+        ConnectionProgress {
             command: AtomicU8::new(ConnCommand::Serve as u8),
             waker: Mutex::default(),
             begun: AtomicU64::new(0),
@@ -267,7 +267,7 @@ impl Connection {
     }
 
     /// Records bytes that were read in this poll. Only the task that polls calls it.
-    pub fn has_read(&self, bytes: usize) {
+    pub fn consume_read_budget(&self, bytes: usize) {
         let left = self.left_to_read.load(Relaxed);
         self.left_to_read.store(left.saturating_sub(bytes), Relaxed);
     }
@@ -288,25 +288,25 @@ impl Connection {
 #[derive(Debug)]
 pub struct ConnGuard {
     id: u64,
-    connection: Arc<Connection>,
+    progress: Arc<ConnectionProgress>,
     connections: Arc<Connections>,
 }
 
 impl ConnGuard {
     /// The progress of the connection.
-    pub fn connection(&self) -> &Arc<Connection> {
-        &self.connection
+    pub fn progress(&self) -> &Arc<ConnectionProgress> {
+        &self.progress
     }
 
     /// Drains the connection at about this age, and closes it [`AGE_GRACE`] later if it is still
     /// open. Dropping the returned timer cancels both.
     pub fn close_after(&self, age: Duration) -> AgeTimer {
-        let (connection, age) = (Arc::clone(&self.connection), spread(age, self.id));
+        let (progress, age) = (Arc::clone(&self.progress), spread(age, self.id));
         AgeTimer(tokio::spawn(async move {
             tokio::time::sleep(age).await;
-            connection.send(ConnCommand::Drain);
+            progress.send(ConnCommand::Drain);
             tokio::time::sleep(AGE_GRACE).await;
-            connection.send(ConnCommand::Close);
+            progress.send(ConnCommand::Close);
         }))
     }
 }
@@ -342,7 +342,7 @@ impl Drop for ConnGuard {
 
 /// A request that has begun. Dropping it records the end.
 #[derive(Debug)]
-pub struct InFlight(Arc<Connection>);
+pub struct InFlight(Arc<ConnectionProgress>);
 
 impl Drop for InFlight {
     fn drop(&mut self) {
@@ -356,47 +356,47 @@ mod tests {
     use super::*;
 
     /// The actions of a client in one tick.
-    type Act = fn(&Arc<Connection>);
+    type Act = fn(&Arc<ConnectionProgress>);
 
     /// Runs the actions of each tick, and returns the last command after each.
     fn commands_after(ticks: &[Act]) -> Vec<ConnCommand> {
         let connections = Arc::new(Connections::default());
         let guard = connections.enter();
         let each = ticks.iter().map(|tick| {
-            tick(guard.connection());
+            tick(guard.progress());
             connections.sweep();
-            guard.connection().command()
+            guard.progress().command()
         });
         each.collect()
     }
 
-    fn request(connection: &Arc<Connection>) {
-        connection.note_read();
-        drop(connection.begin());
-        connection.note_written(100);
+    fn request(progress: &Arc<ConnectionProgress>) {
+        progress.note_read();
+        drop(progress.begin());
+        progress.note_written(100);
     }
 
-    fn bytes(connection: &Arc<Connection>) {
-        connection.note_read();
+    fn bytes(progress: &Arc<ConnectionProgress>) {
+        progress.note_read();
     }
 
     /// A complete request, and the beginning of the next.
-    fn and_bytes(connection: &Arc<Connection>) {
-        request(connection);
-        bytes(connection);
+    fn and_bytes(progress: &Arc<ConnectionProgress>) {
+        request(progress);
+        bytes(progress);
     }
 
-    fn nothing(_: &Arc<Connection>) {}
+    fn nothing(_: &Arc<ConnectionProgress>) {}
 
     #[test]
     fn closes_stalled_connections() {
         use ConnCommand::{Close, Serve};
-        let stall: Act = |connection| connection.note_stalled();
-        let trickle: Act = |connection| {
-            connection.note_written(1);
-            connection.note_stalled();
+        let stall: Act = |progress| progress.note_stalled();
+        let trickle: Act = |progress| {
+            progress.note_written(1);
+            progress.note_stalled();
         };
-        let hang: Act = |connection| std::mem::forget(connection.begin());
+        let hang: Act = |progress| std::mem::forget(progress.begin());
         #[rustfmt::skip]
         let rows: [(&str, &[Act], &[ConnCommand]); 9] = [
             ("says nothing", &[nothing, nothing], &[Serve, Close]),

@@ -20,7 +20,7 @@ use hyper_util::server::conn::auto;
 use tracing::field::Empty;
 use tracing::{debug, debug_span, warn};
 
-use super::connections::{ConnCommand, Connection};
+use super::connections::{ConnCommand, ConnectionProgress};
 use super::listener::{Protocol, Stream};
 use super::paced_stream::{PacedStream, READ_PER_POLL};
 use super::settings::FrontName;
@@ -157,13 +157,14 @@ impl<F: Front> Protocol for HttpProtocol<F> {
         self: Arc<Self>,
         stream: TrackedStream<S>,
         peer: SocketAddr,
-        connection: Arc<Connection>,
+        progress: Arc<ConnectionProgress>,
     ) {
-        let (front, marks, name) = (Arc::clone(&self.front), Arc::clone(&connection), self.name);
+        let (front, request_progress, name) =
+            (Arc::clone(&self.front), Arc::clone(&progress), self.name);
         let service = service_fn(move |request: Request<Incoming>| {
             let (method, path) = (request.method(), request.uri().path());
             if request.version() == Version::HTTP_2 {
-                marks.set_http2();
+                request_progress.set_http2();
             }
             let span = debug_span!(
                 "request",
@@ -172,20 +173,20 @@ impl<F: Front> Protocol for HttpProtocol<F> {
                 path = without_key(path),
                 status = Empty
             );
-            let call = Call { request, peer, in_flight: marks.begin() };
+            let call = Call { request, peer, in_flight: request_progress.begin() };
             ResponseFuture::new(Arc::clone(&front), call, span)
         });
         let stream =
-            PacedStream::new(stream, Arc::clone(&connection), name, Arc::clone(&self.server_state));
+            PacedStream::new(stream, Arc::clone(&progress), name, Arc::clone(&self.server_state));
         let io = TokioIo::new(stream);
         let mut served = pin!(self.builder.serve_connection(io, service));
         let (mut known, mut draining) = (false, false);
         let ended = poll_fn(|context| {
             if !known {
-                connection.set_waker(context.waker());
+                progress.set_waker(context.waker());
                 known = true;
             }
-            match connection.command() {
+            match progress.command() {
                 ConnCommand::Serve => {}
                 ConnCommand::Drain if draining => {}
                 ConnCommand::Drain => {
@@ -194,7 +195,7 @@ impl<F: Front> Protocol for HttpProtocol<F> {
                 }
                 ConnCommand::Close => return Poll::Ready(Ok(())),
             }
-            connection.begin_poll(READ_PER_POLL);
+            progress.begin_poll(READ_PER_POLL);
             served.as_mut().poll(context)
         });
         if let Err(error) = ended.await {

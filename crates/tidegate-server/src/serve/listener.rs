@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
-use super::connections::{ConnGuard, Connection, Connections};
+use super::connections::{ConnGuard, ConnectionProgress, Connections};
 use super::settings::FrontName;
 use super::tracked_stream::TrackedStream;
 use crate::admin::ServerState;
@@ -42,12 +42,12 @@ pub trait Protocol: Send + Sync + 'static {
     /// Whether connections may be idle without a time limit.
     const KEEPS_IDLE: bool = false;
 
-    /// Serves a connection until it ends, or until `connection` has the command to drain or close.
+    /// Serves a connection until it ends, or until `progress` has the command to drain or close.
     fn serve<S: Stream>(
         self: Arc<Self>,
         stream: TrackedStream<S>,
         peer: SocketAddr,
-        connection: Arc<Connection>,
+        progress: Arc<ConnectionProgress>,
     ) -> impl Future<Output = ()> + Send;
 }
 
@@ -126,9 +126,9 @@ impl<P: Protocol> Accepted<P> {
     }
 
     async fn serve(self, stream: impl Stream) {
-        let connection = self.guard.connection();
-        let stream = TrackedStream::new(stream, Arc::clone(connection));
-        self.protocol.serve(stream, self.peer, Arc::clone(connection)).await;
+        let progress = self.guard.progress();
+        let stream = TrackedStream::new(stream, Arc::clone(progress));
+        self.protocol.serve(stream, self.peer, Arc::clone(progress)).await;
     }
 }
 

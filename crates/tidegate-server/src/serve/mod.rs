@@ -43,7 +43,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 pub use self::args::ServeArgs;
-pub use self::connections::{ConnCommand, Connection, InFlight};
+pub use self::connections::{ConnCommand, ConnectionProgress, InFlight};
 pub use self::error::ServeError;
 pub use self::http_protocol::host_error;
 pub use self::listener::{Protocol, Stream};
@@ -115,8 +115,10 @@ async fn serve(
     let gate = Arc::new(gate);
     let server_state = Arc::new(ServerState::new(config.max_keys).read_from(source.name()));
     let Settings { http, grpc, resp, admin, exposed } = settings;
-    let access = |site: &Option<FrontSettings>| site.as_ref().map(|site| site.access.clone());
-    let access = |site| access(site).unwrap_or_default();
+    let access = |settings: &Option<FrontSettings>| {
+        settings.as_ref().map(|settings| settings.access.clone())
+    };
+    let access = |settings| access(settings).unwrap_or_default();
 
     let (clone_gate, clone_state) = (|| Arc::clone(&gate), || Arc::clone(&server_state));
     let http_front = HttpFront::new(clone_gate(), clone_state(), config.headers, access(&http));
@@ -189,16 +191,16 @@ fn limiter(config: &Config, clock: Clock) -> Result<Limiter, ServeError> {
 
 /// A front and its bound socket.
 struct BoundFront {
-    site: FrontSettings,
+    settings: FrontSettings,
     socket: TcpListener,
 }
 
 impl BoundFront {
-    fn new(site: FrontSettings) -> Result<Self, ServeError> {
-        let (front, address) = (site.front, site.address);
+    fn new(settings: FrontSettings) -> Result<Self, ServeError> {
+        let (front, address) = (settings.front, settings.address);
         let socket = bind(address);
         let socket = socket.map_err(|error| ServeError::Bind { front, address, error })?;
-        Ok(BoundFront { site, socket })
+        Ok(BoundFront { settings, socket })
     }
 
     fn listen_http<F: Front>(
@@ -207,7 +209,7 @@ impl BoundFront {
         server_state: &Arc<ServerState>,
         bounds: Bounds,
     ) -> (JoinHandle<()>, Arc<Connections>) {
-        let protocol = HttpProtocol::new(front, self.site.front, server_state);
+        let protocol = HttpProtocol::new(front, self.settings.front, server_state);
         self.listen(protocol, server_state, bounds)
     }
 
@@ -217,13 +219,13 @@ impl BoundFront {
         server_state: &Arc<ServerState>,
         bounds: Bounds,
     ) -> (JoinHandle<()>, Arc<Connections>) {
-        server_state.set_max_connections(self.site.front, bounds.connections);
+        server_state.set_max_connections(self.settings.front, bounds.connections);
         let connections = Arc::new(Connections::new(P::KEEPS_IDLE));
         let listener = Listener {
             socket: self.socket,
-            name: self.site.front,
+            name: self.settings.front,
             protocol: Arc::new(protocol),
-            tls: self.site.tls,
+            tls: self.settings.tls,
             server_state: Arc::clone(server_state),
             connections: Arc::clone(&connections),
             bounds,

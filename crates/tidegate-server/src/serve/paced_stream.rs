@@ -21,7 +21,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::connections::Connection;
+use super::connections::ConnectionProgress;
 use super::settings::FrontName;
 use crate::admin::ServerState;
 
@@ -32,7 +32,7 @@ pub const READ_PER_POLL: usize = 32 * 1024;
 #[derive(Debug)]
 pub struct PacedStream<T> {
     stream: T,
-    connection: Arc<Connection>,
+    progress: Arc<ConnectionProgress>,
     front: FrontName,
     server_state: Arc<ServerState>,
     frames: Frames,
@@ -42,16 +42,16 @@ pub struct PacedStream<T> {
 
 impl<T> PacedStream<T> {
     /// Creates a stream that counts resets under `front`. It reads nothing until
-    /// [`Connection::begin_poll`].
+    /// [`ConnectionProgress::begin_poll`].
     pub fn new(
         stream: T,
-        connection: Arc<Connection>,
+        progress: Arc<ConnectionProgress>,
         front: FrontName,
         server_state: Arc<ServerState>,
     ) -> Self {
         PacedStream {
             stream,
-            connection,
+            progress,
             front,
             server_state,
             frames: Frames::default(),
@@ -79,12 +79,12 @@ impl<T: AsyncRead + Unpin> AsyncRead for PacedStream<T> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<Result<()>> {
         let this = &mut *self;
-        if this.connection.is_stalled() {
+        if this.progress.is_stalled() {
             // The blocked write wakes the task.
             this.is_waiting = true;
             return Poll::Pending;
         }
-        let left = this.connection.left_to_read();
+        let left = this.progress.left_to_read();
         if left == 0 {
             context.waker().wake_by_ref();
             return Poll::Pending;
@@ -100,7 +100,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for PacedStream<T> {
             read
         };
         let bytes = &buffer.filled()[before..];
-        this.connection.has_read(bytes.len());
+        this.progress.consume_read_budget(bytes.len());
         let resets = this.frames.count_resets(bytes);
         if resets > 0 {
             this.server_state.count_resets(this.front, resets);

@@ -98,7 +98,7 @@ impl Reloader {
         let _watcher = watch(&source.directories(), events);
         let mut state = self.state;
         loop {
-            let told = tokio::select! {
+            let forced = tokio::select! {
                 hung_up = hangup.recv() => hung_up.is_some(),
                 Some(()) = happened.recv() => {
                     tokio::time::sleep(SETTLE).await;
@@ -109,11 +109,11 @@ impl Reloader {
             };
             let source = source.clone();
             // Reading and compiling take a while, and the file system may hang.
-            let looked = tokio::task::spawn_blocking(move || {
-                state.look(&source, told);
+            let reloading = tokio::task::spawn_blocking(move || {
+                state.reload_if_changed(&source, forced);
                 state
             });
-            match looked.await {
+            match reloading.await {
                 Ok(back) => state = back,
                 Err(error) => {
                     error!(%error, "reloading has ended");
@@ -125,10 +125,10 @@ impl Reloader {
 }
 
 impl State {
-    /// Reloads if the content has changed, or if `told` is set.
-    fn look(&mut self, source: &ConfigSource, told: bool) {
+    /// Reloads if the content has changed, or if `forced` is set.
+    fn reload_if_changed(&mut self, source: &ConfigSource, forced: bool) {
         let now = source.fingerprint();
-        if now == self.seen && !told {
+        if now == self.seen && !forced {
             return;
         }
         self.seen = now;
@@ -146,12 +146,12 @@ impl State {
         let store = started.environment.store.as_ref().unwrap_or(&config.store);
         if *store != started.config.store {
             let (now, new) = (&started.config.store, store);
-            let why = format!(
+            let message = format!(
                 "`store` cannot change while running (now {now}, in the file {new}): restart, or put \
                  it back"
             );
-            error!("the config was not reloaded, the old one stays: {why}");
-            self.server_state.record_rejected_config(why);
+            error!("the config was not reloaded, the old one stays: {message}");
+            self.server_state.record_rejected_config(message);
             return;
         }
         let fields = needing_restart(&started.config, &config);
@@ -172,13 +172,13 @@ impl State {
 
 /// Sends to `events` for every change in the directories.
 fn watch(directories: &[PathBuf], events: mpsc::Sender<()>) -> Option<RecommendedWatcher> {
-    let told = move |event: notify::Result<notify::Event>| {
+    let on_event = move |event: notify::Result<notify::Event>| {
         // Read access is not a change, and the reloader's own reads would cause an endless loop.
         if !matches!(&event, Ok(event) if event.kind.is_access()) {
             let _ = events.try_send(());
         }
     };
-    let watching = notify::recommended_watcher(told).and_then(|mut watcher| {
+    let watching = notify::recommended_watcher(on_event).and_then(|mut watcher| {
         for directory in directories {
             watcher.watch(directory, RecursiveMode::NonRecursive)?;
         }

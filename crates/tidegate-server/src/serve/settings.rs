@@ -53,7 +53,7 @@ impl Settings {
     /// # Errors
     /// When an address, a certificate or a secret is missing or invalid.
     pub fn new(args: &ServeArgs, config: &Config, secrets: Secrets) -> Result<Self, ServeError> {
-        let said = Fronts {
+        let configured = Fronts {
             http: choose(FrontName::Http, args.http.as_ref(), config.fronts.http.as_deref())?,
             grpc: choose(FrontName::Grpc, args.grpc.as_ref(), config.fronts.grpc.as_deref())?,
             resp: choose(FrontName::Resp, args.resp.as_ref(), config.fronts.resp.as_deref())?,
@@ -62,8 +62,8 @@ impl Settings {
         let mut settings =
             Settings { http: None, grpc: None, resp: None, admin: None, exposed: Vec::new() };
         let base = args.config.as_deref().and_then(Path::parent);
-        let mut site = |front, said: Option<ListenAddr>, default, files: Option<&Tls>| {
-            let ListenAddr::At(address) = said.unwrap_or(ListenAddr::At(default)) else {
+        let mut build = |front, configured: Option<ListenAddr>, default, files: Option<&Tls>| {
+            let ListenAddr::At(address) = configured.unwrap_or(ListenAddr::At(default)) else {
                 return Ok(None);
             };
             let access = settings.access(front, address, &secrets, args.insecure_no_auth)?;
@@ -71,10 +71,11 @@ impl Settings {
             let tls = files.map(|files| tls::acceptor(&files)).transpose()?;
             Ok::<_, ServeError>(Some(FrontSettings { front, address, access, tls }))
         };
-        let http = site(FrontName::Http, said.http, DEFAULT_HTTP, config.tls.http.as_ref())?;
-        let grpc = site(FrontName::Grpc, said.grpc, DEFAULT_GRPC, config.tls.grpc.as_ref())?;
-        let resp = site(FrontName::Resp, said.resp, DEFAULT_RESP, config.tls.resp.as_ref())?;
-        let admin = site(FrontName::Admin, said.admin, DEFAULT_ADMIN, config.tls.admin.as_ref())?;
+        let http = build(FrontName::Http, configured.http, DEFAULT_HTTP, config.tls.http.as_ref())?;
+        let grpc = build(FrontName::Grpc, configured.grpc, DEFAULT_GRPC, config.tls.grpc.as_ref())?;
+        let resp = build(FrontName::Resp, configured.resp, DEFAULT_RESP, config.tls.resp.as_ref())?;
+        let admin =
+            build(FrontName::Admin, configured.admin, DEFAULT_ADMIN, config.tls.admin.as_ref())?;
         if [&http, &grpc, &resp, &admin].into_iter().all(Option::is_none) {
             return Err(ServeError::NothingToServe);
         }
@@ -105,7 +106,7 @@ impl Settings {
             return Err(ServeError::Exposed { front, address });
         }
         self.exposed.push(front);
-        Ok(Access::Everybody)
+        Ok(Access::Unrestricted)
     }
 }
 

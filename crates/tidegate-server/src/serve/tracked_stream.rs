@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-use super::connections::Connection;
+use super::connections::ConnectionProgress;
 
 /// The maximum duration of lingering.
 const LINGER: Duration = Duration::from_secs(2);
@@ -26,11 +26,11 @@ const LINGER: Duration = Duration::from_secs(2);
 /// on.
 const LINGER_BYTES: usize = 2 * 1024 * 1024;
 
-/// A stream whose progress is recorded in its [`Connection`].
+/// A stream whose progress is recorded in its [`ConnectionProgress`].
 #[derive(Debug)]
 pub struct TrackedStream<T> {
     stream: T,
-    connection: Arc<Connection>,
+    progress: Arc<ConnectionProgress>,
     closing: Option<Linger>,
 }
 
@@ -42,15 +42,15 @@ struct Linger {
 }
 
 impl<T> TrackedStream<T> {
-    pub fn new(stream: T, connection: Arc<Connection>) -> Self {
-        TrackedStream { stream, connection, closing: None }
+    pub fn new(stream: T, progress: Arc<ConnectionProgress>) -> Self {
+        TrackedStream { stream, progress, closing: None }
     }
 
-    fn mark(&self, written: Poll<Result<usize>>) -> Poll<Result<usize>> {
+    fn record(&self, written: Poll<Result<usize>>) -> Poll<Result<usize>> {
         match written {
-            Poll::Ready(Ok(bytes)) => self.connection.note_written(bytes),
+            Poll::Ready(Ok(bytes)) => self.progress.note_written(bytes),
             Poll::Ready(Err(_)) => {}
-            Poll::Pending => self.connection.note_stalled(),
+            Poll::Pending => self.progress.note_stalled(),
         }
         written
     }
@@ -65,7 +65,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for TrackedStream<T> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         if buffer.filled().len() > before {
-            self.connection.note_read();
+            self.progress.note_read();
         }
         read
     }
@@ -78,7 +78,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TrackedStream<T> {
         bytes: &[u8],
     ) -> Poll<Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.mark(written)
+        self.record(written)
     }
 
     fn poll_write_vectored(
@@ -87,7 +87,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TrackedStream<T> {
         slices: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.mark(written)
+        self.record(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -101,7 +101,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TrackedStream<T> {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         if self.closing.is_none() {
             ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
-            if !self.connection.has_unread() {
+            if !self.progress.has_unread() {
                 return Poll::Ready(Ok(()));
             }
             let until = Box::pin(tokio::time::sleep(LINGER));

@@ -35,8 +35,8 @@ async fn client_checks_and_batches() {
     let login = Check::policy("login", "alice");
     let first = client.check(&login).await.expect("a response");
     assert_eq!((first.allowed, first.limit, first.remaining), (true, Some(2), Some(1)));
-    let standing = first.fields().standing.expect("a known limit");
-    assert_eq!(standing.window, Some(Duration::from_secs(3600)));
+    let usage = first.fields().usage.expect("a known limit");
+    assert_eq!(usage.window, Some(Duration::from_secs(3600)));
     let same = Check::request(Attributes::new("POST", "/login").client_ip("192.0.2.1"));
     let own = Check::limits("alice", ["1 per 1h"]).cost(2);
     let checks = [login.clone().id("once"), login.clone().id("once"), login, same, own];

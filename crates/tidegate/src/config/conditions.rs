@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::policies::meant_request_field;
-use super::reader::{Located, Reader, closest, join, shown};
+use super::reader::{Located, Reader, closest, excerpt, join};
 use super::yaml::{Name, Value};
 use crate::policy::{
     Condition, ConditionErrorKind, Conditions, DescriptorEntry, MAX_ENTRIES, RequestField,
@@ -27,16 +27,16 @@ pub(super) fn read_conditions(reader: &Reader<'_>, located: &Located) -> ReadCon
         return ReadConditions { is_partial: true, ..ReadConditions::default() };
     };
     let mut read = Vec::new();
-    let mut wanted = 0;
+    let mut expected = 0;
     for (name, node) in entries {
         let inner = Located { node: node.clone(), path: join(&located.path, &name.text) };
         if name.text == "headers" {
             let Some(headers) = reader.map(&inner, "write for example `{ x-org: acme }`") else {
-                wanted += 1;
+                expected += 1;
                 continue;
             };
             for (header, node) in headers {
-                wanted += 1;
+                expected += 1;
                 let located = Located { node: node.clone(), path: join(&inner.path, &header.text) };
                 read.extend(read_condition(
                     reader,
@@ -47,15 +47,15 @@ pub(super) fn read_conditions(reader: &Reader<'_>, located: &Located) -> ReadCon
             }
         } else if name.text == "descriptors" {
             let all = read_descriptors(reader, name, &inner);
-            wanted += all.len();
+            expected += all.len();
             read.extend(all.into_iter().flatten());
         } else {
-            wanted += 1;
+            expected += 1;
             let request_field = if name.text == "methods" { "method" } else { &name.text };
             read.extend(read_condition(reader, request_field, name, &inner));
         }
     }
-    let is_partial = read.len() < wanted;
+    let is_partial = read.len() < expected;
     let spans = read.iter().map(|(_, span)| span.clone()).collect();
     let conditions = read.into_iter().map(|(condition, _)| condition).collect();
     ReadConditions { conditions, spans, is_partial }
@@ -101,7 +101,7 @@ fn read_condition(
 fn fail_value(reader: &Reader<'_>, located: &Located, text: &str, kind: &ConditionErrorKind) {
     let message = match text {
         "" => kind.problem(),
-        text => format!("`{}`: {}", shown(text), kind.problem()),
+        text => format!("`{}`: {}", excerpt(text), kind.problem()),
     };
     reader.fail(located, message, kind.help());
 }
@@ -121,7 +121,7 @@ fn fail_request_field(reader: &Reader<'_>, error: RequestFieldError, name: &Name
         || error.help().into(),
         |request_field| format!("did you mean `{request_field}`?"),
     );
-    let message = format!("`{}`: {}", shown(&name.text), error.problem());
+    let message = format!("`{}`: {}", excerpt(&name.text), error.problem());
     reader.fail_at(name.span.clone(), path, message, help);
 }
 
@@ -143,10 +143,14 @@ const HELP: &str = "write `{ remote_address: \"*\" }` for one that is there, or 
                     `[{ generic_key: api }, remote_address]` for exactly these in this order";
 
 /// A condition, and the position of its name; `None` if it was invalid.
-pub(super) type Read = Option<(Condition, Range<usize>)>;
+pub(super) type ReadCondition = Option<(Condition, Range<usize>)>;
 
 /// Reads the conditions of `descriptors`: one per name of a mapping, or one for a list.
-pub(super) fn read_descriptors(reader: &Reader<'_>, name: &Name, located: &Located) -> Vec<Read> {
+pub(super) fn read_descriptors(
+    reader: &Reader<'_>,
+    name: &Name,
+    located: &Located,
+) -> Vec<ReadCondition> {
     match &located.node.value {
         Value::Map(entries) => {
             let read = entries.iter().map(|(descriptor, node)| {
@@ -165,7 +169,7 @@ pub(super) fn read_descriptors(reader: &Reader<'_>, name: &Name, located: &Locat
     }
 }
 
-fn read_entries(reader: &Reader<'_>, name: &Name, located: &Located) -> Read {
+fn read_entries(reader: &Reader<'_>, name: &Name, located: &Located) -> ReadCondition {
     let items = reader.list(located)?;
     if !(1..=MAX_ENTRIES).contains(&items.len()) {
         let message = format!("there are {} entries", items.len());
@@ -200,10 +204,10 @@ fn read_entry(reader: &Reader<'_>, located: &Located) -> Option<DescriptorEntry>
     let entry = DescriptorEntry::new(&name.text, &texts);
     let fail = |kind| match kind {
         ConditionErrorKind::EntryName => {
-            let message = format!("`{}`: {}", shown(&name.text), kind.problem());
+            let message = format!("`{}`: {}", excerpt(&name.text), kind.problem());
             reader.fail_at(name.span.clone(), &located.path, message, kind.help());
         }
-        kind => fail_value(reader, &inner, &shown(&texts.join(", ")), &kind),
+        kind => fail_value(reader, &inner, &excerpt(&texts.join(", ")), &kind),
     };
     entry.map_err(fail).ok()
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_core::{Algorithm, Limit, LimitError, LimitErrorKind, bounds};
 
 use super::fields::{ALGORITHMS, CONCURRENT, RATE};
-use super::reader::{Located, Object, Reader, closest, shown};
+use super::reader::{Located, Object, Reader, closest, excerpt};
 use super::yaml::Value;
 use crate::policy::MAX_LIMITS;
 
@@ -83,7 +83,7 @@ fn fail_text(reader: &Reader<'_>, located: &Located, text: &str, error: &LimitEr
         meant.map_or_else(|| error.help().to_owned(), |word| format!("did you mean `{word}`?"));
     let message = match word {
         "" => error.problem().to_owned(),
-        word => format!("`{}`: {}", shown(word), error.problem()),
+        word => format!("`{}`: {}", excerpt(word), error.problem()),
     };
     reader.fail_within(located, span, message, help);
 }

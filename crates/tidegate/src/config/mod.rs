@@ -50,7 +50,7 @@ use self::reader::{Located, Reader};
 
 pub use self::error::{ConfigError, ConfigErrors};
 pub use self::schema::schema;
-pub use self::settings::{NotAStore, StoreUrl};
+pub use self::settings::{StoreUrl, StoreUrlError};
 pub use self::yaml::MAX_CONFIG_BYTES;
 
 use crate::WhenFull;
@@ -284,8 +284,8 @@ fn empty() -> Box<ConfigError> {
 }
 
 fn read(reader: &Reader<'_>, top: &Located, role: Role, config: &mut Config) {
-    let is_needed = |field: &fields::Field| field.is_required && role == Role::Whole;
-    let Some(object) = reader.object_needing(top, fields::TOP, is_needed) else { return };
+    let is_required = |field: &fields::Field| field.is_required && role == Role::Whole;
+    let Some(object) = reader.object_requiring(top, fields::TOP, is_required) else { return };
     settings::read_settings(reader, &object, config);
     if role == Role::Settings && !object.has("policies") {
         config.policies = Policies::default();

@@ -11,7 +11,7 @@ use super::Config;
 use super::conditions::{ReadConditions, read_conditions, read_exempt};
 use super::fields::{MODES, ON_STORE_FAILURE, OVERFLOW, OVERRIDE, POLICY, UNLIMITED};
 use super::limits::read_limits;
-use super::reader::{Located, Object, Reader, closest, join, shown};
+use super::reader::{Located, Object, Reader, closest, excerpt, join};
 use super::yaml::Value;
 use crate::Overflow;
 use crate::policy::{
@@ -63,7 +63,7 @@ fn check_replaces(
                 Some(meant) => format!("did you mean `{meant}`?"),
                 None => "name a policy of this file".into(),
             };
-            reader.fail(item, format!("there is no policy `{}`", shown(name)), help);
+            reader.fail(item, format!("there is no policy `{}`", excerpt(name)), help);
         }
     }
 }
@@ -117,7 +117,11 @@ fn read_name(
     let name = reader.text(&located)?;
     if !Policy::is_name(name) {
         let error = PolicyError::Name;
-        reader.fail(&located, format!("`{}` cannot be a policy's name", shown(name)), error.help());
+        reader.fail(
+            &located,
+            format!("`{}` cannot be a policy's name", excerpt(name)),
+            error.help(),
+        );
         return None;
     }
     let line = reader.line(&located);
@@ -159,12 +163,12 @@ fn read_template(reader: &Reader<'_>, located: &Located) -> Option<Template> {
                 TemplateErrorKind::RequestField(_) => {
                     let meant = meant_request_field(word)
                         .map(|request_field| format!("did you mean `{request_field}`?"));
-                    (format!("`{}`: {}", shown(word), error.problem()), meant)
+                    (format!("`{}`: {}", excerpt(word), error.problem()), meant)
                 }
-                TemplateErrorKind::NoPart => {
+                TemplateErrorKind::NoField => {
                     let message = format!(
                         "`{}` is plain text: every request would share one count",
-                        shown(text)
+                        excerpt(text)
                     );
                     (message, in_braces(text))
                 }
@@ -232,7 +236,7 @@ fn read_cost(reader: &Reader<'_>, object: &Object<'_, '_>) -> Option<CostSource>
     match text.parse().ok().filter(|units| *units <= bounds::MAX_COUNT) {
         Some(units) => Some(CostSource::Fixed(units)),
         None => {
-            let message = format!("`{}` is not a cost", shown(text));
+            let message = format!("`{}` is not a cost", excerpt(text));
             let help = format!(
                 "write a whole number from 0 to {}, or for example `\"{{header:x-cost}}\"`",
                 bounds::MAX_COUNT

@@ -140,15 +140,15 @@ impl<'s> Reader<'s> {
     /// Reads a mapping. Reports fields that are not in `fields`, and required fields that are
     /// missing.
     pub(super) fn object(&self, located: &Located, fields: &[Field]) -> Option<Object<'s, '_>> {
-        self.object_needing(located, fields, |field| field.is_required)
+        self.object_requiring(located, fields, |field| field.is_required)
     }
 
     /// Reads a mapping like [`Reader::object`], with `is_needed` to define the required fields.
-    pub(super) fn object_needing(
+    pub(super) fn object_requiring(
         &self,
         located: &Located,
         fields: &[Field],
-        is_needed: impl Fn(&Field) -> bool,
+        is_required: impl Fn(&Field) -> bool,
     ) -> Option<Object<'s, '_>> {
         let entries = self.map(located, "write fields as `name: value`, one per line")?;
         let mut meant = Vec::new();
@@ -161,7 +161,7 @@ impl<'s> Reader<'s> {
                 meant.extend(self.unknown_field(located, name, fields));
             }
         }
-        for field in fields.iter().filter(|field| is_needed(field)) {
+        for field in fields.iter().filter(|field| is_required(field)) {
             let is_present = entries.iter().any(|(name, _)| name.text == field.name);
             if !is_present && !meant.contains(&field.name) {
                 let message = format!("`{}` is missing", field.name);
@@ -186,7 +186,7 @@ impl<'s> Reader<'s> {
         } else {
             suggest(&name.text, names.clone())
         };
-        let message = format!("unknown field `{}`", shown(&name.text));
+        let message = format!("unknown field `{}`", excerpt(&name.text));
         self.fail_at(name.span.clone(), &join(&located.path, &name.text), message, help);
         closest(&name.text, names)
     }
@@ -253,7 +253,7 @@ impl<'s> Reader<'s> {
     pub(super) fn text<'n>(&self, located: &'n Located) -> Option<&'n str> {
         let scalar = self.scalar(located)?;
         if scalar.is_number_or_boolean() {
-            let text = shown(&scalar.text);
+            let text = excerpt(&scalar.text);
             self.fail(
                 located,
                 format!("`{text}` is not a text"),
@@ -277,7 +277,7 @@ impl<'s> Reader<'s> {
             self.fail(
                 located,
                 message,
-                format!("write it in quotes: `\"{}\"`", shown(written.trim())),
+                format!("write it in quotes: `\"{}\"`", excerpt(written.trim())),
             );
             return None;
         }
@@ -286,7 +286,7 @@ impl<'s> Reader<'s> {
 
     pub(super) fn integer(&self, located: &Located, range: RangeInclusive<u64>) -> Option<u64> {
         let scalar = self.scalar(located)?;
-        let text = shown(&scalar.text);
+        let text = excerpt(&scalar.text);
         let digits = scalar.text.replace('_', "");
         if !scalar.is_plain || digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
             let message = format!("`{text}` is not a whole number");
@@ -308,7 +308,7 @@ impl<'s> Reader<'s> {
             "true" if scalar.is_plain => Some(true),
             "false" if scalar.is_plain => Some(false),
             text => {
-                let message = format!("`{}` is neither `true` nor `false`", shown(text));
+                let message = format!("`{}` is neither `true` nor `false`", excerpt(text));
                 self.fail(located, message, "write `true` or `false`, without quotes");
                 None
             }
@@ -320,7 +320,7 @@ impl<'s> Reader<'s> {
         let text = self.any_text(located)?;
         let found = words.iter().find(|word| **word == text);
         if found.is_none() {
-            let message = format!("`{}` cannot be `{}`", field_name(&located.path), shown(text));
+            let message = format!("`{}` cannot be `{}`", field_name(&located.path), excerpt(text));
             self.fail(located, message, suggest(text, words.iter().copied()));
         }
         found.copied()
@@ -337,7 +337,7 @@ impl<'s> Reader<'s> {
         let (amount, unit) = text.split_at(digits);
         let unit_ms = UNITS_MS.iter().find(|(name, _)| *name == unit).map(|(_, ms)| ms);
         let Some((unit_ms, amount)) = unit_ms.zip(amount.parse::<u64>().ok()) else {
-            let message = format!("`{}` is not a length of time", shown(text));
+            let message = format!("`{}` is not a length of time", excerpt(text));
             self.fail(
                 located,
                 message,
@@ -348,20 +348,20 @@ impl<'s> Reader<'s> {
         let duration = amount.checked_mul(*unit_ms).map(Duration::from_millis);
         let within = duration.filter(|duration| range.contains(duration));
         if within.is_none() {
-            let (least, most) = (time(*range.start()), time(*range.end()));
+            let (least, most) = (format_duration(*range.start()), format_duration(*range.end()));
             self.fail(
                 located,
-                format!("`{}` is out of range", shown(text)),
+                format!("`{}` is out of range", excerpt(text)),
                 format!("use {least} to {most}"),
             );
         }
         within
     }
 
-    fn wrong_kind(&self, located: &Located, wanted: &str, help: &str) {
+    fn wrong_kind(&self, located: &Located, expected: &str, help: &str) {
         let found = match &located.node.value {
             Value::Scalar(scalar) if scalar.is_null() => "there is nothing".into(),
-            Value::Scalar(scalar) => format!("it is `{}`", shown(&scalar.text)),
+            Value::Scalar(scalar) => format!("it is `{}`", excerpt(&scalar.text)),
             Value::List(_) => "it is a list".into(),
             Value::Map(_) => "it is a mapping".into(),
         };
@@ -369,7 +369,7 @@ impl<'s> Reader<'s> {
             None | Some("") => "the config".into(),
             Some(name) => format!("`{name}`"),
         };
-        let message = format!("{subject} must be {wanted}, but {found}");
+        let message = format!("{subject} must be {expected}, but {found}");
         self.fail_at(self.start_of(located), &located.path, message, help);
     }
 }
@@ -430,7 +430,7 @@ fn list_items(located: &Located, items: &[Rc<Node>]) -> Vec<Located> {
 
 /// Appends a field to a path.
 pub(super) fn join(path: &str, name: &str) -> String {
-    let name = shown(name);
+    let name = excerpt(name);
     // Quotes show that a name with a dot or colon is a single name.
     match (path.is_empty(), name.contains(['.', ':'])) {
         (true, _) => name,
@@ -488,8 +488,8 @@ pub(super) fn closest<'w>(found: &str, words: impl Iterator<Item = &'w str>) -> 
     near.min_by_key(|(far, _)| *far).map(|(_, word)| word)
 }
 
-/// Returns a text as errors show it: printable, and cut after 60 characters.
-pub(super) fn shown(text: &str) -> String {
+/// Returns a text as errors show it: printable, and truncated after 60 characters.
+pub(super) fn excerpt(text: &str) -> String {
     const MOST: usize = 60;
     let mut shown: String = printable(text).chars().take(MOST).collect();
     if text.chars().nth(MOST).is_some() {
@@ -503,7 +503,7 @@ fn lower(text: &str) -> String {
     chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
 }
 
-fn time(duration: Duration) -> String {
+fn format_duration(duration: Duration) -> String {
     let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let unit = UNITS_MS.iter().take(5).rev().find(|(_, unit)| ms.is_multiple_of(*unit));
     unit.map_or_else(|| format!("{ms}ms"), |(name, unit)| format!("{}{name}", ms / unit))

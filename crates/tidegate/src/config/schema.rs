@@ -65,13 +65,13 @@ fn property(field: &Field) -> Value {
         (Shape::Text, "name") => {
             json!({ "type": "string", "pattern": format!("^[A-Za-z0-9._-]{{1,{MAX_NAME_BYTES}}}$") })
         }
-        (shape, _) => of(shape),
+        (shape, _) => shape_schema(shape),
     };
     value["description"] = json!(field.about);
     value
 }
 
-fn of(shape: &Shape) -> Value {
+fn shape_schema(shape: &Shape) -> Value {
     match shape {
         Shape::Text => json!({ "type": "string" }),
         Shape::Template => {

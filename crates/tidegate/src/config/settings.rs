@@ -10,7 +10,7 @@ use super::fields::{
     FORMS, FORWARDED_HEADERS, LOG_KEYS, MAX_KEYS, MAX_NODES, PATH_VARIANTS, STORE_SCHEMES, TLS,
     TLS_FILES, WHEN_FULL,
 };
-use super::reader::{Located, Object, Reader, shown};
+use super::reader::{Located, Object, Reader, excerpt};
 use super::{Config, Fronts, Tls};
 use crate::WhenFull;
 use crate::headers::{Form, Forms};
@@ -103,7 +103,7 @@ fn read_prefix(reader: &Reader<'_>, located: &Located) -> Option<String> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
     if text.is_empty() || text.len() > MAX_PREFIX_BYTES || !text.bytes().all(is_allowed) {
         let help = format!("use 1 to {MAX_PREFIX_BYTES} letters, digits, `.`, `_`, `:` and `-`");
-        reader.fail(located, format!("`{}` cannot begin a key", shown(text)), help);
+        reader.fail(located, format!("`{}` cannot begin a key", excerpt(text)), help);
         return None;
     }
     Some(text.into())
@@ -137,7 +137,7 @@ fn read_identity(reader: &Reader<'_>, object: &Object<'_, '_>) -> Identity {
                 Err(kind) => {
                     reader.fail(
                         &item,
-                        format!("`{}`: {}", shown(text), kind.problem()),
+                        format!("`{}`: {}", excerpt(text), kind.problem()),
                         kind.help(),
                     );
                 }
@@ -159,7 +159,7 @@ fn read_address(reader: &Reader<'_>, object: &Object<'_, '_>, name: &str) -> Opt
     if text == "off" || is_address {
         return Some(text.into());
     }
-    let message = format!("`{}` is not an address to listen on", shown(text));
+    let message = format!("`{}` is not an address to listen on", excerpt(text));
     reader.fail(
         &located,
         message,
@@ -208,31 +208,31 @@ impl StoreUrl {
 }
 
 impl FromStr for StoreUrl {
-    type Err = NotAStore;
+    type Err = StoreUrlError;
 
-    fn from_str(text: &str) -> Result<Self, NotAStore> {
+    fn from_str(text: &str) -> Result<Self, StoreUrlError> {
         if text == "memory" {
             return Ok(StoreUrl::Memory);
         }
         let known = |scheme: &str| STORE_SCHEMES.contains(&scheme);
         match text.split_once("://") {
             Some((scheme, rest)) if known(scheme) && !rest.is_empty() => {
-                check(text)?;
+                check_url(text)?;
                 Ok(StoreUrl::Redis(text.into()))
             }
-            _ => Err(NotAStore::Kind),
+            _ => Err(StoreUrlError::Kind),
         }
     }
 }
 
 /// Checks a URL with the parser of the store.
 #[cfg(feature = "redis")]
-fn check(url: &str) -> Result<(), NotAStore> {
-    crate::store::redis::check_url(url).map_err(|error| NotAStore::Url(error.to_string()))
+fn check_url(url: &str) -> Result<(), StoreUrlError> {
+    crate::store::redis::check_url(url).map_err(|error| StoreUrlError::Url(error.to_string()))
 }
 
 #[cfg(not(feature = "redis"))]
-fn check(_: &str) -> Result<(), NotAStore> {
+fn check_url(_: &str) -> Result<(), StoreUrlError> {
     Ok(())
 }
 
@@ -258,38 +258,38 @@ impl fmt::Debug for StoreUrl {
 /// password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum NotAStore {
+pub enum StoreUrlError {
     /// The text is neither `memory` nor a URL with a supported scheme.
     Kind,
     /// The URL is not valid, with the reason.
     Url(String),
 }
 
-impl NotAStore {
+impl StoreUrlError {
     /// Returns a short description of the error.
     pub const fn problem(&self) -> &'static str {
         match self {
-            NotAStore::Kind => "this is not a store",
-            NotAStore::Url(_) => "this store cannot be used",
+            StoreUrlError::Kind => "this is not a store",
+            StoreUrlError::Url(_) => "this store cannot be used",
         }
     }
 
     /// Returns how to fix it.
     pub fn help(&self) -> &str {
         match self {
-            NotAStore::Kind => {
+            StoreUrlError::Kind => {
                 "write `memory`, or a URL that begins with `redis://`, `rediss://`, `redis-sentinel://` or \
                  `redis-cluster://`"
             }
-            NotAStore::Url(why) => why,
+            StoreUrlError::Url(why) => why,
         }
     }
 }
 
-impl fmt::Display for NotAStore {
+impl fmt::Display for StoreUrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.problem(), self.help())
     }
 }
 
-impl std::error::Error for NotAStore {}
+impl std::error::Error for StoreUrlError {}

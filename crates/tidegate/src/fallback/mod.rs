@@ -116,7 +116,7 @@ impl FallbackRequest<'_> {
         &self,
         node: Option<LocalNode<'_>>,
         outage: Outage,
-    ) -> Result<FallbackAnswer, CheckError> {
+    ) -> Result<FallbackDecisions, CheckError> {
         let node_limits = self.node_limits(outage.nodes);
         let checks = self.local(&node_limits);
         let (decided, no_room, permit) = match node {
@@ -135,13 +135,13 @@ impl FallbackRequest<'_> {
                 None => failed(check.limit, false, outage),
             },
         });
-        Ok(FallbackAnswer { decisions: decisions.collect(), no_room, permit })
+        Ok(FallbackDecisions { decisions: decisions.collect(), no_room, permit })
     }
 }
 
 /// The decisions about a request whose store failed.
 #[derive(Debug)]
-pub(crate) struct FallbackAnswer {
+pub(crate) struct FallbackDecisions {
     /// The decision about each check. A local one that [failed closed](Decided::FailedClosed) fits
     /// the whole limit, but not the share of this node.
     pub(crate) decisions: SmallVec<[Decision; 4]>,

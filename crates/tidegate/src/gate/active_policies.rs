@@ -16,44 +16,44 @@ use crate::stats::{LimitStats, Stats};
 pub struct ActivePolicies {
     policies: Policies,
     /// The prepared limits, by policy and variant.
-    compiled: Vec<Vec<Compiled>>,
+    prepared: Vec<Vec<PreparedLimits>>,
     /// The counter of limits that callers provide.
-    caller: Compiled,
+    caller_limits: PreparedLimits,
 }
 
 /// Counters and header text for the limits of a policy.
 #[derive(Debug)]
-pub(super) struct Compiled {
+pub(super) struct PreparedLimits {
     /// The counter of each limit. Limits that callers provide share one counter.
     pub(super) stats: Box<[Arc<LimitStats>]>,
     /// The header text of the policy; `None` if it has to be rendered for each response.
-    pub(super) fields: Option<PrerenderedHeaders>,
+    pub(super) prerendered: Option<PrerenderedHeaders>,
 }
 
-impl Compiled {
+impl PreparedLimits {
     pub(super) fn new(policy: &Policy, limits: &[Limit], mode: Mode, stats: &Stats) -> Self {
-        let fields = PrerenderedHeaders::new(policy.name(), limits);
-        Compiled { stats: stats.limits(policy, limits, mode).into(), fields }
+        let prerendered = PrerenderedHeaders::new(policy.name(), limits);
+        PreparedLimits { stats: stats.limits(policy, limits, mode).into(), prerendered }
     }
 
     /// For limits that come with a request. Their header text is not known in advance.
     #[cfg(feature = "tower")]
     pub(super) fn for_request_limits(policy: &Policy, stats: &Stats) -> Self {
-        Compiled { stats: [stats.request_limits(policy)].into(), fields: None }
+        PreparedLimits { stats: [stats.request_limits(policy)].into(), prerendered: None }
     }
 }
 
 impl ActivePolicies {
     pub(super) fn new(policies: Policies, stats: &Stats) -> Self {
-        let compiled = policies.iter().map(|policy| {
+        let prepared = policies.iter().map(|policy| {
             let variants = policy.variants().iter();
-            let compiled =
-                variants.map(|one| Compiled::new(policy, one.limits(), one.mode(), stats));
-            compiled.collect()
+            let prepared =
+                variants.map(|one| PreparedLimits::new(policy, one.limits(), one.mode(), stats));
+            prepared.collect()
         });
-        let compiled = compiled.collect();
-        let caller = Compiled { stats: [stats.caller()].into(), fields: None };
-        ActivePolicies { policies, compiled, caller }
+        let prepared = prepared.collect();
+        let caller_limits = PreparedLimits { stats: [stats.caller()].into(), prerendered: None };
+        ActivePolicies { policies, prepared, caller_limits }
     }
 
     /// Returns the policies.
@@ -70,22 +70,22 @@ impl ActivePolicies {
         Plan::default().build(self, std::slice::from_ref(request), ConcurrencyMode::Reject)
     }
 
-    pub(super) fn caller(&self) -> &Compiled {
-        &self.caller
+    pub(super) fn caller_limits(&self) -> &PreparedLimits {
+        &self.caller_limits
     }
 
     /// The counters and header text of a selected policy.
-    pub(super) fn compiled(&self, selected: &Selected<'_>) -> &Compiled {
-        self.compiled_of(selected.policy, selected.variant)
+    pub(super) fn prepared(&self, selected: &Selected<'_>) -> &PreparedLimits {
+        self.prepared_of(selected.policy, selected.variant)
     }
 
     /// The counters and header text of a variant of a policy.
-    pub(super) fn compiled_of(&self, policy: &Policy, variant: usize) -> &Compiled {
+    pub(super) fn prepared_of(&self, policy: &Policy, variant: usize) -> &PreparedLimits {
         let first = self.policies.iter().as_slice().as_ptr();
-        // A policy outside the slice yields an index beyond the end of `compiled`.
+        // A policy outside the slice yields an index beyond the end of `prepared`.
         // `slice::element_offset` is newer than this crate requires.
         let offset = std::ptr::from_ref(policy).addr().wrapping_sub(first.addr());
-        let variants = self.compiled.get(offset / size_of::<Policy>());
-        variants.map_or(&self.caller, |variants| &variants[variant])
+        let variants = self.prepared.get(offset / size_of::<Policy>());
+        variants.map_or(&self.caller_limits, |variants| &variants[variant])
     }
 }

@@ -96,7 +96,9 @@ fn start_service_timer(plan: &mut Plan<'_>, timing: Timing) {
     let GateVerdict { allowed, results, .. } = &plan.verdict;
     let would_deny = || results.iter().any(|result| !result.decision.allowed);
     // A request that charges nothing is a peek, and is not timed.
-    if *allowed && (would_deny() || (timing.is_timed && !results.is_empty() && plan.charges())) {
+    if *allowed
+        && (would_deny() || (timing.is_sampled && !results.is_empty() && plan.changes_counts()))
+    {
         set_service_timer(plan);
     }
 }

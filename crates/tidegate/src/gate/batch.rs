@@ -15,7 +15,7 @@ use super::decide::DecideOptions;
 use super::plan::{KeyStart, Plan, SimpleCheck};
 use super::{
     ActivePolicies, Gate, GateError, GateRequest, GateVerdict, LimitResult, RequestContext,
-    Subject, is_timed,
+    Subject, is_sampled,
 };
 use crate::Check;
 use crate::policy::{CostSource, MAX_KEY_BYTES, Mode, is_concurrency};
@@ -89,7 +89,7 @@ impl Gate {
         if self.is_shared() || request.max_wait.is_some() {
             return None;
         }
-        let (policy, key, limits, compiled, units, overflow) = match request.subject {
+        let (policy, key, limits, prepared, units, overflow) = match request.subject {
             Subject::Key { policy, key, attributes: None } => {
                 let policy = active.policies().get(policy)?;
                 let variant = &policy.variants()[0];
@@ -97,10 +97,10 @@ impl Gate {
                 if variant.mode() != Mode::Enforce || !is_verbatim_key(key) {
                     return None;
                 }
-                let compiled = active.compiled_of(policy, 0);
-                (Some(policy.name()), key, variant.limits(), compiled, units, variant.overflow())
+                let prepared = active.prepared_of(policy, 0);
+                (Some(policy.name()), key, variant.limits(), prepared, units, variant.overflow())
             }
-            Subject::Limits { key, limits } => (None, key, limits, active.caller(), 1, None),
+            Subject::Limits { key, limits } => (None, key, limits, active.caller_limits(), 1, None),
             _ => return None,
         };
         if limits.is_empty() || limits.iter().any(is_concurrency) {
@@ -111,7 +111,7 @@ impl Gate {
         keys.push(0);
         keys.extend_from_slice(key);
         let overflow = overflow.unwrap_or(request.overflow);
-        let simple = SimpleCheck { policy, limits, cost: request.cost(units), overflow, compiled };
+        let simple = SimpleCheck { policy, limits, cost: request.cost(units), overflow, prepared };
         Some((simple, start..keys.len()))
     }
 
@@ -153,14 +153,14 @@ impl Gate {
         request: &GateRequest<'_>,
         verdict: &mut GateVerdict<'a>,
     ) -> Result<(), GateError> {
-        let (limit, stats) = (&simple.limits[0], &simple.compiled.stats[0]);
-        let started = is_timed().then(Instant::now);
+        let (limit, stats) = (&simple.limits[0], &simple.prepared.stats[0]);
+        let started = is_sampled().then(Instant::now);
         let result = LimitResult {
             policy: simple.policy,
             code_policy: None,
-            request: 0,
+            request_index: 0,
             limit,
-            fields: simple.compiled.fields.as_ref(),
+            prerendered: simple.prepared.prerendered.as_ref(),
             mode: Mode::Enforce,
             decision: Decision::default(),
             decided: Decided::Exact,

@@ -15,7 +15,7 @@ use crate::{Check, CheckError, Limiter, Overflow, Verdict};
 
 impl<'a> Plan<'a> {
     /// Sets the lease of the `concurrency` limits. There must be one, unless no policy applies.
-    pub(super) fn lease(&mut self, lease: Option<Duration>) -> Result<(), GateError> {
+    pub(super) fn set_lease(&mut self, lease: Option<Duration>) -> Result<(), GateError> {
         let concurrency_limits = || {
             self.policies.iter().flat_map(|planned| planned.limits).filter(|l| is_concurrency(l))
         };
@@ -94,7 +94,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Whether an allowed request charges or refunds anything.
-    pub(super) fn charges(&self) -> bool {
+    pub(super) fn changes_counts(&self) -> bool {
         let units = |planned: &PlannedPolicy<'_>| match planned.cost {
             Cost::Ask(units) | Cost::Force(units) | Cost::Refund(units) => units,
         };
@@ -154,7 +154,7 @@ impl<'a> Plan<'a> {
             let results = results.by_ref().take(planned.limits.len());
             let denied = results.filter(|result| !result.decision.allowed).count() > 0;
             let outcome = if denied { Outcome::WouldDeny } else { Outcome::Allowed };
-            Some((&**planned.compiled.stats.first()?, outcome))
+            Some((&**planned.prepared.stats.first()?, outcome))
         })
     }
 
@@ -166,7 +166,7 @@ impl<'a> Plan<'a> {
     /// The indexes of the requests that matched a policy without limits.
     pub(super) fn unlimited(&self) -> Vec<usize> {
         let unlimited = self.policies.iter().filter(|planned| planned.limits.is_empty());
-        unlimited.map(|planned| planned.request).collect()
+        unlimited.map(|planned| planned.request_index).collect()
     }
 
     /// Whether the store may return a cached denial, which every policy must permit. With several

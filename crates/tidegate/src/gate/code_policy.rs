@@ -13,7 +13,7 @@ use tidegate_core::{Cost, Limit};
 
 #[cfg(feature = "tower")]
 use super::RequestContext;
-use super::active_policies::Compiled;
+use super::active_policies::PreparedLimits;
 #[cfg(feature = "tower")]
 use super::decide::DecideOptions;
 use super::plan::{ConcurrencyMode, Plan};
@@ -28,23 +28,23 @@ use crate::stats::{Decided, Stats};
 #[derive(Debug)]
 pub struct CodePolicy {
     policy: Policy,
-    compiled: Compiled,
+    prepared: PreparedLimits,
     /// Counters for limits that come with a request, if the policy accepts them.
-    request_limits: Option<Compiled>,
+    request_limits: Option<PreparedLimits>,
 }
 
 impl CodePolicy {
     /// Creates a policy for [`Subject::CodePolicy`](super::Subject::CodePolicy), whose decisions
     /// are counted in `stats`.
     pub fn new(policy: Policy, stats: &Stats) -> Self {
-        let compiled = Compiled::new(&policy, policy.limits(), policy.mode(), stats);
-        CodePolicy { policy, compiled, request_limits: None }
+        let prepared = PreparedLimits::new(&policy, policy.limits(), policy.mode(), stats);
+        CodePolicy { policy, prepared, request_limits: None }
     }
 
     /// Accepts limits that come with a request.
     #[cfg(feature = "tower")]
     pub(crate) fn with_request_limits(mut self, stats: &Stats) -> Self {
-        self.request_limits = Some(Compiled::for_request_limits(&self.policy, stats));
+        self.request_limits = Some(PreparedLimits::for_request_limits(&self.policy, stats));
         self
     }
 
@@ -80,10 +80,10 @@ impl CodePolicy {
     pub(super) fn limits_or<'a>(
         &'a self,
         given: Option<&'a [Limit]>,
-    ) -> (&'a [Limit], &'a Compiled) {
+    ) -> (&'a [Limit], &'a PreparedLimits) {
         match (given, &self.request_limits) {
-            (Some(limits), Some(compiled)) => (limits, compiled),
-            _ => (self.policy.limits(), &self.compiled),
+            (Some(limits), Some(prepared)) => (limits, prepared),
+            _ => (self.policy.limits(), &self.prepared),
         }
     }
 }
@@ -93,7 +93,7 @@ impl CodePolicy {
 #[non_exhaustive]
 pub enum CodeKey<'a> {
     /// The bytes of the key.
-    Given(&'a [u8]),
+    Bytes(&'a [u8]),
     /// A key that was rendered before.
     Key(&'a Key),
 }
@@ -105,7 +105,7 @@ pub(crate) struct ChargeRecord {
     /// The limits of the policy that were charged, one bit each.
     limits: u16,
     /// Whether they were charged in local memory, because the store failed.
-    locally: bool,
+    charged_locally: bool,
 }
 
 // There is a bit for every limit that a policy can have.
@@ -116,7 +116,7 @@ impl ChargeRecord {
     /// nothing, and neither do limits that were not counted because the store failed. Results are
     /// matched by the address of the policy, because a loaded policy may have the same name.
     pub(crate) fn of(code_policy: &CodePolicy, key: Key, verdict: &GateVerdict<'_>) -> Self {
-        let mut charged = ChargeRecord { key, limits: 0, locally: false };
+        let mut charged = ChargeRecord { key, limits: 0, charged_locally: false };
         let is_own = |result: &&LimitResult<'_>| {
             result.code_policy.is_some_and(|one| std::ptr::eq(one, code_policy))
         };
@@ -124,7 +124,7 @@ impl ChargeRecord {
             let counted = matches!(result.decided, Decided::Exact | Decided::Local);
             if verdict.allowed && result.decision.allowed && counted {
                 charged.limits |= 1_u16.checked_shl(index).unwrap_or(0);
-                charged.locally |= result.decided == Decided::Local;
+                charged.charged_locally |= result.decided == Decided::Local;
             }
         }
         charged
@@ -143,7 +143,7 @@ impl ChargeRecord {
     /// Whether the units were charged in local memory, because the store failed.
     #[cfg(feature = "tower")]
     pub(crate) fn is_local(&self) -> bool {
-        self.locally
+        self.charged_locally
     }
 
     pub(super) fn limits(&self) -> impl Iterator<Item = usize> {
@@ -216,7 +216,7 @@ impl Gate {
         let tracker = CallTracker::default();
         match (&self.shared, max_wait.filter(|_| plan.can_wait())) {
             (Some(shared), _) if changes.iter().any(|change| change.charged.is_local()) => {
-                self.answer_without_store(plan, shared.outage(), DecideOptions::CHECK)
+                self.decide_by_fallback(plan, shared.outage(), DecideOptions::CHECK)
             }
             (_, Some(max_wait)) => Box::pin(self.wait_planned(&tracker, plan, max_wait)).await,
             _ => self.decide(&tracker, plan, DecideOptions::CHECK).await,
@@ -227,7 +227,7 @@ impl Gate {
 impl CodeKey<'_> {
     pub(super) fn to_key(self) -> Key {
         match self {
-            CodeKey::Given(bytes) => Key::literal(bytes),
+            CodeKey::Bytes(bytes) => Key::literal(bytes),
             CodeKey::Key(key) => key.clone(),
         }
     }

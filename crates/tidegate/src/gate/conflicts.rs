@@ -61,19 +61,19 @@ impl<'a> Plan<'a> {
 /// The net cost of charges and refunds. The first check gets all of it, and the others get 0.
 /// Returns `None` if all costs are of the same kind, or if one is forced.
 fn net_cost(costs: impl Iterator<Item = Cost>, is_first: bool) -> Option<Cost> {
-    let (mut fallback_request, mut returned) = (None::<u64>, None::<u64>);
+    let (mut charged, mut refunded) = (None::<u64>, None::<u64>);
     for cost in costs {
         let (sum, units) = match cost {
-            Cost::Ask(units) => (&mut fallback_request, units),
-            Cost::Refund(units) => (&mut returned, units),
+            Cost::Ask(units) => (&mut charged, units),
+            Cost::Refund(units) => (&mut refunded, units),
             Cost::Force(_) => return None,
         };
         *sum = Some(sum.unwrap_or_default().saturating_add(units));
     }
-    let (fallback_request, returned) = (fallback_request?, returned?);
+    let (charged, refunded) = (charged?, refunded?);
     let share = |units: u64| if is_first { units } else { 0 };
-    Some(match fallback_request.checked_sub(returned) {
+    Some(match charged.checked_sub(refunded) {
         Some(left @ 1..) => Cost::Ask(share(left)),
-        _ => Cost::Refund(share(returned - fallback_request)),
+        _ => Cost::Refund(share(refunded - charged)),
     })
 }

@@ -48,7 +48,7 @@ impl DecideOptions<'_> {
     /// Drops the id if the plan charges nothing: such a request may be repeated, before and after
     /// the id is used.
     fn of(self, plan: &Plan<'_>) -> Self {
-        DecideOptions { id: self.id.filter(|_| plan.charges()), ..self }
+        DecideOptions { id: self.id.filter(|_| plan.changes_counts()), ..self }
     }
 }
 
@@ -142,7 +142,7 @@ impl Gate {
     ) -> Result<(), GateError> {
         if plan.is_empty() {
             // No limit applies, so the store is not called.
-            return self.answer_without_store(plan, shared.outage(), options);
+            return self.decide_by_fallback(plan, shared.outage(), options);
         }
         let permit = options.permit.then(|| shared.store().new_permit());
         let decided = {
@@ -168,7 +168,7 @@ impl Gate {
                 Ok(())
             }
             Err(StoreError::Check(error)) => Err(error.into()),
-            Err(StoreError::Failed(_)) => self.answer_without_store(plan, shared.outage(), options),
+            Err(StoreError::Failed(_)) => self.decide_by_fallback(plan, shared.outage(), options),
         }
     }
 
@@ -203,7 +203,7 @@ impl Gate {
     }
 
     /// Applies the policies' `on_store_failure`. The plan holds the verdict and the permit.
-    pub(super) fn answer_without_store(
+    pub(super) fn decide_by_fallback(
         &self,
         plan: &mut Plan<'_>,
         outage: Outage,

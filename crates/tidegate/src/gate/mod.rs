@@ -69,7 +69,7 @@ use crate::futures::CallTracker;
 pub use crate::futures::MAX_CONCURRENT_CHECKS;
 use crate::futures::poll_once;
 use crate::policy::Policies;
-use crate::stats::{self, Counting, RequestRecord, Stats, is_near, is_timed};
+use crate::stats::{self, Counting, RequestRecord, Stats, is_near, is_sampled};
 use crate::wait_queue::Queues;
 use crate::{Limiter, Store, Timestamp};
 
@@ -360,15 +360,15 @@ fn route_of<'q>(requests: &[GateRequest<'q>]) -> Option<&'q str> {
 #[derive(Clone, Copy)]
 struct Timing {
     started: Option<Instant>,
-    is_timed: bool,
+    is_sampled: bool,
 }
 
 impl Timing {
     /// Samples one decision in `TIMED_EVERY`. Over a shared store every decision is timed, because
     /// reading the clock is cheap compared with a round trip.
     fn begin(gate: &Gate) -> Self {
-        let is_timed = is_timed();
-        Timing { started: (is_timed || gate.is_shared()).then(Instant::now), is_timed }
+        let is_sampled = is_sampled();
+        Timing { started: (is_sampled || gate.is_shared()).then(Instant::now), is_sampled }
     }
 
     /// The duration of the decision. `None` for a request that may have waited, because the wait is

@@ -8,7 +8,7 @@ use super::plan::Plan;
 use super::{Gate, GateError, GateVerdict};
 use crate::futures::join_all;
 use crate::policy::is_concurrency;
-use crate::store::PermitAct;
+use crate::store::PermitOperation;
 use crate::{Check, MAX_CHECKS, Permit, Verdict};
 
 /// The result of [`Gate::acquire`].
@@ -97,7 +97,7 @@ impl SharedPermit {
     /// Returns [`GateError::Store`] if the store failed. The permit then ends with its lease,
     /// unless this is called again or the store retries, as `RedisStore` does.
     pub async fn release(&self, gate: &Gate) -> Result<bool, GateError> {
-        self.act(gate, self.lease(), PermitAct::Release(self.id)).await
+        self.apply(gate, self.lease(), PermitOperation::Release(self.id)).await
     }
 
     /// Restarts the lease, with the original duration or with `lease`. Returns the new duration;
@@ -115,19 +115,24 @@ impl SharedPermit {
         if lease > self.max_lease() {
             return Err(GateError::LeaseTooLong { max_lease: self.max_lease() });
         }
-        let held = self.act(gate, lease, PermitAct::Renew(self.id)).await?;
+        let held = self.apply(gate, lease, PermitOperation::Renew(self.id)).await?;
         Ok(held.then_some(lease))
     }
 
     /// Releases or renews the permit under each of its keys, even if one of the calls fails.
-    async fn act(&self, gate: &Gate, lease: Duration, act: PermitAct) -> Result<bool, GateError> {
+    async fn apply(
+        &self,
+        gate: &Gate,
+        lease: Duration,
+        operation: PermitOperation,
+    ) -> Result<bool, GateError> {
         let (Some(limit), Some(shared)) = (Self::limit(lease), &gate.shared) else {
             return Ok(false);
         };
         let calls = self.keys().map(|key| {
             // Local memory holds the permit too, if it was acquired on this node.
-            gate.limiter.store().with_permit(key, &limit, act);
-            shared.store().with_permit(key, &limit, act)
+            gate.limiter.store().with_permit(key, &limit, operation);
+            shared.store().with_permit(key, &limit, operation)
         });
         let mut all_held = true;
         for held in join_all(calls.collect()).await {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tidegate_core::{Cost, Decision, Limit, Timestamp};
 
-use super::active_policies::Compiled;
+use super::active_policies::PreparedLimits;
 #[cfg(feature = "tower")]
 use super::code_policy::Adjustment;
 use super::code_policy::CodePolicy;
@@ -68,9 +68,9 @@ pub(super) struct PlannedPolicy<'a> {
     /// may have the same one.
     pub(super) code_policy: Option<&'a CodePolicy>,
     /// The index of the request.
-    pub(super) request: usize,
+    pub(super) request_index: usize,
     /// Whether it is an enforced quota.
-    pub(super) quota: bool,
+    pub(super) is_enforced_quota: bool,
     /// Whether it is an exhausted quota that is skipped in favour of another one.
     pub(super) skipped: bool,
     /// The names of the policies that it replaces.
@@ -81,7 +81,7 @@ pub(super) struct PlannedPolicy<'a> {
     pub(super) overflow: Overflow,
     pub(super) on_store_failure: OnStoreFailure,
     pub(super) deny_cache: bool,
-    pub(super) compiled: &'a Compiled,
+    pub(super) prepared: &'a PreparedLimits,
     pub(super) key: KeyRange,
 }
 
@@ -109,16 +109,16 @@ pub(super) struct SimpleCheck<'a> {
     pub(super) limits: &'a [Limit],
     pub(super) cost: Cost,
     pub(super) overflow: Overflow,
-    pub(super) compiled: &'a Compiled,
+    pub(super) prepared: &'a PreparedLimits,
 }
 
 /// A check of a policy defined in code.
 #[derive(Clone, Copy)]
 struct CodeCheck<'a> {
     code_policy: &'a CodePolicy,
-    request: usize,
+    request_index: usize,
     limits: &'a [Limit],
-    compiled: &'a Compiled,
+    prepared: &'a PreparedLimits,
     cost: Cost,
     overflow: Overflow,
 }
@@ -127,9 +127,9 @@ impl<'a> CodeCheck<'a> {
     /// Uses the limits that came with the request or, if there are none, those of the policy.
     #[inline]
     fn new(code_policy: &'a CodePolicy, given: Option<&'a [Limit]>, cost: Cost) -> Self {
-        let (limits, compiled) = code_policy.limits_or(given);
+        let (limits, prepared) = code_policy.limits_or(given);
         let overflow = code_policy.policy().overflow().unwrap_or_default();
-        CodeCheck { code_policy, request: 0, limits, compiled, cost, overflow }
+        CodeCheck { code_policy, request_index: 0, limits, prepared, cost, overflow }
     }
 }
 
@@ -166,13 +166,13 @@ impl<'a> Plan<'a> {
         }
         if self.policies.len() > 1 {
             self.resolve_conflicts();
-            self.quotas = self.policies.iter().filter(|planned| planned.quota).count();
+            self.quotas = self.policies.iter().filter(|planned| planned.is_enforced_quota).count();
             self.defers_overflow = self.has_choice();
         }
         match concurrency {
             ConcurrencyMode::Reject => self.reject_concurrency(requests),
             ConcurrencyMode::Peek | ConcurrencyMode::Acquire => Ok(()),
-            ConcurrencyMode::AcquirePermit(lease) => self.lease(lease),
+            ConcurrencyMode::AcquirePermit(lease) => self.set_lease(lease),
         }
     }
 
@@ -208,8 +208,13 @@ impl<'a> Plan<'a> {
                 // policies.
                 let key = self.write_key("", key);
                 let (cost, overflow) = (request.cost(1), request.overflow);
-                let simple =
-                    SimpleCheck { policy: None, limits, cost, overflow, compiled: active.caller() };
+                let simple = SimpleCheck {
+                    policy: None,
+                    limits,
+                    cost,
+                    overflow,
+                    prepared: active.caller_limits(),
+                };
                 self.push_simple(simple, key, index);
             }
             Subject::CodePolicy { policy: code_policy, key, .. } => {
@@ -218,7 +223,7 @@ impl<'a> Plan<'a> {
                     CostSource::From(_) => 1,
                 };
                 let check = CodeCheck {
-                    request: index,
+                    request_index: index,
                     ..CodeCheck::new(code_policy, None, request.cost(units))
                 };
                 let overflow = code_policy.policy().overflow().unwrap_or(request.overflow);
@@ -230,13 +235,18 @@ impl<'a> Plan<'a> {
     }
 
     /// Adds enforced limits, under the key that was written since `key`.
-    pub(super) fn push_simple(&mut self, simple: SimpleCheck<'a>, key: KeyStart, request: usize) {
+    pub(super) fn push_simple(
+        &mut self,
+        simple: SimpleCheck<'a>,
+        key: KeyStart,
+        request_index: usize,
+    ) {
         let key = self.end_key(key);
         self.policies.push(PlannedPolicy {
             policy: simple.policy,
             code_policy: None,
-            request,
-            quota: false,
+            request_index,
+            is_enforced_quota: false,
             skipped: false,
             replaces: &[],
             limits: simple.limits,
@@ -245,7 +255,7 @@ impl<'a> Plan<'a> {
             overflow: simple.overflow,
             on_store_failure: OnStoreFailure::default(),
             deny_cache: true,
-            compiled: simple.compiled,
+            prepared: simple.prepared,
             key,
         });
     }
@@ -287,7 +297,7 @@ impl<'a> Plan<'a> {
 
     #[inline(always)]
     fn push_code_check(&mut self, check: CodeCheck<'a>, key: KeyStart) {
-        let CodeCheck { code_policy, request, limits, compiled, cost, overflow } = check;
+        let CodeCheck { code_policy, request_index, limits, prepared, cost, overflow } = check;
         let policy = code_policy.policy();
         if policy.mode() == Mode::Off {
             return self.keys.truncate(key.start);
@@ -296,8 +306,8 @@ impl<'a> Plan<'a> {
         self.policies.push(PlannedPolicy {
             policy: Some(policy.name()),
             code_policy: Some(code_policy),
-            request,
-            quota: false,
+            request_index,
+            is_enforced_quota: false,
             skipped: false,
             replaces: &[],
             limits,
@@ -305,8 +315,8 @@ impl<'a> Plan<'a> {
             cost,
             overflow,
             on_store_failure: policy.on_store_failure(),
-            deny_cache: policy.deny_cache(),
-            compiled,
+            deny_cache: policy.caches_denials(),
+            prepared,
             key,
         });
     }
@@ -323,8 +333,8 @@ impl<'a> Plan<'a> {
         self.policies.push(PlannedPolicy {
             policy: Some(selected.policy.name()),
             code_policy: None,
-            request: index,
-            quota: selected.policy.quota() && selected.mode == Mode::Enforce,
+            request_index: index,
+            is_enforced_quota: selected.policy.is_quota() && selected.mode == Mode::Enforce,
             skipped: false,
             replaces: selected.policy.replaces(),
             limits: selected.limits,
@@ -332,8 +342,8 @@ impl<'a> Plan<'a> {
             cost: request.cost(selected.cost),
             overflow: selected.overflow.unwrap_or(request.overflow),
             on_store_failure: selected.on_store_failure,
-            deny_cache: selected.policy.deny_cache(),
-            compiled: active.compiled(selected),
+            deny_cache: selected.policy.caches_denials(),
+            prepared: active.prepared(selected),
             key,
         });
     }
@@ -375,7 +385,7 @@ impl<'a> Plan<'a> {
             return Ok(());
         }
         let by_name = |planned: &PlannedPolicy<'_>| {
-            let subject = requests.get(planned.request).map(|request| &request.subject);
+            let subject = requests.get(planned.request_index).map(|request| &request.subject);
             !matches!(subject, Some(Subject::Request(_)))
         };
         self.policies.retain(|planned| {
@@ -395,7 +405,7 @@ impl<'a> PlannedPolicy<'a> {
 
     /// The counter of a limit. Limits that callers provide share one counter.
     pub(super) fn stats_at(&self, index: usize) -> Option<&'a Arc<LimitStats>> {
-        let stats = &self.compiled.stats;
+        let stats = &self.prepared.stats;
         stats.get(index).or(stats.last())
     }
 
@@ -409,13 +419,13 @@ impl<'a> PlannedPolicy<'a> {
     ) -> LimitResult<'a> {
         // If requests conflict, this may be a limit of another policy, which the header text lacks.
         let is_own = self.limits.as_ptr_range().contains(&std::ptr::from_ref(limit));
-        let fields = self.compiled.fields.as_ref().filter(|_| is_own);
+        let prerendered = self.prepared.prerendered.as_ref().filter(|_| is_own);
         LimitResult {
             policy: self.policy,
             code_policy: self.code_policy,
-            request: self.request,
+            request_index: self.request_index,
             limit,
-            fields,
+            prerendered,
             mode: self.mode,
             decision,
             decided,

@@ -14,7 +14,7 @@ use crate::text::excerpt;
 use crate::{Check, MAX_CHECKS};
 
 /// The end of a masked key whose hash was cut off.
-const CUT: &str = "...";
+const TRUNCATED: &str = "...";
 
 /// The key that a text refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,20 +114,20 @@ impl Gate {
         let template = policy.key_template();
         let form = String::from_utf8_lossy(text);
         // In a URL, the `#` of a masked form and the hash after it are cut off unless encoded.
-        let is_masked =
-            template.has_credentials() && (looks_masked(text) || text.ends_with(CUT.as_bytes()));
+        let is_masked = template.has_credentials()
+            && (looks_masked(text) || text.ends_with(TRUNCATED.as_bytes()));
         if is_masked && let Some(key) = self.stats.unmask(policy.name(), &form) {
             return Ok(FoundKey { masked: true, ..FoundKey::new(key) });
         }
         let literal = Key::literal(text);
-        let mut readings = active.policies().keys_for(template, text);
-        readings.retain(|key| *key != literal);
-        if readings.is_empty() && !is_masked {
+        let mut keys = active.policies().keys_for(template, text);
+        keys.retain(|key| *key != literal);
+        if keys.is_empty() && !is_masked {
             return Ok(FoundKey::new(literal));
         }
-        let only = if readings.len() == 1 { readings.first().cloned() } else { None };
+        let only = if keys.len() == 1 { keys.first().cloned() } else { None };
         let mut in_use = Vec::new();
-        for key in readings {
+        for key in keys {
             if self.has_state(policy, &key).await? {
                 in_use.push(key);
             }

@@ -37,8 +37,9 @@ impl Plan<'_> {
     /// again. After a failure of the store it does not, because the request may have been charged.
     fn allow_overflow(&mut self) -> bool {
         let consumes = |planned: &PlannedPolicy<'_>| planned.overflow == Overflow::Consume;
-        let again =
-            self.can_choose(&self.verdict) && self.policies.iter().any(consumes) && self.charges();
+        let again = self.can_choose(&self.verdict)
+            && self.policies.iter().any(consumes)
+            && self.changes_counts();
         self.defers_overflow &= !again;
         again
     }
@@ -53,12 +54,12 @@ impl Plan<'_> {
         let waits = self.waits(&self.verdict);
         let all = || self.policies.iter().zip(&waits).filter(|(planned, _)| !planned.skipped);
         let others_deny = all().any(|(planned, wait_us)| planned.is_required() && *wait_us > 0);
-        let has_room = all().any(|(planned, wait_us)| planned.quota && *wait_us == 0);
+        let has_room = all().any(|(planned, wait_us)| planned.is_enforced_quota && *wait_us == 0);
         if others_deny || !has_room {
             return false;
         }
         for (planned, wait_us) in self.policies.iter_mut().zip(&waits) {
-            planned.skipped |= planned.quota && *wait_us > 0;
+            planned.skipped |= planned.is_enforced_quota && *wait_us > 0;
         }
         true
     }
@@ -80,7 +81,10 @@ impl Plan<'_> {
         let all = || self.policies.iter().zip(&waits);
         let others =
             all().filter(|(planned, _)| planned.is_required()).map(|(_, wait_us)| *wait_us).max();
-        let quotas = all().filter(|(planned, _)| planned.quota).map(|(_, wait_us)| *wait_us).min();
+        let quotas = all()
+            .filter(|(planned, _)| planned.is_enforced_quota)
+            .map(|(_, wait_us)| *wait_us)
+            .min();
         match others.max(quotas) {
             None | Some(0) => RetryAfter::Now,
             Some(u64::MAX) => RetryAfter::Never,
@@ -110,6 +114,6 @@ impl Plan<'_> {
 impl PlannedPolicy<'_> {
     /// Whether this policy must admit the request, whatever the quotas do.
     fn is_required(&self) -> bool {
-        self.mode == Mode::Enforce && !self.quota
+        self.mode == Mode::Enforce && !self.is_enforced_quota
     }
 }

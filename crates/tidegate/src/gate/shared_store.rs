@@ -14,7 +14,7 @@ use tidegate_core::{Limit, PermitId};
 
 use crate::fallback::Outage;
 use crate::stats::Stats;
-use crate::store::PermitAct;
+use crate::store::PermitOperation;
 use crate::{CheckError, Failure, Request, Store, StoreError, Verdict};
 
 /// The boxed future of a store's method.
@@ -25,8 +25,12 @@ pub(crate) trait ErasedStore: Send + Sync {
     fn decide<'a>(&'a self, request: &'a Request<'a>) -> Call<'a, Verdict>;
     fn reset<'a>(&'a self, key: &'a [u8], limit: &'a Limit) -> Call<'a, bool>;
     fn new_permit(&self) -> PermitId;
-    fn with_permit<'a>(&'a self, key: &'a [u8], limit: &'a Limit, act: PermitAct)
-    -> Call<'a, bool>;
+    fn with_permit<'a>(
+        &'a self,
+        key: &'a [u8],
+        limit: &'a Limit,
+        operation: PermitOperation,
+    ) -> Call<'a, bool>;
     fn next_attempt(&self) -> Duration;
 }
 
@@ -47,9 +51,9 @@ impl<S: Store> ErasedStore for S {
         &'a self,
         key: &'a [u8],
         limit: &'a Limit,
-        act: PermitAct,
+        operation: PermitOperation,
     ) -> Call<'a, bool> {
-        Box::pin(Store::with_permit(self, key, limit, act))
+        Box::pin(Store::with_permit(self, key, limit, operation))
     }
 
     fn next_attempt(&self) -> Duration {

@@ -46,11 +46,11 @@ pub struct LimitResult<'a> {
     /// The policy, if it is defined in code. Charges are settled through it.
     pub(super) code_policy: Option<&'a CodePolicy>,
     /// The index of the request that the limit applies to.
-    pub request: usize,
+    pub request_index: usize,
     /// The limit.
     pub limit: &'a Limit,
     /// The prerendered header text of the policy, if there is one.
-    pub(super) fields: Option<&'a PrerenderedHeaders>,
+    pub(super) prerendered: Option<&'a PrerenderedHeaders>,
     /// Whether the limit is enforced or only observed.
     pub mode: Mode,
     /// The decision of this limit. Numbers that are unknown because the store failed are 0; see
@@ -162,9 +162,10 @@ impl<'a> GateVerdict<'a> {
 
     /// Returns the result that is reported for one of several requests, chosen as in
     /// [`GateVerdict::reported_limit`].
-    pub fn reported_limit_of(&self, request: usize) -> Option<&LimitResult<'a>> {
-        let is_of_request =
-            |result: &LimitResult<'_>| result.is_enforced() && result.request == request;
+    pub fn reported_limit_of(&self, request_index: usize) -> Option<&LimitResult<'a>> {
+        let is_of_request = |result: &LimitResult<'_>| {
+            result.is_enforced() && result.request_index == request_index
+        };
         let results = self.results.iter().enumerate().filter(|(_, result)| is_of_request(result));
         let limits = results.map(|(index, result)| (index, &result.decision, result.remaining()));
         let (_, reported) = reported_limit(limits);
@@ -238,7 +239,7 @@ impl<'a> GateVerdict<'a> {
         }
         if forms.states_limit() {
             let count = result.limit.count();
-            let known = result.fields.and_then(|fields| fields.count(count));
+            let known = result.prerendered.and_then(|fields| fields.count(count));
             fields.limit = Some(known.unwrap_or_else(|| headers::number(count)));
         }
         let is_newest = forms.contains(Form::Draft10);
@@ -259,14 +260,15 @@ impl<'a> GateVerdict<'a> {
                 results = rest;
                 continue;
             }
-            let fields = first.fields?;
-            let (same, rest) = results.split_at_checked(fields.len())?;
-            let is_same =
-                |result: &LimitResult<'_>| result.fields.is_some_and(|one| ptr::eq(one, fields));
+            let prerendered = first.prerendered?;
+            let (same, rest) = results.split_at_checked(prerendered.len())?;
+            let is_same = |result: &LimitResult<'_>| {
+                result.prerendered.is_some_and(|one| ptr::eq(one, prerendered))
+            };
             if !same.iter().all(is_same) {
                 return None;
             }
-            policies.push(fields);
+            policies.push(prerendered);
             results = rest;
         }
         PrerenderedHeaders::join(&policies, self.reported_enforced_index()?, limit_list)

@@ -35,8 +35,8 @@ impl Gate {
         }
         let max_wait_us = u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX);
         let until = self.limiter.store().clock().now().plus_micros(max_wait_us);
-        let (name, _) = self.limiter.store().queue_key(&plan.checks())?;
-        match Ticket::new(&self.queues, name) {
+        let (queue_id, _) = self.limiter.store().queue_id(&plan.checks())?;
+        match Ticket::new(&self.queues, queue_id) {
             Some(ticket) => self.wait_in_queue(tracker, plan, (&ticket, until)).await,
             None => self.deny_queued(plan).await,
         }
@@ -100,7 +100,7 @@ impl Gate {
         let Some(verdict) = self.dry_run(plan).await? else {
             // The queue is not used while the store fails.
             let outage = self.shared.as_ref().map_or(Outage::MEMORY, SharedStore::outage);
-            return self.answer_without_store(plan, outage, DecideOptions::CHECK);
+            return self.decide_by_fallback(plan, outage, DecideOptions::CHECK);
         };
         let is_free = plan.retry_after(&verdict) == RetryAfter::Now;
         plan.verdict = if is_free { verdict.into_queued_denial() } else { verdict };

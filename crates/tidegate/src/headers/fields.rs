@@ -7,7 +7,7 @@ use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::text::LimitNames;
-use super::text::{MAX_NUMERALS, Text, numerals, put_integer, put_string};
+use super::text::{MAX_NUMERALS, ValueBuf, numerals, put_integer, put_string};
 use super::{Form, Forms, LimitView, ResponseView};
 use crate::{Algorithm, Limit, RetryAfter, Timestamp};
 
@@ -174,7 +174,7 @@ impl Fields {
 
     /// `RateLimit: limit=100, remaining=50, reset=30`.
     fn draft_7(&self, remaining: u64) -> HeaderValue {
-        let mut text = Text::new();
+        let mut text = ValueBuf::new();
         text.extend_from_slice(b"limit=");
         text.extend_from_slice(self.limit.as_ref().map_or(&[][..], HeaderValue::as_bytes));
         put_parameter(&mut text, b", remaining=", remaining);
@@ -189,7 +189,7 @@ impl LimitList {
         match Form::ALL.map(|form| forms.contains(form)) {
             [true, ..] => {
                 let names = LimitNames::of(response.limits);
-                let item = |text: &mut Text, index, view: &LimitView<'_>| {
+                let item = |text: &mut ValueBuf, index, view: &LimitView<'_>| {
                     put_limit(text, names.get(index), view.limit)
                 };
                 Self::of_items(response, item)
@@ -228,9 +228,9 @@ impl LimitList {
     /// range of the limit's name.
     fn of_items(
         response: &ResponseView<'_>,
-        item: impl Fn(&mut Text, usize, &LimitView<'_>) -> Range<usize>,
+        item: impl Fn(&mut ValueBuf, usize, &LimitView<'_>) -> Range<usize>,
     ) -> Self {
-        let (text, mut name) = (&mut Text::new(), 0..0);
+        let (text, mut name) = (&mut ValueBuf::new(), 0..0);
         // The reported limit is written in its order, so its length is reserved until then.
         let mut reserved = 0;
         if let (Some(index), Some(view), 2..) =
@@ -285,7 +285,7 @@ fn window_seconds(limit: &Limit) -> u64 {
 }
 
 /// Appends `"api";q=100;w=60`. Returns the range of the name.
-pub(super) fn put_limit(text: &mut Text, name: &[u8], limit: &Limit) -> Range<usize> {
+pub(super) fn put_limit(text: &mut ValueBuf, name: &[u8], limit: &Limit) -> Range<usize> {
     let start = text.len();
     put_string(text, name);
     let name = start..text.len();
@@ -297,7 +297,7 @@ pub(super) fn put_limit(text: &mut Text, name: &[u8], limit: &Limit) -> Range<us
     name
 }
 
-fn put_parameter(text: &mut Text, name: &[u8], value: u64) {
+fn put_parameter(text: &mut ValueBuf, name: &[u8], value: u64) {
     text.extend_from_slice(name);
     put_integer(text, value);
 }

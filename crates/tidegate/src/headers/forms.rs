@@ -75,16 +75,16 @@ impl Forms {
     /// Returns an error if a name is unknown, if `none` is combined with another name, or if the
     /// list is empty.
     pub fn from_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, FormsError> {
-        let (mut forms, mut said, mut none) = (Forms::NONE, 0_usize, false);
+        let (mut forms, mut count, mut none) = (Forms::NONE, 0_usize, false);
         for name in names {
-            said += 1;
+            count += 1;
             if name == "none" {
                 none = true;
             } else {
                 forms = forms.with(name.parse()?);
             }
         }
-        match (said, none) {
+        match (count, none) {
             (0, _) => Err(FormsError::Empty),
             (1, _) | (_, false) => Ok(forms),
             (_, true) => Err(FormsError::NoneAndOthers),

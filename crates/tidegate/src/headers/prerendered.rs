@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::HeaderValue;
 
 use super::fields::{LimitList, number, put_limit};
-use super::text::Text;
+use super::text::ValueBuf;
 use super::text::{LimitNames, put_policy_name};
 use super::{LimitView, MAX_POLICY_BYTES};
 use crate::{Limit, RetryAfter};
@@ -38,7 +38,7 @@ impl PrerenderedHeaders {
         };
         let views: Vec<LimitView<'_>> = limits.iter().map(view).collect();
         let names = LimitNames::of(&views);
-        let (mut ranges, mut text) = (Vec::with_capacity(limits.len()), Text::new());
+        let (mut ranges, mut text) = (Vec::with_capacity(limits.len()), ValueBuf::new());
         for (index, limit) in limits.iter().enumerate() {
             if index > 0 {
                 text.extend_from_slice(b", ");
@@ -54,7 +54,7 @@ impl PrerenderedHeaders {
         let counts: Box<[(u64, HeaderValue)]> = limits.iter().map(count).collect();
         // The first clone of a value allocates; later ones share what it allocated.
         let _ = (policy.clone(), counts.clone());
-        let mut name = Text::new();
+        let mut name = ValueBuf::new();
         put_policy_name(&mut name, policy_name);
         Some(PrerenderedHeaders { name: (*name).into(), policy, names: ranges.into(), counts })
     }
@@ -94,7 +94,7 @@ impl PrerenderedHeaders {
         mut reported: usize,
         limit_list: &mut LimitList,
     ) -> Option<()> {
-        let (mut text, mut name) = (Text::new(), None);
+        let (mut text, mut name) = (ValueBuf::new(), None);
         for (index, policy) in policies.iter().enumerate() {
             if policies[..index].iter().any(|other| policy.may_share_names(other)) {
                 return None;

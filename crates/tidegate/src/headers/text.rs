@@ -9,20 +9,20 @@ use crate::Algorithm;
 use crate::text::InlineBytes;
 
 /// A header value that is being written. Most values fit without an allocation.
-pub(super) type Text = InlineBytes<128>;
+pub(super) type ValueBuf = InlineBytes<128>;
 
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
 /// Appends an integer, capped at the largest of a structured field.
-pub(super) fn put_integer(text: &mut Text, number: u64) {
+pub(super) fn put_integer(text: &mut ValueBuf, number: u64) {
     text.extend_from_slice(numerals(&mut [0; MAX_NUMERALS], |numerals| {
         numerals.put_integer(number)
     }));
 }
 
 /// Appends a string of a structured field. `plain` is printable ASCII.
-pub(super) fn put_string(text: &mut Text, plain: &[u8]) {
+pub(super) fn put_string(text: &mut ValueBuf, plain: &[u8]) {
     text.push(b'"');
     let mut rest = plain;
     while let Some(at) = rest.iter().position(|byte| matches!(byte, b'"' | b'\\')) {
@@ -94,13 +94,13 @@ impl Numerals<'_> {
 
 /// The name of each limit in printable ASCII. Names are unique.
 pub(super) struct LimitNames {
-    text: Text,
+    text: ValueBuf,
     spans: SmallVec<[Range<usize>; 4]>,
 }
 
 impl LimitNames {
     pub(super) fn of(views: &[LimitView<'_>]) -> Self {
-        let mut names = LimitNames { text: Text::new(), spans: smallvec![0..0; views.len()] };
+        let mut names = LimitNames { text: ValueBuf::new(), spans: smallvec![0..0; views.len()] };
         // A limit that is the only one of its policy gets the name of the policy, so these are
         // assigned first.
         for (index, view) in views.iter().enumerate() {
@@ -165,12 +165,12 @@ fn has_same_base(a: &LimitView<'_>, b: &LimitView<'_>) -> bool {
 }
 
 /// Appends the name of a policy in printable ASCII.
-pub(super) fn put_policy_name(text: &mut Text, policy: &str) {
+pub(super) fn put_policy_name(text: &mut ValueBuf, policy: &str) {
     let printable = |byte: u8| if matches!(byte, b' '..=b'~') { byte } else { b'?' };
     policy.bytes().for_each(|byte| text.push(printable(byte)));
 }
 
-fn put_base(text: &mut Text, view: &LimitView<'_>, with_window: bool) {
+fn put_base(text: &mut ValueBuf, view: &LimitView<'_>, with_window: bool) {
     put_policy_name(text, view.policy);
     if !with_window {
         return;

@@ -7,7 +7,7 @@ use tidegate_core::{Cost, Decided, Decision, Limit, PermitId};
 
 use super::{Acquired, Limiter};
 use crate::Request;
-use crate::fallback::{FallbackAnswer, FallbackRequest, LocalNode, OnStoreFailure, Outage};
+use crate::fallback::{FallbackDecisions, FallbackRequest, LocalNode, OnStoreFailure, Outage};
 use crate::futures::{MAX_CONCURRENT_CHECKS, join_all};
 use crate::store::validate;
 use crate::{Check, Permit, Store, StoreError, Verdict};
@@ -15,14 +15,14 @@ use crate::{Check, Permit, Store, StoreError, Verdict};
 /// The fallback of a limiter whose store fails.
 #[derive(Debug)]
 pub(super) struct Fallback {
-    pub(super) answer: OnStoreFailure,
+    pub(super) on_failure: OnStoreFailure,
     pub(super) nodes: AtomicU32,
     /// The local memory of this node, for [`OnStoreFailure::Local`].
     pub(super) memory: Option<Limiter>,
 }
 
 /// A decided request.
-pub(super) struct Attempt {
+pub(super) struct DecidedRequest {
     pub(super) verdict: Verdict,
     /// The permit id of the request.
     pub(super) permit: Option<PermitId>,
@@ -33,9 +33,10 @@ pub(super) struct Attempt {
 impl Fallback {
     /// Adds the fallback of each check to a request.
     fn fallback_request<'r>(&self, request: &Request<'r>) -> FallbackRequest<'r> {
-        let on_failure = request.checks.iter().map(|_| self.answer).collect();
+        let on_failure = request.checks.iter().map(|_| self.on_failure).collect();
         let is_enforced = |check: &Check<'_>| !check.observed;
-        let denies = self.answer == OnStoreFailure::Deny && request.checks.iter().any(is_enforced);
+        let denies =
+            self.on_failure == OnStoreFailure::Deny && request.checks.iter().any(is_enforced);
         let (checks, id) = (SmallVec::from_slice(request.checks), request.id);
         FallbackRequest { checks, on_failure, denies, id, permit: request.permit }
     }
@@ -83,7 +84,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// Returns the errors of [`Limiter::check_async`].
     pub async fn decide_async(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
-        Ok(self.attempt(request).await?.verdict)
+        Ok(self.decide_or_fall_back(request).await?.verdict)
     }
 
     /// Decides independent checks and appends a decision for each. They are sent together, and take
@@ -174,8 +175,8 @@ impl<S: Store> Limiter<S> {
     /// Returns the errors of [`Limiter::check_async`].
     pub async fn acquire_async(&self, checks: &[Check<'_>]) -> Result<Acquired<S>, StoreError> {
         let permit = Some(self.store().new_permit());
-        let attempt = self.attempt(&Request { permit, ..Request::new(checks) }).await?;
-        Ok(Acquired::of_attempt(self, checks, attempt))
+        let decided = self.decide_or_fall_back(&Request { permit, ..Request::new(checks) }).await?;
+        Ok(Acquired::of_decided(self, checks, decided))
     }
 
     /// Changes the number of nodes that share the limits; see
@@ -192,8 +193,11 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Decides a request in the store or, if that fails, by the fallback.
-    pub(super) async fn attempt(&self, request: &Request<'_>) -> Result<Attempt, StoreError> {
-        let decided = |verdict, local| Attempt { verdict, permit: request.permit, local };
+    pub(super) async fn decide_or_fall_back(
+        &self,
+        request: &Request<'_>,
+    ) -> Result<DecidedRequest, StoreError> {
+        let decided = |verdict, local| DecidedRequest { verdict, permit: request.permit, local };
         let Some(fallback) = &self.shared.fallback else {
             return Ok(decided(self.store().decide(request).await?, None));
         };
@@ -210,8 +214,8 @@ impl<S: Store> Limiter<S> {
             }
             Err(StoreError::Failed(_)) => {
                 let outage = Outage { nodes, next_attempt: self.store().next_attempt() };
-                let answer = fallback_request.resolve(node, outage)?;
-                Ok(decided(combine(request.checks, &answer), answer.permit))
+                let resolved = fallback_request.resolve(node, outage)?;
+                Ok(decided(combine(request.checks, &resolved), resolved.permit))
             }
             Err(error) => Err(error),
         }
@@ -219,11 +223,11 @@ impl<S: Store> Limiter<S> {
 }
 
 /// The verdict on checks that the fallback decided.
-fn combine(checks: &[Check<'_>], answer: &FallbackAnswer) -> Verdict {
-    let mut verdict = Verdict::new(checks, answer.decisions.iter().copied());
+fn combine(checks: &[Check<'_>], fallback: &FallbackDecisions) -> Verdict {
+    let mut verdict = Verdict::new(checks, fallback.decisions.iter().copied());
     let enforced = checks.iter().zip(&verdict.decisions).filter(|(check, _)| !check.observed);
     let decided = enforced.map(|(_, decision)| decision.decided).max();
     verdict.decided = decided.unwrap_or(Decided::Exact);
-    verdict.no_room = answer.no_room;
+    verdict.no_room = fallback.no_room;
     verdict
 }

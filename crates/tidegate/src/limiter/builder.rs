@@ -137,12 +137,12 @@ impl Builder {
     pub fn build_with_store<S: Store>(self, store: S) -> Result<Limiter<S>, OutOfMemory> {
         let fallback = match self.on_failure {
             None => None,
-            Some(answer) => {
-                let memory = match answer {
+            Some(on_failure) => {
+                let memory = match on_failure {
                     OnStoreFailure::Local => Some(self.clone().build()?),
                     OnStoreFailure::Allow | OnStoreFailure::Deny => None,
                 };
-                Some(Fallback { answer, nodes: AtomicU32::new(self.nodes.max(1)), memory })
+                Some(Fallback { on_failure, nodes: AtomicU32::new(self.nodes.max(1)), memory })
             }
         };
         Ok(Limiter::with_settings(store, self.settings, fallback))

@@ -23,12 +23,12 @@ use tidegate_core::{Cost, Decision, Limit, Timestamp};
 pub use self::builder::Builder;
 pub use self::permit::{Acquired, Permit};
 pub use self::reserved::Reserved;
-pub(crate) use self::waiting::Listening;
+pub(crate) use self::waiting::ListenerGuard;
 pub use self::waiting::jitter;
 
 use self::any_store::Fallback;
 use self::builder::Settings;
-use self::waiting::Releases;
+use self::waiting::ReleaseListeners;
 use crate::Request;
 use crate::wait_queue::Queues;
 use crate::{Check, CheckError, Clock, MemoryStats, MemoryStore, Store, Verdict};
@@ -63,7 +63,7 @@ struct Inner<S> {
     /// The fallback for when the store fails; `None` to return the error.
     fallback: Option<Fallback>,
     queues: Queues,
-    releases: Releases,
+    release_listeners: ReleaseListeners,
     /// The clock that waiting is timed by.
     clock: Clock,
     /// The maximum random delay before a caller that waits for a shared store tries again.
@@ -324,7 +324,7 @@ impl<S: Store> Limiter<S> {
             store,
             fallback,
             queues: Queues::new(settings.max_waiters),
-            releases: Releases::default(),
+            release_listeners: ReleaseListeners::default(),
             clock,
             jitter: settings.jitter,
             hasher: RandomState::new(),

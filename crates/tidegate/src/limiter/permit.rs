@@ -7,8 +7,8 @@ use std::time::Duration;
 use tidegate_core::{Algorithm, Decided, Denied, Limit, LimitError, PermitId};
 
 use super::Limiter;
-use super::any_store::Attempt;
-use crate::store::PermitAct;
+use super::any_store::DecidedRequest;
+use crate::store::PermitOperation;
 use crate::{Check, MemoryStore, Store, StoreError, Verdict};
 
 /// The result of acquiring a permit.
@@ -36,9 +36,13 @@ impl<S: Store> Acquired<S> {
         }
     }
 
-    /// The permit of an attempt. A permit that local memory granted is held there.
-    pub(super) fn of_attempt(limiter: &Limiter<S>, checks: &[Check<'_>], attempt: Attempt) -> Self {
-        let Attempt { verdict, permit, local } = attempt;
+    /// The permit of a decided request. A permit that local memory granted is held there.
+    pub(super) fn of_decided(
+        limiter: &Limiter<S>,
+        checks: &[Check<'_>],
+        decided: DecidedRequest,
+    ) -> Self {
+        let DecidedRequest { verdict, permit, local } = decided;
         let id = permit.unwrap_or_default();
         if verdict.decided == Decided::Exact || !verdict.allowed {
             return Self::new(limiter, id, checks, verdict);
@@ -118,7 +122,7 @@ impl<S: Store> Permit<S> {
     pub async fn renew_async(&self) -> Result<bool, StoreError> {
         match &self.local {
             Some(local) => Ok(local.renew()),
-            None => act(&self.limiter, &self.held, PermitAct::Renew(self.id)).await,
+            None => apply(&self.limiter, &self.held, PermitOperation::Renew(self.id)).await,
         }
     }
 
@@ -134,7 +138,7 @@ impl<S: Store> Permit<S> {
             return Ok(local.release());
         }
         // If the future is dropped, the drop of the permit releases all of it again.
-        let released = act(&self.limiter, &self.held, PermitAct::Release(self.id)).await;
+        let released = apply(&self.limiter, &self.held, PermitOperation::Release(self.id)).await;
         self.held.clear();
         released
     }
@@ -143,7 +147,7 @@ impl<S: Store> Permit<S> {
 impl Permit {
     /// Restarts the lease. Returns `false` if it had already ended under one of the limits.
     pub fn renew(&self) -> bool {
-        self.all(PermitAct::Renew(self.id))
+        self.all(PermitOperation::Renew(self.id))
     }
 
     /// Restarts the lease with this duration, which also applies to later renewals. Returns `false`
@@ -163,39 +167,41 @@ impl Permit {
     /// Releases the permit, as a drop does. Returns `false` if it had already ended under one of
     /// the limits.
     pub fn release(mut self) -> bool {
-        let was_held = self.all(PermitAct::Release(self.id));
+        let was_held = self.all(PermitOperation::Release(self.id));
         for (key, _) in mem::take(&mut self.held) {
-            self.limiter.shared.releases.notify(&key);
+            self.limiter.shared.release_listeners.notify(&key);
         }
         was_held
     }
 
-    fn all(&self, act: PermitAct) -> bool {
+    fn all(&self, operation: PermitOperation) -> bool {
         let store = self.limiter.store();
         // Every limit is released or renewed, even after one that was not held.
-        self.held.iter().fold(true, |all, (key, limit)| store.with_permit(key, limit, act) && all)
+        self.held
+            .iter()
+            .fold(true, |all, (key, limit)| store.with_permit(key, limit, operation) && all)
     }
 }
 
 /// Releases or renews a permit under all of its limits, even after one of the calls failed. A
 /// permit that the store granted is held in local memory too.
-async fn act<S: Store>(
+async fn apply<S: Store>(
     limiter: &Limiter<S>,
     held: &[(Box<[u8]>, Limit)],
-    act: PermitAct,
+    operation: PermitOperation,
 ) -> Result<bool, StoreError> {
     let mut all = Ok(true);
     for (key, limit) in held {
         if let Some(memory) = limiter.local_memory() {
-            memory.store().with_permit(key, limit, act);
+            memory.store().with_permit(key, limit, operation);
         }
-        let done = limiter.store().with_permit(key, limit, act).await;
+        let done = limiter.store().with_permit(key, limit, operation).await;
         all = match (all, done) {
             (Ok(all), Ok(was_held)) => Ok(all && was_held),
             (Err(error), _) | (_, Err(error)) => Err(error),
         };
-        if let PermitAct::Release(_) = act {
-            limiter.shared.releases.notify(key);
+        if let PermitOperation::Release(_) = operation {
+            limiter.shared.release_listeners.notify(key);
         }
     }
     all
@@ -207,9 +213,9 @@ impl<S: Store> Drop for Permit<S> {
             return;
         }
         let (held, limiter) = (mem::take(&mut self.held), self.limiter.clone());
-        let release = PermitAct::Release(self.id);
+        let release = PermitOperation::Release(self.id);
         // An error is ignored, because the permit ends with its lease.
-        self.limiter.store().detach(async move { drop(act(&limiter, &held, release).await) });
+        self.limiter.store().detach(async move { drop(apply(&limiter, &held, release).await) });
     }
 }
 

@@ -34,7 +34,7 @@ pub struct Reserved<S: Store = MemoryStore> {
     charged: Vec<Charged>,
     charged_at: Timestamp,
     /// Whether local memory was charged, because the store failed.
-    locally: bool,
+    charged_locally: bool,
 }
 
 /// An estimate under one limit.
@@ -64,7 +64,7 @@ impl<S: Store> Reserved<S> {
     /// an enforced one with the same key and window is counted separately and is not settled: its
     /// estimate stays charged.
     fn new(limiter: &Limiter<S>, checks: &[Check<'_>], verdict: Verdict) -> Self {
-        let (mut charged, mut locally) = (Vec::new(), false);
+        let (mut charged, mut charged_locally) = (Vec::new(), false);
         let charged_at = limiter.now();
         for (check, decision) in checks.iter().zip(&verdict.decisions) {
             let counted = matches!(decision.decided, Decided::Exact | Decided::Local);
@@ -77,11 +77,11 @@ impl<S: Store> Reserved<S> {
                 && decision.allowed
                 && counted
             {
-                locally |= decision.decided == Decided::Local;
+                charged_locally |= decision.decided == Decided::Local;
                 charged.push(Charged { key: check.key.into(), limit: *check.limit, estimate });
             }
         }
-        Reserved { limiter: limiter.clone(), verdict, charged, charged_at, locally }
+        Reserved { limiter: limiter.clone(), verdict, charged, charged_at, charged_locally }
     }
 
     /// Returns a denial as an error.
@@ -112,7 +112,8 @@ impl<S: Store> Reserved<S> {
     /// were not settled stay at the estimate.
     pub async fn commit_async(mut self, actual: u64) -> Result<(), StoreError> {
         let charged = mem::take(&mut self.charged);
-        let settling = Settling { charged_at: self.charged_at, actual, locally: self.locally };
+        let settling =
+            Settling { charged_at: self.charged_at, actual, charged_locally: self.charged_locally };
         settling.settle(&self.limiter, &charged).await
     }
 }
@@ -132,7 +133,7 @@ struct Settling {
     charged_at: Timestamp,
     actual: u64,
     /// Whether local memory was charged, because the store failed.
-    locally: bool,
+    charged_locally: bool,
 }
 
 impl Settling {
@@ -148,7 +149,7 @@ impl Settling {
         for one in charged {
             let Some(check) = one.settling(self.actual, is_too_late) else { continue };
             let checks = [check];
-            let decided = match limiter.local_memory().filter(|_| self.locally) {
+            let decided = match limiter.local_memory().filter(|_| self.charged_locally) {
                 Some(memory) => memory.decide(&Request::new(&checks)).map_err(Into::into),
                 None => limiter.decide_async(&Request::new(&checks)).await,
             };
@@ -164,7 +165,11 @@ impl<S: Store> Drop for Reserved<S> {
             return;
         }
         let (charged, limiter) = (mem::take(&mut self.charged), self.limiter.clone());
-        let settling = Settling { charged_at: self.charged_at, actual: 0, locally: self.locally };
+        let settling = Settling {
+            charged_at: self.charged_at,
+            actual: 0,
+            charged_locally: self.charged_locally,
+        };
         // An error is ignored, because the charge leaves the window by itself.
         let task = async move { drop(settling.settle(&limiter, &charged).await) };
         self.limiter.store().detach(task);

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Decided, Timestamp};
 
-use super::any_store::Attempt;
+use super::any_store::DecidedRequest;
 use super::{Acquired, Limiter};
 use crate::fallback::{deny_all, dry_run_checks};
 use crate::futures::block_on;
 use crate::sync::Mutex;
-use crate::wait_queue::{Ticket, refusing, sleep_listening};
+use crate::wait_queue::{Ticket, sleep_until_release, without_overflow};
 use crate::{Check, CheckError, MemoryStore, Request, Store, StoreError, Verdict};
 
 /// The maximum time between attempts of a waiter to acquire a permit from a shared store, because
@@ -37,7 +37,7 @@ pub fn jitter(up_to: Duration) -> Duration {
     Duration::from_micros(random % micros.saturating_add(1).max(1))
 }
 
-impl Attempt {
+impl DecidedRequest {
     /// Denies an attempt that would pass now, because others wait ahead of it.
     fn into_queued_denial(mut self) -> Self {
         self.verdict.deny_queued();
@@ -115,8 +115,8 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Acquired<S>, StoreError> {
         let permit = Some(self.store().new_permit());
         let request = Request { permit, ..Request::new(checks) };
-        let attempt = self.wait_in_queue(request, max_wait).await?;
-        Ok(Acquired::of_attempt(self, checks, attempt))
+        let decided = self.wait_in_queue(request, max_wait).await?;
+        Ok(Acquired::of_decided(self, checks, decided))
     }
 
     /// The store, if it is a [`MemoryStore`].
@@ -128,24 +128,24 @@ impl<S: Store> Limiter<S> {
         &self,
         request: Request<'_>,
         max_wait: Duration,
-    ) -> Result<Attempt, StoreError> {
-        let checks = refusing(request.checks);
+    ) -> Result<DecidedRequest, StoreError> {
+        let checks = without_overflow(request.checks);
         let request = Request { checks: &checks, deny_cache: false, ..request };
         let clock = &self.shared.clock;
         let max_wait_us = u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX);
         let until = clock.now().plus_micros(max_wait_us);
-        let (queues, name) = (&self.shared.queues, self.queue_name(&checks));
-        let is_alone = queues.is_empty(name);
-        let attempt = match is_alone {
-            true => self.attempt(&request).await?,
+        let (queues, queue_id) = (&self.shared.queues, self.queue_id(&checks));
+        let is_alone = queues.is_empty(queue_id);
+        let decided = match is_alone {
+            true => self.decide_or_fall_back(&request).await?,
             false => self.dry_run(&request).await?,
         };
-        let is_hopeless = self.retry_delay_us(&checks, &attempt.verdict, until).is_none();
-        if is_hopeless || (is_alone && attempt.verdict.allowed) {
-            return Ok(attempt);
+        let is_hopeless = self.retry_delay_us(&checks, &decided.verdict, until).is_none();
+        if is_hopeless || (is_alone && decided.verdict.allowed) {
+            return Ok(decided);
         }
-        let Some(ticket) = Ticket::new(queues, name) else {
-            let mut denied = attempt.into_queued_denial();
+        let Some(ticket) = Ticket::new(queues, queue_id) else {
+            let mut denied = decided.into_queued_denial();
             denied.verdict.queue_full = true;
             return Ok(denied);
         };
@@ -162,18 +162,18 @@ impl<S: Store> Limiter<S> {
         request: &Request<'_>,
         ticket: &Ticket<'_>,
         until: Timestamp,
-    ) -> Result<Attempt, StoreError> {
+    ) -> Result<DecidedRequest, StoreError> {
         let clock = &self.shared.clock;
         loop {
-            let listening: Listening<'_> =
-                self.shared.releases.listen(ticket.number(), request.checks);
+            let listener: ListenerGuard<'_> =
+                self.shared.release_listeners.listen(ticket.number(), request.checks);
             let permit = request.permit.map(|_| self.store().new_permit());
-            let attempt = self.attempt(&Request { permit, ..*request }).await?;
-            let retry_delay_us = self.retry_delay_us(request.checks, &attempt.verdict, until);
-            let Some(retry_delay_us) = retry_delay_us.filter(|_| !attempt.verdict.allowed) else {
-                return Ok(attempt);
+            let decided = self.decide_or_fall_back(&Request { permit, ..*request }).await?;
+            let retry_delay_us = self.retry_delay_us(request.checks, &decided.verdict, until);
+            let Some(retry_delay_us) = retry_delay_us.filter(|_| !decided.verdict.allowed) else {
+                return Ok(decided);
             };
-            sleep_listening(clock, clock.now().plus_micros(retry_delay_us), &listening).await;
+            sleep_until_release(clock, clock.now().plus_micros(retry_delay_us), &listener).await;
         }
     }
 
@@ -215,20 +215,21 @@ impl<S: Store> Limiter<S> {
     }
 
     /// The verdict that a request would get, without charging it.
-    async fn dry_run(&self, request: &Request<'_>) -> Result<Attempt, StoreError> {
+    async fn dry_run(&self, request: &Request<'_>) -> Result<DecidedRequest, StoreError> {
         let deny_all = deny_all();
         let dry_run = dry_run_checks(request.checks, &deny_all);
-        let outcome = self.attempt(&Request { checks: &dry_run, ..*request }).await?.verdict;
+        let outcome =
+            self.decide_or_fall_back(&Request { checks: &dry_run, ..*request }).await?.verdict;
         let skipped = dry_run.len() - request.checks.len();
         let mut verdict =
             Verdict::new(request.checks, outcome.decisions.iter().skip(skipped).copied());
         (verdict.decided, verdict.no_room) = (outcome.decided, outcome.no_room);
-        Ok(Attempt { verdict, permit: None, local: None })
+        Ok(DecidedRequest { verdict, permit: None, local: None })
     }
 
-    /// The name of the queue of a request. It is equal for requests with the same keys and limits
+    /// The id of the queue of a request. It is equal for requests with the same keys and limits
     /// in any order.
-    fn queue_name(&self, checks: &[Check<'_>]) -> u64 {
+    fn queue_id(&self, checks: &[Check<'_>]) -> u64 {
         let each = checks.iter().map(|check| {
             self.shared.hasher.hash_one((check.key, check.limit.id(), check.observed))
         });
@@ -265,7 +266,7 @@ impl Limiter {
 
 /// The listeners for released permits, by the hash of the key.
 #[derive(Debug, Default)]
-pub(crate) struct Releases {
+pub(crate) struct ReleaseListeners {
     listeners: Mutex<HashMap<u64, Vec<Listener>>>,
     /// The number of listeners. A release reads only this if there are none.
     count: AtomicUsize,
@@ -279,25 +280,26 @@ struct Listener {
     waker: Option<Waker>,
 }
 
-impl Releases {
+impl ReleaseListeners {
     /// Listens for released permits of the `concurrency` limits among these checks, for the waiter
     /// with this ticket.
-    pub(crate) fn listen(&self, ticket: u64, checks: &[Check<'_>]) -> Listening<'_> {
+    pub(crate) fn listen(&self, ticket: u64, checks: &[Check<'_>]) -> ListenerGuard<'_> {
         let held = checks
             .iter()
             .filter(|check| check.limit.algorithm() == Algorithm::Concurrency && !check.observed);
-        let names: SmallVec<[u64; 2]> = held.map(|check| self.hasher.hash_one(check.key)).collect();
+        let key_hashes: SmallVec<[u64; 2]> =
+            held.map(|check| self.hasher.hash_one(check.key)).collect();
         let mut listeners = self.listeners.lock();
-        for name in &names {
+        for key_hash in &key_hashes {
             let listener = Listener { ticket, released: false, waker: None };
-            listeners.entry(*name).or_default().push(listener);
+            listeners.entry(*key_hash).or_default().push(listener);
         }
-        self.count.fetch_add(names.len(), Ordering::SeqCst);
+        self.count.fetch_add(key_hashes.len(), Ordering::SeqCst);
         drop(listeners);
         // Either a release sees the count, or it happened before the next attempt of the waiter,
         // which then gets the permit.
         fence(Ordering::SeqCst);
-        Listening { releases: self, ticket, names }
+        ListenerGuard { release_listeners: self, ticket, key_hashes }
     }
 
     /// Wakes the listeners of a key, because one of its permits was released.
@@ -307,8 +309,8 @@ impl Releases {
             return;
         }
         let mut woken = SmallVec::<[Waker; 4]>::new();
-        let name = self.hasher.hash_one(key);
-        if let Some(listeners) = self.listeners.lock().get_mut(&name) {
+        let key_hash = self.hasher.hash_one(key);
+        if let Some(listeners) = self.listeners.lock().get_mut(&key_hash) {
             for listener in listeners {
                 listener.released = true;
                 woken.extend(listener.waker.take());
@@ -320,20 +322,20 @@ impl Releases {
 
 /// A registered listener, which is removed on drop.
 #[derive(Debug)]
-pub(crate) struct Listening<'r> {
-    releases: &'r Releases,
+pub(crate) struct ListenerGuard<'r> {
+    release_listeners: &'r ReleaseListeners,
     ticket: u64,
-    names: SmallVec<[u64; 2]>,
+    key_hashes: SmallVec<[u64; 2]>,
 }
 
-impl Listening<'_> {
+impl ListenerGuard<'_> {
     /// Whether a permit was released since this was created. Otherwise the next release wakes
     /// `waker`.
     pub(crate) fn poll_released(&self, waker: &Waker) -> bool {
-        let mut listeners = self.releases.listeners.lock();
+        let mut listeners = self.release_listeners.listeners.lock();
         let mut released = false;
-        for name in &self.names {
-            let own = listeners.get_mut(name).into_iter().flatten();
+        for key_hash in &self.key_hashes {
+            let own = listeners.get_mut(key_hash).into_iter().flatten();
             for listener in own.filter(|listener| listener.ticket == self.ticket) {
                 released |= listener.released;
                 listener.waker = Some(waker.clone());
@@ -343,17 +345,17 @@ impl Listening<'_> {
     }
 }
 
-impl Drop for Listening<'_> {
+impl Drop for ListenerGuard<'_> {
     fn drop(&mut self) {
-        let mut listeners = self.releases.listeners.lock();
-        for name in &self.names {
-            if let Some(waiting) = listeners.get_mut(name) {
+        let mut listeners = self.release_listeners.listeners.lock();
+        for key_hash in &self.key_hashes {
+            if let Some(waiting) = listeners.get_mut(key_hash) {
                 waiting.retain(|listener| listener.ticket != self.ticket);
                 if waiting.is_empty() {
-                    listeners.remove(name);
+                    listeners.remove(key_hash);
                 }
             }
         }
-        self.releases.count.fetch_sub(self.names.len(), Ordering::SeqCst);
+        self.release_listeners.count.fetch_sub(self.key_hashes.len(), Ordering::SeqCst);
     }
 }

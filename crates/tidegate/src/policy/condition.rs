@@ -93,7 +93,7 @@ impl Condition {
             RequestField::Descriptors => {
                 return Err(ConditionError { index: 0, kind: ConditionErrorKind::NotEntries });
             }
-            RequestField::Domain | RequestField::Descriptor { .. } => wild(values())?,
+            RequestField::Domain | RequestField::Descriptor { .. } => wildcard_matcher(values())?,
             _ => Matcher::Values(ExactValues::new(collect(values(), |text| match text.trim() {
                 "" => Err(ConditionErrorKind::Empty),
                 text => Ok(text.into()),
@@ -160,10 +160,10 @@ impl Condition {
                 Some(Value::Bytes(found)) => values.contains(&found),
                 _ => false,
             },
-            Matcher::Wildcards(wild) => match self.field.value(request) {
-                Some(Value::Bytes(found)) => wild.matches(&found),
+            Matcher::Wildcards(wildcards) => match self.field.value(request) {
+                Some(Value::Bytes(found)) => wildcards.matches(&found),
                 Some(Value::Group(_)) => false,
-                None => self.is_present(request) && wild.matches(b""),
+                None => self.is_present(request) && wildcards.matches(b""),
             },
             Matcher::Entries(matcher) => descriptor::match_all(matcher, request.entries()),
         }
@@ -257,9 +257,9 @@ impl Condition {
             (Matcher::Wildcards(ours), Matcher::Wildcards(theirs)) => {
                 !any_overlap(ours.all(), theirs.all())
             }
-            (Matcher::Values(values), Matcher::Wildcards(wild))
-            | (Matcher::Wildcards(wild), Matcher::Values(values)) => {
-                !any_overlap(wild.all(), &as_wild(values))
+            (Matcher::Values(values), Matcher::Wildcards(wildcards))
+            | (Matcher::Wildcards(wildcards), Matcher::Values(values)) => {
+                !any_overlap(wildcards.all(), &as_wild(values))
             }
             (Matcher::Entries(ours), Matcher::Entries(theirs)) => descriptor::exclude(ours, theirs),
             (Matcher::Networks(ours, _), Matcher::Networks(theirs, _)) => {
@@ -299,10 +299,12 @@ fn collect<'v, T>(
 }
 
 /// Returns the matcher of values that may contain `*`.
-fn wild<'v>(values: impl Iterator<Item = &'v str> + Clone) -> Result<Matcher, ConditionError> {
+fn wildcard_matcher<'v>(
+    values: impl Iterator<Item = &'v str> + Clone,
+) -> Result<Matcher, ConditionError> {
     if values.clone().any(|value| value.contains('*')) {
-        let wild = collect(values, |text| not_empty(text).map(Wildcard::new))?;
-        return Ok(Matcher::Wildcards(Wildcards::new(wild)));
+        let wildcards = collect(values, |text| not_empty(text).map(Wildcard::new))?;
+        return Ok(Matcher::Wildcards(Wildcards::new(wildcards)));
     }
     Ok(Matcher::Values(ExactValues::new(collect(values, |text| not_empty(text).map(Box::from))?)))
 }
@@ -342,8 +344,8 @@ impl fmt::Display for Condition {
         let values: Vec<String> = match &self.matcher {
             Matcher::Present => vec!["\"*\"".into()],
             Matcher::Values(values) => values.all().iter().map(ToString::to_string).collect(),
-            Matcher::Wildcards(wild) => {
-                wild.all().iter().map(|one| one.as_str().to_owned()).collect()
+            Matcher::Wildcards(wildcards) => {
+                wildcards.all().iter().map(|one| one.as_str().to_owned()).collect()
             }
             Matcher::Entries(entries) => {
                 let all: Vec<String> = entries.iter().map(ToString::to_string).collect();

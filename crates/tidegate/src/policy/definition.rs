@@ -277,8 +277,11 @@ impl Policy {
         if let Some(limits) = &new.limits {
             check_limits(limits)?;
         }
-        if let Some((condition, own)) = new.when.contradiction(&self.matching) {
-            return Err(PolicyError::NeverMatches { condition, own: own.to_string() });
+        if let Some((condition, policy_condition)) = new.when.contradiction(&self.matching) {
+            return Err(PolicyError::NeverMatches {
+                condition,
+                policy_condition: policy_condition.to_string(),
+            });
         }
         let mut earlier = self.overrides.iter();
         match earlier.position(|earlier| new.when.imply(&earlier.when)) {
@@ -331,7 +334,7 @@ impl Policy {
     }
 
     /// Returns whether it is a quota; see [`Policy::with_quota`].
-    pub fn quota(&self) -> bool {
+    pub fn is_quota(&self) -> bool {
         self.quota
     }
 
@@ -346,7 +349,7 @@ impl Policy {
     }
 
     /// Returns whether denials by a shared store are cached in memory until they end.
-    pub fn deny_cache(&self) -> bool {
+    pub fn caches_denials(&self) -> bool {
         self.deny_cache
     }
 

@@ -158,8 +158,8 @@ impl Wildcard {
         let Some(value) = value.strip_prefix(first) else { return false };
         let Some(mut value) = value.strip_suffix(last) else { return false };
         for piece in middle.split('*') {
-            let Some((_, behind)) = value.split_once(piece) else { return false };
-            value = behind;
+            let Some((_, after)) = value.split_once(piece) else { return false };
+            value = after;
         }
         true
     }
@@ -218,16 +218,16 @@ impl ExactValues {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wildcards {
     all: Box<[Wildcard]>,
-    /// The values without `*`. Those with it are in `wild`.
-    words: ExactValues,
-    wild: Box<[Wildcard]>,
+    /// The values without `*`. Those with it are in `wildcards`.
+    exact: ExactValues,
+    wildcards: Box<[Wildcard]>,
 }
 
 impl Wildcards {
     pub(super) fn new(all: Box<[Wildcard]>) -> Self {
-        let words = all.iter().filter_map(Wildcard::literal).map(Box::from);
-        let wild = all.iter().filter(|one| !one.is_literal).cloned();
-        Wildcards { words: ExactValues::new(words.collect()), wild: wild.collect(), all }
+        let exact = all.iter().filter_map(Wildcard::literal).map(Box::from);
+        let wildcards = all.iter().filter(|one| !one.is_literal).cloned();
+        Wildcards { exact: ExactValues::new(exact.collect()), wildcards: wildcards.collect(), all }
     }
 
     pub(super) fn all(&self) -> &[Wildcard] {
@@ -237,8 +237,8 @@ impl Wildcards {
     /// Returns whether a value matches. Only text matches values with `*`.
     pub(super) fn matches(&self, value: &[u8]) -> bool {
         let text = || std::str::from_utf8(value).ok();
-        self.words.contains(value)
-            || text().is_some_and(|value| self.wild.iter().any(|one| one.matches(value)))
+        self.exact.contains(value)
+            || text().is_some_and(|value| self.wildcards.iter().any(|one| one.matches(value)))
     }
 }
 
@@ -287,16 +287,16 @@ mod tests {
     fn lookup_of_many_values_agrees_with_a_scan() {
         for count in [0, 1, super::LINEAR_SCAN_MAX, super::LINEAR_SCAN_MAX + 1, 1000] {
             let text = |number: usize| format!("w{number}");
-            let words =
+            let exact =
                 ExactValues::new((0..count).map(|number| text(number * 7 % 1009).into()).collect());
             for number in 0..1009 {
-                let is_present = words.all().iter().any(|word| **word == *text(number));
-                assert_eq!(words.contains(text(number).as_bytes()), is_present, "{count} {number}");
+                let is_present = exact.all().iter().any(|word| **word == *text(number));
+                assert_eq!(exact.contains(text(number).as_bytes()), is_present, "{count} {number}");
             }
-            let all = words.all().iter().map(|word| Wildcard::new(word));
+            let all = exact.all().iter().map(|word| Wildcard::new(word));
             let mixed = Wildcards::new(all.chain([Wildcard::new("x*")]).collect());
             assert!(mixed.matches(b"xyz") && !mixed.matches(b"wx") && !mixed.matches(b"w7\xff"));
-            assert_eq!(mixed.matches(b"w7"), words.contains(b"w7"));
+            assert_eq!(mixed.matches(b"w7"), exact.contains(b"w7"));
         }
     }
 }

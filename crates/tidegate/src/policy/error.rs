@@ -45,7 +45,7 @@ pub enum PolicyError {
         /// The index of the override's condition.
         condition: usize,
         /// The policy's condition that it contradicts.
-        own: String,
+        policy_condition: String,
     },
     /// An earlier override applies whenever this one would, so this one can never apply.
     Covered {
@@ -74,8 +74,10 @@ impl PolicyError {
             PolicyError::TooManyOverrides => "a policy has too many overrides".into(),
             PolicyError::NoCondition => "an override needs a condition".into(),
             PolicyError::ReplacesNothing => "this override replaces nothing".into(),
-            PolicyError::NeverMatches { own, .. } => {
-                format!("this override can never apply: its policy matches only `{own}`")
+            PolicyError::NeverMatches { policy_condition, .. } => {
+                format!(
+                    "this override can never apply: its policy matches only `{policy_condition}`"
+                )
             }
             PolicyError::Covered { earlier } => format!(
                 "this override can never apply: override {} holds whenever it does, and comes first",

@@ -167,10 +167,10 @@ impl Explained<'_> {
                 writeln!(f, "  overflow consume: a denied cost above 1 uses up what is left")?;
             }
         }
-        if self.policy.quota() {
+        if self.policy.is_quota() {
             writeln!(f, "  a quota: where a request meets several, one is enough")?;
         }
-        if !self.policy.deny_cache() {
+        if !self.policy.caches_denials() {
             writeln!(f, "  denials are never answered from memory")?;
         }
         match chosen.on_store_failure() {

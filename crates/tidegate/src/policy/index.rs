@@ -67,8 +67,8 @@ impl Index {
         let Some(entries) = entries else {
             let Some(domains) = domains else { return self.unconditional.push(policy_index) };
             for domain in domains {
-                let entries_hash = self.hash(Some(domain));
-                self.by_domain.entry(entries_hash).or_default().push(policy_index);
+                let domain_hash = self.hash(Some(domain));
+                self.by_domain.entry(domain_hash).or_default().push(policy_index);
             }
             return;
         };

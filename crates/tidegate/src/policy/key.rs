@@ -36,7 +36,7 @@ pub const MAX_KEY_BYTES: usize = 1024;
 pub(super) const MISSING: u8 = 0;
 
 /// Follows the NUL at the start of a truncated key.
-const CUT: u8 = b'#';
+const TRUNCATED: u8 = b'#';
 
 /// Identifies who is counted within a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -112,7 +112,7 @@ impl KeyWriter {
 
     pub(super) fn finish(self) -> Key {
         if self.0.len() > MAX_KEY_BYTES {
-            return cut(&self.0);
+            return truncate(&self.0);
         }
         Key(self.0)
     }
@@ -131,8 +131,8 @@ pub(super) fn value_length(value: &[u8]) -> usize {
 }
 
 #[cold]
-fn cut(whole: &[u8]) -> Key {
-    let mut writer = KeyWriter(SmallVec::from_slice(&[MISSING, CUT]));
+fn truncate(whole: &[u8]) -> Key {
+    let mut writer = KeyWriter(SmallVec::from_slice(&[MISSING, TRUNCATED]));
     let digest_chars = 2 * <Sha256 as Digest>::output_size();
     writer.0.extend_from_slice(&whole[..MAX_KEY_BYTES - 3 - digest_chars]);
     writer.literal("#");
@@ -174,18 +174,19 @@ impl Template {
         for (index, piece) in self.pieces.iter().enumerate() {
             match piece {
                 Piece::Literal(text) => {
-                    let (literal, behind) = rest.split_at_checked(text.len())?;
+                    let (literal, after) = rest.split_at_checked(text.len())?;
                     if literal != text.as_bytes() {
                         return None;
                     }
                     segments.push(KeySegment::Readable(literal));
-                    rest = behind;
+                    rest = after;
                 }
                 Piece::Slot(slot) => {
                     let (whole, value) = match self.is_composite {
                         true => with_length(rest)?,
                         false => {
-                            let whole = rest.get(..rest.len().checked_sub(self.behind(index))?)?;
+                            let whole = rest
+                                .get(..rest.len().checked_sub(self.literal_bytes_after(index))?)?;
                             (whole, whole)
                         }
                     };
@@ -199,18 +200,18 @@ impl Template {
 
     /// Returns the keys that a plain value may represent: one per alternative of the only slot. The
     /// result is empty for a template with several slots, because its keys hold several values.
-    pub(super) fn readings(&self, value: &[u8], options: &ReadOptions) -> Vec<Key> {
+    pub(super) fn possible_keys(&self, value: &[u8], options: &ReadOptions) -> Vec<Key> {
         let slots = self.pieces.iter().filter_map(|piece| match piece {
             Piece::Slot(slot) => Some(slot),
             Piece::Literal(_) => None,
         });
         let alternatives = slots.filter(|_| !self.is_composite).flatten();
-        let readings = alternatives.filter_map(|one| {
+        let keys = alternatives.filter_map(|one| {
             let value =
                 normalized_value(&one.field, value, options).filter(|value| !value.is_empty())?;
             Some(self.key_of(one, &value))
         });
-        readings.collect()
+        keys.collect()
     }
 
     /// Returns whether the template can make this key.
@@ -247,7 +248,7 @@ impl Template {
     }
 
     /// Returns the number of bytes of literal text after a piece.
-    fn behind(&self, index: usize) -> usize {
+    fn literal_bytes_after(&self, index: usize) -> usize {
         let length = |piece: &Piece| match piece {
             Piece::Literal(text) => text.len(),
             Piece::Slot(_) => 0,

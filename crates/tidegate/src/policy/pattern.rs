@@ -25,7 +25,7 @@ pub(crate) const MAX_PATTERN_BYTES: usize = 1024;
 pub struct Pattern {
     text: Box<str>,
     glob: Glob,
-    shape: PatternKind,
+    kind: PatternKind,
     /// The glob compiled on its own, to compare policies with each other. Requests do not use it.
     matcher: OnceLock<Box<GlobMatcher>>,
 }
@@ -126,7 +126,7 @@ impl Pattern {
         let glob = build(&normalized, true)?;
         // Without a wildcard, every `\` that is left is an escape.
         let plain = |text: &str| text.replace('\\', "").into();
-        let shape = match (text, text.strip_suffix("/**")) {
+        let kind = match (text, text.strip_suffix("/**")) {
             ("**", _) => PatternKind::Prefix("/".into()),
             (text, _) if !text.contains(WILD) => PatternKind::Exact(plain(&normalized)),
             (_, Some(parent)) if !parent.contains(WILD) => {
@@ -134,7 +134,7 @@ impl Pattern {
             }
             _ => PatternKind::Glob,
         };
-        Ok(Pattern { text: text.into(), glob, shape, matcher: OnceLock::new() })
+        Ok(Pattern { text: text.into(), glob, kind, matcher: OnceLock::new() })
     }
 
     /// Creates a pattern over host names, in which `*` also matches dots.
@@ -158,14 +158,14 @@ impl Pattern {
         let lower = text.to_ascii_lowercase();
         // The brackets of an IPv6 literal are not a character class.
         let is_v6 = lower.starts_with('[') && lower.ends_with(']') && lower.contains(':');
-        let shape = match lower.strip_prefix('*') {
+        let kind = match lower.strip_prefix('*') {
             _ if is_v6 || !lower.contains(WILD) => PatternKind::Exact(lower.clone().into()),
             Some(end) if !end.contains(WILD) => PatternKind::Suffix(end.into()),
             _ => PatternKind::Glob,
         };
         let normalized = if is_v6 { globset::escape(&lower) } else { lower };
         let glob = build(&normalized, false)?;
-        Ok(Pattern { text: text.into(), glob, shape, matcher: OnceLock::new() })
+        Ok(Pattern { text: text.into(), glob, kind, matcher: OnceLock::new() })
     }
 
     /// Returns the pattern as written.
@@ -174,7 +174,7 @@ impl Pattern {
     }
 
     pub(super) fn literal(&self) -> Option<&str> {
-        match &self.shape {
+        match &self.kind {
             PatternKind::Exact(text) => Some(text),
             _ => None,
         }
@@ -182,13 +182,13 @@ impl Pattern {
 
     /// Returns whether it has to be matched by the automaton.
     pub(super) fn needs_glob_set(&self) -> bool {
-        matches!(self.shape, PatternKind::Glob)
+        matches!(self.kind, PatternKind::Glob)
     }
 
     /// Returns whether it matches a text, by comparison only; always `false` for globs.
     #[inline]
     pub(super) fn matches_directly(&self, text: &str) -> bool {
-        match &self.shape {
+        match &self.kind {
             PatternKind::Exact(whole) => **whole == *text,
             PatternKind::Prefix(start) => text.starts_with(&**start),
             PatternKind::Suffix(end) => text.ends_with(&**end),
@@ -197,7 +197,7 @@ impl Pattern {
     }
 
     pub(super) fn matches(&self, text: &str) -> bool {
-        match self.shape {
+        match self.kind {
             PatternKind::Glob => {
                 self.matcher.get_or_init(|| self.glob.compile_matcher().into()).is_match(text)
             }

@@ -51,7 +51,7 @@ pub enum RequestFieldError {
     /// The name is not valid.
     BadName,
     /// The field does not take a name.
-    NameNotTaken,
+    UnexpectedName,
 }
 
 impl RequestFieldError {
@@ -61,7 +61,7 @@ impl RequestFieldError {
             RequestFieldError::Unknown => "unknown part of a request",
             RequestFieldError::NoName => "this part needs a name",
             RequestFieldError::BadName => "this cannot be a name",
-            RequestFieldError::NameNotTaken => "this part takes no name",
+            RequestFieldError::UnexpectedName => "this part takes no name",
         }
     }
 
@@ -75,7 +75,7 @@ impl RequestFieldError {
             RequestFieldError::BadName => {
                 "use letters, digits and `-`, `_` or `.`, for example `header:x-api-key`"
             }
-            RequestFieldError::NameNotTaken => {
+            RequestFieldError::UnexpectedName => {
                 "write `client_ip`, `method`, `path`, `host`, `domain` or `descriptors` alone"
             }
         }
@@ -117,7 +117,7 @@ impl std::str::FromStr for RequestField {
             None => (text, None),
         };
         let without_name = |field: RequestField| {
-            if name.is_none() { Ok(field) } else { Err(RequestFieldError::NameNotTaken) }
+            if name.is_none() { Ok(field) } else { Err(RequestFieldError::UnexpectedName) }
         };
         let named = |make: fn(Box<str>) -> RequestField| {
             let name = name.filter(|name| !name.is_empty()).ok_or(RequestFieldError::NoName)?;

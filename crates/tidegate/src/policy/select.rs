@@ -251,7 +251,7 @@ impl Policies {
 
     /// Returns the keys that a plain value may represent under a template.
     pub(crate) fn keys_for(&self, template: &Template, value: &[u8]) -> Vec<Key> {
-        template.readings(value, &self.options)
+        template.possible_keys(value, &self.options)
     }
 
     /// Returns whether a template can make this key.

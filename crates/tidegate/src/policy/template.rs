@@ -22,7 +22,7 @@ use crate::identity::IpGroup;
 pub(crate) const MAX_TEMPLATE_BYTES: usize = 1024;
 
 /// The largest number of fields in a template, including alternatives.
-pub(crate) const MAX_TEMPLATE_PARTS: usize = 16;
+pub(crate) const MAX_TEMPLATE_FIELDS: usize = 16;
 
 /// The only template without fields: all requests share one count.
 pub const SHARED_KEY: &str = "all";
@@ -218,8 +218,8 @@ pub enum TemplateErrorKind {
     /// The template is empty.
     Empty,
     /// The template is without a field in braces, and is not [`SHARED_KEY`].
-    NoPart,
-    /// The template is longer than `MAX_TEMPLATE_BYTES`, or has more than `MAX_TEMPLATE_PARTS`
+    NoField,
+    /// The template is longer than `MAX_TEMPLATE_BYTES`, or has more than `MAX_TEMPLATE_FIELDS`
     /// fields.
     TooLong,
     /// A `{` is not closed.
@@ -256,7 +256,7 @@ impl TemplateError {
     pub const fn problem(&self) -> &'static str {
         match self.kind {
             TemplateErrorKind::Empty => "the key is empty: all requests would share one count",
-            TemplateErrorKind::NoPart => {
+            TemplateErrorKind::NoField => {
                 "the key is plain text: every request would share one count"
             }
             TemplateErrorKind::TooLong => "the key template is too long",
@@ -274,7 +274,7 @@ impl TemplateError {
             TemplateErrorKind::Empty => {
                 "write `\"{client_ip}\"`, or `all` to share one count on purpose"
             }
-            TemplateErrorKind::NoPart => {
+            TemplateErrorKind::NoField => {
                 "write a part in braces, such as `{client_ip}`, or `all` to share one count on purpose"
             }
             TemplateErrorKind::TooLong => "use at most 16 parts and 1024 bytes",
@@ -317,11 +317,11 @@ impl FromStr for Template {
         let pieces = Pieces { text, at: 0, literal: String::new(), pieces: Vec::new() }.parse()?;
         let slots = pieces.iter().filter(|piece| matches!(piece, Piece::Slot(_))).count();
         if slots == 0 && text != SHARED_KEY {
-            return fail(TemplateErrorKind::NoPart, 0..text.len());
+            return fail(TemplateErrorKind::NoField, 0..text.len());
         }
         let template =
             Template { text: text.into(), pieces: pieces.into(), is_composite: slots > 1 };
-        if template.fields().count() > MAX_TEMPLATE_PARTS {
+        if template.fields().count() > MAX_TEMPLATE_FIELDS {
             return fail(TemplateErrorKind::TooLong, 0..text.len());
         }
         Ok(template)

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
-use super::top::{MAX_TRACKED_POLICIES, TopTracker};
+use super::top::{MAX_TRACKED_POLICIES, PolicyTracker};
 use super::{Decided, OTHER, Outcome};
 use crate::policy::{Mode, Template};
 use crate::sync::Mutex;
@@ -97,7 +97,7 @@ const NEAR: usize = 2 * SOURCES;
 /// The counters of a limit of a policy.
 pub struct LimitStats {
     series: Arc<Series>,
-    tracker: Arc<TopTracker>,
+    tracker: Arc<PolicyTracker>,
     /// The key template of the policy, if its keys may contain credentials.
     template: Option<Arc<Template>>,
 }
@@ -123,7 +123,7 @@ impl LimitStats {
             && self.series.name.mode == other.series.name.mode
     }
 
-    pub(super) fn tracker(&self) -> &Arc<TopTracker> {
+    pub(super) fn tracker(&self) -> &Arc<PolicyTracker> {
         &self.tracker
     }
 
@@ -202,7 +202,7 @@ impl Series {
             limit: Arc::clone(&self.name.limit),
             mode: self.name.mode,
             allowed: std::array::from_fn(|source| sums[source]),
-            refused: std::array::from_fn(|source| sums[SOURCES + source]),
+            denied: std::array::from_fn(|source| sums[SOURCES + source]),
             near: sums[NEAR],
         }
     }
@@ -227,13 +227,13 @@ pub struct SeriesCounts {
     /// Decisions that allowed the request, in the order of [`Decided::ALL`].
     pub allowed: [u64; 4],
     /// Decisions that denied the request, in the order of [`Decided::ALL`].
-    pub refused: [u64; 4],
+    pub denied: [u64; 4],
     /// Requests that were allowed and left at most 5 % of the limit.
     pub near: u64,
 }
 
 impl SeriesCounts {
-    /// Returns the outcome that `refused` counts, which depends on the mode.
+    /// Returns the outcome that `denied` counts, which depends on the mode.
     pub fn denied_outcome(&self) -> Outcome {
         denied_outcome(self.mode)
     }
@@ -248,7 +248,7 @@ pub(super) struct Registry {
 #[derive(Debug, Default)]
 struct Tables {
     series: BTreeMap<SeriesKey, Arc<Series>>,
-    trackers: BTreeMap<Arc<str>, Arc<TopTracker>>,
+    trackers: BTreeMap<Arc<str>, Arc<PolicyTracker>>,
 }
 
 impl Registry {
@@ -265,7 +265,7 @@ impl Registry {
     }
 
     /// The trackers of one policy, or of all.
-    pub(super) fn trackers(&self, policy: Option<&str>) -> Vec<Arc<TopTracker>> {
+    pub(super) fn trackers(&self, policy: Option<&str>) -> Vec<Arc<PolicyTracker>> {
         let tables = self.tables.lock();
         match policy {
             Some(policy) => tables.trackers.get(policy).cloned().into_iter().collect(),
@@ -314,7 +314,7 @@ impl Tables {
         }
     }
 
-    fn tracker(&mut self, policy: &str) -> Arc<TopTracker> {
+    fn tracker(&mut self, policy: &str) -> Arc<PolicyTracker> {
         if let Some(tracker) = self.trackers.get(policy) {
             return Arc::clone(tracker);
         }
@@ -323,7 +323,7 @@ impl Tables {
         }
         let full = self.trackers.len() >= MAX_TRACKED_POLICIES;
         let name: Arc<str> = if full { OTHER.into() } else { policy.into() };
-        let tracker = || Arc::new(TopTracker::new(Arc::clone(&name)));
+        let tracker = || Arc::new(PolicyTracker::new(Arc::clone(&name)));
         Arc::clone(self.trackers.entry(Arc::clone(&name)).or_insert_with(tracker))
     }
 }

@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use tidegate_core::{RetryAfter, Timestamp};
 
 use super::mask::{Masking, StoredKey};
-use super::{Decided, LimitRecord, Outcome, RequestRecord, Text};
+use super::{Decided, LimitRecord, Outcome, RequestRecord, ShownText};
 use crate::sync::Mutex;
 
 /// The number of denials that are kept for subscribers: some seconds of several policies at the
@@ -45,11 +45,11 @@ pub struct Denial {
     /// How it was decided.
     pub decided: Decided,
     /// The key as [`LogKeys`](super::LogKeys) shows it; empty if keys are not shown.
-    pub key: Text,
+    pub key: ShownText,
     /// The path of the request; empty if it is unknown.
-    pub route: Text,
+    pub route: ShownText,
     /// The caller's name for the request; empty if it has none.
-    pub request_id: Text,
+    pub request_id: ShownText,
     /// The time after which the request would pass.
     pub retry_after: RetryAfter,
     /// The number of denials of this policy that were suppressed since its last published one.
@@ -65,9 +65,9 @@ impl Denial {
             limit: Arc::clone(limit.stats.limit()),
             outcome: limit.stats.denied_outcome(),
             decided: limit.decided,
-            key: Text::default(),
-            route: Text::default(),
-            request_id: Text::default(),
+            key: ShownText::default(),
+            route: ShownText::default(),
+            request_id: ShownText::default(),
             retry_after: limit.retry_after,
             suppressed: 0,
         }

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::Outcome;
 use super::counters::LimitStats;
 use super::counters::{Counters, Stripe, stripe};
-use super::top::TopTracker;
+use super::top::PolicyTracker;
 
 /// The upper bounds of the buckets for decisions. A decision in memory takes well under a
 /// microsecond, a decision over a network some hundred, and a failing store its timeout.
@@ -116,17 +116,17 @@ const BOUNDS: [Duration; LATENCY_BOUNDS.len()] = [
 /// requests that an observed policy would have denied are always timed.
 pub const TIMED_EVERY: u8 = 32;
 
-/// Whether this request is timed. Requests are chosen by multiples of the golden ratio, which are
+/// Whether this request is sampled for timing. Requests are chosen by multiples of the golden ratio, which are
 /// evenly distributed, and not at a fixed distance: if the requests of several policies alternate,
 /// each policy gets its share, whereas a fixed distance could always choose the same policy.
 #[inline(always)]
-pub(crate) fn is_timed() -> bool {
+pub(crate) fn is_sampled() -> bool {
     const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15; // 2^64 / 1.618...
-    thread_local!(static TURN: Cell<u64> = const { Cell::new(0) });
-    TURN.with(|turn| {
+    thread_local!(static SEQUENCE: Cell<u64> = const { Cell::new(0) });
+    SEQUENCE.with(|sequence| {
         // The first request of a thread is timed, so that there is a value even if requests are
         // few.
-        let now = turn.replace(turn.get().wrapping_add(GOLDEN));
+        let now = sequence.replace(sequence.get().wrapping_add(GOLDEN));
         now < u64::MAX / u64::from(TIMED_EVERY)
     })
 }
@@ -149,7 +149,7 @@ const OUTCOMES: [Outcome; 2] = [Outcome::Allowed, Outcome::WouldDeny];
 #[must_use = "only a timer that is finished counts"]
 pub struct ServiceTimer {
     started: Instant,
-    of: SmallVec<[(Arc<TopTracker>, Outcome); 2]>,
+    of: SmallVec<[(Arc<PolicyTracker>, Outcome); 2]>,
 }
 
 impl ServiceTimer {
@@ -166,7 +166,7 @@ impl ServiceTimer {
     }
 }
 
-fn count(tracker: &TopTracker, outcome: Outcome, elapsed: Duration) {
+fn count(tracker: &PolicyTracker, outcome: Outcome, elapsed: Duration) {
     let times = tracker.service.get_or_init(Default::default);
     times.0[usize::from(outcome != Outcome::Allowed)].add(stripe(), elapsed);
 }
@@ -184,7 +184,7 @@ pub struct ServiceLatency {
 }
 
 /// The service times of all policies that have any, by name.
-pub(super) fn counts(trackers: &[Arc<TopTracker>]) -> Vec<ServiceLatency> {
+pub(super) fn counts(trackers: &[Arc<PolicyTracker>]) -> Vec<ServiceLatency> {
     let times = trackers.iter().filter_map(|tracker| Some((tracker, tracker.service.get()?)));
     let each = times.flat_map(|(tracker, times)| {
         OUTCOMES.into_iter().zip(&times.0).map(|(outcome, latency)| ServiceLatency {

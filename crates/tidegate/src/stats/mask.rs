@@ -107,7 +107,7 @@ impl std::error::Error for SecretTooShort {}
 #[derive(Clone, Default)]
 pub(super) struct StoredKey {
     bytes: Vec<u8>,
-    cut: bool,
+    truncated: bool,
     /// The template that rendered it, if its keys may contain credentials.
     template: Option<Arc<Template>>,
 }
@@ -117,7 +117,7 @@ impl StoredKey {
     /// its masked form can be resolved. Of other keys only the part that is shown is stored.
     pub(super) fn set(&mut self, bytes: &[u8], template: Option<&Arc<Template>>) {
         let most = if template.is_some() { MAX_KEY_BYTES } else { MAX_TEXT_BYTES };
-        self.cut = bytes.len() > most;
+        self.truncated = bytes.len() > most;
         self.bytes.clear();
         self.bytes.extend_from_slice(&bytes[..bytes.len().min(most)]);
         self.template = template.cloned();
@@ -129,13 +129,13 @@ impl StoredKey {
 
     /// Whether this is the given key.
     pub(super) fn is(&self, key: &Key) -> bool {
-        !self.cut && *self.bytes == *key.as_ref()
+        !self.truncated && *self.bytes == *key.as_ref()
     }
 
     /// The key without masking, truncated.
-    pub(super) fn plain(&self) -> Text {
-        let mut text = Text::new(&self.bytes);
-        text.cut |= self.cut;
+    pub(super) fn plain(&self) -> ShownText {
+        let mut text = ShownText::new(&self.bytes);
+        text.truncated |= self.truncated;
         text
     }
 }
@@ -172,16 +172,16 @@ impl Masking {
     }
 
     /// The text that is shown for a key.
-    pub(super) fn text(&self, key: &StoredKey) -> Text {
+    pub(super) fn text(&self, key: &StoredKey) -> ShownText {
         match (self.log_keys, &key.template) {
-            (LogKeys::Off, _) => Text::default(),
+            (LogKeys::Off, _) => ShownText::default(),
             (LogKeys::Masked, Some(template)) => self.mask(template, key),
             (LogKeys::Masked, None) | (LogKeys::Full, _) => key.plain(),
         }
     }
 
     /// The text that is shown for a key that was not stored.
-    pub(super) fn text_of(&self, template: &Template, key: &[u8]) -> Text {
+    pub(super) fn text_of(&self, template: &Template, key: &[u8]) -> ShownText {
         let template = template.has_credentials().then(|| Arc::new(template.clone()));
         let mut stored = StoredKey::default();
         stored.set(key, template.as_ref());
@@ -190,25 +190,25 @@ impl Masking {
 
     /// Whether a text is the masked form of a key.
     pub(super) fn is_form_of(&self, text: &str, key: &StoredKey) -> bool {
-        let Some(template) = key.template.as_ref().filter(|_| !key.cut) else { return false };
+        let Some(template) = key.template.as_ref().filter(|_| !key.truncated) else { return false };
         let masked = self.mask(template, key);
         masked.is_masked() && masked.to_string() == text
     }
 
-    fn mask(&self, template: &Template, key: &StoredKey) -> Text {
+    fn mask(&self, template: &Template, key: &StoredKey) -> ShownText {
         let whole = [KeySegment::Credential { tag: "", value: &key.bytes, has_length: false }];
         // A key that the template did not render was given by a caller. It may be the bare
         // credential.
-        let stretches = template.split(&key.bytes);
-        let stretches = stretches.as_deref().unwrap_or(&whole);
+        let segments = template.split(&key.bytes);
+        let segments = segments.as_deref().unwrap_or(&whole);
         let is_credential =
-            |stretch: &KeySegment<'_, '_>| !matches!(stretch, KeySegment::Readable(_));
-        if !stretches.iter().any(is_credential) {
+            |segment: &KeySegment<'_, '_>| !matches!(segment, KeySegment::Readable(_));
+        if !segments.iter().any(is_credential) {
             return key.plain();
         }
         let mut shown = String::new();
-        for stretch in stretches {
-            match *stretch {
+        for segment in segments {
+            match *segment {
                 KeySegment::Readable(bytes) => shown.push_str(&escaped(bytes)),
                 KeySegment::Credential { tag, value, has_length } => {
                     let form = format!("{tag}{}", self.form(value));
@@ -220,14 +220,14 @@ impl Masking {
                 }
             }
         }
-        let cut = shown.len() > MAX_TEXT_BYTES;
-        if cut {
+        let truncated = shown.len() > MAX_TEXT_BYTES;
+        if truncated {
             let hash = self.mac.hash(&key.bytes);
             let most = MAX_TEXT_BYTES - MARK.len() - hash.len();
             shown.truncate(floor_char_boundary(&shown, most));
             shown = shown + MARK + &hash;
         }
-        Text { bytes: shown.into_bytes(), cut, masked: true }
+        ShownText { bytes: shown.into_bytes(), truncated, masked: true }
     }
 
     /// The masked form of a value.
@@ -306,22 +306,22 @@ pub const MAX_TEXT_BYTES: usize = 128;
 /// The beginning of a key or route. The bytes may come from anyone, so it is displayed like a
 /// [`Key`](crate::policy::Key): everything but plain text is escaped.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
-pub struct Text {
+pub struct ShownText {
     pub(super) bytes: Vec<u8>,
-    pub(super) cut: bool,
+    pub(super) truncated: bool,
     pub(super) masked: bool,
 }
 
-impl Text {
+impl ShownText {
     pub(super) fn new(bytes: &[u8]) -> Self {
-        let mut text = Text::default();
+        let mut text = ShownText::default();
         text.set(bytes);
         text
     }
 
     /// Stores another text in the same memory.
     pub(super) fn set(&mut self, bytes: &[u8]) {
-        self.cut = bytes.len() > MAX_TEXT_BYTES;
+        self.truncated = bytes.len() > MAX_TEXT_BYTES;
         self.masked = false;
         self.bytes.clear();
         self.bytes.extend_from_slice(&bytes[..bytes.len().min(MAX_TEXT_BYTES)]);
@@ -334,8 +334,8 @@ impl Text {
 
     /// Returns whether the text was truncated. Two truncated texts may be equal although their
     /// names differ, unless they are masked.
-    pub fn is_cut(&self) -> bool {
-        self.cut
+    pub fn is_truncated(&self) -> bool {
+        self.truncated
     }
 
     /// Returns whether this is the masked form of a key. [`Stats::unmask`](super::Stats::unmask)
@@ -345,18 +345,18 @@ impl Text {
     }
 }
 
-impl fmt::Display for Text {
+impl fmt::Display for ShownText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.masked {
             // It was escaped when it was masked, and a hash replaces the truncated part.
             return self.bytes.utf8_chunks().try_for_each(|chunk| f.write_str(chunk.valid()));
         }
         write_escaped(&self.bytes, f)?;
-        if self.cut { f.write_str("...") } else { Ok(()) }
+        if self.truncated { f.write_str("...") } else { Ok(()) }
     }
 }
 
-impl fmt::Debug for Text {
+impl fmt::Debug for ShownText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{self}\"")
     }

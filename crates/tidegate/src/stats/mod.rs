@@ -37,14 +37,14 @@ pub use self::events::{
     Denial, EVENTS_HELD, EVENTS_PER_POLICY_PER_SECOND, Events, MAX_SUBSCRIBERS, StreamItem,
     Subscription, TooManySubscribers,
 };
-pub(crate) use self::latency::is_timed;
+pub(crate) use self::latency::is_sampled;
 pub use self::latency::{LATENCY_BOUNDS, LatencyCounts};
 pub use self::latency::{SERVICE_BOUNDS, ServiceLatency, ServiceTimer, TIMED_EVERY};
 #[cfg(feature = "config")]
 pub(crate) use self::mask::MIN_SECRET_BYTES;
 pub(crate) use self::mask::looks_masked;
 pub use self::mask::{LogKeys, MAX_SHOWN_CHARS, MaskSecret, SecretTooShort};
-pub use self::mask::{MAX_TEXT_BYTES, Text};
+pub use self::mask::{MAX_TEXT_BYTES, ShownText};
 pub use self::top::SKETCH_ENTRIES;
 pub use self::top::{Entry, MAX_TRACKED_POLICIES, Ranking, TOP_PERIOD, Top};
 #[doc(no_inline)]
@@ -54,7 +54,7 @@ use self::counters::Registry;
 use self::counters::{Stripe, stripe};
 use self::latency::Latency;
 use self::mask::{Masking, StoredKey};
-use self::top::{Observation, TopQuery, TopTracker};
+use self::top::{Observation, PolicyTracker, TopQuery};
 use crate::Clock;
 use crate::policy::{Key, Mode, Policy, Template};
 
@@ -382,7 +382,7 @@ impl Stats {
     ) {
         let (key, route) = (limit.key, record.route);
         let observation = Observation { by, key, template: limit.stats.template(), route };
-        limit.stats.tracker().record_notable(&observation, self.period(now));
+        limit.stats.tracker().add(&observation, self.period(now));
     }
 
     fn period(&self, now: Timestamp) -> u64 {
@@ -411,7 +411,7 @@ impl Stats {
     }
 
     /// Returns a key of this template as [`LogKeys`] shows it, for example in a log.
-    pub fn show(&self, template: &Template, key: &Key) -> Text {
+    pub fn show(&self, template: &Template, key: &Key) -> ShownText {
         self.events.masking().load().text_of(template, key.as_ref())
     }
 
@@ -434,8 +434,9 @@ impl Stats {
         let denied = self.events.keys(policy).into_iter();
         // Policies beyond `MAX_TRACKED_POLICIES` share the rankings of `OTHER`.
         let trackers = [policy, OTHER].map(|name| self.registry.trackers(Some(name)));
-        let ranked =
-            |tracker: Arc<TopTracker>| RankBy::ALL.map(|by| tracker.keys(by)).into_iter().flatten();
+        let ranked = |tracker: Arc<PolicyTracker>| {
+            RankBy::ALL.map(|by| tracker.keys(by)).into_iter().flatten()
+        };
         denied.chain(trackers.into_iter().flatten().flat_map(ranked))
     }
 

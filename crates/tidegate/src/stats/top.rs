@@ -15,7 +15,7 @@ use tidegate_core::Timestamp;
 use super::events::EVENTS_PER_POLICY_PER_SECOND;
 use super::latency::ServiceTimes;
 use super::mask::{LogKeys, Masking, StoredKey};
-use super::{RankBy, Text};
+use super::{RankBy, ShownText};
 use crate::policy::Template;
 use crate::sync::Mutex;
 
@@ -38,7 +38,7 @@ pub(super) struct Observation<'a> {
 
 /// The rankings and service times of a policy.
 #[derive(Debug)]
-pub(super) struct TopTracker {
+pub(super) struct PolicyTracker {
     policy: Arc<str>,
     /// The rankings in the order of [`RankBy::ALL`]. Each has a separate lock, because different
     /// requests add to them.
@@ -48,23 +48,23 @@ pub(super) struct TopTracker {
     pub(super) service: OnceLock<Box<ServiceTimes>>,
 }
 
-impl TopTracker {
+impl PolicyTracker {
     pub(super) fn new(policy: Arc<str>) -> Self {
         let (rankings, published) = Default::default();
-        TopTracker { policy, rankings, published, service: OnceLock::new() }
+        PolicyTracker { policy, rankings, published, service: OnceLock::new() }
     }
 
     pub(super) fn policy(&self) -> &Arc<str> {
         &self.policy
     }
 
-    pub(super) fn record_notable(&self, observation: &Observation<'_>, period: u64) {
+    pub(super) fn add(&self, observation: &Observation<'_>, period: u64) {
         let route = observation.route.map(|route| (hash(route.as_bytes()), route));
         let key_hash = hash(observation.key);
         let mut ranking = self.rankings[observation.by as usize].lock();
-        ranking.keys.at(period).add(key_hash, observation.key, observation.template);
+        ranking.keys.advance_to(period).add(key_hash, observation.key, observation.template);
         if let Some((route_hash, route)) = route {
-            ranking.routes.at(period).add(route_hash, route.as_bytes(), None);
+            ranking.routes.advance_to(period).add(route_hash, route.as_bytes(), None);
         }
     }
 
@@ -119,7 +119,7 @@ struct Recent {
 
 impl Recent {
     /// The sketch of this period. Starts a new one if the period has ended.
-    fn at(&mut self, period: u64) -> &mut Sketch {
+    fn advance_to(&mut self, period: u64) -> &mut Sketch {
         if period > self.period {
             self.previous.clear();
             if period == self.period + 1 {
@@ -134,7 +134,7 @@ impl Recent {
     /// Combines both sketches. A name that one of them does not list may have occurred in it up to
     /// its floor.
     fn list(&mut self, period: u64, policy: &Arc<str>) -> PartialRanking {
-        self.at(period);
+        self.advance_to(period);
         let (current, previous) = (&self.current, &self.previous);
         let entry = |stored: &StoredKey, (count, error): (u64, u64), (more, wrong): (u64, u64)| {
             UnmaskedEntry {
@@ -176,7 +176,7 @@ pub struct Entry {
     /// The name of the policy.
     pub policy: Arc<str>,
     /// The key or route.
-    pub name: Text,
+    pub name: ShownText,
     /// An upper bound of the number of times that it was seen.
     pub count: u64,
     /// The maximum error of `count`: the name was seen at least `count - error` times.
@@ -208,7 +208,7 @@ impl PartialRanking {
         self.entries.truncate(n);
     }
 
-    fn named(self, name: impl Fn(&StoredKey) -> Text) -> Ranking {
+    fn named(self, name: impl Fn(&StoredKey) -> ShownText) -> Ranking {
         let entries = self.entries.into_iter().map(|entry| Entry {
             name: name(&entry.stored),
             policy: entry.policy,
@@ -232,7 +232,7 @@ pub struct Top {
 
 /// A query for the top entries of some rankings.
 pub(super) struct TopQuery<'a> {
-    pub trackers: &'a [Arc<TopTracker>],
+    pub trackers: &'a [Arc<PolicyTracker>],
     pub by: RankBy,
     pub period: u64,
     pub n: usize,

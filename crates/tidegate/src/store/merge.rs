@@ -27,13 +27,13 @@ pub(crate) fn validate(checks: &[Check<'_>], has_permit: bool) -> Result<(), Che
 
 /// The limit of a state, with the total cost and the overflow of the checks that share it.
 #[derive(Debug)]
-pub(crate) struct Shared<'s> {
+pub(crate) struct SharedCount<'s> {
     pub(crate) limit: &'s Limit,
     pub(crate) cost: &'s mut Cost,
     pub(crate) overflow: &'s mut Overflow,
 }
 
-impl Shared<'_> {
+impl SharedCount<'_> {
     /// Adds a check.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl<'a> Merged<'a> {
                 continue;
             };
             let Check { limit, cost, overflow, .. } = &mut self.states[index];
-            Shared { limit, cost, overflow }.add(check)?;
+            SharedCount { limit, cost, overflow }.add(check)?;
         }
         Ok(())
     }

@@ -28,7 +28,7 @@ pub(crate) use merge::validate;
 /// ```
 /// use std::sync::atomic::{AtomicBool, Ordering};
 /// use tidegate::{
-///     Failure, Limit, MemoryStore, PermitAct, PermitId, Request, Store, StoreError, Verdict,
+///     Failure, Limit, MemoryStore, PermitOperation, PermitId, Request, Store, StoreError, Verdict,
 /// };
 ///
 /// struct Unreliable {
@@ -56,9 +56,9 @@ pub(crate) use merge::validate;
 ///         &self,
 ///         key: &[u8],
 ///         limit: &Limit,
-///         act: PermitAct,
+///         operation: PermitOperation,
 ///     ) -> Result<bool, StoreError> {
-///         Store::with_permit(&self.store, key, limit, act).await
+///         Store::with_permit(&self.store, key, limit, operation).await
 ///     }
 ///
 ///     fn detach(&self, task: impl Future<Output = ()> + Send + 'static) {
@@ -92,7 +92,7 @@ pub trait Store: Send + Sync + 'static {
         &self,
         key: &[u8],
         limit: &Limit,
-        act: PermitAct,
+        operation: PermitOperation,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Runs a task to completion although no caller waits for it: the release of a dropped permit,
@@ -125,9 +125,9 @@ impl<S: Store> Store for Arc<S> {
         &self,
         key: &[u8],
         limit: &Limit,
-        act: PermitAct,
+        operation: PermitOperation,
     ) -> Result<bool, StoreError> {
-        S::with_permit(self, key, limit, act).await
+        S::with_permit(self, key, limit, operation).await
     }
 
     fn detach(&self, task: impl Future<Output = ()> + Send + 'static) {
@@ -141,7 +141,7 @@ impl<S: Store> Store for Arc<S> {
 
 /// An operation on a held permit.
 #[derive(Clone, Copy, Debug)]
-pub enum PermitAct {
+pub enum PermitOperation {
     /// Releases the permit.
     Release(PermitId),
     /// Restarts the lease of the permit.

@@ -121,7 +121,7 @@ fn check(gate: &Gate, all: &[DescriptorRequest]) -> Result<String, GateError> {
 
 fn show(answer: &GateVerdict<'_>) -> String {
     let lines = answer.results.iter().map(|line| {
-        let question = line.request;
+        let question = line.request_index;
         let sign = if line.decision.allowed { '+' } else { '-' };
         let policy = line.policy.unwrap_or("caller");
         format!("{policy}@{question}{sign}{}", line.decision.remaining)
@@ -335,7 +335,7 @@ fn checking_does_not_allocate() {
     let question = GateRequest::new(Subject::Request(&attributes));
     let check = || {
         let answer = gate.sync(gate.check(&rules, &[question])).expect("a verdict");
-        assert_eq!(answer.results[0].request, 0);
+        assert_eq!(answer.results[0].request_index, 0);
     };
     for _ in 0..40 {
         check();

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use tidegate::{
-    Failure, Limit, ManualClock, MemoryOptions, MemoryStore, PermitAct, PermitId, Request, Store,
-    StoreError, Verdict,
+    Failure, Limit, ManualClock, MemoryOptions, MemoryStore, PermitId, PermitOperation, Request,
+    Store, StoreError, Verdict,
 };
 
 pub struct FlakyStore {
@@ -96,10 +96,10 @@ impl Store for FlakyStore {
         &self,
         key: &[u8],
         limit: &Limit,
-        act: PermitAct,
+        operation: PermitOperation,
     ) -> Result<bool, StoreError> {
         self.arrive().await?;
-        self.store.with_permit(key, limit, act).await
+        self.store.with_permit(key, limit, operation).await
     }
 
     fn detach(&self, task: impl Future<Output = ()> + Send + 'static) {

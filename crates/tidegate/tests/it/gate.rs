@@ -85,7 +85,7 @@ impl Fixture {
         let of = all.iter().filter(|series| &*series.policy == policy);
         of.fold((0, 0), |(allowed, refused), series| {
             let sum = |counts: &[u64]| counts.iter().sum::<u64>();
-            (allowed + sum(&series.allowed), refused + sum(&series.refused))
+            (allowed + sum(&series.allowed), refused + sum(&series.denied))
         })
     }
 }
@@ -343,7 +343,7 @@ fn check_each_decides_as_single_checks() {
     assert_eq!(answers, expected);
     // The counters are equal, too.
     assert_eq!(many.gate.stats().series(), one.gate.stats().series());
-    let denied = one.gate.stats().series().iter().map(|series| series.refused[0]).sum::<u64>();
+    let denied = one.gate.stats().series().iter().map(|series| series.denied[0]).sum::<u64>();
     assert!(denied > 10 && expected.iter().any(|answer| answer.starts_with("Err")), "{denied}");
 }
 

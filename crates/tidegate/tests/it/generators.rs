@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tidegate::unstable::bounds;
 use tidegate::{Algorithm, Check, Cost, Decision, Limit};
-use tidegate_core::{Ask, State};
+use tidegate_core::{Attempt, State};
 
 use crate::common::{S, at};
 
@@ -170,18 +170,24 @@ impl Model {
         &mut self.states.entry((key, limit.id())).or_insert_with(new).1
     }
 
-    pub fn decide(&mut self, key: u8, limit: &Limit, ask: &Ask) -> Decision {
-        self.state(key, limit).decide(limit, ask)
+    pub fn decide(&mut self, key: u8, limit: &Limit, attempt: &Attempt) -> Decision {
+        self.state(key, limit).decide(limit, attempt)
     }
 
-    /// Returns whether the state alone admits the ask.
-    pub fn admits(&mut self, key: u8, limit: &Limit, ask: &Ask) -> bool {
-        self.state(key, limit).admits(limit, ask)
+    /// Returns whether the state alone admits the attempt.
+    pub fn admits(&mut self, key: u8, limit: &Limit, attempt: &Attempt) -> bool {
+        self.state(key, limit).admits(limit, attempt)
     }
 
-    /// Finishes the decision on an ask after [`Model::admits`].
-    pub fn settle(&mut self, key: u8, limit: &Limit, ask: &Ask, admitted: bool) -> Decision {
-        self.state(key, limit).finish(limit, ask, admitted)
+    /// Finishes the decision on an attempt after [`Model::admits`].
+    pub fn settle(
+        &mut self,
+        key: u8,
+        limit: &Limit,
+        attempt: &Attempt,
+        admitted: bool,
+    ) -> Decision {
+        self.state(key, limit).finish(limit, attempt, admitted)
     }
 
     pub fn known(&self) -> Vec<(u8, Limit)> {
@@ -236,18 +242,18 @@ pub fn distinct_checks(steps: &[(Step, bool)], limits: &[Limit]) -> Vec<Generate
 /// Decides a request on states without a store: all checks are charged or none, or consumed where
 /// they consume.
 pub fn decide_all(model: &mut Model, parts: &[GeneratedCheck], now: u64) -> (bool, Vec<Decision>) {
-    let ask = |part: &GeneratedCheck| Ask::new(part.cost, at(now));
+    let attempt = |part: &GeneratedCheck| Attempt::new(part.cost, at(now));
     let admits: Vec<bool> =
-        parts.iter().map(|part| model.admits(part.key, &part.limit, &ask(part))).collect();
+        parts.iter().map(|part| model.admits(part.key, &part.limit, &attempt(part))).collect();
     let allowed = parts.iter().zip(&admits).all(|(part, admits)| part.observed || *admits);
     let settle = |(part, admits): (&GeneratedCheck, bool)| {
         if !allowed {
-            let peek = Ask::new(Cost::PEEK, at(now));
+            let peek = Attempt::new(Cost::PEEK, at(now));
             let left = model.settle(part.key, &part.limit, &peek, false).remaining;
-            let consumed = Ask::new(Cost::Force(part.consumed_of(left)), at(now));
+            let consumed = Attempt::new(Cost::Force(part.consumed_of(left)), at(now));
             let _ = model.decide(part.key, &part.limit, &consumed);
         }
-        model.settle(part.key, &part.limit, &ask(part), allowed && admits)
+        model.settle(part.key, &part.limit, &attempt(part), allowed && admits)
     };
     (allowed, parts.iter().zip(admits).map(settle).collect())
 }

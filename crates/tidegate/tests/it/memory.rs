@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tidegate::unstable::bounds;
 use tidegate::{Check, CheckError, Cost, Limit, Limiter, Request};
-use tidegate_core::{Ask, State};
+use tidegate_core::{Attempt, State};
 
 use crate::common::{NOW, S, at, check_at, limit, limiter};
 use crate::futures::block_on;
@@ -40,13 +40,16 @@ fn compare(limits: &[Limit], start: u64, steps: Vec<Step>) -> Result<(), TestCas
             // A store drops expired states. A peek makes the model do the same.
             for (key, limit) in model.known() {
                 let answer = check_at(&limiter, now, [key], &limit, Cost::PEEK);
-                prop_assert_eq!(answer, model.decide(key, &limit, &Ask::new(Cost::PEEK, at(now))));
+                prop_assert_eq!(
+                    answer,
+                    model.decide(key, &limit, &Attempt::new(Cost::PEEK, at(now)))
+                );
             }
         }
         now = step.gap.after(now, limit.window_us());
         let cost = step.cost(limit);
         let answer = check_at(&limiter, now, [step.key], limit, cost);
-        let expected = model.decide(step.key, limit, &Ask::new(cost, at(now)));
+        let expected = model.decide(step.key, limit, &Attempt::new(cost, at(now)));
         prop_assert_eq!(answer, expected, "{} at {} {:?}", limit, now, cost);
     }
     Ok(())
@@ -70,7 +73,7 @@ fn counts_outgrow_their_slot() {
         let rows = [(0, 1), (1, (1 << 20) - 2), (2, 1), (3, 1), (4, 1 << 41), (400_000, 1)];
         for (after, units) in rows.into_iter().chain([(10 * S, 1), (12 * S, 1), (20 * S, 1)]) {
             let (now, cost) = (NOW + after, Cost::Force(units));
-            let expected = state.decide(&limit, &Ask::new(cost, at(now)));
+            let expected = state.decide(&limit, &Attempt::new(cost, at(now)));
             assert_eq!(check_at(&limiter, now, "key", &limit, cost), expected, "{text} {after}");
         }
     }
@@ -86,7 +89,7 @@ fn counts_outlive_the_slots_calendar() {
         let mut state = State::new(&limit);
         let times = (0..60).map(|step| last - 30 * 600 * S + step * 600 * S);
         for now in times.chain([last + 400 * 86_400 * S, 1 << 52, (1 << 52) + S]) {
-            let expected = state.decide(&limit, &Ask::new(1, at(now)));
+            let expected = state.decide(&limit, &Attempt::new(1, at(now)));
             assert_eq!(check_at(&limiter, now, "key", &limit, 1), expected, "{text} at {now}");
         }
     }

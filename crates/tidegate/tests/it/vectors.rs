@@ -12,7 +12,7 @@ use tidegate::{
     Acquired, Algorithm, Check, Cost, Decided, Decision, Limit, Limiter, ManualClock, Permit,
     PermitId, ResetAfter, RetryAfter,
 };
-use tidegate_core::{Ask, State};
+use tidegate_core::{Attempt, State};
 
 use crate::common::{at, limit};
 
@@ -77,13 +77,14 @@ impl Core {
 
 impl Host for Core {
     fn decide_step(&mut self, at_us: u64, cost: Cost, permit: char) -> Decision {
-        let ask = Ask { permit: PermitId(u64::from(permit)), ..Ask::new(cost, at(at_us)) };
-        self.state.decide(&self.limit, &ask)
+        let attempt =
+            Attempt { permit: PermitId(u64::from(permit)), ..Attempt::new(cost, at(at_us)) };
+        self.state.decide(&self.limit, &attempt)
     }
 
     fn release(&mut self, at_us: u64, permit: char) -> bool {
         // An ended lease is removed when the state is next updated.
-        self.state.admits(&self.limit, &Ask::new(Cost::PEEK, at(at_us)));
+        self.state.admits(&self.limit, &Attempt::new(Cost::PEEK, at(at_us)));
         self.state.release(PermitId(u64::from(permit)))
     }
 

@@ -5,7 +5,7 @@ use super::{Form, WORDS};
 use crate::algorithms::Window;
 use crate::limit::{Grid, WindowPosition};
 use crate::packed::with_low_bits;
-use crate::{Ask, Limit, Packed, PackedWords, ResetAfter, Timestamp};
+use crate::{Attempt, Limit, Packed, PackedWords, ResetAfter, Timestamp};
 
 /// The number of bits of the index of the newest cell in a packed state. A cell is at least 67 us
 /// long, so fewer than 2^13 cells begin within a deadline unit, and the low bits identify one of them.
@@ -484,7 +484,7 @@ impl<W: CellWords> Window for Cells<W> {
     }
 
     #[inline(always)]
-    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, now: &WindowPosition) {
+    fn charge(&mut self, limit: &Limit, units: u64, _attempt: &Attempt, now: &WindowPosition) {
         if units > 0 {
             let (index, offset_us) = self.split(limit, now);
             let grid = grid!(self, limit);

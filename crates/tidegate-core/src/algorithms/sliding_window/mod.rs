@@ -106,7 +106,7 @@ use times::Times;
 
 use super::Window;
 use crate::limit::{Grid, WindowPosition};
-use crate::{Ask, CellView, Cost, Decision, Limit, Packed, PackedWords, ResetAfter, Timestamp};
+use crate::{Attempt, CellView, Cost, Decision, Limit, Packed, PackedWords, ResetAfter, Timestamp};
 
 /// Words of a packed state: 15 cells of 23 bits, 7 of 44 or 3 of 83 and, in the bits that these leave
 /// unused, the newest cell; or 20 times of 16.
@@ -382,11 +382,11 @@ fn packed_form(head: u64) -> Form {
 pub(crate) fn decide_times<W: PackedWords>(
     packed: &mut Packed<W>,
     limit: &Limit,
-    ask: &Ask,
+    attempt: &Attempt,
     now: &WindowPosition,
     admitted: bool,
 ) -> Option<Decision> {
-    let Cost::Ask(units) = ask.cost else { return None };
+    let Cost::Ask(units) = attempt.cost else { return None };
     if packed_form(packed.head) != Form::Log || !packed.may_be_charged(limit, now.at) {
         return None;
     }
@@ -396,7 +396,7 @@ pub(crate) fn decide_times<W: PackedWords>(
         return None;
     }
     times.advance(limit, now);
-    let decision = times.finish(limit, &Ask::new(units, now.at), now, admitted);
+    let decision = times.finish(limit, &Attempt::new(units, now.at), now, admitted);
     if times.total == 0 {
         // The deadline would become earlier.
         return None;
@@ -414,11 +414,11 @@ pub(crate) fn decide_times<W: PackedWords>(
 pub(crate) fn decide_cells<const FORM: usize, W: PackedWords>(
     packed: &mut Packed<W>,
     limit: &Limit,
-    ask: &Ask,
+    attempt: &Attempt,
     now: &WindowPosition,
     admitted: bool,
 ) -> Option<Decision> {
-    let Cost::Ask(units) = ask.cost else { return None };
+    let Cost::Ask(units) = attempt.cost else { return None };
     let form = Form::ALL[FORM];
     debug_assert_eq!(form, limit.form());
     if !packed.may_be_charged(limit, now.at) {
@@ -445,7 +445,7 @@ pub(crate) fn decide_cells<const FORM: usize, W: PackedWords>(
         return None;
     };
     cells.advance(limit, now);
-    let decision = cells.finish(limit, &Ask::new(units, now.at), now, admitted);
+    let decision = cells.finish(limit, &Attempt::new(units, now.at), now, admitted);
     if cells.is_empty() {
         // The deadline would become earlier.
         return None;
@@ -482,7 +482,7 @@ impl Window for SlidingWindow {
         each!(&self.held, held => held.reset_after(limit, now))
     }
 
-    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, now: &WindowPosition) {
+    fn charge(&mut self, limit: &Limit, units: u64, _attempt: &Attempt, now: &WindowPosition) {
         if units == 0 {
             return;
         }
@@ -493,8 +493,15 @@ impl Window for SlidingWindow {
         self.add(limit, units, now);
     }
 
-    fn admit(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &WindowPosition, _: u64) -> u64 {
-        self.charge(limit, units, ask, now);
+    fn admit(
+        &mut self,
+        limit: &Limit,
+        units: u64,
+        attempt: &Attempt,
+        now: &WindowPosition,
+        _: u64,
+    ) -> u64 {
+        self.charge(limit, units, attempt, now);
         // Widening the form, or changing the pace, may count units again that were released.
         self.available(limit, now)
     }

@@ -5,7 +5,7 @@ use super::{Form, WORDS};
 use crate::algorithms::Window;
 use crate::limit::{Divisor, WindowPosition};
 use crate::packed::with_low_bits;
-use crate::{Ask, Limit, Packed, PackedWords, ResetAfter, Timestamp};
+use crate::{Attempt, Limit, Packed, PackedWords, ResetAfter, Timestamp};
 
 /// The number of bits of the newest time in a packed log. A deadline unit is at most 2^19 steps long.
 const NEWEST_BITS: u32 = 20;
@@ -190,7 +190,7 @@ impl<W: PackedWords> Window for Times<W> {
     }
 
     #[inline(always)]
-    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, now: &WindowPosition) {
+    fn charge(&mut self, limit: &Limit, units: u64, _attempt: &Attempt, now: &WindowPosition) {
         if units > 0 {
             let (passed, rest_us) = limit.split(Form::Log, now);
             self.add(units, passed, rest_us);

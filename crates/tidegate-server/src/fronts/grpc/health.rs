@@ -28,7 +28,7 @@ enum Status {
 
 impl GrpcFront {
     pub(super) async fn check_health(&self, body: Incoming) -> GrpcResponse {
-        match asked(body).await.map(|known| known.then(|| self.health())) {
+        match parse_service(body).await.map(|known| known.then(|| self.health())) {
             Ok(Some(status)) => GrpcBody::message(2, |out| put(status, out)),
             Ok(None) => GrpcBody::error(&RequestError::new(
                 ErrorKind::NotFound,
@@ -54,39 +54,37 @@ impl GrpcFront {
     /// Sends the status, and again when the server drains. The stream ends then, because only the
     /// shutdown follows.
     pub(super) async fn watch_health(&self, body: Incoming, in_flight: InFlight) -> GrpcResponse {
-        let known = match asked(body).await {
+        let known = match parse_service(body).await {
             Ok(known) => known,
             Err(error) => return GrpcBody::error(&error),
         };
         let first = if known { self.health() } else { Status::ServiceUnknown };
         let server_state = Arc::clone(&self.server_state);
         enum Step {
-            BoundedVec(Status),
-            Waits(Status),
-            Ends,
-            Ended,
+            Send(Status),
+            Waiting(Status),
+            Closing,
+            Closed,
         }
-        let told = stream::unfold(
-            (Step::BoundedVec(first), server_state),
-            |(step, server_state)| async move {
-                let tell = |status| framed(2, |out| put(status, out));
+        let statuses =
+            stream::unfold((Step::Send(first), server_state), |(step, server_state)| async move {
+                let encode = |status| framed(2, |out| put(status, out));
                 let (next, step): (StreamItem, Step) = match step {
-                    Step::BoundedVec(status) => (Ok(tell(status)), Step::Waits(status)),
-                    Step::Waits(Status::Serving) => {
+                    Step::Send(status) => (Ok(encode(status)), Step::Waiting(status)),
+                    Step::Waiting(Status::Serving) => {
                         server_state.draining().await;
-                        (Ok(tell(Status::NotServing)), Step::Ends)
+                        (Ok(encode(Status::NotServing)), Step::Closing)
                     }
-                    Step::Waits(_) => {
+                    Step::Waiting(_) => {
                         server_state.draining().await;
-                        (Err(ending()), Step::Ended)
+                        (Err(ending()), Step::Closed)
                     }
-                    Step::Ends => (Err(ending()), Step::Ended),
-                    Step::Ended => return None,
+                    Step::Closing => (Err(ending()), Step::Closed),
+                    Step::Closed => return None,
                 };
                 Some((next, (step, server_state)))
-            },
-        );
-        GrpcBody::stream(told, in_flight)
+            });
+        GrpcBody::stream(statuses, in_flight)
     }
 
     fn health(&self) -> Status {
@@ -104,7 +102,7 @@ fn put(status: Status, out: &mut Vec<u8>) {
 
 /// Parses a request and returns whether its service exists. All services have the status of the
 /// server.
-async fn asked(body: Incoming) -> Result<bool, RequestError> {
+async fn parse_service(body: Incoming) -> Result<bool, RequestError> {
     let body = collect(body, None).await?;
     let name = service(single_message(&body)?)
         .map_err(|malformed| RequestError::invalid(malformed.to_string()))?;

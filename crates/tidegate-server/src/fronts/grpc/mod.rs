@@ -102,8 +102,8 @@ impl GrpcFront {
 
     /// Checks whether a caller with this metadata is accepted.
     fn admit(&self, headers: &HeaderMap) -> Result<(), RequestError> {
-        let there = "metadata `authorization: Bearer ...`";
-        self.access.admit(headers).map_err(|why| why.error(there, "`origin`"))
+        let secret_location = "metadata `authorization: Bearer ...`";
+        self.access.admit(headers).map_err(|error| error.error(secret_location, "`origin`"))
     }
 }
 

@@ -12,7 +12,7 @@ use super::body::{GrpcBody, GrpcResponse, code, collect, read_error, single_mess
 use super::{GrpcFront, SHOULD_RATE_LIMIT, not_grpc};
 use crate::admin::FrontName;
 use crate::error::RequestError;
-use crate::fronts::grpc::envoy::{self, EnvoyQuestions, Reply};
+use crate::fronts::grpc::envoy::{self, EnvoyRequests, Reply};
 use crate::fronts::response_future::{Call, Front, Start};
 
 /// The initial capacity of a reply with one descriptor, and of each further descriptor.
@@ -84,11 +84,11 @@ impl GrpcFront {
     fn decide(&self, headers: &HeaderMap, body: &[u8]) -> Result<GrpcResponse, RequestError> {
         self.admit(headers)?;
         let request = decode(body)?;
-        let envoy_questions = EnvoyQuestions::new(&request, self.algorithm)?;
-        let questions = envoy_questions.questions(request_id(headers));
-        let rules = self.gate.active_policies();
-        let answer = self.gate.sync(self.gate.check(&rules, &questions));
-        self.reply(&answer.map_err(envoy::descriptor_error)?, questions.len())
+        let envoy_requests = EnvoyRequests::new(&request, self.algorithm)?;
+        let gate_requests = envoy_requests.gate_requests(request_id(headers));
+        let active = self.gate.active_policies();
+        let verdict = self.gate.sync(self.gate.check(&active, &gate_requests));
+        self.reply(&verdict.map_err(envoy::descriptor_error)?, gate_requests.len())
     }
 
     /// Decides with any store.
@@ -98,19 +98,19 @@ impl GrpcFront {
         body: &[u8],
     ) -> Result<GrpcResponse, RequestError> {
         let request = decode(body)?;
-        let envoy_questions = EnvoyQuestions::new(&request, self.algorithm)?;
-        let questions = envoy_questions.questions(request_id(headers));
-        let rules = Arc::clone(&self.gate.active_policies());
-        let answer = self.gate.check(&rules, &questions).await;
-        self.reply(&answer.map_err(envoy::descriptor_error)?, questions.len())
+        let envoy_requests = EnvoyRequests::new(&request, self.algorithm)?;
+        let gate_requests = envoy_requests.gate_requests(request_id(headers));
+        let active = Arc::clone(&self.gate.active_policies());
+        let verdict = self.gate.check(&active, &gate_requests).await;
+        self.reply(&verdict.map_err(envoy::descriptor_error)?, gate_requests.len())
     }
 
     fn reply(
         &self,
-        answer: &GateVerdict<'_>,
+        verdict: &GateVerdict<'_>,
         descriptors: usize,
     ) -> Result<GrpcResponse, RequestError> {
-        let reply = Reply::new(answer, descriptors, **self.forms.load(), self.gate.now())?;
+        let reply = Reply::new(verdict, descriptors, **self.forms.load(), self.gate.now())?;
         let capacity = REPLY_BYTES + STATUS_BYTES * (descriptors - 1);
         Ok(GrpcBody::message(capacity, |out| reply.encode(out)))
     }

@@ -18,7 +18,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 const DRAINED_BYTES: u64 = 4 * 1024 * 1024;
 
 /// How long to wait for the rest of a body that is discarded.
-const UNWANTED_TIMEOUT: Duration = Duration::from_secs(1);
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Reads the whole body, of at most `max_bytes`. `first` is the part that was already read.
 pub async fn collect(
@@ -94,7 +94,7 @@ pub async fn discard(version: Version, mut body: Incoming) {
         }
     };
     // The response is sent even if this times out.
-    let _ = tokio::time::timeout(UNWANTED_TIMEOUT, read).await;
+    let _ = tokio::time::timeout(DISCARD_TIMEOUT, read).await;
 }
 
 /// Reads and discards an oversized body, so that the client receives the error.

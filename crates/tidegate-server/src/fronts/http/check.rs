@@ -13,7 +13,7 @@ use tidegate::unstable::gate::{GateError, GateRequest, GateVerdict, MAX_CONCURRE
 
 use super::check_json::{BatchBody, CheckBody, Object, decode};
 use super::check_request::ParsedInputs;
-use super::check_response::{self, ANSWER_BYTES, LINE_BYTES};
+use super::check_response::{self, RESULT_BYTES, VERDICT_BYTES};
 use super::response::{HttpResponse, REQUEST_ID, RequestId, json};
 use super::{HttpFront, body, json_only, read_json};
 use crate::error::RequestError;
@@ -34,7 +34,7 @@ const MAX_WAITING: usize = 10_000;
 
 /// The result of a check without waiting.
 enum CheckProgress {
-    HttpResponse(HttpResponse),
+    Decided(HttpResponse),
     MustWait,
 }
 
@@ -50,7 +50,7 @@ impl HttpFront {
             json_only(headers).and_then(|()| self.check_sync(headers, body))
         };
         match decided {
-            Ok(CheckProgress::HttpResponse(answer)) => Some(answer),
+            Ok(CheckProgress::Decided(response)) => Some(response),
             Ok(CheckProgress::MustWait) => None,
             Err(error) => Some(error.respond(&RequestId::of(headers))),
         }
@@ -70,7 +70,7 @@ impl HttpFront {
         let decided = match read_json(&head, body, first, MAX_CHECK_BYTES).await {
             Ok(body) if self.gate.is_shared() => self.check_async(&head, &body).await,
             Ok(body) => match self.check_sync(&head.headers, &body) {
-                Ok(CheckProgress::HttpResponse(answer)) => return answer,
+                Ok(CheckProgress::Decided(response)) => return response,
                 Ok(CheckProgress::MustWait) => self.check_async(&head, &body).await,
                 Err(error) => Err(error),
             },
@@ -82,15 +82,15 @@ impl HttpFront {
     fn check_sync(&self, headers: &HeaderMap, body: &[u8]) -> Result<CheckProgress, RequestError> {
         let body: CheckBody<'_> = decode(body)?;
         let inputs = body.inputs()?;
-        let question = body.question(&inputs)?;
+        let gate_request = body.gate_request(&inputs)?;
         if body.max_wait()?.is_some() {
             return Ok(CheckProgress::MustWait);
         }
         let id = RequestId::of(headers);
-        let rules = self.gate.active_policies();
-        let question = GateRequest { request_id: Some(id.as_str()), ..question };
-        let answer = self.gate.sync(self.gate.check(&rules, &[question]))?;
-        Ok(CheckProgress::HttpResponse(respond(&answer, &id)))
+        let active = self.gate.active_policies();
+        let gate_request = GateRequest { request_id: Some(id.as_str()), ..gate_request };
+        let verdict = self.gate.sync(self.gate.check(&active, &[gate_request]))?;
+        Ok(CheckProgress::Decided(respond(&verdict, &id)))
     }
 
     /// Decides a check that may wait, or whose store is shared.
@@ -98,14 +98,15 @@ impl HttpFront {
         let body: CheckBody<'_> = decode(body)?;
         let inputs = body.inputs()?;
         let id = RequestId::of(&head.headers);
-        let question = GateRequest { request_id: Some(id.as_str()), ..body.question(&inputs)? };
-        let rules = Arc::clone(&self.gate.active_policies());
+        let gate_request =
+            GateRequest { request_id: Some(id.as_str()), ..body.gate_request(&inputs)? };
+        let active = Arc::clone(&self.gate.active_policies());
         let waits = body
             .max_wait()?
             .and_then(|max_wait| WaitSlot::begin(&self.waiting).map(|waiting| (max_wait, waiting)));
         let max_wait = waits.as_ref().map(|(max_wait, _)| *max_wait);
-        let answer = self.gate.check(&rules, &[GateRequest { max_wait, ..question }]).await?;
-        Ok(respond(&answer, &id))
+        let verdict = self.gate.check(&active, &[GateRequest { max_wait, ..gate_request }]).await?;
+        Ok(respond(&verdict, &id))
     }
 
     pub(super) async fn batch(&self, request: Request<Incoming>) -> HttpResponse {
@@ -130,28 +131,29 @@ impl HttpFront {
             let detail = format!("there are {}: send at most {MAX_BATCH} at once", checks.len());
             return Err(RequestError::field("checks", detail));
         }
-        let rules = Arc::clone(&self.gate.active_policies());
+        let active = Arc::clone(&self.gate.active_policies());
         let each =
             |index: usize| move |error: RequestError| error.within(&format!("checks[{index}]"));
         let numbered = || checks.iter().enumerate();
         let inputs = numbered().map(|(index, Object(check))| check.inputs().map_err(each(index)));
         let inputs: Vec<ParsedInputs<'_>> = inputs.collect::<Result<_, _>>()?;
-        let questions = numbered().zip(&inputs).map(|((index, Object(check)), inputs)| {
-            let question = batch_question(check, inputs).map_err(each(index))?;
-            let question = GateRequest { request_id: Some(id.as_str()), ..question };
-            let valid = rules.validate(&question).map_err(RequestError::from);
+        let gate_requests = numbered().zip(&inputs).map(|((index, Object(check)), inputs)| {
+            let gate_request = batch_gate_request(check, inputs).map_err(each(index))?;
+            let gate_request = GateRequest { request_id: Some(id.as_str()), ..gate_request };
+            let valid = active.validate(&gate_request).map_err(RequestError::from);
             valid.map_err(each(index))?;
-            Ok(question)
+            Ok(gate_request)
         });
-        let questions: Vec<GateRequest<'_>> = questions.collect::<Result<_, RequestError>>()?;
-        let mut out = Vec::with_capacity(16 + questions.len() * ANSWER_BYTES);
+        let gate_requests: Vec<GateRequest<'_>> =
+            gate_requests.collect::<Result<_, RequestError>>()?;
+        let mut out = Vec::with_capacity(16 + gate_requests.len() * VERDICT_BYTES);
         out.extend_from_slice(b"{\"answers\":[");
-        let mut put = |index: usize, answer: Result<&GateVerdict<'_>, GateError>| {
+        let mut put = |index: usize, verdict: Result<&GateVerdict<'_>, GateError>| {
             if index > 0 {
                 out.push(b',');
             }
-            match answer {
-                Ok(answer) => check_response::write(answer, &mut out),
+            match verdict {
+                Ok(verdict) => check_response::write(verdict, &mut out),
                 // Some errors appear only when a check is charged, such as an id that was used with
                 // another cost.
                 Err(error) => {
@@ -163,40 +165,40 @@ impl HttpFront {
         };
         if self.gate.is_shared() {
             let mut index = 0;
-            for together in questions.chunks(MAX_CONCURRENT_CHECKS) {
+            for together in gate_requests.chunks(MAX_CONCURRENT_CHECKS) {
                 let each = together.iter().map(slice::from_ref);
-                let asked = each.map(|question| self.gate.check(&rules, question));
-                for answer in join_all(asked).await {
-                    put(index, answer.as_ref().map_err(GateError::clone));
+                let checks = each.map(|gate_request| self.gate.check(&active, gate_request));
+                for verdict in join_all(checks).await {
+                    put(index, verdict.as_ref().map_err(GateError::clone));
                     index += 1;
                 }
             }
         } else {
-            self.gate.check_each(&rules, &questions, put);
+            self.gate.check_each(&active, &gate_requests, put);
         }
         out.extend_from_slice(b"]}");
         Ok(json(StatusCode::OK, out))
     }
 }
 
-fn batch_question<'q, 'a: 'q>(
+fn batch_gate_request<'q, 'a: 'q>(
     check: &'a CheckBody<'a>,
     inputs: &'q ParsedInputs<'a>,
 ) -> Result<GateRequest<'q>, RequestError> {
-    let question = check.question(inputs)?;
+    let gate_request = check.gate_request(inputs)?;
     if check.max_wait()?.is_some() {
         let detail = "a batch does not wait: leave it out, or send a check of its own";
         return Err(RequestError::field("max_wait_ms", detail));
     }
-    Ok(question)
+    Ok(gate_request)
 }
 
-fn respond(answer: &GateVerdict<'_>, id: &RequestId<'_>) -> HttpResponse {
-    let more = answer.results.len().saturating_sub(1) * LINE_BYTES;
-    let mut out = Vec::with_capacity(ANSWER_BYTES + more);
-    check_response::write(answer, &mut out);
+fn respond(verdict: &GateVerdict<'_>, id: &RequestId<'_>) -> HttpResponse {
+    let more = verdict.results.len().saturating_sub(1) * RESULT_BYTES;
+    let mut out = Vec::with_capacity(VERDICT_BYTES + more);
+    check_response::write(verdict, &mut out);
     let mut response = json(StatusCode::OK, out);
-    if !answer.allowed {
+    if !verdict.allowed {
         response.headers_mut().insert(REQUEST_ID, id.header());
     }
     response
@@ -207,8 +209,8 @@ struct WaitSlot<'a>(&'a AtomicUsize);
 
 impl<'a> WaitSlot<'a> {
     fn begin(waiting: &'a AtomicUsize) -> Option<Self> {
-        let place = WaitSlot(waiting);
-        (waiting.fetch_add(1, Relaxed) < MAX_WAITING).then_some(place)
+        let slot = WaitSlot(waiting);
+        (waiting.fetch_add(1, Relaxed) < MAX_WAITING).then_some(slot)
     }
 }
 

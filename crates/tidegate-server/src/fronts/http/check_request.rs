@@ -215,7 +215,7 @@ fn checked_cost(JsonInt(cost): JsonInt) -> Result<i64, RequestError> {
 
 impl<'a> CheckBody<'a> {
     /// Converts the body to a [`GateRequest`].
-    pub fn question<'q>(
+    pub fn gate_request<'q>(
         &'a self,
         inputs: &'q ParsedInputs<'a>,
     ) -> Result<GateRequest<'q>, RequestError>
@@ -275,7 +275,7 @@ impl<'a> CheckBody<'a> {
 
 impl<'a> PermitBody<'a> {
     /// Converts the body to a [`GateRequest`].
-    pub fn question<'q>(
+    pub fn gate_request<'q>(
         &'a self,
         inputs: &'q ParsedInputs<'a>,
     ) -> Result<GateRequest<'q>, RequestError>

@@ -8,68 +8,71 @@ use tidegate::unstable::gate::{GateVerdict, LimitResult};
 use tidegate::unstable::stats::Decided;
 
 /// The initial capacity of a response with one limit.
-pub const ANSWER_BYTES: usize = 320;
+pub const VERDICT_BYTES: usize = 320;
 /// The additional capacity for each further limit.
-pub const LINE_BYTES: usize = 176;
+pub const RESULT_BYTES: usize = 176;
 
 /// Appends a verdict without its closing brace, so that more fields can follow.
-pub fn write_open(answer: &GateVerdict<'_>, out: &mut Vec<u8>) {
-    let speaker = answer.reported_limit();
-    put(out, if answer.allowed { "{\"allowed\":true" } else { "{\"allowed\":false" });
+pub fn write_open(verdict: &GateVerdict<'_>, out: &mut Vec<u8>) {
+    let reported = verdict.reported_limit();
+    put(out, if verdict.allowed { "{\"allowed\":true" } else { "{\"allowed\":false" });
     put(out, ",\"policy\":");
-    put_name(out, speaker.and_then(|line| line.policy));
+    put_name(out, reported.and_then(|result| result.policy));
     put(out, ",\"limit\":");
-    put_option(out, speaker.map(|line| line.decision.limit));
+    put_option(out, reported.map(|result| result.decision.limit));
     put(out, ",\"remaining\":");
-    put_option(out, speaker.and_then(LimitResult::remaining));
+    put_option(out, reported.and_then(LimitResult::remaining));
     put(out, ",\"retry_after_ms\":");
-    put_retry(out, answer.retry_after());
+    put_retry(out, verdict.retry_after());
     put(out, ",\"reset_after_ms\":");
-    put_option(out, speaker.and_then(|line| line.reset_after()).map(|reset| reset.as_millis()));
+    put_option(
+        out,
+        reported.and_then(|result| result.reset_after()).map(|reset| reset.as_millis()),
+    );
     put(out, ",\"decided\":\"");
-    put(out, answer.decided.name());
+    put(out, verdict.decided.name());
     put(out, "\",\"limits\":[");
-    for (index, line) in answer.results.iter().enumerate() {
+    for (index, result) in verdict.results.iter().enumerate() {
         if index > 0 {
             out.push(b',');
         }
-        write_line(line, out);
+        write_result(result, out);
     }
     out.push(b']');
-    if answer.no_room {
+    if verdict.no_room {
         put(out, ",\"no_room\":true");
     }
 }
 
 /// Appends a verdict.
-pub fn write(answer: &GateVerdict<'_>, out: &mut Vec<u8>) {
-    write_open(answer, out);
+pub fn write(verdict: &GateVerdict<'_>, out: &mut Vec<u8>) {
+    write_open(verdict, out);
     out.push(b'}');
 }
 
-fn write_line(line: &LimitResult<'_>, out: &mut Vec<u8>) {
-    let decision = &line.decision;
+fn write_result(result: &LimitResult<'_>, out: &mut Vec<u8>) {
+    let decision = &result.decision;
     put(out, "{\"policy\":");
-    put_name(out, line.policy);
+    put_name(out, result.policy);
     put(out, ",\"limit\":");
     put_number(out, decision.limit);
     put(out, ",\"window_ms\":");
-    put_number(out, line.limit.window_us().div_ceil(1_000));
+    put_number(out, result.limit.window_us().div_ceil(1_000));
     put(out, ",\"algorithm\":\"");
-    put(out, line.limit.algorithm().name());
+    put(out, result.limit.algorithm().name());
     put(out, "\",\"remaining\":");
-    put_option(out, line.remaining());
+    put_option(out, result.remaining());
     put(out, if decision.allowed { ",\"allowed\":true" } else { ",\"allowed\":false" });
     put(out, ",\"retry_after_ms\":");
     put_retry(out, decision.retry_after);
-    if !line.is_enforced() {
+    if !result.is_enforced() {
         put(out, ",\"mode\":\"");
-        put(out, line.mode.name());
+        put(out, result.mode.name());
         out.push(b'"');
     }
-    if line.decided != Decided::Exact {
+    if result.decided != Decided::Exact {
         put(out, ",\"decided\":\"");
-        put(out, line.decided.name());
+        put(out, result.decided.name());
         out.push(b'"');
     }
     out.push(b'}');

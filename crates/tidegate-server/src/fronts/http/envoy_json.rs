@@ -21,7 +21,7 @@ use super::response::{HttpResponse, REQUEST_ID, RequestId, json as json_answer};
 use super::{HttpFront, read_json};
 use crate::error::RequestError;
 use crate::fronts::grpc::envoy::{
-    self, EnvoyQuestions, MAX_DESCRIPTORS, MAX_ENTRIES, Reply, Status,
+    self, EnvoyRequests, MAX_DESCRIPTORS, MAX_ENTRIES, Reply, Status,
 };
 
 /// The path of the endpoint.
@@ -51,20 +51,21 @@ impl HttpFront {
     ) -> Result<HttpResponse, RequestError> {
         let body: RequestBody<'_> = decode(body)?;
         let request = body.request();
-        let envoy_questions = EnvoyQuestions::new(&request, self.algorithm)?;
-        let questions = envoy_questions.questions(Some(id.as_str()));
-        let rules = Arc::clone(&self.gate.active_policies());
-        let answer = self.gate.check(&rules, &questions).await.map_err(envoy::descriptor_error)?;
-        self.reply(&answer, questions.len(), id)
+        let envoy_requests = EnvoyRequests::new(&request, self.algorithm)?;
+        let gate_requests = envoy_requests.gate_requests(Some(id.as_str()));
+        let active = Arc::clone(&self.gate.active_policies());
+        let verdict =
+            self.gate.check(&active, &gate_requests).await.map_err(envoy::descriptor_error)?;
+        self.reply(&verdict, gate_requests.len(), id)
     }
 
     fn reply(
         &self,
-        answer: &GateVerdict<'_>,
+        verdict: &GateVerdict<'_>,
         descriptors: usize,
         id: &RequestId<'_>,
     ) -> Result<HttpResponse, RequestError> {
-        let reply = Reply::new(answer, descriptors, **self.forms.load(), self.gate.now())?;
+        let reply = Reply::new(verdict, descriptors, **self.forms.load(), self.gate.now())?;
         let status = if reply.allowed { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
         let mut response = json_answer(status, shown(&reply).to_string().into_bytes());
         if !reply.allowed {

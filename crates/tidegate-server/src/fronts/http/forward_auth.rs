@@ -22,7 +22,7 @@ const PREFIX: &str = "/v1/forward-auth";
 
 /// The path after the prefix: empty, or a path; `None` if the prefix does not match.
 fn path_after_prefix(path: &str) -> Option<&str> {
-    path.strip_prefix(PREFIX).filter(|behind| behind.is_empty() || behind.starts_with('/'))
+    path.strip_prefix(PREFIX).filter(|suffix| suffix.is_empty() || suffix.starts_with('/'))
 }
 
 /// The options in the URL that the gateway is configured with.
@@ -84,9 +84,9 @@ const STRAY_SLASH: &str = "there is a slash too many: with `from=` the gateway's
 /// Whether the URL that the gateway is configured with has a slash too many. The slash would be
 /// taken for the path of the client and the options for its query, and the request would be
 /// admitted. A URL with `from=` is therefore an error.
-fn is_stray_slash(behind: &str, query: Option<&str>) -> bool {
+fn is_stray_slash(suffix: &str, query: Option<&str>) -> bool {
     let says_from = |pair: &str| matches!(pair, "from=forwarded" | "from=original");
-    behind == "/" && query.is_some_and(|query| query.split('&').any(says_from))
+    suffix == "/" && query.is_some_and(|query| query.split('&').any(says_from))
 }
 
 impl HttpFront {
@@ -96,9 +96,9 @@ impl HttpFront {
         request: &Request<Incoming>,
         peer: SocketAddr,
     ) -> Option<HttpResponse> {
-        let behind = path_after_prefix(request.uri().path())?;
+        let suffix = path_after_prefix(request.uri().path())?;
         let id = RequestId::of(request.headers());
-        let forwarded = self.parse_forwarded(request, behind);
+        let forwarded = self.parse_forwarded(request, suffix);
         Some(without_caching(
             forwarded.and_then(|forwarded| self.forward_sync(request, &forwarded, peer, &id)),
             &id,
@@ -111,9 +111,9 @@ impl HttpFront {
         request: &Request<Incoming>,
         peer: SocketAddr,
     ) -> Option<HttpResponse> {
-        let behind = path_after_prefix(request.uri().path())?;
+        let suffix = path_after_prefix(request.uri().path())?;
         let id = RequestId::of(request.headers());
-        let answered = match self.parse_forwarded(request, behind) {
+        let answered = match self.parse_forwarded(request, suffix) {
             Ok(forwarded) => self.forward_async(request.headers(), &forwarded, peer, &id).await,
             Err(error) => Err(error),
         };
@@ -124,16 +124,16 @@ impl HttpFront {
     fn parse_forwarded<'r>(
         &self,
         request: &'r Request<Incoming>,
-        behind: &'r str,
+        suffix: &'r str,
     ) -> Result<ForwardedRequest<'r>, RequestError> {
         self.access.authorize_gateway(request.headers()).map_err(auth_error)?;
-        if is_stray_slash(behind, request.uri().query()) {
+        if is_stray_slash(suffix, request.uri().query()) {
             return Err(RequestError::invalid(STRAY_SLASH));
         }
         // After a path of the client, the query is the client's too.
-        let query = request.uri().query().filter(|_| behind.is_empty());
+        let query = request.uri().query().filter(|_| suffix.is_empty());
         let options = Options::of(query.unwrap_or_default(), request.headers())?;
-        let original = OriginalRequest::of(request, behind, options.from)?;
+        let original = OriginalRequest::of(request, suffix, options.from)?;
         Ok(ForwardedRequest { original, deny_status: options.deny_status })
     }
 
@@ -144,11 +144,11 @@ impl HttpFront {
         peer: SocketAddr,
         id: &RequestId<'_>,
     ) -> Result<HttpResponse, RequestError> {
-        let rules = self.gate.active_policies();
-        let attributes = forwarded.attributes(&rules, request.headers(), peer);
-        let questions = [question(&attributes, id)];
-        let answer = self.gate.sync(self.gate.check(&rules, &questions))?;
-        Ok(self.forward_answer(&answer, forwarded, id))
+        let active = self.gate.active_policies();
+        let attributes = forwarded.attributes(&active, request.headers(), peer);
+        let gate_requests = [gate_request(&attributes, id)];
+        let verdict = self.gate.sync(self.gate.check(&active, &gate_requests))?;
+        Ok(self.forward_answer(&verdict, forwarded, id))
     }
 
     async fn forward_async(
@@ -158,23 +158,23 @@ impl HttpFront {
         peer: SocketAddr,
         id: &RequestId<'_>,
     ) -> Result<HttpResponse, RequestError> {
-        let rules = Arc::clone(&self.gate.active_policies());
-        let attributes = forwarded.attributes(&rules, headers, peer);
-        let answer = self.gate.check(&rules, &[question(&attributes, id)]).await?;
-        Ok(self.forward_answer(&answer, forwarded, id))
+        let active = Arc::clone(&self.gate.active_policies());
+        let attributes = forwarded.attributes(&active, headers, peer);
+        let verdict = self.gate.check(&active, &[gate_request(&attributes, id)]).await?;
+        Ok(self.forward_answer(&verdict, forwarded, id))
     }
 
     fn forward_answer(
         &self,
-        answer: &GateVerdict<'_>,
+        verdict: &GateVerdict<'_>,
         forwarded: &ForwardedRequest<'_>,
         id: &RequestId<'_>,
     ) -> HttpResponse {
-        if !answer.allowed {
-            return self.deny(answer, forwarded.deny_status, id);
+        if !verdict.allowed {
+            return self.deny(verdict, forwarded.deny_status, id);
         }
         let mut response = Response::new(content(Vec::new()));
-        self.render(answer, response.headers_mut());
+        self.render(verdict, response.headers_mut());
         response
     }
 }
@@ -188,7 +188,7 @@ struct ForwardedRequest<'r> {
 impl ForwardedRequest<'_> {
     fn attributes<'a>(
         &'a self,
-        rules: &ActivePolicies,
+        active: &ActivePolicies,
         headers: &'a HeaderMap,
         peer: SocketAddr,
     ) -> Attributes<'a> {
@@ -198,7 +198,7 @@ impl ForwardedRequest<'_> {
             path: self.original.path.as_deref(),
             query: self.original.query.as_deref(),
             host: self.original.host.as_deref(),
-            client_ip: rules.policies().identity().client_ip(Some(peer.ip()), &headers),
+            client_ip: active.policies().identity().client_ip(Some(peer.ip()), &headers),
             headers,
             domain: None,
             descriptors: &[],
@@ -206,7 +206,7 @@ impl ForwardedRequest<'_> {
     }
 }
 
-fn question<'a>(attributes: &'a Attributes<'a>, id: &'a RequestId<'_>) -> GateRequest<'a> {
+fn gate_request<'a>(attributes: &'a Attributes<'a>, id: &'a RequestId<'_>) -> GateRequest<'a> {
     let subject = Subject::Request(attributes);
     GateRequest { request_id: Some(id.as_str()), ..GateRequest::new(subject) }
 }
@@ -277,8 +277,8 @@ mod tests {
             ("", Some("from=original"), false),
             ("/login", Some("from=original"), false),
         ];
-        for (behind, query, expected) in rows {
-            assert_eq!(is_stray_slash(behind, query), expected, "{behind}?{query:?}");
+        for (suffix, query, expected) in rows {
+            assert_eq!(is_stray_slash(suffix, query), expected, "{suffix}?{query:?}");
         }
     }
 

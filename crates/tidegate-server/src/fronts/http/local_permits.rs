@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tidegate::Permit;
 
 /// The maximum number of permits in the table: about 40 MB of ids and permits.
-const MAX_LEASES: usize = 100_000;
+const MAX_PERMITS: usize = 100_000;
 
 /// The id of a permit: 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,9 +43,9 @@ impl std::fmt::Display for PermitId {
 #[derive(Debug)]
 struct LocalPermit {
     permit: Permit,
-    length: Duration,
+    lease: Duration,
     /// The longest possible lease.
-    most: Duration,
+    max_lease: Duration,
     ends: Instant,
 }
 
@@ -67,41 +67,44 @@ pub struct LocalPermits {
 impl LocalPermits {
     /// Whether one more permit can be held.
     pub fn has_room(&self) -> bool {
-        if self.held().len() < MAX_LEASES {
+        if self.held().len() < MAX_PERMITS {
             return true;
         }
         self.sweep();
-        self.held().len() < MAX_LEASES
+        self.held().len() < MAX_PERMITS
     }
 
     /// Stores a permit and returns its id. Returns `None` and releases the permit if the table is
     /// full or random bytes are unavailable.
-    pub fn keep(&self, permit: Permit, length: Duration, most: Duration) -> Option<PermitId> {
+    pub fn keep(&self, permit: Permit, lease: Duration, max_lease: Duration) -> Option<PermitId> {
         let id = PermitId::random()?;
         let mut held = self.held();
-        if held.len() >= MAX_LEASES {
+        if held.len() >= MAX_PERMITS {
             return None;
         }
-        held.insert(id, LocalPermit { permit, length, most, ends: Instant::now() + length });
+        held.insert(id, LocalPermit { permit, lease, max_lease, ends: Instant::now() + lease });
         Some(id)
     }
 
-    /// Renews a lease for `length` (default: its previous length), and returns the new length.
-    pub fn renew(&self, id: PermitId, length: Option<Duration>) -> Result<Duration, RenewError> {
+    /// Restarts the lease of a permit, with its previous duration or with `lease`. Returns the new
+    /// duration.
+    pub fn renew(&self, id: PermitId, lease: Option<Duration>) -> Result<Duration, RenewError> {
         let mut held = self.held();
-        let lease = held.get_mut(&id).ok_or(RenewError::NotHeld)?;
-        let renewed = match length {
-            Some(length) if length > lease.most => return Err(RenewError::TooLong(lease.most)),
-            Some(length) => {
-                let renewed = lease.permit.renew_for(length);
-                renewed.map_err(|_| RenewError::TooLong(lease.most))?
+        let local = held.get_mut(&id).ok_or(RenewError::NotHeld)?;
+        let renewed = match lease {
+            Some(lease) if lease > local.max_lease => {
+                return Err(RenewError::TooLong(local.max_lease));
             }
-            None => lease.permit.renew(),
+            Some(lease) => {
+                let renewed = local.permit.renew_for(lease);
+                renewed.map_err(|_| RenewError::TooLong(local.max_lease))?
+            }
+            None => local.permit.renew(),
         };
         if renewed {
-            lease.length = length.unwrap_or(lease.length);
-            lease.ends = Instant::now() + lease.length;
-            return Ok(lease.length);
+            local.lease = lease.unwrap_or(local.lease);
+            local.ends = Instant::now() + local.lease;
+            return Ok(local.lease);
         }
         let ended = held.remove(&id);
         drop(held);
@@ -112,14 +115,14 @@ impl LocalPermits {
     /// Releases a permit. Returns `false` if it is not held, or no longer.
     pub fn release(&self, id: PermitId) -> bool {
         let removed = self.held().remove(&id);
-        removed.is_some_and(|lease| lease.ends > Instant::now())
+        removed.is_some_and(|local| local.ends > Instant::now())
     }
 
     /// Removes permits whose lease has ended.
     pub fn sweep(&self) {
         let now = Instant::now();
         let ended: Vec<LocalPermit> =
-            self.held().extract_if(|_, lease| lease.ends <= now).map(|(_, lease)| lease).collect();
+            self.held().extract_if(|_, local| local.ends <= now).map(|(_, local)| local).collect();
         // Released without holding the lock.
         drop(ended);
     }

@@ -88,7 +88,7 @@ impl HttpFront {
             access,
             local_permits: LocalPermits::default(),
             waiting: AtomicUsize::new(0),
-            playground_slots: Arc::new(Semaphore::new(playground::PLAYED_AT_ONCE)),
+            playground_slots: Arc::new(Semaphore::new(playground::MAX_CONCURRENT_SCENARIOS)),
         }
     }
 

@@ -81,16 +81,16 @@ pub struct OriginalRequest<'a> {
 }
 
 impl<'a> OriginalRequest<'a> {
-    /// Parses the original request from `request`. `behind` is the path after the prefix.
+    /// Parses the original request from `request`. `suffix` is the path after the prefix.
     pub fn of<B>(
         request: &'a Request<B>,
-        behind: &'a str,
+        suffix: &'a str,
         from: Option<HeaderFamily>,
     ) -> Result<Self, RequestError> {
         match from {
-            Some(from) => OriginalRequest::from(request, behind, from),
-            None if !behind.is_empty() => {
-                OriginalRequest::from(request, behind, HeaderFamily::Path)
+            Some(from) => OriginalRequest::from(request, suffix, from),
+            None if !suffix.is_empty() => {
+                OriginalRequest::from(request, suffix, HeaderFamily::Path)
             }
             None => OriginalRequest::guess(request),
         }
@@ -98,7 +98,7 @@ impl<'a> OriginalRequest<'a> {
 
     fn from<B>(
         request: &'a Request<B>,
-        behind: &'a str,
+        suffix: &'a str,
         from: HeaderFamily,
     ) -> Result<Self, RequestError> {
         let headers = request.headers();
@@ -106,16 +106,16 @@ impl<'a> OriginalRequest<'a> {
         match from {
             HeaderFamily::Path => Ok(OriginalRequest {
                 method: own_method(),
-                path: (!behind.is_empty()).then_some(Cow::Borrowed(behind)),
-                query: request.uri().query().filter(|_| !behind.is_empty()).map(Cow::Borrowed),
+                path: (!suffix.is_empty()).then_some(Cow::Borrowed(suffix)),
+                query: request.uri().query().filter(|_| !suffix.is_empty()).map(Cow::Borrowed),
                 host: own_host(request)?,
             }),
             HeaderFamily::Forwarded => {
-                let target = named(request, &FORWARDED_URI)?;
+                let target = target_in(request, &FORWARDED_URI)?;
                 let target = target.ok_or_else(|| missing("X-Forwarded-Uri"))?;
                 Ok(OriginalRequest {
-                    method: one(headers, &FORWARDED_METHOD)?.unwrap_or_else(own_method),
-                    host: one(headers, &FORWARDED_HOST)?.or(target.host),
+                    method: single_value(headers, &FORWARDED_METHOD)?.unwrap_or_else(own_method),
+                    host: single_value(headers, &FORWARDED_HOST)?.or(target.host),
                     ..target
                 })
             }
@@ -123,7 +123,7 @@ impl<'a> OriginalRequest<'a> {
                 let target = original_target(request)?;
                 let target = target.ok_or_else(|| missing("X-Original-URI"))?;
                 Ok(OriginalRequest {
-                    method: one(headers, &ORIGINAL_METHOD)?.unwrap_or_else(own_method),
+                    method: single_value(headers, &ORIGINAL_METHOD)?.unwrap_or_else(own_method),
                     ..target
                 })
             }
@@ -134,7 +134,8 @@ impl<'a> OriginalRequest<'a> {
     /// everything: a client can send the same target as the gateway, with another method or host.
     fn guess<B>(request: &'a Request<B>) -> Result<Self, RequestError> {
         let headers = request.headers();
-        let (forwarded, original) = (one(headers, &FORWARDED_URI)?, original_target(request)?);
+        let (forwarded, original) =
+            (single_value(headers, &FORWARDED_URI)?, original_target(request)?);
         let from = match (forwarded, original) {
             (None, None) if headers.contains_key(&FORWARDED_METHOD) => HeaderFamily::Forwarded,
             (None, None) if headers.contains_key(&ORIGINAL_METHOD) => HeaderFamily::Original,
@@ -157,15 +158,15 @@ impl<'a> OriginalRequest<'a> {
 /// The host of the request to tidegate.
 fn own_host<B>(request: &Request<B>) -> Result<Option<Cow<'_, str>>, RequestError> {
     let authority = || request.uri().authority().map(|host| host.as_str().into());
-    one(request.headers(), &HOST).map(|host| host.or_else(authority))
+    single_value(request.headers(), &HOST).map(|host| host.or_else(authority))
 }
 
 /// The target in a header, with its host or else that of the request.
-fn named<'a, B>(
+fn target_in<'a, B>(
     request: &'a Request<B>,
     name: &HeaderName,
 ) -> Result<Option<OriginalRequest<'a>>, RequestError> {
-    let Some(target) = one(request.headers(), name)?.map(read) else { return Ok(None) };
+    let Some(target) = single_value(request.headers(), name)?.map(read) else { return Ok(None) };
     let host = match target.host {
         Some(host) => Some(host),
         None => own_host(request)?,
@@ -176,7 +177,7 @@ fn named<'a, B>(
 /// The target in `X-Original-URI` or `X-Original-URL`. If both are present they must agree, also in
 /// the host, because one may be the client's.
 fn original_target<B>(request: &Request<B>) -> Result<Option<OriginalRequest<'_>>, RequestError> {
-    match (named(request, &ORIGINAL_URI)?, named(request, &ORIGINAL_URL)?) {
+    match (target_in(request, &ORIGINAL_URI)?, target_in(request, &ORIGINAL_URL)?) {
         (Some(uri), Some(url)) if uri != url => Err(conflict("X-Original-URI", "X-Original-URL")),
         (uri, url) => Ok(url.or(uri)),
     }
@@ -196,7 +197,7 @@ fn conflict(one: &str, other: &str) -> RequestError {
 
 /// The value of a header that must not have several values. Bytes that are not UTF-8 are replaced,
 /// not dropped: an invalid byte in a query must not hide the path before it.
-fn one<'a>(
+fn single_value<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
 ) -> Result<Option<Cow<'a, str>>, RequestError> {
@@ -264,12 +265,12 @@ mod tests {
     }
 
     /// `METHOD host path query` of the original request, or the detail of the error.
-    fn original(lines: &[&str], behind: &str, from: Option<HeaderFamily>) -> String {
-        let mut request = Request::builder().method("GET").uri(format!("/v1/forward-auth{behind}"));
+    fn original(lines: &[&str], suffix: &str, from: Option<HeaderFamily>) -> String {
+        let mut request = Request::builder().method("GET").uri(format!("/v1/forward-auth{suffix}"));
         *request.headers_mut().expect("a builder") = headers(lines);
         let request = request.body(()).expect("a request");
-        let behind = behind.split('?').next().expect("a path");
-        match OriginalRequest::of(&request, behind, from) {
+        let suffix = suffix.split('?').next().expect("a path");
+        match OriginalRequest::of(&request, suffix, from) {
             Ok(original) => {
                 let part = |part: Option<Cow<'_, str>>| part.unwrap_or("-".into()).into_owned();
                 let (host, path) = (part(original.host), part(original.path));
@@ -307,8 +308,8 @@ mod tests {
             (&["x-forwarded-uri: /login?\u{e9}"], "", None, "GET - /login \u{e9}"),
             (&["x-forwarded-uri: /a?next=http://b/c"], "", None, "GET - /a next=http://b/c"),
         ];
-        for (lines, behind, from, expected) in rows {
-            assert_eq!(original(lines, behind, *from), *expected, "{lines:?} {behind}");
+        for (lines, suffix, from, expected) in rows {
+            assert_eq!(original(lines, suffix, *from), *expected, "{lines:?} {suffix}");
         }
     }
 

@@ -11,7 +11,7 @@ use tidegate::unstable::gate::{AnyPermit, GateError, GateRequest, GateVerdict};
 use tidegate::unstable::headers::{PROBLEM_JSON, write_problem_as};
 
 use super::check_json::{PermitBody, RenewBody, decode};
-use super::check_response::{self, ANSWER_BYTES};
+use super::check_response::{self, VERDICT_BYTES};
 use super::local_permits::RenewError;
 use super::permit_token::PermitToken;
 use super::response::{HttpResponse, REQUEST_ID, RequestId, content, json};
@@ -36,15 +36,16 @@ impl HttpFront {
     async fn acquire(&self, body: &[u8], id: &RequestId<'_>) -> Result<HttpResponse, RequestError> {
         let body: PermitBody<'_> = decode(body)?;
         let inputs = body.inputs()?;
-        let question = GateRequest { request_id: Some(id.as_str()), ..body.question(&inputs)? };
+        let gate_request =
+            GateRequest { request_id: Some(id.as_str()), ..body.gate_request(&inputs)? };
         let lease = body.lease()?;
         // Permits in a shared store take no memory here.
         if !self.gate.is_shared() && !self.local_permits.has_room() {
             return Err(full());
         }
-        let rules = Arc::clone(&self.gate.active_policies());
-        let held = self.gate.acquire(&rules, &question, lease).await?;
-        let name = match held.permit {
+        let active = Arc::clone(&self.gate.active_policies());
+        let held = self.gate.acquire(&active, &gate_request, lease).await?;
+        let token = match held.permit {
             None => return Ok(self.deny(&held.verdict, None, id)),
             Some(AnyPermit::Shared(permit)) => PermitToken::Shared(permit),
             Some(AnyPermit::Local(permit)) => {
@@ -52,11 +53,11 @@ impl HttpFront {
                 PermitToken::Local(kept.ok_or_else(full)?)
             }
         };
-        let mut out = Vec::with_capacity(ANSWER_BYTES + 64);
+        let mut out = Vec::with_capacity(VERDICT_BYTES + 64);
         check_response::write_open(&held.verdict, &mut out);
-        write_lease(&mut out, ",", &name, held.lease);
+        write_lease(&mut out, ",", &token, held.lease);
         let mut response = json(StatusCode::CREATED, out);
-        if let Ok(location) = HeaderValue::try_from(format!("/v1/permits/{name}")) {
+        if let Ok(location) = HeaderValue::try_from(format!("/v1/permits/{token}")) {
             response.headers_mut().insert(LOCATION, location);
         }
         self.render(&held.verdict, response.headers_mut());
@@ -78,12 +79,12 @@ impl HttpFront {
     }
 
     async fn renew(&self, id: &str, lease: Option<Duration>) -> Result<HttpResponse, RequestError> {
-        let name = PermitToken::parse(id).ok_or_else(not_held)?;
-        let lease = match &name {
+        let token = PermitToken::parse(id).ok_or_else(not_held)?;
+        let lease = match &token {
             PermitToken::Local(id) => {
-                self.local_permits.renew(*id, lease).map_err(|why| match why {
+                self.local_permits.renew(*id, lease).map_err(|error| match error {
                     RenewError::NotHeld => not_held(),
-                    RenewError::TooLong(most) => GateError::LeaseTooLong { max_lease: most }.into(),
+                    RenewError::TooLong(max_lease) => GateError::LeaseTooLong { max_lease }.into(),
                 })?
             }
             PermitToken::Shared(permit) => {
@@ -91,7 +92,7 @@ impl HttpFront {
             }
         };
         let mut out = Vec::with_capacity(64);
-        write_lease(&mut out, "{", &name, lease);
+        write_lease(&mut out, "{", &token, lease);
         Ok(json(StatusCode::OK, out))
     }
 
@@ -116,13 +117,13 @@ impl HttpFront {
     /// Creates the response to a denial: 429, or `status` if the gateway has set one.
     pub(super) fn deny(
         &self,
-        answer: &GateVerdict<'_>,
+        verdict: &GateVerdict<'_>,
         status: Option<StatusCode>,
         id: &RequestId<'_>,
     ) -> HttpResponse {
         let mut body = String::with_capacity(384);
-        let status = answer.with_view(|shown| {
-            let problem = answer.problem(shown);
+        let status = verdict.with_view(|view| {
+            let problem = verdict.problem(view);
             let status = match problem.status() {
                 own @ StatusCode::TOO_MANY_REQUESTS => status.unwrap_or(own),
                 // A failed store is not an exceeded limit, and gateways must be able to distinguish
@@ -137,19 +138,19 @@ impl HttpFront {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
         headers.insert(REQUEST_ID, id.header());
-        self.render(answer, headers);
+        self.render(verdict, headers);
         response
     }
 
     /// Adds the rate limit header fields.
-    pub(super) fn render(&self, answer: &GateVerdict<'_>, headers: &mut HeaderMap) {
-        answer.write_fields(**self.forms.load(), self.gate.now(), headers);
+    pub(super) fn render(&self, verdict: &GateVerdict<'_>, headers: &mut HeaderMap) {
+        verdict.write_fields(**self.forms.load(), self.gate.now(), headers);
     }
 }
 
-fn write_lease(out: &mut Vec<u8>, open: &str, name: &PermitToken, lease: Duration) {
+fn write_lease(out: &mut Vec<u8>, open: &str, token: &PermitToken, lease: Duration) {
     // Writing to memory cannot fail.
-    let _ = write!(out, "{open}\"id\":\"{name}\",\"ttl_ms\":{}}}", lease.as_millis());
+    let _ = write!(out, "{open}\"id\":\"{token}\",\"ttl_ms\":{}}}", lease.as_millis());
 }
 
 /// Creates an error response. If the store failed, it explains what happens to the permit.

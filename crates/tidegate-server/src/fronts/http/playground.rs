@@ -71,7 +71,7 @@ pub fn asset(path: &str) -> Option<&'static Asset> {
 
 /// The number of scenarios that are decided concurrently. Each takes thousands of decisions, so
 /// that together they use at most one core.
-pub const PLAYED_AT_ONCE: usize = 1;
+pub const MAX_CONCURRENT_SCENARIOS: usize = 1;
 
 impl HttpFront {
     pub(super) async fn play(&self, request: Request<Incoming>) -> HttpResponse {
@@ -97,8 +97,8 @@ impl HttpFront {
             // floats.
             Ok::<_, RequestError>(serde_json::to_vec(&outcome).unwrap_or_default())
         });
-        let unplayed = |_| RequestError::new(ErrorKind::Unavailable, "the server is stopping");
-        Ok(json(StatusCode::OK, played.await.map_err(unplayed)??))
+        let stopping = |_| RequestError::new(ErrorKind::Unavailable, "the server is stopping");
+        Ok(json(StatusCode::OK, played.await.map_err(stopping)??))
     }
 }
 

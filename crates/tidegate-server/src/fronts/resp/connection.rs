@@ -19,7 +19,7 @@ use super::RespFront;
 use super::buffers::{ConnBuffers, Leftover, MAX_REPLY_BYTES};
 use super::pipeline::{self, Progress, RemoteBatch};
 use super::session::Session;
-use crate::serve::{ConnCommand, Connection, Protocol, Stream, TrackedStream};
+use crate::serve::{ConnCommand, ConnectionProgress, Protocol, Stream, TrackedStream};
 
 impl Protocol for RespFront {
     /// As in Redis: idle connections of a pool are kept, those of an unreachable machine are not.
@@ -30,10 +30,10 @@ impl Protocol for RespFront {
         self: Arc<Self>,
         stream: TrackedStream<S>,
         peer: SocketAddr,
-        marks: Arc<Connection>,
+        connection_progress: Arc<ConnectionProgress>,
     ) {
         let session = Session::new(self.next_id.fetch_add(1, Relaxed), &self);
-        let connection = RespConnection { front: self, stream, session, marks };
+        let connection = RespConnection { front: self, stream, session, connection_progress };
         if let Err(error) = connection.serve_connection().await {
             let expected = error.kind() == io::ErrorKind::ConnectionReset;
             debug!(%peer, %error, expected, "a connection ended early");
@@ -45,7 +45,7 @@ struct RespConnection<S> {
     front: Arc<RespFront>,
     stream: S,
     session: Session,
-    marks: Arc<Connection>,
+    connection_progress: Arc<ConnectionProgress>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> RespConnection<S> {
@@ -56,23 +56,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RespConnection<S> {
     async fn serve_connection(mut self) -> io::Result<()> {
         let mut leftover = Leftover::default();
         poll_fn(|context| {
-            self.marks.set_waker(context.waker());
+            self.connection_progress.set_waker(context.waker());
             Poll::Ready(())
         })
         .await;
-        self.mark(&leftover, true);
+        self.record_progress(&leftover, true);
         loop {
-            let stop = || self.marks.command() != ConnCommand::Serve;
+            let stop = || self.connection_progress.command() != ConnCommand::Serve;
             let Some(buffers) = ConnBuffers::read(&mut self.stream, &mut leftover, stop).await?
             else {
                 break;
             };
             let read = buffers.filled;
             let progress = self.answer(buffers, &mut leftover).await?;
-            if progress == Progress::Closed || self.marks.command() == ConnCommand::Close {
+            if progress == Progress::Closed
+                || self.connection_progress.command() == ConnCommand::Close
+            {
                 break;
             }
-            self.mark(&leftover, leftover.input.len() < read);
+            self.record_progress(&leftover, leftover.input.len() < read);
         }
         self.stream.shutdown().await
     }
@@ -80,12 +82,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RespConnection<S> {
     /// Records progress for the deadlines. A connection may be idle without limit, unless its
     /// secret, the rest of a command or the `EXEC` of a transaction is missing. Part of a command
     /// is not progress.
-    fn mark(&self, leftover: &Leftover, answered: bool) {
+    fn record_progress(&self, leftover: &Leftover, answered: bool) {
         if self.session.authenticated && answered {
-            self.marks.note_answered();
+            self.connection_progress.note_answered();
         }
         if !leftover.input.is_empty() || self.session.queued.is_some() {
-            self.marks.note_read();
+            self.connection_progress.note_read();
         }
     }
 
@@ -117,14 +119,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RespConnection<S> {
 
     /// Answers the commands with a shared store.
     async fn answer_shared(&mut self, leftover: &mut Leftover) -> io::Result<Progress> {
-        let rules = Arc::clone(&self.front.gate.active_policies());
+        let active = Arc::clone(&self.front.gate.active_policies());
         let mut remote_batch = RemoteBatch::default();
         loop {
             let mut buffers = ConnBuffers::with(leftover);
             let progress = remote_batch.gather(&self.front, &mut self.session, &mut buffers);
             *leftover = buffers.leave(0);
-            let in_flight = self.marks.begin();
-            remote_batch.settle(&self.front, &rules, &mut leftover.output).await;
+            let in_flight = self.connection_progress.begin();
+            remote_batch.settle(&self.front, &active, &mut leftover.output).await;
             drop(in_flight);
             if progress == Progress::Paused && leftover.output.len() < MAX_REPLY_BYTES {
                 continue;
@@ -167,7 +169,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RespConnection<S> {
     /// Writes some bytes. Fails if the connection has the command to close, so that a client that
     /// does not read is not waited for.
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if self.marks.command() == ConnCommand::Close {
+        if self.connection_progress.command() == ConnCommand::Close {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         match ready!(Pin::new(&mut self.stream).poll_write(context, bytes))? {

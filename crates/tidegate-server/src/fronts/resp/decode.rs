@@ -26,10 +26,10 @@ pub const MAX_BULK_BYTES: i64 = 32 * 1024;
 pub const MAX_COMMAND_BYTES: usize = 64 * 1024;
 
 /// The maximum number of arguments before authentication, as in Redis.
-const MAX_STRANGER_ARGS: i64 = 10;
+const MAX_UNAUTHENTICATED_ARGS: i64 = 10;
 
 /// The maximum length of an argument before authentication, as in Redis.
-const MAX_STRANGER_BULK_BYTES: i64 = 16 * 1024;
+const MAX_UNAUTHENTICATED_BULK_BYTES: i64 = 16 * 1024;
 
 /// The maximum length of the line that holds a length. More digits exceed every bound, so a client
 /// that never ends the line is rejected.
@@ -50,11 +50,11 @@ struct Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolError {
     InvalidMultibulkLength,
-    StrangerMultibulkLength,
+    UnauthenticatedMultibulkLength,
     TooBigMultibulkCount,
     ExpectedBulk(u8),
     InvalidBulkLength,
-    StrangerBulkLength,
+    UnauthenticatedBulkLength,
     TooBigBulkCount,
     TooBigInline,
     TooBigCommand,
@@ -66,14 +66,14 @@ impl fmt::Display for ProtocolError {
         f.write_str("Protocol error: ")?;
         f.write_str(match self {
             ProtocolError::InvalidMultibulkLength => "invalid multibulk length",
-            ProtocolError::StrangerMultibulkLength => "unauthenticated multibulk length",
+            ProtocolError::UnauthenticatedMultibulkLength => "unauthenticated multibulk length",
             ProtocolError::TooBigMultibulkCount => "too big mbulk count string",
             ProtocolError::ExpectedBulk(got) => {
                 let got = if got.is_ascii_graphic() { char::from(*got) } else { '?' };
                 return write!(f, "expected '$', got '{got}'");
             }
             ProtocolError::InvalidBulkLength => "invalid bulk length",
-            ProtocolError::StrangerBulkLength => "unauthenticated bulk length",
+            ProtocolError::UnauthenticatedBulkLength => "unauthenticated bulk length",
             ProtocolError::TooBigBulkCount => "too big bulk count string",
             ProtocolError::TooBigInline => "too big inline request",
             ProtocolError::TooBigCommand => "too big request",
@@ -83,19 +83,19 @@ impl fmt::Display for ProtocolError {
 }
 
 /// Takes the first command off the bytes; `None` if it is incomplete. The words of an inline
-/// command are unquoted in place, so its bytes may change. The bounds are lower for a `stranger`, a
-/// client that is not authenticated.
+/// command are unquoted in place, so its bytes may change. The bounds are lower for an
+/// `unauthenticated` client.
 ///
 /// # Errors
 /// When the bytes do not begin with a command.
 #[inline]
 pub fn decode<'b>(
     bytes: &mut &'b mut [u8],
-    stranger: bool,
+    unauthenticated: bool,
 ) -> Result<Option<Args<'b>>, ProtocolError> {
     let found = match bytes {
         [] => None,
-        [b'*', ..] => find_array(bytes, stranger)?,
+        [b'*', ..] => find_array(bytes, unauthenticated)?,
         _ => find_line(bytes)?,
     };
     let Some(Found { words, end }) = found else { return Ok(None) };
@@ -106,14 +106,14 @@ pub fn decode<'b>(
 }
 
 #[inline]
-fn find_array(bytes: &[u8], stranger: bool) -> Result<Option<Found>, ProtocolError> {
+fn find_array(bytes: &[u8], unauthenticated: bool) -> Result<Option<Found>, ProtocolError> {
     let Some(head) = length(bytes, ProtocolError::TooBigMultibulkCount)? else {
         return Ok(None);
     };
     let count = head.number.filter(|count| *count <= MAX_ARGS);
     let count = count.ok_or(ProtocolError::InvalidMultibulkLength)?;
-    if stranger && count > MAX_STRANGER_ARGS {
-        return Err(ProtocolError::StrangerMultibulkLength);
+    if unauthenticated && count > MAX_UNAUTHENTICATED_ARGS {
+        return Err(ProtocolError::UnauthenticatedMultibulkLength);
     }
     let mut found = Found { end: head.end, ..Found::default() };
     for _ in 0..count {
@@ -126,8 +126,8 @@ fn find_array(bytes: &[u8], stranger: bool) -> Result<Option<Found>, ProtocolErr
         }
         let declared = head.number.filter(|length| (0..=MAX_BULK_BYTES).contains(length));
         let declared = declared.ok_or(ProtocolError::InvalidBulkLength)?;
-        if stranger && declared > MAX_STRANGER_BULK_BYTES {
-            return Err(ProtocolError::StrangerBulkLength);
+        if unauthenticated && declared > MAX_UNAUTHENTICATED_BULK_BYTES {
+            return Err(ProtocolError::UnauthenticatedBulkLength);
         }
         let end = head.end + usize::try_from(declared).unwrap_or_default();
         // The next two bytes are assumed to be CR and LF, as in Redis.

@@ -135,7 +135,8 @@ pub fn config(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), RequestE
     if args.len() < 3 {
         return Err(wrong_arity("config|get"));
     }
-    let asked = |name: &str| args[2..].iter().any(|pattern| is_like(name.as_bytes(), pattern));
+    let asked =
+        |name: &str| args[2..].iter().any(|pattern| matches_pattern(name.as_bytes(), pattern));
     let found = || SETTINGS.iter().filter(|(name, _)| asked(name));
     replies.map(found().count());
     for (name, value) in found() {
@@ -147,44 +148,44 @@ pub fn config(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), RequestE
 
 /// Whether a name matches a pattern, in which `*` matches any number of characters and `?` matches
 /// one.
-fn is_like(name: &[u8], pattern: &[u8]) -> bool {
-    let (mut at, mut said) = (0, 0);
+fn matches_pattern(name: &[u8], pattern: &[u8]) -> bool {
+    let (mut at, mut pattern_at) = (0, 0);
     // The position of the last star, and the position in the name up to which it matches so far.
     let mut star: Option<(usize, usize)> = None;
     while at < name.len() {
-        match pattern.get(said) {
+        match pattern.get(pattern_at) {
             Some(b'*') => {
-                star = Some((said, at));
-                said += 1;
+                star = Some((pattern_at, at));
+                pattern_at += 1;
             }
             Some(byte) if *byte == b'?' || byte.eq_ignore_ascii_case(&name[at]) => {
                 at += 1;
-                said += 1;
+                pattern_at += 1;
             }
             _ => match star {
-                Some((place, until)) => {
-                    (at, said) = (until + 1, place + 1);
-                    star = Some((place, until + 1));
+                Some((star_at, until)) => {
+                    (at, pattern_at) = (until + 1, star_at + 1);
+                    star = Some((star_at, until + 1));
                 }
                 None => return false,
             },
         }
     }
-    pattern[said..].iter().all(|byte| *byte == b'*')
+    pattern[pattern_at..].iter().all(|byte| *byte == b'*')
 }
 
 /// Replies to `HELP` in the form of Redis, with the subcommands of a command.
-pub fn help(command: &str, parts: &[(&str, &str)], replies: &mut Replies<'_>) {
-    replies.array(2 * parts.len() + 3);
+pub fn help(command: &str, subcommands: &[(&str, &str)], replies: &mut Replies<'_>) {
+    replies.array(2 * subcommands.len() + 3);
     replies.simple(&format!("{command} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
-    for (part, about) in parts.iter().chain(&[("HELP", "Print this help.")]) {
-        replies.simple(part);
+    for (subcommand, about) in subcommands.iter().chain(&[("HELP", "Print this help.")]) {
+        replies.simple(subcommand);
         replies.simple(&format!("    {about}"));
     }
 }
 
 /// The subcommands of `COMMAND`.
-const COMMAND_PARTS: [(&str, &str); 5] = [
+const COMMAND_SUBCOMMANDS: [(&str, &str); 5] = [
     ("(no subcommand)", "Return details about all commands."),
     ("COUNT", "Return the number of commands."),
     ("DOCS [<command-name> ...]", "Return what is documented about commands."),
@@ -193,7 +194,7 @@ const COMMAND_PARTS: [(&str, &str); 5] = [
 ];
 
 /// The subcommands of `CLIENT`.
-pub const CLIENT_PARTS: [(&str, &str); 8] = [
+pub const CLIENT_SUBCOMMANDS: [(&str, &str); 8] = [
     ("GETNAME", "Return the name of this connection."),
     ("ID", "Return the ID of this connection."),
     ("INFO", "Return information about this connection."),
@@ -206,13 +207,13 @@ pub const CLIENT_PARTS: [(&str, &str); 8] = [
 
 /// `COMMAND [COUNT | LIST | INFO name... | DOCS name...]`.
 pub fn command(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), RequestError> {
-    let Some(part) = args.get(1) else {
+    let Some(subcommand) = args.get(1) else {
         replies.array(ALL.len());
         ALL.iter().for_each(|spec| describe(spec, replies));
         return Ok(());
     };
     let names = &args[2..];
-    let is = |name: &str| part.eq_ignore_ascii_case(name.as_bytes());
+    let is = |name: &str| subcommand.eq_ignore_ascii_case(name.as_bytes());
     if is("count") && names.is_empty() {
         replies.count(ALL.len() as u64);
     } else if is("list") && names.is_empty() {
@@ -237,11 +238,11 @@ pub fn command(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), Request
         replies.map(ALL.iter().filter(asked).count());
         ALL.iter().filter(asked).for_each(|spec| document(spec, replies));
     } else if is("help") {
-        help("COMMAND", &COMMAND_PARTS, replies);
+        help("COMMAND", &COMMAND_SUBCOMMANDS, replies);
     } else if is("count") || is("list") {
         return Err(RequestError::invalid("syntax error"));
     } else {
-        return Err(unknown_subcommand("COMMAND", part));
+        return Err(unknown_subcommand("COMMAND", subcommand));
     }
     Ok(())
 }

@@ -34,10 +34,10 @@ pub fn answer(front: &RespFront, session: &mut Session, buffers: &mut ConnBuffer
     let ConnBuffers { input, at, filled, output, limits } = buffers;
     let mut unread = &mut input[*at..*filled];
     let mut replies = Replies::new(output, session.protocol);
-    let rules = front.gate.active_policies();
+    let active = front.gate.active_policies();
     let mut commands = 0;
     let progress = loop {
-        let outcome = step(front, session, &rules, &mut unread, limits, &mut replies);
+        let outcome = step(front, session, &active, &mut unread, limits, &mut replies);
         *at = *filled - unread.len();
         commands += outcome.commands;
         // The commands of `EXEC` are answered without a pause, because they and their replies are
@@ -45,7 +45,7 @@ pub fn answer(front: &RespFront, session: &mut Session, buffers: &mut ConnBuffer
         let mut exec_run = std::mem::take(&mut session.exec_run);
         let mut queued = &mut exec_run.bytes[..];
         while !queued.is_empty() {
-            commands += step(front, session, &rules, &mut queued, limits, &mut replies).commands;
+            commands += step(front, session, &active, &mut queued, limits, &mut replies).commands;
         }
         match outcome.progress {
             None if replies.len() >= MAX_REPLY_BYTES => break Progress::Paused,
@@ -69,17 +69,17 @@ struct StepOutcome {
 fn step(
     front: &RespFront,
     session: &mut Session,
-    rules: &ActivePolicies,
+    active: &ActivePolicies,
     unread: &mut &mut [u8],
     limits: &mut LimitCache,
     replies: &mut Replies<'_>,
 ) -> StepOutcome {
     let mut batch = Batch::new();
     let after = gather(session, unread, limits, &mut batch);
-    decide(&batch, front, rules, replies);
-    let progress = after.answer(front, session, rules, replies);
-    let questions = u32::try_from(batch.len()).unwrap_or(u32::MAX);
-    StepOutcome { commands: questions + u32::from(after.is_answered()), progress }
+    decide(&batch, front, active, replies);
+    let progress = after.answer(front, session, active, replies);
+    let queries = u32::try_from(batch.len()).unwrap_or(u32::MAX);
+    StepOutcome { commands: queries + u32::from(after.is_answered()), progress }
 }
 
 /// Consecutive checks.
@@ -106,11 +106,16 @@ fn gather<'d>(
     AfterBatch::More
 }
 
-fn decide(batch: &Batch<'_>, front: &RespFront, rules: &ActivePolicies, replies: &mut Replies<'_>) {
-    let mut questions = SmallVec::<[GateRequest<'_>; MAX_BATCH]>::new();
-    batch.iter().for_each(|query| questions.push(query.question()));
-    front.gate.check_each(rules, &questions, |index, answer| {
-        query::reply(batch[index].kind, answer, replies);
+fn decide(
+    batch: &Batch<'_>,
+    front: &RespFront,
+    active: &ActivePolicies,
+    replies: &mut Replies<'_>,
+) {
+    let mut gate_requests = SmallVec::<[GateRequest<'_>; MAX_BATCH]>::new();
+    batch.iter().for_each(|query| gate_requests.push(query.gate_request()));
+    front.gate.check_each(active, &gate_requests, |index, verdict| {
+        query::reply(batch[index].kind, verdict, replies);
     });
 }
 
@@ -144,13 +149,13 @@ impl AfterBatch<'_> {
         &self,
         front: &RespFront,
         session: &mut Session,
-        rules: &ActivePolicies,
+        active: &ActivePolicies,
         replies: &mut Replies<'_>,
     ) -> Option<Progress> {
         match self {
             AfterBatch::More => None,
             AfterBatch::Command(ParsedCommand::Query(query), _) => {
-                query.execute_local(&front.gate, rules, replies);
+                query.execute_local(&front.gate, active, replies);
                 None
             }
             AfterBatch::Command(command, args) => respond(command, args, front, session, replies),
@@ -171,7 +176,7 @@ fn respond(
     match command {
         ParsedCommand::Query(_) | ParsedCommand::Empty => None,
         ParsedCommand::Queued => {
-            session.wait(args, replies);
+            session.queue(args, replies);
             None
         }
         ParsedCommand::Other(command) => {
@@ -322,10 +327,10 @@ impl RemoteBatch {
     pub async fn settle(
         &mut self,
         front: &RespFront,
-        rules: &ActivePolicies,
+        active: &ActivePolicies,
         output: &mut Vec<u8>,
     ) {
-        let answers = self.queries.iter().map(|pending| pending.query.execute(&front.gate, rules));
+        let answers = self.queries.iter().map(|pending| pending.query.execute(&front.gate, active));
         let answers = join_all(answers).await;
         let mut at = 0;
         for (pending, answer) in self.queries.iter().zip(answers) {

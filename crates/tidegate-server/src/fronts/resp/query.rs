@@ -41,7 +41,7 @@ pub type OwnedQuery = Query<Box<str>, Box<[u8]>>;
 impl<P: Deref<Target = str>, K: Deref<Target = [u8]>> Query<P, K> {
     /// Converts the query to a [`GateRequest`].
     #[inline]
-    pub fn question(&self) -> GateRequest<'_> {
+    pub fn gate_request(&self) -> GateRequest<'_> {
         let subject = match self.policy.as_deref() {
             Some(policy) => Subject::Key { policy, key: &self.key, attributes: None },
             None => {
@@ -86,7 +86,7 @@ pub struct Throttle {
     /// The limit that is reported.
     pub limit: i64,
     /// Whether the cost is zero, which is a peek.
-    pub look: bool,
+    pub is_peek: bool,
 }
 
 impl<'a> BorrowedQuery<'a> {
@@ -95,10 +95,10 @@ impl<'a> BorrowedQuery<'a> {
     }
 
     /// Executes a query that is not a decision with a store in memory.
-    pub fn execute_local(&self, gate: &Gate, rules: &ActivePolicies, replies: &mut Replies<'_>) {
+    pub fn execute_local(&self, gate: &Gate, active: &ActivePolicies, replies: &mut Replies<'_>) {
         // With a store in memory, the future is ready in its first poll.
         let query = OwnedQuery::from(self.clone());
-        if let Some(answer) = query.execute(gate, rules).now_or_never() {
+        if let Some(answer) = query.execute(gate, active).now_or_never() {
             query.reply(answer, replies);
         }
     }
@@ -130,23 +130,23 @@ impl OwnedQuery {
     pub async fn execute<'a>(
         &'a self,
         gate: &'a Gate,
-        rules: &'a ActivePolicies,
+        active: &'a ActivePolicies,
     ) -> QueryAnswer<'a> {
         let policy = self.policy.as_deref().unwrap_or_default();
         match self.kind {
             QueryKind::Check | QueryKind::RedisCell(_) | QueryKind::Throttlecrab(_) => {
-                QueryAnswer::Answer(Box::new(gate.check(rules, &[self.question()]).await))
+                QueryAnswer::Answer(Box::new(gate.check(active, &[self.gate_request()]).await))
             }
             QueryKind::Peek => {
                 let peeked = async {
-                    let keys = gate.keys(rules, policy)?;
+                    let keys = gate.keys(active, policy)?;
                     keys.peek(&keys.find(&self.key).await?.key).await
                 };
                 QueryAnswer::Answer(Box::new(peeked.await))
             }
             QueryKind::Reset => {
                 let reset = async {
-                    let keys = gate.keys(rules, policy)?;
+                    let keys = gate.keys(active, policy)?;
                     keys.reset(&keys.find(&self.key).await?.key).await
                 };
                 QueryAnswer::Reset(reset.await)
@@ -156,8 +156,8 @@ impl OwnedQuery {
 
     pub fn reply(&self, answer: QueryAnswer<'_>, replies: &mut Replies<'_>) {
         match answer {
-            QueryAnswer::Answer(answer) => {
-                reply(self.kind, answer.as_ref().as_ref().map_err(GateError::clone), replies)
+            QueryAnswer::Answer(verdict) => {
+                reply(self.kind, verdict.as_ref().as_ref().map_err(GateError::clone), replies)
             }
             QueryAnswer::Reset(done) => reply_reset(done, replies),
         }
@@ -168,16 +168,16 @@ impl OwnedQuery {
 #[inline]
 pub fn reply(
     kind: QueryKind,
-    answer: Result<&GateVerdict<'_>, GateError>,
+    verdict: Result<&GateVerdict<'_>, GateError>,
     replies: &mut Replies<'_>,
 ) {
-    match answer {
-        Ok(answer) if answer.denial_reason() != Some(DenialReason::StoreFailed) => match kind {
-            QueryKind::RedisCell(form) => reply_cell(form, answer, replies),
-            QueryKind::Throttlecrab(form) => reply_crab(form, answer, replies),
-            QueryKind::Check | QueryKind::Peek | QueryKind::Reset => reply_check(answer, replies),
+    match verdict {
+        Ok(verdict) if verdict.denial_reason() != Some(DenialReason::StoreFailed) => match kind {
+            QueryKind::RedisCell(form) => reply_cell(form, verdict, replies),
+            QueryKind::Throttlecrab(form) => reply_crab(form, verdict, replies),
+            QueryKind::Check | QueryKind::Peek | QueryKind::Reset => reply_check(verdict, replies),
         },
-        Ok(answer) => replies.error(&store_failed(answer)),
+        Ok(verdict) => replies.error(&store_failed(verdict)),
         Err(error) => replies.error(&gate_error(error)),
     }
 }
@@ -185,8 +185,8 @@ pub fn reply(
 /// The error for a denial that was caused by a failure of the store. Such a denial does not depend
 /// on the key, so clients get an error instead.
 #[cold]
-fn store_failed(answer: &GateVerdict<'_>) -> RequestError {
-    match (answer.reported_limit().and_then(|line| line.policy), answer.decided) {
+fn store_failed(verdict: &GateVerdict<'_>) -> RequestError {
+    match (verdict.reported_limit().and_then(|result| result.policy), verdict.decided) {
         (Some(policy), Decided::FailedClosed) => RequestError::new(
             ErrorKind::StoreFailed,
             format!("the store failed, and policy `{policy}` denies then: try again"),
@@ -209,63 +209,64 @@ fn reply_reset(done: Result<bool, GateError>, replies: &mut Replies<'_>) {
 }
 
 #[inline]
-fn reply_check(answer: &GateVerdict<'_>, replies: &mut Replies<'_>) {
-    let speaker = answer.reported_limit();
-    replies.put(if answer.allowed { b"*7\r\n:1\r\n" } else { b"*7\r\n:0\r\n" });
-    replies.count_or_nil(speaker.map(|line| line.decision.limit));
-    replies.count_or_nil(speaker.and_then(LimitResult::remaining));
-    replies.count_or_nil(answer.retry_after().as_millis());
-    replies.count_or_nil(speaker.and_then(LimitResult::reset_after).map(|reset| reset.as_millis()));
-    match speaker.and_then(|line| line.policy) {
+fn reply_check(verdict: &GateVerdict<'_>, replies: &mut Replies<'_>) {
+    let reported = verdict.reported_limit();
+    replies.put(if verdict.allowed { b"*7\r\n:1\r\n" } else { b"*7\r\n:0\r\n" });
+    replies.count_or_nil(reported.map(|result| result.decision.limit));
+    replies.count_or_nil(reported.and_then(LimitResult::remaining));
+    replies.count_or_nil(verdict.retry_after().as_millis());
+    replies
+        .count_or_nil(reported.and_then(LimitResult::reset_after).map(|reset| reset.as_millis()));
+    match reported.and_then(|result| result.policy) {
         Some(policy) => replies.bulk(policy),
         None => replies.nil(),
     }
-    match answer.decided {
+    match verdict.decided {
         Decided::Exact => replies.put(b"$5\r\nexact\r\n"),
         decided => replies.bulk(decided.name()),
     }
 }
 
 /// The state of a bucket.
-struct Standing {
+struct BucketState {
     limited: bool,
     remaining: u64,
     retry_after: RetryAfter,
     reset_us: u64,
 }
 
-impl Standing {
+impl BucketState {
     /// Creates the state from a verdict with one limit. The gate decides a peek as if it were for
     /// one unit. Here a peek is for zero units, which is denied only if the bucket owes more than
     /// its capacity: that happens after its limit was lowered.
-    fn new(answer: &GateVerdict<'_>, look: bool) -> Self {
-        let speaker = answer.reported_limit();
-        let reset_us = speaker.map_or(0, |line| line.decision.reset_after.as_micros());
-        let remaining = speaker.and_then(LimitResult::remaining).unwrap_or_default();
-        let (mut limited, mut retry_after) = (!answer.allowed, answer.retry_after());
-        if look && let Some(line) = speaker {
-            let whole_us = u128::from(line.limit.burst()) * u128::from(line.limit.window_us());
-            let whole_us = whole_us.div_ceil(u128::from(line.limit.count().max(1)));
+    fn new(verdict: &GateVerdict<'_>, is_peek: bool) -> Self {
+        let reported = verdict.reported_limit();
+        let reset_us = reported.map_or(0, |result| result.decision.reset_after.as_micros());
+        let remaining = reported.and_then(LimitResult::remaining).unwrap_or_default();
+        let (mut limited, mut retry_after) = (!verdict.allowed, verdict.retry_after());
+        if is_peek && let Some(result) = reported {
+            let whole_us = u128::from(result.limit.burst()) * u128::from(result.limit.window_us());
+            let whole_us = whole_us.div_ceil(u128::from(result.limit.count().max(1)));
             let over_us = u128::from(reset_us).saturating_sub(whole_us);
             limited = over_us > 0;
             retry_after = RetryAfter::from_micros(u64::try_from(over_us).unwrap_or(u64::MAX));
         }
-        Standing { limited, remaining, retry_after, reset_us }
+        BucketState { limited, remaining, retry_after, reset_us }
     }
 }
 
 /// Replies with `[limited, limit, remaining, retry-after or -1, reset-after]`, in seconds.
 #[inline]
-fn reply_cell(form: Throttle, answer: &GateVerdict<'_>, replies: &mut Replies<'_>) {
-    let standing = Standing::new(answer, form.look);
-    replies.put(if standing.limited { b"*5\r\n:1\r\n" } else { b"*5\r\n:0\r\n" });
+fn reply_cell(form: Throttle, verdict: &GateVerdict<'_>, replies: &mut Replies<'_>) {
+    let state = BucketState::new(verdict, form.is_peek);
+    replies.put(if state.limited { b"*5\r\n:1\r\n" } else { b"*5\r\n:0\r\n" });
     replies.number(form.limit);
-    replies.count(standing.remaining);
-    match standing.retry_after {
-        RetryAfter::Micros(us) if standing.limited => replies.count(cell_seconds(us)),
+    replies.count(state.remaining);
+    match state.retry_after {
+        RetryAfter::Micros(us) if state.limited => replies.count(cell_seconds(us)),
         _ => replies.number(-1),
     }
-    replies.count(cell_seconds(standing.reset_us));
+    replies.count(cell_seconds(state.reset_us));
 }
 
 /// Rounds up as redis-cell does: a remainder counts if it is at least a millisecond.
@@ -276,14 +277,14 @@ fn cell_seconds(us: u64) -> u64 {
 /// Replies with `[allowed, limit, remaining, reset-after, retry-after]`, in seconds. They are
 /// rounded up; throttlecrab truncates them, so that clients retry too early.
 #[inline]
-fn reply_crab(form: Throttle, answer: &GateVerdict<'_>, replies: &mut Replies<'_>) {
-    let standing = Standing::new(answer, form.look);
-    replies.put(if standing.limited { b"*5\r\n:0\r\n" } else { b"*5\r\n:1\r\n" });
+fn reply_crab(form: Throttle, verdict: &GateVerdict<'_>, replies: &mut Replies<'_>) {
+    let state = BucketState::new(verdict, form.is_peek);
+    replies.put(if state.limited { b"*5\r\n:0\r\n" } else { b"*5\r\n:1\r\n" });
     replies.number(form.limit);
-    replies.count(standing.remaining);
-    replies.count(standing.reset_us.div_ceil(1_000_000));
-    match standing.retry_after.as_secs() {
-        Some(seconds) if standing.limited => replies.count(seconds),
+    replies.count(state.remaining);
+    replies.count(state.reset_us.div_ceil(1_000_000));
+    match state.retry_after.as_secs() {
+        Some(seconds) if state.limited => replies.count(seconds),
         Some(_) => replies.number(0),
         None => replies.number(-1),
     }

@@ -269,7 +269,7 @@ impl Session {
             takes(2, "id")?;
             replies.count(self.id);
         } else if is("help") {
-            introspection::help("CLIENT", &introspection::CLIENT_PARTS, replies);
+            introspection::help("CLIENT", &introspection::CLIENT_SUBCOMMANDS, replies);
         } else if is("info") || is("list") {
             introspection::client(self, replies);
         } else if is("setinfo") {

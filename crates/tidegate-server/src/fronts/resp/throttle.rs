@@ -55,7 +55,7 @@ pub fn cell<'a>(
     }
     let burst = max_burst.saturating_add(1);
     let limits = Some(limits.bucket(Bucket { burst, count, period_s })?);
-    let form = Throttle { limit: burst, look: quantity == 0 };
+    let form = Throttle { limit: burst, is_peek: quantity == 0 };
     let cost = Some(Cost::from_signed(quantity));
     Ok(BorrowedQuery {
         limits,
@@ -90,7 +90,7 @@ pub fn crab<'a>(
         return Err(RequestError::invalid("invalid rate limit parameters"));
     }
     let limits = Some(limits.bucket(Bucket { burst, count, period_s })?);
-    let form = Throttle { limit: burst, look: quantity == 0 };
+    let form = Throttle { limit: burst, is_peek: quantity == 0 };
     let cost = Some(Cost::from_signed(quantity));
     Ok(BorrowedQuery {
         limits,

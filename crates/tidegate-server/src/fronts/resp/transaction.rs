@@ -68,7 +68,7 @@ impl Session {
     }
 
     /// Queues a command for `EXEC`.
-    pub(super) fn wait(&mut self, args: &Args<'_>, replies: &mut Replies<'_>) {
+    pub(super) fn queue(&mut self, args: &Args<'_>, replies: &mut Replies<'_>) {
         let Some(queued) = &mut self.queued else { return };
         if queued.broken {
             return replies.simple("QUEUED");

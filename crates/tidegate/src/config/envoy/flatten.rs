@@ -21,7 +21,7 @@ use std::fmt::Write as _;
 use sha2::{Digest, Sha256};
 use tidegate_core::{Algorithm, Limit};
 
-use super::super::reader::{Reader, shown};
+use super::super::reader::{Reader, excerpt};
 use super::tree::{Descriptor, Domain, Location, Rate, ValueMatch};
 use crate::policy::{
     MAX_NAME_BYTES, MAX_POLICIES, MAX_REPLACED, MAX_VALUES, Policy, RequestField, Wildcard,
@@ -39,7 +39,7 @@ pub(super) struct FlatPolicy<'t> {
     pub(super) key: String,
     /// `None` if it is unlimited.
     pub(super) limit: Option<Limit>,
-    pub(super) observed: bool,
+    pub(super) is_observed: bool,
     pub(super) quota: bool,
     /// The indices of the policies that it replaces.
     pub(super) replaces: Vec<usize>,
@@ -149,7 +149,7 @@ impl<'t> Walk<'t, '_, '_> {
             path: path.nodes.clone(),
             exempt,
             limit,
-            observed: node.shadow,
+            is_observed: node.shadow,
             quota: node.quota,
             replaces: Vec::new(),
         });
@@ -171,7 +171,8 @@ impl<'t> Walk<'t, '_, '_> {
                 match named.get(&**name) {
                     Some(indices) => replaced.extend_from_slice(indices),
                     None => {
-                        let message = format!("no limit of this domain is named `{}`", shown(name));
+                        let message =
+                            format!("no limit of this domain is named `{}`", excerpt(name));
                         self.notice(at, message, "give the other limit that name, or remove this");
                     }
                 }
@@ -276,7 +277,7 @@ pub(super) fn assign_names(readers: &[Reader<'_>], policies: &mut [FlatPolicy<'_
         // Digests are short, so two may be equal. The later policy then gets a number.
         let mut number = 2;
         while !taken.insert(policy.name.clone()) {
-            policy.name = with_end(&policy.name, &format!("-{number}"));
+            policy.name = with_suffix(&policy.name, &format!("-{number}"));
             number += 1;
         }
         if let (Some(name), Some(at)) =
@@ -284,7 +285,7 @@ pub(super) fn assign_names(readers: &[Reader<'_>], policies: &mut [FlatPolicy<'_
             && name != policy.name
         {
             let message =
-                format!("the policy of the limit `{}` is named {}", shown(name), policy.name);
+                format!("the policy of the limit `{}` is named {}", excerpt(name), policy.name);
             let help = "two limits share that name, or a policy cannot have it; answers and metrics show the policy's";
             readers[at.file].notice(at.span.clone(), &at.path, message, help);
         }
@@ -303,10 +304,10 @@ fn path_name(policy: &FlatPolicy<'_>) -> String {
         path.push('.');
         path.push_str(&node.composite());
     }
-    if Policy::is_name(&path) && is_clear(policy) {
+    if Policy::is_name(&path) && is_unambiguous(policy) {
         path
     } else {
-        with_digest(plain(&path).trim_end_matches('-'), policy)
+        with_digest(sanitize(&path).trim_end_matches('-'), policy)
     }
 }
 
@@ -314,21 +315,21 @@ fn path_name(policy: &FlatPolicy<'_>) -> String {
 /// key may contain one. A value may contain dots if no key can follow them, as in addresses. (Key
 /// and value are joined by `_`. When files are read, siblings with the same joined text are
 /// rejected.)
-fn is_clear(policy: &FlatPolicy<'_>) -> bool {
+fn is_unambiguous(policy: &FlatPolicy<'_>) -> bool {
     let is_key = |key: &str| !key.contains('.') && !key.starts_with(|c: char| c.is_ascii_digit());
     let is_value = |value: &str| {
-        let mut behind_dots = value.split('.').skip(1);
-        behind_dots.all(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+        let mut after_dots = value.split('.').skip(1);
+        after_dots.all(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
     };
-    let is_clear = |node: &Descriptor| match &node.value {
+    let is_unambiguous_node = |node: &Descriptor| match &node.value {
         ValueMatch::Any => is_key(&node.key),
         ValueMatch::Exact(value) | ValueMatch::Wild(value) => is_key(&node.key) && is_value(value),
     };
-    !policy.domain.contains('.') && policy.path.iter().all(|node| is_clear(node))
+    !policy.domain.contains('.') && policy.path.iter().all(|node| is_unambiguous_node(node))
 }
 
 /// Replaces each run of characters that a name cannot contain with `-`.
-fn plain(text: &str) -> String {
+fn sanitize(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -354,16 +355,16 @@ fn with_digest(name: &str, policy: &FlatPolicy<'_>) -> String {
             ValueMatch::Exact(value) | ValueMatch::Wild(value) => value,
         });
     }
-    let mut end = String::from("-");
+    let mut suffix = String::from("-");
     for byte in hash.finalize().iter().take(DIGEST_BYTES) {
         // Writing to memory cannot fail.
-        let _ = write!(end, "{byte:02x}");
+        let _ = write!(suffix, "{byte:02x}");
     }
-    with_end(name, &end)
+    with_suffix(name, &suffix)
 }
 
-/// Appends `end` to a name, which is cut if the result would be too long. Names are ASCII.
-fn with_end(name: &str, end: &str) -> String {
-    let most = MAX_NAME_BYTES.saturating_sub(end.len());
-    format!("{}{end}", &name[..floor_char_boundary(name, most)])
+/// Appends `suffix` to a name, which is truncated if the result would be too long. Names are ASCII.
+fn with_suffix(name: &str, suffix: &str) -> String {
+    let most = MAX_NAME_BYTES.saturating_sub(suffix.len());
+    format!("{}{suffix}", &name[..floor_char_boundary(name, most)])
 }

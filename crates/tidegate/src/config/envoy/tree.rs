@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::super::reader::{Located, Reader, closest, join, shown, suggest};
+use super::super::reader::{Located, Reader, closest, excerpt, join, suggest};
 use super::super::yaml::{Name, Node, Value};
 use crate::policy::MAX_ENTRIES;
 
@@ -105,7 +105,9 @@ pub(super) fn read(
             continue;
         };
         let located = Located { node: Rc::clone(root), path: String::new() };
-        let Some((name, at, nodes)) = (Level { reader, file }).root(&located) else { continue };
+        let Some((name, at, nodes)) = (FileReader { reader, file }).root(&located) else {
+            continue;
+        };
         match domains.iter_mut().find(|domain| domain.name == name) {
             None => domains.push(Domain { name, nodes }),
             Some(domain) if merge_domains => {
@@ -113,10 +115,10 @@ pub(super) fn read(
                 // Duplicates within one file were reported when it was read.
                 let is_new =
                     |first: &Location, second: &Location| second.file == file && first.file != file;
-                twice(reader, &domain.nodes, is_new);
+                report_duplicates(reader, &domain.nodes, is_new);
             }
             Some(_) => {
-                let message = format!("another file has the domain `{}` too", shown(&name));
+                let message = format!("another file has the domain `{}` too", excerpt(&name));
                 let help = "put both in one file, or allow it with --merge-domains";
                 reader.fail_at(at.span, &at.path, message, help);
             }
@@ -126,7 +128,7 @@ pub(super) fn read(
 }
 
 /// Reads one file.
-struct Level<'r, 's> {
+struct FileReader<'r, 's> {
     reader: &'r Reader<'s>,
     file: usize,
 }
@@ -144,7 +146,7 @@ impl Fields {
     }
 }
 
-impl Level<'_, '_> {
+impl FileReader<'_, '_> {
     fn at(&self, located: &Located) -> Location {
         Location { file: self.file, span: located.node.span.clone(), path: located.path.clone() }
     }
@@ -189,7 +191,7 @@ impl Level<'_, '_> {
                 let help = format!("fields here are {}", known.join(", "));
                 self.reader.notice(name.span.clone(), &inner.path, message, help);
             } else {
-                let message = format!("unknown field `{}`", shown(name_of));
+                let message = format!("unknown field `{}`", excerpt(name_of));
                 let help = suggest(name_of, known.iter().copied());
                 self.reader.fail_at(name.span.clone(), &inner.path, message, help);
             }
@@ -227,7 +229,7 @@ impl Level<'_, '_> {
             return Vec::new();
         };
         let read: Vec<Descriptor> = items.iter().filter_map(|item| self.descriptor(item)).collect();
-        twice(self.reader, &read, |_, _| true);
+        report_duplicates(self.reader, &read, |_, _| true);
         read
     }
 
@@ -298,7 +300,7 @@ impl Level<'_, '_> {
             "true" | "yes" | "on" | "y" => true,
             "false" | "no" | "off" | "n" => false,
             _ => {
-                let message = format!("`{}` is neither `true` nor `false`", shown(text));
+                let message = format!("`{}` is neither `true` nor `false`", excerpt(text));
                 self.reader.fail(located, message, "write `true` or `false`");
                 false
             }
@@ -364,7 +366,7 @@ impl Level<'_, '_> {
                     meant if meant.starts_with("did") => meant,
                     _ => unit_help(),
                 };
-                self.reader.fail(located, format!("`{}` is not a unit", shown(text)), help);
+                self.reader.fail(located, format!("`{}` is not a unit", excerpt(text)), help);
             }
             _ => {}
         }
@@ -436,12 +438,12 @@ impl Descriptor {
     }
 }
 
-/// Reports descriptors that have the same composite text as an earlier one, if `concern` returns
+/// Reports descriptors that have the same composite text as an earlier one, if `is_relevant` returns
 /// `true` for both positions.
-fn twice(
+fn report_duplicates(
     reader: &Reader<'_>,
     nodes: &[Descriptor],
-    concern: impl Fn(&Location, &Location) -> bool,
+    is_relevant: impl Fn(&Location, &Location) -> bool,
 ) {
     let mut seen: HashMap<String, &Descriptor> = HashMap::new();
     for node in nodes {
@@ -450,9 +452,9 @@ fn twice(
             None => {
                 seen.insert(composite, node);
             }
-            Some(first) if !concern(&first.at, &node.at) => {}
+            Some(first) if !is_relevant(&first.at, &node.at) => {}
             Some(first) => {
-                let message = format!("the descriptor `{}` is here twice", shown(&composite));
+                let message = format!("the descriptor `{}` is here twice", excerpt(&composite));
                 let help = if first.key == node.key {
                     format!("keep one; the other is {}", first.at.path)
                 } else {

@@ -54,7 +54,7 @@ fn write_policy(
         None => writeln!(out, "    limits: {UNLIMITED}")?,
         Some(limit) => writeln!(out, "    limits: {limit}")?,
     }
-    if policy.observed {
+    if policy.is_observed {
         writeln!(out, "    mode: observe")?;
     }
     if policy.quota {

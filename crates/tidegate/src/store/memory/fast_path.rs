@@ -7,7 +7,8 @@
 
 use smallvec::SmallVec;
 use tidegate_core::{
-    Algorithm, Ask, Decided, Decision, Limit, Packed, PackedSize, ResetAfter, RetryAfter, Timestamp,
+    Algorithm, Attempt, Decided, Decision, Limit, Packed, PackedSize, ResetAfter, RetryAfter,
+    Timestamp,
 };
 
 use super::MemoryStore;
@@ -67,17 +68,17 @@ impl<'a> Seized<'a> {
     /// Decides on the state in the slot. Returns the decision and the body with which the slot has to
     /// be released, or `None` if the state was not decided on and is unchanged.
     #[inline(always)]
-    fn decide(self, limit: &Limit, ask: &Ask, admitted: bool) -> Option<(Decision, u64)> {
+    fn decide(self, limit: &Limit, attempt: &Attempt, admitted: bool) -> Option<(Decision, u64)> {
         let (deadline, head) = (self.slot.deadline(), self.slot.head());
         match self.slot_ref.large() {
             Some(words) => {
                 let mut packed = Packed { deadline, head, words };
-                let decision = packed.decide(limit, PackedSize::Large, ask, admitted)?;
+                let decision = packed.decide(limit, PackedSize::Large, attempt, admitted)?;
                 Some((decision, slot::body(packed.deadline, packed.head)))
             }
             None => {
                 let mut packed = Packed { deadline, head, words: () };
-                let decision = packed.decide(limit, PackedSize::Small, ask, admitted)?;
+                let decision = packed.decide(limit, PackedSize::Small, attempt, admitted)?;
                 Some((decision, slot::body(packed.deadline, packed.head)))
             }
         }
@@ -90,7 +91,7 @@ impl<'a> Seized<'a> {
         check: &HashedCheck<'_>,
         now: Timestamp,
     ) -> Result<Decision, FastPathMiss> {
-        match self.decide(check.limit, &Ask::new(check.cost, now), true) {
+        match self.decide(check.limit, &Attempt::new(check.cost, now), true) {
             Some((decision, body)) => {
                 self.slot_ref.release(body);
                 Ok(decision)
@@ -444,8 +445,8 @@ fn decide_seized(
         let mut all_admit = true;
         decisions.clear();
         for (check, slot) in checks.iter().zip(&mut *seized) {
-            let ask = Ask::new(check.cost, now);
-            let Some((decision, body)) = slot.seized.decide(check.limit, &ask, admitted) else {
+            let attempt = Attempt::new(check.cost, now);
+            let Some((decision, body)) = slot.seized.decide(check.limit, &attempt, admitted) else {
                 seized.iter_mut().for_each(SeizedCheck::restore);
                 return Err(FastPathMiss::NotApplicable);
             };

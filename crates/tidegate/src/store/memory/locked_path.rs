@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use smallvec::SmallVec;
 use tidegate_core::{
-    Algorithm, Ask, Cost, Decision, DynState, Limit, Packed, PackedSize, PermitId, State, Timestamp,
+    Algorithm, Attempt, Cost, Decision, DynState, Limit, Packed, PackedSize, PermitId, State,
+    Timestamp,
 };
 
 use super::request::{HashedCheck, InlineVec, StateCheck, counts, denied_full, lacks_room};
@@ -134,7 +135,7 @@ impl MemoryStore {
         }
         let log = locked.slab().log(slot.head())?;
         let before = log.entries().len();
-        let decision = log.decide(check.limit, &Ask::new(check.cost, time()));
+        let decision = log.decide(check.limit, &Attempt::new(check.cost, time()));
         self.table.count_entries(before, log.entries().len());
         let deadline = slot::deadline(log.expires_at(check.limit));
         set_deadline(&mut locked, slot_ref, slot, deadline);
@@ -183,18 +184,18 @@ impl MemoryStore {
             let mut loaded = Loaded::new(locks, checks);
             // The time is read when the slots are seized, because the fast path does not take the
             // locks. So the times of a slot never run backwards.
-            let ask = Ask { permit, ..Ask::new(0, time()) };
+            let attempt = Attempt { permit, ..Attempt::new(0, time()) };
             if !has_room && self.may_lack_room(checks, &loaded) {
                 self.restore(loaded);
                 for (index, check) in checks.iter().enumerate() {
-                    if !self.make_room(&mut locks[check.lock], check, ask.now) {
+                    if !self.make_room(&mut locks[check.lock], check, attempt.now) {
                         return Err(index);
                     }
                 }
                 has_room = true;
                 continue;
             }
-            let admitted = self.check_all(checks, &mut loaded, &ask);
+            let admitted = self.check_all(checks, &mut loaded, &attempt);
             let mut without_slot: InlineVec<usize> = SmallVec::new();
             for (index, (check, state)) in checks.iter().zip(&loaded.states).enumerate() {
                 if state.slot_ref.is_none() && check.must_be_kept(state.answer, admitted) {
@@ -202,7 +203,7 @@ impl MemoryStore {
                 }
             }
             if without_slot.is_empty() {
-                self.finish_all(checks, &mut loaded, &ask, admitted, decisions);
+                self.finish_all(checks, &mut loaded, &attempt, admitted, decisions);
                 self.put_back(checks, loaded);
                 return Ok(());
             }
@@ -213,19 +214,24 @@ impl MemoryStore {
                 let (fingerprint, size) = (check.check.fingerprint(), slot_size(check.check.limit));
                 let over_capacity = check.full.is_some();
                 let locked = &mut locks[check.lock];
-                locked.claim(fingerprint, size, ask.now, over_capacity).ok_or(index)?;
+                locked.claim(fingerprint, size, attempt.now, over_capacity).ok_or(index)?;
             }
         }
     }
 
     /// Checks all states without charging them. Returns whether every enforced limit admits the
     /// request.
-    fn check_all(&self, checks: &[StateCheck<'_>], loaded: &mut Loaded<'_, '_>, ask: &Ask) -> bool {
+    fn check_all(
+        &self,
+        checks: &[StateCheck<'_>],
+        loaded: &mut Loaded<'_, '_>,
+        attempt: &Attempt,
+    ) -> bool {
         let mut admitted = true;
         for (index, check) in checks.iter().enumerate() {
-            let ask = Ask { cost: check.check.cost, ..*ask };
+            let attempt = Attempt { cost: check.check.cost, ..*attempt };
             let before = loaded.states[index].entries;
-            let answer = self.check_one(check, loaded.state(index), before, &ask);
+            let answer = self.check_one(check, loaded.state(index), before, &attempt);
             admitted &= check.observed || answer.admits;
             loaded.states[index].answer = answer;
         }
@@ -237,19 +243,19 @@ impl MemoryStore {
         check: &StateCheck<'_>,
         state: &mut dyn DynState,
         before: usize,
-        ask: &Ask,
+        attempt: &Attempt,
     ) -> Answer {
         let limit = check.check.limit;
-        let mut admits = state.admits(limit, ask);
-        let lacks_entry = self.lacks_entry(state, before, limit, ask.cost);
+        let mut admits = state.admits(limit, attempt);
+        let lacks_entry = self.lacks_entry(state, before, limit, attempt.cost);
         let out_of_entries = admits && lacks_entry;
         let denied = out_of_entries && self.when_full != WhenFull::Allow;
         if denied || check.full == Some(WhenFull::Deny) {
-            admits &= denied_full(limit, ask.cost).allowed;
+            admits &= denied_full(limit, attempt.cost).allowed;
         }
         let consumes = match check.overflowing() {
             units @ 1.. if !check.is_untracked() && !lacks_entry => {
-                units.min(state.available(limit, ask.now))
+                units.min(state.available(limit, attempt.now))
             }
             _ => 0,
         };
@@ -261,37 +267,37 @@ impl MemoryStore {
         &self,
         checks: &mut [StateCheck<'_>],
         loaded: &mut Loaded<'_, '_>,
-        ask: &Ask,
+        attempt: &Attempt,
         admitted: bool,
         decisions: &mut [Decision],
     ) {
         for (index, (check, decision)) in checks.iter_mut().zip(decisions).enumerate() {
-            let ask = Ask { cost: check.check.cost, ..*ask };
+            let attempt = Attempt { cost: check.check.cost, ..*attempt };
             let LoadedState { answer, entries, .. } = loaded.states[index];
             let limit = check.check.limit;
             let state = loaded.state(index);
             check.consumed = !admitted && answer.consumes > 0;
             match check.full {
-                Some(WhenFull::Deny) => *decision = denied_full(limit, ask.cost),
-                _ if answer.out_of_entries => *decision = self.answer_full(limit, &ask),
+                Some(WhenFull::Deny) => *decision = denied_full(limit, attempt.cost),
+                _ if answer.out_of_entries => *decision = self.decide_when_full(limit, &attempt),
                 _ if check.consumed => {
                     // The decision is a denial, computed from the state after the charge.
-                    let charge = Ask { cost: Cost::Force(answer.consumes), ..ask };
+                    let charge = Attempt { cost: Cost::Force(answer.consumes), ..attempt };
                     self.merge_if_full(state, entries, limit, &charge);
                     state.finish(limit, &charge, true, decision);
-                    state.finish(limit, &ask, false, decision);
+                    state.finish(limit, &attempt, false, decision);
                 }
                 _ => {
                     let is_charged = admitted && answer.admits;
                     if is_charged {
-                        self.merge_if_full(state, entries, limit, &ask);
+                        self.merge_if_full(state, entries, limit, &attempt);
                     }
-                    state.finish(limit, &ask, is_charged, decision);
+                    state.finish(limit, &attempt, is_charged, decision);
                 }
             }
             check.overflowed |= answer.out_of_entries;
             let is_unstored = check.is_untracked() || answer.out_of_entries;
-            decision.no_room = is_unstored && lacks_room(decision, ask.cost);
+            decision.no_room = is_unstored && lacks_room(decision, attempt.cost);
             check.no_room = decision.no_room;
             check.admits = answer.admits;
         }
@@ -299,12 +305,18 @@ impl MemoryStore {
 
     /// Merges the newest entry of a log with the one that is about to be charged, if the bound on
     /// entries is reached.
-    fn merge_if_full(&self, state: &mut dyn DynState, before: usize, limit: &Limit, ask: &Ask) {
+    fn merge_if_full(
+        &self,
+        state: &mut dyn DynState,
+        before: usize,
+        limit: &Limit,
+        attempt: &Attempt,
+    ) {
         if limit.algorithm() == Algorithm::SlidingLog
-            && counts(ask.cost)
+            && counts(attempt.cost)
             && !self.has_entries(state, before)
         {
-            state.merge_newest(ask.now);
+            state.merge_newest(attempt.now);
             self.counters.merged_entries.fetch_add(1, Relaxed);
         }
     }
@@ -327,12 +339,12 @@ impl MemoryStore {
     }
 
     /// The decision about a log entry or permit that does not fit the store.
-    fn answer_full(&self, limit: &Limit, ask: &Ask) -> Decision {
+    fn decide_when_full(&self, limit: &Limit, attempt: &Attempt) -> Decision {
         self.counters.overflowed.fetch_add(1, Relaxed);
         match self.when_full {
             // Decided on a new state, so that a cost that can never pass is still denied.
-            WhenFull::Allow => State::new(limit).decide(limit, ask),
-            WhenFull::Deny | WhenFull::Overflow => denied_full(limit, ask.cost),
+            WhenFull::Allow => State::new(limit).decide(limit, attempt),
+            WhenFull::Deny | WhenFull::Overflow => denied_full(limit, attempt.cost),
         }
     }
 

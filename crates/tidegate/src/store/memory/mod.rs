@@ -52,7 +52,7 @@ use self::table::Table;
 use crate::Request;
 use crate::futures::poll_once;
 use crate::request::MAX_CHECKS;
-use crate::store::{PermitAct, Store, StoreError};
+use crate::store::{PermitOperation, Store, StoreError};
 use crate::{Check, Clock, Verdict};
 
 /// The treatment of new keys when the store is full.
@@ -224,14 +224,19 @@ impl MemoryStore {
     }
 
     /// Releases or renews a permit. Returns whether it was held.
-    pub(crate) fn with_permit(&self, key: &[u8], limit: &Limit, act: PermitAct) -> bool {
+    pub(crate) fn with_permit(
+        &self,
+        key: &[u8],
+        limit: &Limit,
+        operation: PermitOperation,
+    ) -> bool {
         let overflowed = self.counters.overflowed.load(Ordering::Relaxed) > 0;
         // A key that was new when the store was full holds its permits under an overflow key.
         let hash = self.hash(key);
-        self.with_permit_of(hash, limit, act)
-            || self.with_permit_of(hash ^ OBSERVED_MARK, limit, act)
+        self.with_permit_of(hash, limit, operation)
+            || self.with_permit_of(hash ^ OBSERVED_MARK, limit, operation)
             || overflowed
-                && self.overflow_hashes().any(|hash| self.with_permit_of(hash, limit, act))
+                && self.overflow_hashes().any(|hash| self.with_permit_of(hash, limit, operation))
     }
 
     /// The hashes that are used for new keys of a full store: one for the first such key of a
@@ -240,7 +245,7 @@ impl MemoryStore {
         (0..MAX_CHECKS as u64).map(|number| self.overflow_hash.wrapping_add(number))
     }
 
-    fn with_permit_of(&self, hash: u64, limit: &Limit, act: PermitAct) -> bool {
+    fn with_permit_of(&self, hash: u64, limit: &Limit, operation: PermitOperation) -> bool {
         let check = self.with_hash(hash, &Check::new(&[], limit, 0));
         let mut locked = self.table.lock(check.shard);
         let Some(slot_ref) = locked_path::find(&locked, &check) else { return false };
@@ -248,9 +253,9 @@ impl MemoryStore {
         let permits = slot.is_in_slab().then(|| locked.slab().permits(slot.head()));
         let Some(permits) = permits.flatten() else { return false };
         let before = permits.len();
-        let done = match act {
-            PermitAct::Release(permit) => permits.release(permit),
-            PermitAct::Renew(permit) => permits.renew(limit, permit, self.clock.now()),
+        let done = match operation {
+            PermitOperation::Release(permit) => permits.release(permit),
+            PermitOperation::Renew(permit) => permits.renew(limit, permit, self.clock.now()),
         };
         self.table.count_entries(before, permits.len());
         let deadline = slot::deadline(permits.expires_at(limit));
@@ -287,9 +292,9 @@ impl Store for MemoryStore {
         &self,
         key: &[u8],
         limit: &Limit,
-        act: PermitAct,
+        operation: PermitOperation,
     ) -> Result<bool, StoreError> {
-        Ok(MemoryStore::with_permit(self, key, limit, act))
+        Ok(MemoryStore::with_permit(self, key, limit, operation))
     }
 
     /// Polls the task once, because tasks of this store never wait.

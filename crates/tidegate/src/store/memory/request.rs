@@ -10,7 +10,7 @@ use super::slot::Fingerprint;
 use super::{MemoryStore, WhenFull};
 use crate::Request;
 use crate::request::overflowing;
-use crate::store::merge::{Shared, validate};
+use crate::store::merge::{SharedCount, validate};
 use crate::{Check, CheckError, Overflow, Verdict};
 
 /// The number of checks of a request that are kept inline. Few requests have more, and theirs are
@@ -274,7 +274,7 @@ impl MemoryStore {
             members.push(known);
             let StateCheck { check: state, overflow, .. } = &mut states[known];
             let HashedCheck { limit, cost, .. } = state;
-            Shared { limit, cost, overflow }.add(check)?;
+            SharedCount { limit, cost, overflow }.add(check)?;
         }
         if is_observed {
             self.set_observed_apart(states);
@@ -284,11 +284,11 @@ impl MemoryStore {
 
     /// Returns a number that is equal for requests that count in the same states, and so wait in the
     /// same queue, and the cost of the request in each of the states.
-    pub(crate) fn queue_key(&self, checks: &[Check<'_>]) -> Result<(u64, Box<[Cost]>), CheckError> {
+    pub(crate) fn queue_id(&self, checks: &[Check<'_>]) -> Result<(u64, Box<[Cost]>), CheckError> {
         let mut states = InlineVec::new();
         self.merge(checks, false, &mut states, &mut InlineVec::new())?;
-        let (name, costs) = self.request_fingerprint(&states, &[]);
-        Ok((name, costs.into_iter().collect()))
+        let (queue_id, costs) = self.request_fingerprint(&states, &[]);
+        Ok((queue_id, costs.into_iter().collect()))
     }
 
     /// A hash of a request with an id, and its costs. Neither depends on the order of its checks.

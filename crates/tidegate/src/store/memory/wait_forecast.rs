@@ -1,7 +1,7 @@
 //! Computes how long a request would wait behind others in a queue, on copies of their states.
 
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Cost, Decision, Limit, ResetAfter, RetryAfter, State, Timestamp};
+use tidegate_core::{Attempt, Cost, Decision, Limit, ResetAfter, RetryAfter, State, Timestamp};
 
 use super::MemoryStore;
 use super::locked_path::{self, find};
@@ -22,10 +22,10 @@ impl CopiedState<'_> {
     /// The denial of the limit at `now`, computed from its state at `first_at`, the time at which the
     /// request will be first in the queue.
     fn denial_at(&self, first_at: Timestamp, now: Timestamp) -> Decision {
-        let ask = Ask::new(self.cost, first_at);
+        let attempt = Attempt::new(self.cost, first_at);
         let mut state = self.state.clone();
-        state.admits(self.limit, &ask);
-        let decision = state.finish(self.limit, &ask, false);
+        state.admits(self.limit, &attempt);
+        let decision = state.finish(self.limit, &attempt, false);
         let reset_us = decision.reset_after.as_micros() + (first_at.as_micros() - now.as_micros());
         let most = match self.cost {
             Cost::Ask(units) => units.saturating_sub(1),
@@ -40,7 +40,7 @@ impl MemoryStore {
     /// Returns the denial of a request that has to wait behind the requests `ahead`, which count in
     /// the same states, with the wait if nothing else arrives. The states are copied, and all
     /// requests are charged on the copies, in order.
-    /// Costs are in the order of [`MemoryStore::queue_key`].
+    /// Costs are in the order of [`MemoryStore::queue_id`].
     pub(crate) fn forecast(
         &self,
         checks: &[Check<'_>],
@@ -126,14 +126,14 @@ fn charge_when_admitted(
 ) -> Option<Timestamp> {
     let mut wait_us = 0;
     for (copied, &cost) in copies.iter_mut().zip(costs).filter(|(copied, _)| !copied.observed) {
-        let ask = Ask::new(cost, from);
-        copied.state.admits(copied.limit, &ask);
-        let decision = copied.state.finish(copied.limit, &ask, false);
+        let attempt = Attempt::new(cost, from);
+        copied.state.admits(copied.limit, &attempt);
+        let decision = copied.state.finish(copied.limit, &attempt, false);
         wait_us = wait_us.max(decision.retry_after.as_micros()?);
     }
     let at = from.plus_micros(wait_us);
     for (copied, &cost) in copies.iter_mut().zip(costs) {
-        let _ = copied.state.decide(copied.limit, &Ask::new(cost, at));
+        let _ = copied.state.decide(copied.limit, &Attempt::new(cost, at));
     }
     Some(at)
 }

@@ -14,7 +14,7 @@
 use redis::Value;
 use smallvec::{SmallVec, smallvec};
 use tidegate_core::{
-    Algorithm, Ask, Cost, Decision, Limit, SlidingCounter, State, Timestamp, bounds,
+    Algorithm, Attempt, Cost, Decision, Limit, SlidingCounter, State, Timestamp, bounds,
 };
 
 use super::key_names::KeyNames;
@@ -160,6 +160,6 @@ fn decide(limit: &Limit, entry: &Entry, elapsed_us: u64, counts: u64) -> SmallVe
     let now = Timestamp::from_micros(index * limit.window_us() + elapsed_us);
     let counter = SlidingCounter { index, previous: counts / radix, current: counts % radix };
     let mut state = State::SlidingCounter(counter);
-    let ask = Ask::new(entry.units, now);
-    (0..entry.times).map(|_| state.decide(limit, &ask)).collect()
+    let attempt = Attempt::new(entry.units, now);
+    (0..entry.times).map(|_| state.decide(limit, &attempt)).collect()
 }

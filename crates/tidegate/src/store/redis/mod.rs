@@ -66,7 +66,7 @@ pub use self::stats::RedisStats;
 use self::stats::StoreCounters;
 use self::topology::Topology;
 use self::url::StoreUrl;
-use super::PermitAct;
+use super::PermitOperation;
 use crate::request::may_consume;
 use crate::{Failure, Request, Store, StoreError, Verdict};
 
@@ -231,17 +231,17 @@ impl Store for RedisStore {
         &self,
         key: &[u8],
         limit: &Limit,
-        act: PermitAct,
+        operation: PermitOperation,
     ) -> Result<bool, StoreError> {
-        let call = script::permit_call(&self.inner.key_names, key, limit, act, None);
-        let retry = RetryOnDrop(match act {
-            PermitAct::Release(permit) => Some(PendingPermit {
+        let call = script::permit_call(&self.inner.key_names, key, limit, operation, None);
+        let retry = RetryOnDrop(match operation {
+            PermitOperation::Release(permit) => Some(PendingPermit {
                 states: call.keys.clone(),
                 permit,
                 lease: Duration::from_micros(limit.window_us()),
                 deferred_release: self.inner.deferred_release.clone(),
             }),
-            PermitAct::Renew(_) => None,
+            PermitOperation::Renew(_) => None,
         });
         let value = self.inner.with_deadline(self.inner.call(&call)).await;
         let keys = std::iter::once((key, limit));

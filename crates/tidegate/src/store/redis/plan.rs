@@ -4,7 +4,7 @@
 
 use redis::Value;
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Ask, Cost, Decision, Limit, PermitId, Timestamp};
+use tidegate_core::{Algorithm, Attempt, Cost, Decision, Limit, PermitId, Timestamp};
 
 use super::codec;
 use super::key_names::{self, KeyNames};
@@ -221,9 +221,9 @@ impl Plan {
         let both = self.states.iter().zip(read.states);
         let decisions = both.map(|(state, numbers)| {
             let (mut equivalent_state, cost) = codec::equivalent_state(state, read.now, numbers);
-            let ask = Ask::new(cost, read.now);
-            let admits = equivalent_state.admits(&state.limit, &ask);
-            equivalent_state.finish(&state.limit, &ask, admitted && admits)
+            let attempt = Attempt::new(cost, read.now);
+            let admits = equivalent_state.admits(&state.limit, &attempt);
+            equivalent_state.finish(&state.limit, &attempt, admitted && admits)
         });
         Ok(PlanReply { admitted, consumed, decisions: decisions.collect() })
     }

@@ -11,7 +11,7 @@ use tidegate_core::{Limit, PermitId, Timestamp};
 
 use super::key_names::KeyNames;
 use crate::Failure;
-use crate::store::{PermitAct, StoreError};
+use crate::store::{PermitOperation, StoreError};
 
 /// A script that runs inside Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,14 +116,14 @@ pub fn permit_call(
     key_names: &KeyNames,
     key: &[u8],
     limit: &Limit,
-    act: PermitAct,
+    operation: PermitOperation,
     now: Option<Timestamp>,
 ) -> Call {
     // The permit may be held in the separate state of an observed check.
     let keys = vec![key_names.state(key, limit), key_names.observed(key, limit)];
-    match act {
-        PermitAct::Release(permit) => release_call(keys, permit, now),
-        PermitAct::Renew(permit) => {
+    match operation {
+        PermitOperation::Release(permit) => release_call(keys, permit, now),
+        PermitOperation::Renew(permit) => {
             permit_call_with(keys, permit, limit.window_us().to_string().into_bytes(), now)
         }
     }

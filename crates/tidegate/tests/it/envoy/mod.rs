@@ -74,7 +74,7 @@ impl Fixture {
 fn show(answer: &GateVerdict<'_>) -> String {
     let word = if answer.allowed { "OK" } else { "OVER_LIMIT" };
     let lines = answer.results.iter().map(|line| {
-        let (question, sign) = (line.request, if line.decision.allowed { '+' } else { '-' });
+        let (question, sign) = (line.request_index, if line.decision.allowed { '+' } else { '-' });
         format!(" {question}:{}{sign}{}", line.policy.expect("a name"), line.decision.remaining)
     });
     let unlimited = answer.unlimited.iter().map(|question| format!(" {question}:unlimited"));

@@ -70,7 +70,7 @@ fn template_without_a_field_is_rejected() {
         ["client_ip", "header:x-api-key", "header:x-api-key | client_ip", "All", " all", "{{a}}"]
     {
         let error = text.parse::<Template>().expect_err(text);
-        assert_eq!(error.kind(), TemplateErrorKind::NoPart, "{text}");
+        assert_eq!(error.kind(), TemplateErrorKind::NoField, "{text}");
         assert_eq!(error.span(), 0..text.len(), "{text}");
     }
     assert_eq!(SHARED_KEY.parse::<Template>().map(|all| all.fields().count()), Ok(0));

@@ -6,8 +6,8 @@ use tidegate::unstable::redis::{
     counter_call, fast_verdict, permit_call, was_held,
 };
 use tidegate::{
-    Check, Cost, Decision, Failure, Limit, PermitAct, PermitId, Request, StoreError, Timestamp,
-    Verdict,
+    Check, Cost, Decision, Failure, Limit, PermitId, PermitOperation, Request, StoreError,
+    Timestamp, Verdict,
 };
 
 use super::servers::Server;
@@ -109,10 +109,10 @@ impl Client {
         &mut self,
         key: &str,
         limit: &Limit,
-        act: PermitAct,
+        operation: PermitOperation,
         now: Option<Timestamp>,
     ) -> bool {
-        let call = permit_call(&self.names, key.as_bytes(), limit, act, now);
+        let call = permit_call(&self.names, key.as_bytes(), limit, operation, now);
         was_held(&self.run(&call).expect("a sound act")).expect("a sound reply")
     }
 

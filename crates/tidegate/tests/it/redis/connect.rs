@@ -165,7 +165,7 @@ fn documented_acl_rules_suffice() {
             let permit = store.new_permit();
             let request = Request::new(&checks).with_permit(permit);
             assert!(store.decide(&request).await.expect("an answer").allowed);
-            let release = tidegate::PermitAct::Release(permit);
+            let release = tidegate::PermitOperation::Release(permit);
             assert_eq!(store.with_permit(b"carol", &held, release).await, Ok(true));
         });
     }

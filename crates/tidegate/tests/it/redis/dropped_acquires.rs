@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tidegate::redis::{RedisOptions, RedisStore};
 use tidegate::{
-    Check, Cost, Failure, Limit, PermitAct, PermitId, Request, Store, StoreError, Verdict,
+    Check, Cost, Failure, Limit, PermitId, PermitOperation, Request, Store, StoreError, Verdict,
 };
 use tokio::task::JoinSet;
 
@@ -77,7 +77,7 @@ async fn acquire_and_keep(store: &RedisStore, key: &str) -> Result<(), StoreErro
     // The release is a separate task, which is not aborted together with this one.
     let (store, key) = (store.clone(), key.to_owned());
     tokio::spawn(async move {
-        store.with_permit(key.as_bytes(), &limit, PermitAct::Release(permit)).await
+        store.with_permit(key.as_bytes(), &limit, PermitOperation::Release(permit)).await
     });
     Ok(())
 }
@@ -240,7 +240,7 @@ fn failed_release_is_repeated() {
         proxy.refuse(true);
         proxy.cut();
         eventually("it is noticed", async || !store.stats().up).await;
-        let released = store.with_permit(b"key", &limit, PermitAct::Release(permit)).await;
+        let released = store.with_permit(b"key", &limit, PermitOperation::Release(permit)).await;
         assert_eq!(released, Err(StoreError::Failed(Failure::Down)));
         assert_eq!(held(&other, "key").await, 1);
         proxy.refuse(false);
@@ -267,9 +267,9 @@ fn dropped_acquires_leave_nothing_held_on_a_cluster() {
                 if taken.is_ok() {
                     let release = move |key: &'static str| {
                         let store = store.clone();
-                        let act = PermitAct::Release(permit);
+                        let operation = PermitOperation::Release(permit);
                         tokio::spawn(async move {
-                            store.with_permit(key.as_bytes(), &concurrency_limit(), act).await
+                            store.with_permit(key.as_bytes(), &concurrency_limit(), operation).await
                         });
                     };
                     ["foo", "bar", "hello"].into_iter().for_each(release);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidegate::unstable::redis::{
     CounterReply, Entry, Mode, Plan, counter_answers, counter_call, is_fast, permit_call,
 };
-use tidegate::{Algorithm, Check, Failure, Limit, PermitAct, PermitId, Request, StoreError};
+use tidegate::{Algorithm, Check, Failure, Limit, PermitId, PermitOperation, Request, StoreError};
 
 use super::client::Client;
 use super::servers::on_each;
@@ -120,8 +120,8 @@ fn values_of_another_type_are_errors_and_unchanged() {
             let length: u64 =
                 redis::cmd("LLEN").arg(&name).query(&mut client.connection).expect("a list");
             assert_eq!(length, 1);
-            let act = PermitAct::Release(PermitId(1));
-            let call = permit_call(&client.names, b"key", &limit, act, None);
+            let operation = PermitOperation::Release(PermitId(1));
+            let call = permit_call(&client.names, b"key", &limit, operation, None);
             assert!(refused(client.run(&call)).contains("WRONGTYPE"), "{text}");
         }
     });

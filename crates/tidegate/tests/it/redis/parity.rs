@@ -9,7 +9,7 @@ use tidegate::unstable::redis::{
     CounterReply, Entry, Mode, counter_answers, counter_call, is_fast,
 };
 use tidegate::{Algorithm, Check, Cost, Decision, Limit, Request};
-use tidegate_core::Ask;
+use tidegate_core::Attempt;
 
 use super::client::Client;
 use super::servers::on_each;
@@ -74,7 +74,7 @@ fn compare_single_checks(limits: &impl Strategy<Value = Vec<Limit>>) {
             let limit = limits[step.limit.index(limits.len())];
             now = step.gap.after(now, limit.window_us());
             let (cost, key) = (step.cost(&limit), [step.key]);
-            let expected = model.decide(step.key, &limit, &Ask::new(cost, at(now)));
+            let expected = model.decide(step.key, &limit, &Attempt::new(cost, at(now)));
             let checks = [Check::new(&key, &limit, cost)];
             let request = Request::new(&checks);
             let verdict = match quickly {
@@ -138,8 +138,9 @@ fn decide_entries(
                 (0..times).map(ask).collect()
             }
         };
-        let ask = Ask::new(units, at(now));
-        let expected: Vec<Decision> = (0..times).map(|_| model.decide(key, limit, &ask)).collect();
+        let attempt = Attempt::new(units, at(now));
+        let expected: Vec<Decision> =
+            (0..times).map(|_| model.decide(key, limit, &attempt)).collect();
         assert_eq!(decisions, expected, "{limit}, {times} times {units} at {now}");
         assert_all_kept(client, model, key, limit, now);
     }
@@ -149,7 +150,7 @@ fn decide_entries(
 fn correct(client: &mut Client, model: &mut Model, limit: &Limit, step: &Step, now: u64) {
     let cost = step.cost(limit);
     if step.key < 4 && !matches!(cost, Cost::Ask(_)) {
-        let expected = model.decide(step.key, limit, &Ask::new(cost, at(now)));
+        let expected = model.decide(step.key, limit, &Attempt::new(cost, at(now)));
         assert_eq!(client.check([step.key], limit, cost, Some(at(now))), expected);
         assert_all_kept(client, model, step.key, limit, now);
     }
@@ -202,7 +203,7 @@ fn long_logs_decide_as_the_core() {
         for (step, hits) in steps {
             for _ in 0..hits {
                 now += 700;
-                let expected = model.decide(0, &limit, &Ask::new(1, at(now)));
+                let expected = model.decide(0, &limit, &Attempt::new(1, at(now)));
                 assert_eq!(client.check([0], &limit, 1, Some(at(now))), expected);
             }
             now = match step.gap {
@@ -210,7 +211,7 @@ fn long_logs_decide_as_the_core() {
                 gap => gap.after(now, limit.window_us() / 3),
             };
             let cost = step.cost(&limit);
-            let expected = model.decide(0, &limit, &Ask::new(cost, at(now)));
+            let expected = model.decide(0, &limit, &Attempt::new(cost, at(now)));
             assert_eq!(client.check([0], &limit, cost, Some(at(now))), expected, "{cost:?}");
             assert_all_kept(client, &mut model, 0, &limit, now);
         }

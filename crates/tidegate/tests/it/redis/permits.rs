@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tidegate::unstable::redis::{KeyNames, Plan};
-use tidegate::{Check, CheckError, Cost, Limit, PermitAct, PermitId, Request};
-use tidegate_core::{Ask, State};
+use tidegate::{Check, CheckError, Cost, Limit, PermitId, PermitOperation, Request};
+use tidegate_core::{Attempt, State};
 
 use super::client::Client;
 use super::servers::on_each;
@@ -35,21 +35,24 @@ fn step(client: &mut Client, state: &mut State, limit: &Limit, act: Act, permit:
     let (permit, time) = (PermitId(permit), Some(at(now)));
     match act {
         Act::Ask(cost) => {
-            let ask = Ask { permit, ..Ask::new(cost, at(now)) };
-            let expected = state.decide(limit, &ask);
+            let attempt = Attempt { permit, ..Attempt::new(cost, at(now)) };
+            let expected = state.decide(limit, &attempt);
             let checks = [Check::new("key", limit, cost)];
             let request = Request::new(&checks).with_permit(permit);
             let verdict = client.decide(&request, time).expect("sound");
             assert_eq!(verdict.decisions()[0], expected, "{limit}, {cost:?} at {now}");
         }
         Act::Release => {
-            state.admits(limit, &Ask::new(Cost::PEEK, at(now)));
+            state.admits(limit, &Attempt::new(Cost::PEEK, at(now)));
             let expected = state.release(permit);
-            assert_eq!(client.permit("key", limit, PermitAct::Release(permit), time), expected);
+            assert_eq!(
+                client.permit("key", limit, PermitOperation::Release(permit), time),
+                expected
+            );
         }
         Act::Renew => {
             let expected = state.renew(limit, permit, at(now));
-            assert_eq!(client.permit("key", limit, PermitAct::Renew(permit), time), expected);
+            assert_eq!(client.permit("key", limit, PermitOperation::Renew(permit), time), expected);
         }
     }
 }
@@ -111,10 +114,10 @@ fn permit_of_an_observed_limit_is_released() {
         keys.sort();
         assert_eq!(keys, names);
         let mut act = |act| client.permit("key", &limit, act, None);
-        assert!(act(PermitAct::Renew(PermitId(7))));
-        assert!(act(PermitAct::Release(PermitId(7))), "the one in force");
-        assert!(act(PermitAct::Release(PermitId(7))), "and the one that is watched");
-        assert!(!act(PermitAct::Release(PermitId(7))));
+        assert!(act(PermitOperation::Renew(PermitId(7))));
+        assert!(act(PermitOperation::Release(PermitId(7))), "the one in force");
+        assert!(act(PermitOperation::Release(PermitId(7))), "and the one that is watched");
+        assert!(!act(PermitOperation::Release(PermitId(7))));
         assert!(client.keys().is_empty());
     });
 }

@@ -4,7 +4,7 @@
 use redis::Value;
 use tidegate::unstable::redis::{CounterReply, Entry, Mode, Plan, counter_answers, counter_call};
 use tidegate::{Check, Limit, Request, Timestamp};
-use tidegate_core::{Ask, State};
+use tidegate_core::{Attempt, State};
 
 use super::client::{Client, Kept};
 use super::servers::on_each;
@@ -50,13 +50,13 @@ fn server_time_decides() {
             let now = server_time(&reply);
             assert!(now > last, "this server's clock went on");
             last = now;
-            let ask = Ask { permit, ..Ask::new(round % 4, now) };
+            let attempt = Attempt { permit, ..Attempt::new(round % 4, now) };
             let admits: Vec<bool> =
-                chosen.iter().map(|&i| states[i].admits(&limits[i], &ask)).collect();
+                chosen.iter().map(|&i| states[i].admits(&limits[i], &attempt)).collect();
             let admitted = admits.iter().all(|&admits| admits);
             assert_eq!(verdict.allowed, admitted, "round {round}");
             for (place, &i) in chosen.iter().enumerate() {
-                let expected = states[i].finish(&limits[i], &ask, admitted);
+                let expected = states[i].finish(&limits[i], &attempt, admitted);
                 assert_eq!(verdict.decisions()[place], expected, "round {round}: {}", limits[i]);
             }
         }
@@ -86,7 +86,7 @@ fn counter_script_decides_as_the_core() {
                 let answers = counter_answers(&limit, &entries, &reply).expect("a sound reply");
                 let now = time_of(&kept[0], &limit, &reply);
                 for ((state, answer), kept) in states.iter_mut().zip(&answers).zip(&kept) {
-                    let expected = state.decide(&limit, &Ask::new(1, now));
+                    let expected = state.decide(&limit, &Attempt::new(1, now));
                     let expected = CounterReply::Decided([expected].into_iter().collect());
                     assert_eq!(*answer, expected, "round {round}: {limit}");
                     assert_kept(kept, &limit, state, now);

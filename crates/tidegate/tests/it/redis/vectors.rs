@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use tidegate::unstable::redis::KeyNames;
-use tidegate::{Check, Cost, Decision, Limit, PermitAct, Request};
+use tidegate::{Check, Cost, Decision, Limit, PermitOperation, Request};
 
 use super::client::{Client, letter};
 use super::servers::on_each;
@@ -30,13 +30,13 @@ impl Host for Redis {
     }
 
     fn release(&mut self, at_us: u64, permit: char) -> bool {
-        let act = PermitAct::Release(letter(permit));
-        self.client.borrow_mut().permit("key", &self.limit, act, Some(at(at_us)))
+        let operation = PermitOperation::Release(letter(permit));
+        self.client.borrow_mut().permit("key", &self.limit, operation, Some(at(at_us)))
     }
 
     fn renew(&mut self, at_us: u64, permit: char) -> bool {
-        let act = PermitAct::Renew(letter(permit));
-        self.client.borrow_mut().permit("key", &self.limit, act, Some(at(at_us)))
+        let operation = PermitOperation::Renew(letter(permit));
+        self.client.borrow_mut().permit("key", &self.limit, operation, Some(at(at_us)))
     }
 }
 

@@ -22,7 +22,7 @@ fn check<T>(
 }
 
 fn summary(answer: &GateVerdict<'_>) -> (bool, Decided, Vec<(usize, Option<u64>)>) {
-    let lines = answer.results.iter().map(|line| (line.request, line.remaining())).collect();
+    let lines = answer.results.iter().map(|line| (line.request_index, line.remaining())).collect();
     (answer.allowed, answer.decided, lines)
 }
 

@@ -159,7 +159,7 @@ impl Fixture {
     fn counted(&self, node: usize, policy: &str) -> [[u64; 4]; 2] {
         let all = self.nodes[node].stats().series();
         let series = all.iter().find(|series| &*series.policy == policy).expect("a series");
-        [series.allowed, series.refused]
+        [series.allowed, series.denied]
     }
 }
 

@@ -25,7 +25,7 @@ fn every_outcome_and_decision_source_has_its_own_count() {
     let [series] = &stats.series()[..] else { panic!("one series") };
     assert_eq!((&*series.policy, &*series.limit), ("login", "10 per 1s sliding-window"));
     assert_eq!(series.allowed, [1, 2, 3, 4]);
-    assert_eq!(series.refused, [11, 12, 13, 14]);
+    assert_eq!(series.denied, [11, 12, 13, 14]);
     assert_eq!(series.denied_outcome(), Outcome::Denied);
 }
 
@@ -41,7 +41,7 @@ fn modes_of_one_limit_are_counted_separately() {
     stats.record(&RequestRecord { limits: &lines, allowed: true, ..RequestRecord::default() });
     let all = stats.series();
     let refusals: Vec<_> =
-        all.iter().map(|one| (one.mode, one.denied_outcome(), one.refused[0])).collect();
+        all.iter().map(|one| (one.mode, one.denied_outcome(), one.denied[0])).collect();
     let expected = [(Mode::Enforce, Outcome::Denied, 1), (Mode::Observe, Outcome::WouldDeny, 1)];
     assert_eq!(refusals, expected);
 }
@@ -124,7 +124,7 @@ fn concurrent_counts_add_up() {
         }
     });
     let [series] = &stats.series()[..] else { panic!("one series") };
-    assert_eq!(series.refused[0], THREADS * EACH / 4);
+    assert_eq!(series.denied[0], THREADS * EACH / 4);
     assert_eq!(series.allowed[0], THREADS * EACH * 3 / 4);
     assert_eq!(stats.latency().count(), THREADS * EACH);
     let top = stats.top(Default::default(), None, 1);

@@ -174,7 +174,7 @@ fn names_are_shown_short_and_printable() {
         record(&stats, &[denying(&ten, key)]);
         let entry = &stats.top(RankBy::Denied, None, 1).keys.entries[0];
         assert_eq!(entry.name.to_string(), shown);
-        assert_eq!(entry.name.is_cut(), key.len() > MAX_TEXT_BYTES);
+        assert_eq!(entry.name.is_truncated(), key.len() > MAX_TEXT_BYTES);
     }
 }
 

@@ -61,7 +61,7 @@ fn every_configuration_counts_alike() {
             assert_eq!(fixture.left(name, "255.255.255.255"), 99, "{way}, {limit}");
             let all = fixture.layer.stats().series();
             let series = all.iter().find(|one| &*one.policy == name).expect("its counts");
-            let (allowed, refused) = (series.allowed.iter().sum(), series.refused.iter().sum());
+            let (allowed, refused) = (series.allowed.iter().sum(), series.denied.iter().sum());
             // Requests that left 5 or fewer are near the limit.
             assert_eq!((allowed, refused, series.near), (101_u64, 1_u64, 6), "{way}, {limit}");
         }

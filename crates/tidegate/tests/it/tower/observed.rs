@@ -45,7 +45,7 @@ fn observed_rule_counts_missing_addresses_under_one_key() {
     assert_eq!(fixture.statuses(|| anonymous("/"), 3), [200; 3]);
     let series = fixture.layer.stats().series();
     let api = series.iter().find(|one| &*one.policy == "api").expect("it is counted");
-    assert_eq!((api.allowed[0], api.refused[0]), (2, 1));
+    assert_eq!((api.allowed[0], api.denied[0]), (2, 1));
 }
 
 #[test]

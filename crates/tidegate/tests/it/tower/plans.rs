@@ -260,7 +260,7 @@ fn a_million_plans_take_no_memory() {
     let expected =
         ["(caller)", "1 per 1m sliding-window", "per-request", "9 per 1m sliding-window"];
     assert_eq!(limits, expected);
-    assert_eq!(series[2].allowed[0] + series[2].refused[0], 500_000);
+    assert_eq!(series[2].allowed[0] + series[2].denied[0], 500_000);
 }
 
 /// A value that contains the separators of templates, policies and keys is a separate key.

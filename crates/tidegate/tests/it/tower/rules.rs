@@ -223,7 +223,7 @@ fn an_observed_rule_counts_and_never_denies() {
     let series = fixture.layer.stats().series();
     let counted = |policy: &str| {
         let series = series.iter().find(|series| &*series.policy == policy).expect("a series");
-        (series.allowed[0], series.refused[0])
+        (series.allowed[0], series.denied[0])
     };
     // The fourth request was denied by another rule. The decision of the observed rule about it is
     // still counted.

@@ -359,7 +359,7 @@ fn denied_handler_reservation_is_refunded() {
     assert_eq!(fields["ratelimit"], "\"tokens-1m\";r=60;t=60");
     assert_eq!(fields["ratelimit-policy"], "\"tokens-1m\";q=100;w=60, \"tokens-1h\";q=1000;w=3600");
     assert_eq!(fields["content-type"], "application/problem+json");
-    let refused: u64 = fixture.layer.stats().series().iter().map(|series| series.refused[0]).sum();
+    let refused: u64 = fixture.layer.stats().series().iter().map(|series| series.denied[0]).sum();
     assert!(refused > 0, "it is counted");
     block_on(response).expect("the service works");
     assert_eq!(used(&fixture), 40, "there is nothing left to settle");

@@ -2,8 +2,8 @@
 //! and from the gate.
 //!
 //! ```text
-//!   bytes --messages.rs--> Request --to_questions.rs--> GateRequest --Gate::check--> GateVerdict
-//!         <--messages.rs-- Reply   <-------------------------reply.rs-------------------'
+//!   bytes --messages.rs--> Request --to_gate_requests.rs--> GateRequest --Gate::check--> GateVerdict
+//!         <--messages.rs-- Reply   <-----------------------------reply.rs-------------------'
 //! ```
 //!
 //! The messages are decoded and encoded by hand (`protobuf.rs`). A request borrows all texts from
@@ -27,12 +27,12 @@
 mod messages;
 mod protobuf;
 mod reply;
-mod to_questions;
+mod to_gate_requests;
 
 pub use messages::{Descriptor, Request, RequestLimit};
 pub use protobuf::{Fields, Malformed, put_bytes, put_nested, put_number};
 pub use reply::{Reply, Status, Value, unit};
-pub use to_questions::{EnvoyQuestions, MAX_DESCRIPTORS, MAX_ENTRIES, descriptor_error};
+pub use to_gate_requests::{EnvoyRequests, MAX_DESCRIPTORS, MAX_ENTRIES, descriptor_error};
 
 /// The full name of the service.
 pub const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";

@@ -68,47 +68,48 @@ impl<'a> Reply<'a> {
     /// # Errors
     /// When the request was denied because the store failed, which is not `OVER_LIMIT`.
     pub fn new(
-        answer: &GateVerdict<'a>,
+        verdict: &GateVerdict<'a>,
         descriptors: usize,
         forms: Forms,
         now: Timestamp,
     ) -> Result<Self, RequestError> {
-        if answer.denial_reason() == Some(DenialReason::StoreFailed) {
-            let policy = answer.reported_limit().and_then(|line| line.policy).unwrap_or_default();
-            let detail = match answer.decided {
+        if verdict.denial_reason() == Some(DenialReason::StoreFailed) {
+            let policy =
+                verdict.reported_limit().and_then(|result| result.policy).unwrap_or_default();
+            let detail = match verdict.decided {
                 Decided::FailedClosed => "denies then (on_store_failure)",
                 _ => "cannot admit this cost with this node's share of its limit",
             };
             let message = format!("the store failed, and policy `{policy}` {detail}");
             return Err(RequestError::new(ErrorKind::StoreFailed, message));
         }
-        let reported = (0..descriptors).map(|question| answer.reported_limit_of(question));
+        let reported = (0..descriptors).map(|index| verdict.reported_limit_of(index));
         let mut statuses: SmallVec<[Status<'a>; 2]> =
-            reported.map(|line| line.map(Status::new).unwrap_or_default()).collect();
-        for question in &answer.unlimited {
-            if let Some(status) = statuses.get_mut(*question).filter(|s| s.limit.is_none()) {
+            reported.map(|result| result.map(Status::new).unwrap_or_default()).collect();
+        for index in &verdict.unlimited {
+            if let Some(status) = statuses.get_mut(*index).filter(|s| s.limit.is_none()) {
                 status.remaining = UNLIMITED;
             }
         }
         let mut headers = HeaderMap::new();
-        answer.write_fields(forms, now, &mut headers);
-        Ok(Reply { allowed: answer.allowed, statuses, headers, metadata: metadata(answer) })
+        verdict.write_fields(forms, now, &mut headers);
+        Ok(Reply { allowed: verdict.allowed, statuses, headers, metadata: metadata(verdict) })
     }
 }
 
 impl<'a> Status<'a> {
     /// The status of a descriptor for which this limit is reported.
-    fn new(line: &LimitResult<'a>) -> Self {
-        let denied = !line.decision.allowed;
-        let retry_us = line.decision.retry_after.as_micros();
-        let reset_us = line.decision.reset_after.as_micros();
+    fn new(result: &LimitResult<'a>) -> Self {
+        let denied = !result.decision.allowed;
+        let retry_us = result.decision.retry_after.as_micros();
+        let reset_us = result.decision.reset_after.as_micros();
         // A cost that can never be admitted reports a whole window, so that clients do not retry
         // immediately.
-        let until_us = if denied { retry_us.unwrap_or(line.limit.window_us()) } else { reset_us };
+        let until_us = if denied { retry_us.unwrap_or(result.limit.window_us()) } else { reset_us };
         Status {
             denied,
-            limit: line.remaining().map(|_| (line.policy.unwrap_or_default(), line.limit)),
-            remaining: line.decision.remaining,
+            limit: result.remaining().map(|_| (result.policy.unwrap_or_default(), result.limit)),
+            remaining: result.decision.remaining,
             until_reset: Duration::from_micros(until_us),
         }
     }
@@ -116,28 +117,28 @@ impl<'a> Status<'a> {
 
 /// The reported policy and limit, how the request was decided, and the policies that denied or
 /// would have denied it.
-fn metadata<'a>(answer: &GateVerdict<'a>) -> Metadata<'a> {
+fn metadata<'a>(verdict: &GateVerdict<'a>) -> Metadata<'a> {
     let mut out = Metadata::new();
-    if answer.results.is_empty() {
+    if verdict.results.is_empty() {
         return out;
     }
-    if let Some(speaker) = answer.reported_limit() {
-        if let Some(policy) = speaker.policy {
+    if let Some(reported) = verdict.reported_limit() {
+        if let Some(policy) = reported.policy {
             out.push(("policy", Value::Text(policy)));
         }
-        out.push(("decided", Value::Text(answer.decided.name())));
-        out.push(("limit", Value::Number(speaker.decision.limit)));
-        out.push(("remaining", speaker.remaining().map_or(Value::Null, Value::Number)));
-        if !answer.allowed {
-            let wait = answer.retry_after().as_millis();
+        out.push(("decided", Value::Text(verdict.decided.name())));
+        out.push(("limit", Value::Number(reported.decision.limit)));
+        out.push(("remaining", reported.remaining().map_or(Value::Null, Value::Number)));
+        if !verdict.allowed {
+            let wait = verdict.retry_after().as_millis();
             out.push(("retry_after_ms", wait.map_or(Value::Null, Value::Number)));
         }
     }
     let names = |enforced: bool| {
-        let refusing = answer.results.iter();
-        let refusing = refusing.filter(|l| l.is_enforced() == enforced && !l.decision.allowed);
+        let denying = verdict.results.iter();
+        let denying = denying.filter(|l| l.is_enforced() == enforced && !l.decision.allowed);
         let mut names = SmallVec::<[&'a str; 4]>::new();
-        for name in refusing.filter_map(|line| line.policy) {
+        for name in denying.filter_map(|result| result.policy) {
             if !names.contains(&name) {
                 names.push(name);
             }

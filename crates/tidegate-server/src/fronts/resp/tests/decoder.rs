@@ -6,14 +6,14 @@ use super::super::decode::{MAX_COMMAND_BYTES, ProtocolError, decode};
 type Read = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);
 
 /// Decodes pieces as a connection does: after each piece, complete commands are taken.
-fn decode_pieces(pieces: &[&[u8]], stranger: bool) -> Read {
+fn decode_pieces(pieces: &[&[u8]], unauthenticated: bool) -> Read {
     let (mut commands, mut bytes) = (Vec::new(), Vec::new());
     for piece in pieces {
         bytes.extend_from_slice(piece);
         let mut unread = &mut bytes[..];
         loop {
             let before = unread.len();
-            match decode(&mut unread, stranger) {
+            match decode(&mut unread, unauthenticated) {
                 Ok(Some(args)) if args.is_empty() => {}
                 Ok(Some(args)) => commands.push(args.iter().map(|arg| arg.to_vec()).collect()),
                 Ok(None) => break,

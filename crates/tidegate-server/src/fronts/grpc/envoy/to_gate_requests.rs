@@ -1,6 +1,6 @@
 //! Converts a request to one [`GateRequest`] per descriptor.
 //!
-//! A [`GateRequest`] borrows from the Envoy request. [`EnvoyQuestions`] owns the values that it
+//! A [`GateRequest`] borrows from the Envoy request. [`EnvoyRequests`] owns the values that it
 //! needs in addition, and therefore must outlive it.
 
 use std::time::Duration;
@@ -34,23 +34,23 @@ const REMOTE_ADDRESS: &str = "remote_address";
 
 /// The validated descriptors of a request.
 #[derive(Debug)]
-pub struct EnvoyQuestions<'a>(SmallVec<[EnvoyQuestion<'a>; 2]>);
+pub struct EnvoyRequests<'a>(SmallVec<[DescriptorRequest<'a>; 2]>);
 
 #[derive(Debug)]
-struct EnvoyQuestion<'a> {
-    subject: QuestionSubject<'a>,
+struct DescriptorRequest<'a> {
+    subject: DescriptorSubject<'a>,
     cost: Option<Cost>,
 }
 
 #[derive(Debug)]
-enum QuestionSubject<'a> {
+enum DescriptorSubject<'a> {
     /// The policies that match.
     Policies(Attributes<'a>),
     /// A limit that is sent with the request.
     InlineLimit { key: Vec<u8>, limit: [Limit; 1] },
 }
 
-impl<'a> EnvoyQuestions<'a> {
+impl<'a> EnvoyRequests<'a> {
     /// Validates a request. Limits that are sent with it are counted with `algorithm`.
     ///
     /// # Errors
@@ -79,29 +79,32 @@ impl<'a> EnvoyQuestions<'a> {
         }
         let each = request.descriptors.iter().enumerate();
         let each = each.map(|(index, descriptor)| {
-            let understood = to_question(request, descriptor, algorithm);
-            understood.map_err(|(field, detail)| {
+            let converted = to_descriptor_request(request, descriptor, algorithm);
+            converted.map_err(|(field, detail)| {
                 RequestError::field(format!("descriptors[{index}].{field}"), detail)
             })
         });
-        each.collect::<Result<_, _>>().map(EnvoyQuestions)
+        each.collect::<Result<_, _>>().map(EnvoyRequests)
     }
 
     /// Returns the requests to the gate, in the order of the descriptors. Envoy reports the usage
     /// of a stream when it ends, so a cost above the limit consumes what is left, unless the policy
     /// overrides that.
-    pub fn questions<'q>(&'q self, request_id: Option<&'q str>) -> SmallVec<[GateRequest<'q>; 2]> {
-        let question = |one: &'q EnvoyQuestion<'a>| {
+    pub fn gate_requests<'q>(
+        &'q self,
+        request_id: Option<&'q str>,
+    ) -> SmallVec<[GateRequest<'q>; 2]> {
+        let gate_request = |one: &'q DescriptorRequest<'a>| {
             let subject = match &one.subject {
-                QuestionSubject::Policies(attributes) => Subject::Request(attributes),
-                QuestionSubject::InlineLimit { key, limit } => {
+                DescriptorSubject::Policies(attributes) => Subject::Request(attributes),
+                DescriptorSubject::InlineLimit { key, limit } => {
                     Subject::Limits { key, limits: limit }
                 }
             };
             let overflow = Overflow::Consume;
             GateRequest { cost: one.cost, overflow, request_id, ..GateRequest::new(subject) }
         };
-        self.0.iter().map(question).collect()
+        self.0.iter().map(gate_request).collect()
     }
 }
 
@@ -122,27 +125,27 @@ pub fn descriptor_error(error: GateError) -> RequestError {
 /// A field of a descriptor, and its error.
 type FieldError = (String, String);
 
-fn to_question<'a>(
+fn to_descriptor_request<'a>(
     request: &'a Request<'_>,
     descriptor: &'a Descriptor<'_>,
     algorithm: Algorithm,
-) -> Result<EnvoyQuestion<'a>, FieldError> {
+) -> Result<DescriptorRequest<'a>, FieldError> {
     let entries = &descriptor.entries;
     check_entries(entries)?;
     let cost = cost(request, descriptor);
     let subject = match &descriptor.limit {
-        None => QuestionSubject::Policies(Attributes {
+        None => DescriptorSubject::Policies(Attributes {
             domain: Some(&request.domain),
             client_ip: client_ip(entries),
             descriptors: entries,
             ..Attributes::default()
         }),
-        Some(limit) => QuestionSubject::InlineLimit {
+        Some(limit) => DescriptorSubject::InlineLimit {
             key: request_limit_key(&request.domain, entries),
             limit: [request_limit(limit, algorithm)?],
         },
     };
-    Ok(EnvoyQuestion { subject, cost })
+    Ok(DescriptorRequest { subject, cost })
 }
 
 fn check_entries(entries: &Entries<'_>) -> Result<(), FieldError> {
@@ -238,7 +241,7 @@ mod tests {
     }
 
     fn rejection(request: &Request<'_>) -> String {
-        let refused = EnvoyQuestions::new(request, Algorithm::default()).expect_err("no sense");
+        let refused = EnvoyRequests::new(request, Algorithm::default()).expect_err("no sense");
         assert_eq!(refused.kind, ErrorKind::Invalid);
         refused.to_string()
     }
@@ -264,12 +267,11 @@ mod tests {
         for (hits_addend, is_negative_hits, of_request, expected) in rows {
             let one = Descriptor { hits_addend, is_negative_hits, ..descriptor(&[("a", "b")]) };
             let request = Request { hits_addend: of_request, ..request(&[one]) };
-            let envoy_questions =
-                EnvoyQuestions::new(&request, Algorithm::default()).expect("sense");
-            let questions = envoy_questions.questions(Some("id"));
+            let envoy_requests = EnvoyRequests::new(&request, Algorithm::default()).expect("sense");
+            let gate_requests = envoy_requests.gate_requests(Some("id"));
             let case = format!("{hits_addend:?} {is_negative_hits} {of_request}");
-            assert_eq!(questions[0].cost, expected, "{case}");
-            assert_eq!(questions[0].request_id, Some("id"));
+            assert_eq!(gate_requests[0].cost, expected, "{case}");
+            assert_eq!(gate_requests[0].request_id, Some("id"));
         }
     }
 
@@ -298,7 +300,7 @@ mod tests {
         for (request, expected) in rows {
             assert_eq!(rejection(&request), expected);
         }
-        assert!(EnvoyQuestions::new(&request(&[limited(0, 6)]), Algorithm::FixedWindow).is_ok());
+        assert!(EnvoyRequests::new(&request(&[limited(0, 6)]), Algorithm::FixedWindow).is_ok());
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub struct PermitId(pub u64);
 
 /// A cost at a time, to be decided by one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct Attempt {
     /// The units, and whether they are requested, forced or refunded.
     pub cost: Cost,
     /// The time of the decision.
@@ -75,10 +75,10 @@ pub struct Ask {
     pub permit: PermitId,
 }
 
-impl Ask {
-    /// Creates an `Ask` without a permit, for every algorithm but `concurrency`.
+impl Attempt {
+    /// Creates an `Attempt` without a permit, for every algorithm but `concurrency`.
     #[inline]
     pub fn new(cost: impl Into<Cost>, now: Timestamp) -> Self {
-        Ask { cost: cost.into(), now, permit: PermitId(0) }
+        Attempt { cost: cost.into(), now, permit: PermitId(0) }
     }
 }
