@@ -21,20 +21,9 @@ pub const RATE_ALGORITHMS: [Algorithm; 5] = [
 ];
 
 /// A name that is no algorithm of rates.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("use {}, or all", RATE_ALGORITHMS.map(|algorithm| algorithm.to_string()).join(", "))]
 pub struct UnknownAlgorithm;
-
-impl std::fmt::Display for UnknownAlgorithm {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("use ")?;
-        for algorithm in RATE_ALGORITHMS {
-            write!(f, "{algorithm}, ")?;
-        }
-        f.write_str("or all")
-    }
-}
-
-impl std::error::Error for UnknownAlgorithm {}
 
 /// An algorithm of rates.
 pub fn rate_algorithm(name: &str) -> Result<Algorithm, String> {

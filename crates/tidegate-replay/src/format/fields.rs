@@ -1,6 +1,5 @@
 //! What the fields of a line are for, and which of them names who is limited.
 
-use std::fmt;
 use std::str::FromStr;
 
 use tidegate::unstable::identity::Identity;
@@ -95,18 +94,12 @@ pub struct RoleField {
 }
 
 /// A text that gives no role to any field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "write WHAT=NAME, where WHAT is {}, header:NAME or descriptor:NAME",
+    PLAIN.map(|(name, _)| name).join(", ")
+)]
 pub struct ParseRoleError;
-
-impl fmt::Display for ParseRoleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("write WHAT=NAME, where WHAT is ")?;
-        PLAIN.iter().try_for_each(|(name, _)| write!(f, "{name}, "))?;
-        f.write_str("header:NAME or descriptor:NAME")
-    }
-}
-
-impl std::error::Error for ParseRoleError {}
 
 impl FromStr for RoleField {
     type Err = ParseRoleError;
