@@ -20,23 +20,12 @@ pub const RATE_ALGORITHMS: [Algorithm; 5] = [
     Algorithm::TokenBucket,
 ];
 
-/// The name is not the name of a rate algorithm.
-#[derive(Clone, Copy, Debug)]
+/// The error for a name that is not an algorithm with a window.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("use {}, or all", RATE_ALGORITHMS.map(|algorithm| algorithm.to_string()).join(", "))]
 pub struct UnknownAlgorithm;
 
-impl std::fmt::Display for UnknownAlgorithm {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("use ")?;
-        for algorithm in RATE_ALGORITHMS {
-            write!(f, "{algorithm}, ")?;
-        }
-        f.write_str("or all")
-    }
-}
-
-impl std::error::Error for UnknownAlgorithm {}
-
-/// Parses the name of a rate algorithm.
+/// Parses the name of an algorithm with a window.
 pub fn rate_algorithm(name: &str) -> Result<Algorithm, String> {
     let known = Algorithm::from_name(name).filter(|one| RATE_ALGORITHMS.contains(one));
     known.ok_or_else(|| {

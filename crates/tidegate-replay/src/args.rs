@@ -91,8 +91,9 @@ pub struct ReadingArgs {
     #[arg(long, value_enum, default_value_t = UnitChoice::Auto)]
     pub time_unit: UnitChoice,
 
-    /// The zone of times without a zone, e.g. +02:00
-    #[arg(long, value_name = "OFFSET", default_value = "+00:00", allow_hyphen_values = true)]
+    /// The zone of times that name none: an offset such as +02:00, or a name such as
+    /// Europe/Berlin, with its daylight saving time
+    #[arg(long, value_name = "ZONE", default_value = "+00:00", allow_hyphen_values = true)]
     pub zone: Zone,
 
     /// Skip lines that are equal to the line before, as in logs with copied lines

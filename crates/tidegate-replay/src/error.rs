@@ -1,6 +1,5 @@
 //! The errors that can stop a replay, with a remedy.
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -13,18 +12,33 @@ use crate::input::Compression;
 use crate::problems::Problem;
 
 /// Why a replay or a simulation ended without a report.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// A concurrency limit, which traces cannot be decided by.
+    #[error(
+        "`{limit}` cannot be replayed: a trace says when requests begin, not when they end; use a \
+         limit such as `10 per 10s`"
+    )]
     Concurrency {
         /// The limit.
         limit: Box<Limit>,
     },
     /// Two limits that would count in one state.
+    #[error(
+        "`{}` and `{}` have the same algorithm and window, so they would count in one state; keep \
+         the lower one, or give one another window or algorithm",
+        .0[0],
+        .0[1]
+    )]
     SharedState(Box<[Limit; 2]>),
     /// `--decisions` with `--algorithm all`.
+    #[error(
+        "--decisions needs one algorithm, not `all`: run once for each, e.g. --algorithm \
+         sliding-log"
+    )]
     DecisionsOfAll,
     /// An output file that is also read.
+    #[error("{option} {path} would overwrite a file that is read; name another file")]
     OverInput {
         /// The option that names the output.
         option: &'static str,
@@ -32,25 +46,36 @@ pub enum ReplayError {
         path: PathBuf,
     },
     /// Two outputs to one file.
+    #[error("--html and --decisions would both be written to {path}; name two files")]
     OutputTwice {
         /// The file.
         path: PathBuf,
     },
     /// Standard input is named twice.
+    #[error("`-` can be read only once: name it once")]
     StdinTwice,
     /// `--suggest` with an input that can be read only once.
+    #[error(
+        "--suggest reads everything several times, which standard input and pipes cannot; save it \
+         to a file first"
+    )]
     SuggestOfStdin,
     /// An input file is named twice.
+    #[error("{path} is named twice; its events would count twice")]
     FileTwice {
         /// The file.
         path: PathBuf,
     },
     /// More input files than are read at once.
+    #[error(
+        "more than {most} files; put them together first, e.g. `cat FILES | tidegate replay -`"
+    )]
     TooManyFiles {
         /// The largest number.
         most: usize,
     },
     /// An input file that cannot be replayed.
+    #[error("{path}: {fault}")]
     File {
         /// The file.
         path: PathBuf,
@@ -58,8 +83,16 @@ pub enum ReplayError {
         fault: FileFault,
     },
     /// A problem in the input, with `--strict`.
+    #[error("{0} (--strict stops here; without it the rest is replayed)")]
     Strict(Problem),
     /// None of the lines is an event.
+    #[error(
+        "nothing to replay: no event in any line, {malformed} malformed{}",
+        match .first {
+            Some(problem) => format!(", the first {problem}; is --format right?"),
+            None => "; there are only names of columns".into(),
+        }
+    )]
     NoEvents {
         /// The number of malformed lines.
         malformed: u64,
@@ -67,6 +100,7 @@ pub enum ReplayError {
         first: Option<Problem>,
     },
     /// The decisions cannot be written.
+    #[error("{path}: decisions cannot be written ({error})")]
     Decisions {
         /// Where they are written.
         path: PathBuf,
@@ -74,6 +108,7 @@ pub enum ReplayError {
         error: io::Error,
     },
     /// The page cannot be written.
+    #[error("{path}: the page cannot be written ({error})")]
     Html {
         /// Where it is written.
         path: PathBuf,
@@ -81,8 +116,13 @@ pub enum ReplayError {
         error: io::Error,
     },
     /// The summary cannot be written.
+    #[error("cannot write the summary: {0}")]
     Output(io::Error),
     /// A policy that cannot have its limits under this algorithm.
+    #[error(
+        "policy `{policy}` cannot be under {algorithm} as a whole: {error}; leave out --algorithm \
+         to replay it as it is"
+    )]
     Policy {
         /// The name of the policy.
         policy: String,
@@ -92,21 +132,40 @@ pub enum ReplayError {
         error: PolicyError,
     },
     /// Policies that contradict each other under another algorithm.
+    #[error(transparent)]
     Policies(PoliciesError),
     /// An invalid config file.
+    #[error("{0}")]
     Config(Box<ConfigErrors>),
     /// `--suggest` with `--config`.
+    #[error(
+        "--suggest is for --limit, not for whole policies: give the limit in question, with --key \
+         for its key"
+    )]
     SuggestOfConfig,
     /// `--traffic all` without `--table`.
+    #[error("--traffic all is for --table; name one traffic for a report of it")]
     TableOfAll,
     /// `--load` for traffic that does not depend on it.
+    #[error(
+        "--load says nothing about boundary, whose attackers send what the limit tells them to; \
+         leave it out"
+    )]
     LoadOfBoundary,
     /// Traffic of more requests than are simulated.
+    #[error(
+        "{name} would be more than a billion requests; lower the limit, or --clients, --windows or \
+         --load where they apply"
+    )]
     TooMuchTraffic {
         /// The name of the traffic.
         name: &'static str,
     },
     /// A simulated time that is longer than timestamps allow.
+    #[error(
+        "--windows {windows} of --limit `{limit}` are more than 200 years; lower --windows, or \
+         take a limit with a shorter window"
+    )]
     TooLongTraffic {
         /// The number of windows.
         windows: u32,
@@ -114,9 +173,11 @@ pub enum ReplayError {
         limit: Box<Limit>,
     },
     /// The limiter cannot be built.
+    #[error(transparent)]
     Build(OutOfMemory),
     /// The limiter rejected a check.
-    Check(CheckError),
+    #[error(transparent)]
+    Check(#[from] CheckError),
 }
 
 impl ReplayError {
@@ -153,133 +214,69 @@ impl ReplayError {
     }
 }
 
-impl fmt::Display for ReplayError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::DecisionsOfAll => f.write_str(
-                "--decisions needs one algorithm, not `all`: run once for each, \
-                 e.g. --algorithm sliding-log",
-            ),
-            Self::Strict(problem) => {
-                write!(f, "{problem} (--strict stops here; without it the rest is replayed)")
-            }
-            Self::NoEvents { malformed, first } => {
-                write!(f, "nothing to replay: no event in any line, {malformed} malformed")?;
-                match first {
-                    Some(problem) => write!(f, ", the first {problem}; is --format right?"),
-                    None => f.write_str("; there are only names of columns"),
-                }
-            }
-            Self::Output(error) => write!(f, "cannot write the summary: {error}"),
-            Self::Policies(error) => write!(f, "{error}"),
-            Self::Config(errors) => write!(f, "{errors}"),
-            Self::Build(error) => write!(f, "{error}"),
-            Self::Check(error) => write!(f, "{error}"),
-            Self::File { path, fault } => write!(f, "{}: {fault}", path.display()),
-            Self::Html { path, error } => {
-                write!(f, "{}: the page cannot be written ({error})", path.display())
-            }
-            Self::Decisions { path, error } => {
-                write!(f, "{}: decisions cannot be written ({error})", path.display())
-            }
-            argument_error => argument_error.write_argument_error(f),
-        }
-    }
-}
-
-impl ReplayError {
-    /// Writes an error in the arguments, and the arguments to use instead.
-    fn write_argument_error(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Concurrency { limit } => write!(
-                f,
-                "`{limit}` cannot be replayed: a trace says when requests begin, not when they end; \
-                 use a limit such as `10 per 10s`"
-            ),
-            Self::SharedState(limits) => write!(
-                f,
-                "`{}` and `{}` have the same algorithm and window, so they would count \
-                 in one state; keep the lower one, or give one another window or algorithm",
-                limits[0], limits[1]
-            ),
-            Self::OverInput { option, path } => write!(
-                f,
-                "{option} {} would overwrite a file that is read; name another file",
-                path.display()
-            ),
-            Self::OutputTwice { path } => write!(
-                f,
-                "--html and --decisions would both be written to {}; name two files",
-                path.display()
-            ),
-            Self::SuggestOfStdin => f.write_str(
-                "--suggest reads everything several times, which standard input and pipes \
-                 cannot; save it to a file first",
-            ),
-            Self::FileTwice { path } => {
-                write!(f, "{} is named twice; its events would count twice", path.display())
-            }
-            Self::TooManyFiles { most } => write!(
-                f,
-                "more than {most} files; put them together first, e.g. `cat FILES | tidegate replay -`"
-            ),
-            Self::StdinTwice => f.write_str("`-` can be read only once: name it once"),
-            Self::Policy { policy, algorithm, error } => write!(
-                f,
-                "policy `{policy}` cannot be under {algorithm} as a whole: {error}; \
-                 leave out --algorithm to replay it as it is"
-            ),
-            Self::SuggestOfConfig => f.write_str(
-                "--suggest is for --limit, not for whole policies: give the limit in question, \
-                 with --key for its key",
-            ),
-            Self::TableOfAll => {
-                f.write_str("--traffic all is for --table; name one traffic for a report of it")
-            }
-            Self::LoadOfBoundary => f.write_str(
-                "--load says nothing about boundary, whose attackers send what the limit tells \
-                 them to; leave it out",
-            ),
-            Self::TooMuchTraffic { name } => write!(
-                f,
-                "{name} would be more than a billion requests; lower the limit, or --clients, --windows or --load where they apply"
-            ),
-            Self::TooLongTraffic { windows, limit } => write!(
-                f,
-                "--windows {windows} of --limit `{limit}` are more than 200 years; \
-                 lower --windows, or take a limit with a shorter window"
-            ),
-            // The caller writes all other errors.
-            _ => Ok(()),
-        }
-    }
-}
-
-/// The reason that a file cannot be replayed.
-#[derive(Debug)]
+/// The error of one input file.
+#[derive(Debug, thiserror::Error)]
 pub enum FileFault {
+    #[error("there is no such file; check the path, or use `-` to read standard input")]
     Missing,
+    #[error("is a directory; name its files instead")]
     Directory,
+    #[error("cannot be opened ({0}); check its permissions")]
     Open(io::Error),
+    #[error("cannot be read to its end ({0})")]
     Read(io::Error),
+    #[error("is empty, there is nothing to replay; leave it out or name another file")]
     Empty,
+    #[error(
+        "is compressed with {name}; only gzip and zstd are read directly, so use `{name} -dc FILE \
+         | tidegate replay - ...`",
+        name = .0.name()
+    )]
     Compressed(Compression),
-    /// The decompressed data is compressed as well.
+    /// The decompressed data is compressed again.
+    #[error(
+        "is compressed twice, with {inner} and that with {outer}; use `{outer} -dc FILE | tidegate \
+         replay - ...`",
+        outer = .0[0].name(),
+        inner = .0[1].name()
+    )]
     CompressedTwice([Compression; 2]),
+    #[error(
+        "is text in UTF-16; make it UTF-8 first, e.g. `iconv -f UTF-16 -t UTF-8 FILE | tidegate \
+         replay - ...`"
+    )]
     Utf16,
+    #[error(
+        "begins as JSON, but its first line is broken: {0}; each line must be one whole object"
+    )]
     BrokenJson(BadLine),
-    UnknownFormat {
-        first_line: String,
-    },
-    NoTime {
-        format: Format,
-        names: Vec<String>,
-    },
-    NoKey {
-        format: Format,
-        key: Option<Box<str>>,
-        names: Vec<String>,
-    },
+    #[error(
+        "its first lines are in no known format; say which with --format csv, clf, combined or \
+         jsonl (it begins `{first_line}`)"
+    )]
+    UnknownFormat { first_line: String },
+    #[error(
+        "lines of format {} have no field that is known to be the time; say which with --field \
+         time=NAME ({})",
+        .format.name(),
+        listed(.names)
+    )]
+    NoTime { format: Format, names: Vec<String> },
+    /// No field has one of the usual names for a key.
+    #[error(
+        "lines of format {} have no field that is known to be the key; say which with --key NAME \
+         ({})",
+        .format.name(),
+        listed(.names)
+    )]
+    NoUsualKey { format: Format, names: Vec<String> },
+    /// No field has the name that `--key` gave.
+    #[error(
+        "lines of format {} have no {key}; leave out --key {key}, or say another ({})",
+        .format.name(),
+        listed(.names)
+    )]
+    NoKey { format: Format, key: Box<str>, names: Vec<String> },
 }
 
 impl FileFault {
@@ -288,76 +285,7 @@ impl FileFault {
     }
 }
 
-impl fmt::Display for FileFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing => f.write_str(
-                "there is no such file; check the path, or use `-` to read standard input",
-            ),
-            Self::Directory => f.write_str("is a directory; name its files instead"),
-            Self::Open(error) => write!(f, "cannot be opened ({error}); check its permissions"),
-            Self::Read(error) => write!(f, "cannot be read to its end ({error})"),
-            Self::Empty => f.write_str(
-                "is empty, there is nothing to replay; leave it out or name another file",
-            ),
-            Self::Compressed(compression) => write!(
-                f,
-                "is compressed with {0}; only gzip and zstd are read directly, so use \
-                 `{0} -dc FILE | tidegate replay - ...`",
-                compression.name()
-            ),
-            Self::CompressedTwice([outer, inner]) => write!(
-                f,
-                "is compressed twice, with {inner} and that with {outer}; use \
-                 `{outer} -dc FILE | tidegate replay - ...`",
-                inner = inner.name(),
-                outer = outer.name()
-            ),
-            Self::Utf16 => f.write_str(
-                "is text in UTF-16; make it UTF-8 first, e.g. \
-                 `iconv -f UTF-16 -t UTF-8 FILE | tidegate replay - ...`",
-            ),
-            Self::BrokenJson(why) => write!(
-                f,
-                "begins as JSON, but its first line is broken: {why}; each line must be one \
-                 whole object"
-            ),
-            Self::UnknownFormat { first_line } => write!(
-                f,
-                "its first lines are in no known format; say which with --format csv, clf, \
-                 combined or jsonl (it begins `{first_line}`)"
-            ),
-            Self::NoTime { format, names } => write!(
-                f,
-                "lines of format {} have no field that is known to be the time; \
-                 say which with --field time=NAME ({})",
-                format.name(),
-                listed(names)
-            ),
-            Self::NoKey { format, key: Some(key), names } => write!(
-                f,
-                "lines of format {} have no {key}; leave out --key {key}, or say another ({})",
-                format.name(),
-                listed(names)
-            ),
-            Self::NoKey { format, key: None, names } => write!(
-                f,
-                "lines of format {} have no field that is known to be the key; \
-                 say which with --key NAME ({})",
-                format.name(),
-                listed(names)
-            ),
-        }
-    }
-}
-
-impl From<CheckError> for ReplayError {
-    fn from(error: CheckError) -> Self {
-        ReplayError::Check(error)
-    }
-}
-
-/// Lists the names of the fields of a file in a form that is safe in an error message.
+/// The names a file has, as an error may repeat them.
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 20;
     if names.is_empty() {

@@ -241,11 +241,11 @@ fn parser(
         }
         Err(ParserError::Time(names)) => Err(FileFault::NoTime { format, names }.at(path)),
         Err(ParserError::Key(names)) => {
-            let key = match &options.key {
-                KeySource::Field(name) => Some(name.clone()),
-                _ => None,
+            let fault = match &options.key {
+                KeySource::Field(key) => FileFault::NoKey { format, key: key.clone(), names },
+                _ => FileFault::NoUsualKey { format, names },
             };
-            Err(FileFault::NoKey { format, key, names }.at(path))
+            Err(fault.at(path))
         }
     }
 }

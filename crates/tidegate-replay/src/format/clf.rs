@@ -106,7 +106,7 @@ impl ClfParser {
             vhost,
             field,
             key: options.key.clone(),
-            times: Times::new(options.unit, options.zone),
+            times: Times::new(options.unit, options.zone.clone()),
             date: [0; DATE_BYTES],
             date_us: 0,
         })

@@ -68,7 +68,8 @@ impl FieldMap {
             fields.extend(client.into_iter().map(|(_, name)| (Role::Key, name)));
         }
         let name = fields.iter().find(|(role, _)| *role == Role::Time).map(|(_, name)| name);
-        let times = Times::new(options.unit, options.zone).named(name.map_or("", |name| name));
+        let times =
+            Times::new(options.unit, options.zone.clone()).named(name.map_or("", |name| name));
         Ok(FieldMap { fields, times, key: options.key.clone() })
     }
 

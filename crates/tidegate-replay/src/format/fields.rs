@@ -1,6 +1,5 @@
 //! The roles of fields, and the choice of the key.
 
-use std::fmt;
 use std::str::FromStr;
 
 use tidegate::unstable::identity::Identity;
@@ -94,19 +93,13 @@ pub struct RoleField {
     pub name: Box<str>,
 }
 
-/// The text does not assign a role to a field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A text that gives no role to any field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "write WHAT=NAME, where WHAT is {}, header:NAME or descriptor:NAME",
+    PLAIN.map(|(name, _)| name).join(", ")
+)]
 pub struct ParseRoleError;
-
-impl fmt::Display for ParseRoleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("write WHAT=NAME, where WHAT is ")?;
-        PLAIN.iter().try_for_each(|(name, _)| write!(f, "{name}, "))?;
-        f.write_str("header:NAME or descriptor:NAME")
-    }
-}
-
-impl std::error::Error for ParseRoleError {}
 
 impl FromStr for RoleField {
     type Err = ParseRoleError;

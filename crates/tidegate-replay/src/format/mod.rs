@@ -216,62 +216,50 @@ impl Parser {
 }
 
 /// The reason that a line is not an event.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum BadLine {
+    #[error("longer than 64 KiB")]
     TooLong,
+    #[error("no whole number of microseconds at its start")]
     NoTime,
+    #[error("no time")]
     NoTimeField,
+    #[error("a time that is neither a number nor like 2023-11-14T22:13:20Z")]
     BadTime,
+    #[error(
+        "a time in {} where the first was in {} (--time-unit says which it is)",
+        .this.name(),
+        .usual.name()
+    )]
     OtherUnit { usual: Unit, this: Unit },
+    #[error("a time after the year 2255 (is it in nanoseconds?)")]
     TimeTooLate,
+    #[error("a time before 1970")]
     TimeBefore1970,
+    #[error("no key")]
     NoKey,
+    #[error("the cost is not a whole number")]
     BadCost,
+    #[error("more fields than columns, which are time_us,key,cost without a header")]
     TooManyFields,
+    #[error("a quote that is not closed")]
     OpenQuote,
+    #[error("not a JSON object")]
     NotAnObject,
+    #[error("an array where one value is wanted")]
     Array,
+    #[error(fmt = write_json_error)]
     Json(serde_json::Error),
+    #[error("no [date]")]
     NoDate,
+    #[error("a date that is not like [01/Aug/1995:00:00:01 -0400]")]
     BadDate,
+    #[error("no \"request\" after the date")]
     NoRequest,
+    #[error("no status and size after the request")]
     NoStatus,
+    #[error("no \"referer\" and \"agent\" at its end")]
     NoAgent,
-}
-
-impl fmt::Display for BadLine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            BadLine::TooLong => "longer than 64 KiB",
-            BadLine::NoTime => "no whole number of microseconds at its start",
-            BadLine::NoTimeField => "no time",
-            BadLine::BadTime => "a time that is neither a number nor like 2023-11-14T22:13:20Z",
-            BadLine::OtherUnit { usual, this } => {
-                return write!(
-                    f,
-                    "a time in {} where the first was in {} (--time-unit says which it is)",
-                    this.name(),
-                    usual.name()
-                );
-            }
-            BadLine::TimeTooLate => "a time after the year 2255 (is it in nanoseconds?)",
-            BadLine::TimeBefore1970 => "a time before 1970",
-            BadLine::NoKey => "no key",
-            BadLine::BadCost => "the cost is not a whole number",
-            BadLine::TooManyFields => {
-                "more fields than columns, which are time_us,key,cost without a header"
-            }
-            BadLine::OpenQuote => "a quote that is not closed",
-            BadLine::NotAnObject => "not a JSON object",
-            BadLine::Array => "an array where one value is wanted",
-            BadLine::Json(error) => return write_json_error(error, f),
-            BadLine::NoDate => "no [date]",
-            BadLine::BadDate => "a date that is not like [01/Aug/1995:00:00:01 -0400]",
-            BadLine::NoRequest => "no \"request\" after the date",
-            BadLine::NoStatus => "no status and size after the request",
-            BadLine::NoAgent => "no \"referer\" and \"agent\" at its end",
-        })
-    }
 }
 
 /// Writes an error without the position that serde_json appends: each line is its line 1, and the

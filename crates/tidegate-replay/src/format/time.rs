@@ -8,9 +8,11 @@
 use std::str::FromStr;
 
 use clap::ValueEnum;
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::{Offset, TimeZone, TimeZoneDatabase};
 
 use super::BadLine;
-use crate::calendar::{days_in_month, days_since_1970};
 
 /// The unit of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,20 +74,27 @@ impl UnitChoice {
     }
 }
 
-/// The offset of a zone from UTC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Zone {
-    pub east_s: i64,
+/// The zone of times that name none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Zone(TimeZone);
+
+impl Default for Zone {
+    fn default() -> Self {
+        Zone(TimeZone::UTC)
+    }
 }
 
 impl FromStr for Zone {
     type Err = &'static str;
 
+    /// Parses an offset, or a name of the IANA database. The database is the bundled one, so that
+    /// a log is read alike on every machine.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match zone(text.as_bytes()) {
-            Some(Some(zone)) => Ok(zone),
-            _ => Err("write it as +02:00, -0430 or Z"),
-        }
+        let zone = match offset(text.as_bytes()) {
+            Some(Some(offset)) => Some(TimeZone::fixed(offset)),
+            _ => TimeZoneDatabase::bundled().get(text).ok().filter(|zone| !zone.is_unknown()),
+        };
+        zone.map(Zone).ok_or("write it as +02:00, -0430, Z or a name such as Europe/Berlin")
     }
 }
 
@@ -173,17 +182,22 @@ impl Times {
         if !between || separators.iter().any(|&(at, byte)| date[at] != byte) {
             return Err(BadLine::BadTime);
         }
-        let of = |from: usize, to: usize| number(&date[from..to]);
-        let parts = [of(0, 4), of(5, 7), of(8, 10), of(11, 13), of(14, 16), of(17, 19)];
-        let [Some(year), Some(month), Some(day), Some(hour), Some(minute), Some(second)] = parts
+        let year = number(&date[..4]).ok_or(BadLine::BadTime)?;
+        let of = |from: usize| number(&date[from..from + 2]);
+        let [Some(month), Some(day), Some(hour), Some(minute), Some(second)] =
+            [of(5), of(8), of(11), of(14), of(17)]
         else {
             return Err(BadLine::BadTime);
         };
         let local = LocalTime { year, month, day, hour, minute, second };
         let (fraction_us, rest) = fraction(&text[19..]);
-        let named = zone(rest).ok_or(BadLine::BadTime)?;
+        let named = offset(rest).ok_or(BadLine::BadTime)?;
         self.zoneless += u64::from(named.is_none());
-        let seconds = local.seconds().ok_or(BadLine::BadTime)? - named.unwrap_or(self.zone).east_s;
+        let seconds = match named {
+            Some(offset) => local.seconds(&TimeZone::fixed(offset)),
+            None => local.seconds(&self.zone.0),
+        };
+        let seconds = seconds.ok_or(BadLine::BadTime)?;
         let seconds = u64::try_from(seconds).map_err(|_| BadLine::TimeBefore1970)?;
         Ok(seconds * 1_000_000 + fraction_us)
     }
@@ -243,28 +257,31 @@ fn log_seconds(date: &[u8], zone_text: &[u8]) -> Option<i64> {
         second: number(&date[18..20])?,
     };
     let zone_text = zone_text.strip_prefix(b" ").filter(|zone| zone.len() == 5)?;
-    Some(local_time.seconds()? - zone(zone_text)??.east_s)
+    local_time.seconds(&TimeZone::fixed(offset(zone_text)??))
 }
 
 struct LocalTime {
-    year: i64,
-    month: i64,
-    day: i64,
-    hour: i64,
-    minute: i64,
-    second: i64,
+    year: i16,
+    month: i8,
+    day: i8,
+    hour: i8,
+    minute: i8,
+    second: i8,
 }
 
 impl LocalTime {
-    /// Returns the seconds since 1970 as if the time were in UTC, or `None` if the time does not
-    /// exist.
-    fn seconds(&self) -> Option<i64> {
+    /// Returns the seconds since 1970, or `None` if the date or time of day does not exist.
+    ///
+    /// Of a time that the zone has twice, the first is taken. A time that the zone skips counts as
+    /// if the clock had not been set forward yet.
+    fn seconds(&self, zone: &TimeZone) -> Option<i64> {
         let LocalTime { year, month, day, hour, minute, second } = *self;
-        // A leap second is written as second 60.
-        let on_the_clock = hour < 24 && minute < 60 && second <= 60;
-        let exists = (1..=12).contains(&month) && (1..=days_in_month(year, month)).contains(&day);
-        let days = (on_the_clock && exists).then(|| days_since_1970(year, month, day))?;
-        Some(days * 86_400 + hour * 3_600 + minute * 60 + second)
+        // A leap second is written as the 60th: it is the second after the 59th.
+        let leap = i8::from(second == 60);
+        let local = DateTime::new(year, month, day, hour, minute, second - leap, 0).ok()?;
+        // The last day of the year 9999 is out of range. It is too late for an event anyway.
+        let time = zone.to_timestamp(local).unwrap_or(Timestamp::MAX);
+        Some(time.as_second() + i64::from(leap))
     }
 }
 
@@ -278,15 +295,14 @@ fn fraction(text: &[u8]) -> (u64, &[u8]) {
     (us, &rest[length..])
 }
 
-/// Parses a zone at the end of a time: `Z`, `+02:00`, `-0430`, ` +0000`. Returns `Some(None)`
-/// without a zone.
-fn zone(text: &[u8]) -> Option<Option<Zone>> {
+/// The offset at the end of a time: `Z`, `+02:00`, `-0430`, ` +0000`; none is `Some(None)`.
+fn offset(text: &[u8]) -> Option<Option<Offset>> {
     let text = text.strip_prefix(b" ").unwrap_or(text);
     let (east, hours, minutes) = match text {
         [] => return Some(None),
-        b"Z" | b"z" | b"UTC" => return Some(Some(Zone { east_s: 0 })),
+        b"Z" | b"z" | b"UTC" => return Some(Some(Offset::UTC)),
         [sign, h1, h2, b':', m1, m2] | [sign, h1, h2, m1, m2] => {
-            (*sign, number(&[*h1, *h2])?, number(&[*m1, *m2])?)
+            (*sign, number::<i32>(&[*h1, *h2])?, number(&[*m1, *m2])?)
         }
         [sign, h1, h2] => (*sign, number(&[*h1, *h2])?, 0),
         _ => return None,
@@ -296,8 +312,8 @@ fn zone(text: &[u8]) -> Option<Option<Zone>> {
         b'-' => -1,
         _ => return None,
     };
-    let zone = Zone { east_s: sign * (hours * 3_600 + minutes * 60) };
-    (hours < 24 && minutes < 60).then_some(Some(zone))
+    let seconds = (hours < 24 && minutes < 60).then_some(sign * (hours * 3_600 + minutes * 60))?;
+    Offset::from_seconds(seconds).ok().map(Some)
 }
 
 /// The number of digits with which every number fits in 64 bits.
@@ -321,13 +337,15 @@ pub fn digits(field: &[u8]) -> Option<(u64, &[u8])> {
     (digits > 0).then(|| (number, &field[digits..]))
 }
 
-fn number(digits: &[u8]) -> Option<i64> {
-    digits.iter().try_fold(0, |number, byte| {
-        byte.is_ascii_digit().then(|| number * 10 + i64::from(byte - b'0'))
-    })
+/// The number of up to four digits.
+fn number<N: TryFrom<i32>>(digits: &[u8]) -> Option<N> {
+    let number = digits.iter().try_fold(0, |number, byte| {
+        byte.is_ascii_digit().then(|| number * 10 + i32::from(byte - b'0'))
+    })?;
+    N::try_from(number).ok()
 }
 
-fn month(name: &[u8]) -> Option<i64> {
+fn month(name: &[u8]) -> Option<i8> {
     const NAMES: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
     NAMES.chunks(3).zip(1..).find(|(known, _)| *known == name).map(|(_, month)| month)
 }
@@ -396,7 +414,7 @@ mod tests {
 
     #[test]
     fn parses_rfc3339_variants() {
-        let east = "+02:00".parse().expect("a zone");
+        let east: Zone = "+02:00".parse().expect("a zone");
         for (text, time_us, zoneless) in [
             ("2023-11-14T22:13:20Z", Some(1_700_000_000_000_000), 0),
             ("2023-11-14 22:13:20.123456789Z", Some(1_700_000_000_123_456), 0),
@@ -409,12 +427,49 @@ mod tests {
             ("2023-11-14T22:13:20 CET", None, 0),
             ("1969-12-31T23:59:59Z", None, 0),
         ] {
-            let mut times = Times::new(None, east);
+            let mut times = Times::new(None, Zone::clone(&east));
             assert_eq!(times.read(text.as_bytes()).ok(), time_us, "{text}");
             assert_eq!(times.zoneless, zoneless, "{text}");
         }
-        for bad in ["", "2", "+25:00", "+02:60", "CET"] {
+        for bad in ["", "2", "+25:00", "+02:60", "CEST", "Europe", "Etc/Unknown", "Europe/Bonn"] {
             assert!(bad.parse::<Zone>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn reads_local_times_of_named_zones() {
+        let rows = [
+            // The clock goes from 02:00 to 03:00.
+            ("Europe/Berlin", "2025-03-30 01:59:59", "2025-03-30T00:59:59Z"),
+            ("Europe/Berlin", "2025-03-30 02:30:00", "2025-03-30T01:30:00Z"),
+            ("Europe/Berlin", "2025-03-30 03:00:00", "2025-03-30T01:00:00Z"),
+            // The clock goes from 03:00 back to 02:00.
+            ("Europe/Berlin", "2025-10-26 01:59:59", "2025-10-25T23:59:59Z"),
+            ("Europe/Berlin", "2025-10-26 02:00:00", "2025-10-26T00:00:00Z"),
+            ("Europe/Berlin", "2025-10-26 02:59:59.5", "2025-10-26T00:59:59.5Z"),
+            ("Europe/Berlin", "2025-10-26 03:00:00", "2025-10-26T02:00:00Z"),
+            // A time that names its offset has that one.
+            ("Europe/Berlin", "2025-10-26 02:30:00+01:00", "2025-10-26T01:30:00Z"),
+            ("america/new_york", "2025-07-01 00:00:00", "2025-07-01T04:00:00Z"),
+            ("Asia/Kathmandu", "2025-07-01 00:00:00", "2025-06-30T18:15:00Z"),
+            ("UTC", "2025-07-01 00:00:00", "2025-07-01T00:00:00Z"),
+            // Beyond the last rule that the database states.
+            ("Europe/Berlin", "2200-07-01 00:00:00", "2200-06-30T22:00:00Z"),
+        ];
+        for (zone, local, utc) in rows {
+            let read = |zone: Zone, text: &str| Times::new(None, zone).read(text.as_bytes()).ok();
+            let time_us = read(zone.parse().expect(zone), local);
+            assert!(time_us.is_some(), "{local}");
+            assert_eq!(time_us, read(Zone::default(), utc), "{local} {zone}");
+        }
+    }
+
+    #[test]
+    fn times_at_the_end_of_the_calendar_are_too_late() {
+        let mut times = Times::new(None, Zone::default());
+        let latest = times.read(b"9999-12-31T23:59:60Z").ok();
+        assert!(latest > Some(crate::format::MAX_TIME_US));
+        let leap_second = times.read(b"2016-12-31T23:59:60Z").ok();
+        assert_eq!(leap_second, times.read(b"2017-01-01T00:00:00Z").ok());
     }
 }

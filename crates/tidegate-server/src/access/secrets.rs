@@ -1,7 +1,6 @@
 //! Reads the secrets from environment variables, or from files that they name.
 
 use std::env::VarError;
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 
@@ -67,43 +66,30 @@ impl Secrets {
 }
 
 /// A secret that cannot be used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     /// Both the variable and its `_FILE` companion are set.
+    #[error("{0} and {0}_FILE are both set: keep one")]
     Twice(&'static str),
     /// The variable or its file is empty.
+    #[error("{0} is set but holds no secret: unset it, or put one in")]
     Empty(String),
     /// The secret is not printable ASCII without spaces, so it cannot be sent in a header.
+    #[error(
+        "{0} holds more than printable ASCII without spaces: make a secret with `openssl rand -hex \
+         32`"
+    )]
     NotText(String),
     /// Its file cannot be read.
+    #[error("the file that {0} names: {1}")]
     File(String, io::Error),
     /// The URL of the store is invalid.
+    #[error("{STORE}: {0}")]
     Store(StoreUrlError),
     /// The mask secret is too short, so it could be guessed.
+    #[error("{MASK_SECRET}: {0}")]
     Mask(SecretTooShort),
 }
-
-impl fmt::Display for SecretError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SecretError::Twice(name) => write!(f, "{name} and {name}_FILE are both set: keep one"),
-            SecretError::Empty(name) => {
-                write!(f, "{name} is set but holds no secret: unset it, or put one in")
-            }
-            SecretError::NotText(name) => {
-                write!(
-                    f,
-                    "{name} holds more than printable ASCII without spaces: make a secret with `openssl rand -hex 32`"
-                )
-            }
-            SecretError::File(name, error) => write!(f, "the file that {name} names: {error}"),
-            SecretError::Store(error) => write!(f, "{STORE}: {error}"),
-            SecretError::Mask(error) => write!(f, "{MASK_SECRET}: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for SecretError {}
 
 /// Reads a secret from the variable `name`, or from the file that `{name}_FILE` names.
 fn read(name: &'static str) -> Result<Option<String>, SecretError> {

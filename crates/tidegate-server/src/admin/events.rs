@@ -5,22 +5,20 @@
 //! periodically, so that both ends notice a broken connection.
 
 use std::convert::Infallible;
+use std::future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::State;
-use axum::response::Response;
-use bytes::Bytes;
-use futures_util::stream;
+use axum::response::IntoResponse;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use futures_util::{StreamExt as _, stream};
 use http::HeaderMap;
-use http::header::{CONTENT_TYPE, HeaderValue};
 use serde::Serialize;
-use tidegate::unstable::stats::{Denial, StreamItem, Subscription, TooManySubscribers};
+use tidegate::unstable::stats::{Denial, StreamItem, TooManySubscribers};
 
 use super::AdminState;
 use super::response::header;
-use super::server_state::ServerState;
 use crate::error::{ErrorKind, RequestError};
 
 /// The interval of comments: well below the idle timeouts of proxies.
@@ -30,50 +28,35 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 pub async fn stream(
     State(state): State<AdminState>,
     headers: HeaderMap,
-) -> Result<Response, RequestError> {
+) -> Result<impl IntoResponse, RequestError> {
     let after = header(&headers, "last-event-id").and_then(|id| id.parse().ok());
     let full =
         |error: TooManySubscribers| RequestError::new(ErrorKind::Unavailable, error.to_string());
     let subscription = state.stats().events().subscribe(after).map_err(full)?;
-    let reader = Reader { subscription, server_state: state.server_state, opening: true };
-    let body = Body::from_stream(stream::unfold(reader, |mut reader| async {
-        let next = reader.next().await?;
-        Some((Ok::<_, Infallible>(next), reader))
-    }));
-    let mut response = Response::new(body);
-    let kind = HeaderValue::from_static("text/event-stream");
-    response.headers_mut().insert(CONTENT_TYPE, kind);
-    Ok(response)
+    // Sent immediately, so that the client knows it is connected.
+    let opening = Event::default().comment("denials follow");
+    let denials = stream::unfold(subscription, |mut subscription| async {
+        let item = subscription.next().await;
+        Some((event(&item), subscription))
+    });
+    let server_state = Arc::clone(&state.server_state);
+    let events = stream::once(future::ready(opening))
+        .chain(denials)
+        .take_until(async move { server_state.draining().await })
+        .map(Ok::<_, Infallible>);
+    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(HEARTBEAT).text("still here")))
 }
 
-struct Reader {
-    subscription: Subscription,
-    server_state: Arc<ServerState>,
-    opening: bool,
-}
-
-impl Reader {
-    async fn next(&mut self) -> Option<Bytes> {
-        // Sent immediately, so that the client knows it is connected.
-        if std::mem::take(&mut self.opening) {
-            return Some(Bytes::from_static(b": denials follow\n\n"));
-        }
-        tokio::select! {
-            told = self.subscription.next() => Some(write(&told).into()),
-            () = tokio::time::sleep(HEARTBEAT) => Some(Bytes::from_static(b": still here\n\n")),
-            () = self.server_state.draining() => None,
-        }
-    }
-}
-
-fn write(told: &StreamItem) -> String {
-    match told {
+fn event(item: &StreamItem) -> Event {
+    match item {
         StreamItem::Denial(denial) => {
             // Serialization cannot fail, because all values are strings and numbers.
             let data = serde_json::to_string(&View::new(denial)).unwrap_or_default();
-            format!("id: {}\nevent: denial\ndata: {data}\n\n", denial.number)
+            Event::default().id(denial.number.to_string()).event("denial").data(data)
         }
-        StreamItem::Missed(count) => format!("event: missed\ndata: {{\"missed\":{count}}}\n\n"),
+        StreamItem::Missed(count) => {
+            Event::default().event("missed").data(format!("{{\"missed\":{count}}}"))
+        }
     }
 }
 

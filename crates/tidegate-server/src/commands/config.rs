@@ -70,22 +70,13 @@ pub struct Output {
 }
 
 /// The errors of a config file.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ConfigCommandError {
+    #[error(transparent)]
     Config(ConfigErrors),
+    #[error(transparent)]
     Envoy(EnvoyErrors),
 }
-
-impl std::fmt::Display for ConfigCommandError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            ConfigCommandError::Config(errors) => errors.fmt(f),
-            ConfigCommandError::Envoy(errors) => errors.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ConfigCommandError {}
 
 /// Runs the command and returns its output.
 pub fn run(args: &ConfigArgs) -> Result<Output, ConfigCommandError> {

@@ -164,25 +164,11 @@ fn descriptor(text: &str) -> Result<Pair, ParsePairError> {
 }
 
 /// The text is not an IP address.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("this is no IP address: give one such as 192.0.2.1")]
 struct ParseAddressError;
 
-impl std::fmt::Display for ParseAddressError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("this is no IP address: give one such as 192.0.2.1")
-    }
-}
-
-impl std::error::Error for ParseAddressError {}
-
 /// The text is not a pair in the expected form.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("write it as {0}")]
 struct ParsePairError(&'static str);
-
-impl std::fmt::Display for ParsePairError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "write it as {}", self.0)
-    }
-}
-
-impl std::error::Error for ParsePairError {}

@@ -3,7 +3,6 @@
 //! The binary writes them itself. They always match its version, however it was installed, and
 //! packagers need no second build.
 
-use std::fmt;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -43,23 +42,18 @@ Examples:
   tidegate man --dir /usr/local/share/man/man1";
 
 /// A page or script that could not be written.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{to}: {error}{}",
+    match .error.kind() {
+        io::ErrorKind::NotFound => ": make the directory first",
+        _ => "",
+    }
+)]
 pub struct WriteError {
     to: PathBuf,
     error: io::Error,
 }
-
-impl fmt::Display for WriteError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.to.display(), self.error)?;
-        if self.error.kind() == io::ErrorKind::NotFound {
-            f.write_str(": make the directory first")?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for WriteError {}
 
 /// Prints a completion script.
 ///

@@ -12,7 +12,6 @@
 mod writer;
 
 use std::backtrace::{Backtrace, BacktraceStatus};
-use std::fmt;
 use std::io::{self, IsTerminal};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -43,40 +42,26 @@ pub enum LogFormat {
 }
 
 /// Why logging cannot be started.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// `RUST_LOG` is invalid.
+    #[error(
+        "RUST_LOG=\"{}\" is not understood: {why}\n  help: use a level (error, warn, info, debug, \
+         trace) or e.g. info,tidegate=debug",
+        .text.escape_debug()
+    )]
     Filter { text: String, why: String },
     /// The thread that writes lines cannot be started.
+    #[error("logging cannot start: {0}")]
     Writer(io::Error),
     /// The exporter of spans cannot be set up.
     #[cfg(feature = "otlp")]
+    #[error(
+        "spans cannot be exported: {0}\n  help: set OTEL_EXPORTER_OTLP_ENDPOINT to e.g. \
+         http://127.0.0.1:4318"
+    )]
     Export(String),
 }
-
-impl fmt::Display for LogError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LogError::Filter { text, why } => {
-                let text = text.escape_debug();
-                write!(
-                    f,
-                    "RUST_LOG=\"{text}\" is not understood: {why}\n  help: use a level (error, warn, info, debug, trace) or e.g. info,tidegate=debug"
-                )
-            }
-            LogError::Writer(error) => write!(f, "logging cannot start: {error}"),
-            #[cfg(feature = "otlp")]
-            LogError::Export(why) => {
-                write!(
-                    f,
-                    "spans cannot be exported: {why}\n  help: set OTEL_EXPORTER_OTLP_ENDPOINT to e.g. http://127.0.0.1:4318"
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for LogError {}
 
 /// Keeps logging active. Dropping it exports the remaining spans and writes the remaining lines,
 /// both within a bounded time.

@@ -90,25 +90,15 @@ pub enum ListenAddr {
 }
 
 /// The text is not a listen address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ParseListenAddrError(String);
-
-impl fmt::Display for ParseListenAddrError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = &self.0;
-        match text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
-            Ok(port) => write!(
-                f,
-                "`{text}` names no host: write 127.0.0.1:{port} for this machine, 0.0.0.0:{port} for all"
-            ),
-            Err(_) => {
-                write!(f, "`{text}` is no address: write host:port such as 127.0.0.1:8080, or off")
-            }
-        }
-    }
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseListenAddrError {
+    #[error(
+        "`{text}` names no host: write 127.0.0.1:{port} for this machine, 0.0.0.0:{port} for all"
+    )]
+    NoHost { text: String, port: u16 },
+    #[error("`{0}` is no address: write host:port such as 127.0.0.1:8080, or off")]
+    NotAnAddress(String),
 }
-
-impl std::error::Error for ParseListenAddrError {}
 
 impl FromStr for ListenAddr {
     type Err = ParseListenAddrError;
@@ -120,7 +110,10 @@ impl FromStr for ListenAddr {
         if let Ok(address) = text.parse() {
             return Ok(ListenAddr::At(address));
         }
-        let error = || ParseListenAddrError(text.to_owned());
+        let error = || match text.strip_prefix(':').unwrap_or(text).parse() {
+            Ok(port) => ParseListenAddrError::NoHost { text: text.to_owned(), port },
+            Err(_) => ParseListenAddrError::NotAnAddress(text.to_owned()),
+        };
         // A host name such as `localhost`. A port without a host is rejected.
         let named = text.rsplit_once(':').is_some_and(|(host, _)| !host.is_empty());
         let first = named.then(|| text.to_socket_addrs().ok()?.next()).flatten();

@@ -27,15 +27,27 @@ pub struct ConfigSource {
 }
 
 /// Why the config cannot be loaded.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ConfigSourceError {
+    #[error(transparent)]
     Config(ConfigErrors),
+    #[error(transparent)]
     Envoy(EnvoyErrors),
     /// A pipe or device, which can be read only once.
+    #[error(
+        "{0}: this is no file, and can be read only once: restart to read another config, or name \
+         a file"
+    )]
     NotAFile(PathBuf),
-    /// The policies of both sources conflict. Holds the name of a policy that is in both, if that
-    /// is the reason.
-    Conflict(PoliciesError, Option<String>),
+    /// Both sources have a policy of this name.
+    #[error(
+        "policy `{0}` is in --config, and a limit in --envoy-config becomes one of that name: \
+         rename it in --config"
+    )]
+    SamePolicy(String),
+    /// The policies of both sources conflict for another reason.
+    #[error("--config and --envoy-config together: {0}")]
+    Conflict(PoliciesError),
 }
 
 impl ConfigSource {
@@ -83,8 +95,10 @@ impl ConfigSource {
             Some(settings) => {
                 let both = |error| {
                     let mut names = settings.policies.iter().map(|policy| policy.name());
-                    let name = names.find(|name| converted.policies.get(name).is_some());
-                    ConfigSourceError::Conflict(error, name.map(str::to_owned))
+                    match names.find(|name| converted.policies.get(name).is_some()) {
+                        Some(name) => ConfigSourceError::SamePolicy(name.to_owned()),
+                        None => ConfigSourceError::Conflict(error),
+                    }
                 };
                 settings.clone().with_policies_of(converted).map_err(both)
             }
@@ -145,28 +159,3 @@ impl fmt::Display for ConfigSource {
         f.write_str(&all.collect::<Vec<_>>().join(" and "))
     }
 }
-
-impl fmt::Display for ConfigSourceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ConfigSourceError::Config(errors) => errors.fmt(f),
-            ConfigSourceError::Envoy(errors) => errors.fmt(f),
-            ConfigSourceError::NotAFile(path) => write!(
-                f,
-                "{}: this is no file, and can be read only once: restart to read another config, or \
-                 name a file",
-                path.display()
-            ),
-            ConfigSourceError::Conflict(_, Some(name)) => write!(
-                f,
-                "policy `{name}` is in --config, and a limit in --envoy-config becomes one of that \
-                 name: rename it in --config"
-            ),
-            ConfigSourceError::Conflict(error, None) => {
-                write!(f, "--config and --envoy-config together: {error}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for ConfigSourceError {}

@@ -1,6 +1,5 @@
 //! TLS of a front.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -37,20 +36,13 @@ impl TlsFiles {
 }
 
 /// Files that are not a valid TLS configuration.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("tls {field}: {path}: {reason}")]
 pub struct TlsError {
     field: &'static str,
     path: PathBuf,
     reason: String,
 }
-
-impl fmt::Display for TlsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "tls {}: {}: {}", self.field, self.path.display(), self.reason)
-    }
-}
-
-impl std::error::Error for TlsError {}
 
 /// Loads the files and creates an acceptor.
 ///

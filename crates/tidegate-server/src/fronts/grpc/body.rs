@@ -2,7 +2,6 @@
 //! status in the trailers.
 
 use std::convert::Infallible;
-use std::fmt::Write as _;
 use std::io::Cursor;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,6 +13,7 @@ use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::MAX_MESSAGE_BYTES;
 use crate::error::{ErrorKind, RequestError};
@@ -26,6 +26,9 @@ pub type GrpcResponse = Response<GrpcBody>;
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+
+/// The characters that gRPC percent-encodes in a status message, besides all that are not ASCII.
+const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
 /// An item of a stream: a message, or the error that ends it.
 pub type StreamItem = Result<Vec<u8>, RequestError>;
@@ -135,22 +138,10 @@ pub fn code(headers: &HeaderMap) -> u8 {
 
 fn put_status(error: &RequestError, out: &mut HeaderMap) {
     out.insert(&GRPC_STATUS, HeaderValue::from(error.grpc_code() as u16));
-    if let Ok(message) = HeaderValue::try_from(percent_encoded(&error.to_string())) {
+    let message = utf8_percent_encode(&error.to_string(), ENCODED).to_string();
+    if let Ok(message) = HeaderValue::try_from(message) {
         out.insert(&GRPC_MESSAGE, message);
     }
-}
-
-/// Percent-encodes a status message as gRPC specifies: all bytes except printable ASCII, and `%`.
-fn percent_encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        // Writing to memory cannot fail.
-        let _ = match byte {
-            b'%' | ..=0x1f | 0x7f.. => write!(out, "%{byte:02X}"),
-            _ => out.write_char(byte.into()),
-        };
-    }
-    out
 }
 
 fn ok() -> Frame<Cursor<Vec<u8>>> {
@@ -328,7 +319,9 @@ mod tests {
     fn percent_encodes_status_messages() {
         let rows = [("as it is: `x`", "as it is: `x`"), ("100 %\n\u{e9}", "100 %25%0A%C3%A9")];
         for (text, expected) in rows {
-            assert_eq!(percent_encoded(text), expected);
+            let mut headers = HeaderMap::new();
+            put_status(&RequestError::invalid(text), &mut headers);
+            assert_eq!(headers[&GRPC_MESSAGE], expected);
         }
     }
 

@@ -9,7 +9,6 @@
 //! Bytes that are not a command get the error message of Redis, and the connection is closed,
 //! because the start of the next command is unknown.
 
-use std::fmt;
 use std::ops::Range;
 
 use smallvec::SmallVec;
@@ -47,39 +46,31 @@ struct Found {
 }
 
 /// Why bytes are not a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
+    #[error("Protocol error: invalid multibulk length")]
     InvalidMultibulkLength,
+    #[error("Protocol error: unauthenticated multibulk length")]
     UnauthenticatedMultibulkLength,
+    #[error("Protocol error: too big mbulk count string")]
     TooBigMultibulkCount,
+    #[error(
+        "Protocol error: expected '$', got '{}'",
+        if .0.is_ascii_graphic() { char::from(*.0) } else { '?' }
+    )]
     ExpectedBulk(u8),
+    #[error("Protocol error: invalid bulk length")]
     InvalidBulkLength,
+    #[error("Protocol error: unauthenticated bulk length")]
     UnauthenticatedBulkLength,
+    #[error("Protocol error: too big bulk count string")]
     TooBigBulkCount,
+    #[error("Protocol error: too big inline request")]
     TooBigInline,
+    #[error("Protocol error: too big request")]
     TooBigCommand,
+    #[error("Protocol error: unbalanced quotes in request")]
     UnbalancedQuotes,
-}
-
-impl fmt::Display for ProtocolError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Protocol error: ")?;
-        f.write_str(match self {
-            ProtocolError::InvalidMultibulkLength => "invalid multibulk length",
-            ProtocolError::UnauthenticatedMultibulkLength => "unauthenticated multibulk length",
-            ProtocolError::TooBigMultibulkCount => "too big mbulk count string",
-            ProtocolError::ExpectedBulk(got) => {
-                let got = if got.is_ascii_graphic() { char::from(*got) } else { '?' };
-                return write!(f, "expected '$', got '{got}'");
-            }
-            ProtocolError::InvalidBulkLength => "invalid bulk length",
-            ProtocolError::UnauthenticatedBulkLength => "unauthenticated bulk length",
-            ProtocolError::TooBigBulkCount => "too big bulk count string",
-            ProtocolError::TooBigInline => "too big inline request",
-            ProtocolError::TooBigCommand => "too big request",
-            ProtocolError::UnbalancedQuotes => "unbalanced quotes in request",
-        })
-    }
 }
 
 /// Takes the first command off the bytes; `None` if it is incomplete. The words of an inline

@@ -242,7 +242,7 @@ fn rejects_invalid_limits_and_algorithms() {
     refuse(&with(&["--key", "{planet}"]), &["`planet`: unknown part", "client_ip"]);
     refuse(&with(&["--key", ""]), &["name a field"]);
     refuse(&with(&["--field", "planet=x"]), &["planet=x", "client_ip", "header:NAME"]);
-    refuse(&with(&["--zone", "CET"]), &["CET", "+02:00"]);
+    refuse(&with(&["--zone", "Mars/Olympus"]), &["Mars/Olympus", "+02:00", "Europe/Berlin"]);
     refuse(&with(&["--suggest", "101"]), &["101", "99.9"]);
     refuse(&with(&["--suggest", "99"]), &["standard input", "save it to a file"]);
     refuse(&with(&["--headroom", "15%"]), &["--suggest"]);

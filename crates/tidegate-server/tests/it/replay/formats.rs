@@ -73,6 +73,36 @@ fn reads_logs_with_zones_and_keys() {
 }
 
 #[test]
+fn named_zones_follow_daylight_saving_time() {
+    let trace = |times: &[&str]| {
+        let lines = times.iter().map(|time| format!("{{\"ts\":\"{time}\",\"key\":\"a\"}}\n"));
+        lines.collect::<String>()
+    };
+    // Berlin skips an hour in March 2025, and has one twice in October.
+    let (march, october) = (
+        ["2025-03-30 01:59:59", "2025-03-30 03:00:00"],
+        ["2025-10-26 02:59:59", "2025-10-26 03:00:00"],
+    );
+    let log = trace(&[march, october].concat());
+    let berlin = ["--zone", "Europe/Berlin"];
+    one_per_ten_seconds(&log, &berlin, "1011");
+    one_per_ten_seconds(&log, &["--zone", "+01:00"], "1110");
+    let json = replay(&log, &["--zone", "Europe/Berlin", "--json"]).succeeded().json();
+    assert_eq!(json["from_us"], 1_743_296_399_000_000_u64);
+    assert_eq!(json["to_us"], 1_761_444_000_000_000_u64);
+    assert_eq!(json["out_of_order"]["count"], 0);
+
+    // A time that is skipped is an hour later. One that comes twice is the first of both, so the
+    // second pass steps back.
+    one_per_ten_seconds(trace(&["2025-03-30 03:30:00", "2025-03-30 02:30:05"]), &berlin, "10");
+    let log = trace(&["2025-10-26 02:59:59", "2025-10-26 02:00:00"]);
+    let json = replay(&log, &["--zone", "Europe/Berlin", "--json"]).succeeded().json();
+    assert_eq!(json["out_of_order"]["count"], 1);
+    let hint = json["hints"][1].as_str().expect("a second hint");
+    assert!(hint.starts_with("times step back by about 1 h 00 min"), "{hint}");
+}
+
+#[test]
 fn detects_gzip_by_content() {
     let files = Files::new("gzip");
     let plain = files.write("plain.gz", "1,a\n2,a\n");

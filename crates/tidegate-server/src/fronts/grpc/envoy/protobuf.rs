@@ -3,8 +3,6 @@
 //! A message is a sequence of fields, each with a number, a wire type and a value. No memory is
 //! allocated for a declared length. A length beyond the end of the message is malformed.
 
-use std::fmt;
-
 /// The fields of a message, in order.
 #[derive(Clone, Debug)]
 pub struct Fields<'a>(&'a [u8]);
@@ -21,16 +19,9 @@ pub enum Wire<'a> {
 }
 
 /// The bytes are not a valid message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the bytes are no Protocol Buffers message of this kind")]
 pub struct Malformed;
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the bytes are no Protocol Buffers message of this kind")
-    }
-}
-
-impl std::error::Error for Malformed {}
 
 impl<'a> Fields<'a> {
     /// Iterates over the fields of `message`.
