@@ -85,7 +85,7 @@ const SHORTEST_WINDOW: Duration = Duration::from_millis(1);
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate_client::{Pace, Standing};
+/// use tidegate_client::{Pace, Usage};
 ///
 /// let mut pace = Pace::new(Duration::from_secs(30));
 /// let now = Duration::from_secs(100);
@@ -94,7 +94,7 @@ const SHORTEST_WINDOW: Duration = Duration::from_millis(1);
 /// // Nineteen of `20 per 20s` are used at once. The last one is delayed.
 /// for remaining in (1..20).rev() {
 ///     let window = Some(Duration::from_secs(20));
-///     pace.admitted(now, &Standing { limit: 20, remaining, window, reset: window });
+///     pace.admitted(now, &Usage { limit: 20, remaining, window, reset: window });
 /// }
 /// assert_eq!(pace.turn(now, 0.5), now + Duration::from_secs(10));
 /// ```
