@@ -96,6 +96,12 @@ impl Files {
         fs::write(&path, content).expect("a file");
         path
     }
+
+    /// Replaces a file at once, so that a server that watches it never reads half of it.
+    pub fn replace(&self, name: &str, content: impl AsRef<[u8]>) {
+        let complete = self.write(&format!("{name}.part"), content);
+        fs::rename(complete, self.path(name)).expect("the same directory");
+    }
 }
 
 pub fn gzip(content: impl AsRef<[u8]>) -> Vec<u8> {

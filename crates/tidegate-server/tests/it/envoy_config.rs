@@ -166,10 +166,10 @@ fn reloads_envoy_files() {
         Start::new("envoy-reloads-server").args(&["--envoy-config", &files.path("")]).run();
     let address: &[(&str, &str)] = &[("remote_address", "192.0.2.1")];
     assert_eq!(ask(&server, "edge", &[address]).status, 200);
-    files.write("edge.yaml", EDGE.replace("requests_per_unit: 2", "requests_per_unit: 20"));
+    files.replace("edge.yaml", EDGE.replace("requests_per_unit: 2", "requests_per_unit: 20"));
     wait_for(|| (left(&server, "edge", address) == Some(19)).then_some(()));
     // An error in one file leaves all limits unchanged.
-    files.write("messaging.yaml", "domain: edge");
+    files.replace("messaging.yaml", "domain: edge");
     let refused = "tidegate_reloads_total{result=\"refused\"}";
     wait_for(|| (server.metric(refused) == Some(1)).then_some(()));
     assert!(server.log().contains("another file has the domain `edge` too"), "{}", server.log());
