@@ -73,9 +73,9 @@ impl AuthError {
 impl Access {
     /// Checks whether a caller with these headers is accepted.
     #[inline]
-    pub fn admit(&self, headers: &HeaderMap) -> Result<(), AuthError> {
+    pub fn authorize(&self, headers: &HeaderMap) -> Result<(), AuthError> {
         match self {
-            Access::Secrets(tokens) if !tokens.admit(headers) => Err(AuthError::MissingSecret),
+            Access::Secrets(tokens) if !tokens.authorize(headers) => Err(AuthError::MissingSecret),
             Access::Local if !origin_is_local(headers) => Err(AuthError::ForeignSite),
             _ => Ok(()),
         }
@@ -93,7 +93,7 @@ impl Access {
     /// because a gateway passes on those of its client.
     pub fn authorize_gateway(&self, headers: &HeaderMap) -> Result<(), AuthError> {
         match self {
-            Access::Secrets(_) => self.admit(headers),
+            Access::Secrets(_) => self.authorize(headers),
             Access::Local | Access::Unrestricted => Ok(()),
         }
     }
@@ -104,7 +104,7 @@ impl Access {
     pub fn authorize_operator(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), AuthError> {
         match self {
             Access::Local if !host_is_local(uri, headers) => Err(AuthError::ForeignSite),
-            _ => self.admit(headers),
+            _ => self.authorize(headers),
         }
     }
 }
@@ -124,7 +124,7 @@ impl Tokens {
     }
 
     /// Returns whether these headers hold one of the secrets.
-    pub fn admit(&self, headers: &HeaderMap) -> bool {
+    pub fn authorize(&self, headers: &HeaderMap) -> bool {
         if let Some(token) = headers.get(TOKEN_HEADER) {
             return self.contains(token.as_bytes());
         }
@@ -258,8 +258,8 @@ mod tests {
         for (name, value, admitted) in rows {
             let name: http::HeaderName = name.parse().expect("a name");
             let headers = HeaderMap::from_iter([(name, value.parse().expect("a value"))]);
-            assert_eq!(tokens.admit(&headers), admitted, "{value}");
-            assert!(!Tokens::default().admit(&headers), "there is none to show: {value}");
+            assert_eq!(tokens.authorize(&headers), admitted, "{value}");
+            assert!(!Tokens::default().authorize(&headers), "there is none to show: {value}");
         }
     }
 

@@ -80,7 +80,7 @@ pub fn router(
         .route("/admin/v1/stats", get(stats_api::stats))
         .route("/admin/v1/top", get(top::top))
         .route("/admin/v1/events", get(events::stream))
-        .route_layer(middleware::from_fn_with_state(state.clone(), admit));
+        .route_layer(middleware::from_fn_with_state(state.clone(), authorize));
     Router::new()
         .route("/", get(redirect_to_dashboard))
         .route("/healthz", get(|| async { text(StatusCode::OK, "ok\n") }))
@@ -112,7 +112,7 @@ async fn metrics(State(state): State<AdminState>) -> Response {
     page
 }
 
-async fn admit(State(state): State<AdminState>, request: Request, next: Next) -> Response {
+async fn authorize(State(state): State<AdminState>, request: Request, next: Next) -> Response {
     match state.access.authorize_operator(request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(AuthError::MissingSecret) => {

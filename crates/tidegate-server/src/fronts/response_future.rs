@@ -1,4 +1,4 @@
-//! The future of a response, shared by the HTTP, gRPC and admin fronts.
+//! The future of a response, shared by the HTTP and gRPC fronts and the admin pages.
 //!
 //! Nearly all requests are answered in the first poll: the body of a check arrives together with
 //! its head, a gateway sends no body, and a decision in memory never waits. Such a request is

@@ -96,7 +96,8 @@ impl FallbackRequest<'_> {
 
     /// The indexes of the checks that are decided in local memory if the store fails.
     fn local_indices(&self) -> impl Iterator<Item = usize> {
-        let local = |(_, answer): &(usize, &OnStoreFailure)| **answer == OnStoreFailure::Local;
+        let local =
+            |(_, on_failure): &(usize, &OnStoreFailure)| **on_failure == OnStoreFailure::Local;
         self.on_failure.iter().enumerate().filter(local).map(|(index, _)| index)
     }
 
@@ -126,7 +127,7 @@ impl FallbackRequest<'_> {
         };
         let mut decided = decided.into_iter();
         let each = self.checks.iter().zip(&self.on_failure);
-        let decisions = each.map(|(check, answer)| match answer {
+        let decisions = each.map(|(check, on_failure)| match on_failure {
             OnStoreFailure::Allow => failed(check.limit, true, outage),
             OnStoreFailure::Deny => failed(check.limit, false, outage),
             OnStoreFailure::Local => match decided.next() {

@@ -1,8 +1,8 @@
 //! The gate: policies in front of a limiter.
 //!
 //! ```text
-//!   GateRequest -> select (policies, keys, limits) -> Limiter -> GateVerdict
-//!                                                     \-> Stats
+//!   GateRequest -> select (policies, keys, limits) -> memory or shared store -> GateVerdict
+//!                                                                            \-> Stats
 //! ```
 //!
 //! All fronts decide through the gate, so that counting, observation and denials do not depend on

@@ -467,8 +467,7 @@ impl Unsettled {
         self.0.clone().filter(|_| is_settled_by_handler)
     }
 
-    /// Refunds the charges that are not kept after this response. The handler can still commit the
-    /// others.
+    /// Refunds the charges that are not kept after this response. The handler can still commit.
     pub(super) fn settle<B>(mut self, response: &mut Response<B>) {
         if let Some(Reservation(inner)) = &self.0 {
             let stands = |part: &Reserved, head: &_| {

@@ -85,7 +85,7 @@ impl GrpcFront {
         let path = request.uri().path();
         // Health probes send no secret, as on the admin front.
         let is_open = path.starts_with(health::PREFIX);
-        if !is_open && let Err(error) = self.admit(request.headers()) {
+        if !is_open && let Err(error) = self.authorize(request.headers()) {
             return GrpcBody::error(&error);
         }
         match path {
@@ -101,9 +101,9 @@ impl GrpcFront {
     }
 
     /// Checks whether a caller with this metadata is accepted.
-    fn admit(&self, headers: &HeaderMap) -> Result<(), RequestError> {
+    fn authorize(&self, headers: &HeaderMap) -> Result<(), RequestError> {
         let secret_location = "metadata `authorization: Bearer ...`";
-        self.access.admit(headers).map_err(|error| error.error(secret_location, "`origin`"))
+        self.access.authorize(headers).map_err(|error| error.error(secret_location, "`origin`"))
     }
 }
 

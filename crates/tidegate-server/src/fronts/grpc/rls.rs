@@ -40,7 +40,7 @@ impl Front for GrpcFront {
             }
             Ok(first_chunk) => Start::Later(first_chunk),
             Err(broken) => {
-                let error = self.admit(headers).err().unwrap_or_else(|| read_error(broken));
+                let error = self.authorize(headers).err().unwrap_or_else(|| read_error(broken));
                 Start::Ready(GrpcBody::error(&error))
             }
         }
@@ -57,7 +57,7 @@ impl Front for GrpcFront {
         }
         let (head, body) = request.into_parts();
         // A caller without access is rejected before its body is awaited.
-        if let Err(error) = self.admit(&head.headers) {
+        if let Err(error) = self.authorize(&head.headers) {
             return GrpcBody::error(&error);
         }
         let decided = match collect(body, first_chunk).await {
@@ -82,7 +82,7 @@ impl Front for GrpcFront {
 impl GrpcFront {
     /// Decides in memory, without waiting.
     fn decide(&self, headers: &HeaderMap, body: &[u8]) -> Result<GrpcResponse, RequestError> {
-        self.admit(headers)?;
+        self.authorize(headers)?;
         let request = decode(body)?;
         let envoy_requests = EnvoyRequests::new(&request, self.algorithm)?;
         let gate_requests = envoy_requests.gate_requests(request_id(headers));

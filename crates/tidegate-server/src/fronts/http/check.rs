@@ -42,7 +42,7 @@ impl HttpFront {
     /// Responds to a check whose body has arrived. Returns `None` if it has to wait or the body is
     /// too large.
     pub(super) fn check_in_place(&self, headers: &HeaderMap, body: &[u8]) -> Option<HttpResponse> {
-        let decided = if let Err(error) = self.admit(headers) {
+        let decided = if let Err(error) = self.authorize(headers) {
             Err(error)
         } else if body.len() > MAX_CHECK_BYTES {
             return None;
@@ -63,7 +63,7 @@ impl HttpFront {
         first: Option<Bytes>,
     ) -> HttpResponse {
         let (head, body) = request.into_parts();
-        if let Err(error) = self.admit(&head.headers) {
+        if let Err(error) = self.authorize(&head.headers) {
             body::discard(head.version, body).await;
             return error.respond(&RequestId::of(&head.headers));
         }

@@ -165,7 +165,7 @@ impl<'a> SharedFields<'a> {
         }
     }
 
-    /// The error for a body that is none of the three kinds: which field to add or remove.
+    /// The error for a body that is none of the kinds above: which field to add or remove.
     #[cold]
     fn invalid_combination(&self) -> RequestError {
         let present = (

@@ -112,7 +112,7 @@ impl HttpFront {
     async fn route(&self, request: Request<Incoming>) -> HttpResponse {
         let path = request.uri().path();
         if (path.starts_with("/v1/") || path == envoy_json::PATH)
-            && let Err(error) = self.admit(request.headers())
+            && let Err(error) = self.authorize(request.headers())
         {
             return reject_unread(request, &error).await;
         }
@@ -158,8 +158,8 @@ impl HttpFront {
     }
 
     /// Checks whether a caller with these headers is accepted.
-    fn admit(&self, headers: &HeaderMap) -> Result<(), RequestError> {
-        self.access.admit(headers).map_err(auth_error)
+    fn authorize(&self, headers: &HeaderMap) -> Result<(), RequestError> {
+        self.access.authorize(headers).map_err(auth_error)
     }
 }
 
@@ -179,7 +179,7 @@ impl Front for HttpFront {
                 Err(broken) => {
                     let headers = call.request.headers();
                     // A caller without access must not learn anything about its body.
-                    let error = self.admit(headers).err().unwrap_or(broken);
+                    let error = self.authorize(headers).err().unwrap_or(broken);
                     return Start::Ready(error.respond(&RequestId::of(headers)));
                 }
             }

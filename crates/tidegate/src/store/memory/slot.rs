@@ -57,13 +57,13 @@ impl Fingerprint {
     /// Whether this is the tag of a slot that is in use by this key.
     #[inline]
     pub(super) fn matches(self, tag: u64) -> bool {
-        tag ^ self.0 < USED
+        (tag ^ self.0) < USED
     }
 
     /// Whether this is the tag of a slot that contains the state of this key.
     #[inline]
     pub(super) fn matches_inline(self, tag: u64) -> bool {
-        tag ^ self.0 < SLAB
+        (tag ^ self.0) < SLAB
     }
 
     /// The low 32 bits of the hash, which determine the group of the slot.

@@ -19,7 +19,7 @@ use super::connection::{CommandSender, PendingReply, script_load_commands, text_
 use super::counter::{self, Entry};
 use super::deferred_release::Reply;
 use super::node::{CallError, CallReply, Job, SendMode, Work};
-use super::plan::{Mode, Plan};
+use super::plan::{ScriptMode, ScriptPlan};
 use super::queue::{Claim, SelectedJob};
 use super::stats::StoreCounters;
 use super::url::{Address, Kind};
@@ -73,7 +73,7 @@ impl Waiter {
 /// Equal requests, sent as one request that costs as much as the first `sent_count` of them.
 #[derive(Debug)]
 pub(super) struct MergedRequests {
-    plan: Plan,
+    plan: ScriptPlan,
     at: Option<Timestamp>,
     pub(super) sent_count: usize,
     pub(super) waiters: VecDeque<Waiter>,
@@ -392,7 +392,7 @@ impl MergedRequests {
     }
 
     pub(super) fn command(self, asking: bool) -> Command {
-        let cmd = self.plan.times(self.sent_count as u64).call(Mode::Decide, self.at).cmd();
+        let cmd = self.plan.times(self.sent_count as u64).call(ScriptMode::Decide, self.at).cmd();
         Command {
             cmd,
             asking,

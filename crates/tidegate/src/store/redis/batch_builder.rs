@@ -64,9 +64,9 @@ impl BatchBuilder {
         BatchBuilder { kind, calls: Vec::new(), latest, groups, last }
     }
 
-    pub(super) fn push(&mut self, batch_builder: BatchEntry, keys: &[u64]) -> usize {
+    pub(super) fn push(&mut self, entry: BatchEntry, keys: &[u64]) -> usize {
         let index = self.calls.len();
-        self.calls.push(batch_builder);
+        self.calls.push(entry);
         self.last.extend(keys.iter().map(|key| (*key, index)));
         index
     }
@@ -133,7 +133,7 @@ impl BatchBuilder {
     }
 
     pub(super) fn finish(self) -> Vec<Command> {
-        let finish = |batch_builder| match batch_builder {
+        let finish = |entry| match entry {
             BatchEntry::Whole(command) => command,
             BatchEntry::CounterCall(counting) => counting.finish(SendMode::Batched),
             BatchEntry::MergedRequests(merged) => merged.command(false),

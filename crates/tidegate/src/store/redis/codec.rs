@@ -16,7 +16,7 @@ use tidegate_core::{
 };
 
 use super::counter::radix;
-use super::plan::{Mode, PlannedState};
+use super::plan::{PlannedState, ScriptMode};
 
 /// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,17 +44,17 @@ pub(super) enum StateSummary {
 }
 
 /// Encodes the second argument of `request.lua`: all of a plan except key names, time and id.
-pub(super) fn plan(states: &[PlannedState], mode: Mode, permit: PermitId) -> Vec<u8> {
+pub(super) fn plan(states: &[PlannedState], mode: ScriptMode, permit: PermitId) -> Vec<u8> {
     /// The size of the permit and the mode. A state has three bytes and eight numbers.
     const HEADER_BYTES: usize = 9;
     const STATE_BYTES: usize = 3 + 8 * 8;
     let mut bytes = Vec::with_capacity(HEADER_BYTES + STATE_BYTES * states.len());
     bytes.extend_from_slice(&permit.0.to_le_bytes());
     bytes.push(match mode {
-        Mode::Decide => 0,
-        Mode::Dry => 1,
-        Mode::Undo => 2,
-        Mode::Consume => 3,
+        ScriptMode::Decide => 0,
+        ScriptMode::Dry => 1,
+        ScriptMode::Undo => 2,
+        ScriptMode::Consume => 3,
     });
     for state in states {
         let PlannedState { limit, cost, .. } = state;
@@ -169,7 +169,7 @@ pub(super) fn equivalent_state(
     };
     // The reply describes logs and permits after a forced charge or a refund. A refund of 0 then
     // returns their current values.
-    let summary = match cost {
+    let reply_cost = match cost {
         Cost::Ask(_) => *cost,
         Cost::Force(_) | Cost::Refund(_) => Cost::Refund(0),
     };
@@ -184,14 +184,14 @@ pub(super) fn equivalent_state(
         }
         Algorithm::SlidingLog => {
             let log = SlidingLog::from(pair(planned, first, second, third));
-            (State::SlidingLog(log), summary)
+            (State::SlidingLog(log), reply_cost)
         }
         // The reply of `sliding-window` is bytes, which are handled above.
         Algorithm::SlidingWindow => (State::new(limit), *cost),
         Algorithm::Concurrency => {
             let entries = pair(planned, first, second, third);
             let held = entries.iter().map(|entry| (entry.cost, entry.at));
-            (State::Concurrency(Permits::until(now, held)), summary)
+            (State::Concurrency(Permits::until(now, held)), reply_cost)
         }
     }
 }

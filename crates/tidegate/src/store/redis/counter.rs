@@ -55,7 +55,7 @@ pub enum CounterReply {
     /// A decision for each of the requests, in order.
     Decided(SmallVec<[Decision; 1]>),
     /// The state is not stored as an integer, and was not changed. It has to be decided by
-    /// [`Plan::call`](super::plan::Plan::call).
+    /// [`ScriptPlan::call`](super::plan::Plan::call).
     NotCompact,
 }
 
@@ -95,9 +95,9 @@ pub(super) fn radix(limit: &Limit) -> u64 {
 /// Returns the call that decides entries under one limit, each separately, at `now` or, if it is
 /// `None`, at the server's time. The keys must differ, and the limit must be [fast](is_fast).
 pub fn call(limit: &Limit, entries: &[Entry], now: Option<Timestamp>) -> Call {
-    let mut reported = vec![limit.window_us(), limit.count(), radix(limit)];
-    reported.extend(now.map(Timestamp::as_micros));
-    let mut args = vec![doubles(reported)];
+    let mut limit_args = vec![limit.window_us(), limit.count(), radix(limit)];
+    limit_args.extend(now.map(Timestamp::as_micros));
+    let mut args = vec![doubles(limit_args)];
     if entries.iter().any(|entry| entry.units != 1 || entry.times != 1) {
         let asked = entries.iter().flat_map(|entry| [entry.units, u64::from(entry.times)]);
         args.push(doubles(asked));

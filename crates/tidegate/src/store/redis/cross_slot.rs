@@ -18,16 +18,16 @@ use tidegate_core::Timestamp;
 use tokio::sync::oneshot;
 
 use super::Inner;
-use super::plan::{Mode, Plan, PlanReply, SlotPart};
+use super::plan::{ScriptMode, ScriptPlan, ScriptReply, SlotPart};
 use crate::{Failure, StoreError};
 
 /// Decides the parts of `plan`. Refunds continue after the caller has dropped the future.
 pub(super) async fn decide(
     inner: &Arc<Inner>,
-    plan: Plan,
+    plan: ScriptPlan,
     parts: Vec<SlotPart>,
     at: Option<Timestamp>,
-) -> Result<PlanReply, StoreError> {
+) -> Result<ScriptReply, StoreError> {
     let (reply, answer) = oneshot::channel();
     let until = Instant::now() + inner.timeout;
     let cross_slot = CrossSlotRequest { inner: Arc::clone(inner), plan, parts, at, until };
@@ -42,7 +42,7 @@ pub(super) async fn decide(
 
 struct CrossSlotRequest {
     inner: Arc<Inner>,
-    plan: Plan,
+    plan: ScriptPlan,
     parts: Vec<SlotPart>,
     at: Option<Timestamp>,
     /// When the caller stops waiting. From then on nothing more is charged.
@@ -52,7 +52,7 @@ struct CrossSlotRequest {
 impl CrossSlotRequest {
     async fn run(
         self,
-        reply: oneshot::Sender<Result<PlanReply, StoreError>>,
+        reply: oneshot::Sender<Result<ScriptReply, StoreError>>,
         is_read: oneshot::Receiver<()>,
     ) {
         let mut charged = Vec::with_capacity(self.parts.len());
@@ -65,10 +65,10 @@ impl CrossSlotRequest {
         }
     }
 
-    async fn decide(&self, charged: &mut Vec<PlanReply>) -> Result<PlanReply, StoreError> {
+    async fn decide(&self, charged: &mut Vec<ScriptReply>) -> Result<ScriptReply, StoreError> {
         for part in &self.parts {
             let decided = if Instant::now() < self.until {
-                self.decide_part(part, Mode::Decide).await
+                self.decide_part(part, ScriptMode::Decide).await
             } else {
                 Err(StoreError::Failed(Failure::TimedOut))
             };
@@ -89,9 +89,9 @@ impl CrossSlotRequest {
 
     /// The decisions of all parts after `parts[index]` has denied. The other parts consume the
     /// units that are left, if the request does so and the deadline has not passed.
-    async fn denied(&self, index: usize, denied: PlanReply) -> Result<PlanReply, StoreError> {
+    async fn denied(&self, index: usize, denied: ScriptReply) -> Result<ScriptReply, StoreError> {
         let consumes = self.plan.consumes() && Instant::now() < self.until;
-        let mode = if consumes { Mode::Consume } else { Mode::Dry };
+        let mode = if consumes { ScriptMode::Consume } else { ScriptMode::Dry };
         let mut answers = Vec::with_capacity(self.parts.len());
         for (other, part) in self.parts.iter().enumerate() {
             answers.push(match other == index {
@@ -102,11 +102,15 @@ impl CrossSlotRequest {
         Ok(self.plan.combine(self.parts.iter().zip(&answers)))
     }
 
-    async fn decide_part(&self, part: &SlotPart, mode: Mode) -> Result<PlanReply, StoreError> {
+    async fn decide_part(
+        &self,
+        part: &SlotPart,
+        mode: ScriptMode,
+    ) -> Result<ScriptReply, StoreError> {
         self.inner.decide_part(&part.plan, mode, self.at).await
     }
 
-    async fn refund(&self, charged: &[PlanReply]) {
+    async fn refund(&self, charged: &[ScriptReply]) {
         for (part, answers) in self.parts.iter().zip(charged) {
             let mut is_undone = true;
             for call in part.plan.undo(answers, self.at) {

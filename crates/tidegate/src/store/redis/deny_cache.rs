@@ -156,11 +156,11 @@ impl DenyCache {
     }
 
     fn versions(&self, cells: &Cells) -> Versions {
-        let invalidate = |cell: &u16| self.cells[usize::from(*cell)].load(Ordering::SeqCst);
+        let version = |cell: &u16| self.cells[usize::from(*cell)].load(Ordering::SeqCst);
         let disconnects = self.counters.breaker_openings.load(Ordering::SeqCst);
         // There are far fewer connections than a `u32` can count.
         let disconnects = u32::try_from(disconnects).unwrap_or(u32::MAX);
-        cells.iter().map(invalidate).chain([disconnects]).collect()
+        cells.iter().map(version).chain([disconnects]).collect()
     }
 
     /// The cell of one state.

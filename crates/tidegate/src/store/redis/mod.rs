@@ -5,8 +5,9 @@
 //! ```
 //!
 //! The decision is made twice, on the same numbers: by a script, which charges, and by the core,
-//! which computes the answer from the state that the script read. Nothing here waits longer than
-//! the deadline, queues while disconnected, or repeats a call whose outcome is unknown.
+//! which computes the answer from the state that the script read. No decision waits
+//! longer than the deadline, is queued while disconnected, or is repeated if its outcome is unknown.
+//! Releases of permits are repeated.
 //!
 //! - `url.rs`, `options.rs`: the address and the settings of a store; `error.rs`: why it cannot be
 //!   used; `stats.rs`: its counters;
@@ -60,7 +61,7 @@ pub use self::error::{ConnectError, UrlError};
 use self::key_names::KeyNames;
 use self::node::{CallReply, Touched, Work, key_hash};
 pub use self::options::RedisOptions;
-use self::plan::{Mode, Plan, PlanReply};
+use self::plan::{ScriptMode, ScriptPlan, ScriptReply};
 use self::script::Call;
 pub use self::stats::RedisStats;
 use self::stats::StoreCounters;
@@ -81,7 +82,7 @@ pub mod wire {
     pub use super::deny_cache::MAX_AGE as MAX_DENY_CACHE;
     pub use super::error::ACL_RULES;
     pub use super::key_names::{KeyNames, slot_key};
-    pub use super::plan::{Mode, Plan, PlanReply, PlannedState, SlotPart};
+    pub use super::plan::{PlannedState, ScriptMode, ScriptPlan, ScriptReply, SlotPart};
     pub use super::script::{Call, Script};
     pub use super::script::{permit_call, was_held};
 }
@@ -344,7 +345,7 @@ impl Inner {
                 return Ok(counter::verdict(request.checks, decision));
             }
         }
-        let plan = Plan::new(request, &self.key_names)?;
+        let plan = ScriptPlan::new(request, &self.key_names)?;
         if plan.states().is_empty() {
             return Ok(Verdict::new(request.checks, []));
         }
@@ -363,11 +364,11 @@ impl Inner {
     /// Decides a plan whose keys are in one slot.
     async fn decide_plan(
         &self,
-        plan: &Plan,
+        plan: &ScriptPlan,
         at: Option<Timestamp>,
-    ) -> Result<PlanReply, StoreError> {
+    ) -> Result<ScriptReply, StoreError> {
         if !plan.is_mergeable() {
-            return self.decide_part(plan, Mode::Decide, at).await;
+            return self.decide_part(plan, ScriptMode::Decide, at).await;
         }
         let slot = plan.states().first().map_or(0, |state| self.topology.slot(&state.key));
         // `times` drops `overflow`, which does not affect a mergeable plan. So requests that differ
@@ -413,16 +414,16 @@ impl Inner {
     /// Decides a plan whose keys are in one slot, as a separate call.
     async fn decide_part(
         &self,
-        plan: &Plan,
-        mode: Mode,
+        plan: &ScriptPlan,
+        mode: ScriptMode,
         at: Option<Timestamp>,
-    ) -> Result<PlanReply, StoreError> {
-        let pending_permit = self.pending_permit(plan).filter(|_| mode == Mode::Decide);
+    ) -> Result<ScriptReply, StoreError> {
+        let pending_permit = self.pending_permit(plan).filter(|_| mode == ScriptMode::Decide);
         plan.answers(&self.call_acquiring(&plan.call(mode, at), pending_permit).await?)
     }
 
     /// The permits that a plan acquires if it is admitted; `None` if it acquires none.
-    fn pending_permit(&self, plan: &Plan) -> Option<PendingPermit> {
+    fn pending_permit(&self, plan: &ScriptPlan) -> Option<PendingPermit> {
         let lease_us = plan.acquiring().map(|state| state.limit.window_us()).max()?;
         Some(PendingPermit {
             states: plan.acquiring().map(|state| state.key.clone()).collect(),

@@ -36,7 +36,7 @@ use super::connection::{Connection, DialError, Dialer};
 use super::counter::FastCheck;
 use super::deferred_release::{PendingPermit, Reply, ReplyReceiver, channel};
 use super::error::ConnectError;
-use super::plan::{Plan, PlanReply, PlannedState, units};
+use super::plan::{PlannedState, ScriptPlan, ScriptReply, units};
 use super::queue::{Caller, FlowControl, Queue, SelectedJob};
 use super::server_info::ServerInfo;
 use super::stats::StoreCounters;
@@ -61,7 +61,7 @@ pub(super) enum Work {
     /// A request for the counter script, which can share a call with others.
     Count(FastCheck, Option<Timestamp>),
     /// Any other request that can be merged with equal ones.
-    Decide(Box<Plan>, Option<Timestamp>),
+    Decide(Box<ScriptPlan>, Option<Timestamp>),
     /// A separate command, the hashes of the keys it touches, and the permits that it may acquire.
     Send(Cmd, Touched, Option<Arc<PendingPermit>>),
 }
@@ -124,7 +124,7 @@ pub(super) fn key_hash(name: &[u8]) -> u64 {
 #[derive(Debug)]
 pub(super) enum CallReply {
     Counted(Decision),
-    Decided(Box<PlanReply>),
+    Decided(Box<ScriptReply>),
     /// The counter script cannot decide this state, and has changed nothing.
     NotCounted,
     Value(Value),

@@ -21,7 +21,7 @@ type Few<T> = SmallVec<[T; 4]>;
 
 /// A request as a list of the states in which it counts, each once.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct ScriptPlan {
     states: Few<PlannedState>,
     /// The index of the state in which each check counts.
     members: Few<usize>,
@@ -64,7 +64,7 @@ struct IdempotencyId {
 
 /// The effect of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum ScriptMode {
     /// Decides the request, and charges it if it is admitted.
     Decide,
     /// Replies as for a denied request, and changes nothing.
@@ -77,7 +77,7 @@ pub enum Mode {
 
 /// The decisions of a plan's states, in the order of the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlanReply {
+pub struct ScriptReply {
     /// Whether all enforced states admitted the request. If not, nothing was charged, unless
     /// `consumed` is set.
     pub admitted: bool,
@@ -90,12 +90,12 @@ pub struct PlanReply {
 #[derive(Clone, Debug)]
 pub struct SlotPart {
     /// The part as a plan.
-    pub plan: Plan,
+    pub plan: ScriptPlan,
     /// The index of each of its states in the whole plan.
     states: Few<usize>,
 }
 
-impl Plan {
+impl ScriptPlan {
     /// Finds the states in which a request counts, and merges checks that share one.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ impl Plan {
             PlannedState { key, limit: *limit, cost, observed, overflow }
         });
         let (states, permit) = (states.collect(), request.permit.unwrap_or_default());
-        let mut plan = Plan { states, members: merged.members, id: None, permit };
+        let mut plan = ScriptPlan { states, members: merged.members, id: None, permit };
         if let Some(id) = request.id {
             plan.name(id);
         }
@@ -148,8 +148,8 @@ impl Plan {
     }
 
     /// Returns the call that decides the plan, at `now` or, if it is `None`, at the server's time.
-    /// All keys must be in one slot; see [`Plan::split_by_slot`].
-    pub fn call(&self, mode: Mode, now: Option<Timestamp>) -> Call {
+    /// All keys must be in one slot; see [`ScriptPlan::split_by_slot`].
+    pub fn call(&self, mode: ScriptMode, now: Option<Timestamp>) -> Call {
         self.call_with(mode, self.id_key(), now)
     }
 
@@ -167,7 +167,7 @@ impl Plan {
     }
 
     /// The sum of `times` equal requests. The plan must be mergeable.
-    pub(super) fn times(&self, times: u64) -> Plan {
+    pub(super) fn times(&self, times: u64) -> ScriptPlan {
         let states = self.states.iter().map(|state| {
             let cost = Cost::Ask(units(state).saturating_mul(times));
             // A denied cost of 1 consumes nothing, and a sum of such costs must not either.
@@ -175,7 +175,7 @@ impl Plan {
         });
         // All fields are listed, so that a new field must be considered here.
         let (members, permit) = (self.members.clone(), PermitId::default());
-        Plan { states: states.collect(), members, id: None, permit }
+        ScriptPlan { states: states.collect(), members, id: None, permit }
     }
 
     /// The number of equal requests that empty states would admit, at least 1.
@@ -189,14 +189,14 @@ impl Plan {
     }
 
     /// The number of equal requests that still fit after this reply.
-    pub(super) fn times_left(&self, answers: &PlanReply) -> u64 {
+    pub(super) fn times_left(&self, answers: &ScriptReply) -> u64 {
         let both = self.states.iter().zip(&answers.decisions);
         both.map(|(state, decision)| decision.remaining / units(state)).min().unwrap_or(0)
     }
 
     /// The replies to requests that were merged and admitted together, in order. Each `remaining`
     /// is the number of units that were left after that request.
-    pub(super) fn each(&self, times: u64, last: &PlanReply) -> impl Iterator<Item = PlanReply> {
+    pub(super) fn each(&self, times: u64, last: &ScriptReply) -> impl Iterator<Item = ScriptReply> {
         (0..times).rev().map(move |behind| {
             let mut answers = last.clone();
             for (state, decision) in self.states.iter().zip(&mut answers.decisions) {
@@ -210,7 +210,7 @@ impl Plan {
     ///
     /// # Errors
     /// If the reply is an error or has another form, and [`CheckError::IdReused`].
-    pub fn answers(&self, reply: &Value) -> Result<PlanReply, StoreError> {
+    pub fn answers(&self, reply: &Value) -> Result<ScriptReply, StoreError> {
         let read = codec::read(reply, &self.states).ok_or_else(|| unexpected_reply(reply))?;
         if read.outcome == codec::Outcome::IdReused {
             return Err(CheckError::IdReused.into());
@@ -225,11 +225,11 @@ impl Plan {
             let admits = equivalent_state.admits(&state.limit, &attempt);
             equivalent_state.finish(&state.limit, &attempt, admitted && admits)
         });
-        Ok(PlanReply { admitted, consumed, decisions: decisions.collect() })
+        Ok(ScriptReply { admitted, consumed, decisions: decisions.collect() })
     }
 
     /// Returns the verdict on the request from which the plan was made.
-    pub fn verdict(&self, checks: &[Check<'_>], answers: &PlanReply) -> Verdict {
+    pub fn verdict(&self, checks: &[Check<'_>], answers: &ScriptReply) -> Verdict {
         let decisions = self.members.iter().map(|&state| answers.decisions[state]);
         let mut verdict = Verdict::new(checks, decisions);
         verdict.consumed = answers.consumed;
@@ -237,8 +237,8 @@ impl Plan {
     }
 
     /// Splits the plan into parts of one slot each, in the order of the checks. Each part is
-    /// decided separately and has a separate idempotency record; see [`Plan::combine`] and
-    /// [`Plan::undo`].
+    /// decided separately and has a separate idempotency record; see [`ScriptPlan::combine`] and
+    /// [`ScriptPlan::undo`].
     pub fn split_by_slot(&self, slot: impl Fn(&[u8]) -> u16) -> Vec<SlotPart> {
         let mut split_by_slot = Vec::<(u16, Few<usize>)>::new();
         for &state in &self.members {
@@ -255,8 +255,8 @@ impl Plan {
     /// Combines the replies of all parts into the reply of the plan. No part may be missing.
     pub fn combine<'a>(
         &self,
-        split_by_slot: impl Iterator<Item = (&'a SlotPart, &'a PlanReply)>,
-    ) -> PlanReply {
+        split_by_slot: impl Iterator<Item = (&'a SlotPart, &'a ScriptReply)>,
+    ) -> ScriptReply {
         let mut all: Few<Option<Decision>> = self.states.iter().map(|_| None).collect();
         let (mut admitted, mut consumed) = (true, false);
         for (part, answers) in split_by_slot {
@@ -266,17 +266,17 @@ impl Plan {
                 all[state] = Some(decision);
             }
         }
-        PlanReply { admitted, consumed, decisions: all.into_iter().flatten().collect() }
+        ScriptReply { admitted, consumed, decisions: all.into_iter().flatten().collect() }
     }
 
     /// Returns the calls that undo the charges of a part, if it was admitted, and delete its
     /// idempotency id.
-    pub fn undo(&self, answers: &PlanReply, now: Option<Timestamp>) -> Vec<Call> {
+    pub fn undo(&self, answers: &ScriptReply, now: Option<Timestamp>) -> Vec<Call> {
         if !answers.admitted {
             return Vec::new();
         }
         let mut calls = Vec::new();
-        let mut undone = Plan { states: Few::new(), ..self.clone() };
+        let mut undone = ScriptPlan { states: Few::new(), ..self.clone() };
         for (state, decision) in self.states.iter().zip(&answers.decisions) {
             let cost = match state.cost {
                 _ if !decision.allowed => continue,
@@ -295,7 +295,7 @@ impl Plan {
         if !undone.states.is_empty() || undone.id.is_some() {
             // The name of the id contains the slot of the first state, which `undone` may lack.
             let id_key = self.id_key();
-            calls.push(undone.call_with(Mode::Undo, id_key, now));
+            calls.push(undone.call_with(ScriptMode::Undo, id_key, now));
         }
         calls
     }
@@ -320,7 +320,7 @@ impl Plan {
         Some(key_names::id_name(&first.key, &id.digest))
     }
 
-    fn call_with(&self, mode: Mode, id_key: Option<Vec<u8>>, now: Option<Timestamp>) -> Call {
+    fn call_with(&self, mode: ScriptMode, id_key: Option<Vec<u8>>, now: Option<Timestamp>) -> Call {
         let mut args = vec![time_arg(now), codec::plan(&self.states, mode, self.permit)];
         if let (Some(id), Some(_)) = (&self.id, &id_key) {
             args.push(id.costs.clone());
@@ -331,7 +331,7 @@ impl Plan {
     }
 
     fn part(&self, states: Few<usize>) -> SlotPart {
-        let plan = Plan {
+        let plan = ScriptPlan {
             states: states.iter().map(|&state| self.states[state].clone()).collect(),
             members: (0..states.len()).collect(),
             id: self.id.clone(),

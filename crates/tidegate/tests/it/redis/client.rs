@@ -2,8 +2,8 @@
 
 use redis::{ConnectionLike, Value};
 use tidegate::unstable::redis::{
-    Call, CounterReply, Entry, FastCheck, KeyNames, Mode, Plan, Script, counter_answers,
-    counter_call, fast_verdict, permit_call, was_held,
+    Call, CounterReply, Entry, FastCheck, KeyNames, Script, ScriptMode, ScriptPlan,
+    counter_answers, counter_call, fast_verdict, permit_call, was_held,
 };
 use tidegate::{
     Check, Cost, Decision, Failure, Limit, PermitId, PermitOperation, Request, StoreError,
@@ -63,16 +63,16 @@ impl Client {
         request: &Request<'_>,
         now: Option<Timestamp>,
     ) -> Result<Verdict, StoreError> {
-        self.decide_in_mode(request, Mode::Decide, now)
+        self.decide_in_mode(request, ScriptMode::Decide, now)
     }
 
     pub fn decide_in_mode(
         &mut self,
         request: &Request<'_>,
-        mode: Mode,
+        mode: ScriptMode,
         now: Option<Timestamp>,
     ) -> Result<Verdict, StoreError> {
-        let plan = Plan::new(request, &self.names)?;
+        let plan = ScriptPlan::new(request, &self.names)?;
         let reply = self.run(&plan.call(mode, now))?;
         Ok(plan.verdict(request.checks, &plan.answers(&reply)?))
     }

@@ -5,7 +5,8 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use tidegate::unstable::redis::{
-    CounterReply, Entry, Mode, Plan, counter_answers, counter_call, is_fast, permit_call,
+    CounterReply, Entry, ScriptMode, ScriptPlan, counter_answers, counter_call, is_fast,
+    permit_call,
 };
 use tidegate::{Algorithm, Check, Failure, Limit, PermitId, PermitOperation, Request, StoreError};
 
@@ -171,8 +172,8 @@ fn keys_expire_and_only_declared_keys_are_used() {
                 let checks = [Check::new(key, &limit, 1), Check::new(key, &limit, 1).observed()];
                 let mut request = Request::new(&checks).with_permit(PermitId(1));
                 request.id = id.map(str::as_bytes);
-                let plan = Plan::new(&request, &client.names).expect("sound");
-                let call = plan.call(Mode::Decide, None);
+                let plan = ScriptPlan::new(&request, &client.names).expect("sound");
+                let call = plan.call(ScriptMode::Decide, None);
                 declared
                     .extend(call.keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()));
                 client.run(&call).expect("sound");

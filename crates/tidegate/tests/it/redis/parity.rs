@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tidegate::unstable::redis::{
-    CounterReply, Entry, Mode, counter_answers, counter_call, is_fast,
+    CounterReply, Entry, ScriptMode, counter_answers, counter_call, is_fast,
 };
 use tidegate::{Algorithm, Check, Cost, Decision, Limit, Request};
 use tidegate_core::Attempt;
@@ -171,7 +171,7 @@ fn requests_are_all_or_nothing_as_in_the_core() {
             let checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
             let before: Vec<_> = states(client, &parts);
             let dry = client
-                .decide_in_mode(&Request::new(&checks), Mode::Dry, Some(at(now)))
+                .decide_in_mode(&Request::new(&checks), ScriptMode::Dry, Some(at(now)))
                 .expect("sound");
             assert_eq!(states(client, &parts), before, "a dry call changes nothing");
             let verdict = client.decide(&Request::new(&checks), Some(at(now))).expect("sound");

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use tidegate::unstable::redis::{KeyNames, Plan};
+use tidegate::unstable::redis::{KeyNames, ScriptPlan};
 use tidegate::{Check, CheckError, Cost, Limit, PermitId, PermitOperation, Request};
 use tidegate_core::{Attempt, State};
 
@@ -90,13 +90,13 @@ fn concurrency_checks_that_differ_are_the_same_error_as_in_memory() {
     let checks = [Check::new("key", &few, 1), Check::new("key", &many, 1)];
     let request = Request::new(&checks).with_permit(PermitId(7));
     let expected = Some(CheckError::ConcurrencyConflict);
-    assert_eq!(Plan::new(&request, &KeyNames::new("tg")).err(), expected);
+    assert_eq!(ScriptPlan::new(&request, &KeyNames::new("tg")).err(), expected);
     let (memory, _) = crate::common::limiter();
     assert_eq!(memory.decide(&request).err(), expected);
     let rates = [limit("2 per 1m"), limit("3 per 1m")];
     let checks = rates.each_ref().map(|limit| Check::new("key", limit, 1));
     let request = Request::new(&checks);
-    assert_eq!(Plan::new(&request, &KeyNames::new("tg")).err(), Some(CheckError::Conflict));
+    assert_eq!(ScriptPlan::new(&request, &KeyNames::new("tg")).err(), Some(CheckError::Conflict));
 }
 
 #[test]

@@ -2,7 +2,9 @@
 //! server reports.
 
 use redis::Value;
-use tidegate::unstable::redis::{CounterReply, Entry, Mode, Plan, counter_answers, counter_call};
+use tidegate::unstable::redis::{
+    CounterReply, Entry, ScriptMode, ScriptPlan, counter_answers, counter_call,
+};
 use tidegate::{Check, Limit, Request, Timestamp};
 use tidegate_core::{Attempt, State};
 
@@ -44,8 +46,8 @@ fn server_time_decides() {
                 chosen.iter().map(|&i| Check::new("key", &limits[i], round % 4)).collect();
             let permit = tidegate::PermitId(round);
             let request = Request::new(&checks).with_permit(permit);
-            let plan = Plan::new(&request, &client.names).expect("sound");
-            let reply = client.run(&plan.call(Mode::Decide, None)).expect("sound");
+            let plan = ScriptPlan::new(&request, &client.names).expect("sound");
+            let reply = client.run(&plan.call(ScriptMode::Decide, None)).expect("sound");
             let verdict = plan.verdict(&checks, &plan.answers(&reply).expect("a sound reply"));
             let now = server_time(&reply);
             assert!(now > last, "this server's clock went on");

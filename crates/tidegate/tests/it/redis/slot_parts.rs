@@ -1,6 +1,6 @@
 //! Requests over several slots: splitting them into parts, and undoing charges.
 
-use tidegate::unstable::redis::{Mode, Plan, SlotPart, slot_key};
+use tidegate::unstable::redis::{ScriptMode, ScriptPlan, SlotPart, slot_key};
 use tidegate::{Check, Cost, Limit, PermitId, Request};
 
 use super::client::Client;
@@ -41,12 +41,17 @@ fn parts_are_of_one_slot_and_in_the_order_of_the_checks() {
         for id in [None, Some("id")] {
             let mut request = Request::new(&checks);
             request.id = id.map(str::as_bytes);
-            let plan = Plan::new(&request, &client.names).expect("sound");
+            let plan = ScriptPlan::new(&request, &client.names).expect("sound");
             let split_by_slot = plan.split_by_slot(slot);
             let slots: Vec<Vec<u16>> = split_by_slot
                 .iter()
                 .map(|part| {
-                    part.plan.call(Mode::Decide, None).keys.iter().map(|key| slot(key)).collect()
+                    part.plan
+                        .call(ScriptMode::Decide, None)
+                        .keys
+                        .iter()
+                        .map(|key| slot(key))
+                        .collect()
                 })
                 .collect();
             let (z, a) = (u16::from(b'z'), u16::from(b'a'));
@@ -71,11 +76,11 @@ fn combined_parts_decide_as_the_whole_plan() {
             ];
             let request = Request::new(&checks);
             let whole = client.decide(&request, Some(at(NOW))).expect("sound");
-            let plan = Plan::new(&request, &apart.names).expect("sound");
+            let plan = ScriptPlan::new(&request, &apart.names).expect("sound");
             let split_by_slot = plan.split_by_slot(slot);
             assert_eq!(split_by_slot.len(), 2);
             let answers: Vec<_> =
-                split_by_slot.iter().map(|part| decide!(apart, part, Mode::Decide)).collect();
+                split_by_slot.iter().map(|part| decide!(apart, part, ScriptMode::Decide)).collect();
             let gathered = plan.combine(split_by_slot.iter().zip(&answers));
             assert_eq!(plan.verdict(&checks, &gathered), whole);
         }
@@ -112,16 +117,16 @@ fn undo_reverts_the_charge_of_a_part() {
                 let checks = asks(Cost::Ask(3));
                 let mut request = Request::new(&checks).with_permit(PermitId(2));
                 request.id = id.map(str::as_bytes);
-                let plan = Plan::new(&request, &client.names).expect("sound");
+                let plan = ScriptPlan::new(&request, &client.names).expect("sound");
                 let [part] = &plan.split_by_slot(slot)[..] else { panic!("one slot") };
-                let answers = decide!(client, part, Mode::Decide);
+                let answers = decide!(client, part, ScriptMode::Decide);
                 assert!(answers.admitted);
                 assert_ne!(all(&mut client), kept);
                 for call in part.plan.undo(&answers, Some(at(NOW))) {
                     client.run(&call).expect("sound");
                 }
                 assert_eq!(undone(&all(&mut client)), undone(&kept), "{before} before, id {id:?}");
-                let denied = decide!(client, part, Mode::Dry);
+                let denied = decide!(client, part, ScriptMode::Dry);
                 assert!(part.plan.undo(&denied, None).is_empty(), "nothing was charged");
             }
         }
@@ -147,9 +152,10 @@ fn a_part_is_a_plan() {
     on_each(|_, server| {
         let client = Client::new(server, "tg");
         let checks = ["a", "b", "c"].map(|key| Check::new(key, &limit, 1));
-        let plan = Plan::new(&Request::new(&checks), &client.names).expect("sound");
+        let plan = ScriptPlan::new(&Request::new(&checks), &client.names).expect("sound");
         let split_by_slot: Vec<SlotPart> = plan.split_by_slot(slot);
-        let names = |plan: &Plan| plan.states().iter().map(|s| s.key.clone()).collect::<Vec<_>>();
+        let names =
+            |plan: &ScriptPlan| plan.states().iter().map(|s| s.key.clone()).collect::<Vec<_>>();
         let of_parts: Vec<_> = split_by_slot.iter().flat_map(|part| names(&part.plan)).collect();
         assert_eq!(of_parts, names(&plan));
     });

@@ -2,7 +2,8 @@
 
 use redis::Value;
 use tidegate::unstable::redis::{
-    Call, CounterReply, Entry, FastCheck, Mode, Plan, counter_answers, counter_call, is_fast,
+    Call, CounterReply, Entry, FastCheck, ScriptMode, ScriptPlan, counter_answers, counter_call,
+    is_fast,
 };
 use tidegate::{Check, Limit, Request};
 
@@ -63,17 +64,17 @@ fn decide_quickly(client: &mut Client, limit: &Limit, events: &[Event]) -> Vec<b
 fn decide(client: &mut Client, limit: &Limit, events: &[Event]) -> Vec<bool> {
     let mut allowed = Vec::new();
     for chunk in events.chunks(PIPELINE) {
-        let plans: Vec<Plan> = chunk
+        let plans: Vec<ScriptPlan> = chunk
             .iter()
             .map(|event| {
                 let checks = [Check::new(&event.key, limit, 1)];
-                Plan::new(&Request::new(&checks), &client.names).expect("sound")
+                ScriptPlan::new(&Request::new(&checks), &client.names).expect("sound")
             })
             .collect();
         let calls: Vec<Call> = plans
             .iter()
             .zip(chunk)
-            .map(|(plan, event)| plan.call(Mode::Decide, Some(event.at)))
+            .map(|(plan, event)| plan.call(ScriptMode::Decide, Some(event.at)))
             .collect();
         for (plan, reply) in plans.iter().zip(run_all(client, &calls)) {
             allowed.push(plan.answers(&reply).expect("a sound reply").admitted);

@@ -183,8 +183,8 @@ fn client_ip(entries: &Entries<'_>) -> Option<std::net::IpAddr> {
 }
 
 /// The key of a limit that is sent with a request: domain and entries, each with its length, so
-/// that keys are injective. A key longer than [`MAX_KEY_BYTES`] is replaced by a digest. (No other
-/// key begins with `#`.)
+/// that keys are injective. A key longer than [`MAX_KEY_BYTES`] is replaced by a digest. A
+/// `/v1/check` with limits counts in the same namespace, so a caller can name these keys.
 fn request_limit_key(domain: &str, entries: &Entries<'_>) -> Vec<u8> {
     let texts = || {
         let each = entries.iter().flat_map(|(key, value)| [&**key, &**value]);

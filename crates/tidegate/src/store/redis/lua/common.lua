@@ -1,6 +1,7 @@
 -- Shared by request.lua and permit.lua; script.rs puts it in front of them.
 --
--- KEYS     not read here ARGV     1 the time in microseconds, or '' for the server's time
+-- KEYS     not read here
+-- ARGV     1 the time in microseconds, or '' for the server's time
 --
 -- A function costs time even if it is not called, because every run of a script creates it again.
 -- So rarely used functions are nested in a function that creates them on demand: see large.lua.
