@@ -55,7 +55,7 @@ pub enum CounterReply {
     /// A decision for each of the requests, in order.
     Decided(SmallVec<[Decision; 1]>),
     /// The state is not stored as an integer, and was not changed. It has to be decided by
-    /// [`ScriptPlan::call`](super::plan::Plan::call).
+    /// [`ScriptPlan::call`](super::plan::ScriptPlan::call).
     NotCompact,
 }
 
