@@ -148,6 +148,9 @@ deploy_packages() {
             return 1
         fi
     done
-    cargo package --locked --allow-dirty --quiet -p tidegate-core -p tidegate
+    # Cargo takes a package of a version for one that never changes: it would use the sources and the
+    # build of an earlier run. Registries without a host, whose names begin with `-`, are temporary.
+    rm -rf "$home/packages" "${CARGO_HOME:-$HOME/.cargo}"/registry/src/-*/tidegate*-[0-9]*
+    cargo package --locked --allow-dirty --quiet --target-dir "$home/packages" -p tidegate-core -p tidegate
     echo "packages: ${PUBLISHED[*]}; licences and README inside"
 }
