@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   request -> rules (key, plan, cost) ---\
-//!              gate's policies (a file) ---+-> Gate::enter, once -> the service -> response + fields
+//!              gate's policies (a file) ---+-> Gate::admit, once -> the service -> response + fields
 //!                                                     \-> denied: 429, or 503 if the store failed
 //! ```
 //!
