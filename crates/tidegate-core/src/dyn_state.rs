@@ -1,6 +1,6 @@
 //! Dynamic dispatch over states, for stores that decide on them in place.
 
-use crate::algorithms::Window;
+use crate::algorithms::AlgorithmState;
 use crate::{Attempt, Decision, Limit, State, Timestamp};
 
 /// A state of any algorithm behind a reference.
@@ -8,8 +8,8 @@ use crate::{Attempt, Decision, Limit, State, Timestamp};
 /// [`State`] implements it, and so does the state of every single algorithm. A store can thus keep
 /// logs and permits in types of their exact size, and decide on them without moving them.
 pub trait DynState {
-    /// Behaves as [`State::admits`].
-    fn admits(&mut self, limit: &Limit, attempt: &Attempt) -> bool;
+    /// Behaves as [`State::advance_and_check`].
+    fn advance_and_check(&mut self, limit: &Limit, attempt: &Attempt) -> bool;
     /// Behaves as [`State::available`].
     fn available(&self, limit: &Limit, now: Timestamp) -> u64;
     /// Behaves as [`State::finish`], but writes the decision to `decision`.
@@ -23,15 +23,15 @@ pub trait DynState {
     fn merge_newest(&mut self, now: Timestamp);
 }
 
-impl<T: Window> DynState for T {
-    fn admits(&mut self, limit: &Limit, attempt: &Attempt) -> bool {
+impl<T: AlgorithmState> DynState for T {
+    fn advance_and_check(&mut self, limit: &Limit, attempt: &Attempt) -> bool {
         let now = limit.window_position(attempt.now);
         self.advance(limit, &now);
-        Window::admits(self, limit, attempt, &now)
+        AlgorithmState::admits(self, limit, attempt, &now)
     }
 
     fn available(&self, limit: &Limit, now: Timestamp) -> u64 {
-        Window::available(self, limit, &limit.window_position(now))
+        AlgorithmState::available(self, limit, &limit.window_position(now))
     }
 
     fn finish(
@@ -41,13 +41,18 @@ impl<T: Window> DynState for T {
         admitted: bool,
         decision: &mut Decision,
     ) {
-        *decision =
-            Window::finish(self, limit, attempt, &limit.window_position(attempt.now), admitted);
+        *decision = AlgorithmState::finish(
+            self,
+            limit,
+            attempt,
+            &limit.window_position(attempt.now),
+            admitted,
+        );
     }
 
     #[inline]
     fn expires_at(&self, limit: &Limit) -> Timestamp {
-        Window::expires_at(self, limit)
+        AlgorithmState::expires_at(self, limit)
     }
 
     fn entries(&self) -> usize {
@@ -60,8 +65,8 @@ impl<T: Window> DynState for T {
 }
 
 impl DynState for State {
-    fn admits(&mut self, limit: &Limit, attempt: &Attempt) -> bool {
-        self.admits(limit, attempt)
+    fn advance_and_check(&mut self, limit: &Limit, attempt: &Attempt) -> bool {
+        self.advance_and_check(limit, attempt)
     }
 
     fn available(&self, limit: &Limit, now: Timestamp) -> u64 {

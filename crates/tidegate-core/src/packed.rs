@@ -10,7 +10,7 @@
 //! its limit. The deadline also determines, to within a unit, when the state was last charged, so the
 //! state keeps only the low bits of its window or cell index.
 
-use crate::algorithms::Window;
+use crate::algorithms::AlgorithmState;
 use crate::algorithms::sliding_window::{decide_cells, decide_times};
 use crate::limit::WindowPosition;
 use crate::{
@@ -36,7 +36,7 @@ impl PackedSize {
     /// the small size if a deadline identifies their window and the limit's count fits. Forced
     /// charges can still exceed it.
     pub(crate) const fn of(count: u64, window_us: u64, algorithm: Algorithm) -> Option<Self> {
-        let is_long = window_us >= Packed::UNIT_US;
+        let is_long = window_us >= Packed::DEADLINE_STEP_US;
         match algorithm {
             Algorithm::SlidingCounter if is_long && count < SMALL_COUNT => Some(PackedSize::Small),
             Algorithm::FixedWindow if is_long => Some(PackedSize::Small),
@@ -113,7 +113,7 @@ impl PackedWords for () {
 /// A packed state of bounded size. The default is a state that holds nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packed<W = [u64; 6]> {
-    /// The time from which on the state no longer matters, in units of [`Packed::UNIT_US`], rounded
+    /// The time from which on the state no longer matters, in units of [`Packed::DEADLINE_STEP_US`], rounded
     /// up. It is below [`Packed::DEADLINE_END`].
     pub deadline: u64,
     /// The first 40 bits of the state, which are never all set.
@@ -131,10 +131,10 @@ impl Packed {
     /// decision that would change the other bits requires that the store locks the state.
     pub const DEADLINE_LOW_BITS: u32 = u64::BITS - Self::HEAD_BITS;
     /// A deadline unit in microseconds.
-    pub const UNIT_US: u64 = 1 << Self::UNIT_SHIFT;
+    pub const DEADLINE_STEP_US: u64 = 1 << Self::DEADLINE_SHIFT;
     /// The end of the range of deadlines, in the year 2112.
     pub const DEADLINE_END: u64 = (1 << 33) - 1;
-    const UNIT_SHIFT: u32 = 19;
+    const DEADLINE_SHIFT: u32 = 19;
 
     /// Creates a packed state that no longer matters at `expires_at`. Returns `None` if that is too
     /// late for a deadline.
@@ -148,14 +148,14 @@ impl Packed {
     /// too late for a deadline.
     #[inline]
     pub fn deadline(expires_at: Timestamp) -> Option<u64> {
-        let deadline = Self::units_until(expires_at.as_micros());
+        let deadline = Self::deadline_from_us(expires_at.as_micros());
         (deadline < Self::DEADLINE_END).then_some(deadline)
     }
 
     /// The number of deadline units from 1970 to a time, rounded up.
     #[inline(always)]
-    pub(crate) fn units_until(us: u64) -> u64 {
-        us.saturating_add(Self::UNIT_US - 1) >> Self::UNIT_SHIFT
+    pub(crate) fn deadline_from_us(us: u64) -> u64 {
+        us.saturating_add(Self::DEADLINE_STEP_US - 1) >> Self::DEADLINE_SHIFT
     }
 }
 
@@ -200,13 +200,13 @@ impl<W: PackedWords> Packed<W> {
                 decide_times(self, limit, attempt, now, admitted)
             }
             (PackedSize::Large, PackedKind::Cells15) => {
-                decide_cells::<1, W>(self, limit, attempt, now, admitted)
+                decide_cells::<{ Form::Cells15 as usize }, W>(self, limit, attempt, now, admitted)
             }
             (PackedSize::Large, PackedKind::Cells7) => {
-                decide_cells::<2, W>(self, limit, attempt, now, admitted)
+                decide_cells::<{ Form::Cells7 as usize }, W>(self, limit, attempt, now, admitted)
             }
             (PackedSize::Large, PackedKind::Cells3) => {
-                decide_cells::<3, W>(self, limit, attempt, now, admitted)
+                decide_cells::<{ Form::Cells3 as usize }, W>(self, limit, attempt, now, admitted)
             }
             _ => return None,
         };
@@ -247,8 +247,8 @@ impl<W: PackedWords> Packed<W> {
     /// Whether charging a `sliding-window` now would change only the low bits of the deadline.
     #[inline(always)]
     pub(crate) fn may_be_charged(&self, limit: &Limit, now: Timestamp) -> bool {
-        let latest = now.plus_micros(limit.latest_deadline_us() + Packed::UNIT_US);
-        self.has_high_bits_of(latest.as_micros() >> Packed::UNIT_SHIFT)
+        let latest = now.plus_micros(limit.latest_deadline_us() + Packed::DEADLINE_STEP_US);
+        self.has_high_bits_of(latest.as_micros() >> Packed::DEADLINE_SHIFT)
     }
 
     /// Whether a deadline differs from that of the state in the low bits only.
@@ -260,7 +260,7 @@ impl<W: PackedWords> Packed<W> {
     /// The deadline in microseconds.
     #[inline]
     pub(crate) fn deadline_us(&self) -> u64 {
-        self.deadline << Packed::UNIT_SHIFT
+        self.deadline << Packed::DEADLINE_SHIFT
     }
 }
 

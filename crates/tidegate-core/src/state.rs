@@ -1,6 +1,6 @@
 //! The state of any limit, and dispatch to its algorithm.
 
-use crate::algorithms::Window;
+use crate::algorithms::AlgorithmState;
 use crate::{
     Algorithm, Attempt, Decision, FixedWindow, Limit, PermitId, Permits, SlidingCounter,
     SlidingLog, SlidingWindow, Timestamp, TokenBucket, View,
@@ -26,14 +26,14 @@ pub enum State {
 
 /// Evaluates an expression on the state of any algorithm.
 macro_rules! each {
-    ($state:expr, $window:ident => $body:expr) => {
+    ($state:expr, $inner:ident => $body:expr) => {
         match $state {
-            State::SlidingLog($window) => $body,
-            State::SlidingWindow($window) => $body,
-            State::SlidingCounter($window) => $body,
-            State::FixedWindow($window) => $body,
-            State::TokenBucket($window) => $body,
-            State::Concurrency($window) => $body,
+            State::SlidingLog($inner) => $body,
+            State::SlidingWindow($inner) => $body,
+            State::SlidingCounter($inner) => $body,
+            State::FixedWindow($inner) => $body,
+            State::TokenBucket($inner) => $body,
+            State::Concurrency($inner) => $body,
         }
     };
 }
@@ -53,37 +53,37 @@ impl State {
 
     /// Decides for one limit on its own: the cost is charged if the limit admits it.
     pub fn decide(&mut self, limit: &Limit, attempt: &Attempt) -> Decision {
-        each!(self, window => window.decide(limit, attempt))
+        each!(self, state => state.decide(limit, attempt))
     }
 
     /// Advances the state to the time of the attempt and returns whether this limit admits the cost,
     /// without charging it.
     ///
     /// A request with several limits calls this for all of them first, and then [`State::finish`].
-    pub fn admits(&mut self, limit: &Limit, attempt: &Attempt) -> bool {
+    pub fn advance_and_check(&mut self, limit: &Limit, attempt: &Attempt) -> bool {
         let now = limit.window_position(attempt.now);
-        each!(self, window => { window.advance(limit, &now); window.admits(limit, attempt, &now) })
+        each!(self, state => { state.advance(limit, &now); state.admits(limit, attempt, &now) })
     }
 
     /// Returns the largest cost that passes at `now`. The state must have been advanced to `now` by
-    /// [`State::admits`].
+    /// [`State::advance_and_check`].
     pub fn available(&self, limit: &Limit, now: Timestamp) -> u64 {
         let now = limit.window_position(now);
-        each!(self, window => window.available(limit, &now))
+        each!(self, state => state.available(limit, &now))
     }
 
     /// Charges the cost if it was `admitted` by every limit that is enforced, and returns the
     /// decision of this limit. The state must have been advanced to the time of the attempt by
-    /// [`State::admits`].
+    /// [`State::advance_and_check`].
     pub fn finish(&mut self, limit: &Limit, attempt: &Attempt, admitted: bool) -> Decision {
         let now = limit.window_position(attempt.now);
-        each!(self, window => window.finish(limit, attempt, &now, admitted))
+        each!(self, state => state.finish(limit, attempt, &now, admitted))
     }
 
     /// Returns the time from which on the state decides like a new one, because nothing it counted
     /// matters any more.
     pub fn expires_at(&self, limit: &Limit) -> Timestamp {
-        each!(self, window => window.expires_at(limit))
+        each!(self, state => state.expires_at(limit))
     }
 
     /// Returns the contents of the state at `now`, in the terms of its algorithm. The state does
@@ -91,7 +91,7 @@ impl State {
     pub fn view(&self, limit: &Limit, now: Timestamp) -> View {
         let now = limit.window_position(now);
         let mut state = self.clone();
-        each!(&mut state, window => window.advance(limit, &now));
+        each!(&mut state, state => state.advance(limit, &now));
         View::new(&state, limit, &now)
     }
 
@@ -124,7 +124,7 @@ impl State {
 
     /// Returns the number of log entries or permits it holds, or 0 for states of bounded size.
     pub fn entries(&self) -> usize {
-        each!(self, window => window.held_entries())
+        each!(self, state => state.held_entries())
     }
 
     /// Releases a permit. Returns `false` if it is not held, for example because its lease ended.

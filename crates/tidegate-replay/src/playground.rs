@@ -90,7 +90,7 @@ fn play(limit: &Limit, scenario: &Scenario) -> Played {
 fn sample(state: &State, limit: &Limit, cost: u64, at: Timestamp) -> Sample {
     let attempt = Attempt::new(Cost::Ask(cost), at);
     let mut copy = state.clone();
-    copy.admits(limit, &attempt);
+    copy.advance_and_check(limit, &attempt);
     // Finished as if another limit had denied the request: decided, but not charged.
     let decision = copy.finish(limit, &attempt, false);
     Sample { at, decision, view: state.view(limit, at) }

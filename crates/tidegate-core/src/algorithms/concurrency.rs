@@ -23,7 +23,7 @@
 
 use alloc::vec::Vec;
 
-use super::Window;
+use super::AlgorithmState;
 use crate::limit::WindowPosition;
 use crate::{Attempt, Limit, PermitId, Timestamp};
 
@@ -119,7 +119,7 @@ impl Permits {
     }
 }
 
-impl Window for Permits {
+impl AlgorithmState for Permits {
     fn advance(&mut self, _limit: &Limit, now: &WindowPosition) {
         let from_the_future = |held: &Held| held.since > now.at;
         if self.held.iter().any(from_the_future) {

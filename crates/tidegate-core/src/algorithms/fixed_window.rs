@@ -19,7 +19,7 @@
 //!
 //! **Cost**: a window index and one count.
 
-use super::Window;
+use super::AlgorithmState;
 use crate::limit::WindowPosition;
 use crate::{Attempt, Limit, Packed, PackedSize, PackedWords, Timestamp};
 
@@ -66,7 +66,7 @@ impl FixedWindow {
     }
 }
 
-impl Window for FixedWindow {
+impl AlgorithmState for FixedWindow {
     #[inline]
     fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
         // The count of a later window (the clock stepped back) is moved to the current one.

@@ -1,9 +1,9 @@
 //! The six algorithms, one file each.
 //!
-//! All implement one trait, [`Window`]: advance the state to `now`, return how much
+//! All implement one trait, [`AlgorithmState`]: advance the state to `now`, return how much
 //! is available, charge, refund, and return when a cost will pass. Everything in a
 //! decision (admission, remaining, retry-after, reset-after) is derived from these in
-//! [`Window::apply`] and [`Window::report`], so the algorithms cannot disagree about it.
+//! [`AlgorithmState::apply`] and [`AlgorithmState::report`], so the algorithms cannot disagree about it.
 
 pub(crate) mod concurrency;
 pub(crate) mod fixed_window;
@@ -17,7 +17,7 @@ use crate::{Attempt, Cost, Decided, Decision, Limit, ResetAfter, RetryAfter, Tim
 
 /// The first part of a decision, before the waits are computed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct Admission {
     allowed: bool,
     remaining: u64,
 }
@@ -25,7 +25,7 @@ pub(crate) struct Outcome {
 /// The state of one limit as a window over time.
 ///
 /// Every method but `advance` requires a state that was advanced to `now`.
-pub(crate) trait Window {
+pub(crate) trait AlgorithmState {
     /// Advances the state to `now`: drops units that have expired, and moves units that are later
     /// than `now` (because the clock stepped back) to `now`.
     ///
@@ -100,43 +100,43 @@ pub(crate) trait Window {
         attempt: &Attempt,
         now: &WindowPosition,
         admitted: bool,
-    ) -> Outcome {
+    ) -> Admission {
         match attempt.cost {
             Cost::Ask(units) => {
                 let available = self.available(limit, now);
                 // The decision of a peek is that of one unit, but nothing is charged.
                 if units == 0 {
-                    return Outcome { allowed: available > 0, remaining: available };
+                    return Admission { allowed: available > 0, remaining: available };
                 }
                 let allowed = units <= available;
                 if allowed && admitted {
-                    Outcome {
+                    Admission {
                         allowed,
                         remaining: self.admit(limit, units, attempt, now, available),
                     }
                 } else {
-                    Outcome { allowed, remaining: available }
+                    Admission { allowed, remaining: available }
                 }
             }
             Cost::Force(units) | Cost::Refund(units) => {
                 if admitted {
                     self.correct(limit, units, attempt, now);
                 }
-                Outcome { allowed: true, remaining: self.available(limit, now) }
+                Admission { allowed: true, remaining: self.available(limit, now) }
             }
         }
     }
 
-    /// Completes the decision after [`Window::apply`].
+    /// Completes the decision after [`AlgorithmState::apply`].
     #[inline(always)]
     fn report(
         &self,
         limit: &Limit,
         cost: Cost,
         now: &WindowPosition,
-        outcome: Outcome,
+        admission: Admission,
     ) -> Decision {
-        let Outcome { allowed, remaining } = outcome;
+        let Admission { allowed, remaining } = admission;
         let retry_after = match cost {
             Cost::Ask(units) if !allowed && units.max(1) > limit.capacity() => RetryAfter::Never,
             Cost::Ask(units) if !allowed => {
@@ -156,7 +156,7 @@ pub(crate) trait Window {
         }
     }
 
-    /// Calls [`Window::apply`] and [`Window::report`].
+    /// Calls [`AlgorithmState::apply`] and [`AlgorithmState::report`].
     #[inline(always)]
     fn finish(
         &mut self,
@@ -165,8 +165,8 @@ pub(crate) trait Window {
         now: &WindowPosition,
         admitted: bool,
     ) -> Decision {
-        let outcome = self.apply(limit, attempt, now, admitted);
-        self.report(limit, attempt.cost, now, outcome)
+        let admission = self.apply(limit, attempt, now, admitted);
+        self.report(limit, attempt.cost, now, admission)
     }
 
     /// Applies a forced charge or a refund.
@@ -185,7 +185,7 @@ pub(crate) trait Window {
 }
 
 /// Applies a forced charge or a refund.
-fn correct<T: Window + ?Sized>(
+fn correct<T: AlgorithmState + ?Sized>(
     state: &mut T,
     limit: &Limit,
     units: u64,

@@ -31,7 +31,7 @@
 //! **Cost**: a window index and two counts. In the memory store that is 16 bytes,
 //! including key and expiry, while counts stay below 2^20.
 
-use super::Window;
+use super::AlgorithmState;
 use crate::limit::WindowPosition;
 use crate::packed::SMALL_COUNT;
 use crate::{Attempt, Limit, Packed, PackedSize, PackedWords, ResetAfter, Timestamp};
@@ -117,7 +117,7 @@ fn first_tick_with_room(limit: &Limit, previous: u64, room: u64) -> u64 {
     window.saturating_sub(((room + 1) * window - 1) / previous)
 }
 
-impl Window for SlidingCounter {
+impl AlgorithmState for SlidingCounter {
     #[inline(always)]
     fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
         if self.index > now.index {

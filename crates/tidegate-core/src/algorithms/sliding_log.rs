@@ -28,7 +28,7 @@
 //! **Cost**: about 3 bytes per entry on the heap (see `entries.rs`), in amortised
 //! constant time. Requests in the same microsecond share an entry.
 
-use super::Window;
+use super::AlgorithmState;
 use crate::limit::WindowPosition;
 use crate::{Attempt, Decision, Entries, Entry, Limit, ResetAfter, Timestamp};
 
@@ -47,7 +47,7 @@ impl SlidingLog {
     /// Decides for one limit on its own: the cost is charged if the limit admits it.
     #[inline(always)]
     pub fn decide(&mut self, limit: &Limit, attempt: &Attempt) -> Decision {
-        Window::decide(self, limit, attempt)
+        AlgorithmState::decide(self, limit, attempt)
     }
 
     /// Moves the newest entry to `now`, so that an entry that is pushed at `now` is merged with it.
@@ -67,7 +67,7 @@ impl From<Entries> for SlidingLog {
     }
 }
 
-impl Window for SlidingLog {
+impl AlgorithmState for SlidingLog {
     #[inline]
     fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
         reenter_future(&mut self.entries, now.at);

@@ -25,7 +25,7 @@
 //!
 //! **Cost**: a time and a debt.
 
-use super::Window;
+use super::AlgorithmState;
 use crate::limit::WindowPosition;
 use crate::limit::bounds;
 use crate::{Attempt, Limit, Packed, PackedWords, Timestamp};
@@ -82,7 +82,7 @@ impl TokenBucket {
     }
 }
 
-impl Window for TokenBucket {
+impl AlgorithmState for TokenBucket {
     #[inline]
     fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
         if self.tick_us != limit.tick_us() {

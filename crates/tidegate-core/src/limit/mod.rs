@@ -428,7 +428,7 @@ impl Limit {
     #[inline(always)]
     pub(crate) const fn latest_deadline_us(&self) -> u64 {
         let cells = if matches!(self.form, Form::Log) { 2 } else { 1 };
-        self.grid.window_us + cells * self.grid.cell.value + Packed::UNIT_US
+        self.grid.window_us + cells * self.grid.cell.value + Packed::DEADLINE_STEP_US
     }
 
     /// The pace of another count over this limit's window.

@@ -50,7 +50,7 @@ impl CheckedState {
         for units in costs {
             let cost = Cost::Ask(units);
             let attempt = attempt_at(cost, now);
-            let admitted = self.state.admits(&self.limit, &attempt);
+            let admitted = self.state.advance_and_check(&self.limit, &attempt);
             let decision = self.state.finish(&self.limit, &attempt, false);
             let context = || format!("cost {units} at {now}; {}", self.history());
             assert_eq!(admitted, self.oracle.admits(units.max(1), now), "admits; {}", context());
@@ -60,7 +60,8 @@ impl CheckedState {
             if let RetryAfter::Micros(wait) = decision.retry_after
                 && now.checked_add(wait).is_some_and(|then| then < u64::MAX)
             {
-                let passes_at = |at| self.state.clone().admits(&self.limit, &attempt_at(cost, at));
+                let passes_at =
+                    |at| self.state.clone().advance_and_check(&self.limit, &attempt_at(cost, at));
                 assert!(passes_at(now + wait), "honest after {wait}; {}", context());
                 assert!(!passes_at(now + wait - 1), "minimal: {wait}; {}", context());
             }
@@ -70,7 +71,7 @@ impl CheckedState {
     /// Compares the wait with that found by trying every microsecond.
     pub fn check_wait_by_stepping(&mut self, units: u64, now: u64) {
         let attempt = attempt_at(Cost::Ask(units), now);
-        let admitted = self.state.admits(&self.limit, &attempt);
+        let admitted = self.state.advance_and_check(&self.limit, &attempt);
         let decision = self.state.finish(&self.limit, &attempt, false);
         let wait = self.oracle.first_pass(units, now);
         assert_eq!(decision.retry_after, RetryAfter::from_micros(wait), "{}", self.history());

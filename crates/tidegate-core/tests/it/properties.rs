@@ -47,7 +47,7 @@ fn run(limit: &Limit, begin: u64, trace: &[Step]) -> (State, u64, Vec<(u64, Cost
 
 fn peek(state: &State, limit: &Limit, units: u64, now: u64) -> Decision {
     let mut state = state.clone();
-    state.admits(limit, &attempt_at(Cost::Ask(units), now));
+    state.advance_and_check(limit, &attempt_at(Cost::Ask(units), now));
     state.finish(limit, &attempt_at(Cost::Ask(units), now), false)
 }
 
@@ -278,7 +278,7 @@ proptest! {
         for (gap, kind, size) in trace {
             now = gap.after(now, &limit);
             let attempt = attempt_at(cost(kind, size, &limit), now);
-            let passes = state.admits(&limit, &attempt);
+            let passes = state.advance_and_check(&limit, &attempt);
             if passes && let State::SlidingLog(log) = &mut state {
                 log.merge_newest(attempt.now);
             }
@@ -332,7 +332,7 @@ proptest! {
             prop_assert!(after.head < (1 << Packed::HEAD_BITS) - 1);
             // Under one limit, and without forced charges and steps back, all attempts are decided in
             // place whose deadline does not come close to another value of the high bits.
-            let latest = (now + 2 * limit.window_us() + 4 * Packed::UNIT_US) / Packed::UNIT_US;
+            let latest = (now + 2 * limit.window_us() + 4 * Packed::DEADLINE_STEP_US) / Packed::DEADLINE_STEP_US;
             is_plain &= matches!(attempt.cost, Cost::Ask(_)) && changes >> number & 1 == 0 && now >= last;
             let stays = [after.deadline, latest]
                 .map(|deadline| deadline >> Packed::DEADLINE_LOW_BITS)

@@ -54,7 +54,7 @@ impl Log {
 
 fn used(state: &State, limit: &Limit, now: u64) -> u64 {
     let mut state = state.clone();
-    state.admits(limit, &attempt_at(Cost::PEEK, now));
+    state.advance_and_check(limit, &attempt_at(Cost::PEEK, now));
     let State::SlidingWindow(window) = state else { panic!("a sliding window") };
     window.used(limit, Timestamp::from_micros(now))
 }

@@ -17,7 +17,7 @@ use tower_service::Service;
 
 use super::{FrontName, ServerState};
 use crate::error::{ErrorKind, RequestError};
-use crate::fronts::response_future::{Call, Front};
+use crate::fronts::response_future::{Front, FrontCall};
 use crate::serve::InFlight;
 
 /// Creates a plain-text response.
@@ -74,8 +74,12 @@ impl AdminFront {
 impl Front for AdminFront {
     type Body = TrackedBody;
 
-    async fn finish(self: Arc<Self>, call: Call, _: Option<Bytes>) -> http::Response<TrackedBody> {
-        let Call { mut request, peer, in_flight } = call;
+    async fn finish(
+        self: Arc<Self>,
+        call: FrontCall,
+        _: Option<Bytes>,
+    ) -> http::Response<TrackedBody> {
+        let FrontCall { mut request, peer, in_flight } = call;
         request.extensions_mut().insert(peer);
         match self.router.clone().call(request).await {
             Ok(response) => response.map(|body| TrackedBody { body, _in_flight: in_flight }),

@@ -28,14 +28,14 @@ pub trait Front: Send + Sync + 'static {
     type Body: Body<Data: Send, Error: std::error::Error + Send + Sync> + Send + 'static;
 
     /// Responds without waiting if possible. Called once, in the first poll.
-    fn start(&self, _call: &mut Call, _context: &mut Context<'_>) -> Start<Self::Body> {
+    fn start(&self, _call: &mut FrontCall, _context: &mut Context<'_>) -> Start<Self::Body> {
         Start::Later(None)
     }
 
     /// Responds to any request. `first_chunk` is the part of the body that `start` has read.
     fn finish(
         self: Arc<Self>,
-        call: Call,
+        call: FrontCall,
         first_chunk: Option<Bytes>,
     ) -> impl Future<Output = Response<Self::Body>> + Send + 'static;
 
@@ -44,7 +44,7 @@ pub trait Front: Send + Sync + 'static {
 }
 
 /// A request and the connection it arrived on.
-pub struct Call {
+pub struct FrontCall {
     pub request: Request<Incoming>,
     pub peer: SocketAddr,
     /// The request counts as in flight until this is dropped. A streamed response keeps it
@@ -52,7 +52,7 @@ pub struct Call {
     pub in_flight: InFlight,
 }
 
-impl Call {
+impl FrontCall {
     /// Returns the first chunk of the body, if it has arrived. The caller must not discard an
     /// error: a second read may report the end of the body instead.
     pub fn first_chunk(
@@ -83,14 +83,14 @@ pub struct ResponseFuture<F: Front> {
 
 #[expect(clippy::large_enum_variant, reason = "nearly all requests never leave the large one")]
 enum Step<B> {
-    Started(Call),
+    Started(FrontCall),
     Boxed(Pin<Box<dyn Future<Output = Response<B>> + Send>>),
     Taken,
 }
 
 impl<F: Front> ResponseFuture<F> {
     /// Creates the future. The span must have an empty field `status`.
-    pub fn new(front: Arc<F>, call: Call, span: Span) -> Self {
+    pub fn new(front: Arc<F>, call: FrontCall, span: Span) -> Self {
         ResponseFuture { front, step: Step::Started(call), span }
     }
 }

@@ -26,7 +26,7 @@ use super::paced_stream::{PacedStream, READ_PER_POLL};
 use super::settings::FrontName;
 use super::tracked_stream::TrackedStream;
 use crate::admin::ServerState;
-use crate::fronts::response_future::{Call, Front, ResponseFuture};
+use crate::fronts::response_future::{Front, FrontCall, ResponseFuture};
 use crate::logs::LogThrottle;
 
 /// The maximum size of a request head, and of the buffer it is read into. Gateways pass on the
@@ -173,7 +173,7 @@ impl<F: Front> Protocol for HttpProtocol<F> {
                 path = without_key(path),
                 status = Empty
             );
-            let call = Call { request, peer, in_flight: request_progress.begin() };
+            let call = FrontCall { request, peer, in_flight: request_progress.begin() };
             ResponseFuture::new(Arc::clone(&front), call, span)
         });
         let stream =

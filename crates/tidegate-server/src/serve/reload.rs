@@ -33,10 +33,10 @@ const SETTLE: Duration = Duration::from_millis(100);
 /// Applies changed configs.
 pub struct Reloader {
     source: ConfigSource,
-    state: State,
+    state: ReloadState,
 }
 
-struct State {
+struct ReloadState {
     /// The config at the start, for settings that a reload cannot change.
     started: StartConfig,
     gate: Arc<Gate>,
@@ -81,7 +81,7 @@ impl Reloader {
         server_state: Arc<ServerState>,
     ) -> Self {
         let seen = source.fingerprint();
-        Reloader { source, state: State { started, gate, fronts, server_state, seen } }
+        Reloader { source, state: ReloadState { started, gate, fronts, server_state, seen } }
     }
 
     /// Watches and reloads for as long as the future is polled.
@@ -124,7 +124,7 @@ impl Reloader {
     }
 }
 
-impl State {
+impl ReloadState {
     /// Reloads if the content has changed, or if `forced` is set.
     fn reload_if_changed(&mut self, source: &ConfigSource, forced: bool) {
         let now = source.fingerprint();

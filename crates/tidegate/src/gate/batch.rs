@@ -58,7 +58,7 @@ impl Gate {
                 } else {
                     let mut plan = Plan::default();
                     let request = slice::from_ref(request);
-                    let checked = self.sync(self.check_in(&mut plan, active, request));
+                    let checked = self.sync(self.check_into(&mut plan, active, request));
                     on_verdict(number, checked.map(|()| &plan.verdict));
                 }
             }

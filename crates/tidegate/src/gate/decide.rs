@@ -47,7 +47,7 @@ impl DecideOptions<'_> {
 
     /// Drops the id if the plan charges nothing: such a request may be repeated, before and after
     /// the id is used.
-    fn of(self, plan: &Plan<'_>) -> Self {
+    fn without_unused_id(self, plan: &Plan<'_>) -> Self {
         DecideOptions { id: self.id.filter(|_| plan.changes_counts()), ..self }
     }
 }
@@ -76,7 +76,7 @@ impl Gate {
         plan: &mut Plan<'_>,
         options: DecideOptions<'_>,
     ) -> Result<(), GateError> {
-        let options = options.of(plan);
+        let options = options.without_unused_id(plan);
         loop {
             self.attempt_in_memory(plan, options)?;
             if !plan.should_retry() {
@@ -125,7 +125,7 @@ impl Gate {
         plan: &mut Plan<'_>,
         options: DecideOptions<'_>,
     ) -> Result<(), GateError> {
-        let options = options.of(plan);
+        let options = options.without_unused_id(plan);
         loop {
             self.attempt_shared(shared, plan, options).await?;
             if !plan.should_retry() {
@@ -173,10 +173,7 @@ impl Gate {
     }
 
     /// Sends a request to the store that keeps the counts. A failure is returned as it is.
-    pub(super) async fn decide_in_store(
-        &self,
-        request: &Request<'_>,
-    ) -> Result<Verdict, StoreError> {
+    pub(super) async fn send_to_store(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
         match &self.shared {
             None => Ok(self.limiter.decide(request)?),
             Some(_) if request.checks.is_empty() => Ok(Verdict::new(request.checks, [])),
@@ -192,7 +189,7 @@ impl Gate {
             Some(shared) => shared.store().new_permit(),
         });
         let request = Request { permit, deny_cache: false, ..Request::new(checks) };
-        Ok(self.decide_in_store(&request).await?)
+        Ok(self.send_to_store(&request).await?)
     }
 }
 

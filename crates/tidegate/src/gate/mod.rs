@@ -199,13 +199,13 @@ impl Gate {
         requests: &[GateRequest<'a>],
     ) -> Result<GateVerdict<'a>, GateError> {
         let mut plan = Plan::default();
-        self.check_in(&mut plan, active, requests).await?;
+        self.check_into(&mut plan, active, requests).await?;
         Ok(plan.verdict)
     }
 
     /// Decides requests as [`Gate::check`] does. The plan must be empty; it holds the verdict
     /// afterwards.
-    async fn check_in<'a>(
+    async fn check_into<'a>(
         &self,
         plan: &mut Plan<'a>,
         active: &'a ActivePolicies,

@@ -18,28 +18,29 @@ use crate::store::PermitOperation;
 use crate::{CheckError, Failure, Request, Store, StoreError, Verdict};
 
 /// The boxed future of a store's method.
-pub(super) type Call<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+pub(super) type StoreFuture<'a, T> =
+    Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
 /// A [`Store`] with an erased type. Each method calls the one of the same name.
 pub(crate) trait ErasedStore: Send + Sync {
-    fn decide<'a>(&'a self, request: &'a Request<'a>) -> Call<'a, Verdict>;
-    fn reset<'a>(&'a self, key: &'a [u8], limit: &'a Limit) -> Call<'a, bool>;
+    fn decide<'a>(&'a self, request: &'a Request<'a>) -> StoreFuture<'a, Verdict>;
+    fn reset<'a>(&'a self, key: &'a [u8], limit: &'a Limit) -> StoreFuture<'a, bool>;
     fn new_permit(&self) -> PermitId;
     fn with_permit<'a>(
         &'a self,
         key: &'a [u8],
         limit: &'a Limit,
         operation: PermitOperation,
-    ) -> Call<'a, bool>;
+    ) -> StoreFuture<'a, bool>;
     fn next_attempt(&self) -> Duration;
 }
 
 impl<S: Store> ErasedStore for S {
-    fn decide<'a>(&'a self, request: &'a Request<'a>) -> Call<'a, Verdict> {
+    fn decide<'a>(&'a self, request: &'a Request<'a>) -> StoreFuture<'a, Verdict> {
         Box::pin(Store::decide(self, request))
     }
 
-    fn reset<'a>(&'a self, key: &'a [u8], limit: &'a Limit) -> Call<'a, bool> {
+    fn reset<'a>(&'a self, key: &'a [u8], limit: &'a Limit) -> StoreFuture<'a, bool> {
         Box::pin(Store::reset(self, key, limit))
     }
 
@@ -52,7 +53,7 @@ impl<S: Store> ErasedStore for S {
         key: &'a [u8],
         limit: &'a Limit,
         operation: PermitOperation,
-    ) -> Call<'a, bool> {
+    ) -> StoreFuture<'a, bool> {
         Box::pin(Store::with_permit(self, key, limit, operation))
     }
 

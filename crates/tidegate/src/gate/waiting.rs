@@ -113,7 +113,7 @@ impl Gate {
         let (checks, deny_all) = (plan.checks(), deny_all());
         let dry_run = dry_run_checks(&checks, &deny_all);
         let request = Request { deny_cache: false, ..Request::new(&dry_run) };
-        match self.decide_in_store(&request).await {
+        match self.send_to_store(&request).await {
             Ok(mut verdict) => {
                 verdict.decisions.drain(..dry_run.len() - checks.len());
                 Ok(Some(GateVerdict::from_results(plan.verdict_of(&verdict).results)))

@@ -14,7 +14,7 @@ use super::denial::{self, OnDenied, Rejection};
 use super::error::RuleFault;
 use super::guard::{GuardState, HeldPermits, RequestGuard};
 use super::head::Head;
-use super::reservation::{Reservation, Reserving, Unsettled};
+use super::reservation::{PendingPart, Reservation, SettleOnDrop};
 use super::rule::Limits;
 use crate::attributes::{Attributes, Headers};
 use crate::futures::CallTracker;
@@ -44,7 +44,7 @@ pub(super) struct Core {
 }
 
 /// The response to a rejected request.
-pub(super) type Refusal = Box<Response<Bytes>>;
+pub(super) type RejectionResponse = Box<Response<Bytes>>;
 
 impl Core {
     /// Whether requests are decided without waiting: in memory, and without `max_wait`.
@@ -67,7 +67,7 @@ impl Core {
         self: &Arc<Self>,
         mut head: Head<'_>,
         guard: &mut RequestGuard,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RejectionResponse> {
         let loaded;
         let active: &ActivePolicies = match &self.fixed {
             Some(active) => active,
@@ -97,7 +97,7 @@ impl Core {
         head: &mut Head<'_>,
         tracker: &CallTracker,
         guard: &mut RequestGuard,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RejectionResponse> {
         self.identify(active, head);
         let attributes = self.fixed.is_none().then(|| head.attributes());
         let given = self.request_limits(head)?;
@@ -130,7 +130,7 @@ impl Core {
 
     /// Returns the limits that come with the request, for the rules with `limits_of`.
     #[inline]
-    fn request_limits(&self, head: &Head<'_>) -> Result<RequestLimits, Refusal> {
+    fn request_limits(&self, head: &Head<'_>) -> Result<RequestLimits, RejectionResponse> {
         let mut given = RequestLimits::new();
         for (index, rule) in self.rules.iter().enumerate() {
             if rule.takes_limits() && rule.applies(head) {
@@ -149,8 +149,8 @@ impl Core {
         attributes: Option<&'a Attributes<'a>>,
         given: &'a RequestLimits,
         head: &Head<'_>,
-        (plan, reserving): (&mut Plan<'a>, &mut Vec<Reserving>),
-    ) -> Result<(), Refusal> {
+        (plan, reserving): (&mut Plan<'a>, &mut Vec<PendingPart>),
+    ) -> Result<(), RejectionResponse> {
         for (index, rule) in self.rules.iter().enumerate() {
             let limits = match given.iter().find(|(taking, _)| *taking == index) {
                 Some((_, limits)) => limits.as_ref(),
@@ -178,7 +178,7 @@ impl Core {
             if rule.is_settled_later() {
                 let (key, policy_index) =
                     (Key::from_rendered(&plan.keys[key.key_offset..]), (index, policy));
-                reserving.push(Reserving { key, policy_index, limits: limits.cloned(), units });
+                reserving.push(PendingPart { key, policy_index, limits: limits.cloned(), units });
             }
             plan.push_code_policy(
                 code_policy,
@@ -203,9 +203,9 @@ impl Core {
         self: &Arc<Self>,
         head: &Head<'_>,
         plan: &mut Plan<'_>,
-        reserving: Vec<Reserving>,
+        reserving: Vec<PendingPart>,
         guard: &mut RequestGuard,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RejectionResponse> {
         if !plan.verdict.allowed {
             return Err(self.deny(head, &plan.verdict));
         }
@@ -215,29 +215,29 @@ impl Core {
         if plan.permit.is_some() || plan.timer.is_some() || !reserving.is_empty() {
             let permits = plan.permit.take().map(|permit| HeldPermits::new(&self.gate, permit));
             let reservation = Reservation::new(self, reserving, &plan.verdict);
-            let (timer, unsettled) = (plan.timer.take(), reservation.map(Unsettled::new));
+            let (timer, unsettled) = (plan.timer.take(), reservation.map(SettleOnDrop::new));
             guard.held = Some(Box::new(GuardState { permits, timer, unsettled }));
         }
         Ok(())
     }
 
     #[cold]
-    fn deny(&self, head: &Head<'_>, verdict: &GateVerdict<'_>) -> Refusal {
+    fn deny(&self, head: &Head<'_>, verdict: &GateVerdict<'_>) -> RejectionResponse {
         let response = denial::response_to(head, verdict, self.forms, self.gate.now());
         self.reject(head, response, |response| Rejection::denied(response, verdict))
     }
 
     #[cold]
-    fn refuse(&self, head: &Head<'_>, error: &GateError) -> Refusal {
+    fn refuse(&self, head: &Head<'_>, error: &GateError) -> RejectionResponse {
         self.fail_with(head, denial::status_of(error), error.to_string())
     }
 
     #[cold]
-    fn fail(&self, head: &Head<'_>, fault: &RuleFault<'_>) -> Refusal {
+    fn fail(&self, head: &Head<'_>, fault: &RuleFault<'_>) -> RejectionResponse {
         self.fail_with(head, StatusCode::INTERNAL_SERVER_ERROR, fault.to_string())
     }
 
-    fn fail_with(&self, head: &Head<'_>, status: StatusCode, detail: String) -> Refusal {
+    fn fail_with(&self, head: &Head<'_>, status: StatusCode, detail: String) -> RejectionResponse {
         let response = denial::fail(head, status, &detail);
         self.reject(head, response, |response| Rejection::undecided(response, detail))
     }
@@ -249,7 +249,7 @@ impl Core {
         head: &Head<'_>,
         response: Response<String>,
         rejection: impl FnOnce(Response<String>) -> Rejection,
-    ) -> Refusal {
+    ) -> RejectionResponse {
         let response = match &self.on_denied {
             Some(on_denied) => denial::replace(on_denied, head, rejection(response)),
             None => response.map(Bytes::from),

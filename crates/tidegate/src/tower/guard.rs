@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::{Request, Response};
 use tokio::runtime::Handle;
 
-use super::reservation::Unsettled;
+use super::reservation::SettleOnDrop;
 use crate::gate::{AnyPermit, Gate};
 use crate::headers::Fields;
 use crate::stats::ServiceTimer;
@@ -24,7 +24,7 @@ pub(super) struct RequestGuard {
 pub(super) struct GuardState {
     pub(super) permits: Option<Box<HeldPermits>>,
     pub(super) timer: Option<ServiceTimer>,
-    pub(super) unsettled: Option<Unsettled>,
+    pub(super) unsettled: Option<SettleOnDrop>,
 }
 
 impl RequestGuard {
@@ -33,7 +33,7 @@ impl RequestGuard {
     #[inline]
     pub(super) fn reserve<B>(&self, request: &mut Request<B>) {
         let unsettled = self.held.as_ref().and_then(|held| held.unsettled.as_ref());
-        if let Some(reservation) = unsettled.and_then(Unsettled::reservation) {
+        if let Some(reservation) = unsettled.and_then(SettleOnDrop::reservation) {
             request.extensions_mut().insert(reservation);
         }
     }

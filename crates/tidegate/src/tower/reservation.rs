@@ -63,12 +63,12 @@ pub struct Reservation(Arc<Inner>);
 
 struct Inner {
     core: Arc<Core>,
-    parts: SmallVec<[Reserved; 1]>,
+    parts: SmallVec<[ReservedPart; 1]>,
     background: Background,
 }
 
 /// The reservation of one rule, before the request is decided.
-pub(super) struct Reserving {
+pub(super) struct PendingPart {
     pub(super) key: Key,
     /// The index of the rule, and the index of the policy in that rule.
     pub(super) policy_index: (usize, usize),
@@ -78,7 +78,7 @@ pub(super) struct Reserving {
 }
 
 /// The reservation of one rule, after the request was admitted.
-struct Reserved {
+struct ReservedPart {
     policy_index: (usize, usize),
     limits: Option<Limits>,
     charged: ChargeRecord,
@@ -110,7 +110,7 @@ impl Reservation {
     /// Creates the reservation of an admitted request. Returns `None` if no rule reserves.
     pub(super) fn new(
         core: &Arc<Core>,
-        reserving: Vec<Reserving>,
+        reserving: Vec<PendingPart>,
         answer: &GateVerdict<'_>,
     ) -> Option<Self> {
         if reserving.is_empty() {
@@ -118,10 +118,10 @@ impl Reservation {
         }
         let now = core.gate.now();
         let parts =
-            reserving.into_iter().filter_map(|Reserving { key, policy_index, limits, units }| {
+            reserving.into_iter().filter_map(|PendingPart { key, policy_index, limits, units }| {
                 let charged = ChargeRecord::of(core.policy_at(policy_index)?, key, answer);
                 let progress = Mutex::new(Progress { units, at: now, stage: Stage::Open });
-                Some(Reserved { policy_index, limits, charged, progress })
+                Some(ReservedPart { policy_index, limits, charged, progress })
             });
         let (parts, background) = (parts.collect(), Background::of(&core.gate));
         Some(Reservation(Arc::new(Inner { core: Arc::clone(core), parts, background })))
@@ -209,12 +209,12 @@ impl Reservation {
 }
 
 impl Inner {
-    fn rule(&self, part: &Reserved) -> Option<&CompiledRule> {
+    fn rule(&self, part: &ReservedPart) -> Option<&CompiledRule> {
         self.core.rules.get(part.policy_index.0)
     }
 
     /// Whether the handler settles this part. Other parts are settled by the response alone.
-    fn is_settled_by_handler(&self, part: &Reserved) -> bool {
+    fn is_settled_by_handler(&self, part: &ReservedPart) -> bool {
         self.rule(part).is_some_and(CompiledRule::reserves)
     }
 
@@ -236,7 +236,7 @@ impl Inner {
     }
 
     /// Refunds the open parts for which `is_due` returns true.
-    fn refund(self: &Arc<Self>, is_due: impl Fn(&Reserved) -> bool) {
+    fn refund(self: &Arc<Self>, is_due: impl Fn(&ReservedPart) -> bool) {
         for (index, part) in self.parts.iter().enumerate() {
             if part.progress().stage == Stage::Open && is_due(part) {
                 self.correct(index, part.refund(), 0);
@@ -372,7 +372,7 @@ impl Inner {
     }
 }
 
-impl Reserved {
+impl ReservedPart {
     /// Changes the progress. Nothing that can panic runs while the lock is held.
     fn update<T>(&self, change: impl FnOnce(&mut Progress) -> T) -> T {
         change(&mut self.progress.lock().unwrap_or_else(PoisonError::into_inner))
@@ -452,11 +452,11 @@ impl fmt::Debug for Reservation {
 
 /// A reservation of a request that is still being served.
 #[derive(Debug)]
-pub(super) struct Unsettled(Option<Reservation>);
+pub(super) struct SettleOnDrop(Option<Reservation>);
 
-impl Unsettled {
+impl SettleOnDrop {
     pub(super) fn new(reservation: Reservation) -> Self {
-        Unsettled(Some(reservation))
+        SettleOnDrop(Some(reservation))
     }
 
     /// The reservation for the request's extensions. `None` if the handler settles no part.
@@ -470,7 +470,7 @@ impl Unsettled {
     /// Refunds the charges that are not kept after this response. The handler can still commit.
     pub(super) fn settle<B>(mut self, response: &mut Response<B>) {
         if let Some(Reservation(inner)) = &self.0 {
-            let stands = |part: &Reserved, head: &_| {
+            let stands = |part: &ReservedPart, head: &_| {
                 inner.rule(part).is_some_and(|rule| rule.keeps_charge_after(head))
             };
             with_head(response, |head| inner.refund(|part| !stands(part, head)));
@@ -480,7 +480,7 @@ impl Unsettled {
 }
 
 /// Without a response the outcome is unknown: reservations are refunded, other charges are kept.
-impl Drop for Unsettled {
+impl Drop for SettleOnDrop {
     fn drop(&mut self) {
         if let Some(Reservation(inner)) = self.0.take() {
             inner.refund(|part| inner.is_settled_by_handler(part));

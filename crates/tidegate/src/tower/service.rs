@@ -17,7 +17,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::body::{Bodies, Wrapped};
-use super::core::{Core, Refusal};
+use super::core::{Core, RejectionResponse};
 use super::guard::Background;
 use super::guard::RequestGuard;
 use super::head::Head;
@@ -145,7 +145,7 @@ pin_project! {
             guard: RequestGuard,
         },
         /// The request was rejected, and the inner service is not called.
-        Denied { response: Option<Refusal> },
+        Denied { response: Option<RejectionResponse> },
         /// The request waits under `max_wait`, or for the shared store.
         Waiting { future: Pin<Box<dyn Future<Output = State<F>> + Send>> },
     }
@@ -197,7 +197,7 @@ impl<F, K> fmt::Debug for ResponseFuture<F, K> {
 }
 
 /// The decision about a request, and the head of the request.
-type DecisionResult = (Result<RequestGuard, Refusal>, Parts);
+type DecisionResult = (Result<RequestGuard, RejectionResponse>, Parts);
 
 /// Decides a request. If it is dropped during a call to the store, the call is completed in the
 /// background, so that the guard is dropped after it and undoes its effects.

@@ -176,7 +176,7 @@ impl Model {
 
     /// Returns whether the state alone admits the attempt.
     pub fn admits(&mut self, key: u8, limit: &Limit, attempt: &Attempt) -> bool {
-        self.state(key, limit).admits(limit, attempt)
+        self.state(key, limit).advance_and_check(limit, attempt)
     }
 
     /// Finishes the decision on an attempt after [`Model::admits`].

@@ -84,7 +84,7 @@ impl Host for Core {
 
     fn release(&mut self, at_us: u64, permit: char) -> bool {
         // An ended lease is removed when the state is next updated.
-        self.state.admits(&self.limit, &Attempt::new(Cost::PEEK, at(at_us)));
+        self.state.advance_and_check(&self.limit, &Attempt::new(Cost::PEEK, at(at_us)));
         self.state.release(PermitId(u64::from(permit)))
     }
 

@@ -2,7 +2,7 @@
 
 use super::form::{STEP_BITS, STEPS};
 use super::{Form, WORDS};
-use crate::algorithms::Window;
+use crate::algorithms::AlgorithmState;
 use crate::limit::{Grid, WindowPosition};
 use crate::packed::with_low_bits;
 use crate::{Attempt, Limit, Packed, PackedWords, ResetAfter, Timestamp};
@@ -451,7 +451,7 @@ impl<W: CellWords> Cells<W> {
     }
 }
 
-impl<W: CellWords> Window for Cells<W> {
+impl<W: CellWords> AlgorithmState for Cells<W> {
     #[inline(always)]
     fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
         let (current, elapsed_us) = self.split(limit, now);

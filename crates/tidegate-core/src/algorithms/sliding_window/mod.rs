@@ -104,7 +104,7 @@ use cells::{Cells, INDEX_BITS, InPlace};
 pub use form::Form;
 use times::Times;
 
-use super::Window;
+use super::AlgorithmState;
 use crate::limit::{Grid, WindowPosition};
 use crate::{Attempt, CellView, Cost, Decision, Limit, Packed, PackedWords, ResetAfter, Timestamp};
 
@@ -452,11 +452,11 @@ pub(crate) fn decide_cells<const FORM: usize, W: PackedWords>(
     }
     packed.head = cells.pack_head();
     // A limit of a form with cells is not 0, so its reset is when its state expires.
-    packed.deadline = Packed::units_until(now_us + decision.reset_after.as_micros());
+    packed.deadline = Packed::deadline_from_us(now_us + decision.reset_after.as_micros());
     Some(decision)
 }
 
-impl Window for SlidingWindow {
+impl AlgorithmState for SlidingWindow {
     fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
         match &mut self.held {
             Held::Times(times) => times.advance(limit, now),

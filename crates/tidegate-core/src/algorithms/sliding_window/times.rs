@@ -2,7 +2,7 @@
 
 use super::form::{LOG_UNITS, TIME_BITS};
 use super::{Form, WORDS};
-use crate::algorithms::Window;
+use crate::algorithms::AlgorithmState;
 use crate::limit::{Divisor, WindowPosition};
 use crate::packed::with_low_bits;
 use crate::{Attempt, Limit, Packed, PackedWords, ResetAfter, Timestamp};
@@ -148,7 +148,7 @@ impl<W: PackedWords> Times<W> {
     }
 }
 
-impl<W: PackedWords> Window for Times<W> {
+impl<W: PackedWords> AlgorithmState for Times<W> {
     #[inline(always)]
     fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
         let step = limit.cell(Form::Log);

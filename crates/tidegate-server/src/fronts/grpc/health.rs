@@ -9,7 +9,8 @@ use hyper::body::Incoming;
 use super::GrpcFront;
 use super::body::{GrpcBody, GrpcResponse, StreamItem, collect, framed, single_message};
 use crate::error::{ErrorKind, RequestError};
-use crate::fronts::grpc::envoy::{Fields, Malformed, SERVICE, put_bytes, put_nested, put_number};
+use crate::fronts::grpc::envoy::SERVICE;
+use crate::fronts::grpc::protobuf::{Fields, Malformed, put_bytes, put_nested, put_number};
 use crate::serve::InFlight;
 
 /// The prefix of all methods of the service.

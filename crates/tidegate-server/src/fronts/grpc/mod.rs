@@ -18,23 +18,27 @@
 mod body;
 pub mod envoy;
 mod health;
+mod protobuf;
 mod reflection;
 mod rls;
 
 use std::sync::Arc;
+use std::task::Context;
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Method, Request, Version};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use tidegate::Algorithm;
 use tidegate::unstable::gate::Gate;
 use tidegate::unstable::headers::Forms;
 
-use self::body::{GrpcBody, GrpcResponse, NotGrpc};
+use self::body::{GrpcBody, GrpcResponse, NotGrpc, code, collect, read_error};
 use crate::access::Access;
-use crate::admin::ServerState;
+use crate::admin::{FrontName, ServerState};
 use crate::error::{ErrorKind, RequestError};
+use crate::fronts::response_future::{Front, FrontCall, Start};
 use crate::serve::InFlight;
 
 /// The only hot method.
@@ -104,6 +108,63 @@ impl GrpcFront {
     fn authorize(&self, headers: &HeaderMap) -> Result<(), RequestError> {
         let secret_location = "metadata `authorization: Bearer ...`";
         self.access.authorize(headers).map_err(|error| error.error(secret_location, "`origin`"))
+    }
+}
+
+impl Front for GrpcFront {
+    type Body = GrpcBody;
+
+    /// Responds to a call of the rate limit service whose message arrived with its head, unless the
+    /// store is shared.
+    fn start(&self, call: &mut FrontCall, context: &mut Context<'_>) -> Start<GrpcBody> {
+        let is_hot = call.request.uri().path() == SHOULD_RATE_LIMIT;
+        if !is_hot || not_grpc(&call.request).is_some() {
+            return Start::Later(None);
+        }
+        let first_chunk = call.first_chunk(context);
+        let headers = call.request.headers();
+        match first_chunk {
+            Ok(Some(body)) if call.request.body().is_end_stream() && !self.gate.is_shared() => {
+                Start::Ready(rls::respond(self.decide(headers, &body)))
+            }
+            Ok(first_chunk) => Start::Later(first_chunk),
+            Err(broken) => {
+                let error = self.authorize(headers).err().unwrap_or_else(|| read_error(broken));
+                Start::Ready(GrpcBody::error(&error))
+            }
+        }
+    }
+
+    /// Responds to any call.
+    async fn finish(self: Arc<Self>, call: FrontCall, first_chunk: Option<Bytes>) -> GrpcResponse {
+        let FrontCall { request, in_flight, .. } = call;
+        if let Some(why) = not_grpc(&request) {
+            return GrpcBody::not_grpc(why);
+        }
+        if request.uri().path() != SHOULD_RATE_LIMIT {
+            return self.route(request, in_flight).await;
+        }
+        let (head, body) = request.into_parts();
+        // A caller without access is rejected before its body is awaited.
+        if let Err(error) = self.authorize(&head.headers) {
+            return GrpcBody::error(&error);
+        }
+        let decided = match collect(body, first_chunk).await {
+            Ok(body) => self.decide_async(&head.headers, &body).await,
+            Err(error) => Err(error),
+        };
+        rls::respond(decided)
+    }
+
+    fn record(&self, response: &GrpcResponse) {
+        match response.body() {
+            // This is a plain HTTP response, not a gRPC call.
+            GrpcBody::Plain(_) => {
+                self.server_state.count_response(FrontName::Grpc, response.status())
+            }
+            GrpcBody::Empty => self.server_state.count_grpc_status(code(response.headers())),
+            _ => self.server_state.count_grpc_status(0),
+        }
     }
 }
 

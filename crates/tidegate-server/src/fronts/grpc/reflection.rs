@@ -15,7 +15,8 @@ use super::GrpcFront;
 use super::body::{GrpcBody, GrpcResponse, Messages, StreamItem, framed};
 use crate::admin::ServerState;
 use crate::error::{GrpcCode, RequestError};
-use crate::fronts::grpc::envoy::{Fields, Malformed, SERVICE, put_bytes, put_nested, put_number};
+use crate::fronts::grpc::envoy::SERVICE;
+use crate::fronts::grpc::protobuf::{Fields, Malformed, put_bytes, put_nested, put_number};
 use crate::serve::InFlight;
 
 pub const V1: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";

@@ -49,7 +49,7 @@ use self::response::{HttpBody, HttpResponse, RequestId, content};
 use crate::access::{Access, AuthError};
 use crate::admin::{FrontName, ServerState};
 use crate::error::{ErrorKind, RequestError};
-use crate::fronts::response_future::{Call, Front, Start};
+use crate::fronts::response_future::{Front, FrontCall, Start};
 use crate::serve::host_error;
 
 /// The path of the health check of envoyproxy/ratelimit.
@@ -168,7 +168,7 @@ impl Front for HttpFront {
 
     /// Responds to a check whose body has arrived and to the request of a gateway, unless the store
     /// is shared.
-    fn start(&self, call: &mut Call, context: &mut Context<'_>) -> Start<HttpBody> {
+    fn start(&self, call: &mut FrontCall, context: &mut Context<'_>) -> Start<HttpBody> {
         if host_error(&call.request).is_some() {
             return Start::Later(None);
         }
@@ -196,8 +196,8 @@ impl Front for HttpFront {
         response.map_or(Start::Later(first_chunk), Start::Ready)
     }
 
-    async fn finish(self: Arc<Self>, call: Call, first_chunk: Option<Bytes>) -> HttpResponse {
-        let Call { request, peer, in_flight: _in_flight } = call;
+    async fn finish(self: Arc<Self>, call: FrontCall, first_chunk: Option<Bytes>) -> HttpResponse {
+        let FrontCall { request, peer, in_flight: _in_flight } = call;
         if let Some(detail) = host_error(&request) {
             return reject_unread(request, &RequestError::invalid(detail)).await;
         }

@@ -132,18 +132,18 @@ impl<'a> SeizedCheck<'a> {
 /// A decision in two registers, for a call that is not inlined. Reading a decision from memory right
 /// after it was written in pieces of other sizes takes as long as some decisions.
 #[derive(Clone, Copy)]
-struct Reply {
+struct CompactDecision {
     /// The remaining units, with the marks below.
     remaining: u64,
     reset_us: u64,
 }
 
-/// Marks of a [`Reply`]. The remaining units of a limit are below all of them.
+/// Marks of a [`CompactDecision`]. The remaining units of a limit are below all of them.
 const ALLOWED: u64 = 1 << 63;
 const NO_ROOM: u64 = 1 << 62;
 const NEEDS_PERMIT: u64 = 1 << 61;
 
-impl Reply {
+impl CompactDecision {
     /// Converts a decision. The time to retry is returned in memory, because few decisions are
     /// denials.
     #[inline(always)]
@@ -153,7 +153,7 @@ impl Reply {
             *retry_after = decision.retry_after;
         }
         let marks = if allowed { ALLOWED } else { 0 } | if no_room { NO_ROOM } else { 0 };
-        Reply { remaining: remaining | marks, reset_us: reset_after.as_micros() }
+        CompactDecision { remaining: remaining | marks, reset_us: reset_after.as_micros() }
     }
 
     #[inline(always)]
@@ -240,11 +240,11 @@ impl MemoryStore {
         check: &Check<'_>,
         at: Option<Timestamp>,
         retry_after: &mut RetryAfter,
-    ) -> Reply {
+    ) -> CompactDecision {
         let hash = self.hash(check.key);
         match self.decide_hashed(hash, check, at, Prefetched::No) {
-            Ok(decision) => Reply::new(decision, retry_after),
-            Err(_) => Reply { remaining: NEEDS_PERMIT, reset_us: 0 },
+            Ok(decision) => CompactDecision::new(decision, retry_after),
+            Err(_) => CompactDecision { remaining: NEEDS_PERMIT, reset_us: 0 },
         }
     }
 

@@ -44,12 +44,12 @@ struct LoadedState<'s> {
     copy: Option<usize>,
     /// The number of log entries or permits it held when it was loaded.
     entries: usize,
-    answer: Answer,
+    outcome: CheckOutcome,
 }
 
 /// The result of one check on its state, regardless of the other states of the request.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Answer {
+pub(super) struct CheckOutcome {
     pub(super) admits: bool,
     /// Whether it needs a log entry or permit, and the store is out of them.
     pub(super) out_of_entries: bool,
@@ -67,9 +67,9 @@ impl<'l, 's> Loaded<'l, 's> {
     }
 
     fn load(&mut self, check: &StateCheck<'_>) {
-        let (limit, lock) = (check.check.limit, check.lock);
+        let (limit, lock) = (check.hashed.limit, check.lock);
         let locked = &mut self.locks[lock];
-        let slot_ref = if check.is_untracked() { None } else { find(locked, &check.check) };
+        let slot_ref = if check.is_untracked() { None } else { find(locked, &check.hashed) };
         let mut slot = slot_ref.map_or(Slot::default(), SlotRef::read);
         let (mut copy, mut entries) = (None, 0);
         if slot.is_in_slab() {
@@ -84,8 +84,8 @@ impl<'l, 's> Loaded<'l, 's> {
                 None => State::new(limit),
             });
         }
-        let answer = Answer::default();
-        self.states.push(LoadedState { slot_ref, slot, lock, copy, entries, answer });
+        let outcome = CheckOutcome::default();
+        self.states.push(LoadedState { slot_ref, slot, lock, copy, entries, outcome });
     }
 
     #[inline]
@@ -152,7 +152,7 @@ impl MemoryStore {
     ) {
         loop {
             let mut locks = self.lock_shards(checks);
-            match self.decide_with(&mut locks, checks, (permit, time), decisions) {
+            match self.decide_holding_locks(&mut locks, checks, (permit, time), decisions) {
                 Ok(()) => return,
                 // The check now counts in another state, so other shards may have to be locked.
                 Err(index) => self.mark_overflow(checks, index),
@@ -161,18 +161,18 @@ impl MemoryStore {
     }
 
     fn lock_shards<'s>(&'s self, checks: &mut [StateCheck<'_>]) -> InlineVec<Locked<'s>> {
-        let mut shards: InlineVec<usize> = checks.iter().map(|check| check.check.shard).collect();
+        let mut shards: InlineVec<usize> = checks.iter().map(|check| check.hashed.shard).collect();
         shards.sort_unstable();
         shards.dedup();
         for check in checks {
-            let is_its = |&shard: &usize| shard == check.check.shard;
+            let is_its = |&shard: &usize| shard == check.hashed.shard;
             check.lock = shards.iter().position(is_its).unwrap_or_default();
         }
         shards.iter().map(|&shard| self.table.lock(shard)).collect()
     }
 
     /// Decides and charges. An error is the index of a check whose key is new while the store is full.
-    fn decide_with<'s>(
+    fn decide_holding_locks<'s>(
         &'s self,
         locks: &mut [Locked<'s>],
         checks: &mut [StateCheck<'_>],
@@ -198,7 +198,7 @@ impl MemoryStore {
             let admitted = self.check_all(checks, &mut loaded, &attempt);
             let mut without_slot: InlineVec<usize> = SmallVec::new();
             for (index, (check, state)) in checks.iter().zip(&loaded.states).enumerate() {
-                if state.slot_ref.is_none() && check.must_be_kept(state.answer, admitted) {
+                if state.slot_ref.is_none() && check.must_be_kept(state.outcome, admitted) {
                     without_slot.push(index);
                 }
             }
@@ -211,7 +211,8 @@ impl MemoryStore {
             self.restore(loaded);
             for index in without_slot {
                 let check = &checks[index];
-                let (fingerprint, size) = (check.check.fingerprint(), slot_size(check.check.limit));
+                let (fingerprint, size) =
+                    (check.hashed.fingerprint(), slot_size(check.hashed.limit));
                 let over_capacity = check.full.is_some();
                 let locked = &mut locks[check.lock];
                 locked.claim(fingerprint, size, attempt.now, over_capacity).ok_or(index)?;
@@ -229,11 +230,11 @@ impl MemoryStore {
     ) -> bool {
         let mut admitted = true;
         for (index, check) in checks.iter().enumerate() {
-            let attempt = Attempt { cost: check.check.cost, ..*attempt };
+            let attempt = Attempt { cost: check.hashed.cost, ..*attempt };
             let before = loaded.states[index].entries;
-            let answer = self.check_one(check, loaded.state(index), before, &attempt);
-            admitted &= check.observed || answer.admits;
-            loaded.states[index].answer = answer;
+            let outcome = self.check_one(check, loaded.state(index), before, &attempt);
+            admitted &= check.observed || outcome.admits;
+            loaded.states[index].outcome = outcome;
         }
         admitted
     }
@@ -244,9 +245,9 @@ impl MemoryStore {
         state: &mut dyn DynState,
         before: usize,
         attempt: &Attempt,
-    ) -> Answer {
-        let limit = check.check.limit;
-        let mut admits = state.admits(limit, attempt);
+    ) -> CheckOutcome {
+        let limit = check.hashed.limit;
+        let mut admits = state.advance_and_check(limit, attempt);
         let lacks_entry = self.lacks_entry(state, before, limit, attempt.cost);
         let out_of_entries = admits && lacks_entry;
         let denied = out_of_entries && self.when_full != WhenFull::Allow;
@@ -259,7 +260,7 @@ impl MemoryStore {
             }
             _ => 0,
         };
-        Answer { admits, out_of_entries, consumes }
+        CheckOutcome { admits, out_of_entries, consumes }
     }
 
     /// Charges the states if the request was `admitted`, and writes the decision of each.
@@ -272,34 +273,34 @@ impl MemoryStore {
         decisions: &mut [Decision],
     ) {
         for (index, (check, decision)) in checks.iter_mut().zip(decisions).enumerate() {
-            let attempt = Attempt { cost: check.check.cost, ..*attempt };
-            let LoadedState { answer, entries, .. } = loaded.states[index];
-            let limit = check.check.limit;
+            let attempt = Attempt { cost: check.hashed.cost, ..*attempt };
+            let LoadedState { outcome, entries, .. } = loaded.states[index];
+            let limit = check.hashed.limit;
             let state = loaded.state(index);
-            check.consumed = !admitted && answer.consumes > 0;
+            check.consumed = !admitted && outcome.consumes > 0;
             match check.full {
                 Some(WhenFull::Deny) => *decision = denied_full(limit, attempt.cost),
-                _ if answer.out_of_entries => *decision = self.decide_when_full(limit, &attempt),
+                _ if outcome.out_of_entries => *decision = self.decide_when_full(limit, &attempt),
                 _ if check.consumed => {
                     // The decision is a denial, computed from the state after the charge.
-                    let charge = Attempt { cost: Cost::Force(answer.consumes), ..attempt };
+                    let charge = Attempt { cost: Cost::Force(outcome.consumes), ..attempt };
                     self.merge_if_full(state, entries, limit, &charge);
                     state.finish(limit, &charge, true, decision);
                     state.finish(limit, &attempt, false, decision);
                 }
                 _ => {
-                    let is_charged = admitted && answer.admits;
+                    let is_charged = admitted && outcome.admits;
                     if is_charged {
                         self.merge_if_full(state, entries, limit, &attempt);
                     }
                     state.finish(limit, &attempt, is_charged, decision);
                 }
             }
-            check.overflowed |= answer.out_of_entries;
-            let is_unstored = check.is_untracked() || answer.out_of_entries;
+            check.overflowed |= outcome.out_of_entries;
+            let is_unstored = check.is_untracked() || outcome.out_of_entries;
             decision.no_room = is_unstored && lacks_room(decision, attempt.cost);
             check.no_room = decision.no_room;
-            check.admits = answer.admits;
+            check.admits = outcome.admits;
         }
     }
 
@@ -353,12 +354,12 @@ impl MemoryStore {
         for (index, check) in checks.iter().enumerate() {
             let LoadedState { slot_ref, slot, lock, copy, entries, .. } = loaded.states[index];
             let Some(slot_ref) = slot_ref else { continue };
-            let (state, limit) = (loaded.state(index), check.check.limit);
+            let (state, limit) = (loaded.state(index), check.hashed.limit);
             self.table.count_entries(entries, state.entries());
             let deadline = slot::deadline(state.expires_at(limit));
             let locked = &mut loaded.locks[lock];
             match copy {
-                Some(copy) => put(locked, slot_ref, &check.check, &loaded.copies[copy]),
+                Some(copy) => put(locked, slot_ref, &check.hashed, &loaded.copies[copy]),
                 None => set_deadline(locked, slot_ref, slot, deadline),
             }
         }
@@ -382,16 +383,16 @@ impl MemoryStore {
         let is_full = self.table.is_full();
         checks.iter().zip(&loaded.states).any(|(check, state)| {
             is_full && state.slot_ref.is_none() && check.full.is_none()
-                || self.lacks_entries_for(check.check.limit)
+                || self.lacks_entries_for(check.hashed.limit)
         })
     }
 
     /// Evicts expired states if the store is full for another key, or for another log entry or
     /// permit. Returns `false` if the key of the check is new and the store is still full.
     fn make_room(&self, locked: &mut Locked<'_>, check: &StateCheck<'_>, now: Timestamp) -> bool {
-        let limit = check.check.limit;
+        let limit = check.hashed.limit;
         let is_known =
-            |locked: &Locked<'_>| check.full.is_some() || find(locked, &check.check).is_some();
+            |locked: &Locked<'_>| check.full.is_some() || find(locked, &check.hashed).is_some();
         for _ in 0..RECLAIMS {
             let is_full = self.table.is_full() && !is_known(locked);
             if !is_full && !self.lacks_entries_for(limit) || locked.reclaim(now) == 0 {

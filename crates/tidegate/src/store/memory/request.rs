@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use smallvec::SmallVec;
 use tidegate_core::{Cost, Decided, Decision, Limit, ResetAfter, RetryAfter, Timestamp};
 
-use super::locked_path::Answer;
+use super::locked_path::CheckOutcome;
 use super::slot::Fingerprint;
 use super::{MemoryStore, WhenFull};
 use crate::Request;
@@ -51,7 +51,7 @@ impl HashedCheck<'_> {
 
 /// All checks of a request that count in one state.
 pub(super) struct StateCheck<'a> {
-    pub(super) check: HashedCheck<'a>,
+    pub(super) hashed: HashedCheck<'a>,
     pub(super) observed: bool,
     overflow: Overflow,
     /// The index of the lock of its shard, once the request holds the locks.
@@ -71,7 +71,7 @@ pub(super) struct StateCheck<'a> {
 impl<'a> StateCheck<'a> {
     pub(super) fn new(hashed: HashedCheck<'a>, observed: bool, overflow: Overflow) -> Self {
         StateCheck {
-            check: hashed,
+            hashed,
             observed,
             overflow,
             lock: 0,
@@ -85,16 +85,19 @@ impl<'a> StateCheck<'a> {
 
     /// The units that are charged if the request is denied, as far as they are available.
     pub(super) fn overflowing(&self) -> u64 {
-        let HashedCheck { limit, cost, .. } = self.check;
+        let HashedCheck { limit, cost, .. } = self.hashed;
         if self.observed { 0 } else { overflowing(self.overflow, limit, cost) }
     }
 
     /// Whether its state will hold units, and so needs a slot.
-    pub(super) fn must_be_kept(&self, answer: Answer, admitted: bool) -> bool {
+    pub(super) fn must_be_kept(&self, outcome: CheckOutcome, admitted: bool) -> bool {
         if !admitted {
-            return answer.consumes > 0;
+            return outcome.consumes > 0;
         }
-        answer.admits && !answer.out_of_entries && counts(self.check.cost) && !self.is_untracked()
+        outcome.admits
+            && !outcome.out_of_entries
+            && counts(self.hashed.cost)
+            && !self.is_untracked()
     }
 
     /// Whether its state is not kept at all.
@@ -163,7 +166,7 @@ impl MemoryStore {
         verdict: &mut Verdict,
     ) -> Result<(), CheckError> {
         if !self.decide_unlocked(request.checks, at, &mut verdict.decisions) {
-            return self.decide_merged(request, at, verdict);
+            return self.decide_on_locked_path(request, at, verdict);
         }
         verdict.conclude(request.checks);
         Ok(())
@@ -171,7 +174,7 @@ impl MemoryStore {
 
     /// Merges the checks of a request that share a state, and decides under locks.
     #[inline(never)]
-    fn decide_merged(
+    fn decide_on_locked_path(
         &self,
         request: &Request<'_>,
         at: Option<Timestamp>,
@@ -213,7 +216,8 @@ impl MemoryStore {
     /// The [`MemoryStore::request_fingerprint`] of a request, its costs, and the time in microseconds
     /// for which its verdict is remembered.
     fn idempotency_key(&self, checks: &[StateCheck<'_>], id: &[u8]) -> (u64, InlineVec<Cost>, u64) {
-        let window_us = checks.iter().map(|check| check.check.limit.window_us()).max().unwrap_or(0);
+        let window_us =
+            checks.iter().map(|check| check.hashed.limit.window_us()).max().unwrap_or(0);
         let (fingerprint, costs) = self.request_fingerprint(checks, id);
         (fingerprint, costs, window_us)
     }
@@ -258,7 +262,7 @@ impl MemoryStore {
             is_observed |= check.observed;
             let hashed = self.with_hash(last.1, check);
             let known = states.iter().position(|state| {
-                state.observed == check.observed && state.check.shares_state(&hashed)
+                state.observed == check.observed && state.hashed.shares_state(&hashed)
             });
             let Some(known) = known else {
                 // Earlier checks share a state, so `members` is needed.
@@ -272,7 +276,7 @@ impl MemoryStore {
                 members.extend(0..index);
             }
             members.push(known);
-            let StateCheck { check: state, overflow, .. } = &mut states[known];
+            let StateCheck { hashed: state, overflow, .. } = &mut states[known];
             let HashedCheck { limit, cost, .. } = state;
             SharedCount { limit, cost, overflow }.add(check)?;
         }
@@ -294,7 +298,7 @@ impl MemoryStore {
     /// A hash of a request with an id, and its costs. Neither depends on the order of its checks.
     fn request_fingerprint(&self, checks: &[StateCheck<'_>], id: &[u8]) -> (u64, InlineVec<Cost>) {
         let mut states: InlineVec<(u64, Cost)> =
-            checks.iter().map(|check| (check.check.state_hash(), check.check.cost)).collect();
+            checks.iter().map(|check| (check.hashed.state_hash(), check.hashed.cost)).collect();
         states.sort_unstable_by_key(|(hash, _)| *hash);
         let hashes = states.iter().flat_map(|(hash, _)| hash.to_le_bytes());
         let hashed: SmallVec<[u8; 64]> = hashes.chain(id.iter().copied()).collect();
@@ -305,11 +309,11 @@ impl MemoryStore {
     /// limit and is enforced, as when a stricter limit is tried out beside the one in force.
     fn set_observed_apart(&self, states: &mut [StateCheck<'_>]) {
         for index in 0..states.len() {
-            let StateCheck { check, observed, .. } = states[index];
+            let StateCheck { hashed: check, observed, .. } = states[index];
             let is_enforced =
-                |other: &StateCheck<'_>| !other.observed && other.check.shares_state(&check);
+                |other: &StateCheck<'_>| !other.observed && other.hashed.shares_state(&check);
             if observed && states.iter().any(is_enforced) {
-                self.set_hash(&mut states[index].check, check.hash ^ OBSERVED_MARK);
+                self.set_hash(&mut states[index].hashed, check.hash ^ OBSERVED_MARK);
             }
         }
     }
@@ -322,11 +326,11 @@ impl MemoryStore {
             (WhenFull::Allow, _) => WhenFull::Allow,
             (WhenFull::Overflow, None) => {
                 // Two new keys of one request are still counted separately.
-                let id = checks[index].check.limit.id();
-                let is_like = |c: &&StateCheck<'_>| c.full.is_some() && c.check.limit.id() == id;
+                let id = checks[index].hashed.limit.id();
+                let is_like = |c: &&StateCheck<'_>| c.full.is_some() && c.hashed.limit.id() == id;
                 let before = checks.iter().filter(is_like).count() as u64;
                 let hash = self.overflow_hash.wrapping_add(before);
-                self.set_hash(&mut checks[index].check, hash);
+                self.set_hash(&mut checks[index].hashed, hash);
                 WhenFull::Overflow
             }
             _ => WhenFull::Deny,

@@ -88,7 +88,7 @@ pub(super) fn deadline(expires_at: Timestamp) -> u64 {
 /// The latest deadline that has passed at `now`.
 #[inline]
 pub(super) fn units_passed(now: Timestamp) -> u64 {
-    (now.as_micros() / Packed::UNIT_US).min(NO_DEADLINE - 1)
+    (now.as_micros() / Packed::DEADLINE_STEP_US).min(NO_DEADLINE - 1)
 }
 
 /// The body of a slot with this deadline and head.
@@ -172,7 +172,7 @@ pub(super) struct SlotRef<'a> {
     /// The tag and the body and, if the slot is large, the rest of the state.
     pub(super) words: &'a [AtomicU64],
     /// The number of the slot in its shard.
-    pub(super) slot: usize,
+    pub(super) index: usize,
 }
 
 impl<'a> SlotRef<'a> {

@@ -109,9 +109,9 @@ impl<'a> Span<'a> {
 
     /// The slot with this number.
     #[inline(always)]
-    pub(super) fn slot(self, slot: usize) -> SlotRef<'a> {
-        let word = self.slot_word(slot);
-        SlotRef { words: &self.words[word..word + slot_words(self.size)], slot }
+    pub(super) fn slot(self, index: usize) -> SlotRef<'a> {
+        let word = self.slot_word(index);
+        SlotRef { words: &self.words[word..word + slot_words(self.size)], index }
     }
 
     /// All slots.
@@ -188,8 +188,8 @@ impl<'a> Span<'a> {
 
     /// Sets the tag byte of a slot. The caller holds the lock of the shard.
     pub(super) fn set_tag_byte(self, slot: SlotRef<'a>, tag: u8) {
-        let (group, slot) = (slot.slot / GROUP, slot.slot % GROUP);
-        let tags = self.tags(group).with(slot, tag);
+        let (group, index) = (slot.index / GROUP, slot.index % GROUP);
+        let tags = self.tags(group).with(index, tag);
         self.words[self.tags_at + group].store(tags.0, Relaxed);
     }
 

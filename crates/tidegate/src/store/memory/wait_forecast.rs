@@ -24,7 +24,7 @@ impl CopiedState<'_> {
     fn denial_at(&self, first_at: Timestamp, now: Timestamp) -> Decision {
         let attempt = Attempt::new(self.cost, first_at);
         let mut state = self.state.clone();
-        state.admits(self.limit, &attempt);
+        state.advance_and_check(self.limit, &attempt);
         let decision = state.finish(self.limit, &attempt, false);
         let reset_us = decision.reset_after.as_micros() + (first_at.as_micros() - now.as_micros());
         let most = match self.cost {
@@ -97,9 +97,9 @@ impl MemoryStore {
 
     fn copy_states<'a>(&self, checks: &[StateCheck<'a>]) -> Vec<CopiedState<'a>> {
         let mut order: Vec<usize> = (0..checks.len()).collect();
-        order.sort_unstable_by_key(|&index| checks[index].check.state_hash());
+        order.sort_unstable_by_key(|&index| checks[index].hashed.state_hash());
         let copied = order.into_iter().map(|index| {
-            let StateCheck { check, observed, .. } = &checks[index];
+            let StateCheck { hashed: check, observed, .. } = &checks[index];
             let mut locked = self.table.lock(check.shard);
             let state = match find(&locked, check) {
                 Some(slot_ref) => locked_path::copy(&mut locked, slot_ref, check.limit),
@@ -127,7 +127,7 @@ fn charge_when_admitted(
     let mut wait_us = 0;
     for (copied, &cost) in copies.iter_mut().zip(costs).filter(|(copied, _)| !copied.observed) {
         let attempt = Attempt::new(cost, from);
-        copied.state.admits(copied.limit, &attempt);
+        copied.state.advance_and_check(copied.limit, &attempt);
         let decision = copied.state.finish(copied.limit, &attempt, false);
         wait_us = wait_us.max(decision.retry_after.as_micros()?);
     }

@@ -14,10 +14,10 @@ use redis::{Cmd, ServerError, Value};
 use tidegate_core::{Limit, Timestamp};
 
 use super::batch_builder::{BatchBuilder, BatchEntry};
-use super::breaker::{ConnectionHealth, Outcome};
+use super::breaker::{ConnectionHealth, WriteOutcome};
 use super::connection::{CommandSender, PendingReply, script_load_commands, text_of};
 use super::counter::{self, Entry};
-use super::deferred_release::Reply;
+use super::deferred_release::ReplySender;
 use super::node::{CallError, CallReply, Job, SendMode, Work};
 use super::plan::{ScriptMode, ScriptPlan};
 use super::queue::{Claim, SelectedJob};
@@ -54,7 +54,7 @@ pub(super) enum Waiters {
 /// A caller that waits for a reply.
 #[derive(Debug)]
 pub(super) struct Waiter {
-    reply: Reply,
+    reply: ReplySender,
     /// The job's part of the weight in flight, held until the caller is answered.
     _claim: Option<Claim>,
 }
@@ -167,10 +167,10 @@ impl Write {
         queried: Option<Address>,
         health: &ConnectionHealth,
         counters: &StoreCounters,
-        mut note: impl FnMut(Outcome),
-    ) -> Outcome {
+        mut note: impl FnMut(WriteOutcome),
+    ) -> WriteOutcome {
         let Write { sender, mut calls, started } = self;
-        let mut handler = ReplyHandler { queried, outcome: Outcome::Answered, counters };
+        let mut handler = ReplyHandler { queried, outcome: WriteOutcome::Answered, counters };
         loop {
             let mut again = Vec::new();
             for (command, sent) in calls {
@@ -185,7 +185,7 @@ impl Write {
                     Err(_) => {
                         let is_silent = health.is_silent();
                         let failure = if is_silent { Failure::TimedOut } else { Failure::Lost };
-                        handler.outcome = Outcome::Unusable;
+                        handler.outcome = WriteOutcome::Unusable;
                         command.waiters.error(&CallError::Failed(failure));
                     }
                 }
@@ -193,7 +193,7 @@ impl Write {
                     note(handler.outcome);
                 }
             }
-            if again.is_empty() || handler.outcome == Outcome::Unusable {
+            if again.is_empty() || handler.outcome == WriteOutcome::Unusable {
                 let down = CallError::Failed(Failure::Down);
                 again.into_iter().for_each(|command: Command| command.waiters.error(&down));
                 counters.round_trip(started.elapsed());
@@ -207,7 +207,7 @@ impl Write {
 
 struct ReplyHandler<'t> {
     queried: Option<Address>,
-    outcome: Outcome,
+    outcome: WriteOutcome,
     counters: &'t StoreCounters,
 }
 
@@ -250,15 +250,15 @@ impl ReplyHandler<'_> {
     }
 
     fn refuses(&mut self, error: &ServerError) -> CallError {
-        if self.outcome == Outcome::Answered {
-            self.outcome = Outcome::Refused;
+        if self.outcome == WriteOutcome::Answered {
+            self.outcome = WriteOutcome::Refused;
             self.counters.set_last_error(Some(format!("the store refuses: {}", text_of(error))));
         }
         refused(error)
     }
 
     fn wrong_server(&mut self) -> CallError {
-        self.outcome = Outcome::Unusable;
+        self.outcome = WriteOutcome::Unusable;
         CallError::Failed(Failure::Down)
     }
 }
@@ -320,8 +320,8 @@ impl Waiters {
             Waiters::One(waiter) => waiter.answer(Ok(CallReply::Value(value))),
             Waiters::MergedRequests(merged) => return merged.answer(&value),
             Waiters::Counted(limit, entries, waiters) => {
-                match counter::answers(&limit, &entries, &value) {
-                    Ok(answers) => answer_counted(answers, waiters),
+                match counter::decode_reply(&limit, &entries, &value) {
+                    Ok(script_reply) => answer_counted(script_reply, waiters),
                     Err(error) => {
                         Waiters::Counted(limit, entries, waiters).error(&failed(error));
                     }
@@ -340,9 +340,9 @@ fn failed(error: StoreError) -> CallError {
     })
 }
 
-fn answer_counted(answers: Vec<counter::CounterReply>, waiters: Vec<Vec<Waiter>>) {
-    for (answer, waiters) in answers.into_iter().zip(waiters) {
-        match answer {
+fn answer_counted(replies: Vec<counter::CounterReply>, waiters: Vec<Vec<Waiter>>) {
+    for (reply, waiters) in replies.into_iter().zip(waiters) {
+        match reply {
             counter::CounterReply::Decided(decisions) => {
                 for (waiter, decision) in waiters.into_iter().zip(decisions) {
                     waiter.answer(Ok(CallReply::Counted(decision)));
@@ -361,22 +361,22 @@ impl MergedRequests {
     /// request applies to all that are left.
     fn answer(mut self, value: &Value) -> Option<MergedRequests> {
         let times = self.sent_count as u64;
-        let answers = match self.plan.times(times).answers(value) {
-            Ok(answers) => answers,
+        let script_reply = match self.plan.repeated(times).decode_reply(value) {
+            Ok(script_reply) => script_reply,
             Err(error) => {
                 Waiters::MergedRequests(Box::new(self)).error(&failed(error));
                 return None;
             }
         };
-        let left = self.plan.times_left(&answers);
-        if answers.admitted {
+        let left = self.plan.repeats_left(&script_reply);
+        if script_reply.admitted {
             let first = self.waiters.drain(..self.sent_count);
-            for (waiter, answers) in first.zip(self.plan.each(times, &answers)) {
-                waiter.answer(Ok(CallReply::Decided(Box::new(answers))));
+            for (waiter, script_reply) in first.zip(self.plan.each(times, &script_reply)) {
+                waiter.answer(Ok(CallReply::Decided(Box::new(script_reply))));
             }
         } else if self.sent_count == 1 {
             for waiter in self.waiters {
-                waiter.answer(Ok(CallReply::Decided(Box::new(answers.clone()))));
+                waiter.answer(Ok(CallReply::Decided(Box::new(script_reply.clone()))));
             }
             return None;
         }
@@ -392,7 +392,8 @@ impl MergedRequests {
     }
 
     pub(super) fn command(self, asking: bool) -> Command {
-        let cmd = self.plan.times(self.sent_count as u64).call(ScriptMode::Decide, self.at).cmd();
+        let cmd =
+            self.plan.repeated(self.sent_count as u64).call(ScriptMode::Decide, self.at).cmd();
         Command {
             cmd,
             asking,

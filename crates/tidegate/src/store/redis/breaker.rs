@@ -43,7 +43,7 @@ pub(super) struct ConnectionHealth {
 
 /// The outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum WriteOutcome {
     Answered,
     /// The server refuses such commands for every key: its memory is full, for example.
     Refused,

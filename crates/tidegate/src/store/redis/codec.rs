@@ -20,7 +20,7 @@ use super::plan::{PlannedState, ScriptMode};
 
 /// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum RequestOutcome {
     Denied,
     Admitted,
     IdReused,
@@ -30,8 +30,8 @@ pub(super) enum Outcome {
 }
 
 /// A decoded reply.
-pub(super) struct Reply {
-    pub(super) outcome: Outcome,
+pub(super) struct DecodedReply {
+    pub(super) outcome: RequestOutcome,
     pub(super) now: Timestamp,
     pub(super) states: SmallVec<[StateSummary; 4]>,
 }
@@ -44,7 +44,7 @@ pub(super) enum StateSummary {
 }
 
 /// Encodes the second argument of `request.lua`: all of a plan except key names, time and id.
-pub(super) fn plan(states: &[PlannedState], mode: ScriptMode, permit: PermitId) -> Vec<u8> {
+pub(super) fn encode_plan(states: &[PlannedState], mode: ScriptMode, permit: PermitId) -> Vec<u8> {
     /// The size of the permit and the mode. A state has three bytes and eight numbers.
     const HEADER_BYTES: usize = 9;
     const STATE_BYTES: usize = 3 + 8 * 8;
@@ -88,27 +88,27 @@ pub(super) fn cost_text(cost: Cost) -> [u8; 9] {
 }
 
 /// Decodes a reply for these states; `None` if it has another form.
-pub(super) fn read(reply: &Value, planned: &[PlannedState]) -> Option<Reply> {
+pub(super) fn decode_reply(reply: &Value, planned: &[PlannedState]) -> Option<DecodedReply> {
     let Value::BulkString(bytes) = reply else { return None };
     let (&outcome, rest) = bytes.split_first()?;
     let outcome = match outcome {
-        0 => Outcome::Denied,
-        1 => Outcome::Admitted,
-        2 => Outcome::IdReused,
-        3 => Outcome::Consumed,
+        0 => RequestOutcome::Denied,
+        1 => RequestOutcome::Admitted,
+        2 => RequestOutcome::IdReused,
+        3 => RequestOutcome::Consumed,
         _ => return None,
     };
     let (now, mut rest) = rest.split_first_chunk()?;
     let now = Timestamp::from_micros(u64::from_le_bytes(*now));
     let mut states = SmallVec::new();
-    if outcome != Outcome::IdReused {
+    if outcome != RequestOutcome::IdReused {
         for state in planned {
             let (summary, after) = read_state(&state.limit, rest)?;
             states.push(summary);
             rest = after;
         }
     }
-    rest.is_empty().then_some(Reply { outcome, now, states })
+    rest.is_empty().then_some(DecodedReply { outcome, now, states })
 }
 
 fn read_state<'r>(limit: &Limit, reply: &'r [u8]) -> Option<(StateSummary, &'r [u8])> {

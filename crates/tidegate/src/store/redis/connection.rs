@@ -28,7 +28,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 use tokio_rustls::{TlsConnector, rustls};
 
 use super::error::ConnectError;
-use super::script::{Call, Script};
+use super::script::{Script, ScriptCall};
 use super::server_info::ServerInfo;
 use super::url::{Address, Kind, Login, TlsFiles};
 
@@ -271,7 +271,7 @@ impl Dialer {
         if self.kind == Kind::Cluster {
             args.push(b"ASKING".to_vec());
         }
-        let call = Call { script: Script::Rights, keys: Vec::new(), args };
+        let call = ScriptCall { script: Script::Rights, keys: Vec::new(), args };
         let mut commands = Pipeline::new();
         commands.add_command(call.cmd());
         match connection.send_all(&commands).await?.first() {

@@ -18,7 +18,7 @@ use tidegate_core::{
 };
 
 use super::key_names::KeyNames;
-use super::script::{Call, Script, unexpected_reply};
+use super::script::{Script, ScriptCall, unexpected_reply};
 use crate::Request;
 use crate::store::StoreError;
 use crate::{Check, Verdict};
@@ -94,7 +94,7 @@ pub(super) fn radix(limit: &Limit) -> u64 {
 
 /// Returns the call that decides entries under one limit, each separately, at `now` or, if it is
 /// `None`, at the server's time. The keys must differ, and the limit must be [fast](is_fast).
-pub fn call(limit: &Limit, entries: &[Entry], now: Option<Timestamp>) -> Call {
+pub fn call(limit: &Limit, entries: &[Entry], now: Option<Timestamp>) -> ScriptCall {
     let mut limit_args = vec![limit.window_us(), limit.count(), radix(limit)];
     limit_args.extend(now.map(Timestamp::as_micros));
     let mut args = vec![doubles(limit_args)];
@@ -103,7 +103,7 @@ pub fn call(limit: &Limit, entries: &[Entry], now: Option<Timestamp>) -> Call {
         args.push(doubles(asked));
     }
     let keys = entries.iter().map(|entry| entry.key.clone()).collect();
-    Call { script: Script::Counter, keys, args }
+    ScriptCall { script: Script::Counter, keys, args }
 }
 
 /// Encodes numbers as the doubles of Lua. All are below 2^53, and so exact.
@@ -115,7 +115,7 @@ fn doubles(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
 ///
 /// # Errors
 /// If the reply is an error or has another form.
-pub fn answers(
+pub fn decode_reply(
     limit: &Limit,
     entries: &[Entry],
     reply: &Value,

@@ -57,7 +57,7 @@ impl CrossSlotRequest {
     ) {
         let mut charged = Vec::with_capacity(self.parts.len());
         let decided = self.decide(&mut charged).await;
-        let admitted = decided.as_ref().is_ok_and(|answers| answers.admitted);
+        let admitted = decided.as_ref().is_ok_and(|script_reply| script_reply.admitted);
         // An admission that the caller does not receive is refunded.
         drop(reply.send(decided));
         if admitted && is_read.await.is_err() {
@@ -68,12 +68,12 @@ impl CrossSlotRequest {
     async fn decide(&self, charged: &mut Vec<ScriptReply>) -> Result<ScriptReply, StoreError> {
         for part in &self.parts {
             let decided = if Instant::now() < self.until {
-                self.decide_part(part, ScriptMode::Decide).await
+                self.call_plan(part, ScriptMode::Decide).await
             } else {
                 Err(StoreError::Failed(Failure::TimedOut))
             };
             match decided {
-                Ok(answers) if answers.admitted => charged.push(answers),
+                Ok(script_reply) if script_reply.admitted => charged.push(script_reply),
                 Ok(denied) => {
                     self.refund(charged).await;
                     return self.denied(charged.len(), denied).await;
@@ -92,28 +92,28 @@ impl CrossSlotRequest {
     async fn denied(&self, index: usize, denied: ScriptReply) -> Result<ScriptReply, StoreError> {
         let consumes = self.plan.consumes() && Instant::now() < self.until;
         let mode = if consumes { ScriptMode::Consume } else { ScriptMode::Dry };
-        let mut answers = Vec::with_capacity(self.parts.len());
+        let mut script_reply = Vec::with_capacity(self.parts.len());
         for (other, part) in self.parts.iter().enumerate() {
-            answers.push(match other == index {
+            script_reply.push(match other == index {
                 true => denied.clone(),
-                false => self.decide_part(part, mode).await?,
+                false => self.call_plan(part, mode).await?,
             });
         }
-        Ok(self.plan.combine(self.parts.iter().zip(&answers)))
+        Ok(self.plan.combine(self.parts.iter().zip(&script_reply)))
     }
 
-    async fn decide_part(
+    async fn call_plan(
         &self,
         part: &SlotPart,
         mode: ScriptMode,
     ) -> Result<ScriptReply, StoreError> {
-        self.inner.decide_part(&part.plan, mode, self.at).await
+        self.inner.call_plan(&part.plan, mode, self.at).await
     }
 
     async fn refund(&self, charged: &[ScriptReply]) {
-        for (part, answers) in self.parts.iter().zip(charged) {
+        for (part, script_reply) in self.parts.iter().zip(charged) {
             let mut is_undone = true;
-            for call in part.plan.undo(answers, self.at) {
+            for call in part.plan.undo(script_reply, self.at) {
                 is_undone &= self.inner.call(&call).await.is_ok();
             }
             // Units that could not be refunded count until they expire. Permits are released as

@@ -160,7 +160,7 @@ pub(super) type CallResult = Result<CallReply, CallError>;
 
 /// The node's end of a reply.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(super) struct ReplySender {
     sender: oneshot::Sender<CallResult>,
     pending_permit: Option<Arc<PendingPermit>>,
 }
@@ -174,15 +174,15 @@ pub(super) struct ReplyReceiver {
 
 /// Creates the two ends of a reply. `pending_permit` is the permit that the job may acquire, if
 /// any.
-pub(super) fn channel(pending_permit: Option<Arc<PendingPermit>>) -> (Reply, ReplyReceiver) {
+pub(super) fn channel(pending_permit: Option<Arc<PendingPermit>>) -> (ReplySender, ReplyReceiver) {
     let (sender, receiver) = oneshot::channel();
     (
-        Reply { sender, pending_permit: pending_permit.clone() },
+        ReplySender { sender, pending_permit: pending_permit.clone() },
         ReplyReceiver { receiver, pending_permit },
     )
 }
 
-impl Reply {
+impl ReplySender {
     /// Whether the caller has given up.
     pub(super) fn is_closed(&self) -> bool {
         self.sender.is_closed()

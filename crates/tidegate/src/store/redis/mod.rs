@@ -56,13 +56,13 @@ use self::connection::Dialer;
 use self::connection::IoThread;
 use self::counter::FastCheck;
 use self::deferred_release::{PendingPermit, ReleaseQueue, RetryOnDrop};
-use self::deny_cache::{Cells, DenyCache, Lookup};
+use self::deny_cache::{CellIndexes, DenyCache, Lookup};
 pub use self::error::{ConnectError, UrlError};
 use self::key_names::KeyNames;
 use self::node::{CallReply, Touched, Work, key_hash};
 pub use self::options::RedisOptions;
 use self::plan::{ScriptMode, ScriptPlan, ScriptReply};
-use self::script::Call;
+use self::script::ScriptCall;
 pub use self::stats::RedisStats;
 use self::stats::StoreCounters;
 use self::topology::Topology;
@@ -76,14 +76,14 @@ use crate::{Failure, Request, Store, StoreError, Verdict};
 #[cfg(feature = "unstable")]
 pub mod wire {
     pub use super::counter::{
-        CounterReply, Entry, FastCheck, answers as counter_answers, call as counter_call, is_fast,
-        verdict as fast_verdict,
+        CounterReply, Entry, FastCheck, call as counter_call, decode_reply as counter_answers,
+        is_fast, verdict as fast_verdict,
     };
     pub use super::deny_cache::MAX_AGE as MAX_DENY_CACHE;
     pub use super::error::ACL_RULES;
     pub use super::key_names::{KeyNames, slot_key};
     pub use super::plan::{PlannedState, ScriptMode, ScriptPlan, ScriptReply, SlotPart};
-    pub use super::script::{Call, Script};
+    pub use super::script::{Script, ScriptCall};
     pub use super::script::{permit_call, was_held};
 }
 
@@ -294,7 +294,7 @@ impl Inner {
         let is_plain_cost = |check: &crate::Check<'_>| matches!(check.cost, Cost::Ask(_));
         let is_plain = request.checks.iter().all(is_plain_cost) && !may_consume(request.checks);
         let _invalidation = (!is_plain).then(|| self.invalidate_denials(request));
-        let decided = self.with_deadline(self.decide_in_store(request, at)).await;
+        let decided = self.with_deadline(self.send_request(request, at)).await;
         decided.inspect_err(|error| {
             let checks = request.checks.iter().map(|check| (check.key, check.limit));
             self.note_foreign(error, checks);
@@ -331,7 +331,7 @@ impl Inner {
         decided.inspect_err(|error| self.counters.failed(error))
     }
 
-    async fn decide_in_store(
+    async fn send_request(
         self: &Arc<Self>,
         request: &Request<'_>,
         at: Option<Timestamp>,
@@ -350,32 +350,32 @@ impl Inner {
             return Ok(Verdict::new(request.checks, []));
         }
         let split_by_slot = plan.split_by_slot(|name| self.topology.slot(name));
-        let answers = if split_by_slot.len() > 1 {
+        let script_reply = if split_by_slot.len() > 1 {
             // Units that are charged only for a moment may cause denials of other requests. Those
             // denials must not stay in the cache.
             let _invalidation = self.invalidate_denials(request);
             cross_slot::decide(self, plan.clone(), split_by_slot, at).await?
         } else {
-            self.decide_plan(&plan, at).await?
+            self.submit_plan(&plan, at).await?
         };
-        Ok(plan.verdict(request.checks, &answers))
+        Ok(plan.verdict(request.checks, &script_reply))
     }
 
     /// Decides a plan whose keys are in one slot.
-    async fn decide_plan(
+    async fn submit_plan(
         &self,
         plan: &ScriptPlan,
         at: Option<Timestamp>,
     ) -> Result<ScriptReply, StoreError> {
         if !plan.is_mergeable() {
-            return self.decide_part(plan, ScriptMode::Decide, at).await;
+            return self.call_plan(plan, ScriptMode::Decide, at).await;
         }
         let slot = plan.states().first().map_or(0, |state| self.topology.slot(&state.key));
         // `times` drops `overflow`, which does not affect a mergeable plan. So requests that differ
         // only in it are equal, and are merged.
-        let work = || Work::Decide(Box::new(plan.times(1)), at);
+        let work = || Work::Decide(Box::new(plan.repeated(1)), at);
         match self.topology.submit(slot, work, &self.counters).await? {
-            CallReply::Decided(answers) => Ok(*answers),
+            CallReply::Decided(script_reply) => Ok(*script_reply),
             _ => Err(script::unexpected_reply(&Value::Nil).into()),
         }
     }
@@ -395,7 +395,7 @@ impl Inner {
     }
 
     /// Calls a script. All keys must be in one slot.
-    async fn call(&self, call: &Call) -> Result<Value, StoreError> {
+    async fn call(&self, call: &ScriptCall) -> Result<Value, StoreError> {
         self.call_acquiring(call, None).await
     }
 
@@ -403,7 +403,7 @@ impl Inner {
     /// when the answer arrives.
     async fn call_acquiring(
         &self,
-        call: &Call,
+        call: &ScriptCall,
         pending_permit: Option<PendingPermit>,
     ) -> Result<Value, StoreError> {
         let slot = call.keys.first().map_or(0, |name| self.topology.slot(name));
@@ -412,14 +412,14 @@ impl Inner {
     }
 
     /// Decides a plan whose keys are in one slot, as a separate call.
-    async fn decide_part(
+    async fn call_plan(
         &self,
         plan: &ScriptPlan,
         mode: ScriptMode,
         at: Option<Timestamp>,
     ) -> Result<ScriptReply, StoreError> {
         let pending_permit = self.pending_permit(plan).filter(|_| mode == ScriptMode::Decide);
-        plan.answers(&self.call_acquiring(&plan.call(mode, at), pending_permit).await?)
+        plan.decode_reply(&self.call_acquiring(&plan.call(mode, at), pending_permit).await?)
     }
 
     /// The permits that a plan acquires if it is admitted; `None` if it acquires none.
@@ -458,13 +458,13 @@ impl Inner {
 /// Invalidates cached denials when it is created and when it is dropped.
 struct InvalidateOnDrop<'a> {
     denials: &'a DenyCache,
-    cells: Cells,
+    cells: CellIndexes,
 }
 
 impl<'a> InvalidateOnDrop<'a> {
     /// Invalidates denials immediately: a later check of the same caller must not be answered by a
     /// denial from before this call.
-    fn new(denials: &'a DenyCache, cells: Cells) -> Self {
+    fn new(denials: &'a DenyCache, cells: CellIndexes) -> Self {
         denials.invalidate(&cells);
         InvalidateOnDrop { denials, cells }
     }

@@ -31,10 +31,10 @@ use tidegate_core::{Decision, Timestamp};
 use tokio::sync::{Notify, watch};
 
 use super::batch::Batch;
-use super::breaker::{ConnectionHealth, Outcome, ReconnectBackoff};
+use super::breaker::{ConnectionHealth, ReconnectBackoff, WriteOutcome};
 use super::connection::{Connection, DialError, Dialer};
 use super::counter::FastCheck;
-use super::deferred_release::{PendingPermit, Reply, ReplyReceiver, channel};
+use super::deferred_release::{PendingPermit, ReplyReceiver, ReplySender, channel};
 use super::error::ConnectError;
 use super::plan::{PlannedState, ScriptPlan, ScriptReply, units};
 use super::queue::{Caller, FlowControl, Queue, SelectedJob};
@@ -106,7 +106,7 @@ impl Work {
     /// The number of equal jobs that may share a call: as many as empty states would admit.
     fn max_merged(&self) -> u64 {
         match self {
-            Work::Decide(plan, _) => plan.max_times(),
+            Work::Decide(plan, _) => plan.max_repeats(),
             Work::Count(..) | Work::Send(..) => u64::MAX,
         }
     }
@@ -159,7 +159,7 @@ pub(super) enum SendMode {
 pub(super) struct Job {
     pub(super) work: Work,
     pub(super) send_mode: SendMode,
-    pub(super) reply: Reply,
+    pub(super) reply: ReplySender,
     pub(super) caller: Caller,
     /// The hashes of the keys it touches.
     pub(super) keys: Touched,
@@ -172,7 +172,7 @@ pub(super) struct Job {
 
 /// The availability of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ServerStatus {
     /// The first attempt to connect is in progress.
     Starting,
     Up,
@@ -182,23 +182,27 @@ pub(super) enum State {
     Down,
 }
 
-impl State {
+impl ServerStatus {
     /// Whether there is a connection.
     pub(super) fn is_connected(self) -> bool {
-        matches!(self, State::Up | State::Refusing(_))
+        matches!(self, ServerStatus::Up | ServerStatus::Refusing(_))
     }
 
     /// Records the outcome of a write. Returns whether the server came up or stopped being up. A
     /// reply to a write that was sent before the refused one does not end the refusal.
-    fn note(&mut self, outcome: Outcome, write: u64) -> bool {
+    fn note(&mut self, outcome: WriteOutcome, write: u64) -> bool {
         let after = match (*self, outcome) {
-            (State::Up, Outcome::Refused) => State::Refusing(write),
-            (State::Refusing(last), Outcome::Refused) => State::Refusing(last.max(write)),
-            (State::Refusing(last), Outcome::Answered) if write > last => State::Up,
+            (ServerStatus::Up, WriteOutcome::Refused) => ServerStatus::Refusing(write),
+            (ServerStatus::Refusing(last), WriteOutcome::Refused) => {
+                ServerStatus::Refusing(last.max(write))
+            }
+            (ServerStatus::Refusing(last), WriteOutcome::Answered) if write > last => {
+                ServerStatus::Up
+            }
             (before, _) => before,
         };
         let before = std::mem::replace(self, after);
-        (before == State::Up) != (after == State::Up)
+        (before == ServerStatus::Up) != (after == ServerStatus::Up)
     }
 }
 
@@ -211,13 +215,13 @@ pub(super) enum Target {
 }
 
 /// The callers' handle to a node. When it is dropped, the node stops and closes its connection.
-pub(super) struct NodeClient {
+pub(super) struct ServerClient {
     queue: Arc<Queue>,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<ServerStatus>,
     first: watch::Receiver<Option<ConnectError>>,
 }
 
-impl NodeClient {
+impl ServerClient {
     /// Starts a node. `on_down` is notified whenever the server goes down.
     pub(super) fn start(
         target: Target,
@@ -226,18 +230,18 @@ impl NodeClient {
         on_down: Option<Arc<Notify>>,
     ) -> Self {
         let queue = Arc::new(Queue::default());
-        let (state, state_seen) = watch::channel(State::Starting);
+        let (state, state_seen) = watch::channel(ServerStatus::Starting);
         let (first, first_seen) = watch::channel(None);
         let runtime = dialer.runtime.clone();
         let runner =
             Runner { target, dialer, counters, on_down, queue: Arc::clone(&queue), state, first };
         runtime.spawn(runner.run());
-        NodeClient { queue, state: state_seen, first: first_seen }
+        ServerClient { queue, state: state_seen, first: first_seen }
     }
 
     /// Queues a job.
     pub(super) fn submit(&self, work: Work, send_mode: SendMode) -> Result<ReplyReceiver, Failure> {
-        if self.state() == State::Down {
+        if self.state() == ServerStatus::Down {
             return Err(Failure::Down);
         }
         let pending_permit = match &work {
@@ -260,7 +264,7 @@ impl NodeClient {
         Ok(answer)
     }
 
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> ServerStatus {
         *self.state.borrow()
     }
 
@@ -269,13 +273,13 @@ impl NodeClient {
     pub(super) async fn started(&self) -> Result<(), ConnectError> {
         let mut state = self.state.clone();
         // The node runs as long as `self` exists, so the sender is not dropped.
-        let _ = state.wait_for(|state| *state != State::Starting).await;
+        let _ = state.wait_for(|state| *state != ServerStatus::Starting).await;
         let first = self.first.borrow().clone();
         first.map_or(Ok(()), Err)
     }
 }
 
-impl Drop for NodeClient {
+impl Drop for ServerClient {
     fn drop(&mut self) {
         self.queue.close();
     }
@@ -288,7 +292,7 @@ struct Runner {
     counters: Arc<StoreCounters>,
     on_down: Option<Arc<Notify>>,
     queue: Arc<Queue>,
-    state: watch::Sender<State>,
+    state: watch::Sender<ServerStatus>,
     first: watch::Sender<Option<ConnectError>>,
 }
 
@@ -310,7 +314,7 @@ impl Runner {
                     self.counters.warn(server_info.warning());
                     self.counters.set_last_error(None);
                     self.counters.connections.fetch_add(1, Relaxed);
-                    self.state.send_replace(State::Up);
+                    self.state.send_replace(ServerStatus::Up);
                     let since = Instant::now();
                     if let End::Dropped = self.serve(connection).await {
                         return;
@@ -344,7 +348,7 @@ impl Runner {
                 Target::Sentinel(sentinels) => sentinels.dial(&dialer).await,
             }
         };
-        if *self.state.borrow() == State::Starting {
+        if *self.state.borrow() == ServerStatus::Starting {
             // The dialer has a timeout. Until then, callers wait in the queue.
             return Some(dialing.await);
         }
@@ -353,7 +357,7 @@ impl Runner {
 
     /// Records why connecting failed. Returns whether retrying less often is enough.
     fn note(&self, error: DialError) -> bool {
-        let starting = *self.state.borrow() == State::Starting;
+        let starting = *self.state.borrow() == ServerStatus::Starting;
         match error {
             DialError::Unreachable(text) => {
                 self.counters.set_last_error(Some(format!("the store is unavailable: {text}")));
@@ -387,7 +391,7 @@ impl Runner {
 
     /// Marks the server as down, so that no job is queued any more, and fails the queued jobs.
     fn fail_queued(&mut self) {
-        self.state.send_replace(State::Down);
+        self.state.send_replace(ServerStatus::Down);
         if let Some(on_down) = &self.on_down {
             on_down.notify_one();
         }
@@ -493,12 +497,12 @@ impl Runner {
         let write = batch.send(connection.sender(), &health).await;
         let sent = Instant::now();
         tokio::spawn(async move {
-            let note = |outcome: Outcome| {
+            let note = |outcome: WriteOutcome| {
                 let changed = state.send_if_modified(|state| state.note(outcome, write_number));
-                if changed && outcome == Outcome::Answered {
+                if changed && outcome == WriteOutcome::Answered {
                     counters.set_last_error(None);
                 }
-                if outcome == Outcome::Unusable {
+                if outcome == WriteOutcome::Unusable {
                     health.mark_unusable();
                 }
             };
@@ -532,13 +536,13 @@ mod tests {
     /// the store then counted as up.
     #[test]
     fn older_reply_does_not_end_a_refusal() {
-        let mut state = State::Up;
-        assert!(state.note(Outcome::Refused, 2));
-        assert!(!state.note(Outcome::Answered, 1));
-        assert_eq!(state, State::Refusing(2));
-        assert!(!state.note(Outcome::Refused, 4));
-        assert!(!state.note(Outcome::Answered, 3));
-        assert!(state.note(Outcome::Answered, 5));
-        assert_eq!(state, State::Up);
+        let mut state = ServerStatus::Up;
+        assert!(state.note(WriteOutcome::Refused, 2));
+        assert!(!state.note(WriteOutcome::Answered, 1));
+        assert_eq!(state, ServerStatus::Refusing(2));
+        assert!(!state.note(WriteOutcome::Refused, 4));
+        assert!(!state.note(WriteOutcome::Answered, 3));
+        assert!(state.note(WriteOutcome::Answered, 5));
+        assert_eq!(state, ServerStatus::Up);
     }
 }

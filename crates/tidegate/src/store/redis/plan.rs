@@ -9,7 +9,7 @@ use tidegate_core::{Algorithm, Attempt, Cost, Decision, Limit, PermitId, Timesta
 use super::codec;
 use super::key_names::{self, KeyNames};
 use super::script;
-use super::script::{Call, Script, time_arg, unexpected_reply};
+use super::script::{Script, ScriptCall, time_arg, unexpected_reply};
 use crate::Request;
 use crate::request::overflowing;
 use crate::store::StoreError;
@@ -114,7 +114,7 @@ impl ScriptPlan {
         let (states, permit) = (states.collect(), request.permit.unwrap_or_default());
         let mut plan = ScriptPlan { states, members: merged.members, id: None, permit };
         if let Some(id) = request.id {
-            plan.name(id);
+            plan.set_id(id);
         }
         Ok(plan)
     }
@@ -149,7 +149,7 @@ impl ScriptPlan {
 
     /// Returns the call that decides the plan, at `now` or, if it is `None`, at the server's time.
     /// All keys must be in one slot; see [`ScriptPlan::split_by_slot`].
-    pub fn call(&self, mode: ScriptMode, now: Option<Timestamp>) -> Call {
+    pub fn call(&self, mode: ScriptMode, now: Option<Timestamp>) -> ScriptCall {
         self.call_with(mode, self.id_key(), now)
     }
 
@@ -167,7 +167,7 @@ impl ScriptPlan {
     }
 
     /// The sum of `times` equal requests. The plan must be mergeable.
-    pub(super) fn times(&self, times: u64) -> ScriptPlan {
+    pub(super) fn repeated(&self, times: u64) -> ScriptPlan {
         let states = self.states.iter().map(|state| {
             let cost = Cost::Ask(units(state).saturating_mul(times));
             // A denied cost of 1 consumes nothing, and a sum of such costs must not either.
@@ -179,7 +179,7 @@ impl ScriptPlan {
     }
 
     /// The number of equal requests that empty states would admit, at least 1.
-    pub(super) fn max_times(&self) -> u64 {
+    pub(super) fn max_repeats(&self) -> u64 {
         let capacity = |state: &PlannedState| match state.limit.algorithm() {
             Algorithm::TokenBucket => state.limit.burst(),
             _ => state.limit.count(),
@@ -189,8 +189,8 @@ impl ScriptPlan {
     }
 
     /// The number of equal requests that still fit after this reply.
-    pub(super) fn times_left(&self, answers: &ScriptReply) -> u64 {
-        let both = self.states.iter().zip(&answers.decisions);
+    pub(super) fn repeats_left(&self, script_reply: &ScriptReply) -> u64 {
+        let both = self.states.iter().zip(&script_reply.decisions);
         both.map(|(state, decision)| decision.remaining / units(state)).min().unwrap_or(0)
     }
 
@@ -198,11 +198,11 @@ impl ScriptPlan {
     /// is the number of units that were left after that request.
     pub(super) fn each(&self, times: u64, last: &ScriptReply) -> impl Iterator<Item = ScriptReply> {
         (0..times).rev().map(move |behind| {
-            let mut answers = last.clone();
-            for (state, decision) in self.states.iter().zip(&mut answers.decisions) {
+            let mut script_reply = last.clone();
+            for (state, decision) in self.states.iter().zip(&mut script_reply.decisions) {
                 decision.remaining += units(state) * behind;
             }
-            answers
+            script_reply
         })
     }
 
@@ -210,29 +210,30 @@ impl ScriptPlan {
     ///
     /// # Errors
     /// If the reply is an error or has another form, and [`CheckError::IdReused`].
-    pub fn answers(&self, reply: &Value) -> Result<ScriptReply, StoreError> {
-        let read = codec::read(reply, &self.states).ok_or_else(|| unexpected_reply(reply))?;
-        if read.outcome == codec::Outcome::IdReused {
+    pub fn decode_reply(&self, reply: &Value) -> Result<ScriptReply, StoreError> {
+        let read =
+            codec::decode_reply(reply, &self.states).ok_or_else(|| unexpected_reply(reply))?;
+        if read.outcome == codec::RequestOutcome::IdReused {
             return Err(CheckError::IdReused.into());
         }
-        let admitted = read.outcome == codec::Outcome::Admitted;
+        let admitted = read.outcome == codec::RequestOutcome::Admitted;
         // If so, the reply describes the states after the charge.
-        let consumed = read.outcome == codec::Outcome::Consumed;
+        let consumed = read.outcome == codec::RequestOutcome::Consumed;
         let both = self.states.iter().zip(read.states);
         let decisions = both.map(|(state, numbers)| {
             let (mut equivalent_state, cost) = codec::equivalent_state(state, read.now, numbers);
             let attempt = Attempt::new(cost, read.now);
-            let admits = equivalent_state.admits(&state.limit, &attempt);
+            let admits = equivalent_state.advance_and_check(&state.limit, &attempt);
             equivalent_state.finish(&state.limit, &attempt, admitted && admits)
         });
         Ok(ScriptReply { admitted, consumed, decisions: decisions.collect() })
     }
 
     /// Returns the verdict on the request from which the plan was made.
-    pub fn verdict(&self, checks: &[Check<'_>], answers: &ScriptReply) -> Verdict {
-        let decisions = self.members.iter().map(|&state| answers.decisions[state]);
+    pub fn verdict(&self, checks: &[Check<'_>], script_reply: &ScriptReply) -> Verdict {
+        let decisions = self.members.iter().map(|&state| script_reply.decisions[state]);
         let mut verdict = Verdict::new(checks, decisions);
-        verdict.consumed = answers.consumed;
+        verdict.consumed = script_reply.consumed;
         verdict
     }
 
@@ -259,10 +260,10 @@ impl ScriptPlan {
     ) -> ScriptReply {
         let mut all: Few<Option<Decision>> = self.states.iter().map(|_| None).collect();
         let (mut admitted, mut consumed) = (true, false);
-        for (part, answers) in split_by_slot {
-            admitted &= answers.admitted;
-            consumed |= answers.consumed;
-            for (&state, &decision) in part.states.iter().zip(&answers.decisions) {
+        for (part, script_reply) in split_by_slot {
+            admitted &= script_reply.admitted;
+            consumed |= script_reply.consumed;
+            for (&state, &decision) in part.states.iter().zip(&script_reply.decisions) {
                 all[state] = Some(decision);
             }
         }
@@ -271,13 +272,13 @@ impl ScriptPlan {
 
     /// Returns the calls that undo the charges of a part, if it was admitted, and delete its
     /// idempotency id.
-    pub fn undo(&self, answers: &ScriptReply, now: Option<Timestamp>) -> Vec<Call> {
-        if !answers.admitted {
+    pub fn undo(&self, script_reply: &ScriptReply, now: Option<Timestamp>) -> Vec<ScriptCall> {
+        if !script_reply.admitted {
             return Vec::new();
         }
         let mut calls = Vec::new();
         let mut undone = ScriptPlan { states: Few::new(), ..self.clone() };
-        for (state, decision) in self.states.iter().zip(&answers.decisions) {
+        for (state, decision) in self.states.iter().zip(&script_reply.decisions) {
             let cost = match state.cost {
                 _ if !decision.allowed => continue,
                 Cost::Ask(0) => continue,
@@ -302,7 +303,7 @@ impl ScriptPlan {
 
     /// Sets the idempotency id. The states are sorted by name, so that the id does not depend on
     /// the order of the checks.
-    fn name(&mut self, id: &[u8]) {
+    fn set_id(&mut self, id: &[u8]) {
         let mut order: Few<usize> = (0..self.states.len()).collect();
         order.sort_unstable_by(|&a, &b| self.states[a].key.cmp(&self.states[b].key));
         let place = |state: usize| order.iter().position(|&other| other == state);
@@ -320,14 +321,19 @@ impl ScriptPlan {
         Some(key_names::id_name(&first.key, &id.digest))
     }
 
-    fn call_with(&self, mode: ScriptMode, id_key: Option<Vec<u8>>, now: Option<Timestamp>) -> Call {
-        let mut args = vec![time_arg(now), codec::plan(&self.states, mode, self.permit)];
+    fn call_with(
+        &self,
+        mode: ScriptMode,
+        id_key: Option<Vec<u8>>,
+        now: Option<Timestamp>,
+    ) -> ScriptCall {
+        let mut args = vec![time_arg(now), codec::encode_plan(&self.states, mode, self.permit)];
         if let (Some(id), Some(_)) = (&self.id, &id_key) {
             args.push(id.costs.clone());
             args.push(id.window_us.to_string().into_bytes());
         }
         let keys = self.states.iter().map(|state| state.key.clone()).chain(id_key).collect();
-        Call { script: Script::Request, keys, args }
+        ScriptCall { script: Script::Request, keys, args }
     }
 
     fn part(&self, states: Few<usize>) -> SlotPart {

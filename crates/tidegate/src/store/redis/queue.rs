@@ -8,7 +8,7 @@
 //! bounded share of the jobs in flight and of the queue. Jobs are taken in FIFO order. A job whose
 //! caller or key has used up its share stays in the queue, together with all later jobs of the same
 //! caller and key. The amount of work in flight is adapted to the speed of the server (see
-//! [`Window`]). A job that does not fit into the queue, or has waited for too long, is shed: the
+//! [`InFlightWindow`]). A job that does not fit into the queue, or has waited for too long, is shed: the
 //! caller gets an error immediately, and nothing was charged.
 //!
 //! Equal requests of several callers are merged into one call. If the server denies the merged
@@ -259,20 +259,20 @@ impl Jobs {
 /// quickest one by more than a fifth of the deadline, and grows a little with every other write, as
 /// the congestion window of TCP Vegas does.
 #[derive(Debug)]
-struct Window {
+struct InFlightWindow {
     size: usize,
     /// The shortest round trip of a write.
     quickest: Duration,
     lowered: Option<Instant>,
 }
 
-impl Default for Window {
+impl Default for InFlightWindow {
     fn default() -> Self {
-        Window { size: MAX_IN_FLIGHT, quickest: Duration::MAX, lowered: None }
+        InFlightWindow { size: MAX_IN_FLIGHT, quickest: Duration::MAX, lowered: None }
     }
 }
 
-impl Window {
+impl InFlightWindow {
     /// Records a write whose last reply has arrived.
     fn answered(&mut self, sent: Instant, now: Instant, timeout: Duration) {
         let took = now.saturating_duration_since(sent);
@@ -293,7 +293,7 @@ pub(super) struct FlowControl(Mutex<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
-    window: Window,
+    window: InFlightWindow,
     total: usize,
     by_caller: HashMap<Caller, usize, RandomState>,
     for_key: HashMap<u64, usize, RandomState>,
@@ -429,7 +429,7 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_millis(25);
 
     /// The size of the window after `writes` writes that took this long each, one after another.
-    fn after(window: &mut Window, writes: usize, took: Duration) -> usize {
+    fn after(window: &mut InFlightWindow, writes: usize, took: Duration) -> usize {
         let mut now = Instant::now();
         for _ in 0..writes {
             let sent = now;
@@ -444,7 +444,7 @@ mod tests {
     #[test]
     fn slow_server_lowers_the_flow_window() {
         let (fast_check, slow) = (Duration::from_millis(1), Duration::from_millis(7));
-        let mut window = Window::default();
+        let mut window = InFlightWindow::default();
         assert_eq!(after(&mut window, 10, fast_check), MAX_IN_FLIGHT);
         assert_eq!(after(&mut window, 1, slow), MAX_IN_FLIGHT / 2);
         assert_eq!(after(&mut window, 100, slow), MIN_IN_FLIGHT);
@@ -454,7 +454,7 @@ mod tests {
 
     #[test]
     fn distant_server_keeps_the_flow_window() {
-        let mut window = Window::default();
+        let mut window = InFlightWindow::default();
         let distant = Duration::from_millis(20);
         assert_eq!(after(&mut window, 100, distant), MAX_IN_FLIGHT);
         assert_eq!(after(&mut window, 100, distant + Duration::from_millis(4)), MAX_IN_FLIGHT);
@@ -462,7 +462,7 @@ mod tests {
 
     #[test]
     fn concurrent_writes_halve_the_window_once() {
-        let mut window = Window::default();
+        let mut window = InFlightWindow::default();
         after(&mut window, 1, Duration::from_millis(1));
         let (sent, ms) = (Instant::now(), Duration::from_millis);
         for late in 0..10 {

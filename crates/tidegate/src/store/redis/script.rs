@@ -72,7 +72,7 @@ impl Script {
 
 /// A call of a script. All its keys are in one slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct ScriptCall {
     /// The script.
     pub script: Script,
     /// All keys that the script touches.
@@ -81,7 +81,7 @@ pub struct Call {
     pub args: Vec<Vec<u8>>,
 }
 
-impl Call {
+impl ScriptCall {
     /// Returns the call as an `EVALSHA` command.
     pub fn cmd(&self) -> Cmd {
         let mut cmd = Cmd::with_capacity(3 + self.keys.len() + self.args.len(), self.bytes());
@@ -118,7 +118,7 @@ pub fn permit_call(
     limit: &Limit,
     operation: PermitOperation,
     now: Option<Timestamp>,
-) -> Call {
+) -> ScriptCall {
     // The permit may be held in the separate state of an observed check.
     let keys = vec![key_names.state(key, limit), key_names.observed(key, limit)];
     match operation {
@@ -130,7 +130,11 @@ pub fn permit_call(
 }
 
 /// The call that releases a permit from the first of these states that holds it.
-pub(super) fn release_call(keys: Vec<Vec<u8>>, permit: PermitId, now: Option<Timestamp>) -> Call {
+pub(super) fn release_call(
+    keys: Vec<Vec<u8>>,
+    permit: PermitId,
+    now: Option<Timestamp>,
+) -> ScriptCall {
     permit_call_with(keys, permit, Vec::new(), now)
 }
 
@@ -139,9 +143,9 @@ fn permit_call_with(
     PermitId(permit): PermitId,
     lease: Vec<u8>,
     now: Option<Timestamp>,
-) -> Call {
+) -> ScriptCall {
     let args = vec![time_arg(now), permit.to_string().into_bytes(), lease];
-    Call { script: Script::Permit, keys, args }
+    ScriptCall { script: Script::Permit, keys, args }
 }
 
 /// Returns whether the permit was held, from the reply to a [`permit_call`].

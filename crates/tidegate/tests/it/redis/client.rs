@@ -2,7 +2,7 @@
 
 use redis::{ConnectionLike, Value};
 use tidegate::unstable::redis::{
-    Call, CounterReply, Entry, FastCheck, KeyNames, Script, ScriptMode, ScriptPlan,
+    CounterReply, Entry, FastCheck, KeyNames, Script, ScriptCall, ScriptMode, ScriptPlan,
     counter_answers, counter_call, fast_verdict, permit_call, was_held,
 };
 use tidegate::{
@@ -29,14 +29,14 @@ impl Client {
         Client { connection, names: KeyNames::new(prefix) }
     }
 
-    pub fn run(&mut self, call: &Call) -> Result<Value, StoreError> {
+    pub fn run(&mut self, call: &ScriptCall) -> Result<Value, StoreError> {
         let reply = self.connection.req_command(&call.cmd()).and_then(Value::extract_error);
         reply.map_err(|error| Failure::Refused(error.to_string().into()).into())
     }
 
     /// Returns the reply and the values at these names after the call. All is done in one
     /// transaction, so that no key expires in between.
-    pub fn run_and_look(&mut self, call: &Call, names: &[&[u8]]) -> (Value, Vec<Kept>) {
+    pub fn run_and_look(&mut self, call: &ScriptCall, names: &[&[u8]]) -> (Value, Vec<Kept>) {
         let mut all = redis::pipe();
         all.atomic().add_command(call.cmd());
         for name in names {
@@ -74,7 +74,7 @@ impl Client {
     ) -> Result<Verdict, StoreError> {
         let plan = ScriptPlan::new(request, &self.names)?;
         let reply = self.run(&plan.call(mode, now))?;
-        Ok(plan.verdict(request.checks, &plan.answers(&reply)?))
+        Ok(plan.verdict(request.checks, &plan.decode_reply(&reply)?))
     }
 
     /// Decides a request with `counter.lua` where possible, as the store does.

@@ -43,7 +43,7 @@ fn step(client: &mut Client, state: &mut State, limit: &Limit, act: Act, permit:
             assert_eq!(verdict.decisions()[0], expected, "{limit}, {cost:?} at {now}");
         }
         Act::Release => {
-            state.admits(limit, &Attempt::new(Cost::PEEK, at(now)));
+            state.advance_and_check(limit, &Attempt::new(Cost::PEEK, at(now)));
             let expected = state.release(permit);
             assert_eq!(
                 client.permit("key", limit, PermitOperation::Release(permit), time),

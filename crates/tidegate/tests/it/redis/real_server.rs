@@ -48,13 +48,13 @@ fn server_time_decides() {
             let request = Request::new(&checks).with_permit(permit);
             let plan = ScriptPlan::new(&request, &client.names).expect("sound");
             let reply = client.run(&plan.call(ScriptMode::Decide, None)).expect("sound");
-            let verdict = plan.verdict(&checks, &plan.answers(&reply).expect("a sound reply"));
+            let verdict = plan.verdict(&checks, &plan.decode_reply(&reply).expect("a sound reply"));
             let now = server_time(&reply);
             assert!(now > last, "this server's clock went on");
             last = now;
             let attempt = Attempt { permit, ..Attempt::new(round % 4, now) };
             let admits: Vec<bool> =
-                chosen.iter().map(|&i| states[i].admits(&limits[i], &attempt)).collect();
+                chosen.iter().map(|&i| states[i].advance_and_check(&limits[i], &attempt)).collect();
             let admitted = admits.iter().all(|&admits| admits);
             assert_eq!(verdict.allowed, admitted, "round {round}");
             for (place, &i) in chosen.iter().enumerate() {

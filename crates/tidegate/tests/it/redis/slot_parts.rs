@@ -16,7 +16,7 @@ fn slot(name: &[u8]) -> u16 {
 macro_rules! decide {
     ($client:expr, $part:expr, $mode:expr) => {{
         let reply = $client.run(&$part.plan.call($mode, Some(at(NOW)))).expect("sound");
-        $part.plan.answers(&reply).expect("a sound reply")
+        $part.plan.decode_reply(&reply).expect("a sound reply")
     }};
 }
 

@@ -2,8 +2,8 @@
 
 use redis::Value;
 use tidegate::unstable::redis::{
-    Call, CounterReply, Entry, FastCheck, ScriptMode, ScriptPlan, counter_answers, counter_call,
-    is_fast,
+    CounterReply, Entry, FastCheck, ScriptCall, ScriptMode, ScriptPlan, counter_answers,
+    counter_call, is_fast,
 };
 use tidegate::{Check, Limit, Request};
 
@@ -14,7 +14,7 @@ use crate::traces::{Event, compare};
 /// The number of calls in one write.
 const PIPELINE: usize = 500;
 
-fn run_all(client: &mut Client, calls: &[Call]) -> Vec<Value> {
+fn run_all(client: &mut Client, calls: &[ScriptCall]) -> Vec<Value> {
     let mut pipeline = redis::Pipeline::with_capacity(calls.len());
     for call in calls {
         pipeline.add_command(call.cmd());
@@ -25,7 +25,7 @@ fn run_all(client: &mut Client, calls: &[Call]) -> Vec<Value> {
 /// Decides events with `counter.lua`. Events of one time are one call, and events of one key in it
 /// are one entry.
 fn decide_quickly(client: &mut Client, limit: &Limit, events: &[Event]) -> Vec<bool> {
-    let mut calls = Vec::<(Vec<Entry>, Call)>::new();
+    let mut calls = Vec::<(Vec<Entry>, ScriptCall)>::new();
     let mut places = Vec::<(usize, usize)>::new();
     for group in events.chunk_by(|a, b| a.at == b.at) {
         let mut entries = Vec::<Entry>::new();
@@ -46,7 +46,7 @@ fn decide_quickly(client: &mut Client, limit: &Limit, events: &[Event]) -> Vec<b
     }
     let mut answers = Vec::<Vec<std::vec::IntoIter<bool>>>::new();
     for chunk in calls.chunks(PIPELINE) {
-        let only: Vec<Call> = chunk.iter().map(|(_, call)| call.clone()).collect();
+        let only: Vec<ScriptCall> = chunk.iter().map(|(_, call)| call.clone()).collect();
         for ((entries, _), reply) in chunk.iter().zip(run_all(client, &only)) {
             let decided = counter_answers(limit, entries, &reply).expect("a sound reply");
             let allowed = |answer: CounterReply| match answer {
@@ -71,13 +71,13 @@ fn decide(client: &mut Client, limit: &Limit, events: &[Event]) -> Vec<bool> {
                 ScriptPlan::new(&Request::new(&checks), &client.names).expect("sound")
             })
             .collect();
-        let calls: Vec<Call> = plans
+        let calls: Vec<ScriptCall> = plans
             .iter()
             .zip(chunk)
             .map(|(plan, event)| plan.call(ScriptMode::Decide, Some(event.at)))
             .collect();
         for (plan, reply) in plans.iter().zip(run_all(client, &calls)) {
-            allowed.push(plan.answers(&reply).expect("a sound reply").admitted);
+            allowed.push(plan.decode_reply(&reply).expect("a sound reply").admitted);
         }
     }
     allowed

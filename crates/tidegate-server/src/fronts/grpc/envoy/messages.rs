@@ -4,9 +4,11 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::protobuf::{Fields, Malformed, Wire, put_bytes, put_double, put_nested, put_number};
 use super::reply::{Metadata, Reply, Status, Value, unit};
 use super::{MAX_DESCRIPTORS, MAX_ENTRIES};
+use crate::fronts::grpc::protobuf::{
+    Fields, Malformed, Wire, put_bytes, put_double, put_nested, put_number,
+};
 
 /// Names and values, in order, in the form of
 /// [`Attributes`](tidegate::unstable::attributes::Attributes).
@@ -199,8 +201,8 @@ fn at_most_32_bits(number: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::protobuf::{put_bytes, put_nested, put_number};
     use super::*;
+    use crate::fronts::grpc::protobuf::{put_bytes, put_nested, put_number};
 
     #[test]
     fn decodes_known_fields_and_skips_others() {

@@ -6,7 +6,7 @@
 //!         <--messages.rs-- Reply   <-----------------------------reply.rs-------------------'
 //! ```
 //!
-//! The messages are decoded and encoded by hand (`protobuf.rs`). A request borrows all texts from
+//! The messages are decoded and encoded by hand (`../protobuf.rs`). A request borrows all texts from
 //! the received bytes, and a reply is written into one buffer directly from the verdict. Generated
 //! types would own each text, and would bring Envoy's whole API, four megabytes of source, for six
 //! messages. `/json` of the HTTP front uses the same [`Request`] and [`Reply`] in JSON.
@@ -25,12 +25,10 @@
 //! [`GateRequest`]: tidegate::unstable::gate::GateRequest
 
 mod messages;
-mod protobuf;
 mod reply;
 mod to_gate_requests;
 
 pub use messages::{Descriptor, Request, RequestLimit};
-pub use protobuf::{Fields, Malformed, put_bytes, put_nested, put_number};
 pub use reply::{Reply, Status, Value, unit};
 pub use to_gate_requests::{EnvoyRequests, MAX_DESCRIPTORS, MAX_ENTRIES, descriptor_error};
 

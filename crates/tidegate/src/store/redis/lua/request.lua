@@ -23,14 +23,16 @@
 -- states have been read and decided, so an error changes nothing.
 local LIMIT = '<BBBI8I8I8I8I8I8I8I8'
 local DECIDE, DRY, UNDO, CONSUME = 0, 1, 2, 3
-local CONSUMES = 2
-local plan, asked = ARGV[2], ARGV[3]
+local OBSERVED, CONSUMES = 1, 2
+local DENIED, ADMITTED, ID_REUSED, CONSUMED = 0, 1, 2, 3
+local LOG, COUNTER, FIXED, BUCKET = 0, 2, 3, 4
+local plan, id_costs = ARGV[2], ARGV[3]
 local permit, mode, limits = struct.unpack('<I8B', plan)
-local states = asked and #KEYS - 1 or #KEYS
+local states = id_costs and #KEYS - 1 or #KEYS
 
 -- A reply that charged something is repeated byte for byte while its id is remembered.
 local id, remembered
-if asked then
+if id_costs then
   id = KEYS[#KEYS]
   key = id
   remembered = (mode == DECIDE or mode == CONSUME) and redis.call('GET', id)
@@ -47,8 +49,8 @@ if remembered then
     write(id, remembered, again .. string.sub(remembered, start), since + period)
   end
   if since + period > now then
-    if string.sub(remembered, start, start + length - 1) ~= asked then
-      return struct.pack('<BI8', 2, now)
+    if string.sub(remembered, start, start + length - 1) ~= id_costs then
+      return struct.pack('<BI8', ID_REUSED, now)
     end
     return string.sub(remembered, start + length)
   end
@@ -57,29 +59,29 @@ end
 -- Reads every state, advances it to now, and computes its reply and whether it admits the cost.
 local raws, first, second, third, admits, heads, settles = {}, {}, {}, {}, {}, {}, {}
 local admitted = mode == DECIDE or mode == UNDO
-local place = limits
+local position = limits
 for i = 1, states do
   key = KEYS[i]
   local raw = redis.call('GET', key)
   local algorithm, kind, role, units, window, count, capacity, cap, tick, ticks, extra
-  algorithm, kind, role, units, window, count, capacity, cap, tick, ticks, extra, place =
-    struct.unpack(LIMIT, plan, place)
+  algorithm, kind, role, units, window, count, capacity, cap, tick, ticks, extra, position =
+    struct.unpack(LIMIT, plan, position)
   -- A peek is decided as a request for one unit.
   local least = units > 0 and units or 1
   local a, b, c, fits
-  if algorithm == 2 then
+  if algorithm == COUNTER then
     a, b = load_counter(raw, window, cap, extra)
     local elapsed = now % window
     local left = ticks - (elapsed - elapsed % tick) / tick
     local room = count - b - least + 1
     fits = room > 0 and a * left < room * ticks
-  elseif algorithm == 3 then
+  elseif algorithm == FIXED then
     a = load_fixed(raw, window, cap)
     fits = a + least <= count
-  elseif algorithm == 4 then
+  elseif algorithm == BUCKET then
     a = load_bucket(raw, window, count, tick, ticks)
     fits = least <= capacity and a <= (capacity - least) * ticks
-  elseif algorithm == 0 and kind == ASK and role ~= CONSUMES then
+  elseif algorithm == LOG and kind == ASK and role ~= CONSUMES then
     a, b, c, heads[i] = load_log(raw, window)
     fits = a and a + least <= count
     if not fits and (least > 1 or a ~= count) then
@@ -88,35 +90,35 @@ for i = 1, states do
     end
   end
   if not a then
-    local want = {
+    local attempt = {
       kind = kind, units = units, least = least, window = window, count = count,
       capacity = capacity, cap = cap, extra = extra, permit = permit,
     }
-    fits, settles[i], a, b, c = open_large(algorithm, raw, want)
+    fits, settles[i], a, b, c = open_large(algorithm, raw, attempt)
   end
   fits = fits or kind ~= ASK
-  admitted = admitted and (fits or role == 1)
+  admitted = admitted and (fits or role == OBSERVED)
   raws[i], first[i], second[i], third[i], admits[i] = raw, a, b or 0, c or 0, fits
 end
 
 -- Charges the states, if the request is admitted or consumes, and packs all of them.
 local afters, expires, added, bytes = {}, {}, {}, {}
 local consumed = false
-place = limits
+position = limits
 for i = 1, states do
   local algorithm, kind, role, units, window, count, capacity, cap, tick, ticks, extra
-  algorithm, kind, role, units, window, count, capacity, cap, tick, ticks, extra, place =
-    struct.unpack(LIMIT, plan, place)
+  algorithm, kind, role, units, window, count, capacity, cap, tick, ticks, extra, position =
+    struct.unpack(LIMIT, plan, position)
   local charged = admitted and admits[i]
   -- The units that a denial consumes.
   local taken = 0
   if role == CONSUMES and not admitted and mode ~= DRY then
     local left
-    if algorithm == 2 then
+    if algorithm == COUNTER then
       local elapsed = now % window
       local weighed = first[i] * (ticks - (elapsed - elapsed % tick) / tick)
       left = count - second[i] - (weighed - weighed % ticks) / ticks
-    elseif algorithm == 4 then
+    elseif algorithm == BUCKET then
       left = capacity * ticks - first[i]
       left = (left - left % ticks) / ticks
     else
@@ -127,11 +129,11 @@ for i = 1, states do
   end
   if settles[i] then
     afters[i], expires[i], first[i], second[i], third[i], bytes[i] = settles[i](charged, taken)
-  elseif algorithm == 0 then
+  elseif algorithm == LOG then
     local added = charged and units or 0
     afters[i], expires[i] =
       keep_log(raws[i], heads[i], first[i], second[i], third[i], window, added)
-  elseif algorithm == 2 then
+  elseif algorithm == COUNTER then
     local previous, current = first[i], second[i]
     if charged and kind == REFUND then
       local from_current = math.min(units, current)
@@ -144,7 +146,7 @@ for i = 1, states do
       second[i] = current
     end
     afters[i], expires[i], added[i] = keep_counter(previous, current, window, extra, raws[i])
-  elseif algorithm == 3 then
+  elseif algorithm == FIXED then
     local used = first[i]
     if charged then
       used = kind == REFUND and math.max(used - units, 0) or math.min(used + units, cap)
@@ -166,7 +168,7 @@ for i = 1, states do
   end
 end
 
-local reply = struct.pack('<BI8', admitted and 1 or consumed and 3 or 0, now)
+local reply = struct.pack('<BI8', admitted and ADMITTED or consumed and CONSUMED or DENIED, now)
 for i = 1, states do
   if bytes[i] then
     reply = reply .. struct.pack('<B', #bytes[i]) .. bytes[i]
@@ -188,7 +190,7 @@ if id and mode == UNDO then
   redis.call('DEL', id)
 elseif id and (admitted or consumed) then
   local period = ARGV[4] + 0
-  local record = struct.pack('<BI7I7I2', 0x87, now, period, #asked) .. asked .. reply
+  local record = struct.pack('<BI7I7I2', 0x87, now, period, #id_costs) .. id_costs .. reply
   write(id, remembered, record, now + period)
 elseif remembered then
   -- The id has expired.

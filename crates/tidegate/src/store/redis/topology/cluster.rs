@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::super::breaker::ReconnectBackoff;
 use super::super::connection::{DialError, Dialer};
 use super::super::error::ConnectError;
-use super::super::node::{NodeClient, State, Target};
+use super::super::node::{ServerClient, ServerStatus, Target};
 use super::super::stats::StoreCounters;
 use super::super::url::{Address, StoreUrl};
 
@@ -27,7 +27,7 @@ pub(in super::super) struct Cluster {
     seeds: Vec<Address>,
     dialer: Arc<Dialer>,
     counters: Arc<StoreCounters>,
-    nodes: Mutex<BTreeMap<Address, Arc<NodeClient>>>,
+    nodes: Mutex<BTreeMap<Address, Arc<ServerClient>>>,
     map: RwLock<Arc<Map>>,
     /// Notified when the map must be read again, or when the cluster was dropped.
     stale: Arc<Notify>,
@@ -37,18 +37,18 @@ pub(in super::super) struct Cluster {
 #[derive(Default)]
 struct Map {
     /// The first slot, the last slot and the node of each range. Sorted, without overlap.
-    ranges: Vec<(u16, u16, Arc<NodeClient>)>,
+    ranges: Vec<(u16, u16, Arc<ServerClient>)>,
 }
 
 impl Map {
-    fn node(&self, slot: u16) -> Option<&Arc<NodeClient>> {
+    fn node(&self, slot: u16) -> Option<&Arc<ServerClient>> {
         let index = self.ranges.partition_point(|(_, last, _)| *last < slot);
         let (first, _, node) = self.ranges.get(index)?;
         (*first <= slot).then_some(node)
     }
 
     /// Whether every slot has a server, and `predicate` holds for the state of each.
-    fn all(&self, predicate: impl Fn(State) -> bool) -> bool {
+    fn all(&self, predicate: impl Fn(ServerStatus) -> bool) -> bool {
         let covered: u32 =
             self.ranges.iter().map(|(first, last, _)| u32::from(last - first) + 1).sum();
         covered == u32::from(SLOTS)
@@ -78,7 +78,7 @@ impl Cluster {
             }
             Ok(()) => {}
         }
-        let nodes: Vec<Arc<NodeClient>> = cluster.nodes().values().cloned().collect();
+        let nodes: Vec<Arc<ServerClient>> = cluster.nodes().values().cloned().collect();
         for node in nodes {
             node.started().await?;
         }
@@ -88,13 +88,13 @@ impl Cluster {
     }
 
     /// The node of the server that has a slot; `None` if none is known.
-    pub(in super::super) fn node(&self, slot: u16) -> Option<Arc<NodeClient>> {
+    pub(in super::super) fn node(&self, slot: u16) -> Option<Arc<ServerClient>> {
         self.map().node(slot).cloned()
     }
 
     /// The node of a server that a redirect or the map names. It is created if it does not exist;
     /// `None` if there are too many.
-    pub(in super::super) fn node_at(&self, address: &Address) -> Option<Arc<NodeClient>> {
+    pub(in super::super) fn node_at(&self, address: &Address) -> Option<Arc<ServerClient>> {
         let mut nodes = self.nodes();
         if let Some(node) = nodes.get(address) {
             return Some(Arc::clone(node));
@@ -102,7 +102,7 @@ impl Cluster {
         if nodes.len() >= MAX_NODES {
             return None;
         }
-        let node = Arc::new(NodeClient::start(
+        let node = Arc::new(ServerClient::start(
             Target::Fixed(address.clone()),
             Arc::clone(&self.dialer),
             Arc::clone(&self.counters),
@@ -118,20 +118,20 @@ impl Cluster {
     }
 
     pub(in super::super) fn is_up(&self) -> bool {
-        self.map().all(|state| state == State::Up)
+        self.map().all(|state| state == ServerStatus::Up)
     }
 
     /// Whether all servers of the map are connected.
     fn is_current(&self) -> bool {
-        self.map().all(State::is_connected)
+        self.map().all(ServerStatus::is_connected)
     }
 
     /// Reads the map from the first server that returns it. Connected servers are tried first.
     async fn refresh(&self) -> Result<(), DialError> {
         let mut queried: Vec<Address> = Vec::new();
-        queried.extend(self.known(State::is_connected));
+        queried.extend(self.known(ServerStatus::is_connected));
         queried.extend(self.seeds.iter().cloned());
-        queried.extend(self.known(|state| state == State::Down));
+        queried.extend(self.known(|state| state == ServerStatus::Down));
         let mut tried = BTreeSet::new();
         let mut last_error = DialError::Unreachable("it has no servers".into());
         for address in queried {
@@ -150,7 +150,7 @@ impl Cluster {
         Err(last_error)
     }
 
-    fn known(&self, predicate: impl Fn(State) -> bool) -> Vec<Address> {
+    fn known(&self, predicate: impl Fn(ServerStatus) -> bool) -> Vec<Address> {
         let nodes = self.nodes();
         let known = nodes.iter().filter(|(_, node)| predicate(node.state()));
         known.map(|(address, _)| address.clone()).collect()
@@ -188,8 +188,8 @@ impl Cluster {
         let map = Arc::new(Map { ranges: nodes.collect() });
         *self.map.write().unwrap_or_else(PoisonError::into_inner) = map;
         // Slots may be on their way to a connected server that has none yet.
-        let keep = |address: &Address, node: &mut Arc<NodeClient>| {
-            kept.contains(address) || node.state() != State::Down
+        let keep = |address: &Address, node: &mut Arc<ServerClient>| {
+            kept.contains(address) || node.state() != ServerStatus::Down
         };
         self.nodes().retain(keep);
     }
@@ -198,7 +198,7 @@ impl Cluster {
         Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn nodes(&self) -> MutexGuard<'_, BTreeMap<Address, Arc<NodeClient>>> {
+    fn nodes(&self) -> MutexGuard<'_, BTreeMap<Address, Arc<ServerClient>>> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

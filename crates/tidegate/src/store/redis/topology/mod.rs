@@ -16,7 +16,7 @@ use redis::Value;
 use super::connection::{Connection, DialError, Dialer};
 use super::error::ConnectError;
 use super::key_names::slot_key;
-use super::node::{CallError, CallReply, NodeClient, SendMode, State, Target, Work};
+use super::node::{CallError, CallReply, SendMode, ServerClient, ServerStatus, Target, Work};
 use super::server_info::ServerInfo;
 use super::stats::StoreCounters;
 use super::url::{Address, Kind, Login, StoreUrl};
@@ -32,7 +32,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(1);
 /// The servers of a store.
 #[derive(Clone)]
 pub(super) enum Topology {
-    Single(Arc<NodeClient>),
+    Single(Arc<ServerClient>),
     Cluster(Arc<Cluster>),
 }
 
@@ -50,7 +50,7 @@ impl Topology {
                 return Ok(Topology::Cluster(Cluster::start(url, dialer, counters).await?));
             }
         };
-        let node = NodeClient::start(target, dialer, counters, None);
+        let node = ServerClient::start(target, dialer, counters, None);
         node.started().await?;
         Ok(Topology::Single(Arc::new(node)))
     }
@@ -58,7 +58,7 @@ impl Topology {
     /// Whether all servers are connected and do not refuse calls.
     pub(super) fn is_up(&self) -> bool {
         match self {
-            Topology::Single(node) => node.state() == State::Up,
+            Topology::Single(node) => node.state() == ServerStatus::Up,
             Topology::Cluster(cluster) => cluster.is_up(),
         }
     }
@@ -108,7 +108,7 @@ impl Topology {
         Err(Failure::Refused("TRYAGAIN: the slot of this key is being moved".into()))
     }
 
-    fn node(&self, slot: u16) -> Result<Arc<NodeClient>, Failure> {
+    fn node(&self, slot: u16) -> Result<Arc<ServerClient>, Failure> {
         match self {
             Topology::Single(node) => Ok(Arc::clone(node)),
             Topology::Cluster(cluster) => cluster.node(slot).ok_or_else(|| {
@@ -118,7 +118,7 @@ impl Topology {
         }
     }
 
-    fn node_at(&self, address: &super::url::Address) -> Result<Arc<NodeClient>, Failure> {
+    fn node_at(&self, address: &super::url::Address) -> Result<Arc<ServerClient>, Failure> {
         match self {
             // A single server does not send redirects.
             Topology::Single(_) => {

@@ -1,4 +1,4 @@
-//! The wire format of Protocol Buffers, as far as these messages need it.
+//! The wire format of Protocol Buffers, as far as the services of this front need it.
 //!
 //! A message is a sequence of fields, each with a number, a wire type and a value. No memory is
 //! allocated for a declared length. A length beyond the end of the message is malformed.
