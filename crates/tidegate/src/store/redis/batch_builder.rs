@@ -12,7 +12,7 @@ use tidegate_core::{Limit, Timestamp};
 use super::batch::{Command, MergedRequests, Waiter, Waiters};
 use super::counter::{self, Entry, FastCheck, MAX_TIMES};
 use super::key_names::slot_key;
-use super::node::{SendMode, key_hash};
+use super::server::{SendMode, key_hash};
 use super::topology::slot_of;
 use super::url::Kind;
 

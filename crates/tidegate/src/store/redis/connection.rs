@@ -299,8 +299,8 @@ impl Dialer {
     ) -> Result<Connection, DialError> {
         let socket = TcpStream::connect((&*address.host, address.port)).await;
         let socket = socket.map_err(|error| DialError::Unreachable(error.to_string().into()))?;
-        // Batches are assembled by the node, so the kernel must not delay writes. A failure to set
-        // the option costs only time.
+        // `server.rs` assembles batches, so the kernel must not delay writes. A failure to set the
+        // option costs only time.
         let _ = socket.set_nodelay(true);
         // Closing the connection discards the data that was not delivered. Otherwise the kernel
         // would continue to send it, and an acquire could arrive after its release.
