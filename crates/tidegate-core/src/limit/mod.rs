@@ -424,7 +424,7 @@ impl Limit {
     }
 
     /// The largest time from now to the deadline of a `sliding-window`, unless the clock stepped
-    /// back: a window, a cell (in the log form, two steps) and a deadline unit.
+    /// back: a window, a cell (in the log form, two steps of its grid) and a deadline step.
     #[inline(always)]
     pub(crate) const fn latest_deadline_us(&self) -> u64 {
         let cells = if matches!(self.form, Form::Log) { 2 } else { 1 };
