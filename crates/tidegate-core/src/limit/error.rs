@@ -104,8 +104,8 @@ pub struct LimitError {
 
 impl LimitError {
     pub(super) fn at(kind: LimitErrorKind, text: &str, span: Range<usize>) -> Self {
-        let shown: String = text.chars().take(SHOWN_CHARS).collect();
-        LimitError { kind, source: Some((shown, span)) }
+        let excerpt: String = text.chars().take(SHOWN_CHARS).collect();
+        LimitError { kind, source: Some((excerpt, span)) }
     }
 
     /// Returns the kind of the error.

@@ -79,9 +79,9 @@ impl CodePolicy {
     #[inline]
     pub(super) fn limits_or<'a>(
         &'a self,
-        given: Option<&'a [Limit]>,
+        request_limits: Option<&'a [Limit]>,
     ) -> (&'a [Limit], &'a PreparedLimits) {
-        match (given, &self.request_limits) {
+        match (request_limits, &self.request_limits) {
             (Some(limits), Some(prepared)) => (limits, prepared),
             _ => (self.policy.limits(), &self.prepared),
         }

@@ -288,8 +288,8 @@ impl Gate {
     fn record(&self, plan: &Plan<'_>, context: &RequestContext<'_>, elapsed: Option<Duration>) {
         let mut counting = Counting::new(plan.verdict.allowed);
         plan.for_each_counted(|_, result, stats| {
-            let near = is_near(result.limit, result.remaining());
-            counting.add(stats, result.decision.allowed, near, result.decided);
+            let near_miss = is_near(result.limit, result.remaining());
+            counting.add(stats, result.decision.allowed, near_miss, result.decided);
         });
         if counting.has_limits && self.stats.add(counting, elapsed) {
             self.record_notable(plan, context, elapsed);

@@ -224,22 +224,22 @@ impl Condition {
         }
         match (&self.matcher, &other.matcher) {
             (_, Matcher::Present) => true,
-            (Matcher::Values(ours), Matcher::Values(theirs)) => {
-                ours.all().iter().all(|v| theirs.contains(v.as_bytes()))
+            (Matcher::Values(own), Matcher::Values(other)) => {
+                own.all().iter().all(|v| other.contains(v.as_bytes()))
             }
-            (Matcher::Wildcards(ours), Matcher::Wildcards(theirs)) => {
-                all_imply(ours.all(), theirs.all())
+            (Matcher::Wildcards(own), Matcher::Wildcards(other)) => {
+                all_imply(own.all(), other.all())
             }
-            (Matcher::Values(ours), Matcher::Wildcards(theirs)) => {
-                all_imply(&as_wild(ours), theirs.all())
+            (Matcher::Values(own), Matcher::Wildcards(other)) => {
+                all_imply(&as_wild(own), other.all())
             }
-            (Matcher::Entries(ours), Matcher::Entries(theirs)) => descriptor::imply(ours, theirs),
-            (Matcher::Networks(ours, _), Matcher::Networks(theirs, _)) => {
-                ours.iter().all(|ours| theirs.iter().any(|theirs| theirs.contains(ours)))
+            (Matcher::Entries(own), Matcher::Entries(other)) => descriptor::imply(own, other),
+            (Matcher::Networks(own, _), Matcher::Networks(other, _)) => {
+                own.iter().all(|own| other.iter().any(|other| other.contains(own)))
             }
-            (Matcher::Patterns(ours), Matcher::Patterns(theirs)) => ours.iter().all(|ours| {
-                let literal = |p: &Pattern| ours.literal().is_some_and(|text| p.matches(text));
-                theirs.iter().any(|theirs| theirs == ours || literal(theirs))
+            (Matcher::Patterns(own), Matcher::Patterns(other)) => own.iter().all(|own| {
+                let literal = |p: &Pattern| own.literal().is_some_and(|text| p.matches(text));
+                other.iter().any(|other| other == own || literal(other))
             }),
             _ => false,
         }
@@ -251,23 +251,23 @@ impl Condition {
             return false;
         }
         match (&self.matcher, &other.matcher) {
-            (Matcher::Values(ours), Matcher::Values(theirs)) => {
-                !ours.all().iter().any(|v| theirs.contains(v.as_bytes()))
+            (Matcher::Values(own), Matcher::Values(other)) => {
+                !own.all().iter().any(|v| other.contains(v.as_bytes()))
             }
-            (Matcher::Wildcards(ours), Matcher::Wildcards(theirs)) => {
-                !any_overlap(ours.all(), theirs.all())
+            (Matcher::Wildcards(own), Matcher::Wildcards(other)) => {
+                !any_overlap(own.all(), other.all())
             }
             (Matcher::Values(values), Matcher::Wildcards(wildcards))
             | (Matcher::Wildcards(wildcards), Matcher::Values(values)) => {
                 !any_overlap(wildcards.all(), &as_wild(values))
             }
-            (Matcher::Entries(ours), Matcher::Entries(theirs)) => descriptor::exclude(ours, theirs),
-            (Matcher::Networks(ours, _), Matcher::Networks(theirs, _)) => {
+            (Matcher::Entries(own), Matcher::Entries(other)) => descriptor::exclude(own, other),
+            (Matcher::Networks(own, _), Matcher::Networks(other, _)) => {
                 let overlap = |a: &IpNet, b: &IpNet| a.contains(b) || b.contains(a);
-                !ours.iter().any(|a| theirs.iter().any(|b| overlap(a, b)))
+                !own.iter().any(|a| other.iter().any(|b| overlap(a, b)))
             }
-            (Matcher::Patterns(ours), Matcher::Patterns(theirs)) => {
-                !ours.iter().any(|a| theirs.iter().any(|b| may_overlap(a, b)))
+            (Matcher::Patterns(own), Matcher::Patterns(other)) => {
+                !own.iter().any(|a| other.iter().any(|b| may_overlap(a, b)))
             }
             _ => false,
         }
@@ -412,8 +412,8 @@ impl Conditions {
         &'c self,
         others: &'c Conditions,
     ) -> Option<(usize, &'c Condition)> {
-        let excluded = |ours: &Condition| others.iter().find(|other| ours.excludes(other));
-        self.0.iter().enumerate().find_map(|(index, ours)| Some((index, excluded(ours)?)))
+        let excluded = |own: &Condition| others.iter().find(|other| own.excludes(other));
+        self.0.iter().enumerate().find_map(|(index, own)| Some((index, excluded(own)?)))
     }
 }
 

@@ -147,8 +147,8 @@ impl Explained<'_> {
             Ok(1) => {}
             Ok(units) => writeln!(f, "  cost    {units}")?,
             Err(found) => {
-                let meant = if chosen.mode() == Mode::Observe { "1" } else { "bad input" };
-                writeln!(f, "  cost    {} holds `{found}`: {meant}", chosen.cost())?;
+                let consequence = if chosen.mode() == Mode::Observe { "1" } else { "bad input" };
+                writeln!(f, "  cost    {} holds `{found}`: {consequence}", chosen.cost())?;
             }
         }
         if let Ok(units) = cost

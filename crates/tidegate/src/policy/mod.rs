@@ -154,7 +154,7 @@ impl FromStr for OnStoreFailure {
     type Err = ParseEnumError;
 
     fn from_str(name: &str) -> Result<Self, ParseEnumError> {
-        let found = OnStoreFailure::ALL.into_iter().find(|answer| answer.name() == name);
+        let found = OnStoreFailure::ALL.into_iter().find(|variant| variant.name() == name);
         found.ok_or(ParseEnumError("allow, deny or local"))
     }
 }

@@ -105,10 +105,10 @@ pub struct LimitStats {
 impl LimitStats {
     /// Counts a decision, and whether it was a near miss.
     #[inline(always)]
-    pub(super) fn count(&self, stripe: Stripe, allowed: bool, near: bool, decided: Decided) {
+    pub(super) fn count(&self, stripe: Stripe, allowed: bool, near_miss: bool, decided: Decided) {
         let counters = &self.series.counters;
         counters.add_in(stripe, usize::from(!allowed) * SOURCES + decided as usize, 1);
-        if near {
+        if near_miss {
             counters.add_in(stripe, NEAR, 1);
         }
     }

@@ -235,11 +235,17 @@ impl Counting {
 
     /// Counts the result of one limit.
     #[inline(always)]
-    pub(crate) fn add(&mut self, stats: &LimitStats, allowed: bool, near: bool, decided: Decided) {
+    pub(crate) fn add(
+        &mut self,
+        stats: &LimitStats,
+        allowed: bool,
+        near_miss: bool,
+        decided: Decided,
+    ) {
         self.has_limits = true;
-        let near = near && allowed && self.allowed;
-        stats.count(self.stripe, allowed, near, decided);
-        self.is_notable |= near || !allowed;
+        let near_miss = near_miss && allowed && self.allowed;
+        stats.count(self.stripe, allowed, near_miss, decided);
+        self.is_notable |= near_miss || !allowed;
     }
 }
 

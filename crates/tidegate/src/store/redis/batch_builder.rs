@@ -81,9 +81,9 @@ impl BatchBuilder {
     ) -> bool {
         let key = key_hash(&fast_check.key);
         if send_mode != SendMode::Batched {
-            let mut alone = CounterCall::new(fast_check.limit, at);
-            alone.add(fast_check, waiter);
-            self.push(BatchEntry::Whole(alone.finish(send_mode)), &[key]);
+            let mut single = CounterCall::new(fast_check.limit, at);
+            single.add(fast_check, waiter);
+            self.push(BatchEntry::Whole(single.finish(send_mode)), &[key]);
             return false;
         }
         let slot = if self.kind == Kind::Cluster { slot_of(slot_key(&fast_check.key)) } else { 0 };

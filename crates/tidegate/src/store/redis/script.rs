@@ -86,8 +86,8 @@ impl ScriptCall {
     pub fn cmd(&self) -> Cmd {
         let mut cmd = Cmd::with_capacity(3 + self.keys.len() + self.args.len(), self.bytes());
         cmd.arg("EVALSHA").arg(self.script.sha()).arg(self.keys.len());
-        for part in self.keys.iter().chain(&self.args) {
-            cmd.arg(part.as_slice());
+        for argument in self.keys.iter().chain(&self.args) {
+            cmd.arg(argument.as_slice());
         }
         cmd
     }

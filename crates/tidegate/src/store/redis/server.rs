@@ -248,7 +248,7 @@ impl ServerClient {
             Work::Send(_, _, pending_permit) => pending_permit.clone(),
             Work::Count(..) | Work::Decide(..) => None,
         };
-        let (reply, answer) = channel(pending_permit);
+        let (reply, receiver) = channel(pending_permit);
         let (keys, merge_hash, max_merged) = (work.keys(), work.merge_hash(), work.max_merged());
         let (caller, queued) = (tokio::task::try_id(), Instant::now());
         self.queue.push(Job {
@@ -261,7 +261,7 @@ impl ServerClient {
             max_merged,
             queued,
         })?;
-        Ok(answer)
+        Ok(receiver)
     }
 
     pub(super) fn state(&self) -> ServerStatus {

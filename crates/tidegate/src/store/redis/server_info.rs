@@ -37,7 +37,7 @@ impl ServerInfo {
     /// cluster, where it redirects calls. Behind Sentinels it is an error, which
     /// [`Sentinels::dial`](super::topology::Sentinels::dial) treats as temporary.
     pub(super) fn check(&self, kind: Kind) -> Result<(), ConnectError> {
-        let mut numbers = self.version.split('.').map(|part| part.parse::<u32>().ok());
+        let mut numbers = self.version.split('.').map(|number| number.parse::<u32>().ok());
         match (numbers.next().flatten(), numbers.next().flatten()) {
             (Some(major), Some(minor)) if (major, minor) >= OLDEST => {}
             (Some(_), _) => return Err(ConnectError::TooOld(self.version.clone())),

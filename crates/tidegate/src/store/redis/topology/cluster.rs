@@ -158,15 +158,15 @@ impl Cluster {
 
     async fn read_map(&self, address: &Address) -> Result<Vec<Range>, DialError> {
         let command = ["CLUSTER", "SLOTS"];
-        let answer = self.dialer.send_once(address, &self.dialer.login, &command).await;
-        let answer = answer.map_err(|error| match error {
+        let reply = self.dialer.send_once(address, &self.dialer.login, &command).await;
+        let reply = reply.map_err(|error| match error {
             // "This instance has cluster support disabled", in wording that varies by version.
             DialError::Refused(ConnectError::Unusable(_)) => {
                 DialError::Refused(ConnectError::NotCluster)
             }
             error => error,
         })?;
-        match read_ranges(&answer, address) {
+        match read_ranges(&reply, address) {
             // The server was just started, or has forgotten the other servers.
             Some(ranges) if ranges.is_empty() => {
                 Err(DialError::Unreachable("it serves no slots yet".into()))
@@ -276,8 +276,8 @@ pub(super) struct Range {
 }
 
 /// Decodes the reply to `CLUSTER SLOTS`; `None` if it has another form.
-pub(super) fn read_ranges(answer: &Value, queried: &Address) -> Option<Vec<Range>> {
-    let Value::Array(rows) = answer else { return None };
+pub(super) fn read_ranges(reply: &Value, queried: &Address) -> Option<Vec<Range>> {
+    let Value::Array(rows) = reply else { return None };
     rows.iter().map(|row| read_range(row, queried)).collect()
 }
 
@@ -336,8 +336,8 @@ mod tests {
             Value::Array(vec![row(0, 4, text("a"), 70_000)]),
             Value::Array(vec![row(0, 4, Value::Int(1), 7)]),
         ];
-        for answer in bad {
-            assert_eq!(read_ranges(&answer, &queried), None, "{answer:?}");
+        for reply in bad {
+            assert_eq!(read_ranges(&reply, &queried), None, "{reply:?}");
         }
     }
 }

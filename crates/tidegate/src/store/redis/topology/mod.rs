@@ -85,9 +85,9 @@ impl Topology {
                 StoreCounters::add(&counters.resent, 1);
             }
             // A client that stops drops its callers. A job that it has sent is then lost.
-            let answer = server.submit(work(), send_mode)?.await.unwrap_or(LOST);
-            (server, send_mode) = match answer {
-                Ok(answer) => return Ok(answer),
+            let reply = server.submit(work(), send_mode)?.await.unwrap_or(LOST);
+            (server, send_mode) = match reply {
+                Ok(reply) => return Ok(reply),
                 Err(CallError::Failed(failure)) => {
                     self.refresh_after(&failure);
                     return Err(failure);
@@ -177,7 +177,7 @@ impl Sentinels {
         for sentinel in hosts {
             let command = ["SENTINEL", "get-master-addr-by-name", &*self.master];
             match dialer.send_once(&sentinel, &self.login, &command).await {
-                Ok(answer) => match read_address(&answer, &sentinel) {
+                Ok(reply) => match read_address(&reply, &sentinel) {
                     Some(primary) => {
                         self.prefer(&sentinel);
                         return Ok(primary);
@@ -213,9 +213,11 @@ impl Sentinels {
     }
 }
 
-fn read_address(answer: &Value, queried: &Address) -> Option<Address> {
-    let Value::Array(parts) = answer else { return None };
-    let [Value::BulkString(host), Value::BulkString(port)] = parts.as_slice() else { return None };
+fn read_address(reply: &Value, queried: &Address) -> Option<Address> {
+    let Value::Array(elements) = reply else { return None };
+    let [Value::BulkString(host), Value::BulkString(port)] = elements.as_slice() else {
+        return None;
+    };
     let port = std::str::from_utf8(port).ok()?.parse().ok()?;
     Some(Address::reported(std::str::from_utf8(host).ok()?, port, queried))
 }
