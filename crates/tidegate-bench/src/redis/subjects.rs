@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use redis::{Cmd, Connection, RedisResult, Value};
 use tidegate::Limit;
 use tidegate::unstable::redis::{
-    CounterReply, Entry, KeyNames, Script, counter_answers, counter_call,
+    CounterReply, Entry, KeyNames, Script, counter_call, decode_counter_reply,
 };
 
 /// High enough that nothing is denied: a denial is cheaper, by an amount that differs per design.
@@ -117,7 +117,7 @@ impl CommandBuilder {
                 matches!(answer[..], [Value::Int(1), Value::Int(_)])
             }
             (Subject::Tidegate, answer) => {
-                let answers = counter_answers(&self.limit, &[self.entry("")], answer);
+                let answers = decode_counter_reply(&self.limit, &[self.entry("")], answer);
                 matches!(answers.as_deref(), Ok([CounterReply::Decided(decisions)]) if decisions[0].allowed)
             }
             _ => false,

@@ -222,9 +222,9 @@ fn reports_every_mistake_with_its_position() {
         let error = text.parse::<Limit>().expect_err(text);
         assert_eq!(error.kind(), *kind, "{text:?}");
         let (_, message) = MESSAGES.iter().find(|row| row.0 == *kind).expect("every kind is there");
-        let shown: String =
+        let excerpt: String =
             text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-        assert_eq!(error.to_string(), format!("{message}\n  {shown}\n  {carets}"), "{text:?}");
+        assert_eq!(error.to_string(), format!("{message}\n  {excerpt}\n  {carets}"), "{text:?}");
         assert_eq!(format!("{}: {}", error.problem(), error.help()), *message, "{text:?}");
         let span = error.span().expect("a text has places");
         assert!(span.start <= text.len() && span.start <= span.end, "{text:?}: {span:?}");

@@ -16,8 +16,8 @@ fn run(text: &str, rows: &[Row]) {
     for (index, &(at, cost, allowed, remaining, wait)) in rows.iter().enumerate() {
         let decision = checked.step(cost, at);
         let wait = RetryAfter::from_micros(wait);
-        let answer = (decision.allowed, decision.remaining, decision.retry_after);
-        assert_eq!(answer, (allowed, remaining, wait), "{text}, row {index}");
+        let actual = (decision.allowed, decision.remaining, decision.retry_after);
+        assert_eq!(actual, (allowed, remaining, wait), "{text}, row {index}");
     }
 }
 

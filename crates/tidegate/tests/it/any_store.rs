@@ -26,10 +26,14 @@ fn fixture() -> (Shared, ManualClock) {
     (Arc::new(FlakyStore::immediate(&clock)), clock)
 }
 
-fn over(store: &Shared, clock: &ManualClock, answer: Option<OnStoreFailure>) -> Limiter<Shared> {
+fn over(
+    store: &Shared,
+    clock: &ManualClock,
+    on_failure: Option<OnStoreFailure>,
+) -> Limiter<Shared> {
     let mut builder = Limiter::builder().max_keys(1_000).clock(clock.clock()).nodes(3);
-    if let Some(answer) = answer {
-        builder = builder.on_store_failure(answer);
+    if let Some(on_failure) = on_failure {
+        builder = builder.on_store_failure(on_failure);
     }
     builder.build_with_store(Arc::clone(store)).expect("memory")
 }
@@ -121,8 +125,8 @@ fn permits_are_held_released_and_mirrored() {
     let checks = [Check::new("a", &three, 1)];
     let take = || block_on(limiter.acquire_async(&checks)).expect("a verdict").or_deny();
     let left = || {
-        let looks = [Check::new("a", &three, 0)];
-        block_on(limiter.acquire_async(&looks)).expect("a verdict").verdict().decisions()[0]
+        let peeks = [Check::new("a", &three, 0)];
+        block_on(limiter.acquire_async(&peeks)).expect("a verdict").verdict().decisions()[0]
             .remaining
     };
     let (first, second) = (take().expect("one"), take().expect("two"));
@@ -213,11 +217,11 @@ fn waiters_pass_in_order_over_any_store() {
     assert!(!refused.allowed && !refused.queue_full, "the wait is ten seconds");
     clock.set(at(NOW + 10 * S));
     assert!(second.poll().is_none(), "another waiter is first");
-    assert!(first.poll().is_some_and(|answer| answer.is_ok_and(|verdict| verdict.allowed)));
+    assert!(first.poll().is_some_and(|result| result.is_ok_and(|verdict| verdict.allowed)));
     drop(first);
     assert!(second.poll().is_none());
     clock.set(at(NOW + 20 * S));
-    assert!(second.poll().is_some_and(|answer| answer.is_ok_and(|verdict| verdict.allowed)));
+    assert!(second.poll().is_some_and(|result| result.is_ok_and(|verdict| verdict.allowed)));
     let mut third = join(limiter.wait(&checks, Duration::from_secs(10)));
     assert!(check(&limiter, &one, 1).retry_after.as_micros() == Some(10 * S));
     clock.set(at(NOW + 30 * S));
@@ -292,13 +296,13 @@ fn acquire_waits<S: Store>(limiter: &Limiter<S>, clock: &ManualClock) {
 
     let mut third = join(take(Duration::from_secs(3)));
     let started = clock.now().as_micros();
-    let mut answer = None;
+    let mut result = None;
     for tenth in 1..=30 {
-        assert!(answer.is_none(), "the waiter passed too early");
+        assert!(result.is_none(), "the waiter passed too early");
         clock.set(Timestamp::from_micros(started + tenth * S / 10));
-        answer = third.poll();
+        result = third.poll();
     }
-    let denied = answer
+    let denied = result
         .expect("max_wait has passed")
         .expect("a verdict")
         .or_deny()
@@ -467,10 +471,10 @@ proptest! {
             over(&store, &clock, Some(OnStoreFailure::Local)),
         ];
         let limit = limit(&format!("{count} per 3s sliding-log"));
-        for (turn, (key, cost, gap)) in steps.into_iter().enumerate() {
+        for (index, (key, cost, gap)) in steps.into_iter().enumerate() {
             clock.advance(Duration::from_micros(gap));
             let expected = memory.check([key], &limit, cost).expect("valid");
-            let limiter = &limiters[turn % limiters.len()];
+            let limiter = &limiters[index % limiters.len()];
             let decision = block_on(limiter.check_async([key], &limit, cost)).expect("a verdict");
             prop_assert_eq!(decision, expected);
         }

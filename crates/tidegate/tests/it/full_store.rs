@@ -48,25 +48,25 @@ impl Fixture {
 
     /// Returns whether the request was allowed, and `no_room`.
     fn check(&self, key: &str, limits: &[Limit], cost: Cost, id: Option<&str>) -> (bool, bool) {
-        let question = question(key, limits, cost, id);
-        let rules = self.gate.active_policies();
-        let answer = self.gate.sync(self.gate.check(&rules, &[question]));
-        answer.map(|a| (a.allowed, a.no_room)).expect("a valid request")
+        let request = gate_request(key, limits, cost, id);
+        let active = self.gate.active_policies();
+        let verdict = self.gate.sync(self.gate.check(&active, &[request]));
+        verdict.map(|a| (a.allowed, a.no_room)).expect("a valid request")
     }
 
     fn left(&self, key: &str, limit: &Limit) -> u64 {
         let limits = [*limit];
-        let question = question(key, &limits, Cost::PEEK, None);
-        let rules = self.gate.active_policies();
-        let answer = self.gate.sync(self.gate.check(&rules, &[question])).expect("a verdict");
-        answer.results[0].decision.remaining
+        let request = gate_request(key, &limits, Cost::PEEK, None);
+        let active = self.gate.active_policies();
+        let verdict = self.gate.sync(self.gate.check(&active, &[request])).expect("a verdict");
+        verdict.results[0].decision.remaining
     }
 
     fn acquire(&self, key: &str, limit: &Limit) -> (Option<Permit>, (bool, bool)) {
         let limits = [*limit];
-        let question = question(key, &limits, Cost::Ask(1), None);
-        let rules = self.gate.active_policies();
-        let held = self.gate.sync(self.gate.acquire(&rules, &question, None));
+        let request = gate_request(key, &limits, Cost::Ask(1), None);
+        let active = self.gate.active_policies();
+        let held = self.gate.sync(self.gate.acquire(&active, &request, None));
         let held = held.expect("a concurrency limit");
         (held.permit.and_then(AnyPermit::local), (held.verdict.allowed, held.verdict.no_room))
     }
@@ -76,7 +76,7 @@ fn no_policies() -> Policies {
     Policies::new(Vec::new(), Identity::default()).expect("an empty list is valid")
 }
 
-fn question<'a>(
+fn gate_request<'a>(
     key: &'a str,
     limits: &'a [Limit],
     cost: Cost,

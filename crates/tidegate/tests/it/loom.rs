@@ -68,8 +68,8 @@ fn both<A: 'static, B: 'static>(
     one: impl FnOnce(&Limiter) -> A + 'static,
     other: impl FnOnce(&Limiter) -> B,
 ) -> (A, B) {
-    let theirs = limiter.clone();
-    let running = thread::spawn(move || one(&theirs));
+    let other_limiter = limiter.clone();
+    let running = thread::spawn(move || one(&other_limiter));
     let here = other(limiter);
     (running.join().expect("no panic"), here)
 }

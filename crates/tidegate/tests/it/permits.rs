@@ -8,12 +8,12 @@ use tidegate::{Acquired, Check, Limit, Limiter, Permit, RetryAfter, WhenFull};
 
 use crate::common::{NOW, S, at, limit, limiter};
 
-fn take(limiter: &Limiter, key: &str, limit: &Limit, places: u64) -> Option<Permit> {
-    limiter.acquire(&[Check::new(key, limit, places)]).expect("valid").permit()
+fn take(limiter: &Limiter, key: &str, limit: &Limit, units: u64) -> Option<Permit> {
+    limiter.acquire(&[Check::new(key, limit, units)]).expect("valid").permit()
 }
 
-fn hold(limiter: &Limiter, key: &str, limit: &Limit, places: u64) -> Permit {
-    take(limiter, key, limit, places).expect("free capacity")
+fn hold(limiter: &Limiter, key: &str, limit: &Limit, units: u64) -> Permit {
+    take(limiter, key, limit, units).expect("free capacity")
 }
 
 /// Returns the number of free permits, without acquiring any.

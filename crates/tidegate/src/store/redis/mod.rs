@@ -76,7 +76,7 @@ use crate::{Failure, Request, Store, StoreError, Verdict};
 #[cfg(feature = "unstable")]
 pub mod wire {
     pub use super::counter::{
-        CounterReply, Entry, FastCheck, call as counter_call, decode_reply as counter_answers,
+        CounterReply, Entry, FastCheck, call as counter_call, decode_reply as decode_counter_reply,
         is_fast, verdict as fast_verdict,
     };
     pub use super::deny_cache::MAX_AGE as MAX_DENY_CACHE;

@@ -184,10 +184,10 @@ fn descriptor_fields_are_rendered() {
         ("domain", "domain"),
         ("descriptors", "descriptors"),
     ];
-    for (text, shown) in rows {
-        let part: RequestField = text.parse().expect(text);
-        assert_eq!(part.to_string(), shown);
-        assert_eq!(part.to_string().parse(), Ok(part));
+    for (text, displayed) in rows {
+        let field: RequestField = text.parse().expect(text);
+        assert_eq!(field.to_string(), displayed);
+        assert_eq!(field.to_string().parse(), Ok(field));
     }
     for bad in ["descriptor:", "descriptor", "descriptor:a b", "descriptor:a}#2", "domain:x"] {
         assert!(bad.parse::<RequestField>().is_err(), "{bad}");

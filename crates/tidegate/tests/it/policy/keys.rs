@@ -196,7 +196,7 @@ fn read_by(template: &str, values: &Three) -> Vec<Option<(String, String)>> {
     };
     let slots = template.split('{').skip(1).map(|slot| slot.split('}').next().expect("closed"));
     let first = |slot: &str| {
-        let mut names = slot.split('|').map(|part| part.trim().trim_start_matches("descriptor:"));
+        let mut names = slot.split('|').map(|name| name.trim().trim_start_matches("descriptor:"));
         names.find_map(|name| Some((name.to_owned(), value(name)?)))
     };
     slots.map(first).collect()

@@ -35,7 +35,7 @@ async fn hammer(url: &str, checks: &'static [(&'static str, &'static str)]) -> u
                 let checks: Vec<_> =
                     limits.iter().map(|(key, limit)| Check::new(*key, limit, 1)).collect();
                 for _ in 0..CALLS {
-                    let verdict = store.decide(&Request::new(&checks)).await.expect("an answer");
+                    let verdict = store.decide(&Request::new(&checks)).await.expect("a decision");
                     application.served.fetch_add(u64::from(verdict.allowed), Relaxed);
                 }
             });

@@ -27,13 +27,13 @@ async fn decides(store: &RedisStore) {
     for limit in &limits {
         for expect in [true, true, false] {
             let checks = [Check::new("alice", limit, 1)];
-            let verdict = store.decide(&Request::new(&checks)).await.expect("an answer");
+            let verdict = store.decide(&Request::new(&checks)).await.expect("a decision");
             assert_eq!(verdict.allowed, expect, "{limit}");
         }
     }
     let checks: Vec<Check<'_>> = limits.iter().map(|limit| Check::new("bob", limit, 1)).collect();
     for expect in [true, true, false] {
-        let verdict = store.decide(&Request::new(&checks)).await.expect("an answer");
+        let verdict = store.decide(&Request::new(&checks)).await.expect("a decision");
         assert_eq!(verdict.allowed, expect);
         assert_eq!(verdict.decisions().len(), limits.len());
     }
@@ -98,8 +98,8 @@ fn tls_mismatch_is_reported() {
     }
     // A server with TLS closes the connection, as one that crashes does.
     let store = run(RedisStore::connect(options(format!("redis://127.0.0.1:{secured}"))));
-    let told = store.expect("that is no error").last_error().expect("a reason");
-    assert!(told.ends_with("; if it speaks TLS, write rediss:// or tls=true"), "{told}");
+    let reason = store.expect("that is no error").last_error().expect("a reason");
+    assert!(reason.ends_with("; if it speaks TLS, write rediss:// or tls=true"), "{reason}");
 }
 
 #[test]
@@ -113,9 +113,9 @@ fn client_certificate_is_sent() {
     run(async {
         // The server closes the connection after the handshake, which looks like a crash.
         let store = RedisStore::connect(options(bare)).await;
-        let told = store.map(|store| store.last_error().expect("a reason"));
-        let told = told.unwrap_or_else(|error| error.to_string());
-        assert!(told.contains("certificate"), "{told}");
+        let reason = store.map(|store| store.last_error().expect("a reason"));
+        let reason = reason.unwrap_or_else(|error| error.to_string());
+        assert!(reason.contains("certificate"), "{reason}");
     });
 }
 
@@ -127,15 +127,15 @@ fn credentials_are_needed_and_never_shown() {
     for login in ["", ":wr0ng@", "nobody:s3cret@"] {
         let refused = refusal(format!("redis://{login}{at}"));
         assert!(matches!(refused, ConnectError::Credentials(_)), "{login}: {refused}");
-        let shown = format!("{refused} {refused:?}");
-        assert!(!shown.contains("s3cret") && !shown.contains("wr0ng"), "{shown}");
+        let displayed = format!("{refused} {refused:?}");
+        assert!(!displayed.contains("s3cret") && !displayed.contains("wr0ng"), "{displayed}");
     }
     // The error is the server's own text, unless that repeats the password.
     let open = Server::start(Engine::Redis);
     let renamed = Server::with(Engine::Redis, &["--rename-command", "AUTH", ""]);
-    for (server, words) in [(open, "without any password configured"), (renamed, "AUTH failed")] {
+    for (server, excerpt) in [(open, "without any password configured"), (renamed, "AUTH failed")] {
         let refused = refusal(format!("redis://:wr0ng@{}", server.address()));
-        assert!(matches!(&refused, ConnectError::Credentials(text) if text.contains(words)));
+        assert!(matches!(&refused, ConnectError::Credentials(text) if text.contains(excerpt)));
         assert!(!format!("{refused} {refused:?}").contains("wr0ng"), "{refused}");
     }
     for login in [":s3cret@", "default:s3cret@"] {
@@ -164,7 +164,7 @@ fn documented_acl_rules_suffice() {
             let checks = [Check::new("carol", &held, 1)];
             let permit = store.new_permit();
             let request = Request::new(&checks).with_permit(permit);
-            assert!(store.decide(&request).await.expect("an answer").allowed);
+            assert!(store.decide(&request).await.expect("a decision").allowed);
             let release = tidegate::PermitOperation::Release(permit);
             assert_eq!(store.with_permit(b"carol", &held, release).await, Ok(true));
         });
@@ -214,9 +214,9 @@ fn full_server_is_connected_to_later() {
         for login in ["", ":any@"] {
             let store = absent(format!("redis://{login}{}", server.address())).await;
             // The text of the server is lost if it closes the connection before the first command.
-            let told = store.last_error().expect("a reason");
+            let reason = store.last_error().expect("a reason");
             let known = ["max number of clients reached", "it hangs up"];
-            assert!(known.iter().any(|words| told.contains(words)), "{told}");
+            assert!(known.iter().any(|excerpt| reason.contains(excerpt)), "{reason}");
         }
         let store = absent(server.url()).await;
         drop(crowd);
@@ -254,7 +254,7 @@ fn wrong_kind_of_server_is_rejected() {
 }
 
 /// Starts a server that reports a version to `INFO`, and does not answer other commands.
-fn pretender(version: &str) -> u16 {
+fn server_of_version(version: &str) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let info = format!("redis_version:{version}\r\nredis_mode:standalone\r\nrole:master\r\n");
@@ -280,12 +280,12 @@ fn pretender(version: &str) -> u16 {
 #[test]
 fn a_server_that_is_too_old_is_refused() {
     for version in ["5.0.14", "3.2.1", "2.8"] {
-        let refused = refusal(format!("redis://127.0.0.1:{}", pretender(version)));
+        let refused = refusal(format!("redis://127.0.0.1:{}", server_of_version(version)));
         assert_eq!(refused, ConnectError::TooOld(version.into()));
         let fix = format!("the store is version {version}: use Redis 6.0 or later, or Valkey");
         assert_eq!(refused.to_string(), fix);
     }
-    let refused = refusal(format!("redis://127.0.0.1:{}", pretender("x")));
+    let refused = refusal(format!("redis://127.0.0.1:{}", server_of_version("x")));
     assert!(matches!(refused, ConnectError::Unusable(_)), "{refused}");
 }
 
@@ -327,8 +327,8 @@ fn missing_server_is_connected_to_later() {
             assert!(store.last_error().is_some());
             let limit = limit("1 per 1d");
             let checks = [Check::new("alice", &limit, 1)];
-            let answer = store.decide(&Request::new(&checks)).await;
-            assert_eq!(answer, Err(StoreError::Failed(Failure::Down)));
+            let result = store.decide(&Request::new(&checks)).await;
+            assert_eq!(result, Err(StoreError::Failed(Failure::Down)));
             assert_eq!(store.stats().failed_down, 1);
         }
         let store = absent(format!("redis://{at}")).await;

@@ -34,7 +34,7 @@ async fn held(store: &RedisStore, key: &str) -> u64 {
     let limit = concurrency_limit();
     let checks = [Check::new(key, &limit, Cost::PEEK)];
     let request = Request::new(&checks).with_permit(store.new_permit());
-    let verdict = store.decide(&request).await.expect("an answer");
+    let verdict = store.decide(&request).await.expect("a decision");
     limit.count() - verdict.decisions()[0].remaining
 }
 
@@ -48,7 +48,7 @@ fn poll_once<F: Future>(future: Pin<&mut F>) {
     assert!(polled.is_pending());
 }
 
-fn impatient(url: String) -> RedisOptions {
+fn short_timeout(url: String) -> RedisOptions {
     RedisOptions { timeout: Duration::from_millis(50), ..options(url) }
 }
 
@@ -147,7 +147,7 @@ fn acquires_that_time_out_leave_nothing_held() {
     run(async {
         let proxy = Proxy::start(server.address());
         let (store, other) =
-            (connect_with(impatient(proxy.url())).await, connect(server.url()).await);
+            (connect_with(short_timeout(proxy.url())).await, connect(server.url()).await);
         for given_up in [false, true] {
             proxy.hold();
             loop {
@@ -175,7 +175,7 @@ fn stopped_server_holds_nothing_after_it_continues() {
     let server = Server::start(Engine::Redis);
     run(async {
         let (store, other) =
-            (connect_with(impatient(server.url())).await, connect(server.url()).await);
+            (connect_with(short_timeout(server.url())).await, connect(server.url()).await);
         server.pause();
         while store.stats().up {
             assert!(acquire(&store, "key").await.is_err());
@@ -236,7 +236,7 @@ fn failed_release_is_repeated() {
         let (limit, permit) = (concurrency_limit(), PermitId(7));
         let checks = [Check::new("key", &limit, 1)];
         let taken = store.decide(&Request::new(&checks).with_permit(permit)).await;
-        assert!(taken.expect("an answer").allowed);
+        assert!(taken.expect("a decision").allowed);
         proxy.refuse(true);
         proxy.cut();
         eventually("it is noticed", async || !store.stats().up).await;

@@ -73,7 +73,7 @@ fn permits_decide_as_the_core() {
                 now = gap.gap.after(now, limit.window_us() / 2);
                 step(client, &mut state, limit, act, permit, now);
                 let name = client.names.state(b"key", limit);
-                assert_kept(&client.look(&name), limit, &state, at(now));
+                assert_kept(&client.stored(&name), limit, &state, at(now));
             }
             Ok(())
         });

@@ -14,28 +14,28 @@ use tidegate::{Algorithm, Cost, Limit, MAX_CHECKS, Overflow};
 /// Returns the units that a node would admit alone: its share, minus the units it has counted.
 fn left_here(fixture: &Fixture, node: usize, policy: &str, key: &str) -> u64 {
     fixture.set_behavior(Behavior::Down);
-    let question = costing(under(policy, key), Cost::PEEK);
-    let (_, decided, _, remaining) = fixture.read(node, &question);
+    let request = costing(under(policy, key), Cost::PEEK);
+    let (_, decided, _, remaining) = fixture.read(node, &request);
     assert_eq!(decided, Decided::Local);
     fixture.set_behavior(Behavior::Healthy);
     remaining.expect("a local count")
 }
 
-fn with_id<'a>(id: &'a [u8], question: GateRequest<'a>) -> GateRequest<'a> {
-    GateRequest { id: Some(id), ..question }
+fn with_id<'a>(id: &'a [u8], request: GateRequest<'a>) -> GateRequest<'a> {
+    GateRequest { id: Some(id), ..request }
 }
 
 #[test]
 fn replays_are_charged_once() {
     let fixture = Fixture::new();
-    let question = with_id(b"order-1", under("here", "alice"));
+    let request = with_id(b"order-1", under("here", "alice"));
     for _ in 0..5 {
-        assert_eq!(fixture.read(0, &question), outcome(true, Decided::Exact, "here", Some(8)));
+        assert_eq!(fixture.read(0, &request), outcome(true, Decided::Exact, "here", Some(8)));
     }
     assert_eq!(left_here(&fixture, 0, "here", "alice"), 2, "one of three");
-    let question = with_id(b"order-2", under("bucket", "alice"));
+    let request = with_id(b"order-2", under("bucket", "alice"));
     for _ in 0..5 {
-        assert!(fixture.read(0, &question).0);
+        assert!(fixture.read(0, &request).0);
     }
     assert_eq!(left_here(&fixture, 0, "bucket", "alice"), 1, "one of two");
 }
@@ -44,8 +44,8 @@ fn replays_are_charged_once() {
 fn id_admitted_before_an_outage_is_admitted_during_it() {
     let fixture = Fixture::new();
     for policy in ["here", "bucket"] {
-        let question = with_id(b"order-1", under(policy, "alice"));
-        assert!(fixture.read(0, &question).0);
+        let request = with_id(b"order-1", under(policy, "alice"));
+        assert!(fixture.read(0, &request).0);
         // The rest of this node's share of three, or of a burst of two, is used up by other
         // requests.
         for _ in 0..5 {
@@ -56,7 +56,7 @@ fn id_admitted_before_an_outage_is_admitted_during_it() {
             !fixture.read(0, &under(policy, "alice")).0,
             "{policy}: this node's share is used up"
         );
-        let (allowed, decided, ..) = fixture.read(0, &question);
+        let (allowed, decided, ..) = fixture.read(0, &request);
         assert_eq!((allowed, decided), (true, Decided::Local), "{policy}");
         let other = with_id(b"order-1", costing(under(policy, "alice"), Cost::Ask(2)));
         assert!(
@@ -71,14 +71,14 @@ fn id_admitted_before_an_outage_is_admitted_during_it() {
 #[test]
 fn replayed_id_does_not_adjust_local_usage() {
     let fixture = Fixture::new();
-    let question = with_id(b"order-1", under("here", "alice"));
-    fixture.read(0, &question);
+    let request = with_id(b"order-1", under("here", "alice"));
+    fixture.read(0, &request);
     fixture.read(0, &under("here", "alice"));
-    fixture.read(0, &question);
+    fixture.read(0, &request);
     assert_eq!(left_here(&fixture, 0, "here", "alice"), 1);
     // On another node the request is charged there once, because that node has not seen the id.
-    fixture.read(1, &question);
-    fixture.read(1, &question);
+    fixture.read(1, &request);
+    fixture.read(1, &request);
     assert_eq!(left_here(&fixture, 1, "here", "alice"), 2);
 }
 
@@ -91,9 +91,9 @@ fn a_key_that_was_reset_on_another_node_is_empty_with_its_next_answer() {
         }
         assert_eq!(left_here(&fixture, 0, policy, "alice"), 0);
         let other = &fixture.nodes[1];
-        let rules = Arc::clone(&other.active_policies());
+        let active = Arc::clone(&other.active_policies());
         assert_eq!(
-            block_on(other.keys(&rules, policy).expect("a policy").reset(&Key::literal(b"alice"))),
+            block_on(other.keys(&active, policy).expect("a policy").reset(&Key::literal(b"alice"))),
             Ok(true)
         );
         assert!(fixture.read(0, &under(policy, "alice")).0);
@@ -125,8 +125,8 @@ fn what_other_nodes_use_is_not_counted_here() {
 }
 
 fn acquire(gate: &Gate) -> Option<SharedPermit> {
-    let rules = Arc::clone(&gate.active_policies());
-    let held = block_on(gate.acquire(&rules, &under("jobs", "alice"), None));
+    let active = Arc::clone(&gate.active_policies());
+    let held = block_on(gate.acquire(&active, &under("jobs", "alice"), None));
     held.expect("a verdict").permit?.shared()
 }
 
@@ -134,8 +134,8 @@ fn acquire(gate: &Gate) -> Option<SharedPermit> {
 fn places_here(fixture: &Fixture, node: usize) -> usize {
     fixture.set_behavior(Behavior::Down);
     let gate = &fixture.nodes[node];
-    let rules = Arc::clone(&gate.active_policies());
-    let take = || block_on(gate.acquire(&rules, &under("jobs", "alice"), None));
+    let active = Arc::clone(&gate.active_policies());
+    let take = || block_on(gate.acquire(&active, &under("jobs", "alice"), None));
     let held: Vec<_> = (0..6).map_while(|_| take().expect("a verdict").permit?.local()).collect();
     fixture.set_behavior(Behavior::Healthy);
     held.len()
@@ -178,18 +178,18 @@ fn in_flight<T>(future: impl Future<Output = T>, meanwhile: impl FnOnce()) -> T 
 fn refunds_units_released_during_a_request_once() {
     let fixture = Fixture::far();
     let gate = &fixture.nodes[0];
-    let rules = Arc::clone(&gate.active_policies());
+    let active = Arc::clone(&gate.active_policies());
     let here = under("here", "alice");
     assert!(fixture.read(0, &costing(here, Cost::Ask(3))).0);
-    let answer = in_flight(gate.check(&rules, &[here]), || {
+    let verdict = in_flight(gate.check(&active, &[here]), || {
         assert!(fixture.read(0, &costing(here, Cost::Refund(2))).0);
     });
-    assert!(answer.expect("a verdict").allowed);
+    assert!(verdict.expect("a verdict").allowed);
     assert_eq!(left_here(&fixture, 0, "here", "alice"), 1, "two of three units are used");
 
     let [first, _second] = [(); 2].map(|()| acquire(gate).expect("a permit"));
     let jobs = under("jobs", "alice");
-    let held = in_flight(gate.acquire(&rules, &jobs, None), || {
+    let held = in_flight(gate.acquire(&active, &jobs, None), || {
         assert_eq!(block_on(first.release(gate)), Ok(true));
     });
     assert!(held.expect("a verdict").verdict.allowed);
@@ -214,8 +214,8 @@ fn a_denial_of_the_most_checks_consumes_every_limit_here() {
         assert_eq!((allowed, decided), (false, Decided::Exact));
         fixture.set_behavior(Behavior::Down);
         let peek = costing(GateRequest::new(subject), Cost::PEEK);
-        let left = fixture.check(0, &peek, |answer| {
-            answer.results.iter().map(|line| line.decision.remaining).collect::<Vec<u64>>()
+        let left = fixture.check(0, &peek, |verdict| {
+            verdict.results.iter().map(|result| result.decision.remaining).collect::<Vec<u64>>()
         });
         assert_eq!(left, Ok(vec![0; MAX_CHECKS]), "{id:?}");
         fixture.set_behavior(Behavior::Healthy);
@@ -229,12 +229,12 @@ fn a_denial_of_the_most_checks_consumes_every_limit_here() {
 fn a_denied_permit_consumes_rate_limits_here() {
     let fixture = Fixture::new();
     let gate = &fixture.nodes[0];
-    let rules = Arc::clone(&gate.active_policies());
+    let active = Arc::clone(&gate.active_policies());
     let limits = ["9 per 1h sliding-log", "12 concurrent"].map(|text| text.parse().expect(text));
     let about = |limits| GateRequest::new(Subject::Limits { key: b"alice", limits });
     let report = GateRequest { overflow: Overflow::Consume, ..about(&limits) };
     let report = costing(report, Cost::Ask(10));
-    let held = block_on(gate.acquire(&rules, &report, None)).expect("a verdict");
+    let held = block_on(gate.acquire(&active, &report, None)).expect("a verdict");
     assert_eq!((held.verdict.allowed, held.verdict.decided), (false, Decided::Exact));
     fixture.set_behavior(Behavior::Down);
     let (.., remaining) = fixture.read(0, &costing(about(&limits[..1]), Cost::PEEK));

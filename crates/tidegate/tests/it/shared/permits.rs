@@ -15,9 +15,9 @@ use crate::futures::block_on;
 /// Acquires a permit. Returns the permit and how it was decided.
 fn take(fixture: &Fixture, node: usize, policy: &str) -> (Option<AnyPermit>, Decided) {
     let gate = &fixture.nodes[node];
-    let rules = Arc::clone(&gate.active_policies());
-    let question = under(policy, "alice");
-    let held = block_on(gate.acquire(&rules, &question, None)).expect("a verdict");
+    let active = Arc::clone(&gate.active_policies());
+    let request = under(policy, "alice");
+    let held = block_on(gate.acquire(&active, &request, None)).expect("a verdict");
     assert_eq!(held.permit.is_some(), held.verdict.allowed);
     (held.permit, held.verdict.decided)
 }
@@ -66,8 +66,8 @@ fn acquire_without_a_matching_policy_holds_nothing() {
     let nothing = GateRequest::new(Subject::Request(&attributes));
     for behavior in [Behavior::Healthy, Behavior::Down] {
         fixture.set_behavior(behavior);
-        let rules = Arc::clone(&fixture.nodes[0].active_policies());
-        let held = block_on(fixture.nodes[0].acquire(&rules, &nothing, None)).expect("a verdict");
+        let active = Arc::clone(&fixture.nodes[0].active_policies());
+        let held = block_on(fixture.nodes[0].acquire(&active, &nothing, None)).expect("a verdict");
         assert_eq!((held.verdict.allowed, held.verdict.decided), (true, Decided::Exact));
         assert!(held.permit.and_then(AnyPermit::local).is_some());
     }
@@ -116,8 +116,8 @@ fn permits_during_an_outage_are_local_or_none() {
     fixture.set_behavior(Behavior::Healthy);
     assert_eq!(block_on(kept.release(&fixture.nodes[0])), Ok(true));
     fixture.set_behavior(Behavior::Down);
-    let places: Vec<_> = (0..3).map(|_| take(&fixture, 0, "jobs").0).collect();
-    assert_eq!(places.iter().flatten().count(), 2, "released permits are free locally as well");
+    let permits: Vec<_> = (0..3).map(|_| take(&fixture, 0, "jobs").0).collect();
+    assert_eq!(permits.iter().flatten().count(), 2, "released permits are free locally as well");
 }
 
 #[test]
@@ -131,6 +131,6 @@ fn all_keys_of_a_permit_are_asked_for_at_once() {
     assert_eq!(fixture.asks_at_once(held.renew(gate, None)), 3);
     // A permit that is held under only some of its keys is still released under those.
     assert_eq!(block_on(held.release(gate)), Ok(false));
-    let places = (0..7).filter(|_| take(&fixture, 1, "jobs").0.is_some());
-    assert_eq!(places.count(), 6);
+    let permits = (0..7).filter(|_| take(&fixture, 1, "jobs").0.is_some());
+    assert_eq!(permits.count(), 6);
 }

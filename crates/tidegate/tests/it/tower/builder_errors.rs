@@ -132,9 +132,9 @@ fn rules_and_the_policies_of_a_gate_are_one_request() {
     let fixture = Fixture::of(layer, clock);
     assert_eq!(fixture.statuses(|| from(ALICE, "/"), 4), [200, 200, 429, 429]);
     assert_eq!(fixture.left("key", "everybody"), 1);
-    let told = fixture.send(from(super::BOB, "/"));
+    let response = fixture.send(from(super::BOB, "/"));
     let policy = "\"key\";q=3;w=60, \"file\";q=2;w=60";
-    assert_eq!(told.header("ratelimit-policy"), Some(policy));
+    assert_eq!(response.header("ratelimit-policy"), Some(policy));
     // A reload applies from the next request on, and keeps the rule.
     gate.reload(policies(&["9 per 1m sliding-log"]));
     fixture.clock.advance(std::time::Duration::from_secs(60));

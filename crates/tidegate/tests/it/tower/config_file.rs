@@ -22,8 +22,8 @@ fn policies_and_rules_are_one_request() {
     let everybody = rule("key", &["3 per 1m sliding-log"]).key(|_| Some("everybody".into()));
     let fixture =
         Fixture::new(|builder| builder.config_file(&path).expect("a file").rule(everybody));
-    let told = fixture.send(from(ALICE, "/"));
-    assert_eq!(told.header("x-ratelimit-limit"), Some("2"), "the form of the file");
+    let response = fixture.send(from(ALICE, "/"));
+    assert_eq!(response.header("x-ratelimit-limit"), Some("2"), "the form of the file");
     assert_eq!(fixture.statuses(|| from(ALICE, "/"), 2), [200, 429]);
     assert_eq!(fixture.left("key", "everybody"), 1);
 }

@@ -211,8 +211,8 @@ fn a_panic_charges_nothing_and_breaks_nothing() {
     ];
     for (name, rule) in rules {
         let fixture = Fixture::with(rule);
-        let asked = catch_unwind(AssertUnwindSafe(|| fixture.status(from(ALICE, "/panic"))));
-        assert!(asked.is_err(), "{name}");
+        let result = catch_unwind(AssertUnwindSafe(|| fixture.status(from(ALICE, "/panic"))));
+        assert!(result.is_err(), "{name}");
         assert_eq!((fixture.left("api", "ann"), fixture.calls()), (5, 0), "{name}");
         assert_eq!(fixture.status(from(ALICE, "/")), 200, "{name}");
     }
@@ -222,8 +222,8 @@ fn a_panic_charges_nothing_and_breaks_nothing() {
             Response::<String>::from(rejection)
         })
     });
-    let asked = catch_unwind(AssertUnwindSafe(|| denied.status(from(ALICE, "/panic"))));
-    assert!(asked.is_err(), "on_denied");
+    let result = catch_unwind(AssertUnwindSafe(|| denied.status(from(ALICE, "/panic"))));
+    assert!(result.is_err(), "on_denied");
     assert_eq!((denied.status(from(ALICE, "/")), denied.calls()), (429, 0));
 }
 
@@ -236,8 +236,8 @@ fn panic_while_handling_the_response_settles() {
     };
     let login = logins().settle_when(settle);
     let fixture = Fixture::new(|builder| builder.rule(tokens().settle_when(settle)).rule(login));
-    let asked = catch_unwind(AssertUnwindSafe(|| fixture.status(from(ALICE, "/status/418"))));
-    assert!(asked.is_err());
+    let result = catch_unwind(AssertUnwindSafe(|| fixture.status(from(ALICE, "/status/418"))));
+    assert!(result.is_err());
     assert_eq!((used(&fixture), fixture.left("login", "ann")), (0, 1));
     assert_eq!(fixture.status(from(ALICE, "/")), 200);
     assert_eq!((used(&fixture), fixture.left("login", "ann")), (40, 0));

@@ -57,15 +57,15 @@ async fn on_store_failure_applies_per_rule() {
         // This node's share is half of four.
         (OnStoreFailure::Local, [200, 200, 429, 429]),
     ];
-    for (answer, expected) in rows {
-        let rule = || rule("api", &["4 per 1m sliding-log"]).on_store_failure(answer);
+    for (behavior, expected) in rows {
+        let rule = || rule("api", &["4 per 1m sliding-log"]).on_store_failure(behavior);
         let ([node, _], store) = nodes(rule);
         store.set_behavior(Behavior::Down);
         let mut statuses = [0; 4];
         for slot in &mut statuses {
             *slot = status(&node, from(ALICE, "/")).await;
         }
-        assert_eq!(statuses, expected, "{answer}");
+        assert_eq!(statuses, expected, "{behavior}");
         store.set_behavior(Behavior::Healthy);
         assert_eq!(status(&node, from(ALICE, "/")).await, 200, "back by itself");
     }
