@@ -374,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn detects_wrong_answers() {
+    fn detects_wrong_verdicts() {
         let verdict = |allowed, limit, remaining, retry_after| Verdict {
             allowed,
             limit,

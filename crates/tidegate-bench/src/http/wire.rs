@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_delimited_by_content_length() {
+    fn responses_are_delimited_by_content_length() {
         let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{\"allowed\":true}";
         for len in 0..whole.len() {
             assert!(HttpResponse::parse(&whole[..len]).expect("no error yet").is_none(), "{len}");

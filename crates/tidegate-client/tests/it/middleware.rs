@@ -109,7 +109,7 @@ async fn retries_failed_connections() {
 }
 
 #[tokio::test]
-async fn does_not_send_a_request_whose_turn_is_after_its_deadline() {
+async fn does_not_send_a_request_paced_past_its_deadline() {
     let used_up =
         "retry-after: 20\r\nratelimit: \"a\";r=0;t=20\r\nratelimit-policy: \"a\";q=1;w=20\r\n";
     let server = Scripted::start(move |_, _| (429, used_up.to_owned(), String::new())).await;

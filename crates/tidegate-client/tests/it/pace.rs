@@ -48,7 +48,7 @@ fn starts_with_the_rate_it_was_admitted_at() {
 }
 
 #[test]
-fn spaces_concurrent_turns_and_reuses_returned_ones() {
+fn spaces_concurrent_requests_and_reuses_unused_times() {
     let (mut pace, now) = busy();
     pace.admitted(now, &left(9, 100, 10.0));
     let turns: Vec<_> = (0..3).map(|_| pace.turn(now, 0.5)).collect();

@@ -164,7 +164,7 @@ async fn eventually(mut happened: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn renews_a_permit_and_gives_it_back_once() {
+async fn renews_a_permit_and_releases_it_once() {
     let (server, client) = permits(150, usize::MAX).await;
     let methods =
         || server.requests().iter().map(|request| request.method.clone()).collect::<Vec<_>>();

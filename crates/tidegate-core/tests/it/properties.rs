@@ -246,7 +246,7 @@ proptest! {
 
     /// A reload that changes the count or the burst keeps what was counted.
     #[test]
-    fn a_changed_count_keeps_what_was_counted(
+    fn changed_count_keeps_usage(
         limit in any_limit(), begin in start(), trace in anything(16), new_count in count(),
         after in anything(16),
     ) {
@@ -365,7 +365,7 @@ proptest! {
 
     /// Decisions shortly before the largest time do not overflow.
     #[test]
-    fn nothing_overflows_at_the_end_of_time(
+    fn latest_timestamps_do_not_overflow(
         limit in any_limit(), before in 0_u64..10_000_000, trace in anything(20),
     ) {
         let (state, _, decided) = run(&limit, u64::MAX - before, &trace);

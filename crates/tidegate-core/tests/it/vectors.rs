@@ -133,7 +133,7 @@ fn waits_are_rounded_up() {
 }
 
 #[test]
-fn a_signed_cost_refunds_peeks_or_asks() {
+fn signed_cost_is_a_refund_a_peek_or_a_charge() {
     let rows = [
         (i64::MIN, Cost::Refund(1 << 63)),
         (-2, Cost::Refund(2)),

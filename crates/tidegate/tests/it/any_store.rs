@@ -26,7 +26,7 @@ fn fixture() -> (Shared, ManualClock) {
     (Arc::new(FlakyStore::immediate(&clock)), clock)
 }
 
-fn over(
+fn limiter_over(
     store: &Shared,
     clock: &ManualClock,
     on_failure: Option<OnStoreFailure>,
@@ -43,9 +43,9 @@ fn check(limiter: &Limiter<Shared>, limit: &Limit, cost: impl Into<Cost> + Send)
 }
 
 #[test]
-fn everything_works_over_any_store() {
+fn limiter_methods_decide_over_any_store() {
     let (store, clock) = fixture();
-    let (limiter, other) = (over(&store, &clock, None), over(&store, &clock, None));
+    let (limiter, other) = (limiter_over(&store, &clock, None), limiter_over(&store, &clock, None));
     let ten = limit("10 per 1m sliding-log");
     assert_eq!(check(&limiter, &ten, 3).remaining, 7);
     assert_eq!(block_on(other.charge_async("a", &ten, 2)), Ok(5), "the count is shared");
@@ -73,14 +73,14 @@ fn store_failure_is_an_error_without_on_store_failure() {
     let (store, clock) = fixture();
     let limit = limit("9 per 1h sliding-log");
     store.set_behavior(Behavior::Down);
-    let failed = block_on(over(&store, &clock, None).check_async("a", &limit, 1));
+    let failed = block_on(limiter_over(&store, &clock, None).check_async("a", &limit, 1));
     assert_eq!(failed, Err(Failure::Down.into()));
 
-    let open = over(&store, &clock, Some(OnStoreFailure::Allow));
+    let open = limiter_over(&store, &clock, Some(OnStoreFailure::Allow));
     let decision = check(&open, &limit, 1);
     assert_eq!((decision.allowed, decision.decided), (true, Decided::FailedOpen));
 
-    let closed = over(&store, &clock, Some(OnStoreFailure::Deny));
+    let closed = limiter_over(&store, &clock, Some(OnStoreFailure::Deny));
     let checks = [Check::new("a", &limit, 1)];
     let verdict = block_on(closed.check_all_async(&checks)).expect("a verdict");
     assert_eq!((verdict.allowed, verdict.decided), (false, Decided::FailedClosed));
@@ -99,7 +99,7 @@ fn store_failure_is_an_error_without_on_store_failure() {
 #[test]
 fn local_fallback_divides_the_limit_by_the_nodes() {
     let (store, clock) = fixture();
-    let limiter = over(&store, &clock, Some(OnStoreFailure::Local));
+    let limiter = limiter_over(&store, &clock, Some(OnStoreFailure::Local));
     let nine = limit("9 per 1h sliding-log");
     assert_eq!(check(&limiter, &nine, 1).decided, Decided::Exact);
     store.set_behavior(Behavior::TimedOut);
@@ -120,7 +120,7 @@ fn local_fallback_divides_the_limit_by_the_nodes() {
 #[test]
 fn permits_are_held_released_and_mirrored() {
     let (store, clock) = fixture();
-    let limiter = over(&store, &clock, Some(OnStoreFailure::Local));
+    let limiter = limiter_over(&store, &clock, Some(OnStoreFailure::Local));
     let three = limit("3 concurrent lease 30s");
     let checks = [Check::new("a", &three, 1)];
     let take = || block_on(limiter.acquire_async(&checks)).expect("a verdict").or_deny();
@@ -151,7 +151,7 @@ fn permits_are_held_released_and_mirrored() {
 #[test]
 fn permit_of_a_failed_open_store_holds_nothing() {
     let (store, clock) = fixture();
-    let open = over(&store, &clock, Some(OnStoreFailure::Allow));
+    let open = limiter_over(&store, &clock, Some(OnStoreFailure::Allow));
     let one = limit("1 concurrent lease 30s");
     let checks = [Check::new("a", &one, 1)];
     store.set_behavior(Behavior::Down);
@@ -166,7 +166,7 @@ fn permit_of_a_failed_open_store_holds_nothing() {
 #[test]
 fn reservations_are_settled_where_they_were_charged() {
     let (store, clock) = fixture();
-    let limiter = over(&store, &clock, Some(OnStoreFailure::Local));
+    let limiter = limiter_over(&store, &clock, Some(OnStoreFailure::Local));
     let tokens = limit("90 per 1h sliding-log");
     let reserve = || block_on(limiter.reserve_async("a", &tokens, 10)).expect("a verdict");
     let left = || check(&limiter, &tokens, 0).remaining;
@@ -207,7 +207,7 @@ fn at_once(limiter: &Limiter<Shared>, checks: &[Check<'_>], max: Duration) -> Ve
 #[test]
 fn waiters_pass_in_order_over_any_store() {
     let (store, clock) = fixture();
-    let limiter = over(&store, &clock, None);
+    let limiter = limiter_over(&store, &clock, None);
     let one = limit("1 per 10s sliding-log");
     let checks = [Check::new("a", &one, 1)];
     assert!(at_once(&limiter, &checks, Duration::ZERO).allowed);
@@ -268,7 +268,7 @@ fn full_queue_is_reported_as_queue_full() {
 #[test]
 fn acquire_waits_for_a_release() {
     let (store, clock) = fixture();
-    acquire_waits(&over(&store, &clock, None), &clock);
+    acquire_waits(&limiter_over(&store, &clock, None), &clock);
     let memory = Limiter::builder().clock(clock.clock()).build().expect("memory");
     acquire_waits(&memory, &clock);
 }
@@ -371,7 +371,7 @@ fn wait_blocking_returns_when_the_request_passes() {
 
 /// Callers await on multi-threaded runtimes.
 #[test]
-fn futures_can_be_sent() {
+fn futures_are_send() {
     fn is_send<T: Send>(_: T) {}
     fn all_are_send<S: Store>(limiter: &Limiter<S>) {
         let limit = limit("1 per 1s");
@@ -390,14 +390,14 @@ fn futures_can_be_sent() {
         is_send(async { limiter.reserve_async("a", &limit, 1).await?.commit_async(2).await });
     }
     let (store, clock) = fixture();
-    all_are_send(&over(&store, &clock, None));
+    all_are_send(&limiter_over(&store, &clock, None));
     all_are_send(&Limiter::new());
 }
 
 /// Several threads release permits and wait for them at the same time. No release is missed, and no
 /// permit is held twice.
 #[test]
-fn no_release_is_missed() {
+fn concurrent_waiters_receive_every_release() {
     let two = limit("2 concurrent lease 1h");
     let limiter = Limiter::builder().max_keys(1_000).build().expect("memory");
     let (held, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -466,9 +466,9 @@ proptest! {
         let builder = Limiter::builder().max_keys(1_000).clock(clock.clock());
         let memory = builder.build().expect("memory");
         let limiters = [
-            over(&store, &clock, None),
-            over(&store, &clock, Some(OnStoreFailure::Deny)),
-            over(&store, &clock, Some(OnStoreFailure::Local)),
+            limiter_over(&store, &clock, None),
+            limiter_over(&store, &clock, Some(OnStoreFailure::Deny)),
+            limiter_over(&store, &clock, Some(OnStoreFailure::Local)),
         ];
         let limit = limit(&format!("{count} per 3s sliding-log"));
         for (index, (key, cost, gap)) in steps.into_iter().enumerate() {

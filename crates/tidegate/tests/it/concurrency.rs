@@ -59,7 +59,7 @@ fn one_key_admits_costs_within_its_limit() {
 
 /// Concurrent charges and refunds add up.
 #[test]
-fn corrections_add_up() {
+fn concurrent_charges_and_refunds_add_up() {
     for algorithm in ALGORITHMS {
         let limit = limit(&format!("1000000 per 1h {algorithm}"));
         let (limiter, _) = limiter();

@@ -264,7 +264,7 @@ fn permits_are_held_for_their_lease() {
 }
 
 #[test]
-fn a_reload_keeps_what_was_counted() {
+fn reload_keeps_counts() {
     let fixture = Fixture::new();
     let check = || fixture.check(&under("user", "alice"), |verdict| verdict.allowed);
     assert_eq!(check(), Ok(true));

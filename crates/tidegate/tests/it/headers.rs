@@ -159,11 +159,14 @@ fn a_denial_describes_the_limit_that_denied() {
     assert_eq!(out["ratelimit"], "\"api-1s\";r=0;t=1");
     assert_eq!(out["retry-after"], "1");
     assert_eq!(out["ratelimit-policy"], "\"api-1s\";q=10;w=1, \"api-1h\";q=600;w=3600");
-    assert_eq!((&out["ratelimit-limit"], &out["ratelimit-reset"]), (&hv("10"), &hv("1")));
+    assert_eq!(
+        (&out["ratelimit-limit"], &out["ratelimit-reset"]),
+        (&header_value("10"), &header_value("1"))
+    );
     assert_eq!(out["x-ratelimit-limit"], "10");
 }
 
-fn hv(text: &str) -> http::HeaderValue {
+fn header_value(text: &str) -> http::HeaderValue {
     text.parse().expect("a value")
 }
 
@@ -320,8 +323,8 @@ fn existing_fields_are_replaced() {
     };
     let mut out = HeaderMap::new();
     for field in ["ratelimit", "ratelimit-policy", "x-ratelimit-limit"] {
-        out.append(field, hv("forged"));
-        out.append(field, hv("forged again"));
+        out.append(field, header_value("forged"));
+        out.append(field, header_value("forged again"));
     }
     let response_view = ResponseView { allowed: true, limits: &[view], reported: Some(0) };
     render(forms("draft-10,x-ratelimit"), &response_view, now(), &mut out);

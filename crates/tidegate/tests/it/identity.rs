@@ -297,7 +297,7 @@ fn addresses_are_grouped() {
 }
 
 /// Entries that a client may send before those that the proxies append.
-fn claims() -> impl Strategy<Value = Vec<u8>> {
+fn client_entries() -> impl Strategy<Value = Vec<u8>> {
     let hop = prop_oneof![
         Just(b"6.6.6.6".to_vec()),
         Just(b"10.0.0.9".to_vec()),
@@ -315,8 +315,8 @@ fn is_field_byte(byte: &u8) -> bool {
     *byte == b'\t' || (*byte >= b' ' && *byte != 0x7f)
 }
 
-/// Rows of `(entries appended by the proxies, client)`.
-fn appended(name: &str) -> &'static [(&'static str, &'static str)] {
+/// Rows of `(entries proxy_entries by the proxies, client)`.
+fn proxy_entries(name: &str) -> &'static [(&'static str, &'static str)] {
     match name {
         XFF => &[
             ("198.51.100.7", "198.51.100.7"),
@@ -338,9 +338,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn client_supplied_entries_have_no_effect(claim in claims(), same_line: bool, row in 0..5_usize) {
+    fn client_supplied_entries_have_no_effect(claim in client_entries(), same_line: bool, row in 0..5_usize) {
         for name in [XFF, FORWARDED] {
-            let rows = appended(name);
+            let rows = proxy_entries(name);
             let (right, expected) = rows[row % rows.len()];
             let joined = [claim.as_slice(), b", ", right.as_bytes()].concat();
             let fields: &[(&'static str, &[u8])] = if same_line {

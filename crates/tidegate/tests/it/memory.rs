@@ -81,7 +81,7 @@ fn counts_outgrow_their_slot() {
 
 /// When the time no longer fits slots, in 2110, no count is lost.
 #[test]
-fn counts_outlive_the_slots_calendar() {
+fn counts_are_kept_beyond_the_range_of_deadlines() {
     let last = (1_u64 << 52) - 2 * bounds::MAX_WINDOW_US;
     for text in ["5 per 1h", "5 per 1h fixed-window", "5 per 366d"] {
         let limit = limit(text);
@@ -97,7 +97,7 @@ fn counts_outlive_the_slots_calendar() {
 
 /// Any bytes are a valid key, and all of these are different keys.
 #[test]
-fn any_bytes_are_a_key() {
+fn keys_can_be_any_bytes() {
     let long = vec![b'x'; 64 * 1024];
     let mut long_but_last = long.clone();
     long_but_last[64 * 1024 - 1] = b'y';

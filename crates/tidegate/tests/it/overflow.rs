@@ -26,7 +26,7 @@ fn consume(limiter: &Limiter, key: &str, limit: &Limit, cost: u64) -> Verdict {
 
 /// Usage that is reported when a response ends: 300 of 1,000 each time, until nothing is left.
 #[test]
-fn usage_above_what_is_left_uses_up_the_limit() {
+fn denied_cost_exhausts_the_limit_with_consume() {
     for algorithm in ALGORITHMS {
         let limit = limit(&format!("1000 per 1h {algorithm}"));
         let (limiter, _) = limiter();
@@ -101,7 +101,7 @@ fn checks_of_one_count_are_merged() {
 }
 
 #[test]
-fn a_cost_that_can_never_pass_uses_up_the_limit() {
+fn impossible_cost_exhausts_the_limit_with_consume() {
     for algorithm in ALGORITHMS {
         let limit = limit(&format!("5 per 1m {algorithm}"));
         let (limiter, _) = limiter();
@@ -202,7 +202,7 @@ proptest! {
     /// After a denial, each limit that consumes has its previous units minus the cost. All other
     /// limits are unchanged.
     #[test]
-    fn a_denial_takes_exactly_what_is_left(
+    fn denial_consumes_exactly_the_remaining_units(
         limits in any_limits(),
         requests in prop::collection::vec(
             prop::collection::vec((any_step(), prop::bool::weighted(0.1)), 1..7), 1..40),

@@ -79,7 +79,7 @@ fn under(policy: &str, cost: u64, overflow: Overflow) -> GateRequest<'_> {
     GateRequest { cost: Some(Cost::Ask(cost)), overflow, ..GateRequest::new(subject) }
 }
 
-fn about<'a>(attributes: &'a Attributes<'a>, cost: u64) -> GateRequest<'a> {
+fn request_with_cost<'a>(attributes: &'a Attributes<'a>, cost: u64) -> GateRequest<'a> {
     let subject = Subject::Request(attributes);
     GateRequest { cost: Some(Cost::Ask(cost)), ..GateRequest::new(subject) }
 }
@@ -125,8 +125,8 @@ fn each_policy_applies_its_own_overflow() {
     for is_shared in [false, true] {
         let fixture = Fixture::new(is_shared);
         let all = path("/all");
-        assert!(fixture.check(&about(&all, 6)).0);
-        assert!(!fixture.check(&about(&all, 1 + 4)).0);
+        assert!(fixture.check(&request_with_cost(&all, 6)).0);
+        assert!(!fixture.check(&request_with_cost(&all, 1 + 4)).0);
         let left = ["unsaid", "refusing", "consuming", "watched"].map(|name| fixture.left(name));
         assert_eq!(left, [vec![4], vec![4], vec![0, 9], vec![4]], "shared: {is_shared}");
     }
@@ -139,7 +139,10 @@ fn quotas_are_consumed_once_when_none_has_room() {
         let fixture = Fixture::new(is_shared);
         let quotas = path("/quotas");
         let check = |cost| {
-            fixture.check(&GateRequest { overflow: Overflow::Consume, ..about(&quotas, cost) })
+            fixture.check(&GateRequest {
+                overflow: Overflow::Consume,
+                ..request_with_cost(&quotas, cost)
+            })
         };
         assert!(check(4).0);
         assert!(check(3).0, "the small quota is skipped");

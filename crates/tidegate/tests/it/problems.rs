@@ -79,7 +79,7 @@ fn a_denial_with_units_left_is_not_called_used_up() {
 }
 
 #[test]
-fn a_store_failure_is_not_the_clients_fault() {
+fn store_failure_is_reported_as_503() {
     let limit = limit("10 per 1s");
     let retry_after = RetryAfter::Now;
     let reset_after = Duration::ZERO;

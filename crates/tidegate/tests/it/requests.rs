@@ -233,7 +233,7 @@ fn a_concurrency_limit_needs_a_permit() {
 }
 
 #[test]
-fn a_batch_appends() {
+fn check_batch_appends_decisions() {
     let (limiter, _) = limiter();
     let limit = limit("100 per 1m");
     let mut decisions = vec![check_at(&limiter, NOW, "a", &limit, 1)];

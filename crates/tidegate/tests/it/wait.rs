@@ -126,7 +126,7 @@ fn impossible_cost_is_denied_immediately() {
 
 /// A dropped waiter, first or in the middle, lets the next pass and is not charged.
 #[test]
-fn a_dropped_waiter_leaves_no_trace() {
+fn dropped_waiter_leaves_the_queue_uncharged() {
     for gone in 0..3 {
         let (limiter, clock) = limiter();
         let limit = limit("1 per 10s sliding-log");

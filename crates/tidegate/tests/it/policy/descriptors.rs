@@ -203,7 +203,7 @@ fn descriptor_fields_are_rendered() {
 
 /// Different lists of entries with the same concatenation are different keys.
 #[test]
-fn all_descriptors_make_a_key_of_their_own() {
+fn lists_of_descriptors_render_distinct_keys() {
     let keys = ["@a=b @c=d", "@a=b1#c1#d", "@a=b @cd=", "@ab= @c=d", "@a=b", "@c=d @a=b"];
     let keys = keys.map(|words| key("{descriptors}", &TestRequest::new(words).attributes()));
     for (index, one) in keys.iter().enumerate() {

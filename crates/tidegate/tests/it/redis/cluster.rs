@@ -60,7 +60,7 @@ fn keys_in_different_slots_are_all_charged_or_none() {
                 }
                 for (key, limit) in keys.iter().zip(&limits) {
                     assert_eq!(remaining(&store, key, limit).await, limit.count() - 2, "{limit}");
-                    store.reset(key.as_bytes(), limit).await.expect("a decision");
+                    store.reset(key.as_bytes(), limit).await.expect("a reset");
                 }
             }
         });
@@ -88,7 +88,7 @@ fn a_request_under_an_id_is_charged_once_across_slots() {
 /// In whichever position the limit that denies is, every part is charged the units that it has
 /// left, at most the cost. Under an id it is charged only once.
 #[test]
-fn a_denial_consumes_what_is_left_across_slots() {
+fn denial_consumes_the_remaining_units_across_slots() {
     let cluster = Cluster::start(Engine::Redis);
     let keys = keys(&cluster);
     run(async {
@@ -125,7 +125,7 @@ fn a_denial_consumes_what_is_left_across_slots() {
             let _ = store.decide(&Request::new(&first)).await.expect("a decision");
             assert_eq!(remaining(&store, &keys[0], &limits[0]).await, left[0], "{rotation}");
             for (key, limit) in keys.iter().zip(&limits) {
-                store.reset(key.as_bytes(), limit).await.expect("a decision");
+                store.reset(key.as_bytes(), limit).await.expect("a reset");
             }
         }
     });

@@ -12,7 +12,7 @@ use super::{check, limit};
 const LIMITS: [&str; 2] = ["1000 per 1d sliding-counter", "1000 per 1d sliding-log"];
 
 /// Sends requests until the server refuses them and the store reports this text.
-async fn is_refused(store: &RedisStore, excerpt: &str) {
+async fn wait_until_refused(store: &RedisStore, excerpt: &str) {
     for text in LIMITS {
         let limit = limit(text);
         eventually("it is refused", async || {
@@ -26,7 +26,7 @@ async fn is_refused(store: &RedisStore, excerpt: &str) {
     assert!(reason.starts_with("the store refuses: ") && reason.contains(excerpt), "{reason}");
 }
 
-async fn recovers(store: &RedisStore) {
+async fn wait_until_recovered(store: &RedisStore) {
     for text in LIMITS {
         let limit = limit(text);
         eventually("it answers", async || check(store, "alice", &limit, 1).await.is_ok()).await;
@@ -38,48 +38,48 @@ async fn recovers(store: &RedisStore) {
 /// Regression: Redis 7.0 reports a lost permission as `ERR The user executing the script ...`,
 /// which was taken for an error about one key.
 #[test]
-fn a_user_who_loses_a_command_is_refused() {
+fn lost_permission_is_reported_as_a_refusal() {
     for engine in Engine::ALL {
         let server = Server::start(engine);
         add_documented_user(&server);
         run(async {
             let store = connect(format!("redis://tidegate:pass@{}", server.address())).await;
-            recovers(&store).await;
+            wait_until_recovered(&store).await;
             let _: () = server.command(&["ACL", "SETUSER", "tidegate", "-set", "-incr", "-incrby"]);
-            is_refused(&store, "").await;
+            wait_until_refused(&store, "").await;
             let reason = store.last_error().expect("a reason");
             let known = ["The user executing the script can't", "ACL failure in script", "NOPERM"];
             assert!(known.iter().any(|excerpt| reason.contains(excerpt)), "{reason}");
             let _: () = server.command(&["ACL", "SETUSER", "tidegate", "+set", "+incr", "+incrby"]);
-            recovers(&store).await;
+            wait_until_recovered(&store).await;
         });
     }
 }
 
 #[test]
-fn a_server_that_runs_a_long_script_refuses() {
+fn long_running_script_is_reported_as_a_refusal() {
     for engine in Engine::ALL {
         let server = Server::with(engine, &["--busy-reply-threshold", "10"]);
         run(async {
             let store = connect(server.url()).await;
-            recovers(&store).await;
+            wait_until_recovered(&store).await;
             let forever = ["EVAL", "while true do end", "0"];
             std::thread::scope(|scope| {
                 let script = scope.spawn(|| server.try_command::<()>(&forever));
                 tokio::task::block_in_place(|| {
-                    tokio::runtime::Handle::current().block_on(is_refused(&store, "BUSY"));
+                    tokio::runtime::Handle::current().block_on(wait_until_refused(&store, "BUSY"));
                 });
                 let _: () = server.command(&["SCRIPT", "KILL"]);
                 assert!(script.join().expect("it ran").is_err(), "it was killed");
             });
-            recovers(&store).await;
+            wait_until_recovered(&store).await;
         });
     }
 }
 
 /// Regression: a demoted primary continued to deny, because a denial writes nothing.
 #[test]
-fn a_primary_that_is_demoted_no_longer_denies() {
+fn demoted_primary_no_longer_decides() {
     for engine in Engine::ALL {
         for deny_cache in [true, false] {
             let server = Server::start(engine);

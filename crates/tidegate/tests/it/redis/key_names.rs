@@ -64,7 +64,7 @@ proptest! {
 }
 
 #[test]
-fn any_bytes_are_a_key() {
+fn keys_can_be_any_bytes() {
     let keys: [&[u8]; 12] = [
         b"",
         b" ",

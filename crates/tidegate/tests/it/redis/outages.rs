@@ -22,7 +22,7 @@ async fn failure(store: &RedisStore, key: &str) -> Failure {
 }
 
 /// Sends requests until one is answered.
-async fn recovers(store: &RedisStore) {
+async fn wait_until_recovered(store: &RedisStore) {
     eventually("it recovers", async || check(store, "after", &large_limit(), 1).await.is_ok())
         .await;
     assert!(store.stats().up);
@@ -63,7 +63,7 @@ fn a_server_that_was_killed_is_down_until_it_is_back() {
             eventually("it is noticed", async || !store.stats().up).await;
             assert_eq!(failure(&store, "alice").await, Failure::Down);
             server.restart();
-            recovers(&store).await;
+            wait_until_recovered(&store).await;
             assert_eq!(store.last_error(), None);
             let openings = store.stats().breaker_openings;
             assert!(openings >= round, "{openings}");
@@ -82,7 +82,7 @@ fn silent_server_is_disconnected_and_reconnected() {
             let quick =
                 RedisOptions { timeout: Duration::from_millis(50), ..options(server.url()) };
             let store = connect_with(quick).await;
-            recovers(&store).await;
+            wait_until_recovered(&store).await;
             server.pause();
             let mut kinds = [0; 2];
             while store.stats().up {
@@ -98,7 +98,7 @@ fn silent_server_is_disconnected_and_reconnected() {
                 assert_eq!(failure(&store, "alice").await, Failure::Down);
             }
             server.resume();
-            recovers(&store).await;
+            wait_until_recovered(&store).await;
         });
     }
 }
@@ -136,7 +136,7 @@ fn demoted_primary_is_disconnected() {
     let (server, other) = (Server::start(Engine::Redis), Server::start(Engine::Redis));
     run(async {
         let store = connect(server.url()).await;
-        recovers(&store).await;
+        wait_until_recovered(&store).await;
         let _: () = server.command(&["REPLICAOF", "127.0.0.1", &other.port.to_string()]);
         eventually("it is left", async || {
             check(&store, "alice", &large_limit(), 1).await
@@ -148,37 +148,37 @@ fn demoted_primary_is_disconnected() {
         })
         .await;
         let _: () = server.command(&["REPLICAOF", "NO", "ONE"]);
-        recovers(&store).await;
+        wait_until_recovered(&store).await;
     });
 }
 
 #[test]
-fn credentials_that_change_are_a_failure_with_a_reason() {
+fn changed_credentials_fail_with_a_reason() {
     let server = Server::start(Engine::Redis);
     run(async {
         let store = connect(server.url()).await;
-        recovers(&store).await;
+        wait_until_recovered(&store).await;
         let _: () = server.command(&["CONFIG", "SET", "requirepass", "s3cret"]);
         // Existing connections stay open, and new ones are refused.
-        let _: u32 = server_as(&server, ":s3cret@", &["CLIENT", "KILL", "TYPE", "normal"]);
+        let _: u32 = run_command_as(&server, ":s3cret@", &["CLIENT", "KILL", "TYPE", "normal"]);
         eventually("it is known why", async || {
             store.last_error().is_some_and(|error| error.contains("credentials"))
         })
         .await;
         assert_eq!(failure(&store, "alice").await, Failure::Down);
-        let _: () = server_as(&server, ":s3cret@", &["CONFIG", "SET", "requirepass", ""]);
-        recovers(&store).await;
+        let _: () = run_command_as(&server, ":s3cret@", &["CONFIG", "SET", "requirepass", ""]);
+        wait_until_recovered(&store).await;
     });
 }
 
-fn server_as<T: ::redis::FromRedisValue>(server: &Server, login: &str, command: &[&str]) -> T {
+fn run_command_as<T: ::redis::FromRedisValue>(server: &Server, login: &str, command: &[&str]) -> T {
     let client = ::redis::Client::open(format!("redis://{login}{}", server.address()));
     let mut connection = client.expect("a URL").get_connection().expect("a connection");
-    ::redis::cmd(command[0]).arg(&command[1..]).query(&mut connection).expect("a decision")
+    ::redis::cmd(command[0]).arg(&command[1..]).query(&mut connection).expect("a reply")
 }
 
 #[test]
-fn a_dropped_store_leaves_nothing_behind() {
+fn dropped_store_closes_its_connections() {
     for one_thread in [false, true] {
         let server = Server::start(Engine::Redis);
         let clients = || server.info("connected_clients");
@@ -186,10 +186,10 @@ fn a_dropped_store_leaves_nothing_behind() {
         run_on(one_thread, async {
             let stores = [connect(server.url()).await, connect(server.url()).await];
             let clone = stores[0].clone();
-            recovers(&stores[1]).await;
+            wait_until_recovered(&stores[1]).await;
             assert_ne!(clients(), clients_before);
             drop(stores);
-            recovers(&clone).await;
+            wait_until_recovered(&clone).await;
             drop(clone);
             eventually("its connections end", async || clients() == clients_before).await;
         });

@@ -84,7 +84,7 @@ fn replies_are_delivered_as_they_arrive() {
 
 /// Regression: three late writes opened the breaker, although replies kept arriving.
 #[test]
-fn a_server_that_keeps_answering_is_not_given_up() {
+fn slow_replies_do_not_open_the_breaker() {
     const CHECKS: u64 = 150;
     let server = Server::start(Engine::Redis);
     let proxy = Proxy::start(server.address());
@@ -117,7 +117,7 @@ fn a_server_that_keeps_answering_is_not_given_up() {
 
 /// Regression: all of a large batch was in flight ahead of every later caller.
 #[test]
-fn a_large_batch_of_one_caller_lets_others_pass() {
+fn large_batch_does_not_block_other_callers() {
     let server = Server::start(Engine::Redis);
     let proxy = Proxy::start(server.address());
     run(async {

@@ -150,7 +150,7 @@ fn undone(all: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<(Vec<u8>, Option<Vec<u8>>)>
 
 /// The parts together have the states of the whole plan.
 #[test]
-fn a_part_is_a_plan() {
+fn slot_parts_have_the_states_of_the_plan() {
     let limit = limit("5 per 1m");
     on_each(|_, server| {
         let client = Client::new(server, "tg");

@@ -6,7 +6,7 @@ use tidegate::unstable::gate::{GateError, GateRequest, GateVerdict};
 use tidegate::unstable::stats::Decided;
 use tidegate::{CheckError, Cost};
 
-use super::{Fixture, costing, under};
+use super::{Fixture, under, with_cost};
 use crate::flaky_store::Behavior;
 use crate::futures::block_on;
 
@@ -49,7 +49,7 @@ fn requests_are_decided_together() {
     // count.
     fixture.set_behavior(Behavior::Healthy);
     let [force, refund] =
-        [Cost::Force(1), Cost::Refund(1)].map(|cost| costing(under("here", "alice"), cost));
+        [Cost::Force(1), Cost::Refund(1)].map(|cost| with_cost(under("here", "alice"), cost));
     let netted = [under("here", "alice"), refund];
     assert_eq!(check(&fixture, 0, &netted, summary), Ok((true, Decided::Exact, left(7, 7))));
     let conflict = [under("here", "alice"), force];

@@ -102,16 +102,16 @@ type Read = (bool, Decided, Option<String>, Option<u64>);
 
 impl Fixture {
     fn new() -> Self {
-        Fixture::over(FlakyStore::immediate)
+        Fixture::with_store(FlakyStore::immediate)
     }
 
     /// Creates nodes over a delayed store: a request is pending before the store has decided it,
     /// and again before the decision arrives.
-    fn far() -> Self {
-        Fixture::over(FlakyStore::delayed)
+    fn with_delayed_store() -> Self {
+        Fixture::with_store(FlakyStore::delayed)
     }
 
-    fn over(store: impl Fn(&ManualClock) -> FlakyStore) -> Self {
+    fn with_store(store: impl Fn(&ManualClock) -> FlakyStore) -> Self {
         let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
         let store = Arc::new(store(&clock));
         // A policy that is off does not apply to the requests of other tests, but can be named.
@@ -132,10 +132,10 @@ impl Fixture {
     }
 
     /// Returns the number of calls to the store before the first one completes.
-    fn asks_at_once<T>(&self, asking: impl Future<Output = T>) -> usize {
+    fn concurrent_store_calls<T>(&self, future: impl Future<Output = T>) -> usize {
         self.set_behavior(Behavior::Silent);
         let before = self.store.unanswered();
-        assert!(matches!(Polled::start(asking), Started::Pending(_)));
+        assert!(matches!(Polled::start(future), Started::Pending(_)));
         self.set_behavior(Behavior::Healthy);
         self.store.unanswered() - before
     }
@@ -177,7 +177,7 @@ fn under<'a>(policy: &'a str, key: &'a str) -> GateRequest<'a> {
     GateRequest::new(Subject::Key { policy, key: key.as_bytes(), attributes: None })
 }
 
-fn costing(request: GateRequest<'_>, cost: Cost) -> GateRequest<'_> {
+fn with_cost(request: GateRequest<'_>, cost: Cost) -> GateRequest<'_> {
     GateRequest { cost: Some(cost), ..request }
 }
 
@@ -200,7 +200,7 @@ fn nodes_share_a_limit() {
 }
 
 #[test]
-fn on_store_failure_answers_for_a_failing_store() {
+fn on_store_failure_decides_while_the_store_fails() {
     for behavior in [Behavior::Down, Behavior::TimedOut, Behavior::Lost] {
         let fixture = Fixture::new();
         fixture.set_behavior(behavior);
@@ -231,7 +231,7 @@ fn node_share_is_at_least_one() {
     let fixture = Fixture::new();
     fixture.set_behavior(Behavior::Down);
     let allowed = |policy, index: usize| {
-        fixture.check(0, &costing(under(policy, "alice"), Cost::PEEK), |verdict| {
+        fixture.check(0, &with_cost(under(policy, "alice"), Cost::PEEK), |verdict| {
             (verdict.results[index].decision.limit, verdict.results[index].decision.remaining)
         })
     };
@@ -260,7 +260,7 @@ fn a_cost_beyond_the_share_passes_when_the_store_is_back() {
         ("small", 1, RetryAfter::Never, false),
     ];
     for (policy, cost, retry_after, is_failure) in rows {
-        let request = costing(under(policy, "alice"), Cost::Ask(cost));
+        let request = with_cost(under(policy, "alice"), Cost::Ask(cost));
         let outcome_read = fixture.check(0, &request, |verdict| {
             assert_eq!(verdict.decided, Decided::Local);
             (verdict.retry_after(), has_failed(verdict))
@@ -271,7 +271,7 @@ fn a_cost_beyond_the_share_passes_when_the_store_is_back() {
     // another limit is.
     let limits = ["4 per 1s", "100 per 1m"].map(|text| text.parse().expect("a limit"));
     let both = GateRequest::new(Subject::Limits { key: b"alice", limits: &limits });
-    let outcome_read = fixture.check(0, &costing(both, Cost::Ask(50)), |verdict| {
+    let outcome_read = fixture.check(0, &with_cost(both, Cost::Ask(50)), |verdict| {
         (verdict.retry_after(), has_failed(verdict))
     });
     assert_eq!(outcome_read, Ok((RetryAfter::Never, false)));
@@ -282,13 +282,13 @@ fn a_cost_beyond_the_share_passes_when_the_store_is_back() {
         let gate = &fixture.nodes[0];
         let active = Arc::clone(&gate.active_policies());
         let max_wait = Some(Duration::from_secs(3600));
-        let request = GateRequest { max_wait, ..costing(under(policy, "bob"), Cost::Ask(4)) };
+        let request = GateRequest { max_wait, ..with_cost(under(policy, "bob"), Cost::Ask(4)) };
         block_on(gate.check(&active, &[request]))
             .map(|verdict| (verdict.allowed, has_failed(&verdict)))
     };
     assert_eq!(waits("here"), Ok((false, true)), "requests do not wait while the store fails");
     fixture.set_behavior(Behavior::Healthy);
-    assert!(fixture.read(0, &costing(under("here", "bob"), Cost::Ask(9))).0);
+    assert!(fixture.read(0, &with_cost(under("here", "bob"), Cost::Ask(9))).0);
 }
 
 /// Two checks of one count are one cost.
@@ -299,7 +299,7 @@ fn costs_of_one_count_are_summed_before_the_capacity_check() {
     let gate = &fixture.nodes[0];
     let active = Arc::clone(&gate.active_policies());
     for (cost, is_failure) in [(4, true), (5, false)] {
-        let one = costing(under("here", "alice"), Cost::Ask(cost));
+        let one = with_cost(under("here", "alice"), Cost::Ask(cost));
         let verdict = block_on(gate.check(&active, &[one, one])).expect("a verdict");
         assert_eq!(has_failed(&verdict), is_failure, "twice {cost} of nine");
     }
@@ -359,7 +359,7 @@ fn forced_charges_and_refunds_follow_the_same_rules() {
     let here = under("here", "alice");
     for (cost, left) in [(Cost::Force(2), 1), (Cost::Refund(1), 2), (Cost::PEEK, 2)] {
         let expected = outcome(true, Decided::Local, "here", Some(left));
-        assert_eq!(fixture.read(0, &costing(here, cost)), expected, "{cost:?}");
+        assert_eq!(fixture.read(0, &with_cost(here, cost)), expected, "{cost:?}");
     }
 }
 
@@ -368,7 +368,7 @@ fn store_admissions_are_mirrored_locally() {
     let fixture = Fixture::new();
     let here = under("here", "alice");
     let exact = |node, cost| {
-        let (allowed, decided, ..) = fixture.read(node, &costing(here, cost));
+        let (allowed, decided, ..) = fixture.read(node, &with_cost(here, cost));
         assert_eq!((allowed, decided), (true, Decided::Exact));
     };
     exact(0, Cost::Ask(2));
@@ -377,7 +377,7 @@ fn store_admissions_are_mirrored_locally() {
     exact(0, Cost::PEEK);
     exact(1, Cost::Ask(5));
     // The store denies a cost above the units left, which charges nothing locally either.
-    let (allowed, ..) = fixture.read(0, &costing(here, Cost::Ask(9)));
+    let (allowed, ..) = fixture.read(0, &with_cost(here, Cost::Ask(9)));
     assert!(!allowed);
     fixture.set_behavior(Behavior::Down);
     // The first node has used two of its three units, and the other all of its own.
@@ -404,11 +404,11 @@ fn local_bucket_owes_nothing_for_other_nodes() {
         assert_eq!(fixture.read(0, &bucket).1, Decided::Exact);
         fixture.clock.advance(Duration::from_secs(300));
     }
-    assert!(fixture.read(0, &costing(bucket, Cost::Ask(2))).0);
+    assert!(fixture.read(0, &with_cost(bucket, Cost::Ask(2))).0);
     fixture.set_behavior(Behavior::Down);
     // The node holds two units and regains one in a quarter of an hour.
     let denied = outcome(false, Decided::Local, "bucket", Some(0));
-    assert!(!fixture.read(0, &costing(bucket, Cost::Ask(2))).0);
+    assert!(!fixture.read(0, &with_cost(bucket, Cost::Ask(2))).0);
     while fixture.read(0, &bucket).0 {}
     assert_eq!(fixture.read(0, &bucket), denied);
     fixture.clock.advance(Duration::from_secs(900));
@@ -418,7 +418,8 @@ fn local_bucket_owes_nothing_for_other_nodes() {
 #[test]
 fn invalid_request_is_not_a_store_failure() {
     let fixture = Fixture::new();
-    let named = |cost| GateRequest { id: Some(b"order-1"), ..costing(under("open", "bob"), cost) };
+    let named =
+        |cost| GateRequest { id: Some(b"order-1"), ..with_cost(under("open", "bob"), cost) };
     let left = |request: &GateRequest<'_>| fixture.check(0, request, |a| a.results[0].remaining());
     assert_eq!(left(&named(Cost::Ask(1))), Ok(Some(1)));
     assert_eq!(left(&named(Cost::Ask(1))), Ok(Some(1)), "charged once");
@@ -480,5 +481,5 @@ fn all_limits_of_a_key_are_reset_at_once() {
     let gate = &fixture.nodes[0];
     let active = Arc::clone(&gate.active_policies());
     let keys = gate.keys(&active, "small").expect("a policy");
-    assert_eq!(fixture.asks_at_once(keys.reset(&Key::literal(b"alice"))), 2);
+    assert_eq!(fixture.concurrent_store_calls(keys.reset(&Key::literal(b"alice"))), 2);
 }

@@ -29,7 +29,7 @@ fn shared(fixture: &Fixture, node: usize) -> SharedPermit {
 }
 
 #[test]
-fn a_permit_is_given_back_and_renewed_on_any_node() {
+fn permit_is_released_and_renewed_on_any_node() {
     let fixture = Fixture::new();
     let permits: Vec<_> = (0..6).map(|number| shared(&fixture, number % 2)).collect();
     assert!(take(&fixture, 0, "jobs").0.is_none());
@@ -121,14 +121,14 @@ fn permits_during_an_outage_are_local_or_none() {
 }
 
 #[test]
-fn all_keys_of_a_permit_are_asked_for_at_once() {
+fn permit_calls_the_store_for_all_keys_concurrently() {
     // Regression: sequential calls took one deadline for each key.
     let fixture = Fixture::new();
     let held = [shared(&fixture, 0).to_bytes(), b"\x01x\x01y".to_vec()].concat();
     let held = SharedPermit::from_bytes(&held).expect("a permit");
     let gate = &fixture.nodes[0];
-    assert_eq!(fixture.asks_at_once(held.release(gate)), 3);
-    assert_eq!(fixture.asks_at_once(held.renew(gate, None)), 3);
+    assert_eq!(fixture.concurrent_store_calls(held.release(gate)), 3);
+    assert_eq!(fixture.concurrent_store_calls(held.renew(gate, None)), 3);
     // A permit that is held under only some of its keys is still released under those.
     assert_eq!(block_on(held.release(gate)), Ok(false));
     let permits = (0..7).filter(|_| take(&fixture, 1, "jobs").0.is_some());

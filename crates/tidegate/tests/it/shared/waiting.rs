@@ -7,7 +7,7 @@ use tidegate::unstable::gate::{ActivePolicies, GateError, GateRequest, Subject};
 use tidegate::unstable::stats::Decided;
 use tidegate::{Cost, Limit};
 
-use super::{Fixture, Read, costing, outcome, read, under};
+use super::{Fixture, Read, outcome, read, under, with_cost};
 use crate::flaky_store::Behavior;
 use crate::futures::{Polled, Started};
 
@@ -77,7 +77,7 @@ fn queued_request_is_denied_although_units_are_left() {
     let limits: [Limit; 1] = ["2 per 10s sliding-log".parse().expect("a limit")];
     let own = GateRequest::new(Subject::Limits { key: b"alice", limits: &limits });
     fixture.read(0, &own);
-    let two = costing(own, Cost::Ask(2));
+    let two = with_cost(own, Cost::Ask(2));
     let _first = pending(begin(&fixture, &active, &two, LONG));
     let mut behind = pending(begin(&fixture, &active, &own, Duration::from_secs(1)));
     fixture.clock.advance(Duration::from_secs(1));

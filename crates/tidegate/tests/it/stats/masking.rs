@@ -110,7 +110,7 @@ fn values_that_are_not_credentials_are_readable() {
 }
 
 #[test]
-fn a_reload_of_the_template_shows_nothing_that_was_masked() {
+fn reload_keeps_masked_values_masked() {
     let gate = gate("{header:x}");
     let (_, displayed) = deny(&gate, "sk_live_4eC39HqLyjWD");
     let readable =
@@ -151,7 +151,7 @@ fn a_value_in_use_that_looks_masked_is_found() {
 
 /// Browsers and other clients send a URL without its fragment.
 #[test]
-fn a_masked_form_without_its_hash_is_an_error_that_says_how_to_encode_it() {
+fn masked_form_without_its_hash_is_an_error_with_a_hint() {
     for template in ["{header:x}", "{header:x | client_ip}"] {
         let gate = gate(template);
         let active = gate.active_policies();

@@ -185,7 +185,7 @@ impl http_body::Body for Never {
 }
 
 #[tokio::test]
-async fn denials_are_whatever_axum_can_send() {
+async fn on_denied_returns_any_axum_response() {
     let with = |builder: LayerBuilder| {
         let rule = Rule::new("api", limit("0 per 1m"));
         let layer = builder.rule(rule).build().expect("a layer");
@@ -223,7 +223,7 @@ async fn denials_are_whatever_axum_can_send() {
 
 /// The handler estimates the cost after it has read the body.
 #[tokio::test]
-async fn a_handler_reserves_what_it_has_read() {
+async fn handler_reserves_by_the_size_of_the_body() {
     async fn complete(
         Extension(reservation): Extension<Reservation>,
         prompt: String,

@@ -125,7 +125,7 @@ fn an_error_names_its_source() {
 }
 
 #[test]
-fn rules_and_the_policies_of_a_gate_are_one_request() {
+fn rules_and_policies_of_a_gate_are_decided_together() {
     let (gate, clock) = gate(&["2 per 1m sliding-log"]);
     let by_key = rule("key", &["3 per 1m sliding-log"]).key(|_| Some("everybody".into()));
     let layer = RateLimitLayer::from_gate(Arc::clone(&gate)).rule(by_key).build().expect("a layer");

@@ -17,7 +17,7 @@ fn file(name: &str, limit: &str) -> PathBuf {
 }
 
 #[test]
-fn policies_and_rules_are_one_request() {
+fn policies_and_rules_are_decided_together() {
     let path = file("one-request.yaml", "2 per 1m sliding-log");
     let everybody = rule("key", &["3 per 1m sliding-log"]).key(|_| Some("everybody".into()));
     let fixture =

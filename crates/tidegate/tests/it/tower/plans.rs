@@ -66,7 +66,7 @@ fn plans_have_separate_limits() {
 /// A client that changed plan started from zero, so a client that alternated between two plans had
 /// the limits of both.
 #[test]
-fn a_change_of_plan_keeps_what_was_used() {
+fn change_of_plan_keeps_usage() {
     let algorithms =
         ["sliding-window", "sliding-log", "sliding-counter", "fixed-window", "token-bucket"];
     for algorithm in algorithms {
@@ -100,7 +100,7 @@ fn a_change_of_plan_keeps_what_was_used() {
 }
 
 #[test]
-fn a_reset_forgets_all_plans() {
+fn reset_clears_all_plans() {
     for name in ["user", "user.hourly"] {
         let fixture = Fixture::with(with_plans(
             per_user(&["1 per 1m sliding-log"]).plan("hourly", limit("1 per 1h sliding-log")),

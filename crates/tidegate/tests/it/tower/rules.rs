@@ -101,7 +101,7 @@ fn keys_are_made_by_closures_and_templates() {
 
 /// If the layer that provides the user runs too late, all users would share one key.
 #[test]
-fn rejects_requests_without_a_key_if_a_rule_says_so() {
+fn rejects_requests_without_a_key_if_configured() {
     let per_user = || per_user(&["2 per 1m sliding-log"]).keyless(Keyless::Reject);
     let by_template = rule("key", &["2 per 1m"]).key_template("{client_ip}:{header:x-key}");
     for rule in [per_user(), by_template.keyless(Keyless::Reject)] {
@@ -198,7 +198,7 @@ fn closure_sets_the_cost() {
 }
 
 #[test]
-fn a_denied_cost_uses_up_what_is_left_of_a_rule_that_consumes() {
+fn denied_cost_exhausts_a_consuming_rule() {
     let cost = |head: &tidegate::tower::Head<'_>| {
         head.header("x-cost").and_then(|cost| cost.parse().ok()).unwrap_or(1)
     };

@@ -82,7 +82,7 @@ impl Service<Request<()>> for Choosy {
 }
 
 #[test]
-fn the_service_that_was_ready_is_called() {
+fn layer_calls_the_service_instance_that_was_ready() {
     for max_wait in [None, Some(Duration::from_secs(15))] {
         let builder = RateLimitLayer::builder().limiter(limiter().0);
         let mut builder = builder.rule(rule("slow", &["9 per 10s sliding-log"]));
