@@ -35,14 +35,14 @@ pub enum ConfigSourceError {
     Envoy(EnvoyErrors),
     /// A pipe or device, which can be read only once.
     #[error(
-        "{0}: this is no file, and can be read only once: restart to read another config, or name \
-         a file"
+        "{0}: not a regular file, so it cannot be read again: restart to read another config, or \
+         use a file"
     )]
     NotAFile(PathBuf),
     /// Both sources have a policy of this name.
     #[error(
-        "policy `{0}` is in --config, and a limit in --envoy-config becomes one of that name: \
-         rename it in --config"
+        "policy `{0}` of --config has the same name as a limit of --envoy-config: rename it in \
+         --config"
     )]
     SamePolicy(String),
     /// The policies of both sources conflict for another reason.

@@ -278,7 +278,7 @@ fn explain_parses_addresses_and_headers_like_serve() {
         assert!(run.stdout.contains(&format!("-> {shown}\n")), "{address}: {}", run.stdout);
     }
     let rows = [
-        ("--client-ip", "192.0.2.1:x", "this is no IP address: give one such as 192.0.2.1"),
+        ("--client-ip", "192.0.2.1:x", "not an IP address: give one such as 192.0.2.1"),
         ("--client-ip", "", "this is no IP address"),
         ("--header", ":v", "write it as NAME:VALUE"),
         ("--header", " : v", "write it as NAME:VALUE"),

@@ -13,7 +13,7 @@ use crate::{Check, MAX_CHECKS, Permit, Verdict};
 
 /// The result of [`Gate::acquire`].
 #[derive(Debug)]
-#[must_use = "a permit that is dropped is given back"]
+#[must_use = "a permit that is dropped is released"]
 pub struct PermitGrant<'a> {
     /// The permit, if it was granted.
     pub permit: Option<AnyPermit>,

@@ -443,7 +443,7 @@ impl PoliciesError {
     pub const fn help(self) -> &'static str {
         match self {
             PoliciesError::TooMany => "use at most 1024, and overrides for what differs by tenant",
-            PoliciesError::SameName { .. } => "give each policy a name of its own",
+            PoliciesError::SameName { .. } => "give each policy a different name",
             PoliciesError::ReplacesUnknown { .. } => "name another policy in `replaces`",
             PoliciesError::TooManyReplaced { .. } => "replace at most 1024",
             PoliciesError::TooManyLimits => "give policies a `match`, or fewer limits",

@@ -90,7 +90,7 @@ fn store_failure_is_reported_as_503() {
     assert_eq!(problem.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(
         written(&problem),
-        r##"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Request cannot be satisfied due to temporary server capacity constraints","status":503,"detail":"it cannot be decided now; try again later","violated-policies":["api"]}"##
+        r##"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Request cannot be satisfied due to temporary server capacity constraints","status":503,"detail":"the request cannot be decided now; try again later","violated-policies":["api"]}"##
     );
     let nothing = ResponseView { allowed: false, limits: &[], reported: None };
     assert_eq!(parsed(&Problem::ReducedCapacity(&nothing))["violated-policies"], json!([]));

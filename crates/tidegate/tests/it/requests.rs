@@ -187,8 +187,7 @@ fn conflicting_checks_are_rejected() {
         assert_eq!(refused, CheckError::ConcurrencyConflict, "{other}");
         assert_eq!(
             refused.to_string(),
-            "two concurrency limits of a request share a key but not the number or the lease, and a key's \
-             places are counted once: keep the stricter one, or give them different keys"
+            "two concurrency limits of a request share a key but not the number or the lease, and the permits of a key are counted once: keep the stricter one, or give them different keys"
         );
     }
     let elsewhere = [limit("6 per 2m"), limit("6 per 1m fixed-window")];

@@ -236,7 +236,7 @@ async fn page(request: Request<Incoming>) -> HttpResponse {
 }
 
 fn not_found() -> RequestError {
-    let detail = "there is nothing here: see /openapi.json for what there is";
+    let detail = "not found; see /openapi.json";
     RequestError::new(ErrorKind::NotFound, detail)
 }
 
@@ -277,6 +277,6 @@ fn json_only(headers: &HeaderMap) -> Result<(), RequestError> {
     if kind.eq_ignore_ascii_case(b"application/json") || is_form && !headers.contains_key(ORIGIN) {
         return Ok(());
     }
-    let detail = "the body is not marked as JSON: send `content-type: application/json`";
+    let detail = "unsupported content type: send `content-type: application/json`";
     Err(RequestError::new(ErrorKind::Unsupported, detail))
 }

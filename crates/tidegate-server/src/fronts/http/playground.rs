@@ -175,7 +175,7 @@ fn limit(index: usize, Text(text): &Text<'_>) -> Result<Limit, RequestError> {
         .parse()
         .map_err(|error: LimitError| RequestError::field(field(), error.to_string()))?;
     if limit.algorithm() == Algorithm::Concurrency {
-        let detail = "permits are held, and events only come: give a limit per window";
+        let detail = "concurrency limits are not supported here: use a limit per window";
         return Err(RequestError::field(field(), detail));
     }
     Ok(limit)
@@ -210,5 +210,5 @@ fn in_order(times: impl Iterator<Item = Timestamp>) -> Result<(), usize> {
 }
 
 fn out_of_order(field: String) -> RequestError {
-    RequestError::field(field, "it is before the one it follows: send them in order of time")
+    RequestError::field(field, "earlier than the event before it: send events in order of time")
 }

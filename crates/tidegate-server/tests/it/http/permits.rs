@@ -133,13 +133,13 @@ fn rejects_invalid_permit_requests_by_field() {
     let server = serve("permits-refused");
     #[rustfmt::skip]
     let rows = [
-        (r#"{"policy":"login","key":"a"}"#, 409, Some("policy"), "policy `login` has no concurrency limit to hold: check it instead with POST /v1/check"),
+        (r#"{"policy":"login","key":"a"}"#, 409, Some("policy"), "policy `login` has no concurrency limit: check it instead with POST /v1/check"),
         (r#"{"key":"a","limits":["5 per 1m"]}"#, 409, Some("limits"), "no concurrency limit to hold"),
         (r#"{"policy":"nobody","key":"a"}"#, 404, Some("policy"), "there is no policy `nobody`"),
         (r#"{"policy":"jobs","key":"a","ttl_ms":30001}"#, 400, Some("ttl_ms"), "a permit lasts at most 30000 ms here: hold it for that, and renew"),
         (r#"{"policy":"jobs","key":"a","ttl_ms":0}"#, 400, Some("ttl_ms"), "at least 1 ms"),
         (r#"{"policy":"jobs","key":"a","ttl_ms":-5}"#, 400, Some("ttl_ms"), "at least 1 ms"),
-        (r#"{"policy":"jobs","key":"a","cost":0}"#, 400, Some("cost"), "a permit holds at least 1"),
+        (r#"{"policy":"jobs","key":"a","cost":0}"#, 400, Some("cost"), "must be at least 1 for a permit"),
         (r#"{"policy":"jobs","key":"a","ttl":5}"#, 400, Some("ttl"), "unknown field `ttl`"),
         (r#"{"policy":"jobs"}"#, 400, Some("key"), "it is missing"),
     ];

@@ -48,7 +48,7 @@ fn authenticates_before_reading_the_body() {
         Start::new("tokens-first").config(TWO_PER_HOUR).env("TIDEGATE_TOKENS", "first").run();
     for path in ["/v1/check", "/v1/check/batch", "/v1/permits"] {
         for (secret, status, part) in [
-            ("", 401, "a secret is wanted"),
+            ("", 401, "authentication required"),
             ("x-tidegate-token: first\r\n", 400, "before it was complete"),
         ] {
             let mut client = Client::connect(server.http());

@@ -66,9 +66,9 @@ fn warns_of_misspelt_variables() {
     assert_eq!(
         warned,
         [
-            "TIDEGATE_CONFG is no setting of tidegate: is TIDEGATE_CONFIG meant?",
-            "TIDEGATE_PORT is no setting of tidegate: see `tidegate serve --help` for what there is",
-            "TIDEGATE_SPEED is no setting of tidegate: see `tidegate serve --help` for what there is"
+            "TIDEGATE_CONFG is not a setting of tidegate; did you mean TIDEGATE_CONFIG meant?",
+            "TIDEGATE_PORT is not a setting of tidegate; see `tidegate serve --help`",
+            "TIDEGATE_SPEED is not a setting of tidegate; see `tidegate serve --help`"
         ],
         "{log}"
     );
@@ -107,7 +107,7 @@ fn flag_overrides_environment_overrides_file() {
             .expect("the binary starts");
         String::from_utf8(output.stderr).expect("UTF-8")
     };
-    let off = "error: every front is off: leave at least one on\n";
+    let off = "error: all fronts are off: enable at least one\n";
     assert_eq!(run(&[], &["--config", &config]), off);
     assert_eq!(run(&[("TIDEGATE_CONFIG", &config)], &[]), off);
     let shown = run(&[("TIDEGATE_CONFIG", &config), ("TIDEGATE_HTTP", "192.0.2.1:1")], &[]);
@@ -125,15 +125,15 @@ fn reports_why_it_cannot_start() {
     #[rustfmt::skip]
     let rows: Vec<(Start, i32, String)> = vec![
         (start("taken").args(&["--http", &taken]), 1, format!(
-            "error: --http {taken}: something listens there already: stop it, or choose another port (--http 127.0.0.1:0 takes a free one)\n")),
+            "error: --http {taken}: the address is in use: stop the other program, or choose another port (--http 127.0.0.1:0 takes a free one)\n")),
         (start("foreign").args(&["--http", "192.0.2.1:80"]).env("TIDEGATE_TOKENS", "s"), 1,
             "error: --http 192.0.2.1:80: this machine does not have that address\n".into()),
         (start("open").args(&["--http", "0.0.0.0:0"]), 1,
-            "error: --http 0.0.0.0:0 can be reached by others, and TIDEGATE_TOKENS is not set: set it \
-             (`TIDEGATE_TOKENS=$(openssl rand -hex 32)`), listen on 127.0.0.1, or insist with --insecure-no-auth\n".into()),
+            "error: --http 0.0.0.0:0 is reachable from other machines, and TIDEGATE_TOKENS is not set: set it \
+             (`TIDEGATE_TOKENS=$(openssl rand -hex 32)`), listen on 127.0.0.1, or serve without authentication with --insecure-no-auth\n".into()),
         (start("open-admin").args(&["--admin", "[::]:0"]).env("TIDEGATE_TOKENS", "s"), 1,
-            "error: --admin [::]:0 can be reached by others, and TIDEGATE_ADMIN_TOKEN is not set: set it \
-             (`TIDEGATE_ADMIN_TOKEN=$(openssl rand -hex 32)`), listen on 127.0.0.1, or insist with --insecure-no-auth\n".into()),
+            "error: --admin [::]:0 is reachable from other machines, and TIDEGATE_ADMIN_TOKEN is not set: set it \
+             (`TIDEGATE_ADMIN_TOKEN=$(openssl rand -hex 32)`), listen on 127.0.0.1, or serve without authentication with --insecure-no-auth\n".into()),
         (start("empty").env("TIDEGATE_TOKENS", " , "), 1,
             "error: TIDEGATE_TOKENS is set but holds no secret: unset it, or put one in\n".into()),
         (start("twice").env("TIDEGATE_ADMIN_TOKEN", "a").env("TIDEGATE_ADMIN_TOKEN_FILE", "/dev/null"), 1,

@@ -165,7 +165,7 @@ fn survives_store_outage_and_reconnects() {
 
     for server in &nodes {
         let log = wait_for(|| Some(server.log()).filter(|log| log.contains("the store fails")));
-        assert!(log.contains("the store fails: on_store_failure answers"), "{log}");
+        assert!(log.contains("store unavailable; applying on_store_failure"), "{log}");
     }
     redis.restart();
     until(&nodes, "exact");
@@ -173,7 +173,8 @@ fn survives_store_outage_and_reconnects() {
     assert_eq!(check(&nodes[1], "here", "alice"), json!([true, "exact", 8]));
     assert_eq!(check(&nodes[0], "closed", "alice"), json!([true, "exact", 1]));
     for server in &nodes {
-        let log = wait_for(|| Some(server.log()).filter(|log| log.contains("the store is back")));
+        let log =
+            wait_for(|| Some(server.log()).filter(|log| log.contains("store available again")));
         assert!(!log.contains(PASSWORD), "{log}");
         assert_eq!(server.metric("tidegate_store_up"), Some(1));
     }
@@ -193,7 +194,7 @@ fn reports_store_that_rejects_commands() {
     redis.run(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(check(&server, "closed", "alice"), json!([true, "exact", 1]));
     wait_for(|| (server.metric("tidegate_store_up") == Some(1)).then_some(()));
-    wait_for(|| server.log().contains("the store is back").then_some(()));
+    wait_for(|| server.log().contains("store available again").then_some(()));
 }
 
 /// Regression: nothing was logged, and `tidegate_store_up` stayed 1.
@@ -213,7 +214,7 @@ fn logs_missing_store_permissions() {
     redis.run(&["ACL", "SETUSER", "limiter", "+set"]);
     assert_eq!(check(&server, "closed", "bob"), json!([true, "exact", 1]));
     wait_for(|| (server.metric("tidegate_store_up") == Some(1)).then_some(()));
-    wait_for(|| server.log().contains("the store is back").then_some(()));
+    wait_for(|| server.log().contains("store available again").then_some(()));
     assert_eq!(server.log().matches(reason).count(), 1, "{}", server.log());
 }
 

@@ -50,7 +50,7 @@ fn store_variable_overrides_file_and_stays_secret() {
             server.log().contains("the config was reloaded").then_some(())
         });
         assert_hidden(&all_output(&server));
-        assert!(!server.log().contains("is no setting of tidegate"), "{}", server.log());
+        assert!(!server.log().contains("is not a setting of tidegate"), "{}", server.log());
     }
 }
 

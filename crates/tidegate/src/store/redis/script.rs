@@ -102,7 +102,7 @@ impl ScriptCall {
 pub(super) fn unexpected_reply(reply: &Value) -> Failure {
     Failure::Refused(match reply {
         Value::ServerError(error) => error.to_string().into(),
-        _ => "a script's reply has another form: is something rewriting replies on the way?".into(),
+        _ => "unexpected reply of a script: does a proxy rewrite replies?".into(),
     })
 }
 

@@ -179,7 +179,7 @@ impl StoreUrl {
     fn read_tls(&mut self, value: &str) -> Result<(), UrlError> {
         self.tls = match (value, self.kind) {
             (_, Kind::Single) => {
-                return Err(fail("tls", "is said by the scheme: write redis:// or rediss://"));
+                return Err(fail("tls", "is set by the scheme: write redis:// or rediss://"));
             }
             ("true", _) => Some(TlsFiles::default()),
             ("false", _) => None,

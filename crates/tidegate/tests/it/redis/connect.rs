@@ -99,7 +99,7 @@ fn tls_mismatch_is_reported() {
     // A server with TLS closes the connection, as one that crashes does.
     let store = run(RedisStore::connect(options(format!("redis://127.0.0.1:{secured}"))));
     let reason = store.expect("that is no error").last_error().expect("a reason");
-    assert!(reason.ends_with("; if it speaks TLS, write rediss:// or tls=true"), "{reason}");
+    assert!(reason.ends_with("; if it uses TLS, write rediss:// or tls=true"), "{reason}");
 }
 
 #[test]
@@ -345,8 +345,8 @@ fn evicting_maxmemory_policy_is_warned_about() {
     let server = Server::with(Engine::Redis, &["--maxmemory-policy", "allkeys-lru"]);
     run(async {
         let store = connect(server.url()).await;
-        let warning = "the store's maxmemory-policy is allkeys-lru: when its memory is full it drops keys, and \
-                       the limits of those begin anew; set it to noeviction";
+        let warning = "the store's maxmemory-policy is allkeys-lru: when its memory is full, it evicts keys, \
+                       and their limits start from zero; set it to noeviction";
         assert_eq!(store.warnings(), [warning]);
     });
 }

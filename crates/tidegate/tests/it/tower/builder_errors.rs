@@ -65,17 +65,15 @@ fn invalid_layers_are_errors_with_a_fix() {
             RateLimitLayer::builder()
                 .rule(one("api").plan("gold", [limit("1 per 1s")]).plan_of(|_| None))
                 .rule(one("api.gold")),
-            "two policies are called `api.gold`: give each rule a name of its own",
+            "two policies are called `api.gold`: give each rule a different name",
         ),
         (
             RateLimitLayer::builder().rule(rule("jobs", &["2 concurrent"]).cost(|_| 2)),
-            "rule `jobs` has a cost or `settle_when`, and a concurrency limit, whose places are one \
-             per request: put the concurrency limit into a rule of its own",
+            "rule `jobs` has a cost or `settle_when`, and a concurrency limit, which takes one permit per request: put the concurrency limit into a separate rule",
         ),
         (
             RateLimitLayer::builder().rule(rule("jobs", &["2 concurrent"]).settle_when(|_| true)),
-            "rule `jobs` has a cost or `settle_when`, and a concurrency limit, whose places are one \
-             per request: put the concurrency limit into a rule of its own",
+            "rule `jobs` has a cost or `settle_when`, and a concurrency limit, which takes one permit per request: put the concurrency limit into a separate rule",
         ),
         (
             RateLimitLayer::builder().rule((0..1_025).fold(one("api"), |rule, number| {
@@ -98,7 +96,7 @@ fn invalid_layers_are_errors_with_a_fix() {
         ),
         (
             RateLimitLayer::from_gate(gate(&["5 per 1m"]).0).rule(one("file")),
-            "two policies are called `file`: give each rule a name of its own",
+            "two policies are called `file`: give each rule a different name",
         ),
         (
             RateLimitLayer::from_gate(gate(&["5 per 1m"]).0).identity(Identity::default()),

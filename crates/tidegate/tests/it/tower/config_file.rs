@@ -57,7 +57,7 @@ fn conflicting_settings_are_rejected() {
         ),
         (
             with_file().rule(rule("file", &["5 per 1m"])),
-            "two policies are called `file`: give each rule a name of its own",
+            "two policies are called `file`: give each rule a different name",
         ),
     ];
     for (builder, expected) in rows {

@@ -218,7 +218,7 @@ fn missing_address_is_an_error() {
     let expected = "{\"type\":\"about:blank\",\"title\":\"Internal Server Error\",\"status\":500,\
         \"detail\":\"the client's address is not known: serve the app with \
         `into_make_service_with_connect_info::<SocketAddr>()` (and tidegate's feature `axum`), \
-        or tell the layer where it is with `peer(..)`\"}";
+        or set it with `peer(..)`\"}";
     let by_template = |template: &str| rule("api", &["5 per 1m"]).key_template(template);
     let rows = [
         (rule("api", &["5 per 1m"]), 500),
