@@ -107,9 +107,9 @@ function card(experiment, stage) {
   const questions = experiment.questions.map((question, index) => {
     const id = `guess-${experiment.id}-${index}`;
     const input = make("input", { id, type: "number", min: "0", max: "999", step: "1", inputMode: "numeric" });
-    const result = make("output", { className: "told" });
+    const result = make("output", { className: "found" });
     result.setAttribute("for", id);
-    return { ...question, input, result, row: make("p", { className: "ask" }, make("label", { htmlFor: id, textContent: question.text }), input, result) };
+    return { ...question, input, result, row: make("p", { className: "prediction" }, make("label", { htmlFor: id, textContent: question.text }), input, result) };
   });
   const why = make("p", { className: "why", textContent: experiment.why, hidden: true });
   const verdict = make("p", { className: "verdict" });
@@ -130,7 +130,7 @@ async function run(experiment, stage, { questions, why, verdict, button }) {
   why.hidden = true;
   verdict.textContent = "Running: watch the timeline.";
   questions.forEach((question) => { question.result.textContent = ""; });
-  document.querySelector(".stage").scrollIntoView({ block: "start" });
+  document.querySelector(".line").scrollIntoView({ block: "start" });
   button.disabled = true;
   try {
     if (!(await experiment.run(stage))) {
