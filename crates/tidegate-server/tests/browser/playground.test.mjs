@@ -56,19 +56,28 @@ test("time passes: the box slides, the wait gets shorter, a new window begins", 
 });
 
 const EXPERIMENTS = [
-  { id: "burst", guesses: ["5"], found: ["engine: 5 ✓"], verdict: "As you predicted.", tallies: { "sliding-counter": [5, 3] } },
   {
-    id: "boundary", guesses: ["5", "6"], found: ["engine: 10, not 5", "engine: 6 ✓"], verdict: "Not quite as you predicted.",
-    tallies: { "fixed-window": [10, 0], "sliding-counter": [6, 4], "sliding-log": [5, 5] },
+    id: "burst", guesses: ["5", "5"], found: ["engine: 5 ✓", "engine: 5 ✓"], verdict: "As you predicted.",
+    tallies: { "sliding-counter": [5, 3], "sliding-window": [5, 3] },
   },
   {
-    id: "rollover", guesses: ["3", "0"], found: ["engine: 3 ✓", "engine: 0 ✓"], verdict: "As you predicted.",
-    tallies: { "sliding-counter": [3, 0] }, formula: "2.700 = 3 × 0.900 + 0",
+    id: "boundary", guesses: ["5", "6", ""], found: ["engine: 10, not 5", "engine: 6 ✓", "engine: 5"], verdict: "Not quite as you predicted.",
+    tallies: { "fixed-window": [10, 0], "sliding-counter": [6, 4], "sliding-window": [5, 5] },
   },
   {
-    id: "worst", guesses: ["", ""], found: ["engine: 10", "engine: 5"], verdict: "This is what the engine found.",
+    id: "rollover", guesses: ["3", "0", "3"], found: ["engine: 3 ✓", "engine: 0 ✓", "engine: 3 ✓"], verdict: "As you predicted.",
+    tallies: { "sliding-counter": [3, 0], "sliding-window": [3, 0] }, formula: "2.700 = 3 × 0.900 + 0", oldest: "5.000 s, expires at 20.000 s",
+  },
+  {
+    id: "worst", guesses: ["", ""], found: ["engine: 10", "engine: 5"], verdict: "These are the results of the engine.",
     tallies: { "sliding-counter": [10, 0], "sliding-window": [5, 5] },
     events: "14900000*5.15000001.18000001.21000001.24000001.27000001",
+  },
+  {
+    id: "even", guesses: ["3", "2"], found: ["engine: 3 ✓", "engine: 2 ✓"], verdict: "As you predicted.",
+    tallies: { "sliding-window": [60, 0], "sliding-log": [60, 0] },
+    oldest: "2 = 2 − 0: the limit's pace brings 2 units in the 0.500 s that left the window",
+    events: Array.from({ length: 60 }, (_, index) => index * 250_000).join("."),
   },
   {
     id: "beat", guesses: ["120", "60"], found: ["engine: 120 ✓", "engine: 60 ✓"], verdict: "As you predicted.",
@@ -105,6 +114,14 @@ for (const motion of ["no-preference", "reduce"]) {
     });
   }
 }
+
+test("every experiment of the page is tested, and has a lane of sliding-window", async () => {
+  const page = await playground();
+  const ids = await page.locator("#cards form").evaluateAll((forms) => forms.map((form) => form.id.replace("experiment-", "")));
+  assert.deepEqual(ids, EXPERIMENTS.map(({ id }) => id));
+  for (const { id, tallies } of EXPERIMENTS) assert.ok(tallies["sliding-window"], id);
+  await page.done();
+});
 
 test("an interrupted experiment says so, and can run again", async () => {
   const page = await playground();
@@ -420,13 +437,13 @@ test("the keyboard is enough", async () => {
   await page.done();
 });
 
-test("the quiz tells on submit", async () => {
+test("the quiz shows the right answers on submit", async () => {
   const page = await playground();
   assert.equal(await page.locator("#quiz .why:visible").count(), 0);
-  for (const [name, value] of [["q1", "c"], ["q2", "b"], ["q3", "a"], ["q4", "c"]]) await page.check(`#quiz input[name=${name}][value=${value}]`);
+  for (const [name, value] of [["q1", "c"], ["q2", "b"], ["q3", "a"], ["q4", "c"], ["q5", "a"]]) await page.check(`#quiz input[name=${name}][value=${value}]`);
   await page.click("#quiz button");
-  assert.equal(await text(page, "#score"), "3 of 4 right.");
-  assert.equal(await page.locator("#quiz .why:visible").count(), 4);
+  assert.equal(await text(page, "#score"), "4 of 5 right.");
+  assert.equal(await page.locator("#quiz .why:visible").count(), 5);
   assert.equal(await page.locator("#quiz label.wrong").count(), 1);
   assert.match(await page.locator("#quiz fieldset").nth(3).locator("label.right").innerText(), /fell behind the limit's pace/);
   await page.done();
