@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { gzipSync } from "node:zlib";
-import { browse, flaws, isTooWide, open, serve } from "./harness.mjs";
+import { browse, open, serve } from "./harness.mjs";
 
 let server;
 let browser;
@@ -496,21 +496,6 @@ test("requests can be read as a table", async () => {
   assert.equal(await page.locator("#table-rows td", { hasText: /^denied$/ }).count(), 9);
   await page.done();
 });
-
-for (const colorScheme of ["light", "dark"]) {
-  for (const width of [1280, 360]) {
-    test(`nothing is wrong for screen readers, ${colorScheme}, ${width} wide`, async () => {
-      const page = await playground("", { colorScheme, viewport: { width, height: 900 }, reducedMotion: "reduce" });
-      for (const id of ["boundary", "beat"]) {
-        await page.click(`#experiment-${id} button`);
-        await page.locator(`#experiment-${id} .why`).waitFor({ state: "visible" });
-        assert.deepEqual(await flaws(page), []);
-        assert.equal(await isTooWide(page), false);
-      }
-      await page.done();
-    });
-  }
-}
 
 test("all files together are small", async () => {
   const paths = ["", "/playground.css", "/playground.js", "/algorithms.js", "/settings.js", "/engine.js", "/timeline.js", "/cells.js", "/lessons.js", "/icon.svg"];

@@ -128,7 +128,7 @@ function say(text, flash = false) {
 
 function note(notes) {
   $("notes").hidden = notes.length === 0;
-  $("notes").replaceChildren(...notes.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
+  $("notes").firstElementChild.replaceChildren(...notes.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
 }
 
 /** Returns the results of the newest `count` requests as text, briefly if all algorithms agree. */
