@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 use crate::server_harness::{JSON, Server, Start};
 
 const HTML: &str = include_str!("../../src/fronts/http/assets/playground.html");
-const SCRIPTS: [(&str, &str); 6] = [
+const SCRIPTS: [(&str, &str); 7] = [
     ("playground.js", include_str!("../../src/fronts/http/assets/playground.js")),
+    ("algorithms.js", include_str!("../../src/fronts/http/assets/algorithms.js")),
     ("settings.js", include_str!("../../src/fronts/http/assets/settings.js")),
     ("engine.js", include_str!("../../src/fronts/http/assets/engine.js")),
     ("timeline.js", include_str!("../../src/fronts/http/assets/timeline.js")),

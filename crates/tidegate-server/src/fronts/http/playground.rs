@@ -52,10 +52,11 @@ const MAX_AT_US: i64 = 1_000_000_000_000_000;
 #[expect(clippy::cast_possible_wrap, reason = "10^12 is far below 2^63")]
 const MAX_COST: i64 = bounds::MAX_COUNT as i64;
 
-const ASSETS: [Asset; 9] = [
+const ASSETS: [Asset; 10] = [
     Asset { path: "/playground", kind: HTML, text: include_str!("assets/playground.html") },
     own_asset!("playground", "playground.css", CSS),
     own_asset!("playground", "playground.js", SCRIPT),
+    own_asset!("playground", "algorithms.js", SCRIPT),
     own_asset!("playground", "settings.js", SCRIPT),
     own_asset!("playground", "engine.js", SCRIPT),
     own_asset!("playground", "timeline.js", SCRIPT),
