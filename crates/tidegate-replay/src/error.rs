@@ -7,9 +7,10 @@ use tidegate::unstable::config::ConfigErrors;
 use tidegate::unstable::policy::{PoliciesError, PolicyError};
 use tidegate::{Algorithm, CheckError, Limit, OutOfMemory};
 
-use crate::format::{BadLine, Format};
+use crate::format::{BadLine, Format, ParserError};
 use crate::input::Compression;
 use crate::problems::Problem;
+use crate::report::escape_key;
 
 /// Why a replay or a simulation ended without a report.
 #[derive(Debug, thiserror::Error)]
@@ -87,10 +88,11 @@ pub enum ReplayError {
     Strict(Problem),
     /// None of the lines is an event.
     #[error(
-        "nothing to replay: no event in any line, {malformed} malformed{}",
+        "no request to replay: {}",
         match .first {
-            Some(problem) => format!(", the first {problem}; is --format right?"),
-            None => "; there are only names of columns".into(),
+            Some(problem) if *malformed == 0 => problem.to_string(),
+            Some(problem) => format!("{malformed} lines skipped, the first {problem}"),
+            None => "the input has column names and no lines below them".into(),
         }
     )]
     NoEvents {
@@ -251,49 +253,58 @@ pub enum FileFault {
     )]
     BrokenJson(BadLine),
     #[error(
-        "its first lines are in no known format; say which with --format csv, clf, combined or \
-         jsonl (it begins `{first_line}`)"
+        "the format of its first lines is unknown; set it with --format (csv without column names \
+         is time_us,key[,cost]; it begins `{first_line}`)"
     )]
     UnknownFormat { first_line: String },
+    #[error("no `#Fields:` line before the first event; a w3c log names its columns there")]
+    NoDirective,
     #[error(
-        "lines of format {} have no field that is known to be the time; say which with --field \
-         time=NAME ({})",
+        "no field of format {} is known to be the time; name it with --field time=NAME ({})",
         .format.name(),
         listed(.names)
     )]
     NoTime { format: Format, names: Vec<String> },
     /// No field has one of the usual names for a key.
     #[error(
-        "lines of format {} have no field that is known to be the key; say which with --key NAME \
-         ({})",
+        "no field of format {} is known to be the key; name it with --key NAME, or count all \
+         requests together with --key all ({})",
         .format.name(),
         listed(.names)
     )]
     NoUsualKey { format: Format, names: Vec<String> },
-    /// No field has the name that `--key` gave.
+    /// No field has the name that an option gives.
     #[error(
-        "lines of format {} have no {key}; leave out --key {key}, or say another ({})",
+        "{option}: lines of format {} have no such field ({})",
         .format.name(),
         listed(.names)
     )]
-    NoKey { format: Format, key: Box<str>, names: Vec<String> },
+    NoSuchField { format: Format, option: String, names: Vec<String> },
 }
 
 impl FileFault {
+    pub fn new(format: Format, error: ParserError) -> Self {
+        match error {
+            ParserError::Time(names) => FileFault::NoTime { format, names },
+            ParserError::Key(names) => FileFault::NoUsualKey { format, names },
+            ParserError::Named(option, names) => FileFault::NoSuchField { format, option, names },
+            ParserError::NoDirective => FileFault::NoDirective,
+        }
+    }
+
     pub fn at(self, path: &Path) -> ReplayError {
         ReplayError::File { path: path.to_path_buf(), fault: self }
     }
 }
 
-/// The names a file has, as an error may repeat them.
+/// Formats the names of the fields of a file for an error.
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 20;
     if names.is_empty() {
         return "its columns have no names".into();
     }
-    let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    let shown = names.iter().take(SHOWN).map(|name| name.chars().take(40).map(printable).collect());
-    let shown: Vec<String> = shown.collect();
+    let shown: Vec<String> =
+        names.iter().take(SHOWN).map(|name| escape_key(name.as_bytes())).collect();
     let more = if names.len() > SHOWN { ", ..." } else { "" };
-    format!("there are {}{more}", shown.join(", "))
+    format!("its fields: {}{more}", shown.join(", "))
 }

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 pub use self::atomic_file::AtomicFile;
+pub use self::escape::escape_key;
 pub use self::summary::{
     AlgorithmSummary, KeyTotals, LimitSummary, Summary, SummaryOptions, TrafficSummary,
 };

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use tidegate::Algorithm;
 
 use super::escape::escape_key;
 use crate::error::ReplayError;
@@ -230,6 +231,10 @@ impl Summary {
             }
         };
         let algorithms: Vec<_> = runs.iter().map(summed).collect();
+        let limits = runs.first().map(Run::limit_results).unwrap_or_default();
+        let limits = limits.iter().map(|result| result.limit);
+        let rates = limits.filter(|limit| limit.algorithm() != Algorithm::Concurrency);
+        let shortest = rates.min_by_key(|limit| limit.window_us());
         let undecided =
             runs.first().and_then(Run::undecided).map(|(undecided, _)| undecided.hints());
         Summary {
@@ -246,7 +251,11 @@ impl Summary {
             out_of_order: ProblemsSummary::new(&report.problems.out_of_order),
             duplicates: ProblemsSummary::new(&report.problems.duplicates),
             damaged: ProblemsSummary::new(&report.problems.damaged),
-            hints: report.hints().into_iter().chain(undecided.unwrap_or_default()).collect(),
+            hints: report
+                .hints(shortest)
+                .into_iter()
+                .chain(undecided.unwrap_or_default())
+                .collect(),
             algorithms,
             ..Summary::default()
         }

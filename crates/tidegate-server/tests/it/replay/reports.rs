@@ -356,8 +356,8 @@ fn reports_undecidable_policies() {
     let log = "host.example - - [14/Nov/2023:22:13:20 +0000] \"GET /a HTTP/1.1\" 200 5\n\
                192.0.2.1 - - [14/Nov/2023:22:13:20 +0000] \"GET /b HTTP/1.1\" 200 5\n";
     for (config, hints) in [
-        (permits, &["2 requests met a concurrency limit"][..]),
-        (costs, &["1 requests met no policy and passed", "1 keys lack a part"]),
+        (permits, &["2 requests are under a concurrency limit"][..]),
+        (costs, &["1 requests matched no policy and were admitted", "1 keys lack a part"]),
     ] {
         let path = files.write("tidegate.yaml", config);
         let text = replay(log, &["--config", &path]).succeeded().stdout;
@@ -393,21 +393,21 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         "1700000000,a\n1700000001,a\n",
         &[],
         &[
-            "hint: -: its last time is 1970-01-01 00:28:20Z; if its times are not microseconds, say --time-unit s or ms\n",
+            "hint: -: the last time is 1970-01-01 00:28:20Z; if times are not in microseconds, set --time-unit to s, ms or ns\n",
         ],
     ),
     (
         "milliseconds said to be seconds",
         "1700000000,a\n1700000001123,a\n",
         &["--time-unit", "s"],
-        &["  -:2: a time after the year 2255 (is it in nanoseconds?)\n"],
+        &["  -:2: a time after the year 2255; check --time-unit\n"],
     ),
     (
         "units that change",
         "ts,key\n1700000000,a\n1700000001123,a\n",
         &[],
         &[
-            "  -:3: a time in ms where the first was in s (--time-unit says which it is)\n",
+            "  -:3: field `ts` is `1700000001123`: a time in ms where the first was in s; set the unit with --time-unit\n",
             "times in s, 1 events\n",
         ],
     ),
@@ -424,15 +424,15 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         "no zone",
         "{\"time\":\"2023-11-14T22:13:20\",\"key\":\"a\"}\n",
         &[],
-        &["hint: -: 1 times name no zone; they were taken as --zone says, UTC if it does not\n"],
+        &["hint: -: 1 times have no zone and were read as UTC or in the zone of --zone\n"],
     ),
     (
         "what log lines say themselves",
         "h - - [14/Nov/2023:22:13:20 +0000] \"GET / HTTP/1.1\" 200 5\n",
         &["--time-unit", "ms", "--field", "time=ts"],
         &[
-            "hint: -: --field is for csv and jsonl, and did nothing for its lines\n",
-            "hint: -: its times are no numbers, so --time-unit did nothing\n",
+            "hint: -: --field has no effect on the formats clf and combined\n",
+            "hint: -: times are not numbers, so --time-unit has no effect\n",
         ],
     ),
     (
@@ -454,7 +454,7 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         "more junk than lines",
         "1700000000000000,a\nx\ny\nz\n",
         &["--format", "csv"],
-        &["lines skipped: 3\n", "hint: more lines were skipped than read; is --format right?\n"],
+        &["lines skipped: 3\n", "hint: more lines were skipped than read; check --format\n"],
     ),
 ];
 
@@ -475,7 +475,7 @@ fn rejects_input_without_times_or_keys() {
         (
             "{\"user\":\"a\"}\n",
             &[][..],
-            &["no field that is known to be the time", "--field time=NAME", "there are user"][..],
+            &["is known to be the time", "--field time=NAME", "its fields: user"][..],
         ),
         (
             "{\"ts\":1700000000,\"planet\":\"a\"}\n",
@@ -483,11 +483,11 @@ fn rejects_input_without_times_or_keys() {
             &["known to be the key", "--key NAME", "planet, ts"],
         ),
         ("user,planet\na,b\n", &[], &["known to be the time", "user, planet"]),
-        ("192.0.2.1 GET /\n", &[], &["in no known format", "192.0.2.1 GET /"]),
+        ("192.0.2.1 GET /\n", &[], &["is unknown", "192.0.2.1 GET /"]),
         (
             "{\"ts\":\"yesterday\",\"key\":\"a\"}\n",
             &[],
-            &["nothing to replay", "neither a number nor like"],
+            &["no request to replay", "field `ts` is `yesterday`: not a number"],
         ),
     ] {
         let args = [&["--limit", "10 per 10s"], args].concat();
@@ -540,5 +540,5 @@ fn reports_damaged_zstd() {
     let stub = files.write("stub.zst", &whole[..3]);
     replay(&stub, &[]).failed(1, &["stub.zst"]);
     replay(&files.write("junk.zst", b"\x28\xb5\x2f\xfd rest"), &[])
-        .failed(1, &["nothing to replay", "junk.zst"]);
+        .failed(1, &["no request to replay", "junk.zst"]);
 }
