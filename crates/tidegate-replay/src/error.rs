@@ -10,14 +10,14 @@ use tidegate::{Algorithm, CheckError, Limit, OutOfMemory};
 use crate::format::{BadLine, Format, ParserError};
 use crate::input::Compression;
 use crate::problems::Problem;
-use crate::report::escape_key;
+use crate::report::{escape_key, escape_path};
 
 /// Why a replay or a simulation ended without a report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// A concurrency limit, which traces cannot be decided by.
     #[error(
-        "`{limit}` cannot be replayed: a trace says when requests begin, not when they end; use a \
+        "`{limit}` cannot be replayed: a trace has the start of a request, but not its end; use a \
          limit such as `10 per 10s`"
     )]
     Concurrency {
@@ -57,8 +57,8 @@ pub enum ReplayError {
     StdinTwice,
     /// `--suggest` with an input that can be read only once.
     #[error(
-        "--suggest reads everything several times, which standard input and pipes cannot; save it \
-         to a file first"
+        "--suggest reads the input several times, which is impossible for standard input and pipes; \
+         save it to a file first"
     )]
     SuggestOfStdin,
     /// An input file is named twice.
@@ -76,7 +76,7 @@ pub enum ReplayError {
         most: usize,
     },
     /// An input file that cannot be replayed.
-    #[error("{path}: {fault}")]
+    #[error("{}: {fault}", escape_path(.path))]
     File {
         /// The file.
         path: PathBuf,
@@ -122,8 +122,8 @@ pub enum ReplayError {
     Output(io::Error),
     /// A policy that cannot have its limits under this algorithm.
     #[error(
-        "policy `{policy}` cannot be under {algorithm} as a whole: {error}; leave out --algorithm \
-         to replay it as it is"
+        "policy `{policy}` cannot use {algorithm} for all of its limits: {error}; leave out \
+         --algorithm"
     )]
     Policy {
         /// The name of the policy.
@@ -141,23 +141,22 @@ pub enum ReplayError {
     Config(Box<ConfigErrors>),
     /// `--suggest` with `--config`.
     #[error(
-        "--suggest is for --limit, not for whole policies: give the limit in question, with --key \
-         for its key"
+        "--suggest works with --limit, not with --config; give the limit with --limit and its key \
+         with --key"
     )]
     SuggestOfConfig,
     /// `--traffic all` without `--table`.
-    #[error("--traffic all is for --table; name one traffic for a report of it")]
+    #[error("--traffic all requires --table; name one traffic for a report")]
     TableOfAll,
     /// `--load` for traffic that does not depend on it.
     #[error(
-        "--load says nothing about boundary, whose attackers send what the limit tells them to; \
-         leave it out"
+        "--load has no effect on the traffic boundary, which follows from the limit; leave it out"
     )]
     LoadOfBoundary,
     /// Traffic of more requests than are simulated.
     #[error(
-        "{name} would be more than a billion requests; lower the limit, or --clients, --windows or \
-         --load where they apply"
+        "the traffic {name} would have more than a billion requests; lower --limit, --clients, \
+         --windows or --load"
     )]
     TooMuchTraffic {
         /// The name of the traffic.
@@ -165,8 +164,8 @@ pub enum ReplayError {
     },
     /// A simulated time that is longer than timestamps allow.
     #[error(
-        "--windows {windows} of --limit `{limit}` are more than 200 years; lower --windows, or \
-         take a limit with a shorter window"
+        "--windows {windows} with --limit `{limit}` is more than 200 years; lower --windows, or use \
+         a limit with a shorter window"
     )]
     TooLongTraffic {
         /// The number of windows.
@@ -227,7 +226,7 @@ pub enum FileFault {
     Open(io::Error),
     #[error("cannot be read to its end ({0})")]
     Read(io::Error),
-    #[error("is empty, there is nothing to replay; leave it out or name another file")]
+    #[error("is empty; leave it out or name another file")]
     Empty,
     #[error(
         "is compressed with {name}; only gzip and zstd are read directly, so use `{name} -dc FILE \
@@ -237,8 +236,7 @@ pub enum FileFault {
     Compressed(Compression),
     /// The decompressed data is compressed again.
     #[error(
-        "is compressed twice, with {inner} and that with {outer}; use `{outer} -dc FILE | tidegate \
-         replay - ...`",
+        "is compressed twice, {inner} inside {outer}; use `{outer} -dc FILE | tidegate replay - ...`",
         outer = .0[0].name(),
         inner = .0[1].name()
     )]

@@ -5,7 +5,7 @@ use tidegate::Limit;
 use crate::calendar::Utc;
 use crate::policy_replay::Undecided;
 use crate::reader_thread::ReadReport;
-use crate::report::grouped;
+use crate::report::{escape_path, grouped};
 use crate::trace_file::FileReport;
 
 /// Times before the second day of 1970 are probably not in microseconds.
@@ -79,13 +79,13 @@ fn rounded_times(file: &FileReport, limit: &Limit) -> Option<String> {
         "{}: times are whole seconds, which is coarse for `{limit}`: requests within a second count \
          as simultaneous, so more may be denied than in reality; log fractions of a second, or use \
          a window of 10s or more",
-        file.path.display()
+        escape_path(&file.path)
     ))
 }
 
 fn of_file(file: &FileReport) -> Vec<String> {
     let mut hints = Vec::new();
-    let path = file.path.display();
+    let path = escape_path(&file.path);
     if let Some((_, last_us)) = file.span {
         if last_us < EARLY_US && file.unit.is_some() {
             let last = Utc { time_us: last_us };

@@ -144,13 +144,13 @@ fn reports_times_out_of_order() {
         let json: Value = serde_json::from_str(&run.stderr).expect(&run.stderr);
         assert_eq!(json["out_of_order"]["count"], 1);
         assert_eq!(lines(&json["out_of_order"]), [3]);
-        let problem = "3600.000001 s before the event before";
+        let problem = "3600.000001 s earlier than the event before it";
         assert_eq!(json["out_of_order"]["first"][0]["problem"], problem);
         assert_eq!(json["algorithms"][0]["largest_rolling_count"], 2, "{algorithm}");
     }
     let text = replay_text(&trace, &[]).succeeded().stdout;
     assert!(text.contains("events out of order, decided at their own time: 1"), "{text}");
-    replay_text(&trace, &["--strict"]).failed(1, &["-:3: 3600.000001 s before"]);
+    replay_text(&trace, &["--strict"]).failed(1, &["-:3: 3600.000001 s earlier"]);
 }
 
 #[test]
@@ -312,8 +312,10 @@ fn rejects_same_file_by_two_paths() {
 fn rejects_suggest_with_pipes() {
     for path in ["/dev/stdin", "/dev/fd/0"] {
         let args = ["replay", path, "--limit", "1 per 1s", "--suggest", "99"];
-        tidegate_reading(&args, b"1,a\n")
-            .failed(2, &["which standard input and pipes cannot; save it to a file first"]);
+        tidegate_reading(&args, b"1,a\n").failed(
+            2,
+            &["which is impossible for standard input and pipes; save it to a file first"],
+        );
     }
 }
 
@@ -324,7 +326,7 @@ fn rejects_binary_files() {
         ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
     };
     let utf_16: Vec<u8> = "\u{feff}1,a\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
-    let twice = "is compressed twice, with gzip and that with";
+    let twice = "is compressed twice, gzip inside";
     let rows: [(&[u8], &str); 8] = [
         (
             &gzip(gzip("1,a\n")),
@@ -350,4 +352,13 @@ fn rejects_binary_files() {
     }
     let broken = files.write("broken", "{\"ts\":1,\n");
     replay(&broken, &["--format", "jsonl"]).failed(1, &["begins as JSON", "broken: "]);
+}
+
+#[test]
+fn escapes_paths_in_reports() {
+    let files = Files::new("hostile-path");
+    let path = files.write("a\u{1b}[2J\u{202e}.csv", "1,a\njunk\n");
+    let text = replay(&path, &[]).succeeded().stdout;
+    assert!(text.contains("a\\x1b[2J\\xe2\\x80\\xae.csv: csv, 1 events"), "{text}");
+    assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text}");
 }

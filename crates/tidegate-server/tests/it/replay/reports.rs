@@ -211,20 +211,20 @@ fn reports_when_no_limit_passes() {
         (
             &*huge,
             "10 per 1s sliding-log",
-            "to pass 100 %: no limit there can be passes, not even 1000000000000 per 1s \
+            "to pass 100 %: no possible limit passes, not even 1000000000000 per 1s \
              sliding-log (passes 0 of 3)\n",
         ),
         (
             over,
             "10 per 1s fixed-window",
-            "to pass 100 %: no limit there can be passes, not even 1000000000000 per 1s \
+            "to pass 100 %: no possible limit passes, not even 1000000000000 per 1s \
              fixed-window (passes 0 of 1)\n",
         ),
         (
             "1,a,1000000000000\n",
             "10 per 1s sliding-log",
             "to pass 100 %: 1000000000000 per 1s sliding-log (passes 1 of 1); with 15 % more, \
-             no limit there can be\n",
+             above the largest possible limit\n",
         ),
     ] {
         let path = files.write("trace.csv", trace);
@@ -373,7 +373,8 @@ fn reports_undecidable_policies() {
     );
     replay(log, &["--config", &path, "--algorithm", "all"])
         .failed(2, &["policy `p`", "sliding-log"]);
-    replay(log, &["--config", &path, "--suggest", "99"]).failed(2, &["--suggest is for --limit"]);
+    replay(log, &["--config", &path, "--suggest", "99"])
+        .failed(2, &["--suggest works with --limit"]);
 }
 
 /// Input, arguments, and the expected output: malformed lines with their positions, and hints.
@@ -384,8 +385,8 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         &[],
         &[
             "lines skipped: 2\n",
-            "  -:3: no whole number of microseconds at its start; it is a line of format jsonl, replay it apart with --format jsonl\n",
-            "  -:4: no whole number of microseconds at its start; it is a line of format clf, replay it apart with --format clf\n",
+            "  -:3: no whole number of microseconds at its start; the line has format jsonl, replay such lines separately with --format jsonl\n",
+            "  -:4: no whole number of microseconds at its start; the line has format clf, replay such lines separately with --format clf\n",
         ],
     ),
     (
@@ -441,14 +442,14 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         &[],
         &[
             "3 events of 1 keys",
-            "lines the same as the line before: 1\n  -:2: the same as the line before\n",
+            "lines equal to the line before: 1\n  -:2: equal to the line before\n",
         ],
     ),
     (
         "the same lines left out",
         "1700000000000000,a\n1700000000000000,a\n1700000000000001,a\n",
         &["--skip-duplicates"],
-        &["2 events of 1 keys", "lines the same as the line before: 1\n"],
+        &["2 events of 1 keys", "lines equal to the line before: 1\n"],
     ),
     (
         "more junk than lines",
@@ -541,4 +542,52 @@ fn reports_damaged_zstd() {
     replay(&stub, &[]).failed(1, &["stub.zst"]);
     replay(&files.write("junk.zst", b"\x28\xb5\x2f\xfd rest"), &[])
         .failed(1, &["no request to replay", "junk.zst"]);
+}
+
+/// Arguments, and the first sentences of the page.
+#[test]
+fn html_report_begins_with_findings() {
+    let files = Files::new("page-findings");
+    let path = files.path("report.html");
+    let trace: String = (0..15)
+        .map(|n| format!("{},busy\n", 1_700_000_000_000_000_u64 + n))
+        .chain(["1700000001000000,calm\n".to_string()])
+        .collect();
+    let burst = "The largest burst was 15 within 10s, by the key busy at 2023-11-14 22:13:20Z; \
+                 the limit is 10.";
+    let busiest = "The key busy was denied most often: 5 of 15 requests.";
+    let exact = "No request was admitted above the limit or denied wrongly.";
+    for (args, expected) in [
+        (
+            &["--limit", "10 per 10s fixed-window", "--algorithm", "all"][..],
+            &[
+                "fixed-window would have denied 31.3 % of requests: 5 of 16, from 1 of 2 keys.",
+                burst,
+                busiest,
+                exact,
+                "All 5 algorithms would have denied the same number.",
+            ][..],
+        ),
+        (
+            &["--limit", "10 per 10s", "--algorithm", "token-bucket"],
+            &[
+                "token-bucket would have denied 31.3 % of requests: 5 of 16, from 1 of 2 keys.",
+                burst,
+                busiest,
+                exact,
+            ],
+        ),
+        (
+            &["--limit", "15 per 10s"],
+            &[
+                "sliding-window would have admitted all 16 requests.",
+                &burst.replace("limit is 10.", "limit is 15."),
+                exact,
+            ],
+        ),
+    ] {
+        replay(&trace, &[args, &["--html", &path]].concat()).succeeded();
+        let page = data(&fs::read_to_string(&path).expect("a page"));
+        assert_eq!(page["findings"], serde_json::json!(expected), "{args:?}");
+    }
 }
