@@ -8,7 +8,7 @@ use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::error::{ConfigError, UnlocatedError, printable};
+use super::error::{ConfigError, SourceLocation, UnlocatedError, printable};
 use super::fields::Field;
 use super::yaml::{MAX_ERRORS, Name, Node, Scalar, Value};
 
@@ -115,17 +115,17 @@ impl<'s> Reader<'s> {
         (start + within.start).min(end)..end
     }
 
+    /// Returns the position of a value, for errors that are found after the config was read.
+    pub(super) fn location(&self, located: &Located) -> SourceLocation {
+        SourceLocation::new(self.source, located.node.span.clone())
+    }
+
     pub(super) fn line(&self, located: &Located) -> usize {
         self.source[..located.node.span.start].matches('\n').count() + 1
     }
 
     pub(super) fn has_errors(&self) -> bool {
         !self.errors.borrow().is_empty()
-    }
-
-    /// Returns the errors, in the order of the file.
-    pub(super) fn into_errors(self) -> Vec<ConfigError> {
-        self.into_errors_and_notices().0
     }
 
     /// Returns the errors and the notices, each in the order of the file.

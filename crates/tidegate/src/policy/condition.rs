@@ -130,6 +130,19 @@ impl Condition {
         }
     }
 
+    /// Returns the number of values, patterns or entries.
+    #[cfg(feature = "config")]
+    pub(super) fn value_count(&self) -> usize {
+        match &self.matcher {
+            Matcher::Present => 1,
+            Matcher::Values(values) => values.all().len(),
+            Matcher::Wildcards(wildcards) => wildcards.all().len(),
+            Matcher::Entries(entries) => entries.len(),
+            Matcher::Networks(networks, _) => networks.len(),
+            Matcher::Patterns(patterns) => patterns.len(),
+        }
+    }
+
     /// Returns the request field.
     pub fn field(&self) -> &RequestField {
         &self.field
@@ -218,7 +231,7 @@ impl Condition {
 
     /// Returns whether every request that satisfies this condition also satisfies `other`. `false`
     /// if that is not certain.
-    fn implies(&self, other: &Condition) -> bool {
+    pub(super) fn implies(&self, other: &Condition) -> bool {
         if self.field != other.field {
             return false;
         }
