@@ -43,6 +43,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 pub use self::args::ServeArgs;
+pub use self::config_source::config_warnings;
 pub use self::connections::{ConnCommand, ConnectionProgress, InFlight};
 pub use self::error::ServeError;
 pub use self::http_protocol::host_error;
@@ -82,6 +83,7 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
     let environment = EnvOverrides { store: secrets.store.clone(), mask: secrets.mask.clone() };
     config.store = environment.store.clone().unwrap_or(config.store);
     let settings = Settings::new(args, &config, secrets)?;
+    source.log_warnings(&config);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(ServeError::System)?;
     let result = runtime.block_on(serve(args, source, config, settings, environment));
