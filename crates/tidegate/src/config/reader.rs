@@ -8,6 +8,8 @@ use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 use std::time::Duration;
 
+use tidegate_core::Algorithm;
+
 use super::error::{ConfigError, SourceLocation, UnlocatedError, printable};
 use super::fields::Field;
 use super::yaml::{MAX_ERRORS, Name, Node, Scalar, Value};
@@ -445,16 +447,14 @@ fn field_name(path: &str) -> &str {
     name.split('[').next().unwrap_or_default()
 }
 
-/// Names that no longer exist, with the help for each.
-const REPLACED: [(&str, &str); 2] = [
-    ("sliding-buckets", "use `sliding-window`, which replaced it"),
-    ("buckets", "leave it out: `sliding-window` replaced `sliding-buckets` and has no buckets"),
-];
-
 /// Returns the help for a word that is not one of `words`.
 pub(super) fn suggest<'w>(found: &str, words: impl Iterator<Item = &'w str> + Clone) -> String {
-    if let Some((_, help)) = REPLACED.iter().find(|(name, _)| *name == found) {
-        return (*help).to_owned();
+    if let Some(algorithm) = Algorithm::equivalent(found) {
+        return format!("use `{algorithm}`, which takes its place here");
+    }
+    if found == "buckets" {
+        return "leave it out: `sliding-window` replaced `sliding-buckets` and has no buckets"
+            .into();
     }
     match closest(found, words.clone()) {
         Some(word) => format!("did you mean `{word}`?"),
