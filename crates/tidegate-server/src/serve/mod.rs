@@ -12,7 +12,7 @@
 //!   shared_store.rs               the store that nodes share
 //!   config_source.rs, reload.rs   policies from files; SIGHUP and changed files
 //!   shutdown.rs                   signals, draining, exit
-//!   banner.rs                     the text printed at start
+//!   banner.rs, example.rs         the text printed at start, and its command to try
 //! ```
 
 mod args;
@@ -20,6 +20,7 @@ mod banner;
 mod config_source;
 mod connections;
 mod error;
+mod example;
 mod file_limits;
 mod http_protocol;
 mod listener;
@@ -65,6 +66,7 @@ use crate::fronts::http::HttpFront;
 use crate::fronts::resp::RespFront;
 use crate::fronts::response_future::Front;
 use crate::logs;
+use crate::page_links::{PageAddress, PageLinks};
 
 /// How often a hundredth of the store is swept for expired keys, so that the reported number of
 /// tracked keys is approximately right.
@@ -141,6 +143,10 @@ async fn serve(
         (FrontName::Resp, resp.as_ref()),
         (FrontName::Admin, admin.as_ref()),
     ];
+    server_state.set_page_links(PageLinks {
+        http: http.as_ref().and_then(BoundFront::page_address),
+        admin: admin.as_ref().and_then(BoundFront::page_address),
+    });
     let banner = Banner::new(&config, is_up, &source, fronts);
 
     let mut running = RunningFronts::new(Arc::clone(&server_state));
@@ -203,6 +209,11 @@ impl BoundFront {
         let socket = bind(address);
         let socket = socket.map_err(|error| ServeError::Bind { front, address, error })?;
         Ok(BoundFront { settings, socket })
+    }
+
+    fn page_address(&self) -> Option<PageAddress> {
+        let is_tls = self.settings.tls.is_some();
+        self.socket.local_addr().ok().map(|address| PageAddress { address, is_tls })
     }
 
     fn listen_http<F: Front>(

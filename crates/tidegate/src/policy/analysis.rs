@@ -5,7 +5,7 @@
 //! nothing is certain.
 
 use super::Mode;
-use super::condition::Condition;
+use super::condition::{Condition, EXAMPLE_ADDRESS};
 use super::definition::Policy;
 use super::request_field::RequestField;
 use super::template::{Alternative, Piece};
@@ -103,6 +103,26 @@ impl Policy {
             let names: Vec<String> = slot.iter().map(|one| one.field.to_string()).collect();
             Some((names.join(" | "), shared))
         })
+    }
+
+    /// Returns the fields of a request that the policy matches, with their values: those of `match`,
+    /// the client's address, and a header that the key needs. `None` if no such request is obvious.
+    pub fn example_request(&self) -> Option<Vec<(RequestField, String)>> {
+        let example = |one: &Condition| Some((one.field().clone(), one.example()?));
+        let mut fields: Vec<(RequestField, String)> =
+            self.matching().iter().map(example).collect::<Option<_>>()?;
+        let mut add = |field: RequestField, value: &str| {
+            if !fields.iter().any(|(known, _)| *known == field) {
+                fields.push((field, value.into()));
+            }
+        };
+        add(RequestField::ClientIp, EXAMPLE_ADDRESS);
+        if self.missing_key_part().is_some() {
+            let is_header = |field: &&RequestField| matches!(field, RequestField::Header(_));
+            let headers = self.key_template().fields().filter(is_header);
+            headers.for_each(|header| add(header.clone(), "alice"));
+        }
+        Some(fields)
     }
 
     /// Returns whether the requests that the policy matches have a field.
