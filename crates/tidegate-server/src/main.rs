@@ -15,6 +15,7 @@ mod commands;
 mod error;
 mod fronts;
 mod logs;
+mod page_links;
 mod serve;
 mod static_assets;
 

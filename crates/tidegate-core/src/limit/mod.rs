@@ -85,6 +85,17 @@ impl Algorithm {
     pub fn from_name(name: &str) -> Option<Self> {
         Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
+
+    /// Returns the algorithm that takes the place of one that other limiters, or earlier versions,
+    /// have under this name: `gcra` and `leaky-bucket` are `token-bucket`, `sliding-buckets` is
+    /// `sliding-window`.
+    pub fn equivalent(name: &str) -> Option<Self> {
+        match name {
+            "gcra" | "leaky-bucket" => Some(Algorithm::TokenBucket),
+            "sliding-buckets" => Some(Algorithm::SlidingWindow),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Algorithm {

@@ -177,6 +177,8 @@ const MISTAKES: &[(&str, Kind, &str)] = &[
     ("5 per 1s leaky-bucket", Kind::UnknownWord, "         ^^^^^^^^^^^^"),
     ("5 per 1s Sliding-Log", Kind::UnknownWord, "         ^^^^^^^^^^^"),
     ("5 per 1s sliding-log 7", Kind::UnknownWord, "                     ^"),
+    ("5 per 1s gcra", Kind::TokenBucketName, "         ^^^^"),
+    ("5 per 1s leaky-bucket burst 9", Kind::TokenBucketName, "         ^^^^^^^^^^^^"),
     ("5 per 1s sliding-buckets", Kind::BucketsReplaced, "         ^^^^^^^^^^^^^^^"),
     ("5 per 1s sliding-buckets buckets 10", Kind::BucketsReplaced, "         ^^^^^^^^^^^^^^^"),
     (

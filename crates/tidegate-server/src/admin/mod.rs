@@ -3,6 +3,7 @@
 //! ```text
 //!   /healthz /readyz /metrics      open: probes and scrapers send no secret
 //!   /dashboard                     open: the page contains no data and prompts for the secret
+//!   /playground /docs              open: redirects to pages outside of this front
 //!   /admin/v1/*                    requires the admin secret
 //! ```
 //!
@@ -30,7 +31,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
-use http::{StatusCode, Uri};
+use http::{HeaderMap, StatusCode, Uri};
 use tidegate::redis::RedisStore;
 use tidegate::unstable::gate::Gate;
 use tidegate::unstable::stats::Stats;
@@ -42,6 +43,7 @@ pub use self::server_state::{FrontName, REPLY_CODES, ReplyCounts, ServerState};
 use self::response::{text, with_type};
 use crate::access::{Access, AuthError};
 use crate::error::{ErrorKind, RequestError};
+use crate::page_links::DOCS_URL;
 use crate::serve::host_error;
 use crate::static_assets::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, own_asset};
 
@@ -83,6 +85,8 @@ pub fn router(
         .route_layer(middleware::from_fn_with_state(state.clone(), authorize));
     Router::new()
         .route("/", get(redirect_to_dashboard))
+        .route("/playground", get(redirect_to_playground))
+        .route("/docs", get(|| async { redirect(DOCS_URL) }))
         .route("/healthz", get(|| async { text(StatusCode::OK, "ok\n") }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
@@ -174,7 +178,28 @@ fn dashboard() -> Router<AdminState> {
 
 /// Redirects `/` to the dashboard.
 async fn redirect_to_dashboard() -> Response {
-    let mut response = text(StatusCode::SEE_OTHER, "see /dashboard\n");
-    response.headers_mut().insert(LOCATION, HeaderValue::from_static("dashboard"));
+    redirect("dashboard")
+}
+
+/// Redirects to the playground, which is on the HTTP front.
+async fn redirect_to_playground(
+    State(state): State<AdminState>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    match state.server_state.page_links().http {
+        Some(front) => redirect(&front.url("/playground", &uri, &headers)),
+        None => {
+            let detail = "the HTTP front is off, and the playground with it";
+            RequestError::new(ErrorKind::NotFound, detail).into_response()
+        }
+    }
+}
+
+fn redirect(url: &str) -> Response {
+    let mut response = text(StatusCode::SEE_OTHER, format!("see {url}\n"));
+    if let Ok(url) = HeaderValue::from_str(url) {
+        response.headers_mut().insert(LOCATION, url);
+    }
     response
 }

@@ -1,14 +1,16 @@
 //! The state of the server: readiness, connections, responses, reloads. The fronts update it; the
 //! metrics read it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwapOption;
 use http::StatusCode;
 use tidegate::unstable::stats::Counters;
 use tokio::sync::watch;
+
+use crate::page_links::PageLinks;
 
 /// A front of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +53,7 @@ pub struct ServerState {
     rejected_config: ArcSwapOption<RejectedConfig>,
     /// The paths of the config; `None` for the built-in default.
     source: Option<String>,
+    page_links: OnceLock<PageLinks>,
 }
 
 /// A config that was rejected.
@@ -109,6 +112,7 @@ impl ServerState {
             reloaded_at: AtomicU64::new(since_epoch(started).as_secs()),
             rejected_config: ArcSwapOption::empty(),
             source: None,
+            page_links: OnceLock::new(),
         }
     }
 
@@ -121,6 +125,17 @@ impl ServerState {
     /// The paths that the config is read from; `None` for the built-in default.
     pub fn source(&self) -> Option<&str> {
         self.source.as_deref()
+    }
+
+    /// Sets the addresses of the pages, once all fronts are bound.
+    pub fn set_page_links(&self, links: PageLinks) {
+        // Set once, at the start.
+        let _ = self.page_links.set(links);
+    }
+
+    /// The addresses of the pages.
+    pub fn page_links(&self) -> PageLinks {
+        self.page_links.get().copied().unwrap_or_default()
     }
 
     /// Sets the readiness: true once all fronts listen, false while draining.

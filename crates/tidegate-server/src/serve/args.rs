@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
+use clap::builder::UnknownArgumentValueParser;
 use tidegate::Algorithm;
 use tidegate_replay::rate_algorithm;
 
@@ -51,6 +52,10 @@ pub struct ServeArgs {
     /// The address of health, metrics and the admin API [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_ADMIN")]
     pub admin: Option<ListenAddr>,
+
+    /// Rejected with a suggestion, because other servers have it
+    #[arg(long = "port", value_name = "PORT", hide = true, value_parser = UnknownArgumentValueParser::suggest_arg("--http").and_suggest("an example: `--http 127.0.0.1:8080`"))]
+    pub unknown_port: Option<String>,
 
     /// The format of the log on standard error; RUST_LOG selects what is logged
     #[arg(long, value_enum, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value_t)]

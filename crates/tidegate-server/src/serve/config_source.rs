@@ -12,11 +12,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use tidegate::unstable::config::envoy::{EnvoyErrors, EnvoyFile, Options, convert};
-use tidegate::unstable::config::{Config, ConfigErrors, MAX_CONFIG_BYTES};
+use tidegate::unstable::config::{Config, ConfigErrors, ConfigWarning, MAX_CONFIG_BYTES};
 use tidegate::unstable::policy::PoliciesError;
 use tracing::warn;
 
 use super::args::ServeArgs;
+use super::tls;
 
 /// The files that the config is read from.
 #[derive(Clone, Debug)]
@@ -114,6 +115,13 @@ impl ConfigSource {
         }
     }
 
+    /// Logs what may not have the intended effect in a config that was loaded from here.
+    pub fn log_warnings(&self, config: &Config) {
+        for warning in config_warnings(config, self.config.as_deref()) {
+            warn!("{warning}");
+        }
+    }
+
     /// The directories to watch for changes.
     pub fn directories(&self) -> Vec<PathBuf> {
         let parent = |path: &Path| match path.parent() {
@@ -141,6 +149,12 @@ impl ConfigSource {
         }
         Some(hasher.finish())
     }
+}
+
+/// Returns the warnings of a config and of the TLS files it names. `path` is its file.
+pub fn config_warnings(config: &Config, path: Option<&Path>) -> Vec<ConfigWarning> {
+    let tls = tls::warnings(config, path.and_then(Path::parent));
+    config.warnings.iter().cloned().chain(tls).collect()
 }
 
 /// Whether the path is neither a file nor a directory, so that reading it may block.

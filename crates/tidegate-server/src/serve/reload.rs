@@ -133,7 +133,10 @@ impl ReloadState {
         }
         self.seen = now;
         match source.load_again() {
-            Ok(config) => self.apply(config),
+            Ok(config) => {
+                source.log_warnings(&config);
+                self.apply(config);
+            }
             Err(errors) => {
                 error!("the config was not reloaded, the old one stays: {errors}");
                 self.server_state.record_rejected_config(errors.to_string());

@@ -1,6 +1,7 @@
 //! `tidegate config` and `tidegate explain`.
 
 use serde_json::Value;
+use tidegate_testkit::Authority;
 
 use crate::cli_harness::{Files, tidegate, tidegate_reading};
 
@@ -38,6 +39,93 @@ error: `y`: unknown unit of time
 "
     );
     assert_eq!(run.stderr, expected);
+}
+
+const REGEX: &str =
+    "policies: [{ name: api, match: { path: /v1/.* }, key: all, limits: 5 per 1m }]";
+
+#[test]
+fn prints_warnings_and_refuses_them_if_strict() {
+    let files = Files::new("config-warnings");
+    let path = files.write("tidegate.yaml", REGEX);
+    let warning = format!(
+        "`/v1/.*` looks like a regular expression, but is matched as a glob
+ --> {path}:1:40
+  |
+1 | {REGEX}
+  |                                        ^^^^^^
+  field: policies[0].match.path
+  help: write `/v1/**`
+"
+    );
+    let run = tidegate(&["config", "check", &path]).succeeded();
+    let valid = format!("{path} is valid, with 1 warning: 1 policy, 1 limit, 0 overrides\n");
+    assert_eq!((run.stdout, run.stderr), (valid, format!("warning: {warning}\n")));
+    let run = tidegate(&["config", "check", &path, "--strict"]);
+    assert_eq!((run.code, run.stdout, run.stderr), (1, String::new(), format!("error: {warning}")));
+    tidegate(&["config", "check", "--strict", EXAMPLE]).succeeded();
+}
+
+#[test]
+fn warns_of_tls_files() {
+    let files = Files::new("config-tls");
+    let (authority, other) = (Authority::new(), Authority::new());
+    let (cert, key) = authority.sign("localhost");
+    let (old_cert, old_key) = authority.sign_until("localhost", 2020);
+    files.write("cert.pem", cert);
+    files.write("key.pem", key);
+    files.write("other-key.pem", other.sign("localhost").1);
+    files.write("old-cert.pem", old_cert);
+    files.write("old-key.pem", old_key);
+    files.write("empty.pem", "");
+    files.write("ca.pem", authority.pem());
+    // The files, and the fields with their files and problems.
+    let rows: [(&str, &[(&str, &str, &str)]); 7] = [
+        ("cert: cert.pem, key: key.pem, client_ca: ca.pem", &[]),
+        (
+            "cert: none.pem, key: no-key.pem",
+            &[
+                ("tls.http.cert", "none.pem", "the file cannot be read: No such file"),
+                ("tls.http.key", "no-key.pem", "the file cannot be read: No such file"),
+            ],
+        ),
+        (
+            "cert: empty.pem, key: empty.pem",
+            &[
+                ("tls.http.cert", "empty.pem", "there is no certificate in it"),
+                ("tls.http.key", "empty.pem", "there is no private key in it"),
+            ],
+        ),
+        ("cert: ., key: key.pem", &[("tls.http.cert", ".", "the file cannot be read: ")]),
+        (
+            "cert: cert.pem, key: other-key.pem",
+            &[("tls.http.cert", "cert.pem", "the certificate does not belong to the key ")],
+        ),
+        (
+            "cert: old-cert.pem, key: old-key.pem",
+            &[("tls.http.cert", "old-cert.pem", "the certificate expired ")],
+        ),
+        (
+            "cert: cert.pem, key: key.pem, client_ca: old-cert.pem",
+            &[("tls.http.client_ca", "old-cert.pem", "the certificate expired ")],
+        ),
+    ];
+    for (named, problems) in rows {
+        let policies = "policies: [{ name: a, key: all, limits: 1 per 1s }]";
+        let path =
+            files.write("tidegate.yaml", format!("tls: {{ http: {{ {named} }} }}\n{policies}"));
+        let run = tidegate(&["config", "check", &path]).succeeded();
+        assert_eq!(run.stderr.matches("warning: ").count(), problems.len(), "{}", run.stderr);
+        for (field, file, problem) in problems {
+            let message = format!("warning: {}: {problem}", files.path(file));
+            assert!(run.stderr.contains(&message), "{message} is not in {}", run.stderr);
+            assert!(run.stderr.contains(&format!("  field: {field}\n")), "{}", run.stderr);
+            assert!(run.stderr.contains(&format!(" --> {path}:1:")), "{}", run.stderr);
+        }
+        let off = files
+            .write("off.yaml", format!("http: off\ntls: {{ http: {{ {named} }} }}\n{policies}"));
+        tidegate(&["config", "check", "--strict", &off]).succeeded();
+    }
 }
 
 #[test]

@@ -23,6 +23,10 @@ use crate::text::write_escaped;
 /// descriptor that groups them.
 pub(crate) const MAX_VALUES: usize = 1024;
 
+/// An address that examples use: it is reserved for documentation.
+#[cfg(feature = "config")]
+pub(super) const EXAMPLE_ADDRESS: &str = "192.0.2.1";
+
 /// One condition: a request field, and the values it may have.
 ///
 /// ```
@@ -130,6 +134,36 @@ impl Condition {
         }
     }
 
+    /// Returns the number of values, patterns or entries.
+    #[cfg(feature = "config")]
+    pub(super) fn value_count(&self) -> usize {
+        match &self.matcher {
+            Matcher::Present => 1,
+            Matcher::Values(values) => values.all().len(),
+            Matcher::Wildcards(wildcards) => wildcards.all().len(),
+            Matcher::Entries(entries) => entries.len(),
+            Matcher::Networks(networks, _) => networks.len(),
+            Matcher::Patterns(patterns) => patterns.len(),
+        }
+    }
+
+    /// Returns a value that satisfies the condition; `None` if that is not obvious.
+    #[cfg(feature = "config")]
+    pub(super) fn example(&self) -> Option<String> {
+        match (&self.matcher, &self.field) {
+            (Matcher::Present, RequestField::ClientIp) => Some(EXAMPLE_ADDRESS.into()),
+            (Matcher::Present, RequestField::Path) => Some("/".into()),
+            (Matcher::Present, RequestField::Method) => Some("GET".into()),
+            (Matcher::Present, _) => Some("example".into()),
+            (Matcher::Values(values), _) => values.all().first().map(ToString::to_string),
+            (Matcher::Networks(networks, _), _) => {
+                networks.first().map(|net| net.addr().to_string())
+            }
+            (Matcher::Patterns(patterns), _) => patterns.iter().find_map(Pattern::example),
+            (Matcher::Wildcards(_) | Matcher::Entries(_), _) => None,
+        }
+    }
+
     /// Returns the request field.
     pub fn field(&self) -> &RequestField {
         &self.field
@@ -218,7 +252,7 @@ impl Condition {
 
     /// Returns whether every request that satisfies this condition also satisfies `other`. `false`
     /// if that is not certain.
-    fn implies(&self, other: &Condition) -> bool {
+    pub(super) fn implies(&self, other: &Condition) -> bool {
         if self.field != other.field {
             return false;
         }

@@ -18,7 +18,8 @@
 //!   and conditions use;
 //! - `condition.rs`, `pattern.rs`, `descriptor.rs`: matching;
 //! - `template.rs`, `key.rs`: keys, and why they cannot collide;
-//! - `explain.rs`: the result of every policy for a request, with the reason.
+//! - `explain.rs`: the result of every policy for a request, with the reason;
+//! - `analysis.rs`: facts about policies that hold for every request, for warnings.
 //!
 //! ```
 //! use tidegate::unstable::attributes::Attributes;
@@ -40,6 +41,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(feature = "config")]
+mod analysis;
 mod condition;
 mod cost;
 mod definition;
@@ -83,6 +86,7 @@ pub use template::{SHARED_KEY, Template, TemplateError, TemplateErrorKind};
 
 #[cfg(feature = "config")]
 pub(crate) use {
+    analysis::SharedBy,
     condition::MAX_VALUES,
     definition::{MAX_OVERRIDES, MAX_REPLACED},
     descriptor::Wildcard,

@@ -180,6 +180,17 @@ impl Pattern {
         }
     }
 
+    /// Returns a text that it matches; `None` for a glob that is matched by the automaton.
+    #[cfg(feature = "config")]
+    pub(super) fn example(&self) -> Option<String> {
+        match &self.kind {
+            PatternKind::Exact(text) => Some(text.to_string()),
+            PatternKind::Prefix(start) => Some(format!("{start}example")),
+            PatternKind::Suffix(end) => Some(format!("www{end}")),
+            PatternKind::Glob => None,
+        }
+    }
+
     /// Returns whether it has to be matched by the automaton.
     pub(super) fn needs_glob_set(&self) -> bool {
         matches!(self.kind, PatternKind::Glob)

@@ -58,12 +58,12 @@ fn busy(name: &str, config: &str) -> Server {
 fn shipped_configs_are_valid_and_behave_as_documented() {
     for (name, config) in configs() {
         let file = Files::new(&format!("deploy-check-{name}")).write("tidegate.yaml", &config);
-        let message = tidegate(&["config", "check", &file]).succeeded().stdout;
+        let message = tidegate(&["config", "check", "--strict", &file]).succeeded().stdout;
         assert_eq!(message, format!("{file} is fine: 2 policies, 3 limits, 0 overrides\n"));
         drop(busy(name, &config));
     }
     let file = path("docker/config-redis/tidegate.yaml").display().to_string();
-    let message = tidegate(&["config", "check", &file]).succeeded().stdout;
+    let message = tidegate(&["config", "check", "--strict", &file]).succeeded().stdout;
     let expect = "2 policies, 3 limits, 0 overrides, counts in redis://valkey:6379 for 3 nodes";
     assert_eq!(message, format!("{file} is fine: {expect}\n"));
 }

@@ -140,7 +140,7 @@ fn rejects_invalid_permit_requests_by_field() {
         (r#"{"policy":"jobs","key":"a","ttl_ms":0}"#, 400, Some("ttl_ms"), "at least 1 ms"),
         (r#"{"policy":"jobs","key":"a","ttl_ms":-5}"#, 400, Some("ttl_ms"), "at least 1 ms"),
         (r#"{"policy":"jobs","key":"a","cost":0}"#, 400, Some("cost"), "must be at least 1 for a permit"),
-        (r#"{"policy":"jobs","key":"a","ttl":5}"#, 400, Some("ttl"), "unknown field `ttl`"),
+        (r#"{"policy":"jobs","key":"a","ttl":5}"#, 400, Some("ttl"), "it is unknown: use `policy`"),
         (r#"{"policy":"jobs"}"#, 400, Some("key"), "it is missing"),
     ];
     for (body, status, field, part) in rows {
@@ -154,7 +154,7 @@ fn rejects_invalid_permit_requests_by_field() {
     let path = format!("/v1/permits/{id}");
     server.ask("GET", &path, &[], "").refuses(405, None, "use PUT, DELETE");
     let renew = |body: &str| server.ask("PUT", &path, &[crate::server_harness::JSON], body);
-    renew(r#"{"ttl":5}"#).refuses(400, Some("ttl"), "unknown field `ttl`, expected `ttl_ms`");
+    renew(r#"{"ttl":5}"#).refuses(400, Some("ttl"), "it is unknown: use `ttl_ms`");
     renew(r#"{"ttl_ms":5}"#).refuses(404, None, "no such permit is held");
     renew("{}").refuses(404, None, "no such permit is held");
 }

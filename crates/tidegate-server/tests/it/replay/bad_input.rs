@@ -225,6 +225,15 @@ fn rejects_invalid_limits_and_algorithms() {
     refuse(&["--limit", "10 per 0s"], &["out of range"]);
     refuse(&["--limit", "10 per 400d"], &["out of range"]);
     refuse(&["--limit", "10 per 1s sliding-buckets"], &["write `sliding-window`"]);
+    refuse(&["--limit", "10 per 1s gcra"], &["write `token-bucket`"]);
+    for (name, ours) in [
+        ("gcra", "token-bucket"),
+        ("leaky-bucket", "token-bucket"),
+        ("sliding-buckets", "sliding-window"),
+    ] {
+        let help = format!("use {ours}, which takes its place here");
+        refuse(&["--limit", "10 per 1s", "--algorithm", name], &[&help]);
+    }
     refuse(&["--limit", "10 per 1s token-bucket burst 0"], &["burst is out of range"]);
     refuse(&["--limit", "10 concurrent"], &["10 concurrent", "cannot be replayed"]);
     let limit = ["--limit", "10 per 1s"];

@@ -13,7 +13,8 @@ fn default_start_prints_policy_and_example() {
     let (http, admin) = (server.http(), server.admin());
     let expected = format!(
         "tidegate {}: memory store, no config: `default` allows 100 per 1m to every client address\n  \
-         http   http://{http}\n  grpc   off\n  resp   off\n  admin  http://{admin}\nTry:\n  \
+         http   http://{http}\n  grpc   off\n  resp   off\n  admin  http://{admin}\nOpen:\n  \
+         playground http://{http}/playground\n  dashboard  http://{admin}/dashboard\nTry:\n  \
          curl http://{http}/v1/check \
          -d '{{\"attributes\":{{\"client_ip\":\"192.0.2.1\"}}}}'\n",
         env!("CARGO_PKG_VERSION")
@@ -48,6 +49,55 @@ fn printed_example_works_with_secret() {
         .expect("a shell");
     let answer = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(answer.starts_with("{\"allowed\":true,\"policy\":\"default\""), "{answer}");
+}
+
+/// The first policy, and the path and body of the command that is printed for it.
+#[rustfmt::skip]
+const EXAMPLES: &[(&str, &str, &str)] = &[
+    ("match: { methods: [POST], path: /login }, key: '{client_ip}', limits: 5 per 1m",
+     "/v1/check", r#"{"attributes":{"client_ip":"192.0.2.1","method":"POST","path":"/login"}}"#),
+    ("match: { path: '/v1/**', host: '*.example.com', client_ip: 10.0.0.0/8 }, key: all, limits: 5 per 1m",
+     "/v1/check", r#"{"attributes":{"client_ip":"10.0.0.0","host":"www.example.com","path":"/v1/example"}}"#),
+    (r#"match: { "header:x-org": ["O'Neill", acme] }, key: '{header:x-user}', limits: 5 per 1m"#,
+     "/v1/check", r#"{"attributes":{"client_ip":"192.0.2.1","headers":{"x-org":"O\u0027Neill","x-user":"alice"}}}"#),
+    ("key: '{client_ip}', limits: 5 per 1m, exempt: { client_ip: 192.0.2.0/24 }",
+     "/v1/check", r#"{"key":"alice","policy":"first"}"#),
+    ("match: { path: '/*/x?' }, key: '{client_ip}', limits: 5 per 1m",
+     "/v1/check", r#"{"key":"alice","policy":"first"}"#),
+    ("match: { descriptors: [remote_address] }, key: '{descriptor:remote_address}', limits: 5 per 1m",
+     "/v1/check", r#"{"key":"alice","policy":"first"}"#),
+    ("key: '{client_ip}', limits: [2 concurrent, 5 per 1m]",
+     "/v1/permits", r#"{"key":"alice","policy":"first"}"#),
+];
+
+/// Pastes the printed command into a shell.
+#[test]
+fn printed_example_is_decided_by_the_first_policy() {
+    for (row, (policy, path, body)) in EXAMPLES.iter().enumerate() {
+        let config = format!(
+            "policies:\n  - {{ name: 'off', key: all, limits: 5 per 1m, mode: 'off' }}\n  \
+             - {{ name: first, {policy} }}\n"
+        );
+        let server = Start::new(&format!("start-example-{row}")).config(&config).run();
+        let (_, command) = server.printed.split_once("Try:\n  ").expect("a command");
+        let url = format!("http://{}", server.http());
+        assert_eq!(command, format!("curl {url}{path} -d '{body}'\n"));
+        let output = std::process::Command::new("sh").args(["-c", command]).output();
+        let answer = String::from_utf8(output.expect("a shell").stdout).expect("UTF-8");
+        let answer: serde_json::Value = serde_json::from_str(&answer).expect(&answer);
+        assert_eq!(
+            (&answer["policy"], &answer["allowed"]),
+            (&"first".into(), &true.into()),
+            "{answer}"
+        );
+    }
+}
+
+#[test]
+fn port_suggests_http() {
+    let suggested = "tip: a similar argument exists: '--http'";
+    let parts = ["unexpected argument '--port", suggested, "`--http 127.0.0.1:8080`"];
+    tidegate(&["serve", "--port", "8080"]).failed(2, &parts);
 }
 
 #[test]

@@ -39,7 +39,7 @@ use std::path::{Path, PathBuf};
 
 use tidegate_core::Algorithm;
 
-use super::error::{ConfigError, ConfigErrors, printable};
+use super::error::{ConfigError, ConfigErrors, ConfigWarning};
 use super::reader::Reader;
 use super::{Config, MAX_CONFIG_BYTES, read_text, yaml};
 
@@ -69,14 +69,7 @@ pub struct Options {
 pub struct Converted {
     yaml: String,
     config: Config,
-    notices: Vec<Notice>,
-}
-
-/// A message about a feature that tidegate handles differently or does not support.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
-    file: String,
-    about: ConfigError,
+    notices: Vec<ConfigWarning>,
 }
 
 /// All errors of the files.
@@ -176,20 +169,24 @@ pub fn convert(files: &[EnvoyFile], options: &Options) -> Result<Converted, Envo
         let help = "give fewer values; a header or descriptor that groups them is the better tool";
         return Err(whole(files.first().map_or("", |file| &file.name), message, help));
     }
-    let config = Config::parse(&yaml, "the converted config").map_err(EnvoyErrors::one)?;
+    let mut config = Config::parse(&yaml, "the converted config").map_err(EnvoyErrors::one)?;
+    // They would name lines of a file that the user does not have.
+    config.warnings.clear();
     Ok(Converted { yaml, config, notices })
 }
 
 /// Returns all notices or, if there are errors, all errors.
-fn take_notices(files: &[EnvoyFile], readers: Vec<Reader<'_>>) -> Result<Vec<Notice>, EnvoyErrors> {
+fn take_notices(
+    files: &[EnvoyFile],
+    readers: Vec<Reader<'_>>,
+) -> Result<Vec<ConfigWarning>, EnvoyErrors> {
     let (mut all, mut notices) = (Vec::new(), Vec::new());
     for (file, reader) in files.iter().zip(readers) {
         let (errors, noted) = reader.into_errors_and_notices();
         if !errors.is_empty() {
             all.push(ConfigErrors::new(&file.name, errors));
         }
-        let name = printable(&file.name);
-        notices.extend(noted.into_iter().map(|about| Notice { file: name.clone(), about }));
+        notices.extend(noted.into_iter().map(|about| ConfigWarning::new(&file.name, about)));
     }
     if all.is_empty() { Ok(notices) } else { Err(EnvoyErrors(all)) }
 }
@@ -207,26 +204,8 @@ impl Converted {
 
     /// Returns the notices about features that tidegate handles differently or does not support, in
     /// the order of the files.
-    pub fn notices(&self) -> &[Notice] {
+    pub fn notices(&self) -> &[ConfigWarning] {
         &self.notices
-    }
-}
-
-impl Notice {
-    /// Returns the name of the file.
-    pub fn file(&self) -> &str {
-        &self.file
-    }
-
-    /// Returns the position, the field, the message and what to do about it.
-    pub fn about(&self) -> &ConfigError {
-        &self.about
-    }
-}
-
-impl fmt::Display for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.about.write(&self.file, f)
     }
 }
 
