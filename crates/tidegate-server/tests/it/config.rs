@@ -279,7 +279,7 @@ Refused as bad input (400): the cost for policy `api` comes from {header:x-cost}
     (&["--path", "/jobs"], "jobs: limits
   key     {client_ip} -> 192.0.2.1
   limit   2 concurrent lease 1m
-          held, not checked: checks refuse this request; take a permit
+          needs a permit: checks reject this request; acquire a permit
   limit   9 per 1m sliding-window
   store down: decided locally
 Decided by: jobs
@@ -367,7 +367,7 @@ fn explain_parses_addresses_and_headers_like_serve() {
     }
     let rows = [
         ("--client-ip", "192.0.2.1:x", "not an IP address: give one such as 192.0.2.1"),
-        ("--client-ip", "", "this is no IP address"),
+        ("--client-ip", "", "not an IP address"),
         ("--header", ":v", "write it as NAME:VALUE"),
         ("--header", " : v", "write it as NAME:VALUE"),
         ("--header", "a b: v", "write it as NAME:VALUE"),

@@ -210,7 +210,7 @@ fn page_files_have_strict_content_policy() {
         assert_eq!(server.ask("HEAD", path, &[], "").status, 200);
         server.ask("POST", path, &[JSON], "{}").refuses(405, None, "use GET, HEAD");
     }
-    server.ask("GET", "/playground/none", &[], "").refuses(404, None, "there is nothing here");
+    server.ask("GET", "/playground/none", &[], "").refuses(404, None, "not found; see /");
 }
 
 #[test]

@@ -135,12 +135,12 @@ impl Explained<'_> {
         for limit in chosen.limits() {
             writeln!(f, "  limit   {limit}")?;
             let held = match chosen.mode() {
-                Mode::Enforce => "checks refuse this request; take a permit",
+                Mode::Enforce => "checks reject this request; acquire a permit",
                 Mode::Observe => "checks leave this policy out",
                 Mode::Off => continue,
             };
             if is_concurrency(limit) {
-                writeln!(f, "          held, not checked: {held}")?;
+                writeln!(f, "          needs a permit: {held}")?;
             }
         }
         match cost {

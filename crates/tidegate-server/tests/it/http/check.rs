@@ -213,7 +213,7 @@ fn accepts_client_addresses_with_port_or_zone() {
         ["192.0.2.1:x", "192.0.2.1:70000", "[::1", "unknown", "192.0.2.1, 192.0.2.2", ""]
     {
         let body = format!(r#"{{"attributes":{{"client_ip":"{client_ip}"}}}}"#);
-        server.check(&body).refuses(400, Some("attributes.client_ip"), "this is no IP address");
+        server.check(&body).refuses(400, Some("attributes.client_ip"), "not an IP address");
     }
 }
 

@@ -127,7 +127,7 @@ fn rejects_ambiguous_forwarded_requests() {
         ("", &[("x-original-uri", "/login"), ("x-forwarded-uri", "/login"), ("x-forwarded-host", "free")], 400, None, "disagree"),
         ("", &[("x-forwarded-uri", "/jobs")], 409, Some("policy"), "policy `jobs` has a concurrency limit"),
         ("", &[("x-forwarded-uri", "/metered"), ("x-cost", "-1")], 400, Some("attributes"), "{header:x-cost}"),
-        ("er", &[], 404, None, "there is nothing here"),
+        ("er", &[], 404, None, "not found; see /"),
     ];
     for (behind, headers, status, field, part) in rows {
         let reply = ask(&server, "GET", &format!("/v1/forward-auth{behind}"), headers);

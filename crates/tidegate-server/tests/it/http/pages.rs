@@ -59,5 +59,5 @@ fn links_of_open_fronts_keep_the_host_name() {
     let expected = format!("http://limits.internal:{port}/dashboard");
     assert_eq!(client.reply("GET").header("location"), Some(&*expected));
     let off = Start::new("page-links-off").args(&["--admin", "off"]).run();
-    get(&off, "/dashboard", &[]).refuses(404, None, "there is nothing here");
+    get(&off, "/dashboard", &[]).refuses(404, None, "not found; see /");
 }

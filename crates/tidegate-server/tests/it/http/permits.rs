@@ -57,7 +57,7 @@ fn permit_is_held_until_released() {
     let given_back = server.ask("DELETE", &path, &[], "");
     assert_eq!((given_back.status, given_back.body.len()), (204, 0));
     for method in ["DELETE", "PUT"] {
-        server.ask(method, &path, &[], "").refuses(404, None, "no such permit is held");
+        server.ask(method, &path, &[], "").refuses(404, None, "unknown permit");
     }
     // The permit is free again, and each permit has charged the rate limit beside it.
     let third = take(&server, body);
@@ -113,7 +113,7 @@ fn lease_expires() {
     let path = format!("/v1/permits/{}", id_of(&take(&server, body)));
     let again = wait_for(|| Some(take(&server, body)).filter(|reply| reply.status == 201));
     id_of(&again);
-    server.ask("PUT", &path, &[], "").refuses(404, None, "no such permit is held");
+    server.ask("PUT", &path, &[], "").refuses(404, None, "unknown permit");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn rejects_invalid_permit_requests_by_field() {
         (r#"{"policy":"jobs","key":"a","ttl_ms":-5}"#, 400, Some("ttl_ms"), "at least 1 ms"),
         (r#"{"policy":"jobs","key":"a","cost":0}"#, 400, Some("cost"), "must be at least 1 for a permit"),
         (r#"{"policy":"jobs","key":"a","ttl":5}"#, 400, Some("ttl"), "it is unknown: use `policy`"),
-        (r#"{"policy":"jobs"}"#, 400, Some("key"), "it is missing"),
+        (r#"{"policy":"jobs"}"#, 400, Some("key"), "`key` or `attributes` is required"),
     ];
     for (body, status, field, part) in rows {
         take(&server, body).refuses(status, field, part);
@@ -149,12 +149,12 @@ fn rejects_invalid_permit_requests_by_field() {
     let id = "0".repeat(32);
     for id in [&*id, "x", "%00", "../check", &"0".repeat(31), &"A".repeat(32)] {
         let path = format!("/v1/permits/{id}");
-        server.ask("DELETE", &path, &[], "").refuses(404, None, "no such permit is held");
+        server.ask("DELETE", &path, &[], "").refuses(404, None, "unknown permit");
     }
     let path = format!("/v1/permits/{id}");
     server.ask("GET", &path, &[], "").refuses(405, None, "use PUT, DELETE");
     let renew = |body: &str| server.ask("PUT", &path, &[crate::server_harness::JSON], body);
     renew(r#"{"ttl":5}"#).refuses(400, Some("ttl"), "it is unknown: use `ttl_ms`");
-    renew(r#"{"ttl_ms":5}"#).refuses(404, None, "no such permit is held");
-    renew("{}").refuses(404, None, "no such permit is held");
+    renew(r#"{"ttl_ms":5}"#).refuses(404, None, "unknown permit");
+    renew("{}").refuses(404, None, "unknown permit");
 }

@@ -282,7 +282,7 @@ fn permits_are_valid_on_every_node() {
     assert_eq!(nodes[1].ask("DELETE", &paths[0], &[], "").status, 204);
     for server in &nodes {
         for method in ["DELETE", "PUT"] {
-            server.ask(method, &paths[0], &[], "").refuses(404, None, "no such permit is held");
+            server.ask(method, &paths[0], &[], "").refuses(404, None, "unknown permit");
         }
     }
     path_of(&take(&nodes[0]));
