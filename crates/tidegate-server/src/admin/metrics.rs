@@ -10,7 +10,7 @@ use tidegate::MemoryStats;
 use tidegate::redis::RedisStats;
 use tidegate::unstable::policy::Mode;
 use tidegate::unstable::stats::{
-    Decided, LATENCY_BOUNDS, LatencyCounts, Outcome, SeriesCounts, Stats,
+    Decided, LATENCY_BOUNDS, LatencyCounts, Outcome, RequestCounts, SeriesCounts, Stats,
 };
 
 use super::AdminState;
@@ -21,6 +21,7 @@ use crate::logs;
 /// Writes the page.
 pub fn page(state: &AdminState) -> String {
     let mut page = PrometheusText::default();
+    requests(&mut page, &state.stats().requests());
     decisions(&mut page, &state.stats().series());
     latency(&mut page, &state.stats().latency());
     memory(&mut page, &state.gate.limiter().stats(), &state.server_state);
@@ -33,6 +34,21 @@ pub fn page(state: &AdminState) -> String {
     server(&mut page, &state.server_state, state.stats());
     process(&mut page, &Process::read());
     page.finish()
+}
+
+fn requests(page: &mut PrometheusText, all: &[RequestCounts]) {
+    let help = "Requests, each counted once under the policy that its answer reports.";
+    let mut family = page.family("tidegate_requests_total", Kind::Counter, help);
+    for requests in all {
+        for outcome in Outcome::ALL {
+            let count = requests.outcomes[outcome as usize];
+            // Possible outcomes are always listed, so that a rate can start from zero.
+            if count > 0 || requests.possible[outcome as usize] {
+                let labels = [("policy", &*requests.policy), ("outcome", outcome.name())];
+                family.sample(&labels, count);
+            }
+        }
+    }
 }
 
 fn decisions(page: &mut PrometheusText, all: &[SeriesCounts]) {
