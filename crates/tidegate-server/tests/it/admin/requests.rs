@@ -15,12 +15,16 @@ policies:
   - { name: forward, key: all, match: { path: /forward }, limits: ["1 per 1h", "600 per 1d"] }
   - { name: permit, key: all, match: { path: /permit }, limits: ["1 concurrent", "600 per 1d"] }
   - { name: resp, key: all, match: { path: /resp }, limits: ["1 per 1h", "600 per 1d"] }
-  - { name: resp-one, key: all, match: { path: /resp }, limits: ["1 per 1h"] }
+  - { name: resp-one, key: all, match: { path: /resp-one }, limits: ["1 per 1h"] }
 "#;
 
 fn counted(server: &server_harness::Server, policy: &str) -> [Option<u64>; 3] {
     ["allowed", "denied", "would_deny"].map(|outcome| {
-        let labels = format!("{{policy=\"{policy}\",outcome=\"{outcome}\"}}");
+        let route = match policy {
+            "" => String::new(),
+            _ => format!("route=\"/{policy}\","),
+        };
+        let labels = format!("{{policy=\"{policy}\",{route}outcome=\"{outcome}\"}}");
         server.metric(&format!("tidegate_requests_total{labels}"))
     })
 }
