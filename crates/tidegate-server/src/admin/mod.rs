@@ -10,11 +10,12 @@
 //! - `server_state.rs`: the state of the server and its counters, which the fronts update;
 //! - `metrics.rs`: the metrics page, in the format of `prometheus_text.rs`;
 //! - `policies.rs`, `stats_api.rs`, `top.rs`: the admin API as JSON;
-//! - `events.rs`: the stream of denials;
+//! - `history.rs`: samples of the last minutes; `events.rs`: the stream of denials;
 //! - `response.rs`: responses, and the router as a front;
 //! - `assets/`: the dashboard, a web page over this API.
 
 mod events;
+mod history;
 mod metrics;
 mod policies;
 mod prometheus_text;
@@ -40,6 +41,7 @@ use tidegate_replay::uplot;
 pub use self::response::AdminFront;
 pub use self::server_state::{FrontName, REPLY_CODES, ReplyCounts, ServerState};
 
+use self::history::History;
 use self::response::{text, with_type};
 use crate::access::{Access, AuthError};
 use crate::error::{ErrorKind, RequestError};
@@ -54,6 +56,7 @@ struct AdminState {
     server_state: Arc<ServerState>,
     /// The store that nodes share, if there is one.
     store: Option<RedisStore>,
+    history: Arc<History>,
     /// The callers that `/admin/v1` accepts.
     access: Access,
 }
@@ -64,14 +67,16 @@ impl AdminState {
     }
 }
 
-/// Creates the router of the admin front. `access` applies to `/admin/v1`.
+/// Creates the router of the admin front, and starts to sample its history: call it in a runtime.
+/// `access` applies to `/admin/v1`.
 pub fn router(
     gate: Arc<Gate>,
     server_state: Arc<ServerState>,
     store: Option<RedisStore>,
     access: Access,
 ) -> Router {
-    let state = AdminState { gate, server_state, store, access };
+    let history = History::start(&gate, &server_state);
+    let state = AdminState { gate, server_state, store, history, access };
     let guarded = Router::new()
         .route("/admin/v1/policies", get(policies::list))
         .route(
@@ -80,6 +85,7 @@ pub fn router(
         )
         .route("/admin/v1/policies/{policy}/keys", get(policies::peek).delete(policies::reset))
         .route("/admin/v1/stats", get(stats_api::stats))
+        .route("/admin/v1/history", get(history::history))
         .route("/admin/v1/top", get(top::top))
         .route("/admin/v1/events", get(events::stream))
         .route_layer(middleware::from_fn_with_state(state.clone(), authorize));
@@ -156,13 +162,14 @@ async fn harden(mut response: Response) -> Response {
     response
 }
 
-const DASHBOARD: [Asset; 10] = [
+const DASHBOARD: [Asset; 11] = [
     Asset { path: "/dashboard", kind: HTML, text: include_str!("assets/dashboard.html") },
     own_asset!("dashboard", "dashboard.css", CSS),
     own_asset!("dashboard", "dashboard.js", SCRIPT),
     own_asset!("dashboard", "api.js", SCRIPT),
     own_asset!("dashboard", "charts.js", SCRIPT),
     own_asset!("dashboard", "format.js", SCRIPT),
+    own_asset!("dashboard", "intervals.js", SCRIPT),
     Asset { path: "/dashboard/uplot.css", kind: CSS, text: uplot::STYLE },
     Asset { path: "/dashboard/uplot.js", kind: SCRIPT, text: uplot::SCRIPT },
     Asset { path: "/dashboard/uplot.txt", kind: TEXT, text: uplot::LICENCE },

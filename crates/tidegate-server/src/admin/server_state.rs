@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwapOption;
 use http::StatusCode;
@@ -43,6 +43,8 @@ impl FrontName {
 #[derive(Debug)]
 pub struct ServerState {
     started: SystemTime,
+    /// The start on the monotonic clock.
+    started_instant: Instant,
     max_keys: u64,
     ready: watch::Sender<bool>,
     fronts: [FrontState; FrontName::ALL.len()],
@@ -102,6 +104,7 @@ impl ServerState {
         let started = SystemTime::now();
         ServerState {
             started,
+            started_instant: Instant::now(),
             max_keys: max_keys as u64,
             ready: watch::Sender::new(false),
             fronts: Default::default(),
@@ -216,6 +219,11 @@ impl ServerState {
     /// The start of the server, as the time since 1970.
     pub fn started(&self) -> Duration {
         since_epoch(self.started)
+    }
+
+    /// The time since the start of the server, on the monotonic clock.
+    pub fn uptime(&self) -> Duration {
+        self.started_instant.elapsed()
     }
 
     pub fn max_keys(&self) -> u64 {

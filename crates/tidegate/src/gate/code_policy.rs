@@ -194,7 +194,13 @@ impl Gate {
         let mut plan = Plan::default();
         self.change(&mut plan, changes, max_wait).await?;
         let route = || None;
-        let context = RequestContext { id: None, route: &route, request_id: None, max_wait: None };
+        let context = RequestContext {
+            id: None,
+            route: &route,
+            request_id: None,
+            max_wait: None,
+            is_counted: false,
+        };
         self.record(&plan, &context, None);
         Ok(plan.verdict)
     }

@@ -107,8 +107,13 @@ impl Core {
         let planned = (&mut plan, &mut reserving);
         self.plan(active, attributes.as_ref(), &request_limits, head, planned)?;
         let route = || Some(head.path());
-        let named =
-            RequestContext { id: None, route: &route, request_id: None, max_wait: self.max_wait };
+        let named = RequestContext {
+            id: None,
+            route: &route,
+            request_id: None,
+            max_wait: self.max_wait,
+            is_counted: true,
+        };
         let admission = match self.is_immediate() {
             true => self.gate.admit_in_memory(&mut plan, &named),
             false => self.gate.admit_planned(tracker, &mut plan, &named).await,

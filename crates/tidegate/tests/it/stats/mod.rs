@@ -4,6 +4,7 @@ mod bounds;
 mod counters;
 mod events;
 mod masking;
+mod requests;
 mod top_keys;
 
 use std::sync::LazyLock;

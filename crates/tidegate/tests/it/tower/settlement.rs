@@ -361,6 +361,9 @@ fn denied_handler_reservation_is_refunded() {
     assert_eq!(fields["content-type"], "application/problem+json");
     let refused: u64 = fixture.layer.stats().series().iter().map(|series| series.denied[0]).sum();
     assert!(refused > 0, "it is counted");
+    let requests = fixture.layer.stats().requests();
+    let tokens = requests.iter().find(|one| &*one.policy == "tokens").expect("it is counted");
+    assert_eq!(tokens.outcomes, [2, 0, 0], "a changed estimate is not another request");
     block_on(response).expect("the service works");
     assert_eq!(used(&fixture), 40, "there is nothing left to settle");
     // An estimate above the limit never passes, however much is held already.
