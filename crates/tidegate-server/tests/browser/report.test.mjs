@@ -60,6 +60,8 @@ test("hostile keys are text, in every width and color scheme", async () => {
       assert.ok((await page.textContent("#denied")).includes(HOSTILE[0]));
       assert.ok(!(await page.textContent("main")).includes("\u202e"), "direction marks are escaped");
       assert.equal(await isTooWide(page), false, `${width}, ${colorScheme}`);
+      const heads = await page.locator("th").evaluateAll((all) => all.map((head) => head.clientHeight));
+      assert.ok(Math.max(...heads) < 90, `words of a table's head are not broken: ${heads}`);
       assert.deepEqual(await flaws(page), [], `${width}, ${colorScheme}`);
       await page.done();
     }
