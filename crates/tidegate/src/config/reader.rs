@@ -115,8 +115,9 @@ impl<'s> Reader<'s> {
         (start + within.start).min(end)..end
     }
 
-    pub(super) fn line(&self, located: &Located) -> usize {
-        self.source[..located.node.span.start].matches('\n').count() + 1
+    /// Returns the line of a byte of the source, from 1.
+    pub(super) fn line(&self, start: usize) -> usize {
+        self.source[..start].matches('\n').count() + 1
     }
 
     pub(super) fn has_errors(&self) -> bool {

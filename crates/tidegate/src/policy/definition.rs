@@ -23,7 +23,8 @@ pub const MAX_LIMITS: usize = 16;
 /// The largest number of overrides of a policy. They are tried one after another.
 pub(crate) const MAX_OVERRIDES: usize = 1024;
 
-/// The largest number of policies that one policy can replace: no set has more policies.
+/// The largest number of policies that one policy can replace. A request that matches it searches
+/// these names.
 pub(crate) const MAX_REPLACED: usize = 1024;
 
 /// A named policy: the requests it matches, how their keys are made, its limits, its mode, and the

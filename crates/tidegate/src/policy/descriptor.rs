@@ -7,6 +7,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 use super::condition::MAX_VALUES;
 use super::error::ConditionErrorKind;
@@ -46,7 +47,7 @@ impl DescriptorEntry {
         match values.len() {
             0 => return Err(ConditionErrorKind::NoValue),
             1..=MAX_VALUES => {}
-            _ => return Err(ConditionErrorKind::TooMany),
+            _ => return Err(ConditionErrorKind::TooMany(MAX_VALUES)),
         }
         if values.clone().any(str::is_empty) {
             return Err(ConditionErrorKind::Empty);
@@ -184,12 +185,12 @@ impl Wildcard {
 /// The largest number of values for which a linear scan is the fastest search.
 const LINEAR_SCAN_MAX: usize = 16;
 
-/// A set of exact values, with a binary search if there are many.
+/// A set of exact values, with a binary search if there are many. Copies share the values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ExactValues {
-    all: Box<[Box<str>]>,
+    all: Arc<[Box<str>]>,
     /// The indices of `all` in order of value; empty if a linear scan is used.
-    sorted: Box<[u32]>,
+    sorted: Arc<[u32]>,
 }
 
 impl ExactValues {
@@ -197,7 +198,7 @@ impl ExactValues {
         let mut sorted: Vec<u32> =
             if all.len() > LINEAR_SCAN_MAX { (0..).take(all.len()).collect() } else { Vec::new() };
         sorted.sort_unstable_by_key(|index| &all[*index as usize]);
-        ExactValues { sorted: sorted.into(), all }
+        ExactValues { sorted: sorted.into(), all: all.into() }
     }
 
     pub(super) fn all(&self) -> &[Box<str>] {
@@ -214,24 +215,30 @@ impl ExactValues {
     }
 }
 
-/// A set of values in which `*` matches any sequence of characters.
+/// A set of values in which `*` matches any sequence of characters. Copies share the values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wildcards {
-    all: Box<[Wildcard]>,
+    all: Arc<[Wildcard]>,
     /// The values without `*`. Those with it are in `wildcards`.
     exact: ExactValues,
-    wildcards: Box<[Wildcard]>,
+    wildcards: Arc<[Wildcard]>,
 }
 
 impl Wildcards {
     pub(super) fn new(all: Box<[Wildcard]>) -> Self {
         let exact = all.iter().filter_map(Wildcard::literal).map(Box::from);
         let wildcards = all.iter().filter(|one| !one.is_literal).cloned();
-        Wildcards { exact: ExactValues::new(exact.collect()), wildcards: wildcards.collect(), all }
+        let (exact, wildcards) = (ExactValues::new(exact.collect()), wildcards.collect());
+        Wildcards { exact, wildcards, all: all.into() }
     }
 
     pub(super) fn all(&self) -> &[Wildcard] {
         &self.all
+    }
+
+    /// Returns the number of values with `*`.
+    pub(super) fn wildcard_count(&self) -> usize {
+        self.wildcards.len()
     }
 
     /// Returns whether a value matches. Only text matches values with `*`.

@@ -83,7 +83,7 @@ pub use template::{SHARED_KEY, Template, TemplateError, TemplateErrorKind};
 
 #[cfg(feature = "config")]
 pub(crate) use {
-    condition::MAX_VALUES,
+    condition::{MAX_EXEMPT_VALUES, MAX_VALUES},
     definition::{MAX_OVERRIDES, MAX_REPLACED},
     descriptor::Wildcard,
     request_field::FIELD_NAMES,

@@ -23,10 +23,11 @@ use tidegate_core::{Algorithm, Limit};
 
 use super::super::reader::{Reader, excerpt};
 use super::tree::{Descriptor, Domain, Location, Rate, ValueMatch};
-use crate::policy::{
-    MAX_NAME_BYTES, MAX_POLICIES, MAX_REPLACED, MAX_VALUES, Policy, RequestField, Wildcard,
-};
+use crate::policy::{MAX_NAME_BYTES, MAX_REPLACED, MAX_VALUES, Policy, RequestField, Wildcard};
 use crate::text::floor_char_boundary;
+
+/// The largest number of limits.
+const MAX_POLICIES: usize = 1024;
 
 /// A policy that is not yet written.
 pub(super) struct FlatPolicy<'t> {
