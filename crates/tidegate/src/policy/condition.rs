@@ -23,7 +23,7 @@ use crate::text::write_escaped;
 /// descriptor that groups them.
 pub(crate) const MAX_VALUES: usize = 1024;
 
-/// The largest number of exact values of an exemption. They are found by a binary search, and are
+/// The largest number of exact values of an exemption. They are found by a hash, and are
 /// never compared with the values of other conditions.
 pub(crate) const MAX_EXEMPT_VALUES: usize = 65_536;
 
