@@ -89,9 +89,9 @@ impl ConfigSource {
             let line = about.line().unwrap_or_default();
             warn!("{file}:{line}: {}: {}: {}", about.field(), about.message(), about.help());
         }
-        let converted = converted.config();
+        let converted = converted.into_config();
         match settings {
-            None => Ok(converted.clone()),
+            None => Ok(converted),
             Some(settings) => {
                 let both = |error| {
                     let mut names = settings.policies.iter().map(|policy| policy.name());
@@ -100,7 +100,7 @@ impl ConfigSource {
                         None => ConfigSourceError::Conflict(error),
                     }
                 };
-                settings.clone().with_policies_of(converted).map_err(both)
+                settings.clone().with_policies_of(&converted).map_err(both)
             }
         }
     }

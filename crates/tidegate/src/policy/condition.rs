@@ -145,7 +145,7 @@ impl Condition {
     }
 
     /// Returns the values that are compared as text; empty for a condition of another kind.
-    fn text_values(&self) -> Vec<&str> {
+    pub(crate) fn text_values(&self) -> Vec<&str> {
         match &self.matcher {
             Matcher::Values(values) => values.all().iter().map(|value| &**value).collect(),
             Matcher::Wildcards(wildcards) => wildcards.all().iter().map(Wildcard::as_str).collect(),
@@ -154,7 +154,7 @@ impl Condition {
     }
 
     /// Returns the entries, if it requires an exact list of them.
-    pub(super) fn exact_entries(&self) -> Option<&[DescriptorEntry]> {
+    pub(crate) fn exact_entries(&self) -> Option<&[DescriptorEntry]> {
         match &self.matcher {
             Matcher::Entries(entries) => Some(entries),
             _ => None,

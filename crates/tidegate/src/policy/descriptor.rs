@@ -71,6 +71,12 @@ impl DescriptorEntry {
         &self.name
     }
 
+    /// Returns the texts of the values that match; `None` for any.
+    #[cfg(feature = "config")]
+    pub(crate) fn values(&self) -> Option<impl Iterator<Item = &str>> {
+        self.values.as_deref().map(|values| values.iter().map(Wildcard::as_str))
+    }
+
     /// Returns the value, if it matches exactly one.
     pub(super) fn literal(&self) -> Option<&str> {
         match self.values.as_deref() {
