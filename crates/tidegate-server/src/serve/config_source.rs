@@ -4,6 +4,7 @@
 //! those of the envoyproxy/ratelimit files. The files are converted as `tidegate config convert`
 //! does.
 
+use std::collections::BTreeSet;
 use std::collections::hash_map::DefaultHasher;
 use std::fmt;
 use std::fs::File;
@@ -122,7 +123,11 @@ impl ConfigSource {
         };
         let envoy = |path: &PathBuf| if path.is_dir() { path.clone() } else { parent(path) };
         let config = self.config.as_deref().map(parent);
-        config.into_iter().chain(self.envoy.as_ref().map(envoy)).collect()
+        let listed = self.envoy.as_deref().map(files).and_then(Result::ok).unwrap_or_default();
+        let below = listed.iter().map(|path| parent(path));
+        let all: BTreeSet<PathBuf> =
+            config.into_iter().chain(self.envoy.as_ref().map(envoy)).chain(below).collect();
+        all.into_iter().collect()
     }
 
     /// A hash of the content of all files; `None` if one cannot be read.

@@ -52,8 +52,8 @@ use super::{Config, MAX_CONFIG_BYTES, read_text};
 
 pub use self::model::{DescriptorConfig, DomainConfig, RateLimitConfig, Unit};
 
-/// The largest number of files in a directory. Each is a domain, and real directories have far
-/// fewer.
+/// The largest number of files in a directory, and of its subdirectories. Each file is a domain, and
+/// real directories have far fewer.
 pub const MAX_FILES: usize = 1024;
 
 /// The name and text of a file.
@@ -110,50 +110,60 @@ impl EnvoyFile {
         Ok(EnvoyFile { name: path.display().to_string(), text })
     }
 
-    /// Lists the `.yaml` and `.yml` files of a directory, sorted by name. Names that begin with a
-    /// dot are skipped, because Kubernetes uses them for its own files. Entries that are not files
-    /// are skipped, because reading a pipe would block. A dangling link is kept, so that it is
+    /// Lists the `.yaml` and `.yml` files of a directory and its subdirectories, sorted by path.
+    /// Names that begin with a dot are skipped, because Kubernetes uses them for its own files.
+    /// Links to directories are skipped, as in envoyproxy/ratelimit. Other entries that are not
+    /// files are skipped, because reading a pipe would block. A dangling link is kept, so that it is
     /// reported when it is read.
     ///
     /// # Errors
-    /// Returns an error if the directory cannot be read, or contains no such file or more than
-    /// [`MAX_FILES`].
+    /// Returns an error if a directory cannot be read, or if the number of such files is zero or
+    /// exceeds [`MAX_FILES`], as that of subdirectories must not.
     pub fn list(directory: &Path) -> Result<Vec<PathBuf>, EnvoyErrors> {
-        let fail = |message: String, help: &str| {
-            let error = *ConfigError::whole(message, help);
-            EnvoyErrors::one(ConfigErrors::new(&directory.display().to_string(), vec![error]))
-        };
-        let cannot = |error: std::io::Error| {
-            fail(
-                format!("the directory cannot be read: {error}"),
-                "name the directory that holds the *.yaml files, and check its permissions",
-            )
-        };
         let mut paths = Vec::new();
-        for entry in directory.read_dir().map_err(cannot)? {
-            let path = entry.map_err(cannot)?.path();
-            let is_yaml = path.extension().is_some_and(|end| end == "yaml" || end == "yml");
-            let is_hidden =
-                path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"."));
-            let is_other = path.metadata().is_ok_and(|metadata| !metadata.is_file());
-            if is_yaml && !is_hidden && !is_other {
-                paths.push(path);
-            }
-            if paths.len() > MAX_FILES {
-                let message = format!("there are more than {MAX_FILES} *.yaml files");
-                return Err(fail(message, "check that this is the directory you meant"));
+        let mut directories = vec![directory.to_owned()];
+        let mut next = 0;
+        while let Some(current) = directories.get(next).cloned() {
+            next += 1;
+            let cannot = |error| cannot_be_read(&current, &error);
+            for entry in current.read_dir().map_err(cannot)? {
+                let entry = entry.map_err(cannot)?;
+                let path = entry.path();
+                let is_yaml = path.extension().is_some_and(|end| end == "yaml" || end == "yml");
+                if entry.file_name().as_encoded_bytes().starts_with(b".") {
+                    continue;
+                }
+                if entry.file_type().map_err(cannot)?.is_dir() {
+                    directories.push(path);
+                } else if is_yaml && !path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+                    paths.push(path);
+                }
+                if paths.len() > MAX_FILES || directories.len() > MAX_FILES {
+                    let message =
+                        format!("there are more than {MAX_FILES} *.yaml files or subdirectories");
+                    let help = "check that this is the directory you meant";
+                    return Err(EnvoyErrors::whole(
+                        &directory.display().to_string(),
+                        message,
+                        help,
+                    ));
+                }
             }
         }
         if paths.is_empty() {
             let message = "there is no *.yaml file in this directory".to_owned();
-            return Err(fail(
-                message,
-                "put the files of envoyproxy/ratelimit there, one per domain",
-            ));
+            let help = "put the files of envoyproxy/ratelimit there, one per domain";
+            return Err(EnvoyErrors::whole(&directory.display().to_string(), message, help));
         }
         paths.sort_unstable();
         Ok(paths)
     }
+}
+
+fn cannot_be_read(directory: &Path, error: &std::io::Error) -> EnvoyErrors {
+    let message = format!("the directory cannot be read: {error}");
+    let help = "name the directory that holds the *.yaml files, and check its permissions";
+    EnvoyErrors::whole(&directory.display().to_string(), message, help)
 }
 
 /// Converts files into a tidegate config.

@@ -180,15 +180,18 @@ fn yaml_files_of_a_directory_are_listed() {
     fs::create_dir_all(directory.join("sub.yaml")).expect("a directory");
     let list = || EnvoyFile::list(&directory);
     assert!(list().expect_err("none").to_string().starts_with("there is no *.yaml file"));
-    for name in ["b.yaml", "a.yml", ".hidden.yaml", "README.md"] {
+    for below in ["tenants/eu", ".git"] {
+        fs::create_dir_all(directory.join(below)).expect("a directory");
+    }
+    let skipped = [".hidden.yaml", "README.md", ".git/c.yaml", "tenants/eu/notes.txt"];
+    let listed = ["a.yml", "b.yaml", "sub.yaml/x.yaml", "tenants/eu/d.yaml"];
+    for name in listed.iter().chain(&skipped) {
         fs::write(directory.join(name), "domain: d").expect("a file");
     }
-    let names: Vec<_> =
-        list().expect("two").iter().map(|path| path.file_name().map(Into::into)).collect();
-    assert_eq!(
-        names,
-        [Some("a.yml".into()), Some("b.yaml".into())] as [Option<std::ffi::OsString>; 2]
-    );
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(&directory, directory.join("tenants/again.yaml")).expect("a link");
+    let expected: Vec<_> = listed.iter().map(|name| directory.join(name)).collect();
+    assert_eq!(list().expect("four"), expected);
     let missing = EnvoyFile::list(Path::new("no/such")).expect_err("none").to_string();
     assert!(missing.starts_with("the directory cannot be read: No such file"), "{missing}");
     assert!(EnvoyFile::load(Path::new("no/such.yaml")).is_err());
