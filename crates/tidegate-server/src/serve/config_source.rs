@@ -4,6 +4,7 @@
 //! those of the envoyproxy/ratelimit files. The files are converted as `tidegate config convert`
 //! does.
 
+use std::collections::BTreeSet;
 use std::collections::hash_map::DefaultHasher;
 use std::fmt;
 use std::fs::File;
@@ -90,9 +91,9 @@ impl ConfigSource {
             let line = about.line().unwrap_or_default();
             warn!("{file}:{line}: {}: {}: {}", about.field(), about.message(), about.help());
         }
-        let converted = converted.config();
+        let converted = converted.into_config();
         match settings {
-            None => Ok(converted.clone()),
+            None => Ok(converted),
             Some(settings) => {
                 let both = |error| {
                     let mut names = settings.policies.iter().map(|policy| policy.name());
@@ -101,7 +102,7 @@ impl ConfigSource {
                         None => ConfigSourceError::Conflict(error),
                     }
                 };
-                settings.clone().with_policies_of(converted).map_err(both)
+                settings.clone().with_policies_of(&converted).map_err(both)
             }
         }
     }
@@ -130,7 +131,11 @@ impl ConfigSource {
         };
         let envoy = |path: &PathBuf| if path.is_dir() { path.clone() } else { parent(path) };
         let config = self.config.as_deref().map(parent);
-        config.into_iter().chain(self.envoy.as_ref().map(envoy)).collect()
+        let listed = self.envoy.as_deref().map(files).and_then(Result::ok).unwrap_or_default();
+        let below = listed.iter().map(|path| parent(path));
+        let all: BTreeSet<PathBuf> =
+            config.into_iter().chain(self.envoy.as_ref().map(envoy)).chain(below).collect();
+        all.into_iter().collect()
     }
 
     /// A hash of the content of all files; `None` if one cannot be read.

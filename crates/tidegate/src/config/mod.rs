@@ -48,7 +48,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use self::error::{SourceLocation, UnlocatedError};
-use self::reader::{Located, Reader};
+use self::reader::{Located, Reader, locate};
 
 pub use self::error::{ConfigError, ConfigErrors, ConfigWarning};
 pub use self::schema::schema;
@@ -160,11 +160,11 @@ impl Config {
         }
         let (errors, warnings) = reader.into_errors_and_notices();
         if !errors.is_empty() {
-            return Err(ConfigErrors::new(file, errors));
+            return Err(ConfigErrors::new(file, locate(text, errors)));
         }
         config.file = file.into();
-        config.warnings =
-            warnings.into_iter().map(|about| ConfigWarning::new(file, about)).collect();
+        let warnings = locate(text, warnings).into_iter();
+        config.warnings = warnings.map(|about| ConfigWarning::new(file, about)).collect();
         Ok(config)
     }
 
