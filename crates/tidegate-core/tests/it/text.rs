@@ -117,6 +117,10 @@ const MESSAGES: &[(Kind, &str)] = &[
         Kind::BucketsReplaced,
         "`sliding-buckets` was replaced by `sliding-window`: write `sliding-window`, which has no number of buckets",
     ),
+    (
+        Kind::TokenBucketName,
+        "this algorithm is called `token-bucket` here: write `token-bucket`, then `burst N` for what it holds",
+    ),
     (Kind::BurstOutOfRange, "the burst is out of range: use 1 to 1000000000000"),
     (
         Kind::BurstWithoutTokens,
@@ -174,11 +178,10 @@ const MISTAKES: &[(&str, Kind, &str)] = &[
     ("5 per 99999999999999999999d", Kind::WindowOutOfRange, "      ^^^^^^^^^^^^^^^^^^^^^"),
     ("5 per 367 days", Kind::WindowOutOfRange, "      ^^^^^^^^"),
     ("5 per 18446744073709551615w", Kind::WindowOutOfRange, "      ^^^^^^^^^^^^^^^^^^^^^"),
-    ("5 per 1s leaky-bucket", Kind::UnknownWord, "         ^^^^^^^^^^^^"),
+    ("5 per 1s leaky-bucket", Kind::TokenBucketName, "         ^^^^^^^^^^^^"),
     ("5 per 1s Sliding-Log", Kind::UnknownWord, "         ^^^^^^^^^^^"),
     ("5 per 1s sliding-log 7", Kind::UnknownWord, "                     ^"),
     ("5 per 1s gcra", Kind::TokenBucketName, "         ^^^^"),
-    ("5 per 1s leaky-bucket burst 9", Kind::TokenBucketName, "         ^^^^^^^^^^^^"),
     ("5 per 1s sliding-buckets", Kind::BucketsReplaced, "         ^^^^^^^^^^^^^^^"),
     ("5 per 1s sliding-buckets buckets 10", Kind::BucketsReplaced, "         ^^^^^^^^^^^^^^^"),
     (
