@@ -103,7 +103,7 @@ impl History {
 }
 
 /// The policies whose counts increased, and by how much. The counts of a policy decrease only when
-/// they move to [`OTHER`], where they are no new requests: they are older than this interval.
+/// they move to [`OTHER`], where they are older than this interval.
 fn differences(
     now: &BTreeMap<Arc<str>, Outcomes>,
     before: &BTreeMap<Arc<str>, Outcomes>,
@@ -142,12 +142,40 @@ fn busiest(requests: &[(Arc<str>, Outcomes)]) -> Vec<(Arc<str>, Outcomes)> {
 /// Returns the samples, oldest first.
 pub async fn history(State(state): State<AdminState>) -> Response {
     let ring = state.history.ring();
-    json(&HistoryView { samples: ring.samples.iter().map(SampleView::new).collect() })
+    json(&HistoryView {
+        samples: ring.samples.iter().map(SampleView::new).collect(),
+        totals: TotalsView {
+            uptime_seconds: ring.uptime.as_secs_f64(),
+            requests: views(&ring.requests),
+            latency: TimedView { counts: &ring.latency.buckets },
+        },
+    })
+}
+
+fn views<'a>(
+    requests: impl IntoIterator<Item = (&'a Arc<str>, &'a Outcomes)>,
+) -> Vec<RequestsView<'a>> {
+    requests.into_iter().map(|(policy, counts)| RequestsView::new(policy, *counts)).collect()
 }
 
 #[derive(Serialize)]
 struct HistoryView<'a> {
     samples: Vec<SampleView<'a>>,
+    totals: TotalsView<'a>,
+}
+
+/// The counts at the end of the last sample, from which a client continues with `/admin/v1/stats`.
+/// The fields are those of that page.
+#[derive(Serialize)]
+struct TotalsView<'a> {
+    uptime_seconds: f64,
+    requests: Vec<RequestsView<'a>>,
+    latency: TimedView<'a>,
+}
+
+#[derive(Serialize)]
+struct TimedView<'a> {
+    counts: &'a [u64],
 }
 
 #[derive(Serialize)]
@@ -162,11 +190,11 @@ struct SampleView<'a> {
 
 impl<'a> SampleView<'a> {
     fn new(sample: &'a Sample) -> Self {
-        let view = |(policy, counts): &'a (Arc<str>, Outcomes)| RequestsView::new(policy, *counts);
+        let requests = sample.requests.iter().map(|(policy, counts)| (policy, counts));
         SampleView {
             uptime_seconds: sample.uptime.as_secs_f64(),
             length_seconds: sample.length.as_secs_f64(),
-            requests: sample.requests.iter().map(view).collect(),
+            requests: views(requests),
             latency: &sample.latency,
         }
     }

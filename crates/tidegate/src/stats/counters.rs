@@ -296,7 +296,7 @@ impl Registry {
         series.iter().map(|series| series.counts()).collect()
     }
 
-    /// The requests by policy, sorted by name. A policy that is off and has no requests is omitted.
+    /// The requests by policy, sorted by name.
     pub(super) fn requests(&self) -> Vec<RequestCounts> {
         let mut policies = Vec::<RequestCounts>::new();
         for series in self.counts() {

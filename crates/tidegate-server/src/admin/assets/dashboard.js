@@ -389,7 +389,7 @@ async function poll() {
   const isRestart = last !== null && now.started_seconds !== last.started_seconds;
   // The events and series of another process are numbered and counted from the beginning.
   if (isRestart) [last, lastEvent] = [null, ""];
-  await intervals.add(now, async () => (await requestJson("admin/v1/history")).samples);
+  await intervals.add(now, () => requestJson("admin/v1/history"));
   showCounts(now);
   last = now;
   if (polls % TOP_EVERY === 0) await refreshTop();

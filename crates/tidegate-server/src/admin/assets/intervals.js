@@ -14,7 +14,7 @@ export class Intervals {
   #last = null;                // the last answer
   all = [];
 
-  /** Adds the time since the last answer. `history` returns the server's samples. */
+  /** Adds the time since the last answer. `history` returns the answer of `/admin/v1/history`. */
   async add(now, history) {
     const before = this.#last;
     const isRestart = before !== null
@@ -23,11 +23,16 @@ export class Intervals {
     const since = isRestart || before === null ? -1 : before.uptime_seconds;
     const seconds = now.uptime_seconds - since;
     if (since < 0 || seconds > LONG_SECONDS) {
-      for (const sample of await history()) {
+      const { samples, totals } = await history();
+      for (const sample of samples) {
         if (sample.uptime_seconds <= since) continue;
         this.#push(sample.uptime_seconds, sample.length_seconds, sample.requests, sample.latency);
       }
-    } else if (seconds > 0) {
+      // The next interval begins at the end of the last sample, so that none is left out.
+      this.#last = { ...totals, started_seconds: now.started_seconds };
+      return;
+    }
+    if (seconds > 0) {
       this.#push(now.uptime_seconds, seconds, increases(now.requests, before.requests),
         now.latency.counts.map((count, index) => Math.max(0, count - before.latency.counts[index])));
     }

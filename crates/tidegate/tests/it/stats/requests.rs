@@ -172,7 +172,7 @@ fn waiting_request_counts_once() {
     let request = GateRequest::new(Subject::Key { policy: "address", key: b"k", attributes: None });
     let waiting = GateRequest { max_wait: Some(Duration::from_millis(1)), ..request };
     for _ in 0..2 {
-        // The second request would have to wait for an hour, so it is denied at once.
+        // The second request would have to wait for an hour, so it is denied immediately.
         fixture.check_all(slice::from_ref(&waiting));
     }
     assert_eq!(fixture.counted(), expected(&[("address", [1, 1, 0])]));
