@@ -137,7 +137,7 @@ fn reads_config_from_pipe() {
         b"domain: d\ndescriptors: [{ key: a, rate_limit: { unit: day, requests_per_unit: 9 } }]";
     let run = tidegate_reading(&["config", "convert", "--from", "envoy", "-"], envoy).succeeded();
     assert!(run.stdout.contains("limits: 9 per 1d sliding-window"), "{}", run.stdout);
-    let run = tidegate_reading(&["config", "check", "/dev/stdin"], &[b'x'; 3_000_000]);
+    let run = tidegate_reading(&["config", "check", "/dev/stdin"], &[b'x'; 5_000_000]);
     run.failed(1, &["the config is larger than 4096 KiB"]);
 }
 
