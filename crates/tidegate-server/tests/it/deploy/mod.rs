@@ -78,8 +78,7 @@ fn placeholder_secret_is_rejected() {
         let start = Start::new(&format!("deploy-secret-{key}"));
         let file = start.files().write(key, line.expect("a value").trim_matches('"'));
         let (code, message) = start.env(variable, &file).fails();
-        let expected =
-            format!("error: {variable} is set but holds no secret: unset it, or put one in\n");
+        let expected = format!("error: {variable} is set but empty: unset it, or set a secret\n");
         assert_eq!((code, message), (1, expected));
     }
 }

@@ -45,10 +45,7 @@ fn permit_is_held_until_released() {
         assert_eq!((renewed.status, renewed.json()), (200, json!({"id": id, "ttl_ms": 30000})));
     }
     for (body, part) in [
-        (
-            r#"{"ttl_ms":30001}"#,
-            "a permit lasts at most 30000 ms here: hold it for that, and renew",
-        ),
+        (r#"{"ttl_ms":30001}"#, "a lease is at most 30000 ms here: use that, and renew the permit"),
         (r#"{"ttl_ms":0}"#, "at least 1 ms"),
     ] {
         let refused = server.ask("PUT", &path, &[crate::server_harness::JSON], body);
@@ -85,11 +82,7 @@ fn rejects_permit_without_matching_policy() {
         };
         assert_eq!(renew(300_000).json()["ttl_ms"], 300_000);
         assert_eq!(renew(YEAR_MS).json()["ttl_ms"], YEAR_MS);
-        renew(YEAR_MS + 1).refuses(
-            400,
-            Some("ttl_ms"),
-            "a permit lasts at most 31622400000 ms here",
-        );
+        renew(YEAR_MS + 1).refuses(400, Some("ttl_ms"), "a lease is at most 31622400000 ms here");
         assert_eq!(server.ask("DELETE", &path, &[], "").status, 204);
 
         let ask = |ttl_ms: u64| {
@@ -98,11 +91,7 @@ fn rejects_permit_without_matching_policy() {
         for ttl_ms in [1, 300_000, YEAR_MS] {
             assert_eq!(ask(ttl_ms).json()["ttl_ms"], ttl_ms);
         }
-        ask(u64::MAX / 2).refuses(
-            400,
-            Some("ttl_ms"),
-            "a permit lasts at most 31622400000 ms here",
-        );
+        ask(u64::MAX / 2).refuses(400, Some("ttl_ms"), "a lease is at most 31622400000 ms here");
     }
 }
 
@@ -134,9 +123,9 @@ fn rejects_invalid_permit_requests_by_field() {
     #[rustfmt::skip]
     let rows = [
         (r#"{"policy":"login","key":"a"}"#, 409, Some("policy"), "policy `login` has no concurrency limit: check it instead with POST /v1/check"),
-        (r#"{"key":"a","limits":["5 per 1m"]}"#, 409, Some("limits"), "no concurrency limit to hold"),
+        (r#"{"key":"a","limits":["5 per 1m"]}"#, 409, Some("limits"), "no concurrency limit"),
         (r#"{"policy":"nobody","key":"a"}"#, 404, Some("policy"), "there is no policy `nobody`"),
-        (r#"{"policy":"jobs","key":"a","ttl_ms":30001}"#, 400, Some("ttl_ms"), "a permit lasts at most 30000 ms here: hold it for that, and renew"),
+        (r#"{"policy":"jobs","key":"a","ttl_ms":30001}"#, 400, Some("ttl_ms"), "a lease is at most 30000 ms here: use that, and renew the permit"),
         (r#"{"policy":"jobs","key":"a","ttl_ms":0}"#, 400, Some("ttl_ms"), "at least 1 ms"),
         (r#"{"policy":"jobs","key":"a","ttl_ms":-5}"#, 400, Some("ttl_ms"), "at least 1 ms"),
         (r#"{"policy":"jobs","key":"a","cost":0}"#, 400, Some("cost"), "must be at least 1 for a permit"),

@@ -151,7 +151,7 @@ fn truncated_body_is_not_reported_as_empty() {
             let head =
                 format!("POST {path} HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n");
             client.send((head + chunks).as_bytes());
-            client.reply("POST").refuses(400, None, "before it was complete");
+            client.reply("POST").refuses(400, None, "the body is incomplete");
         }
     }
 }
@@ -182,7 +182,7 @@ fn reports_too_many_matching_limits() {
     };
     let config: String = (0..17).map(policy).collect();
     let server = Start::new("too-many-limits").config(&format!("policies:\n{config}")).run();
-    let part = "272 limits hold for this request, and at most 256 can be decided at once: narrow the `match`";
+    let part = "272 limits apply to this request, more than 256: narrow the `match`";
     server.check(r#"{"attributes":{"path":"/a"}}"#).refuses(409, Some("attributes"), part);
     server.ask("GET", "/v1/forward-auth/a", &[], "").refuses(409, Some("attributes"), part);
     assert_eq!(server.check(r#"{"attributes":{"path":"/b"}}"#).status, 200);

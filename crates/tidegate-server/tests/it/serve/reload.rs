@@ -150,7 +150,7 @@ fn does_not_reread_pipe() {
     writer.join().expect("a complete read");
     server.signal("-HUP");
     wait_for(|| (reloads(&server, "refused") == 1).then_some(()));
-    server.logged("this is no file, and can be read only once");
+    server.logged("not a regular file, so it cannot be read again");
     assert_eq!(left(&server, "alice"), (10, 10));
     server.signal("-TERM");
     assert_eq!(server.ended(), 0);

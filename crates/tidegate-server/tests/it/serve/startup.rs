@@ -116,7 +116,7 @@ fn warns_of_misspelt_variables() {
     assert_eq!(
         warned,
         [
-            "TIDEGATE_CONFG is not a setting of tidegate; did you mean TIDEGATE_CONFIG meant?",
+            "TIDEGATE_CONFG is not a setting of tidegate; did you mean TIDEGATE_CONFIG?",
             "TIDEGATE_PORT is not a setting of tidegate; see `tidegate serve --help`",
             "TIDEGATE_SPEED is not a setting of tidegate; see `tidegate serve --help`"
         ],
@@ -161,7 +161,10 @@ fn flag_overrides_environment_overrides_file() {
     assert_eq!(run(&[], &["--config", &config]), off);
     assert_eq!(run(&[("TIDEGATE_CONFIG", &config)], &[]), off);
     let shown = run(&[("TIDEGATE_CONFIG", &config), ("TIDEGATE_HTTP", "192.0.2.1:1")], &[]);
-    assert!(shown.starts_with("error: --http 192.0.2.1:1 can be reached by others"), "{shown}");
+    assert!(
+        shown.starts_with("error: --http 192.0.2.1:1 is reachable from other machines"),
+        "{shown}"
+    );
     let shown =
         run(&[("TIDEGATE_CONFIG", &config), ("TIDEGATE_HTTP", "192.0.2.1:1")], &["--http", "off"]);
     assert_eq!(shown, off);
@@ -185,15 +188,15 @@ fn reports_why_it_cannot_start() {
             "error: --admin [::]:0 is reachable from other machines, and TIDEGATE_ADMIN_TOKEN is not set: set it \
              (`TIDEGATE_ADMIN_TOKEN=$(openssl rand -hex 32)`), listen on 127.0.0.1, or serve without authentication with --insecure-no-auth\n".into()),
         (start("empty").env("TIDEGATE_TOKENS", " , "), 1,
-            "error: TIDEGATE_TOKENS is set but holds no secret: unset it, or put one in\n".into()),
+            "error: TIDEGATE_TOKENS is set but empty: unset it, or set a secret\n".into()),
         (start("twice").env("TIDEGATE_ADMIN_TOKEN", "a").env("TIDEGATE_ADMIN_TOKEN_FILE", "/dev/null"), 1,
             "error: TIDEGATE_ADMIN_TOKEN and TIDEGATE_ADMIN_TOKEN_FILE are both set: keep one\n".into()),
         (start("no-file").env("TIDEGATE_TOKENS_FILE", "/nonexistent"), 1,
-            "error: the file that TIDEGATE_TOKENS_FILE names: No such file or directory (os error 2)\n".into()),
+            "error: cannot read the file that TIDEGATE_TOKENS_FILE names: No such file or directory (os error 2)\n".into()),
         (start("no-certificate").config(&format!("tls: {{ http: {{ cert: c.pem, key: k.pem }} }}\n{TWO_PER_HOUR}")), 1,
             "error: tls cert: ".into()),
         (start("config").config("policies: 7\n"), 1, "error: ".into()),
-        (start("word").args(&["--http", "8080"]), 2, "error: invalid value '8080' for '--http <ADDR|off>': `8080` names no host".into()),
+        (start("word").args(&["--http", "8080"]), 2, "error: invalid value '8080' for '--http <ADDR|off>': `8080` has no host".into()),
     ];
     for (start, code, expected) in rows {
         let (got, message) = start.fails();

@@ -164,7 +164,7 @@ fn survives_store_outage_and_reconnects() {
     }
 
     for server in &nodes {
-        let log = wait_for(|| Some(server.log()).filter(|log| log.contains("the store fails")));
+        let log = wait_for(|| Some(server.log()).filter(|log| log.contains("store unavailable")));
         assert!(log.contains("store unavailable; applying on_store_failure"), "{log}");
     }
     redis.restart();
@@ -226,7 +226,7 @@ fn logs_foreign_values_without_keys() {
     for _ in 0..3 {
         assert_eq!(check(&server, "closed", "sk_live_1"), json!([false, "failed-closed", null]));
     }
-    let is_it = |line: &&str| line.contains("holds a value that is not ours");
+    let is_it = |line: &&str| line.contains("holds a value that tidegate did not write");
     let line = wait_for(|| server.log().lines().find(is_it).map(str::to_owned));
     assert!(line.contains("policy `closed`, key with SHA-256 "), "{line}");
     assert!(!line.contains("sk_live_1"), "{line}");
@@ -278,7 +278,7 @@ fn permits_are_valid_on_every_node() {
     let renewed = nodes[1].ask("PUT", &paths[0], &[JSON], r#"{"ttl_ms":30000}"#);
     assert_eq!(renewed.json(), json!({"id": id, "ttl_ms": 30000}));
     let too_long = nodes[1].ask("PUT", &paths[0], &[JSON], r#"{"ttl_ms":30001}"#);
-    too_long.refuses(400, Some("ttl_ms"), "a permit lasts at most 30000 ms here");
+    too_long.refuses(400, Some("ttl_ms"), "a lease is at most 30000 ms here");
     assert_eq!(nodes[1].ask("DELETE", &paths[0], &[], "").status, 204);
     for server in &nodes {
         for method in ["DELETE", "PUT"] {

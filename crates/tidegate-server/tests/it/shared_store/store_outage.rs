@@ -179,7 +179,7 @@ fn permits_follow_on_store_failure() {
             "the store is unavailable: try again",
         );
     }
-    server.ask("DELETE", "/v1/permits/1.nonsense", &[], "").refuses(404, None, "no such permit");
+    server.ask("DELETE", "/v1/permits/1.nonsense", &[], "").refuses(404, None, "unknown permit");
 }
 
 #[test]
