@@ -48,16 +48,16 @@ impl<'a> AttributesBody<'a> {
             Some(text) => Some(address(text)?),
         };
         // If the path is a whole URL, its host and query are used too.
-        let (before, target) = text(&self.path).map(without_origin).unzip();
-        let before = before.flatten();
+        let (url_host, target) = text(&self.path).map(without_origin).unzip();
+        let url_host = url_host.flatten();
         // A fragment is not part of the path: frameworks remove it before they route.
         let target = target.map(|target| target.split('#').next().unwrap_or_default());
-        let (path, behind) =
+        let (path, url_query) =
             match target.map(|target| target.split_once('?').unwrap_or((target, ""))) {
                 Some((path, query)) => (Some(path), (!query.is_empty()).then_some(query)),
                 None => (None, None),
             };
-        let path = match (path, before) {
+        let path = match (path, url_host) {
             (Some(""), Some(_)) => Some("/"),
             (path, _) => path,
         };
@@ -72,8 +72,8 @@ impl<'a> AttributesBody<'a> {
         Ok(Attributes {
             method: text(&self.method),
             path,
-            query: text(&self.query).or(behind),
-            host: text(&self.host).or(before),
+            query: text(&self.query).or(url_query),
+            host: text(&self.host).or(url_host),
             client_ip,
             headers: Headers::Pairs(pairs("headers", self.headers.as_ref())?),
             domain: text(&self.domain),
