@@ -10,10 +10,9 @@ use http::HeaderMap;
 use smallvec::SmallVec;
 use tidegate::unstable::gate::{DenialReason, GateVerdict, LimitResult};
 use tidegate::unstable::headers::Forms;
-use tidegate::unstable::stats::Decided;
 use tidegate::{Algorithm, Limit, Timestamp};
 
-use crate::error::{ErrorKind, RequestError};
+use crate::error::RequestError;
 
 /// A `RateLimitResponse`.
 #[derive(Debug)]
@@ -74,14 +73,7 @@ impl<'a> Reply<'a> {
         now: Timestamp,
     ) -> Result<Self, RequestError> {
         if verdict.denial_reason() == Some(DenialReason::StoreFailed) {
-            let policy =
-                verdict.reported_limit().and_then(|result| result.policy).unwrap_or_default();
-            let detail = match verdict.decided {
-                Decided::FailedClosed => "has `on_store_failure: deny`",
-                _ => "cannot admit this cost with this node's share of its limit",
-            };
-            let message = format!("the store failed, and policy `{policy}` {detail}");
-            return Err(RequestError::new(ErrorKind::StoreFailed, message));
+            return Err(RequestError::store_failed(verdict));
         }
         let reported = (0..descriptors).map(|index| verdict.reported_limit_of(index));
         let mut statuses: SmallVec<[Status<'a>; 2]> =
