@@ -152,7 +152,7 @@ async fn no_such_page(uri: Uri) -> RequestError {
 }
 
 async fn no_such_method() -> RequestError {
-    let detail = "this page takes another method: GET, or DELETE to reset a key";
+    let detail = "method not allowed here: use GET, or DELETE to reset a key";
     RequestError::new(ErrorKind::MethodNotAllowed(None), detail)
 }
 

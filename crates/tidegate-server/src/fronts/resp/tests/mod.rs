@@ -266,7 +266,7 @@ fn rejects_invalid_commands() {
     let time = "-ERR limit: `fortnight`: expected a length of time: write a number and ms, s, m, h, d or w, for example `10s`\r\n";
     let nothing = "-ERR limit: ``: this is not a limit: write for example `10 per 1s`\r\n";
     assert_eq!(reply, [time, nothing].concat());
-    assert!(client.exchange("TG.LIMIT \"\\xff\" a\r\n").starts_with("-ERR limit: it is not text"));
+    assert!(client.exchange("TG.LIMIT \"\\xff\" a\r\n").starts_with("-ERR limit: not valid UTF-8"));
 }
 
 #[test]
