@@ -130,8 +130,8 @@ async fn authorize(State(state): State<AdminState>, request: Request, next: Next
             RequestError::new(ErrorKind::Unauthenticated, detail).into_response()
         }
         Err(AuthError::ForeignSite) => {
-            let detail = "without a secret only this machine may ask, under its own name, and this names \
-                          another host or site: ask at localhost, or set TIDEGATE_ADMIN_TOKEN and send it";
+            let detail = "without TIDEGATE_ADMIN_TOKEN, only requests to localhost are accepted, and this \
+                          request names another host or site: use localhost, or set the token and send it";
             RequestError::new(ErrorKind::Forbidden, detail).into_response()
         }
     }
@@ -146,8 +146,7 @@ async fn require_host(request: Request, next: Next) -> Response {
 }
 
 async fn no_such_page(uri: Uri) -> RequestError {
-    let detail =
-        format!("there is no page {:.200}: see /dashboard, /metrics, /admin/v1", uri.path());
+    let detail = format!("not found: {:.200}; see /dashboard, /metrics and /admin/v1", uri.path());
     RequestError::new(ErrorKind::NotFound, detail)
 }
 

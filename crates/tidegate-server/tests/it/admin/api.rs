@@ -220,7 +220,7 @@ fn rejects_invalid_admin_requests() {
             "/admin/v2",
             404,
             None,
-            "there is no page /admin/v2: see /dashboard, /metrics, /admin/v1",
+            "not found: /admin/v2; see /dashboard, /metrics and /admin/v1",
         ),
         (
             "POST",
