@@ -5,6 +5,7 @@
 //! - `fronts/`: the protocols over which decisions are requested: `http/`, `grpc/`, `resp/`.
 //! - `admin/`: health, metrics, the admin API and the dashboard.
 //! - `access/`: authentication.
+//! - `envoy_ratelimit/`: the environment variables of envoyproxy/ratelimit.
 //! - `error.rs`: the error of a request, for every protocol.
 //! - `logs/`: logging.
 //! - `static_assets.rs`: files of web pages, embedded in the binary.
@@ -12,6 +13,7 @@
 mod access;
 mod admin;
 mod commands;
+mod envoy_ratelimit;
 mod error;
 mod fronts;
 mod logs;
@@ -20,8 +22,6 @@ mod static_assets;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    commands::run(commands::Cli::parse().command)
+    commands::run(commands::parse(std::env::args_os().collect()))
 }

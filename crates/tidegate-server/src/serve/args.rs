@@ -15,7 +15,7 @@ use crate::logs::LogFormat;
 ///
 /// Without a config: a memory store and one policy, `default`, that allows every
 /// client address 100 requests per minute.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_long_help = SERVE_HELP)]
 pub struct ServeArgs {
     /// The policies and settings; reloaded when it changes and on SIGHUP
@@ -27,10 +27,16 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DIR", env = "TIDEGATE_ENVOY_CONFIG")]
     pub envoy_config: Option<PathBuf>,
 
-    /// How limits of Envoy's side count, those of --envoy-config and those that come with a
-    /// request; `fixed-window` has the windows of envoyproxy/ratelimit
-    #[arg(long, value_name = "NAME", env = "TIDEGATE_ALGORITHM", default_value_t, value_parser = rate_algorithm)]
-    pub algorithm: Algorithm,
+    /// Take the place of envoyproxy/ratelimit: read its environment variables, listen on its
+    /// ports, and reply as it does; also set if the program is started as `ratelimit`
+    #[arg(long, env = "TIDEGATE_AS_ENVOY_RATELIMIT", value_parser = clap::builder::FalseyValueParser::new())]
+    pub as_envoy_ratelimit: bool,
+
+    /// The algorithm of limits from --envoy-config and of limits that come with a request;
+    /// `fixed-window` has the windows of envoyproxy/ratelimit [default: sliding-window, or
+    /// fixed-window with --as-envoy-ratelimit]
+    #[arg(long, value_name = "NAME", env = "TIDEGATE_ALGORITHM", value_parser = rate_algorithm)]
+    pub algorithm: Option<Algorithm>,
 
     /// Let several files of --envoy-config have the same domain
     #[arg(long, env = "TIDEGATE_MERGE_DOMAINS", value_parser = clap::builder::FalseyValueParser::new())]

@@ -10,13 +10,16 @@ use std::fs::File;
 use std::hash::{Hash, Hasher};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tidegate::unstable::config::envoy::{EnvoyErrors, EnvoyFile, Options, convert};
 use tidegate::unstable::config::{Config, ConfigErrors, MAX_CONFIG_BYTES};
-use tidegate::unstable::policy::PoliciesError;
-use tracing::warn;
+use tidegate::unstable::policy::{Policies, PoliciesError};
+use tracing::{error, warn};
 
 use super::args::ServeArgs;
+use super::readiness::Readiness;
+use crate::envoy_ratelimit::EnvoySettings;
 
 /// The files that the config is read from.
 #[derive(Clone, Debug)]
@@ -24,6 +27,8 @@ pub struct ConfigSource {
     config: Option<PathBuf>,
     envoy: Option<PathBuf>,
     options: Options,
+    /// The variables of envoyproxy/ratelimit, with `--as-envoy-ratelimit`.
+    variables: Option<Arc<EnvoySettings>>,
 }
 
 /// Why the config cannot be loaded.
@@ -51,9 +56,24 @@ pub enum ConfigSourceError {
 }
 
 impl ConfigSource {
-    pub fn new(args: &ServeArgs) -> Self {
-        let options = Options { algorithm: args.algorithm, merge_domains: args.merge_domains };
-        ConfigSource { config: args.config.clone(), envoy: args.envoy_config.clone(), options }
+    pub fn new(args: &ServeArgs, variables: Option<Arc<EnvoySettings>>) -> Self {
+        let options = Options {
+            algorithm: args.algorithm.unwrap_or_default(),
+            merge_domains: args.merge_domains,
+        };
+        let by_variable = || variables.as_ref().map(|variables| variables.configs.clone());
+        let envoy = args.envoy_config.clone().or_else(by_variable);
+        ConfigSource { config: args.config.clone(), envoy, options, variables }
+    }
+
+    /// The variables of envoyproxy/ratelimit, with `--as-envoy-ratelimit`.
+    pub fn variables(&self) -> Option<&EnvoySettings> {
+        self.variables.as_deref()
+    }
+
+    /// The conditions of readiness.
+    pub fn readiness(&self) -> Readiness {
+        Readiness::new(self.variables())
     }
 
     /// The paths as they were given; `None` if there are none.
@@ -68,17 +88,56 @@ impl ConfigSource {
         self.config.is_none() && self.envoy.is_none()
     }
 
+    /// Loads the first config. As envoyproxy/ratelimit, the server also starts if the files of
+    /// limits have mistakes. The returned flag says whether they were loaded.
+    pub fn load_first(&self) -> Result<(Config, bool), ConfigSourceError> {
+        match self.load() {
+            Err(ConfigSourceError::Envoy(errors)) if self.variables.is_some() => {
+                error!("starting without limits, so that checks fail: {errors}");
+                Ok((self.with_variables(self.settings()?), false))
+            }
+            loaded => loaded.map(|config| (config, true)),
+        }
+    }
+
     /// Loads the config. Logs features of the envoyproxy/ratelimit files that tidegate does not
     /// support.
     pub fn load(&self) -> Result<Config, ConfigSourceError> {
+        self.load_files().map(|config| self.with_variables(config))
+    }
+
+    /// Applies the variables of envoyproxy/ratelimit.
+    fn with_variables(&self, mut config: Config) -> Config {
+        if let Some(variables) = &self.variables {
+            variables.apply(&mut config);
+        }
+        config
+    }
+
+    /// Loads the config file without requiring policies.
+    fn settings(&self) -> Result<Config, ConfigSourceError> {
+        match &self.config {
+            Some(path) => Config::load_settings(path).map_err(ConfigSourceError::Config),
+            None => {
+                let mut config = Config::default();
+                config.policies = Policies::default();
+                Ok(config)
+            }
+        }
+    }
+
+    fn load_files(&self) -> Result<Config, ConfigSourceError> {
         let Some(envoy) = &self.envoy else {
             return match &self.config {
                 Some(path) => Config::load(path).map_err(ConfigSourceError::Config),
                 None => Ok(Config::default()),
             };
         };
-        let settings = self.config.as_deref().map(Config::load_settings).transpose();
-        let settings = settings.map_err(ConfigSourceError::Config)?;
+        let settings = self.settings()?;
+        if self.variables.is_some() && is_empty(envoy) {
+            warn!(directory = %envoy.display(), "there are no limits: the directory is empty");
+            return Ok(settings);
+        }
         let files = files(envoy).map_err(ConfigSourceError::Envoy)?;
         let files: Result<Vec<EnvoyFile>, EnvoyErrors> =
             files.iter().map(|path| EnvoyFile::load(path)).collect();
@@ -89,20 +148,20 @@ impl ConfigSource {
             let line = about.line().unwrap_or_default();
             warn!("{file}:{line}: {}: {}: {}", about.field(), about.message(), about.help());
         }
-        let converted = converted.config();
-        match settings {
-            None => Ok(converted.clone()),
-            Some(settings) => {
-                let both = |error| {
-                    let mut names = settings.policies.iter().map(|policy| policy.name());
-                    match names.find(|name| converted.policies.get(name).is_some()) {
-                        Some(name) => ConfigSourceError::SamePolicy(name.to_owned()),
-                        None => ConfigSourceError::Conflict(error),
-                    }
-                };
-                settings.clone().with_policies_of(converted).map_err(both)
-            }
+        let mut converted = converted.config().clone();
+        if self.variables.as_ref().is_some_and(|variables| variables.quota_mode) {
+            let quotas = converted.policies.iter().map(|one| one.clone().with_quota(true));
+            let quotas = Policies::new(quotas.collect(), converted.identity.clone());
+            converted.policies = quotas.map_err(ConfigSourceError::Conflict)?;
         }
+        let both = |error| {
+            let mut names = settings.policies.iter().map(|policy| policy.name());
+            match names.find(|name| converted.policies.get(name).is_some()) {
+                Some(name) => ConfigSourceError::SamePolicy(name.to_owned()),
+                None => ConfigSourceError::Conflict(error),
+            }
+        };
+        settings.clone().with_policies_of(&converted).map_err(both)
     }
 
     /// Loads the config again. Fails if it is a pipe: its content is consumed, and reading it would
@@ -146,6 +205,15 @@ impl ConfigSource {
 /// Whether the path is neither a file nor a directory, so that reading it may block.
 fn is_pipe(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
+}
+
+/// Whether the path does not exist, or is a directory without files that could be configs.
+fn is_empty(path: &Path) -> bool {
+    let is_hidden = |name: std::ffi::OsString| name.as_encoded_bytes().starts_with(b".");
+    match path.read_dir() {
+        Ok(entries) => entries.flatten().all(|entry| is_hidden(entry.file_name())),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
 }
 
 /// The files of a directory, or the file itself.

@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
 use super::config_source::ConfigSource;
+use super::readiness::Readiness;
 use super::settings::needing_restart;
 use crate::admin::ServerState;
 use crate::fronts::grpc::GrpcFront;
@@ -42,6 +43,7 @@ struct ReloadState {
     gate: Arc<Gate>,
     fronts: ReloadedFronts,
     server_state: Arc<ServerState>,
+    readiness: Readiness,
     /// The fingerprint of the content that was last read, valid or not.
     seen: Option<u64>,
 }
@@ -81,7 +83,9 @@ impl Reloader {
         server_state: Arc<ServerState>,
     ) -> Self {
         let seen = source.fingerprint();
-        Reloader { source, state: ReloadState { started, gate, fronts, server_state, seen } }
+        let readiness = source.readiness();
+        let state = ReloadState { started, gate, fronts, server_state, readiness, seen };
+        Reloader { source, state }
     }
 
     /// Watches and reloads for as long as the future is polled.
@@ -154,6 +158,7 @@ impl ReloadState {
             self.server_state.record_rejected_config(message);
             return;
         }
+        self.readiness.record_config(&self.server_state, Some(&config));
         let fields = needing_restart(&started.config, &config);
         let policies = config.policies.len();
         started.environment.show_keys(&config, self.gate.stats());

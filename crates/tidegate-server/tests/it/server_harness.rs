@@ -30,6 +30,12 @@ impl Start {
         Start { files: Files::new(test), args: args.collect(), env: Vec::new(), wrap: None }
     }
 
+    /// Starts the server without any flag. Addresses come from the environment.
+    pub fn without_flags(mut self) -> Self {
+        self.args = vec!["serve".into()];
+        self
+    }
+
     /// Adds this config.
     pub fn config(mut self, text: &str) -> Self {
         let path = self.files.write("tidegate.yaml", text);

@@ -24,7 +24,7 @@ use crate::server_harness::{Server, Start};
 const CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/grpc/client.py");
 
 /// A Python process with a gRPC client.
-struct GrpcClient {
+pub struct GrpcClient {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
@@ -32,13 +32,13 @@ struct GrpcClient {
 
 impl GrpcClient {
     /// Connects to the gRPC front of a server.
-    fn new(server: &Server) -> Self {
+    pub fn new(server: &Server) -> Self {
         let mut client = GrpcClient::start();
         client.connect(json!({ "target": server.grpc().to_string() }));
         client
     }
 
-    fn start() -> Self {
+    pub fn start() -> Self {
         let mut command = Command::new(python());
         command.arg(CLIENT).stdin(Stdio::piped()).stdout(Stdio::piped());
         // grpcio would log the errors that the tests cause on purpose.
@@ -56,7 +56,7 @@ impl GrpcClient {
 
     /// Calls one of the functions of the client.
     #[track_caller]
-    fn ask(&mut self, what: &str, mut with: Value) -> Value {
+    pub fn ask(&mut self, what: &str, mut with: Value) -> Value {
         with["do"] = what.into();
         writeln!(self.input, "{with}").expect("the peer reads");
         let mut line = String::new();
@@ -66,13 +66,13 @@ impl GrpcClient {
 
     /// Sends a rate limit request.
     #[track_caller]
-    fn limit(&mut self, request: &Value) -> Value {
+    pub fn limit(&mut self, request: &Value) -> Value {
         self.ask("limit", json!({ "request": request }))
     }
 
     /// Sends a rate limit request that must be decided, and returns the reply.
     #[track_caller]
-    fn reply(&mut self, request: &Value) -> Value {
+    pub fn reply(&mut self, request: &Value) -> Value {
         let answer = self.limit(request);
         assert_eq!(answer["code"], "OK", "{request}: {answer}");
         answer["reply"].clone()
@@ -80,7 +80,7 @@ impl GrpcClient {
 
     /// Returns the overall code of a decision.
     #[track_caller]
-    fn code(&mut self, request: &Value) -> String {
+    pub fn code(&mut self, request: &Value) -> String {
         let reply = self.reply(request);
         reply["overall_code"].as_str().unwrap_or_else(|| panic!("{reply}")).to_owned()
     }
@@ -94,7 +94,7 @@ impl Drop for GrpcClient {
 }
 
 /// Returns the interpreter that `scripts/lib/envoy.sh` installs.
-fn python() -> PathBuf {
+pub fn python() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target directory");
     let python = target.join("envoy-client/bin/python");
     assert!(
@@ -111,11 +111,11 @@ fn serve(test: &str, config: &str) -> Server {
 }
 
 /// Returns a request of one descriptor.
-fn request_for(domain: &str, entries: &[(&str, &str)]) -> Value {
+pub fn request_for(domain: &str, entries: &[(&str, &str)]) -> Value {
     json!({ "domain": domain, "descriptors": [descriptor(entries)] })
 }
 
-fn descriptor(entries: &[(&str, &str)]) -> Value {
+pub fn descriptor(entries: &[(&str, &str)]) -> Value {
     let entries: Vec<Value> =
         entries.iter().map(|(key, value)| json!({ "key": key, "value": value })).collect();
     json!({ "entries": entries })
