@@ -108,8 +108,8 @@ fn convert_files(args: &ConvertArgs) -> Result<Output, EnvoyErrors> {
     }
     let options = Options { algorithm: args.algorithm, merge_domains: args.merge_domains };
     let converted = convert(&files, &options)?;
-    let warnings = converted.notices().iter().map(ToString::to_string).collect();
-    Ok(Output { text: converted.yaml().to_owned(), warnings })
+    let warnings = converted.notices().iter().chain(converted.omitted()).map(ToString::to_string);
+    Ok(Output { text: converted.yaml()?, warnings: warnings.collect() })
 }
 
 fn summary(config: &Config) -> String {

@@ -4,6 +4,7 @@
 //! those of the envoyproxy/ratelimit files. The files are converted as `tidegate config convert`
 //! does.
 
+use std::collections::BTreeSet;
 use std::collections::hash_map::DefaultHasher;
 use std::fmt;
 use std::fs::File;
@@ -148,7 +149,7 @@ impl ConfigSource {
             let line = about.line().unwrap_or_default();
             warn!("{file}:{line}: {}: {}: {}", about.field(), about.message(), about.help());
         }
-        let mut converted = converted.config().clone();
+        let mut converted = converted.into_config();
         if self.variables.as_ref().is_some_and(|variables| variables.quota_mode) {
             let quotas = converted.policies.iter().map(|one| one.clone().with_quota(true));
             let quotas = Policies::new(quotas.collect(), converted.identity.clone());
@@ -181,7 +182,11 @@ impl ConfigSource {
         };
         let envoy = |path: &PathBuf| if path.is_dir() { path.clone() } else { parent(path) };
         let config = self.config.as_deref().map(parent);
-        config.into_iter().chain(self.envoy.as_ref().map(envoy)).collect()
+        let listed = self.envoy.as_deref().map(files).and_then(Result::ok).unwrap_or_default();
+        let below = listed.iter().map(|path| parent(path));
+        let all: BTreeSet<PathBuf> =
+            config.into_iter().chain(self.envoy.as_ref().map(envoy)).chain(below).collect();
+        all.into_iter().collect()
     }
 
     /// A hash of the content of all files; `None` if one cannot be read.

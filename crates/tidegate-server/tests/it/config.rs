@@ -50,7 +50,7 @@ fn reads_config_from_pipe() {
     let run = tidegate_reading(&["config", "convert", "--from", "envoy", "-"], envoy).succeeded();
     assert!(run.stdout.contains("limits: 9 per 1d sliding-window"), "{}", run.stdout);
     let run = tidegate_reading(&["config", "check", "/dev/stdin"], &[b'x'; 3_000_000]);
-    run.failed(1, &["the config is larger than 1024 KiB"]);
+    run.failed(1, &["the config is larger than 4096 KiB"]);
 }
 
 #[test]

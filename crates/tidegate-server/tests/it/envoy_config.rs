@@ -16,7 +16,7 @@ descriptors:
       - { key: to_number, rate_limit: { unit: day, requests_per_unit: 3 } }
   - { key: to_number, rate_limit: { unit: day, requests_per_unit: 100 }, detailed_metric: true }
   - { key: to_number, value: 'blocked*', rate_limit: { unit: day, requests_per_unit: 0 } }
-  - { key: to_number, value: staff, rate_limit: { unlimited: true } }
+  - { key: to_number, value: staff, rate_limit: { unlimited: true, requests_per_unit: 1 } }
 ";
 
 const EDGE: &str = "
@@ -67,7 +67,9 @@ fn serves_the_converted_config() {
     for (options, algorithm) in rows {
         let both = [&["config", "convert", "--from", "envoy"], options].concat();
         let run = tidegate(&[&both[..], &[&directory]].concat()).succeeded();
-        assert!(run.stderr.starts_with("warning: `detailed_metric` is left out"), "{}", run.stderr);
+        for warning in ["`requests_per_unit` does nothing", "`detailed_metric` is left out"] {
+            assert!(run.stderr.contains(&format!("warning: {warning}")), "{}", run.stderr);
+        }
         let listed = [files.path("edge.yaml"), files.path("messaging.yaml")];
         let listed = [&both[..], &[&listed[0], &listed[1]]].concat();
         assert_eq!(tidegate(&listed).succeeded().stdout, run.stdout);
@@ -116,7 +118,7 @@ fn decides_as_documented() {
     let server = Start::new("envoy-decisions-server").env("TIDEGATE_ENVOY_CONFIG", &files.path(""));
     let server = server.run();
     assert!(server.printed.contains("5 policies from "), "{}", server.printed);
-    server.logged("messaging.yaml:8: descriptors[1].detailed_metric: ");
+    server.logged("messaging.yaml:10: descriptors[3].rate_limit.requests_per_unit: ");
     let marketing: &[(&str, &str)] = &[("message_type", "marketing"), ("to_number", "1")];
     let number: &[(&str, &str)] = &[("to_number", "1")];
     for remaining in [2, 1, 0] {

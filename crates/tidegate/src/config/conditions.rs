@@ -6,8 +6,8 @@ use super::policies::meant_request_field;
 use super::reader::{Located, Reader, closest, excerpt, join};
 use super::yaml::{Name, Value};
 use crate::policy::{
-    Condition, ConditionErrorKind, Conditions, DescriptorEntry, MAX_ENTRIES, RequestField,
-    RequestFieldError,
+    Condition, ConditionError, ConditionErrorKind, Conditions, DescriptorEntry, MAX_ENTRIES,
+    RequestField, RequestFieldError,
 };
 
 /// Conditions, and the position of each one's name.
@@ -22,7 +22,19 @@ pub(super) struct ReadConditions {
 /// The help for a value that is not a mapping of conditions.
 const CONDITIONS_HELP: &str = "write for example `{ path: /login }`";
 
+/// Creates a condition from a field and its values.
+type NewCondition = fn(RequestField, &[&str]) -> Result<Condition, ConditionError>;
+
+/// Reads the conditions of `match` or `when`.
 pub(super) fn read_conditions(reader: &Reader<'_>, located: &Located) -> ReadConditions {
+    read_each_condition(reader, located, |field, values| Condition::new(field, values))
+}
+
+fn read_each_condition(
+    reader: &Reader<'_>,
+    located: &Located,
+    new: NewCondition,
+) -> ReadConditions {
     let Some(entries) = reader.map(located, CONDITIONS_HELP) else {
         return ReadConditions { is_partial: true, ..ReadConditions::default() };
     };
@@ -38,21 +50,17 @@ pub(super) fn read_conditions(reader: &Reader<'_>, located: &Located) -> ReadCon
             for (header, node) in headers {
                 expected += 1;
                 let located = Located { node: node.clone(), path: join(&inner.path, &header.text) };
-                read.extend(read_condition(
-                    reader,
-                    &format!("header:{}", header.text),
-                    header,
-                    &located,
-                ));
+                let request_field = format!("header:{}", header.text);
+                read.extend(read_condition(reader, &request_field, (header, &located), new));
             }
         } else if name.text == "descriptors" {
-            let all = read_descriptors(reader, name, &inner);
+            let all = read_descriptors(reader, (name, &inner), new);
             expected += all.len();
             read.extend(all.into_iter().flatten());
         } else {
             expected += 1;
             let request_field = if name.text == "methods" { "method" } else { &name.text };
-            read.extend(read_condition(reader, request_field, name, &inner));
+            read.extend(read_condition(reader, request_field, (name, &inner), new));
         }
     }
     let is_partial = read.len() < expected;
@@ -64,8 +72,8 @@ pub(super) fn read_conditions(reader: &Reader<'_>, located: &Located) -> ReadCon
 fn read_condition(
     reader: &Reader<'_>,
     request_field: &str,
-    name: &Name,
-    located: &Located,
+    (name, located): (&Name, &Located),
+    new: NewCondition,
 ) -> Option<(Condition, Range<usize>)> {
     let request_field = match request_field.parse::<RequestField>() {
         Ok(request_field) => Some(request_field),
@@ -83,13 +91,13 @@ fn read_condition(
     // Values are checked one by one first, so that every invalid one is reported.
     let each = items.iter().zip(&texts);
     let wrong = each.filter(|(item, text)| {
-        let error = Condition::new(request_field.clone(), &[**text]).err();
+        let error = new(request_field.clone(), &[**text]).err();
         error.map(|error| fail_value(reader, item, text, &error.kind)).is_some()
     });
     if wrong.count() > 0 {
         return None;
     }
-    match Condition::new(request_field, &texts) {
+    match new(request_field, &texts) {
         Ok(condition) => Some((condition, name.span.clone())),
         Err(error) => {
             fail_value(reader, items.get(error.index).unwrap_or(located), "", &error.kind);
@@ -135,7 +143,8 @@ pub(super) fn read_exempt(reader: &Reader<'_>, located: &Located) -> Conditions 
             "write for example `exempt: { client_ip: [10.0.0.0/8] }`, or remove it",
         );
     }
-    read_conditions(reader, located).conditions
+    let new: NewCondition = |field, values| Condition::exempting(field, values);
+    read_each_condition(reader, located, new).conditions
 }
 
 /// The help for a value that is not a mapping or list of descriptors.
@@ -148,8 +157,8 @@ pub(super) type ReadCondition = Option<(Condition, Range<usize>)>;
 /// Reads the conditions of `descriptors`: one per name of a mapping, or one for a list.
 pub(super) fn read_descriptors(
     reader: &Reader<'_>,
-    name: &Name,
-    located: &Located,
+    (name, located): (&Name, &Located),
+    new: NewCondition,
 ) -> Vec<ReadCondition> {
     match &located.node.value {
         Value::Map(entries) => {
@@ -157,7 +166,7 @@ pub(super) fn read_descriptors(
                 let inner =
                     Located { node: node.clone(), path: join(&located.path, &descriptor.text) };
                 let request_field = format!("descriptor:{}", descriptor.text);
-                read_condition(reader, &request_field, descriptor, &inner)
+                read_condition(reader, &request_field, (descriptor, &inner), new)
             });
             read.collect()
         }

@@ -84,6 +84,12 @@ impl ConfigError {
         }
     }
 
+    /// Creates an error about a field of a value that is not in a file.
+    pub(super) fn of_field(unlocated: UnlocatedError) -> Self {
+        let UnlocatedError { span: _, field, message, help } = unlocated;
+        ConfigError { location: None, field, message, help }
+    }
+
     /// Returns the line, from 1; `None` if the error is about the whole file.
     pub fn line(&self) -> Option<usize> {
         self.location.as_ref().map(|location| location.line)

@@ -124,17 +124,17 @@ fn read_name(
         );
         return None;
     }
-    let line = reader.line(&located);
     if let Some(first) = names.get(name) {
         let message = format!("two policies are named `{name}`");
+        let line = reader.line(*first);
         reader.fail(
             &located,
             message,
-            format!("give one another name; the first is on line {first}"),
+            format!("give one another name; the first is on line {line}"),
         );
         return None;
     }
-    names.insert(name.to_owned(), line);
+    names.insert(name.to_owned(), located.node.span.start);
     Some(name.to_owned())
 }
 

@@ -115,26 +115,43 @@ impl<'s> Reader<'s> {
         (start + within.start).min(end)..end
     }
 
-    pub(super) fn line(&self, located: &Located) -> usize {
-        self.source[..located.node.span.start].matches('\n').count() + 1
+    /// Returns the line of a byte of the source, from 1.
+    pub(super) fn line(&self, start: usize) -> usize {
+        self.source[..start].matches('\n').count() + 1
     }
 
     pub(super) fn has_errors(&self) -> bool {
         !self.errors.borrow().is_empty()
     }
 
-    /// Returns the errors, in the order of the file.
-    pub(super) fn into_errors(self) -> Vec<ConfigError> {
-        self.into_errors_and_notices().0
+    /// Returns whether a further error would be recorded.
+    pub(super) fn takes_errors(&self) -> bool {
+        self.errors.borrow().len() < MAX_ERRORS
     }
 
-    /// Returns the errors and the notices, each in the order of the file.
-    pub(super) fn into_errors_and_notices(self) -> (Vec<ConfigError>, Vec<ConfigError>) {
-        let placed = |mut all: Vec<UnlocatedError>| {
-            all.sort_by_key(|one| one.span.start);
-            all.into_iter().map(|one| ConfigError::at(self.source, one)).collect()
+    /// Returns whether a further notice would be recorded.
+    pub(super) fn takes_notices(&self) -> bool {
+        self.notices.borrow().len() < MAX_ERRORS
+    }
+
+    /// Returns whether an error of this field was recorded, or of a value that contains it.
+    pub(super) fn has_error_of(&self, path: &str) -> bool {
+        let is_within = |field: &str| {
+            let rest = path.strip_prefix(field).filter(|_| !field.is_empty());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        (placed(self.errors.into_inner()), placed(self.notices.into_inner()))
+        self.errors.borrow().iter().any(|error| is_within(&error.field))
+    }
+
+    /// Returns the errors, in the order of the file.
+    pub(super) fn into_errors(self) -> Vec<ConfigError> {
+        let source = self.source;
+        locate(source, self.into_errors_and_notices().0)
+    }
+
+    /// Returns the errors and the notices in the order in which they were recorded.
+    pub(super) fn into_errors_and_notices(self) -> (Vec<UnlocatedError>, Vec<UnlocatedError>) {
+        (self.errors.into_inner(), self.notices.into_inner())
     }
 
     /// Reads a mapping. Reports fields that are not in `fields`, and required fields that are
@@ -417,6 +434,12 @@ impl<'s> Object<'s, '_> {
     pub(super) fn duration(&self, name: &str, range: RangeInclusive<Duration>) -> Option<Duration> {
         self.get(name).and_then(|located| self.reader.duration(&located, range))
     }
+}
+
+/// Returns errors with their positions in the source, in its order.
+pub(super) fn locate(source: &str, mut errors: Vec<UnlocatedError>) -> Vec<ConfigError> {
+    errors.sort_by_key(|one| one.span.start);
+    errors.into_iter().map(|one| ConfigError::at(source, one)).collect()
 }
 
 fn list_items(located: &Located, items: &[Rc<Node>]) -> Vec<Located> {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::fields::{ALGORITHMS, CONCURRENT, CONDITIONS, Field, RATE, Shape, TOP, UNLIMITED};
-use crate::policy::{MAX_ENTRIES, MAX_LIMITS, MAX_NAME_BYTES, MAX_VALUES, SHARED_KEY};
+use crate::policy::{MAX_ENTRIES, MAX_EXEMPT_VALUES, MAX_LIMITS, MAX_NAME_BYTES, SHARED_KEY};
 
 /// Returns a JSON Schema (2020-12) of the config.
 ///
@@ -119,5 +119,5 @@ fn limits() -> [Value; 2] {
 /// Returns the schema of one value or a list of them. Numbers and booleans are read as text.
 fn texts() -> Value {
     let scalar = json!({ "type": ["string", "number", "boolean"] });
-    json!({ "anyOf": [scalar, { "type": "array", "items": scalar, "maxItems": MAX_VALUES }] })
+    json!({ "anyOf": [scalar, { "type": "array", "items": scalar, "maxItems": MAX_EXEMPT_VALUES }] })
 }

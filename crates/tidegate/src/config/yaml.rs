@@ -16,15 +16,15 @@ use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span, StrI
 
 use super::error::UnlocatedError;
 
-/// The largest config: many times the size of a thousand policies.
-pub const MAX_CONFIG_BYTES: usize = 1 << 20;
+/// The largest config: several times the size of ten thousand policies of a few lines each.
+pub const MAX_CONFIG_BYTES: usize = 4 << 20;
 
 /// The deepest nesting. A config needs six levels.
 pub(super) const MAX_DEPTH: usize = 32;
 
 /// The largest number of nodes after aliases are expanded: more than any reasonable config of
 /// [`MAX_CONFIG_BYTES`] has.
-const MAX_NODES: usize = 200_000;
+const MAX_NODES: usize = 500_000;
 
 /// The largest number of errors that are collected. More would not be read.
 pub(super) const MAX_ERRORS: usize = 100;

@@ -23,6 +23,10 @@ use crate::text::write_escaped;
 /// descriptor that groups them.
 pub(crate) const MAX_VALUES: usize = 1024;
 
+/// The largest number of exact values of an exemption. They are found by a hash, and are
+/// never compared with the values of other conditions.
+pub(crate) const MAX_EXEMPT_VALUES: usize = 65_536;
+
 /// One condition: a request field, and the values it may have.
 ///
 /// ```
@@ -64,10 +68,36 @@ impl Condition {
     /// Returns an error if `values` is empty or has more than 1024 elements, or if a value is not
     /// valid for the field.
     pub fn new(field: RequestField, values: &[impl AsRef<str>]) -> Result<Self, ConditionError> {
+        Condition::with_most(field, values, MAX_VALUES)
+    }
+
+    /// Creates a condition for [`Policy::with_exempt`](super::Policy::with_exempt), which may have
+    /// 65,536 exact values. Otherwise it is like [`Condition::new`].
+    ///
+    /// # Errors
+    /// Returns an error if `values` is empty or has too many elements, or if a value is not valid
+    /// for the field.
+    pub fn exempting(
+        field: RequestField,
+        values: &[impl AsRef<str>],
+    ) -> Result<Self, ConditionError> {
+        Condition::with_most(field, values, MAX_EXEMPT_VALUES)
+    }
+
+    fn with_most(
+        field: RequestField,
+        values: &[impl AsRef<str>],
+        most: usize,
+    ) -> Result<Self, ConditionError> {
+        let most = match field {
+            // Patterns are tried one after another.
+            RequestField::ClientIp | RequestField::Path | RequestField::Host => MAX_VALUES,
+            _ => most,
+        };
         let count = values.len();
-        if count == 0 || count > MAX_VALUES {
-            let kind =
-                if count == 0 { ConditionErrorKind::NoValue } else { ConditionErrorKind::TooMany };
+        if count == 0 || count > most {
+            let too_many = ConditionErrorKind::TooMany(most);
+            let kind = if count == 0 { ConditionErrorKind::NoValue } else { too_many };
             return Err(ConditionError { index: 0, kind });
         }
         let values = || values.iter().map(AsRef::as_ref);
@@ -114,8 +144,17 @@ impl Condition {
         Ok(Condition { field: RequestField::Descriptors, matcher, glob_ids: 0..0 })
     }
 
+    /// Returns the values that are compared as text; empty for a condition of another kind.
+    pub(crate) fn text_values(&self) -> Vec<&str> {
+        match &self.matcher {
+            Matcher::Values(values) => values.all().iter().map(|value| &**value).collect(),
+            Matcher::Wildcards(wildcards) => wildcards.all().iter().map(Wildcard::as_str).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Returns the entries, if it requires an exact list of them.
-    pub(super) fn exact_entries(&self) -> Option<&[DescriptorEntry]> {
+    pub(crate) fn exact_entries(&self) -> Option<&[DescriptorEntry]> {
         match &self.matcher {
             Matcher::Entries(entries) => Some(entries),
             _ => None,
@@ -304,7 +343,11 @@ fn wildcard_matcher<'v>(
 ) -> Result<Matcher, ConditionError> {
     if values.clone().any(|value| value.contains('*')) {
         let wildcards = collect(values, |text| not_empty(text).map(Wildcard::new))?;
-        return Ok(Matcher::Wildcards(Wildcards::new(wildcards)));
+        let wildcards = Wildcards::new(wildcards);
+        if wildcards.wildcard_count() > MAX_VALUES {
+            return Err(ConditionError { index: 0, kind: ConditionErrorKind::TooManyWildcards });
+        }
+        return Ok(Matcher::Wildcards(wildcards));
     }
     Ok(Matcher::Values(ExactValues::new(collect(values, |text| not_empty(text).map(Box::from))?)))
 }
@@ -343,9 +386,8 @@ impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let values: Vec<String> = match &self.matcher {
             Matcher::Present => vec!["\"*\"".into()],
-            Matcher::Values(values) => values.all().iter().map(ToString::to_string).collect(),
-            Matcher::Wildcards(wildcards) => {
-                wildcards.all().iter().map(|one| one.as_str().to_owned()).collect()
+            Matcher::Values(_) | Matcher::Wildcards(_) => {
+                self.text_values().into_iter().map(str::to_owned).collect()
             }
             Matcher::Entries(entries) => {
                 let all: Vec<String> = entries.iter().map(ToString::to_string).collect();

@@ -4,10 +4,13 @@
 //! each override is stored as a [`Variant`] in which all fields are set: variant 0 is the policy
 //! itself, variant *n* its *n*-th override.
 
+use std::sync::Arc;
+
 use tidegate_core::{Algorithm, Limit};
 
 use super::condition::Conditions;
 use super::cost::CostSource;
+use super::envoy_details::EnvoyDetails;
 use super::error::PolicyError;
 use super::normalized::NormalizedRequest;
 use super::template::Template;
@@ -23,7 +26,8 @@ pub const MAX_LIMITS: usize = 16;
 /// The largest number of overrides of a policy. They are tried one after another.
 pub(crate) const MAX_OVERRIDES: usize = 1024;
 
-/// The largest number of policies that one policy can replace: no set has more policies.
+/// The largest number of policies that one policy can replace. A request that matches it searches
+/// these names.
 pub(crate) const MAX_REPLACED: usize = 1024;
 
 /// A named policy: the requests it matches, how their keys are made, its limits, its mode, and the
@@ -39,6 +43,7 @@ pub struct Policy {
     replaces: Box<[Box<str>]>,
     quota: bool,
     deny_cache: bool,
+    envoy_details: Option<Arc<EnvoyDetails>>,
     overrides: Vec<Override>,
     /// The policy itself, then one variant per override; never empty.
     variants: Vec<Variant>,
@@ -169,6 +174,7 @@ impl Policy {
             replaces: Box::default(),
             quota: false,
             deny_cache: true,
+            envoy_details: None,
             overrides: Vec::new(),
             variants: vec![base],
         }
@@ -229,6 +235,13 @@ impl Policy {
     #[must_use]
     pub fn with_deny_cache(mut self, deny_cache: bool) -> Self {
         self.deny_cache = deny_cache;
+        self
+    }
+
+    /// Sets the details of the limit in an envoyproxy/ratelimit config. They do not affect decisions.
+    #[must_use]
+    pub fn with_envoy_details(mut self, details: Option<Arc<EnvoyDetails>>) -> Self {
+        self.envoy_details = details;
         self
     }
 
@@ -351,6 +364,12 @@ impl Policy {
     /// Returns whether denials by a shared store are cached in memory until they end.
     pub fn caches_denials(&self) -> bool {
         self.deny_cache
+    }
+
+    /// Returns the details of the limit in an envoyproxy/ratelimit config, if the policy comes from
+    /// one.
+    pub fn envoy_details(&self) -> Option<&Arc<EnvoyDetails>> {
+        self.envoy_details.as_ref()
     }
 
     /// Returns the limits if no override applies.

@@ -7,6 +7,10 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::hash::BuildHasher as _;
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
 
 use super::condition::MAX_VALUES;
 use super::error::ConditionErrorKind;
@@ -46,7 +50,7 @@ impl DescriptorEntry {
         match values.len() {
             0 => return Err(ConditionErrorKind::NoValue),
             1..=MAX_VALUES => {}
-            _ => return Err(ConditionErrorKind::TooMany),
+            _ => return Err(ConditionErrorKind::TooMany(MAX_VALUES)),
         }
         if values.clone().any(str::is_empty) {
             return Err(ConditionErrorKind::Empty);
@@ -65,6 +69,12 @@ impl DescriptorEntry {
     /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns the texts of the values that match; `None` for any.
+    #[cfg(feature = "config")]
+    pub(crate) fn values(&self) -> Option<impl Iterator<Item = &str>> {
+        self.values.as_deref().map(|values| values.iter().map(Wildcard::as_str))
     }
 
     /// Returns the value, if it matches exactly one.
@@ -184,20 +194,33 @@ impl Wildcard {
 /// The largest number of values for which a linear scan is the fastest search.
 const LINEAR_SCAN_MAX: usize = 16;
 
-/// A set of exact values, with a binary search if there are many.
+/// A set of exact values, with a hash table if there are many. Copies share the values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ExactValues {
-    all: Box<[Box<str>]>,
-    /// The indices of `all` in order of value; empty if a linear scan is used.
-    sorted: Box<[u32]>,
+    all: Arc<[Box<str>]>,
+    /// Indices of `all`, each at the first free slot from that of its hash on; empty if a linear
+    /// scan is used. The number of slots is a power of two, and at least half of them are free.
+    table: Arc<[u32]>,
 }
+
+/// A slot of a table without an index.
+const FREE: u32 = u32::MAX;
 
 impl ExactValues {
     pub(super) fn new(all: Box<[Box<str>]>) -> Self {
-        let mut sorted: Vec<u32> =
-            if all.len() > LINEAR_SCAN_MAX { (0..).take(all.len()).collect() } else { Vec::new() };
-        sorted.sort_unstable_by_key(|index| &all[*index as usize]);
-        ExactValues { sorted: sorted.into(), all }
+        let is_small = all.len() <= LINEAR_SCAN_MAX;
+        let slots = if is_small { 0 } else { (all.len() * 2).next_power_of_two() };
+        let mut table = vec![FREE; slots];
+        if !is_small {
+            for (index, value) in (0..).zip(&all) {
+                let mut slot = first_slot(value.as_bytes(), slots);
+                while table[slot] != FREE {
+                    slot = (slot + 1) & (slots - 1);
+                }
+                table[slot] = index;
+            }
+        }
+        ExactValues { table: table.into(), all: all.into() }
     }
 
     pub(super) fn all(&self) -> &[Box<str>] {
@@ -205,33 +228,52 @@ impl ExactValues {
     }
 
     pub(super) fn contains(&self, value: &[u8]) -> bool {
-        if self.sorted.is_empty() {
+        let slots = self.table.len();
+        if slots == 0 {
             return self.all.iter().any(|one| one.as_bytes() == value);
         }
-        let found =
-            self.sorted.binary_search_by_key(&value, |index| self.all[*index as usize].as_bytes());
-        found.is_ok()
+        let mut slot = first_slot(value, slots);
+        while self.table[slot] != FREE {
+            if self.all[self.table[slot] as usize].as_bytes() == value {
+                return true;
+            }
+            slot = (slot + 1) & (slots - 1);
+        }
+        false
     }
 }
 
-/// A set of values in which `*` matches any sequence of characters.
+/// Returns the slot where the search for a value begins. The hash is the same in every process, so
+/// that equal sets have equal tables; the values come from a config, not from requests.
+fn first_slot(value: &[u8], slots: usize) -> usize {
+    let slot = FixedState::default().hash_one(value) & (slots as u64 - 1);
+    usize::try_from(slot).unwrap_or_default()
+}
+
+/// A set of values in which `*` matches any sequence of characters. Copies share the values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wildcards {
-    all: Box<[Wildcard]>,
+    all: Arc<[Wildcard]>,
     /// The values without `*`. Those with it are in `wildcards`.
     exact: ExactValues,
-    wildcards: Box<[Wildcard]>,
+    wildcards: Arc<[Wildcard]>,
 }
 
 impl Wildcards {
     pub(super) fn new(all: Box<[Wildcard]>) -> Self {
         let exact = all.iter().filter_map(Wildcard::literal).map(Box::from);
         let wildcards = all.iter().filter(|one| !one.is_literal).cloned();
-        Wildcards { exact: ExactValues::new(exact.collect()), wildcards: wildcards.collect(), all }
+        let (exact, wildcards) = (ExactValues::new(exact.collect()), wildcards.collect());
+        Wildcards { exact, wildcards, all: all.into() }
     }
 
     pub(super) fn all(&self) -> &[Wildcard] {
         &self.all
+    }
+
+    /// Returns the number of values with `*`.
+    pub(super) fn wildcard_count(&self) -> usize {
+        self.wildcards.len()
     }
 
     /// Returns whether a value matches. Only text matches values with `*`.

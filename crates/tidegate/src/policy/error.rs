@@ -136,8 +136,10 @@ pub struct ConditionError {
 pub enum ConditionErrorKind {
     /// The list of values is empty, so no request satisfies the condition.
     NoValue,
-    /// There are more than `MAX_VALUES` values.
-    TooMany,
+    /// There are more values than this.
+    TooMany(usize),
+    /// More than `MAX_VALUES` values have a `*`.
+    TooManyWildcards,
     /// A value is empty. An empty field counts as missing, so the value would never match.
     Empty,
     /// `*` is listed with other values.
@@ -165,7 +167,8 @@ impl ConditionErrorKind {
     pub fn problem(&self) -> String {
         match self {
             Self::NoValue => "there is no value, so no request can satisfy it".into(),
-            Self::TooMany => "too many values".into(),
+            Self::TooMany(_) => "too many values".into(),
+            Self::TooManyWildcards => "too many values with `*`".into(),
             Self::Empty => "an empty value matches nothing".into(),
             Self::StarAmongOthers => {
                 "`*` matches anything, so the other values mean nothing".into()
@@ -187,7 +190,8 @@ impl ConditionErrorKind {
     pub fn help(&self) -> String {
         match self {
             Self::NoValue => "write at least one value, or `\"*\"` for any".into(),
-            Self::TooMany => format!("use at most {MAX_VALUES}"),
+            Self::TooMany(most) => format!("use at most {most}"),
+            Self::TooManyWildcards => format!("use at most {MAX_VALUES} of them"),
             Self::Empty => "write a value, or `\"*\"` for any".into(),
             Self::StarAmongOthers => "write `\"*\"` alone, or leave it out".into(),
             Self::Method => "write for example `POST`".into(),

@@ -14,6 +14,10 @@
 //! the names of its entries, seldom more than three, and then the policies for each mask. These are
 //! compared with the request like all others, so that a hash collision costs one comparison and has
 //! no other effect.
+//!
+//! A set may have many policies, but the number that one request can be compared with is bounded by
+//! [`MAX_COMPARED`]. Policies without an exact list of entries count, and for each mask of the names
+//! of a request the policies that share all exact values, such as those with a `*`.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -32,6 +36,9 @@ use super::request_field::RequestField;
 type Mask = u16;
 const _: () = assert!(MAX_ENTRIES <= 16);
 
+/// The largest number of policies that one request can be compared with.
+pub(crate) const MAX_COMPARED: usize = 1024;
+
 /// Indices in a list of policies, ascending.
 pub(super) type PolicyIndices = SmallVec<[u32; 8]>;
 
@@ -44,39 +51,63 @@ pub(super) struct Index {
     /// Policies that require a domain, but no exact list of entries, by domain.
     by_domain: HashMap<u64, Vec<u32>, RandomState>,
     /// The masks in use, by domain and names.
-    masks_by_names: HashMap<u64, SmallVec<[Mask; 4]>, RandomState>,
+    masks_by_names: HashMap<u64, SmallVec<[MaskInUse; 2]>, RandomState>,
     /// Policies that require an exact list of entries, by domain, names, mask and values.
     by_entries: HashMap<u64, SmallVec<[u32; 4]>, RandomState>,
 }
 
+/// A mask, with the largest number of policies that share it and all exact values.
+#[derive(Clone, Copy, Debug)]
+struct MaskInUse {
+    mask: Mask,
+    most: usize,
+}
+
 impl Index {
-    pub(super) fn new(policies: &[Policy]) -> Self {
+    /// Creates the index.
+    ///
+    /// # Errors
+    /// Returns the index of the first policy with which a request could be compared with more than
+    /// [`MAX_COMPARED`] policies.
+    pub(super) fn new(policies: &[Policy]) -> Result<Self, usize> {
         let mut index = Index::default();
+        let (mut without_entries, mut most_by_entries) = (0, 0);
         for (policy_index, policy) in (0..).zip(policies) {
-            index.insert(policy_index, policy);
+            match index.insert(policy_index, policy) {
+                None => without_entries += 1,
+                Some(compared) => most_by_entries = compared.max(most_by_entries),
+            }
+            if without_entries + most_by_entries > MAX_COMPARED {
+                return Err(policy_index as usize);
+            }
         }
-        index
+        Ok(index)
     }
 
-    fn insert(&mut self, policy_index: u32, policy: &Policy) {
+    /// Inserts a policy. Returns the number of policies that a request with the same names can be
+    /// compared with; `None` if the policy does not require an exact list of entries.
+    fn insert(&mut self, policy_index: u32, policy: &Policy) -> Option<usize> {
         let mut conditions = policy.matching().iter();
         let domains =
             conditions.clone().find(|condition| *condition.field() == RequestField::Domain);
         let domains = domains.and_then(Condition::exact_values);
         let entries = conditions.find_map(Condition::exact_entries);
         let Some(entries) = entries else {
-            let Some(domains) = domains else { return self.unconditional.push(policy_index) };
-            for domain in domains {
-                let domain_hash = self.hash(Some(domain));
-                self.by_domain.entry(domain_hash).or_default().push(policy_index);
+            match domains {
+                None => self.unconditional.push(policy_index),
+                Some(domains) => domains.iter().for_each(|domain| {
+                    let domain_hash = self.hash(Some(domain));
+                    self.by_domain.entry(domain_hash).or_default().push(policy_index);
+                }),
             }
-            return;
+            return None;
         };
         match domains {
-            None => self.insert_entries(policy_index, None, entries),
+            None => Some(self.insert_entries(policy_index, None, entries)),
             Some(domains) => domains
                 .iter()
-                .for_each(|domain| self.insert_entries(policy_index, Some(domain), entries)),
+                .map(|domain| self.insert_entries(policy_index, Some(domain), entries))
+                .max(),
         }
     }
 
@@ -85,20 +116,23 @@ impl Index {
         policy_index: u32,
         domain: Option<&str>,
         entries: &[DescriptorEntry],
-    ) {
+    ) -> usize {
         let names_hash = self.names_hash(domain, entries.iter().map(DescriptorEntry::name));
         let bits = entries.iter().enumerate();
         let mask = bits.fold(0, |mask, (bit, e)| mask | Mask::from(e.literal().is_some()) << bit);
-        let masks = self.masks_by_names.entry(names_hash).or_default();
-        if !masks.contains(&mask) {
-            masks.push(mask);
-        }
         let entries_hash = self.entries_hash(
             names_hash,
             mask,
             entries.iter().filter_map(DescriptorEntry::literal),
         );
-        self.by_entries.entry(entries_hash).or_default().push(policy_index);
+        let sharing = self.by_entries.entry(entries_hash).or_default();
+        sharing.push(policy_index);
+        let masks = self.masks_by_names.entry(names_hash).or_default();
+        match masks.iter_mut().find(|known| known.mask == mask) {
+            Some(known) => known.most = known.most.max(sharing.len()),
+            None => masks.push(MaskInUse { mask, most: sharing.len() }),
+        }
+        masks.iter().map(|known| known.most).sum()
     }
 
     /// Returns the policies that a request may match, or `None` if these are
@@ -138,7 +172,7 @@ impl Index {
             return;
         }
         let names_hash = self.names_hash(domain, found.iter().map(|(name, _)| &**name));
-        for &mask in self.masks_by_names.get(&names_hash).into_iter().flatten() {
+        for &MaskInUse { mask, .. } in self.masks_by_names.get(&names_hash).into_iter().flatten() {
             let values = found.iter().enumerate().filter(|(bit, _)| mask & (1 << bit) != 0);
             let entries_hash =
                 self.entries_hash(names_hash, mask, values.map(|(_, (_, value))| &**value));

@@ -18,6 +18,7 @@
 //!   and conditions use;
 //! - `condition.rs`, `pattern.rs`, `descriptor.rs`: matching;
 //! - `template.rs`, `key.rs`: keys, and why they cannot collide;
+//! - `envoy_details.rs`: facts about limits that come from an envoyproxy/ratelimit config;
 //! - `explain.rs`: the result of every policy for a request, with the reason.
 //!
 //! ```
@@ -44,6 +45,7 @@ mod condition;
 mod cost;
 mod definition;
 mod descriptor;
+mod envoy_details;
 mod error;
 mod explain;
 mod index;
@@ -68,6 +70,7 @@ pub(crate) use definition::check_limits;
 pub(crate) use definition::is_concurrency;
 pub use definition::{MAX_LIMITS, MAX_NAME_BYTES, Override, Policy, Variant, check_counts};
 pub use descriptor::{DescriptorEntry, MAX_ENTRIES};
+pub use envoy_details::{EnvoyDetails, EnvoyLevel, Metadata, MetadataValue};
 pub use error::PolicyError;
 pub use error::{ConditionError, ConditionErrorKind};
 pub use explain::{Explained, Explanation, Outcome};
@@ -83,7 +86,7 @@ pub use template::{SHARED_KEY, Template, TemplateError, TemplateErrorKind};
 
 #[cfg(feature = "config")]
 pub(crate) use {
-    condition::MAX_VALUES,
+    condition::{MAX_EXEMPT_VALUES, MAX_VALUES},
     definition::{MAX_OVERRIDES, MAX_REPLACED},
     descriptor::Wildcard,
     request_field::FIELD_NAMES,

@@ -1,15 +1,17 @@
 //! The set of all policies, and the selection of those that apply to a request.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 
+use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 use tidegate_core::{Limit, bounds};
 
 use super::condition::Conditions;
 use super::definition::{MAX_REPLACED, Policy};
 use super::explain::{Explanation, explain};
-use super::index::Index;
+use super::index::{Index, MAX_COMPARED};
 use super::key::Key;
 use super::normalized::{NormalizedRequest, Patterns, ReadOptions};
 use super::path::PathVariants;
@@ -23,17 +25,22 @@ use crate::identity::Identity;
 use crate::request::MAX_CHECKS;
 use crate::text::excerpt;
 
-/// The largest number of policies. In the worst case all of them are compared with every request.
-pub(crate) const MAX_POLICIES: usize = 1024;
+/// The largest number of policies. A request is compared with at most [`MAX_COMPARED`] of them;
+/// this bounds the memory and the time to load a set.
+pub(crate) const MAX_POLICIES: usize = 65_536;
 
 /// A set of policies. The default is empty.
 #[derive(Clone, Debug, Default)]
 pub struct Policies {
     policies: Vec<Policy>,
+    names: Names,
     index: Index,
     patterns: Patterns,
     options: ReadOptions,
 }
+
+/// The index of each policy by its name.
+type Names = HashMap<Box<str>, u32, RandomState>;
 
 /// A policy that applies to a request, with the variant, key and cost for that request.
 #[derive(Clone, Debug)]
@@ -83,11 +90,7 @@ impl Policies {
         if policies.len() > MAX_POLICIES {
             return Err(PoliciesError::TooMany);
         }
-        for (second, policy) in policies.iter().enumerate() {
-            if let Some(first) = policies[..second].iter().position(|p| p.name() == policy.name()) {
-                return Err(PoliciesError::SameName { first, second });
-            }
-        }
+        let names = index_names(&policies)?;
         if unconditional_limit_count(&policies) > MAX_CHECKS {
             return Err(PoliciesError::TooManyLimits);
         }
@@ -95,9 +98,11 @@ impl Policies {
             paths: compile_patterns(&mut policies, &RequestField::Path)?,
             hosts: compile_patterns(&mut policies, &RequestField::Host)?,
         };
-        check_replaces(&policies)?;
+        check_replaces(&policies, &names)?;
         let options = ReadOptions { identity, path_variants: PathVariants::default() };
-        Ok(Policies { index: Index::new(&policies), policies, patterns, options })
+        let index =
+            Index::new(&policies).map_err(|policy| PoliciesError::TooManyCompared { policy })?;
+        Ok(Policies { policies, names, index, patterns, options })
     }
 
     /// Sets whether path parameters and backslashes are resolved.
@@ -203,7 +208,7 @@ impl Policies {
 
     /// Returns the policy with this name.
     pub fn get(&self, name: &str) -> Option<&Policy> {
-        self.policies.iter().find(|policy| policy.name() == name)
+        self.names.get(name).map(|&index| &self.policies[index as usize])
     }
 
     /// Returns the policy with this name.
@@ -318,14 +323,30 @@ fn is_replaced<'s, 'p: 's>(
     matched_policies.any(|one| one.policy.replaces().iter().any(|replaced| **replaced == *name))
 }
 
+/// Returns the index of each policy by its name.
+fn index_names(policies: &[Policy]) -> Result<Names, PoliciesError> {
+    let mut names = Names::with_capacity_and_hasher(policies.len(), RandomState::default());
+    for (index, policy) in (0..).zip(policies) {
+        match names.entry(policy.name().into()) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(index);
+            }
+            Entry::Occupied(first) => {
+                let (first, second) = (*first.get() as usize, index as usize);
+                return Err(PoliciesError::SameName { first, second });
+            }
+        }
+    }
+    Ok(names)
+}
+
 /// Checks that each replaced policy exists, and that no policy replaces itself.
-fn check_replaces(policies: &[Policy]) -> Result<(), PoliciesError> {
-    let names: HashSet<&str> = policies.iter().map(Policy::name).collect();
+fn check_replaces(policies: &[Policy], names: &Names) -> Result<(), PoliciesError> {
     for (index, policy) in policies.iter().enumerate() {
         if policy.replaces().len() > MAX_REPLACED {
             return Err(PoliciesError::TooManyReplaced { policy: index });
         }
-        let is_other = |name: &str| name != policy.name() && names.contains(name);
+        let is_other = |name: &str| name != policy.name() && names.contains_key(name);
         if let Some(replaced) = policy.replaces().iter().position(|name| !is_other(name)) {
             return Err(PoliciesError::ReplacesUnknown { policy: index, replaced });
         }
@@ -400,6 +421,11 @@ impl std::error::Error for SelectError {}
 pub enum PoliciesError {
     /// There are more than `MAX_POLICIES` policies.
     TooMany,
+    /// A request could be compared with more than `MAX_COMPARED` policies.
+    TooManyCompared {
+        /// The index of the policy with which the number is exceeded.
+        policy: usize,
+    },
     /// Two policies have the same name.
     SameName {
         /// The index of the first.
@@ -431,6 +457,9 @@ impl PoliciesError {
     pub const fn problem(self) -> &'static str {
         match self {
             PoliciesError::TooMany => "there are too many policies",
+            PoliciesError::TooManyCompared { .. } => {
+                "a request would be compared with more than 1024 policies"
+            }
             PoliciesError::SameName { .. } => "two policies have this name",
             PoliciesError::ReplacesUnknown { .. } => "no other policy has a name that is replaced",
             PoliciesError::TooManyReplaced { .. } => "a policy replaces too many others",
@@ -442,7 +471,10 @@ impl PoliciesError {
     /// Returns how to fix it.
     pub const fn help(self) -> &'static str {
         match self {
-            PoliciesError::TooMany => "use at most 1024, and overrides for what differs by tenant",
+            PoliciesError::TooMany => "use at most 65536, and overrides for what differs by tenant",
+            PoliciesError::TooManyCompared { .. } => {
+                "match a list of descriptors with exact values, which are looked up, or use overrides for what differs by tenant"
+            }
             PoliciesError::SameName { .. } => "give each policy a name of its own",
             PoliciesError::ReplacesUnknown { .. } => "name another policy in `replaces`",
             PoliciesError::TooManyReplaced { .. } => "replace at most 1024",
@@ -461,4 +493,5 @@ impl fmt::Display for PoliciesError {
 impl std::error::Error for PoliciesError {}
 
 // The texts above contain these bounds.
-const _: () = assert!(MAX_POLICIES == 1024 && MAX_REPLACED == 1024 && MAX_CHECKS == 256);
+const _: () = assert!(MAX_POLICIES == 65_536 && MAX_COMPARED == 1024);
+const _: () = assert!(MAX_REPLACED == 1024 && MAX_CHECKS == 256);

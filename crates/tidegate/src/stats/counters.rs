@@ -245,9 +245,15 @@ pub(super) struct Registry {
     tables: Mutex<Tables>,
 }
 
+/// The number of new names after which unused series are searched for again, if there were none. A
+/// search visits all series, so a large set of policies must not cause one for each of its names.
+const NAMES_PER_SEARCH: usize = 64;
+
 #[derive(Debug, Default)]
 struct Tables {
     series: BTreeMap<SeriesKey, Arc<Series>>,
+    /// The number of new names until the next search for unused series.
+    names_until_search: usize,
     trackers: BTreeMap<Arc<str>, Arc<PolicyTracker>>,
 }
 
@@ -280,7 +286,10 @@ impl Tables {
             return Arc::clone(series);
         }
         if self.series.len() >= MAX_SERIES {
-            self.evict_unused();
+            match self.names_until_search.checked_sub(1) {
+                Some(names) => self.names_until_search = names,
+                None => self.evict_unused(),
+            }
         }
         if self.series.len() >= MAX_SERIES {
             return self.other(name.mode);
@@ -309,6 +318,9 @@ impl Tables {
             }
             is_used
         });
+        if retired.is_empty() {
+            self.names_until_search = NAMES_PER_SEARCH;
+        }
         for series in retired {
             self.other(series.name.mode).absorb(&series);
         }

@@ -6,13 +6,15 @@
 //! all that match apply. So each limit of the tree becomes a policy:
 //!
 //! ```text
-//!   files -> tree.rs (domains and descriptors, or all errors) -> flatten.rs (a policy per limit,
-//!         with exemptions and a name) -> write.rs (a tidegate config) -> Config::parse
+//!   files ----> read.rs ----+
+//!                           +--> model.rs (plain values) --> check.rs (domains, or all errors)
+//!   messages ---------------+                                --> build.rs (a policy per limit)
 //! ```
 //!
-//! The result of a conversion *is* a config: a server that is started with the files reads
-//! [`Converted::yaml`], so both have the same meaning. The `exempt` of a policy lists the values
-//! that are preferred to its node's, at the same level and at every level above.
+//! - `source.rs`: the errors and notices of each file or message, and their positions;
+//! - `preferred.rs`: the values that the `exempt` of a policy lists, at its level and at every level
+//!   above; `names.rs`: the names of policies;
+//! - `write.rs`: writes the policies as a config, for `tidegate config convert`.
 //!
 //! ```
 //! use tidegate::unstable::config::envoy::{EnvoyFile, Options, convert};
@@ -30,8 +32,13 @@
 //! # Ok::<(), tidegate::unstable::config::envoy::EnvoyErrors>(())
 //! ```
 
-mod flatten;
-mod tree;
+mod build;
+mod check;
+mod model;
+mod names;
+mod preferred;
+mod read;
+mod source;
 mod write;
 
 use std::fmt;
@@ -39,12 +46,14 @@ use std::path::{Path, PathBuf};
 
 use tidegate_core::Algorithm;
 
-use super::error::{ConfigError, ConfigErrors, printable};
-use super::reader::Reader;
-use super::{Config, MAX_CONFIG_BYTES, read_text, yaml};
+use self::source::Source;
+use super::error::{ConfigError, ConfigErrors};
+use super::{Config, MAX_CONFIG_BYTES, read_text};
 
-/// The largest number of files in a directory. Each is a domain, and real directories have far
-/// fewer.
+pub use self::model::{DescriptorConfig, DomainConfig, RateLimitConfig, Unit};
+
+/// The largest number of files in a directory, and of its subdirectories. Each file is a domain, and
+/// real directories have far fewer.
 pub const MAX_FILES: usize = 1024;
 
 /// The name and text of a file.
@@ -67,9 +76,11 @@ pub struct Options {
 /// The result of a conversion.
 #[derive(Clone, Debug)]
 pub struct Converted {
-    yaml: String,
     config: Config,
+    /// The names of the files or messages.
+    sources: Vec<String>,
     notices: Vec<Notice>,
+    omitted: Vec<Notice>,
 }
 
 /// A message about a feature that tidegate handles differently or does not support.
@@ -79,7 +90,7 @@ pub struct Notice {
     about: ConfigError,
 }
 
-/// All errors of the files.
+/// All errors of the files or messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnvoyErrors(Vec<ConfigErrors>);
 
@@ -99,50 +110,60 @@ impl EnvoyFile {
         Ok(EnvoyFile { name: path.display().to_string(), text })
     }
 
-    /// Lists the `.yaml` and `.yml` files of a directory, sorted by name. Names that begin with a
-    /// dot are skipped, because Kubernetes uses them for its own files. Entries that are not files
-    /// are skipped, because reading a pipe would block. A dangling link is kept, so that it is
+    /// Lists the `.yaml` and `.yml` files of a directory and its subdirectories, sorted by path.
+    /// Names that begin with a dot are skipped, because Kubernetes uses them for its own files.
+    /// Links to directories are skipped, as in envoyproxy/ratelimit. Other entries that are not
+    /// files are skipped, because reading a pipe would block. A dangling link is kept, so that it is
     /// reported when it is read.
     ///
     /// # Errors
-    /// Returns an error if the directory cannot be read, or contains no such file or more than
-    /// [`MAX_FILES`].
+    /// Returns an error if a directory cannot be read, or if the number of such files is zero or
+    /// exceeds [`MAX_FILES`], as that of subdirectories must not.
     pub fn list(directory: &Path) -> Result<Vec<PathBuf>, EnvoyErrors> {
-        let fail = |message: String, help: &str| {
-            let error = *ConfigError::whole(message, help);
-            EnvoyErrors::one(ConfigErrors::new(&directory.display().to_string(), vec![error]))
-        };
-        let cannot = |error: std::io::Error| {
-            fail(
-                format!("the directory cannot be read: {error}"),
-                "name the directory that holds the *.yaml files, and check its permissions",
-            )
-        };
         let mut paths = Vec::new();
-        for entry in directory.read_dir().map_err(cannot)? {
-            let path = entry.map_err(cannot)?.path();
-            let is_yaml = path.extension().is_some_and(|end| end == "yaml" || end == "yml");
-            let is_hidden =
-                path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"."));
-            let is_other = path.metadata().is_ok_and(|metadata| !metadata.is_file());
-            if is_yaml && !is_hidden && !is_other {
-                paths.push(path);
-            }
-            if paths.len() > MAX_FILES {
-                let message = format!("there are more than {MAX_FILES} *.yaml files");
-                return Err(fail(message, "check that this is the directory you meant"));
+        let mut directories = vec![directory.to_owned()];
+        let mut next = 0;
+        while let Some(current) = directories.get(next).cloned() {
+            next += 1;
+            let cannot = |error| cannot_be_read(&current, &error);
+            for entry in current.read_dir().map_err(cannot)? {
+                let entry = entry.map_err(cannot)?;
+                let path = entry.path();
+                let is_yaml = path.extension().is_some_and(|end| end == "yaml" || end == "yml");
+                if entry.file_name().as_encoded_bytes().starts_with(b".") {
+                    continue;
+                }
+                if entry.file_type().map_err(cannot)?.is_dir() {
+                    directories.push(path);
+                } else if is_yaml && !path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+                    paths.push(path);
+                }
+                if paths.len() > MAX_FILES || directories.len() > MAX_FILES {
+                    let message =
+                        format!("there are more than {MAX_FILES} *.yaml files or subdirectories");
+                    let help = "check that this is the directory you meant";
+                    return Err(EnvoyErrors::whole(
+                        &directory.display().to_string(),
+                        message,
+                        help,
+                    ));
+                }
             }
         }
         if paths.is_empty() {
             let message = "there is no *.yaml file in this directory".to_owned();
-            return Err(fail(
-                message,
-                "put the files of envoyproxy/ratelimit there, one per domain",
-            ));
+            let help = "put the files of envoyproxy/ratelimit there, one per domain";
+            return Err(EnvoyErrors::whole(&directory.display().to_string(), message, help));
         }
         paths.sort_unstable();
         Ok(paths)
     }
+}
+
+fn cannot_be_read(directory: &Path, error: &std::io::Error) -> EnvoyErrors {
+    let message = format!("the directory cannot be read: {error}");
+    let help = "name the directory that holds the *.yaml files, and check its permissions";
+    EnvoyErrors::whole(&directory.display().to_string(), message, help)
 }
 
 /// Converts files into a tidegate config.
@@ -150,59 +171,86 @@ impl EnvoyFile {
 /// # Errors
 /// Returns all errors, in the order of the files.
 pub fn convert(files: &[EnvoyFile], options: &Options) -> Result<Converted, EnvoyErrors> {
-    let whole = |file: &str, message: String, help: &str| {
-        EnvoyErrors::one(ConfigErrors::new(file, vec![*ConfigError::whole(message, help)]))
-    };
     if let Some(file) = files.iter().find(|file| file.text.len() > MAX_CONFIG_BYTES) {
         let message = format!("the file is larger than {} KiB", MAX_CONFIG_BYTES / 1024);
-        return Err(whole(&file.name, message, "split it by domain"));
+        return Err(EnvoyErrors::whole(&file.name, message, "split it by domain"));
     }
-    let mut readers = Vec::with_capacity(files.len());
-    let mut trees = Vec::with_capacity(files.len());
-    for file in files {
-        let mut errors = Vec::new();
-        let root = yaml::parse(&file.text, &mut errors);
-        let is_broken = !errors.is_empty();
-        readers.push(Reader::new(&file.text, errors));
-        trees.push(root.filter(|_| !is_broken));
-    }
-    let domains = tree::read(&readers, &trees, options.merge_domains);
-    let mut policies = flatten::flatten(&readers, &domains, options.algorithm);
-    flatten::assign_names(&readers, &mut policies);
-    let notices = take_notices(files, readers)?;
-    let yaml = write::write(files.iter().map(|file| &*file.name), &domains, &policies);
-    if yaml.len() > MAX_CONFIG_BYTES {
-        let message = format!("converted, they take more than {} KiB", MAX_CONFIG_BYTES / 1024);
-        let help = "give fewer values; a header or descriptor that groups them is the better tool";
-        return Err(whole(files.first().map_or("", |file| &file.name), message, help));
-    }
-    let config = Config::parse(&yaml, "the converted config").map_err(EnvoyErrors::one)?;
-    Ok(Converted { yaml, config, notices })
+    let sources: Vec<Source<'_>> = files.iter().map(Source::file).collect();
+    let configs: Vec<Option<DomainConfig>> = sources.iter().map(read::read).collect();
+    convert_sources(sources, configs.iter().map(Option::as_ref), options)
 }
 
-/// Returns all notices or, if there are errors, all errors.
-fn take_notices(files: &[EnvoyFile], readers: Vec<Reader<'_>>) -> Result<Vec<Notice>, EnvoyErrors> {
-    let (mut all, mut notices) = (Vec::new(), Vec::new());
-    for (file, reader) in files.iter().zip(readers) {
-        let (errors, noted) = reader.into_errors_and_notices();
-        if !errors.is_empty() {
-            all.push(ConfigErrors::new(&file.name, errors));
+/// Converts messages into a tidegate config.
+///
+/// # Errors
+/// Returns all errors, in the order of the messages. They have the name of the message and the path
+/// of the field, such as `descriptors[3].rate_limit.unit`.
+pub fn convert_domains(
+    domains: &[DomainConfig],
+    options: &Options,
+) -> Result<Converted, EnvoyErrors> {
+    let sources = domains.iter().map(Source::message).collect();
+    convert_sources(sources, domains.iter().map(Some), options)
+}
+
+/// Converts the config of each source; `None` if it could not be read.
+fn convert_sources<'c>(
+    sources: Vec<Source<'_>>,
+    configs: impl Iterator<Item = Option<&'c DomainConfig>>,
+    options: &Options,
+) -> Result<Converted, EnvoyErrors> {
+    let domains = check::check(&sources, configs, options.merge_domains);
+    let is_valid = !sources.iter().any(|source| source.reader().has_errors());
+    let policies = is_valid.then(|| build::build(&sources, &domains, options.algorithm));
+    let names = sources.iter().map(Source::name).collect();
+    let (mut errors, mut notices, mut omitted) = (Vec::new(), Vec::new(), Vec::new());
+    for source in sources {
+        let name = source.name();
+        let mut findings = source.into_findings();
+        if !findings.errors.is_empty() {
+            errors.push(ConfigErrors::new(&name, findings.errors));
         }
-        let name = printable(&file.name);
-        notices.extend(noted.into_iter().map(|about| Notice { file: name.clone(), about }));
+        notices.append(&mut findings.notices);
+        omitted.append(&mut findings.omitted);
     }
-    if all.is_empty() { Ok(notices) } else { Err(EnvoyErrors(all)) }
+    if !errors.is_empty() {
+        return Err(EnvoyErrors(errors));
+    }
+    let config = Config { policies: policies.unwrap_or_default(), ..Config::default() };
+    Ok(Converted { config, sources: names, notices, omitted })
 }
 
 impl Converted {
-    /// Returns the config as YAML, which `tidegate config convert` prints.
-    pub fn yaml(&self) -> &str {
-        &self.yaml
+    /// Writes the policies as a config, which `tidegate config convert` prints. Parsing it gives the
+    /// same policies, without the details of [`Converted::omitted`].
+    ///
+    /// # Errors
+    /// Returns an error if the text would be larger than a config may be.
+    pub fn yaml(&self) -> Result<String, EnvoyErrors> {
+        let first = self.sources.first().map_or("", String::as_str);
+        let Some(yaml) = write::write(&self.sources, &self.config.policies) else {
+            let message = format!("converted, they take more than {} KiB", MAX_CONFIG_BYTES / 1024);
+            let help = "serve the files with --envoy-config, or give fewer values";
+            return Err(EnvoyErrors::whole(first, message, help));
+        };
+        Config::parse(&yaml, "the converted config").map_err(EnvoyErrors::one)?;
+        Ok(yaml)
     }
 
-    /// Returns the parsed config.
+    /// Returns the config.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Returns the config by value.
+    pub fn into_config(self) -> Config {
+        self.config
+    }
+
+    /// Returns the notices about fields that the policies keep, and that [`Converted::yaml`] leaves
+    /// out.
+    pub fn omitted(&self) -> &[Notice] {
+        &self.omitted
     }
 
     /// Returns the notices about features that tidegate handles differently or does not support, in
@@ -213,7 +261,7 @@ impl Converted {
 }
 
 impl Notice {
-    /// Returns the name of the file.
+    /// Returns the name of the file or message.
     pub fn file(&self) -> &str {
         &self.file
     }
@@ -233,6 +281,11 @@ impl fmt::Display for Notice {
 impl EnvoyErrors {
     fn one(errors: ConfigErrors) -> Self {
         EnvoyErrors(vec![errors])
+    }
+
+    /// Creates an error about a file or message as a whole.
+    fn whole(name: &str, message: String, help: &str) -> Self {
+        EnvoyErrors::one(ConfigErrors::new(name, vec![*ConfigError::whole(message, help)]))
     }
 
     /// Returns the errors of each file that has any. There is at least one such file.

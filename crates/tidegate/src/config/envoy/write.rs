@@ -1,84 +1,96 @@
 //! Writes policies as a config that people can read and edit.
+//!
+//! Only the fields that converted policies have are written.
 
 use std::fmt::Write as _;
 
-use super::super::error::printable;
 use super::super::fields::UNLIMITED;
-use super::flatten::FlatPolicy;
-use super::tree::{Domain, ValueMatch};
-use crate::policy::SHARED_KEY;
+use super::super::yaml::MAX_CONFIG_BYTES;
+use crate::policy::{Condition, Conditions, DescriptorEntry, Mode, Policies, Policy, SHARED_KEY};
 
-/// Writes the whole file.
-pub(super) fn write<'n>(
-    files: impl Iterator<Item = &'n str>,
-    domains: &[Domain],
-    policies: &[FlatPolicy<'_>],
-) -> String {
-    let files: Vec<String> = files.map(printable).collect();
+/// Writes the whole file. Returns `None` if it would be larger than a config may be.
+pub(super) fn write(sources: &[String], policies: &Policies) -> Option<String> {
     let mut out = String::from("# Converted from envoyproxy/ratelimit: ");
-    out.push_str(&files.join(", "));
+    out.push_str(&sources.join(", "));
     out.push_str("\npolicies:\n");
     for policy in policies {
         // Writing to memory cannot fail.
-        let _ = write_policy(policy, policies, &mut out);
+        let _ = write_policy(policy, &mut out);
+        if out.len() > MAX_CONFIG_BYTES {
+            return None;
+        }
     }
     if policies.is_empty() {
-        let domains: Vec<String> = domains.iter().map(|domain| scalar(&domain.name)).collect();
+        // A config has at least one policy.
         let _ = write!(
             out,
-            "  # There was no limit in them.\n  - name: nothing\n    match: {{ domain: {} }}\n    \
-             key: {SHARED_KEY}\n    limits: {UNLIMITED}\n",
-            one_or_list(&domains)
+            "  # There was no limit in them.\n  - name: nothing\n    key: {SHARED_KEY}\n    \
+             limits: {UNLIMITED}\n    mode: {}\n",
+            Mode::Off
         );
     }
-    out
+    Some(out)
 }
 
-fn write_policy(
-    policy: &FlatPolicy<'_>,
-    all: &[FlatPolicy<'_>],
-    out: &mut String,
-) -> std::fmt::Result {
-    let entries = policy.path.iter().map(|node| match &node.value {
-        ValueMatch::Any => scalar(&node.key),
-        ValueMatch::Exact(value) | ValueMatch::Wild(value) => {
-            format!("{{ {}: {} }}", scalar(&node.key), scalar(value))
-        }
-    });
-    let entries: Vec<String> = entries.collect();
-    writeln!(out, "  - name: {}", scalar(&policy.name))?;
-    let domain = scalar(policy.domain);
-    writeln!(out, "    match: {{ domain: {domain}, descriptors: [{}] }}", entries.join(", "))?;
-    writeln!(out, "    key: {}", scalar(&policy.key))?;
-    match &policy.limit {
+fn write_policy(policy: &Policy, out: &mut String) -> std::fmt::Result {
+    writeln!(out, "  - name: {}", scalar(policy.name()))?;
+    let matching: Vec<String> = policy.matching().iter().map(match_condition).collect();
+    writeln!(out, "    match: {{ {} }}", matching.join(", "))?;
+    writeln!(out, "    key: {}", scalar(policy.key_template().as_str()))?;
+    match policy.limits().first() {
         None => writeln!(out, "    limits: {UNLIMITED}")?,
         Some(limit) => writeln!(out, "    limits: {limit}")?,
     }
-    if policy.is_observed {
-        writeln!(out, "    mode: observe")?;
+    if policy.mode() != Mode::Enforce {
+        writeln!(out, "    mode: {}", policy.mode())?;
     }
-    if policy.quota {
+    if policy.is_quota() {
         writeln!(out, "    quota: true")?;
     }
-    if !policy.exempt.is_empty() {
-        let parts = policy.exempt.iter().map(|(part, values)| {
-            let name = part.strip_prefix("descriptor:").unwrap_or(part);
-            let values: Vec<String> = values.iter().map(|value| scalar(value)).collect();
-            format!("{}: {}", scalar(name), one_or_list(&values))
-        });
-        let parts: Vec<String> = parts.collect();
-        writeln!(out, "    exempt: {{ descriptors: {{ {} }} }}", parts.join(", "))?;
-    }
-    if !policy.replaces.is_empty() {
-        let names: Vec<String> =
-            policy.replaces.iter().map(|index| scalar(&all[*index].name)).collect();
+    write_exempt(policy.exempt(), out)?;
+    if !policy.replaces().is_empty() {
+        let names: Vec<String> = policy.replaces().iter().map(|name| scalar(name)).collect();
         writeln!(out, "    replaces: [{}]", names.join(", "))?;
     }
     Ok(())
 }
 
-fn one_or_list(values: &[String]) -> String {
-    match values {
+/// Returns a condition of `match`: a list of descriptors, or the values of another field.
+fn match_condition(condition: &Condition) -> String {
+    match condition.exact_entries() {
+        Some(entries) => {
+            let entries: Vec<String> = entries.iter().map(entry).collect();
+            format!("descriptors: [{}]", entries.join(", "))
+        }
+        None => format!("{}: {}", condition.field(), one_or_list(&condition.text_values())),
+    }
+}
+
+fn entry(entry: &DescriptorEntry) -> String {
+    match entry.values() {
+        None => scalar(entry.name()),
+        Some(values) => {
+            format!("{{ {}: {} }}", scalar(entry.name()), one_or_list(&values.collect::<Vec<_>>()))
+        }
+    }
+}
+
+fn write_exempt(exempt: &Conditions, out: &mut String) -> std::fmt::Result {
+    if exempt.is_empty() {
+        return Ok(());
+    }
+    let descriptors = exempt.iter().map(|condition| {
+        let field = condition.field().to_string();
+        let name = field.strip_prefix("descriptor:").unwrap_or(&field);
+        format!("{}: {}", scalar(name), one_or_list(&condition.text_values()))
+    });
+    let descriptors: Vec<String> = descriptors.collect();
+    writeln!(out, "    exempt: {{ descriptors: {{ {} }} }}", descriptors.join(", "))
+}
+
+fn one_or_list(values: &[&str]) -> String {
+    let values: Vec<String> = values.iter().map(|value| scalar(value)).collect();
+    match &values[..] {
         [only] => only.clone(),
         all => format!("[{}]", all.join(", ")),
     }

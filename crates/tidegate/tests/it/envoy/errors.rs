@@ -24,7 +24,7 @@ fn error_messages_are_as_recorded() {
     for path in files() {
         let text = fs::read_to_string(&path).expect("a file");
         let found = match converted(&text) {
-            Ok(converted) => panic!("{}: {}", path.display(), converted.yaml()),
+            Ok(converted) => panic!("{}: {:?}", path.display(), converted.yaml()),
             Err(errors) => format!("error: {errors}\n"),
         };
         let golden = path.with_extension("txt");

@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use proptest::prelude::*;
 use tidegate::unstable::attributes::Attributes;
 
+use super::fuzzed::same_policies;
 use super::{Entries, converted};
 
 #[derive(Clone, Debug)]
@@ -142,6 +143,7 @@ fn check(tree: &[Node], all: &[Entries]) -> Result<(), TestCaseError> {
     let mut numbers = HashMap::new();
     number(tree, &mut 1, &mut numbers);
     let converted = converted(&text).map_err(|e| TestCaseError::fail(format!("{e}\n{text}")))?;
+    same_policies(&converted)?;
     let policies = &converted.config().policies;
     // The keys of the gate for the counts of the model, and the reverse: the mapping must be one to
     // one.

@@ -5,6 +5,7 @@ mod documented_examples;
 mod errors;
 mod fuzzed;
 mod lookup;
+mod messages;
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //! replace others.
 
 use tidegate::unstable::policy::{
-    Condition, DescriptorEntry, Policies, PoliciesError, Policy, RequestField,
+    Condition, ConditionErrorKind, DescriptorEntry, Policies, PoliciesError, Policy, RequestField,
 };
 
 use super::{TestRequest, config, key};
@@ -246,4 +246,67 @@ fn a_request_among_many_descriptors_does_not_allocate() {
     };
     select();
     assert_eq!(allocation_counter::measure(select).count_total, 0);
+}
+
+fn listed(name: &str, entries: Vec<DescriptorEntry>) -> Policy {
+    let policy = Policy::unlimited(name, "all".parse().expect("a key")).expect("a policy");
+    policy.with_match([Condition::entries(entries).expect("entries")].into_iter().collect())
+}
+
+/// Policies that are found by exact values may be many. Those that a request is compared with may
+/// not.
+#[test]
+fn policies_that_one_request_is_compared_with_are_bounded() {
+    let exact = |n: usize| {
+        listed(
+            &format!("e{n}"),
+            vec![DescriptorEntry::new("a", &[n.to_string()]).expect("an entry")],
+        )
+    };
+    let wild = |n: usize| {
+        listed(
+            &format!("w{n}"),
+            vec![DescriptorEntry::new("a", &[format!("{n}*")]).expect("an entry")],
+        )
+    };
+    let every = |n: usize| {
+        Policy::unlimited(&format!("u{n}"), "all".parse().expect("a key")).expect("a policy")
+    };
+    let new = |exact_count: usize, wild_count: usize, every_count: usize| {
+        let all = (0..exact_count).map(exact).chain((0..wild_count).map(wild));
+        let all: Vec<Policy> = all.chain((0..every_count).map(every)).collect();
+        Policies::new(all, Default::default()).map(|policies| policies.len())
+    };
+    assert_eq!(new(5000, 1000, 23), Ok(6023));
+    assert_eq!(new(0, 1024, 0), Ok(1024));
+    assert_eq!(new(0, 0, 1024), Ok(1024));
+    // One policy is found by the exact value of a request.
+    assert_eq!(new(5000, 1000, 24), Err(PoliciesError::TooManyCompared { policy: 6023 }));
+    assert_eq!(new(0, 1025, 0), Err(PoliciesError::TooManyCompared { policy: 1024 }));
+    assert_eq!(new(0, 0, 1025), Err(PoliciesError::TooManyCompared { policy: 1024 }));
+    assert_eq!(new(65_537, 0, 0), Err(PoliciesError::TooMany));
+    let mut twice: Vec<Policy> = (0..3000).map(exact).collect();
+    twice.push(exact(17));
+    let error = Policies::new(twice, Default::default()).expect_err("a name twice");
+    assert_eq!(error, PoliciesError::SameName { first: 17, second: 3000 });
+}
+
+#[test]
+fn exemptions_may_have_more_values_than_other_conditions() {
+    let values: Vec<String> = (0..65_537).map(|n| format!("v{n}")).collect();
+    let field = || "descriptor:a".parse().expect("a field");
+    let too_many = |most: usize| Err(ConditionErrorKind::TooMany(most));
+    let new = |count: usize| Condition::new(field(), &values[..count]).map_err(|e| e.kind);
+    assert!(new(1024).is_ok());
+    assert_eq!(new(1025), too_many(1024));
+    let exempting =
+        |count: usize| Condition::exempting(field(), &values[..count]).map_err(|e| e.kind);
+    assert!(exempting(65_536).is_ok());
+    assert_eq!(exempting(65_537), too_many(65_536));
+    let wild: Vec<String> = (0..1025).map(|n| format!("{n}*")).collect();
+    let wild = Condition::exempting(field(), &wild).map_err(|e| e.kind);
+    assert_eq!(wild, Err(ConditionErrorKind::TooManyWildcards));
+    let paths: Vec<String> = (0..1025).map(|n| format!("/{n}")).collect();
+    let paths = Condition::exempting("path".parse().expect("a field"), &paths);
+    assert_eq!(paths.map_err(|e| e.kind), too_many(1024));
 }

@@ -1,0 +1,167 @@
+//! A config of envoyproxy/ratelimit as plain values, as its messages
+//! (`ratelimit.config.ratelimit.v3.RateLimitConfig`) define it. Files are read into the same values.
+//! Empty texts, `false` and 0 mean that a field is missing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::policy::Metadata;
+
+/// The limits of one domain.
+///
+/// ```
+/// use tidegate::unstable::config::envoy::{
+///     DescriptorConfig, DomainConfig, Options, RateLimitConfig, Unit, convert_domains,
+/// };
+///
+/// let limit = RateLimitConfig { unit: Unit::Day, requests_per_unit: 100, ..Default::default() };
+/// let descriptor = DescriptorConfig {
+///     key: "to_number".into(),
+///     rate_limit: Some(limit),
+///     ..DescriptorConfig::default()
+/// };
+/// let domain = DomainConfig {
+///     name: "messaging-limits".into(),
+///     domain: "messaging".into(),
+///     descriptors: vec![descriptor],
+/// };
+/// let converted = convert_domains(&[domain], &Options::default())?;
+/// assert!(converted.config().policies.get("messaging.to_number").is_some());
+/// # Ok::<(), tidegate::unstable::config::envoy::EnvoyErrors>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DomainConfig {
+    /// The name of the file or resource, which errors show.
+    pub name: String,
+    /// The domain that requests name.
+    pub domain: String,
+    /// The descriptors at the root of the tree.
+    pub descriptors: Vec<DescriptorConfig>,
+}
+
+/// A descriptor: an entry of a request, the limit of requests that end with it, and the descriptors
+/// that may follow it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DescriptorConfig {
+    /// The key of the entry.
+    pub key: String,
+    /// The value of the entry, in which `*` matches any sequence of characters; empty for any value
+    /// that no sibling matches.
+    pub value: String,
+    /// The limit.
+    pub rate_limit: Option<RateLimitConfig>,
+    /// The descriptors that may follow.
+    pub descriptors: Vec<DescriptorConfig>,
+    /// Whether the limit is observed and never denies.
+    pub shadow_mode: bool,
+    /// Whether the limit is a quota: a request is denied only if all its quotas are used up.
+    pub quota_mode: bool,
+    /// Whether all values that a wildcard matches share one count.
+    pub share_threshold: bool,
+    /// Whether the metrics of the limit are named by the values of the request.
+    pub detailed_metric: bool,
+    /// Whether metrics are named by the value of the request at this level.
+    pub value_to_metric: bool,
+    /// Values for the `dynamic_metadata` of responses.
+    pub metadata: Option<Arc<Metadata>>,
+}
+
+/// A limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RateLimitConfig {
+    /// The unit of time; [`Unit::Unknown`] for an unlimited one.
+    pub unit: Unit,
+    /// The number of requests per unit of time.
+    pub requests_per_unit: u32,
+    /// Whether nothing is limited.
+    pub unlimited: bool,
+    /// The name by which other limits replace this one.
+    pub name: String,
+    /// The names of the limits that this one replaces.
+    pub replaces: Vec<String>,
+}
+
+/// A unit of time. Months have 30 days and years 365, as in envoyproxy/ratelimit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Unit {
+    /// The unit is missing.
+    #[default]
+    Unknown,
+    /// A second.
+    Second,
+    /// A minute.
+    Minute,
+    /// An hour.
+    Hour,
+    /// A day.
+    Day,
+    /// A week.
+    Week,
+    /// 30 days.
+    Month,
+    /// 365 days.
+    Year,
+}
+
+impl Unit {
+    /// All units of time.
+    pub const ALL: [Unit; 7] =
+        [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year];
+
+    /// Returns the name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unit::Unknown => "unknown",
+            Unit::Second => "second",
+            Unit::Minute => "minute",
+            Unit::Hour => "hour",
+            Unit::Day => "day",
+            Unit::Week => "week",
+            Unit::Month => "month",
+            Unit::Year => "year",
+        }
+    }
+
+    /// Returns the length; zero for [`Unit::Unknown`].
+    pub const fn duration(self) -> Duration {
+        const DAY: u64 = 86_400;
+        Duration::from_secs(match self {
+            Unit::Unknown => 0,
+            Unit::Second => 1,
+            Unit::Minute => 60,
+            Unit::Hour => 3_600,
+            Unit::Day => DAY,
+            Unit::Week => 7 * DAY,
+            Unit::Month => 30 * DAY,
+            Unit::Year => 365 * DAY,
+        })
+    }
+}
+
+/// The values that a descriptor matches.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ValueMatch<'c> {
+    Any,
+    Exact(&'c str),
+    /// A text with `*`.
+    Wild(&'c str),
+}
+
+impl DescriptorConfig {
+    pub(super) fn value_match(&self) -> ValueMatch<'_> {
+        match &*self.value {
+            "" => ValueMatch::Any,
+            text if text.contains('*') => ValueMatch::Wild(text),
+            text => ValueMatch::Exact(text),
+        }
+    }
+
+    /// Returns the text by which envoyproxy/ratelimit looks up a descriptor. It is unique at each
+    /// level.
+    pub(super) fn composite(&self) -> String {
+        match &*self.value {
+            "" => self.key.clone(),
+            value => format!("{}_{value}", self.key),
+        }
+    }
+}

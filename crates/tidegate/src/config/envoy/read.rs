@@ -1,0 +1,270 @@
+//! Reads a file into plain values.
+//!
+//! Only the kinds of values and the names of fields are checked here; `check.rs` checks the rest. A
+//! value that cannot be read is reported, and is missing from the result.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::super::reader::{Located, Reader, closest, excerpt, join, suggest};
+use super::super::yaml::{Name, Scalar, Value};
+use super::model::{DescriptorConfig, DomainConfig, RateLimitConfig, Unit};
+use super::source::Source;
+use crate::policy::{Metadata, MetadataValue};
+
+const ROOT: &[&str] = &["domain", "descriptors"];
+const DESCRIPTOR: &[&str] = &[
+    "key",
+    "value",
+    "rate_limit",
+    "descriptors",
+    "shadow_mode",
+    "quota_mode",
+    "share_threshold",
+    "detailed_metric",
+    "value_to_metric",
+    "metadata",
+];
+const RATE_LIMIT: &[&str] = &["unit", "requests_per_unit", "unlimited", "name", "replaces"];
+const REPLACES: &[&str] = &["name"];
+
+/// Reads a file; `None` if it is empty, or is not a mapping.
+pub(super) fn read(source: &Source<'_>) -> Option<DomainConfig> {
+    let reader = source.reader();
+    if reader.has_errors() {
+        return None;
+    }
+    let Some(root) = source.root() else {
+        reader.fail_at(0..0, "", "the file is empty", "write at least `domain: NAME`");
+        return None;
+    };
+    FileReader { reader }.root(&root)
+}
+
+struct FileReader<'r, 's> {
+    reader: &'r Reader<'s>,
+}
+
+/// The fields of a mapping that have a value.
+struct Fields(Vec<(Name, Located)>);
+
+impl Fields {
+    fn get(&self, name: &str) -> Option<&Located> {
+        self.0.iter().find(|(key, _)| key.text == name).map(|(_, located)| located)
+    }
+}
+
+impl FileReader<'_, '_> {
+    fn root(&self, located: &Located) -> Option<DomainConfig> {
+        let fields = self.fields(located, ROOT)?;
+        let descriptors = self.descriptors(&fields);
+        let domain = self.text(&fields, "domain");
+        if fields.get("domain").is_none() {
+            let is_meant = |name: &Name| closest(&name.text, ["domain"].into_iter()).is_some();
+            if !fields.0.iter().any(|(name, _)| is_meant(name)) {
+                let span = self.reader.start_of(located);
+                self.reader.fail_at(span, "domain", "there is no `domain`", "write `domain: NAME`");
+            }
+        }
+        Some(DomainConfig { name: String::new(), domain, descriptors })
+    }
+
+    /// Reads the fields of a mapping that have a value, with merge keys resolved.
+    fn fields(&self, located: &Located, known: &[&'static str]) -> Option<Fields> {
+        self.reader.map(located, "write fields as `name: value`, one per line")?;
+        let mut entries = Vec::new();
+        self.gather(located, &mut entries);
+        for (name, inner) in &entries {
+            let name_of = name.text.as_str();
+            if known.contains(&name_of) {
+                continue;
+            }
+            let places = [ROOT, DESCRIPTOR, RATE_LIMIT, REPLACES];
+            if places.iter().any(|place| place.contains(&name_of)) {
+                let message = format!("`{name_of}` does nothing here, as in envoyproxy/ratelimit");
+                let help = format!("fields here are {}", known.join(", "));
+                self.reader.notice(name.span.clone(), &inner.path, message, help);
+            } else {
+                let message = format!("unknown field `{}`", excerpt(name_of));
+                let help = suggest(name_of, known.iter().copied());
+                self.reader.fail_at(name.span.clone(), &inner.path, message, help);
+            }
+        }
+        entries.retain(|(_, inner)| !inner.node.is_null());
+        Some(Fields(entries))
+    }
+
+    /// Collects the entries of a mapping, then those that it merges and does not have itself.
+    fn gather(&self, located: &Located, entries: &mut Vec<(Name, Located)>) {
+        let Value::Map(own) = &located.node.value else {
+            let help = "write `<<: *anchor` of a mapping";
+            self.reader.fail(located, "only mappings can be merged", help);
+            return;
+        };
+        let is_merge = |name: &Name| name.text == "<<";
+        for (name, node) in own.iter().filter(|(name, _)| !is_merge(name)) {
+            if !entries.iter().any(|(known, _)| known.text == name.text) {
+                let inner =
+                    Located { node: Rc::clone(node), path: join(&located.path, &name.text) };
+                entries.push((name.clone(), inner));
+            }
+        }
+        for (_, node) in own.iter().filter(|(name, _)| is_merge(name)) {
+            let merged = Located { node: Rc::clone(node), path: located.path.clone() };
+            for one in self.reader.one_or_list(&merged) {
+                self.gather(&Located { path: located.path.clone(), ..one }, entries);
+            }
+        }
+    }
+
+    /// Reads a list of descriptors; empty if there is none.
+    fn descriptors(&self, fields: &Fields) -> Vec<DescriptorConfig> {
+        let items = fields.get("descriptors").and_then(|located| self.reader.list(located));
+        items.unwrap_or_default().iter().map(|item| self.descriptor(item)).collect()
+    }
+
+    fn descriptor(&self, located: &Located) -> DescriptorConfig {
+        let Some(fields) = self.fields(located, DESCRIPTOR) else {
+            return DescriptorConfig::default();
+        };
+        if fields.get("key").is_none() {
+            let path = join(&located.path, "key");
+            let span = self.reader.start_of(located);
+            self.reader.fail_at(span, &path, "a descriptor has no key", "write `key: NAME`");
+        }
+        let metadata = fields.get("metadata").and_then(|located| self.metadata(located));
+        DescriptorConfig {
+            key: self.text(&fields, "key"),
+            value: self.text(&fields, "value"),
+            rate_limit: fields.get("rate_limit").and_then(|located| self.rate_limit(located)),
+            descriptors: self.descriptors(&fields),
+            shadow_mode: self.flag(&fields, "shadow_mode"),
+            quota_mode: self.flag(&fields, "quota_mode"),
+            share_threshold: self.flag(&fields, "share_threshold"),
+            detailed_metric: self.flag(&fields, "detailed_metric"),
+            value_to_metric: self.flag(&fields, "value_to_metric"),
+            metadata: metadata.filter(|metadata| !metadata.is_empty()).map(Arc::new),
+        }
+    }
+
+    /// Reads a text; empty if it is missing or cannot be read.
+    fn text(&self, fields: &Fields, name: &str) -> String {
+        let text = fields.get(name).and_then(|located| self.reader.any_text(located));
+        text.unwrap_or_default().to_owned()
+    }
+
+    /// Reads a boolean, also in the forms of YAML 1.1.
+    fn flag(&self, fields: &Fields, name: &str) -> bool {
+        let Some(located) = fields.get(name) else { return false };
+        let text = self.reader.any_text(located).unwrap_or_default();
+        yaml_boolean(text).unwrap_or_else(|| {
+            let message = format!("`{}` is neither `true` nor `false`", excerpt(text));
+            self.reader.fail(located, message, "write `true` or `false`");
+            false
+        })
+    }
+
+    fn rate_limit(&self, located: &Located) -> Option<RateLimitConfig> {
+        let fields = self.fields(located, RATE_LIMIT)?;
+        let unlimited = self.flag(&fields, "unlimited");
+        let requests = fields.get("requests_per_unit");
+        if requests.is_none() && !unlimited {
+            let message = "there is no `requests_per_unit`, so nothing passes";
+            let help = "write `requests_per_unit: 0` if that is meant";
+            self.reader.notice(self.reader.start_of(located), &located.path, message, help);
+        }
+        let most = u64::from(u32::MAX);
+        let requests = requests.and_then(|located| self.reader.integer(located, 0..=most));
+        Some(RateLimitConfig {
+            unit: self.unit(&fields, unlimited),
+            requests_per_unit: requests.and_then(|n| u32::try_from(n).ok()).unwrap_or_default(),
+            unlimited,
+            name: self.text(&fields, "name"),
+            replaces: self.replaces(&fields),
+        })
+    }
+
+    fn unit(&self, fields: &Fields, unlimited: bool) -> Unit {
+        let Some(located) = fields.get("unit") else { return Unit::Unknown };
+        let Some(text) = self.reader.any_text(located) else { return Unit::Unknown };
+        let unit = Unit::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(text));
+        if unit.is_none() && !unlimited {
+            let names = Unit::ALL.iter().map(|unit| unit.name());
+            let help = suggest(&text.to_ascii_lowercase(), names);
+            self.reader.fail(located, format!("`{}` is not a unit", excerpt(text)), help);
+        }
+        unit.unwrap_or_default()
+    }
+
+    fn replaces(&self, fields: &Fields) -> Vec<String> {
+        let items = fields.get("replaces").and_then(|located| self.reader.list(located));
+        let items = items.unwrap_or_default();
+        let name = |located: &Located| {
+            let fields = self.fields(located, REPLACES);
+            fields.map(|fields| self.text(&fields, "name")).unwrap_or_default()
+        };
+        items.iter().map(name).collect()
+    }
+
+    fn metadata(&self, located: &Located) -> Option<Metadata> {
+        self.reader.map(located, "write values as `name: value`, one per line")?;
+        let mut entries = Vec::new();
+        self.gather(located, &mut entries);
+        let value = |(name, inner): (Name, Located)| (name.text, self.metadata_value(&inner));
+        Some(entries.into_iter().map(value).collect())
+    }
+
+    fn metadata_value(&self, located: &Located) -> MetadataValue {
+        match &located.node.value {
+            Value::Scalar(scalar) => metadata_scalar(scalar),
+            Value::List(_) => {
+                let items = self.reader.one_or_list(located);
+                MetadataValue::List(items.iter().map(|item| self.metadata_value(item)).collect())
+            }
+            Value::Map(_) => MetadataValue::Map(self.metadata(located).unwrap_or_default()),
+        }
+    }
+}
+
+/// Returns the boolean that YAML 1.1 reads a text as.
+fn yaml_boolean(text: &str) -> Option<bool> {
+    match &*text.to_ascii_lowercase() {
+        "true" | "yes" | "on" | "y" => Some(true),
+        "false" | "no" | "off" | "n" => Some(false),
+        _ => None,
+    }
+}
+
+/// Returns the value that YAML 1.1 reads a scalar as.
+fn metadata_scalar(scalar: &Scalar) -> MetadataValue {
+    if scalar.is_null() {
+        return MetadataValue::Null;
+    }
+    if !scalar.is_plain {
+        return MetadataValue::Text(scalar.text.clone());
+    }
+    // `y` and `n` are texts in values of any kind, as in envoyproxy/ratelimit.
+    let boolean = yaml_boolean(&scalar.text).filter(|_| scalar.text.len() > 1);
+    let value = boolean.map(MetadataValue::Bool);
+    let value = value.or_else(|| yaml_number(&scalar.text).map(MetadataValue::Number));
+    value.unwrap_or_else(|| MetadataValue::Text(scalar.text.clone()))
+}
+
+/// Returns the number that YAML 1.1 reads a text as: decimal, or an integer in base 2, 8 or 16.
+fn yaml_number(text: &str) -> Option<f64> {
+    let (sign, digits) = match text.strip_prefix(['-', '+']) {
+        Some(digits) if text.starts_with('-') => (-1.0, digits),
+        Some(digits) => (1.0, digits),
+        None => (1.0, text),
+    };
+    if !digits.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
+        return None;
+    }
+    let digits = digits.replace('_', "");
+    let based = [("0x", 16), ("0b", 2), ("0o", 8), ("0", 8)]
+        .into_iter()
+        .find_map(|(prefix, base)| u64::from_str_radix(digits.strip_prefix(prefix)?, base).ok());
+    // An integer beyond 2^53 is rounded, as it is in a `google.protobuf.Value`.
+    let number = based.map(|number| number as f64).or_else(|| digits.parse().ok())?;
+    Some(sign * number)
+}
