@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 use tidegate::unstable::gate::GateVerdict;
+use tidegate::unstable::policy::Policies;
 
 use super::GrpcFront;
 use super::body::{GrpcBody, GrpcResponse, single_message};
@@ -31,7 +32,7 @@ impl GrpcFront {
         let gate_requests = envoy_requests.gate_requests(request_id(headers));
         let active = self.gate.active_policies();
         let verdict = self.gate.sync(self.gate.check(&active, &gate_requests));
-        self.reply(&verdict.map_err(envoy::descriptor_error)?, &request)
+        self.reply(&verdict.map_err(envoy::descriptor_error)?, &request, active.policies())
     }
 
     /// Decides with any store.
@@ -46,17 +47,19 @@ impl GrpcFront {
         let gate_requests = envoy_requests.gate_requests(request_id(headers));
         let active = Arc::clone(&self.gate.active_policies());
         let verdict = self.gate.check(&active, &gate_requests).await;
-        self.reply(&verdict.map_err(envoy::descriptor_error)?, &request)
+        self.reply(&verdict.map_err(envoy::descriptor_error)?, &request, active.policies())
     }
 
     fn reply<'a>(
         &'a self,
         verdict: &GateVerdict<'a>,
         request: &'a envoy::Request<'_>,
+        policies: &'a Policies,
     ) -> Result<GrpcResponse, RequestError> {
         let form = ReplyForm {
             forms: **self.forms.load(),
             reference: self.reference.as_ref(),
+            policies,
             now: self.gate.now(),
         };
         let reply = Reply::new(verdict, request, form)?;

@@ -14,7 +14,6 @@ use hyper::body::Incoming;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde_json::{Map, Value, json};
 use tidegate::Limit;
-use tidegate::unstable::gate::GateVerdict;
 
 use super::check_json::{BoundedVec, Object, Text, decode};
 use super::response::{HttpResponse, REQUEST_ID, RequestId, json as json_answer};
@@ -54,28 +53,23 @@ impl HttpFront {
         let active = Arc::clone(&self.gate.active_policies());
         let verdict =
             self.gate.check(&active, &gate_requests).await.map_err(envoy::descriptor_error)?;
-        self.reply(&verdict, &request, id)
-    }
-
-    fn reply<'a>(
-        &'a self,
-        verdict: &GateVerdict<'a>,
-        request: &'a envoy::Request<'_>,
-        id: &RequestId<'_>,
-    ) -> Result<HttpResponse, RequestError> {
         let form = ReplyForm {
             forms: **self.forms.load(),
             reference: self.reference.as_ref(),
+            policies: active.policies(),
             now: self.gate.now(),
         };
-        let reply = Reply::new(verdict, request, form)?;
-        let status = if reply.allowed { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
-        let mut response = json_answer(status, shown(&reply).to_string().into_bytes());
-        if !reply.allowed {
-            response.headers_mut().insert(REQUEST_ID, id.header());
-        }
-        Ok(response)
+        Ok(reply(&Reply::new(&verdict, &request, form)?, id))
     }
+}
+
+fn reply(reply: &Reply<'_>, id: &RequestId<'_>) -> HttpResponse {
+    let status = if reply.allowed { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
+    let mut response = json_answer(status, shown(reply).to_string().into_bytes());
+    if !reply.allowed {
+        response.headers_mut().insert(REQUEST_ID, id.header());
+    }
+    response
 }
 
 #[derive(Debug, Default, serde::Deserialize)]
@@ -287,6 +281,8 @@ fn metadatum(value: &envoy::Value<'_>) -> Value {
         envoy::Value::Null => Value::Null,
         envoy::Value::Number(number) => (*number).into(),
         envoy::Value::Text(text) => (*text).into(),
+        envoy::Value::Double(number) => (*number).into(),
+        envoy::Value::Bool(value) => (*value).into(),
         envoy::Value::OwnedText(text) => text.clone().into(),
         envoy::Value::List(values) => values.iter().map(metadatum).collect::<Vec<_>>().into(),
         envoy::Value::Map(fields) => metadata(fields),

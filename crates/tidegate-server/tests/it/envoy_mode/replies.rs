@@ -25,20 +25,18 @@ fn statuses_are_those_of_the_reference() {
     let reply = reply.json();
     let fields: Vec<&String> = reply.as_object().expect("an object").keys().collect();
     assert_eq!(fields, ["overallCode", "statuses"], "no headers and no metadata: {reply}");
-    let expected = json!({ "code": "OK", "limitRemaining": 1 });
-    let mut status = without_reset(&reply["statuses"][0]);
-    status.as_object_mut().expect("an object").remove("currentLimit");
-    assert_eq!(status, expected);
+    let expected = json!({ "code": "OK", "currentLimit": limit(2), "limitRemaining": 1 });
+    assert_eq!(without_reset(&reply["statuses"][0]), expected);
+    // Only a limit with a name has one.
+    let named = ask(&server, &["named"]).json();
+    assert_eq!(named["statuses"][0]["currentLimit"]["name"], "per-address");
 
     // A limit that is observed has a status, and is never over the limit.
     for _ in 0..2 {
         let reply = ask(&server, &["shadow"]).json();
         assert_eq!(reply["overallCode"], "OK");
-        let mut status = without_reset(&reply["statuses"][0]);
-        let current = status.as_object_mut().and_then(|fields| fields.remove("currentLimit"));
-        let mut current = current.expect("a limit");
-        current.as_object_mut().expect("an object").remove("name");
-        assert_eq!((status, current), (json!({ "code": "OK" }), limit(1)));
+        let expected = json!({ "code": "OK", "currentLimit": limit(1) });
+        assert_eq!(without_reset(&reply["statuses"][0]), expected);
     }
     assert_eq!(
         ask(&server, &["free"]).json()["statuses"][0],
@@ -138,4 +136,30 @@ fn metadata_repeats_the_request_if_enabled() {
     let reply = GrpcClient::new(&server).reply(&body);
     let expected = json!({ "domain": "edge", "descriptors": [{ "entries": ["wide=1"] }] });
     assert_eq!(reply["dynamic_metadata"], expected);
+}
+
+#[test]
+fn metadata_of_limits_is_merged_if_they_pass() {
+    let config = "
+domain: edge
+descriptors:
+  - key: first
+    rate_limit: { unit: day, requests_per_unit: 1 }
+    metadata: { tier: gold, nested: { a: 1, b: [true, null] } }
+  - key: second
+    rate_limit: { unit: day, requests_per_unit: 100 }
+    metadata: { tier: silver, nested: { a: 2, c: x } }
+";
+    let start = mode("envoy-mode-merged", Some(config)).env("RESPONSE_DYNAMIC_METADATA", "true");
+    let server = start.env("QUOTA_MODE", "true").run();
+    let both = json!({ "tier": "gold", "nested": { "a": 1.0, "b": [true, null], "c": "x" } });
+    let found = |names: &[&str]| ask(&server, names).json()["dynamicMetadata"]["metadata"].clone();
+    assert_eq!(found(&["first", "second"]), both);
+    // The first is over its limit now.
+    let second = json!({ "tier": "silver", "nested": { "a": 2.0, "c": "x" } });
+    assert_eq!(found(&["first", "second"]), second);
+    let mut client = GrpcClient::new(&server);
+    let descriptors = ["first", "second"].map(|name| descriptor(&[(name, "other")]));
+    let reply = client.reply(&json!({ "domain": "edge", "descriptors": descriptors }));
+    assert_eq!(reply["dynamic_metadata"]["metadata"], both);
 }

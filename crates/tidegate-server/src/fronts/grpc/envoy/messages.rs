@@ -196,6 +196,9 @@ fn put_value(out: &mut Vec<u8>, value: &Value<'_>) {
         Value::Null => out.extend_from_slice(&[1 << 3, 0]),
         #[expect(clippy::cast_precision_loss, reason = "limits are far below 2^53")]
         Value::Number(number) => put_double(out, 2, *number as f64),
+        Value::Double(number) => put_double(out, 2, *number),
+        // A field that must be present even if it is 0.
+        Value::Bool(value) => out.extend_from_slice(&[4 << 3, u8::from(*value)]),
         Value::Text(text) => put_bytes(out, 3, text.as_bytes()),
         Value::OwnedText(text) => put_bytes(out, 3, text.as_bytes()),
         Value::Texts(texts) => put_nested(out, 6, |out| {

@@ -10,6 +10,7 @@ use http::HeaderMap;
 use smallvec::SmallVec;
 use tidegate::unstable::gate::{DenialReason, GateVerdict, LimitResult};
 use tidegate::unstable::headers::Forms;
+use tidegate::unstable::policy::Policies;
 use tidegate::unstable::stats::Decided;
 use tidegate::{Algorithm, Limit, Timestamp};
 
@@ -64,6 +65,8 @@ pub enum Value<'a> {
     Text(&'a str),
     /// A list of names.
     Texts(SmallVec<[&'a str; 4]>),
+    Bool(bool),
+    Double(f64),
     /// A text that is not borrowed.
     OwnedText(String),
     List(Vec<Value<'a>>),
@@ -77,6 +80,8 @@ pub struct ReplyForm<'a> {
     pub forms: Forms,
     /// The contents of replies in the form of envoyproxy/ratelimit; `None` for tidegate's form.
     pub reference: Option<&'a ReplySettings>,
+    /// The policies that decided.
+    pub policies: &'a Policies,
     /// The time of the limiter's clock.
     pub now: Timestamp,
 }
@@ -102,7 +107,7 @@ impl<'a> Reply<'a> {
             return Err(RequestError::new(ErrorKind::StoreFailed, message));
         }
         if let Some(settings) = form.reference {
-            return Ok(reference_reply(verdict, request, settings, form.now));
+            return Ok(reference_reply(verdict, request, settings, form));
         }
         let reported = (0..request.descriptors.len()).map(|index| verdict.reported_limit_of(index));
         let mut statuses: SmallVec<[Status<'a>; 2]> =
