@@ -8,6 +8,7 @@
 //! - `envoy_ratelimit/`: the environment variables of envoyproxy/ratelimit.
 //! - `error.rs`: the error of a request, for every protocol.
 //! - `logs/`: logging.
+//! - `xds/`: the client of xDS control planes.
 //! - `static_assets.rs`: files of web pages, embedded in the binary.
 
 mod access;
@@ -19,6 +20,7 @@ mod fronts;
 mod logs;
 mod serve;
 mod static_assets;
+mod xds;
 
 use std::process::ExitCode;
 

@@ -8,6 +8,7 @@
 mod reader;
 mod redis;
 mod variables;
+mod xds;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,11 +18,13 @@ use tidegate::Algorithm;
 use tidegate::unstable::config::{Config, StoreUrl, Tls};
 
 pub use self::reader::VariableError;
+pub use self::xds::{XdsAddress, xds_settings};
 
 use self::reader::Reader;
 use self::variables::DISTINCTIVE;
 use crate::logs::LogFormat;
 use crate::serve::{ListenAddr, ServeArgs};
+use crate::xds::XdsSettings;
 
 /// The bounds of a connection's age, those of the setting `grpc_max_connection_age`.
 const MIN_AGE: Duration = Duration::from_secs(1);
@@ -42,8 +45,7 @@ pub struct EnvoySettings {
     /// The filter of the log, in the form of `RUST_LOG`.
     pub log_filter: &'static str,
     pub log_format: LogFormat,
-    /// The directory of configs.
-    pub configs: PathBuf,
+    pub configs: ConfigType,
     pub merge_domains: bool,
     /// Every limit of a config is a quota.
     pub quota_mode: bool,
@@ -55,6 +57,15 @@ pub struct EnvoySettings {
     pub replies: ReplySettings,
     /// The variables that are set and have no effect, with the reasons.
     pub warnings: Vec<String>,
+}
+
+/// The source of configs.
+#[derive(Clone, Debug)]
+pub enum ConfigType {
+    /// A directory of files.
+    Files(PathBuf),
+    /// A control plane.
+    Xds(Box<XdsSettings>),
 }
 
 /// The conditions of the health check.
@@ -115,7 +126,7 @@ impl EnvoySettings {
                 true => LogFormat::Json,
                 false => LogFormat::Text,
             },
-            configs: config_directory(&reader)?,
+            configs: config_type(&reader)?,
             merge_domains: reader.boolean("MERGE_DOMAIN_CONFIG")?,
             quota_mode: reader.boolean("QUOTA_MODE")?,
             health: HealthSettings {
@@ -217,14 +228,18 @@ fn log_filter(reader: &Reader) -> Result<&'static str, VariableError> {
     })
 }
 
-fn config_directory(reader: &Reader) -> Result<PathBuf, VariableError> {
-    if reader.text("CONFIG_TYPE") != "FILE" {
-        return Err(reader.error("CONFIG_TYPE", "refused: configs are read from files only"));
+fn config_type(reader: &Reader) -> Result<ConfigType, VariableError> {
+    match reader.text("CONFIG_TYPE") {
+        "FILE" => {
+            let path = PathBuf::from(reader.text("RUNTIME_ROOT"));
+            let parts = ["RUNTIME_SUBDIRECTORY", "RUNTIME_APPDIRECTORY"];
+            let parts = parts.map(|name| reader.text(name).trim_start_matches('/'));
+            let parts = parts.iter().filter(|part| !part.is_empty());
+            Ok(ConfigType::Files(parts.fold(path, |path, part| path.join(part))))
+        }
+        "GRPC_XDS_SOTW" => Ok(ConfigType::Xds(Box::new(xds::read(reader)?))),
+        _ => Err(reader.error("CONFIG_TYPE", "write FILE or GRPC_XDS_SOTW")),
     }
-    let path = PathBuf::from(reader.text("RUNTIME_ROOT"));
-    let parts = ["RUNTIME_SUBDIRECTORY", "RUNTIME_APPDIRECTORY"];
-    let parts = parts.map(|name| reader.text(name).trim_start_matches('/'));
-    Ok(parts.iter().filter(|part| !part.is_empty()).fold(path, |path, part| path.join(part)))
 }
 
 fn store_timeout(reader: &Reader) -> Result<Option<Duration>, VariableError> {

@@ -71,6 +71,23 @@ impl Reader {
         parse_duration(self.text(name)).ok_or_else(|| self.error(name, help))
     }
 
+    /// Reads names and values, with `separator` between each name and its value.
+    pub fn pairs(
+        &self,
+        name: &'static str,
+        separator: char,
+    ) -> Result<Vec<(String, String)>, VariableError> {
+        let text = self.text(name).trim();
+        let items = text.split(',').filter(|_| !text.is_empty());
+        let pair = |item: &str| {
+            let (name, value) = item.split_once(separator)?;
+            Some((name.trim().to_owned(), value.trim().to_owned()))
+        };
+        let pairs: Option<Vec<_>> = items.map(pair).collect();
+        let help = format!("write name{separator}value,name{separator}value");
+        pairs.ok_or_else(|| self.error(name, help))
+    }
+
     /// Creates an error about the value of a variable.
     pub fn error(&self, name: &'static str, reason: impl Into<String>) -> VariableError {
         let shown: String = self.text(name).chars().take(MAX_SHOWN_CHARS).collect();
@@ -168,5 +185,18 @@ mod tests {
             let micros = parse_duration(text).map(|duration| duration.as_micros());
             assert_eq!(micros, expected, "{text}");
         }
+    }
+
+    #[test]
+    fn reads_pairs() {
+        let read = |text: &str| {
+            let name = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS";
+            let pairs = Reader::new([(name.into(), text.into())]).pairs(name, ':');
+            pairs.map(|pairs| format!("{pairs:?}")).map_err(|error| error.to_string())
+        };
+        assert_eq!(read("").as_deref(), Ok("[]"));
+        assert_eq!(read("a:b,c:d:e").as_deref(), Ok(r#"[("a", "b"), ("c", "d:e")]"#));
+        let error = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: write name:value,name:value";
+        assert_eq!(read("a").err().as_deref(), Some(error));
     }
 }

@@ -37,7 +37,6 @@ const fn row(
     Variable { name, default, treatment, text }
 }
 
-const XDS: &str = "only read with `CONFIG_TYPE=GRPC_XDS_SOTW`, which is refused";
 const SECOND_STORE: &str = "limits per second are kept in the store of `REDIS_URL`";
 const MEMCACHE: &str = "only read with `BACKEND_TYPE=memcache`, which is refused";
 const STATSD: &str = "metrics are not sent to statsd; scrape `/metrics` on `DEBUG_PORT`";
@@ -67,24 +66,24 @@ pub const VARIABLES: [Variable; 114] = [
     row("GRPC_CLIENT_TLS_SAN", "", Refused, "the names in client certificates are not checked; use an authority that signs the clients of this server only"),
     row("LOG_LEVEL", "WARN", Used, "the level of the log; `RUST_LOG` overrides it"),
     row("LOG_FORMAT", "text", Used, "`json`, else text; `--log-format json` overrides it"),
-    row("CONFIG_TYPE", "FILE", Used, "`FILE` only; `--envoy-config` overrides it"),
+    row("CONFIG_TYPE", "FILE", Used, "`FILE` or `GRPC_XDS_SOTW`; `--envoy-config` and `--envoy-xds` override it"),
     row("FORCE_START_WITHOUT_INITIAL_CONFIG", "false", Used, "the health check succeeds before the first config"),
     row("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "false", Used, "the health check fails while no domain is loaded"),
-    row("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000", Ignored, XDS),
-    row("CONFIG_GRPC_XDS_NODE_ID", "default", Ignored, XDS),
-    row("CONFIG_GRPC_XDS_NODE_METADATA", "", Ignored, XDS),
-    row("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "3s", Ignored, XDS),
-    row("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "", Ignored, XDS),
-    row("CONFIG_GRPC_XDS_SERVER_USE_TLS", "false", Ignored, XDS),
-    row("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "", Ignored, XDS),
-    row("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "", Ignored, XDS),
-    row("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "", Ignored, XDS),
-    row("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "", Ignored, XDS),
-    row("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10s", Ignored, XDS),
-    row("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "60s", Ignored, XDS),
-    row("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "0.5", Ignored, XDS),
-    row("XDS_CLIENT_BACKOFF_JITTER", "true", Ignored, XDS),
-    row("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "", Ignored, XDS),
+    row("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000", Used, "the control plane, as `host:port`"),
+    row("CONFIG_GRPC_XDS_NODE_ID", "default", Used, "the id that this server sends to the control plane"),
+    row("CONFIG_GRPC_XDS_NODE_METADATA", "", Used, "metadata of the node, as `name=value,name=value`"),
+    row("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "3s", Ignored, "`XDS_CLIENT_BACKOFF_INITIAL_INTERVAL` is the first pause"),
+    row("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "", Used, "metadata of the stream, as `name:value,name:value`"),
+    row("CONFIG_GRPC_XDS_SERVER_USE_TLS", "false", Used, "connects to the control plane with TLS"),
+    row("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "", Used, "the client certificate"),
+    row("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "", Used, "the private key of the client certificate"),
+    row("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "", Used, "the authority of the control plane's certificate; by default those of the system"),
+    row("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "", Used, "the name in the control plane's certificate; by default its host"),
+    row("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10s", Used, "the pause after the first failure; it doubles with each further one"),
+    row("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "60s", Used, "the longest pause"),
+    row("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "0.5", Ignored, "pauses double"),
+    row("XDS_CLIENT_BACKOFF_JITTER", "true", Used, "pauses are shortened by a random part of up to a half"),
+    row("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "", Used, "the largest message from the control plane; 4 MiB by default"),
     row("RUNTIME_ROOT", "/srv/runtime_data/current", Used, "the configs are in `RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY`"),
     row("RUNTIME_SUBDIRECTORY", "", Used, "a part of that path"),
     row("RUNTIME_APPDIRECTORY", "config", Used, "a part of that path"),

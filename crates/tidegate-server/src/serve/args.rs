@@ -9,6 +9,7 @@ use clap::Args;
 use tidegate::Algorithm;
 use tidegate_replay::rate_algorithm;
 
+use crate::envoy_ratelimit::XdsAddress;
 use crate::logs::LogFormat;
 
 /// Answer "may this request go ahead?" over HTTP, RESP, and for gateways
@@ -27,12 +28,22 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DIR", env = "TIDEGATE_ENVOY_CONFIG")]
     pub envoy_config: Option<PathBuf>,
 
+    /// The xDS control plane that sends configs of envoyproxy/ratelimit, as host:port, in place of
+    /// the files of --envoy-config; CONFIG_GRPC_XDS_* and XDS_CLIENT_* set the other options
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        env = "TIDEGATE_ENVOY_XDS",
+        conflicts_with = "envoy_config"
+    )]
+    pub envoy_xds: Option<XdsAddress>,
+
     /// Take the place of envoyproxy/ratelimit: read its environment variables, listen on its
     /// ports, and reply as it does; also set if the program is started as `ratelimit`
     #[arg(long, env = "TIDEGATE_AS_ENVOY_RATELIMIT", value_parser = clap::builder::FalseyValueParser::new())]
     pub as_envoy_ratelimit: bool,
 
-    /// The algorithm of limits from --envoy-config and of limits that come with a request;
+    /// The algorithm of limits from --envoy-config or --envoy-xds, and of limits that come with a request;
     /// `fixed-window` has the windows of envoyproxy/ratelimit [default: sliding-window, or
     /// fixed-window with --as-envoy-ratelimit]
     #[arg(long, value_name = "NAME", env = "TIDEGATE_ALGORITHM", value_parser = rate_algorithm)]

@@ -88,7 +88,7 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
     let _logging = logs::start(args.log_format, default_filter)?;
     unknown_env::warn_of_unknown();
     unknown_env::warn_of_envoy(variables.as_deref());
-    let source = ConfigSource::new(args, variables);
+    let source = ConfigSource::new(args, variables)?;
     let (mut config, is_loaded) = source.load_first().map_err(ServeError::Config)?;
     let secrets = Secrets::from_env()?;
     let environment = EnvOverrides { store: secrets.store.clone(), mask: secrets.mask.clone() };

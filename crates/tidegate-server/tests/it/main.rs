@@ -9,6 +9,7 @@
 //! - `shared_store/`: counts in a store that nodes share;
 //! - `envoy_config.rs`: configs of envoyproxy/ratelimit, and `/json`;
 //! - `envoy_mode/`: `serve --as-envoy-ratelimit`;
+//! - `xds/`: configs from an xDS control plane;
 //! - `gateways/`: the server behind nginx, Caddy, Traefik and Envoy;
 //! - `rust_client.rs`: the Rust client;
 //! - `deploy/`: the files in `deploy/`.
@@ -33,3 +34,4 @@ mod rust_client;
 mod serve;
 mod server_harness;
 mod shared_store;
+mod xds;

@@ -23,11 +23,46 @@ use crate::server_harness::{Server, Start};
 
 const CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/grpc/client.py");
 
-/// A Python process with a gRPC client.
-pub struct GrpcClient {
+/// A Python process that reads one JSON object per line and writes one per line.
+pub struct PythonScript {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
+}
+
+impl PythonScript {
+    pub fn start(path: &str) -> Self {
+        let mut command = Command::new(python());
+        command.arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
+        // grpcio would log the errors that the tests cause on purpose.
+        command.env("GRPC_VERBOSITY", "NONE").env_remove("http_proxy").env_remove("https_proxy");
+        let mut child = command.spawn().expect("Python");
+        let input = child.stdin.take().expect("a pipe");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        PythonScript { child, input, output }
+    }
+
+    /// Calls one of the functions of the script.
+    #[track_caller]
+    pub fn call(&mut self, function: &str, mut with: Value) -> Value {
+        with["do"] = function.into();
+        writeln!(self.input, "{with}").expect("the peer reads");
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("a reply");
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{with}: {error}: {line:?}"))
+    }
+}
+
+impl Drop for PythonScript {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A Python process with a gRPC client.
+pub struct GrpcClient {
+    script: PythonScript,
 }
 
 impl GrpcClient {
@@ -39,14 +74,7 @@ impl GrpcClient {
     }
 
     pub fn start() -> Self {
-        let mut command = Command::new(python());
-        command.arg(CLIENT).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // grpcio would log the errors that the tests cause on purpose.
-        command.env("GRPC_VERBOSITY", "NONE").env_remove("http_proxy").env_remove("https_proxy");
-        let mut child = command.spawn().expect("Python");
-        let input = child.stdin.take().expect("a pipe");
-        let output = BufReader::new(child.stdout.take().expect("a pipe"));
-        GrpcClient { child, input, output }
+        GrpcClient { script: PythonScript::start(CLIENT) }
     }
 
     /// Opens a new connection, to `target` and with `ca`, `cert` and `key`.
@@ -56,12 +84,8 @@ impl GrpcClient {
 
     /// Calls one of the functions of the client.
     #[track_caller]
-    pub fn ask(&mut self, what: &str, mut with: Value) -> Value {
-        with["do"] = what.into();
-        writeln!(self.input, "{with}").expect("the peer reads");
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("a reply");
-        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{with}: {error}: {line:?}"))
+    pub fn ask(&mut self, what: &str, with: Value) -> Value {
+        self.script.call(what, with)
     }
 
     /// Sends a rate limit request.
@@ -83,13 +107,6 @@ impl GrpcClient {
     pub fn code(&mut self, request: &Value) -> String {
         let reply = self.reply(request);
         reply["overall_code"].as_str().unwrap_or_else(|| panic!("{reply}")).to_owned()
-    }
-}
-
-impl Drop for GrpcClient {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
