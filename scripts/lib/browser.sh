@@ -29,7 +29,7 @@ prepare_browser() {
     browser_bin=${TIDEGATE_BIN:-$(dirname "$browser_home")/debug/tidegate}
 }
 
-# browser_pages : clicks through the playground and the dashboard.
+# browser_pages : clicks through the playground and the dashboard, and checks all pages with axe.
 browser_pages() {
     local browser_home browser_bin
     prepare_browser || return 1

@@ -1,5 +1,8 @@
 # Tests the code and commands in the documentation. Sourced by scripts/test.
 
+# No block of a page may take longer, in seconds: compiling takes most of it.
+DOCS_TIMEOUT=300
+
 pages() { printf '%s\n' README.md docs/*.md crates/*/README.md; }
 
 # Compiles and runs every Rust block.
@@ -9,7 +12,7 @@ rust_in_docs() {
     while read -r page; do
         if grep -q '^```rust' "$page"; then
             echo "-- $page"
-            rustdoc --test "$page" --edition 2024 --test-args --quiet \
+            timeout "$DOCS_TIMEOUT" rustdoc --test "$page" --edition 2024 --test-args --quiet \
                 --extern "tidegate=$built/libtidegate.rlib" \
                 --extern "tidegate_core=$built/libtidegate_core.rlib" -L "dependency=$built/deps"
         fi
@@ -75,7 +78,7 @@ check_page() {
 }
 
 check_command() {
-    local page=$1 command=$2 expected=$3 actual
+    local page=$1 command=$2 expected=$3 actual status=0
     # The command is `cargo run` in a clone and `tidegate` when installed.
     command=${command/#cargo run --release -- /tidegate }
     case $command in
@@ -86,8 +89,13 @@ check_command() {
         ;;
     *) return 0 ;;
     esac
-    # The page shows the error of a command that is expected to fail.
-    actual=$(tidegate() { "$bin" "$@"; }; eval "$command" 2>&1) || true
+    # A separate process, as for a user. The page shows the error of a command that is expected to
+    # fail, but not of one that does not end.
+    actual=$(PATH=$(realpath "$(dirname "$bin")"):$PATH timeout "$DOCS_TIMEOUT" bash -c "$command" 2>&1) || status=$?
+    if [ "$status" = 124 ]; then
+        printf '%s: this command did not end in %s s:\n  %s\n' "$page" "$DOCS_TIMEOUT" "$command" >&2
+        return 1
+    fi
     if ! diff <(speeds_out <<<"${expected%$'\n'}") <(speeds_out <<<"$actual"); then
         printf '%s: the above is what differs for\n  %s\n' "$page" "$command" >&2
         return 1
@@ -103,4 +111,14 @@ speeds_out() {
         -e 's/127\.0\.0\.1:[0-9]+/127.0.0.1:.../g' -e 's/(;t=|retry-after: )[0-9]+/\1.../g' \
         -e 's/^(replayed in ).*/\1.../' -e 's/"(elapsed_us|[a-z_]+_per_second)": [0-9]+/"\1": 0/' \
         -e '/decisions\/s$/,/^$/s/ +[^ ]+$//'
+}
+
+# Checks that a test runs or checks every snippet. Fails for warnings about a shipped config.
+snippets_in_docs() {
+    local bin=${CARGO_TARGET_DIR:-target}/debug/tidegate config
+    build
+    python3 scripts/lib/docs/snippets.py "$bin"
+    for config in examples/tidegate.yaml examples/*/tidegate.yaml docs/tutorial/*.yaml deploy/docker/*/tidegate.yaml; do
+        "$bin" config check --strict "$config"
+    done
 }

@@ -15,7 +15,7 @@ const CAPACITY = {
   type: `${KINDS}#temporary-reduced-capacity`,
   title: "Request cannot be satisfied due to temporary server capacity constraints",
 };
-const UNDECIDED = "it cannot be decided now; try again later";
+const UNDECIDED = "the request cannot be decided now; try again later";
 const NO_ROOM = "there is no room for new keys now, so they are denied; try again later";
 
 const UNITS: readonly (readonly [string, number])[] = [

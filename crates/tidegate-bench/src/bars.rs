@@ -69,16 +69,16 @@ impl Ratio {
 
     fn bar(&self, results: &Results) -> Bar {
         let &Ratio { subject, against, mode, threads, workload, must, aim } = self;
-        let ours = find(results, workload, threads, mode, subject);
-        let theirs = find(results, workload, threads, Mode::Single, against);
-        let measured = ours.zip(theirs).map(|(a, b)| a.ns_per_decision / b.ns_per_decision);
-        let how = match (mode, threads) {
+        let tidegate = find(results, workload, threads, mode, subject);
+        let peer = find(results, workload, threads, Mode::Single, against);
+        let measured = tidegate.zip(peer).map(|(a, b)| a.ns_per_decision / b.ns_per_decision);
+        let conditions = match (mode, threads) {
             (Mode::Batch32, _) => ", batch32",
             (Mode::Single, 1) => "",
             (Mode::Single, _) => ", 2 threads",
         };
         let [subject, against] = [subject, against].map(|kind| name_of(&kind));
-        let name = format!("{subject} / {against}, {}{how}", name_of(&workload));
+        let name = format!("{subject} / {against}, {}{conditions}", name_of(&workload));
         Bar::at_most(&name, measured, Some(must), Some(aim))
     }
 }

@@ -273,8 +273,8 @@ mod tests {
     #[test]
     fn one_thread_decides_at_every_step_and_two_at_every_tick() {
         let schedule = Schedule { start_ns: 100, step_ns: 5 };
-        let mut alone = ThreadClock::new(schedule, None);
-        assert_eq!([(); 3].map(|()| alone.next_ns()), [105, 110, 115]);
+        let mut single = ThreadClock::new(schedule, None);
+        assert_eq!([(); 3].map(|()| single.next_ns()), [105, 110, 115]);
         let clock = AtomicU64::new(schedule.start_ns);
         let [mut one, mut other] = [(); 2].map(|()| ThreadClock::new(schedule, Some(&clock)));
         let times: Vec<u64> = (0..TICK).map(|_| one.next_ns()).collect();

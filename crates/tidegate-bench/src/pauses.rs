@@ -46,7 +46,7 @@ const STEP_NS: u64 = 1_000;
 pub fn run(keys: u32) -> Pauses {
     let floor: Vec<AtomicU64> = (0..keys).map(|_| AtomicU64::new(0)).collect();
     let governor = Governor::with_default_hasher();
-    let ours = [("tidegate", WINDOW), ("tidegate-counter", COUNTER)]
+    let tidegate = [("tidegate", WINDOW), ("tidegate-counter", COUNTER)]
         .map(|(name, limit)| (name, OneLimit::new(limit, keys)));
     let mut rows = Vec::new();
     let mut phase_ns = EPOCH_NS;
@@ -69,18 +69,19 @@ pub fn run(keys: u32) -> Pauses {
             time_each(governors, turn.clone(), first, |index, key| {
                 governor.decide(now_ns(index), key)
             });
-            for (times, (_, subject)) in [&mut *windows, &mut *counters].into_iter().zip(&ours) {
+            for (times, (_, subject)) in [&mut *windows, &mut *counters].into_iter().zip(&tidegate)
+            {
                 let decide = |index, key: &String| subject.decide(now_ns(index), key);
                 time_each(times, turn.clone(), first, decide);
             }
         }
         eprintln!();
-        ours.iter().for_each(|(_, subject)| assert_all_held(subject, keys));
+        tidegate.iter().for_each(|(_, subject)| assert_all_held(subject, keys));
         let names =
-            ["nothing", "floor", "governor"].into_iter().chain(ours.each_ref().map(|o| o.0));
+            ["nothing", "floor", "governor"].into_iter().chain(tidegate.each_ref().map(|o| o.0));
         rows.extend(names.zip(times).map(|(subject, times)| Row { subject, phase, times }));
     }
-    let overflowed = ours.iter().map(|(_, subject)| subject.stats().overflowed).sum();
+    let overflowed = tidegate.iter().map(|(_, subject)| subject.stats().overflowed).sum();
     Pauses { rows, overflowed }
 }
 
@@ -167,7 +168,7 @@ fn bars(pauses: &Pauses) -> Vec<Bar> {
             let ratio = of(phase, subject).zip(of(phase, "governor"));
             for (at, figure) in ["p99.9", "max"].into_iter().enumerate() {
                 let name = format!("{subject} / governor, {phase}, {figure}");
-                let measured = ratio.map(|(ours, theirs)| ours[at] / theirs[at]);
+                let measured = ratio.map(|(tidegate, peer)| tidegate[at] / peer[at]);
                 bars.push(Bar::at_most(&name, measured, Some(must[at]), None));
             }
         }

@@ -91,7 +91,7 @@ fn http_rows_have_ratios_with_intervals() {
 }
 
 #[test]
-fn load_without_answers_fails_with_a_message() {
+fn load_without_responses_fails_with_a_message() {
     // A listener that closes every connection without an answer.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it is bound");

@@ -88,11 +88,11 @@ impl Backoff {
     /// Returns the random part of the delay.
     pub fn jitter(&self, retry: u32, chance: f64) -> Duration {
         let doubled = self.base.saturating_mul(2_u32.saturating_pow(retry));
-        doubled.min(self.cap).mul_f64(part(chance))
+        doubled.min(self.cap).mul_f64(clamped_fraction(chance))
     }
 }
 
 /// Clamps a random number to 0 to 1, because `Duration::mul_f64` panics on NaN and negatives.
-pub(crate) fn part(chance: f64) -> f64 {
+pub(crate) fn clamped_fraction(chance: f64) -> f64 {
     if chance.is_nan() { 0.0 } else { chance.clamp(0.0, 1.0) }
 }

@@ -56,7 +56,7 @@ impl Budget {
     pub fn new(share: f64, reserve: u32) -> Self {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1000")]
         #[expect(clippy::cast_precision_loss, reason = "a thousand is exact")]
-        let per_request = (crate::backoff::part(share) * RETRY as f64).round() as u64;
+        let per_request = (crate::backoff::clamped_fraction(share) * RETRY as f64).round() as u64;
         let reserve = u64::from(reserve) * RETRY;
         Budget { per_request, reserve, balance: reserve, at: Duration::ZERO }
     }

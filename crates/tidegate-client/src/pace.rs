@@ -49,8 +49,8 @@
 
 use std::time::Duration;
 
-use crate::backoff::part;
-use crate::fields::{Usage, part_left};
+use crate::backoff::clamped_fraction;
+use crate::fields::{Usage, fraction_left};
 
 /// Pacing begins when less than this part of the limit is left.
 const RUNS_OUT: f64 = 0.1;
@@ -135,7 +135,7 @@ impl Pace {
     pub fn turn(&mut self, now: Duration, chance: f64) -> Duration {
         let spaced = match (self.rate, self.last) {
             (Some(rate), Some(last)) => {
-                let varied = 1.0 - JITTER + 2.0 * JITTER * part(chance);
+                let varied = 1.0 - JITTER + 2.0 * JITTER * clamped_fraction(chance);
                 last.saturating_add(self.pause(rate).mul_f64(varied))
             }
             _ => Duration::ZERO,
@@ -159,7 +159,7 @@ impl Pace {
         if usage.limit == 0 || !self.follow(usage) {
             return;
         }
-        let left = part_left(usage);
+        let left = fraction_left(usage);
         self.left = left;
         self.recent.note(now, self.window.min(self.longest), left);
         self.recent.admitted += 1.0;
@@ -196,7 +196,9 @@ impl Pace {
             let cut = if self.denials == 1 { CUT } else { CUT_AGAIN };
             let rate = (self.rate.unwrap_or(1.0) * cut).max(SLOWEST);
             self.rate = Some(rate);
-            hold = hold.saturating_add(self.pause(rate).max(self.window).mul_f64(part(chance)));
+            hold = hold.saturating_add(
+                self.pause(rate).max(self.window).mul_f64(clamped_fraction(chance)),
+            );
             // The next turn is chosen at random, not relative to the last one. Turns that other
             // callers hold already are kept.
             self.last = self.last.filter(|last| *last > now);

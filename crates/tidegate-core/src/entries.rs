@@ -329,9 +329,9 @@ impl Chunk {
     #[inline(always)]
     fn append(&mut self, at: u64, cost: u64) -> bool {
         let distance = at - self.last_at;
-        let wanted =
+        let needed =
             varint_len(distance << 1) + if cost == 1 { 0 } else { varint_len(cost << 1 | 1) };
-        if distance > MAX_NUMBER || !self.make_room(wanted) {
+        if distance > MAX_NUMBER || !self.make_room(needed) {
             return false;
         }
         let bytes = &mut self.bytes.get_mut()[usize::from(self.tail)..];
@@ -339,32 +339,32 @@ impl Chunk {
         if cost != 1 {
             encode(cost << 1 | 1, &mut bytes[used..]);
         }
-        self.tail += short(wanted);
+        self.tail += short(needed);
         self.last_at = at;
         self.total = self.total.saturating_add(cost);
         self.len += 1;
         true
     }
 
-    /// Makes `wanted` bytes free after the tail. Returns `false` if the chunk is full.
+    /// Makes `needed` bytes free after the tail. Returns `false` if the chunk is full.
     #[inline]
-    fn make_room(&mut self, wanted: usize) -> bool {
-        usize::from(self.tail) + wanted <= self.bytes.get().len() || self.move_or_grow(wanted)
+    fn make_room(&mut self, needed: usize) -> bool {
+        usize::from(self.tail) + needed <= self.bytes.get().len() || self.move_or_grow(needed)
     }
 
-    /// Makes `wanted` bytes free after the tail by moving the entries over those that were dropped,
+    /// Makes `needed` bytes free after the tail by moving the entries over those that were dropped,
     /// or by growing. A chunk grows by an eighth, so that little memory is unused.
-    fn move_or_grow(&mut self, wanted: usize) -> bool {
+    fn move_or_grow(&mut self, needed: usize) -> bool {
         let (head, tail) = (usize::from(self.head), usize::from(self.tail));
         let used = tail - head;
-        let is_worth_moving = head >= wanted && head >= used / 8;
+        let is_worth_moving = head >= needed && head >= used / 8;
         if is_worth_moving {
             self.bytes.get_mut().copy_within(head..tail, 0);
         } else {
             let [added, unit] = ALLOCATION_BYTES;
-            let capacity = used + wanted + used / 8;
+            let capacity = used + needed + used / 8;
             let capacity = ((capacity + added).next_multiple_of(unit) - added).min(CHUNK_BYTES);
-            if used + wanted > capacity {
+            if used + needed > capacity {
                 return false;
             }
             let mut grown = vec![0; capacity].into_boxed_slice();

@@ -5,9 +5,9 @@
 //! six more words, for every other state of bounded size. Logs and permits can
 //! grow, so they are not packed.
 //!
-//! Both sizes have a *deadline*: the time from which on the state no longer matters, in units of
+//! Both sizes have a *deadline*: the time from which on the state no longer matters, in steps of
 //! 2^19 us (about half a second), rounded up. A store drops a state by its deadline without knowing
-//! its limit. The deadline also determines, to within a unit, when the state was last charged, so the
+//! its limit. The deadline also determines, to within a step, when the state was last charged, so the
 //! state keeps only the low bits of its window or cell index.
 
 use crate::algorithms::AlgorithmState;
@@ -113,8 +113,8 @@ impl PackedWords for () {
 /// A packed state of bounded size. The default is a state that holds nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packed<W = [u64; 6]> {
-    /// The time from which on the state no longer matters, in units of [`Packed::DEADLINE_STEP_US`], rounded
-    /// up. It is below [`Packed::DEADLINE_END`].
+    /// The time from which on the state no longer matters, in steps of
+    /// [`Packed::DEADLINE_STEP_US`], rounded up. It is below [`Packed::DEADLINE_END`].
     pub deadline: u64,
     /// The first 40 bits of the state, which are never all set.
     pub head: u64,
@@ -130,7 +130,7 @@ impl Packed {
     /// The number of low bits of the deadline that a store keeps in one word with the head. A
     /// decision that would change the other bits requires that the store locks the state.
     pub const DEADLINE_LOW_BITS: u32 = u64::BITS - Self::HEAD_BITS;
-    /// A deadline unit in microseconds.
+    /// The length of a deadline step in microseconds.
     pub const DEADLINE_STEP_US: u64 = 1 << Self::DEADLINE_SHIFT;
     /// The end of the range of deadlines, in the year 2112.
     pub const DEADLINE_END: u64 = (1 << 33) - 1;
@@ -152,7 +152,7 @@ impl Packed {
         (deadline < Self::DEADLINE_END).then_some(deadline)
     }
 
-    /// The number of deadline units from 1970 to a time, rounded up.
+    /// The number of deadline steps from 1970 to a time, rounded up.
     #[inline(always)]
     pub(crate) fn deadline_from_us(us: u64) -> u64 {
         us.saturating_add(Self::DEADLINE_STEP_US - 1) >> Self::DEADLINE_SHIFT

@@ -21,17 +21,23 @@ pub const RATE_ALGORITHMS: [Algorithm; 5] = [
 ];
 
 /// The error for a name that is not an algorithm with a window.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("use {}, or all", RATE_ALGORITHMS.map(|algorithm| algorithm.to_string()).join(", "))]
-pub struct UnknownAlgorithm;
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UnknownAlgorithm(String);
 
 /// Parses the name of an algorithm with a window.
 pub fn rate_algorithm(name: &str) -> Result<Algorithm, String> {
     let known = Algorithm::from_name(name).filter(|one| RATE_ALGORITHMS.contains(one));
     known.ok_or_else(|| {
         let names = RATE_ALGORITHMS.map(|algorithm| algorithm.to_string());
-        format!("use {} or {}", names[..4].join(", "), names[4])
+        let all = format!("use {} or {}", names[..4].join(", "), names[4]);
+        equivalent(name).unwrap_or(all)
     })
+}
+
+/// Returns the help for a name that other limiters use.
+fn equivalent(name: &str) -> Option<String> {
+    Algorithm::equivalent(name).map(|ours| format!("use {ours}, which takes its place here"))
 }
 
 /// Parses the name of a rate algorithm, or `all`.
@@ -41,6 +47,10 @@ pub fn algorithms(name: &str) -> Result<Algorithms, UnknownAlgorithm> {
     }
     match Algorithm::from_name(name) {
         Some(algorithm) if RATE_ALGORITHMS.contains(&algorithm) => Ok(Algorithms::One(algorithm)),
-        _ => Err(UnknownAlgorithm),
+        _ => {
+            let names = RATE_ALGORITHMS.map(|algorithm| algorithm.to_string());
+            let all = format!("use {}, or all", names.join(", "));
+            Err(UnknownAlgorithm(equivalent(name).unwrap_or(all)))
+        }
     }
 }

@@ -78,12 +78,12 @@ pub struct ReadingArgs {
     #[arg(long, value_enum, default_value_t = FormatChoice::Auto)]
     pub format: FormatChoice,
 
-    /// The key to limit by: a field of the line, or a template such as "{header:x-api-key |
-    /// client_ip}" as in policies
-    #[arg(long, value_name = "FIELD|TEMPLATE")]
+    /// The key to limit by: a field, `all` for one key, or a template such as "{header:x-api-key |
+    /// client_ip}" as in policies. Default: the field `key`, otherwise the client address
+    #[arg(long, value_name = "FIELD|all|TEMPLATE")]
     pub key: Option<KeyChoice>,
 
-    /// The purpose of fields of JSON lines or csv columns, e.g. time=ts,key=user.id; see below
+    /// The role of fields with unusual names, e.g. time=ts,key=user.id; see below
     #[arg(long = "field", value_name = "WHAT=NAME", value_delimiter = ',')]
     pub fields: Vec<RoleField>,
 
@@ -91,12 +91,12 @@ pub struct ReadingArgs {
     #[arg(long, value_enum, default_value_t = UnitChoice::Auto)]
     pub time_unit: UnitChoice,
 
-    /// The zone of times that name none: an offset such as +02:00, or a name such as
-    /// Europe/Berlin, with its daylight saving time
+    /// The zone of times without one: an offset such as +02:00, or a name such as Europe/Berlin,
+    /// with its daylight saving time
     #[arg(long, value_name = "ZONE", default_value = "+00:00", allow_hyphen_values = true)]
     pub zone: Zone,
 
-    /// Skip lines that are equal to the line before, as in logs with copied lines
+    /// Skip lines that are equal to the line before
     #[arg(long)]
     pub skip_duplicates: bool,
 
@@ -124,29 +124,40 @@ impl Default for ReadingArgs {
 pub enum FormatChoice {
     Auto,
     Clf,
+    #[value(alias = "nginx")]
     Combined,
     Csv,
     Jsonl,
+    Envoy,
+    Alb,
+    #[value(aliases = ["cloudfront", "iis"])]
+    W3c,
 }
 
 const REPLAY_HELP: &str = "\
 Formats:
-  csv       time_us,key[,cost]   or any columns, if the first line names them
+  csv       time_us,key[,cost], or any columns if the first line names them; columns with names
+            may be separated by commas, tabs or semicolons
   jsonl     {\"time_us\":1700000000000000,\"key\":\"alice\",\"cost\":1}, or any fields
-  clf       Apache common log:   host ident user [time] \"request\" status bytes
-  combined  the same, then \"referer\" \"agent\" and whatever nginx or Apache append;
-            a virtual host may come first
-  auto      whichever of these the first lines of each file are
+  clf       Apache common log: host ident user [time] \"request\" status bytes
+  combined  clf, then \"referer\" \"agent\" and any fields that nginx or Apache append; a virtual
+            host may come first (also: nginx)
+  envoy     the default access log of Envoy or Istio
+  alb       the access log of an AWS Application Load Balancer
+  w3c       a log with a #Fields line, as CloudFront and IIS write it (also: cloudfront, iis)
+  auto      detected from the first lines of each file
 
-Times are microseconds since 1970 in csv without names; elsewhere seconds, milliseconds,
-microseconds or nanoseconds, or text such as 2023-11-14T22:13:20.5Z.
-A cost of 0 looks without charging, a negative one refunds.
+Times are microseconds since 1970 in csv without column names. Elsewhere they are numbers of
+seconds, milliseconds, microseconds or nanoseconds, or text such as 2023-11-14T22:13:20.5Z.
+The date and the time of day may be in two fields.
+A cost of 0 peeks, a negative cost refunds.
 
---field says where JSON lines and named columns have things: time, key, cost, client_ip,
+--field assigns fields of all formats but clf and combined: time, date, key, cost, client_ip,
 method, path, query, host, uri (path and query), request (as in logs), header:NAME and
-descriptor:NAME. Dots go into objects: --field key=user.id. Usual names need not be said.
+descriptor:NAME. Dots select fields of objects: --field key=user.id. Usual names are recognised.
 
---key of a log line: host, user, agent, referer, method, path, status, vhost, forwarded.
+--key of clf and combined: host, user, agent, referer, method, path, status, vhost, forwarded.
+--key all counts all requests together.
 
 Examples:
   tidegate replay access.log.gz --limit \"10 per 10s\" --algorithm all --html report.html

@@ -7,16 +7,17 @@ use tidegate::unstable::config::ConfigErrors;
 use tidegate::unstable::policy::{PoliciesError, PolicyError};
 use tidegate::{Algorithm, CheckError, Limit, OutOfMemory};
 
-use crate::format::{BadLine, Format};
+use crate::format::{BadLine, Format, ParserError};
 use crate::input::Compression;
 use crate::problems::Problem;
+use crate::report::{escape_key, escape_path};
 
 /// Why a replay or a simulation ended without a report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// A concurrency limit, which traces cannot be decided by.
     #[error(
-        "`{limit}` cannot be replayed: a trace says when requests begin, not when they end; use a \
+        "`{limit}` cannot be replayed: a trace has the start of a request, but not its end; use a \
          limit such as `10 per 10s`"
     )]
     Concurrency {
@@ -56,8 +57,8 @@ pub enum ReplayError {
     StdinTwice,
     /// `--suggest` with an input that can be read only once.
     #[error(
-        "--suggest reads everything several times, which standard input and pipes cannot; save it \
-         to a file first"
+        "--suggest reads the input several times, which is impossible for standard input and pipes; \
+         save it to a file first"
     )]
     SuggestOfStdin,
     /// An input file is named twice.
@@ -75,7 +76,7 @@ pub enum ReplayError {
         most: usize,
     },
     /// An input file that cannot be replayed.
-    #[error("{path}: {fault}")]
+    #[error("{}: {fault}", escape_path(.path))]
     File {
         /// The file.
         path: PathBuf,
@@ -87,10 +88,11 @@ pub enum ReplayError {
     Strict(Problem),
     /// None of the lines is an event.
     #[error(
-        "nothing to replay: no event in any line, {malformed} malformed{}",
+        "no request to replay: {}",
         match .first {
-            Some(problem) => format!(", the first {problem}; is --format right?"),
-            None => "; there are only names of columns".into(),
+            Some(problem) if *malformed == 0 => problem.to_string(),
+            Some(problem) => format!("{malformed} lines skipped, the first {problem}"),
+            None => "the input has column names and no lines below them".into(),
         }
     )]
     NoEvents {
@@ -120,8 +122,8 @@ pub enum ReplayError {
     Output(io::Error),
     /// A policy that cannot have its limits under this algorithm.
     #[error(
-        "policy `{policy}` cannot be under {algorithm} as a whole: {error}; leave out --algorithm \
-         to replay it as it is"
+        "policy `{policy}` cannot use {algorithm} for all of its limits: {error}; leave out \
+         --algorithm"
     )]
     Policy {
         /// The name of the policy.
@@ -139,23 +141,22 @@ pub enum ReplayError {
     Config(Box<ConfigErrors>),
     /// `--suggest` with `--config`.
     #[error(
-        "--suggest is for --limit, not for whole policies: give the limit in question, with --key \
-         for its key"
+        "--suggest works with --limit, not with --config; give the limit with --limit and its key \
+         with --key"
     )]
     SuggestOfConfig,
     /// `--traffic all` without `--table`.
-    #[error("--traffic all is for --table; name one traffic for a report of it")]
+    #[error("--traffic all requires --table; name one traffic for a report")]
     TableOfAll,
     /// `--load` for traffic that does not depend on it.
     #[error(
-        "--load says nothing about boundary, whose attackers send what the limit tells them to; \
-         leave it out"
+        "--load has no effect on the traffic boundary, which follows from the limit; leave it out"
     )]
     LoadOfBoundary,
     /// Traffic of more requests than are simulated.
     #[error(
-        "{name} would be more than a billion requests; lower the limit, or --clients, --windows or \
-         --load where they apply"
+        "the traffic {name} would have more than a billion requests; lower --limit, --clients, \
+         --windows or --load"
     )]
     TooMuchTraffic {
         /// The name of the traffic.
@@ -163,8 +164,8 @@ pub enum ReplayError {
     },
     /// A simulated time that is longer than timestamps allow.
     #[error(
-        "--windows {windows} of --limit `{limit}` are more than 200 years; lower --windows, or \
-         take a limit with a shorter window"
+        "--windows {windows} with --limit `{limit}` is more than 200 years; lower --windows, or use \
+         a limit with a shorter window"
     )]
     TooLongTraffic {
         /// The number of windows.
@@ -225,7 +226,7 @@ pub enum FileFault {
     Open(io::Error),
     #[error("cannot be read to its end ({0})")]
     Read(io::Error),
-    #[error("is empty, there is nothing to replay; leave it out or name another file")]
+    #[error("is empty; leave it out or name another file")]
     Empty,
     #[error(
         "is compressed with {name}; only gzip and zstd are read directly, so use `{name} -dc FILE \
@@ -235,8 +236,7 @@ pub enum FileFault {
     Compressed(Compression),
     /// The decompressed data is compressed again.
     #[error(
-        "is compressed twice, with {inner} and that with {outer}; use `{outer} -dc FILE | tidegate \
-         replay - ...`",
+        "is compressed twice, {inner} inside {outer}; use `{outer} -dc FILE | tidegate replay - ...`",
         outer = .0[0].name(),
         inner = .0[1].name()
     )]
@@ -251,49 +251,58 @@ pub enum FileFault {
     )]
     BrokenJson(BadLine),
     #[error(
-        "its first lines are in no known format; say which with --format csv, clf, combined or \
-         jsonl (it begins `{first_line}`)"
+        "the format of its first lines is unknown; set it with --format (csv without column names \
+         is time_us,key[,cost]; it begins `{first_line}`)"
     )]
     UnknownFormat { first_line: String },
+    #[error("no `#Fields:` line before the first event; a w3c log names its columns there")]
+    NoDirective,
     #[error(
-        "lines of format {} have no field that is known to be the time; say which with --field \
-         time=NAME ({})",
+        "no field of format {} is known to be the time; name it with --field time=NAME ({})",
         .format.name(),
         listed(.names)
     )]
     NoTime { format: Format, names: Vec<String> },
     /// No field has one of the usual names for a key.
     #[error(
-        "lines of format {} have no field that is known to be the key; say which with --key NAME \
-         ({})",
+        "no field of format {} is known to be the key; name it with --key NAME, or count all \
+         requests together with --key all ({})",
         .format.name(),
         listed(.names)
     )]
     NoUsualKey { format: Format, names: Vec<String> },
-    /// No field has the name that `--key` gave.
+    /// No field has the name that an option gives.
     #[error(
-        "lines of format {} have no {key}; leave out --key {key}, or say another ({})",
+        "{option}: lines of format {} have no such field ({})",
         .format.name(),
         listed(.names)
     )]
-    NoKey { format: Format, key: Box<str>, names: Vec<String> },
+    NoSuchField { format: Format, option: String, names: Vec<String> },
 }
 
 impl FileFault {
+    pub fn new(format: Format, error: ParserError) -> Self {
+        match error {
+            ParserError::Time(names) => FileFault::NoTime { format, names },
+            ParserError::Key(names) => FileFault::NoUsualKey { format, names },
+            ParserError::Named(option, names) => FileFault::NoSuchField { format, option, names },
+            ParserError::NoDirective => FileFault::NoDirective,
+        }
+    }
+
     pub fn at(self, path: &Path) -> ReplayError {
         ReplayError::File { path: path.to_path_buf(), fault: self }
     }
 }
 
-/// The names a file has, as an error may repeat them.
+/// Formats the names of the fields of a file for an error.
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 20;
     if names.is_empty() {
         return "its columns have no names".into();
     }
-    let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    let shown = names.iter().take(SHOWN).map(|name| name.chars().take(40).map(printable).collect());
-    let shown: Vec<String> = shown.collect();
+    let shown: Vec<String> =
+        names.iter().take(SHOWN).map(|name| escape_key(name.as_bytes())).collect();
     let more = if names.len() > SHOWN { ", ..." } else { "" };
-    format!("there are {}{more}", shown.join(", "))
+    format!("its fields: {}{more}", shown.join(", "))
 }

@@ -1,9 +1,11 @@
 //! Hints about input that looks wrong as a whole, with a remedy.
 
+use tidegate::Limit;
+
 use crate::calendar::Utc;
 use crate::policy_replay::Undecided;
 use crate::reader_thread::ReadReport;
-use crate::report::grouped;
+use crate::report::{escape_path, grouped};
 use crate::trace_file::FileReport;
 
 /// Times before the second day of 1970 are probably not in microseconds.
@@ -18,13 +20,22 @@ const WAVER_US: u64 = 60_000_000;
 const LATE_US: u64 = 4_102_444_800_000_000;
 
 /// The hint for keys with parts that a line does not have.
-const INCOMPLETE: &str = "keys lack a part, for example the address of a client that the log has \
-                          by name; those that lack the same share a count";
+const INCOMPLETE: &str = "keys lack a part, for example the address of a client that is logged by \
+                          name; keys that lack the same part share a count";
+
+/// In a window shorter than this, a rounded second shifts requests by more than a tenth of it.
+const SHORT_WINDOW_US: u64 = 10_000_000;
+
+/// The number of events from which whole seconds are not a coincidence.
+const ROUNDED_EVENTS: u64 = 10;
 
 impl ReadReport {
     /// Returns the hints, each of one or two sentences.
-    pub fn hints(&self) -> Vec<String> {
+    pub fn hints(&self, shortest: Option<&Limit>) -> Vec<String> {
         let mut hints: Vec<String> = self.files.iter().flat_map(of_file).collect();
+        if let Some(limit) = shortest.filter(|limit| limit.window_us() < SHORT_WINDOW_US) {
+            hints.extend(self.files.iter().filter_map(|file| rounded_times(file, limit)));
+        }
         let step_us = self.problems.largest_step_us;
         let beside_us = step_us % QUARTER_US;
         if step_us >= 2 * QUARTER_US
@@ -33,19 +44,19 @@ impl ReadReport {
             let minutes = (step_us + QUARTER_US / 2) / QUARTER_US * 15;
             let (hours, minutes) = (minutes / 60, minutes % 60);
             hints.push(format!(
-                "times step back by about {hours} h {minutes:02} min, as where the clock was set or \
-                 the zone is not said; --zone is for times without a zone"
+                "times step back by about {hours} h {minutes:02} min: the clock was set back, or \
+                 times have no zone; set the zone with --zone"
             ));
         }
         if self.files.len() > 1 && self.apart() {
             hints.push(
-                "some files have no time in common with the others, and lie more than a year apart; \
-                 is one in another unit (--time-unit) or year?"
+                "the times of some files are more than a year from those of the others; check \
+                 --time-unit"
                     .into(),
             );
         }
         if self.problems.malformed.count > self.events() {
-            hints.push("more lines were skipped than read; is --format right?".into());
+            hints.push("more lines were skipped than read; check --format".into());
         }
         hints
     }
@@ -59,25 +70,38 @@ impl ReadReport {
     }
 }
 
+/// Returns the hint for times in whole seconds under a limit with a short window.
+fn rounded_times(file: &FileReport, limit: &Limit) -> Option<String> {
+    if file.has_fractions || file.events < ROUNDED_EVENTS {
+        return None;
+    }
+    Some(format!(
+        "{}: times are whole seconds, which is coarse for `{limit}`: requests within a second count \
+         as simultaneous, so more may be denied than in reality; log fractions of a second, or use \
+         a window of 10s or more",
+        escape_path(&file.path)
+    ))
+}
+
 fn of_file(file: &FileReport) -> Vec<String> {
     let mut hints = Vec::new();
-    let path = file.path.display();
+    let path = escape_path(&file.path);
     if let Some((_, last_us)) = file.span {
         if last_us < EARLY_US && file.unit.is_some() {
             let last = Utc { time_us: last_us };
             hints.push(format!(
-                "{path}: its last time is {last}; if its times are not microseconds, say --time-unit s or ms"
+                "{path}: the last time is {last}; if times are not in microseconds, set --time-unit to s, ms or ns"
             ));
         } else if last_us > LATE_US {
             let last = Utc { time_us: last_us };
-            hints.push(format!("{path}: its last time is {last}; is --time-unit right?"));
+            hints.push(format!("{path}: the last time is {last}; check --time-unit"));
         }
     }
     if file.field_unused {
-        hints.push(format!("{path}: --field is for csv and jsonl, and did nothing for its lines"));
+        hints.push(format!("{path}: --field has no effect on the formats clf and combined"));
     }
     if file.unit_unused {
-        hints.push(format!("{path}: its times are no numbers, so --time-unit did nothing"));
+        hints.push(format!("{path}: times are not numbers, so --time-unit has no effect"));
     }
     if file.incomplete > 0 {
         let count = grouped(file.incomplete);
@@ -86,7 +110,7 @@ fn of_file(file: &FileReport) -> Vec<String> {
     if file.zoneless > 0 {
         let count = grouped(file.zoneless);
         hints.push(format!(
-            "{path}: {count} times name no zone; they were taken as --zone says, UTC if it does not"
+            "{path}: {count} times have no zone and were read as UTC or in the zone of --zone"
         ));
     }
     hints
@@ -97,19 +121,22 @@ impl Undecided {
     pub fn hints(&self) -> Vec<String> {
         let first = self.first.as_deref().unwrap_or_default();
         let rows = [
-            (self.unmatched, "requests met no policy and passed".to_string()),
+            (self.unmatched, "requests matched no policy and were admitted".to_string()),
             (
                 self.need_permit,
                 format!(
-                    "requests met a concurrency limit, which a trace cannot decide: it says when \
-                     requests begin, not when they end; they count as denied ({first})"
+                    "requests are under a concurrency limit and count as denied: a trace has the \
+                     start of a request, but not its end ({first})"
                 ),
             ),
-            (self.refused, format!("requests would be refused as bad input ({first})")),
+            (self.refused, format!("requests are invalid and would be rejected ({first})")),
             (self.incomplete, INCOMPLETE.to_string()),
-            (self.no_room, "requests found no room for their key: max_keys is too low".to_string()),
+            (
+                self.no_room,
+                "requests had a new key when the store was full: raise max_keys".to_string(),
+            ),
         ];
-        let told = rows.into_iter().filter(|(count, _)| *count > 0);
-        told.map(|(count, text)| format!("{} {text}", grouped(count))).collect()
+        let found = rows.into_iter().filter(|(count, _)| *count > 0);
+        found.map(|(count, text)| format!("{} {text}", grouped(count))).collect()
     }
 }

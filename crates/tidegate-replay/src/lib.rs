@@ -20,6 +20,7 @@ mod algorithms;
 mod args;
 mod block;
 mod calendar;
+mod demand;
 mod engine;
 mod error;
 mod file_identity;

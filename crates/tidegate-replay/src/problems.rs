@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use crate::error::ReplayError;
 use crate::format::{BadLine, Format};
 use crate::input::{Compression, Damage};
+use crate::report::escape_path;
 
 /// The number of problems of each kind that are kept with their positions. Further ones are only
 /// counted.
@@ -40,14 +41,14 @@ impl fmt::Display for ProblemKind {
                 let name = other.name();
                 write!(
                     f,
-                    "{why}; it is a line of format {name}, replay it apart with --format {name}"
+                    "{why}; the line has format {name}, replay such lines separately with --format {name}"
                 )
             }
             ProblemKind::SteppedBack { by_us } => {
                 let (seconds, rest) = (by_us / 1_000_000, by_us % 1_000_000);
-                write!(f, "{seconds}.{rest:06} s before the event before")
+                write!(f, "{seconds}.{rest:06} s earlier than the event before it")
             }
-            ProblemKind::Duplicate => f.write_str("the same as the line before"),
+            ProblemKind::Duplicate => f.write_str("equal to the line before"),
             ProblemKind::Damaged(damage, compression) => {
                 let state = match damage {
                     Damage::Truncated => "truncated",
@@ -65,7 +66,7 @@ impl fmt::Display for ProblemKind {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.path.display(), self.line, self.what)
+        write!(f, "{}:{}: {}", escape_path(&self.path), self.line, self.what)
     }
 }
 

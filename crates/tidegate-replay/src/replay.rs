@@ -18,6 +18,7 @@ use tidegate::{Algorithm, Limit};
 use crate::algorithms::Algorithms;
 use crate::args::{ReadingArgs, ReplayArgs};
 use crate::block::Block;
+use crate::demand::Demand;
 use crate::engine::EventOutcome;
 use crate::error::ReplayError;
 use crate::file_identity::{is_dash, is_same_file, is_same_output};
@@ -48,6 +49,7 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
         runs,
         exact,
         decisions: decisions.transpose()?,
+        demand: demand(args),
         events: 0,
         progress: Progress::new(total_bytes, bytes_read.clone()),
     };
@@ -67,7 +69,7 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
     let report = replay.run(&reader, &args.files)?;
     let elapsed = started.elapsed();
     let suggestions = suggestions(args, &reader, &mut replay.progress, report.events())?;
-    let Replay { runs, exact, decisions, progress, .. } = replay;
+    let Replay { runs, exact, decisions, demand, progress, .. } = replay;
     drop(progress);
     if report.events() == 0 {
         let malformed = report.problems.malformed.count;
@@ -82,7 +84,9 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
     let compared = runs.len() > 1 || exact.is_some();
     let options = SummaryOptions { elapsed, top: args.report.top, compared };
     let summary = Summary::of_replay(&report, &runs, options);
-    let summary = summary.with_suggestions(&suggestions);
+    let asked = args.rules.limits.first().map_or_else(Algorithm::default, Limit::algorithm);
+    let summary = summary.with_suggestions(&suggestions).with_main(asked);
+    let summary = summary.with_burst(demand.as_ref());
     report_writer.print(&summary, to_stderr)
 }
 
@@ -168,6 +172,13 @@ fn runs(args: &ReplayArgs) -> Result<(Vec<Run>, Option<Run>), ReplayError> {
     Ok((plan.into_iter().map(Run::new).collect(), exact))
 }
 
+/// Returns the counter of the largest burst, which only the page shows. It counts by one key and one
+/// window, so it does not apply to policies.
+fn demand(args: &ReplayArgs) -> Option<Demand> {
+    let limit = args.rules.limits.first()?;
+    args.report.html.is_some().then(|| Demand::new(limit))
+}
+
 fn suggestions(
     args: &ReplayArgs,
     reader: &Reader<'_>,
@@ -237,6 +248,7 @@ struct Replay {
     /// of them.
     exact: Option<Run>,
     decisions: Option<DecisionsFile>,
+    demand: Option<Demand>,
     events: u64,
     progress: Progress,
 }
@@ -257,6 +269,7 @@ impl Replay {
         let mut consumer = BlockConsumer {
             has_exact,
             decisions: self.decisions.as_mut(),
+            demand: self.demand.as_mut(),
             events: &mut self.events,
             progress: &mut self.progress,
         };
@@ -298,6 +311,7 @@ impl Replay {
 struct BlockConsumer<'r> {
     has_exact: bool,
     decisions: Option<&'r mut DecisionsFile>,
+    demand: Option<&'r mut Demand>,
     events: &'r mut u64,
     progress: &'r mut Progress,
 }
@@ -312,6 +326,9 @@ impl BlockConsumer<'_> {
     ) -> Result<(), ReplayError> {
         for (counts, answers) in counts.iter_mut().zip(answers.iter_mut()) {
             counts.take(block, answers);
+        }
+        if let Some(demand) = &mut self.demand {
+            demand.take(block);
         }
         let Some((exact, others)) = answers.split_first() else { return Ok(()) };
         for (counts, answers) in counts[1..].iter_mut().zip(others) {

@@ -96,7 +96,7 @@ impl SearchResult {
             Some((_, burst)) => {
                 format!("no number passes with burst {burst}, not even {text}; raise the burst")
             }
-            None => format!("no limit there can be passes, not even {text}"),
+            None => format!("no possible limit passes, not even {text}"),
         })
     }
 }

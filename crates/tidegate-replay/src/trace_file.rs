@@ -13,6 +13,7 @@ use crate::format::{
 };
 use crate::input::{BytesRead, Compression, Line, Lines};
 use crate::problems::{Problem, ProblemKind, ProblemLog};
+use crate::report::escape_key;
 
 /// The number of lines from which the format is detected, so that a few malformed lines at the
 /// start do not matter.
@@ -33,6 +34,8 @@ pub struct FileReport {
     pub zoneless: u64,
     /// The number of keys with a template field that the line does not have.
     pub incomplete: u64,
+    /// Whether any time has a fraction of a second.
+    pub has_fractions: bool,
     /// Whether `--field` was given, although it does not apply to the format of the file.
     pub field_unused: bool,
     /// Whether `--time-unit` was given, although no time is a number.
@@ -48,6 +51,8 @@ pub struct TraceFile {
     skip_duplicates: bool,
     /// Whether keys come from a template.
     templated: bool,
+    /// For a header in the middle of the file.
+    options: ParseOptions,
     may_be_header: bool,
     previous_us: u64,
     previous_hash: u64,
@@ -76,6 +81,7 @@ impl TraceFile {
             events: 0,
             zoneless: 0,
             incomplete: 0,
+            has_fractions: false,
             field_unused: is_log && !options.fields.is_empty(),
             unit_unused: is_log && options.unit.is_some(),
             span: None,
@@ -85,6 +91,7 @@ impl TraceFile {
             parser,
             skip_duplicates: reading.skip_duplicates,
             templated: matches!(options.key, KeySource::Template(_)),
+            options: options.clone(),
             may_be_header: true,
             previous_us: 0,
             previous_hash: 0,
@@ -114,10 +121,13 @@ impl TraceFile {
             if text.is_empty() {
                 continue;
             }
-            if self.may_be_header {
-                self.may_be_header = false;
-                if parser.is_header(text) {
-                    continue;
+            let is_first = std::mem::replace(&mut self.may_be_header, false);
+            match parser.take_header(text, is_first, &self.options) {
+                Ok(false) => {}
+                Ok(true) => continue,
+                Err(error) => {
+                    let format = self.report.format.unwrap_or(Format::W3c);
+                    return Err(FileFault::new(format, error).at(&self.report.path));
                 }
             }
             let hash = hash(text);
@@ -134,6 +144,7 @@ impl TraceFile {
                     // A missing part of a key is a NUL, which no field of a log contains.
                     self.report.incomplete += u64::from(self.templated && event.key.contains(&0));
                     let time_us = event.time_us;
+                    self.report.has_fractions |= !time_us.is_multiple_of(1_000_000);
                     if time_us < self.previous_us {
                         let by_us = self.previous_us - time_us;
                         problems
@@ -227,6 +238,9 @@ fn parser(
         FormatChoice::Jsonl => Format::Jsonl,
         FormatChoice::Clf => Format::Clf,
         FormatChoice::Combined => Format::Combined,
+        FormatChoice::Envoy => Format::Envoy,
+        FormatChoice::Alb => Format::Alb,
+        FormatChoice::W3c => Format::W3c,
         FormatChoice::Auto => Format::detect(first.iter().copied(), options.unit)
             .ok_or_else(|| unknown_format(first_line).at(path))?,
     };
@@ -239,29 +253,13 @@ fn parser(
         {
             Err(FileFault::BrokenJson(why).at(path))
         }
-        Err(ParserError::Time(names)) => Err(FileFault::NoTime { format, names }.at(path)),
-        Err(ParserError::Key(names)) => {
-            let fault = match &options.key {
-                KeySource::Field(key) => FileFault::NoKey { format, key: key.clone(), names },
-                _ => FileFault::NoUsualKey { format, names },
-            };
-            Err(fault.at(path))
-        }
+        Err(error) => Err(FileFault::new(format, error).at(path)),
     }
 }
 
 fn unknown_format(first_line: &[u8]) -> FileFault {
     match broken_json(first_line) {
         Some(why) => FileFault::BrokenJson(why),
-        None => FileFault::UnknownFormat { first_line: printable_prefix(first_line) },
+        None => FileFault::UnknownFormat { first_line: escape_key(first_line) },
     }
-}
-
-/// Returns the start of a line in a form that is safe in an error message: short, and without
-/// control characters.
-fn printable_prefix(line: &[u8]) -> String {
-    const MAX_SHOWN_CHARS: usize = 60;
-    let text = String::from_utf8_lossy(&line[..line.len().min(4 * MAX_SHOWN_CHARS)]);
-    let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    text.chars().take(MAX_SHOWN_CHARS).map(printable).collect()
 }

@@ -122,7 +122,7 @@ impl RequestError {
 
     /// Creates an error for a method that the path does not support.
     pub fn method(allow: &'static str) -> Self {
-        let detail = format!("this method is not for this path: use {allow}");
+        let detail = format!("method not allowed on this path: use {allow}");
         RequestError::new(ErrorKind::MethodNotAllowed(Some(allow)), detail)
     }
 
@@ -210,7 +210,7 @@ impl From<GateError> for RequestError {
             // The client cannot correct this: the configuration determines how many policies match.
             GateError::Check(CheckError::TooManyChecks(count)) => {
                 let detail = format!(
-                    "{count} limits hold for this request, and at most {MAX_CHECKS} can be decided at once: \
+                    "{count} limits apply to this request, more than {MAX_CHECKS}: \
                      narrow the `match` of some policies"
                 );
                 (Conflict, "attributes", detail)

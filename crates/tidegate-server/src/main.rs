@@ -18,6 +18,7 @@ mod envoy_ratelimit;
 mod error;
 mod fronts;
 mod logs;
+mod page_links;
 mod serve;
 mod static_assets;
 mod xds;

@@ -27,8 +27,14 @@ impl Authority {
 
     /// Returns a certificate for this host name or address, and its key, as PEM.
     pub fn sign(&self, name: &str) -> (String, String) {
+        self.sign_until(name, 4096)
+    }
+
+    /// Returns a certificate that expires at the start of this year, and its key, as PEM.
+    pub fn sign_until(&self, name: &str, year: i32) -> (String, String) {
         let key = KeyPair::generate().expect("a key");
-        let params = CertificateParams::new(vec![name.into()]).expect("parameters");
+        let mut params = CertificateParams::new(vec![name.into()]).expect("parameters");
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
         (certificate.pem(), key.serialize_pem())
     }

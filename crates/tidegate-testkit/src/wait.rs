@@ -22,12 +22,12 @@ pub fn wait_for<T>(mut poll: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Polls until the condition holds. `what` describes the condition in the failure message.
+/// Polls until the condition holds. `description` describes the condition in the failure message.
 #[track_caller]
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn eventually(description: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < PATIENCE, "did not happen within {PATIENCE:?}: {what}");
+        assert!(start.elapsed() < PATIENCE, "did not happen within {PATIENCE:?}: {description}");
         thread::sleep(INTERVAL);
     }
 }

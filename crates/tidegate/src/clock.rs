@@ -146,8 +146,8 @@ impl CoarseTime {
     }
 
     fn publish(&self, now: Timestamp, ticking: bool) -> Timestamp {
-        let shown = now.as_micros() << 1 | u64::from(ticking);
-        Timestamp::from_micros(self.0.fetch_max(shown, Ordering::AcqRel).max(shown) >> 1)
+        let encoded = now.as_micros() << 1 | u64::from(ticking);
+        Timestamp::from_micros(self.0.fetch_max(encoded, Ordering::AcqRel).max(encoded) >> 1)
     }
 
     fn stop(&self) {

@@ -75,9 +75,9 @@ impl CallTracker {
     /// Awaits a call whose result must not be lost, and marks it as in flight meanwhile.
     pub(crate) async fn track<T>(&self, call: impl Future<Output = T>) -> T {
         self.is_in_flight.store(true, Ordering::Relaxed);
-        let answer = call.await;
+        let output = call.await;
         self.is_in_flight.store(false, Ordering::Relaxed);
-        answer
+        output
     }
 
     /// Whether a call is in flight.

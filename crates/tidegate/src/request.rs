@@ -221,11 +221,12 @@ impl fmt::Display for CheckError {
                  of cost: keep the stricter one, or give them different keys or windows",
             ),
             CheckError::ConcurrencyConflict => f.write_str(
-                "two concurrency limits of a request share a key but not the number or the lease, and \
-                 a key's places are counted once: keep the stricter one, or give them different keys",
+                "two concurrency limits of a request share a key but not the number or the lease, \
+                 and the permits of a key are counted once: keep the stricter one, or give them \
+                 different keys",
             ),
             CheckError::NeedsPermit => {
-                f.write_str("a concurrency limit is held, not checked: take a permit with `acquire`")
+                f.write_str("a concurrency limit needs a permit: use `acquire`")
             }
             CheckError::IdReused => {
                 f.write_str("this idempotency id was used with another cost: use a new id")

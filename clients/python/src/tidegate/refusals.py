@@ -58,7 +58,7 @@ def refusal(answer: Answer) -> Refusal:
     lines = _shown(answer)
     denied = [name for line, name in zip(lines, _names(lines), strict=True) if not line.allowed]
     if answer.decided == "failed-closed":
-        problem = _capacity(503, "it cannot be decided now; try again later")
+        problem = _capacity(503, "the request cannot be decided now; try again later")
     elif answer.no_room:
         problem = _capacity(429, "there is no room for new keys now, so they are denied; try again later")
     else:
@@ -68,7 +68,7 @@ def refusal(answer: Answer) -> Refusal:
 
 def unavailable(retry_after_s: int = 1) -> Refusal:
     """Returns the response of a service that fails closed while tidegate does not answer."""
-    return _refusal(_capacity(503, "it cannot be decided now; try again later"), [("retry-after", str(retry_after_s))])
+    return _refusal(_capacity(503, "the request cannot be decided now; try again later"), [("retry-after", str(retry_after_s))])
 
 
 def unreadable() -> Refusal:

@@ -134,11 +134,11 @@ async fn check(
     policy: &'static str,
     key: u32,
 ) -> Result<(Decided, Duration), BoxError> {
-    let (rules, key) = (Arc::clone(&gate.active_policies()), key.to_le_bytes());
-    let question = GateRequest::new(Subject::Key { policy, key: &key, attributes: None });
+    let (active, key) = (Arc::clone(&gate.active_policies()), key.to_le_bytes());
+    let request = GateRequest::new(Subject::Key { policy, key: &key, attributes: None });
     let sent = Instant::now();
-    let answer = gate.check(&rules, &[question]).await.map_err(|error| error.to_string())?;
-    Ok((answer.decided, sent.elapsed()))
+    let verdict = gate.check(&active, &[request]).await.map_err(|error| error.to_string())?;
+    Ok((verdict.decided, sent.elapsed()))
 }
 
 async fn check_one_key(
@@ -167,8 +167,8 @@ async fn check_batches(gate: Arc<Gate>, stopping: Arc<AtomicBool>) -> Result<Ans
     let mut answers = Answers::default();
     let keys: Vec<u32> = (0..BATCH).collect();
     while !stopping.load(Relaxed) {
-        for together in keys.chunks(MAX_CONCURRENT_CHECKS) {
-            let checks = together.iter().map(|key| check(&gate, "crowd", *key));
+        for chunk in keys.chunks(MAX_CONCURRENT_CHECKS) {
+            let checks = chunk.iter().map(|key| check(&gate, "crowd", *key));
             for (decided, took) in join_all(checks).await? {
                 answers.add(decided, took);
             }
@@ -184,16 +184,16 @@ async fn join_all<T>(
     let mut checks: Vec<(Pin<Box<_>>, Option<Result<T, BoxError>>)> =
         checks.map(|check| (Box::pin(check), None)).collect();
     poll_fn(|context| {
-        for (check, answer) in checks.iter_mut().filter(|(_, answer)| answer.is_none()) {
-            if let Poll::Ready(answered) = check.as_mut().poll(context) {
-                *answer = Some(answered);
+        for (check, result) in checks.iter_mut().filter(|(_, result)| result.is_none()) {
+            if let Poll::Ready(polled) = check.as_mut().poll(context) {
+                *result = Some(polled);
             }
         }
-        let is_done = checks.iter().all(|(_, answer)| answer.is_some());
+        let is_done = checks.iter().all(|(_, result)| result.is_some());
         if is_done { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
-    checks.into_iter().filter_map(|(_, answer)| answer).collect()
+    checks.into_iter().filter_map(|(_, result)| result).collect()
 }
 
 /// Formats one row of the table.

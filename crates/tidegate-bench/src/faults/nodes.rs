@@ -102,8 +102,8 @@ impl Nodes {
                 let (gate, stopping, exact) = (gate.clone(), stopping.clone(), exact.clone());
                 callers.push(tokio::spawn(async move {
                     let mut calls = Vec::new();
-                    let turns = (0..KEYS).flat_map(|key| Policy::ALL.map(|policy| (policy, key)));
-                    for (policy, key) in turns.cycle().skip(usize::from(caller)) {
+                    let checks = (0..KEYS).flat_map(|key| Policy::ALL.map(|policy| (policy, key)));
+                    for (policy, key) in checks.cycle().skip(usize::from(caller)) {
                         if stopping.load(Relaxed) {
                             break;
                         }
@@ -180,10 +180,10 @@ pub async fn connect_gate(policies: &str, url: &str) -> Result<Gate, BoxError> {
 }
 
 async fn check(gate: &Gate, policy: Policy, key: u8) -> Result<(bool, Decided), String> {
-    let rules = Arc::clone(&gate.active_policies());
+    let active = Arc::clone(&gate.active_policies());
     let key = [b'a' + key];
     let subject = Subject::Key { policy: policy.name(), key: &key, attributes: None };
-    let question = GateRequest::new(subject);
-    let answer = gate.check(&rules, &[question]).await.map_err(|error| error.to_string())?;
-    Ok((answer.allowed, answer.decided))
+    let request = GateRequest::new(subject);
+    let verdict = gate.check(&active, &[request]).await.map_err(|error| error.to_string())?;
+    Ok((verdict.allowed, verdict.decided))
 }

@@ -76,7 +76,7 @@ pub fn violations(result: &FaultResult) -> Vec<String> {
         }
     }
     let name = name_of(&fault);
-    violations.into_iter().map(|what| format!("{name}: {what}")).collect()
+    violations.into_iter().map(|violation| format!("{name}: {violation}")).collect()
 }
 
 #[cfg(test)]

@@ -27,16 +27,16 @@ impl Proxy {
         let delay_ms = Arc::new(AtomicU64::new(0));
         let delay = Arc::clone(&delay_ms);
         let listening = tokio::spawn(async move {
-            while let Ok((near, _)) = listener.accept().await {
+            while let Ok((client, _)) = listener.accept().await {
                 let delay = Arc::clone(&delay);
                 tokio::spawn(async move {
-                    let Ok(far) = TcpStream::connect(to).await else { return };
-                    let _ = (near.set_nodelay(true), far.set_nodelay(true));
-                    let ((near_in, near_out), (far_in, far_out)) =
-                        (near.into_split(), far.into_split());
+                    let Ok(server) = TcpStream::connect(to).await else { return };
+                    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+                    let ((client_in, client_out), (server_in, server_out)) =
+                        (client.into_split(), server.into_split());
                     // Answers are delayed, requests are not.
-                    tokio::spawn(forward(near_in, far_out, Arc::new(AtomicU64::new(0))));
-                    forward(far_in, near_out, delay).await;
+                    tokio::spawn(forward(client_in, server_out, Arc::new(AtomicU64::new(0))));
+                    forward(server_in, client_out, delay).await;
                 });
             }
         });

@@ -146,21 +146,21 @@ impl RedisSetup {
         Ok(())
     }
 
-    fn signal(&self, what: Signal) -> Result<(), BoxError> {
-        signal(self.server.as_ref().ok_or("no server")?.pid(), what)
+    fn signal(&self, signal_kind: Signal) -> Result<(), BoxError> {
+        signal(self.server.as_ref().ok_or("no server")?.pid(), signal_kind)
     }
 
-    fn command(&self, words: &[&str]) -> Result<(), BoxError> {
+    fn command(&self, arguments: &[&str]) -> Result<(), BoxError> {
         let mut connection = self.server.as_ref().ok_or("no server")?.connect()?;
-        let mut command = redis::cmd(words[0]);
-        command.arg(&words[1..]);
+        let mut command = redis::cmd(arguments[0]);
+        command.arg(&arguments[1..]);
         Ok(command.query::<redis::Value>(&mut connection).map(drop)?)
     }
 }
 
-fn signal(pid: u32, what: Signal) -> Result<(), BoxError> {
+fn signal(pid: u32, signal_kind: Signal) -> Result<(), BoxError> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or("no such process")?;
-    Ok(kill_process(pid, what)?)
+    Ok(kill_process(pid, signal_kind)?)
 }
 
 fn free_port() -> io::Result<u16> {

@@ -98,17 +98,19 @@ async fn open(args: &LoadArgs, target: &Target) -> io::Result<WorkerGroup> {
     let gate = Rc::new(TurnGate::new(args.connections * args.in_flight));
     for seed in 0..args.connections {
         let client = connect(target.address).await?;
-        for place in 0..args.in_flight {
+        for position in 0..args.in_flight {
             let mut client = client.clone();
-            let mut random = Random(u64::from(seed * args.in_flight + place));
+            let mut random = Random(u64::from(seed * args.in_flight + position));
             let (gate, keys, entry) = (Rc::clone(&gate), args.keys, target.entry.clone());
             tokio::task::spawn_local(async move {
                 let failed = loop {
                     gate.wait_open().await;
                     let sent = Instant::now();
                     match send_request(&mut client, &entry, random.below(keys)).await {
-                        Ok(answer) if is_ok(&answer) => gate.count(sent.elapsed()),
-                        Ok(answer) => break io::Error::other(format!("not allowed: {answer:?}")),
+                        Ok(response) if is_ok(&response) => gate.count(sent.elapsed()),
+                        Ok(response) => {
+                            break io::Error::other(format!("not allowed: {response:?}"));
+                        }
                         Err(error) => break error,
                     }
                 };
@@ -143,14 +145,15 @@ pub async fn send_request(
         descriptors: vec![Descriptor { entries: vec![entry] }],
         hits_addend: 0,
     };
-    let answer = client.should_rate_limit(Request::new(request)).await.map_err(io::Error::other)?;
+    let response =
+        client.should_rate_limit(Request::new(request)).await.map_err(io::Error::other)?;
     record_answer();
-    Ok(answer.into_inner())
+    Ok(response.into_inner())
 }
 
 /// Returns whether an answer allows the request.
-pub fn is_ok(answer: &RateLimitResponse) -> bool {
-    answer.overall_code == i32::from(Code::Ok)
+pub fn is_ok(response: &RateLimitResponse) -> bool {
+    response.overall_code == i32::from(Code::Ok)
 }
 
 async fn fill(args: &LoadArgs) -> io::Result<()> {
@@ -160,14 +163,14 @@ async fn fill(args: &LoadArgs) -> io::Result<()> {
         tasks.push(tokio::task::spawn_local(async move {
             let mut client = connect(target.address).await?;
             for key in (first..keys).step_by(step) {
-                let answer = send_request(&mut client, &target.entry, key).await?;
-                let status = answer.statuses.first();
+                let response = send_request(&mut client, &target.entry, key).await?;
+                let status = response.statuses.first();
                 let limit = status.and_then(|status| status.current_limit.as_ref());
                 let new = status.zip(limit).is_some_and(|(status, limit)| {
                     status.limit_remaining + 1 == limit.requests_per_unit
                 });
-                if !is_ok(&answer) || !new {
-                    return Err(io::Error::other(format!("key {key} was not new: {answer:?}")));
+                if !is_ok(&response) || !new {
+                    return Err(io::Error::other(format!("key {key} was not new: {response:?}")));
                 }
             }
             Ok(())

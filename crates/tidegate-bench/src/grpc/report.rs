@@ -20,12 +20,12 @@ pub fn table(results: &Results) -> String {
 
 fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
     write_machine(text, [&results.load_before, &results.load_after])?;
-    let place = if results.placement.server.is_some() {
+    let placement = if results.placement.server.is_some() {
         "server and load have a processor each"
     } else {
         "server and load share the processors"
     };
-    writeln!(text, "{KEYS} keys, median of {} rounds; {place}", results.rounds)?;
+    writeln!(text, "{KEYS} keys, median of {} rounds; {placement}", results.rounds)?;
     writeln!(
         text,
         "tonic {}: a service of the same proto that always answers OK",
@@ -53,25 +53,25 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
         "load us"
     )?;
     for row in &results.rows {
-        let [ours, tonic] = [&row.ours, &row.tonic];
+        let [tidegate, tonic] = [&row.tidegate, &row.tonic];
         let median = |turns: &[TurnResult], metric| Estimate::over(turns, metric).median;
         let both = |metric: fn(&TurnResult) -> f64| {
-            format!("{:.0} / {:.0}", median(ours, metric), median(tonic, metric))
+            format!("{:.0} / {:.0}", median(tidegate, metric), median(tonic, metric))
         };
         writeln!(
             text,
             "{:<17}{:>9.0}{:>9.0}{:>20}{:>8.2}{:>8.2}{:>20}{:>14}{:>14}{:>12}{:>9.2}",
             name(row),
-            median(ours, per_second),
+            median(tidegate, per_second),
             median(tonic, per_second),
             with_interval(Some(ratio(row, per_second))),
-            median(ours, server_us),
+            median(tidegate, server_us),
             median(tonic, server_us),
             with_interval(Some(ratio(row, server_us))),
             both(p50_us),
             both(p99_us),
             both(|turn| server_busy(turn) * 100.0),
-            median(ours, load_us),
+            median(tidegate, load_us),
         )?;
         // `disturbed` counts the turns of three worker groups. The rows with one and with two limits
         // share it.
@@ -93,7 +93,7 @@ fn name(row: &Row) -> String {
 }
 
 fn ratio(row: &Row, metric: fn(&TurnResult) -> f64) -> Estimate {
-    Estimate::ratio(&row.ours, &row.tonic, metric)
+    Estimate::ratio(&row.tidegate, &row.tonic, metric)
 }
 
 fn bars(results: &Results) -> Vec<Bar> {
@@ -135,7 +135,7 @@ fn row_json(row: &Row) -> Value {
         "connections": row.shape.connections,
         "in_flight": row.shape.in_flight,
         "limits": row.limits,
-        "tidegate": side(&row.ours),
+        "tidegate": side(&row.tidegate),
         "tonic": side(&row.tonic),
         "requests_per_second_over_tonic": estimate_json(&ratio(row, per_second)),
         "server_cpu_over_tonic": estimate_json(&ratio(row, server_us)),

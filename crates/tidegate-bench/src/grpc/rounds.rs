@@ -49,7 +49,7 @@ pub struct Row {
     pub shape: Shape,
     /// Number of limits that tidegate decided per request.
     pub limits: usize,
-    pub ours: Vec<TurnResult>,
+    pub tidegate: Vec<TurnResult>,
     pub tonic: Vec<TurnResult>,
     pub disturbed: usize,
 }
@@ -63,19 +63,19 @@ pub fn run(args: &GrpcArgs) -> io::Result<Results> {
     let program = args.tidegate.clone().map_or_else(build_tidegate, Ok)?;
     let load_before = load_average();
     let start = |program| Server::start(&program, placement.server, directory.path());
-    let ours = start(Program::Tidegate { program, config: file })?;
+    let tidegate = start(Program::Tidegate { program, config: file })?;
     let tonic = start(Program::Tonic)?;
-    ours.verify()?;
+    tidegate.verify()?;
     let rounds = if args.quick { 25 } else { 120 };
     let settings = LoadSettings { rounds, placement };
     for entry in [ONE_LIMIT, TWO_LIMITS] {
-        settings.fill(&ours, entry)?;
+        settings.fill(&tidegate, entry)?;
     }
     let mut rows = Vec::new();
     for (at, shape) in SHAPES.into_iter().enumerate() {
         eprintln!("{} x {}: {rounds} rounds", shape.connections, shape.in_flight);
         let warm = if at == 0 { AGEING_TIME } else { Duration::ZERO };
-        rows.extend(settings.turns(shape, warm, &ours, &tonic)?);
+        rows.extend(settings.turns(shape, warm, &tidegate, &tonic)?);
     }
     Ok(Results { rows, rounds, placement, load_before, load_after: load_average() })
 }
@@ -99,10 +99,10 @@ impl LoadSettings {
         &self,
         shape: Shape,
         warm: Duration,
-        ours: &Server,
+        tidegate: &Server,
         tonic: &Server,
     ) -> io::Result<[Row; 2]> {
-        let servers = [(ours, ONE_LIMIT), (ours, TWO_LIMITS), (tonic, ONE_LIMIT)];
+        let servers = [(tidegate, ONE_LIMIT), (tidegate, TWO_LIMITS), (tonic, ONE_LIMIT)];
         let mut command = self.command(shape, &servers)?;
         let report = self.load(command.args(["--warm-ms", &warm.as_millis().to_string()]))?;
         let disturbed = report.disturbed;
@@ -112,7 +112,8 @@ impl LoadSettings {
         if [&one, &two, &tonic].into_iter().flatten().any(|turn| turn.answers == 0) {
             return Err(io::Error::other("a turn had no answers"));
         }
-        let row = |limits, ours| Row { shape, limits, ours, tonic: tonic.clone(), disturbed };
+        let row =
+            |limits, tidegate| Row { shape, limits, tidegate, tonic: tonic.clone(), disturbed };
         Ok([row(1, one), row(2, two)])
     }
 

@@ -140,18 +140,18 @@ impl Server {
 
     fn answers(&self) -> bool {
         let address = self.address;
-        let answer = block_on(async move {
+        let response = block_on(async move {
             send_request(&mut connect(address).await?, ONE_LIMIT, READINESS_KEY).await
         });
-        answer.is_ok_and(|answer| is_ok(&answer))
+        response.is_ok_and(|response| is_ok(&response))
     }
 
     /// Creates an error that includes the last lines of the server's log.
-    fn error_with_log(&self, what: &str) -> io::Error {
+    fn error_with_log(&self, problem: &str) -> io::Error {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         let tail = lines[lines.len().saturating_sub(10)..].join("\n");
-        io::Error::other(format!("{what}; last lines of its log:\n{tail}"))
+        io::Error::other(format!("{problem}; last lines of its log:\n{tail}"))
     }
 }
 

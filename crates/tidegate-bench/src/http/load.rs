@@ -24,7 +24,7 @@ use tokio::task::LocalSet;
 
 use super::process::CpuTimes;
 use super::turns::TurnArgs;
-use super::wire::{Answer, Budget, Request, RequestKind};
+use super::wire::{Budget, HttpResponse, Request, RequestKind};
 use super::{soak, turns};
 use crate::cli::name_of;
 use crate::histogram::Histogram;
@@ -190,12 +190,12 @@ impl Connection {
     }
 
     /// Sends a request and waits for the whole answer.
-    pub async fn send_request(&mut self, request: &Request) -> io::Result<Answer<'_>> {
+    pub async fn send_request(&mut self, request: &Request) -> io::Result<HttpResponse<'_>> {
         self.stream.write_all(request.bytes()).await?;
         let mut filled = 0;
         // The answer is parsed here and again below: returning it from the loop would keep the
         // buffer borrowed for the next iteration.
-        while Answer::parse(&self.buffer[..filled])?.is_none() {
+        while HttpResponse::parse(&self.buffer[..filled])?.is_none() {
             let read = self.stream.read(&mut self.buffer[filled..]).await?;
             if read == 0 {
                 return Err(io::Error::new(
@@ -206,7 +206,7 @@ impl Connection {
             filled += read;
         }
         record_answer();
-        Answer::parse(&self.buffer[..filled])?
+        HttpResponse::parse(&self.buffer[..filled])?
             .ok_or_else(|| io::Error::other("the answer is incomplete"))
     }
 }

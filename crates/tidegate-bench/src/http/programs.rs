@@ -34,9 +34,11 @@ pub fn tidegate() -> io::Result<PathBuf> {
         let message: Value = serde_json::from_str(line).ok()?;
         Some(PathBuf::from(message["executable"].as_str()?))
     });
-    let mut ours =
+    let mut executable =
         executables.filter(|path| path.file_stem().is_some_and(|name| name == "tidegate"));
-    ours.next().ok_or_else(|| io::Error::other("cargo reported no executable named `tidegate`"))
+    executable
+        .next()
+        .ok_or_else(|| io::Error::other("cargo reported no executable named `tidegate`"))
 }
 
 /// Installs throttlecrab's server in the version of the library that is measured in process.

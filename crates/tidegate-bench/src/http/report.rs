@@ -88,8 +88,8 @@ fn write_rows(text: &mut String, results: &Results) -> std::fmt::Result {
     Ok(())
 }
 
-pub fn percent(part: f64) -> String {
-    format!("{:.0}%", part * 100.0)
+pub fn percent(fraction: f64) -> String {
+    format!("{:.0}%", fraction * 100.0)
 }
 
 /// Formats a ratio with the interval of its median: `0.934 (0.92-0.95)`.

@@ -185,9 +185,13 @@ impl Estimate {
     }
 
     /// Computes the median of the ratios to another subject in the same rounds.
-    pub fn ratio(ours: &[TurnResult], theirs: &[TurnResult], metric: Metric) -> Self {
-        let pairs = ours.iter().zip(theirs);
-        Estimate::of(&pairs.map(|(ours, theirs)| metric(ours) / metric(theirs)).collect::<Vec<_>>())
+    pub fn ratio(measured: &[TurnResult], baseline: &[TurnResult], metric: Metric) -> Self {
+        let pairs = measured.iter().zip(baseline);
+        Estimate::of(
+            &pairs
+                .map(|(measured, baseline)| metric(measured) / metric(baseline))
+                .collect::<Vec<_>>(),
+        )
     }
 }
 
@@ -296,22 +300,23 @@ type Programs = Vec<(ServerKind, Program)>;
 type Servers = Vec<(ServerKind, Server)>;
 
 fn programs_of(args: &HttpArgs, subjects: &[Subject], directory: &TempDir) -> io::Result<Programs> {
-    let wanted = |server_kind| subjects.iter().any(|subject| subject.server_kind() == server_kind);
+    let is_selected =
+        |server_kind| subjects.iter().any(|subject| subject.server_kind() == server_kind);
     let mut all = Vec::new();
     for (server_kind, limits) in [(ServerKind::Tidegate, 1), (ServerKind::TidegateTwoLimits, 2)] {
-        if wanted(server_kind) {
+        if is_selected(server_kind) {
             all.push((
                 server_kind,
                 setup::tidegate(args, &LOOSE_LIMITS[..limits], directory.path())?,
             ));
         }
     }
-    if wanted(ServerKind::Axum) {
+    if is_selected(ServerKind::Axum) {
         // The handlers copy answers of a real server, which is stopped afterwards.
         let like = all.first().map(|(_, program)| Server::start(program, None, directory.path()));
         all.push((ServerKind::Axum, setup::axum(like.transpose()?.as_ref(), directory.path())?));
     }
-    if wanted(ServerKind::Throttlecrab) {
+    if is_selected(ServerKind::Throttlecrab) {
         all.push((
             ServerKind::Throttlecrab,
             Program::Throttlecrab { program: programs::throttlecrab()? },
@@ -366,10 +371,10 @@ mod tests {
                 .into(),
         };
         // The machine was slow in the second round, for both subjects.
-        let (ours, theirs) = (row([100, 10, 90]), row([200, 20, 200]));
-        let ratio = ours.ratio(&theirs, per_second);
+        let (measured, baseline) = (row([100, 10, 90]), row([200, 20, 200]));
+        let ratio = measured.ratio(&baseline, per_second);
         assert_eq!(ratio, Estimate { median: 0.5, low: 0.45, high: 0.5 });
-        assert_eq!(ours.estimate(per_second).median, 90.0);
+        assert_eq!(measured.estimate(per_second).median, 90.0);
     }
 
     #[test]

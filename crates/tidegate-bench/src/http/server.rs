@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::process::pinned_to;
-use super::wire::{Answer, Budget, Request, RequestKind, Verdict};
+use super::wire::{Budget, HttpResponse, Request, RequestKind, Verdict};
 
 /// How long a server may take to answer for the first time.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -155,16 +155,16 @@ impl Server {
     }
 
     /// Creates an error that includes the last lines of the server's log.
-    pub fn error_with_log(&self, what: &str) -> io::Error {
+    pub fn error_with_log(&self, problem: &str) -> io::Error {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         let tail = lines[lines.len().saturating_sub(10)..].join("\n");
-        io::Error::other(format!("{what}; last lines of its log:\n{tail}"))
+        io::Error::other(format!("{problem}; last lines of its log:\n{tail}"))
     }
 
     fn answers(&self, request: &Request) -> bool {
         let answered = Client::connect(self.address).and_then(|mut client| {
-            client.send_request(request.bytes(), |answer| Ok(answer.status == 200))
+            client.send_request(request.bytes(), |response| Ok(response.status == 200))
         });
         answered.unwrap_or(false)
     }
@@ -200,14 +200,14 @@ impl Client {
     pub fn send_request<T>(
         &mut self,
         request: &[u8],
-        read: impl FnOnce(&Answer<'_>) -> io::Result<T>,
+        read: impl FnOnce(&HttpResponse<'_>) -> io::Result<T>,
     ) -> io::Result<T> {
         self.stream.write_all(request)?;
         self.bytes.clear();
         let mut piece = [0; 4096];
         loop {
-            if let Some(answer) = Answer::parse(&self.bytes)? {
-                return read(&answer);
+            if let Some(response) = HttpResponse::parse(&self.bytes)? {
+                return read(&response);
             }
             let len = match self.stream.read(&mut piece) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -224,6 +224,6 @@ impl Client {
     }
 
     pub fn verdict(&mut self, request: &Request, kind: RequestKind) -> io::Result<Verdict> {
-        self.send_request(request.bytes(), |answer| answer.verdict(kind))
+        self.send_request(request.bytes(), |response| response.verdict(kind))
     }
 }

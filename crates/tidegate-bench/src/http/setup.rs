@@ -71,11 +71,12 @@ fn answers_of(tidegate: &Server) -> io::Result<Answers> {
     let mut client = Client::connect(tidegate.address)?;
     let mut answer_to = |kind| {
         let request = Request::render(kind, Budget::Loose, tidegate.address);
-        client.send_request(request.bytes(), |answer| {
-            let fields = answer.head.split("\r\n").skip(1).filter_map(|line| line.split_once(": "));
+        client.send_request(request.bytes(), |response| {
+            let fields =
+                response.head.split("\r\n").skip(1).filter_map(|line| line.split_once(": "));
             let own = fields.filter(|(name, _)| !["content-length", "date"].contains(name));
             let own = own.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-            Ok((own, String::from_utf8_lossy(answer.body).into_owned()))
+            Ok((own, String::from_utf8_lossy(response.body).into_owned()))
         })
     };
     let (_, check): (Vec<_>, _) = answer_to(RequestKind::Check)?;

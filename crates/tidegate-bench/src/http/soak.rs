@@ -222,8 +222,8 @@ impl<'a> SoakMonitor<'a> {
             body.len()
         );
         let mut client = Client::connect(self.server.address)?;
-        client.send_request(request.as_bytes(), |answer| {
-            Ok(answer.verdict(RequestKind::Check)?.limit)
+        client.send_request(request.as_bytes(), |response| {
+            Ok(response.verdict(RequestKind::Check)?.limit)
         })
     }
 }
@@ -374,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn detects_wrong_answers() {
+    fn detects_wrong_verdicts() {
         let verdict = |allowed, limit, remaining, retry_after| Verdict {
             allowed,
             limit,

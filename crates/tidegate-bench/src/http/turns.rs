@@ -231,10 +231,10 @@ impl Worker {
     async fn send(&mut self, gate: &TurnGate) -> io::Result<()> {
         self.request.set_key(self.random.below(self.keys));
         let sent = Instant::now();
-        let answer = self.connection.send_request(&self.request).await?;
-        if !answer.allows(self.target.kind) {
-            let body = String::from_utf8_lossy(answer.body);
-            return Err(io::Error::other(format!("not allowed: {}\n{body}", answer.head)));
+        let response = self.connection.send_request(&self.request).await?;
+        if !response.allows(self.target.kind) {
+            let body = String::from_utf8_lossy(response.body);
+            return Err(io::Error::other(format!("not allowed: {}\n{body}", response.head)));
         }
         gate.count(sent.elapsed());
         Ok(())

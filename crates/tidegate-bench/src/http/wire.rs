@@ -129,12 +129,12 @@ fn text(kind: RequestKind, budget: Budget, to: SocketAddr) -> String {
         ),
         RequestKind::Throttle => {
             let limit = LIMITS.of(budget);
-            let apart = if budget == Budget::Tight { "tight:" } else { "" };
+            let prefix = if budget == Budget::Tight { "tight:" } else { "" };
             post(
                 to,
                 "/throttle",
                 &format!(
-                    "{{\"key\":\"{apart}{KEY}\",\"max_burst\":{limit},\
+                    "{{\"key\":\"{prefix}{KEY}\",\"max_burst\":{limit},\
                      \"count_per_period\":{limit},\"period\":3600}}"
                 ),
             )
@@ -178,13 +178,13 @@ pub fn config(loose: &[&str], tight: u64) -> String {
 
 /// One answer, borrowed from the buffer it was read into.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer<'a> {
+pub struct HttpResponse<'a> {
     pub status: u16,
     pub head: &'a str,
     pub body: &'a [u8],
 }
 
-impl<'a> Answer<'a> {
+impl<'a> HttpResponse<'a> {
     /// Parses the answer at the start of `bytes`; `None` if it is incomplete.
     pub fn parse(bytes: &'a [u8]) -> io::Result<Option<Self>> {
         let Some(head_len) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {
@@ -197,9 +197,9 @@ impl<'a> Answer<'a> {
         let head =
             std::str::from_utf8(&bytes[..head_len]).map_err(|_| unexpected("head is not text"))?;
         let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
-        let mut answer =
-            Answer { status: status.ok_or_else(|| unexpected(head))?, head, body: &[] };
-        let len: usize = match answer.field("content-length") {
+        let mut response =
+            HttpResponse { status: status.ok_or_else(|| unexpected(head))?, head, body: &[] };
+        let len: usize = match response.field("content-length") {
             Some(len) => len.parse().map_err(|_| unexpected(head))?,
             None => return Err(unexpected("content-length is missing")),
         };
@@ -207,8 +207,8 @@ impl<'a> Answer<'a> {
         if rest.len() > len {
             return Err(unexpected("more than one answer"));
         }
-        answer.body = rest;
-        Ok((rest.len() == len).then_some(answer))
+        response.body = rest;
+        Ok((rest.len() == len).then_some(response))
     }
 
     /// Returns the value of a header field.
@@ -224,7 +224,7 @@ impl<'a> Answer<'a> {
         const ALLOWED: &[u8] = b"\"allowed\":true";
         self.status == 200
             && (kind == RequestKind::ForwardAuth
-                || self.body.windows(ALLOWED.len()).any(|part| part == ALLOWED))
+                || self.body.windows(ALLOWED.len()).any(|bytes| bytes == ALLOWED))
     }
 
     /// Parses the complete answer, for loads that are not timed.
@@ -260,7 +260,7 @@ impl<'a> Answer<'a> {
 fn parameter(field: &str, name: &str) -> Option<u64> {
     field
         .split(';')
-        .find_map(|part| part.trim().strip_prefix(name)?.strip_prefix('=')?.parse().ok())
+        .find_map(|item| item.trim().strip_prefix(name)?.strip_prefix('=')?.parse().ok())
 }
 
 /// The content of an answer, whatever its format.
@@ -274,8 +274,8 @@ pub struct Verdict {
     pub retry_after: u64,
 }
 
-fn unexpected(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("unexpected answer: {what}"))
+fn unexpected(problem: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("unexpected answer: {problem}"))
 }
 
 #[cfg(test)]
@@ -306,21 +306,21 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_delimited_by_content_length() {
+    fn responses_are_delimited_by_content_length() {
         let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{\"allowed\":true}";
         for len in 0..whole.len() {
-            assert!(Answer::parse(&whole[..len]).expect("no error yet").is_none(), "{len}");
+            assert!(HttpResponse::parse(&whole[..len]).expect("no error yet").is_none(), "{len}");
         }
-        let answer = Answer::parse(whole).expect("valid").expect("complete");
-        assert_eq!((answer.status, answer.body.len()), (200, 16));
-        assert!(answer.allows(RequestKind::Check));
+        let response = HttpResponse::parse(whole).expect("valid").expect("complete");
+        assert_eq!((response.status, response.body.len()), (200, 16));
+        assert!(response.allows(RequestKind::Check));
         for wrong in [
             "HTTP/1.1 200 OK\r\n\r\n",
             "HTTP/1.1 abc\r\ncontent-length: 0\r\n\r\n",
             "HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nab",
             "HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n",
         ] {
-            assert!(Answer::parse(wrong.as_bytes()).is_err(), "{wrong}");
+            assert!(HttpResponse::parse(wrong.as_bytes()).is_err(), "{wrong}");
         }
     }
 
@@ -344,8 +344,8 @@ mod tests {
         ];
         for (kind, head, body, expected) in rows {
             let text = format!("HTTP/1.1 {head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-            let answer = Answer::parse(text.as_bytes()).expect("valid").expect("complete");
-            assert_eq!(answer.verdict(kind).ok(), expected, "{text}");
+            let response = HttpResponse::parse(text.as_bytes()).expect("valid").expect("complete");
+            assert_eq!(response.verdict(kind).ok(), expected, "{text}");
         }
     }
 }

@@ -131,15 +131,15 @@ impl App {
 }
 
 /// Builds an app with one rule of one limit or two rules of two limits, by client address.
-fn tidegate_app(router: Router, forms: &str, rules: usize) -> App {
+fn tidegate_app(router: Router, forms: &str, rule_count: usize) -> App {
     let limiter = Limiter::new();
     let forms: Forms = forms.parse().expect("forms");
     let mut builder = RateLimitLayer::builder().limiter(limiter.clone()).headers(forms);
-    for number in 0..rules {
-        let limits = LIMITS[..rules].iter().map(|text| text.parse().expect("a limit"));
+    for number in 0..rule_count {
+        let limits = LIMITS[..rule_count].iter().map(|text| text.parse().expect("a limit"));
         builder = builder.rule(Rule::new(format!("rule-{number}"), limits.collect::<Vec<_>>()));
     }
-    let per_client = (rules * rules) as u64;
+    let per_client = (rule_count * rule_count) as u64;
     let router = router.layer(builder.build().expect("a layer").for_axum());
     App {
         router,

@@ -57,12 +57,13 @@ fn find(results: &Results, subject: Subject, clients: u32) -> Option<&Row> {
 /// Computes ratios within each process, because some processes are slower than others whatever
 /// they run.
 fn bars(results: &Results) -> Vec<Bar> {
-    let ratio = |ours, theirs, clients| {
+    let ratio = |measured, baseline, clients| {
         let added = |subject| Some(&find(results, subject, clients)?.added);
-        let pairs = added(ours)?.iter().zip(added(theirs)?);
+        let pairs = added(measured)?.iter().zip(added(baseline)?);
         // A peer that seems to cost nothing was not measured. That must not count in our favour.
-        let of =
-            |(ours, theirs): (&f64, &f64)| if *theirs > 0.0 { ours / theirs } else { f64::MAX };
+        let of = |(measured, baseline): (&f64, &f64)| {
+            if *baseline > 0.0 { measured / baseline } else { f64::MAX }
+        };
         let ratios: Vec<f64> = pairs.map(of).collect();
         (!ratios.is_empty()).then(|| Estimate::of(&ratios).median)
     };
@@ -72,9 +73,9 @@ fn bars(results: &Results) -> Vec<Bar> {
         (Subject::TwoRules, Subject::OneRule, "2 rules of 2 limits / 1 rule", [2.8, 2.2]),
     ];
     let each = CLIENTS.into_iter().flat_map(|clients| {
-        pairs.map(|(ours, theirs, what, [must, aim])| {
-            let name = format!("added, {clients} clients: {what}");
-            Bar::at_most(&name, ratio(ours, theirs, clients), Some(must), Some(aim))
+        pairs.map(|(measured, baseline, description, [must, aim])| {
+            let name = format!("added, {clients} clients: {description}");
+            Bar::at_most(&name, ratio(measured, baseline, clients), Some(must), Some(aim))
         })
     });
     each.collect()

@@ -35,17 +35,17 @@ pub fn measure(
     let mut logs = Vec::new();
     for entries in LOGS {
         let keys = if quick { 20_000 } else { 200_000 } / entries;
-        let ours =
+        let tidegate =
             per_key(connection, keys, |_| runtime.block_on(fill_logs(server, keys, entries)))?;
         let builder = CommandBuilder::new(Subject::SortedSet, connection)?;
-        let theirs = per_key(connection, keys, |connection| {
+        let peer = per_key(connection, keys, |connection| {
             (0..entries).try_for_each(|entry| {
                 fill(connection, keys, |key| {
                     builder.sorted_set(&key_name(key), entry_ms(entry, entries))
                 })
             })
         })?;
-        logs.push((ours, theirs));
+        logs.push((tidegate, peer));
     }
     Ok(KeySizes { sliding_counter, logs })
 }

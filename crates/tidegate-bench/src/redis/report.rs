@@ -47,8 +47,8 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
     let bytes = &results.bytes;
     writeln!(text, "\nbytes per key, a user of 13 bytes, everything included")?;
     writeln!(text, "  sliding-counter {:.0}", bytes.sliding_counter)?;
-    for (entries, (ours, theirs)) in LOGS.iter().zip(&bytes.logs) {
-        writeln!(text, "  log of {entries} entries {ours:.0}; sorted set {theirs:.0}")?;
+    for (entries, (tidegate, peer)) in LOGS.iter().zip(&bytes.logs) {
+        writeln!(text, "  log of {entries} entries {tidegate:.0}; sorted set {peer:.0}")?;
     }
     write_bars(text, &bars(results))
 }
@@ -58,15 +58,15 @@ fn row(results: &Results, subject: Subject) -> Option<&Row> {
 }
 
 /// Returns the ratio of the decisions of two subjects in the same run.
-fn ratio(results: &Results, ours: Subject, theirs: Subject) -> Option<f64> {
-    Some(row(results, ours)?.median() / row(results, theirs)?.median())
+fn ratio(results: &Results, tidegate: Subject, peer: Subject) -> Option<f64> {
+    Some(row(results, tidegate)?.median() / row(results, peer)?.median())
 }
 
 fn bars(results: &Results) -> Vec<Bar> {
     use Subject::{Incr, SortedSet, Tidegate, TidegateCoalesced, TwoKeys};
-    let faster = |name: &str, ours, theirs, must, aim| Bar {
+    let faster = |name: &str, tidegate, peer, must, aim| Bar {
         at_least: true,
-        ..Bar::at_most(name, ratio(results, ours, theirs), Some(must), Some(aim))
+        ..Bar::at_most(name, ratio(results, tidegate, peer), Some(must), Some(aim))
     };
     let mut bars = vec![
         faster("single / INCR", Tidegate, Incr, 0.18, 0.25),
@@ -81,10 +81,11 @@ fn bars(results: &Results) -> Vec<Bar> {
         ),
     ];
     let limits = [(0.30, 0.27), (0.05, 0.035)];
-    for ((entries, (ours, theirs)), (must, aim)) in LOGS.iter().zip(&results.bytes.logs).zip(limits)
+    for ((entries, (tidegate, peer)), (must, aim)) in
+        LOGS.iter().zip(&results.bytes.logs).zip(limits)
     {
         let name = format!("bytes of a log of {entries} / sorted set");
-        bars.push(Bar::at_most(&name, Some(ours / theirs), Some(must), Some(aim)));
+        bars.push(Bar::at_most(&name, Some(tidegate / peer), Some(must), Some(aim)));
     }
     bars
 }
@@ -93,8 +94,8 @@ fn bars(results: &Results) -> Vec<Bar> {
 pub fn json(results: &Results) -> Value {
     let rows: Vec<Value> = results.rows.iter().map(row_json).collect();
     let bars: Vec<Value> = bars(results).iter().map(bar_json).collect();
-    let logs = LOGS.iter().zip(&results.bytes.logs).map(|(entries, (ours, theirs))| {
-        json!({ "entries": entries, "tidegate": ours.round(), "sorted_set": theirs.round() })
+    let logs = LOGS.iter().zip(&results.bytes.logs).map(|(entries, (tidegate, peer))| {
+        json!({ "entries": entries, "tidegate": tidegate.round(), "sorted_set": peer.round() })
     });
     json!({
         "rows": rows,

@@ -156,8 +156,8 @@ impl TurnRunner<'_> {
         let all: Vec<u32> = (0..KEYS).collect();
         for keys in all.chunks(self.pipeline) {
             let pipeline = self.pipeline_of(builder, keys.iter().copied());
-            let answers = pipeline.query::<Vec<Value>>(connection)?;
-            if let Some(wrong) = answers.iter().find(|answer| !builder.admitted(answer)) {
+            let replies = pipeline.query::<Vec<Value>>(connection)?;
+            if let Some(wrong) = replies.iter().find(|reply| !builder.admitted(reply)) {
                 return Err(format!("incorrect set-up: {wrong:?} is not an admission").into());
             }
         }

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use redis::{Cmd, Connection, RedisResult, Value};
 use tidegate::Limit;
 use tidegate::unstable::redis::{
-    CounterReply, Entry, KeyNames, Script, counter_answers, counter_call,
+    CounterReply, Entry, KeyNames, Script, counter_call, decode_counter_reply,
 };
 
 /// High enough that nothing is denied: a denial is cheaper, by an amount that differs per design.
@@ -110,15 +110,15 @@ impl CommandBuilder {
     }
 
     /// Returns whether an answer is a decision that admits.
-    pub fn admitted(&self, answer: &Value) -> bool {
-        match (self.subject, answer) {
+    pub fn admitted(&self, reply: &Value) -> bool {
+        match (self.subject, reply) {
             (Subject::Incr, Value::Int(count)) => *count > 0,
-            (Subject::TwoKeys | Subject::SortedSet, Value::Array(answer)) => {
-                matches!(answer[..], [Value::Int(1), Value::Int(_)])
+            (Subject::TwoKeys | Subject::SortedSet, Value::Array(reply)) => {
+                matches!(reply[..], [Value::Int(1), Value::Int(_)])
             }
-            (Subject::Tidegate, answer) => {
-                let answers = counter_answers(&self.limit, &[self.entry("")], answer);
-                matches!(answers.as_deref(), Ok([CounterReply::Decided(decisions)]) if decisions[0].allowed)
+            (Subject::Tidegate, reply) => {
+                let replies = decode_counter_reply(&self.limit, &[self.entry("")], reply);
+                matches!(replies.as_deref(), Ok([CounterReply::Decided(decisions)]) if decisions[0].allowed)
             }
             _ => false,
         }

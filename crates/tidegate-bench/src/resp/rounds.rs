@@ -59,7 +59,11 @@ impl Row {
     /// Returns the median of the ratios to another subject in the same rounds.
     pub fn ratio(&self, other: &Row, metric: fn(&TurnResult) -> f64) -> Estimate {
         let pairs = self.turns.iter().zip(&other.turns);
-        Estimate::of(&pairs.map(|(ours, theirs)| metric(ours) / metric(theirs)).collect::<Vec<_>>())
+        Estimate::of(
+            &pairs
+                .map(|(measured, baseline)| metric(measured) / metric(baseline))
+                .collect::<Vec<_>>(),
+        )
     }
 }
 

@@ -115,14 +115,14 @@ impl StormCounts {
 
     /// Returns Jain's index: (sum of successes)^2 / (clients * sum of squared successes).
     pub fn fairness(&self) -> f64 {
-        let squares: f64 = self.successes.iter().map(|it| float(*it).powi(2)).sum();
+        let squares: f64 = self.successes.iter().map(|successes| float(*successes).powi(2)).sum();
         let count = u32::try_from(self.successes.len()).map_or(f64::MAX, f64::from);
         if squares > 0.0 { float(self.admitted()).powi(2) / (count * squares) } else { 1.0 }
     }
 
     /// Returns the number of clients without any success.
     pub fn starved(&self) -> usize {
-        self.successes.iter().filter(|it| **it == 0).count()
+        self.successes.iter().filter(|successes| **successes == 0).count()
     }
 }
 

@@ -143,9 +143,9 @@ impl<'a> Simulation<'a> {
             self.counts.successes[client] += u64::from(allowed);
         }
         let wait_us = retry_after.as_micros().expect("a cost of 1 can be admitted");
-        let answer = Event::Answered(allowed, remaining, wait_us, reset_after.as_micros());
+        let event = Event::Answered(allowed, remaining, wait_us, reset_after.as_micros());
         let back = now + self.latency();
-        self.push(back, client, answer);
+        self.push(back, client, event);
     }
 
     fn push(&mut self, at: Duration, client: usize, event: Event) {

@@ -167,8 +167,8 @@ impl SubjectKind {
     }
 }
 
-fn peer(name: &str, what: &str) -> String {
-    format!("{name} {}: {what}", version(name))
+fn peer(name: &str, detail: &str) -> String {
+    format!("{name} {}: {detail}", version(name))
 }
 
 /// Returns the version of a dependency from the lock file, which is the version that was built.

@@ -67,9 +67,9 @@ impl OneLimit {
     #[inline(always)]
     pub fn decide(&self, now_ns: u64, key: &str) -> bool {
         let now = virtual_time(&self.clock, now_ns);
-        let answer = self.limiter.check_at(now, key, &self.limit, 1);
+        let decision = self.limiter.check_at(now, key, &self.limit, 1);
         // The complete decision can be read here; copying it is not the work of the limiter.
-        black_box(&answer).as_ref().expect("the memory store does not fail").allowed
+        black_box(&decision).as_ref().expect("the memory store does not fail").allowed
     }
 
     pub fn stats(&self) -> MemoryStats {
@@ -164,8 +164,8 @@ impl SeveralLimits {
 
     #[inline(always)]
     fn decide(&self, now_ns: u64, checks: &[Check<'_>]) -> bool {
-        let answer = self.limiter.check_all_at(virtual_time(&self.clock, now_ns), checks);
-        black_box(&answer).as_ref().expect("the memory store does not fail").allowed
+        let verdict = self.limiter.check_all_at(virtual_time(&self.clock, now_ns), checks);
+        black_box(&verdict).as_ref().expect("the memory store does not fail").allowed
     }
 }
 

@@ -77,7 +77,8 @@ fn digits(text: &str, len: usize) -> Option<u64> {
 /// Returns the seconds of a time of day. Second 60 is a leap second.
 fn seconds_of(clock: &str) -> Option<u64> {
     let mut parts = clock.split(':');
-    let mut next = |most| parts.next().and_then(|part| digits(part, 2)).filter(|it| *it <= most);
+    let mut next =
+        |most| parts.next().and_then(|text| digits(text, 2)).filter(|number| *number <= most);
     let (hour, minute, second) = (next(23)?, next(59)?, next(60)?);
     parts.next().is_none().then_some(hour * 3600 + minute * 60 + second)
 }

@@ -89,14 +89,14 @@ impl Fields {
             usage: newest
                 .iter()
                 .filter_map(LimitReport::usage)
-                .min_by(|one, other| part_left(one).total_cmp(&part_left(other))),
+                .min_by(|one, other| fraction_left(one).total_cmp(&fraction_left(other))),
         }
     }
 }
 
 /// Returns the part of a limit that is left.
 #[expect(clippy::cast_precision_loss, reason = "a part needs no 53 bits")]
-pub(crate) fn part_left(usage: &Usage) -> f64 {
+pub(crate) fn fraction_left(usage: &Usage) -> f64 {
     (usage.remaining as f64 / usage.limit.max(1) as f64).min(1.0)
 }
 

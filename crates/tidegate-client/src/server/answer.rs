@@ -66,14 +66,16 @@ impl Answer {
     /// [`Call`](crate::Call), with a precision of milliseconds.
     pub fn fields(&self) -> Fields {
         let bounded = |ms: u64| Duration::from_millis(ms).min(crate::LONGEST);
-        let window = self.limits.iter().find(|line| {
-            line.policy == self.policy && Some(line.limit) == self.limit && line.mode.is_none()
+        let window = self.limits.iter().find(|limit_answer| {
+            limit_answer.policy == self.policy
+                && Some(limit_answer.limit) == self.limit
+                && limit_answer.mode.is_none()
         });
         let usage = match (self.limit, self.remaining) {
             (Some(limit), Some(remaining)) if limit > 0 => Some(Usage {
                 limit,
                 remaining: remaining.min(limit),
-                window: window.map(|line| bounded(line.window_ms)),
+                window: window.map(|limit_answer| bounded(limit_answer.window_ms)),
                 reset: self.reset_after_ms.map(bounded),
             }),
             _ => None,

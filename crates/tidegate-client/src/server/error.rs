@@ -23,11 +23,11 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Address(why) => write!(f, "invalid server settings: {why}"),
+            Error::Address(reason) => write!(f, "invalid server settings: {reason}"),
             Error::Unreachable(error) => write!(f, "no answer from the server: {error}"),
             Error::Refused(problem) => problem.fmt(f),
-            Error::Unreadable(why) => {
-                write!(f, "the response is not from a tidegate server: {why}")
+            Error::Unreadable(reason) => {
+                write!(f, "the response is not from a tidegate server: {reason}")
             }
         }
     }

@@ -62,7 +62,7 @@ impl Client {
     ///
     /// The address is not an http or https URL.
     pub fn with(http: reqwest::Client, address: &str) -> Result<Self, Error> {
-        let invalid = |why: &str| Error::Address(format!("address `{address}`: {why}"));
+        let invalid = |reason: &str| Error::Address(format!("address `{address}`: {reason}"));
         let mut base = Url::parse(address).map_err(|error| invalid(&error.to_string()))?;
         if !matches!(base.scheme(), "http" | "https") || base.host().is_none() {
             return Err(invalid("expected a URL such as http://127.0.0.1:8080"));

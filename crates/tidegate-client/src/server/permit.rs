@@ -139,12 +139,12 @@ impl Keeper {
     /// Renews the lease. Returns `false` only if the server does not know the permit; after
     /// other failures the next renewal tries again.
     async fn renew(&self) -> bool {
-        !matches!(self.ask(Method::PUT).await, Err(Error::Refused(problem))
+        !matches!(self.send_request(Method::PUT).await, Err(Error::Refused(problem))
             if problem.status == StatusCode::NOT_FOUND.as_u16())
     }
 
     async fn release(&self) -> Result<(), Error> {
-        match self.ask(Method::DELETE).await {
+        match self.send_request(Method::DELETE).await {
             Err(Error::Refused(problem)) if problem.status == StatusCode::NOT_FOUND.as_u16() => {
                 Ok(())
             }
@@ -152,7 +152,7 @@ impl Keeper {
         }
     }
 
-    async fn ask(&self, method: Method) -> Result<(), Error> {
+    async fn send_request(&self, method: Method) -> Result<(), Error> {
         let path = format!("v1/permits/{}", self.id);
         let nothing = serde_json::Map::new();
         self.client.send(method, &path, &nothing, Duration::ZERO).await.map(drop)

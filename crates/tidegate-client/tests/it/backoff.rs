@@ -30,9 +30,13 @@ fn adds_jitter_to_the_requested_wait() {
         (0, None, -1.0, Some(0)),
         (0, None, f64::INFINITY, Some(100)),
     ];
-    for (retry, asked, chance, delay) in rows {
-        let got = backoff.delay(retry, asked.map(ms), chance);
-        assert_eq!(got, delay.map(ms), "retry {retry}, asked {asked:?}, chance {chance}");
+    for (retry, requested, chance, delay) in rows {
+        let actual = backoff.delay(retry, requested.map(ms), chance);
+        assert_eq!(
+            actual,
+            delay.map(ms),
+            "retry {retry}, requested {requested:?}, chance {chance}"
+        );
     }
 }
 

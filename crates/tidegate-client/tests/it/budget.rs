@@ -30,8 +30,8 @@ fn bounds_retries_to_a_share_of_the_requests() {
         (f64::NAN, 3, 10, 3),
     ];
     for (share, reserve, requests, expected) in rows {
-        let got = retries(&mut Budget::new(share, reserve), Duration::ZERO, requests);
-        assert_eq!(got, expected, "share {share}, reserve {reserve}");
+        let actual = retries(&mut Budget::new(share, reserve), Duration::ZERO, requests);
+        assert_eq!(actual, expected, "share {share}, reserve {reserve}");
     }
 }
 
@@ -42,8 +42,8 @@ fn refills_the_reserve_with_time() {
     for (at, expected) in
         [(0, 10), (0, 0), (6, 1), (12, 1), (30, 3), (90, 10), (10_000, 10), (9_000, 0)]
     {
-        let got = retries(&mut budget, Duration::from_secs(at), 1);
-        assert_eq!(got, expected, "at {at} s");
+        let actual = retries(&mut budget, Duration::from_secs(at), 1);
+        assert_eq!(actual, expected, "at {at} s");
     }
 }
 

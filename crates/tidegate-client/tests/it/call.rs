@@ -50,8 +50,8 @@ fn sends_retries_after_the_requested_wait_and_within_bounds() {
         ("nothing to pay with", rules().budget(Budget::new(0.0, 1)), &[DENIED; 9], &[0, 60]),
         ("then an answer", rules(), &[DENIED, Outcome::Answered(fields(None)), DENIED], &[0, 60]),
     ];
-    for (what, rules, outcomes, expected) in rows {
-        assert_eq!(sent(rules, outcomes, true), *expected, "{what}");
+    for (description, rules, outcomes, expected) in rows {
+        assert_eq!(sent(rules, outcomes, true), *expected, "{description}");
     }
     assert_eq!(sent(&rules(), &[DENIED; 9], false), [0], "what cannot be repeated is not");
 }
@@ -62,8 +62,8 @@ fn applies_a_requested_wait_to_the_next_call() {
     let mut peer = Peer::new(&rules);
     let (mut call, at) = Call::begin(&rules, &mut peer, Duration::ZERO, 0.5).expect("now");
     let usage = Usage { limit: 10, remaining: 0, window: Some(ms(4000)), reset: None };
-    let told = Fields { wait: Some(ms(4000)), pause: None, usage: Some(usage) };
-    let end = End { now: at, outcome: Outcome::Denied(told), can_repeat: false };
+    let fields = Fields { wait: Some(ms(4000)), pause: None, usage: Some(usage) };
+    let end = End { now: at, outcome: Outcome::Denied(fields), can_repeat: false };
     assert_eq!(call.ended(&rules, &mut peer, &end, 0.5), None);
     let (_, at) = Call::begin(&rules, &mut peer, ms(1), 0.5).expect("before the deadline");
     assert_eq!(at, ms(6000), "what was asked for, and half a window");

@@ -30,7 +30,7 @@ fn reads_the_rows_that_all_clients_share() {
 }
 
 #[test]
-fn reports_the_limit_with_the_smallest_part_left() {
+fn reports_the_limit_with_the_smallest_remaining_fraction() {
     let of = |limit, remaining, window: u64, reset: u64| Usage {
         limit,
         remaining,

@@ -31,19 +31,19 @@ async fn retries_until_the_last_response_is_the_result() {
         (&[(429, "retry-after: 3155760000\r\n"), FINE], 429, 1),
         (&[(429, "retry-after: -1\r\nratelimit: ;;;\r\n"), FINE], 200, 2),
     ];
-    for (answers, status, requests) in rows {
-        let server = Scripted::answers(answers).await;
+    for (replies, status, requests) in rows {
+        let server = Scripted::replying(replies).await;
         let response = client(Retry::new(rules())).get(server.url()).send().await;
         let response = response.expect("an answer");
-        assert_eq!(response.status().as_u16(), *status, "{answers:?}");
-        assert_eq!(response.text().await.expect("a body"), "said", "{answers:?}");
-        assert_eq!(server.asked().len(), *requests, "{answers:?}");
+        assert_eq!(response.status().as_u16(), *status, "{replies:?}");
+        assert_eq!(response.text().await.expect("a body"), "done", "{replies:?}");
+        assert_eq!(server.requests().len(), *requests, "{replies:?}");
     }
 }
 
 #[tokio::test]
 async fn waits_for_retry_after() {
-    let server = Scripted::answers(&[(429, "retry-after: 1\r\n"), FINE]).await;
+    let server = Scripted::replying(&[(429, "retry-after: 1\r\n"), FINE]).await;
     let start = Instant::now();
     let response = client(Retry::default()).get(server.url()).send().await.expect("an answer");
     assert_eq!(response.status(), 200);
@@ -52,19 +52,19 @@ async fn waits_for_retry_after() {
 
 #[tokio::test]
 async fn sends_one_key_with_all_retries_of_a_post() {
-    let server = Scripted::answers(&[DENIED, DENIED, FINE]).await;
+    let server = Scripted::replying(&[DENIED, DENIED, FINE]).await;
     let client = client(Retry::new(rules()));
     for _ in 0..2 {
         let sent = client.post(server.url()).body("order").send().await;
         assert_eq!(sent.expect("an answer").status(), 200);
     }
-    let asked = server.asked();
-    let keys: Vec<_> = asked.iter().map(|asked| asked.header("idempotency-key")).collect();
+    let recorded = server.requests();
+    let keys: Vec<_> = recorded.iter().map(|request| request.header("idempotency-key")).collect();
     assert_eq!(keys.len(), 4);
     assert!(keys[0].is_some_and(|key| key.len() == 36 && &key[14..15] == "4"), "{keys:?}");
     assert_eq!((keys[1], keys[2]), (keys[0], keys[0]), "the same for all retries");
     assert_ne!(keys[3], keys[0], "another call, another key");
-    assert!(asked.iter().all(|asked| asked.body == "order" && asked.method == "POST"));
+    assert!(recorded.iter().all(|request| request.body == "order" && request.method == "POST"));
 }
 
 #[tokio::test]
@@ -78,8 +78,8 @@ async fn repeats_a_post_only_if_it_was_not_processed() {
         (&[(503, ""), FINE], None, true, 2),
         (&[(503, ""), FINE], Some("mine"), false, 2),
     ];
-    for (answers, own, honoured, requests) in rows {
-        let server = Scripted::answers(answers).await;
+    for (replies, own, honoured, requests) in rows {
+        let server = Scripted::replying(replies).await;
         let retry = Retry::new(rules());
         let retry = if *honoured { retry.keys_honoured() } else { retry };
         let mut post = client(retry).post(server.url());
@@ -87,15 +87,15 @@ async fn repeats_a_post_only_if_it_was_not_processed() {
             post = post.header("idempotency-key", *own);
         }
         post.send().await.expect("an answer");
-        let asked = server.asked();
-        assert_eq!(asked.len(), *requests, "{answers:?} {own:?} {honoured}");
-        let key = asked[0].header("idempotency-key");
+        let recorded = server.requests();
+        assert_eq!(recorded.len(), *requests, "{replies:?} {own:?} {honoured}");
+        let key = recorded[0].header("idempotency-key");
         assert!(key.is_some() && (own.is_none() || key == *own), "{key:?}");
     }
-    let server = Scripted::answers(&[DENIED, FINE]).await;
+    let server = Scripted::replying(&[DENIED, FINE]).await;
     let get = client(Retry::new(rules())).get(server.url()).send().await;
     assert_eq!(get.expect("an answer").status(), 200);
-    assert!(server.asked().iter().all(|asked| asked.header("idempotency-key").is_none()));
+    assert!(server.requests().iter().all(|request| request.header("idempotency-key").is_none()));
 }
 
 #[tokio::test]
@@ -109,7 +109,7 @@ async fn retries_failed_connections() {
 }
 
 #[tokio::test]
-async fn does_not_send_a_request_whose_turn_is_after_its_deadline() {
+async fn does_not_send_a_request_paced_past_its_deadline() {
     let used_up =
         "retry-after: 20\r\nratelimit: \"a\";r=0;t=20\r\nratelimit-policy: \"a\";q=1;w=20\r\n";
     let server = Scripted::start(move |_, _| (429, used_up.to_owned(), String::new())).await;
@@ -118,8 +118,8 @@ async fn does_not_send_a_request_whose_turn_is_after_its_deadline() {
     let error = client.get(server.url()).send().await.expect_err("its turn is after the deadline");
     let reqwest_middleware::Error::Middleware(error) = error else { panic!("{error}") };
     assert!(error.downcast_ref::<Paused>().is_some_and(|paused| paused.wait.as_secs() >= 19));
-    assert_eq!(server.asked().len(), 1);
-    let elsewhere = Scripted::answers(&[FINE]).await;
+    assert_eq!(server.requests().len(), 1);
+    let elsewhere = Scripted::replying(&[FINE]).await;
     let sent = client.get(elsewhere.url()).send().await;
     assert_eq!(sent.expect("another server, another limit").status(), 200);
 }
@@ -136,16 +136,16 @@ async fn sends_nothing_after_the_future_is_dropped() {
         let ended = tokio::time::timeout(Duration::from_millis(50), waiting).await;
         assert!(ended.is_err(), "the turn was given back, so this request waits for it: {ended:?}");
     }
-    assert_eq!(server.asked().len(), 1);
+    assert_eq!(server.requests().len(), 1);
 }
 
 #[tokio::test]
 async fn sends_a_stream_once() {
-    let server = Scripted::answers(&[DENIED, FINE]).await;
+    let server = Scripted::replying(&[DENIED, FINE]).await;
     let stream = reqwest::Body::wrap(Once(Some("streamed")));
     let sent = client(Retry::new(rules())).put(server.url()).body(stream).send().await;
     assert_eq!(sent.expect("an answer").status(), 429);
-    assert_eq!(server.asked().len(), 1);
+    assert_eq!(server.requests().len(), 1);
 }
 
 /// A body that cannot be cloned.

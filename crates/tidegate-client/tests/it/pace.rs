@@ -24,8 +24,8 @@ fn busy() -> (Pace, Duration) {
 
 /// Returns the time until the next turn after an answer, without jitter.
 fn pause(pace: &mut Pace, now: Duration) -> f64 {
-    let mut looked = *pace;
-    (looked.turn(now, 0.5) - now).as_secs_f64()
+    let mut copy = *pace;
+    (copy.turn(now, 0.5) - now).as_secs_f64()
 }
 
 #[test]
@@ -34,8 +34,8 @@ fn pauses_when_less_than_a_tenth_is_left() {
     for (remaining, expected) in [(99, 0.0), (10, 0.0), (9, 1.0), (4, 2.0), (1, 5.0), (0, 10.0)] {
         let (mut pace, now) = busy();
         pace.admitted(now, &left(remaining, 100, 10.0));
-        let got = pause(&mut pace, now);
-        assert!((got - expected).abs() < 1e-6, "{remaining} left: {got} s, not {expected}");
+        let actual = pause(&mut pace, now);
+        assert!((actual - expected).abs() < 1e-6, "{remaining} left: {actual} s, not {expected}");
     }
 }
 
@@ -48,7 +48,7 @@ fn starts_with_the_rate_it_was_admitted_at() {
 }
 
 #[test]
-fn spaces_concurrent_turns_and_reuses_returned_ones() {
+fn spaces_concurrent_requests_and_reuses_unused_times() {
     let (mut pace, now) = busy();
     pace.admitted(now, &left(9, 100, 10.0));
     let turns: Vec<_> = (0..3).map(|_| pace.turn(now, 0.5)).collect();
@@ -64,8 +64,8 @@ fn spreads_retries_over_a_window_after_the_requested_wait() {
         let mut pace = Pace::new(s(30.0));
         let now = s(100.0);
         pace.denied(now, Some(s(2.0)), Some(&left(0, 100, 1.0)), chance);
-        let got = pause(&mut pace, now);
-        assert!((got - expected).abs() < 1e-6, "chance {chance}: {got} s");
+        let actual = pause(&mut pace, now);
+        assert!((actual - expected).abs() < 1e-6, "chance {chance}: {actual} s");
     }
 }
 
@@ -103,19 +103,19 @@ fn bounds_or_ignores_nonsensical_reports() {
             reset: Some(Duration::ZERO),
         },
     ];
-    for told in rows {
+    for usage in rows {
         for is_denied in [false, true] {
             let mut pace = Pace::new(longest);
             let mut now = s(100.0);
             for _ in 0..100 {
                 if is_denied {
-                    pace.denied(now, told.reset, Some(&told), 1.0);
+                    pace.denied(now, usage.reset, Some(&usage), 1.0);
                 } else {
-                    pace.admitted(now, &told);
+                    pace.admitted(now, &usage);
                 }
                 let turn = pace.turn(now, 1.0);
                 // A pause varies by a fiftieth.
-                assert!(turn - now <= longest.mul_f64(1.03), "{told:?}: {:?}", turn - now);
+                assert!(turn - now <= longest.mul_f64(1.03), "{usage:?}: {:?}", turn - now);
                 now = turn;
             }
         }
@@ -127,10 +127,13 @@ fn uses_the_reset_if_there_is_no_window() {
     let mut pace = Pace::new(s(30.0));
     let now = pace.turn(s(100.0), 0.5);
     for (remaining, expected) in [(40, 0.0), (30, 0.0), (20, 0.0), (4, 5.0)] {
-        let told = Usage { limit: 100, remaining, window: None, reset: Some(s(20.0)) };
-        pace.admitted(now, &told);
-        let got = pause(&mut pace, now);
-        assert!((got - expected).abs() < 1e-6, "{remaining} left: {got} s, after so few requests");
+        let usage = Usage { limit: 100, remaining, window: None, reset: Some(s(20.0)) };
+        pace.admitted(now, &usage);
+        let actual = pause(&mut pace, now);
+        assert!(
+            (actual - expected).abs() < 1e-6,
+            "{remaining} left: {actual} s, after so few requests"
+        );
     }
 }
 

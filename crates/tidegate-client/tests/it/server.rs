@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tidegate_client::server::{Attributes, Check, Client, Error, Taken};
 
-use crate::scripted::{Asked, Scripted};
+use crate::scripted::{RecordedRequest, Scripted};
 
 const ALLOWED: &str = r#"{"allowed":true,"policy":"login","limit":2,"remaining":1,"retry_after_ms":0,"reset_after_ms":3600000,"decided":"exact","limits":[{"policy":"login","limit":2,"window_ms":3600000,"algorithm":"sliding-log","remaining":1,"allowed":true,"retry_after_ms":0}]}"#;
 const NEVER: &str = r#"{"allowed":false,"policy":null,"limit":1,"remaining":1,"retry_after_ms":null,"reset_after_ms":0,"decided":"exact","limits":[]}"#;
@@ -20,8 +20,8 @@ async fn answering(status: u16, fields: &'static str, body: &'static str) -> (Sc
     (server, client)
 }
 
-fn body(asked: &Asked) -> Value {
-    serde_json::from_str(&asked.body).expect("JSON")
+fn body(request: &RecordedRequest) -> Value {
+    serde_json::from_str(&request.body).expect("JSON")
 }
 
 #[tokio::test]
@@ -49,9 +49,11 @@ async fn sends_checks_in_the_format_of_the_api() {
         assert!(answer.allowed);
         assert_eq!((answer.remaining, answer.limits.len()), (Some(1), 1));
     }
-    let asked = server.asked();
-    assert!(asked.iter().all(|asked| (&*asked.method, &*asked.path) == ("POST", "/v1/check")));
-    let sent: Vec<_> = asked.iter().map(body).collect();
+    let recorded = server.requests();
+    assert!(
+        recorded.iter().all(|request| (&*request.method, &*request.path) == ("POST", "/v1/check"))
+    );
+    let sent: Vec<_> = recorded.iter().map(body).collect();
     assert_eq!(sent, rows.map(|(_, expected)| expected));
 }
 
@@ -115,10 +117,10 @@ async fn keeps_the_order_of_a_batch() {
         .map(|answer| answer.as_ref().map(|answer| answer.allowed).map_err(|it| it.status))
         .collect();
     assert_eq!(allowed, [Ok(true), Err(409), Ok(false)]);
-    let asked = &server.asked()[0];
-    assert_eq!(asked.path, "/behind/v1/check/batch");
-    assert_eq!(asked.header("authorization"), Some("Bearer secret"));
-    assert_eq!(body(asked)["checks"][2]["key"], "c");
+    let request = &server.requests()[0];
+    assert_eq!(request.path, "/behind/v1/check/batch");
+    assert_eq!(request.header("authorization"), Some("Bearer secret"));
+    assert_eq!(body(request)["checks"][2]["key"], "c");
     let error = client.batch(&checks[..1]).await.expect_err("three answers to one");
     assert_eq!(
         error.to_string(),
@@ -128,7 +130,7 @@ async fn keeps_the_order_of_a_batch() {
 
 /// A server of permits that accepts a number of renewals and then does not know the permit.
 async fn permits(lease_ms: u64, renewals: usize) -> (Scripted, Client) {
-    let server = Scripted::start(move |at, asked| match &*asked.method {
+    let server = Scripted::start(move |at, request| match &*request.method {
         "POST" => {
             let open = ALLOWED.strip_suffix('}').expect("an object");
             (201, String::new(), format!("{open},\"id\":\"p1\",\"ttl_ms\":{lease_ms}}}"))
@@ -162,16 +164,17 @@ async fn eventually(mut happened: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn renews_a_permit_and_gives_it_back_once() {
+async fn renews_a_permit_and_releases_it_once() {
     let (server, client) = permits(150, usize::MAX).await;
-    let methods = || server.asked().iter().map(|asked| asked.method.clone()).collect::<Vec<_>>();
+    let methods =
+        || server.requests().iter().map(|request| request.method.clone()).collect::<Vec<_>>();
     let permit = take(&client).await;
     assert_eq!((permit.id(), permit.answer().allowed), ("p1", true));
-    assert_eq!(body(&server.asked()[0]), json!({"policy":"jobs","key":"alice","ttl_ms":150}));
+    assert_eq!(body(&server.requests()[0]), json!({"policy":"jobs","key":"alice","ttl_ms":150}));
     eventually(|| methods().iter().filter(|method| *method == "PUT").count() >= 2).await;
     permit.release().await.expect("given back");
     assert_eq!(methods().iter().filter(|method| *method == "DELETE").count(), 1);
-    assert_eq!(server.asked().last().expect("requests").path, "/v1/permits/p1");
+    assert_eq!(server.requests().last().expect("requests").path, "/v1/permits/p1");
     drop(take(&client).await);
     eventually(|| methods().iter().filter(|method| *method == "DELETE").count() == 2).await;
 }
@@ -183,7 +186,7 @@ async fn reports_a_permit_that_the_server_forgot_as_lost() {
     let lost = tokio::time::timeout(Duration::from_secs(10), permit.lost()).await;
     assert!(lost.is_ok() && permit.is_lost());
     permit.release().await.expect("nothing is held");
-    assert!(server.asked().iter().all(|asked| asked.method != "DELETE"));
+    assert!(server.requests().iter().all(|request| request.method != "DELETE"));
 }
 
 #[tokio::test]

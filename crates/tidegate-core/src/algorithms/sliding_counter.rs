@@ -53,7 +53,7 @@ pub struct SlidingCounter {
 impl SlidingCounter {
     /// Packs the counts and, in the large size, the index. In the small size the deadline is two
     /// windows after the start of the current one and determines the index, because windows are at
-    /// least a deadline unit long.
+    /// least a deadline step long.
     #[inline]
     pub(crate) fn pack(&self, limit: &Limit, size: PackedSize) -> Option<Packed> {
         if size == PackedSize::Large {

@@ -29,6 +29,8 @@ pub enum LimitErrorKind {
     UnknownWord,
     /// The limit uses `sliding-buckets` or its option `buckets`, which `sliding-window` replaced.
     BucketsReplaced,
+    /// The limit uses `gcra` or `leaky-bucket`, which are `token-bucket` here.
+    TokenBucketName,
     /// The burst is missing, 0 or above [`bounds::MAX_COUNT`].
     BurstOutOfRange,
     /// The algorithm does not support a burst.
@@ -72,6 +74,10 @@ impl LimitErrorKind {
                 "`sliding-buckets` was replaced by `sliding-window`",
                 "write `sliding-window`, which has no number of buckets",
             ),
+            Self::TokenBucketName => (
+                "this algorithm is called `token-bucket` here",
+                "write `token-bucket`, then `burst N` for what it holds",
+            ),
             Self::BurstOutOfRange => ("the burst is out of range", "use 1 to 1000000000000"),
             Self::BurstWithoutTokens => (
                 "this algorithm has no burst",
@@ -104,8 +110,8 @@ pub struct LimitError {
 
 impl LimitError {
     pub(super) fn at(kind: LimitErrorKind, text: &str, span: Range<usize>) -> Self {
-        let shown: String = text.chars().take(SHOWN_CHARS).collect();
-        LimitError { kind, source: Some((shown, span)) }
+        let excerpt: String = text.chars().take(SHOWN_CHARS).collect();
+        LimitError { kind, source: Some((excerpt, span)) }
     }
 
     /// Returns the kind of the error.

@@ -140,9 +140,9 @@ mod tests {
         let others = [3, 7, 10, 15, 999_983, 60_000_000, 3_600_000_000, bounds::MAX_WINDOW_US];
         for value in powers.flat_map(|power| [power, power + 1]).chain(others) {
             let divisor = Divisor::new(value);
-            for near in [0, value, 1 << 31, 1 << 53, Divisor::END - 1] {
-                let multiple = near / value * value;
-                for dividend in [multiple.saturating_sub(1), multiple, multiple + 1, near] {
+            for target in [0, value, 1 << 31, 1 << 53, Divisor::END - 1] {
+                let multiple = target / value * value;
+                for dividend in [multiple.saturating_sub(1), multiple, multiple + 1, target] {
                     let dividend = dividend.min(Divisor::END - 1);
                     assert_eq!(
                         divisor.quotient(dividend),

@@ -85,6 +85,17 @@ impl Algorithm {
     pub fn from_name(name: &str) -> Option<Self> {
         Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
+
+    /// Returns the algorithm that takes the place of one that other limiters, or earlier versions,
+    /// have under this name: `gcra` and `leaky-bucket` are `token-bucket`, `sliding-buckets` is
+    /// `sliding-window`.
+    pub fn equivalent(name: &str) -> Option<Self> {
+        match name {
+            "gcra" | "leaky-bucket" => Some(Algorithm::TokenBucket),
+            "sliding-buckets" => Some(Algorithm::SlidingWindow),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Algorithm {
@@ -424,7 +435,7 @@ impl Limit {
     }
 
     /// The largest time from now to the deadline of a `sliding-window`, unless the clock stepped
-    /// back: a window, a cell (in the log form, two steps) and a deadline unit.
+    /// back: a window, a cell (in the log form, two steps of its grid) and a deadline step.
     #[inline(always)]
     pub(crate) const fn latest_deadline_us(&self) -> u64 {
         let cells = if matches!(self.form, Form::Log) { 2 } else { 1 };

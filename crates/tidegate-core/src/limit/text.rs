@@ -83,7 +83,11 @@ fn rate(words: &mut Words<'_>, count: u64) -> Result<Limit, LimitError> {
             }
             name => {
                 let Some(named) = Algorithm::from_name(name) else {
-                    return Err(LimitError::at(Kind::UnknownWord, text, span));
+                    let kind = match Algorithm::equivalent(name) {
+                        Some(Algorithm::TokenBucket) => Kind::TokenBucketName,
+                        _ => Kind::UnknownWord,
+                    };
+                    return Err(LimitError::at(kind, text, span));
                 };
                 if named == Algorithm::Concurrency {
                     return Err(LimitError::at(Kind::ConcurrencyIsNotARate, text, span));

@@ -11,7 +11,7 @@ use tidegate_core::{Algorithm, Cost, Limit, bounds};
 pub enum Gap {
     Micros(u64),
     /// Thousandths of a window.
-    Part(u64),
+    PerMille(u64),
     /// This many microseconds around a whole window.
     Window(i64),
     Windows(u64),
@@ -24,7 +24,7 @@ pub enum Gap {
 pub enum Size {
     Units(u64),
     /// Thousandths of the capacity.
-    Part(u64),
+    PerMille(u64),
     /// This much around the capacity.
     Capacity(i64),
     Huge(u64),
@@ -44,10 +44,10 @@ impl Gap {
         let window = limit.window_us();
         match self {
             Gap::Micros(micros) => now.saturating_add(micros),
-            Gap::Part(part) => now.saturating_add(window / 1_000 * part),
+            Gap::PerMille(per_mille) => now.saturating_add(window / 1_000 * per_mille),
             Gap::Window(around) => now.saturating_add(window).saturating_add_signed(around),
             Gap::Windows(windows) => now.saturating_add(window * windows),
-            Gap::Back(part) => now.saturating_sub(window / 1_000 * part),
+            Gap::Back(per_mille) => now.saturating_sub(window / 1_000 * per_mille),
         }
     }
 }
@@ -56,7 +56,7 @@ impl Size {
     pub fn units(self, limit: &Limit) -> u64 {
         match self {
             Size::Units(units) | Size::Huge(units) => units,
-            Size::Part(part) => limit.capacity() / 1_000 * part,
+            Size::PerMille(per_mille) => limit.capacity() / 1_000 * per_mille,
             Size::Capacity(around) => limit.capacity().saturating_add_signed(around),
         }
     }
@@ -119,7 +119,7 @@ pub fn forward() -> impl Strategy<Value = Gap> {
     prop_oneof![
         2 => (0_u64..3).prop_map(Gap::Micros),
         1 => (0_u64..1_000).prop_map(Gap::Micros),
-        3 => (0_u64..1_000).prop_map(Gap::Part),
+        3 => (0_u64..1_000).prop_map(Gap::PerMille),
         1 => (-2_i64..=2).prop_map(Gap::Window),
         1 => (0_u64..4).prop_map(Gap::Windows),
     ]
@@ -132,7 +132,7 @@ pub fn any_direction() -> impl Strategy<Value = Gap> {
 pub fn size() -> impl Strategy<Value = Size> {
     prop_oneof![
         4 => (0_u64..4).prop_map(Size::Units),
-        4 => (0_u64..1_000).prop_map(Size::Part),
+        4 => (0_u64..1_000).prop_map(Size::PerMille),
         2 => (-2_i64..=1).prop_map(Size::Capacity),
         1 => magnitude(1, u64::MAX).prop_map(Size::Huge),
     ]

@@ -31,18 +31,18 @@ fn config(cases: u32) -> ProptestConfig {
 fn run(limit: &Limit, begin: u64, trace: &[Step]) -> (State, u64, Vec<(u64, Cost, Decision)>) {
     let mut state = State::new(limit);
     let mut now = begin;
-    let mut answers = Vec::new();
+    let mut decided = Vec::new();
     for (number, &(gap, kind, size)) in trace.iter().enumerate() {
         now = gap.after(now, limit);
         let cost = cost(kind, size, limit);
         let permit = PermitId(number as u64);
-        answers.push((
+        decided.push((
             now,
             cost,
             state.decide(limit, &Attempt { permit, ..attempt_at(cost, now) }),
         ));
     }
-    (state, now, answers)
+    (state, now, decided)
 }
 
 fn peek(state: &State, limit: &Limit, units: u64, now: u64) -> Decision {
@@ -121,12 +121,12 @@ proptest! {
     fn no_window_holds_more_than_the_bound(
         limit in any_limit(), begin in start(), trace in attempts(80),
     ) {
-        let (_, _, answers) = run(&limit, begin, &trace);
+        let (_, _, decided) = run(&limit, begin, &trace);
         let length = match limit.algorithm() {
             Algorithm::SlidingCounter => limit.window_ticks(),
             _ => limit.window_us(),
         };
-        let admitted: Vec<(u128, u64)> = answers
+        let admitted: Vec<(u128, u64)> = decided
             .into_iter()
             .filter(|(_, _, decision)| decision.allowed)
             .map(|(at, cost, _)| (on_grid(&limit, at), match cost { Cost::Ask(n) => n, _ => 0 }))
@@ -143,9 +143,9 @@ proptest! {
     /// moves forward.
     #[test]
     fn denied_requests_change_nothing(limit in any_limit(), begin in start(), trace in attempts(40)) {
-        let (state, now, answers) = run(&limit, begin, &trace);
+        let (state, now, decided) = run(&limit, begin, &trace);
         let mut quiet = State::new(&limit);
-        for (number, (at, cost, decision)) in answers.into_iter().enumerate() {
+        for (number, (at, cost, decision)) in decided.into_iter().enumerate() {
             if decision.allowed && cost != Cost::PEEK {
                 let attempt = Attempt { permit: PermitId(number as u64), ..attempt_at(cost, at) };
                 prop_assert_eq!(quiet.decide(&limit, &attempt), decision);
@@ -158,8 +158,8 @@ proptest! {
     /// like a new one after that.
     #[test]
     fn state_and_expiry_are_bounded(limit in any_limit(), begin in start(), trace in attempts(90)) {
-        let (state, now, answers) = run(&limit, begin, &trace);
-        let charges = answers.iter().filter(|(_, cost, d)| d.allowed && *cost != Cost::PEEK);
+        let (state, now, decided) = run(&limit, begin, &trace);
+        let charges = decided.iter().filter(|(_, cost, d)| d.allowed && *cost != Cost::PEEK);
         prop_assert!(state.entries() <= charges.count());
         let window = limit.window_us();
         let refill = u128::from(limit.burst()) * u128::from(limit.window_ticks());
@@ -246,7 +246,7 @@ proptest! {
 
     /// A reload that changes the count or the burst keeps what was counted.
     #[test]
-    fn a_changed_count_keeps_what_was_counted(
+    fn changed_count_keeps_usage(
         limit in any_limit(), begin in start(), trace in anything(16), new_count in count(),
         after in anything(16),
     ) {
@@ -314,14 +314,14 @@ proptest! {
             let limit = if changes >> number & 1 == 1 { other } else { limit };
             now = gap.after(now, &limit).min(1 << 51);
             let attempt = attempt_at(cost(kind, units, &limit), now);
-            let answer = plain.decide(&limit, &attempt);
+            let expected = plain.decide(&limit, &attempt);
             let mut unpacked = State::unpack(&limit, size, &packed);
-            prop_assert_eq!(unpacked.decide(&limit, &attempt), answer, "unpacked, step {}", number);
+            prop_assert_eq!(unpacked.decide(&limit, &attempt), expected, "unpacked, step {}", number);
             let after = unpacked.pack(&limit, size);
             let before = decided;
             let in_place = decided.decide(&limit, size, &attempt, true);
             if let Some(in_place) = in_place {
-                prop_assert_eq!(in_place, answer, "in place, step {}", number);
+                prop_assert_eq!(in_place, expected, "in place, step {}", number);
             } else {
                 prop_assert_eq!(decided, before, "in place, step {}", number);
             }
@@ -365,12 +365,12 @@ proptest! {
 
     /// Decisions shortly before the largest time do not overflow.
     #[test]
-    fn nothing_overflows_at_the_end_of_time(
+    fn latest_timestamps_do_not_overflow(
         limit in any_limit(), before in 0_u64..10_000_000, trace in anything(20),
     ) {
-        let (state, _, answers) = run(&limit, u64::MAX - before, &trace);
+        let (state, _, decided) = run(&limit, u64::MAX - before, &trace);
         prop_assert!(state.expires_at(&limit).as_micros() > 0 || state.entries() == 0);
-        prop_assert_eq!(answers.len(), trace.len());
+        prop_assert_eq!(decided.len(), trace.len());
     }
 }
 

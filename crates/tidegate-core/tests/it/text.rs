@@ -117,6 +117,10 @@ const MESSAGES: &[(Kind, &str)] = &[
         Kind::BucketsReplaced,
         "`sliding-buckets` was replaced by `sliding-window`: write `sliding-window`, which has no number of buckets",
     ),
+    (
+        Kind::TokenBucketName,
+        "this algorithm is called `token-bucket` here: write `token-bucket`, then `burst N` for what it holds",
+    ),
     (Kind::BurstOutOfRange, "the burst is out of range: use 1 to 1000000000000"),
     (
         Kind::BurstWithoutTokens,
@@ -174,9 +178,10 @@ const MISTAKES: &[(&str, Kind, &str)] = &[
     ("5 per 99999999999999999999d", Kind::WindowOutOfRange, "      ^^^^^^^^^^^^^^^^^^^^^"),
     ("5 per 367 days", Kind::WindowOutOfRange, "      ^^^^^^^^"),
     ("5 per 18446744073709551615w", Kind::WindowOutOfRange, "      ^^^^^^^^^^^^^^^^^^^^^"),
-    ("5 per 1s leaky-bucket", Kind::UnknownWord, "         ^^^^^^^^^^^^"),
+    ("5 per 1s leaky-bucket", Kind::TokenBucketName, "         ^^^^^^^^^^^^"),
     ("5 per 1s Sliding-Log", Kind::UnknownWord, "         ^^^^^^^^^^^"),
     ("5 per 1s sliding-log 7", Kind::UnknownWord, "                     ^"),
+    ("5 per 1s gcra", Kind::TokenBucketName, "         ^^^^"),
     ("5 per 1s sliding-buckets", Kind::BucketsReplaced, "         ^^^^^^^^^^^^^^^"),
     ("5 per 1s sliding-buckets buckets 10", Kind::BucketsReplaced, "         ^^^^^^^^^^^^^^^"),
     (
@@ -222,9 +227,9 @@ fn reports_every_mistake_with_its_position() {
         let error = text.parse::<Limit>().expect_err(text);
         assert_eq!(error.kind(), *kind, "{text:?}");
         let (_, message) = MESSAGES.iter().find(|row| row.0 == *kind).expect("every kind is there");
-        let shown: String =
+        let excerpt: String =
             text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-        assert_eq!(error.to_string(), format!("{message}\n  {shown}\n  {carets}"), "{text:?}");
+        assert_eq!(error.to_string(), format!("{message}\n  {excerpt}\n  {carets}"), "{text:?}");
         assert_eq!(format!("{}: {}", error.problem(), error.help()), *message, "{text:?}");
         let span = error.span().expect("a text has places");
         assert!(span.start <= text.len() && span.start <= span.end, "{text:?}: {span:?}");

@@ -16,8 +16,8 @@ fn run(text: &str, rows: &[Row]) {
     for (index, &(at, cost, allowed, remaining, wait)) in rows.iter().enumerate() {
         let decision = checked.step(cost, at);
         let wait = RetryAfter::from_micros(wait);
-        let answer = (decision.allowed, decision.remaining, decision.retry_after);
-        assert_eq!(answer, (allowed, remaining, wait), "{text}, row {index}");
+        let actual = (decision.allowed, decision.remaining, decision.retry_after);
+        assert_eq!(actual, (allowed, remaining, wait), "{text}, row {index}");
     }
 }
 
@@ -133,7 +133,7 @@ fn waits_are_rounded_up() {
 }
 
 #[test]
-fn a_signed_cost_refunds_peeks_or_asks() {
+fn signed_cost_is_a_refund_a_peek_or_a_charge() {
     let rows = [
         (i64::MIN, Cost::Refund(1 << 63)),
         (-2, Cost::Refund(2)),

@@ -102,9 +102,9 @@ proptest! {
             now = gap.after(now, &limit);
             let permit = PermitId(number as u64);
             let at = Timestamp::from_micros(now);
-            let shown = remaining(&limit, &state.view(&limit, at));
+            let viewed = remaining(&limit, &state.view(&limit, at));
             let mut copy = state.clone();
-            prop_assert_eq!(shown, copy.decide(&limit, &Attempt::new(Cost::PEEK, at)).remaining);
+            prop_assert_eq!(viewed, copy.decide(&limit, &Attempt::new(Cost::PEEK, at)).remaining);
             let _ = state.decide(&limit, &Attempt { permit, ..attempt_at(cost(kind, size, &limit), now) });
         }
     }

@@ -280,7 +280,7 @@ fn clock_steps_neither_free_nor_freeze_units() {
 /// The attack on the two-counter estimate: a client sends everything at the end of one window, and
 /// everything again in the next.
 #[test]
-fn the_boundary_attack_gains_nothing() {
+fn denies_the_boundary_attack() {
     for count in [1, 100, 10_000] {
         let limit = limit_of(Algorithm::SlidingWindow, count, 60_000 * MS);
         let mut state = State::new(&limit);
@@ -298,7 +298,7 @@ fn the_boundary_attack_gains_nothing() {
 
 /// A client at a steady rate below its limit is almost never denied.
 #[test]
-fn a_steady_client_below_its_limit_is_served() {
+fn admits_a_steady_client_below_its_limit() {
     for (count, window_us) in [(10, 60_000 * MS), (100, 1_001_000), (5_000, 60_000 * MS)] {
         let limit = limit_of(Algorithm::SlidingWindow, count, window_us);
         let mut state = State::new(&limit);

@@ -1,12 +1,13 @@
 "use strict";
 (() => {
+  /* global uPlot */
   const data = JSON.parse(document.getElementById("data").textContent);
   const byId = (id) => document.getElementById(id);
   const number = new Intl.NumberFormat("en");
   const count = (n) => (n === undefined || n === null ? "" : number.format(n));
 
-  // Whatever comes from the traffic becomes text and nothing else.
-  function cell(tag, text, className) {
+  // Values from the traffic, such as keys, are only set as text.
+  function element(tag, text, className) {
     const made = document.createElement(tag);
     made.textContent = text;
     if (className) made.className = className;
@@ -15,112 +16,175 @@
 
   function table(id, heads, rows, first = "") {
     const at = byId(id);
+    at.replaceChildren();
     const head = at.createTHead().insertRow();
     for (const text of heads) {
-      const made = cell("th", text);
+      const made = element("th", text);
       made.scope = "col";
       head.append(made);
     }
     const body = at.createTBody();
     for (const row of rows) {
       const line = body.insertRow();
-      row.forEach((text, index) => line.append(cell("td", text, index === 0 ? first : "")));
+      row.forEach((text, index) => line.append(element("td", text, index === 0 ? first : "")));
     }
   }
 
   function span(us) {
     const seconds = us / 1e6;
-    if (seconds < 120) return `${seconds.toFixed(3)} s`;
+    if (seconds < 1) return `${+(seconds * 1e3).toPrecision(3)} ms`;
+    if (seconds < 120) return `${+seconds.toFixed(3)} s`;
     if (seconds < 7200) return `${(seconds / 60).toFixed(1)} min`;
     if (seconds < 172800) return `${(seconds / 3600).toFixed(1)} h`;
     return `${(seconds / 86400).toFixed(1)} d`;
   }
 
-  const limits = (run) => run.limits.map((l) => (l.policy ? `${l.policy}: ${l.limit}` : l.limit));
+  function short(n) {
+    if (n >= 1e9) return `${+(n / 1e9).toFixed(1)}G`;
+    if (n >= 1e6) return `${+(n / 1e6).toFixed(1)}M`;
+    if (n >= 1e4) return `${+(n / 1e3).toFixed(1)}k`;
+    return count(n);
+  }
 
-  function about() {
-    const first = data.algorithms[0];
-    const from = new Date(data.from_us / 1000).toISOString();
-    byId("about").textContent =
-      `${count(data.events)} events of ${count(data.keys)} keys in ${span(data.span_us)}, from ${from}. ` +
-      (first ? limits(first).join("; ") : "") + (data.algorithms.length > 1 ? ", beside every other algorithm" : "");
-    const sources = byId("sources");
-    if (data.traffic) {
-      sources.append(cell("li", `${data.traffic.name}: ${data.traffic.about}; seed ${data.traffic.seed}`));
-    }
-    for (const file of data.files) {
-      sources.append(cell("li", `${file.path}: ${file.format || "unknown format"}, ${count(file.events)} events`));
-    }
+  const share = (part, all) => (all ? `${+((100 * part) / all).toPrecision(3)} %` : "");
+  const limits = (run) => run.limits.map((l) => (l.policy ? `${l.policy}: ${l.limit}` : l.limit));
+  const asked = data.algorithms[data.main];
+
+  /** The limit of a run that its largest count exceeds, or comes closest to. */
+  function worst(run) {
+    const of = (l) => l.largest_rolling_count / Math.max(l.count, 1);
+    return run.limits.reduce((a, b) => (of(b) > of(a) ? b : a), run.limits[0]);
+  }
+
+  function result() {
+    byId("kind").textContent = data.traffic ? "simulation report" : "replay report";
+    const [lead, ...others] = data.findings;
+    byId("lead").textContent = lead ?? "";
+    byId("findings").append(...others.map((text) => element("li", text)));
+    const sources = data.files.map((file) => `${file.path} (${file.format || "unknown format"})`);
+    if (data.traffic) sources.push(`${data.traffic.name}: ${data.traffic.about}; seed ${data.traffic.seed}`);
+    const from = new Date(data.from_us / 1000).toISOString().replace(/\.\d+Z/, "Z");
+    byId("about").textContent = `${asked ? `${limits(asked).join("; ")}. ` : ""}${span(data.span_us)} from ${from}. Source: ${sources.join(", ")}.`;
+  }
+
+  function tiles() {
+    if (!asked) return;
+    const most = worst(asked);
+    const wrong = asked.over_admitted + asked.false_denials;
+    const list = [
+      ["Requests", short(asked.events), span(data.span_us)],
+      ["Denied", share(asked.denied, asked.events) || "0 %", `${count(asked.denied)} requests`],
+      ["Keys denied", short(asked.keys_denied), `of ${count(asked.keys)}`],
+      ["Near misses", short(asked.near_misses), share(asked.near_misses, asked.events)],
+      ["Largest count", most ? short(most.largest_rolling_count) : "0", most ? `limit ${count(most.count)} per ${span(most.window_us)}` : ""],
+      ["Inexact decisions", short(wrong), share(wrong, asked.events)],
+    ];
+    byId("tiles").append(...list.map(([name, value, small]) => {
+      const tile = element("section", "", "tile");
+      tile.append(element("h2", name), element("p", value), element("small", small));
+      return tile;
+    }));
   }
 
   function compared() {
-    const several = data.algorithms.some((run) => run.limits.length > 1);
-    const heads = ["", "admitted", "denied", "keys denied", "near misses", several ? "most / limit (worst)" : "most", "over-admitted", "wrongly denied", "unlike the exact log"];
+    const heads = ["algorithm", "admitted", "denied", "keys denied", "near misses", "largest count / limit", "above the limit", "wrongly denied"];
+    const differ = data.algorithms.some((run) => run.differ !== undefined);
     const rows = data.algorithms.map((run) => {
-      const worst = run.limits.reduce((a, b) => (b.largest_rolling_count * a.count > a.largest_rolling_count * b.count ? b : a), run.limits[0]);
-      const most = worst ? (several ? `${count(worst.largest_rolling_count)} / ${count(worst.count)}` : count(worst.largest_rolling_count)) : "";
-      return [run.algorithm, count(run.admitted), count(run.denied), count(run.keys_denied), count(run.near_misses), most, count(run.over_admitted), count(run.false_denials), count(run.differ)];
+      const most = worst(run);
+      const largest = most ? `${count(most.largest_rolling_count)} / ${count(most.count)}` : "";
+      const numbers = [run.admitted, run.denied, run.keys_denied, run.near_misses].map(count);
+      return [run.algorithm, ...numbers, largest, count(run.over_admitted), count(run.false_denials), ...(differ ? [count(run.differ)] : [])];
     });
-    table("compared", heads, rows);
+    table("compared", differ ? [...heads, "unlike sliding-log"] : heads, rows);
   }
 
   function suggested() {
     if (!data.suggestions || !data.suggestions.length) return;
     byId("suggested").hidden = false;
     const rows = data.suggestions.map((s) => [s.limit || s.why_nothing, s.pass, `${count(s.passed)} of ${count(s.asked)}`, s.headroom, s.with_headroom || "none"]);
-    table("suggestions", ["limit", "to pass", "passes", "headroom", "with headroom"], rows);
+    table("suggestions", ["limit", "to pass", "passes", "headroom", "with headroom"], rows, "text");
   }
 
   function keys(run) {
+    byId("keys-of").textContent = `under ${run.algorithm}`;
     const row = (key) => [key.policy ? `${key.policy}  ${key.key}` : key.key, count(key.events), count(key.denied), count(key.near_misses)];
     for (const [id, list] of [["denied", run.most_denied], ["nearest", run.nearest]]) {
-      byId(id).replaceChildren();
       const rows = list.length ? list.map(row) : [["none", "", "", ""]];
-      table(id, ["key", "events", "denied", "near misses"], rows, "key");
+      table(id, ["key", "requests", "denied", "near misses"], rows, "key");
     }
   }
 
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const others = ["#5b8def", "#a66bd4", "#3aa6a6", "#d46b9e", "#8a8a2a"];
+  const NAMES = ["--one", "--three", "--four", "--five", "--six", "--two"];
   let plots = [];
 
-  // Hours as they are counted, with the day where it is another.
+  /** Labels of the time axis: times of day, with the date where it changes, or dates only. */
   function clock(_, splits) {
     let day = "";
+    const step = splits[1] - splits[0];
     return splits.map((at) => {
       const iso = new Date(at * 1000).toISOString();
-      const time = splits[1] - splits[0] < 60 ? iso.slice(11, 19) : iso.slice(11, 16);
-      const shown = iso.slice(0, 10) === day ? time : `${time}\n${iso.slice(0, 10)}`;
-      day = iso.slice(0, 10);
+      const date = iso.slice(0, 10);
+      if (step >= 86400) return date;
+      const time = step < 1 ? iso.slice(11, 23) : step < 60 ? iso.slice(11, 19) : iso.slice(11, 16);
+      const shown = date === day ? time : `${time}\n${date}`;
+      day = date;
       return shown;
     });
   }
 
-  function plot(id, about, times, series) {
+  /** Draws lines `{label, values, color, dash}`. Each line is thinner than those below it, so that
+   * lines of equal values can all be seen. */
+  function plot(id, about, times, lines, format) {
     const at = byId(id);
-    at.replaceChildren();
-    at.setAttribute("role", "img");
-    at.setAttribute("aria-label", about);
-    const axis = { stroke: color("--text"), grid: { stroke: color("--line") }, ticks: { stroke: color("--line") } };
-    const options = {
-      width: at.clientWidth || 600,
-      height: 220,
-      tzDate: (ts) => uPlot.tzDate(new Date(ts * 1000), "Etc/UTC"),
-      scales: { y: { range: (_, __, max) => [0, Math.max(max * 1.05, 1)] } },
-      axes: [{ ...axis, values: clock }, { ...axis, size: 60 }],
-      series: [{ label: "time", value: (_, at) => (at ? new Date(at * 1000).toISOString().slice(0, 19) : "--") }].concat(series.map((one, index) => ({
-        label: one.label,
-        stroke: one.color ? color(one.color) : others[index % others.length],
-        dash: one.dash,
-        width: one.dash ? 1 : 1.5,
-        paths: one.dash ? undefined : uPlot.paths.stepped({ align: 1 }),
-        points: { show: false },
-        spanGaps: true,
-        fill: one.fill,
-      }))),
-    };
-    plots.push([at, new uPlot(options, [times].concat(series.map((one) => one.values)), at)]);
+    const area = document.createElement("div");
+    area.setAttribute("role", "img");
+    area.setAttribute("aria-label", about);
+    const legend = element("ul", "", "legend");
+    at.replaceChildren(area, legend);
+    const colors = lines.map((line, index) => color(line.color ?? NAMES[index % NAMES.length]));
+    const axis = { stroke: color("--quiet"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
+    const series = lines.map((line, index) => ({
+      stroke: colors[index], dash: line.dash, width: 1.5 + 2 * (lines.length - 1 - index),
+      paths: line.dash ? undefined : uPlot.paths.stepped({ align: 1 }), points: { show: false }, spanGaps: true,
+    }));
+    const values = [...legend.children];
+    const show = (shown) => lines.forEach((line, index) => {
+      const value = line.values[shown];
+      values[index].lastElementChild.textContent = shown === null || shown === undefined ? line.total : value === null ? "–" : format(value);
+    });
+    values.push(...lines.map((line, index) => {
+      const item = document.createElement("li");
+      const key = element("i", "", line.dash ? "dashed" : "");
+      key.style.borderColor = colors[index];
+      item.append(key, element("span", line.label), element("b", ""));
+      return item;
+    }));
+    legend.append(...values);
+    const made = new uPlot({
+      width: Math.max(200, at.clientWidth), height: 210, padding: [10, 24, 0, 0],
+      legend: { show: false },
+      cursor: { y: false, drag: { setScale: false, x: false, y: false } },
+      scales: {
+        x: { range: (_, least, most) => (least === most ? [least - 1, most + 1] : [least, most]) },
+        y: { range: (_, __, most) => [0, Math.max((most ?? 0) * 1.1, 1)] },
+      },
+      axes: [{ ...axis, values: clock, space: 90, size: 44 }, { ...axis, values: (_, all) => all.map(format), size: 60, space: 34 }],
+      series: [{}, ...series],
+      hooks: { setCursor: [(one) => show(one.cursor.idx)] },
+    }, [times, ...lines.map((line) => line.values)], area);
+    show(null);
+    plots.push([at, made]);
   }
+
+  /** Draws the lines that are not zero everywhere, or shows a sentence if there are none. */
+  function plotUnlessZero(id, times, lines, none) {
+    const drawn = lines.filter((line) => line.values.some((n) => n > 0));
+    if (!drawn.length) return byId(id).replaceChildren(element("p", none, "quiet"));
+    return plot(id, drawn.map((line) => `${line.total} ${line.label}`).join(", "), times, drawn, short);
+  }
+
+  const MOST_LINES = 6;
 
   function draw(run) {
     plots.forEach(([, one]) => one.destroy());
@@ -128,32 +192,36 @@
     const line = run.timeline;
     if (!line) return;
     const times = line.admitted.map((_, index) => (line.start_us + index * line.width_us) / 1e6);
-    const total = (values) => count(values.reduce((sum, n) => sum + n, 0));
-    plot("plot-decided", `${total(line.admitted)} admitted and ${total(line.denied)} denied over time`, times, [
-      { label: "admitted", values: line.admitted, color: "--good", fill: "rgba(42,127,63,.15)" },
-      { label: "denied", values: line.denied, color: "--bad", fill: "rgba(192,57,43,.18)" },
-    ]);
-    const share = (n, index) => (run.limits[index].count ? (100 * n) / run.limits[index].count : 0);
-    const most = line.most.map((values, index) => ({ label: limits(run)[index] || "", values: values.map((n, bin) => (line.admitted[bin] + line.denied[bin] ? share(n, index) : null)) }));
-    const worst = Math.max(0, ...most.map((one) => Math.max(0, ...one.values)));
-    const limit = { label: "limit", values: times.map(() => 100), dash: [6, 4], color: "--text" };
-    plot("plot-most", `true rolling count of the busiest key, at most ${worst.toFixed(0)} percent of the limit`, times, most.concat([limit]));
-    plot("plot-wrong", `${total(line.over_admitted)} over-admitted and ${total(line.false_denials)} wrongly denied over time`, times, [
-      { label: "over-admitted", values: line.over_admitted, color: "--bad" },
-      { label: "wrongly denied", values: line.false_denials, color: "--warn" },
-      { label: "unlike the exact log", values: line.differ },
-    ]);
-    byId("binned").textContent = `One step is ${span(line.width_us)}; times are UTC.`;
+    const counts = (label, values, name) => ({ label, values, color: name, total: short(values.reduce((sum, n) => sum + n, 0)) });
+    const decided = [counts("admitted", line.admitted, "--allowed"), counts("denied", line.denied, "--denied")];
+    plot("plot-decided", decided.map((one) => `${one.total} ${one.label}`).join(", "), times, decided, short);
+    const percent = (n) => `${count(Math.round(n))} %`;
+    const most = line.most.map((values, index) => {
+      const of = Math.max(run.limits[index].count, 1);
+      const shares = values.map((n, bin) => (line.admitted[bin] + line.denied[bin] ? (100 * n) / of : null));
+      return { label: limits(run)[index], values: shares, peak: Math.max(0, ...shares) };
+    });
+    const highest = most.toSorted((a, b) => b.peak - a.peak).slice(0, MOST_LINES);
+    highest.forEach((one) => { one.total = `${percent(one.peak)} at most`; });
+    const limit = { label: "limit", values: times.map(() => 100), dash: [6, 5], color: "--text", total: "100 %" };
+    plot("plot-most", highest.map((one) => `${one.label}: ${one.total}`).join(", "), times, [...highest, limit], percent);
+    plotUnlessZero("plot-wrong", times, [
+      counts("unlike sliding-log", line.differ, "--three"),
+      counts("above the limit", line.over_admitted, "--denied"),
+      counts("wrongly denied", line.false_denials, "--would"),
+    ], "None: no request was admitted above the limit or denied wrongly.");
+    const left = most.length > MOST_LINES ? ` The ${MOST_LINES} of ${most.length} limits with the highest counts are shown.` : "";
+    byId("binned").textContent = `Each step covers ${span(line.width_us)}. Times are UTC.${left}`;
   }
 
   function problems() {
-    const kinds = [["Lines skipped", data.skipped], ["Events out of order, decided at their own time", data.out_of_order], ["Lines the same as the line before", data.duplicates], ["Damaged files", data.damaged]];
+    const kinds = [["Lines skipped", data.skipped], ["Events out of order, decided at their own time", data.out_of_order], ["Lines equal to the line before", data.duplicates], ["Damaged files", data.damaged]];
     const list = byId("problem-list");
-    for (const hint of data.hints) list.append(cell("p", `Hint: ${hint}`));
+    for (const hint of data.hints) list.append(element("p", `Hint: ${hint}`));
     for (const [title, one] of kinds.filter(([, one]) => one.count)) {
-      list.append(cell("h3", `${title}: ${count(one.count)}`));
+      list.append(element("h3", `${title}: ${count(one.count)}`));
       const items = document.createElement("ul");
-      for (const first of one.first) items.append(cell("li", `${first.file}:${first.line}: ${first.problem}`));
+      for (const first of one.first) items.append(element("li", `${first.file}:${first.line}: ${first.problem}`));
       list.append(items);
     }
     byId("problems").hidden = !list.childElementCount;
@@ -162,7 +230,7 @@
   function choose() {
     const select = byId("algorithm");
     data.algorithms.forEach((run, index) => {
-      const made = cell("option", run.algorithm);
+      const made = element("option", run.algorithm);
       made.value = index;
       select.append(made);
     });
@@ -171,14 +239,14 @@
       if (run) { draw(run); keys(run); }
     };
     select.addEventListener("change", show);
-    const usual = data.algorithms.findIndex((run) => run.algorithm === "sliding-window");
-    select.value = usual < 0 ? 0 : usual;
+    select.value = data.main;
     show();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
-    addEventListener("resize", () => plots.forEach(([at, one]) => one.setSize({ width: at.clientWidth, height: 220 })));
+    addEventListener("resize", () => plots.forEach(([at, one]) => one.setSize({ width: Math.max(200, at.clientWidth), height: 210 })));
   }
 
-  about();
+  result();
+  tiles();
   suggested();
   compared();
   problems();

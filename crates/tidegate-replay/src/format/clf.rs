@@ -14,7 +14,7 @@ use std::borrow::Cow;
 
 use memchr::{memchr, memchr_iter, memmem};
 
-use super::fields::KeySource;
+use super::fields::{ALL, KeySource};
 use super::line_attributes::{LineAttributes, text};
 use super::time::{Times, log_date_us};
 use super::{BadLine, Event, ParseOptions};
@@ -127,6 +127,7 @@ impl ClfParser {
             Fields::Combined => Some(referer_and_agent(rest)?),
         };
         let key = match (self.field, quoted) {
+            _ if matches!(self.key, KeySource::All) => Cow::Borrowed(ALL),
             _ if self.key.needs_attributes() => {
                 let attributes = attributes(&parts, request, status, rest);
                 Cow::Owned(self.key.key_of(&attributes))

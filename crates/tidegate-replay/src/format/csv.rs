@@ -6,111 +6,68 @@
 use std::borrow::Cow;
 
 use memchr::memchr;
-use smallvec::SmallVec;
 
-use super::field_map::{FieldMap, MissingField, Values, parse_cost};
-use super::fields::{KeySource, Role};
+use super::columns::{Columns, Splitter, cut};
+use super::field_map::parse_cost;
+use super::fields::KeySource;
 use super::time::digits;
 use super::{BadLine, Event, ParseOptions};
 
-/// A field, and the text after its comma, if any.
+/// A field, and the text after its separator, if any.
 type FieldAndRest<'a> = (Cow<'a, [u8]>, Option<&'a [u8]>);
 
-/// The maximum number of columns. Lines with more are not traffic.
-const MAX_COLUMNS: usize = 256;
+/// The bytes that can separate columns with names.
+const SEPARATORS: [u8; 3] = [b',', b'\t', b';'];
 
-/// Parses the lines of one file.
-#[derive(Clone, Debug)]
-pub enum CsvParser {
-    /// `time_us,key[,cost]` and nothing else.
-    Plain,
-    /// Named columns, from a header or from `UNNAMED`.
-    Named(Box<Named>),
-}
-
-#[derive(Clone, Debug)]
-pub struct Named {
-    pub field_map: FieldMap,
-    /// The column of each field that is needed.
-    columns: Vec<usize>,
-    /// The maximum number of columns of a line.
-    width: usize,
-}
+/// The longest name of a column. Longer fields are text that contains a separator.
+const MAX_NAME_BYTES: usize = 64;
 
 /// The names of the columns of a file without a header.
 const UNNAMED: [&str; 3] = ["time_us", "key", "cost"];
 
-impl CsvParser {
-    /// Creates a parser for a file with this first line.
-    pub fn new(options: &ParseOptions, first: &[u8]) -> Result<Self, MissingField> {
-        let header = header(first);
-        let names = header.clone().unwrap_or_else(|| UNNAMED.map(String::from).to_vec());
-        if let KeySource::Field(name) = &options.key
-            && !names.iter().any(|known| *known == **name)
-        {
-            return Err(MissingField::Key);
-        }
-        let field_map = FieldMap::new(options, &names)?;
-        let column = |name: &str| names.iter().position(|known| known == name);
-        let columns: Option<Vec<usize>> = field_map.fields().map(column).collect();
-        // The default columns exist, so only a column named by `--field` can be missing.
-        let columns = columns.ok_or(MissingField::Key)?;
-        let usual = matches!(options.key, KeySource::Usual) && options.fields.is_empty();
-        let in_micros = field_map.name_of(&Role::Time) == Some("time_us") && options.unit.is_none();
-        let known = names.iter().zip(UNNAMED).all(|(name, usual)| name == usual);
-        if usual && in_micros && known && names.len() <= UNNAMED.len() {
-            return Ok(CsvParser::Plain);
-        }
-        let width = if header.is_some() { names.len() } else { UNNAMED.len() };
-        Ok(CsvParser::Named(Box::new(Named { field_map, columns, width })))
-    }
-
-    #[inline]
-    pub fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Event<'a>, BadLine> {
-        match self {
-            CsvParser::Plain => parse(line),
-            CsvParser::Named(named) => named.parse(line),
-        }
-    }
+/// Returns whether lines with these columns can be read by [`parse`], which is faster.
+pub fn is_plain(options: &ParseOptions, columns: &Columns) -> bool {
+    let Columns { names, splitter, .. } = columns;
+    let usual = matches!(options.key, KeySource::Usual) && options.fields.is_empty();
+    let known = names.iter().zip(UNNAMED).all(|(name, usual)| name == usual);
+    let has_both = (2..=UNNAMED.len()).contains(&names.len());
+    usual && options.unit.is_none() && known && has_both && *splitter == Splitter::Csv(b',')
 }
 
-impl Named {
-    fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Event<'a>, BadLine> {
-        let fields = split(line)?;
-        if fields.len() > self.width {
-            return Err(BadLine::TooManyFields);
-        }
-        let field = |&column: &usize| fields.get(column).filter(|field| !field.is_empty()).cloned();
-        let mut values: Values<'a> = self.columns.iter().map(field).collect();
-        self.field_map.event(&mut values)
-    }
+/// Returns the columns of a file with this first line.
+pub fn columns(first: &[u8]) -> Columns {
+    header(first).unwrap_or_else(|| Columns {
+        names: UNNAMED.map(String::from).to_vec(),
+        splitter: Splitter::Csv(b','),
+        width: 1..=UNNAMED.len(),
+    })
 }
 
-/// Returns the names of the columns, if this line is a header: it has several fields, and each of
-/// them begins with a letter, `_`, `@` or `$`.
-pub fn header(line: &[u8]) -> Option<Vec<String>> {
-    let fields = split(line).ok().filter(|fields| fields.len() > 1)?;
-    let is_name = |field: &Cow<'_, [u8]>| {
-        field.first().is_some_and(|&byte| byte.is_ascii_alphabetic() || b"_@$".contains(&byte))
+/// Returns the columns, if this line is a header: it has several fields, and each of them begins
+/// with a letter, `_`, `@` or `$`. The first may be empty, as where it numbers the rows.
+pub fn header(line: &[u8]) -> Option<Columns> {
+    let splits = SEPARATORS.map(|separator| {
+        let splitter = Splitter::Csv(separator);
+        let fields = splitter.split(line).ok().filter(|fields| fields.len() > 1);
+        Some((fields?, splitter))
+    });
+    let (fields, splitter) = splits.into_iter().flatten().max_by_key(|(fields, splitter)| {
+        (fields.len(), *splitter == Splitter::Csv(SEPARATORS[0]))
+    })?;
+    let is_name = |(column, field): (usize, &Cow<'_, [u8]>)| match field.trim_ascii().first() {
+        None => column == 0,
+        Some(byte) if field.len() <= MAX_NAME_BYTES => {
+            byte.is_ascii_alphabetic() || b"_@$".contains(byte)
+        }
+        Some(_) => false,
     };
-    let names = fields.iter().filter(|field| is_name(field));
-    let names: Vec<String> =
-        names.map(|field| String::from_utf8_lossy(field.trim_ascii()).into_owned()).collect();
-    (names.len() == fields.len()).then_some(names)
-}
-
-fn split(line: &[u8]) -> Result<SmallVec<[Cow<'_, [u8]>; 8]>, BadLine> {
-    let mut fields = SmallVec::new();
-    let mut rest = Some(line);
-    while let Some(text) = rest {
-        let (field, after) = first_field(text)?;
-        fields.push(field);
-        if fields.len() > MAX_COLUMNS {
-            return Err(BadLine::TooManyFields);
-        }
-        rest = after;
+    if !fields.iter().enumerate().all(is_name) {
+        return None;
     }
-    Ok(fields)
+    let name = |field: &Cow<'_, [u8]>| String::from_utf8_lossy(field.trim_ascii()).into_owned();
+    let names: Vec<String> = fields.iter().map(name).collect();
+    let width = 1..=names.len();
+    Some(Columns { names, splitter, width })
 }
 
 #[inline]
@@ -121,21 +78,19 @@ pub fn parse(line: &[u8]) -> Result<Event<'_>, BadLine> {
         None => return Err(BadLine::NoKey),
         Some(_) => return Err(BadLine::NoTime),
     };
-    let (key, cost) = first_field(rest)?;
+    let (key, cost) = first_field(rest, b',')?;
     let cost = cost.map_or(Ok(1), last_cost)?;
     Ok(Event { time_us, key, cost })
 }
 
-/// Returns the field at the start of `text`, and the text after its comma, if any.
+/// Returns the field at the start of `text`, and the text after its separator, if any.
 #[inline]
-fn first_field(text: &[u8]) -> Result<FieldAndRest<'_>, BadLine> {
+pub fn first_field(text: &[u8], separator: u8) -> Result<FieldAndRest<'_>, BadLine> {
     if text.first() == Some(&b'"') {
-        return quoted(text);
+        return quoted(text, separator);
     }
-    Ok(match memchr(b',', text) {
-        None => (Cow::Borrowed(text), None),
-        Some(at) => (Cow::Borrowed(&text[..at]), Some(&text[at + 1..])),
-    })
+    let (field, rest) = cut(text, separator);
+    Ok((Cow::Borrowed(field), rest))
 }
 
 #[cold]
@@ -146,9 +101,9 @@ fn last_cost(field: &[u8]) -> Result<i64, BadLine> {
     parse_cost(field)
 }
 
-/// Returns the quoted field at the start of `text`, and the text after its comma, if any.
+/// Returns the quoted field at the start of `text`, and the text after its separator, if any.
 #[cold]
-fn quoted(text: &[u8]) -> Result<FieldAndRest<'_>, BadLine> {
+fn quoted(text: &[u8], separator: u8) -> Result<FieldAndRest<'_>, BadLine> {
     let mut field = Vec::new();
     let mut at = 1;
     loop {
@@ -157,7 +112,9 @@ fn quoted(text: &[u8]) -> Result<FieldAndRest<'_>, BadLine> {
         at += length + 1;
         match text.get(at) {
             Some(b'"') => field.push(b'"'),
-            Some(b',') => return Ok((Cow::Owned(field), Some(&text[at + 1..]))),
+            Some(&byte) if byte == separator => {
+                return Ok((Cow::Owned(field), Some(&text[at + 1..])));
+            }
             None => return Ok((Cow::Owned(field), None)),
             Some(_) => return Err(BadLine::OpenQuote),
         }
@@ -167,6 +124,8 @@ fn quoted(text: &[u8]) -> Result<FieldAndRest<'_>, BadLine> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::columns::ColumnParser;
+    use super::super::field_map::MissingField;
     use super::*;
 
     fn event(line: &str) -> (u64, String, i64) {
@@ -206,6 +165,13 @@ mod tests {
     fn detects_header_row() {
         assert!(header(b"time_us,key").is_some());
         assert!(header(b"ts,\"client ip\",path").is_some());
+        for (line, names) in [
+            ("TIMESTAMP;Client IP", &["TIMESTAMP", "Client IP"][..]),
+            ("date\ttime\tc-ip", &["date", "time", "c-ip"]),
+            (",ts,key", &["", "ts", "key"]),
+        ] {
+            assert_eq!(header(line.as_bytes()).expect(line).names, names, "{line}");
+        }
         for line in ["time_us,", "5,key", "key", "", "time_us,5"] {
             assert!(header(line.as_bytes()).is_none(), "{line}");
         }
@@ -214,15 +180,19 @@ mod tests {
     #[test]
     fn maps_columns_by_name() {
         let options = ParseOptions::default();
-        assert!(matches!(CsvParser::new(&options, b"5,a"), Ok(CsvParser::Plain)));
-        assert!(matches!(CsvParser::new(&options, b"time_us,key,cost"), Ok(CsvParser::Plain)));
-        assert_eq!(CsvParser::new(&options, b"planet,key").err(), Some(MissingField::Time));
-        assert_eq!(CsvParser::new(&options, b"ts,planet").err(), Some(MissingField::Key));
-        let mut csv = CsvParser::new(&options, b"status,client_ip,ts").expect("columns");
+        let parser = |first: &str| ColumnParser::new(&options, &columns(first.as_bytes()));
+        for (first, plain) in [("5,a", true), ("time_us,key,cost", true), ("key,time_us", false)] {
+            assert_eq!(is_plain(&options, &columns(first.as_bytes())), plain, "{first}");
+        }
+        assert_eq!(parser("planet,key").err(), Some(MissingField::Time));
+        assert_eq!(parser("ts,planet").err(), Some(MissingField::Key));
+        let mut csv = parser("status,client_ip,ts").expect("columns");
         let event = csv.parse(b"200,a,1700000000.25").expect("an event");
         assert_eq!((event.time_us, &*event.key), (1_700_000_000_250_000, &b"a"[..]));
-        assert!(matches!(csv.parse(b"200,a"), Err(BadLine::NoTimeField)));
-        assert!(matches!(csv.parse(b"200,,1700000000"), Err(BadLine::NoKey)));
+        let why = |error: BadLine| error.to_string();
+        assert_eq!(why(csv.parse(b"200,a").expect_err("no time")), "no time: field `ts` is empty");
+        let no_key = csv.parse(b"200,,1700000000").expect_err("no key");
+        assert_eq!(why(no_key), "no key: field `client_ip` is empty");
         assert!(matches!(csv.parse(b"1,2,3,4"), Err(BadLine::TooManyFields)));
     }
 }

@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
+use tidegate::unstable::identity::parse_address;
 
-use super::fields::{KeySource, Role};
+use super::fields::{ALL, KeySource, Role, is_same_name};
 use super::line_attributes::{LineAttributes, text};
 use super::time::Times;
 use super::{BadLine, Event, ParseOptions};
@@ -20,11 +21,13 @@ pub struct FieldMap {
     key: KeySource,
 }
 
-/// The role for which no field was found.
+/// The field that was not found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MissingField {
     Time,
     Key,
+    /// The field that this option names.
+    Named(String),
 }
 
 impl FieldMap {
@@ -34,38 +37,45 @@ impl FieldMap {
         for field in &options.fields {
             fields.push((field.role.clone(), field.name.clone()));
         }
-        if let KeySource::Field(name) = &options.key {
-            fields.retain(|(role, _)| *role != Role::Key);
-            fields.push((Role::Key, name.clone()));
+        match &options.key {
+            KeySource::All => fields.retain(|(role, _)| *role != Role::Key),
+            KeySource::Field(name) => {
+                fields.retain(|(role, _)| *role != Role::Key);
+                fields.push((Role::Key, name.clone()));
+            }
+            _ => {}
         }
         let usual = |fields: &mut Vec<(Role, Box<str>)>, role: Role| {
             if fields.iter().any(|(known, _)| *known == role) {
                 return true;
             }
-            let has = |usual: &&str| names.iter().any(|name| name.as_ref() == *usual);
-            let found = role.usual_names().find(has);
-            fields.extend(found.map(|name| (role, name.into())));
+            let named = |usual| names.iter().find(|name| is_same_name(name.as_ref(), usual));
+            let found = role.usual_names().find_map(named);
+            fields.extend(found.map(|name| (role, name.as_ref().into())));
             found.is_some()
         };
         if !usual(&mut fields, Role::Time) {
             return Err(MissingField::Time);
         }
+        usual(&mut fields, Role::Date);
         usual(&mut fields, Role::Cost);
         if options.key.needs_attributes() {
-            for role in [Role::ClientIp, Role::Method, Role::Host, Role::Uri, Role::Request] {
+            for role in
+                [Role::ClientIp, Role::Method, Role::Host, Role::Uri, Role::Query, Role::Request]
+            {
                 usual(&mut fields, role);
             }
             for name in names.iter().map(AsRef::as_ref) {
                 let header = Role::of_header_field(name);
                 fields.extend(header.map(|role| (role, name.into())));
             }
-        } else if !usual(&mut fields, Role::Key) {
-            // Without a key field, the client address is the key.
-            let mut client = Vec::new();
-            if !usual(&mut client, Role::ClientIp) {
+        } else if !matches!(options.key, KeySource::All) {
+            // The client address is the key of a file without a key field.
+            if usual(&mut fields, Role::Key) {
+                fields.retain(|(role, _)| *role != Role::ClientIp);
+            } else if !usual(&mut fields, Role::ClientIp) {
                 return Err(MissingField::Key);
             }
-            fields.extend(client.into_iter().map(|(_, name)| (Role::Key, name)));
         }
         let name = fields.iter().find(|(role, _)| *role == Role::Time).map(|(_, name)| name);
         let times =
@@ -73,14 +83,9 @@ impl FieldMap {
         Ok(FieldMap { fields, times, key: options.key.clone() })
     }
 
-    /// Returns the names of the fields that are needed.
-    pub fn fields(&self) -> impl Iterator<Item = &str> {
-        self.fields.iter().map(|(_, name)| &**name)
-    }
-
-    /// Returns the roles of the fields, in the same order.
-    pub fn roles(&self) -> impl Iterator<Item = &Role> {
-        self.fields.iter().map(|(role, _)| role)
+    /// Returns the roles and names of the fields that are needed.
+    pub fn fields(&self) -> impl Iterator<Item = (&Role, &str)> {
+        self.fields.iter().map(|(role, name)| (role, &**name))
     }
 
     /// Returns the name of the field with this role.
@@ -90,24 +95,48 @@ impl FieldMap {
 
     /// Converts the values of a line to an event.
     pub fn event<'a>(&mut self, values: &mut Values<'a>) -> Result<Event<'a>, BadLine> {
-        let mut time_us = Err(BadLine::NoTimeField);
+        let (mut time, mut date, mut key, mut client) = (None, None, None, None);
         let mut cost = 1;
-        let mut key = None;
-        for ((role, _), value) in self.fields.iter().zip(values.iter_mut()) {
-            let Some(given) = value else { continue };
+        for (at, ((role, name), value)) in self.fields.iter().zip(values.iter()).enumerate() {
+            let Some(value) = value.as_deref() else { continue };
             match role {
-                Role::Time => time_us = self.times.read(given),
-                Role::Cost => cost = parse_cost(given)?,
-                Role::Key => key = value.take(),
+                Role::Time => time = Some(value),
+                Role::Date => date = Some(value),
+                Role::Cost => cost = parse_cost(value).map_err(|why| why.in_field(name, value))?,
+                Role::Key => key = Some(at),
+                Role::ClientIp => client = Some(at),
                 _ => {}
             }
         }
-        let time_us = time_us?;
-        if self.key.needs_attributes() {
-            let attributes = self.attributes(values);
-            return Ok(Event { time_us, key: Cow::Owned(self.key.key_of(&attributes)), cost });
+        let time_us = self.times.read_parts(date, time);
+        let time_us = time_us.map_err(|why| self.in_time_field(why, time))?;
+        let key = match &self.key {
+            KeySource::All => Cow::Borrowed(ALL),
+            source if source.needs_attributes() => {
+                Cow::Owned(source.key_of(&self.attributes(values)))
+            }
+            _ => {
+                let key = key.and_then(|at| values[at].take());
+                let client = || client.and_then(|at| values[at].take()).map(client_address);
+                key.or_else(client).ok_or_else(|| self.no_key())?
+            }
+        };
+        Ok(Event { time_us, key, cost })
+    }
+
+    #[cold]
+    fn in_time_field(&self, why: BadLine, value: Option<&[u8]>) -> BadLine {
+        let name = self.name_of(&Role::Time).unwrap_or_default();
+        match value {
+            None => BadLine::EmptyField { role: "time", name: name.into() },
+            Some(value) => why.in_field(name, value),
         }
-        Ok(Event { time_us, key: key.ok_or(BadLine::NoKey)?, cost })
+    }
+
+    #[cold]
+    fn no_key(&self) -> BadLine {
+        let name = self.name_of(&Role::Key).or(self.name_of(&Role::ClientIp));
+        BadLine::EmptyField { role: "key", name: name.unwrap_or_default().into() }
     }
 
     fn attributes<'v>(&'v self, values: &'v Values<'_>) -> LineAttributes<'v> {
@@ -115,9 +144,9 @@ impl FieldMap {
         for ((role, _), value) in self.fields.iter().zip(values) {
             let Some(value) = value.as_deref() else { continue };
             match role {
-                Role::Time | Role::Key => {}
+                Role::Time | Role::Date | Role::Key => {}
                 Role::Cost => attributes.has_cost = true,
-                Role::ClientIp => attributes.client = Some(text(value)),
+                Role::ClientIp => attributes.client = Some(text(last_hop(value))),
                 Role::Method => attributes.method = Some(text(value)),
                 Role::Path => attributes.path = Some(text(value)),
                 Role::Query => attributes.query = Some(text(value)),
@@ -129,6 +158,26 @@ impl FieldMap {
             }
         }
         attributes
+    }
+}
+
+/// Returns the last address of a list such as X-Forwarded-For, which the nearest proxy appended.
+fn last_hop(list: &[u8]) -> &[u8] {
+    memchr::memrchr(b',', list).map_or(list, |at| list[at + 1..].trim_ascii())
+}
+
+/// Returns the client of a field in a form that is the same for all of its connections: without the
+/// port and without earlier hops. Names stay as they are.
+fn client_address(client: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
+    let last = last_hop(&client);
+    if memchr::memchr(b':', last).is_some()
+        && let Some(address) = std::str::from_utf8(last).ok().and_then(parse_address)
+    {
+        return Cow::Owned(address.to_string().into_bytes());
+    }
+    match client {
+        Cow::Borrowed(client) => Cow::Borrowed(last_hop(client)),
+        Cow::Owned(client) => Cow::Owned(last_hop(&client).to_vec()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The roles of fields, and the choice of the key.
 
+use std::fmt;
 use std::str::FromStr;
 
 use tidegate::unstable::identity::Identity;
@@ -11,6 +12,8 @@ use super::line_attributes::LineAttributes;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     Time,
+    /// The date, if the time is a time of day.
+    Date,
     Key,
     Cost,
     ClientIp,
@@ -27,8 +30,9 @@ pub enum Role {
 }
 
 /// The roles without a parameter.
-const PLAIN: [(&str, Role); 10] = [
+const PLAIN: [(&str, Role); 11] = [
     ("time", Role::Time),
+    ("date", Role::Date),
     ("key", Role::Key),
     ("cost", Role::Cost),
     ("client_ip", Role::ClientIp),
@@ -41,49 +45,85 @@ const PLAIN: [(&str, Role); 10] = [
 ];
 
 impl Role {
-    /// Returns the usual names of such fields, the most likely first.
+    /// Returns the usual names of such fields, the most likely first. They are compared by
+    /// [`is_same_name`].
     pub fn usual_names(&self) -> impl Iterator<Item = &'static str> {
         let names = match self {
+            // A field named `time` can also be a duration, so it comes after the unambiguous names.
             Role::Time => {
-                "time_us time ts timestamp @timestamp time_iso8601 time_local msec datetime date \
-                 start_time StartUTC requestTime time_ms time_ns time_s timestamp_ms timestamp_us \
-                 ts_ms ts_us"
+                "time_us timestamp @timestamp ts time_iso8601 time_local time msec datetime date \
+                 start_time StartUTC requestTime eventTime EdgeStartTimestamp time_ms time_ns \
+                 time_s timestamp_ms timestamp_us ts_ms ts_us"
             }
+            Role::Date => "date day",
             Role::Key => "key",
             Role::Cost => "cost",
             Role::ClientIp => {
-                "client_ip remote_addr remote_ip clientip ip client ClientHost ClientAddr \
+                "client_ip remote_addr remote_ip clientip ip client ClientHost ClientAddr c_ip \
                  request.client_ip request.remote_ip httpRequest.remoteIp \
-                 downstream_remote_address sourceIp client.ip source.ip key"
+                 downstream_remote_address sourceIp sourceIPAddress client.ip source.ip \
+                 x_forwarded_for key"
             }
             Role::Method => {
-                "method request_method verb RequestMethod request.method \
-                 httpRequest.requestMethod httpMethod http.request.method"
+                "method request_method verb RequestMethod request.method cs_method \
+                 httpRequest.requestMethod httpMethod http.request.method ClientRequestMethod"
             }
             Role::Uri => {
-                "uri request_uri url path RequestPath request.uri httpRequest.requestUrl url.path"
+                "uri request_uri url path RequestPath request.uri cs_uri_stem \
+                 httpRequest.requestUrl url.path ClientRequestURI"
             }
-            Role::Host => "http_host host server_name vhost RequestHost request.host",
+            Role::Query => "query query_string cs_uri_query",
+            Role::Host => {
+                "http_host host server_name vhost RequestHost request.host x_host_header cs(Host) \
+                 authority ClientRequestHost"
+            }
             Role::Request => "request",
-            Role::Path | Role::Query | Role::Header(_) | Role::Descriptor(_) => "",
+            Role::Path | Role::Header(_) | Role::Descriptor(_) => "",
         };
         names.split_ascii_whitespace()
     }
 
-    /// Returns the header that a field of this name holds: `http_x_api_key`, or Caddy's names.
+    /// Returns the header that a field of this name holds: `http_x_api_key`, or the names of Caddy
+    /// and of W3C logs.
     pub fn of_header_field(name: &str) -> Option<Role> {
         let header = match name {
             "user_agent" | "agent" => "user-agent".to_string(),
             "referer" | "referrer" => "referer".to_string(),
-            "x_forwarded_for" => "x-forwarded-for".to_string(),
-            "http_host" => return None,
+            "x_forwarded_for" | "x-forwarded-for" => "x-forwarded-for".to_string(),
+            "http_host" | "cs(Host)" => return None,
             _ => match name.strip_prefix("http_") {
                 Some(header) => header.replace('_', "-"),
-                None => name.strip_prefix("request.headers.")?.to_ascii_lowercase(),
+                None => {
+                    let of_w3c = || name.strip_prefix("cs(")?.strip_suffix(')');
+                    name.strip_prefix("request.headers.").or_else(of_w3c)?.to_ascii_lowercase()
+                }
             },
         };
         Some(Role::Header(header.into()))
     }
+}
+
+impl fmt::Display for Role {
+    /// Writes the role as `--field` reads it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Role::Header(name) => write!(f, "header:{name}"),
+            Role::Descriptor(name) => write!(f, "descriptor:{name}"),
+            plain => {
+                let known = PLAIN.iter().find(|(_, role)| role == plain);
+                f.write_str(known.map_or("", |(name, _)| name))
+            }
+        }
+    }
+}
+
+/// Returns whether two names differ only in case, or in `-` or a space where the other has `_`.
+pub fn is_same_name(one: &str, other: &str) -> bool {
+    let folded = |name: &str| -> Vec<u8> {
+        let fold = |byte: u8| if matches!(byte, b'-' | b' ') { b'_' } else { byte };
+        name.bytes().map(|byte| fold(byte.to_ascii_lowercase())).collect()
+    };
+    one.len() == other.len() && folded(one) == folded(other)
 }
 
 /// A role and the name of its field: `time=ts`.
@@ -124,6 +164,8 @@ impl FromStr for RoleField {
 /// The key as given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyChoice {
+    /// One key for all lines.
+    All,
     /// The field of this name.
     Field(Box<str>),
     /// The result of a template.
@@ -135,7 +177,12 @@ impl FromStr for KeyChoice {
 
     fn from_str(text: &str) -> Result<Self, String> {
         if text.is_empty() {
-            return Err("name a field of the line, or write a template such as {client_ip}".into());
+            return Err(
+                "write the name of a field, `all`, or a template such as {client_ip}".into()
+            );
+        }
+        if text == "all" {
+            return Ok(KeyChoice::All);
         }
         if !text.contains(['{', '}']) {
             return Ok(KeyChoice::Field(text.into()));
@@ -149,11 +196,16 @@ impl FromStr for KeyChoice {
     }
 }
 
+/// The key of every line with `--key all`.
+pub const ALL: &[u8] = b"all";
+
 /// The source of keys.
 #[derive(Clone, Debug)]
 pub enum KeySource {
     /// The field with the role of a key, or else the client address.
     Usual,
+    /// The key of every line is [`ALL`].
+    All,
     Field(Box<str>),
     Template(Box<TemplateKey>),
     /// All attributes, packed, for policies.
@@ -164,6 +216,7 @@ impl KeySource {
     pub fn new(choice: Option<&KeyChoice>) -> Self {
         match choice {
             None => KeySource::Usual,
+            Some(KeyChoice::All) => KeySource::All,
             Some(KeyChoice::Field(name)) => KeySource::Field(name.clone()),
             Some(KeyChoice::Template(template)) => match TemplateKey::new(template) {
                 Some(maker) => KeySource::Template(Box::new(maker)),
@@ -237,6 +290,20 @@ mod tests {
         let error = "{clientip}".parse::<KeyChoice>().expect_err("no such part");
         assert!(error.starts_with("`clientip`: unknown part"), "{error}");
         assert!("".parse::<KeyChoice>().is_err());
+        assert_eq!("all".parse(), Ok(KeyChoice::All));
+    }
+
+    #[test]
+    fn compares_names_without_case() {
+        for (one, other, same) in [
+            ("TIMESTAMP", "timestamp", true),
+            ("Client IP", "client_ip", true),
+            ("c-ip", "c_ip", true),
+            ("clientip", "client_ip", false),
+            ("ts", "tz", false),
+        ] {
+            assert_eq!(is_same_name(one, other), same, "{one}, {other}");
+        }
     }
 
     #[test]

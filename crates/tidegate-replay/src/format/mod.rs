@@ -4,23 +4,26 @@
 //! of numeric times. A line that is not an event yields the reason; the caller decides whether that
 //! is an error.
 
+mod bad_line;
 mod clf;
+mod columns;
 mod csv;
 mod field_map;
 mod fields;
 mod jsonl;
 mod line_attributes;
+mod log_columns;
 mod time;
 
 use std::borrow::Cow;
-use std::fmt;
 
-pub use self::fields::{KeyChoice, KeySource, RoleField};
+pub use self::bad_line::BadLine;
+pub use self::fields::{KeyChoice, KeySource, Role, RoleField};
 pub use self::line_attributes::LineAttributes;
 pub use self::time::{Unit, UnitChoice, Zone};
 
 use self::clf::ClfParser;
-use self::csv::CsvParser;
+use self::columns::{ColumnParser, Columns, Splitter};
 use self::field_map::MissingField;
 use self::jsonl::JsonlParser;
 
@@ -58,6 +61,16 @@ impl Default for ParseOptions {
     }
 }
 
+impl ParseOptions {
+    /// Returns the option that gives this role to the field of this name.
+    fn option_of(&self, role: &Role, name: &str) -> String {
+        match (role, &self.key) {
+            (Role::Key, KeySource::Field(_)) => format!("--key {name}"),
+            _ => format!("--field {role}={name}"),
+        }
+    }
+}
+
 /// The formats of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -65,40 +78,66 @@ pub enum Format {
     Jsonl,
     Clf,
     Combined,
+    Envoy,
+    Alb,
+    W3c,
 }
 
 impl Format {
+    /// All formats, in the order in which they win ties of detection.
+    const ALL: [Format; 7] = [
+        Format::Combined,
+        Format::Clf,
+        Format::Envoy,
+        Format::Alb,
+        Format::W3c,
+        Format::Csv,
+        Format::Jsonl,
+    ];
+
     pub const fn name(self) -> &'static str {
         match self {
             Format::Csv => "csv",
             Format::Jsonl => "jsonl",
             Format::Clf => "clf",
             Format::Combined => "combined",
+            Format::Envoy => "envoy",
+            Format::Alb => "alb",
+            Format::W3c => "w3c",
         }
     }
 
     /// Returns the format of most of these lines. A line in the combined format is also one in the
-    /// common format, so the combined format wins ties.
+    /// common format, so the combined format wins ties. Any text with a comma can be csv, so logs
+    /// win ties with it.
     pub fn detect<'a>(
         lines: impl Iterator<Item = &'a [u8]> + Clone,
         unit: Option<Unit>,
     ) -> Option<Format> {
-        let order = [Format::Combined, Format::Clf, Format::Csv, Format::Jsonl];
         let options = ParseOptions { unit, ..ParseOptions::default() };
-        let votes = order.map(|format| {
+        let votes = Format::ALL.map(|format| {
             let mut parser = Parser::new(format, &options, lines.clone()).ok();
             let fits = |line: &&[u8]| match format {
                 // The roles of the fields are determined later.
                 Format::Jsonl => jsonl::is_object(line),
                 Format::Csv if csv::header(line).is_some() => true,
+                Format::Envoy | Format::Alb if !log_columns::begins_as(format, line) => false,
                 _ => parser.as_mut().is_some_and(|parser| parser.parse(line).is_ok()),
             };
             // After a header with unusual names all lines are read as columns.
-            let named = format == Format::Csv && has_columns(lines.clone());
+            let named = match format {
+                Format::Csv => has_columns(lines.clone()),
+                Format::W3c => lines.clone().any(|line| log_columns::begins_as(format, line)),
+                _ => false,
+            };
             if named { lines.clone().count() } else { lines.clone().filter(fits).count() }
         });
         let most = votes.into_iter().max().filter(|&most| most > 0)?;
-        order.into_iter().zip(votes).find(|&(_, votes)| votes == most).map(|(format, _)| format)
+        Format::ALL
+            .into_iter()
+            .zip(votes)
+            .find(|&(_, votes)| votes == most)
+            .map(|(format, _)| format)
     }
 }
 
@@ -112,15 +151,18 @@ pub fn broken_json(line: &[u8]) -> Option<BadLine> {
 /// Returns whether the lines are a header and rows of at least as many fields, which is not the
 /// case for other formats.
 fn has_columns<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> bool {
-    let commas = |line: &[u8]| memchr::memchr_iter(b',', line).count();
-    let Some(first) = lines.next().filter(|line| csv::header(line).is_some()) else { return false };
-    lines.all(|line| commas(line) >= commas(first))
+    let Some(columns) = lines.next().and_then(csv::header) else { return false };
+    let Splitter::Csv(separator) = columns.splitter else { return false };
+    let least = columns.names.len() - 1;
+    lines.all(|line| memchr::memchr_iter(separator, line).count() >= least)
 }
 
 /// Parses the lines of one file.
 #[derive(Clone, Debug)]
 pub enum Parser {
-    Csv(CsvParser),
+    /// `time_us,key[,cost]` and nothing else.
+    PlainCsv,
+    Columns(Box<ColumnParser>),
     Jsonl(JsonlParser),
     Log(Box<ClfParser>),
 }
@@ -132,6 +174,20 @@ pub enum ParserError {
     Time(Vec<String>),
     /// No field has the key. Contains the names of all fields.
     Key(Vec<String>),
+    /// No field has the name that an option gives. Contains the option and the names of all fields.
+    Named(String, Vec<String>),
+    /// A W3C log does not name its fields.
+    NoDirective,
+}
+
+impl ParserError {
+    fn new(missing: MissingField, names: Vec<String>) -> Self {
+        match missing {
+            MissingField::Time => ParserError::Time(names),
+            MissingField::Key => ParserError::Key(names),
+            MissingField::Named(option) => ParserError::Named(option, names),
+        }
+    }
 }
 
 impl Parser {
@@ -141,37 +197,55 @@ impl Parser {
         options: &ParseOptions,
         mut lines: impl Iterator<Item = &'a [u8]> + Clone,
     ) -> Result<Self, ParserError> {
-        let missing_field = |missing_field, names| match missing_field {
-            MissingField::Time => ParserError::Time(names),
-            MissingField::Key => ParserError::Key(names),
-        };
-        let log = |fields| match ClfParser::new(options, fields, lines.clone()) {
-            Some(log) => Ok(Parser::Log(Box::new(log))),
-            None => Err(ParserError::Key(ClfParser::key_names().map(String::from).collect())),
-        };
         match format {
-            Format::Clf => log(clf::Fields::Common),
-            Format::Combined => log(clf::Fields::Combined),
-            Format::Jsonl => match JsonlParser::new(options, lines.clone()) {
-                Ok(jsonl) => Ok(Parser::Jsonl(jsonl)),
-                Err(error) => Err(missing_field(error, jsonl::names(lines))),
-            },
+            Format::Clf => Self::log(options, clf::Fields::Common, lines),
+            Format::Combined => Self::log(options, clf::Fields::Combined, lines),
+            Format::Jsonl => JsonlParser::new(options, lines.clone())
+                .map(Parser::Jsonl)
+                .map_err(|missing| ParserError::new(missing, jsonl::names(lines))),
             Format::Csv => {
-                let first = lines.next().unwrap_or_default();
-                let names = || csv::header(first).unwrap_or_default();
-                CsvParser::new(options, first)
-                    .map(Parser::Csv)
-                    .map_err(|e| missing_field(e, names()))
+                let columns = csv::columns(lines.next().unwrap_or_default());
+                match csv::is_plain(options, &columns) {
+                    true => Ok(Parser::PlainCsv),
+                    false => Self::of_columns(options, columns),
+                }
             }
+            Format::Envoy | Format::Alb | Format::W3c => {
+                let columns = log_columns::columns(format, lines);
+                Self::of_columns(options, columns.ok_or(ParserError::NoDirective)?)
+            }
+        }
+    }
+
+    fn log<'a>(
+        options: &ParseOptions,
+        fields: clf::Fields,
+        lines: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<Self, ParserError> {
+        let parser = ClfParser::new(options, fields, lines);
+        parser.map(|log| Parser::Log(Box::new(log))).ok_or_else(|| {
+            let names = ClfParser::key_names().map(String::from).collect();
+            match &options.key {
+                KeySource::Field(key) => ParserError::Named(format!("--key {key}"), names),
+                _ => ParserError::Key(names),
+            }
+        })
+    }
+
+    fn of_columns(options: &ParseOptions, columns: Columns) -> Result<Self, ParserError> {
+        match ColumnParser::new(options, &columns) {
+            Ok(parser) => Ok(Parser::Columns(Box::new(parser))),
+            Err(missing) => Err(ParserError::new(missing, columns.names)),
         }
     }
 
     #[inline]
     pub fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Event<'a>, BadLine> {
         let event = match self {
-            Parser::Csv(csv) => csv.parse(line)?,
+            Parser::PlainCsv => csv::parse(line)?,
             Parser::Jsonl(jsonl) => jsonl.parse(line)?,
             Parser::Log(log) => log.parse(line)?,
+            Parser::Columns(columns) => columns.parse(line)?,
         };
         if event.time_us > MAX_TIME_US {
             return Err(BadLine::TimeTooLate);
@@ -182,21 +256,46 @@ impl Parser {
         Ok(event)
     }
 
-    /// Returns whether this first line of a file is a header of column names.
-    pub fn is_header(&self, line: &[u8]) -> bool {
-        matches!(self, Parser::Csv(_)) && csv::header(line).is_some()
+    /// Returns whether a line is a header and not an event. A csv file has its header in its first
+    /// line; a W3C log can name its fields again.
+    #[inline]
+    pub fn take_header(
+        &mut self,
+        line: &[u8],
+        is_first: bool,
+        options: &ParseOptions,
+    ) -> Result<bool, ParserError> {
+        let splitter = match self {
+            Parser::PlainCsv => Splitter::Csv(b','),
+            Parser::Columns(columns) => columns.splitter(),
+            _ => return Ok(false),
+        };
+        match splitter {
+            Splitter::Csv(_) => Ok(is_first && csv::header(line).is_some()),
+            Splitter::W3c if log_columns::is_directive(line) => {
+                if let Some(columns) = log_columns::fields_directive(line) {
+                    *self = Self::of_columns(options, columns)?;
+                }
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
     }
 
     /// Returns the unit of numeric times, and whether it was guessed.
     pub fn unit(&self) -> Option<(Unit, bool)> {
         match self {
-            Parser::Csv(CsvParser::Plain) => Some((Unit::Micros, false)),
+            Parser::PlainCsv => Some((Unit::Micros, false)),
             _ => self.times().and_then(|times| Some((times.unit()?, times.is_guessed()))),
         }
     }
 
-    /// Returns the number of times without a zone.
+    /// Returns the number of times whose zone is not known. The times of W3C logs are UTC.
     pub fn zoneless(&self) -> u64 {
+        let is_w3c = |columns: &ColumnParser| columns.splitter() == Splitter::W3c;
+        if matches!(self, Parser::Columns(columns) if is_w3c(columns)) {
+            return 0;
+        }
         self.times().map_or(0, |times| times.zoneless)
     }
 
@@ -207,67 +306,12 @@ impl Parser {
 
     fn times(&self) -> Option<&time::Times> {
         match self {
-            Parser::Csv(CsvParser::Plain) => None,
-            Parser::Csv(CsvParser::Named(named)) => Some(&named.field_map.times),
+            Parser::PlainCsv => None,
+            Parser::Columns(columns) => Some(&columns.field_map.times),
             Parser::Jsonl(jsonl) => Some(&jsonl.field_map.times),
             Parser::Log(log) => Some(&log.times),
         }
     }
-}
-
-/// The reason that a line is not an event.
-#[derive(Debug, thiserror::Error)]
-pub enum BadLine {
-    #[error("longer than 64 KiB")]
-    TooLong,
-    #[error("no whole number of microseconds at its start")]
-    NoTime,
-    #[error("no time")]
-    NoTimeField,
-    #[error("a time that is neither a number nor like 2023-11-14T22:13:20Z")]
-    BadTime,
-    #[error(
-        "a time in {} where the first was in {} (--time-unit says which it is)",
-        .this.name(),
-        .usual.name()
-    )]
-    OtherUnit { usual: Unit, this: Unit },
-    #[error("a time after the year 2255 (is it in nanoseconds?)")]
-    TimeTooLate,
-    #[error("a time before 1970")]
-    TimeBefore1970,
-    #[error("no key")]
-    NoKey,
-    #[error("the cost is not a whole number")]
-    BadCost,
-    #[error("more fields than columns, which are time_us,key,cost without a header")]
-    TooManyFields,
-    #[error("a quote that is not closed")]
-    OpenQuote,
-    #[error("not a JSON object")]
-    NotAnObject,
-    #[error("an array where one value is wanted")]
-    Array,
-    #[error(fmt = write_json_error)]
-    Json(serde_json::Error),
-    #[error("no [date]")]
-    NoDate,
-    #[error("a date that is not like [01/Aug/1995:00:00:01 -0400]")]
-    BadDate,
-    #[error("no \"request\" after the date")]
-    NoRequest,
-    #[error("no status and size after the request")]
-    NoStatus,
-    #[error("no \"referer\" and \"agent\" at its end")]
-    NoAgent,
-}
-
-/// Writes an error without the position that serde_json appends: each line is its line 1, and the
-/// line number in the file is already shown.
-fn write_json_error(error: &serde_json::Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let text = error.to_string();
-    let problem = text.split_once(" at line 1 ").map_or(text.as_str(), |(problem, _)| problem);
-    write!(f, "{problem} (column {})", error.column())
 }
 
 #[cfg(test)]
@@ -300,14 +344,17 @@ mod tests {
 
     #[test]
     fn rejects_times_above_two_to_the_53() {
-        let mut csv = Parser::Csv(CsvParser::Plain);
+        let mut csv = Parser::PlainCsv;
         assert_eq!(csv.parse(b"9007199254740992,k").expect("an event").time_us, MAX_TIME_US);
         assert!(matches!(csv.parse(b"9007199254740993,k"), Err(BadLine::TimeTooLate)));
     }
 
     #[test]
     fn parsers_accept_any_bytes() {
-        let seeds: [&[u8]; 6] = [
+        let seeds: [&[u8]; 9] = [
+            b"[2016-04-15T20:17:00.310Z] \"GET /a HTTP/2\" 204 - 1 0 2 1 \"10.0.0.1\" \"a\" \"i\" \"h\" \"u\"",
+            b"h2 2018-07-02T22:23:00.186641Z app/x [::1]:1 - -1 -1 -1 502 - 3 6 \"GET /\" \"a\"",
+            b"#Fields: date time c-ip cs(Host)",
             b"1700000000000000,\"a,b\",2",
             b"ts,client_ip,path",
             b"x:443 h - u [01/Aug/1995:00:00:01.5 -0400] \"GET http://h/a?b HTTP/1.0\" 200 5 \"r\" \"a\" \"f\" 1",
@@ -336,7 +383,7 @@ mod tests {
             }
             let lines = || [&line[..]].into_iter();
             Format::detect(lines(), None);
-            for format in [Format::Csv, Format::Jsonl, Format::Clf, Format::Combined] {
+            for format in Format::ALL {
                 for options in &options {
                     let parsed = Parser::new(format, options, lines());
                     events += u32::from(parsed.is_ok_and(|mut parser| parser.parse(&line).is_ok()));

@@ -11,6 +11,7 @@ use clap::ValueEnum;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::{Offset, TimeZone, TimeZoneDatabase};
+use smallvec::SmallVec;
 
 use super::BadLine;
 
@@ -137,9 +138,24 @@ impl Times {
     pub fn read(&mut self, text: &[u8]) -> Result<u64, BadLine> {
         match text {
             [b'-', b'0'..=b'9', ..] => Err(BadLine::TimeBefore1970),
-            [_, _, _, b'0'..=b'9', b'-', ..] => self.rfc3339(text),
+            [_, _, _, b'0'..=b'9', b'-' | b'/', ..] => self.rfc3339(text),
+            [b'0'..=b'9', b':', ..] | [_, b'0'..=b'9', b':', ..] => Err(BadLine::NoDateField),
             [_, _, b'/', ..] => log_date_us(text),
             _ => self.number(text),
+        }
+    }
+
+    /// Parses a time. If it is a time of day, the date is read before it.
+    pub fn read_parts(&mut self, date: Option<&[u8]>, time: Option<&[u8]>) -> Result<u64, BadLine> {
+        let time = time.ok_or(BadLine::NoTime)?;
+        match (date, time) {
+            (Some(date), [b'0'..=b'9', b':', ..] | [b'0'..=b'9', b'0'..=b'9', b':', ..]) => {
+                let padding: &[u8] = if time[1] == b':' { b"0" } else { b"" };
+                let whole: SmallVec<[u8; 64]> =
+                    [date, b" ", padding, time].into_iter().flatten().copied().collect();
+                self.read(&whole)
+            }
+            _ => self.read(time),
         }
     }
 
@@ -174,10 +190,12 @@ impl Times {
         whole.checked_mul(scale).and_then(|us| us.checked_add(part)).ok_or(BadLine::TimeTooLate)
     }
 
-    /// Parses `2023-11-14T22:13:20.5Z`, also with a space instead of the T.
+    /// Parses `2023-11-14T22:13:20.5Z`, also with a space instead of the T, or slashes in the date.
     fn rfc3339(&mut self, text: &[u8]) -> Result<u64, BadLine> {
-        let date = text.get(..19).ok_or(BadLine::BadTime)?;
-        let separators = [(4, b'-'), (7, b'-'), (13, b':'), (16, b':')];
+        let is_date = text.len() == 10 && text[7] == text[4];
+        let missing = if is_date { BadLine::NoClock } else { BadLine::BadTime };
+        let date = text.get(..19).ok_or(missing)?;
+        let separators = [(7, date[4]), (13, b':'), (16, b':')];
         let between = matches!(date[10], b'T' | b't' | b' ' | b'_');
         if !between || separators.iter().any(|&(at, byte)| date[at] != byte) {
             return Err(BadLine::BadTime);

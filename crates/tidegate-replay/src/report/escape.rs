@@ -1,6 +1,7 @@
-//! Escapes keys for display: a key can contain anything, and must not control the terminal.
+//! Escapes keys and paths for display: they can contain anything, and must not control the terminal.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use tidegate::unstable::policy::is_invisible;
 
@@ -10,9 +11,18 @@ const MAX_SHOWN_CHARS: usize = 80;
 /// Converts a key to text. Control characters, invisible characters and invalid UTF-8 become
 /// `\xNN`.
 pub fn escape_key(key: &[u8]) -> String {
+    escape(key, MAX_SHOWN_CHARS)
+}
+
+/// Converts a path to text. It is not truncated.
+pub fn escape_path(path: &Path) -> String {
+    escape(path.as_os_str().as_encoded_bytes(), usize::MAX)
+}
+
+fn escape(bytes: &[u8], max_chars: usize) -> String {
     let mut text = String::new();
-    let mut left = MAX_SHOWN_CHARS;
-    for chunk in key.utf8_chunks() {
+    let mut left = max_chars;
+    for chunk in bytes.utf8_chunks() {
         let chars = chunk.valid().chars().map(Ok);
         for one in chars.chain(chunk.invalid().iter().map(|&byte| Err(byte))) {
             if left == 0 {

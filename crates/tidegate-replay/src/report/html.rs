@@ -10,6 +10,7 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::summary::Summary;
@@ -20,9 +21,19 @@ const SCRIPT: &str = include_str!("../../assets/report/report.js");
 const CSS: &str = include_str!("../../assets/report/report.css");
 const BODY: &str = include_str!("../../assets/report/body.html");
 
+/// The data of the page.
+#[derive(Serialize)]
+struct PageData<'s> {
+    #[serde(flatten)]
+    summary: &'s Summary,
+    main: usize,
+    findings: Vec<String>,
+}
+
 /// Renders the page.
 pub fn page(summary: &Summary) -> Result<String, ReplayError> {
-    let data = serde_json::to_string(summary).map_err(|error| ReplayError::Output(error.into()))?;
+    let data = PageData { summary, main: summary.main, findings: summary.findings() };
+    let data = serde_json::to_string(&data).map_err(|error| ReplayError::Output(error.into()))?;
     // U+2028 and U+2029 end lines in old versions of JavaScript. In JSON they may be escaped.
     let data =
         data.replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029");

@@ -4,6 +4,7 @@
 
 mod atomic_file;
 mod escape;
+mod findings;
 mod html;
 mod summary;
 mod text;
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 pub use self::atomic_file::AtomicFile;
+pub use self::escape::{escape_key, escape_path};
 pub use self::summary::{
     AlgorithmSummary, KeyTotals, LimitSummary, Summary, SummaryOptions, TrafficSummary,
 };

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use tidegate::Algorithm;
 
-use super::escape::escape_key;
+use super::escape::{escape_key, escape_path};
+use crate::demand::Demand;
 use crate::error::ReplayError;
 use crate::policy_replay::split_key;
 use crate::problems::{Problem, Problems};
@@ -44,6 +46,20 @@ pub struct Summary {
     pub algorithms: Vec<AlgorithmSummary>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub suggestions: Vec<SuggestionSummary>,
+    /// The index of the requested algorithm, which the report begins with.
+    #[serde(skip)]
+    pub main: usize,
+    /// The largest burst of one key, if it was counted.
+    #[serde(skip)]
+    pub burst: Option<Burst>,
+}
+
+/// The most units that one key requested within the window of the first limit.
+#[derive(Clone, Debug)]
+pub struct Burst {
+    pub count: u64,
+    pub key: String,
+    pub at_us: u64,
 }
 
 /// Generated traffic.
@@ -202,7 +218,7 @@ impl Summary {
         let events = report.events();
         let (from_us, to_us) = report.span().unwrap_or_default();
         let files = report.files.iter().map(|file| FileSummary {
-            path: file.path.display().to_string(),
+            path: escape_path(&file.path),
             format: file.format.map(|format| format.name()),
             gzip: file.compression.is_some_and(|compression| compression.name() == "gzip"),
             compression: file.compression.map(|compression| compression.name()),
@@ -230,6 +246,10 @@ impl Summary {
             }
         };
         let algorithms: Vec<_> = runs.iter().map(summed).collect();
+        let limits = runs.first().map(Run::limit_results).unwrap_or_default();
+        let limits = limits.iter().map(|result| result.limit);
+        let rates = limits.filter(|limit| limit.algorithm() != Algorithm::Concurrency);
+        let shortest = rates.min_by_key(|limit| limit.window_us());
         let undecided =
             runs.first().and_then(Run::undecided).map(|(undecided, _)| undecided.hints());
         Summary {
@@ -246,7 +266,11 @@ impl Summary {
             out_of_order: ProblemsSummary::new(&report.problems.out_of_order),
             duplicates: ProblemsSummary::new(&report.problems.duplicates),
             damaged: ProblemsSummary::new(&report.problems.damaged),
-            hints: report.hints().into_iter().chain(undecided.unwrap_or_default()).collect(),
+            hints: report
+                .hints(shortest)
+                .into_iter()
+                .chain(undecided.unwrap_or_default())
+                .collect(),
             algorithms,
             ..Summary::default()
         }
@@ -275,6 +299,22 @@ impl Summary {
             algorithms,
             ..Summary::default()
         }
+    }
+
+    /// Begins the report with the algorithm of this name, if it is one of several.
+    pub fn with_main(mut self, algorithm: Algorithm) -> Self {
+        let named = |run: &AlgorithmSummary| run.algorithm == algorithm.name();
+        self.main = self.algorithms.iter().position(named).unwrap_or(0);
+        self
+    }
+
+    pub fn with_burst(mut self, demand: Option<&Demand>) -> Self {
+        self.burst = demand.and_then(Demand::largest).map(|(largest, key)| Burst {
+            count: largest.count,
+            key: escape_key(key),
+            at_us: largest.time_us,
+        });
+        self
     }
 
     pub fn with_suggestions(mut self, suggestions: &[Suggestion]) -> Self {
@@ -418,7 +458,7 @@ impl TimelineSummary {
 impl ProblemsSummary {
     fn new(problems: &Problems) -> Self {
         let first = problems.first.iter().map(|Problem { path, line, what }| ProblemSummary {
-            file: path.display().to_string(),
+            file: escape_path(path),
             line: *line,
             problem: what.to_string(),
         });

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use tidegate::Algorithm;
-
 use super::summary::{
     AlgorithmSummary, KeySummary, LimitSummary, ProblemSummary, ProblemsSummary, Summary,
 };
@@ -31,7 +29,7 @@ impl fmt::Display for Summary {
         self.write_suggestions(f)?;
         self.skipped.write("lines skipped", f)?;
         self.out_of_order.write("events out of order, decided at their own time", f)?;
-        self.duplicates.write("lines the same as the line before", f)?;
+        self.duplicates.write("lines equal to the line before", f)?;
         self.damaged.write("damaged files", f)?;
         if !self.hints.is_empty() {
             f.write_str("\n")?;
@@ -113,11 +111,9 @@ impl Summary {
         Table { rows: [heads].into_iter().chain(self.algorithms.iter().map(row)).collect() }
     }
 
-    /// Writes the keys denied most, by the only algorithm or the default one.
+    /// Writes the keys denied most by the requested algorithm.
     fn write_keys(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let default =
-            self.algorithms.iter().find(|run| run.algorithm == Algorithm::default().name());
-        let Some(run) = default.or(self.algorithms.first()) else { return Ok(()) };
+        let Some(run) = self.algorithms.get(self.main) else { return Ok(()) };
         let lists = [("most denied", &run.most_denied), ("nearest to it", &run.nearest)];
         for (title, keys) in lists {
             if keys.is_empty() {
@@ -145,13 +141,15 @@ impl Summary {
                 f.write_str("\n")?;
             }
             let [passed, asked] = [one.passed, one.asked].map(grouped);
-            let told = one.limit.as_ref().or(one.why_nothing.as_ref());
-            let told = told.map_or("", String::as_str);
-            write!(f, "to pass {}: {told} (passes {passed} of {asked})", one.pass)?;
+            let found = one.limit.as_ref().or(one.why_nothing.as_ref());
+            let found = found.map_or("", String::as_str);
+            write!(f, "to pass {}: {found} (passes {passed} of {asked})", one.pass)?;
             match (&*one.headroom, &one.with_headroom) {
                 ("0 %", _) => f.write_str("\n")?,
                 (_, None) if one.limit.is_none() => f.write_str("\n")?,
-                (headroom, None) => writeln!(f, "; with {headroom} more, no limit there can be")?,
+                (headroom, None) => {
+                    writeln!(f, "; with {headroom} more, above the largest possible limit")?
+                }
                 (headroom, Some(more)) => writeln!(f, "; with {headroom} more, {more}")?,
             }
         }
@@ -230,7 +228,7 @@ fn end_of_window(limit: &str) -> usize {
     limit.match_indices(' ').nth(2).map_or(limit.len(), |(at, _)| at)
 }
 
-fn window_of(limit: &str) -> &str {
+pub fn window_of(limit: &str) -> &str {
     limit[..end_of_window(limit)].rsplit(' ').next().unwrap_or_default()
 }
 

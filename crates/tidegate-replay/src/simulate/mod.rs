@@ -18,10 +18,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use clap::Args;
-use tidegate::Limit;
+use tidegate::{Algorithm, Limit};
 
 use crate::algorithms::{Algorithms, algorithms};
 use crate::block::Block;
+use crate::demand::Demand;
 use crate::error::ReplayError;
 use crate::progress::Progress;
 use crate::report::{KeyTotals, ReportArgs, ReportWriter, Summary, SummaryOptions, TrafficSummary};
@@ -108,13 +109,13 @@ pub struct SimulateArgs {
 const SIMULATE_HELP: &str = "\
 Traffics:
   poisson             clients at random times
-  bursts              bursts of up to the limit, with time to think between
-  boundary            attackers who know when windows turn
+  bursts              bursts of up to the limit, with pauses between them
+  boundary            attackers that know the window boundaries
   diurnal             from calm to twice as busy and back
-  retry-storm         one key's clients, who ask again exactly when they are told
-  retry-storm-jitter  the same, with jitter
+  retry-storm         clients of one key that retry exactly at retry_after
+  retry-storm-jitter  clients of one key that retry after up to twice retry_after
   zipf                many clients, a few of them busy
-  hot-tenant          one tenant that sends half of everything
+  hot-tenant          one tenant that sends half of all requests
 
 Examples:
   tidegate simulate --limit \"10 per 10s\" --traffic boundary --algorithm all
@@ -157,12 +158,20 @@ pub fn run(args: &SimulateArgs) -> Result<(), ReplayError> {
     }
     let [spec] = &specs[..] else { return Err(ReplayError::TableOfAll) };
     let report = ReportWriter::create(&args.report, &[])?;
-    let exact = args.report.html.is_some().then(|| run::exact_log(&plan)).flatten();
+    let first = args.limits.first();
+    let page = match args.report.html {
+        Some(_) => PageCounts {
+            exact: run::exact_log(&plan).map(Run::new),
+            demand: first.map(Demand::new),
+        },
+        None => PageCounts::default(),
+    };
     let started = Instant::now();
-    let simulated = SimulationRun::new(spec, plan, exact)?;
+    let simulated = SimulationRun::new(spec, plan, page)?;
     let (elapsed, compared) = (started.elapsed(), simulated.compared);
     let options = SummaryOptions { elapsed, top: args.report.top, compared };
-    report.print(&simulated.summary(spec, options), false)
+    let asked = first.map_or_else(Algorithm::default, Limit::algorithm);
+    report.print(&simulated.summary(spec, options).with_main(asked), false)
 }
 
 impl SimulateArgs {
@@ -203,11 +212,21 @@ impl SimulateArgs {
     }
 }
 
+/// Counts that only the page shows.
+#[derive(Default)]
+struct PageCounts {
+    /// The exact log that a single inexact run is compared with.
+    exact: Option<Run>,
+    demand: Option<Demand>,
+}
+
 /// Generated and decided traffic.
 struct SimulationRun {
     runs: Vec<Run>,
     /// The number of requests of each key in the first run.
     events_of: Vec<u32>,
+    /// Counts the largest burst. `None` if it is not shown, or if it differs between runs.
+    demand: Option<Demand>,
     compared: bool,
 }
 
@@ -215,7 +234,7 @@ impl SimulationRun {
     fn new(
         spec: &TrafficSpec,
         plan: Vec<Vec<Limit>>,
-        exact: Option<Vec<Limit>>,
+        mut page: PageCounts,
     ) -> Result<Self, ReplayError> {
         let mut runs: Vec<Run> = plan.into_iter().map(Run::new).collect();
         if spec.traffic.reacts_to_answers() {
@@ -226,11 +245,11 @@ impl SimulationRun {
                     events_of = counted;
                 }
             }
-            return Ok(SimulationRun { runs, events_of, compared: false });
+            return Ok(SimulationRun { runs, events_of, demand: None, compared: false });
         }
-        let compared = runs.len() > 1 || exact.is_some();
-        let events_of = run_open_loop(spec, &mut runs, exact.map(Run::new))?;
-        Ok(SimulationRun { runs, events_of, compared })
+        let compared = runs.len() > 1 || page.exact.is_some();
+        let events_of = run_open_loop(spec, &mut runs, &mut page)?;
+        Ok(SimulationRun { runs, events_of, demand: page.demand, compared })
     }
 
     fn summary(&self, spec: &TrafficSpec, options: SummaryOptions) -> Summary {
@@ -246,7 +265,8 @@ impl SimulationRun {
             seed: spec.seed,
         };
         let span = (spec.start_us(), spec.end_us());
-        Summary::of_traffic(traffic, &self.runs, &keys, span, options)
+        let summary = Summary::of_traffic(traffic, &self.runs, &keys, span, options);
+        summary.with_burst(self.demand.as_ref())
     }
 }
 
@@ -254,7 +274,7 @@ impl SimulationRun {
 fn run_open_loop(
     spec: &TrafficSpec,
     runs: &mut [Run],
-    mut exact: Option<Run>,
+    page: &mut PageCounts,
 ) -> Result<Vec<u32>, ReplayError> {
     let mut generator = TrafficGenerator::new(*spec);
     let mut shown = SimulationProgress::new(spec);
@@ -268,10 +288,13 @@ fn run_open_loop(
             generator.record_answer(client, true, tidegate::RetryAfter::Now);
         }
         if block.is_full() || next.is_none() {
-            for run in exact.iter_mut().chain(runs.iter_mut()) {
+            for run in page.exact.iter_mut().chain(runs.iter_mut()) {
                 run.take(&block)?;
             }
-            run::compare(&block, runs, exact.as_ref());
+            run::compare(&block, runs, page.exact.as_ref());
+            if let Some(demand) = &mut page.demand {
+                demand.take(&block);
+            }
             shown.at(&block);
             block.clear();
         }

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{SimulateArgs, SimulationRun};
+use super::{PageCounts, SimulateArgs, SimulationRun};
 use crate::algorithms::Algorithms;
 use crate::error::ReplayError;
 use crate::replay;
@@ -34,8 +34,11 @@ pub fn print(args: &SimulateArgs, specs: &[TrafficSpec]) -> Result<(), ReplayErr
     line(&HEADS.map(String::from))?;
     line(&HEADS.map(|_| "---".into()))?;
     for spec in specs {
-        let simulated =
-            SimulationRun::new(spec, run::limits_per_run(&args.limits, Some(algorithms))?, None)?;
+        let simulated = SimulationRun::new(
+            spec,
+            run::limits_per_run(&args.limits, Some(algorithms))?,
+            PageCounts::default(),
+        )?;
         let options =
             SummaryOptions { elapsed: Duration::ZERO, top: 0, compared: simulated.compared };
         for row in rows(spec.traffic.name(), &simulated.summary(spec, options)) {

@@ -148,9 +148,9 @@ impl TrafficSpec {
             Traffic::Diurnal => {
                 "clients, each at random times, from calm to twice as busy and back"
             }
-            Traffic::RetryStorm => "clients of one key, all asking again as soon as they are told",
+            Traffic::RetryStorm => "clients of one key that retry exactly at retry_after",
             Traffic::RetryStormJitter => {
-                "clients of one key, asking again as they are told plus up to as long again"
+                "clients of one key that retry after up to twice retry_after"
             }
             Traffic::Zipf => "clients, the n-th busiest sending 1/n of the busiest",
             Traffic::HotTenant => "tenants, one of which sends half of everything",

@@ -57,13 +57,15 @@ impl AuthError {
         match self {
             AuthError::MissingSecret => RequestError::new(
                 ErrorKind::Unauthenticated,
-                format!("a secret is wanted: send one of TIDEGATE_TOKENS as {secret_location}"),
+                format!(
+                    "authentication required: send one of TIDEGATE_TOKENS as {secret_location}"
+                ),
             ),
             AuthError::ForeignSite => RequestError::new(
                 ErrorKind::Forbidden,
                 format!(
-                    "this comes from a web page of another site ({origin_name}), and no secret is set: \
-                     set TIDEGATE_TOKENS and send one as {secret_location}"
+                    "the request comes from a web page of another site ({origin_name}), and no \
+                     token is configured: set TIDEGATE_TOKENS and send one as {secret_location}"
                 ),
             ),
         }

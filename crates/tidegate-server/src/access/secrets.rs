@@ -72,16 +72,17 @@ pub enum SecretError {
     #[error("{0} and {0}_FILE are both set: keep one")]
     Twice(&'static str),
     /// The variable or its file is empty.
-    #[error("{0} is set but holds no secret: unset it, or put one in")]
+    #[error("{0} is set but empty: unset it, or set a secret")]
     Empty(String),
     /// The secret is not printable ASCII without spaces, so it cannot be sent in a header.
     #[error(
-        "{0} holds more than printable ASCII without spaces: make a secret with `openssl rand -hex \
+        "{0} contains a space or a character that is not printable ASCII: create a secret with \
+         `openssl rand -hex \
          32`"
     )]
     NotText(String),
     /// Its file cannot be read.
-    #[error("the file that {0} names: {1}")]
+    #[error("cannot read the file that {0} names: {1}")]
     File(String, io::Error),
     /// The URL of the store is invalid.
     #[error("{STORE}: {0}")]

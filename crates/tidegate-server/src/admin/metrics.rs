@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tidegate::MemoryStats;
 use tidegate::redis::RedisStats;
-use tidegate::unstable::policy::Mode;
+use tidegate::unstable::policy::{Mode, Policies, RequestField};
 use tidegate::unstable::stats::{
-    Decided, LATENCY_BOUNDS, LatencyCounts, Outcome, SeriesCounts, Stats,
+    Decided, LATENCY_BOUNDS, LatencyCounts, Outcome, RequestCounts, SeriesCounts, Stats,
 };
 
 use super::AdminState;
@@ -21,6 +21,7 @@ use crate::logs;
 /// Writes the page.
 pub fn page(state: &AdminState) -> String {
     let mut page = PrometheusText::default();
+    requests(&mut page, &state.stats().requests(), state.gate.active_policies().policies());
     decisions(&mut page, &state.stats().series());
     latency(&mut page, &state.stats().latency());
     memory(&mut page, &state.gate.limiter().stats(), &state.server_state);
@@ -33,6 +34,43 @@ pub fn page(state: &AdminState) -> String {
     server(&mut page, &state.server_state, state.stats());
     process(&mut page, &Process::read());
     page.finish()
+}
+
+fn requests(page: &mut PrometheusText, all: &[RequestCounts], policies: &Policies) {
+    let help = "Requests, each counted once under the policy that its answer reports.";
+    let mut family = page.family("tidegate_requests_total", Kind::Counter, help);
+    for requests in all {
+        let route = route(policies, &requests.policy);
+        for outcome in Outcome::ALL {
+            let count = requests.outcomes[outcome as usize];
+            // Possible outcomes are always listed, so that a rate can start from zero.
+            if count > 0 || requests.possible[outcome as usize] {
+                let policy = ("policy", &*requests.policy);
+                let outcome = ("outcome", outcome.name());
+                match &route {
+                    Some(route) => family.sample(&[policy, ("route", route), outcome], count),
+                    None => family.sample(&[policy, outcome], count),
+                }
+            }
+        }
+    }
+}
+
+/// The maximum length of a route label. A policy can have 1,024 patterns.
+const MAX_ROUTE_CHARS: usize = 128;
+
+/// The path patterns that a policy matches, as the config has them; `None` if it matches any path.
+/// There is one route per policy, so the label adds no series, and no path that a client sends
+/// appears in it.
+fn route(policies: &Policies, policy: &str) -> Option<String> {
+    let mut conditions = policies.get(policy)?.matching().iter();
+    let path = conditions.find(|condition| *condition.field() == RequestField::Path)?;
+    let text = path.to_string();
+    let patterns = text.strip_prefix("path: ").unwrap_or(&text);
+    match patterns.char_indices().nth(MAX_ROUTE_CHARS) {
+        Some((end, _)) => Some(format!("{}...", &patterns[..end])),
+        None => Some(patterns.to_owned()),
+    }
 }
 
 fn decisions(page: &mut PrometheusText, all: &[SeriesCounts]) {

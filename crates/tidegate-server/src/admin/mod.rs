@@ -3,6 +3,7 @@
 //! ```text
 //!   /healthz /readyz /metrics      open: probes and scrapers send no secret
 //!   /dashboard                     open: the page contains no data and prompts for the secret
+//!   /playground /docs              open: redirects to pages outside of this front
 //!   /admin/v1/*                    requires the admin secret
 //!   /rlconfig /stats               requires the admin secret; the pages of envoyproxy/ratelimit
 //! ```
@@ -10,13 +11,14 @@
 //! - `server_state.rs`: the state of the server and its counters, which the fronts update;
 //! - `metrics.rs`: the metrics page, in the format of `prometheus_text.rs`;
 //! - `policies.rs`, `stats_api.rs`, `top.rs`: the admin API as JSON;
-//! - `events.rs`: the stream of denials;
+//! - `history.rs`: samples of the last minutes; `events.rs`: the stream of denials;
 //! - `debug_pages.rs`: the debug pages of envoyproxy/ratelimit;
 //! - `response.rs`: responses, and the router as a front;
 //! - `assets/`: the dashboard, a web page over this API.
 
 mod debug_pages;
 mod events;
+mod history;
 mod metrics;
 mod policies;
 mod prometheus_text;
@@ -33,7 +35,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
-use http::{StatusCode, Uri};
+use http::{HeaderMap, StatusCode, Uri};
 use tidegate::redis::RedisStore;
 use tidegate::unstable::gate::Gate;
 use tidegate::unstable::stats::Stats;
@@ -42,9 +44,11 @@ use tidegate_replay::uplot;
 pub use self::response::AdminFront;
 pub use self::server_state::{FrontName, REPLY_CODES, ReplyCounts, ServerState};
 
+use self::history::History;
 use self::response::{text, with_type};
 use crate::access::{Access, AuthError};
 use crate::error::{ErrorKind, RequestError};
+use crate::page_links::DOCS_URL;
 use crate::serve::host_error;
 use crate::static_assets::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, own_asset};
 
@@ -55,6 +59,7 @@ struct AdminState {
     server_state: Arc<ServerState>,
     /// The store that nodes share, if there is one.
     store: Option<RedisStore>,
+    history: Arc<History>,
     /// The callers that `/admin/v1` accepts.
     access: Access,
 }
@@ -65,14 +70,16 @@ impl AdminState {
     }
 }
 
-/// Creates the router of the admin front. `access` applies to `/admin/v1`.
+/// Creates the router of the admin front, and starts to sample its history: call it in a runtime.
+/// `access` applies to `/admin/v1`.
 pub fn router(
     gate: Arc<Gate>,
     server_state: Arc<ServerState>,
     store: Option<RedisStore>,
     access: Access,
 ) -> Router {
-    let state = AdminState { gate, server_state, store, access };
+    let history = History::start(&gate, &server_state);
+    let state = AdminState { gate, server_state, store, history, access };
     let guarded = Router::new()
         .route("/admin/v1/policies", get(policies::list))
         .route(
@@ -81,6 +88,7 @@ pub fn router(
         )
         .route("/admin/v1/policies/{policy}/keys", get(policies::peek).delete(policies::reset))
         .route("/admin/v1/stats", get(stats_api::stats))
+        .route("/admin/v1/history", get(history::history))
         .route("/admin/v1/top", get(top::top))
         .route("/admin/v1/events", get(events::stream))
         .route("/rlconfig", get(debug_pages::config))
@@ -88,6 +96,8 @@ pub fn router(
         .route_layer(middleware::from_fn_with_state(state.clone(), authorize));
     Router::new()
         .route("/", get(redirect_to_dashboard))
+        .route("/playground", get(redirect_to_playground))
+        .route("/docs", get(|| async { redirect(DOCS_URL) }))
         .route("/healthz", get(|| async { text(StatusCode::OK, "ok\n") }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
@@ -156,13 +166,14 @@ async fn harden(mut response: Response) -> Response {
     response
 }
 
-const DASHBOARD: [Asset; 10] = [
+const DASHBOARD: [Asset; 11] = [
     Asset { path: "/dashboard", kind: HTML, text: include_str!("assets/dashboard.html") },
     own_asset!("dashboard", "dashboard.css", CSS),
     own_asset!("dashboard", "dashboard.js", SCRIPT),
     own_asset!("dashboard", "api.js", SCRIPT),
     own_asset!("dashboard", "charts.js", SCRIPT),
     own_asset!("dashboard", "format.js", SCRIPT),
+    own_asset!("dashboard", "intervals.js", SCRIPT),
     Asset { path: "/dashboard/uplot.css", kind: CSS, text: uplot::STYLE },
     Asset { path: "/dashboard/uplot.js", kind: SCRIPT, text: uplot::SCRIPT },
     Asset { path: "/dashboard/uplot.txt", kind: TEXT, text: uplot::LICENCE },
@@ -178,7 +189,28 @@ fn dashboard() -> Router<AdminState> {
 
 /// Redirects `/` to the dashboard.
 async fn redirect_to_dashboard() -> Response {
-    let mut response = text(StatusCode::SEE_OTHER, "see /dashboard\n");
-    response.headers_mut().insert(LOCATION, HeaderValue::from_static("dashboard"));
+    redirect("dashboard")
+}
+
+/// Redirects to the playground, which is on the HTTP front.
+async fn redirect_to_playground(
+    State(state): State<AdminState>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    match state.server_state.page_links().http {
+        Some(front) => redirect(&front.url("/playground", &uri, &headers)),
+        None => {
+            let detail = "the HTTP front is off, and the playground with it";
+            RequestError::new(ErrorKind::NotFound, detail).into_response()
+        }
+    }
+}
+
+fn redirect(url: &str) -> Response {
+    let mut response = text(StatusCode::SEE_OTHER, format!("see {url}\n"));
+    if let Ok(url) = HeaderValue::from_str(url) {
+        response.headers_mut().insert(LOCATION, url);
+    }
     response
 }

@@ -1,14 +1,16 @@
 //! The state of the server: readiness, connections, responses, reloads. The fronts update it; the
 //! metrics read it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwapOption;
 use http::StatusCode;
 use tidegate::unstable::stats::Counters;
 use tokio::sync::watch;
+
+use crate::page_links::PageLinks;
 
 /// A front of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,8 @@ impl FrontName {
 #[derive(Debug)]
 pub struct ServerState {
     started: SystemTime,
+    /// The start on the monotonic clock.
+    started_instant: Instant,
     max_keys: u64,
     health: watch::Sender<Health>,
     /// Whether checks are answered with an error, because no config was loaded yet.
@@ -53,6 +57,7 @@ pub struct ServerState {
     rejected_config: ArcSwapOption<RejectedConfig>,
     /// The paths of the config; `None` for the built-in default.
     source: Option<String>,
+    page_links: OnceLock<PageLinks>,
 }
 
 /// The conditions of readiness.
@@ -125,6 +130,7 @@ impl ServerState {
         let started = SystemTime::now();
         ServerState {
             started,
+            started_instant: Instant::now(),
             max_keys: max_keys as u64,
             health: watch::Sender::new(Health::default()),
             lacks_config: AtomicBool::new(false),
@@ -136,6 +142,7 @@ impl ServerState {
             reloaded_at: AtomicU64::new(since_epoch(started).as_secs()),
             rejected_config: ArcSwapOption::empty(),
             source: None,
+            page_links: OnceLock::new(),
         }
     }
 
@@ -148,6 +155,17 @@ impl ServerState {
     /// The paths that the config is read from; `None` for the built-in default.
     pub fn source(&self) -> Option<&str> {
         self.source.as_deref()
+    }
+
+    /// Sets the addresses of the pages, once all fronts are bound.
+    pub fn set_page_links(&self, links: PageLinks) {
+        // Set once, at the start.
+        let _ = self.page_links.set(links);
+    }
+
+    /// The addresses of the pages.
+    pub fn page_links(&self) -> PageLinks {
+        self.page_links.get().copied().unwrap_or_default()
     }
 
     /// Sets whether requests are accepted: true once all fronts listen, false while draining.
@@ -259,6 +277,11 @@ impl ServerState {
     /// The start of the server, as the time since 1970.
     pub fn started(&self) -> Duration {
         since_epoch(self.started)
+    }
+
+    /// The time since the start of the server, on the monotonic clock.
+    pub fn uptime(&self) -> Duration {
+        self.started_instant.elapsed()
     }
 
     pub fn max_keys(&self) -> u64 {

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Serialize;
 use tidegate::redis::RedisStats;
-use tidegate::unstable::stats::{Decided, LATENCY_BOUNDS, Outcome, SeriesCounts};
+use tidegate::unstable::stats::{Decided, LATENCY_BOUNDS, Outcome, RequestCounts, SeriesCounts};
 
 use super::AdminState;
 use super::metrics::Process;
@@ -16,14 +16,18 @@ use super::server_state::{FrontName, RejectedConfig, Reload, ServerState};
 
 /// Returns the current totals. Clients compute rates from differences.
 pub async fn stats(State(state): State<AdminState>) -> Response {
-    json(&StatsView::new(&state))
+    let requests = state.stats().requests();
+    json(&StatsView::new(&state, &requests))
 }
 
 #[derive(Serialize)]
-struct StatsView {
+struct StatsView<'a> {
     version: &'static str,
     started_seconds: f64,
+    /// On the monotonic clock.
+    uptime_seconds: f64,
     ready: bool,
+    requests: Vec<RequestsView<'a>>,
     series: Vec<SeriesView>,
     latency: LatencyView,
     store: StoreView,
@@ -31,6 +35,23 @@ struct StatsView {
     reloads: ReloadsView,
     fronts: Vec<FrontView>,
     resident_bytes: Option<u64>,
+}
+
+/// The requests of a policy; its name is empty for requests that no policy applied to.
+#[derive(Serialize)]
+pub struct RequestsView<'a> {
+    policy: &'a str,
+    allowed: u64,
+    denied: u64,
+    would_deny: u64,
+}
+
+impl<'a> RequestsView<'a> {
+    /// `outcomes` is in the order of [`Outcome::ALL`].
+    pub fn new(policy: &'a str, outcomes: [u64; Outcome::ALL.len()]) -> Self {
+        let [allowed, denied, would_deny] = outcomes;
+        RequestsView { policy, allowed, denied, would_deny }
+    }
 }
 
 #[derive(Serialize)]
@@ -118,14 +139,19 @@ struct FrontView {
     answers: u64,
 }
 
-impl StatsView {
-    fn new(state: &AdminState) -> Self {
+impl<'a> StatsView<'a> {
+    fn new(state: &AdminState, requests: &'a [RequestCounts]) -> Self {
         let (server_state, store, latency) =
             (&*state.server_state, state.gate.limiter().stats(), state.stats().latency());
         StatsView {
             version: env!("CARGO_PKG_VERSION"),
             started_seconds: server_state.started().as_secs_f64(),
+            uptime_seconds: server_state.uptime().as_secs_f64(),
             ready: server_state.is_ready(),
+            requests: requests
+                .iter()
+                .map(|one| RequestsView::new(&one.policy, one.outcomes))
+                .collect(),
             series: state.stats().series().iter().map(SeriesView::new).collect(),
             latency: LatencyView {
                 bounds_seconds: LATENCY_BOUNDS.iter().map(|bound| bound.as_secs_f64()).collect(),

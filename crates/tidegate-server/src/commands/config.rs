@@ -1,6 +1,6 @@
 //! `tidegate config`: validates a config file, prints the JSON Schema, and converts other formats.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use tidegate::Algorithm;
@@ -9,6 +9,8 @@ use tidegate::unstable::config::{Config, ConfigErrors, StoreUrl, schema};
 use tidegate::unstable::policy::Policy;
 
 use tidegate_replay::rate_algorithm;
+
+use crate::serve::config_warnings;
 
 /// Check a config file, print what may stand in one, or convert another's
 #[derive(Debug, Args)]
@@ -19,11 +21,17 @@ pub struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Say everything that is wrong with a file: exit 0 if nothing is, else 1
+    /// Report the errors and warnings of a file: exit 1 if there are errors, else 0
+    ///
+    /// A warning is about a part that is valid, but may not have the intended effect.
     Check {
         /// The config
         #[arg(value_name = "FILE")]
         file: PathBuf,
+
+        /// Treat warnings as errors
+        #[arg(long)]
+        strict: bool,
     },
     /// Print a JSON Schema of the config, for editors
     ///
@@ -80,17 +88,29 @@ pub enum ConfigCommandError {
 
 /// Runs the command and returns its output.
 pub fn run(args: &ConfigArgs) -> Result<Output, ConfigCommandError> {
-    let text = match &args.command {
-        ConfigCommand::Check { file } => {
-            let config = Config::load(file).map_err(ConfigCommandError::Config)?;
-            format!("{} is fine: {}\n", file.display(), summary(&config))
+    match &args.command {
+        ConfigCommand::Check { file, strict } => {
+            check(file, *strict).map_err(ConfigCommandError::Config)
         }
-        ConfigCommand::Schema => format!("{:#}\n", schema()),
-        ConfigCommand::Convert(args) => {
-            return convert_files(args).map_err(ConfigCommandError::Envoy);
+        ConfigCommand::Schema => {
+            Ok(Output { text: format!("{:#}\n", schema()), warnings: Vec::new() })
         }
+        ConfigCommand::Convert(args) => convert_files(args).map_err(ConfigCommandError::Envoy),
+    }
+}
+
+fn check(file: &Path, is_strict: bool) -> Result<Output, ConfigErrors> {
+    let config = Config::load(file)?;
+    let warnings = config_warnings(&config, Some(file));
+    if let Some(errors) = ConfigErrors::from_warnings(&warnings).filter(|_| is_strict) {
+        return Err(errors);
+    }
+    let verdict = match warnings.len() {
+        0 => "is fine".into(),
+        count => format!("is valid, with {}", counted(count, "warning", "warnings")),
     };
-    Ok(Output { text, warnings: Vec::new() })
+    let text = format!("{} {verdict}: {}\n", file.display(), summary(&config));
+    Ok(Output { text, warnings: warnings.iter().map(ToString::to_string).collect() })
 }
 
 fn convert_files(args: &ConvertArgs) -> Result<Output, EnvoyErrors> {

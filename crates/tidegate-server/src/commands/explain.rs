@@ -165,7 +165,7 @@ fn descriptor(text: &str) -> Result<Pair, ParsePairError> {
 
 /// The text is not an IP address.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("this is no IP address: give one such as 192.0.2.1")]
+#[error("not an IP address: give one such as 192.0.2.1")]
 struct ParseAddressError;
 
 /// The text is not a pair in the expected form.

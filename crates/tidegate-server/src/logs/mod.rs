@@ -46,7 +46,7 @@ pub enum LogFormat {
 pub enum LogError {
     /// `RUST_LOG` is invalid.
     #[error(
-        "RUST_LOG=\"{}\" is not understood: {why}\n  help: use a level (error, warn, info, debug, \
+        "RUST_LOG=\"{}\" is not a valid filter: {why}\n  help: use a level (error, warn, info, debug, \
          trace) or e.g. info,tidegate=debug",
         .text.escape_debug()
     )]
@@ -158,7 +158,8 @@ pub fn denials(
             match subscription.next().await {
                 StreamItem::Denial(denial) => log_denial(&denial),
                 StreamItem::Missed(count) => {
-                    tracing::warn!(target: DENIALS, count, "denials came too fast to log");
+                    tracing::warn!(target: DENIALS, count, "some denials were not logged: too \
+                    many at once");
                 }
             }
         }

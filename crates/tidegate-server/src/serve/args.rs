@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
+use clap::builder::UnknownArgumentValueParser;
 use tidegate::Algorithm;
 use tidegate_replay::rate_algorithm;
 
 use crate::envoy_ratelimit::XdsAddress;
 use crate::logs::LogFormat;
 
-/// Answer "may this request go ahead?" over HTTP, RESP, and for gateways
+/// Decide requests over HTTP, gRPC and RESP, and for gateways
 ///
 /// Without a config: a memory store and one policy, `default`, that allows every
 /// client address 100 requests per minute.
@@ -24,7 +25,7 @@ pub struct ServeArgs {
     pub config: Option<PathBuf>,
 
     /// Files of envoyproxy/ratelimit, one per domain: a directory of *.yaml, or one file;
-    /// reloaded like --config, whose settings hold and whose policies stand before these
+    /// reloaded like --config, whose settings apply and whose policies come first
     #[arg(long, value_name = "DIR", env = "TIDEGATE_ENVOY_CONFIG")]
     pub envoy_config: Option<PathBuf>,
 
@@ -49,48 +50,53 @@ pub struct ServeArgs {
     #[arg(long, value_name = "NAME", env = "TIDEGATE_ALGORITHM", value_parser = rate_algorithm)]
     pub algorithm: Option<Algorithm>,
 
-    /// Let several files of --envoy-config have the same domain
+    /// Allow several files of --envoy-config to have the same domain
     #[arg(long, env = "TIDEGATE_MERGE_DOMAINS", value_parser = clap::builder::FalseyValueParser::new())]
     pub merge_domains: bool,
 
-    /// Where decisions are asked for over HTTP [default: 127.0.0.1:8080]
+    /// The address of the HTTP API [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_HTTP")]
     pub http: Option<ListenAddr>,
 
-    /// Where decisions are asked for over gRPC, by Envoy [default: 127.0.0.1:8081]
+    /// The address of Envoy's rate limit service, over gRPC [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_GRPC")]
     pub grpc: Option<ListenAddr>,
 
-    /// Where decisions are asked for by Redis clients [default: 127.0.0.1:6380]
+    /// The address for Redis clients (RESP) [default: 127.0.0.1:6380]
     #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_RESP")]
     pub resp: Option<ListenAddr>,
 
-    /// Where health, metrics and the admin API are [default: 127.0.0.1:9090]
+    /// The address of health, metrics and the admin API [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_ADMIN")]
     pub admin: Option<ListenAddr>,
 
-    /// How log lines are written, to standard error; RUST_LOG says what is logged
+    /// Rejected with a suggestion, because other servers have it
+    #[arg(long = "port", value_name = "PORT", hide = true, value_parser = UnknownArgumentValueParser::suggest_arg("--http").and_suggest("an example: `--http 127.0.0.1:8080`"))]
+    pub unknown_port: Option<String>,
+
+    /// The format of the log on standard error; RUST_LOG selects what is logged
     #[arg(long, value_enum, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value_t)]
     pub log_format: LogFormat,
 
-    /// Serve others than this machine without a secret: whoever can connect can
-    /// use up anybody's limits
+    /// Serve other machines without authentication: anyone who can connect can use
+    /// up the limits of others
     #[arg(long, env = "TIDEGATE_INSECURE_NO_AUTH", value_parser = clap::builder::FalseyValueParser::new())]
     pub insecure_no_auth: bool,
 }
 
 const SERVE_HELP: &str = "\
-A flag wins over its environment variable, that over the file, that over the default.
+Precedence: flag, environment variable, config file, default.
 
 Secrets come from the environment, or from files it names:
-  TIDEGATE_TOKENS        who may ask on --http, --grpc and --resp: secrets separated by commas
-  TIDEGATE_ADMIN_TOKEN   who may use the admin API; /healthz, /readyz and /metrics stay open
-  TIDEGATE_STORE         the store that nodes share, a URL; wins over the config's `store`
-  TIDEGATE_MASK_SECRET   masks keys alike on all nodes; wins over the config's `mask_secret`
+  TIDEGATE_TOKENS        secrets that clients of --http, --grpc and --resp send, separated by
+                         commas
+  TIDEGATE_ADMIN_TOKEN   secret of the admin API; /healthz, /readyz and /metrics need none
+  TIDEGATE_STORE         URL of the store that nodes share; overrides `store` of the config
+  TIDEGATE_MASK_SECRET   masks keys the same way on all nodes; overrides `mask_secret`
   TIDEGATE_TOKENS_FILE, TIDEGATE_ADMIN_TOKEN_FILE, TIDEGATE_STORE_FILE,
   TIDEGATE_MASK_SECRET_FILE
-An address that others can reach needs its secret. TLS is set in the config (tls:).
-RUST_LOG says what is logged, e.g. RUST_LOG=debug.
+An address that other machines can reach needs its secret. TLS is set in the config (tls:).
+RUST_LOG selects what is logged, e.g. RUST_LOG=debug.
 
 Examples:
   tidegate serve
@@ -110,10 +116,10 @@ pub enum ListenAddr {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseListenAddrError {
     #[error(
-        "`{text}` names no host: write 127.0.0.1:{port} for this machine, 0.0.0.0:{port} for all"
+        "`{text}` has no host: write 127.0.0.1:{port} for this machine, 0.0.0.0:{port} for all"
     )]
     NoHost { text: String, port: u16 },
-    #[error("`{0}` is no address: write host:port such as 127.0.0.1:8080, or off")]
+    #[error("`{0}` is not an address: write host:port such as 127.0.0.1:8080, or off")]
     NotAnAddress(String),
 }
 
@@ -160,24 +166,26 @@ mod tests {
             (
                 "8080",
                 Err(
-                    "`8080` names no host: write 127.0.0.1:8080 for this machine, 0.0.0.0:8080 for all",
+                    "`8080` has no host: write 127.0.0.1:8080 for this machine, 0.0.0.0:8080 for all",
                 ),
             ),
             (
                 ":81",
-                Err("`:81` names no host: write 127.0.0.1:81 for this machine, 0.0.0.0:81 for all"),
+                Err("`:81` has no host: write 127.0.0.1:81 for this machine, 0.0.0.0:81 for all"),
             ),
             (
                 "127.0.0.1",
-                Err("`127.0.0.1` is no address: write host:port such as 127.0.0.1:8080, or off"),
+                Err(
+                    "`127.0.0.1` is not an address: write host:port such as 127.0.0.1:8080, or off",
+                ),
             ),
             (
                 "1.2.3.4:99999",
                 Err(
-                    "`1.2.3.4:99999` is no address: write host:port such as 127.0.0.1:8080, or off",
+                    "`1.2.3.4:99999` is not an address: write host:port such as 127.0.0.1:8080, or off",
                 ),
             ),
-            ("", Err("`` is no address: write host:port such as 127.0.0.1:8080, or off")),
+            ("", Err("`` is not an address: write host:port such as 127.0.0.1:8080, or off")),
         ];
         for (text, expected) in rows {
             let got = text.parse::<ListenAddr>();

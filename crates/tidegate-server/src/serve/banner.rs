@@ -1,4 +1,5 @@
-//! The text printed at start: the store, the policies, the addresses and a command to try.
+//! The text printed at start: the store, the policies, the addresses, the pages and a command to
+//! try.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,6 +8,7 @@ use tidegate::unstable::config::Config;
 
 use super::BoundFront;
 use super::config_source::ConfigSource;
+use super::example::Example;
 use super::settings::{FrontName, secret_of};
 use crate::access::Access;
 use crate::logs;
@@ -43,8 +45,18 @@ impl Banner {
             let url = bound.and_then(|bound| Some(url(bound, bound.socket.local_addr().ok()?)));
             let _ = writeln!(text, "  {:<6} {}", front.name(), url.as_deref().unwrap_or("off"));
         }
-        let http = fronts.into_iter().find(|(front, _)| *front == FrontName::Http);
-        Banner { text, command: http.and_then(|(_, bound)| bound).and_then(command) }
+        let bound = |name| fronts.into_iter().find(|(front, _)| *front == name)?.1;
+        let (http, admin) = (bound(FrontName::Http), bound(FrontName::Admin));
+        let pages = [("playground", http), ("dashboard", admin)];
+        if http.or(admin).is_some() {
+            text.push_str("Open:\n");
+        }
+        for (page, bound) in pages {
+            if let Some(url) = bound.and_then(local_url) {
+                let _ = writeln!(text, "  {page:<10} {url}/{page}");
+            }
+        }
+        Banner { text, command: http.and_then(|bound| command(bound, config)) }
     }
 
     /// Prints the banner. A stalled or closed reader does not stop the server.
@@ -79,8 +91,8 @@ fn url(bound: &BoundFront, address: SocketAddr) -> String {
     format!("{scheme}://{address}")
 }
 
-/// A command to try on this machine. It does not contain the secret, which must not be displayed.
-fn command(bound: &BoundFront) -> Option<String> {
+/// The URL of a front for clients on this machine.
+fn local_url(bound: &BoundFront) -> Option<String> {
     let mut address = bound.socket.local_addr().ok()?;
     // Clients cannot connect to the unspecified address.
     if address.ip().is_unspecified() {
@@ -89,6 +101,14 @@ fn command(bound: &BoundFront) -> Option<String> {
             IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
         });
     }
+    Some(url(bound, address))
+}
+
+/// A command to try on this machine. It does not contain the secret, which must not be displayed.
+fn command(bound: &BoundFront, config: &Config) -> Option<String> {
+    let example = Example::new(&config.policies)?;
+    // The certificate is rarely valid for the address.
+    let insecure = if bound.settings.tls.is_some() { " -k" } else { "" };
     let (hint, secret) = match &bound.settings.access {
         Access::Secrets(_) => (
             format!(" ($TOKEN is one of {})", secret_of(bound.settings.front)),
@@ -96,8 +116,7 @@ fn command(bound: &BoundFront) -> Option<String> {
         ),
         Access::Local | Access::Unrestricted => (String::new(), ""),
     };
-    Some(format!(
-        "Try{hint}:\n  curl {}/v1/check{secret} -d '{{\"attributes\":{{\"client_ip\":\"192.0.2.1\"}}}}'",
-        url(bound, address)
-    ))
+    let url = local_url(bound)?;
+    let Example { path, body } = example;
+    Some(format!("Try{hint}:\n  curl{insecure} {url}{path}{secret} -d '{body}'"))
 }

@@ -16,12 +16,13 @@ use std::sync::Arc;
 use tidegate::unstable::config::envoy::{
     Converted, DomainConfig, EnvoyErrors, EnvoyFile, Options, convert, convert_domains,
 };
-use tidegate::unstable::config::{Config, ConfigErrors, MAX_CONFIG_BYTES};
+use tidegate::unstable::config::{Config, ConfigErrors, ConfigWarning, MAX_CONFIG_BYTES};
 use tidegate::unstable::policy::{Policies, PoliciesError};
 use tracing::{error, warn};
 
 use super::args::ServeArgs;
 use super::readiness::Readiness;
+use super::tls;
 use crate::envoy_ratelimit::{ConfigType, EnvoySettings, VariableError, xds_settings};
 use crate::xds::XdsSettings;
 
@@ -48,14 +49,14 @@ pub enum ConfigSourceError {
     Envoy(EnvoyErrors),
     /// A pipe or device, which can be read only once.
     #[error(
-        "{0}: this is no file, and can be read only once: restart to read another config, or name \
-         a file"
+        "{0}: not a regular file, so it cannot be read again: restart to read another config, or \
+         use a file"
     )]
     NotAFile(PathBuf),
     /// Both sources have a policy of this name.
     #[error(
-        "policy `{0}` is in --config, and a limit in --envoy-config becomes one of that name: \
-         rename it in --config"
+        "policy `{0}` of --config has the same name as a limit of --envoy-config: rename it in \
+         --config"
     )]
     SamePolicy(String),
     /// The policies of both sources conflict for another reason.
@@ -96,7 +97,7 @@ impl ConfigSource {
         self.xds.is_none() || self.received.is_some()
     }
 
-    /// The same source with these configs of the control plane.
+    /// Returns a copy of the source that has these configs of the control plane.
     #[must_use]
     pub fn with_received(&self, configs: Vec<DomainConfig>) -> Self {
         ConfigSource { received: Some(configs.into()), ..self.clone() }
@@ -219,6 +220,13 @@ impl ConfigSource {
         }
     }
 
+    /// Logs what may not have the intended effect in a config that was loaded from here.
+    pub fn log_warnings(&self, config: &Config) {
+        for warning in config_warnings(config, self.config.as_deref()) {
+            warn!("{warning}");
+        }
+    }
+
     /// The directories to watch for changes.
     pub fn directories(&self) -> Vec<PathBuf> {
         let parent = |path: &Path| match path.parent() {
@@ -250,6 +258,12 @@ impl ConfigSource {
         }
         Some(hasher.finish())
     }
+}
+
+/// Returns the warnings of a config and of the TLS files it names. `path` is its file.
+pub fn config_warnings(config: &Config, path: Option<&Path>) -> Vec<ConfigWarning> {
+    let tls = tls::warnings(config, path.and_then(Path::parent));
+    config.warnings.iter().cloned().chain(tls).collect()
 }
 
 /// Whether the path is neither a file nor a directory, so that reading it may block.

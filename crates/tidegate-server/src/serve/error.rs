@@ -35,13 +35,13 @@ pub enum ServeError {
     #[error("{}: {error}", .front.name())]
     Address { front: FrontName, error: ParseListenAddrError },
     /// All fronts are off.
-    #[error("every front is off: leave at least one on")]
+    #[error("all fronts are off: enable at least one")]
     NothingToServe,
     /// Other machines could reach the front without a secret.
     #[error(
-        "--{name} {address} can be reached by others, and {secret} is not set: set it \
-         (`{secret}=$(openssl rand -hex 32)`), listen on 127.0.0.1, or insist with \
-         --insecure-no-auth",
+        "--{name} {address} is reachable from other machines, and {secret} is not set: set it \
+         (`{secret}=$(openssl rand -hex 32)`), listen on 127.0.0.1, or serve without \
+         authentication with --insecure-no-auth",
         name = .front.name(),
         secret = secret_of(*.front)
     )]
@@ -71,12 +71,12 @@ fn write_bind_error(
     match error.kind() {
         io::ErrorKind::AddrInUse => write!(
             f,
-            "something listens there already: stop it, or choose another port (--{front} {}:0 \
+            "the address is in use: stop the other program, or choose another port (--{front} {}:0 \
              takes a free one)",
             Host(address),
         ),
         io::ErrorKind::PermissionDenied => {
-            write!(f, "{error}: ports below 1024 need a privilege, use a higher one")
+            write!(f, "{error}: ports below 1024 need a privilege; use a higher port")
         }
         io::ErrorKind::AddrNotAvailable => f.write_str("this machine does not have that address"),
         _ => write!(f, "{error}"),

@@ -13,7 +13,7 @@
 //!   config_source.rs, reload.rs   policies from files; SIGHUP and changed files
 //!   readiness.rs                  whether a config is loaded and the store is available
 //!   shutdown.rs                   signals, draining, exit
-//!   banner.rs                     the text printed at start
+//!   banner.rs, example.rs         the text printed at start, and its command to try
 //! ```
 
 mod args;
@@ -21,6 +21,7 @@ mod banner;
 mod config_source;
 mod connections;
 mod error;
+mod example;
 mod file_limits;
 mod http_protocol;
 mod listener;
@@ -45,6 +46,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 pub use self::args::{ListenAddr, ServeArgs};
+pub use self::config_source::config_warnings;
 pub use self::connections::{ConnCommand, ConnectionProgress, InFlight};
 pub use self::error::ServeError;
 pub use self::http_protocol::host_error;
@@ -67,6 +69,7 @@ use crate::fronts::http::HttpFront;
 use crate::fronts::resp::RespFront;
 use crate::fronts::response_future::Front;
 use crate::logs;
+use crate::page_links::{PageAddress, PageLinks};
 
 /// How often a hundredth of the store is swept for expired keys, so that the reported number of
 /// tracked keys is approximately right.
@@ -97,6 +100,7 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
     if source.variables().is_some() {
         warn_of_open_fronts(&std::mem::take(&mut settings.exposed));
     }
+    source.log_warnings(&config);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(ServeError::System)?;
     let result = runtime.block_on(serve(args, source, (config, is_loaded), settings, environment));
@@ -160,6 +164,10 @@ async fn serve(
         (FrontName::Resp, resp.as_ref()),
         (FrontName::Admin, admin.as_ref()),
     ];
+    server_state.set_page_links(PageLinks {
+        http: http.as_ref().and_then(BoundFront::page_address),
+        admin: admin.as_ref().and_then(BoundFront::page_address),
+    });
     let banner = Banner::new(&config, is_up, &source, fronts);
 
     let mut running = RunningFronts::new(Arc::clone(&server_state));
@@ -235,6 +243,11 @@ impl BoundFront {
         let socket = bind(address);
         let socket = socket.map_err(|error| ServeError::Bind { front, address, error })?;
         Ok(BoundFront { settings, socket })
+    }
+
+    fn page_address(&self) -> Option<PageAddress> {
+        let is_tls = self.settings.tls.is_some();
+        self.socket.local_addr().ok().map(|address| PageAddress { address, is_tls })
     }
 
     fn listen_http<F: Front>(

@@ -179,7 +179,10 @@ impl ReloadState {
     fn reload(&self, source: &ConfigSource) -> Result<(), String> {
         let loaded = source.load_again().map_err(|errors| errors.to_string());
         let is_complete = source.is_complete();
-        let reloaded = loaded.and_then(|config| self.apply(config, is_complete));
+        let reloaded = loaded.and_then(|config| {
+            source.log_warnings(&config);
+            self.apply(config, is_complete)
+        });
         if let Err(errors) = &reloaded {
             error!("the config was not reloaded, the old one stays: {errors}");
             self.server_state.record_rejected_config(errors.clone());

@@ -40,13 +40,16 @@ pub async fn watch(store: RedisStore, name: String) {
         let stats = store.stats();
         match (was_up, stats.up) {
             (true, false) => {
-                let reason = store.last_error().unwrap_or_else(|| "it does not answer".into());
-                warn!(store = name, reason, "the store fails: on_store_failure answers");
+                let reason = store.last_error().unwrap_or_else(|| "no reply".into());
+                warn!(store = name, reason, "store unavailable; applying on_store_failure");
             }
-            (false, true) => info!(store = name, "the store is back"),
+            (false, true) => info!(store = name, "store available again"),
             // The store was down and came back between two checks.
             (true, true) if stats.breaker_openings > openings => {
-                warn!(store = name, "the store failed for a moment: on_store_failure answered");
+                warn!(
+                    store = name,
+                    "store was unavailable for a moment; on_store_failure was applied"
+                );
             }
             _ => {}
         }
@@ -80,7 +83,8 @@ impl ForeignValueLog {
             store = name,
             place,
             requests = requests - self.logged,
-            "a key of the store holds a value that is not ours; on_store_failure applies to it: \
+            "a key in the store holds a value that tidegate did not write; on_store_failure \
+             applies to it: \
              delete the value, or use another key_prefix"
         );
         (self.logged, self.at) = (requests, Some(Instant::now()));

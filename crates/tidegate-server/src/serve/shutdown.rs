@@ -77,10 +77,10 @@ impl RunningFronts {
     pub async fn until(self, mut stop: Stop) {
         let signal = stop.come().await;
         self.server_state.set_ready(false);
-        info!(signal, "draining: no new connections, requests on their way are finished");
+        info!(signal, "draining: refusing new connections, finishing requests in progress");
         tokio::select! {
             () = self.drain() => {}
-            signal = stop.come() => warn!(signal, "told again: ending at once"),
+            signal = stop.come() => warn!(signal, "second signal: exiting immediately"),
         }
     }
 
@@ -98,7 +98,7 @@ async fn end((acceptor, connections): RunningFront) {
     let _ = acceptor.await;
     connections.send_all(ConnCommand::Drain);
     if tokio::time::timeout(DRAIN_TIMEOUT, connections.empty()).await.is_err() {
-        warn!(connections = connections.len(), "out of patience: closing connections");
+        warn!(connections = connections.len(), "drain timeout reached: closing connections");
         connections.send_all(ConnCommand::Close);
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, connections.empty()).await;
     }

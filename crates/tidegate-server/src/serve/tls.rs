@@ -1,14 +1,15 @@
-//! TLS of a front.
+//! TLS of a front, and the problems of its files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tidegate::unstable::config::Tls;
+use tidegate::unstable::config::{Config, ConfigWarning, Tls};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto};
+use tokio_rustls::rustls::client::verify_server_cert_signed_by_trust_anchor;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use tokio_rustls::rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use tokio_rustls::rustls::{CertificateError, Error, RootCertStore, ServerConfig, crypto};
 
 /// The certificate files of one front.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,12 +70,112 @@ pub fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
         }
     };
     let chain = certificates("cert", &files.cert)?;
-    let key = PrivateKeyDer::from_pem_file(&files.key)
-        .map_err(|reason| error("key", &files.key, reason.to_string()))?;
-    let config = builder.with_single_cert(chain, key);
-    let mut config = config.map_err(|reason| error("cert", &files.cert, reason.to_string()))?;
+    let config = builder.with_single_cert(chain, private_key(&files.key)?);
+    let mut config = config.map_err(|reason| {
+        let reason = match reason {
+            Error::InconsistentKeys(_) => {
+                format!("the certificate does not belong to the key {}", files.key.display())
+            }
+            reason => reason.to_string(),
+        };
+        error("cert", &files.cert, reason)
+    })?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// Returns the problems of the TLS files of a config: files that are missing, unreadable or do not
+/// match, and certificates that have expired. `base` is the directory of the config. Fronts that
+/// are off are skipped.
+pub fn warnings(config: &Config, base: Option<&Path>) -> Vec<ConfigWarning> {
+    let (tls, fronts) = (&config.tls, &config.fronts);
+    let all = [
+        ("http", &tls.http, &fronts.http),
+        ("grpc", &tls.grpc, &fronts.grpc),
+        ("resp", &tls.resp, &fronts.resp),
+        ("admin", &tls.admin, &fronts.admin),
+    ];
+    let mut warnings = Vec::new();
+    for (front, tls, address) in all {
+        let Some(tls) = tls.as_ref().filter(|_| address.as_deref() != Some("off")) else {
+            continue;
+        };
+        for problem in problems(&TlsFiles::new(tls, base), UnixTime::now()) {
+            let field = format!("tls.{front}.{}", problem.field);
+            let message = format!("{}: {}", problem.path.display(), problem.reason);
+            let help = match problem.field {
+                "key" => "name the private key of `cert`, a PEM file that the server can read",
+                "client_ca" => "name the CA of the clients, a PEM file that the server can read",
+                _ => "name a valid certificate chain, a PEM file that the server can read",
+            };
+            warnings.push(config.warning(&field, message, help.into()));
+        }
+    }
+    warnings
+}
+
+fn problems(files: &TlsFiles, now: UnixTime) -> Vec<TlsError> {
+    let mut problems = Vec::new();
+    let chains =
+        [Some(("cert", &files.cert)), files.client_ca.as_ref().map(|ca| ("client_ca", ca))];
+    for (field, path) in chains.into_iter().flatten() {
+        match certificates(field, path) {
+            Ok(chain) => {
+                let invalid = chain.iter().find_map(|certificate| validity_error(certificate, now));
+                problems.extend(invalid.map(|reason| TlsError {
+                    field,
+                    path: path.clone(),
+                    reason,
+                }));
+            }
+            Err(error) => problems.push(error),
+        }
+    }
+    problems.extend(private_key(&files.key).err());
+    if problems.is_empty() {
+        problems.extend(acceptor(files).err());
+    }
+    problems
+}
+
+/// Returns why a certificate is not valid at a time; `None` if it is valid then. Its issuer is not
+/// checked: without trusted roots, the validity period is the first check that fails.
+fn validity_error(certificate: &CertificateDer<'_>, now: UnixTime) -> Option<String> {
+    let days = |from: UnixTime, to: UnixTime| to.as_secs().saturating_sub(from.as_secs()) / 86_400;
+    let algorithms = crypto::ring::default_provider().signature_verification_algorithms.all;
+    let verified = ParsedCertificate::try_from(certificate).and_then(|parsed| {
+        let roots = RootCertStore::empty();
+        verify_server_cert_signed_by_trust_anchor(&parsed, &roots, &[], now, algorithms)
+    });
+    match verified {
+        Err(Error::InvalidCertificate(CertificateError::ExpiredContext { time, not_after })) => {
+            Some(format!("the certificate expired {} days ago", days(not_after, time)))
+        }
+        Err(Error::InvalidCertificate(CertificateError::NotValidYetContext {
+            time,
+            not_before,
+        })) => {
+            Some(format!("the certificate is not valid for {} days yet", days(time, not_before)))
+        }
+        _ => None,
+    }
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_file(path).map_err(|error| {
+        let reason = match error {
+            pem::Error::NoItemsFound => "there is no private key in it".into(),
+            error => pem_reason(error),
+        };
+        TlsError { field: "key", path: path.into(), reason }
+    })
+}
+
+fn pem_reason(error: pem::Error) -> String {
+    match error {
+        pem::Error::Io(error) => format!("the file cannot be read: {error}"),
+        error => error.to_string(),
+    }
 }
 
 /// Reads all certificates of a file; an error if there are none.
@@ -83,9 +184,9 @@ fn certificates(
     path: &Path,
 ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let error = |reason: String| TlsError { field, path: path.into(), reason };
-    let read = CertificateDer::pem_file_iter(path).map_err(|reason| error(reason.to_string()))?;
+    let read = CertificateDer::pem_file_iter(path).map_err(|reason| error(pem_reason(reason)))?;
     let chain: Result<Vec<_>, _> = read.collect();
-    let chain = chain.map_err(|reason| error(reason.to_string()))?;
+    let chain = chain.map_err(|reason| error(pem_reason(reason)))?;
     if chain.is_empty() {
         return Err(error("there is no certificate in it".into()));
     }

@@ -34,9 +34,11 @@ pub fn warn_of_unknown() {
     for (name, _) in ours.iter().filter(|(name, value)| !is_fine(name, value)) {
         let variable = name.escape_debug().to_string();
         match nearest(name, &known) {
-            Some(near) => tracing::warn!("{variable} is no setting of tidegate: is {near} meant?"),
+            Some(near) => {
+                tracing::warn!("{variable} is not a setting of tidegate; did you mean {near}?")
+            }
             None => tracing::warn!(
-                "{variable} is no setting of tidegate: see `tidegate serve --help` for what there is"
+                "{variable} is not a setting of tidegate; see `tidegate serve --help`"
             ),
         }
     }

@@ -159,6 +159,7 @@ test("a key says when it frees, and is free after a reset", async () => {
   await page.click("#lookup button[type=submit]");
   await shows(page, "#lookup-note", "192.0.2.9 under login: would be denied.");
   assert.match(await text(page, "#lookup-limits"), /0 of 5\s+(60|59) min\s+(60|59) min/);
+  assert.ok(await page.isVisible("#lookup-limits .bar i"), "the bar of an exhausted limit is full");
   // A reset needs a confirmation and can be cancelled.
   await page.click("#reset");
   await shows(page, "#confirm-text", "Reset 192.0.2.9 under login?");
@@ -225,16 +226,19 @@ test("a token opens it, and is forgotten when asked", async () => {
   try {
     const page = await open(browser, `${mine.admin}/dashboard`);
     page.expects(/401/);
+    await page.locator("#token").waitFor();
+    const left = (selector) => page.locator(selector).evaluate((one) => one.getBoundingClientRect().left);
+    assert.equal(await left("#login"), await left("header img"), "the form is aligned with the page");
     await page.fill("#token", "wrong");
     await page.click("#login button");
     await shows(page, "#login-error", "This token was refused.");
     await page.fill("#token", "open-sesame");
     await page.click("#login button");
     await shows(page, "#state", "ready");
-    assert.ok(await page.isVisible("#main"));
+    assert.ok(await page.isVisible("#content"));
     await page.click("#forget");
     await shows(page, "#state", "locked");
-    assert.ok(await page.isHidden("#main"));
+    assert.ok(await page.isHidden("#content"));
     await page.done();
   } finally {
     await mine.stop();
@@ -251,6 +255,174 @@ test("a server that goes away is noticed", async () => {
   await page.done();
 });
 
+/** Records the times and values that the charts hand to uPlot. */
+const spyOnCharts = () => {
+  globalThis.drawn = {};
+  const remember = (data, place) => { globalThis.drawn[place.parentElement.id] = data.map((column) => [...column]); };
+  let made;
+  Object.defineProperty(globalThis, "uPlot", {
+    configurable: true,
+    get: () => made,
+    set(Plot) {
+      made = function spied(options, data, place) {
+        const plot = new Plot(options, data, place);
+        const { setData } = plot;
+        plot.setData = (next, ...rest) => { remember(next, place); setData(next, ...rest); };
+        remember(data, place);
+        return plot;
+      };
+    },
+  });
+};
+const points = (page, chart) => page.evaluate((id) => globalThis.drawn[id], chart);
+
+/** Opens the dashboard with a record of what the charts draw. */
+async function spied(url, prepare = () => {}) {
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  await page.addInitScript(spyOnCharts);
+  await page.addInitScript(prepare);
+  await page.goto(`${url}/dashboard`);
+  return page;
+}
+
+/** Waits until a condition on the points of a chart holds. Returns the points. */
+async function until(page, chart, condition) {
+  const deadline = Date.now() + 30_000;
+  for (;;) {
+    const drawn = await points(page, chart);
+    if (drawn && condition(drawn)) return drawn;
+    assert.ok(Date.now() < deadline, `${condition}: ${JSON.stringify(drawn)}`);
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+}
+
+const isAscending = (times) => times.every((time, index) => index === 0 || time > times[index - 1]);
+
+test("charts begin before the page was opened", async () => {
+  const opened = Date.now() / 1000;
+  const mine = await serve({ config: POLICIES });
+  try {
+    const ask = () => post(mine.http, "/v1/check", { attributes: { method: "POST", path: "/login", client_ip: "192.0.2.1" } });
+    for (let times = 0; times < 8; times += 1) await ask();
+    const samples = async () => (await (await fetch(`${mine.admin}/admin/v1/history`)).json()).samples;
+    const sum = (all, outcome) => all.flatMap(({ requests }) => requests).reduce((sum, one) => sum + one[outcome], 0);
+    while (sum(await samples(), "denied") < 3 || (await samples()).length < 4) await new Promise((resolve) => setTimeout(resolve, 50));
+    const page = await spied(mine.admin);
+    const [times, allowed, denied] = await until(page, "chart-outcomes", ([times]) => times.length > 3);
+    assert.ok(isAscending(times) && times[0] > opened - 2, `${times}`);
+    assert.ok(Math.max(...allowed) > 0 && Math.max(...denied) > 0, "the requests were sent before the page was opened");
+    await page.context().close();
+  } finally {
+    await mine.stop();
+  }
+});
+
+test("requests are counted once, also under two limits", async () => {
+  const mine = await serve({ config: `policies: [{ name: api, key: all, limits: ["6 per 1h", "600 per 1d"] }]` });
+  try {
+    for (let times = 0; times < 10; times += 1) await post(mine.http, "/v1/check", { policy: "api", key: "k" });
+    const page = await spied(mine.admin);
+    const sum = (column) => column.reduce((all, one) => all + (one ?? 0), 0);
+    await until(page, "chart-outcomes", ([, allowed, denied]) => sum(denied) > 0 && sum(allowed) > sum(denied));
+    const { requests } = await (await fetch(`${mine.admin}/admin/v1/stats`)).json();
+    assert.deepEqual(requests.find(({ policy }) => policy === "api"), { policy: "api", allowed: 6, denied: 4, would_deny: 0 });
+    await page.context().close();
+  } finally {
+    await mine.stop();
+  }
+});
+
+test("a clock that steps does not disturb the charts", async () => {
+  const page = await spied(server.admin, () => {
+    const now = Date.now.bind(Date);
+    globalThis.step = 0;
+    Date.now = () => now() + globalThis.step;
+  });
+  await until(page, "chart-outcomes", ([times]) => times.length > 2);
+  for (const step of [-3_600_000, 86_400_000]) {
+    await page.evaluate((by) => { globalThis.step = by; }, step);
+    const before = (await points(page, "chart-outcomes"))[0].at(-1);
+    const [times, allowed] = await until(page, "chart-outcomes", ([times]) => times.at(-1) > before + 1);
+    assert.ok(isAscending(times), `${times}`);
+    assert.ok(times.at(-1) - times[0] < 400, "no point is hours away");
+    assert.ok(allowed.every((value) => value === null || (value >= 0 && value < 100_000)), `${allowed}`);
+  }
+  await page.context().close();
+});
+
+test("a server that restarts under an open page leaves a gap", async () => {
+  const config = POLICIES;
+  let mine = await serve({ config });
+  const { port } = new URL(mine.admin);
+  const ask = () => post(mine.http, "/v1/check", { attributes: { method: "POST", path: "/login", client_ip: "192.0.2.1" } });
+  for (let times = 0; times < 7; times += 1) await ask();
+  const page = await spied(mine.admin);
+  const newest = (await until(page, "chart-outcomes", ([times]) => times.length > 2))[0].at(-1);
+  await mine.stop();
+  await shows(page, "#state", "no answer");
+  mine = await serve({ config, admin: `127.0.0.1:${port}` });
+  try {
+    await shows(page, "#state", "ready");
+    await ask();
+    const [times, allowed, denied] = await until(page, "chart-outcomes", ([times]) => times.at(-1) > newest + 3);
+    assert.ok(isAscending(times), `${times}`);
+    assert.ok(allowed.includes(null), "the line is interrupted");
+    assert.ok([...allowed, ...denied].every((value) => value === null || value >= 0), "counts that start again are not negative");
+    await page.waitForFunction(() => Number.parseFloat(document.querySelector("#policies tr:nth-child(2) td:nth-child(5)").textContent) === 1);
+    await page.context().close();
+  } finally {
+    await mine.stop();
+  }
+});
+
+test("a key is drawn over time, with all of its limits", async () => {
+  const mine = await serve({ config: `policies: [{ name: api, key: all, limits: ["4 per 1h sliding-log", "8 per 1d sliding-log"] }]` });
+  try {
+    const ask = () => post(mine.http, "/v1/check", { policy: "api", key: "k" });
+    await ask();
+    const page = await spied(mine.admin);
+    await page.locator("#lookup-policy option[value=api]").waitFor({ state: "attached" });
+    await page.fill("#lookup-key", "k");
+    await page.click("#lookup button[type=submit]");
+    await shows(page, "#chart-key", "Drawn from now on");
+    await until(page, "chart-key", ([times]) => times.length > 1);
+    await ask();
+    const isDrawn = ([, hour, day]) => hour.at(-1) === 0.5 && day.at(-1) === 0.25;
+    const [times, hour, day] = await until(page, "chart-key", isDrawn);
+    assert.ok(isAscending(times) && hour[0] === 0.25 && day[0] === 0.125, `${hour} ${day}`);
+    assert.deepEqual(await page.locator("#chart-key .legend span").allInnerTexts(), ["4 per 1h sliding-log", "8 per 1d sliding-log"]);
+    await page.context().close();
+  } finally {
+    await mine.stop();
+  }
+});
+
+test("no chart is empty on a server without requests", async () => {
+  const mine = await serve({ config: POLICIES });
+  try {
+    const page = await open(browser, `${mine.admin}/dashboard`);
+    await shows(page, "#chart-policies", "No requests in the last five minutes.");
+    await shows(page, "#chart-latency", "No decision was timed in the last five minutes.");
+    await page.locator("#chart-outcomes canvas").waitFor();
+    await page.done();
+  } finally {
+    await mine.stop();
+  }
+});
+
+test("policies are readable on a phone", async () => {
+  const page = await dashboard({ viewport: { width: 390, height: 844 } });
+  await positive(page, "#tile-allowed");
+  const cut = await page.evaluate(() => [...document.querySelectorAll("#policies td")].filter((cell) => {
+    const { left, right } = cell.getBoundingClientRect();
+    return left < 0 || right > window.innerWidth || cell.scrollWidth > cell.clientWidth + 1;
+  }).map((cell) => cell.textContent));
+  assert.deepEqual(cut, []);
+  assert.ok(await page.locator("#policies tr").count() > 2);
+  await page.done();
+});
+
 for (const colorScheme of ["light", "dark"]) {
   for (const width of [1280, 360]) {
     test(`nothing is wrong for screen readers, ${colorScheme}, ${width} wide`, async () => {
@@ -264,8 +436,36 @@ for (const colorScheme of ["light", "dark"]) {
   }
 }
 
+/** Returns the lowest contrast of the borders of all fields with what is around and inside them. */
+const fieldContrast = (page) => page.evaluate(() => {
+  const channels = (color) => color.match(/[\d.]+/g).map(Number);
+  const luminance = (color) => {
+    const [r, g, b] = channels(color).map((value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const contrast = (one, other) => {
+    const [dark, light] = [luminance(one), luminance(other)].sort((a, b) => a - b);
+    return (light + 0.05) / (dark + 0.05);
+  };
+  const fields = [...document.querySelectorAll("input, select")].map((field) => {
+    const { borderTopColor, backgroundColor } = getComputedStyle(field);
+    const around = getComputedStyle(field.closest(".card")).backgroundColor;
+    return Math.min(contrast(borderTopColor, backgroundColor), contrast(borderTopColor, around));
+  });
+  return { count: fields.length, least: Math.min(...fields) };
+});
+
+for (const colorScheme of ["light", "dark"]) {
+  test(`the borders of fields are visible, ${colorScheme}`, async () => {
+    const page = await dashboard({ colorScheme });
+    const { count, least } = await fieldContrast(page);
+    assert.ok(count > 4 && least >= 3, `${least} of ${count}`);
+    await page.done();
+  });
+}
+
 test("all files together are small", async () => {
-  const paths = ["", "/dashboard.css", "/dashboard.js", "/api.js", "/charts.js", "/format.js", "/uplot.css", "/uplot.js", "/icon.svg"];
+  const paths = ["", "/dashboard.css", "/dashboard.js", "/api.js", "/charts.js", "/format.js", "/intervals.js", "/uplot.css", "/uplot.js", "/icon.svg"];
   const sizes = await Promise.all(paths.map(async (path) =>
     gzipSync(Buffer.from(await (await fetch(`${server.admin}/dashboard${path}`)).arrayBuffer())).length));
   assert.ok(sizes.reduce((all, one) => all + one, 0) <= 300 * 1024, `${sizes}`);

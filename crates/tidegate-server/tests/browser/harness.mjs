@@ -13,10 +13,10 @@ const BROWSER = process.env.TIDEGATE_BROWSER ?? "/usr/bin/chromium";
 const PATIENCE_MS = 30_000;
 
 /** Starts a server. Returns its addresses, and a function that stops it. */
-export async function serve({ config, env = {} } = {}) {
+export async function serve({ config, env = {}, admin = "127.0.0.1:0" } = {}) {
   assert.ok(BINARY, "TIDEGATE_BIN names the program to be tested");
   const home = mkdtempSync(join(tmpdir(), "tidegate-pages-"));
-  const args = ["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--grpc", "off", "--resp", "off"];
+  const args = ["serve", "--http", "127.0.0.1:0", "--admin", admin, "--grpc", "off", "--resp", "off"];
   const file = join(home, "tidegate.yaml");
   if (config) {
     writeFileSync(file, config);

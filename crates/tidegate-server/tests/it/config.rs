@@ -1,6 +1,7 @@
 //! `tidegate config` and `tidegate explain`.
 
 use serde_json::Value;
+use tidegate_testkit::Authority;
 
 use crate::cli_harness::{Files, tidegate, tidegate_reading};
 
@@ -40,6 +41,93 @@ error: `y`: unknown unit of time
     assert_eq!(run.stderr, expected);
 }
 
+const REGEX: &str =
+    "policies: [{ name: api, match: { path: /v1/.* }, key: all, limits: 5 per 1m }]";
+
+#[test]
+fn prints_warnings_and_refuses_them_if_strict() {
+    let files = Files::new("config-warnings");
+    let path = files.write("tidegate.yaml", REGEX);
+    let warning = format!(
+        "`/v1/.*` looks like a regular expression, but is matched as a glob
+ --> {path}:1:40
+  |
+1 | {REGEX}
+  |                                        ^^^^^^
+  field: policies[0].match.path
+  help: write `/v1/**`
+"
+    );
+    let run = tidegate(&["config", "check", &path]).succeeded();
+    let valid = format!("{path} is valid, with 1 warning: 1 policy, 1 limit, 0 overrides\n");
+    assert_eq!((run.stdout, run.stderr), (valid, format!("warning: {warning}\n")));
+    let run = tidegate(&["config", "check", &path, "--strict"]);
+    assert_eq!((run.code, run.stdout, run.stderr), (1, String::new(), format!("error: {warning}")));
+    tidegate(&["config", "check", "--strict", EXAMPLE]).succeeded();
+}
+
+#[test]
+fn warns_of_tls_files() {
+    let files = Files::new("config-tls");
+    let (authority, other) = (Authority::new(), Authority::new());
+    let (cert, key) = authority.sign("localhost");
+    let (old_cert, old_key) = authority.sign_until("localhost", 2020);
+    files.write("cert.pem", cert);
+    files.write("key.pem", key);
+    files.write("other-key.pem", other.sign("localhost").1);
+    files.write("old-cert.pem", old_cert);
+    files.write("old-key.pem", old_key);
+    files.write("empty.pem", "");
+    files.write("ca.pem", authority.pem());
+    // The files, and the fields with their files and problems.
+    let rows: [(&str, &[(&str, &str, &str)]); 7] = [
+        ("cert: cert.pem, key: key.pem, client_ca: ca.pem", &[]),
+        (
+            "cert: none.pem, key: no-key.pem",
+            &[
+                ("tls.http.cert", "none.pem", "the file cannot be read: No such file"),
+                ("tls.http.key", "no-key.pem", "the file cannot be read: No such file"),
+            ],
+        ),
+        (
+            "cert: empty.pem, key: empty.pem",
+            &[
+                ("tls.http.cert", "empty.pem", "there is no certificate in it"),
+                ("tls.http.key", "empty.pem", "there is no private key in it"),
+            ],
+        ),
+        ("cert: ., key: key.pem", &[("tls.http.cert", ".", "the file cannot be read: ")]),
+        (
+            "cert: cert.pem, key: other-key.pem",
+            &[("tls.http.cert", "cert.pem", "the certificate does not belong to the key ")],
+        ),
+        (
+            "cert: old-cert.pem, key: old-key.pem",
+            &[("tls.http.cert", "old-cert.pem", "the certificate expired ")],
+        ),
+        (
+            "cert: cert.pem, key: key.pem, client_ca: old-cert.pem",
+            &[("tls.http.client_ca", "old-cert.pem", "the certificate expired ")],
+        ),
+    ];
+    for (named, problems) in rows {
+        let policies = "policies: [{ name: a, key: all, limits: 1 per 1s }]";
+        let path =
+            files.write("tidegate.yaml", format!("tls: {{ http: {{ {named} }} }}\n{policies}"));
+        let run = tidegate(&["config", "check", &path]).succeeded();
+        assert_eq!(run.stderr.matches("warning: ").count(), problems.len(), "{}", run.stderr);
+        for (field, file, problem) in problems {
+            let message = format!("warning: {}: {problem}", files.path(file));
+            assert!(run.stderr.contains(&message), "{message} is not in {}", run.stderr);
+            assert!(run.stderr.contains(&format!("  field: {field}\n")), "{}", run.stderr);
+            assert!(run.stderr.contains(&format!(" --> {path}:1:")), "{}", run.stderr);
+        }
+        let off = files
+            .write("off.yaml", format!("http: off\ntls: {{ http: {{ {named} }} }}\n{policies}"));
+        tidegate(&["config", "check", "--strict", &off]).succeeded();
+    }
+}
+
 #[test]
 fn reads_config_from_pipe() {
     let text = b"policies: [{ name: a, key: all, limits: 1 per 1s }]";
@@ -49,7 +137,7 @@ fn reads_config_from_pipe() {
         b"domain: d\ndescriptors: [{ key: a, rate_limit: { unit: day, requests_per_unit: 9 } }]";
     let run = tidegate_reading(&["config", "convert", "--from", "envoy", "-"], envoy).succeeded();
     assert!(run.stdout.contains("limits: 9 per 1d sliding-window"), "{}", run.stdout);
-    let run = tidegate_reading(&["config", "check", "/dev/stdin"], &[b'x'; 3_000_000]);
+    let run = tidegate_reading(&["config", "check", "/dev/stdin"], &[b'x'; 5_000_000]);
     run.failed(1, &["the config is larger than 4096 KiB"]);
 }
 
@@ -191,7 +279,7 @@ Refused as bad input (400): the cost for policy `api` comes from {header:x-cost}
     (&["--path", "/jobs"], "jobs: limits
   key     {client_ip} -> 192.0.2.1
   limit   2 concurrent lease 1m
-          held, not checked: checks refuse this request; take a permit
+          needs a permit: checks reject this request; acquire a permit
   limit   9 per 1m sliding-window
   store down: decided locally
 Decided by: jobs
@@ -278,8 +366,8 @@ fn explain_parses_addresses_and_headers_like_serve() {
         assert!(run.stdout.contains(&format!("-> {shown}\n")), "{address}: {}", run.stdout);
     }
     let rows = [
-        ("--client-ip", "192.0.2.1:x", "this is no IP address: give one such as 192.0.2.1"),
-        ("--client-ip", "", "this is no IP address"),
+        ("--client-ip", "192.0.2.1:x", "not an IP address: give one such as 192.0.2.1"),
+        ("--client-ip", "", "not an IP address"),
         ("--header", ":v", "write it as NAME:VALUE"),
         ("--header", " : v", "write it as NAME:VALUE"),
         ("--header", "a b: v", "write it as NAME:VALUE"),

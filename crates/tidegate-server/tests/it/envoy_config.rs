@@ -213,8 +213,7 @@ fn combines_envoy_files_with_config() {
         assert_eq!(ask(&both, "edge", &[&[("remote_address", address)]]).status, status);
     }
     let (code, message) = start("envoy-beside-clash", &policy("per-address")).fails();
-    let expected = "error: policy `per-address` is in --config, and a limit in --envoy-config becomes one of \
-                    that name: rename it in --config\n";
+    let expected = "error: policy `per-address` of --config has the same name as a limit of --envoy-config: rename it in --config\n";
     assert!(code == 1 && message.ends_with(expected), "{message}");
 }
 

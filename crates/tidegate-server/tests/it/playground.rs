@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 use crate::server_harness::{JSON, Server, Start};
 
 const HTML: &str = include_str!("../../src/fronts/http/assets/playground.html");
-const SCRIPTS: [(&str, &str); 6] = [
+const SCRIPTS: [(&str, &str); 7] = [
     ("playground.js", include_str!("../../src/fronts/http/assets/playground.js")),
+    ("algorithms.js", include_str!("../../src/fronts/http/assets/algorithms.js")),
     ("settings.js", include_str!("../../src/fronts/http/assets/settings.js")),
     ("engine.js", include_str!("../../src/fronts/http/assets/engine.js")),
     ("timeline.js", include_str!("../../src/fronts/http/assets/timeline.js")),
@@ -130,22 +131,22 @@ fn rejects_invalid_scenarios_by_field() {
     play(&server, &json!({ "limits": vec!["5 per 15s"; 8] }));
     #[rustfmt::skip]
     let rows = [
-        (json!({}), "limits", "missing field `limits`"),
+        (json!({}), "limits", "it is missing"),
         (json!({ "limits": [] }), "limits", "it is empty: give at least one limit"),
         (json!({ "limits": vec!["5 per 15s"; 9] }), "limits", "there are 9: send at most 8"),
         (json!({ "limits": ["5 per 15s", "5 per fortnight"] }), "limits[1]", "fortnight"),
-        (json!({ "limits": ["5 concurrent"] }), "limits[0]", "permits are held, and events only come: give a limit per window"),
+        (json!({ "limits": ["5 concurrent"] }), "limits[0]", "concurrency limits are not supported here: use a limit per window"),
         (most(1_001), "events", "there are 1001: send at most 1000"),
         (samples(257), "samples", "there are 257: send at most 256"),
-        (json!({ "limits": ["5 per 15s"], "events": [{}] }), "events[0].at_us", "missing field `at_us`"),
+        (json!({ "limits": ["5 per 15s"], "events": [{}] }), "events[0].at_us", "it is missing"),
         (json!({ "limits": ["5 per 15s"], "events": [{ "at_us": -1 }] }), "events[0].at_us", "it is out of range: use whole microseconds from 0 to 1000000000000000"),
-        (json!({ "limits": ["5 per 15s"], "events": [{ "at_us": 0.5 }] }), "events[0].at_us", "expected a whole number"),
+        (json!({ "limits": ["5 per 15s"], "events": [{ "at_us": 0.5 }] }), "events[0].at_us", "it must be a whole number"),
         (json!({ "limits": ["5 per 15s"], "events": [{ "at_us": 1, "cost": 0 }] }), "events[0].cost", "it is out of range: use a whole number from 1 to 1000000000000"),
-        (json!({ "limits": ["5 per 15s"], "events": [{ "at_us": 2 }, { "at_us": 1 }] }), "events[1].at_us", "it is before the one it follows: send them in order of time"),
-        (json!({ "limits": ["5 per 15s"], "samples": [2, 1] }), "samples[1]", "it is before the one it follows: send them in order of time"),
+        (json!({ "limits": ["5 per 15s"], "events": [{ "at_us": 2 }, { "at_us": 1 }] }), "events[1].at_us", "earlier than the event before it: send events in order of time"),
+        (json!({ "limits": ["5 per 15s"], "samples": [2, 1] }), "samples[1]", "earlier than the event before it: send events in order of time"),
         (json!({ "limits": ["5 per 15s"], "samples": [1e16] }), "samples[0]", "it is out of range"),
         (json!({ "limits": ["5 per 15s"], "cost": -1 }), "cost", "it is out of range"),
-        (json!({ "limits": ["5 per 15s"], "speed": 2 }), "speed", "unknown field `speed`"),
+        (json!({ "limits": ["5 per 15s"], "speed": 2 }), "speed", "it is unknown: use `limits`"),
     ];
     for (question, field, part) in rows {
         server.post(ENDPOINT, &question.to_string()).refuses(400, Some(field), part);
@@ -179,7 +180,7 @@ fn accepts_the_largest_values() {
 fn endpoint_requires_secret_and_page_does_not() {
     let server = Start::new("playground-secret").env("TIDEGATE_TOKENS", "s3cret").run();
     let question = r#"{"limits":["5 per 15s"]}"#;
-    server.post(ENDPOINT, question).refuses(401, None, "a secret is wanted");
+    server.post(ENDPOINT, question).refuses(401, None, "authentication required");
     let shown = [JSON, ("authorization", "Bearer s3cret")];
     assert_eq!(server.ask("POST", ENDPOINT, &shown, question).status, 200);
     assert_eq!(server.ask("GET", "/playground", &[], "").status, 200);
@@ -209,7 +210,7 @@ fn page_files_have_strict_content_policy() {
         assert_eq!(server.ask("HEAD", path, &[], "").status, 200);
         server.ask("POST", path, &[JSON], "{}").refuses(405, None, "use GET, HEAD");
     }
-    server.ask("GET", "/playground/none", &[], "").refuses(404, None, "there is nothing here");
+    server.ask("GET", "/playground/none", &[], "").refuses(404, None, "not found; see /");
 }
 
 #[test]

@@ -118,7 +118,10 @@ impl Start {
             }
             server.printed += &line;
             server.printed.push('\n');
+            // Without policies there is no example command.
+            let is_last_page = line.trim_start().starts_with("dashboard ");
             let done = line.trim_start().starts_with("curl ")
+                || is_last_page && server.printed.contains(", 0 policies from ")
                 || server.http.is_none() && server.admin.is_some();
             if done {
                 return server;

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::policies::meant_request_field;
 use super::reader::{Located, Reader, closest, excerpt, join};
+use super::warnings::check_pattern;
 use super::yaml::{Name, Value};
 use crate::policy::{
     Condition, ConditionError, ConditionErrorKind, Conditions, DescriptorEntry, MAX_ENTRIES,
@@ -96,6 +97,9 @@ fn read_condition(
     });
     if wrong.count() > 0 {
         return None;
+    }
+    if matches!(request_field, RequestField::Path | RequestField::Host) {
+        items.iter().zip(&texts).for_each(|(item, text)| check_pattern(reader, item, text));
     }
     match new(request_field, &texts) {
         Ok(condition) => Some((condition, name.span.clone())),

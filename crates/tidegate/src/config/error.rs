@@ -33,9 +33,16 @@ pub struct ConfigError {
     help: String,
 }
 
+/// A warning: a part of a config file that is valid, but may not have the intended effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigWarning {
+    file: String,
+    about: ConfigError,
+}
+
 /// A position in the file, with the line to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct SourceLocation {
+pub(super) struct SourceLocation {
     line: usize,
     column: usize,
     /// The line, shortened, without control characters.
@@ -44,7 +51,37 @@ struct SourceLocation {
     caret: Range<usize>,
 }
 
+impl ConfigWarning {
+    pub(super) fn new(file: &str, about: ConfigError) -> Self {
+        ConfigWarning { file: printable(file), about }
+    }
+
+    /// Returns the name of the file.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// Returns the position, the field, the message and what to do about it.
+    pub fn about(&self) -> &ConfigError {
+        &self.about
+    }
+}
+
+/// Writes the warning in the form of an error, without the word `warning`.
+impl fmt::Display for ConfigWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.about.write(&self.file, f)
+    }
+}
+
 impl ConfigErrors {
+    /// Returns the warnings of one file as errors; `None` if there are none.
+    pub fn from_warnings(warnings: &[ConfigWarning]) -> Option<Self> {
+        let file = warnings.first()?.file.clone();
+        let errors = warnings.iter().map(|warning| warning.about.clone()).collect();
+        Some(ConfigErrors { file, errors })
+    }
+
     /// Creates the errors of `file`, which are in its order.
     pub(super) fn new(file: &str, errors: Vec<ConfigError>) -> Self {
         ConfigErrors { file: printable(file), errors }
@@ -76,12 +113,19 @@ impl ConfigError {
 
     /// Creates an error about a byte range of the source.
     pub(super) fn at(source: &str, unlocated: UnlocatedError) -> Self {
-        ConfigError {
-            location: Some(SourceLocation::new(source, unlocated.span)),
-            field: unlocated.field,
-            message: unlocated.message,
-            help: unlocated.help,
-        }
+        let location = SourceLocation::new(source, unlocated.span);
+        let UnlocatedError { span: _, field, message, help } = unlocated;
+        ConfigError { location: Some(location), field, message, help }
+    }
+
+    /// Creates an error about a field; `location` is its position, if it is known.
+    pub(super) fn about_field(
+        field: &str,
+        location: Option<SourceLocation>,
+        message: String,
+        help: String,
+    ) -> Self {
+        ConfigError { location, field: field.into(), message, help }
     }
 
     /// Creates an error about a field of a value that is not in a file.
@@ -155,7 +199,7 @@ pub(super) struct UnlocatedError {
 }
 
 impl SourceLocation {
-    fn new(source: &str, span: Range<usize>) -> Self {
+    pub(super) fn new(source: &str, span: Range<usize>) -> Self {
         let start = floor_char_boundary(source, span.start);
         let before = &source[..start];
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);

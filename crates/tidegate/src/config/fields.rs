@@ -103,37 +103,33 @@ pub(super) const TOP: &[Field] = &[
     field(
         "store_timeout",
         Shape::Duration,
-        "How long the store may take before on_store_failure answers, 1ms to 60s; 25ms unless said",
+        "How long the store may take before on_store_failure answers, 1ms to 60s; default: 25ms",
     ),
-    field(
-        "key_prefix",
-        Shape::Text,
-        "What every key begins with in a shared store; tg unless said",
-    ),
+    field("key_prefix", Shape::Text, "What every key begins with in a shared store; default: tg"),
     field(
         "nodes",
         Shape::Integer(1, MAX_NODES),
-        "How many servers share the limits, for on_store_failure: local; 1 unless said",
+        "How many servers share the limits, for on_store_failure: local; default: 1",
     ),
     field(
         "headers",
         Shape::WordList(&FORMS),
-        "Which RateLimit headers answers carry; draft-10 unless said",
+        "Which RateLimit headers answers carry; default: draft-10",
     ),
     field(
         "trusted_proxies",
         Shape::Texts,
-        "Addresses and networks whose X-Forwarded-For or Forwarded is believed; none unless said",
+        "Addresses and networks whose X-Forwarded-For or Forwarded is believed; default: none",
     ),
     field(
         "forwarded_header",
         Shape::Words(&FORWARDED_HEADERS),
-        "Which header trusted proxies write; either unless said",
+        "Which header trusted proxies write; default: either",
     ),
     field(
         "ipv6_prefix",
         Shape::Integer(1, 128),
-        "How many bits of an IPv6 address make a client; 64 unless said",
+        "How many bits of an IPv6 address make a client; default: 64",
     ),
     field(
         "path_variants",
@@ -143,22 +139,22 @@ pub(super) const TOP: &[Field] = &[
     field(
         "max_keys",
         Shape::Integer(1, MAX_KEYS),
-        "Most keys held in memory, counted per key and limit; 1000000 unless said",
+        "Most keys held in memory, counted per key and limit; default: 1000000",
     ),
     field(
         "max_log_entries",
         Shape::Integer(1, MAX_KEYS),
-        "Most log entries and permits held in memory; 16000000 unless said",
+        "Most log entries and permits held in memory; default: 16000000",
     ),
     field(
         "max_ids",
         Shape::Integer(0, MAX_KEYS),
-        "Most idempotency ids remembered; 100000 unless said",
+        "Most idempotency ids remembered; default: 100000",
     ),
     field(
         "when_full",
         Shape::Words(&WHEN_FULL),
-        "What happens to keys there is no room for; overflow, one shared key, unless said",
+        "What happens to keys there is no room for; default: overflow, one shared key",
     ),
     field(
         "log_keys",
@@ -175,7 +171,7 @@ pub(super) const TOP: &[Field] = &[
     field(
         "grpc_max_connection_age",
         Shape::Duration,
-        "How long a connection to grpc lasts, about, 1s to 365d; 30m unless said",
+        "How long a connection to grpc lasts, about, 1s to 365d; default: 30m",
     ),
     field("resp", Shape::Text, "Where the Redis protocol listens, or off"),
     field("admin", Shape::Text, "Where health, metrics and administration listen, or off"),
@@ -206,11 +202,7 @@ pub(super) const TLS_FILES: &[Field] = &[
 
 pub(super) const POLICY: &[Field] = &[
     required("name", Shape::Text, "1 to 64 letters, digits, dots, underscores and dashes"),
-    field(
-        "match",
-        Shape::Conditions,
-        "Which requests: all of these hold; every request unless said",
-    ),
+    field("match", Shape::Conditions, "Which requests: all of these hold; default: every request"),
     required(
         "key",
         Shape::Template,
@@ -224,24 +216,24 @@ pub(super) const POLICY: &[Field] = &[
     field(
         "mode",
         Shape::Words(&MODES),
-        "enforce, observe (decide, count, log, never deny) or off; enforce unless said",
+        "enforce, observe (decide, count, log, never deny) or off; default: enforce",
     ),
     field(
         "on_store_failure",
         Shape::Words(&ON_STORE_FAILURE),
-        "What happens when the store fails; local unless said",
+        "What happens when the store fails; default: local",
     ),
     field(
         "deny_cache",
         Shape::Boolean,
-        "Whether a denial by a shared store is answered from memory until it ends; true unless said",
+        "Whether a denial by a shared store is answered from memory until it ends; default: true",
     ),
     field(
         "quota",
         Shape::Boolean,
         "Whether one of several quotas is enough: those used up are passed over while another has room",
     ),
-    field("cost", Shape::Cost, "Units a request costs, or where it says so; 1 unless said"),
+    field("cost", Shape::Cost, "Units a request costs, or where it says so; default: 1"),
     field(
         "overflow",
         Shape::Words(&OVERFLOW),
@@ -284,17 +276,13 @@ pub(super) const RATE: &[Field] = &[
     field(
         "burst",
         Shape::Integer(1, bounds::MAX_COUNT),
-        "What a token-bucket holds; the limit unless said",
+        "What a token-bucket holds; default: the limit",
     ),
 ];
 
 pub(super) const CONCURRENT: &[Field] = &[
     required("concurrent", Shape::Integer(0, bounds::MAX_COUNT), "How many at once"),
-    field(
-        "lease",
-        Shape::Duration,
-        "When a permit that nobody returns is forgotten; 60s unless said",
-    ),
+    field("lease", Shape::Duration, "When a permit that nobody returns is forgotten; default: 60s"),
 ];
 
 /// Conditions without a name. `header:x`, `query:x`, `cookie:x` and `descriptor:x` have one.

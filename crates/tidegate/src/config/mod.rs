@@ -8,6 +8,7 @@
 //! - `fields.rs` is the table of all fields; `schema.rs` prints it as JSON Schema;
 //! - `settings.rs` also has [`StoreUrl`], which is displayed without its secrets;
 //! - `error.rs` formats an error: file, line, column, field, the line itself and how to fix it;
+//! - `warnings.rs` finds parts that are valid, but have no effect or an unexpected one;
 //! - `envoy/` converts files of envoyproxy/ratelimit.
 //!
 //! ```
@@ -38,6 +39,7 @@ mod policies;
 mod reader;
 mod schema;
 mod settings;
+mod warnings;
 mod yaml;
 
 use std::fs::File;
@@ -45,10 +47,10 @@ use std::io::Read as _;
 use std::path::Path;
 use std::time::Duration;
 
-use self::error::UnlocatedError;
-use self::reader::{Located, Reader};
+use self::error::{SourceLocation, UnlocatedError};
+use self::reader::{Located, Reader, locate};
 
-pub use self::error::{ConfigError, ConfigErrors};
+pub use self::error::{ConfigError, ConfigErrors, ConfigWarning};
 pub use self::schema::schema;
 pub use self::settings::{StoreUrl, StoreUrlError};
 pub use self::yaml::MAX_CONFIG_BYTES;
@@ -98,6 +100,12 @@ pub struct Config {
     pub grpc_max_connection_age: Duration,
     /// The TLS files of each front; `None` for plain text.
     pub tls: Fronts<Option<Tls>>,
+    /// The parts that are valid, but may not have the intended effect, in the order of the file.
+    pub warnings: Vec<ConfigWarning>,
+    /// The name of the file; empty for the default config.
+    file: String,
+    /// The positions of the TLS files in the config, by field.
+    tls_locations: Vec<(String, SourceLocation)>,
 }
 
 /// One value per front.
@@ -150,10 +158,23 @@ impl Config {
             None if is_empty => return Err(ConfigErrors::new(file, vec![*empty()])),
             None => {}
         }
-        match reader.into_errors() {
-            errors if errors.is_empty() => Ok(config),
-            errors => Err(ConfigErrors::new(file, errors)),
+        let (errors, warnings) = reader.into_errors_and_notices();
+        if !errors.is_empty() {
+            return Err(ConfigErrors::new(file, locate(text, errors)));
         }
+        config.file = file.into();
+        let warnings = locate(text, warnings).into_iter();
+        config.warnings = warnings.map(|about| ConfigWarning::new(file, about)).collect();
+        Ok(config)
+    }
+
+    /// Creates a warning about a field of this config, such as `tls.http.cert`. It shows the line
+    /// of the field if that is a TLS file.
+    pub fn warning(&self, field: &str, message: String, help: String) -> ConfigWarning {
+        let found = self.tls_locations.iter().find(|(name, _)| name == field);
+        let location = found.map(|(_, location)| location.clone());
+        let about = ConfigError::about_field(field, location, message, help);
+        ConfigWarning::new(&self.file, about)
     }
 
     /// Reads a config file. A file larger than [`MAX_CONFIG_BYTES`] is rejected without parsing it.
@@ -217,6 +238,9 @@ impl Default for Config {
             fronts: Fronts::default(),
             grpc_max_connection_age: Duration::from_secs(30 * 60),
             tls: Fronts::default(),
+            warnings: Vec::new(),
+            file: String::new(),
+            tls_locations: Vec::new(),
         }
     }
 }

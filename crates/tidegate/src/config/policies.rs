@@ -12,6 +12,7 @@ use super::conditions::{ReadConditions, read_conditions, read_exempt};
 use super::fields::{MODES, ON_STORE_FAILURE, OVERFLOW, OVERRIDE, POLICY, UNLIMITED};
 use super::limits::read_limits;
 use super::reader::{Located, Object, Reader, closest, excerpt, join};
+use super::warnings;
 use super::yaml::Value;
 use crate::Overflow;
 use crate::policy::{
@@ -39,6 +40,7 @@ pub(super) fn read_policies(reader: &Reader<'_>, located: &Located) -> Vec<Polic
         items.iter().zip(&policies).for_each(|(item, policy)| {
             check_replaces(reader, item, policy, &names);
         });
+        warnings::check_policies(reader, &items, &policies);
     }
     policies
 }

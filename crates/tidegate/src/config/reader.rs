@@ -8,7 +8,9 @@ use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::error::{ConfigError, UnlocatedError, printable};
+use tidegate_core::Algorithm;
+
+use super::error::{ConfigError, SourceLocation, UnlocatedError, printable};
 use super::fields::Field;
 use super::yaml::{MAX_ERRORS, Name, Node, Scalar, Value};
 
@@ -115,6 +117,11 @@ impl<'s> Reader<'s> {
         (start + within.start).min(end)..end
     }
 
+    /// Returns the position of a value, for errors that are found after the config was read.
+    pub(super) fn location(&self, located: &Located) -> SourceLocation {
+        SourceLocation::new(self.source, located.node.span.clone())
+    }
+
     /// Returns the line of a byte of the source, from 1.
     pub(super) fn line(&self, start: usize) -> usize {
         self.source[..start].matches('\n').count() + 1
@@ -141,12 +148,6 @@ impl<'s> Reader<'s> {
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
         self.errors.borrow().iter().any(|error| is_within(&error.field))
-    }
-
-    /// Returns the errors, in the order of the file.
-    pub(super) fn into_errors(self) -> Vec<ConfigError> {
-        let source = self.source;
-        locate(source, self.into_errors_and_notices().0)
     }
 
     /// Returns the errors and the notices in the order in which they were recorded.
@@ -468,16 +469,14 @@ fn field_name(path: &str) -> &str {
     name.split('[').next().unwrap_or_default()
 }
 
-/// Names that no longer exist, with the help for each.
-const REPLACED: [(&str, &str); 2] = [
-    ("sliding-buckets", "use `sliding-window`, which replaced it"),
-    ("buckets", "leave it out: `sliding-window` replaced `sliding-buckets` and has no buckets"),
-];
-
 /// Returns the help for a word that is not one of `words`.
 pub(super) fn suggest<'w>(found: &str, words: impl Iterator<Item = &'w str> + Clone) -> String {
-    if let Some((_, help)) = REPLACED.iter().find(|(name, _)| *name == found) {
-        return (*help).to_owned();
+    if let Some(algorithm) = Algorithm::equivalent(found) {
+        return format!("use `{algorithm}`, which takes its place here");
+    }
+    if found == "buckets" {
+        return "leave it out: `sliding-window` replaced `sliding-buckets` and has no buckets"
+            .into();
     }
     match closest(found, words.clone()) {
         Some(word) => format!("did you mean `{word}`?"),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use super::error::SourceLocation;
 use super::fields::{
     FORMS, FORWARDED_HEADERS, LOG_KEYS, MAX_KEYS, MAX_NODES, PATH_VARIANTS, STORE_SCHEMES, TLS,
     TLS_FILES, WHEN_FULL,
@@ -63,7 +64,10 @@ pub(super) fn read_settings(reader: &Reader<'_>, object: &Object<'_, '_>, config
     };
     let age = object.duration("grpc_max_connection_age", MIN_CONNECTION_AGE..=MAX_CONNECTION_AGE);
     set(&mut config.grpc_max_connection_age, age);
-    set(&mut config.tls, object.get("tls").and_then(|located| read_tls(reader, &located)));
+    if let Some(located) = object.get("tls") {
+        let locations = &mut config.tls_locations;
+        set(&mut config.tls, read_tls(reader, &located, locations));
+    }
 }
 
 fn set<T>(field: &mut T, value: Option<T>) {
@@ -168,13 +172,18 @@ fn read_address(reader: &Reader<'_>, object: &Object<'_, '_>, name: &str) -> Opt
     None
 }
 
-fn read_tls(reader: &Reader<'_>, located: &Located) -> Option<Fronts<Option<Tls>>> {
+fn read_tls(
+    reader: &Reader<'_>,
+    located: &Located,
+    locations: &mut Vec<(String, SourceLocation)>,
+) -> Option<Fronts<Option<Tls>>> {
     let object = reader.object(located, TLS)?;
-    let front = |name: &str| {
+    let mut front = |name: &str| {
         let located = object.get(name)?;
         let files = reader.object(&located, TLS_FILES)?;
-        let file = |name: &str| {
+        let mut file = |name: &str| {
             let located = files.get(name)?;
+            locations.push((located.path.clone(), reader.location(&located)));
             reader.any_text(&located).map(str::to_owned)
         };
         Some(Tls { cert: file("cert")?, key: file("key")?, client_ca: file("client_ca") })

@@ -137,8 +137,8 @@ impl LocalNode<'_> {
         let consume = || {
             // These requests are denied locally too, so that they consume. The check that denies
             // them may exceed the maximum number of checks, so they are split.
-            for part in denied.chunks(MAX_CHECKS - 1) {
-                let checks: Checks<'_> = std::iter::once(&deny_all).chain(part).copied().collect();
+            for chunk in denied.chunks(MAX_CHECKS - 1) {
+                let checks: Checks<'_> = std::iter::once(&deny_all).chain(chunk).copied().collect();
                 // `concurrency` limits cannot be decided without a permit. A denial holds nothing.
                 let request = Request { permit: fallback_request.permit, ..Request::new(&checks) };
                 drop(self.memory.decide(&request));

@@ -241,11 +241,12 @@ fn per_node_limit(limit: &Limit, nodes: u32) -> Limit {
     if nodes <= 1 || limit.count() == 0 {
         return *limit;
     }
-    let part = |count: u64| (count / u64::from(nodes)).max(1);
-    let shared = limit.with_count(part(limit.count())).and_then(|shared| match limit.algorithm() {
-        Algorithm::TokenBucket => shared.with_burst(part(limit.burst())),
-        _ => Ok(shared),
-    });
+    let node_share = |count: u64| (count / u64::from(nodes)).max(1);
+    let shared =
+        limit.with_count(node_share(limit.count())).and_then(|shared| match limit.algorithm() {
+            Algorithm::TokenBucket => shared.with_burst(node_share(limit.burst())),
+            _ => Ok(shared),
+        });
     // A smaller count is never out of range.
     shared.unwrap_or(*limit)
 }

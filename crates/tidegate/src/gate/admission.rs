@@ -15,7 +15,7 @@ use crate::stats::ServiceTimer;
 /// The result of [`Gate::admit`].
 #[derive(Debug)]
 #[non_exhaustive]
-#[must_use = "a permit that is dropped is given back"]
+#[must_use = "a permit that is dropped is released"]
 pub struct Admission<'a> {
     /// The verdict.
     pub verdict: GateVerdict<'a>,

@@ -172,8 +172,9 @@ impl Gate {
                 stats::LimitRecord::exact(stats, limit, short_key, &verdict.results[0].decision);
             let elapsed = started.map(|started| started.elapsed());
             let mut counting = Counting::new(result.allowed);
-            counting.add(result.stats, result.allowed, result.is_near(), result.decided);
-            if self.stats.add(counting, elapsed) {
+            counting.add(result.stats, result.counted(), true);
+            self.stats.count_request(&counting, None);
+            if self.stats.add(&counting, elapsed) {
                 let (route, request_id) = (request.subject.route(), request.request_id);
                 let allowed = result.allowed;
                 self.stats.record_notable(&RequestRecord {

@@ -248,6 +248,14 @@ impl<'a> Plan<'a> {
         }
     }
 
+    /// The counter of the first policy without limits that applies and charges.
+    pub(super) fn unlimited_stats(&self) -> Option<&LimitStats> {
+        let is_unlimited = |planned: &&PlannedPolicy<'_>| {
+            planned.limits.is_empty() && matches!(planned.cost, Cost::Ask(1..))
+        };
+        Some(self.policies.iter().find(is_unlimited)?.prepared.stats.first()?)
+    }
+
     /// The key of a planned policy, without the name of the policy.
     pub(super) fn key_without_policy(&self, planned: &PlannedPolicy<'_>) -> &[u8] {
         &self.keys[planned.key.key_offset..planned.key.end]

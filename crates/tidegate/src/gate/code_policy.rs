@@ -79,9 +79,9 @@ impl CodePolicy {
     #[inline]
     pub(super) fn limits_or<'a>(
         &'a self,
-        given: Option<&'a [Limit]>,
+        request_limits: Option<&'a [Limit]>,
     ) -> (&'a [Limit], &'a PreparedLimits) {
-        match (given, &self.request_limits) {
+        match (request_limits, &self.request_limits) {
             (Some(limits), Some(prepared)) => (limits, prepared),
             _ => (self.policy.limits(), &self.prepared),
         }
@@ -194,7 +194,13 @@ impl Gate {
         let mut plan = Plan::default();
         self.change(&mut plan, changes, max_wait).await?;
         let route = || None;
-        let context = RequestContext { id: None, route: &route, request_id: None, max_wait: None };
+        let context = RequestContext {
+            id: None,
+            route: &route,
+            request_id: None,
+            max_wait: None,
+            is_counted: false,
+        };
         self.record(&plan, &context, None);
         Ok(plan.verdict)
     }

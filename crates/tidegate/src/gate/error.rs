@@ -69,34 +69,35 @@ impl fmt::Display for GateError {
             }
             GateError::UnknownMask { form } => write!(
                 f,
-                "this server knows no key that is masked as `{form}`: it knows those of its top keys and \
-                 latest denials. Ask the server whose log shows it, or give the key itself; in a URL, write `#` as `%23`"
+                "no key with the masked form `{form}` is known here: a server knows those of its \
+                 top keys and latest denials. Use the server whose log shows it, or the key \
+                 itself; in a URL, write `#` as `%23`"
             ),
             GateError::NeedsPermit { policy: Some(policy) } => {
                 write!(
                     f,
-                    "policy `{policy}` has a concurrency limit, which is held, not checked: take a permit"
+                    "policy `{policy}` has a concurrency limit, which needs a permit: acquire one"
                 )
             }
             GateError::NeedsPermit { policy: None } => {
-                f.write_str("a concurrency limit is held, not checked: take a permit")
+                f.write_str("a concurrency limit needs a permit: acquire one")
             }
             GateError::NoConcurrencyLimit { policy: Some(policy) } => {
-                write!(f, "policy `{policy}` has no concurrency limit to hold: check it instead")
+                write!(f, "policy `{policy}` has no concurrency limit: check it instead")
             }
             GateError::NoConcurrencyLimit { policy: None } => {
-                f.write_str("there is no concurrency limit to hold: check instead")
+                f.write_str("there is no concurrency limit: check instead")
             }
             GateError::LeaseTooLong { max_lease } => {
                 write!(
                     f,
-                    "a permit lasts at most {} ms here: hold it for that, and renew",
+                    "a lease is at most {} ms here: use that, and renew the permit",
                     max_lease.as_millis()
                 )
             }
             GateError::Check(error) => error.fmt(f),
             GateError::MustAwait => f.write_str(
-                "the answer must be awaited: the store is shared, or the question waits for its turn",
+                "the call must be awaited: the store is shared, or the request has a `max_wait`",
             ),
             GateError::Store(failure) => failure.fmt(f),
         }

@@ -42,11 +42,13 @@ mod verdict;
 mod waiting;
 
 use std::future::Future;
+use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
 use smallvec::SmallVec;
+use tidegate_core::Cost;
 
 pub use self::active_policies::ActivePolicies;
 pub use self::admission::Admission;
@@ -69,7 +71,7 @@ use crate::futures::CallTracker;
 pub use crate::futures::MAX_CONCURRENT_CHECKS;
 use crate::futures::poll_once;
 use crate::policy::Policies;
-use crate::stats::{self, Counting, RequestRecord, Stats, is_near, is_sampled};
+use crate::stats::{self, CountedResult, Counting, RequestRecord, Stats, is_near, is_sampled};
 use crate::wait_queue::Queues;
 use crate::{Limiter, Store, Timestamp};
 
@@ -283,15 +285,23 @@ impl Gate {
         Ok(PolicyKeys::new(self, active, active.policies().get_or_err(policy)?))
     }
 
-    /// Records the decisions of a plan, with the path and the request id. Peeks, refunds and forced
-    /// charges are not recorded.
+    /// Records the request and the decisions of a plan, with the path and the request id. Peeks,
+    /// refunds and forced charges are not recorded.
     fn record(&self, plan: &Plan<'_>, context: &RequestContext<'_>, elapsed: Option<Duration>) {
         let mut counting = Counting::new(plan.verdict.allowed);
+        let reported = plan.verdict.reported_limit();
         plan.for_each_counted(|_, result, stats| {
-            let near = is_near(result.limit, result.remaining());
-            counting.add(stats, result.decision.allowed, near, result.decided);
+            let near_miss = is_near(result.limit, result.remaining());
+            let (allowed, decided) = (result.decision.allowed, result.decided);
+            let is_reported = reported.is_some_and(|reported| ptr::eq(reported, result));
+            counting.add(stats, CountedResult { allowed, near_miss, decided }, is_reported);
         });
-        if counting.has_limits && self.stats.add(counting, elapsed) {
+        let unlimited = if counting.has_limits() { None } else { plan.unlimited_stats() };
+        let is_counted = counting.has_limits() || unlimited.is_some() || plan.policies().is_empty();
+        if context.is_counted && is_counted {
+            self.stats.count_request(&counting, unlimited);
+        }
+        if counting.has_limits() && self.stats.add(&counting, elapsed) {
             self.record_notable(plan, context, elapsed);
         }
     }
@@ -338,6 +348,9 @@ pub(crate) struct RequestContext<'q> {
     pub(crate) request_id: Option<&'q str>,
     /// The longest wait; see [`GateRequest::max_wait`].
     pub(crate) max_wait: Option<Duration>,
+    /// Whether this is counted as a request. Peeks, refunds, forced charges and charges that are
+    /// added to an earlier request are not.
+    pub(crate) is_counted: bool,
 }
 
 impl<'q> RequestContext<'q> {
@@ -347,6 +360,7 @@ impl<'q> RequestContext<'q> {
             route,
             request_id: requests.iter().find_map(|request| request.request_id),
             max_wait: requests.iter().find_map(|request| request.max_wait),
+            is_counted: requests.iter().any(|request| matches!(request.cost(1), Cost::Ask(1..))),
         }
     }
 }

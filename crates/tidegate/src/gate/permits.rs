@@ -13,7 +13,7 @@ use crate::{Check, MAX_CHECKS, Permit, Verdict};
 
 /// The result of [`Gate::acquire`].
 #[derive(Debug)]
-#[must_use = "a permit that is dropped is given back"]
+#[must_use = "a permit that is dropped is released"]
 pub struct PermitGrant<'a> {
     /// The permit, if it was granted.
     pub permit: Option<AnyPermit>,
@@ -75,13 +75,13 @@ impl SharedPermit {
         plan: &Plan<'_>,
         id: PermitId,
         verdict: &Verdict,
-        wanted: Option<Duration>,
+        requested_lease: Option<Duration>,
     ) -> Self {
         let checks = plan.checks();
         let both = checks.iter().zip(&verdict.decisions);
         let held = both.filter(|(check, decision)| is_concurrency(check.limit) && decision.allowed);
         let keys = held.map(|(check, _): (&Check<'_>, _)| check.key.into()).collect();
-        let (lease, max_lease) = leases(plan, wanted);
+        let (lease, max_lease) = leases(plan, requested_lease);
         let us = |length: Duration| u64::try_from(length.as_micros()).unwrap_or(u64::MAX);
         SharedPermit { id, lease_us: us(lease), max_lease_us: us(max_lease), keys }
     }
@@ -200,9 +200,9 @@ impl SharedPermit {
 }
 
 /// The lease of a permit, and the longest lease it can have. If no limit is held, the lease is
-/// `wanted`.
-pub(super) fn leases(plan: &Plan<'_>, wanted: Option<Duration>) -> (Duration, Duration) {
-    let free = wanted.unwrap_or(Duration::from_micros(bounds::DEFAULT_LEASE_US));
+/// `requested_lease`.
+pub(super) fn leases(plan: &Plan<'_>, requested_lease: Option<Duration>) -> (Duration, Duration) {
+    let free = requested_lease.unwrap_or(Duration::from_micros(bounds::DEFAULT_LEASE_US));
     let lease = plan.lease_us().map_or(free, Duration::from_micros);
     (lease, Duration::from_micros(plan.max_lease_us()))
 }

@@ -126,8 +126,8 @@ struct CodeCheck<'a> {
 impl<'a> CodeCheck<'a> {
     /// Uses the limits that came with the request or, if there are none, those of the policy.
     #[inline]
-    fn new(code_policy: &'a CodePolicy, given: Option<&'a [Limit]>, cost: Cost) -> Self {
-        let (limits, prepared) = code_policy.limits_or(given);
+    fn new(code_policy: &'a CodePolicy, request_limits: Option<&'a [Limit]>, cost: Cost) -> Self {
+        let (limits, prepared) = code_policy.limits_or(request_limits);
         let overflow = code_policy.policy().overflow().unwrap_or_default();
         CodeCheck { code_policy, request_index: 0, limits, prepared, cost, overflow }
     }
@@ -272,11 +272,11 @@ impl<'a> Plan<'a> {
     pub(crate) fn push_code_policy(
         &mut self,
         code_policy: &'a CodePolicy,
-        given: Option<&'a [Limit]>,
+        request_limits: Option<&'a [Limit]>,
         key: KeyStart,
         cost: Cost,
     ) {
-        self.push_code_check(CodeCheck::new(code_policy, given, cost), key);
+        self.push_code_check(CodeCheck::new(code_policy, request_limits, cost), key);
     }
 
     /// Adds the limits that were charged, with the cost of the adjustment. Units that no longer

@@ -51,7 +51,7 @@ impl Problem<'_> {
                 "there is no room for new keys now, so they are denied; try again later",
             ),
             Problem::ReducedCapacity(_) => {
-                out.write_str("it cannot be decided now; try again later")
+                out.write_str("the request cannot be decided now; try again later")
             }
             Problem::BadRequest { detail, .. } => out.write_str(detail),
         }

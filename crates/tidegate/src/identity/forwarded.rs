@@ -22,8 +22,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use smallvec::SmallVec;
 
 /// The `for` addresses of the elements of a field line, from the right.
-pub(super) fn forwarded(line: &[u8]) -> impl Iterator<Item = Option<IpAddr>> {
-    Parts { rest: Some(line), separator: b',' }.map(client_of)
+pub(super) fn forwarded(field_line: &[u8]) -> impl Iterator<Item = Option<IpAddr>> {
+    Parts { rest: Some(field_line), separator: b',' }.map(client_of)
 }
 
 /// The address of `for=`. Returns `None` if it is missing, repeated or not an address, or if the
@@ -131,8 +131,8 @@ pub(super) const MAX_ADDRESS_BYTES: usize = 96;
 ///
 /// An empty entry is returned as `None` and not skipped: a proxy that did not know its peer may
 /// have written it.
-pub(super) fn x_forwarded_for(line: &[u8]) -> impl Iterator<Item = Option<IpAddr>> {
-    line.rsplit(|byte| *byte == b',').map(|entry| address(trim(entry)))
+pub(super) fn x_forwarded_for(field_line: &[u8]) -> impl Iterator<Item = Option<IpAddr>> {
+    field_line.rsplit(|byte| *byte == b',').map(|entry| address(trim(entry)))
 }
 
 /// Parses an address into canonical form. Returns `None` if the text is anything else.

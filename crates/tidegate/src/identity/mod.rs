@@ -214,12 +214,12 @@ impl Identity {
     /// The client's address behind a trusted peer.
     fn client_behind(&self, peer: IpAddr, headers: &Headers<'_>) -> IpAddr {
         if self.source != Source::Forwarded {
-            let lines = lines(headers, "x-forwarded-for");
-            if !lines.is_empty() || self.source == Source::XForwardedFor {
-                return self.walk(peer, &lines, forwarded::x_forwarded_for);
+            let field_lines = field_lines(headers, "x-forwarded-for");
+            if !field_lines.is_empty() || self.source == Source::XForwardedFor {
+                return self.walk(peer, &field_lines, forwarded::x_forwarded_for);
             }
         }
-        self.walk(peer, &lines(headers, "forwarded"), forwarded::forwarded)
+        self.walk(peer, &field_lines(headers, "forwarded"), forwarded::forwarded)
     }
 
     /// Returns the group that this address is counted in: an IPv4 address on its own, or the
@@ -231,12 +231,19 @@ impl Identity {
 
     /// Walks from the peer to the left. Returns the first address that is not trusted, or the last
     /// one before an entry that is not an address.
-    fn walk<'a, H>(&self, peer: IpAddr, lines: &[&'a [u8]], hops_of: fn(&'a [u8]) -> H) -> IpAddr
+    fn walk<'a, H>(
+        &self,
+        peer: IpAddr,
+        field_lines: &[&'a [u8]],
+        hops_of: fn(&'a [u8]) -> H,
+    ) -> IpAddr
     where
         H: Iterator<Item = Option<IpAddr>>,
     {
         let mut reached = peer;
-        for hop in lines.iter().rev().flat_map(|line| hops_of(line)).take(MAX_HOPS) {
+        for hop in
+            field_lines.iter().rev().flat_map(|field_line| hops_of(field_line)).take(MAX_HOPS)
+        {
             let Some(ip) = hop else { break };
             reached = ip;
             if !self.trusts(ip) {
@@ -248,7 +255,7 @@ impl Identity {
 }
 
 /// The lines of a field, which form one list in this order (RFC 9110, section 5.3).
-fn lines<'a>(headers: &Headers<'a>, name: &str) -> SmallVec<[&'a [u8]; 4]> {
+fn field_lines<'a>(headers: &Headers<'a>, name: &str) -> SmallVec<[&'a [u8]; 4]> {
     headers.all(name).collect()
 }
 

@@ -101,8 +101,8 @@ impl<S: Store> Limiter<S> {
         for check in checks {
             validate(std::slice::from_ref(check), false)?;
         }
-        for part in checks.chunks(MAX_CONCURRENT_CHECKS) {
-            let each = part.iter().map(|check| async move {
+        for chunk in checks.chunks(MAX_CONCURRENT_CHECKS) {
+            let each = chunk.iter().map(|check| async move {
                 self.decide_async(&Request::new(std::slice::from_ref(check))).await
             });
             for verdict in join_all(each.map(Box::pin).collect()).await {

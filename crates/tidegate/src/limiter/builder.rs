@@ -106,8 +106,8 @@ impl Builder {
     /// [`Decision::decided`](crate::Decision::decided) report it. By default, the failure is
     /// returned as an error. A store in memory does not fail.
     #[must_use]
-    pub fn on_store_failure(mut self, answer: OnStoreFailure) -> Self {
-        self.on_failure = Some(answer);
+    pub fn on_store_failure(mut self, behavior: OnStoreFailure) -> Self {
+        self.on_failure = Some(behavior);
         self
     }
 

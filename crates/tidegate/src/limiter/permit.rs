@@ -15,7 +15,7 @@ use crate::{Check, MemoryStore, Store, StoreError, Verdict};
 ///
 /// [`Acquired::or_deny`] turns a denial into an error, so that `?` enforces the limits.
 #[derive(Debug)]
-#[must_use = "a permit that is dropped is given back"]
+#[must_use = "a permit that is dropped is released"]
 pub enum Acquired<S: Store = MemoryStore> {
     /// The permit, which is held until it is dropped.
     Permit(Permit<S>, Verdict),
@@ -82,7 +82,7 @@ impl<S: Store> Acquired<S> {
 /// A held permit under one or several `concurrency` limits. It is released on drop.
 ///
 /// The permit ends with its lease, unless it is renewed.
-#[must_use = "a permit that is dropped is given back"]
+#[must_use = "a permit that is dropped is released"]
 pub struct Permit<S: Store = MemoryStore> {
     limiter: Limiter<S>,
     id: PermitId,

@@ -27,7 +27,7 @@ use crate::{Check, CheckError, MemoryStore, Store, StoreError, Verdict};
 /// assert_eq!(limiter.peek("alice", &tokens)?.remaining, 9_380);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "a reservation that is dropped is given back"]
+#[must_use = "a reservation that is dropped is refunded"]
 pub struct Reserved<S: Store = MemoryStore> {
     limiter: Limiter<S>,
     verdict: Verdict,

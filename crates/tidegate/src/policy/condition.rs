@@ -23,6 +23,10 @@ use crate::text::write_escaped;
 /// descriptor that groups them.
 pub(crate) const MAX_VALUES: usize = 1024;
 
+/// An address that examples use: it is reserved for documentation.
+#[cfg(feature = "config")]
+pub(super) const EXAMPLE_ADDRESS: &str = "192.0.2.1";
+
 /// The largest number of exact values of an exemption. They are found by a hash, and are
 /// never compared with the values of other conditions.
 pub(crate) const MAX_EXEMPT_VALUES: usize = 65_536;
@@ -169,6 +173,36 @@ impl Condition {
         }
     }
 
+    /// Returns the number of values, patterns or entries.
+    #[cfg(feature = "config")]
+    pub(super) fn value_count(&self) -> usize {
+        match &self.matcher {
+            Matcher::Present => 1,
+            Matcher::Values(values) => values.all().len(),
+            Matcher::Wildcards(wildcards) => wildcards.all().len(),
+            Matcher::Entries(entries) => entries.len(),
+            Matcher::Networks(networks, _) => networks.len(),
+            Matcher::Patterns(patterns) => patterns.len(),
+        }
+    }
+
+    /// Returns a value that satisfies the condition; `None` if that is not obvious.
+    #[cfg(feature = "config")]
+    pub(super) fn example(&self) -> Option<String> {
+        match (&self.matcher, &self.field) {
+            (Matcher::Present, RequestField::ClientIp) => Some(EXAMPLE_ADDRESS.into()),
+            (Matcher::Present, RequestField::Path) => Some("/".into()),
+            (Matcher::Present, RequestField::Method) => Some("GET".into()),
+            (Matcher::Present, _) => Some("example".into()),
+            (Matcher::Values(values), _) => values.all().first().map(ToString::to_string),
+            (Matcher::Networks(networks, _), _) => {
+                networks.first().map(|net| net.addr().to_string())
+            }
+            (Matcher::Patterns(patterns), _) => patterns.iter().find_map(Pattern::example),
+            (Matcher::Wildcards(_) | Matcher::Entries(_), _) => None,
+        }
+    }
+
     /// Returns the request field.
     pub fn field(&self) -> &RequestField {
         &self.field
@@ -257,28 +291,28 @@ impl Condition {
 
     /// Returns whether every request that satisfies this condition also satisfies `other`. `false`
     /// if that is not certain.
-    fn implies(&self, other: &Condition) -> bool {
+    pub(super) fn implies(&self, other: &Condition) -> bool {
         if self.field != other.field {
             return false;
         }
         match (&self.matcher, &other.matcher) {
             (_, Matcher::Present) => true,
-            (Matcher::Values(ours), Matcher::Values(theirs)) => {
-                ours.all().iter().all(|v| theirs.contains(v.as_bytes()))
+            (Matcher::Values(own), Matcher::Values(other)) => {
+                own.all().iter().all(|v| other.contains(v.as_bytes()))
             }
-            (Matcher::Wildcards(ours), Matcher::Wildcards(theirs)) => {
-                all_imply(ours.all(), theirs.all())
+            (Matcher::Wildcards(own), Matcher::Wildcards(other)) => {
+                all_imply(own.all(), other.all())
             }
-            (Matcher::Values(ours), Matcher::Wildcards(theirs)) => {
-                all_imply(&as_wild(ours), theirs.all())
+            (Matcher::Values(own), Matcher::Wildcards(other)) => {
+                all_imply(&as_wild(own), other.all())
             }
-            (Matcher::Entries(ours), Matcher::Entries(theirs)) => descriptor::imply(ours, theirs),
-            (Matcher::Networks(ours, _), Matcher::Networks(theirs, _)) => {
-                ours.iter().all(|ours| theirs.iter().any(|theirs| theirs.contains(ours)))
+            (Matcher::Entries(own), Matcher::Entries(other)) => descriptor::imply(own, other),
+            (Matcher::Networks(own, _), Matcher::Networks(other, _)) => {
+                own.iter().all(|own| other.iter().any(|other| other.contains(own)))
             }
-            (Matcher::Patterns(ours), Matcher::Patterns(theirs)) => ours.iter().all(|ours| {
-                let literal = |p: &Pattern| ours.literal().is_some_and(|text| p.matches(text));
-                theirs.iter().any(|theirs| theirs == ours || literal(theirs))
+            (Matcher::Patterns(own), Matcher::Patterns(other)) => own.iter().all(|own| {
+                let literal = |p: &Pattern| own.literal().is_some_and(|text| p.matches(text));
+                other.iter().any(|other| other == own || literal(other))
             }),
             _ => false,
         }
@@ -290,23 +324,23 @@ impl Condition {
             return false;
         }
         match (&self.matcher, &other.matcher) {
-            (Matcher::Values(ours), Matcher::Values(theirs)) => {
-                !ours.all().iter().any(|v| theirs.contains(v.as_bytes()))
+            (Matcher::Values(own), Matcher::Values(other)) => {
+                !own.all().iter().any(|v| other.contains(v.as_bytes()))
             }
-            (Matcher::Wildcards(ours), Matcher::Wildcards(theirs)) => {
-                !any_overlap(ours.all(), theirs.all())
+            (Matcher::Wildcards(own), Matcher::Wildcards(other)) => {
+                !any_overlap(own.all(), other.all())
             }
             (Matcher::Values(values), Matcher::Wildcards(wildcards))
             | (Matcher::Wildcards(wildcards), Matcher::Values(values)) => {
                 !any_overlap(wildcards.all(), &as_wild(values))
             }
-            (Matcher::Entries(ours), Matcher::Entries(theirs)) => descriptor::exclude(ours, theirs),
-            (Matcher::Networks(ours, _), Matcher::Networks(theirs, _)) => {
+            (Matcher::Entries(own), Matcher::Entries(other)) => descriptor::exclude(own, other),
+            (Matcher::Networks(own, _), Matcher::Networks(other, _)) => {
                 let overlap = |a: &IpNet, b: &IpNet| a.contains(b) || b.contains(a);
-                !ours.iter().any(|a| theirs.iter().any(|b| overlap(a, b)))
+                !own.iter().any(|a| other.iter().any(|b| overlap(a, b)))
             }
-            (Matcher::Patterns(ours), Matcher::Patterns(theirs)) => {
-                !ours.iter().any(|a| theirs.iter().any(|b| may_overlap(a, b)))
+            (Matcher::Patterns(own), Matcher::Patterns(other)) => {
+                !own.iter().any(|a| other.iter().any(|b| may_overlap(a, b)))
             }
             _ => false,
         }
@@ -454,8 +488,8 @@ impl Conditions {
         &'c self,
         others: &'c Conditions,
     ) -> Option<(usize, &'c Condition)> {
-        let excluded = |ours: &Condition| others.iter().find(|other| ours.excludes(other));
-        self.0.iter().enumerate().find_map(|(index, ours)| Some((index, excluded(ours)?)))
+        let excluded = |own: &Condition| others.iter().find(|other| own.excludes(other));
+        self.0.iter().enumerate().find_map(|(index, own)| Some((index, excluded(own)?)))
     }
 }
 

@@ -69,8 +69,8 @@ pub struct Override {
 impl Override {
     fn replaces_nothing(&self) -> bool {
         let Override { when: _, limits, mode, on_store_failure, cost, overflow } = self;
-        let answers = mode.is_some() || on_store_failure.is_some() || overflow.is_some();
-        limits.is_none() && cost.is_none() && !answers
+        let sets_handling = mode.is_some() || on_store_failure.is_some() || overflow.is_some();
+        limits.is_none() && cost.is_none() && !sets_handling
     }
 }
 
@@ -226,8 +226,8 @@ impl Policy {
 
     /// Sets the answer when the store fails.
     #[must_use]
-    pub fn with_on_store_failure(mut self, answer: OnStoreFailure) -> Self {
-        self.variants[0].on_store_failure = answer;
+    pub fn with_on_store_failure(mut self, behavior: OnStoreFailure) -> Self {
+        self.variants[0].on_store_failure = behavior;
         self.derive()
     }
 

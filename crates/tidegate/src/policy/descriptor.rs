@@ -95,14 +95,14 @@ impl DescriptorEntry {
             && match (&self.values, &other.values) {
                 (_, None) => true,
                 (None, Some(_)) => false,
-                (Some(ours), Some(theirs)) => all_imply(ours, theirs),
+                (Some(own), Some(other)) => all_imply(own, other),
             }
     }
 
     fn may_overlap(&self, other: &DescriptorEntry) -> bool {
         self.name == other.name
             && match (&self.values, &other.values) {
-                (Some(ours), Some(theirs)) => any_overlap(ours, theirs),
+                (Some(own), Some(other)) => any_overlap(own, other),
                 _ => true,
             }
     }
@@ -116,16 +116,15 @@ pub(super) fn match_all(
     matcher.len() == found.len() && matcher.iter().zip(found).all(|(one, found)| one.matches(found))
 }
 
-/// Returns whether every descriptor that matches `ours` also matches `theirs`. `false` if that is
+/// Returns whether every descriptor that matches `own` also matches `other`. `false` if that is
 /// not certain.
-pub(super) fn imply(ours: &[DescriptorEntry], theirs: &[DescriptorEntry]) -> bool {
-    ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(ours, theirs)| ours.implies(theirs))
+pub(super) fn imply(own: &[DescriptorEntry], other: &[DescriptorEntry]) -> bool {
+    own.len() == other.len() && own.iter().zip(other).all(|(own, other)| own.implies(other))
 }
 
 /// Returns whether no descriptor can match both lists. `false` if that is not certain.
-pub(super) fn exclude(ours: &[DescriptorEntry], theirs: &[DescriptorEntry]) -> bool {
-    ours.len() != theirs.len()
-        || !ours.iter().zip(theirs).all(|(ours, theirs)| ours.may_overlap(theirs))
+pub(super) fn exclude(own: &[DescriptorEntry], other: &[DescriptorEntry]) -> bool {
+    own.len() != other.len() || !own.iter().zip(other).all(|(own, other)| own.may_overlap(other))
 }
 
 impl fmt::Display for DescriptorEntry {
@@ -284,14 +283,14 @@ impl Wildcards {
     }
 }
 
-/// Returns whether each of `ours` implies one of `theirs`.
-pub(super) fn all_imply(ours: &[Wildcard], theirs: &[Wildcard]) -> bool {
-    ours.iter().all(|ours| theirs.iter().any(|theirs| ours.implies(theirs)))
+/// Returns whether each of `own` implies one of `other`.
+pub(super) fn all_imply(own: &[Wildcard], other: &[Wildcard]) -> bool {
+    own.iter().all(|own| other.iter().any(|other| own.implies(other)))
 }
 
 /// Returns whether some value may match one of each.
-pub(super) fn any_overlap(ours: &[Wildcard], theirs: &[Wildcard]) -> bool {
-    ours.iter().any(|ours| theirs.iter().any(|theirs| ours.may_overlap(theirs)))
+pub(super) fn any_overlap(own: &[Wildcard], other: &[Wildcard]) -> bool {
+    own.iter().any(|own| other.iter().any(|other| own.may_overlap(other)))
 }
 
 #[cfg(test)]

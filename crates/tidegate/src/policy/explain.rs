@@ -135,20 +135,20 @@ impl Explained<'_> {
         for limit in chosen.limits() {
             writeln!(f, "  limit   {limit}")?;
             let held = match chosen.mode() {
-                Mode::Enforce => "checks refuse this request; take a permit",
+                Mode::Enforce => "checks reject this request; acquire a permit",
                 Mode::Observe => "checks leave this policy out",
                 Mode::Off => continue,
             };
             if is_concurrency(limit) {
-                writeln!(f, "          held, not checked: {held}")?;
+                writeln!(f, "          needs a permit: {held}")?;
             }
         }
         match cost {
             Ok(1) => {}
             Ok(units) => writeln!(f, "  cost    {units}")?,
             Err(found) => {
-                let meant = if chosen.mode() == Mode::Observe { "1" } else { "bad input" };
-                writeln!(f, "  cost    {} holds `{found}`: {meant}", chosen.cost())?;
+                let consequence = if chosen.mode() == Mode::Observe { "1" } else { "bad input" };
+                writeln!(f, "  cost    {} holds `{found}`: {consequence}", chosen.cost())?;
             }
         }
         if let Ok(units) = cost

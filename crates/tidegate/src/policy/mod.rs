@@ -19,7 +19,8 @@
 //! - `condition.rs`, `pattern.rs`, `descriptor.rs`: matching;
 //! - `template.rs`, `key.rs`: keys, and why they cannot collide;
 //! - `envoy_details.rs`: facts about limits that come from an envoyproxy/ratelimit config;
-//! - `explain.rs`: the result of every policy for a request, with the reason.
+//! - `explain.rs`: the result of every policy for a request, with the reason;
+//! - `analysis.rs`: facts about policies that hold for every request, for warnings.
 //!
 //! ```
 //! use tidegate::unstable::attributes::Attributes;
@@ -41,6 +42,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(feature = "config")]
+mod analysis;
 mod condition;
 mod cost;
 mod definition;
@@ -86,6 +89,7 @@ pub use template::{SHARED_KEY, Template, TemplateError, TemplateErrorKind};
 
 #[cfg(feature = "config")]
 pub(crate) use {
+    analysis::SharedBy,
     condition::{MAX_EXEMPT_VALUES, MAX_VALUES},
     definition::{MAX_OVERRIDES, MAX_REPLACED},
     descriptor::Wildcard,
@@ -157,7 +161,7 @@ impl FromStr for OnStoreFailure {
     type Err = ParseEnumError;
 
     fn from_str(name: &str) -> Result<Self, ParseEnumError> {
-        let found = OnStoreFailure::ALL.into_iter().find(|answer| answer.name() == name);
+        let found = OnStoreFailure::ALL.into_iter().find(|variant| variant.name() == name);
         found.ok_or(ParseEnumError("allow, deny or local"))
     }
 }

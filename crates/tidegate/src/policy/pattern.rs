@@ -78,7 +78,7 @@ impl PatternError {
             PatternError::DoubleStar => "`**` must be a whole segment".into(),
             PatternError::Query => "a path pattern has no query".into(),
             PatternError::NotAHost => "this is not a host".into(),
-            PatternError::Syntax(what) => format!("this is not a glob: {what}"),
+            PatternError::Syntax(problem) => format!("this is not a glob: {problem}"),
         }
     }
 
@@ -180,6 +180,17 @@ impl Pattern {
         }
     }
 
+    /// Returns a text that it matches; `None` for a glob that is matched by the automaton.
+    #[cfg(feature = "config")]
+    pub(super) fn example(&self) -> Option<String> {
+        match &self.kind {
+            PatternKind::Exact(text) => Some(text.to_string()),
+            PatternKind::Prefix(start) => Some(format!("{start}example")),
+            PatternKind::Suffix(end) => Some(format!("www{end}")),
+            PatternKind::Glob => None,
+        }
+    }
+
     /// Returns whether it has to be matched by the automaton.
     pub(super) fn needs_glob_set(&self) -> bool {
         matches!(self.kind, PatternKind::Glob)
@@ -255,7 +266,7 @@ fn normalize_pattern(text: &str) -> Result<String, PatternError> {
     let mut out = String::with_capacity(bytes.len() + 8);
     let mut at = 0;
     while let Some(&byte) = bytes.get(at) {
-        let (byte, width, meant) = match (path::unescape(&bytes[at..]), byte) {
+        let (byte, width, is_escaped) = match (path::unescape(&bytes[at..]), byte) {
             (Some(byte), _) => (byte, 3, byte != b'/'),
             (None, b'\\') => match bytes.get(at + 1) {
                 Some(&next) => (next, 2, true),
@@ -264,7 +275,7 @@ fn normalize_pattern(text: &str) -> Result<String, PatternError> {
             (None, byte) => (byte, 1, false),
         };
         at += width;
-        match (byte, meant) {
+        match (byte, is_escaped) {
             (b'/', _) if width == 3 => path::escape(byte, &mut out),
             (b'/' | b'[' | b']' | b'{' | b'}' | b'?' | b'*' | b'^', false) => {
                 out.push(char::from(byte))

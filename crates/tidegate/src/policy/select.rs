@@ -475,7 +475,7 @@ impl PoliciesError {
             PoliciesError::TooManyCompared { .. } => {
                 "match a list of descriptors with exact values, which are looked up, or use overrides for what differs by tenant"
             }
-            PoliciesError::SameName { .. } => "give each policy a name of its own",
+            PoliciesError::SameName { .. } => "give each policy a different name",
             PoliciesError::ReplacesUnknown { .. } => "name another policy in `replaces`",
             PoliciesError::TooManyReplaced { .. } => "replace at most 1024",
             PoliciesError::TooManyLimits => "give policies a `match`, or fewer limits",

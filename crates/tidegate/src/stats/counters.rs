@@ -85,14 +85,19 @@ impl<const N: usize> Counters<N> {
 /// burden a metrics database with a single process.
 pub const MAX_SERIES: usize = 4096;
 
-/// The counters of a series: allowed and denied decisions by [`Decided`], then near misses.
-type SeriesCounters = Counters<{ 2 * SOURCES + 1 }>;
+/// The counters of a series: allowed and denied decisions by [`Decided`], near misses, then requests
+/// by [`Outcome`]. All of them fit into the two cache lines of a stripe, so that counting the request
+/// touches no other line than counting the decision of its reported limit.
+type SeriesCounters = Counters<{ REQUESTS + Outcome::ALL.len() }>;
 
 /// The number of variants of [`Decided`].
 const SOURCES: usize = Decided::ALL.len();
 
 /// The index of near misses.
 const NEAR: usize = 2 * SOURCES;
+
+/// The index of the first counter of requests.
+const REQUESTS: usize = NEAR + 1;
 
 /// The counters of a limit of a policy.
 pub struct LimitStats {
@@ -105,12 +110,18 @@ pub struct LimitStats {
 impl LimitStats {
     /// Counts a decision, and whether it was a near miss.
     #[inline(always)]
-    pub(super) fn count(&self, stripe: Stripe, allowed: bool, near: bool, decided: Decided) {
+    pub(super) fn count(&self, stripe: Stripe, allowed: bool, near_miss: bool, decided: Decided) {
         let counters = &self.series.counters;
         counters.add_in(stripe, usize::from(!allowed) * SOURCES + decided as usize, 1);
-        if near {
+        if near_miss {
             counters.add_in(stripe, NEAR, 1);
         }
+    }
+
+    /// Counts a request whose verdict reports this limit.
+    #[inline(always)]
+    pub(super) fn count_request(&self, stripe: Stripe, outcome: Outcome) {
+        self.series.counters.add_in(stripe, REQUESTS + outcome as usize, 1);
     }
 
     /// The outcome of a denial by this limit, which depends on its mode.
@@ -204,6 +215,7 @@ impl Series {
             allowed: std::array::from_fn(|source| sums[source]),
             denied: std::array::from_fn(|source| sums[SOURCES + source]),
             near: sums[NEAR],
+            requests: std::array::from_fn(|outcome| sums[REQUESTS + outcome]),
         }
     }
 
@@ -230,6 +242,8 @@ pub struct SeriesCounts {
     pub denied: [u64; 4],
     /// Requests that were allowed and left at most 5 % of the limit.
     pub near: u64,
+    /// Requests whose verdict reports this limit, in the order of [`Outcome::ALL`].
+    pub requests: [u64; Outcome::ALL.len()],
 }
 
 impl SeriesCounts {
@@ -237,6 +251,18 @@ impl SeriesCounts {
     pub fn denied_outcome(&self) -> Outcome {
         denied_outcome(self.mode)
     }
+}
+
+/// The requests of a policy. Each request is counted once, under a single policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestCounts {
+    /// The name of the policy; empty for requests that no policy applied to.
+    pub policy: Arc<str>,
+    /// The requests by outcome, in the order of [`Outcome::ALL`].
+    pub outcomes: [u64; Outcome::ALL.len()],
+    /// The outcomes that the modes of the policy's limits can have, in the order of
+    /// [`Outcome::ALL`].
+    pub possible: [bool; Outcome::ALL.len()],
 }
 
 /// All series by name, and the top keys of each policy.
@@ -268,6 +294,28 @@ impl Registry {
     pub(super) fn counts(&self) -> Vec<SeriesCounts> {
         let series: Vec<_> = self.tables.lock().series.values().cloned().collect();
         series.iter().map(|series| series.counts()).collect()
+    }
+
+    /// The requests by policy, sorted by name.
+    pub(super) fn requests(&self) -> Vec<RequestCounts> {
+        let mut policies = Vec::<RequestCounts>::new();
+        for series in self.counts() {
+            let is_known = policies.last().is_some_and(|last| last.policy == series.policy);
+            if !is_known {
+                let policy = Arc::clone(&series.policy);
+                let (outcomes, possible) = Default::default();
+                policies.push(RequestCounts { policy, outcomes, possible });
+            }
+            let Some(policy) = policies.last_mut() else { continue };
+            for (sum, count) in policy.outcomes.iter_mut().zip(series.requests) {
+                *sum += count;
+            }
+            if series.mode != Mode::Off {
+                policy.possible[Outcome::Allowed as usize] = true;
+                policy.possible[series.denied_outcome() as usize] = true;
+            }
+        }
+        policies
     }
 
     /// The trackers of one policy, or of all.

@@ -130,7 +130,7 @@ pub struct TooManySubscribers;
 
 impl fmt::Display for TooManySubscribers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{MAX_SUBSCRIBERS} readers follow the denials already: close one")
+        write!(f, "{MAX_SUBSCRIBERS} readers are connected already: close one")
     }
 }
 

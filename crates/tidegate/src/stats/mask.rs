@@ -206,38 +206,38 @@ impl Masking {
         if !segments.iter().any(is_credential) {
             return key.plain();
         }
-        let mut shown = String::new();
+        let mut masked_text = String::new();
         for segment in segments {
             match *segment {
-                KeySegment::Readable(bytes) => shown.push_str(&escaped(bytes)),
+                KeySegment::Readable(bytes) => masked_text.push_str(&escaped(bytes)),
                 KeySegment::Credential { tag, value, has_length } => {
                     let form = format!("{tag}{}", self.form(value));
                     if has_length {
                         // Writing to memory cannot fail.
-                        let _ = write!(shown, "{}#", form.len());
+                        let _ = write!(masked_text, "{}#", form.len());
                     }
-                    shown.push_str(&form);
+                    masked_text.push_str(&form);
                 }
             }
         }
-        let truncated = shown.len() > MAX_TEXT_BYTES;
+        let truncated = masked_text.len() > MAX_TEXT_BYTES;
         if truncated {
             let hash = self.mac.hash(&key.bytes);
             let most = MAX_TEXT_BYTES - MARK.len() - hash.len();
-            shown.truncate(floor_char_boundary(&shown, most));
-            shown = shown + MARK + &hash;
+            masked_text.truncate(floor_char_boundary(&masked_text, most));
+            masked_text = masked_text + MARK + &hash;
         }
-        ShownText { bytes: shown.into_bytes(), truncated, masked: true }
+        ShownText { bytes: masked_text.into_bytes(), truncated, masked: true }
     }
 
     /// The masked form of a value.
     fn form(&self, value: &[u8]) -> String {
         let most = MAX_SHOWN_CHARS.min(value.len() / 4);
-        let shown = value[..most]
+        let prefix = value[..most]
             .iter()
             .take_while(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(byte));
-        let shown: String = shown.map(|byte| char::from(*byte)).collect();
-        shown + MARK + &self.mac.hash(value)
+        let prefix: String = prefix.map(|byte| char::from(*byte)).collect();
+        prefix + MARK + &self.mac.hash(value)
     }
 }
 

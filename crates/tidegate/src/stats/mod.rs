@@ -4,8 +4,8 @@
 //! operator needs to know *which keys* were denied. So there are two layers.
 //!
 //! - Counters per policy, limit and mode. They are resolved to a [`LimitStats`] once per reload.
-//!   Recording is then one relaxed add in a stripe of the calling thread, and another one for the
-//!   latency.
+//!   Recording is then one relaxed add per limit in a stripe of the calling thread, one for the
+//!   request in the counters of its reported limit, and another one for the latency.
 //! - Names of keys and routes, recorded only for a denial, a would-be denial or a near miss: a
 //!   heavy-hitter sketch per policy ([`Stats::top`]) and a stream of denials ([`Stats::events`]).
 //!
@@ -32,7 +32,7 @@ use std::time::Duration;
 use tidegate_core::{Decision, Limit, RetryAfter, Timestamp};
 
 pub use self::counters::Counters;
-pub use self::counters::{LimitStats, MAX_SERIES, SeriesCounts};
+pub use self::counters::{LimitStats, MAX_SERIES, RequestCounts, SeriesCounts};
 pub use self::events::{
     Denial, EVENTS_HELD, EVENTS_PER_POLICY_PER_SECOND, Events, MAX_SUBSCRIBERS, StreamItem,
     Subscription, TooManySubscribers,
@@ -69,18 +69,25 @@ const PER_REQUEST: &str = "per-request";
 /// [`MAX_TRACKED_POLICIES`]. No policy can have this name.
 pub const OTHER: &str = "(other)";
 
-/// The outcome of one limit.
+/// The limit name of policies without limits, whose requests are counted nevertheless.
+const NO_LIMIT: &str = "";
+
+/// The outcome of one limit, or of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// The limit admitted the request.
+    /// The limit, or every limit, admitted the request.
     Allowed,
     /// The limit denied the request.
     Denied,
-    /// The limit is only observed and would have denied the request.
+    /// The limit is only observed and would have denied the request, which was admitted unless
+    /// another limit denied it.
     WouldDeny,
 }
 
 impl Outcome {
+    /// Every outcome.
+    pub const ALL: [Outcome; 3] = [Outcome::Allowed, Outcome::Denied, Outcome::WouldDeny];
+
     /// Returns the name used in metrics and events.
     pub const fn name(self) -> &'static str {
         match self {
@@ -195,6 +202,18 @@ impl<'a> LimitRecord<'a> {
     pub(crate) fn is_near(&self) -> bool {
         self.allowed && is_near(self.limit, self.remaining)
     }
+
+    /// The result as it is counted.
+    #[inline(always)]
+    pub(crate) fn counted(&self) -> CountedResult {
+        CountedResult { allowed: self.allowed, near_miss: self.is_near(), decided: self.decided }
+    }
+}
+
+/// The denying limit with the longest wait.
+fn longest_wait<'r, 'a>(limits: &'r [LimitRecord<'a>]) -> Option<&'r LimitRecord<'a>> {
+    let wait = |limit: &&LimitRecord<'_>| limit.retry_after.as_micros().unwrap_or(u64::MAX);
+    limits.iter().filter(|limit| !limit.allowed).max_by_key(wait)
 }
 
 /// Whether at most 5 % of a limit remain.
@@ -219,28 +238,57 @@ pub struct RequestRecord<'a> {
 }
 
 /// A request whose limits are being counted.
-pub(crate) struct Counting {
+pub(crate) struct Counting<'s> {
     stripe: Stripe,
     allowed: bool,
-    pub(crate) has_limits: bool,
     is_notable: bool,
+    outcome: Outcome,
+    /// The limit under which the request is counted: the first observed limit that would have
+    /// denied it or, if there is none, the reported limit, or the first one if none is enforced.
+    counted: Option<&'s LimitStats>,
 }
 
-impl Counting {
+impl<'s> Counting<'s> {
     /// Starts counting a request that was or was not allowed.
     #[inline]
     pub(crate) fn new(allowed: bool) -> Self {
-        Counting { stripe: stripe(), allowed, has_limits: false, is_notable: false }
+        let outcome = if allowed { Outcome::Allowed } else { Outcome::Denied };
+        Counting { stripe: stripe(), allowed, is_notable: false, outcome, counted: None }
     }
 
-    /// Counts the result of one limit.
+    /// Counts the result of one limit. `is_reported` is whether the verdict reports it.
     #[inline(always)]
-    pub(crate) fn add(&mut self, stats: &LimitStats, allowed: bool, near: bool, decided: Decided) {
-        self.has_limits = true;
-        let near = near && allowed && self.allowed;
-        stats.count(self.stripe, allowed, near, decided);
-        self.is_notable |= near || !allowed;
+    pub(crate) fn add(&mut self, stats: &'s LimitStats, result: CountedResult, is_reported: bool) {
+        let CountedResult { allowed, near_miss, decided } = result;
+        let near_miss = near_miss && allowed && self.allowed;
+        stats.count(self.stripe, allowed, near_miss, decided);
+        self.is_notable |= near_miss || !allowed;
+        if self.outcome == Outcome::WouldDeny {
+            return;
+        }
+        // A quota that was skipped denies, although the request is allowed.
+        if !allowed && self.allowed && stats.denied_outcome() == Outcome::WouldDeny {
+            self.outcome = Outcome::WouldDeny;
+            self.counted = Some(stats);
+        } else if is_reported || self.counted.is_none() {
+            self.counted = Some(stats);
+        }
     }
+
+    /// Whether a limit was counted.
+    #[inline]
+    pub(crate) fn has_limits(&self) -> bool {
+        self.counted.is_some()
+    }
+}
+
+/// The result of one limit, as it is counted.
+#[derive(Clone, Copy)]
+pub(crate) struct CountedResult {
+    pub(crate) allowed: bool,
+    /// Whether at most 5 % of the limit remain.
+    pub(crate) near_miss: bool,
+    pub(crate) decided: Decided,
 }
 
 /// The statistics of a gate. They are shared by reference. Recording never blocks for longer than
@@ -250,6 +298,8 @@ pub struct Stats {
     registry: Registry,
     latency: Latency,
     store_latency: Latency,
+    /// Requests that no policy applied to, by [`Outcome`].
+    unmatched: Counters<{ Outcome::ALL.len() }>,
     events: Arc<Events>,
     clock: Clock,
     started: Timestamp,
@@ -269,6 +319,7 @@ impl Stats {
             registry: Registry::default(),
             latency: Latency::default(),
             store_latency: Latency::default(),
+            unmatched: Counters::default(),
             events: Arc::new(Events::default()),
             started: clock.now(),
             clock,
@@ -285,8 +336,8 @@ impl Stats {
         Arc::new(self.registry.resolve(policy, &limit.to_string(), mode))
     }
 
-    /// The counters of a policy's limits, in their order. Their keys are masked as the key template
-    /// of the policy requires.
+    /// The counters of a policy's limits, in their order, or one for the requests of a policy
+    /// without limits. Their keys are masked as the key template of the policy requires.
     pub(crate) fn limits(
         &self,
         policy: &Policy,
@@ -294,11 +345,14 @@ impl Stats {
         mode: Mode,
     ) -> Vec<Arc<LimitStats>> {
         let template = masked_template(policy);
-        let resolve = |limit: &Limit| {
-            let stats = self.registry.resolve(policy.name(), &limit.to_string(), mode);
+        let resolve = |limit: &str| {
+            let stats = self.registry.resolve(policy.name(), limit, mode);
             Arc::new(stats.with_template(template.as_ref()))
         };
-        limits.iter().map(resolve).collect()
+        match limits {
+            [] => vec![resolve(NO_LIMIT)],
+            limits => limits.iter().map(|limit| resolve(&limit.to_string())).collect(),
+        }
     }
 
     /// The counters of limits that come with a request of a policy.
@@ -318,17 +372,30 @@ impl Stats {
     /// denials and near misses.
     pub fn record(&self, record: &RequestRecord<'_>) {
         let mut counting = Counting::new(record.allowed);
+        let reported = longest_wait(record.limits).filter(|_| !record.allowed);
         for limit in record.limits {
-            counting.add(limit.stats, limit.allowed, limit.is_near(), limit.decided);
+            let is_reported = reported.is_some_and(|reported| std::ptr::eq(reported, limit));
+            counting.add(limit.stats, limit.counted(), is_reported);
         }
-        if self.add(counting, record.elapsed) {
+        self.count_request(&counting, None);
+        if self.add(&counting, record.elapsed) {
             self.record_notable(record);
+        }
+    }
+
+    /// Counts a request once. `unlimited` is the counter of a policy without limits that applied,
+    /// in case that none of the limits was counted.
+    #[inline(always)]
+    pub(crate) fn count_request(&self, counting: &Counting<'_>, unlimited: Option<&LimitStats>) {
+        match counting.counted.or(unlimited) {
+            Some(stats) => stats.count_request(counting.stripe, counting.outcome),
+            None => self.unmatched.add_in(counting.stripe, counting.outcome as usize, 1),
         }
     }
 
     /// Adds the duration of a decision. Returns whether the keys have to be recorded.
     #[inline]
-    pub(crate) fn add(&self, counting: Counting, elapsed: Option<Duration>) -> bool {
+    pub(crate) fn add(&self, counting: &Counting<'_>, elapsed: Option<Duration>) -> bool {
         if let Some(elapsed) = elapsed {
             self.latency.add(counting.stripe, elapsed);
         }
@@ -347,9 +414,7 @@ impl Stats {
         let route = record.route.map(without_parameters);
         let record = &RequestRecord { route: route.as_deref(), ..*record };
         for limits in record.limits.chunk_by(|a, b| a.stats.same_policy(b.stats)) {
-            let wait = |limit: &&LimitRecord<'_>| limit.retry_after.as_micros().unwrap_or(u64::MAX);
-            let refused = limits.iter().filter(|limit| !limit.allowed).max_by_key(wait);
-            if let Some(limit) = refused {
+            if let Some(limit) = longest_wait(limits) {
                 self.record_denied(record, limit, now);
             } else if record.allowed
                 && let Some(limit) = limits.iter().find(|limit| limit.is_near())
@@ -440,9 +505,25 @@ impl Stats {
         denied.chain(trackers.into_iter().flatten().flat_map(ranked))
     }
 
-    /// Returns the counts of all series, sorted by name.
+    /// Returns the counts of all limits, sorted by name.
     pub fn series(&self) -> Vec<SeriesCounts> {
-        self.registry.counts()
+        let mut series = self.registry.counts();
+        series.retain(|one| &*one.limit != NO_LIMIT);
+        series
+    }
+
+    /// Returns the requests by policy, sorted by name. The first entry, with an empty name, counts
+    /// the requests that no policy applied to.
+    ///
+    /// A request is counted once: a denied one under the policy of the reported limit; one that is
+    /// admitted, but that an observed policy would have denied, under that policy; any other under
+    /// the policy of the reported limit or, if none is enforced, the first that applied.
+    pub fn requests(&self) -> Vec<RequestCounts> {
+        let (policy, outcomes) = ("".into(), self.unmatched.sums());
+        let unmatched = RequestCounts { policy, outcomes, possible: [true, false, false] };
+        let mut requests = self.registry.requests();
+        requests.insert(0, unmatched);
+        requests
     }
 
     /// Returns the durations of decisions.

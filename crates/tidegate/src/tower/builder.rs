@@ -247,14 +247,14 @@ impl LayerBuilder {
     }
 
     fn check_gate(&self, gate: Arc<Gate>) -> Result<Arc<Gate>, LayerFault> {
-        let given = [
+        let settings = [
             ("limiter", self.limiter.is_some()),
             ("store", self.store.is_some()),
             ("stats", self.stats.is_some()),
             ("config_file", self.policies.is_some()),
         ];
-        let given = given.into_iter().find_map(|(setting, given)| given.then_some(setting));
-        match given.or(self.reading()) {
+        let conflict = settings.into_iter().find_map(|(setting, is_set)| is_set.then_some(setting));
+        match conflict.or(self.reading()) {
             Some(setting) => Err(LayerFault::ConflictsWithGate { setting }),
             None => Ok(gate),
         }

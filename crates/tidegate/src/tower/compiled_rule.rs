@@ -231,8 +231,8 @@ impl CompiledRule {
                 let has_key = self.shares_key() || active.policies().has_key(template, &attributes);
                 has_key.then(|| active.key(template, &attributes))
             }
-            KeyFrom::Closure(of) => match of(head) {
-                Some(given) => Some(Key::literal(given.as_bytes())),
+            KeyFrom::Closure(key_of) => match key_of(head) {
+                Some(key) => Some(Key::literal(key.as_bytes())),
                 None => self.shares_key().then(Key::missing),
             },
         }

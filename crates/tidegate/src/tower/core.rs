@@ -100,20 +100,25 @@ impl Core {
     ) -> Result<(), RejectionResponse> {
         self.identify(active, head);
         let attributes = self.fixed.is_none().then(|| head.attributes());
-        let given = self.request_limits(head)?;
+        let request_limits = self.request_limits(head)?;
         // Not a tuple of both: a plan is large, and would be copied out of it.
         let mut plan = Plan::default();
         let mut reserving = Vec::new();
         let planned = (&mut plan, &mut reserving);
-        self.plan(active, attributes.as_ref(), &given, head, planned)?;
+        self.plan(active, attributes.as_ref(), &request_limits, head, planned)?;
         let route = || Some(head.path());
-        let named =
-            RequestContext { id: None, route: &route, request_id: None, max_wait: self.max_wait };
-        let entered = match self.is_immediate() {
+        let named = RequestContext {
+            id: None,
+            route: &route,
+            request_id: None,
+            max_wait: self.max_wait,
+            is_counted: true,
+        };
+        let admission = match self.is_immediate() {
             true => self.gate.admit_in_memory(&mut plan, &named),
             false => self.gate.admit_planned(tracker, &mut plan, &named).await,
         };
-        entered.map_err(|error| self.refuse(head, &error))?;
+        admission.map_err(|error| self.refuse(head, &error))?;
         self.finish(head, &mut plan, reserving, guard)
     }
 
@@ -131,13 +136,14 @@ impl Core {
     /// Returns the limits that come with the request, for the rules with `limits_of`.
     #[inline]
     fn request_limits(&self, head: &Head<'_>) -> Result<RequestLimits, RejectionResponse> {
-        let mut given = RequestLimits::new();
+        let mut request_limits = RequestLimits::new();
         for (index, rule) in self.rules.iter().enumerate() {
             if rule.takes_limits() && rule.applies(head) {
-                given.push((index, rule.limits_of(head).map_err(|fault| self.fail(head, &fault))?));
+                request_limits
+                    .push((index, rule.limits_of(head).map_err(|fault| self.fail(head, &fault))?));
             }
         }
-        Ok(given)
+        Ok(request_limits)
     }
 
     /// Plans the checks of the rules, followed by those of the gate's policies that match
@@ -147,12 +153,12 @@ impl Core {
         &'a self,
         active: &'a ActivePolicies,
         attributes: Option<&'a Attributes<'a>>,
-        given: &'a RequestLimits,
+        request_limits: &'a RequestLimits,
         head: &Head<'_>,
         (plan, reserving): (&mut Plan<'a>, &mut Vec<PendingPart>),
     ) -> Result<(), RejectionResponse> {
         for (index, rule) in self.rules.iter().enumerate() {
-            let limits = match given.iter().find(|(taking, _)| *taking == index) {
+            let limits = match request_limits.iter().find(|(taking, _)| *taking == index) {
                 Some((_, limits)) => limits.as_ref(),
                 None if rule.takes_limits() || !rule.applies(head) => continue,
                 None => None,
@@ -191,8 +197,8 @@ impl Core {
             if head.client_ip().is_none() && gate_needs_address(active, attributes) {
                 return Err(self.fail(head, &RuleFault::NoAddress));
             }
-            let question = GateRequest::new(Subject::Request(attributes));
-            plan.match_policies(active, &question, 0).map_err(|error| self.refuse(head, &error))?;
+            let request = GateRequest::new(Subject::Request(attributes));
+            plan.match_policies(active, &request, 0).map_err(|error| self.refuse(head, &error))?;
         }
         plan.finalize(&[], ConcurrencyMode::Acquire).map_err(|error| self.refuse(head, &error))
     }

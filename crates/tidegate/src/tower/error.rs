@@ -76,12 +76,12 @@ impl fmt::Display for LayerFault {
                 write!(f, "rule `{rule}`: its key template: {error}")
             }
             LayerFault::SameName { name } => {
-                write!(f, "two policies are called `{name}`: give each rule a name of its own")
+                write!(f, "two policies are called `{name}`: give each rule a different name")
             }
             LayerFault::CostWithConcurrency { rule } => write!(
                 f,
-                "rule `{rule}` has a cost or `settle_when`, and a concurrency limit, whose places are one \
-                 per request: put the concurrency limit into a rule of its own"
+                "rule `{rule}` has a cost or `settle_when`, and a concurrency limit, which takes \
+                 one permit per request: put the concurrency limit into a separate rule"
             ),
             LayerFault::CostAndReserve { rule } => write!(
                 f,
@@ -229,7 +229,7 @@ impl fmt::Display for RuleFault<'_> {
             RuleFault::NoAddress => f.write_str(
                 "the client's address is not known: serve the app with \
                  `into_make_service_with_connect_info::<SocketAddr>()` (and tidegate's feature \
-                 `axum`), or tell the layer where it is with `peer(..)`",
+                 `axum`), or set it with `peer(..)`",
             ),
             RuleFault::NoKey { rule } => write!(
                 f,
@@ -249,7 +249,7 @@ impl fmt::Display for RuleFault<'_> {
             RuleFault::CostWithConcurrency { rule } => write!(
                 f,
                 "`limits_of` gave rule `{rule}`, which has a cost, a concurrency limit: put that \
-                 into a rule of its own"
+                 into a separate rule"
             ),
         }
     }

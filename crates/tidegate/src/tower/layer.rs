@@ -143,8 +143,8 @@ impl<K> RateLimitLayer<K> {
         let policy = self.policy(rule)?;
         let found = self.find(policy, key).await?;
         let peeked = policy.peek(&self.core.gate, CodeKey::Key(&found.key)).await;
-        let answer = peeked?;
-        let decisions = answer
+        let verdict = peeked?;
+        let decisions = verdict
             .results
             .iter()
             .map(|result| (*result.limit, Decision { decided: result.decided, ..result.decision }));

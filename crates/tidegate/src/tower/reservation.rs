@@ -111,7 +111,7 @@ impl Reservation {
     pub(super) fn new(
         core: &Arc<Core>,
         reserving: Vec<PendingPart>,
-        answer: &GateVerdict<'_>,
+        verdict: &GateVerdict<'_>,
     ) -> Option<Self> {
         if reserving.is_empty() {
             return None;
@@ -119,7 +119,7 @@ impl Reservation {
         let now = core.gate.now();
         let parts =
             reserving.into_iter().filter_map(|PendingPart { key, policy_index, limits, units }| {
-                let charged = ChargeRecord::of(core.policy_at(policy_index)?, key, answer);
+                let charged = ChargeRecord::of(core.policy_at(policy_index)?, key, verdict);
                 let progress = Mutex::new(Progress { units, at: now, stage: Stage::Open });
                 Some(ReservedPart { policy_index, limits, charged, progress })
             });
@@ -297,19 +297,20 @@ impl Inner {
             return Ok(());
         }
         let gate = &self.core.gate;
-        let answer = gate.charge_more(&changes, max_wait).await;
-        let answer = answer.map_err(|error: GateError| Rejection::of_failure(error.to_string()))?;
-        if !answer.allowed {
-            return Err(Rejection::of_verdict(&answer, self.core.forms, gate.now()));
+        let verdict = gate.charge_more(&changes, max_wait).await;
+        let verdict =
+            verdict.map_err(|error: GateError| Rejection::of_failure(error.to_string()))?;
+        if !verdict.allowed {
+            return Err(Rejection::of_verdict(&verdict, self.core.forms, gate.now()));
         }
         for (index, units) in more() {
             let part = &self.parts[*index];
             // Units that were not charged, or charged in this node's memory because the store has
             // failed meanwhile, are not refunded: the refund would take units of other requests.
             let code_policy = self.core.policy_at(part.policy_index);
-            let is_counted = (answer.decided == Decided::Exact || part.charged.is_local())
+            let is_counted = (verdict.decided == Decided::Exact || part.charged.is_local())
                 && code_policy.is_some_and(|code_policy| {
-                    ChargeRecord::covers_all_limits(code_policy, &answer)
+                    ChargeRecord::covers_all_limits(code_policy, &verdict)
                 });
             // Another clone may have settled the part meanwhile.
             if is_counted && !part.raise(*units, gate.now()) {
@@ -333,12 +334,12 @@ impl Inner {
         self.correct(index, excess, 0);
     }
 
-    /// Corrects the charge of a part from `charged` units to `due` units.
-    fn correct(self: &Arc<Self>, index: usize, charged: u64, due: u64) {
-        match due.checked_sub(charged) {
+    /// Corrects the charge of a part from `charged` units to `final_units` units.
+    fn correct(self: &Arc<Self>, index: usize, charged: u64, final_units: u64) {
+        match final_units.checked_sub(charged) {
             Some(0) => {}
             Some(more) => self.settle(index, Cost::Force(more)),
-            None => self.settle(index, Cost::Refund(charged - due)),
+            None => self.settle(index, Cost::Refund(charged - final_units)),
         }
     }
 

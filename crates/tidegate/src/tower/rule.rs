@@ -301,8 +301,8 @@ impl Rule {
 
     /// Sets the decision while a shared store fails.
     #[must_use]
-    pub fn on_store_failure(mut self, answer: OnStoreFailure) -> Self {
-        self.on_store_failure = answer;
+    pub fn on_store_failure(mut self, behavior: OnStoreFailure) -> Self {
+        self.on_store_failure = behavior;
         self
     }
 

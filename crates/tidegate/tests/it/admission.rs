@@ -41,16 +41,16 @@ fn request(path: &str) -> Attributes<'_> {
 /// Admits a request, or checks it without serving it. Returns whether it is allowed.
 async fn check(
     gate: &Gate,
-    rules: &ActivePolicies,
+    active: &ActivePolicies,
     attributes: &Attributes<'_>,
     max_wait: Option<Duration>,
     serves: bool,
 ) -> bool {
-    let question = GateRequest { max_wait, ..GateRequest::new(Subject::Request(attributes)) };
+    let request = GateRequest { max_wait, ..GateRequest::new(Subject::Request(attributes)) };
     if serves {
-        gate.admit(rules, &[question]).await.expect("valid").verdict.allowed
+        gate.admit(active, &[request]).await.expect("valid").verdict.allowed
     } else {
-        gate.check(rules, &[question]).await.expect("valid").allowed
+        gate.check(active, &[request]).await.expect("valid").allowed
     }
 }
 
@@ -59,10 +59,10 @@ fn one_free_quota_admits_a_waiting_request() {
     let attributes = request("/");
     for serves in [false, true] {
         for (gate, clock) in gates() {
-            let rules = Arc::clone(&gate.active_policies());
+            let active = Arc::clone(&gate.active_policies());
             let start = |seconds| {
                 let max_wait = Some(Duration::from_secs(seconds));
-                Polled::start(check(&gate, &rules, &attributes, max_wait, serves))
+                Polled::start(check(&gate, &active, &attributes, max_wait, serves))
             };
             // Both quotas have units left, then only one.
             for _ in 0..2 {
@@ -96,8 +96,8 @@ fn one_free_quota_admits_a_waiting_request() {
 fn one_free_quota_admits_a_request_with_a_permit() {
     let attributes = request("/held");
     for (gate, _) in gates() {
-        let rules = Arc::clone(&gate.active_policies());
-        let allowed = [(); 3].map(|()| block_on(check(&gate, &rules, &attributes, None, true)));
+        let active = Arc::clone(&gate.active_policies());
+        let allowed = [(); 3].map(|()| block_on(check(&gate, &active, &attributes, None, true)));
         assert_eq!(allowed, [true, true, false], "shared: {}", gate.is_shared());
     }
 }

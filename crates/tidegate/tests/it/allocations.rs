@@ -39,13 +39,13 @@ fn counting_allocator_counts() {
 fn a_check_allocates_nothing() {
     let (limiter, _) = limiter();
     for limit in limits() {
-        let ask = || limiter.check("key", &limit, 1).expect("valid");
+        let check = || limiter.check("key", &limit, 1).expect("valid");
         for _ in 0..5 {
-            let _ = ask();
+            let _ = check();
         }
         let count = allocations(|| {
             for _ in 0..100 {
-                let _ = ask();
+                let _ = check();
             }
         });
         assert_eq!(count, 0, "{limit}");

@@ -26,10 +26,14 @@ fn fixture() -> (Shared, ManualClock) {
     (Arc::new(FlakyStore::immediate(&clock)), clock)
 }
 
-fn over(store: &Shared, clock: &ManualClock, answer: Option<OnStoreFailure>) -> Limiter<Shared> {
+fn limiter_over(
+    store: &Shared,
+    clock: &ManualClock,
+    on_failure: Option<OnStoreFailure>,
+) -> Limiter<Shared> {
     let mut builder = Limiter::builder().max_keys(1_000).clock(clock.clock()).nodes(3);
-    if let Some(answer) = answer {
-        builder = builder.on_store_failure(answer);
+    if let Some(on_failure) = on_failure {
+        builder = builder.on_store_failure(on_failure);
     }
     builder.build_with_store(Arc::clone(store)).expect("memory")
 }
@@ -39,9 +43,9 @@ fn check(limiter: &Limiter<Shared>, limit: &Limit, cost: impl Into<Cost> + Send)
 }
 
 #[test]
-fn everything_works_over_any_store() {
+fn limiter_methods_decide_over_any_store() {
     let (store, clock) = fixture();
-    let (limiter, other) = (over(&store, &clock, None), over(&store, &clock, None));
+    let (limiter, other) = (limiter_over(&store, &clock, None), limiter_over(&store, &clock, None));
     let ten = limit("10 per 1m sliding-log");
     assert_eq!(check(&limiter, &ten, 3).remaining, 7);
     assert_eq!(block_on(other.charge_async("a", &ten, 2)), Ok(5), "the count is shared");
@@ -69,14 +73,14 @@ fn store_failure_is_an_error_without_on_store_failure() {
     let (store, clock) = fixture();
     let limit = limit("9 per 1h sliding-log");
     store.set_behavior(Behavior::Down);
-    let failed = block_on(over(&store, &clock, None).check_async("a", &limit, 1));
+    let failed = block_on(limiter_over(&store, &clock, None).check_async("a", &limit, 1));
     assert_eq!(failed, Err(Failure::Down.into()));
 
-    let open = over(&store, &clock, Some(OnStoreFailure::Allow));
+    let open = limiter_over(&store, &clock, Some(OnStoreFailure::Allow));
     let decision = check(&open, &limit, 1);
     assert_eq!((decision.allowed, decision.decided), (true, Decided::FailedOpen));
 
-    let closed = over(&store, &clock, Some(OnStoreFailure::Deny));
+    let closed = limiter_over(&store, &clock, Some(OnStoreFailure::Deny));
     let checks = [Check::new("a", &limit, 1)];
     let verdict = block_on(closed.check_all_async(&checks)).expect("a verdict");
     assert_eq!((verdict.allowed, verdict.decided), (false, Decided::FailedClosed));
@@ -95,7 +99,7 @@ fn store_failure_is_an_error_without_on_store_failure() {
 #[test]
 fn local_fallback_divides_the_limit_by_the_nodes() {
     let (store, clock) = fixture();
-    let limiter = over(&store, &clock, Some(OnStoreFailure::Local));
+    let limiter = limiter_over(&store, &clock, Some(OnStoreFailure::Local));
     let nine = limit("9 per 1h sliding-log");
     assert_eq!(check(&limiter, &nine, 1).decided, Decided::Exact);
     store.set_behavior(Behavior::TimedOut);
@@ -116,13 +120,13 @@ fn local_fallback_divides_the_limit_by_the_nodes() {
 #[test]
 fn permits_are_held_released_and_mirrored() {
     let (store, clock) = fixture();
-    let limiter = over(&store, &clock, Some(OnStoreFailure::Local));
+    let limiter = limiter_over(&store, &clock, Some(OnStoreFailure::Local));
     let three = limit("3 concurrent lease 30s");
     let checks = [Check::new("a", &three, 1)];
     let take = || block_on(limiter.acquire_async(&checks)).expect("a verdict").or_deny();
     let left = || {
-        let looks = [Check::new("a", &three, 0)];
-        block_on(limiter.acquire_async(&looks)).expect("a verdict").verdict().decisions()[0]
+        let peeks = [Check::new("a", &three, 0)];
+        block_on(limiter.acquire_async(&peeks)).expect("a verdict").verdict().decisions()[0]
             .remaining
     };
     let (first, second) = (take().expect("one"), take().expect("two"));
@@ -147,7 +151,7 @@ fn permits_are_held_released_and_mirrored() {
 #[test]
 fn permit_of_a_failed_open_store_holds_nothing() {
     let (store, clock) = fixture();
-    let open = over(&store, &clock, Some(OnStoreFailure::Allow));
+    let open = limiter_over(&store, &clock, Some(OnStoreFailure::Allow));
     let one = limit("1 concurrent lease 30s");
     let checks = [Check::new("a", &one, 1)];
     store.set_behavior(Behavior::Down);
@@ -162,7 +166,7 @@ fn permit_of_a_failed_open_store_holds_nothing() {
 #[test]
 fn reservations_are_settled_where_they_were_charged() {
     let (store, clock) = fixture();
-    let limiter = over(&store, &clock, Some(OnStoreFailure::Local));
+    let limiter = limiter_over(&store, &clock, Some(OnStoreFailure::Local));
     let tokens = limit("90 per 1h sliding-log");
     let reserve = || block_on(limiter.reserve_async("a", &tokens, 10)).expect("a verdict");
     let left = || check(&limiter, &tokens, 0).remaining;
@@ -203,7 +207,7 @@ fn at_once(limiter: &Limiter<Shared>, checks: &[Check<'_>], max: Duration) -> Ve
 #[test]
 fn waiters_pass_in_order_over_any_store() {
     let (store, clock) = fixture();
-    let limiter = over(&store, &clock, None);
+    let limiter = limiter_over(&store, &clock, None);
     let one = limit("1 per 10s sliding-log");
     let checks = [Check::new("a", &one, 1)];
     assert!(at_once(&limiter, &checks, Duration::ZERO).allowed);
@@ -213,11 +217,11 @@ fn waiters_pass_in_order_over_any_store() {
     assert!(!refused.allowed && !refused.queue_full, "the wait is ten seconds");
     clock.set(at(NOW + 10 * S));
     assert!(second.poll().is_none(), "another waiter is first");
-    assert!(first.poll().is_some_and(|answer| answer.is_ok_and(|verdict| verdict.allowed)));
+    assert!(first.poll().is_some_and(|result| result.is_ok_and(|verdict| verdict.allowed)));
     drop(first);
     assert!(second.poll().is_none());
     clock.set(at(NOW + 20 * S));
-    assert!(second.poll().is_some_and(|answer| answer.is_ok_and(|verdict| verdict.allowed)));
+    assert!(second.poll().is_some_and(|result| result.is_ok_and(|verdict| verdict.allowed)));
     let mut third = join(limiter.wait(&checks, Duration::from_secs(10)));
     assert!(check(&limiter, &one, 1).retry_after.as_micros() == Some(10 * S));
     clock.set(at(NOW + 30 * S));
@@ -264,7 +268,7 @@ fn full_queue_is_reported_as_queue_full() {
 #[test]
 fn acquire_waits_for_a_release() {
     let (store, clock) = fixture();
-    acquire_waits(&over(&store, &clock, None), &clock);
+    acquire_waits(&limiter_over(&store, &clock, None), &clock);
     let memory = Limiter::builder().clock(clock.clock()).build().expect("memory");
     acquire_waits(&memory, &clock);
 }
@@ -292,13 +296,13 @@ fn acquire_waits<S: Store>(limiter: &Limiter<S>, clock: &ManualClock) {
 
     let mut third = join(take(Duration::from_secs(3)));
     let started = clock.now().as_micros();
-    let mut answer = None;
+    let mut result = None;
     for tenth in 1..=30 {
-        assert!(answer.is_none(), "the waiter passed too early");
+        assert!(result.is_none(), "the waiter passed too early");
         clock.set(Timestamp::from_micros(started + tenth * S / 10));
-        answer = third.poll();
+        result = third.poll();
     }
-    let denied = answer
+    let denied = result
         .expect("max_wait has passed")
         .expect("a verdict")
         .or_deny()
@@ -367,7 +371,7 @@ fn wait_blocking_returns_when_the_request_passes() {
 
 /// Callers await on multi-threaded runtimes.
 #[test]
-fn futures_can_be_sent() {
+fn futures_are_send() {
     fn is_send<T: Send>(_: T) {}
     fn all_are_send<S: Store>(limiter: &Limiter<S>) {
         let limit = limit("1 per 1s");
@@ -386,14 +390,14 @@ fn futures_can_be_sent() {
         is_send(async { limiter.reserve_async("a", &limit, 1).await?.commit_async(2).await });
     }
     let (store, clock) = fixture();
-    all_are_send(&over(&store, &clock, None));
+    all_are_send(&limiter_over(&store, &clock, None));
     all_are_send(&Limiter::new());
 }
 
 /// Several threads release permits and wait for them at the same time. No release is missed, and no
 /// permit is held twice.
 #[test]
-fn no_release_is_missed() {
+fn concurrent_waiters_receive_every_release() {
     let two = limit("2 concurrent lease 1h");
     let limiter = Limiter::builder().max_keys(1_000).build().expect("memory");
     let (held, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -462,15 +466,15 @@ proptest! {
         let builder = Limiter::builder().max_keys(1_000).clock(clock.clock());
         let memory = builder.build().expect("memory");
         let limiters = [
-            over(&store, &clock, None),
-            over(&store, &clock, Some(OnStoreFailure::Deny)),
-            over(&store, &clock, Some(OnStoreFailure::Local)),
+            limiter_over(&store, &clock, None),
+            limiter_over(&store, &clock, Some(OnStoreFailure::Deny)),
+            limiter_over(&store, &clock, Some(OnStoreFailure::Local)),
         ];
         let limit = limit(&format!("{count} per 3s sliding-log"));
-        for (turn, (key, cost, gap)) in steps.into_iter().enumerate() {
+        for (index, (key, cost, gap)) in steps.into_iter().enumerate() {
             clock.advance(Duration::from_micros(gap));
             let expected = memory.check([key], &limit, cost).expect("valid");
-            let limiter = &limiters[turn % limiters.len()];
+            let limiter = &limiters[index % limiters.len()];
             let decision = block_on(limiter.check_async([key], &limit, cost)).expect("a verdict");
             prop_assert_eq!(decision, expected);
         }

@@ -107,7 +107,7 @@ fn check(gate: &Gate, all: &[DescriptorRequest]) -> Result<String, GateError> {
             ..Attributes::default()
         })
         .collect();
-    let questions: Vec<GateRequest<'_>> = all
+    let requests: Vec<GateRequest<'_>> = all
         .iter()
         .zip(&attributes)
         .map(|(one, attributes)| GateRequest {
@@ -115,21 +115,21 @@ fn check(gate: &Gate, all: &[DescriptorRequest]) -> Result<String, GateError> {
             ..GateRequest::new(Subject::Request(attributes))
         })
         .collect();
-    let rules = gate.active_policies();
-    gate.sync(gate.check(&rules, &questions)).map(|answer| show(&answer))
+    let active = gate.active_policies();
+    gate.sync(gate.check(&active, &requests)).map(|verdict| show(&verdict))
 }
 
-fn show(answer: &GateVerdict<'_>) -> String {
-    let lines = answer.results.iter().map(|line| {
-        let question = line.request_index;
-        let sign = if line.decision.allowed { '+' } else { '-' };
-        let policy = line.policy.unwrap_or("caller");
-        format!("{policy}@{question}{sign}{}", line.decision.remaining)
+fn show(verdict: &GateVerdict<'_>) -> String {
+    let results = verdict.results.iter().map(|result| {
+        let request = result.request_index;
+        let sign = if result.decision.allowed { '+' } else { '-' };
+        let policy = result.policy.unwrap_or("caller");
+        format!("{policy}@{request}{sign}{}", result.decision.remaining)
     });
-    let lines =
-        lines.chain(answer.unlimited.iter().map(|question| format!("unlimited@{question}")));
-    let word = if answer.allowed { "yes" } else { "no" };
-    std::iter::once(word.to_owned()).chain(lines).collect::<Vec<_>>().join(" ")
+    let results =
+        results.chain(verdict.unlimited.iter().map(|request| format!("unlimited@{request}")));
+    let outcome = if verdict.allowed { "yes" } else { "no" };
+    std::iter::once(outcome.to_owned()).chain(results).collect::<Vec<_>>().join(" ")
 }
 
 fn address() -> DescriptorRequest {
@@ -277,13 +277,13 @@ fn conflicting_requests_use_the_strictest_limit() {
         assert_eq!(check(&gate, all).as_deref(), Ok(*expected), "step {number}");
     }
     // Limits from the caller, as a gateway may send them.
-    let rules = gate.active_policies();
+    let active = gate.active_policies();
     let limit = |text: &str| -> [Limit; 1] { [text.parse().expect("a limit")] };
     let (two, nine) = (limit("2 per 1h"), limit("9 per 1h"));
     let own = |limits| GateRequest::new(Subject::Limits { key: b"own", limits });
-    let answer = gate.sync(gate.check(&rules, &[own(&nine), own(&two)])).expect("a verdict");
-    assert_eq!(show(&answer), "yes caller@0+0 caller@1+0");
-    assert_eq!(answer.results[0].limit, &two[0]);
+    let verdict = gate.sync(gate.check(&active, &[own(&nine), own(&two)])).expect("a verdict");
+    assert_eq!(show(&verdict), "yes caller@0+0 caller@1+0");
+    assert_eq!(verdict.results[0].limit, &two[0]);
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn invalid_combinations_are_rejected() {
 #[test]
 fn all_kinds_of_subjects_combine() {
     let gate = gate();
-    let rules = gate.active_policies();
+    let active = gate.active_policies();
     let limits: [Limit; 1] = ["5 per 1h sliding-log".parse().expect("a limit")];
     let bob = descriptor_request("user", "bob");
     let bob =
@@ -313,14 +313,14 @@ fn all_kinds_of_subjects_combine() {
         Subject::Request(&bob),
         Subject::Policy { policy: "user", attributes: &bob },
     ];
-    let questions: Vec<GateRequest<'_>> = subjects.into_iter().map(GateRequest::new).collect();
-    let answer = gate.sync(gate.check(&rules, &questions)).expect("a verdict");
-    assert_eq!(show(&answer), "yes caller@0+4 user@1+3 user@2+2 user@3+2");
+    let requests: Vec<GateRequest<'_>> = subjects.into_iter().map(GateRequest::new).collect();
+    let verdict = gate.sync(gate.check(&active, &requests)).expect("a verdict");
+    assert_eq!(show(&verdict), "yes caller@0+4 user@1+3 user@2+2 user@3+2");
     // One id covers all of them: they are charged once.
-    let again = GateRequest { id: Some(b"order-1"), ..questions[1] };
+    let again = GateRequest { id: Some(b"order-1"), ..requests[1] };
     for _ in 0..2 {
-        let answer = gate.sync(gate.check(&rules, &[questions[0], again])).expect("a verdict");
-        assert_eq!(show(&answer), "yes caller@0+3 user@1+2");
+        let verdict = gate.sync(gate.check(&active, &[requests[0], again])).expect("a verdict");
+        assert_eq!(show(&verdict), "yes caller@0+3 user@1+2");
     }
 }
 
@@ -328,14 +328,14 @@ fn all_kinds_of_subjects_combine() {
 #[test]
 fn checking_does_not_allocate() {
     let gate = gate();
-    let rules = gate.active_policies();
+    let active = gate.active_policies();
     let user = user();
     let attributes =
         Attributes { domain: Some("edge"), descriptors: &user.entries, ..Attributes::default() };
-    let question = GateRequest::new(Subject::Request(&attributes));
+    let request = GateRequest::new(Subject::Request(&attributes));
     let check = || {
-        let answer = gate.sync(gate.check(&rules, &[question])).expect("a verdict");
-        assert_eq!(answer.results[0].request_index, 0);
+        let verdict = gate.sync(gate.check(&active, &[request])).expect("a verdict");
+        assert_eq!(verdict.results[0].request_index, 0);
     };
     for _ in 0..40 {
         check();

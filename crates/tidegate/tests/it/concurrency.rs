@@ -12,7 +12,7 @@ const ALGORITHMS: [&str; 5] =
     ["sliding-log", "sliding-window", "sliding-counter", "fixed-window", "token-bucket"];
 
 /// Runs `work` on `threads` threads at once, and returns the results.
-fn together<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+fn run_on_threads<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let barrier = Barrier::new(threads);
     thread::scope(|scope| {
         let start = |thread| {
@@ -33,9 +33,9 @@ fn one_key_admits_exactly_its_limit_under_threads() {
         for algorithm in ALGORITHMS {
             let limit = limit(&format!("1000 per 1h {algorithm}"));
             let (limiter, _) = limiter();
-            let admitted = together(threads, |_| {
-                let ask = || limiter.check("key", &limit, 1).expect("valid");
-                (0..2_000).filter(|_| ask().allowed).count()
+            let admitted = run_on_threads(threads, |_| {
+                let check = || limiter.check("key", &limit, 1).expect("valid");
+                (0..2_000).filter(|_| check().allowed).count()
             });
             assert_eq!(admitted.iter().sum::<usize>(), 1_000, "{algorithm}, {threads} threads");
         }
@@ -48,10 +48,10 @@ fn one_key_admits_costs_within_its_limit() {
     for algorithm in ALGORITHMS {
         let limit = limit(&format!("1000 per 1h {algorithm}"));
         let (limiter, _) = limiter();
-        let admitted = together(4, |thread| {
+        let admitted = run_on_threads(4, |thread| {
             let cost = thread as u64 + 1;
-            let ask = || limiter.check("key", &limit, cost).expect("valid");
-            (0..1_000).filter(|_| ask().allowed).count() as u64 * cost
+            let check = || limiter.check("key", &limit, cost).expect("valid");
+            (0..1_000).filter(|_| check().allowed).count() as u64 * cost
         });
         assert_eq!(admitted.iter().sum::<u64>(), 1_000, "{algorithm}: cost 1 uses up the rest");
     }
@@ -59,11 +59,11 @@ fn one_key_admits_costs_within_its_limit() {
 
 /// Concurrent charges and refunds add up.
 #[test]
-fn corrections_add_up() {
+fn concurrent_charges_and_refunds_add_up() {
     for algorithm in ALGORITHMS {
         let limit = limit(&format!("1000000 per 1h {algorithm}"));
         let (limiter, _) = limiter();
-        together(4, |_| {
+        run_on_threads(4, |_| {
             for _ in 0..1_000 {
                 let _ = limiter.check("key", &limit, 3).expect("valid");
                 let _ = limiter.check("key", &limit, Cost::Force(2)).expect("valid");
@@ -81,7 +81,7 @@ fn requests_in_opposite_orders_are_all_or_nothing() {
     let (wide, narrow) = (limit("100000 per 1h"), limit("700 per 1h sliding-log"));
     let (limiter, _) = limiter();
     let names = ["a", "b", "c", "d", "e"];
-    let admitted = together(4, |thread| {
+    let admitted = run_on_threads(4, |thread| {
         let mut checks: Vec<Check<'_>> =
             names.iter().map(|name| Check::new(name, &wide, 1)).collect();
         checks.push(Check::new("c", &narrow, 1));
@@ -104,7 +104,7 @@ fn overlapping_requests_add_up() {
     let limit = limit("500 per 1h");
     let (limiter, _) = limiter();
     let names: Vec<String> = (0..4).map(|number| format!("key {number}")).collect();
-    let admitted = together(4, |thread| {
+    let admitted = run_on_threads(4, |thread| {
         let (one, other) = (&names[thread], &names[(thread + 1) % 4]);
         let checks = [Check::new(one, &limit, 1), Check::new(other, &limit, 2)];
         (0..1_000).filter(|_| limiter.check_all(&checks).expect("valid").allowed).count() as u64
@@ -127,7 +127,7 @@ fn keys_are_added_while_others_are_checked() {
 fn add_keys_while_others_are_checked(limit: Limit) {
     let limiter = Limiter::builder().max_keys(100_000).build().expect("capacity for the keys");
     let key = |thread: usize, number: usize| format!("{thread}/{number}");
-    let checked = together(4, |thread| {
+    let checked = run_on_threads(4, |thread| {
         let mut admitted = 0;
         for number in 0..25_000 {
             // Odd threads add keys. Even threads check a few keys repeatedly, and sometimes a
@@ -158,7 +158,7 @@ fn max_keys_holds_under_threads() {
     let limit = limit("5 per 1h");
     let limiter = Limiter::builder().max_keys(1_000).when_full(WhenFull::Deny);
     let limiter = limiter.build().expect("a small store");
-    let admitted = together(4, |thread| {
+    let admitted = run_on_threads(4, |thread| {
         let names = (0..1_000).map(|number| format!("{thread}/{number}"));
         names.filter(|name| limiter.check(name, &limit, 1).expect("valid").allowed).collect()
     });
@@ -175,7 +175,7 @@ fn max_keys_holds_under_threads() {
 fn id_is_charged_once_under_threads() {
     let limit = limit("1000 per 1h");
     let (limiter, _) = limiter();
-    let verdicts = together(8, |_| {
+    let verdicts = run_on_threads(8, |_| {
         let checks = [Check::new("key", &limit, 1)];
         let ids = (0..100_u32).map(u32::to_le_bytes);
         let decide = |id: [u8; 4]| limiter.decide(&tidegate::Request::new(&checks).with_id(&id));
@@ -183,7 +183,7 @@ fn id_is_charged_once_under_threads() {
     });
     assert_eq!(limiter.peek("key", &limit).expect("valid").remaining, 900);
     assert!(
-        verdicts.iter().all(|answers| *answers == verdicts[0]),
+        verdicts.iter().all(|verdict| *verdict == verdicts[0]),
         "all threads got the same verdict"
     );
 }
@@ -199,7 +199,7 @@ fn real_clocks_keep_the_limit() {
             .build()
             .expect("a small store");
         let (own_start, start) = (clock.now().as_micros(), Instant::now());
-        let admitted = together(3, |_| {
+        let admitted = run_on_threads(3, |_| {
             let mut admitted = 0;
             while start.elapsed() < Duration::from_millis(200) {
                 let decision = limiter.check("key", &limit, 1).expect("valid");

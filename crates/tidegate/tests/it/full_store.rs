@@ -48,25 +48,25 @@ impl Fixture {
 
     /// Returns whether the request was allowed, and `no_room`.
     fn check(&self, key: &str, limits: &[Limit], cost: Cost, id: Option<&str>) -> (bool, bool) {
-        let question = question(key, limits, cost, id);
-        let rules = self.gate.active_policies();
-        let answer = self.gate.sync(self.gate.check(&rules, &[question]));
-        answer.map(|a| (a.allowed, a.no_room)).expect("a valid request")
+        let request = gate_request(key, limits, cost, id);
+        let active = self.gate.active_policies();
+        let verdict = self.gate.sync(self.gate.check(&active, &[request]));
+        verdict.map(|a| (a.allowed, a.no_room)).expect("a valid request")
     }
 
     fn left(&self, key: &str, limit: &Limit) -> u64 {
         let limits = [*limit];
-        let question = question(key, &limits, Cost::PEEK, None);
-        let rules = self.gate.active_policies();
-        let answer = self.gate.sync(self.gate.check(&rules, &[question])).expect("a verdict");
-        answer.results[0].decision.remaining
+        let request = gate_request(key, &limits, Cost::PEEK, None);
+        let active = self.gate.active_policies();
+        let verdict = self.gate.sync(self.gate.check(&active, &[request])).expect("a verdict");
+        verdict.results[0].decision.remaining
     }
 
     fn acquire(&self, key: &str, limit: &Limit) -> (Option<Permit>, (bool, bool)) {
         let limits = [*limit];
-        let question = question(key, &limits, Cost::Ask(1), None);
-        let rules = self.gate.active_policies();
-        let held = self.gate.sync(self.gate.acquire(&rules, &question, None));
+        let request = gate_request(key, &limits, Cost::Ask(1), None);
+        let active = self.gate.active_policies();
+        let held = self.gate.sync(self.gate.acquire(&active, &request, None));
         let held = held.expect("a concurrency limit");
         (held.permit.and_then(AnyPermit::local), (held.verdict.allowed, held.verdict.no_room))
     }
@@ -76,7 +76,7 @@ fn no_policies() -> Policies {
     Policies::new(Vec::new(), Identity::default()).expect("an empty list is valid")
 }
 
-fn question<'a>(
+fn gate_request<'a>(
     key: &'a str,
     limits: &'a [Limit],
     cost: Cost,
@@ -88,7 +88,7 @@ fn question<'a>(
 
 /// Runs a test with every algorithm and every `when_full`, with and without an id. These take
 /// different paths through the store.
-fn everywhere(run: impl Fn(&Limit, WhenFull, Option<&'static str>, &str)) {
+fn for_each_configuration(run: impl Fn(&Limit, WhenFull, Option<&'static str>, &str)) {
     for algorithm in ALGORITHMS {
         for when_full in [DENY, ALLOW, OVERFLOW] {
             for id in [None, Some("id")] {
@@ -102,7 +102,7 @@ fn everywhere(run: impl Fn(&Limit, WhenFull, Option<&'static str>, &str)) {
 /// If there is capacity for one more key, a forced charge is recorded, as for tracked keys.
 #[test]
 fn recorded_forced_charge_does_not_report_no_room() {
-    everywhere(|limit, when_full, id, case| {
+    for_each_configuration(|limit, when_full, id, case| {
         for key in ["k9", "k1"] {
             let fixture = Fixture::filled(when_full, limit, MAX_KEYS - 1);
             assert_eq!(
@@ -118,7 +118,7 @@ fn recorded_forced_charge_does_not_report_no_room() {
 /// Tracked keys report their usage, however full the store is.
 #[test]
 fn tracked_keys_do_not_report_no_room() {
-    everywhere(|limit, when_full, id, case| {
+    for_each_configuration(|limit, when_full, id, case| {
         let fixture = Fixture::filled(when_full, limit, MAX_KEYS);
         let limits = [*limit];
         assert_eq!(fixture.check("k1", &limits, Cost::Ask(4), id), (true, false), "{case}");
@@ -140,7 +140,7 @@ fn denied_untracked_keys_report_no_room() {
         (Cost::Force(0), [(true, false), (true, false), (true, false)]),
         (Cost::Refund(1), [(true, false), (true, false), (true, false)]),
     ];
-    everywhere(|limit, when_full, id, case| {
+    for_each_configuration(|limit, when_full, id, case| {
         for (cost, [deny, allow, overflow]) in rows {
             let fixture = Fixture::filled(when_full, limit, MAX_KEYS);
             let expected = match when_full {
@@ -156,7 +156,7 @@ fn denied_untracked_keys_report_no_room() {
 /// The overflow count can be used up, which is not a lack of capacity.
 #[test]
 fn exhausted_overflow_count_does_not_report_no_room() {
-    everywhere(|limit, _, id, case| {
+    for_each_configuration(|limit, _, id, case| {
         let fixture = Fixture::filled(OVERFLOW, limit, MAX_KEYS);
         assert_eq!(fixture.check("x", &[*limit], Cost::Force(5), id), (true, false), "{case}");
         assert_eq!(fixture.check("y", &[*limit], Cost::Ask(1), id), (false, false), "{case}");
@@ -166,7 +166,7 @@ fn exhausted_overflow_count_does_not_report_no_room() {
 /// Capacity would not have helped a request that has also used up a limit.
 #[test]
 fn no_room_is_reported_only_if_it_alone_denied() {
-    everywhere(|limit, _, id, case| {
+    for_each_configuration(|limit, _, id, case| {
         let fixture = Fixture::filled(DENY, limit, MAX_KEYS);
         let both = [*limit, crate::common::limit("5 per 2h")];
         assert_eq!(fixture.check("k1", &both, Cost::Ask(1), id), (false, true), "{case}");

@@ -63,20 +63,20 @@ impl Fixture {
     /// Checks a request, and applies `read` to the verdict.
     fn check<T>(
         &self,
-        question: &GateRequest<'_>,
+        request: &GateRequest<'_>,
         read: impl Fn(&GateVerdict<'_>) -> T,
     ) -> Result<T, GateError> {
-        let rules = self.gate.active_policies();
-        let future = self.gate.check(&rules, slice::from_ref(question));
-        self.gate.sync(future).map(|answer| read(&answer))
+        let active = self.gate.active_policies();
+        let future = self.gate.check(&active, slice::from_ref(request));
+        self.gate.sync(future).map(|verdict| read(&verdict))
     }
 
     /// Returns the units left of the limits of a policy for a key.
     fn left(&self, policy: &str, key: &str) -> Vec<u64> {
-        let rules = self.gate.active_policies();
-        let keys = self.gate.keys(&rules, policy).expect("a policy");
-        let answer = self.gate.sync(keys.peek(&Key::literal(key.as_bytes()))).expect("a verdict");
-        answer.results.iter().map(|line| line.decision.remaining).collect()
+        let active = self.gate.active_policies();
+        let keys = self.gate.keys(&active, policy).expect("a policy");
+        let verdict = self.gate.sync(keys.peek(&Key::literal(key.as_bytes()))).expect("a verdict");
+        verdict.results.iter().map(|result| result.decision.remaining).collect()
     }
 
     /// Returns the numbers of allowed and denied decisions of a policy.
@@ -114,9 +114,9 @@ fn all_policies_are_charged_or_none() {
     let (alice, bob) = ([("x-user".into(), "alice".into())], [("x-user".into(), "bob".into())]);
     let check = |user| {
         let attributes = request("GET", "/api/x", user);
-        fixture.check(&GateRequest::new(Subject::Request(&attributes)), |answer| {
-            let reported = answer.reported_limit().expect("an enforced limit");
-            (answer.allowed, reported.policy.map(str::to_owned), answer.results.len())
+        fixture.check(&GateRequest::new(Subject::Request(&attributes)), |verdict| {
+            let reported = verdict.reported_limit().expect("an enforced limit");
+            (verdict.allowed, reported.policy.map(str::to_owned), verdict.results.len())
         })
     };
     let address = |allowed| Ok((allowed, Some("address".to_owned()), 3));
@@ -136,12 +136,12 @@ fn override_can_switch_to_observe() {
     let fixture = Fixture::new();
     let user = [("x-user".into(), "alice".into())];
     let attributes = request("POST", "/api/x", &user);
-    let question = GateRequest::new(Subject::Request(&attributes));
+    let request = GateRequest::new(Subject::Request(&attributes));
     let check = || {
-        fixture.check(&question, |answer| {
-            let watched = answer.results.last().expect("a line");
-            let shown = answer.with_view(|shown| (shown.limits.len(), shown.reported));
-            (answer.allowed, watched.mode, watched.decision.allowed, shown)
+        fixture.check(&request, |verdict| {
+            let watched = verdict.results.last().expect("a result");
+            let view = verdict.with_view(|view| (view.limits.len(), view.reported));
+            (verdict.allowed, watched.mode, watched.decision.allowed, view)
         })
     };
     let row = |watched| Ok((true, Mode::Observe, watched, (2, Some(0))));
@@ -154,18 +154,18 @@ fn override_can_switch_to_observe() {
 fn observed_limit_never_denies_and_is_not_reported() {
     let fixture = Fixture::new();
     let attributes = request("GET", "/watched", &[]);
-    let question = GateRequest::new(Subject::Request(&attributes));
+    let request = GateRequest::new(Subject::Request(&attributes));
     for _ in 0..3 {
         // The observed concurrency limit cannot be held by a check, and is left out.
-        let answer = fixture.check(&question, |answer| {
+        let verdict = fixture.check(&request, |verdict| {
             (
-                answer.allowed,
-                answer.reported_limit().is_none(),
-                answer.retry_after(),
-                answer.results.len(),
+                verdict.allowed,
+                verdict.reported_limit().is_none(),
+                verdict.retry_after(),
+                verdict.results.len(),
             )
         });
-        assert_eq!(answer, Ok((true, true, RetryAfter::Now, 1)));
+        assert_eq!(verdict, Ok((true, true, RetryAfter::Now, 1)));
     }
     assert_eq!(fixture.counted("watched"), (1, 2));
 }
@@ -173,8 +173,8 @@ fn observed_limit_never_denies_and_is_not_reported() {
 #[test]
 fn caller_sets_cost_and_id() {
     let fixture = Fixture::new();
-    let check = |question: &GateRequest<'_>| {
-        fixture.check(question, |answer| (answer.allowed, answer.results[0].decision.remaining))
+    let check = |request: &GateRequest<'_>| {
+        fixture.check(request, |verdict| (verdict.allowed, verdict.results[0].decision.remaining))
     };
     let alice = under("user", "alice");
     let cost = |cost| GateRequest { cost: Some(cost), ..alice };
@@ -200,8 +200,8 @@ fn caller_limits_do_not_share_counts_with_policies() {
     let limits: [Limit; 2] =
         ["3 per 1h sliding-log", "9 per 1d"].map(|text| text.parse().expect("a limit"));
     let own = GateRequest::new(Subject::Limits { key: b"alice", limits: &limits });
-    let read = |answer: &GateVerdict<'_>| {
-        (answer.results[0].policy.is_none(), answer.results[0].decision.remaining)
+    let read = |verdict: &GateVerdict<'_>| {
+        (verdict.results[0].policy.is_none(), verdict.results[0].decision.remaining)
     };
     assert_eq!(fixture.check(&own, read), Ok((true, 2)));
     assert_eq!(fixture.left("user", "alice"), [3, 5]);
@@ -229,19 +229,19 @@ fn invalid_requests_have_distinct_errors() {
         (Subject::Limits { key: b"x", limits: &held }, needs(None)),
     ];
     for (subject, expected) in rows {
-        let question = GateRequest::new(subject);
-        assert_eq!(fixture.check(&question, |_| ()), Err(expected.clone()), "{subject:?}");
-        let rules = fixture.gate.active_policies();
-        assert_eq!(rules.validate(&question), Err(expected), "{subject:?}");
+        let request = GateRequest::new(subject);
+        assert_eq!(fixture.check(&request, |_| ()), Err(expected.clone()), "{subject:?}");
+        let active = fixture.gate.active_policies();
+        assert_eq!(active.validate(&request), Err(expected), "{subject:?}");
     }
 }
 
 #[test]
 fn permits_are_held_for_their_lease() {
     let fixture = Fixture::new();
-    let rules = fixture.gate.active_policies();
-    let question = under("jobs", "alice");
-    let take = |lease| fixture.gate.sync(fixture.gate.acquire(&rules, &question, lease));
+    let active = fixture.gate.active_policies();
+    let request = under("jobs", "alice");
+    let take = |lease| fixture.gate.sync(fixture.gate.acquire(&active, &request, lease));
     let seconds = Duration::from_secs;
     let first = take(Some(seconds(10))).expect("a permit");
     assert_eq!((first.permit.is_some(), first.lease), (true, seconds(10)));
@@ -258,15 +258,15 @@ fn permits_are_held_for_their_lease() {
 
     let too_long = take(Some(seconds(31))).map(drop);
     assert_eq!(too_long, Err(GateError::LeaseTooLong { max_lease: seconds(30) }));
-    let question = under("user", "alice");
-    let nothing = fixture.gate.sync(fixture.gate.acquire(&rules, &question, None)).map(drop);
+    let request = under("user", "alice");
+    let nothing = fixture.gate.sync(fixture.gate.acquire(&active, &request, None)).map(drop);
     assert_eq!(nothing, Err(GateError::NoConcurrencyLimit { policy: Some("user".into()) }));
 }
 
 #[test]
-fn a_reload_keeps_what_was_counted() {
+fn reload_keeps_counts() {
     let fixture = Fixture::new();
-    let check = || fixture.check(&under("user", "alice"), |answer| answer.allowed);
+    let check = || fixture.check(&under("user", "alice"), |verdict| verdict.allowed);
     assert_eq!(check(), Ok(true));
     fixture.gate.reload(policies(
         &POLICIES.replace("3 per 1h", "30 per 1h").replace("5 per 1d", "5 per 2d"),
@@ -284,18 +284,18 @@ fn a_reload_keeps_what_was_counted() {
 #[test]
 fn reset_clears_a_key_under_all_limits() {
     let fixture = Fixture::new();
-    let rules = fixture.gate.active_policies();
+    let active = fixture.gate.active_policies();
     for key in ["alice", "bob"] {
         fixture.check(&under("user", key), |_| ()).expect("a verdict");
     }
-    let keys = fixture.gate.keys(&rules, "user").expect("a policy");
+    let keys = fixture.gate.keys(&active, "user").expect("a policy");
     let reset = || fixture.gate.sync(keys.reset(&Key::literal(b"alice")));
     assert_eq!([reset(), reset()], [Ok(true), Ok(false)]);
     assert_eq!(
         (fixture.left("user", "alice"), fixture.left("user", "bob")),
         (vec![3, 5], vec![2, 4])
     );
-    assert!(fixture.gate.keys(&rules, "nobody").is_err());
+    assert!(fixture.gate.keys(&active, "nobody").is_err());
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn check_each_decides_as_single_checks() {
     let policies = ["user", "address", "watched", "jobs", "nobody"];
     let costs =
         [None, Some(Cost::Ask(2)), Some(Cost::PEEK), Some(Cost::Refund(1)), Some(Cost::Force(1))];
-    let mut questions = Vec::new();
+    let mut requests = Vec::new();
     for round in 0..200 {
         let key = keys[round % keys.len()];
         let subject = match round % 7 {
@@ -322,29 +322,29 @@ fn check_each_decides_as_single_checks() {
             _ => Subject::Request(&plain),
         };
         let id: Option<&[u8]> = (round % 11 == 0).then_some(b"id");
-        questions.push(GateRequest {
+        requests.push(GateRequest {
             cost: costs[round % costs.len()],
             force: round % 13 == 0,
             id,
             ..GateRequest::new(subject)
         });
     }
-    let shown = |answer: Result<GateVerdict<'_>, GateError>| format!("{answer:?}");
-    let rules = one.gate.active_policies();
-    let each = questions.iter().map(slice::from_ref);
-    let each = each.map(|question| one.gate.sync(one.gate.check(&rules, question)));
-    let expected: Vec<String> = each.map(shown).collect();
-    let rules = many.gate.active_policies();
-    let mut answers = Vec::new();
-    many.gate.check_each(&rules, &questions, |index, answer| {
-        assert_eq!(index, answers.len());
-        answers.push(shown(answer.cloned()));
+    let format_result = |verdict: Result<GateVerdict<'_>, GateError>| format!("{verdict:?}");
+    let active = one.gate.active_policies();
+    let each = requests.iter().map(slice::from_ref);
+    let each = each.map(|request| one.gate.sync(one.gate.check(&active, request)));
+    let expected: Vec<String> = each.map(format_result).collect();
+    let active = many.gate.active_policies();
+    let mut verdicts = Vec::new();
+    many.gate.check_each(&active, &requests, |index, verdict| {
+        assert_eq!(index, verdicts.len());
+        verdicts.push(format_result(verdict.cloned()));
     });
-    assert_eq!(answers, expected);
+    assert_eq!(verdicts, expected);
     // The counters are equal, too.
     assert_eq!(many.gate.stats().series(), one.gate.stats().series());
     let denied = one.gate.stats().series().iter().map(|series| series.denied[0]).sum::<u64>();
-    assert!(denied > 10 && expected.iter().any(|answer| answer.starts_with("Err")), "{denied}");
+    assert!(denied > 10 && expected.iter().any(|verdict| verdict.starts_with("Err")), "{denied}");
 }
 
 /// Regression: the units left were compared with the burst of the bucket, which admits nothing at a
@@ -359,15 +359,15 @@ policies:
     let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
     let limiter = Limiter::builder().max_keys(10_000).clock(clock.clock()).build().expect("memory");
     let gate = Gate::new(limiter, policies(text), Arc::new(Stats::new(clock.clock())));
-    let rules = gate.active_policies();
+    let active = gate.active_policies();
     for policy in ["bucket", "log"] {
-        let keys = gate.keys(&rules, policy).expect("a policy");
+        let keys = gate.keys(&active, policy).expect("a policy");
         let find = block_on(keys.find(b"alice"));
         let key = find.expect("a policy").key;
         let is_seen = || block_on(keys.is_seen(&key));
         assert_eq!(is_seen(), Ok(false), "{policy}: never used");
         assert!(
-            !gate.sync(gate.check(&rules, &[under(policy, "alice")])).expect("a verdict").allowed
+            !gate.sync(gate.check(&active, &[under(policy, "alice")])).expect("a verdict").allowed
         );
         assert_eq!(is_seen(), Ok(true), "{policy}: denied");
     }

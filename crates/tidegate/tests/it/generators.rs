@@ -20,7 +20,7 @@ pub fn cases(cases: u32) -> ProptestConfig {
 pub enum Gap {
     Micros(u64),
     /// A number of thousandths of a window.
-    GeneratedCheck(u64),
+    PerMille(u64),
     /// A whole window plus this many microseconds.
     Window(i64),
     /// A step back of the clock by this many thousandths of a window.
@@ -31,7 +31,7 @@ pub enum Gap {
 #[derive(Clone, Copy, Debug)]
 pub enum Size {
     Units(u64),
-    GeneratedCheck(u64),
+    PerMille(u64),
     Beyond(u32),
 }
 
@@ -56,9 +56,9 @@ impl Gap {
     pub fn after(self, now: u64, window_us: u64) -> u64 {
         match self {
             Gap::Micros(micros) => now + micros,
-            Gap::GeneratedCheck(part) => now + window_us / 1_000 * part,
+            Gap::PerMille(per_mille) => now + window_us / 1_000 * per_mille,
             Gap::Window(around) => (now + window_us).saturating_add_signed(around),
-            Gap::Back(part) => now.saturating_sub(window_us / 1_000 * part),
+            Gap::Back(per_mille) => now.saturating_sub(window_us / 1_000 * per_mille),
         }
     }
 }
@@ -67,7 +67,7 @@ impl Step {
     pub fn cost(&self, limit: &Limit) -> Cost {
         let units = match self.size {
             Size::Units(units) => units,
-            Size::GeneratedCheck(part) => limit.capacity() / 1_000 * part,
+            Size::PerMille(per_mille) => limit.capacity() / 1_000 * per_mille,
             Size::Beyond(shift) => 1 << shift,
         };
         match self.kind {
@@ -143,13 +143,13 @@ pub fn window_limits() -> impl Strategy<Value = Vec<Limit>> {
 pub fn any_step() -> impl Strategy<Value = Step> {
     let gap = prop_oneof![
         4 => (0_u64..1_000).prop_map(Gap::Micros),
-        4 => (0_u64..1_000).prop_map(Gap::GeneratedCheck),
+        4 => (0_u64..1_000).prop_map(Gap::PerMille),
         2 => (-2_i64..=2).prop_map(Gap::Window),
         1 => (0_u64..3_000).prop_map(Gap::Back),
     ];
     let size = prop_oneof![
         4 => (0_u64..4).prop_map(Size::Units),
-        3 => (0_u64..=1_000).prop_map(Size::GeneratedCheck),
+        3 => (0_u64..=1_000).prop_map(Size::PerMille),
         1 => (18_u32..62).prop_map(Size::Beyond),
     ];
     let kind = prop_oneof![5 => Just(Kind::Ask), 1 => Just(Kind::Force), 1 => Just(Kind::Refund)];
@@ -229,33 +229,33 @@ impl GeneratedCheck {
 
 /// Returns the checks of a request, without two checks of one state.
 pub fn distinct_checks(steps: &[(Step, bool)], limits: &[Limit]) -> Vec<GeneratedCheck> {
-    let mut parts = Vec::<GeneratedCheck>::new();
+    let mut checks = Vec::<GeneratedCheck>::new();
     for (step, observed) in steps {
-        let part = GeneratedCheck::of(step, limits, *observed);
-        if parts.iter().all(|p| (p.key, p.limit.id()) != (part.key, part.limit.id())) {
-            parts.push(part);
+        let check = GeneratedCheck::of(step, limits, *observed);
+        if checks.iter().all(|p| (p.key, p.limit.id()) != (check.key, check.limit.id())) {
+            checks.push(check);
         }
     }
-    parts
+    checks
 }
 
 /// Decides a request on states without a store: all checks are charged or none, or consumed where
 /// they consume.
-pub fn decide_all(model: &mut Model, parts: &[GeneratedCheck], now: u64) -> (bool, Vec<Decision>) {
-    let attempt = |part: &GeneratedCheck| Attempt::new(part.cost, at(now));
+pub fn decide_all(model: &mut Model, checks: &[GeneratedCheck], now: u64) -> (bool, Vec<Decision>) {
+    let attempt = |check: &GeneratedCheck| Attempt::new(check.cost, at(now));
     let admits: Vec<bool> =
-        parts.iter().map(|part| model.admits(part.key, &part.limit, &attempt(part))).collect();
-    let allowed = parts.iter().zip(&admits).all(|(part, admits)| part.observed || *admits);
-    let settle = |(part, admits): (&GeneratedCheck, bool)| {
+        checks.iter().map(|check| model.admits(check.key, &check.limit, &attempt(check))).collect();
+    let allowed = checks.iter().zip(&admits).all(|(check, admits)| check.observed || *admits);
+    let settle = |(check, admits): (&GeneratedCheck, bool)| {
         if !allowed {
             let peek = Attempt::new(Cost::PEEK, at(now));
-            let left = model.settle(part.key, &part.limit, &peek, false).remaining;
-            let consumed = Attempt::new(Cost::Force(part.consumed_of(left)), at(now));
-            let _ = model.decide(part.key, &part.limit, &consumed);
+            let left = model.settle(check.key, &check.limit, &peek, false).remaining;
+            let consumed = Attempt::new(Cost::Force(check.consumed_of(left)), at(now));
+            let _ = model.decide(check.key, &check.limit, &consumed);
         }
-        model.settle(part.key, &part.limit, &attempt(part), allowed && admits)
+        model.settle(check.key, &check.limit, &attempt(check), allowed && admits)
     };
-    (allowed, parts.iter().zip(admits).map(settle).collect())
+    (allowed, checks.iter().zip(admits).map(settle).collect())
 }
 
 /// Returns all keys that a step may have.

@@ -39,7 +39,7 @@ fn rendered(
 ) -> HeaderMap {
     let limits: Vec<Limit> =
         any_limit_rows.iter().map(|any_limit_rows| limit(any_limit_rows.1)).collect();
-    let lines: Vec<LimitView<'_>> = any_limit_rows
+    let views: Vec<LimitView<'_>> = any_limit_rows
         .iter()
         .zip(&limits)
         .map(|(&(policy, _, remaining, retry_after, reset_us), limit)| {
@@ -48,7 +48,7 @@ fn rendered(
         })
         .collect();
     let mut out = HeaderMap::new();
-    render(forms, &ResponseView { allowed, limits: &lines, reported }, now(), &mut out);
+    render(forms, &ResponseView { allowed, limits: &views, reported }, now(), &mut out);
     out
 }
 
@@ -100,8 +100,8 @@ fn renders_every_form_of_an_allowed_request() {
     for (names, expected) in rows {
         let any_limit_rows = [("api", "100 per 1m", Some(50), NOW_PASSES, 29_000_001)];
         let out = rendered(forms(names), true, Some(0), &any_limit_rows);
-        let wanted: BTreeSet<&str> = expected.lines().collect();
-        assert_eq!(text(&out).lines().collect::<BTreeSet<_>>(), wanted, "{names}");
+        let expected_lines: BTreeSet<&str> = expected.lines().collect();
+        assert_eq!(text(&out).lines().collect::<BTreeSet<_>>(), expected_lines, "{names}");
     }
 }
 
@@ -159,11 +159,14 @@ fn a_denial_describes_the_limit_that_denied() {
     assert_eq!(out["ratelimit"], "\"api-1s\";r=0;t=1");
     assert_eq!(out["retry-after"], "1");
     assert_eq!(out["ratelimit-policy"], "\"api-1s\";q=10;w=1, \"api-1h\";q=600;w=3600");
-    assert_eq!((&out["ratelimit-limit"], &out["ratelimit-reset"]), (&hv("10"), &hv("1")));
+    assert_eq!(
+        (&out["ratelimit-limit"], &out["ratelimit-reset"]),
+        (&header_value("10"), &header_value("1"))
+    );
     assert_eq!(out["x-ratelimit-limit"], "10");
 }
 
-fn hv(text: &str) -> http::HeaderValue {
+fn header_value(text: &str) -> http::HeaderValue {
     text.parse().expect("a value")
 }
 
@@ -253,13 +256,17 @@ fn the_policy_field_lists_every_limit() {
             "9;w=1",
         ),
     ];
-    for (what, names, limits, expected) in rows {
+    for (description, names, limits, expected) in rows {
         let any_limit_rows: Vec<LimitRow<'_>> = limits
             .iter()
             .map(|(policy, limit)| (*policy, *limit, Some(1), NOW_PASSES, 1))
             .collect();
         let out = rendered(forms(names), true, Some(0), &any_limit_rows);
-        assert_eq!(out["ratelimit-policy"].to_str().expect("printable"), *expected, "{what}");
+        assert_eq!(
+            out["ratelimit-policy"].to_str().expect("printable"),
+            *expected,
+            "{description}"
+        );
         let _: List = Parser::new(expected.as_bytes()).parse().expect("a list");
     }
     let held = [("a", "3 concurrent", Some(2), NOW_PASSES, 60_000_000)];
@@ -307,7 +314,7 @@ fn integers_stay_in_the_range_of_structured_fields() {
 fn existing_fields_are_replaced() {
     let limit = limit("5 per 1m");
     let reset_after = Duration::from_secs(60);
-    let line = LimitView {
+    let view = LimitView {
         policy: "a",
         limit: &limit,
         remaining: Some(1),
@@ -316,11 +323,11 @@ fn existing_fields_are_replaced() {
     };
     let mut out = HeaderMap::new();
     for field in ["ratelimit", "ratelimit-policy", "x-ratelimit-limit"] {
-        out.append(field, hv("forged"));
-        out.append(field, hv("forged again"));
+        out.append(field, header_value("forged"));
+        out.append(field, header_value("forged again"));
     }
-    let shown = ResponseView { allowed: true, limits: &[line], reported: Some(0) };
-    render(forms("draft-10,x-ratelimit"), &shown, now(), &mut out);
+    let response_view = ResponseView { allowed: true, limits: &[view], reported: Some(0) };
+    render(forms("draft-10,x-ratelimit"), &response_view, now(), &mut out);
     for field in ["ratelimit", "ratelimit-policy", "x-ratelimit-limit"] {
         assert_eq!(out.get_all(field).iter().count(), 1, "{field}");
         assert_ne!(out[field], "forged");
@@ -348,14 +355,16 @@ fn long_policy_field_is_shortened() {
 #[test]
 fn rendering_allocates_only_the_values() {
     let limits = ["10 per 1s", "600 per 1m"].map(limit);
-    let lines = limits.each_ref().map(|limit| {
+    let views = limits.each_ref().map(|limit| {
         let reset_after = Duration::from_secs(60);
         LimitView { policy: "api", limit, remaining: Some(1), retry_after: NOW_PASSES, reset_after }
     });
     for count in [1, 2] {
-        let shown = ResponseView { allowed: true, limits: &lines[..count], reported: Some(0) };
+        let response_view =
+            ResponseView { allowed: true, limits: &views[..count], reported: Some(0) };
         let mut out = HeaderMap::with_capacity(16);
-        let counted = measure(|| render(Forms::default(), &shown, now(), &mut out)).count_total;
+        let counted =
+            measure(|| render(Forms::default(), &response_view, now(), &mut out)).count_total;
         assert_eq!((counted, out.len()), (2, 2), "{count} limits");
     }
 }
@@ -390,8 +399,8 @@ fn forms_parse_from_their_names() {
     ];
     for (text, expected) in rows {
         let read = text.parse::<Forms>();
-        let shown = read.as_ref().map(Forms::to_string).map_err(FormsError::to_string);
-        assert_eq!(shown, expected.map(String::from).map_err(String::from), "{text:?}");
+        let displayed = read.as_ref().map(Forms::to_string).map_err(FormsError::to_string);
+        assert_eq!(displayed, expected.map(String::from).map_err(String::from), "{text:?}");
     }
     assert_eq!(
         Forms::from_names([]).expect_err("no forms").to_string(),
@@ -437,8 +446,8 @@ fn any_limit_rows() -> impl Strategy<Value = Vec<(String, String, Option<u64>, R
         any::<u64>().prop_map(RetryAfter::from_micros),
         Just(RetryAfter::Never)
     ];
-    let line = (policy, limit, any::<Option<u64>>(), retry_after, any::<u64>());
-    prop::collection::vec(line, 0..12)
+    let view = (policy, limit, any::<Option<u64>>(), retry_after, any::<u64>());
+    prop::collection::vec(view, 0..12)
 }
 
 proptest! {

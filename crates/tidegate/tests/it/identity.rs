@@ -22,17 +22,17 @@ fn identity() -> Identity {
     Identity::trusting(nets).expect("networks")
 }
 
-fn map(lines: &[(&'static str, &[u8])]) -> HeaderMap {
+fn map(fields: &[(&'static str, &[u8])]) -> HeaderMap {
     let mut map = HeaderMap::new();
-    for (name, value) in lines {
+    for (name, value) in fields {
         let value = HeaderValue::from_bytes(value).expect("a value");
         map.append(HeaderName::from_static(name), value);
     }
     map
 }
 
-fn client(identity: &Identity, peer: &str, lines: &[(&'static str, &[u8])]) -> String {
-    let found = identity.client_ip(Some(ip(peer)), &Headers::Map(&map(lines)));
+fn client(identity: &Identity, peer: &str, fields: &[(&'static str, &[u8])]) -> String {
+    let found = identity.client_ip(Some(ip(peer)), &Headers::Map(&map(fields)));
     found.expect("a peer has an address").to_string()
 }
 
@@ -82,9 +82,9 @@ fn x_forwarded_for_is_walked_from_the_right() {
         ("a socket", "unix:", PEER),
     ];
     let identity = identity();
-    for (what, value, expected) in rows {
+    for (description, value, expected) in rows {
         let found = client(&identity, PEER, &[(XFF, value.as_bytes())]);
-        assert_eq!(found, *expected, "{what}: {value:?}");
+        assert_eq!(found, *expected, "{description}: {value:?}");
     }
 }
 
@@ -127,9 +127,9 @@ fn forwarded_is_walked_from_the_right() {
         ("a quote let through", "for=6.6.6.6;x=\", for=198.51.100.7;host=\"a", PEER),
     ];
     let identity = identity();
-    for (what, value, expected) in rows {
+    for (description, value, expected) in rows {
         let found = client(&identity, PEER, &[(FORWARDED, value.as_bytes())]);
-        assert_eq!(found, *expected, "{what}: {value:?}");
+        assert_eq!(found, *expected, "{description}: {value:?}");
     }
 }
 
@@ -145,10 +145,10 @@ fn a_peer_that_is_not_trusted_is_the_client() {
         ("a trusted one", "192.0.2.1", "6.6.6.6"),
         ("the last of a net", "10.255.255.255", "6.6.6.6"),
     ];
-    for (what, peer, expected) in rows {
+    for (description, peer, expected) in rows {
         for header in [(XFF, "6.6.6.6"), (FORWARDED, "for=6.6.6.6")] {
-            let lines = [(header.0, header.1.as_bytes())];
-            assert_eq!(client(&identity(), peer, &lines), expected, "{what}, {}", header.0);
+            let fields = [(header.0, header.1.as_bytes())];
+            assert_eq!(client(&identity(), peer, &fields), expected, "{description}, {}", header.0);
         }
     }
     let nobody = Identity::default();
@@ -170,8 +170,8 @@ fn several_header_lines_are_one_list() {
         (&[("x-real-ip", b"6.6.6.6"), (XFF, b"198.51.100.7")], "198.51.100.7"),
         (&[], PEER),
     ];
-    for (lines, expected) in rows {
-        assert_eq!(client(&identity(), PEER, lines), *expected, "{lines:?}");
+    for (fields, expected) in rows {
+        assert_eq!(client(&identity(), PEER, fields), *expected, "{fields:?}");
     }
 }
 
@@ -194,8 +194,8 @@ fn source_selects_the_header() {
         let source: Source = name.parse().expect("a source");
         assert_eq!(source.to_string(), name);
         let identity = identity().reading(source);
-        for (lines, expected) in sent.into_iter().zip(expected) {
-            assert_eq!(client(&identity, PEER, lines), expected, "{name}: {lines:?}");
+        for (fields, expected) in sent.into_iter().zip(expected) {
+            assert_eq!(client(&identity, PEER, fields), expected, "{name}: {fields:?}");
         }
     }
     assert_eq!(
@@ -297,7 +297,7 @@ fn addresses_are_grouped() {
 }
 
 /// Entries that a client may send before those that the proxies append.
-fn claims() -> impl Strategy<Value = Vec<u8>> {
+fn client_entries() -> impl Strategy<Value = Vec<u8>> {
     let hop = prop_oneof![
         Just(b"6.6.6.6".to_vec()),
         Just(b"10.0.0.9".to_vec()),
@@ -315,8 +315,8 @@ fn is_field_byte(byte: &u8) -> bool {
     *byte == b'\t' || (*byte >= b' ' && *byte != 0x7f)
 }
 
-/// Rows of `(entries appended by the proxies, client)`.
-fn appended(name: &str) -> &'static [(&'static str, &'static str)] {
+/// Rows of `(entries proxy_entries by the proxies, client)`.
+fn proxy_entries(name: &str) -> &'static [(&'static str, &'static str)] {
     match name {
         XFF => &[
             ("198.51.100.7", "198.51.100.7"),
@@ -338,17 +338,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn client_supplied_entries_have_no_effect(claim in claims(), same_line: bool, row in 0..5_usize) {
+    fn client_supplied_entries_have_no_effect(claim in client_entries(), same_line: bool, row in 0..5_usize) {
         for name in [XFF, FORWARDED] {
-            let rows = appended(name);
+            let rows = proxy_entries(name);
             let (right, expected) = rows[row % rows.len()];
             let joined = [claim.as_slice(), b", ", right.as_bytes()].concat();
-            let lines: &[(&'static str, &[u8])] = if same_line {
+            let fields: &[(&'static str, &[u8])] = if same_line {
                 &[(name, &joined)]
             } else {
                 &[(name, &claim), (name, right.as_bytes())]
             };
-            prop_assert_eq!(client(&identity(), PEER, lines), expected, "{:?}", lines);
+            prop_assert_eq!(client(&identity(), PEER, fields), expected, "{:?}", fields);
         }
     }
 

@@ -37,19 +37,19 @@ fn limit(text: &str) -> Limit {
 
 fn limiter(max_keys: usize) -> Limiter {
     let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
-    timed(clock.clock(), max_keys)
+    limiter_with_clock(clock.clock(), max_keys)
 }
 
 /// Returns a limiter on the coarse clock, which does not advance in a model, with a key that was
 /// charged twice.
-fn hot(key: &str, limit: &Limit) -> Limiter {
-    let limiter = timed(Clock::coarse(), 8);
+fn limiter_with_charged_key(key: &str, limit: &Limit) -> Limiter {
+    let limiter = limiter_with_clock(Clock::coarse(), 8);
     limiter.charge(key, limit, 1).expect("valid");
     assert!(admits(&limiter, key, limit));
     limiter
 }
 
-fn timed(clock: Clock, max_keys: usize) -> Limiter {
+fn limiter_with_clock(clock: Clock, max_keys: usize) -> Limiter {
     let builder = Limiter::builder().max_keys(max_keys).max_ids(0).when_full(WhenFull::Deny);
     builder.clock(clock).build().expect("a tiny store")
 }
@@ -63,19 +63,19 @@ fn remaining(limiter: &Limiter, key: &str, limit: &Limit) -> u64 {
 }
 
 /// Runs both closures concurrently, and returns their results.
-fn both<A: 'static, B: 'static>(
+fn run_concurrently<A: 'static, B: 'static>(
     limiter: &Limiter,
     one: impl FnOnce(&Limiter) -> A + 'static,
     other: impl FnOnce(&Limiter) -> B,
 ) -> (A, B) {
-    let theirs = limiter.clone();
-    let running = thread::spawn(move || one(&theirs));
+    let other_limiter = limiter.clone();
+    let running = thread::spawn(move || one(&other_limiter));
     let here = other(limiter);
     (running.join().expect("no panic"), here)
 }
 
 #[test]
-fn one_place_is_given_once() {
+fn one_unit_is_admitted_once() {
     for text in ["1 per 1h sliding-counter", "1 per 1h sliding-log", "1 per 1h sliding-window"] {
         for known in [false, true] {
             model(PREEMPTIONS, move || {
@@ -84,7 +84,7 @@ fn one_place_is_given_once() {
                     limiter.charge("key", &limit, 1).expect("valid");
                     limiter.refund("key", &limit, 1).expect("valid");
                 }
-                let (one, other) = both(
+                let (one, other) = run_concurrently(
                     &limiter,
                     move |limiter| admits(limiter, "key", &limit),
                     |limiter| admits(limiter, "key", &limit),
@@ -103,10 +103,11 @@ fn a_key_that_is_charged_again_keeps_its_slot() {
     for new in ["b", "c", "d"] {
         model(TWO_PREEMPTIONS, move || {
             let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
-            let (limiter, limit) = (timed(clock.clock(), 8), limit("1 per 1s sliding-counter"));
+            let (limiter, limit) =
+                (limiter_with_clock(clock.clock(), 8), limit("1 per 1s sliding-counter"));
             assert!(admits(&limiter, "a", &limit));
             clock.advance(Duration::from_secs(10));
-            both(
+            run_concurrently(
                 &limiter,
                 move |limiter| assert!(admits(limiter, new, &limit)),
                 |limiter| assert!(admits(limiter, "a", &limit)),
@@ -125,7 +126,7 @@ fn requests_in_opposite_orders_are_all_or_nothing() {
             let checks = [Check::new(one, limit, 1), Check::new(other, limit, 1)];
             limiter.check_all(&checks).expect("valid").allowed
         };
-        let (one, other) = both(
+        let (one, other) = run_concurrently(
             &limiter,
             move |limiter| request(limiter, "a", "b", &limit),
             |limiter| request(limiter, "b", "a", &limit),
@@ -146,7 +147,7 @@ fn overlapping_requests_add_up() {
             let checks = [Check::new("shared", limit, 1), Check::new(other, limit, 1)];
             limiter.check_all(&checks).expect("valid").allowed
         };
-        let (one, other) = both(
+        let (one, other) = run_concurrently(
             &limiter,
             move |limiter| request(limiter, "a", &limit),
             |limiter| request(limiter, "b", &limit),
@@ -168,7 +169,7 @@ fn growth_loses_no_key() {
             for name in &NAMES[..before] {
                 assert!(admits(&limiter, name, &limit));
             }
-            let all = both(
+            let all = run_concurrently(
                 &limiter,
                 move |limiter| admits(limiter, NAMES[before], &limit),
                 |limiter| {
@@ -187,11 +188,11 @@ fn growth_loses_no_key() {
 
 /// The last slot of a full store goes to one of two new keys.
 #[test]
-fn the_last_place_is_given_once() {
+fn last_slot_is_assigned_once() {
     model_each_size(PREEMPTIONS, |algorithm| {
         let (limiter, limit) = (limiter(2), limit(&format!("5 per 1h {algorithm}")));
         assert!(admits(&limiter, "first", &limit));
-        let (one, other) = both(
+        let (one, other) = run_concurrently(
             &limiter,
             move |limiter| admits(limiter, "a", &limit),
             |limiter| admits(limiter, "b", &limit),
@@ -208,7 +209,7 @@ fn a_check_beside_a_request_adds_up() {
     model_each_size(PREEMPTIONS, |algorithm| {
         let (limiter, limit) = (limiter(8), limit(&format!("2 per 1h {algorithm}")));
         assert!(admits(&limiter, "shared", &limit));
-        let (one, other) = both(
+        let (one, other) = run_concurrently(
             &limiter,
             move |limiter| admits(limiter, "shared", &limit),
             |limiter| {
@@ -227,8 +228,8 @@ fn a_check_beside_a_request_adds_up() {
 fn concurrent_fast_paths_add_up() {
     model_each_size(PREEMPTIONS, |algorithm| {
         let limit = limit(&format!("3 per 1h {algorithm}"));
-        let limiter = hot("key", &limit);
-        let (one, other) = both(
+        let limiter = limiter_with_charged_key("key", &limit);
+        let (one, other) = run_concurrently(
             &limiter,
             move |limiter| admits(limiter, "key", &limit),
             |limiter| admits(limiter, "key", &limit),
@@ -243,8 +244,8 @@ fn concurrent_fast_paths_add_up() {
 fn fast_path_beside_a_request_adds_up() {
     model_each_size(PREEMPTIONS, |algorithm| {
         let limit = limit(&format!("4 per 1h {algorithm}"));
-        let limiter = hot("shared", &limit);
-        let (one, other) = both(
+        let limiter = limiter_with_charged_key("shared", &limit);
+        let (one, other) = run_concurrently(
             &limiter,
             move |limiter| admits(limiter, "shared", &limit),
             |limiter| {
@@ -262,7 +263,7 @@ fn fast_path_beside_a_request_adds_up() {
 fn a_batch_beside_single_checks_adds_up() {
     model_each_size(TWO_PREEMPTIONS, |algorithm| {
         let (limiter, limit) = (limiter(8), limit(&format!("3 per 1h {algorithm}")));
-        let (batch, single) = both(
+        let (batch, single) = run_concurrently(
             &limiter,
             move |limiter| {
                 let checks = [Check::new("a", &limit, 1), Check::new("b", &limit, 1)];
@@ -283,7 +284,7 @@ fn sweep_keeps_active_keys() {
     model_each_size(PREEMPTIONS, |algorithm| {
         let (limiter, limit) = (limiter(8), limit(&format!("3 per 1h {algorithm}")));
         assert!(admits(&limiter, "a", &limit));
-        let (_, admitted) = both(
+        let (_, admitted) = run_concurrently(
             &limiter,
             |limiter| (0..2).map(|_| limiter.sweep()).sum::<u64>(),
             |limiter| admits(limiter, "b", &limit) && admits(limiter, "a", &limit),
@@ -302,7 +303,8 @@ fn released_permit_is_acquired_once() {
             limiter.acquire(&[Check::new("key", limit, 1)]).expect("valid").permit()
         };
         let held = take(&limiter, &limit).expect("free capacity");
-        let (_, taken) = both(&limiter, move |_| drop(held), |limiter| take(limiter, &limit));
+        let (_, taken) =
+            run_concurrently(&limiter, move |_| drop(held), |limiter| take(limiter, &limit));
         let next = take(&limiter, &limit);
         assert!(taken.is_some() != next.is_some(), "one of the two holds it");
     });

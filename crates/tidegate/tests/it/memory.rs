@@ -39,18 +39,18 @@ fn compare(limits: &[Limit], start: u64, steps: Vec<Step>) -> Result<(), TestCas
         if let Gap::Back(_) = step.gap {
             // A store drops expired states. A peek makes the model do the same.
             for (key, limit) in model.known() {
-                let answer = check_at(&limiter, now, [key], &limit, Cost::PEEK);
+                let decision = check_at(&limiter, now, [key], &limit, Cost::PEEK);
                 prop_assert_eq!(
-                    answer,
+                    decision,
                     model.decide(key, &limit, &Attempt::new(Cost::PEEK, at(now)))
                 );
             }
         }
         now = step.gap.after(now, limit.window_us());
         let cost = step.cost(limit);
-        let answer = check_at(&limiter, now, [step.key], limit, cost);
+        let decision = check_at(&limiter, now, [step.key], limit, cost);
         let expected = model.decide(step.key, limit, &Attempt::new(cost, at(now)));
-        prop_assert_eq!(answer, expected, "{} at {} {:?}", limit, now, cost);
+        prop_assert_eq!(decision, expected, "{} at {} {:?}", limit, now, cost);
     }
     Ok(())
 }
@@ -81,7 +81,7 @@ fn counts_outgrow_their_slot() {
 
 /// When the time no longer fits slots, in 2110, no count is lost.
 #[test]
-fn counts_outlive_the_slots_calendar() {
+fn counts_are_kept_beyond_the_range_of_deadlines() {
     let last = (1_u64 << 52) - 2 * bounds::MAX_WINDOW_US;
     for text in ["5 per 1h", "5 per 1h fixed-window", "5 per 366d"] {
         let limit = limit(text);
@@ -97,7 +97,7 @@ fn counts_outlive_the_slots_calendar() {
 
 /// Any bytes are a valid key, and all of these are different keys.
 #[test]
-fn any_bytes_are_a_key() {
+fn keys_can_be_any_bytes() {
     let long = vec![b'x'; 64 * 1024];
     let mut long_but_last = long.clone();
     long_but_last[64 * 1024 - 1] = b'y';
@@ -132,7 +132,7 @@ fn any_bytes_are_a_key() {
 #[test]
 fn limits_of_one_key_count_separately() {
     let (limiter, _) = limiter();
-    let apart = [
+    let texts = [
         "9 per 1m sliding-counter",
         "9 per 2m sliding-counter",
         "9 per 1m fixed-window",
@@ -140,14 +140,14 @@ fn limits_of_one_key_count_separately() {
         "9 per 1m sliding-window",
         "9 per 2m sliding-window",
     ];
-    for (place, text) in apart.iter().enumerate() {
-        let units = place as u64 + 1;
+    for (index, text) in texts.iter().enumerate() {
+        let units = index as u64 + 1;
         assert_eq!(check_at(&limiter, NOW, "key", &limit(text), units).remaining, 9 - units);
     }
-    for (place, text) in apart.iter().enumerate() {
+    for (index, text) in texts.iter().enumerate() {
         let more = limit(text).with_count(20).expect("within bounds");
         let remaining = check_at(&limiter, NOW, "key", &more, Cost::PEEK).remaining;
-        assert_eq!(remaining, 20 - (place as u64 + 1), "{text}");
+        assert_eq!(remaining, 20 - (index as u64 + 1), "{text}");
     }
 }
 
@@ -168,12 +168,12 @@ fn reset_clears_one_key_of_one_limit() {
         let _ = limiter.check("a", limit, 5).expect("a valid check");
         let _ = limiter.check("b", limit, 4).expect("a valid check");
     }
-    for (place, limit) in limits.iter().enumerate() {
+    for (index, limit) in limits.iter().enumerate() {
         assert!(limiter.reset("a", limit));
         assert!(!limiter.reset("a", limit), "the key is no longer tracked");
         let left = |key: &str, limit| limiter.peek(key, limit).expect("a valid check").remaining;
         assert_eq!((left("a", limit), left("b", limit)), (5, 1), "{limit}");
-        let others = limits[place + 1..].iter();
+        let others = limits[index + 1..].iter();
         assert!(others.clone().all(|other| left("a", other) == 0), "the others still count");
         assert!(
             limiter.check("a", limit, 5).expect("a valid check").allowed,

@@ -26,7 +26,7 @@ fn consume(limiter: &Limiter, key: &str, limit: &Limit, cost: u64) -> Verdict {
 
 /// Usage that is reported when a response ends: 300 of 1,000 each time, until nothing is left.
 #[test]
-fn usage_above_what_is_left_uses_up_the_limit() {
+fn denied_cost_exhausts_the_limit_with_consume() {
     for algorithm in ALGORITHMS {
         let limit = limit(&format!("1000 per 1h {algorithm}"));
         let (limiter, _) = limiter();
@@ -101,7 +101,7 @@ fn checks_of_one_count_are_merged() {
 }
 
 #[test]
-fn a_cost_that_can_never_pass_uses_up_the_limit() {
+fn impossible_cost_exhausts_the_limit_with_consume() {
     for algorithm in ALGORITHMS {
         let limit = limit(&format!("5 per 1m {algorithm}"));
         let (limiter, _) = limiter();
@@ -189,8 +189,8 @@ fn a_full_store_consumes_only_what_it_tracks() {
     }
 }
 
-fn units(part: &GeneratedCheck) -> u64 {
-    match part.cost {
+fn units(generated: &GeneratedCheck) -> u64 {
+    match generated.cost {
         Cost::Ask(units) => units,
         Cost::Force(_) | Cost::Refund(_) => 0,
     }
@@ -202,7 +202,7 @@ proptest! {
     /// After a denial, each limit that consumes has its previous units minus the cost. All other
     /// limits are unchanged.
     #[test]
-    fn a_denial_takes_exactly_what_is_left(
+    fn denial_consumes_exactly_the_remaining_units(
         limits in any_limits(),
         requests in prop::collection::vec(
             prop::collection::vec((any_step(), prop::bool::weighted(0.1)), 1..7), 1..40),
@@ -212,13 +212,13 @@ proptest! {
         for steps in requests {
             let first: &Step = &steps[0].0;
             now = first.gap.after(now, limits[first.limit.index(limits.len())].window_us());
-            let parts = distinct_checks(&steps, &limits);
-            let checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
-            let looks: Vec<Check<'_>> =
+            let generated_checks = distinct_checks(&steps, &limits);
+            let checks: Vec<Check<'_>> = generated_checks.iter().map(|generated| generated.check(&keys)).collect();
+            let peeks: Vec<Check<'_>> =
                 checks.iter().map(|check| Check { cost: Cost::PEEK, ..*check }).collect();
             let left = || -> Vec<u64> {
-                let looked = limiter.check_all_at(at(now), &looks).expect("valid");
-                looked.decisions().iter().map(|decision| decision.remaining).collect()
+                let peeked = limiter.check_all_at(at(now), &peeks).expect("valid");
+                peeked.decisions().iter().map(|decision| decision.remaining).collect()
             };
             let before = left();
             let verdict = limiter.check_all_at(at(now), &checks).expect("valid");
@@ -226,10 +226,10 @@ proptest! {
                 continue;
             }
             let mut consumed = false;
-            for ((part, before), after) in parts.iter().zip(before).zip(left()) {
-                let takes = part.consuming && !part.observed && units(part) > 1;
-                let expected = if takes { before.saturating_sub(units(part)) } else { before };
-                prop_assert_eq!(after, expected, "{:?}", part);
+            for ((generated, before), after) in generated_checks.iter().zip(before).zip(left()) {
+                let takes = generated.consuming && !generated.observed && units(generated) > 1;
+                let expected = if takes { before.saturating_sub(units(generated)) } else { before };
+                prop_assert_eq!(after, expected, "{:?}", generated);
                 consumed |= after < before;
             }
             prop_assert_eq!(verdict.consumed, consumed);
@@ -246,9 +246,9 @@ proptest! {
         let window = limit.window_us();
         let mut now = NOW;
         let mut charged = Vec::<(u64, u64)>::new();
-        for (gap, small, part) in steps {
+        for (gap, small, per_mille) in steps {
             now += window / 1_000 * gap + small;
-            let units = (limit.capacity() / 1_000 * part).max(small);
+            let units = (limit.capacity() / 1_000 * per_mille).max(small);
             let check = Check::new("a", &limit, units).consuming();
             let before = limiter.check_at(at(now), "a", &limit, 0).expect("valid");
             let verdict = limiter.check_all_at(at(now), &[check]).expect("valid");

@@ -58,19 +58,19 @@ impl Fixture {
         }
     }
 
-    fn check(&self, question: &GateRequest<'_>) -> (bool, Decided) {
-        let rules = Arc::clone(&self.gate.active_policies());
-        let answer =
-            block_on(self.gate.check(&rules, slice::from_ref(question))).expect("a verdict");
-        (answer.allowed, answer.decided)
+    fn check(&self, request: &GateRequest<'_>) -> (bool, Decided) {
+        let active = Arc::clone(&self.gate.active_policies());
+        let verdict =
+            block_on(self.gate.check(&active, slice::from_ref(request))).expect("a verdict");
+        (verdict.allowed, verdict.decided)
     }
 
     /// Returns the units left of the limits of a policy.
     fn left(&self, policy: &str) -> Vec<u64> {
-        let rules = Arc::clone(&self.gate.active_policies());
-        let keys = self.gate.keys(&rules, policy).expect("a policy");
-        let answer = block_on(keys.peek(&Key::literal(b"all"))).expect("a verdict");
-        answer.results.iter().map(|line| line.decision.remaining).collect()
+        let active = Arc::clone(&self.gate.active_policies());
+        let keys = self.gate.keys(&active, policy).expect("a policy");
+        let verdict = block_on(keys.peek(&Key::literal(b"all"))).expect("a verdict");
+        verdict.results.iter().map(|result| result.decision.remaining).collect()
     }
 }
 
@@ -79,7 +79,7 @@ fn under(policy: &str, cost: u64, overflow: Overflow) -> GateRequest<'_> {
     GateRequest { cost: Some(Cost::Ask(cost)), overflow, ..GateRequest::new(subject) }
 }
 
-fn about<'a>(attributes: &'a Attributes<'a>, cost: u64) -> GateRequest<'a> {
+fn request_with_cost<'a>(attributes: &'a Attributes<'a>, cost: u64) -> GateRequest<'a> {
     let subject = Subject::Request(attributes);
     GateRequest { cost: Some(Cost::Ask(cost)), ..GateRequest::new(subject) }
 }
@@ -125,8 +125,8 @@ fn each_policy_applies_its_own_overflow() {
     for is_shared in [false, true] {
         let fixture = Fixture::new(is_shared);
         let all = path("/all");
-        assert!(fixture.check(&about(&all, 6)).0);
-        assert!(!fixture.check(&about(&all, 1 + 4)).0);
+        assert!(fixture.check(&request_with_cost(&all, 6)).0);
+        assert!(!fixture.check(&request_with_cost(&all, 1 + 4)).0);
         let left = ["unsaid", "refusing", "consuming", "watched"].map(|name| fixture.left(name));
         assert_eq!(left, [vec![4], vec![4], vec![0, 9], vec![4]], "shared: {is_shared}");
     }
@@ -139,7 +139,10 @@ fn quotas_are_consumed_once_when_none_has_room() {
         let fixture = Fixture::new(is_shared);
         let quotas = path("/quotas");
         let check = |cost| {
-            fixture.check(&GateRequest { overflow: Overflow::Consume, ..about(&quotas, cost) })
+            fixture.check(&GateRequest {
+                overflow: Overflow::Consume,
+                ..request_with_cost(&quotas, cost)
+            })
         };
         assert!(check(4).0);
         assert!(check(3).0, "the small quota is skipped");
@@ -152,11 +155,11 @@ fn quotas_are_consumed_once_when_none_has_room() {
 #[test]
 fn check_each_consumes_as_single_checks() {
     let fixture = Fixture::new(false);
-    let rules = fixture.gate.active_policies();
+    let active = fixture.gate.active_policies();
     let limits = ["5 per 1h".parse().expect("a limit")];
-    let given = Subject::Limits { key: b"all", limits: &limits };
-    let own = GateRequest { cost: Some(Cost::Ask(6)), ..GateRequest::new(given) };
-    let questions = [
+    let subject = Subject::Limits { key: b"all", limits: &limits };
+    let own = GateRequest { cost: Some(Cost::Ask(6)), ..GateRequest::new(subject) };
+    let requests = [
         under("unsaid", 6, Overflow::Consume),
         under("unsaid", 6, Overflow::Consume),
         under("refusing", 11, Overflow::Consume),
@@ -165,9 +168,10 @@ fn check_each_consumes_as_single_checks() {
         GateRequest { cost: Some(Cost::PEEK), ..own },
     ];
     let mut allowed = Vec::new();
-    let mut tell =
-        |answer: Result<&GateVerdict<'_>, GateError>| allowed.push(answer.expect("valid").allowed);
-    fixture.gate.check_each(&rules, &questions, |_, answer| tell(answer));
+    let mut push = |verdict: Result<&GateVerdict<'_>, GateError>| {
+        allowed.push(verdict.expect("valid").allowed)
+    };
+    fixture.gate.check_each(&active, &requests, |_, verdict| push(verdict));
     assert_eq!(allowed, [true, false, false, false, false, false]);
     let left = ["unsaid", "refusing", "consuming"].map(|name| fixture.left(name));
     assert_eq!(left, [vec![0], vec![10], vec![0, 9]]);
@@ -178,10 +182,10 @@ fn waiting_and_peeking_consume_nothing() {
     for is_shared in [false, true] {
         let fixture = Fixture::new(is_shared);
         fixture.check(&under("consuming", 6, Overflow::Refuse));
-        let rules = Arc::clone(&fixture.gate.active_policies());
+        let active = Arc::clone(&fixture.gate.active_policies());
         let max_wait = Some(Duration::from_secs(1));
-        let question = GateRequest { max_wait, ..under("consuming", 7, Overflow::Consume) };
-        let waited = block_on(fixture.gate.check(&rules, &[question]));
+        let request = GateRequest { max_wait, ..under("consuming", 7, Overflow::Consume) };
+        let waited = block_on(fixture.gate.check(&active, &[request]));
         assert!(!waited.expect("a verdict").allowed);
         assert_eq!(fixture.left("consuming"), [4, 14], "shared: {is_shared}");
     }

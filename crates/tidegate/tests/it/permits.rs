@@ -8,16 +8,16 @@ use tidegate::{Acquired, Check, Limit, Limiter, Permit, RetryAfter, WhenFull};
 
 use crate::common::{NOW, S, at, limit, limiter};
 
-fn take(limiter: &Limiter, key: &str, limit: &Limit, places: u64) -> Option<Permit> {
-    limiter.acquire(&[Check::new(key, limit, places)]).expect("valid").permit()
+fn take(limiter: &Limiter, key: &str, limit: &Limit, units: u64) -> Option<Permit> {
+    limiter.acquire(&[Check::new(key, limit, units)]).expect("valid").permit()
 }
 
-fn hold(limiter: &Limiter, key: &str, limit: &Limit, places: u64) -> Permit {
-    take(limiter, key, limit, places).expect("free capacity")
+fn hold(limiter: &Limiter, key: &str, limit: &Limit, units: u64) -> Permit {
+    take(limiter, key, limit, units).expect("free capacity")
 }
 
 /// Returns the number of free permits, without acquiring any.
-fn free(limiter: &Limiter, key: &str, limit: &Limit) -> u64 {
+fn free_permits(limiter: &Limiter, key: &str, limit: &Limit) -> u64 {
     let peek = limiter.acquire(&[Check::new(key, limit, 0)]).expect("valid");
     peek.verdict().decisions()[0].remaining
 }
@@ -38,10 +38,10 @@ fn a_permit_is_held_until_dropped() {
     }
     assert!(take(&limiter, "b", &limit, 2).is_some(), "other keys have separate permits");
     drop(first);
-    assert_eq!(free(&limiter, "a", &limit), 1);
+    assert_eq!(free_permits(&limiter, "a", &limit), 1);
     let third = hold(&limiter, "a", &limit, 1);
     drop((second, third));
-    assert_eq!(free(&limiter, "a", &limit), 2);
+    assert_eq!(free_permits(&limiter, "a", &limit), 2);
     assert_eq!(limiter.stats().log_entries, 0);
 }
 
@@ -53,9 +53,9 @@ fn permit_of_several_units_releases_all() {
     assert!(take(&limiter, "a", &limit, 3).is_none());
     let two = hold(&limiter, "a", &limit, 2);
     drop(three);
-    assert_eq!(free(&limiter, "a", &limit), 3);
+    assert_eq!(free_permits(&limiter, "a", &limit), 3);
     drop(two);
-    assert_eq!(free(&limiter, "a", &limit), 5);
+    assert_eq!(free_permits(&limiter, "a", &limit), 5);
     assert_eq!(
         limiter.acquire(&[Check::new("a", &limit, 6)]).expect("valid").verdict().retry_after(),
         RetryAfter::Never
@@ -73,9 +73,13 @@ fn a_lease_ends() {
     let next = hold(&limiter, "a", &limit, 1);
     assert!(!lost.renew(), "another holder has the permit");
     drop(lost);
-    assert_eq!(free(&limiter, "a", &limit), 0, "releasing an expired permit frees no other");
+    assert_eq!(
+        free_permits(&limiter, "a", &limit),
+        0,
+        "releasing an expired permit frees no other"
+    );
     drop(next);
-    assert_eq!(free(&limiter, "a", &limit), 1);
+    assert_eq!(free_permits(&limiter, "a", &limit), 1);
 }
 
 #[test]
@@ -95,7 +99,7 @@ fn a_lease_is_renewed() {
 
 /// An ended lease and an invalid duration are different errors.
 #[test]
-fn a_lease_is_renewed_for_another_time() {
+fn lease_is_renewed_with_another_duration() {
     let (limiter, clock) = limiter();
     let limit = limit("1 concurrent lease 30s");
     let mut permit = hold(&limiter, "a", &limit, 1);
@@ -127,26 +131,29 @@ fn a_permit_and_a_rate_are_all_or_nothing() {
     assert!(third.is_some());
     drop((second, third));
     assert!(acquire().is_none(), "the rate is used up");
-    assert_eq!(free(&limiter, "a", &held), 2, "no permit is held for a denied rate");
+    assert_eq!(free_permits(&limiter, "a", &held), 2, "no permit is held for a denied rate");
 }
 
 #[test]
-fn a_permit_over_several_limits_is_one() {
+fn permit_over_several_limits_is_renewed_and_released_as_one() {
     let (limiter, clock) = limiter();
     let (user, site) = (limit("1 concurrent lease 10s"), limit("3 concurrent lease 60s"));
     let checks = [Check::new("user", &user, 1), Check::new("site", &site, 1)];
     let both = limiter.acquire(&checks).expect("valid").permit().expect("free capacity");
     assert!(limiter.acquire(&checks).expect("valid").permit().is_none());
-    assert_eq!(free(&limiter, "site", &site), 2);
+    assert_eq!(free_permits(&limiter, "site", &site), 2);
     clock.advance(Duration::from_secs(10));
     assert!(!both.renew(), "one of the leases has ended");
     drop(both);
-    assert_eq!((free(&limiter, "user", &user), free(&limiter, "site", &site)), (1, 3));
+    assert_eq!(
+        (free_permits(&limiter, "user", &user), free_permits(&limiter, "site", &site)),
+        (1, 3)
+    );
 }
 
 /// A full observed limit is not held by the permit, and does not affect it.
 #[test]
-fn an_observed_limit_that_is_full_is_not_missed() {
+fn full_observed_limit_does_not_affect_a_permit() {
     let (limiter, _) = limiter();
     let one = limit("1 concurrent");
     let other = hold(&limiter, "seen", &one, 1);
@@ -155,13 +162,17 @@ fn an_observed_limit_that_is_full_is_not_missed() {
         limiter.acquire(&checks).expect("valid").permit().expect("only one limit is enforced");
     assert!(permit.renew(), "the permit does not depend on the observed limit");
     drop(permit);
-    assert_eq!(free(&limiter, "seen", &one), 0, "the other permit is not released");
+    assert_eq!(free_permits(&limiter, "seen", &one), 0, "the other permit is not released");
     drop(other);
     let permit =
         limiter.acquire(&checks).expect("valid").permit().expect("both limits have capacity");
-    assert_eq!(free(&limiter, "seen", &one), 0, "an observed limit with free permits is held");
+    assert_eq!(
+        free_permits(&limiter, "seen", &one),
+        0,
+        "an observed limit with free permits is held"
+    );
     drop(permit);
-    assert_eq!(free(&limiter, "seen", &one), 1);
+    assert_eq!(free_permits(&limiter, "seen", &one), 1);
 }
 
 /// After a change of the number or the lease, held permits still count.
@@ -230,6 +241,6 @@ fn concurrent_threads_never_exceed_the_permits() {
     });
     assert!(most.into_inner() <= 3);
     assert!(entered.into_inner() > 0);
-    assert_eq!(free(&limiter, "a", &limit), 3);
+    assert_eq!(free_permits(&limiter, "a", &limit), 3);
     assert_eq!(limiter.stats().log_entries, 0);
 }

@@ -27,34 +27,34 @@ fn bad<'a>(field: Option<&'a str>, detail: &'a str) -> Problem<'a> {
 #[test]
 fn a_denial_names_every_limit_that_denied() {
     let limits = ["10 per 1s", "600 per 1m", "5 per 1m sliding-log"].map(limit);
-    let line = |policy, limit, retry_after| LimitView {
+    let view = |policy, limit, retry_after| LimitView {
         policy,
         limit,
         remaining: Some(0),
         retry_after,
         reset_after: Duration::from_secs(9),
     };
-    let lines = [
-        line("api", &limits[0], RetryAfter::Micros(200)),
-        line("api", &limits[1], RetryAfter::Now),
-        line("login", &limits[2], RetryAfter::Micros(4_200_000)),
+    let views = [
+        view("api", &limits[0], RetryAfter::Micros(200)),
+        view("api", &limits[1], RetryAfter::Now),
+        view("login", &limits[2], RetryAfter::Micros(4_200_000)),
     ];
-    let shown = ResponseView { allowed: false, limits: &lines, reported: Some(2) };
+    let response_view = ResponseView { allowed: false, limits: &views, reported: Some(2) };
     assert_eq!(
-        written(&Problem::QuotaExceeded(&shown)),
+        written(&Problem::QuotaExceeded(&response_view)),
         r##"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"detail":"used up: `5 per 1m sliding-log` of policy login; retry after 5 s","violated-policies":["api-1s","login"]}"##
     );
-    let never = [line("login", &limits[2], RetryAfter::Never)];
-    let shown = ResponseView { allowed: false, limits: &never, reported: Some(0) };
-    let document = parsed(&Problem::QuotaExceeded(&shown));
+    let never = [view("login", &limits[2], RetryAfter::Never)];
+    let response_view = ResponseView { allowed: false, limits: &never, reported: Some(0) };
+    let document = parsed(&Problem::QuotaExceeded(&response_view));
     assert_eq!(
         document["detail"],
         "this cost can never pass `5 per 1m sliding-log` of policy login"
     );
     assert_eq!(document["violated-policies"], json!(["login"]));
-    let unnamed = [line("", &limits[0], RetryAfter::Micros(1))];
-    let shown = ResponseView { allowed: false, limits: &unnamed, reported: Some(0) };
-    let document = parsed(&Problem::QuotaExceeded(&shown));
+    let unnamed = [view("", &limits[0], RetryAfter::Micros(1))];
+    let response_view = ResponseView { allowed: false, limits: &unnamed, reported: Some(0) };
+    let document = parsed(&Problem::QuotaExceeded(&response_view));
     assert_eq!(document["detail"], "used up: `10 per 1s sliding-window`; retry after 1 s");
     assert_eq!(document["violated-policies"], json!(["1s"]));
 }
@@ -64,33 +64,33 @@ fn a_denial_names_every_limit_that_denied() {
 fn a_denial_with_units_left_is_not_called_used_up() {
     let limit = limit("100 per 1m sliding-log");
     let retry_after = RetryAfter::Micros(4_200_000);
-    let line = LimitView {
+    let view = LimitView {
         policy: "tokens",
         limit: &limit,
         remaining: Some(79),
         retry_after,
         reset_after: Duration::from_secs(9),
     };
-    let shown = ResponseView { allowed: false, limits: &[line], reported: Some(0) };
+    let response_view = ResponseView { allowed: false, limits: &[view], reported: Some(0) };
     assert_eq!(
-        parsed(&Problem::QuotaExceeded(&shown))["detail"],
+        parsed(&Problem::QuotaExceeded(&response_view))["detail"],
         "not enough left: `100 per 1m sliding-log` of policy tokens; retry after 5 s"
     );
 }
 
 #[test]
-fn a_store_failure_is_not_the_clients_fault() {
+fn store_failure_is_reported_as_503() {
     let limit = limit("10 per 1s");
     let retry_after = RetryAfter::Now;
     let reset_after = Duration::ZERO;
-    let line =
+    let view =
         LimitView { policy: "api", limit: &limit, remaining: None, retry_after, reset_after };
-    let shown = ResponseView { allowed: false, limits: &[line], reported: Some(0) };
-    let problem = Problem::ReducedCapacity(&shown);
+    let response_view = ResponseView { allowed: false, limits: &[view], reported: Some(0) };
+    let problem = Problem::ReducedCapacity(&response_view);
     assert_eq!(problem.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(
         written(&problem),
-        r##"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Request cannot be satisfied due to temporary server capacity constraints","status":503,"detail":"it cannot be decided now; try again later","violated-policies":["api"]}"##
+        r##"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Request cannot be satisfied due to temporary server capacity constraints","status":503,"detail":"the request cannot be decided now; try again later","violated-policies":["api"]}"##
     );
     let nothing = ResponseView { allowed: false, limits: &[], reported: None };
     assert_eq!(parsed(&Problem::ReducedCapacity(&nothing))["violated-policies"], json!([]));
@@ -147,9 +147,9 @@ proptest! {
         let limit = limit("10 per 1s");
         let retry_after = RetryAfter::Never;
         let reset_after = Duration::ZERO;
-        let line = LimitView { policy: &policy, limit: &limit, remaining: None, retry_after, reset_after };
-        let shown = ResponseView { allowed: false, limits: &[line], reported: Some(0) };
-        let document = parsed(&Problem::QuotaExceeded(&shown));
+        let view = LimitView { policy: &policy, limit: &limit, remaining: None, retry_after, reset_after };
+        let response_view = ResponseView { allowed: false, limits: &[view], reported: Some(0) };
+        let document = parsed(&Problem::QuotaExceeded(&response_view));
         prop_assert!(policy.is_empty() || document["detail"].as_str().expect("text").ends_with(&policy));
         prop_assert_eq!(document["violated-policies"].as_array().map(Vec::len), Some(1));
     }

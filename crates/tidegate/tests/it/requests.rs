@@ -15,8 +15,8 @@ use crate::generators::{
 type Requests = Vec<Vec<(Step, bool)>>;
 
 fn requests() -> impl Strategy<Value = Requests> {
-    let part = (any_step(), prop::bool::weighted(0.2));
-    prop::collection::vec(prop::collection::vec(part, 1..7), 1..40)
+    let check = (any_step(), prop::bool::weighted(0.2));
+    prop::collection::vec(prop::collection::vec(check, 1..7), 1..40)
 }
 
 /// Returns the time of a request, from the gap of its first step.
@@ -41,12 +41,12 @@ proptest! {
         let (mut model, keys, mut now) = (Model::default(), keys(), NOW);
         for request in requests {
             now = time_of(&request, &limits, now);
-            let parts = distinct_checks(&request, &limits);
-            let checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
+            let generated_checks = distinct_checks(&request, &limits);
+            let checks: Vec<Check<'_>> = generated_checks.iter().map(|generated| generated.check(&keys)).collect();
             let verdict = limiter.check_all_at(at(now), &checks).expect("valid");
-            let (allowed, decisions) = decide_all(&mut model, &parts, now);
+            let (allowed, decisions) = decide_all(&mut model, &generated_checks, now);
             prop_assert_eq!(verdict.allowed, allowed);
-            prop_assert_eq!(verdict.decisions(), &decisions[..], "{:?}", parts);
+            prop_assert_eq!(verdict.decisions(), &decisions[..], "{:?}", generated_checks);
         }
     }
 
@@ -59,8 +59,8 @@ proptest! {
         let (keys, mut now) = (keys(), NOW);
         for request in requests {
             now = time_of(&request, &limits, now);
-            let parts = distinct_checks(&request, &limits);
-            let mut checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
+            let generated_checks = distinct_checks(&request, &limits);
+            let mut checks: Vec<Check<'_>> = generated_checks.iter().map(|generated| generated.check(&keys)).collect();
             let one = forwards.check_all_at(at(now), &checks).expect("valid");
             checks.reverse();
             let other = backwards.check_all_at(at(now), &checks).expect("valid");
@@ -82,8 +82,8 @@ proptest! {
         let (keys, mut now) = (keys(), NOW);
         for request in requests {
             now = time_of(&request, &limits, now);
-            let parts = distinct_checks(&request, &limits);
-            let checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
+            let generated_checks = distinct_checks(&request, &limits);
+            let checks: Vec<Check<'_>> = generated_checks.iter().map(|generated| generated.check(&keys)).collect();
             let verdict = limiter.check_all_at(at(now), &checks).expect("valid");
             // The attempts below must not consume anything.
             let refusing = |check| Check { overflow: Overflow::Refuse, ..check };
@@ -114,27 +114,27 @@ proptest! {
         let ((batched, _), (single, _)) = (limiter(), limiter());
         let (keys, mut now) = (keys(), NOW);
         let mut times = Vec::new();
-        let part = |step: &Step| {
+        let generate = |step: &Step| {
             GeneratedCheck::of(&Step { consuming: step.consuming && consuming, ..*step }, &limits, false)
         };
-        let parts: Vec<GeneratedCheck> = steps.iter().map(part).collect();
-        for (step, part) in steps.iter().zip(&parts) {
+        let generated_checks: Vec<GeneratedCheck> = steps.iter().map(generate).collect();
+        for (step, generated) in steps.iter().zip(&generated_checks) {
             if !matches!(step.gap, Gap::Back(_)) {
-                now = step.gap.after(now, part.limit.window_us());
+                now = step.gap.after(now, generated.limit.window_us());
             }
             times.push(at(now));
         }
-        let checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
+        let checks: Vec<Check<'_>> = generated_checks.iter().map(|generated| generated.check(&keys)).collect();
         let mut decisions = Vec::new();
         let (cut, end) = (cut.index(checks.len()), checks.len());
         for range in [0..cut, cut..end] {
             batched.check_batch_at(&times[range.clone()], &checks[range], &mut decisions)?;
         }
-        let alone = |(&time, check)| {
+        let single_check = |(&time, check)| {
             Ok(single.check_all_at(time, std::slice::from_ref(check))?.decisions()[0])
         };
         let expected: Result<Vec<Decision>, CheckError> =
-            times.iter().zip(&checks).map(alone).collect();
+            times.iter().zip(&checks).map(single_check).collect();
         prop_assert_eq!(decisions, expected?);
     }
 }
@@ -187,8 +187,7 @@ fn conflicting_checks_are_rejected() {
         assert_eq!(refused, CheckError::ConcurrencyConflict, "{other}");
         assert_eq!(
             refused.to_string(),
-            "two concurrency limits of a request share a key but not the number or the lease, and a key's \
-             places are counted once: keep the stricter one, or give them different keys"
+            "two concurrency limits of a request share a key but not the number or the lease, and the permits of a key are counted once: keep the stricter one, or give them different keys"
         );
     }
     let elsewhere = [limit("6 per 2m"), limit("6 per 1m fixed-window")];
@@ -233,7 +232,7 @@ fn a_concurrency_limit_needs_a_permit() {
 }
 
 #[test]
-fn a_batch_appends() {
+fn check_batch_appends_decisions() {
     let (limiter, _) = limiter();
     let limit = limit("100 per 1m");
     let mut decisions = vec![check_at(&limiter, NOW, "a", &limit, 1)];

@@ -13,7 +13,7 @@ fn used(limiter: &Limiter, limit: &Limit) -> u64 {
 }
 
 #[test]
-fn a_reservation_is_committed_kept_or_given_back() {
+fn reservation_is_committed_kept_or_refunded() {
     let (limiter, _) = limiter();
     let tokens = limit("100 per 1m sliding-log");
     let reserve =
@@ -32,7 +32,7 @@ fn a_reservation_is_committed_kept_or_given_back() {
 /// Regression: refunds take the newest units first, so refunding expired units took those of
 /// others.
 #[test]
-fn an_estimate_that_no_longer_counts_is_not_given_back() {
+fn expired_estimate_is_not_refunded() {
     for text in ["100 per 1m sliding-log", "100 per 1m", "100 per 1m token-bucket"] {
         let (limiter, clock) = limiter();
         let tokens = limit(text);

@@ -174,7 +174,7 @@ pub fn run(host_name: &str, host: impl Fn(Limit) -> Box<dyn Host>) {
         for case in parse(text) {
             let mut host = host(case.limit);
             for row in &case.rows {
-                let answer = match row.act {
+                let actual = match row.act {
                     Act::Ask(cost, permit) => {
                         Expect::Decision(host.decide_step(row.at_us, cost, permit))
                     }
@@ -182,7 +182,7 @@ pub fn run(host_name: &str, host: impl Fn(Limit) -> Box<dyn Host>) {
                     Act::Renew(permit) => Expect::Held(host.renew(row.at_us, permit)),
                 };
                 let name = &case.name;
-                assert_eq!(answer, row.expect, "{host_name}: {file}: {name}: {}", row.line);
+                assert_eq!(actual, row.expect, "{host_name}: {file}: {name}: {}", row.line);
                 rows += 1;
             }
         }

@@ -10,12 +10,16 @@ use crate::common::{NOW, S, at, limit, limiter};
 use crate::futures::{Polled, Started, block_on};
 use crate::generators::cases;
 
-type Answer = Result<Verdict, StoreError>;
+type WaitResult = Result<Verdict, StoreError>;
 
 const LONG: Duration = Duration::from_secs(3_600);
 
 /// Starts to wait, and panics if the request is decided immediately.
-fn join<'a>(limiter: &'a Limiter, checks: &'a [Check<'a>], max: Duration) -> Polled<'a, Answer> {
+fn join<'a>(
+    limiter: &'a Limiter,
+    checks: &'a [Check<'a>],
+    max: Duration,
+) -> Polled<'a, WaitResult> {
     match Polled::start(limiter.wait(checks, max)) {
         Started::Pending(waiting) => waiting,
         Started::Ready(ready) => panic!("ready at once: {ready:?}"),
@@ -30,8 +34,8 @@ fn at_once(limiter: &Limiter, checks: &[Check<'_>], max: Duration) -> Verdict {
     }
 }
 
-fn admitted(answer: Option<Answer>) -> bool {
-    answer.is_some_and(|answer| answer.expect("valid").allowed)
+fn admitted(verdict: Option<WaitResult>) -> bool {
+    verdict.is_some_and(|verdict| verdict.expect("valid").allowed)
 }
 
 #[test]
@@ -70,15 +74,15 @@ fn waiters_pass_in_order() {
     let limit = limit("1 per 10s sliding-log");
     let checks = [Check::new("a", &limit, 1)];
     assert!(at_once(&limiter, &checks, LONG).allowed);
-    let mut queue: Vec<Polled<'_, Answer>> =
+    let mut queue: Vec<Polled<'_, WaitResult>> =
         (0..4).map(|_| join(&limiter, &checks, LONG)).collect();
-    for turn in 1..=4 {
-        clock.set(at(NOW + turn * 10 * S));
+    for round in 1..=4 {
+        clock.set(at(NOW + round * 10 * S));
         // The last one is polled first, and is still last.
         for later in queue.iter_mut().skip(1).rev() {
-            assert!(later.poll().is_none(), "turn {turn}");
+            assert!(later.poll().is_none(), "turn {round}");
         }
-        assert!(admitted(queue.remove(0).poll()), "turn {turn}");
+        assert!(admitted(queue.remove(0).poll()), "turn {round}");
     }
 }
 
@@ -122,26 +126,26 @@ fn impossible_cost_is_denied_immediately() {
 
 /// A dropped waiter, first or in the middle, lets the next pass and is not charged.
 #[test]
-fn a_dropped_waiter_leaves_no_trace() {
+fn dropped_waiter_leaves_the_queue_uncharged() {
     for gone in 0..3 {
         let (limiter, clock) = limiter();
         let limit = limit("1 per 10s sliding-log");
         let checks = [Check::new("a", &limit, 1)];
         assert!(at_once(&limiter, &checks, LONG).allowed);
-        let mut queue: Vec<Polled<'_, Answer>> =
+        let mut queue: Vec<Polled<'_, WaitResult>> =
             (0..3).map(|_| join(&limiter, &checks, LONG)).collect();
         let wakes = queue.get(1).map_or(0, Polled::wakes);
         drop(queue.remove(gone));
         if gone == 0 {
             assert_eq!(queue[0].wakes(), wakes + 1, "the next waiter is woken to become the first");
         }
-        for turn in 1..=2 {
+        for round in 1..=2 {
             for waiting in &mut queue {
                 assert!(waiting.poll().is_none());
             }
-            clock.set(at(NOW + turn * 10 * S));
+            clock.set(at(NOW + round * 10 * S));
             assert!(queue[0].wakes() > 0);
-            assert!(admitted(queue.remove(0).poll()), "{gone} left, turn {turn}");
+            assert!(admitted(queue.remove(0).poll()), "{gone} left, turn {round}");
         }
         clock.set(at(NOW + 30 * S));
         assert!(at_once(&limiter, &checks, Duration::ZERO).allowed, "the queue is removed");
@@ -182,8 +186,8 @@ fn a_plain_check_in_between_makes_a_waiter_wait_longer() {
     let mut behind = join(&limiter, &checks, Duration::from_secs(21));
     clock.set(at(NOW + 30 * S));
     assert!(limiter.check("a", &limit, 1).expect("valid").allowed);
-    let answer = impatient.poll().expect("ten more seconds exceed max_wait").expect("valid");
-    assert_eq!((answer.allowed, answer.retry_after()), (false, RetryAfter::Micros(10 * S)));
+    let verdict = impatient.poll().expect("ten more seconds exceed max_wait").expect("valid");
+    assert_eq!((verdict.allowed, verdict.retry_after()), (false, RetryAfter::Micros(10 * S)));
     assert!(behind.poll().is_none());
     clock.set(at(NOW + 40 * S));
     assert!(admitted(behind.poll()));
@@ -205,8 +209,8 @@ fn waiter_is_denied_after_max_wait_behind_others() {
     assert!(limiter.check("a", &limit, 1).expect("valid").allowed);
     assert!(first.poll().is_none());
     assert_eq!(second.wakes(), 1, "max_wait has passed");
-    let answer = second.poll().expect("the deadline has passed").expect("valid");
-    assert_eq!((answer.allowed, answer.retry_after()), (false, RetryAfter::Micros(20 * S)));
+    let verdict = second.poll().expect("the deadline has passed").expect("valid");
+    assert_eq!((verdict.allowed, verdict.retry_after()), (false, RetryAfter::Micros(20 * S)));
     clock.set(at(NOW + 30 * S));
     assert!(admitted(first.poll()));
 }
@@ -222,7 +226,7 @@ fn keys_do_not_wait_for_each_other() {
     clock.advance(Duration::from_secs(5));
     let mut other = join(&limiter, &b, LONG);
     clock.set(at(NOW + 10 * S));
-    assert!(other.poll().is_some_and(|answer| answer.is_ok_and(|v| v.allowed)));
+    assert!(other.poll().is_some_and(|verdict| verdict.is_ok_and(|v| v.allowed)));
     assert!(admitted(waiting.poll()));
 }
 
@@ -253,12 +257,12 @@ fn a_queue_is_bounded() {
     let checks = [Check::new("a", &limit, 1)];
     assert!(at_once(&limiter, &checks, LONG).allowed);
     let mut queue = Vec::new();
-    for place in 0..1_200 {
+    for index in 0..1_200 {
         match Polled::start(limiter.wait(&checks, LONG)) {
             Started::Pending(waiting) => queue.push(waiting),
-            Started::Ready(answer) => {
-                let answer = answer.expect("valid");
-                assert!(place >= 1_024 && !answer.allowed && answer.queue_full, "{place}");
+            Started::Ready(verdict) => {
+                let verdict = verdict.expect("valid");
+                assert!(index >= 1_024 && !verdict.allowed && verdict.queue_full, "{index}");
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::packed::with_low_bits;
 use crate::{Attempt, Limit, Packed, PackedWords, ResetAfter, Timestamp};
 
 /// The number of bits of the index of the newest cell in a packed state. A cell is at least 67 us
-/// long, so fewer than 2^13 cells begin within a deadline unit, and the low bits identify one of them.
+/// long, so fewer than 2^13 cells begin within a deadline step, and the low bits identify one of them.
 pub(super) const INDEX_BITS: u32 = 14;
 /// The first bit of the pace in the head of a packed state.
 const PACE_SHIFT: u32 = 2 + INDEX_BITS;

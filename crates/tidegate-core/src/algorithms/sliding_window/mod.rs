@@ -225,7 +225,8 @@ impl SlidingWindow {
         let held = match packed_form(head) {
             Form::Log => Held::Times(Times::unpack(limit, head, deadline_us, words)),
             form => {
-                // The newest cell is a window old by the deadline, and was not a unit earlier.
+                // The newest cell is a window old by the deadline, and was not a deadline step
+                // earlier.
                 let latest = limit.cell(form).split(deadline_us - limit.window_us()).0;
                 Held::Cells(Cells::unpack(form, head, latest, words))
             }

@@ -7,7 +7,8 @@ use crate::limit::{Divisor, WindowPosition};
 use crate::packed::with_low_bits;
 use crate::{Attempt, Limit, Packed, PackedWords, ResetAfter, Timestamp};
 
-/// The number of bits of the newest time in a packed log. A deadline unit is at most 2^19 steps long.
+/// The number of bits of the newest time in a packed log. A deadline step is at most 2^19
+/// steps of the grid.
 const NEWEST_BITS: u32 = 20;
 
 /// The times of up to 20 units.
@@ -63,7 +64,7 @@ impl<W: PackedWords> Times<W> {
         let mut log = Times { total, oldest: head >> 7 & 0x1f, newest: 0, words };
         if total > 0 {
             let step = limit.cell(Form::Log);
-            // The newest is a window old by the deadline, and was not a unit earlier.
+            // The newest is a window old by the deadline, and was not a deadline step earlier.
             let latest = step.split(deadline_us).0 - window_steps(limit, step);
             log.newest = with_low_bits(latest, head >> 12, NEWEST_BITS);
         }

@@ -4,66 +4,59 @@
 
 /* global uPlot */
 
-const POINTS = 300;           // points kept: five minutes
-const LEAST_SECONDS = 60;     // minimum time shown, so that the lines of a new page are not stretched
+const LEAST_SECONDS = 60;     // minimum time shown, so that the lines of a new server are not stretched
 const NAMES = ["--one", "--two", "--three", "--four", "--five", "--six"];
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** A chart with a few lines, each `{name, color, dashed}`. */
+/** Whether a line can be drawn: it has two values. */
+const isDrawable = (values) => values.filter((value) => Number.isFinite(value)).length > 1;
+
+/** A chart with a few lines, each `{name, color, dashed}`. Without data it shows `empty` instead. */
 export class Chart {
   #plot = null;
   #lines = [];
   #times = [];
   #values = [];
 
-  constructor(place, { format, log = false }) {
+  constructor(place, { format, empty, log = false }) {
     this.place = place;
     this.format = format;
     this.log = log;
     this.area = document.createElement("div");
+    this.note = Object.assign(document.createElement("p"), { className: "none", textContent: empty });
     this.legend = document.createElement("ul");
     this.legend.className = "legend";
-    place.replaceChildren(this.area, this.legend);
+    place.replaceChildren(this.note, this.area, this.legend);
+    this.area.hidden = true;
     dark.addEventListener("change", () => this.#build());
     new ResizeObserver(() => this.#fit()).observe(place);
   }
 
-  /** Sets the lines to draw. Existing lines keep their values. */
-  lines(lines) {
-    if (JSON.stringify(lines) === JSON.stringify(this.#lines)) return;
-    const past = new Map(this.#lines.map((line, index) => [line.name, this.#values[index]]));
-    this.#values = lines.map(({ name }) => past.get(name) ?? this.#times.map(() => null));
-    this.#lines = lines;
-    this.#build();
-  }
-
-  /** Removes all values. */
-  clear() {
-    this.#times = [];
-    this.#values = this.#lines.map(() => []);
-    this.#draw();
-  }
-
-  /** Adds a time in seconds with a value for each line, or null for a missing value. */
-  add(time, values) {
-    this.#times.push(time);
-    this.#values.forEach((past, index) => past.push(values[index]));
-    if (this.#times.length > POINTS) {
-      this.#times.shift();
-      this.#values.forEach((past) => past.shift());
-    }
-    this.#draw();
+  /**
+   * Draws lines. `times` are seconds in ascending order; `values` has a list for each line, in which
+   * null interrupts the line and undefined is a time without a value.
+   */
+  draw(lines, times, values) {
+    const isNew = JSON.stringify(lines) !== JSON.stringify(this.#lines);
+    [this.#lines, this.#times, this.#values] = [lines, times, values];
+    const isEmpty = !values.some(isDrawable);
+    [this.note.hidden, this.area.hidden, this.legend.hidden] = [!isEmpty, isEmpty, isEmpty];
+    if (isEmpty) return;
+    if (isNew || !this.#plot) return this.#build();
+    this.#plot.setData([times, ...values]);
+    this.#updateLegend();
   }
 
   #build() {
+    if (this.area.hidden) return;
     this.#plot?.destroy();
     const [text, grid] = [color("--quiet"), color("--line")];
     const axis = { stroke: text, grid: { stroke: grid, width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
     const series = this.#lines.map((line, index) => ({
       stroke: color(line.color ?? NAMES[index % NAMES.length]), width: 2,
-      dash: line.dashed ? [6, 5] : undefined, points: { show: false }, spanGaps: true,
+      dash: line.dashed ? [6, 5] : undefined, points: { show: false },
     }));
     this.#plot = new uPlot({
       width: Math.max(200, this.place.clientWidth), height: this.area.clientHeight || 180,
@@ -78,7 +71,7 @@ export class Chart {
         { ...axis, values: (_plot, values) => values.map((value) => (value === null ? "" : this.format(value))), size: 64, space: 34 },
       ],
       series: [{}, ...series],
-      hooks: { setCursor: [() => this.#tell()] },
+      hooks: { setCursor: [() => this.#updateLegend()] },
     }, [this.#times, ...this.#values], this.area);
     this.legend.replaceChildren(...this.#lines.map((line, index) => {
       const item = document.createElement("li");
@@ -87,21 +80,15 @@ export class Chart {
       item.append(key, Object.assign(document.createElement("span"), { textContent: line.name }), document.createElement("b"));
       return item;
     }));
-    this.#tell();
+    this.#updateLegend();
   }
 
-  #draw() {
-    if (!this.#plot) return;
-    this.#plot.setData([this.#times, ...this.#values]);
-    this.#tell();
-  }
-
-  /** Returns the values at the cursor, or the newest values. */
-  #tell() {
+  /** Shows the values at the cursor, or the newest values. */
+  #updateLegend() {
     const at = this.#plot?.cursor?.idx ?? this.#times.length - 1;
     [...this.legend.children].forEach((item, index) => {
       const value = this.#values[index]?.[at];
-      item.lastElementChild.textContent = value === null || value === undefined ? "–" : this.format(value);
+      item.lastElementChild.textContent = Number.isFinite(value) ? this.format(value) : "–";
     });
   }
 

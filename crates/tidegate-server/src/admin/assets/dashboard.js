@@ -1,34 +1,38 @@
-// The dashboard: polls the admin API for counts, shows the difference between two
-// answers, and follows the stream of denials.
+// The dashboard: loads the last minutes from the admin API, polls it for counts, shows the difference
+// between two answers, and follows the stream of denials.
 "use strict";
 
 import { Unauthorized, request, requestJson, forgetToken, hasToken, keepToken, readEvents } from "./api.js";
 import { Chart } from "./charts.js";
-import { ago, bar, cell, element, pairs, rate, row, seconds, short, wait } from "./format.js";
+import { Intervals, quantile, rateOf, total } from "./intervals.js";
+import { ago, bar, cell, element, labelled, pairs, rate, row, seconds, short, wait } from "./format.js";
 
 const POLL_MS = 1000;      // interval of polling counts
 const TOP_EVERY = 3;       // rankings are polled with every third of them
 const POLICIES_DRAWN = 6;  // maximum number of lines in the chart by policy
 const EVENTS_SHOWN = 100;  // maximum number of denials on the page
 const RETRY_MS = 3000;     // delay before reconnecting the stream
+const KEY_POINTS = 300;    // maximum number of points in the chart of a key
 
 const $ = (id) => document.getElementById(id);
-let last = null;           // the previous counts, with the time of their arrival
+let last = null;           // the previous counts
+const intervals = new Intervals();
 let polls = 0;
 let loop = 0;              // number of the login, so that a loop of an earlier login ends
 let lastEvent = "";
 let paused = false;
 
+// Requests that an observed policy would have denied were allowed.
 const OUTCOMES = [
-  { name: "allowed", color: "--allowed", of: "allowed" },
-  { name: "denied", color: "--denied", of: "denied" },
-  { name: "would deny", color: "--would", dashed: true, of: "would_deny" },
+  { id: "tile-allowed", name: "allowed", color: "--allowed", of: (one) => one.allowed + one.would_deny },
+  { id: "tile-denied", name: "denied", color: "--denied", of: (one) => one.denied },
+  { id: "tile-would", name: "would deny", color: "--would", dashed: true, of: (one) => one.would_deny },
 ];
-const outcomes = new Chart($("chart-outcomes"), { format: rate });
-const byPolicy = new Chart($("chart-policies"), { format: rate });
-const latency = new Chart($("chart-latency"), { format: seconds, log: true });
-outcomes.lines(OUTCOMES.map(({ name, color, dashed }) => ({ name, color, dashed })));
-latency.lines([{ name: "p50", color: "--two" }, { name: "p99", color: "--one" }]);
+const empty = "The server has just started: the chart begins in two seconds.";
+const outcomes = new Chart($("chart-outcomes"), { format: rate, empty });
+const byPolicy = new Chart($("chart-policies"), { format: rate, empty: "No requests in the last five minutes." });
+const latency = new Chart($("chart-latency"), { format: seconds, empty: "No decision was timed in the last five minutes.", log: true });
+const keyChart = new Chart($("chart-key"), { format: (share) => `${Math.round(share * 100)} %`, empty: "Drawn from now on, once per second." });
 
 // ---- building the page
 
@@ -57,66 +61,66 @@ function options(id, names, first) {
 // ---- counts
 
 const seriesId = (series) => JSON.stringify([series.policy, series.limit, series.mode]);
-const total = (series) => series.allowed + series.denied + series.would_deny;
-// Names in parentheses are not policies; the server generates them.
-const isPolicy = (name) => !name.startsWith("(");
+// Names in parentheses are not policies; the server generates them. The empty name stands for none.
+const isPolicy = (name) => name !== "" && !name.startsWith("(");
 
-/** Returns the changes since the last answer, per second. */
+/** Returns the changes of the series since the last answer, per second. */
 function differences(now) {
   const before = new Map((last ? last.series : []).map((one) => [seriesId(one), one]));
-  const elapsed = last ? (now.at - last.at) / 1000 : 0;
+  const elapsed = last ? now.uptime_seconds - last.uptime_seconds : 0;
   const per = (one, count) => {
     const old = before.get(seriesId(one));
-    return elapsed ? Math.max(0, count(one) - (old ? count(old) : 0)) / elapsed : 0;
+    return elapsed > 0 ? Math.max(0, count(one) - (old ? count(old) : 0)) / elapsed : 0;
   };
-  const sum = (count, policy = "") => now.series.reduce(
-    (all, one) => all + (!policy || one.policy === policy ? per(one, count) : 0), 0);
-  return { elapsed, per, sum };
-}
-
-/** Returns quantiles of the decision time; of the last second if it had decisions. */
-function quantiles(now) {
-  const old = last ? last.latency.counts : [];
-  let counts = now.latency.counts.map((count, i) => count - (old[i] || 0));
-  let recent = true;
-  if (!counts.some((count) => count > 0)) [counts, recent] = [now.latency.counts, false];
-  const all = counts.reduce((a, b) => a + b, 0);
-  const bounds = [...now.latency.bounds_seconds, 10];
-  const at = (part) => {
-    let upTo = 0;
-    return all ? bounds[counts.findIndex((count) => (upTo += count) >= all * part)] : null;
-  };
-  return { p50: at(0.5), p99: at(0.99), recent };
+  const sum = (count) => now.series.reduce((all, one) => all + per(one, count), 0);
+  return { per, sum };
 }
 
 function showCounts(now) {
   const changes = differences(now);
-  const { p50, p99, recent } = quantiles(now);
-  if (changes.elapsed) {
-    const near = changes.sum((one) => one.near);
-    for (const [id, field] of [["allowed", "allowed"], ["denied", "denied"], ["would", "would_deny"]]) {
-      put(`tile-${id}`, rate(changes.sum((one) => one[field])));
-    }
-    put("tile-near", rate(near));
-    draw(now, changes, recent ? [p50, p99] : [null, null]);
-  }
-  put("tile-latency", p99 === null ? "–" : p99 > 1 ? "> 1 s" : seconds(p99));
-  put("tile-latency-note", p99 === null ? "nothing measured yet" : recent ? "at most, last second" : "at most, since the start");
+  showTiles(now, changes);
+  drawRequests();
+  drawLatency(now.latency.bounds_seconds);
   showServer(now);
   showDecided(now, changes);
   showConfig(now);
   showPolicies(now, changes);
 }
 
-function draw(now, changes, [p50, p99]) {
-  const [time, policy] = [now.at / 1000, $("chart-policy").value];
-  outcomes.add(time, OUTCOMES.map(({ of }) => changes.sum((one) => one[of], policy)));
-  latency.add(time, [p50, p99]);
-  const names = [...new Set(now.series.filter((one) => isPolicy(one.policy) || total(one) > 0).map((one) => one.policy))];
-  const busiest = names.map((name) => [name, now.series.reduce((all, one) => all + (one.policy === name ? total(one) : 0), 0)])
-    .sort((one, other) => other[1] - one[1]).slice(0, POLICIES_DRAWN).map(([name]) => name).sort();
-  byPolicy.lines(busiest.map((name) => ({ name })));
-  byPolicy.add(time, busiest.map((name) => changes.sum(total, name)));
+function showTiles(now, changes) {
+  const newest = intervals.all.at(-1);
+  for (const { id, of } of OUTCOMES) {
+    const value = newest && rateOf(newest, of);
+    put(id, Number.isFinite(value) ? rate(value) : "–");
+  }
+  put("tile-near", rate(changes.sum((one) => one.near)));
+  const { bounds_seconds: bounds, counts } = now.latency;
+  const recent = quantile(newest?.latency ?? [], bounds, 0.99);
+  const p99 = recent ?? quantile(counts, bounds, 0.99);
+  put("tile-latency", p99 === undefined ? "–" : p99 > 1 ? "> 1 s" : seconds(p99));
+  put("tile-latency-note", p99 === undefined ? "nothing measured yet" : recent ? "at most, last second" : "at most, since the start");
+}
+
+function drawRequests() {
+  const { all } = intervals;
+  const times = all.map(({ time }) => time);
+  const chosen = $("chart-policy").value || null;
+  outcomes.draw(OUTCOMES.map(({ name, color, dashed }) => ({ name, color, dashed })), times,
+    OUTCOMES.map(({ of }) => all.map((interval) => rateOf(interval, of, chosen))));
+  const sums = new Map();
+  for (const one of all.flatMap(({ requests = [] }) => requests)) {
+    sums.set(one.policy, (sums.get(one.policy) ?? 0) + total(one));
+  }
+  const busiest = [...sums].sort((one, other) => other[1] - one[1]).slice(0, POLICIES_DRAWN).map(([name]) => name).sort();
+  byPolicy.draw(busiest.map((name) => ({ name: name || "no policy" })), times,
+    busiest.map((name) => all.map((interval) => rateOf(interval, total, name))));
+}
+
+function drawLatency(bounds) {
+  const { all } = intervals;
+  const column = (part) => all.map(({ latency: counts }) => (counts ? quantile(counts, bounds, part) : null));
+  latency.draw([{ name: "p50", color: "--two" }, { name: "p99", color: "--one" }],
+    all.map(({ time }) => time), [column(0.5), column(0.99)]);
 }
 
 function showServer(now) {
@@ -130,7 +134,7 @@ function showServer(now) {
   const connections = now.fronts.reduce((all, front) => all + front.connections, 0);
   const memory = now.resident_bytes ? `, ${Math.round(now.resident_bytes / 1048576)} MiB` : "";
   $("facts").textContent =
-    `${now.version}, up ${ago(now.at / 1000 - now.started_seconds)}, ${connections} connections${memory}`;
+    `${now.version}, up ${ago(now.uptime_seconds)}, ${connections} connections${memory}`;
 }
 
 const DECISION_SOURCES = [
@@ -178,32 +182,34 @@ function memoryStoreRows({ store }) {
 
 function showConfig(now) {
   const { config, reloads } = now;
+  const wall = now.started_seconds + now.uptime_seconds;
   $("config").replaceChildren(...pairs([
     ["read from", config.source ?? "built in: no file was named"],
     ["policies", String(config.policies)],
-    ["in force since", `${ago(now.at / 1000 - reloads.last_ok_seconds)} ago`],
+    ["in force since", `${ago(wall - reloads.last_ok_seconds)} ago`],
     ["reloads", `${reloads.ok} taken, ${reloads.refused} refused`, reloads.refused > 0],
   ]));
   const refusal = reloads.last_refusal;
   $("refusal").hidden = refusal === null;
   if (!refusal) return;
   $("refusal-when").textContent = refusal.mended
-    ? `A file was refused ${ago(now.at / 1000 - refusal.at_seconds)} ago; a later one was taken.`
-    : `The file was refused ${ago(now.at / 1000 - refusal.at_seconds)} ago: the old config stays in force.`;
+    ? `A file was refused ${ago(wall - refusal.at_seconds)} ago; a later one was taken.`
+    : `The file was refused ${ago(wall - refusal.at_seconds)} ago: the old config stays in force.`;
   if ($("refusal-why").textContent !== refusal.why) $("refusal-why").textContent = refusal.why;
 }
 
 function showPolicies(now, changes) {
   const names = [...new Set(now.series.map((one) => one.policy))].filter(isPolicy);
-  for (const id of ["policy", "chart-policy"]) options(id, names, [""]);
+  options("policy", names, [""]);
+  options("chart-policy", now.requests.map((one) => one.policy).filter(isPolicy), [""]);
   options("lookup-policy", names, []);
   const shown = now.series.filter((one) => isPolicy(one.policy) || total(one) > 0);
-  const rows = shown.map((one) => row(
-    cell(one.policy, "nowrap"), cell(one.limit, "nowrap"), cell(one.mode),
+  const rows = shown.map((one) => labelled($("policies-head"), row(
+    cell(one.policy), cell(one.limit, "nowrap"), cell(one.mode),
     cell(rate(changes.per(one, total)), "num"), cell(short(one.allowed), "num"),
     cell(short(one.denied), "num"), cell(short(one.would_deny), "num"),
     cell(short(one.near), "num"), cell(short(one.inexact), "num"),
-  ));
+  )));
   fill("policies", rows, 9, "No policies.");
 }
 
@@ -240,6 +246,7 @@ async function refreshTop() {
 // ---- one key
 
 let shownKey = null; // the displayed key: its path, name and policy
+let keyPoints = [];  // how much of each limit the key had used: `{time, shares}`, by the text of the limit
 
 async function lookUp(policy, key, encoded = encodeURIComponent(key)) {
   $("lookup-policy").value = policy;
@@ -254,6 +261,7 @@ async function showKey(path, message) {
   const note = $("lookup-note");
   try {
     const answer = await requestJson(path);
+    if (path !== shownKey?.path) keyPoints = [];
     shownKey = { path, key: answer.key, policy: answer.policy };
     const denied = answer.limits.some((limit) => !limit.allowed);
     const never = answer.seen ? "" : "never seen, ";
@@ -263,18 +271,32 @@ async function showKey(path, message) {
     if (message !== null) note.textContent = message + verdict + others;
     fill("lookup-limits", answer.limits.map((limit) => {
       const used = cell("", "used");
-      const share = limit.limit ? 1 - limit.remaining / limit.limit : 1;
-      used.append(bar(share, limit.allowed ? "" : "bad"));
+      used.append(bar(usedShare(limit), limit.allowed ? "" : "bad"));
       return row(cell(limit.text, "nowrap"), used, cell(`${short(limit.remaining)} of ${short(limit.limit)}`, "num"),
         cell(limit.allowed ? "now" : wait(limit.retry_after_ms), "num"),
         cell(limit.reset_after_ms ? wait(limit.reset_after_ms) : "now", "num"));
     }), 5, "This policy is off.");
+    drawKey(answer.limits);
   } catch (error) {
     shownKey = null;
     note.textContent = error.message || "The token was refused.";
   }
-  $("lookup-scroll").hidden = shownKey === null;
+  $("lookup-view").hidden = shownKey === null;
   $("reset").disabled = shownKey === null;
+}
+
+const usedShare = ({ limit, remaining }) => (limit ? Math.min(1, Math.max(0, 1 - remaining / limit)) : 1);
+
+/** Adds the used share of each limit to the chart of the key. */
+function drawKey(limits) {
+  const time = last ? intervals.timeOf(last) : 0;
+  // A key that is looked at twice between two polls has two answers for one time.
+  if (keyPoints.at(-1)?.time === time) keyPoints.pop();
+  keyPoints.push({ time, shares: new Map(limits.map((limit) => [limit.text, usedShare(limit)])) });
+  if (keyPoints.length > KEY_POINTS) keyPoints.shift();
+  const names = limits.map(({ text }) => text);
+  keyChart.draw(names.map((name) => ({ name })), keyPoints.map((point) => point.time),
+    names.map((name) => keyPoints.map(({ shares }) => shares.get(name) ?? null)));
 }
 
 $("lookup").addEventListener("submit", (event) => {
@@ -364,7 +386,10 @@ $("pause").addEventListener("click", () => {
 
 async function poll() {
   const now = await requestJson("admin/v1/stats");
-  now.at = Date.now();
+  const isRestart = last !== null && now.started_seconds !== last.started_seconds;
+  // The events and series of another process are numbered and counted from the beginning.
+  if (isRestart) [last, lastEvent] = [null, ""];
+  await intervals.add(now, () => requestJson("admin/v1/history"));
   showCounts(now);
   last = now;
   if (polls % TOP_EVERY === 0) await refreshTop();
@@ -392,7 +417,7 @@ function showLogin() {
   $("login-error").textContent = hasToken() ? "This token was refused." : "";
   forgetToken();
   $("login").hidden = false;
-  $("main").hidden = true;
+  $("content").hidden = true;
   $("forget").hidden = true;
   $("state").textContent = "locked";
   $("state").className = "badge warn";
@@ -402,7 +427,7 @@ function showLogin() {
 
 function start() {
   $("login").hidden = true;
-  $("main").hidden = false;
+  $("content").hidden = false;
   $("forget").hidden = !hasToken();
   const waiting = gap("None yet.");
   waiting.classList.add("waiting");
@@ -419,9 +444,10 @@ $("login").addEventListener("submit", (event) => {
 $("forget").addEventListener("click", () => {
   forgetToken();
   last = null;
+  intervals.clear();
   showLogin();
 });
-$("chart-policy").addEventListener("change", () => outcomes.clear());
+$("chart-policy").addEventListener("change", drawRequests);
 for (const id of ["by", "policy"]) $(id).addEventListener("change", () => refreshTop().catch(() => {}));
 
 start();

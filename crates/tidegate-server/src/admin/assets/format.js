@@ -48,6 +48,16 @@ export function row(...cells) {
   return tr;
 }
 
+/** Labels the cells of a row with the headings of its table, which narrow windows show in each row. */
+export function labelled(head, tr) {
+  [...tr.cells].forEach((td, index) => {
+    td.dataset.label = head.cells[index].textContent;
+    td.setAttribute("role", "cell");
+  });
+  tr.setAttribute("role", "row");
+  return tr;
+}
+
 /** Returns a bar that is full at 1. */
 export function bar(share, kind) {
   const outer = element("span", "bar");

@@ -91,15 +91,15 @@ impl GrpcBody {
             // Not 505, because the error is the client's.
             NotGrpc::Version => (
                 StatusCode::BAD_REQUEST,
-                "this is tidegate's gRPC front, which speaks HTTP/2: ask the one at --http, or use gRPC\n",
+                "this is the gRPC port of tidegate, which requires HTTP/2: use a gRPC client, or \
+                 the port of --http\n",
             ),
-            NotGrpc::Method => (
-                StatusCode::METHOD_NOT_ALLOWED,
-                "this is tidegate's gRPC front: gRPC calls are POST\n",
-            ),
+            NotGrpc::Method => {
+                (StatusCode::METHOD_NOT_ALLOWED, "this is the gRPC port of tidegate: use POST\n")
+            }
             NotGrpc::ContentType => (
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "this is tidegate's gRPC front: send `content-type: application/grpc`\n",
+                "this is the gRPC port of tidegate: send `content-type: application/grpc`\n",
             ),
         };
         let mut response = Response::new(GrpcBody::Plain(text));
@@ -211,14 +211,12 @@ const NEXT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Returns the message of a complete body with exactly one message.
 pub fn single_message(body: &[u8]) -> Result<&[u8], RequestError> {
     let Some((prefix, message)) = body.split_first_chunk::<PREFIX_BYTES>() else {
-        return Err(RequestError::invalid("the call ended before its message: send one"));
+        return Err(RequestError::invalid("the call has no message: send one"));
     };
     let length = length(prefix)?;
     match message.len() {
         bytes if bytes == length => Ok(message),
-        bytes if bytes < length => {
-            Err(RequestError::invalid("the message broke off: send all of it"))
-        }
+        bytes if bytes < length => Err(RequestError::invalid("the message is incomplete")),
         _ => Err(RequestError::invalid("there is more than one message: send one per call")),
     }
 }
@@ -232,7 +230,7 @@ fn length(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, RequestError> {
             let message = "compressed messages are not supported: send without `grpc-encoding`";
             return Err(RequestError::new(ErrorKind::Unsupported, message));
         }
-        _ => return Err(RequestError::invalid("the message does not begin as gRPC's do")),
+        _ => return Err(RequestError::invalid("the message has an invalid gRPC prefix")),
     }
     let length = u32::from_be_bytes(length);
     let length = usize::try_from(length).unwrap_or(usize::MAX);
@@ -288,7 +286,7 @@ impl Messages {
             }
             match self.body.frame().await {
                 None if self.read.is_empty() => return Ok(None),
-                None => return Err(RequestError::invalid("the message broke off: send all of it")),
+                None => return Err(RequestError::invalid("the message is incomplete")),
                 Some(Err(_)) => return Err(broken()),
                 Some(Ok(frame)) => {
                     if let Ok(bytes) = frame.into_data() {
@@ -308,7 +306,7 @@ fn too_large() -> RequestError {
 }
 
 fn broken() -> RequestError {
-    RequestError::new(ErrorKind::BrokenOff, "the call broke off")
+    RequestError::new(ErrorKind::BrokenOff, "the call was interrupted")
 }
 
 #[cfg(test)]
@@ -331,9 +329,9 @@ mod tests {
         let rows: [(&[u8], Result<&[u8], &str>); 8] = [
             (&[0, 0, 0, 0, 0], Ok(&[])),
             (&[0, 0, 0, 0, 2, 7, 8], Ok(&[7, 8])),
-            (&[], Err("the call ended before its message: send one")),
-            (&[0, 0, 0, 0], Err("the call ended before its message: send one")),
-            (&[0, 0, 0, 0, 2, 7], Err("the message broke off: send all of it")),
+            (&[], Err("the call has no message: send one")),
+            (&[0, 0, 0, 0], Err("the call has no message: send one")),
+            (&[0, 0, 0, 0, 2, 7], Err("the message is incomplete")),
             (&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0], Err("there is more than one message: send one per call")),
             (&[1, 0, 0, 0, 0], Err("compressed messages are not supported: send without `grpc-encoding`")),
             (&[0, 255, 255, 255, 255, 1],

@@ -36,7 +36,7 @@ impl GrpcFront {
             Ok(Some(status)) => GrpcBody::message(2, |out| put(status, out)),
             Ok(None) => GrpcBody::error(&RequestError::new(
                 ErrorKind::NotFound,
-                format!("there is no such service: ask about \"\" (all of it) or \"{SERVICE}\""),
+                format!("unknown service: use \"\" (all of it) or \"{SERVICE}\""),
             )),
             Err(error) => GrpcBody::error(&error),
         }
@@ -106,7 +106,7 @@ fn other(status: Status) -> Status {
 }
 
 fn ending() -> RequestError {
-    RequestError::new(ErrorKind::Unavailable, "the server is about to end: connect again")
+    RequestError::new(ErrorKind::Unavailable, "the server is shutting down: connect again")
 }
 
 fn put(status: Status, out: &mut Vec<u8>) {

@@ -115,7 +115,7 @@ impl GrpcFront {
             reflection::V1 | reflection::V1_ALPHA => self.reflect(request.into_body(), in_flight),
             _ => GrpcBody::error(&RequestError::new(
                 ErrorKind::Unsupported,
-                "there is no such method: see the services by reflection (`grpcurl ... list`)",
+                "unknown method: list the services by reflection (`grpcurl ... list`)",
             )),
         }
     }

@@ -20,7 +20,7 @@ pub enum Wire<'a> {
 
 /// The bytes are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the bytes are no Protocol Buffers message of this kind")]
+#[error("not a valid Protocol Buffers message of this type")]
 pub struct Malformed;
 
 impl<'a> Fields<'a> {

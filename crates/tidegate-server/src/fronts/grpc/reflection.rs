@@ -107,7 +107,7 @@ fn put_answer(request: ReflectionRequest<'_>, out: &mut Vec<u8>) {
             }
         }),
         ReflectionRequest::Unknown => {
-            put_error(GrpcCode::Unimplemented, "this is not answered here", out)
+            put_error(GrpcCode::Unimplemented, "this reflection request is not supported", out)
         }
     }
 }
@@ -115,7 +115,7 @@ fn put_answer(request: ReflectionRequest<'_>, out: &mut Vec<u8>) {
 fn put_file(file: Option<&File>, out: &mut Vec<u8>) {
     match file {
         Some(file) => put_nested(out, 4, |out| put_bytes(out, 1, file.bytes)),
-        None => put_error(GrpcCode::NotFound, "nothing here has this name", out),
+        None => put_error(GrpcCode::NotFound, "symbol not found", out),
     }
 }
 

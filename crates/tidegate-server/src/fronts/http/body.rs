@@ -121,6 +121,6 @@ fn too_slow() -> RequestError {
 
 /// The error of a client that disconnected or violated the protocol.
 pub fn broken() -> RequestError {
-    let detail = "the body broke off, or its chunks are malformed, before it was complete";
+    let detail = "the body is incomplete, or its chunks are malformed";
     RequestError::new(ErrorKind::BrokenOff, detail)
 }

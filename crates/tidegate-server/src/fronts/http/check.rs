@@ -187,7 +187,7 @@ fn batch_gate_request<'q, 'a: 'q>(
 ) -> Result<GateRequest<'q>, RequestError> {
     let gate_request = check.gate_request(inputs)?;
     if check.max_wait()?.is_some() {
-        let detail = "a batch does not wait: leave it out, or send a check of its own";
+        let detail = "not supported in a batch: leave it out, or send this check separately";
         return Err(RequestError::field("max_wait_ms", detail));
     }
     Ok(gate_request)

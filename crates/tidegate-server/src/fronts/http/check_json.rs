@@ -11,10 +11,8 @@ use std::marker::PhantomData;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Unexpected, Visitor};
 
+use super::json_error::locate_error;
 use crate::error::RequestError;
-
-/// The maximum length of a quotation from an invalid body in an error.
-const MAX_QUOTED_BYTES: usize = 256;
 
 /// A string in the body.
 #[derive(Debug, serde::Deserialize)]
@@ -258,50 +256,4 @@ pub fn decode<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, RequestErr
     };
     let decoded: Result<Object<T>, _> = serde_json::from_str(body);
     decoded.map(|Object(body)| body).map_err(|error| locate_error::<Object<T>>(body, &error))
-}
-
-/// Parses an invalid body again to find the field in error.
-#[cold]
-fn locate_error<'de, T: Deserialize<'de>>(
-    body: &'de str,
-    error: &serde_json::Error,
-) -> RequestError {
-    if body.is_empty() {
-        return RequestError::invalid("the body is empty: send JSON");
-    }
-    let mut json = serde_json::Deserializer::from_str(body);
-    let mut field = match serde_path_to_error::deserialize::<_, T>(&mut json) {
-        // The value is complete, but more text follows it.
-        Ok(_) => String::new(),
-        // Where the name itself is missing, the path ends with a question mark.
-        Err(error) => {
-            error.path().to_string().trim_end_matches('?').trim_end_matches('.').to_owned()
-        }
-    };
-    let detail = error.to_string();
-    // These errors are about a field inside the object that the path names.
-    let inner = ["duplicate field `", "missing field `"]
-        .iter()
-        .find_map(|about| detail.strip_prefix(about)?.split('`').next());
-    if let Some(inner) = inner {
-        if !field.is_empty() {
-            field.push('.');
-        }
-        field.push_str(inner);
-    }
-    let (field, detail) = (truncate(field), truncate(detail));
-    if field.is_empty() {
-        RequestError::invalid(detail)
-    } else {
-        RequestError::field(field, detail)
-    }
-}
-
-/// Truncates quoted text: enough is left to recognize it.
-fn truncate(mut text: String) -> String {
-    if text.len() > MAX_QUOTED_BYTES {
-        text.truncate(text.floor_char_boundary(MAX_QUOTED_BYTES));
-        text.push_str("...");
-    }
-    text
 }

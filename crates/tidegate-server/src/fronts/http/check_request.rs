@@ -84,10 +84,7 @@ impl<'a> AttributesBody<'a> {
 
 fn address(text: &str) -> Result<IpAddr, RequestError> {
     parse_address(text).ok_or_else(|| {
-        RequestError::field(
-            "attributes.client_ip",
-            "this is no IP address: send one such as 192.0.2.1",
-        )
+        RequestError::field("attributes.client_ip", "not an IP address: send one such as 192.0.2.1")
     })
 }
 
@@ -175,20 +172,28 @@ impl<'a> SharedFields<'a> {
             self.limits.is_some(),
         );
         let (field, detail) = match present {
-            (true, _, _, true) => ("limits", "a policy has its own limits: leave out one of them"),
-            (_, _, true, true) => {
-                ("limits", "attributes select policies, which have their own limits: leave out one")
+            (true, _, _, true) => (
+                "limits",
+                "cannot be combined with `policy`, which has its own limits: send one of them",
+            ),
+            (_, _, true, true) => (
+                "limits",
+                "cannot be combined with `attributes`, which select policies: send one of them",
+            ),
+            (_, false, _, true) => {
+                ("key", "required with `limits`: send the name of who is counted")
             }
-            (_, false, _, true) => ("key", "it is missing: name who is counted under the limits"),
             (_, _, _, true) => ("limits", "it is empty: give at least one, such as \"5 per 1m\""),
-            (false, true, true, _) => {
-                ("policy", "it is missing: attributes make the key, unless a policy is named")
-            }
-            (true, false, false, _) => {
-                ("key", "it is missing: name who is counted, or send attributes to make the key of")
-            }
-            (false, true, false, _) => ("policy", "it is missing: name a policy, or give limits"),
-            _ => ("policy", "it is missing: send policy and key, or attributes, or key and limits"),
+            (false, true, true, _) => (
+                "policy",
+                "required with `key` and `attributes`: name a policy, or leave out `key`",
+            ),
+            (true, false, false, _) => ("key", "`key` or `attributes` is required"),
+            (false, true, false, _) => ("policy", "`policy` or `limits` is required"),
+            _ => (
+                "policy",
+                "required: send `policy` and `key`, or `attributes`, or `key` and `limits`",
+            ),
         };
         RequestError::field(field, detail)
     }
@@ -196,7 +201,7 @@ impl<'a> SharedFields<'a> {
 
 fn checked_key(key: &str) -> Result<&[u8], RequestError> {
     match key.len() {
-        0 => Err(RequestError::field("key", "it is empty: name who is counted")),
+        0 => Err(RequestError::field("key", "it is empty: send the name of who is counted")),
         1..=MAX_KEY_BYTES => Ok(key.as_bytes()),
         _ => {
             let detail = format!("it is longer than {MAX_KEY_BYTES} bytes: send a hash of it");
@@ -226,7 +231,7 @@ impl<'a> CheckBody<'a> {
         let force = self.force.unwrap_or(false);
         let cost = match self.cost.map(checked_cost).transpose()? {
             Some(cost) if force && cost < 0 => {
-                let detail = "a negative cost gives back, force charges: leave out one of them";
+                let detail = "cannot be combined with a negative `cost`, which is a refund";
                 return Err(RequestError::field("force", detail));
             }
             Some(cost) if force => Some(Cost::Force(cost.unsigned_abs())),
@@ -263,10 +268,12 @@ impl<'a> CheckBody<'a> {
             ));
         };
         if self.id.is_some() {
-            return refuse("a check under an id does not wait: leave out one of them".into());
+            return refuse("cannot be combined with `id`: leave out one of them".into());
         }
         if self.force == Some(true) {
-            return refuse("a forced charge has nothing to wait for: leave out one of them".into());
+            return refuse(
+                "cannot be combined with `force`, which never waits: leave out one of them".into(),
+            );
         }
         // A peek or a refund never waits either.
         Ok(self.cost.is_none_or(|JsonInt(cost)| cost > 0).then(|| Duration::from_millis(wait_ms)))
@@ -285,7 +292,7 @@ impl<'a> PermitBody<'a> {
         let subject = self.shared_fields().subject(inputs)?;
         let cost = self.cost.map(checked_cost).transpose()?;
         if cost.is_some_and(|cost| cost < 1) {
-            return Err(RequestError::field("cost", "a permit holds at least 1"));
+            return Err(RequestError::field("cost", "must be at least 1 for a permit"));
         }
         Ok(GateRequest { cost: cost.map(Cost::from_signed), ..GateRequest::new(subject) })
     }
@@ -305,7 +312,7 @@ impl RenewBody {
 
 fn checked_lease(ttl_ms: Option<JsonInt>) -> Result<Option<Duration>, RequestError> {
     match ttl_ms.map(|JsonInt(ttl_ms)| u64::try_from(ttl_ms).unwrap_or(0)) {
-        Some(0) => Err(RequestError::field("ttl_ms", "hold a permit for at least 1 ms")),
+        Some(0) => Err(RequestError::field("ttl_ms", "must be at least 1")),
         ttl_ms => Ok(ttl_ms.map(Duration::from_millis)),
     }
 }

@@ -78,8 +78,8 @@ fn deny_status(value: &str) -> Result<StatusCode, RequestError> {
     })
 }
 
-const STRAY_SLASH: &str = "there is a slash too many: with `from=` the gateway's address for \
-    tidegate is /v1/forward-auth?from=..., without a slash before the question mark";
+const STRAY_SLASH: &str =
+    "remove the slash before the question mark: use /v1/forward-auth?from=...";
 
 /// Whether the URL that the gateway is configured with has a slash too many. The slash would be
 /// taken for the path of the client and the options for its query, and the request would be

@@ -8,6 +8,7 @@
 //! | `/json` | `envoy_json.rs`: Envoy's rate limit service in JSON |
 //! | `/healthcheck` | this file: the health check of envoyproxy/ratelimit |
 //! | `/openapi.json` | `openapi.json`, sent by `response.rs` |
+//! | `/`, `/docs`, `/dashboard` | `front_page.rs`: links to pages, and redirects |
 //! | `/playground`, `/v1/playground` | `playground.rs` |
 //!
 //! Paths are matched by one `match`, because a general router takes longer to find its handler than
@@ -22,6 +23,8 @@ mod check_request;
 mod check_response;
 mod envoy_json;
 mod forward_auth;
+mod front_page;
+mod json_error;
 mod local_permits;
 mod original_request;
 mod permit_token;
@@ -149,7 +152,7 @@ impl HttpFront {
                     self.release_permit(request.headers(), id).await
                 }
                 Some(_) => reject_unread(request, &RequestError::method("PUT, DELETE")).await,
-                None => page(request).await,
+                None => self.page(request).await,
             },
         }
     }
@@ -165,6 +168,26 @@ impl HttpFront {
         let plain = HeaderValue::from_static("text/plain; charset=utf-8");
         response.headers_mut().insert(CONTENT_TYPE, plain);
         response
+    }
+
+    /// Responds to paths that are not part of the API: the OpenAPI description and the pages.
+    async fn page(&self, request: Request<Incoming>) -> HttpResponse {
+        let (uri, headers) = (request.uri(), request.headers());
+        let page = match uri.path() {
+            "/" => Some(front_page::page(headers)),
+            "/openapi.json" => Some(response::openapi()),
+            "/docs" => Some(front_page::docs()),
+            "/dashboard" => {
+                let admin = self.server_state.page_links().admin;
+                admin.map(|front| front_page::redirect(&front.url("/dashboard", uri, headers)))
+            }
+            path => playground::asset(path).map(playground::file),
+        };
+        match page {
+            Some(page) if matches!(*request.method(), Method::GET | Method::HEAD) => page,
+            Some(_) => reject_unread(request, &RequestError::method("GET, HEAD")).await,
+            None => reject_unread(request, &not_found()).await,
+        }
     }
 
     /// Checks whether a caller with these headers is accepted.
@@ -231,22 +254,8 @@ fn is_check(request: &Request<Incoming>) -> bool {
     request.uri().path() == "/v1/check" && request.method() == Method::POST
 }
 
-/// Responds to paths that are not part of the API: the OpenAPI description and the playground.
-async fn page(request: Request<Incoming>) -> HttpResponse {
-    let asset = playground::asset(request.uri().path());
-    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
-    match (request.uri().path(), asset) {
-        ("/openapi.json", _) if is_read => response::openapi(),
-        (_, Some(asset)) if is_read => playground::file(asset),
-        ("/openapi.json", _) | (_, Some(_)) => {
-            reject_unread(request, &RequestError::method("GET, HEAD")).await
-        }
-        _ => reject_unread(request, &not_found()).await,
-    }
-}
-
 fn not_found() -> RequestError {
-    let detail = "there is nothing here: see /openapi.json for what there is";
+    let detail = "not found; see / for the pages and /openapi.json for the API";
     RequestError::new(ErrorKind::NotFound, detail)
 }
 
@@ -287,6 +296,6 @@ fn json_only(headers: &HeaderMap) -> Result<(), RequestError> {
     if kind.eq_ignore_ascii_case(b"application/json") || is_form && !headers.contains_key(ORIGIN) {
         return Ok(());
     }
-    let detail = "the body is not marked as JSON: send `content-type: application/json`";
+    let detail = "unsupported content type: send `content-type: application/json`";
     Err(RequestError::new(ErrorKind::Unsupported, detail))
 }

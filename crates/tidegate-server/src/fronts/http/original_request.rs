@@ -184,14 +184,14 @@ fn original_target<B>(request: &Request<B>) -> Result<Option<OriginalRequest<'_>
 }
 
 fn missing(name: &str) -> RequestError {
-    RequestError::invalid(format!("{name} is missing: without it nobody knows what is asked for"))
+    RequestError::invalid(format!("{name} is missing: configure the gateway to send it"))
 }
 
 fn conflict(one: &str, other: &str) -> RequestError {
     RequestError::invalid(format!(
-        "{one} and {other} disagree, and one of them may be the client's own: let the gateway clear \
-         what it does not set, or add ?from=forwarded or ?from=original to the address it asks if \
-         they are of different families"
+        "{one} and {other} differ, and the client may have sent one of them: have the gateway \
+         remove the one that it does not set, or add ?from=forwarded or ?from=original to its URL \
+         for tidegate"
     ))
 }
 
@@ -204,7 +204,8 @@ fn single_value<'a>(
     let mut values = headers.get_all(name).iter();
     let Some(first) = values.next() else { return Ok(None) };
     if values.any(|value| value != first) {
-        let detail = format!("{name} came twice with different values: let the gateway replace it");
+        let detail =
+            format!("{name} was sent twice with different values: have the gateway replace it");
         return Err(RequestError::invalid(detail));
     }
     // An empty header is treated as absent.
@@ -317,15 +318,15 @@ mod tests {
     fn rejects_contradictory_headers() {
         #[rustfmt::skip]
         let rows: &[(&[&str], Option<HeaderFamily>, &str)] = &[
-            (&["x-forwarded-uri: /login", "x-original-uri: /free"], None, "X-Forwarded-* and X-Original-* disagree"),
-            (&["x-forwarded-uri: /login", "x-original-url: http://h/free"], None, "X-Forwarded-* and X-Original-* disagree"),
-            (&["x-forwarded-uri: /a", "x-original-uri: /a", "x-forwarded-method: PUT", "x-original-method: GET"], None, "disagree"),
-            (&["x-original-uri: /login", "x-original-url: http://h/free"], None, "X-Original-URI and X-Original-URL disagree"),
+            (&["x-forwarded-uri: /login", "x-original-uri: /free"], None, "X-Forwarded-* and X-Original-* differ"),
+            (&["x-forwarded-uri: /login", "x-original-url: http://h/free"], None, "X-Forwarded-* and X-Original-* differ"),
+            (&["x-forwarded-uri: /a", "x-original-uri: /a", "x-forwarded-method: PUT", "x-original-method: GET"], None, "differ"),
+            (&["x-original-uri: /login", "x-original-url: http://h/free"], None, "X-Original-URI and X-Original-URL differ"),
             // The target is the same, and the host may be the client's choice.
-            (&["host: shop", "x-original-uri: /login", "x-original-url: http://free/login"], None, "X-Original-URI and X-Original-URL disagree"),
-            (&["host: shop", "x-original-uri: /login", "x-original-url: http://free/login"], Some(HeaderFamily::Original), "X-Original-URI and X-Original-URL disagree"),
-            (&["host: shop", "x-original-uri: /login", "x-forwarded-uri: /login", "x-forwarded-host: free"], None, "X-Forwarded-* and X-Original-* disagree"),
-            (&["x-forwarded-uri: /login", "x-forwarded-uri: /free"], None, "x-forwarded-uri came twice"),
+            (&["host: shop", "x-original-uri: /login", "x-original-url: http://free/login"], None, "X-Original-URI and X-Original-URL differ"),
+            (&["host: shop", "x-original-uri: /login", "x-original-url: http://free/login"], Some(HeaderFamily::Original), "X-Original-URI and X-Original-URL differ"),
+            (&["host: shop", "x-original-uri: /login", "x-forwarded-uri: /login", "x-forwarded-host: free"], None, "X-Forwarded-* and X-Original-* differ"),
+            (&["x-forwarded-uri: /login", "x-forwarded-uri: /free"], None, "x-forwarded-uri was sent twice"),
             (&["x-original-uri: /login"], Some(HeaderFamily::Forwarded), "X-Forwarded-Uri is missing"),
             (&["x-forwarded-uri: /login"], Some(HeaderFamily::Original), "X-Original-URI is missing"),
             (&["x-forwarded-method: POST"], None, "X-Forwarded-Uri is missing"),

@@ -156,17 +156,17 @@ fn write_lease(out: &mut Vec<u8>, open: &str, token: &PermitToken, lease: Durati
 /// Creates an error response. If the store failed, it explains what happens to the permit.
 fn error_response(mut error: RequestError, id: &RequestId<'_>) -> HttpResponse {
     if error.kind == ErrorKind::StoreFailed {
-        error.detail += "; what nobody renews ends with its lease";
+        error.detail += "; a permit that is not renewed ends with its lease";
     }
     error.respond(id)
 }
 
 fn not_held() -> RequestError {
-    let detail = "no such permit is held: it was given back, its lease has ended, or it never was";
+    let detail = "unknown permit: it was released, its lease has ended, or it never existed";
     RequestError::new(ErrorKind::NotFound, detail)
 }
 
 fn full() -> RequestError {
-    let detail = "no more permits can be held now: try again later";
+    let detail = "too many permits are held: try again later";
     RequestError::new(ErrorKind::Unavailable, detail)
 }

@@ -52,10 +52,11 @@ const MAX_AT_US: i64 = 1_000_000_000_000_000;
 #[expect(clippy::cast_possible_wrap, reason = "10^12 is far below 2^63")]
 const MAX_COST: i64 = bounds::MAX_COUNT as i64;
 
-const ASSETS: [Asset; 9] = [
+const ASSETS: [Asset; 10] = [
     Asset { path: "/playground", kind: HTML, text: include_str!("assets/playground.html") },
     own_asset!("playground", "playground.css", CSS),
     own_asset!("playground", "playground.js", SCRIPT),
+    own_asset!("playground", "algorithms.js", SCRIPT),
     own_asset!("playground", "settings.js", SCRIPT),
     own_asset!("playground", "engine.js", SCRIPT),
     own_asset!("playground", "timeline.js", SCRIPT),
@@ -175,7 +176,7 @@ fn limit(index: usize, Text(text): &Text<'_>) -> Result<Limit, RequestError> {
         .parse()
         .map_err(|error: LimitError| RequestError::field(field(), error.to_string()))?;
     if limit.algorithm() == Algorithm::Concurrency {
-        let detail = "permits are held, and events only come: give a limit per window";
+        let detail = "concurrency limits are not supported here: use a limit per window";
         return Err(RequestError::field(field(), detail));
     }
     Ok(limit)
@@ -210,5 +211,5 @@ fn in_order(times: impl Iterator<Item = Timestamp>) -> Result<(), usize> {
 }
 
 fn out_of_order(field: String) -> RequestError {
-    RequestError::field(field, "it is before the one it follows: send them in order of time")
+    RequestError::field(field, "earlier than the event before it: send events in order of time")
 }

@@ -118,7 +118,7 @@ fn sections(front: &RespFront) -> [(&'static str, Lines); 5] {
 /// `CONFIG GET pattern...`. Settings cannot be changed.
 pub fn config(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), RequestError> {
     if args[1].eq_ignore_ascii_case(b"SET") {
-        let detail = "settings are in tidegate's config: see `tidegate config schema`";
+        let detail = "settings cannot be changed here: see `tidegate config schema`";
         return Err(RequestError::field("CONFIG SET", detail));
     }
     if args[1].eq_ignore_ascii_case(b"HELP") {
@@ -188,7 +188,7 @@ pub fn help(command: &str, subcommands: &[(&str, &str)], replies: &mut Replies<'
 const COMMAND_SUBCOMMANDS: [(&str, &str); 5] = [
     ("(no subcommand)", "Return details about all commands."),
     ("COUNT", "Return the number of commands."),
-    ("DOCS [<command-name> ...]", "Return what is documented about commands."),
+    ("DOCS [<command-name> ...]", "Return the documentation of commands."),
     ("INFO [<command-name> ...]", "Return details about commands."),
     ("LIST", "Return the names of all commands."),
 ];
@@ -198,10 +198,10 @@ pub const CLIENT_SUBCOMMANDS: [(&str, &str); 8] = [
     ("GETNAME", "Return the name of this connection."),
     ("ID", "Return the ID of this connection."),
     ("INFO", "Return information about this connection."),
-    ("LIST", "Return the same."),
-    ("NO-EVICT (ON|OFF)", "Nothing is evicted: accepted, and does nothing."),
-    ("NO-TOUCH (ON|OFF)", "Nothing is evicted: accepted, and does nothing."),
-    ("SETINFO <option> <value>", "Accepted, and not kept."),
+    ("LIST", "Return information about this connection, as the only one."),
+    ("NO-EVICT (ON|OFF)", "Accepted and ignored: nothing is evicted."),
+    ("NO-TOUCH (ON|OFF)", "Accepted and ignored: nothing is evicted."),
+    ("SETINFO <option> <value>", "Accepted and ignored."),
     ("SETNAME <name>", "Name this connection."),
 ];
 

@@ -94,8 +94,9 @@ fn slot(mixed: u64) -> usize {
 
 fn read(text: &[u8]) -> Result<Vec<Limit>, RequestError> {
     let refuse = |detail: String| RequestError::field("limit", detail);
-    let text = std::str::from_utf8(text)
-        .map_err(|_| refuse("it is not text: write one such as `5 per 1m sliding-log`".into()))?;
+    let text = std::str::from_utf8(text).map_err(|_| {
+        refuse("not valid UTF-8: write a limit such as `5 per 1m sliding-log`".into())
+    })?;
     let each = text.split(',').map(str::trim);
     let each = each.map(|one| one.parse().map_err(|error| refuse(on_one_line(one, &error))));
     let limits = each.collect::<Result<Vec<Limit>, RequestError>>()?;

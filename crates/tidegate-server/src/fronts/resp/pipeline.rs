@@ -189,7 +189,7 @@ fn respond(
             None
         }
         ParsedCommand::HttpRequest => {
-            debug!("a connection speaks HTTP: closed");
+            debug!("closed a connection that sends HTTP");
             Some(Progress::Closed)
         }
     }

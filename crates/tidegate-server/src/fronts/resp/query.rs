@@ -189,7 +189,9 @@ fn store_failed(verdict: &GateVerdict<'_>) -> RequestError {
     match (verdict.reported_limit().and_then(|result| result.policy), verdict.decided) {
         (Some(policy), Decided::FailedClosed) => RequestError::new(
             ErrorKind::StoreFailed,
-            format!("the store failed, and policy `{policy}` denies then: try again"),
+            format!(
+                "the store failed, and policy `{policy}` has `on_store_failure: deny`: try again"
+            ),
         ),
         (Some(policy), _) => RequestError::new(
             ErrorKind::StoreFailed,

@@ -51,7 +51,7 @@ pub fn named<'a>(
     key: &'a [u8],
 ) -> Result<BorrowedQuery<'a>, RequestError> {
     let policy = std::str::from_utf8(policy)
-        .map_err(|_| RequestError::field("policy", "it is not text, and names of policies are"))?;
+        .map_err(|_| RequestError::field("policy", "not valid UTF-8"))?;
     Ok(BorrowedQuery { policy: Some(policy), ..BorrowedQuery::new(kind, checked_key(key)?) })
 }
 
@@ -62,7 +62,7 @@ pub fn named<'a>(
 #[inline]
 pub fn checked_key(key: &[u8]) -> Result<&[u8], RequestError> {
     match key.len() {
-        0 => Err(RequestError::field("key", "it is empty: name who is counted")),
+        0 => Err(RequestError::field("key", "it is empty: send the name of who is counted")),
         1..=MAX_KEY_BYTES => Ok(key),
         _ => {
             let detail = format!("it is longer than {MAX_KEY_BYTES} bytes: send a hash of it");
@@ -79,7 +79,7 @@ fn with_options<'a>(
     let mut cost = None;
     while let [option, rest @ ..] = options {
         let twice =
-            || RequestError::invalid(format!("syntax error: {} is there twice", excerpt(option)));
+            || RequestError::invalid(format!("syntax error: {} is given twice", excerpt(option)));
         options = if option.eq_ignore_ascii_case(b"COST") {
             let [number, rest @ ..] = rest else { return Err(without_value(option)) };
             if cost.replace(checked_cost(number)?).is_some() {
@@ -97,14 +97,14 @@ fn with_options<'a>(
             rest
         } else {
             return Err(RequestError::invalid(format!(
-                "syntax error: `{}` is no option of {command}: use COST n, ID id or FORCE",
+                "syntax error: `{}` is not an option of {command}: use COST n, ID id or FORCE",
                 excerpt(option)
             )));
         };
     }
     query.cost = match cost {
         Some(cost) if query.force && cost < 0 => {
-            let detail = "a negative COST gives back, FORCE charges: leave out one of them";
+            let detail = "cannot be combined with a negative COST, which is a refund";
             return Err(RequestError::field("FORCE", detail));
         }
         Some(cost) if query.force => Some(Cost::Force(cost.unsigned_abs())),
@@ -114,7 +114,7 @@ fn with_options<'a>(
 }
 
 fn without_value(option: &[u8]) -> RequestError {
-    RequestError::invalid(format!("syntax error: {} has no value behind it", excerpt(option)))
+    RequestError::invalid(format!("syntax error: {} needs a value", excerpt(option)))
 }
 
 fn checked_cost(number: &[u8]) -> Result<i64, RequestError> {

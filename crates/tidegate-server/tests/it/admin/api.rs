@@ -1,6 +1,7 @@
 //! `/admin/v1`: policies, keys and rankings, and authentication.
 
 use serde_json::{Value, json};
+use tidegate_testkit::eventually;
 
 use super::server::Server;
 use super::{POLICIES, with_full_keys};
@@ -125,6 +126,23 @@ fn ranks_keys_with_error_bounds() {
 }
 
 #[test]
+fn history_has_the_requests_of_the_last_minutes() {
+    let server = Server::start("history", POLICIES);
+    server.logins(3, "192.0.2.1");
+    let sampled = || {
+        let history = server.get("/admin/v1/history").json();
+        let samples = history["samples"].as_array().expect("samples").clone();
+        let requests = samples.iter().flat_map(|one| one["requests"].as_array().cloned());
+        let requests: Vec<_> = requests.flatten().collect();
+        let sum = |outcome: &str| requests.iter().filter_map(|one| one[outcome].as_u64()).sum();
+        let sums: [u64; 2] = [sum("allowed"), sum("denied")];
+        assert!(requests.iter().all(|one| one["policy"] == "login"), "{history}");
+        sums
+    };
+    eventually("the requests are sampled", || sampled() == [2, 1]);
+}
+
+#[test]
 fn stats_are_json() {
     let server = Server::start("stats", POLICIES);
     server.logins(3, "192.0.2.1");
@@ -134,6 +152,10 @@ fn stats_are_json() {
     let expected = json!({"policy": "login", "limit": "2 per 1h sliding-log", "mode": "enforce",
         "allowed": 2, "denied": 1, "would_deny": 0, "near": 1, "inexact": 0,
         "decided": {"exact": 3, "local": 0, "failed-open": 0, "failed-closed": 0}});
+    assert_eq!(*login, expected);
+    let requests = stats["requests"].as_array().expect("requests");
+    let login = requests.iter().find(|one| one["policy"] == "login").expect("the policy");
+    let expected = json!({"policy": "login", "allowed": 2, "denied": 1, "would_deny": 0});
     assert_eq!(*login, expected);
     assert_eq!(
         stats["store"],
@@ -238,6 +260,7 @@ fn admin_api_requires_secret() {
     let guarded = [
         "/admin/v1/policies",
         "/admin/v1/stats",
+        "/admin/v1/history",
         "/admin/v1/top",
         "/admin/v1/events",
         "/admin/v1/policies/login/keys/a",

@@ -7,11 +7,12 @@ use super::server::Server;
 
 const HTML: &str = include_str!("../../../src/admin/assets/dashboard.html");
 const SCRIPT: &str = include_str!("../../../src/admin/assets/dashboard.js");
-const MODULES: [(&str, &str); 4] = [
+const MODULES: [(&str, &str); 5] = [
     ("dashboard.js", SCRIPT),
     ("api.js", include_str!("../../../src/admin/assets/api.js")),
     ("charts.js", include_str!("../../../src/admin/assets/charts.js")),
     ("format.js", include_str!("../../../src/admin/assets/format.js")),
+    ("intervals.js", include_str!("../../../src/admin/assets/intervals.js")),
 ];
 const STYLE: &str = include_str!("../../../src/admin/assets/dashboard.css");
 

@@ -108,7 +108,7 @@ fn subscribers_are_bounded() {
     let mut streams: Vec<_> = (readers()..64).map(|_| Stream::open(&server, &[])).collect();
     let refused = server.get("/admin/v1/events");
     assert_eq!(refused.status, 503);
-    assert_eq!(refused.json()["detail"], json!("64 readers follow the denials already: close one"));
+    assert_eq!(refused.json()["detail"], json!("64 readers are connected already: close one"));
     streams.pop();
     eventually("a subscription is free", || readers() < 64);
     Stream::open(&server, &[]);

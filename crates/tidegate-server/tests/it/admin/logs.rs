@@ -105,7 +105,7 @@ fn rejects_invalid_log_filter() {
     let stderr = String::from_utf8(output.stderr).expect("UTF-8");
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(
-        stderr.starts_with("error: RUST_LOG=\"tidegate=loud\" is not understood: "),
+        stderr.starts_with("error: RUST_LOG=\"tidegate=loud\" is not a valid filter: "),
         "{stderr}"
     );
     assert!(stderr.contains("\n  help: use a level (error, warn, info, debug, trace)"), "{stderr}");

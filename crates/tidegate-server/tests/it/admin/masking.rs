@@ -173,7 +173,7 @@ fn masked_key_resolves_to_its_key() {
         for method in ["GET", "DELETE"] {
             let refused = server.ask(method, &path, &[]);
             assert_eq!((refused.status, &refused.json()["field"]), (404, &json!("key")));
-            assert!(refused.body.contains("give the key itself"), "{}", refused.body);
+            assert!(refused.body.contains("or the key itself"), "{}", refused.body);
         }
     }
 }

@@ -29,6 +29,7 @@ fn busy(test: &str) -> Server {
     for _ in 0..3 {
         server.check(r#"{"path":"/reports","headers":{"x-user":"secret-user"}}"#, &[]);
     }
+    server.check(r#"{"path":"/api/secret-path","client_ip":"203.0.113.7"}"#, &[]);
     server
 }
 
@@ -55,8 +56,8 @@ fn counts_decisions_by_policy_and_limit() {
         (near("login", log, "enforce"), 1.0),
         (near("login", day, "enforce"), 0.0),
         (near("watched", hour, "observe"), 1.0),
-        ("tidegate_http_requests_total{front=\"http\",status=\"200\"}".into(), 8.0),
-        ("tidegate_tracked_keys".into(), 3.0),
+        ("tidegate_http_requests_total{front=\"http\",status=\"200\"}".into(), 9.0),
+        ("tidegate_tracked_keys".into(), 4.0),
         ("tidegate_max_keys".into(), 1_000_000.0),
         ("tidegate_log_entries".into(), 2.0),
         ("tidegate_overflow_total".into(), 0.0),
@@ -75,6 +76,32 @@ fn counts_decisions_by_policy_and_limit() {
         let there = sample(&page.body, series).is_some();
         assert!(there || !cfg!(target_os = "linux"), "{series}");
     }
+}
+
+#[test]
+fn route_is_the_pattern_of_the_policy() {
+    let many: Vec<_> = (0..100).map(|number| format!("/many/{number}")).collect();
+    let more = format!(
+        "  - {{ name: many, match: {{ path: [{}] }}, key: all, limits: 1 per 1h }}\n\
+         \x20 - {{ name: any, key: all, limits: 9 per 1h }}\n\
+         \x20 - {{ name: odd, match: {{ path: '/a\"b/**' }}, key: all, limits: 9 per 1h }}\n",
+        many.join(", ")
+    );
+    let page = Server::start("routes", &format!("{POLICIES}{more}")).get("/metrics").body;
+    let rows = [
+        r#"{policy="login",route="/login",outcome="denied"} 0"#,
+        r#"{policy="api",route="/api/**",outcome="allowed"} 0"#,
+        r#"{policy="watched",route="/reports",outcome="would_deny"} 0"#,
+        r#"{policy="any",outcome="allowed"} 0"#,
+        r#"{policy="odd",route="/a\"b/**",outcome="allowed"} 0"#,
+        r#"{policy="",outcome="allowed"} 0"#,
+    ];
+    for row in rows {
+        assert!(page.contains(&format!("tidegate_requests_total{row}")), "{row} is not in {page}");
+    }
+    let many = page.lines().find(|line| line.contains(r#"{policy="many",route="[/many/0, "#));
+    let many = many.expect("the policy has a route");
+    assert!(many.contains("...\"") && many.len() < 220, "{many}");
 }
 
 #[test]
@@ -102,7 +129,7 @@ fn disabled_policies_have_no_series() {
 #[test]
 fn metrics_contain_no_keys() {
     let page = busy("metrics-keys").get("/metrics").body;
-    for key in ["203.0.113.7", "secret-user", "/login", "/reports"] {
+    for key in ["203.0.113.7", "secret-user", "/api/secret-path"] {
         assert!(!page.contains(key), "{key} is in:\n{page}");
     }
 }

@@ -8,6 +8,7 @@ mod masking;
 mod metrics;
 mod plain_keys;
 mod readiness;
+mod requests;
 mod server;
 
 /// The policies below with full keys, for tests of escaping.

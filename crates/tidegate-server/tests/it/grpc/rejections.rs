@@ -39,18 +39,18 @@ fn rejects_invalid_fields_by_name() {
     let rows = [
         (json!({ "descriptors": [user] }), "INVALID_ARGUMENT",
          "domain: it is empty: send the `domain` of the filter's configuration"),
-        (json!({ "domain": "edge" }), "INVALID_ARGUMENT", "descriptors: there are none: send at least one, or do not ask"),
+        (json!({ "domain": "edge" }), "INVALID_ARGUMENT", "descriptors: it is empty: send at least one"),
         (json!({ "domain": "edge", "descriptors": vec![user.clone(); 257] }), "INVALID_ARGUMENT",
          "descriptors: there are more than 256: send fewer"),
         (json!({ "domain": "edge", "descriptors": [user, {}] }), "INVALID_ARGUMENT",
-         "descriptors[1].entries: there are none: send at least one"),
+         "descriptors[1].entries: it is empty: send at least one"),
         (request_for("edge", &[("user", "a"), ("", "b")]), "INVALID_ARGUMENT",
-         "descriptors[0].entries[1].key: it is empty: name what the value is"),
+         "descriptors[0].entries[1].key: it is empty: send the name of the entry"),
         (with("limit", json!({ "requests_per_unit": 1 })), "INVALID_ARGUMENT",
-         "descriptors[0].limit.unit: 0 is no unit of time: send SECOND (1), MINUTE (2), HOUR (3), DAY (4), MONTH (5), \
+         "descriptors[0].limit.unit: 0 is not a unit of time: send SECOND (1), MINUTE (2), HOUR (3), DAY (4), MONTH (5), \
           YEAR (6) or WEEK (7)"),
         (request_for("edge", &[("held", "a")]), "FAILED_PRECONDITION",
-         "policy `held` has a concurrency limit, which is held, not checked: take a permit with POST /v1/permits"),
+         "policy `held` has a concurrency limit, which needs a permit: acquire one with POST /v1/permits"),
     ];
     for (request, code, message) in rows {
         let expected = json!({ "code": code, "message": message });
@@ -69,7 +69,7 @@ fn rejects_invalid_fields_by_name() {
 fn rejects_malformed_messages() {
     let server = serve("grpc-bytes", CONFIG);
     let mut client = GrpcClient::new(&server);
-    let no_message = "the bytes are no Protocol Buffers message of this kind";
+    let no_message = "not a valid Protocol Buffers message of this type";
     #[rustfmt::skip]
     let rows = [
         // A length beyond the end; a group; a number of eleven bytes; a domain that is a number.
@@ -80,8 +80,8 @@ fn rejects_malformed_messages() {
         // A declared length of two gigabytes.
         (METHOD, "0affffffff07", "INVALID_ARGUMENT", no_message),
         ("/envoy.service.ratelimit.v3.RateLimitService/Nothing", "", "UNIMPLEMENTED",
-         "there is no such method: see the services by reflection (`grpcurl ... list`)"),
-        ("/", "", "UNIMPLEMENTED", "there is no such method: see the services by reflection (`grpcurl ... list`)"),
+         "unknown method: list the services by reflection (`grpcurl ... list`)"),
+        ("/", "", "UNIMPLEMENTED", "unknown method: list the services by reflection (`grpcurl ... list`)"),
         ("/grpc.health.v1.Health/Check", "0a05", "INVALID_ARGUMENT", no_message),
     ];
     for (method, message, code, text) in rows {
@@ -138,8 +138,7 @@ fn rejects_requests_that_are_not_grpc() {
     let mut client = Client::connect(server.grpc());
     client.send(&request("GET", "/v1/check", &[], ""));
     let reply = client.reply("GET");
-    let text =
-        "this is tidegate's gRPC front, which speaks HTTP/2: ask the one at --http, or use gRPC\n";
+    let text = "this is the gRPC port of tidegate, which requires HTTP/2: use a gRPC client, or the port of --http\n";
     assert_eq!((reply.status, &*reply.text()), (400, text));
     let mut client = Client::connect(server.grpc());
     client.send(&request("POST", METHOD, &[("content-type", "application/grpc")], ""));

@@ -368,3 +368,24 @@ fn default_policy_limits_addresses() {
     assert_eq!(server.metric("tidegate_grpc_requests_total{code=\"OK\"}"), Some(1));
     assert_eq!(server.metric("tidegate_connections{front=\"grpc\"}"), Some(1));
 }
+
+#[test]
+fn descriptors_of_one_call_count_as_one_request() {
+    let server = serve("grpc-requests", CONFIG);
+    let mut client = GrpcClient::new(&server);
+    let both = json!({
+        "domain": "edge",
+        "descriptors": [descriptor(&[("user", "alice")]), descriptor(&[("org", "acme")])],
+    });
+    let codes: Vec<_> = (0..4).map(|_| client.code(&both)).collect();
+    assert_eq!(codes, ["OK", "OK", "OK", "OVER_LIMIT"]);
+    client.reply(&request_for("elsewhere", &[("user", "alice")]));
+    let counted = |policy: &str, outcome: &str| {
+        let labels = format!("policy=\"{policy}\",outcome=\"{outcome}\"");
+        server.metric(&format!("tidegate_requests_total{{{labels}}}"))
+    };
+    let outcomes = |policy| [counted(policy, "allowed"), counted(policy, "denied")];
+    assert_eq!(outcomes("per-user"), [Some(3), Some(1)]);
+    assert_eq!(outcomes("per-org"), [Some(0), Some(0)]);
+    assert_eq!(outcomes(""), [Some(1), None]);
+}

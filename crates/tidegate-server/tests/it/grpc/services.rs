@@ -32,7 +32,7 @@ fn serves_health_and_reflection() {
     let all = json!({ "statuses": { "": serving, SERVICE: serving, "ratelimit": serving } });
     assert_eq!(client.ask("health_list", json!({})), all);
     let answer = client.ask("health", json!({ "service": "other" }));
-    let message = format!("there is no such service: ask about \"\" (all of it) or \"{SERVICE}\"");
+    let message = format!("unknown service: use \"\" (all of it) or \"{SERVICE}\"");
     assert_eq!(answer, json!({ "code": "NOT_FOUND", "message": message }));
     let answer = client.ask("watch", json!({ "service": "other" }));
     assert_eq!(answer["reply"]["status"], "SERVICE_UNKNOWN");
@@ -45,7 +45,7 @@ fn serves_health_and_reflection() {
         "grpc.reflection.v1alpha.ServerReflection": ["ServerReflectionInfo"],
     });
     assert_eq!(services, expected);
-    let not_found = json!({ "error_code": 5, "error_message": "nothing here has this name" });
+    let not_found = json!({ "error_code": 5, "error_message": "symbol not found" });
     let rows = [
         ("v1", json!({ "file_containing_symbol": SERVICE }), "file_descriptor_response", json!(1)),
         (
@@ -82,8 +82,7 @@ fn authenticates_by_metadata() {
     let start = Start::new("grpc-secrets").config(CONFIG).args(&["--grpc", "127.0.0.1:0"]);
     let server = start.env("TIDEGATE_TOKENS", "first,second").run();
     let mut client = GrpcClient::new(&server);
-    let message =
-        "a secret is wanted: send one of TIDEGATE_TOKENS as metadata `authorization: Bearer ...`";
+    let message = "authentication required: send one of TIDEGATE_TOKENS as metadata `authorization: Bearer ...`";
     let refused = json!({ "code": "UNAUTHENTICATED", "message": message });
     assert_eq!(client.limit(&question()), refused);
     let rows = [
@@ -106,9 +105,8 @@ fn authenticates_by_metadata() {
 fn public_front_requires_secret() {
     let start = || Start::new("grpc-exposed").args(&["--grpc", "0.0.0.0:0"]);
     let (code, message) = start().fails();
-    let expected = "error: --grpc 0.0.0.0:0 can be reached by others, and TIDEGATE_TOKENS is not set: set it \
-                    (`TIDEGATE_TOKENS=$(openssl rand -hex 32)`), listen on 127.0.0.1, or insist with \
-                    --insecure-no-auth\n";
+    let expected = "error: --grpc 0.0.0.0:0 is reachable from other machines, and TIDEGATE_TOKENS is not set: set it \
+                    (`TIDEGATE_TOKENS=$(openssl rand -hex 32)`), listen on 127.0.0.1, or serve without authentication with --insecure-no-auth\n";
     assert_eq!((code, &*message), (1, expected));
     let log = start().args(&["--insecure-no-auth"]).run().log();
     assert!(log.contains("whoever can reach --grpc needs no secret"), "{log}");
@@ -159,7 +157,7 @@ fn drain_sends_goaway_and_finishes_calls() {
     let answer = client.ask("watched", json!({}));
     assert_eq!(answer["reply"]["status"], "NOT_SERVING", "{answer}");
     let answer = client.ask("watched", json!({}));
-    let message = "the server is about to end: connect again";
+    let message = "the server is shutting down: connect again";
     assert_eq!(answer, json!({ "code": "UNAVAILABLE", "message": message }));
     assert_eq!(server.ended(), 0);
     assert_eq!(client.limit(&question())["code"], "UNAVAILABLE");

@@ -39,7 +39,7 @@ fn applies_store_failure_policies() {
     );
     assert_eq!(reply["dynamic_metadata"]["decided"], "failed-open");
     assert_eq!(reply["dynamic_metadata"]["remaining"], Value::Null);
-    let message = "the store failed, and policy `closed` denies then (on_store_failure)";
+    let message = "the store failed, and policy `closed` has `on_store_failure: deny`";
     let refused = json!({ "code": "UNAVAILABLE", "message": message });
     assert_eq!(client.limit(&request_for("edge", &[("closed", "a")])), refused);
     // Three of six: more than this node's share of two, but not more than the limit.

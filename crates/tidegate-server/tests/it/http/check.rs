@@ -172,15 +172,15 @@ fn invalid_batch_charges_nothing() {
     let many = vec![r#"{"policy":"login","key":"a"}"#; 1001].join(",");
     #[rustfmt::skip]
     let rows = [
-        (r#"{"policy":"login","key":"a"},{"policy":"login","key":"a","cost":"1"}"#, 400, "checks[1].cost", "expected a whole number"),
+        (r#"{"policy":"login","key":"a"},{"policy":"login","key":"a","cost":"1"}"#, 400, "checks[1].cost", "it must be a whole number"),
         (r#"{"policy":"login","key":"a"},{"policy":"login","key":""}"#, 400, "checks[1].key", "it is empty"),
         (r#"{"policy":"login","key":"a"},{"policy":"nobody","key":"a"}"#, 404, "checks[1].policy", "there is no policy `nobody`"),
-        (r#"{"policy":"login","key":"a"},{"policy":"jobs","key":"a"}"#, 409, "checks[1].policy", "take a permit"),
+        (r#"{"policy":"login","key":"a"},{"policy":"jobs","key":"a"}"#, 409, "checks[1].policy", "acquire one with POST /v1/permits"),
         (r#"{"policy":"login","key":"a"},{"policy":"login","key":"a","max_wait_ms":5}"#, 400, "checks[1].max_wait_ms", "a batch does not wait"),
-        (r#"{"policy":"login","key":"a"},["login","a"]"#, 400, "checks[1]", "expected an object"),
+        (r#"{"policy":"login","key":"a"},["login","a"]"#, 400, "checks[1]", "it must be an object"),
         (many.as_str(), 400, "checks", "there are 1001: send at most 1000"),
     ];
-    server.post("/v1/check/batch", "{}").refuses(400, Some("checks"), "missing field `checks`");
+    server.post("/v1/check/batch", "{}").refuses(400, Some("checks"), "it is missing");
     for (checks, status, field, part) in rows {
         let reply = server.post("/v1/check/batch", &format!(r#"{{"checks":[{checks}]}}"#));
         reply.refuses(status, Some(field), part);
@@ -213,7 +213,7 @@ fn accepts_client_addresses_with_port_or_zone() {
         ["192.0.2.1:x", "192.0.2.1:70000", "[::1", "unknown", "192.0.2.1, 192.0.2.2", ""]
     {
         let body = format!(r#"{{"attributes":{{"client_ip":"{client_ip}"}}}}"#);
-        server.check(&body).refuses(400, Some("attributes.client_ip"), "this is no IP address");
+        server.check(&body).refuses(400, Some("attributes.client_ip"), "not an IP address");
     }
 }
 

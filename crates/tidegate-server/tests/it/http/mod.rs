@@ -4,6 +4,7 @@ mod check;
 mod documented_commands;
 mod forward_auth;
 mod openapi;
+mod pages;
 mod permits;
 mod rejections;
 

@@ -45,10 +45,7 @@ fn permit_is_held_until_released() {
         assert_eq!((renewed.status, renewed.json()), (200, json!({"id": id, "ttl_ms": 30000})));
     }
     for (body, part) in [
-        (
-            r#"{"ttl_ms":30001}"#,
-            "a permit lasts at most 30000 ms here: hold it for that, and renew",
-        ),
+        (r#"{"ttl_ms":30001}"#, "a lease is at most 30000 ms here: use that, and renew the permit"),
         (r#"{"ttl_ms":0}"#, "at least 1 ms"),
     ] {
         let refused = server.ask("PUT", &path, &[crate::server_harness::JSON], body);
@@ -57,7 +54,7 @@ fn permit_is_held_until_released() {
     let given_back = server.ask("DELETE", &path, &[], "");
     assert_eq!((given_back.status, given_back.body.len()), (204, 0));
     for method in ["DELETE", "PUT"] {
-        server.ask(method, &path, &[], "").refuses(404, None, "no such permit is held");
+        server.ask(method, &path, &[], "").refuses(404, None, "unknown permit");
     }
     // The permit is free again, and each permit has charged the rate limit beside it.
     let third = take(&server, body);
@@ -85,11 +82,7 @@ fn rejects_permit_without_matching_policy() {
         };
         assert_eq!(renew(300_000).json()["ttl_ms"], 300_000);
         assert_eq!(renew(YEAR_MS).json()["ttl_ms"], YEAR_MS);
-        renew(YEAR_MS + 1).refuses(
-            400,
-            Some("ttl_ms"),
-            "a permit lasts at most 31622400000 ms here",
-        );
+        renew(YEAR_MS + 1).refuses(400, Some("ttl_ms"), "a lease is at most 31622400000 ms here");
         assert_eq!(server.ask("DELETE", &path, &[], "").status, 204);
 
         let ask = |ttl_ms: u64| {
@@ -98,11 +91,7 @@ fn rejects_permit_without_matching_policy() {
         for ttl_ms in [1, 300_000, YEAR_MS] {
             assert_eq!(ask(ttl_ms).json()["ttl_ms"], ttl_ms);
         }
-        ask(u64::MAX / 2).refuses(
-            400,
-            Some("ttl_ms"),
-            "a permit lasts at most 31622400000 ms here",
-        );
+        ask(u64::MAX / 2).refuses(400, Some("ttl_ms"), "a lease is at most 31622400000 ms here");
     }
 }
 
@@ -113,7 +102,7 @@ fn lease_expires() {
     let path = format!("/v1/permits/{}", id_of(&take(&server, body)));
     let again = wait_for(|| Some(take(&server, body)).filter(|reply| reply.status == 201));
     id_of(&again);
-    server.ask("PUT", &path, &[], "").refuses(404, None, "no such permit is held");
+    server.ask("PUT", &path, &[], "").refuses(404, None, "unknown permit");
 }
 
 #[test]
@@ -133,15 +122,15 @@ fn rejects_invalid_permit_requests_by_field() {
     let server = serve("permits-refused");
     #[rustfmt::skip]
     let rows = [
-        (r#"{"policy":"login","key":"a"}"#, 409, Some("policy"), "policy `login` has no concurrency limit to hold: check it instead with POST /v1/check"),
-        (r#"{"key":"a","limits":["5 per 1m"]}"#, 409, Some("limits"), "no concurrency limit to hold"),
+        (r#"{"policy":"login","key":"a"}"#, 409, Some("policy"), "policy `login` has no concurrency limit: check it instead with POST /v1/check"),
+        (r#"{"key":"a","limits":["5 per 1m"]}"#, 409, Some("limits"), "no concurrency limit"),
         (r#"{"policy":"nobody","key":"a"}"#, 404, Some("policy"), "there is no policy `nobody`"),
-        (r#"{"policy":"jobs","key":"a","ttl_ms":30001}"#, 400, Some("ttl_ms"), "a permit lasts at most 30000 ms here: hold it for that, and renew"),
+        (r#"{"policy":"jobs","key":"a","ttl_ms":30001}"#, 400, Some("ttl_ms"), "a lease is at most 30000 ms here: use that, and renew the permit"),
         (r#"{"policy":"jobs","key":"a","ttl_ms":0}"#, 400, Some("ttl_ms"), "at least 1 ms"),
         (r#"{"policy":"jobs","key":"a","ttl_ms":-5}"#, 400, Some("ttl_ms"), "at least 1 ms"),
-        (r#"{"policy":"jobs","key":"a","cost":0}"#, 400, Some("cost"), "a permit holds at least 1"),
-        (r#"{"policy":"jobs","key":"a","ttl":5}"#, 400, Some("ttl"), "unknown field `ttl`"),
-        (r#"{"policy":"jobs"}"#, 400, Some("key"), "it is missing"),
+        (r#"{"policy":"jobs","key":"a","cost":0}"#, 400, Some("cost"), "must be at least 1 for a permit"),
+        (r#"{"policy":"jobs","key":"a","ttl":5}"#, 400, Some("ttl"), "it is unknown: use `policy`"),
+        (r#"{"policy":"jobs"}"#, 400, Some("key"), "`key` or `attributes` is required"),
     ];
     for (body, status, field, part) in rows {
         take(&server, body).refuses(status, field, part);
@@ -149,12 +138,12 @@ fn rejects_invalid_permit_requests_by_field() {
     let id = "0".repeat(32);
     for id in [&*id, "x", "%00", "../check", &"0".repeat(31), &"A".repeat(32)] {
         let path = format!("/v1/permits/{id}");
-        server.ask("DELETE", &path, &[], "").refuses(404, None, "no such permit is held");
+        server.ask("DELETE", &path, &[], "").refuses(404, None, "unknown permit");
     }
     let path = format!("/v1/permits/{id}");
     server.ask("GET", &path, &[], "").refuses(405, None, "use PUT, DELETE");
     let renew = |body: &str| server.ask("PUT", &path, &[crate::server_harness::JSON], body);
-    renew(r#"{"ttl":5}"#).refuses(400, Some("ttl"), "unknown field `ttl`, expected `ttl_ms`");
-    renew(r#"{"ttl_ms":5}"#).refuses(404, None, "no such permit is held");
-    renew("{}").refuses(404, None, "no such permit is held");
+    renew(r#"{"ttl":5}"#).refuses(400, Some("ttl"), "it is unknown: use `ttl_ms`");
+    renew(r#"{"ttl_ms":5}"#).refuses(404, None, "unknown permit");
+    renew("{}").refuses(404, None, "unknown permit");
 }

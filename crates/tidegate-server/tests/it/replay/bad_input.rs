@@ -46,16 +46,15 @@ fn rejects_empty_file() {
     replay(&files.write("empty.gz", gzip("")), &[]).failed(1, &["empty.gz", "is empty"]);
     replay(&files.write("blank.csv", "\n\r\n\n"), &[]).failed(1, &["blank.csv", "is empty"]);
     replay_text("", &[]).failed(1, &["is empty"]);
-    replay_text("time_us,key\n", &[]).failed(1, &["nothing to replay"]);
+    replay_text("time_us,key\n", &[]).failed(1, &["no request to replay"]);
 }
 
 #[test]
 fn rejects_unknown_format() {
     let files = Files::new("unknown");
     let path = files.write("notes.txt", "dear \u{1b}[31mdiary\n");
-    replay(&path, &[]).failed(1, &["notes.txt", "--format csv", "dear \u{fffd}[31mdiary"]);
-    replay(&path, &["--format", "csv"])
-        .failed(1, &["nothing to replay", "notes.txt:1", "--format"]);
+    replay(&path, &[]).failed(1, &["notes.txt", "--format", "dear \\x1b[31mdiary"]);
+    replay(&path, &["--format", "csv"]).failed(1, &["no request to replay", "notes.txt:1"]);
     replay(&path, &["--format", "xml"]).failed(2, &["xml", "combined"]);
     let binary = files.write("noise", [0_u8, 1, 2, 255, 10, 0, 0].repeat(1_000));
     replay(&binary, &[]).failed(1, &["noise", "--format"]);
@@ -102,7 +101,7 @@ fn skips_and_reports_malformed_log_and_json_lines() {
         format!("{line}\n{{\"time_us\":1}}\n[1,\"a\"]\n{{\"time_us\":1,\"key\":\"a\n{line}");
     let json = replay_text(&trace, &["--json"]).succeeded().json();
     assert_eq!((&json["events"], lines(&json["skipped"])), (&2.into(), vec![2, 3, 4]));
-    assert_eq!(json["skipped"]["first"][0]["problem"], "no key");
+    assert_eq!(json["skipped"]["first"][0]["problem"], "no key: field `key` is empty");
 }
 
 #[test]
@@ -145,13 +144,13 @@ fn reports_times_out_of_order() {
         let json: Value = serde_json::from_str(&run.stderr).expect(&run.stderr);
         assert_eq!(json["out_of_order"]["count"], 1);
         assert_eq!(lines(&json["out_of_order"]), [3]);
-        let problem = "3600.000001 s before the event before";
+        let problem = "3600.000001 s earlier than the event before it";
         assert_eq!(json["out_of_order"]["first"][0]["problem"], problem);
         assert_eq!(json["algorithms"][0]["largest_rolling_count"], 2, "{algorithm}");
     }
     let text = replay_text(&trace, &[]).succeeded().stdout;
     assert!(text.contains("events out of order, decided at their own time: 1"), "{text}");
-    replay_text(&trace, &["--strict"]).failed(1, &["-:3: 3600.000001 s before"]);
+    replay_text(&trace, &["--strict"]).failed(1, &["-:3: 3600.000001 s earlier"]);
 }
 
 #[test]
@@ -167,7 +166,7 @@ fn accepts_times_up_to_the_maximum() {
         let run = replay_text(&trace, &["--algorithm", algorithm, "--decisions", "-"]).succeeded();
         assert_eq!(run.stdout, "110110", "{algorithm}");
         assert!(run.stderr.contains("lines skipped: 2"), "{}", run.stderr);
-        assert!(run.stderr.contains("is it in nanoseconds?"), "{}", run.stderr);
+        assert!(run.stderr.contains("check --time-unit"), "{}", run.stderr);
     }
 }
 
@@ -207,7 +206,7 @@ fn reads_damaged_gzip_up_to_the_damage() {
 
     // Nothing could be decompressed.
     let stub = files.write("stub.gz", &whole[..5]);
-    replay(&stub, &[]).failed(1, &["nothing to replay", "stub.gz", "truncated"]);
+    replay(&stub, &[]).failed(1, &["no request to replay", "stub.gz", "truncated"]);
     // Files after a damaged one are still read.
     let good = files.write("good.csv", "1,a\n");
     let json = replay(&stub, &[&good, "--json"]).succeeded().json();
@@ -226,6 +225,15 @@ fn rejects_invalid_limits_and_algorithms() {
     refuse(&["--limit", "10 per 0s"], &["out of range"]);
     refuse(&["--limit", "10 per 400d"], &["out of range"]);
     refuse(&["--limit", "10 per 1s sliding-buckets"], &["write `sliding-window`"]);
+    refuse(&["--limit", "10 per 1s gcra"], &["write `token-bucket`"]);
+    for (name, ours) in [
+        ("gcra", "token-bucket"),
+        ("leaky-bucket", "token-bucket"),
+        ("sliding-buckets", "sliding-window"),
+    ] {
+        let help = format!("use {ours}, which takes its place here");
+        refuse(&["--limit", "10 per 1s", "--algorithm", name], &[&help]);
+    }
     refuse(&["--limit", "10 per 1s token-bucket burst 0"], &["burst is out of range"]);
     refuse(&["--limit", "10 concurrent"], &["10 concurrent", "cannot be replayed"]);
     let limit = ["--limit", "10 per 1s"];
@@ -240,7 +248,7 @@ fn rejects_invalid_limits_and_algorithms() {
     refuse(&with(&["--algorithm", "all", "--decisions", "-"]), &["--decisions", "one algorithm"]);
     refuse(&with(&["-"]), &["only once"]);
     refuse(&with(&["--key", "{planet}"]), &["`planet`: unknown part", "client_ip"]);
-    refuse(&with(&["--key", ""]), &["name a field"]);
+    refuse(&with(&["--key", ""]), &["name of a field"]);
     refuse(&with(&["--field", "planet=x"]), &["planet=x", "client_ip", "header:NAME"]);
     refuse(&with(&["--zone", "Mars/Olympus"]), &["Mars/Olympus", "+02:00", "Europe/Berlin"]);
     refuse(&with(&["--suggest", "101"]), &["101", "99.9"]);
@@ -260,12 +268,13 @@ fn decides_by_extreme_limits() {
 
 #[test]
 fn rejects_key_fields_missing_from_format() {
-    replay_text("1,a\n", &["--key", "user"]).failed(1, &["format csv", "no user", "--key user"]);
+    replay_text("1,a\n", &["--key", "user"]).failed(1, &["format csv", "--key user"]);
     let log = "h - - [01/Aug/1995:00:00:01 -0400] \"GET / HTTP/1.0\" 200 1839\n";
-    replay_text(log, &["--key", "agent"]).failed(1, &["format clf", "no agent"]);
-    replay_text(log, &["--key", "planet"]).failed(1, &["no planet", "host, user, agent, referer"]);
+    replay_text(log, &["--key", "agent"]).failed(1, &["format clf", "--key agent: "]);
+    replay_text(log, &["--key", "planet"])
+        .failed(1, &["--key planet: ", "host, user, agent, referer"]);
     let text = "ts,user\n1700000000,a\n";
-    replay_text(text, &["--key", "planet"]).failed(1, &["no planet", "there are ts, user"]);
+    replay_text(text, &["--key", "planet"]).failed(1, &["--key planet: ", "its fields: ts, user"]);
 }
 
 #[test]
@@ -312,8 +321,10 @@ fn rejects_same_file_by_two_paths() {
 fn rejects_suggest_with_pipes() {
     for path in ["/dev/stdin", "/dev/fd/0"] {
         let args = ["replay", path, "--limit", "1 per 1s", "--suggest", "99"];
-        tidegate_reading(&args, b"1,a\n")
-            .failed(2, &["which standard input and pipes cannot; save it to a file first"]);
+        tidegate_reading(&args, b"1,a\n").failed(
+            2,
+            &["which is impossible for standard input and pipes; save it to a file first"],
+        );
     }
 }
 
@@ -324,7 +335,7 @@ fn rejects_binary_files() {
         ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
     };
     let utf_16: Vec<u8> = "\u{feff}1,a\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
-    let twice = "is compressed twice, with gzip and that with";
+    let twice = "is compressed twice, gzip inside";
     let rows: [(&[u8], &str); 8] = [
         (
             &gzip(gzip("1,a\n")),
@@ -336,8 +347,8 @@ fn rejects_binary_files() {
         ),
         (&utf_16, "is text in UTF-16; make it UTF-8 first, e.g. `iconv -f UTF-16 -t UTF-8 FILE"),
         (&gzip(&utf_16), "is text in UTF-16"),
-        (b"time_us,key\n", "no event in any line, 0 malformed; there are only names of columns\n"),
-        (b"ts,client_ip\n", "there are only names of columns\n"),
+        (b"time_us,key\n", "the input has column names and no lines below them\n"),
+        (b"ts,client_ip\n", "column names and no lines below them\n"),
         (
             b"{\"ts\":1,\"key\":\n",
             "begins as JSON, but its first line is broken: EOF while parsing a value (column 14); \
@@ -350,4 +361,13 @@ fn rejects_binary_files() {
     }
     let broken = files.write("broken", "{\"ts\":1,\n");
     replay(&broken, &["--format", "jsonl"]).failed(1, &["begins as JSON", "broken: "]);
+}
+
+#[test]
+fn escapes_paths_in_reports() {
+    let files = Files::new("hostile-path");
+    let path = files.write("a\u{1b}[2J\u{202e}.csv", "1,a\njunk\n");
+    let text = replay(&path, &[]).succeeded().stdout;
+    assert!(text.contains("a\\x1b[2J\\xe2\\x80\\xae.csv: csv, 1 events"), "{text}");
+    assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text}");
 }

@@ -25,6 +25,19 @@ const FORMS: &[(&str, &str, Line, &[&str])] = &[
     ),
     ("csv, seconds", "", |us, key| format!("{},{key}", decimal(us, 6)), &["--time-unit", "s"]),
     ("csv, dates", "date,key\n", |us, key| format!("{},{key}", iso(us)), &[]),
+    (
+        "csv, date and time in two columns, in another order",
+        "Client IP;Time;Status;Date\n",
+        |us, key| format!("{key};{};200;{}", clock(us), &iso(us)[..10]),
+        &[],
+    ),
+    (
+        "csv, date and time in columns that are named",
+        "day_of,at,key\n",
+        |us, key| format!("{},{},{key}", iso(us)[..10].replace('-', "/"), clock(us)),
+        &["--field", "date=day_of,time=at"],
+    ),
+    ("tab-separated", "TIMESTAMP\tkey\n", |us, key| format!("{}\t{key}", iso(us)), &[]),
     ("jsonl", "", |us, key| format!("{{\"time_us\":{us},\"key\":\"{key}\"}}"), &[]),
     (
         "jsonl, seconds",
@@ -37,6 +50,18 @@ const FORMS: &[(&str, &str, Line, &[&str])] = &[
         "",
         |us, key| format!("{{\"t\":{},\"u\":{{\"id\":\"{key}\"}}}}", decimal(us, 3)),
         &["--field", "time=t", "--key", "u.id"],
+    ),
+    (
+        "jsonl, date and time",
+        "",
+        |us, key| {
+            format!(
+                "{{\"date\":\"{}\",\"time\":\"{}\",\"c-ip\":\"{key}\"}}",
+                &iso(us)[..10],
+                clock(us)
+            )
+        },
+        &[],
     ),
     (
         "jsonl, RFC 3339",
@@ -81,6 +106,59 @@ const FORMS: &[(&str, &str, Line, &[&str])] = &[
         "",
         |us, key| format!("x.org:443 {key} - - [{}] \"GET /\" 200 5 \"-\" \"a\"", log(us)),
         &[],
+    ),
+    (
+        "Envoy",
+        "",
+        |us, key| {
+            format!(
+                "[{}] \"GET /a HTTP/1.1\" 200 - 0 5 3 2 \"192.0.2.1, {key}\" \"curl/8 \\\"x\\\"\" \
+                 \"id\" \"example.com\" \"10.0.0.1:80\"",
+                iso(us)
+            )
+        },
+        &[],
+    ),
+    (
+        "Envoy in Istio",
+        "",
+        |us, key| {
+            format!(
+                "[{}] \"GET /a HTTP/1.1\" 200 - via_upstream - \"-\" 0 5 3 2 \"-\" \"curl/8\" \"id\" \
+                 \"example.com\" \"10.0.0.1:80\" outbound|80||a 10.0.0.2:1 10.0.0.3:80 {key} - default",
+                iso(us)
+            )
+        },
+        &[],
+    ),
+    (
+        "ALB",
+        "",
+        |us, key| {
+            format!(
+                "https {} app/web/50dc6c495c0c9188 {key} 10.0.0.1:80 0.000 0.001 0.000 200 200 34 366 \
+                 \"GET https://example.com:443/a HTTP/1.1\" \"curl/8 (x; y)\" ECDHE TLSv1.2 arn:x \
+                 \"Root=1-58337262\" \"example.com\" \"arn:y\" 1 {} \"forward\" \"-\" \"-\" \"10.0.0.1:80\" \
+                 \"200\" \"-\" \"-\" TID_1234",
+                iso(us),
+                iso(us)
+            )
+        },
+        &[],
+    ),
+    (
+        "CloudFront",
+        "#Version: 1.0\n#Fields: date time x-edge-location sc-bytes c-ip cs-method cs(Host)\n",
+        |us, key| {
+            format!("{}\t{}\tLAX1\t2390282\t{key}\tGET\td1.example", &iso(us)[..10], clock(us))
+        },
+        &[],
+    ),
+    (
+        "IIS",
+        "#Software: Microsoft Internet Information Services 10.0\n#Fields: date time c-ip sc-status\n",
+        |us, key| format!("{} {} {key} 200", &iso(us)[..10], clock(us)),
+        &["--format", "iis"],
     ),
     (
         "combined, by user",

@@ -216,7 +216,11 @@ fn replaces_outputs_only_when_complete() {
         "--strict",
     ];
     let late = format!("{TRACE}no event\n");
-    for (bad, message) in [("", "empty"), ("no event\n", "no known format"), (&late, "--strict")] {
+    for (bad, message) in [
+        ("", "empty"),
+        ("no event\n", "the format of its first lines is unknown"),
+        (&late, "--strict"),
+    ] {
         tidegate_reading(&args, bad.as_bytes()).failed(1, &[message]);
         for path in [&page, &decisions] {
             assert_eq!(

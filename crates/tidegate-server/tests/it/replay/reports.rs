@@ -211,20 +211,20 @@ fn reports_when_no_limit_passes() {
         (
             &*huge,
             "10 per 1s sliding-log",
-            "to pass 100 %: no limit there can be passes, not even 1000000000000 per 1s \
+            "to pass 100 %: no possible limit passes, not even 1000000000000 per 1s \
              sliding-log (passes 0 of 3)\n",
         ),
         (
             over,
             "10 per 1s fixed-window",
-            "to pass 100 %: no limit there can be passes, not even 1000000000000 per 1s \
+            "to pass 100 %: no possible limit passes, not even 1000000000000 per 1s \
              fixed-window (passes 0 of 1)\n",
         ),
         (
             "1,a,1000000000000\n",
             "10 per 1s sliding-log",
             "to pass 100 %: 1000000000000 per 1s sliding-log (passes 1 of 1); with 15 % more, \
-             no limit there can be\n",
+             above the largest possible limit\n",
         ),
     ] {
         let path = files.write("trace.csv", trace);
@@ -356,8 +356,8 @@ fn reports_undecidable_policies() {
     let log = "host.example - - [14/Nov/2023:22:13:20 +0000] \"GET /a HTTP/1.1\" 200 5\n\
                192.0.2.1 - - [14/Nov/2023:22:13:20 +0000] \"GET /b HTTP/1.1\" 200 5\n";
     for (config, hints) in [
-        (permits, &["2 requests met a concurrency limit"][..]),
-        (costs, &["1 requests met no policy and passed", "1 keys lack a part"]),
+        (permits, &["2 requests are under a concurrency limit"][..]),
+        (costs, &["1 requests matched no policy and were admitted", "1 keys lack a part"]),
     ] {
         let path = files.write("tidegate.yaml", config);
         let text = replay(log, &["--config", &path]).succeeded().stdout;
@@ -373,7 +373,8 @@ fn reports_undecidable_policies() {
     );
     replay(log, &["--config", &path, "--algorithm", "all"])
         .failed(2, &["policy `p`", "sliding-log"]);
-    replay(log, &["--config", &path, "--suggest", "99"]).failed(2, &["--suggest is for --limit"]);
+    replay(log, &["--config", &path, "--suggest", "99"])
+        .failed(2, &["--suggest works with --limit"]);
 }
 
 /// Input, arguments, and the expected output: malformed lines with their positions, and hints.
@@ -384,8 +385,8 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         &[],
         &[
             "lines skipped: 2\n",
-            "  -:3: no whole number of microseconds at its start; it is a line of format jsonl, replay it apart with --format jsonl\n",
-            "  -:4: no whole number of microseconds at its start; it is a line of format clf, replay it apart with --format clf\n",
+            "  -:3: no whole number of microseconds at its start; the line has format jsonl, replay such lines separately with --format jsonl\n",
+            "  -:4: no whole number of microseconds at its start; the line has format clf, replay such lines separately with --format clf\n",
         ],
     ),
     (
@@ -393,21 +394,21 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         "1700000000,a\n1700000001,a\n",
         &[],
         &[
-            "hint: -: its last time is 1970-01-01 00:28:20Z; if its times are not microseconds, say --time-unit s or ms\n",
+            "hint: -: the last time is 1970-01-01 00:28:20Z; if times are not in microseconds, set --time-unit to s, ms or ns\n",
         ],
     ),
     (
         "milliseconds said to be seconds",
         "1700000000,a\n1700000001123,a\n",
         &["--time-unit", "s"],
-        &["  -:2: a time after the year 2255 (is it in nanoseconds?)\n"],
+        &["  -:2: a time after the year 2255; check --time-unit\n"],
     ),
     (
         "units that change",
         "ts,key\n1700000000,a\n1700000001123,a\n",
         &[],
         &[
-            "  -:3: a time in ms where the first was in s (--time-unit says which it is)\n",
+            "  -:3: field `ts` is `1700000001123`: a time in ms where the first was in s; set the unit with --time-unit\n",
             "times in s, 1 events\n",
         ],
     ),
@@ -424,15 +425,15 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         "no zone",
         "{\"time\":\"2023-11-14T22:13:20\",\"key\":\"a\"}\n",
         &[],
-        &["hint: -: 1 times name no zone; they were taken as --zone says, UTC if it does not\n"],
+        &["hint: -: 1 times have no zone and were read as UTC or in the zone of --zone\n"],
     ),
     (
         "what log lines say themselves",
         "h - - [14/Nov/2023:22:13:20 +0000] \"GET / HTTP/1.1\" 200 5\n",
         &["--time-unit", "ms", "--field", "time=ts"],
         &[
-            "hint: -: --field is for csv and jsonl, and did nothing for its lines\n",
-            "hint: -: its times are no numbers, so --time-unit did nothing\n",
+            "hint: -: --field has no effect on the formats clf and combined\n",
+            "hint: -: times are not numbers, so --time-unit has no effect\n",
         ],
     ),
     (
@@ -441,20 +442,20 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         &[],
         &[
             "3 events of 1 keys",
-            "lines the same as the line before: 1\n  -:2: the same as the line before\n",
+            "lines equal to the line before: 1\n  -:2: equal to the line before\n",
         ],
     ),
     (
         "the same lines left out",
         "1700000000000000,a\n1700000000000000,a\n1700000000000001,a\n",
         &["--skip-duplicates"],
-        &["2 events of 1 keys", "lines the same as the line before: 1\n"],
+        &["2 events of 1 keys", "lines equal to the line before: 1\n"],
     ),
     (
         "more junk than lines",
         "1700000000000000,a\nx\ny\nz\n",
         &["--format", "csv"],
-        &["lines skipped: 3\n", "hint: more lines were skipped than read; is --format right?\n"],
+        &["lines skipped: 3\n", "hint: more lines were skipped than read; check --format\n"],
     ),
 ];
 
@@ -475,7 +476,7 @@ fn rejects_input_without_times_or_keys() {
         (
             "{\"user\":\"a\"}\n",
             &[][..],
-            &["no field that is known to be the time", "--field time=NAME", "there are user"][..],
+            &["is known to be the time", "--field time=NAME", "its fields: user"][..],
         ),
         (
             "{\"ts\":1700000000,\"planet\":\"a\"}\n",
@@ -483,11 +484,11 @@ fn rejects_input_without_times_or_keys() {
             &["known to be the key", "--key NAME", "planet, ts"],
         ),
         ("user,planet\na,b\n", &[], &["known to be the time", "user, planet"]),
-        ("192.0.2.1 GET /\n", &[], &["in no known format", "192.0.2.1 GET /"]),
+        ("192.0.2.1 GET /\n", &[], &["is unknown", "192.0.2.1 GET /"]),
         (
             "{\"ts\":\"yesterday\",\"key\":\"a\"}\n",
             &[],
-            &["nothing to replay", "neither a number nor like"],
+            &["no request to replay", "field `ts` is `yesterday`: not a number"],
         ),
     ] {
         let args = [&["--limit", "10 per 10s"], args].concat();
@@ -540,5 +541,53 @@ fn reports_damaged_zstd() {
     let stub = files.write("stub.zst", &whole[..3]);
     replay(&stub, &[]).failed(1, &["stub.zst"]);
     replay(&files.write("junk.zst", b"\x28\xb5\x2f\xfd rest"), &[])
-        .failed(1, &["nothing to replay", "junk.zst"]);
+        .failed(1, &["no request to replay", "junk.zst"]);
+}
+
+/// Arguments, and the first sentences of the page.
+#[test]
+fn html_report_begins_with_findings() {
+    let files = Files::new("page-findings");
+    let path = files.path("report.html");
+    let trace: String = (0..15)
+        .map(|n| format!("{},busy\n", 1_700_000_000_000_000_u64 + n))
+        .chain(["1700000001000000,calm\n".to_string()])
+        .collect();
+    let burst = "The largest burst was 15 within 10s, by the key busy at 2023-11-14 22:13:20Z; \
+                 the limit is 10.";
+    let busiest = "The key busy was denied most often: 5 of 15 requests.";
+    let exact = "No request was admitted above the limit or denied wrongly.";
+    for (args, expected) in [
+        (
+            &["--limit", "10 per 10s fixed-window", "--algorithm", "all"][..],
+            &[
+                "fixed-window would have denied 31.3 % of requests: 5 of 16, from 1 of 2 keys.",
+                burst,
+                busiest,
+                exact,
+                "All 5 algorithms would have denied the same number.",
+            ][..],
+        ),
+        (
+            &["--limit", "10 per 10s", "--algorithm", "token-bucket"],
+            &[
+                "token-bucket would have denied 31.3 % of requests: 5 of 16, from 1 of 2 keys.",
+                burst,
+                busiest,
+                exact,
+            ],
+        ),
+        (
+            &["--limit", "15 per 10s"],
+            &[
+                "sliding-window would have admitted all 16 requests.",
+                &burst.replace("limit is 10.", "limit is 15."),
+                exact,
+            ],
+        ),
+    ] {
+        replay(&trace, &[args, &["--html", &path]].concat()).succeeded();
+        let page = data(&fs::read_to_string(&path).expect("a page"));
+        assert_eq!(page["findings"], serde_json::json!(expected), "{args:?}");
+    }
 }

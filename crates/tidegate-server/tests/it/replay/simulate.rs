@@ -81,7 +81,7 @@ fn rejects_invalid_simulations() {
     refuse(&["--traffic", "poisson"], &["--limit"]);
     refuse(&limit, &["--traffic"]);
     refuse(&with(&["--traffic", "flood"]), &["flood", "poisson", "hot-tenant or all"]);
-    refuse(&with(&["--traffic", "all"]), &["--traffic all is for --table"]);
+    refuse(&with(&["--traffic", "all"]), &["--traffic all requires --table"]);
     refuse(&with(&["--traffic", "poisson", "--load", "0"]), &["0.001 to 1000"]);
     refuse(&with(&["--traffic", "poisson", "--clients", "0"]), &["1..=10000000"]);
     refuse(
@@ -91,13 +91,13 @@ fn rejects_invalid_simulations() {
     refuse(&["--limit", "1000000000000 per 1ms", "--traffic", "zipf"], &["more than a billion"]);
     refuse(
         &with(&["--traffic", "boundary", "--load", "2"]),
-        &["--load says nothing about boundary", "leave it out"],
+        &["--load has no effect on the traffic boundary", "leave it out"],
     );
     for traffic in ["poisson", "bursts", "hot-tenant", "diurnal", "retry-storm-jitter", "zipf"] {
         let args = ["--limit", "1 per 366d", "--traffic", traffic, "--load", "0.001"];
         let long = ["--clients", "1", "--windows", "4294967295"];
-        let message = "error: --windows 4294967295 of --limit `1 per 366d sliding-window` are more \
-                    than 200 years; lower --windows, or take a limit with a shorter window\n";
+        let message = "error: --windows 4294967295 with --limit `1 per 366d sliding-window` is more \
+                    than 200 years; lower --windows, or use a limit with a shorter window\n";
         refuse(&[&args[..], &long].concat(), &[message]);
         let longest = ["--clients", "2", "--windows", "200", "--top", "0"];
         tidegate(&[&["simulate"], &args[..], &longest].concat()).succeeded();

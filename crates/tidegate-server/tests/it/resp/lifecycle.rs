@@ -14,7 +14,7 @@ fn public_address_requires_secret() {
     assert_eq!(code, 1);
     assert!(
         message.starts_with(
-            "error: --resp 0.0.0.0:0 can be reached by others, and TIDEGATE_TOKENS is not set"
+            "error: --resp 0.0.0.0:0 is reachable from other machines, and TIDEGATE_TOKENS is not set"
         ),
         "{message}"
     );
@@ -32,7 +32,7 @@ fn port_in_use_error_names_the_flag() {
     let taken = server.resp().to_string();
     let (code, message) = start("taken-twice").args(&["--resp", &taken]).fails();
     let expected = format!(
-        "error: --resp {taken}: something listens there already: stop it, or choose another port (--resp 127.0.0.1:0 takes a free one)\n"
+        "error: --resp {taken}: the address is in use: stop the other program, or choose another port (--resp 127.0.0.1:0 takes a free one)\n"
     );
     assert_eq!((code, message), (1, expected));
 }

@@ -117,7 +117,7 @@ fn store_failure_is_an_error_not_a_denial() {
     let mut client = RespClient::connect(node.resp());
     client.expect_reply(
         "TG.CHECK closed a\r\n",
-        "-STOREDOWN the store failed, and policy `closed` denies then: try again\r\n",
+        "-STOREDOWN the store failed, and policy `closed` has `on_store_failure: deny`: try again\r\n",
     );
     client.expect_reply(
         "TG.CHECK open a\r\n",

@@ -48,8 +48,8 @@ fn authenticates_before_reading_the_body() {
         Start::new("tokens-first").config(TWO_PER_HOUR).env("TIDEGATE_TOKENS", "first").run();
     for path in ["/v1/check", "/v1/check/batch", "/v1/permits"] {
         for (secret, status, part) in [
-            ("", 401, "a secret is wanted"),
-            ("x-tidegate-token: first\r\n", 400, "before it was complete"),
+            ("", 401, "authentication required"),
+            ("x-tidegate-token: first\r\n", 400, "the body is incomplete"),
         ] {
             let mut client = Client::connect(server.http());
             let head = format!(
@@ -119,7 +119,7 @@ fn rejects_foreign_sites_without_secret() {
         let reply = server.ask(method, path, headers, ASK);
         assert_eq!(reply.status, status, "{method} {path} {headers:?}");
         if status == 403 {
-            reply.refuses(403, None, "no secret is set: set TIDEGATE_TOKENS");
+            reply.refuses(403, None, "no token is configured: set TIDEGATE_TOKENS");
         }
     }
     #[rustfmt::skip]

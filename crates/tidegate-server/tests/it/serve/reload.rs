@@ -68,6 +68,19 @@ fn invalid_config_keeps_the_old_one() {
 }
 
 #[test]
+fn logs_warnings_at_start_and_at_reload() {
+    let config = |path: &str| {
+        format!("policies: [{{ name: a, match: {{ path: {path} }}, key: all, limits: 5 per 1m }}]")
+    };
+    let server = Start::new("reload-warnings").config(&config("/v1/.*")).run();
+    let log = server.logged("`/v1/.*` looks like a regular expression");
+    assert!(log.contains("  help: write `/v1/**`"), "{log}");
+    server.files.write("tidegate.yaml", config("/v2/.*"));
+    server.logged("`/v2/.*` looks like a regular expression");
+    wait_for(|| (reloads(&server, "ok") == 1).then_some(()));
+}
+
+#[test]
 fn sighup_reloads() {
     let server = Start::new("reload-hangup").config(&config("10 per 1h")).run();
     server.signal("-HUP");
@@ -137,7 +150,7 @@ fn does_not_reread_pipe() {
     writer.join().expect("a complete read");
     server.signal("-HUP");
     wait_for(|| (reloads(&server, "refused") == 1).then_some(()));
-    server.logged("this is no file, and can be read only once");
+    server.logged("not a regular file, so it cannot be read again");
     assert_eq!(left(&server, "alice"), (10, 10));
     server.signal("-TERM");
     assert_eq!(server.ended(), 0);

@@ -53,5 +53,5 @@ fn second_signal_stops_immediately() {
     wait_for(|| server.log().contains("draining").then_some(()));
     server.signal("-TERM");
     assert_eq!(server.ended(), 0);
-    assert!(server.log().contains("told again"), "{}", server.log());
+    assert!(server.log().contains("second signal"), "{}", server.log());
 }

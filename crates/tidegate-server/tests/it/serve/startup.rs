@@ -13,7 +13,8 @@ fn default_start_prints_policy_and_example() {
     let (http, admin) = (server.http(), server.admin());
     let expected = format!(
         "tidegate {}: memory store, no config: `default` allows 100 per 1m to every client address\n  \
-         http   http://{http}\n  grpc   off\n  resp   off\n  admin  http://{admin}\nTry:\n  \
+         http   http://{http}\n  grpc   off\n  resp   off\n  admin  http://{admin}\nOpen:\n  \
+         playground http://{http}/playground\n  dashboard  http://{admin}/dashboard\nTry:\n  \
          curl http://{http}/v1/check \
          -d '{{\"attributes\":{{\"client_ip\":\"192.0.2.1\"}}}}'\n",
         env!("CARGO_PKG_VERSION")
@@ -50,6 +51,55 @@ fn printed_example_works_with_secret() {
     assert!(answer.starts_with("{\"allowed\":true,\"policy\":\"default\""), "{answer}");
 }
 
+/// The first policy, and the path and body of the command that is printed for it.
+#[rustfmt::skip]
+const EXAMPLES: &[(&str, &str, &str)] = &[
+    ("match: { methods: [POST], path: /login }, key: '{client_ip}', limits: 5 per 1m",
+     "/v1/check", r#"{"attributes":{"client_ip":"192.0.2.1","method":"POST","path":"/login"}}"#),
+    ("match: { path: '/v1/**', host: '*.example.com', client_ip: 10.0.0.0/8 }, key: all, limits: 5 per 1m",
+     "/v1/check", r#"{"attributes":{"client_ip":"10.0.0.0","host":"www.example.com","path":"/v1/example"}}"#),
+    (r#"match: { "header:x-org": ["O'Neill", acme] }, key: '{header:x-user}', limits: 5 per 1m"#,
+     "/v1/check", r#"{"attributes":{"client_ip":"192.0.2.1","headers":{"x-org":"O\u0027Neill","x-user":"alice"}}}"#),
+    ("key: '{client_ip}', limits: 5 per 1m, exempt: { client_ip: 192.0.2.0/24 }",
+     "/v1/check", r#"{"key":"alice","policy":"first"}"#),
+    ("match: { path: '/*/x?' }, key: '{client_ip}', limits: 5 per 1m",
+     "/v1/check", r#"{"key":"alice","policy":"first"}"#),
+    ("match: { descriptors: [remote_address] }, key: '{descriptor:remote_address}', limits: 5 per 1m",
+     "/v1/check", r#"{"key":"alice","policy":"first"}"#),
+    ("key: '{client_ip}', limits: [2 concurrent, 5 per 1m]",
+     "/v1/permits", r#"{"key":"alice","policy":"first"}"#),
+];
+
+/// Pastes the printed command into a shell.
+#[test]
+fn printed_example_is_decided_by_the_first_policy() {
+    for (row, (policy, path, body)) in EXAMPLES.iter().enumerate() {
+        let config = format!(
+            "policies:\n  - {{ name: 'off', key: all, limits: 5 per 1m, mode: 'off' }}\n  \
+             - {{ name: first, {policy} }}\n"
+        );
+        let server = Start::new(&format!("start-example-{row}")).config(&config).run();
+        let (_, command) = server.printed.split_once("Try:\n  ").expect("a command");
+        let url = format!("http://{}", server.http());
+        assert_eq!(command, format!("curl {url}{path} -d '{body}'\n"));
+        let output = std::process::Command::new("sh").args(["-c", command]).output();
+        let answer = String::from_utf8(output.expect("a shell").stdout).expect("UTF-8");
+        let answer: serde_json::Value = serde_json::from_str(&answer).expect(&answer);
+        assert_eq!(
+            (&answer["policy"], &answer["allowed"]),
+            (&"first".into(), &true.into()),
+            "{answer}"
+        );
+    }
+}
+
+#[test]
+fn port_suggests_http() {
+    let suggested = "tip: a similar argument exists: '--http'";
+    let parts = ["unexpected argument '--port", suggested, "`--http 127.0.0.1:8080`"];
+    tidegate(&["serve", "--port", "8080"]).failed(2, &parts);
+}
+
 #[test]
 fn warns_of_misspelt_variables() {
     let start = Start::new("start-misspelt").env("TIDEGATE_CONFG", "x").env("TIDEGATE_SPEED", "9");
@@ -66,9 +116,9 @@ fn warns_of_misspelt_variables() {
     assert_eq!(
         warned,
         [
-            "TIDEGATE_CONFG is no setting of tidegate: is TIDEGATE_CONFIG meant?",
-            "TIDEGATE_PORT is no setting of tidegate: see `tidegate serve --help` for what there is",
-            "TIDEGATE_SPEED is no setting of tidegate: see `tidegate serve --help` for what there is"
+            "TIDEGATE_CONFG is not a setting of tidegate; did you mean TIDEGATE_CONFIG?",
+            "TIDEGATE_PORT is not a setting of tidegate; see `tidegate serve --help`",
+            "TIDEGATE_SPEED is not a setting of tidegate; see `tidegate serve --help`"
         ],
         "{log}"
     );
@@ -107,11 +157,14 @@ fn flag_overrides_environment_overrides_file() {
             .expect("the binary starts");
         String::from_utf8(output.stderr).expect("UTF-8")
     };
-    let off = "error: every front is off: leave at least one on\n";
+    let off = "error: all fronts are off: enable at least one\n";
     assert_eq!(run(&[], &["--config", &config]), off);
     assert_eq!(run(&[("TIDEGATE_CONFIG", &config)], &[]), off);
     let shown = run(&[("TIDEGATE_CONFIG", &config), ("TIDEGATE_HTTP", "192.0.2.1:1")], &[]);
-    assert!(shown.starts_with("error: --http 192.0.2.1:1 can be reached by others"), "{shown}");
+    assert!(
+        shown.starts_with("error: --http 192.0.2.1:1 is reachable from other machines"),
+        "{shown}"
+    );
     let shown =
         run(&[("TIDEGATE_CONFIG", &config), ("TIDEGATE_HTTP", "192.0.2.1:1")], &["--http", "off"]);
     assert_eq!(shown, off);
@@ -125,25 +178,25 @@ fn reports_why_it_cannot_start() {
     #[rustfmt::skip]
     let rows: Vec<(Start, i32, String)> = vec![
         (start("taken").args(&["--http", &taken]), 1, format!(
-            "error: --http {taken}: something listens there already: stop it, or choose another port (--http 127.0.0.1:0 takes a free one)\n")),
+            "error: --http {taken}: the address is in use: stop the other program, or choose another port (--http 127.0.0.1:0 takes a free one)\n")),
         (start("foreign").args(&["--http", "192.0.2.1:80"]).env("TIDEGATE_TOKENS", "s"), 1,
             "error: --http 192.0.2.1:80: this machine does not have that address\n".into()),
         (start("open").args(&["--http", "0.0.0.0:0"]), 1,
-            "error: --http 0.0.0.0:0 can be reached by others, and TIDEGATE_TOKENS is not set: set it \
-             (`TIDEGATE_TOKENS=$(openssl rand -hex 32)`), listen on 127.0.0.1, or insist with --insecure-no-auth\n".into()),
+            "error: --http 0.0.0.0:0 is reachable from other machines, and TIDEGATE_TOKENS is not set: set it \
+             (`TIDEGATE_TOKENS=$(openssl rand -hex 32)`), listen on 127.0.0.1, or serve without authentication with --insecure-no-auth\n".into()),
         (start("open-admin").args(&["--admin", "[::]:0"]).env("TIDEGATE_TOKENS", "s"), 1,
-            "error: --admin [::]:0 can be reached by others, and TIDEGATE_ADMIN_TOKEN is not set: set it \
-             (`TIDEGATE_ADMIN_TOKEN=$(openssl rand -hex 32)`), listen on 127.0.0.1, or insist with --insecure-no-auth\n".into()),
+            "error: --admin [::]:0 is reachable from other machines, and TIDEGATE_ADMIN_TOKEN is not set: set it \
+             (`TIDEGATE_ADMIN_TOKEN=$(openssl rand -hex 32)`), listen on 127.0.0.1, or serve without authentication with --insecure-no-auth\n".into()),
         (start("empty").env("TIDEGATE_TOKENS", " , "), 1,
-            "error: TIDEGATE_TOKENS is set but holds no secret: unset it, or put one in\n".into()),
+            "error: TIDEGATE_TOKENS is set but empty: unset it, or set a secret\n".into()),
         (start("twice").env("TIDEGATE_ADMIN_TOKEN", "a").env("TIDEGATE_ADMIN_TOKEN_FILE", "/dev/null"), 1,
             "error: TIDEGATE_ADMIN_TOKEN and TIDEGATE_ADMIN_TOKEN_FILE are both set: keep one\n".into()),
         (start("no-file").env("TIDEGATE_TOKENS_FILE", "/nonexistent"), 1,
-            "error: the file that TIDEGATE_TOKENS_FILE names: No such file or directory (os error 2)\n".into()),
+            "error: cannot read the file that TIDEGATE_TOKENS_FILE names: No such file or directory (os error 2)\n".into()),
         (start("no-certificate").config(&format!("tls: {{ http: {{ cert: c.pem, key: k.pem }} }}\n{TWO_PER_HOUR}")), 1,
             "error: tls cert: ".into()),
         (start("config").config("policies: 7\n"), 1, "error: ".into()),
-        (start("word").args(&["--http", "8080"]), 2, "error: invalid value '8080' for '--http <ADDR|off>': `8080` names no host".into()),
+        (start("word").args(&["--http", "8080"]), 2, "error: invalid value '8080' for '--http <ADDR|off>': `8080` has no host".into()),
     ];
     for (start, code, expected) in rows {
         let (got, message) = start.fails();

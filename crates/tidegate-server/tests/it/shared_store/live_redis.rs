@@ -164,8 +164,8 @@ fn survives_store_outage_and_reconnects() {
     }
 
     for server in &nodes {
-        let log = wait_for(|| Some(server.log()).filter(|log| log.contains("the store fails")));
-        assert!(log.contains("the store fails: on_store_failure answers"), "{log}");
+        let log = wait_for(|| Some(server.log()).filter(|log| log.contains("store unavailable")));
+        assert!(log.contains("store unavailable; applying on_store_failure"), "{log}");
     }
     redis.restart();
     until(&nodes, "exact");
@@ -173,7 +173,8 @@ fn survives_store_outage_and_reconnects() {
     assert_eq!(check(&nodes[1], "here", "alice"), json!([true, "exact", 8]));
     assert_eq!(check(&nodes[0], "closed", "alice"), json!([true, "exact", 1]));
     for server in &nodes {
-        let log = wait_for(|| Some(server.log()).filter(|log| log.contains("the store is back")));
+        let log =
+            wait_for(|| Some(server.log()).filter(|log| log.contains("store available again")));
         assert!(!log.contains(PASSWORD), "{log}");
         assert_eq!(server.metric("tidegate_store_up"), Some(1));
     }
@@ -193,7 +194,7 @@ fn reports_store_that_rejects_commands() {
     redis.run(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(check(&server, "closed", "alice"), json!([true, "exact", 1]));
     wait_for(|| (server.metric("tidegate_store_up") == Some(1)).then_some(()));
-    wait_for(|| server.log().contains("the store is back").then_some(()));
+    wait_for(|| server.log().contains("store available again").then_some(()));
 }
 
 /// Regression: nothing was logged, and `tidegate_store_up` stayed 1.
@@ -213,7 +214,7 @@ fn logs_missing_store_permissions() {
     redis.run(&["ACL", "SETUSER", "limiter", "+set"]);
     assert_eq!(check(&server, "closed", "bob"), json!([true, "exact", 1]));
     wait_for(|| (server.metric("tidegate_store_up") == Some(1)).then_some(()));
-    wait_for(|| server.log().contains("the store is back").then_some(()));
+    wait_for(|| server.log().contains("store available again").then_some(()));
     assert_eq!(server.log().matches(reason).count(), 1, "{}", server.log());
 }
 
@@ -225,7 +226,7 @@ fn logs_foreign_values_without_keys() {
     for _ in 0..3 {
         assert_eq!(check(&server, "closed", "sk_live_1"), json!([false, "failed-closed", null]));
     }
-    let is_it = |line: &&str| line.contains("holds a value that is not ours");
+    let is_it = |line: &&str| line.contains("holds a value that tidegate did not write");
     let line = wait_for(|| server.log().lines().find(is_it).map(str::to_owned));
     assert!(line.contains("policy `closed`, key with SHA-256 "), "{line}");
     assert!(!line.contains("sk_live_1"), "{line}");
@@ -277,11 +278,11 @@ fn permits_are_valid_on_every_node() {
     let renewed = nodes[1].ask("PUT", &paths[0], &[JSON], r#"{"ttl_ms":30000}"#);
     assert_eq!(renewed.json(), json!({"id": id, "ttl_ms": 30000}));
     let too_long = nodes[1].ask("PUT", &paths[0], &[JSON], r#"{"ttl_ms":30001}"#);
-    too_long.refuses(400, Some("ttl_ms"), "a permit lasts at most 30000 ms here");
+    too_long.refuses(400, Some("ttl_ms"), "a lease is at most 30000 ms here");
     assert_eq!(nodes[1].ask("DELETE", &paths[0], &[], "").status, 204);
     for server in &nodes {
         for method in ["DELETE", "PUT"] {
-            server.ask(method, &paths[0], &[], "").refuses(404, None, "no such permit is held");
+            server.ask(method, &paths[0], &[], "").refuses(404, None, "unknown permit");
         }
     }
     path_of(&take(&nodes[0]));

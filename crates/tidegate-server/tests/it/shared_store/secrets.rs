@@ -50,7 +50,7 @@ fn store_variable_overrides_file_and_stays_secret() {
             server.log().contains("the config was reloaded").then_some(())
         });
         assert_hidden(&all_output(&server));
-        assert!(!server.log().contains("is no setting of tidegate"), "{}", server.log());
+        assert!(!server.log().contains("is not a setting of tidegate"), "{}", server.log());
     }
 }
 
@@ -72,8 +72,7 @@ fn store_url_errors_do_not_print_the_url() {
         ),
         (
             start("empty").env("TIDEGATE_STORE_FILE", "/dev/null"),
-            "error: TIDEGATE_STORE_FILE is set but holds no secret: unset it, or put one in\n"
-                .into(),
+            "error: TIDEGATE_STORE_FILE is set but empty: unset it, or set a secret\n".into(),
         ),
     ];
     for (start, expected) in rows {

@@ -24,7 +24,7 @@ fn starts_without_store_and_is_ready() {
     assert!(first.starts_with(&expected), "{first}");
     assert_eq!(server.admin_get("/readyz").status, 200);
     let log = wait_for(|| Some(server.log()).filter(|log| log.contains("on_store_failure")));
-    assert!(log.contains("the store fails: on_store_failure answers"), "{log}");
+    assert!(log.contains("store unavailable; applying on_store_failure"), "{log}");
     assert_eq!(server.metric("tidegate_store_up"), Some(0));
     let stats = server.admin_get("/admin/v1/stats").json();
     assert_eq!(stats["store"]["shared"]["up"], false);
@@ -179,7 +179,7 @@ fn permits_follow_on_store_failure() {
             "the store is unavailable: try again",
         );
     }
-    server.ask("DELETE", "/v1/permits/1.nonsense", &[], "").refuses(404, None, "no such permit");
+    server.ask("DELETE", "/v1/permits/1.nonsense", &[], "").refuses(404, None, "unknown permit");
 }
 
 #[test]

@@ -15,7 +15,7 @@
 //! Preferred values are exempt whether or not they have a limit: a node without one lets its value
 //! pass. The policies below a node share its list of preferred values.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tidegate_core::{Algorithm, Limit};
@@ -108,8 +108,8 @@ impl<'c> Walk<'c, '_, '_> {
     fn level(&mut self, root: &Root, nodes: Vec<Descriptor<'c>>, levels: &mut Vec<Level<'c>>) {
         let siblings = Siblings::group(nodes.iter().map(|node| node.config));
         for node in nodes {
-            // One policy too many is enough to know.
-            if self.drafts.len() > MAX_POLICIES {
+            // A bound was exceeded, which was reported.
+            if self.drafts.len() > MAX_POLICIES || self.exempt_values > MAX_EXEMPT_IN_ALL {
                 return;
             }
             let nth = levels.iter().filter(|l| l.descriptor.config.key == node.config.key).count();
@@ -245,32 +245,33 @@ impl<'c> Walk<'c, '_, '_> {
         }
         for draft in &mut self.drafts[first..] {
             let source = &self.sources[draft.source];
-            let mut replaced = Vec::new();
-            for (index, name) in draft.config.replaces.iter().enumerate() {
-                match named.get(&**name) {
-                    Some(indices) => replaced.extend_from_slice(indices),
-                    None => {
-                        let at = format!("rate_limit.replaces[{index}].name");
-                        let message =
-                            format!("no limit of this domain is named `{}`", excerpt(name));
-                        let help = "give the other limit that name, or remove this";
-                        source.notice(&path(&draft.indices, &at), message, help);
-                    }
-                }
-            }
-            replaced.sort_unstable();
-            replaced.dedup();
             let most = MAX_REPLACED.min(MAX_REPLACED_IN_ALL - self.replaced);
-            if replaced.len() > most {
-                let message = match most {
-                    MAX_REPLACED => format!("this replaces more than {MAX_REPLACED} limits"),
-                    _ => format!("limits replace more than {MAX_REPLACED_IN_ALL} others in all"),
-                };
-                source.fail(&path(&draft.indices, ""), message, "give fewer limits that name");
-                continue;
+            let mut seen = HashSet::new();
+            for (index, name) in draft.config.replaces.iter().enumerate() {
+                let indices = named.get(&**name).map_or(&[][..], |indices| indices);
+                if indices.is_empty() {
+                    let at = format!("rate_limit.replaces[{index}].name");
+                    let message = format!("no limit of this domain is named `{}`", excerpt(name));
+                    let help = "give the other limit that name, or remove this";
+                    source.notice(&path(&draft.indices, &at), message, help);
+                }
+                if !seen.insert(name) {
+                    continue;
+                }
+                if draft.replaces.len() + indices.len() > most {
+                    let message = match most {
+                        MAX_REPLACED => format!("this replaces more than {MAX_REPLACED} limits"),
+                        _ => {
+                            format!("limits replace more than {MAX_REPLACED_IN_ALL} others in all")
+                        }
+                    };
+                    source.fail(&path(&draft.indices, ""), message, "give fewer limits that name");
+                    break;
+                }
+                draft.replaces.extend_from_slice(indices);
             }
-            self.replaced += replaced.len();
-            draft.replaces = replaced;
+            draft.replaces.sort_unstable();
+            self.replaced += draft.replaces.len();
         }
     }
 

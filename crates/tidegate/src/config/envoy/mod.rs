@@ -47,7 +47,7 @@ use std::path::{Path, PathBuf};
 use tidegate_core::Algorithm;
 
 use self::source::Source;
-use super::error::{ConfigError, ConfigErrors};
+use super::error::{ConfigError, ConfigErrors, ConfigWarning};
 use super::{Config, MAX_CONFIG_BYTES, read_text};
 
 pub use self::model::{DescriptorConfig, DomainConfig, RateLimitConfig, Unit};
@@ -79,15 +79,8 @@ pub struct Converted {
     config: Config,
     /// The names of the files or messages.
     sources: Vec<String>,
-    notices: Vec<Notice>,
-    omitted: Vec<Notice>,
-}
-
-/// A message about a feature that tidegate handles differently or does not support.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
-    file: String,
-    about: ConfigError,
+    notices: Vec<ConfigWarning>,
+    omitted: Vec<ConfigWarning>,
 }
 
 /// All errors of the files or messages.
@@ -249,32 +242,14 @@ impl Converted {
 
     /// Returns the notices about fields that the policies keep, and that [`Converted::yaml`] leaves
     /// out.
-    pub fn omitted(&self) -> &[Notice] {
+    pub fn omitted(&self) -> &[ConfigWarning] {
         &self.omitted
     }
 
     /// Returns the notices about features that tidegate handles differently or does not support, in
     /// the order of the files.
-    pub fn notices(&self) -> &[Notice] {
+    pub fn notices(&self) -> &[ConfigWarning] {
         &self.notices
-    }
-}
-
-impl Notice {
-    /// Returns the name of the file or message.
-    pub fn file(&self) -> &str {
-        &self.file
-    }
-
-    /// Returns the position, the field, the message and what to do about it.
-    pub fn about(&self) -> &ConfigError {
-        &self.about
-    }
-}
-
-impl fmt::Display for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.about.write(&self.file, f)
     }
 }
 

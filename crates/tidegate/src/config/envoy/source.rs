@@ -8,10 +8,10 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::super::error::{ConfigError, UnlocatedError, printable};
+use super::super::error::{ConfigError, ConfigWarning, UnlocatedError, printable};
 use super::super::reader::{Located, Reader, locate};
 use super::super::yaml::{self, MAX_ERRORS, Node, Value};
-use super::{DomainConfig, EnvoyFile, Notice};
+use super::{DomainConfig, EnvoyFile};
 
 /// One file or message.
 pub(super) struct Source<'s> {
@@ -31,8 +31,8 @@ enum Kind<'s> {
 /// The errors, notices and omissions of a source.
 pub(super) struct Findings {
     pub(super) errors: Vec<ConfigError>,
-    pub(super) notices: Vec<Notice>,
-    pub(super) omitted: Vec<Notice>,
+    pub(super) notices: Vec<ConfigWarning>,
+    pub(super) omitted: Vec<ConfigWarning>,
 }
 
 impl<'s> Source<'s> {
@@ -126,10 +126,9 @@ impl<'s> Source<'s> {
             Kind::File(text, _) => locate(text, errors),
             Kind::Message => errors.into_iter().map(ConfigError::of_field).collect(),
         };
-        let file = printable(self.name);
         let noted = |notices: Vec<UnlocatedError>| {
             let notices = located(notices).into_iter();
-            notices.map(|about| Notice { file: file.clone(), about }).collect()
+            notices.map(|about| ConfigWarning::new(self.name, about)).collect()
         };
         Findings {
             errors: located(errors),

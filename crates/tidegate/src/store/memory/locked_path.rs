@@ -165,8 +165,8 @@ impl MemoryStore {
         shards.sort_unstable();
         shards.dedup();
         for check in checks {
-            let is_its = |&shard: &usize| shard == check.hashed.shard;
-            check.lock = shards.iter().position(is_its).unwrap_or_default();
+            let is_own_shard = |&shard: &usize| shard == check.hashed.shard;
+            check.lock = shards.iter().position(is_own_shard).unwrap_or_default();
         }
         shards.iter().map(|&shard| self.table.lock(shard)).collect()
     }

@@ -213,7 +213,7 @@ impl MemoryStore {
         let check = self.hashed(&Check::new(key, limit, 0));
         let mut locked = self.table.lock(check.shard);
         let Some(slot_ref) = locked_path::find(&locked, &check) else { return false };
-        let held = !slot_ref.read().is_expired(slot::units_passed(self.clock.now()));
+        let held = !slot_ref.read().is_expired(slot::deadline_steps_passed(self.clock.now()));
         locked.clear(slot_ref);
         held
     }

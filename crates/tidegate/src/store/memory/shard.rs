@@ -67,8 +67,8 @@ impl<'a> ShardRef<'a> {
 
     /// Whether there may be an expired slot.
     pub(super) fn has_expired(self, now: Timestamp) -> bool {
-        let passed = self.table.units_passed(now);
-        self.shard.earliest.iter().any(|earliest| earliest.load(Relaxed) <= passed)
+        let steps_passed = self.table.deadline_steps_passed(now);
+        self.shard.earliest.iter().any(|earliest| earliest.load(Relaxed) <= steps_passed)
     }
 }
 
@@ -112,12 +112,12 @@ impl<'a> Locked<'a> {
         now: Timestamp,
         over_capacity: bool,
     ) -> Option<SlotRef<'a>> {
-        let passed = self.shard.table.units_passed(now);
+        let steps_passed = self.shard.table.deadline_steps_passed(now);
         // The deadline has not passed, so the next claim in this shard does not take the slot.
-        let mark = Slot::inline(fingerprint, slot::units_passed(now) + 1, 0);
-        while let Some(slot_ref) = self.expired_slot(fingerprint, size, passed) {
+        let mark = Slot::inline(fingerprint, slot::deadline_steps_passed(now) + 1, 0);
+        while let Some(slot_ref) = self.expired_slot(fingerprint, size, steps_passed) {
             let found = slot_ref.seize();
-            if found.is_expired(passed) {
+            if found.is_expired(steps_passed) {
                 self.discard(found);
                 return Some(self.insert_seized(slot_ref, mark));
             }
@@ -128,7 +128,7 @@ impl<'a> Locked<'a> {
         if !self.reserve(now, over_capacity) {
             return None;
         }
-        if self.has_room(size) || self.grow(size, passed) {
+        if self.has_room(size) || self.grow(size, steps_passed) {
             // A shard is never filled completely, so an empty slot exists.
             let slot_ref = self.span(size).empty_slot(fingerprint)?;
             self.set_used(size, self.used(size) + 1);
@@ -144,10 +144,10 @@ impl<'a> Locked<'a> {
         &self,
         fingerprint: Fingerprint,
         size: PackedSize,
-        passed: u64,
+        steps_passed: u64,
     ) -> Option<SlotRef<'a>> {
-        let may_have_expired = self.earliest(size).load(Relaxed) <= passed;
-        may_have_expired.then(|| self.span(size).expired_slot(fingerprint, passed)).flatten()
+        let may_have_expired = self.earliest(size).load(Relaxed) <= steps_passed;
+        may_have_expired.then(|| self.span(size).expired_slot(fingerprint, steps_passed)).flatten()
     }
 
     /// Replaces the contents of a slot.
@@ -206,12 +206,12 @@ impl<'a> Locked<'a> {
 
     /// Evicts the expired slots of this shard. Returns how many.
     pub(super) fn evict_expired(&mut self, now: Timestamp) -> u64 {
-        let passed = self.shard.table.units_passed(now);
+        let steps_passed = self.shard.table.deadline_steps_passed(now);
         let mut freed = 0;
         for size in [PackedSize::Small, PackedSize::Large] {
-            if self.earliest(size).load(Relaxed) <= passed {
+            if self.earliest(size).load(Relaxed) <= steps_passed {
                 let before = self.used(size);
-                self.rehash(size, passed, self.span(size).groups);
+                self.rehash(size, steps_passed, self.span(size).groups);
                 freed += u64::from(before - self.used(size));
             }
         }
@@ -220,17 +220,17 @@ impl<'a> Locked<'a> {
 
     /// Evicts expired slots, and then grows unless that freed enough. Returns `false` if the shard is
     /// still full.
-    fn grow(&mut self, size: PackedSize, passed: u64) -> bool {
+    fn grow(&mut self, size: PackedSize, steps_passed: u64) -> bool {
         let groups = self.span(size).groups;
-        self.rehash(size, passed, groups);
+        self.rehash(size, steps_passed, groups);
         if self.used(size) >= capacity(groups) * 4 / 5 && groups < MOST_GROUPS {
-            self.rehash(size, passed, grown(groups));
+            self.rehash(size, steps_passed, grown(groups));
         }
         self.has_room(size)
     }
 
     /// Inserts every slot that has not expired again, into `groups` groups.
-    fn rehash(&mut self, size: PackedSize, passed: u64, groups: u8) {
+    fn rehash(&mut self, size: PackedSize, steps_passed: u64, groups: u8) {
         let mut kept = Vec::with_capacity(self.used(size) as usize);
         let mut dropped = 0;
         let span = self.span(size);
@@ -241,7 +241,7 @@ impl<'a> Locked<'a> {
             if slot.is_empty() {
                 continue;
             }
-            if slot.is_expired(passed) {
+            if slot.is_expired(steps_passed) {
                 self.discard(slot);
                 dropped += 1;
             } else {

@@ -87,7 +87,7 @@ pub(super) fn deadline(expires_at: Timestamp) -> u64 {
 
 /// The latest deadline that has passed at `now`.
 #[inline]
-pub(super) fn units_passed(now: Timestamp) -> u64 {
+pub(super) fn deadline_steps_passed(now: Timestamp) -> u64 {
     (now.as_micros() / Packed::DEADLINE_STEP_US).min(NO_DEADLINE - 1)
 }
 
@@ -139,8 +139,8 @@ impl Slot {
 
     /// Whether the slot can be assigned to another key.
     #[inline]
-    pub(super) fn is_expired(self, units_passed: u64) -> bool {
-        self.deadline() <= units_passed
+    pub(super) fn is_expired(self, deadline_steps_passed: u64) -> bool {
+        self.deadline() <= deadline_steps_passed
     }
 
     /// Returns the slot without a state. It is expired, so that it can be assigned to another key, but

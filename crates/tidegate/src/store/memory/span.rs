@@ -171,11 +171,12 @@ impl<'a> Span<'a> {
     pub(super) fn expired_slot(
         self,
         fingerprint: Fingerprint,
-        units_passed: u64,
+        deadline_steps_passed: u64,
     ) -> Option<SlotRef<'a>> {
         for group in self.path(fingerprint) {
             let mut slots = (0..GROUP).map(|slot| self.slot(group * GROUP + slot));
-            let is_expired = |slot: Slot| !slot.is_empty() && slot.is_expired(units_passed);
+            let is_expired =
+                |slot: Slot| !slot.is_empty() && slot.is_expired(deadline_steps_passed);
             if let Some(expired) = slots.find(|slot| is_expired(slot.read())) {
                 return Some(expired);
             }

@@ -58,12 +58,13 @@ pub(super) struct Table {
     search: Mutex<Search>,
 }
 
-/// A search through all shards for expired slots. Deadlines are whole units, so a search that found
-/// nothing does not have to be repeated before the next unit.
+/// A search through all shards for expired slots. Deadlines are whole steps, so a search that found
+/// nothing does not have to be repeated before the next step.
 #[derive(Debug, Default)]
 struct Search {
-    unit: u64,
-    /// The number of shards searched in this unit without success.
+    /// The deadline step in which the search began.
+    step: u64,
+    /// The number of shards searched in this step without success.
     searched: usize,
 }
 
@@ -99,9 +100,9 @@ impl Table {
     }
 
     /// The latest deadline that has passed, and the grace after it.
-    pub(super) fn units_passed(&self, now: Timestamp) -> u64 {
+    pub(super) fn deadline_steps_passed(&self, now: Timestamp) -> u64 {
         let late = now.as_micros().saturating_sub(self.grace_us);
-        slot::units_passed(Timestamp::from_micros(late))
+        slot::deadline_steps_passed(Timestamp::from_micros(late))
     }
 
     /// The shard of a hash: its top bits, scaled to the number of shards.
@@ -214,13 +215,13 @@ impl Table {
     }
 
     /// Evicts an expired slot in any shard, and returns how many were evicted. Each call searches a
-    /// bounded number of shards, and calls within a deadline unit search all shards at most once
+    /// bounded number of shards, and calls within a deadline step search all shards at most once
     /// without success.
     pub(super) fn reclaim(&self, now: Timestamp) -> u64 {
-        let unit = self.units_passed(now);
+        let step = self.deadline_steps_passed(now);
         let mut search = self.search.lock();
-        if search.unit != unit {
-            *search = Search { unit, searched: 0 };
+        if search.step != step {
+            *search = Search { step, searched: 0 };
         }
         if search.searched >= self.shards.len() {
             return 0;

@@ -18,9 +18,9 @@ use super::breaker::{ConnectionHealth, WriteOutcome};
 use super::connection::{CommandSender, PendingReply, script_load_commands, text_of};
 use super::counter::{self, Entry};
 use super::deferred_release::ReplySender;
-use super::node::{CallError, CallReply, Job, SendMode, Work};
 use super::plan::{ScriptMode, ScriptPlan};
 use super::queue::{Claim, SelectedJob};
+use super::server::{CallError, CallReply, Job, SendMode, Work};
 use super::stats::StoreCounters;
 use super::url::{Address, Kind};
 use crate::{Failure, StoreError};
@@ -64,9 +64,9 @@ impl Waiter {
         !self.reply.is_closed()
     }
 
-    fn answer(self, answer: Result<CallReply, CallError>) {
+    fn deliver(self, result: Result<CallReply, CallError>) {
         // The caller may have given up.
-        drop(self.reply.send(answer));
+        drop(self.reply.send(result));
     }
 }
 
@@ -223,7 +223,7 @@ impl ReplyHandler<'_> {
                 command.waiters.error(&error);
                 None
             }
-            value => command.waiters.answer(value).map(|merged| merged.command(command.asking)),
+            value => command.waiters.deliver(value).map(|merged| merged.command(command.asking)),
         }
     }
 
@@ -306,7 +306,7 @@ impl Waiters {
     }
 
     fn error(self, error: &CallError) {
-        let fail = |waiter: Waiter| waiter.answer(Err(error.clone()));
+        let fail = |waiter: Waiter| waiter.deliver(Err(error.clone()));
         match self {
             Waiters::One(waiter) => fail(waiter),
             Waiters::Counted(_, _, waiters) => waiters.into_iter().flatten().for_each(fail),
@@ -315,13 +315,13 @@ impl Waiters {
     }
 
     /// Answers the callers that the reply covers. Returns the rest of a merged request.
-    fn answer(self, value: Value) -> Option<MergedRequests> {
+    fn deliver(self, value: Value) -> Option<MergedRequests> {
         match self {
-            Waiters::One(waiter) => waiter.answer(Ok(CallReply::Value(value))),
-            Waiters::MergedRequests(merged) => return merged.answer(&value),
+            Waiters::One(waiter) => waiter.deliver(Ok(CallReply::Value(value))),
+            Waiters::MergedRequests(merged) => return merged.deliver(&value),
             Waiters::Counted(limit, entries, waiters) => {
                 match counter::decode_reply(&limit, &entries, &value) {
-                    Ok(script_reply) => answer_counted(script_reply, waiters),
+                    Ok(script_reply) => deliver_counted(script_reply, waiters),
                     Err(error) => {
                         Waiters::Counted(limit, entries, waiters).error(&failed(error));
                     }
@@ -340,16 +340,16 @@ fn failed(error: StoreError) -> CallError {
     })
 }
 
-fn answer_counted(replies: Vec<counter::CounterReply>, waiters: Vec<Vec<Waiter>>) {
+fn deliver_counted(replies: Vec<counter::CounterReply>, waiters: Vec<Vec<Waiter>>) {
     for (reply, waiters) in replies.into_iter().zip(waiters) {
         match reply {
             counter::CounterReply::Decided(decisions) => {
                 for (waiter, decision) in waiters.into_iter().zip(decisions) {
-                    waiter.answer(Ok(CallReply::Counted(decision)));
+                    waiter.deliver(Ok(CallReply::Counted(decision)));
                 }
             }
             counter::CounterReply::NotCompact => {
-                waiters.into_iter().for_each(|waiter| waiter.answer(Ok(CallReply::NotCounted)));
+                waiters.into_iter().for_each(|waiter| waiter.deliver(Ok(CallReply::NotCounted)));
             }
         }
     }
@@ -359,7 +359,7 @@ impl MergedRequests {
     /// Answers the callers that the reply covers, and returns the rest. A denial of a merged
     /// request charged nothing, so the part that still fits is sent again. A denial of a single
     /// request applies to all that are left.
-    fn answer(mut self, value: &Value) -> Option<MergedRequests> {
+    fn deliver(mut self, value: &Value) -> Option<MergedRequests> {
         let times = self.sent_count as u64;
         let script_reply = match self.plan.repeated(times).decode_reply(value) {
             Ok(script_reply) => script_reply,
@@ -372,11 +372,11 @@ impl MergedRequests {
         if script_reply.admitted {
             let first = self.waiters.drain(..self.sent_count);
             for (waiter, script_reply) in first.zip(self.plan.each(times, &script_reply)) {
-                waiter.answer(Ok(CallReply::Decided(Box::new(script_reply))));
+                waiter.deliver(Ok(CallReply::Decided(Box::new(script_reply))));
             }
         } else if self.sent_count == 1 {
             for waiter in self.waiters {
-                waiter.answer(Ok(CallReply::Decided(Box::new(script_reply.clone()))));
+                waiter.deliver(Ok(CallReply::Decided(Box::new(script_reply.clone()))));
             }
             return None;
         }

@@ -12,7 +12,7 @@ use tidegate_core::{Limit, Timestamp};
 use super::batch::{Command, MergedRequests, Waiter, Waiters};
 use super::counter::{self, Entry, FastCheck, MAX_TIMES};
 use super::key_names::slot_key;
-use super::node::{SendMode, key_hash};
+use super::server::{SendMode, key_hash};
 use super::topology::slot_of;
 use super::url::Kind;
 
@@ -81,9 +81,9 @@ impl BatchBuilder {
     ) -> bool {
         let key = key_hash(&fast_check.key);
         if send_mode != SendMode::Batched {
-            let mut alone = CounterCall::new(fast_check.limit, at);
-            alone.add(fast_check, waiter);
-            self.push(BatchEntry::Whole(alone.finish(send_mode)), &[key]);
+            let mut single = CounterCall::new(fast_check.limit, at);
+            single.add(fast_check, waiter);
+            self.push(BatchEntry::Whole(single.finish(send_mode)), &[key]);
             return false;
         }
         let slot = if self.kind == Kind::Cluster { slot_of(slot_key(&fast_check.key)) } else { 0 };

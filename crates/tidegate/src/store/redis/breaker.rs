@@ -2,7 +2,7 @@
 //!
 //! The breaker opens immediately when a connection breaks, and after a few deadlines in which not a
 //! single reply arrived although some are due. The latency of a reply does not matter, because
-//! commands wait for those ahead of them, and that is time in this node's own queue. The node
+//! commands wait for those ahead of them, and that is time in this process's own queue. The store
 //! reconnects in the background, with random pauses that grow, so that many nodes do not reconnect
 //! at the same time.
 

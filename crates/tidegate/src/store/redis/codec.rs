@@ -58,7 +58,7 @@ pub(super) fn encode_plan(states: &[PlannedState], mode: ScriptMode, permit: Per
     });
     for state in states {
         let PlannedState { limit, cost, .. } = state;
-        let (kind, units) = parts(*cost);
+        let (kind, units) = kind_and_units(*cost);
         let role = if state.consumes() { 2 } else { u8::from(state.observed) };
         bytes.extend_from_slice(&[algorithm(limit), kind, role]);
         let numbers = [
@@ -81,7 +81,7 @@ pub(super) fn encode_plan(states: &[PlannedState], mode: ScriptMode, permit: Per
 
 /// Encodes a cost exactly. Unlike the plan, it does not cut large costs.
 pub(super) fn cost_text(cost: Cost) -> [u8; 9] {
-    let (kind, units) = parts(cost);
+    let (kind, units) = kind_and_units(cost);
     let mut text = [kind; 9];
     text[1..].copy_from_slice(&units.to_le_bytes());
     text
@@ -212,7 +212,7 @@ fn pair(planned: &PlannedState, total: u64, newest_us: u64, freeing_us: u64) -> 
     entries
 }
 
-fn parts(cost: Cost) -> (u8, u64) {
+fn kind_and_units(cost: Cost) -> (u8, u64) {
     match cost {
         Cost::Ask(units) => (0, units),
         Cost::Force(units) => (1, units),

@@ -74,8 +74,8 @@ pub(super) struct Connection {
     hint: &'static str,
 }
 
-const TLS_HINT: &str = "if it speaks TLS, write rediss:// or tls=true";
-const CERTIFICATE_HINT: &str = "if it wants a certificate, add cert=FILE and key=FILE";
+const TLS_HINT: &str = "if it uses TLS, write rediss:// or tls=true";
+const CERTIFICATE_HINT: &str = "if it requires a client certificate, add cert=FILE and key=FILE";
 
 /// Sends commands over a connection, without keeping the connection open.
 #[derive(Clone)]
@@ -183,7 +183,9 @@ impl Connection {
 
     async fn send_all(&mut self, commands: &Pipeline) -> Result<Vec<Value>, DialError> {
         let values = self.send(commands).await.map_err(|error| {
-            DialError::Unreachable(format!("it hangs up ({error}); {}", self.hint).into())
+            DialError::Unreachable(
+                format!("it closed the connection ({error}); {}", self.hint).into(),
+            )
         })?;
         let error = values.iter().find_map(|value| match value {
             Value::ServerError(error) => Some(refused(error)),
@@ -299,8 +301,8 @@ impl Dialer {
     ) -> Result<Connection, DialError> {
         let socket = TcpStream::connect((&*address.host, address.port)).await;
         let socket = socket.map_err(|error| DialError::Unreachable(error.to_string().into()))?;
-        // Batches are assembled by the node, so the kernel must not delay writes. A failure to set
-        // the option costs only time.
+        // `server.rs` assembles batches, so the kernel must not delay writes. A failure to set the
+        // option costs only time.
         let _ = socket.set_nodelay(true);
         // Closing the connection discards the data that was not delivered. Otherwise the kernel
         // would continue to send it, and an acquire could arrive after its release.
@@ -309,7 +311,7 @@ impl Dialer {
             return log_in(begin(socket, TLS_HINT).await?, login, db).await;
         };
         let name = ServerName::try_from(String::from(&*address.host)).map_err(|_| {
-            let text = format!("`{}` is no name a certificate can have", address.host);
+            let text = format!("`{}` is not a valid name for a certificate", address.host);
             DialError::Refused(ConnectError::Tls(text.into()))
         })?;
         let secured = tls.connect(name, socket).await.map_err(|error| tls_error(&error))?;

@@ -99,8 +99,8 @@ pub fn call(limit: &Limit, entries: &[Entry], now: Option<Timestamp>) -> ScriptC
     limit_args.extend(now.map(Timestamp::as_micros));
     let mut args = vec![doubles(limit_args)];
     if entries.iter().any(|entry| entry.units != 1 || entry.times != 1) {
-        let asked = entries.iter().flat_map(|entry| [entry.units, u64::from(entry.times)]);
-        args.push(doubles(asked));
+        let requested = entries.iter().flat_map(|entry| [entry.units, u64::from(entry.times)]);
+        args.push(doubles(requested));
     }
     let keys = entries.iter().map(|entry| entry.key.clone()).collect();
     ScriptCall { script: Script::Counter, keys, args }
@@ -122,11 +122,11 @@ pub fn decode_reply(
 ) -> Result<Vec<CounterReply>, StoreError> {
     let read = read(limit, reply).filter(|(_, counts)| counts.len() == entries.len());
     let (elapsed_us, counts) = read.ok_or_else(|| unexpected_reply(reply))?;
-    let answer = |(entry, counts): (&Entry, i64)| match u64::try_from(counts) {
+    let decode_counts = |(entry, counts): (&Entry, i64)| match u64::try_from(counts) {
         Ok(counts) => CounterReply::Decided(decide(limit, entry, elapsed_us, counts)),
         Err(_) => CounterReply::NotCompact,
     };
-    Ok(entries.iter().zip(counts).map(answer).collect())
+    Ok(entries.iter().zip(counts).map(decode_counts).collect())
 }
 
 /// Returns the verdict on a request that was converted to a [`FastCheck`].

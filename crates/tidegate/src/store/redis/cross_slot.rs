@@ -28,13 +28,13 @@ pub(super) async fn decide(
     parts: Vec<SlotPart>,
     at: Option<Timestamp>,
 ) -> Result<ScriptReply, StoreError> {
-    let (reply, answer) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     let until = Instant::now() + inner.timeout;
     let cross_slot = CrossSlotRequest { inner: Arc::clone(inner), plan, parts, at, until };
     let (read, is_read) = oneshot::channel();
-    inner.io_thread.runtime().spawn(cross_slot.run(reply, is_read));
+    inner.io_thread.runtime().spawn(cross_slot.run(sender, is_read));
     // The task is dropped only together with the runtime.
-    let decided = answer.await.unwrap_or(Err(StoreError::Failed(Failure::Lost)));
+    let decided = receiver.await.unwrap_or(Err(StoreError::Failed(Failure::Lost)));
     // If the caller drops the future before this line, the answer counts as not received.
     let _ = read.send(());
     decided
@@ -52,14 +52,14 @@ struct CrossSlotRequest {
 impl CrossSlotRequest {
     async fn run(
         self,
-        reply: oneshot::Sender<Result<ScriptReply, StoreError>>,
+        sender: oneshot::Sender<Result<ScriptReply, StoreError>>,
         is_read: oneshot::Receiver<()>,
     ) {
         let mut charged = Vec::with_capacity(self.parts.len());
         let decided = self.decide(&mut charged).await;
         let admitted = decided.as_ref().is_ok_and(|script_reply| script_reply.admitted);
         // An admission that the caller does not receive is refunded.
-        drop(reply.send(decided));
+        drop(sender.send(decided));
         if admitted && is_read.await.is_err() {
             self.refund(&charged).await;
         }

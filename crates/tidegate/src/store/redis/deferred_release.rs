@@ -13,7 +13,7 @@
 //! | loses its connection | is released on the next connection |
 //!
 //! A release that fails is repeated until the lease of its permit has ended. Releases wait in
-//! one bounded queue, and one task sends them in groups through the nodes like any other call.
+//! one bounded queue, and one task sends them in groups to the servers like any other call.
 //! After a failover they go to the server that has the key by then.
 
 use std::pin::Pin;
@@ -30,18 +30,18 @@ use tokio::task::JoinSet;
 
 use super::Inner;
 use super::breaker::ReconnectBackoff;
-use super::node::{CallError, CallReply};
 use super::script;
+use super::server::{CallError, CallReply};
 use super::stats::StoreCounters;
 use crate::Failure;
 
-/// The capacity of the queue of releases: several times the number of calls that one node can have
-/// in flight. Names of states are bounded, so the queue takes some 20 MB at most.
+/// The capacity of the queue of releases: several times the number of calls that one server can
+/// have in flight. Names of states are bounded, so the queue takes some 20 MB at most.
 const MAX_QUEUED_RELEASES: usize = 65_536;
 /// The maximum number of releases that are sent together. Callers share the connection, and must
 /// not wait for a long group.
 const RELEASES_PER_BATCH: usize = 512;
-/// After this time, a release without an answer is sent again. Nodes usually answer much earlier.
+/// After this time, a release without a reply is sent again. Servers usually reply much earlier.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The queue of releases.
@@ -158,7 +158,7 @@ impl Release {
 /// The result of a job.
 pub(super) type CallResult = Result<CallReply, CallError>;
 
-/// The node's end of a reply.
+/// The sending end of a reply.
 #[derive(Debug)]
 pub(super) struct ReplySender {
     sender: oneshot::Sender<CallResult>,
@@ -214,7 +214,7 @@ impl Future for ReplyReceiver {
 
 impl Drop for ReplyReceiver {
     /// Releases the permit of a reply that was sent but not read. If no reply was sent yet, the
-    /// node does so when it finds that the caller has given up.
+    /// sending end does so when it finds that the caller has given up.
     fn drop(&mut self) {
         if let Some(pending_permit) = self.pending_permit.take() {
             self.receiver.close();

@@ -88,7 +88,8 @@ impl fmt::Display for ConnectError {
                 "TLS with the store failed: {text}; name the certificate authority with ?ca=FILE"
             ),
             ConnectError::NoTls => f.write_str(
-                "the store speaks no TLS there: name its TLS port, or write redis:// (Sentinel, Cluster: leave out tls=true)",
+                "the store does not use TLS on this port: name its TLS port, or write redis:// \
+                 (Sentinel, Cluster: leave out tls=true)",
             ),
             ConnectError::Credentials(text) => write!(
                 f,

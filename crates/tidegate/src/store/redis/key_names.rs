@@ -52,8 +52,8 @@ impl KeyNames {
     /// Returns the name of the state of a key under a limit. A NUL, which the gate puts into keys,
     /// separates the policy from the key that is counted.
     pub fn state(&self, key: &[u8], limit: &Limit) -> Vec<u8> {
-        let (policy, who) = split(key);
-        let mut name = self.tagged(who);
+        let (policy, bare_key) = split(key);
+        let mut name = self.tagged(bare_key);
         if let Some(policy) = policy {
             write_text(&mut name, policy, b"{}%/");
             name.push('/');
@@ -75,13 +75,13 @@ impl KeyNames {
         self.tagged(b"").into_bytes()
     }
 
-    fn tagged(&self, who: &[u8]) -> String {
-        let mut name = String::with_capacity(self.prefix.len() + who.len() + 32);
+    fn tagged(&self, bare_key: &[u8]) -> String {
+        let mut name = String::with_capacity(self.prefix.len() + bare_key.len() + 32);
         name.push_str(&self.prefix);
         let _ = write!(name, ":{FORMAT_VERSION}:{{");
-        match who {
+        match bare_key {
             [] => name.push_str(EMPTY),
-            _ => write_text(&mut name, who, b"{}%"),
+            _ => write_text(&mut name, bare_key, b"{}%"),
         }
         name.push('}');
         name

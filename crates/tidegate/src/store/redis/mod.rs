@@ -1,7 +1,7 @@
 //! The Redis store, which keeps states that several nodes share.
 //!
 //! ```text
-//!   request -> deny cache -> plan -> node -> batch -> script in Redis -> raw state -> decision
+//!   request -> deny cache -> plan -> queue -> batch -> script in Redis -> raw state -> decision
 //! ```
 //!
 //! The decision is made twice, on the same numbers: by a script, which charges, and by the core,
@@ -13,7 +13,7 @@
 //!   used; `stats.rs`: its counters;
 //! - `connection.rs`: one connection, its TLS, and the thread that runs all tasks of a store;
 //!   `server_info.rs`: the properties that a server reports;
-//! - `node.rs`: sends to one server; `queue.rs`: jobs that wait; `batch_builder.rs`, `batch.rs`:
+//! - `server.rs`: sends to one server; `queue.rs`: jobs that wait; `batch_builder.rs`, `batch.rs`:
 //!   the calls of one write; `breaker.rs`: when a server counts as down, and the backoff;
 //! - `topology/`: one server, Sentinel, Cluster; `cross_slot.rs`: keys in several slots;
 //! - `key_names.rs`, `plan.rs`, `counter.rs`, `codec.rs`, `script.rs`, `lua/`: script calls and
@@ -32,11 +32,11 @@ mod deferred_release;
 mod deny_cache;
 mod error;
 mod key_names;
-mod node;
 mod options;
 mod plan;
 mod queue;
 mod script;
+mod server;
 mod server_info;
 mod stats;
 mod topology;
@@ -59,10 +59,10 @@ use self::deferred_release::{PendingPermit, ReleaseQueue, RetryOnDrop};
 use self::deny_cache::{CellIndexes, DenyCache, Lookup};
 pub use self::error::{ConnectError, UrlError};
 use self::key_names::KeyNames;
-use self::node::{CallReply, Touched, Work, key_hash};
 pub use self::options::RedisOptions;
 use self::plan::{ScriptMode, ScriptPlan, ScriptReply};
 use self::script::ScriptCall;
+use self::server::{CallReply, Touched, Work, key_hash};
 pub use self::stats::RedisStats;
 use self::stats::StoreCounters;
 use self::topology::Topology;
@@ -76,7 +76,7 @@ use crate::{Failure, Request, Store, StoreError, Verdict};
 #[cfg(feature = "unstable")]
 pub mod wire {
     pub use super::counter::{
-        CounterReply, Entry, FastCheck, call as counter_call, decode_reply as counter_answers,
+        CounterReply, Entry, FastCheck, call as counter_call, decode_reply as decode_counter_reply,
         is_fast, verdict as fast_verdict,
     };
     pub use super::deny_cache::MAX_AGE as MAX_DENY_CACHE;

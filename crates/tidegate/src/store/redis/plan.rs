@@ -250,7 +250,7 @@ impl ScriptPlan {
                 None => split_by_slot.push((slot, SmallVec::from_slice(&[state]))),
             }
         }
-        split_by_slot.into_iter().map(|(_, states)| self.part(states)).collect()
+        split_by_slot.into_iter().map(|(_, states)| self.slot_part(states)).collect()
     }
 
     /// Combines the replies of all parts into the reply of the plan. No part may be missing.
@@ -306,8 +306,8 @@ impl ScriptPlan {
     fn set_id(&mut self, id: &[u8]) {
         let mut order: Few<usize> = (0..self.states.len()).collect();
         order.sort_unstable_by(|&a, &b| self.states[a].key.cmp(&self.states[b].key));
-        let place = |state: usize| order.iter().position(|&other| other == state);
-        self.members = self.members.iter().filter_map(|&state| place(state)).collect();
+        let position = |state: usize| order.iter().position(|&other| other == state);
+        self.members = self.members.iter().filter_map(|&state| position(state)).collect();
         self.states = order.iter().map(|&state| self.states[state].clone()).collect();
         self.id = Some(IdempotencyId {
             digest: key_names::id_digest(self.states.iter().map(|state| &*state.key), id),
@@ -336,7 +336,7 @@ impl ScriptPlan {
         ScriptCall { script: Script::Request, keys, args }
     }
 
-    fn part(&self, states: Few<usize>) -> SlotPart {
+    fn slot_part(&self, states: Few<usize>) -> SlotPart {
         let plan = ScriptPlan {
             states: states.iter().map(|&state| self.states[state].clone()).collect(),
             members: (0..states.len()).collect(),

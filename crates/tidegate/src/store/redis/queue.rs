@@ -26,7 +26,7 @@ use foldhash::fast::RandomState;
 use tokio::sync::Notify;
 use tokio::task;
 
-use super::node::{Job, SendMode, Touched};
+use super::server::{Job, SendMode, Touched};
 use crate::Failure;
 
 /// The capacity of the queue. A server makes a few hundred thousand decisions a second: more
@@ -57,7 +57,7 @@ const QUEUEING_PART: u32 = 5;
 /// The task that submits a job. One task submits all checks of a batch or a pipeline.
 pub(super) type Caller = Option<task::Id>;
 
-/// The queue of a node.
+/// The queue of jobs for one server.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     jobs: Mutex<Jobs>,

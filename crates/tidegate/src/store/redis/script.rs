@@ -86,8 +86,8 @@ impl ScriptCall {
     pub fn cmd(&self) -> Cmd {
         let mut cmd = Cmd::with_capacity(3 + self.keys.len() + self.args.len(), self.bytes());
         cmd.arg("EVALSHA").arg(self.script.sha()).arg(self.keys.len());
-        for part in self.keys.iter().chain(&self.args) {
-            cmd.arg(part.as_slice());
+        for argument in self.keys.iter().chain(&self.args) {
+            cmd.arg(argument.as_slice());
         }
         cmd
     }
@@ -102,7 +102,7 @@ impl ScriptCall {
 pub(super) fn unexpected_reply(reply: &Value) -> Failure {
     Failure::Refused(match reply {
         Value::ServerError(error) => error.to_string().into(),
-        _ => "a script's reply has another form: is something rewriting replies on the way?".into(),
+        _ => "unexpected reply of a script: does a proxy rewrite replies?".into(),
     })
 }
 

@@ -37,11 +37,11 @@ impl ServerInfo {
     /// cluster, where it redirects calls. Behind Sentinels it is an error, which
     /// [`Sentinels::dial`](super::topology::Sentinels::dial) treats as temporary.
     pub(super) fn check(&self, kind: Kind) -> Result<(), ConnectError> {
-        let mut numbers = self.version.split('.').map(|part| part.parse::<u32>().ok());
+        let mut numbers = self.version.split('.').map(|number| number.parse::<u32>().ok());
         match (numbers.next().flatten(), numbers.next().flatten()) {
             (Some(major), Some(minor)) if (major, minor) >= OLDEST => {}
             (Some(_), _) => return Err(ConnectError::TooOld(self.version.clone())),
-            _ => return Err(ConnectError::Unusable("it does not say its version".into())),
+            _ => return Err(ConnectError::Unusable("it does not report its version".into())),
         }
         match (&*self.mode, kind) {
             ("sentinel", _) => Err(ConnectError::IsSentinel),
@@ -62,8 +62,8 @@ impl ServerInfo {
             _ => "keys",
         };
         Some(format!(
-            "the store's maxmemory-policy is {policy}: when its memory is full it drops {which}, and the \
-             limits of those begin anew; set it to noeviction"
+            "the store's maxmemory-policy is {policy}: when its memory is full, it evicts \
+             {which}, and their limits start from zero; set it to noeviction"
         ))
     }
 }

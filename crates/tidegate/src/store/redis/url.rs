@@ -179,7 +179,7 @@ impl StoreUrl {
     fn read_tls(&mut self, value: &str) -> Result<(), UrlError> {
         self.tls = match (value, self.kind) {
             (_, Kind::Single) => {
-                return Err(fail("tls", "is said by the scheme: write redis:// or rediss://"));
+                return Err(fail("tls", "is set by the scheme: write redis:// or rediss://"));
             }
             ("true", _) => Some(TlsFiles::default()),
             ("false", _) => None,
@@ -350,10 +350,10 @@ mod tests {
             ("redis-cluster://a,b:2,[::1]:3", "redis-cluster://a:6379,b:2,[::1]:3"),
             ("redis-cluster://:p@a/0?tls=true", "redis-cluster://a:6379?tls=true"),
         ];
-        for (text, shown) in rows {
+        for (text, displayed) in rows {
             let url = StoreUrl::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
-            assert_eq!(url.to_string(), shown, "{text}");
-            assert_eq!(format!("{url:?}"), shown, "{text}");
+            assert_eq!(url.to_string(), displayed, "{text}");
+            assert_eq!(format!("{url:?}"), displayed, "{text}");
             assert!(!format!("{:?}", url.login).contains('p'), "{text}");
         }
         let url = StoreUrl::parse("rediss://u:p%40ss@h?cert=c%20c&key=k").expect("good");

@@ -1,21 +1,13 @@
 //! Every kind of mistake, with its complete error message.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use proptest::prelude::*;
 use tidegate::unstable::config::{Config, ConfigErrors};
 
-const DIRECTORY: &str = "tests/it/config/errors";
+use super::{assert_as_recorded, files};
 
-fn files(extension: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(DIRECTORY).expect("the directory");
-    let paths = entries.map(|entry| entry.expect("an entry").path());
-    let mut paths: Vec<PathBuf> =
-        paths.filter(|path| path.extension().is_some_and(|found| found == extension)).collect();
-    paths.sort();
-    paths
-}
+const DIRECTORY: &str = "tests/it/config/errors";
 
 fn message(path: &Path) -> String {
     match Config::load(path) {
@@ -26,27 +18,16 @@ fn message(path: &Path) -> String {
 
 #[test]
 fn error_messages_are_as_recorded() {
-    let bless = std::env::var_os("TIDEGATE_BLESS").is_some();
-    let mut wrong = Vec::new();
-    for path in files("yaml") {
-        let found = message(&path);
-        assert_ne!(found, "accepted\n", "{}", path.display());
-        let golden = path.with_extension("txt");
-        if bless {
-            fs::write(&golden, &found).expect("written");
-        }
-        let expected = fs::read_to_string(&golden).unwrap_or_default();
-        if found != expected {
-            wrong.push(format!("{}\n-- expected\n{expected}-- found\n{found}", path.display()));
-        }
+    for path in files(DIRECTORY, "yaml") {
+        assert_ne!(message(&path), "accepted\n", "{}", path.display());
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_as_recorded(DIRECTORY, message);
 }
 
 #[test]
 fn every_message_has_its_config() {
-    assert!(files("yaml").len() > 50);
-    for path in files("txt") {
+    assert!(files(DIRECTORY, "yaml").len() > 50);
+    for path in files(DIRECTORY, "txt") {
         assert!(path.with_extension("yaml").exists(), "{}", path.display());
     }
 }
@@ -54,7 +35,7 @@ fn every_message_has_its_config() {
 /// The parts that every message must have.
 #[test]
 fn every_error_has_a_location_and_a_help_text() {
-    for path in files("yaml") {
+    for path in files(DIRECTORY, "yaml") {
         let errors = Config::load(&path).expect_err("refused");
         for error in errors.iter() {
             assert!(!error.message().is_empty() && !error.help().is_empty(), "{}", path.display());

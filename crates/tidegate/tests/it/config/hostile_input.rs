@@ -79,12 +79,12 @@ fn number_of_reported_errors_is_bounded() {
 #[test]
 fn long_words_and_lines_are_shortened() {
     let word = "x".repeat(900_000);
-    let shown = format!("{}...", "x".repeat(60));
-    assert_eq!(refused(&format!("? {word}\n: 1")), format!("unknown field `{shown}`"));
+    let displayed = format!("{}...", "x".repeat(60));
+    assert_eq!(refused(&format!("? {word}\n: 1")), format!("unknown field `{displayed}`"));
     let policies = "policies: [{ name: a, key: all, limits: 1 per 1s }]";
     assert_eq!(
         refused(&format!("when_full: {word}\n{policies}")),
-        format!("`when_full` cannot be `{shown}`")
+        format!("`when_full` cannot be `{displayed}`")
     );
     let policy = |field: &str| {
         let rest = "name: a, key: all, limits: 1 per 1s";

@@ -53,64 +53,66 @@ fn value<'e>(event: Event<'e>, events: &mut Events<'e>) -> Value {
 
 /// Validates against the part of JSON Schema that the schema uses.
 fn validates(root: &Value, schema: &Value, value: &Value) -> bool {
-    let rules = schema.as_object().expect("a schema");
-    rules.iter().all(|(rule, wanted)| match (rule.as_str(), value) {
+    let keywords = schema.as_object().expect("a schema");
+    keywords.iter().all(|(keyword, constraint)| match (keyword.as_str(), value) {
         ("$ref", _) => {
-            let name = wanted.as_str().and_then(|path| path.strip_prefix('#')).expect("a path");
+            let name = constraint.as_str().and_then(|path| path.strip_prefix('#')).expect("a path");
             validates(root, root.pointer(name).expect("a definition"), value)
         }
         ("anyOf", _) => {
-            wanted.as_array().expect("a list").iter().any(|one| validates(root, one, value))
+            constraint.as_array().expect("a list").iter().any(|one| validates(root, one, value))
         }
-        ("enum", _) => wanted.as_array().expect("a list").contains(value),
-        ("type", _) => match wanted {
+        ("enum", _) => constraint.as_array().expect("a list").contains(value),
+        ("type", _) => match constraint {
             Value::Array(names) => names.iter().any(|name| is_type(name, value)),
             name => is_type(name, value),
         },
         ("pattern", Value::String(text)) => {
-            Regex::new(wanted.as_str().expect("a pattern")).expect("a regex").is_match(text)
+            Regex::new(constraint.as_str().expect("a pattern")).expect("a regex").is_match(text)
         }
-        ("minimum", Value::Number(number)) => number.as_f64() >= wanted.as_f64(),
-        ("maximum", Value::Number(number)) => number.as_f64() <= wanted.as_f64(),
+        ("minimum", Value::Number(number)) => number.as_f64() >= constraint.as_f64(),
+        ("maximum", Value::Number(number)) => number.as_f64() <= constraint.as_f64(),
         ("required", Value::Object(entries)) => {
-            let names = wanted.as_array().expect("a list").iter();
+            let names = constraint.as_array().expect("a list").iter();
             names.flat_map(Value::as_str).all(|name| entries.contains_key(name))
         }
         ("properties", Value::Object(entries)) => entries.iter().all(|(name, value)| {
-            wanted.get(name).is_none_or(|schema| validates(root, schema, value))
+            constraint.get(name).is_none_or(|schema| validates(root, schema, value))
         }),
         ("additionalProperties", Value::Object(entries)) => {
             let known = |name: &str| {
-                let listed = rules.get("properties").is_some_and(|all| all.get(name).is_some());
-                let patterns = rules.get("patternProperties").and_then(Value::as_object);
+                let listed = keywords.get("properties").is_some_and(|all| all.get(name).is_some());
+                let patterns = keywords.get("patternProperties").and_then(Value::as_object);
                 listed
                     || patterns.is_some_and(|all| {
                         all.keys().any(|p| Regex::new(p).expect("a regex").is_match(name))
                     })
             };
             let mut rest = entries.iter().filter(|(name, _)| !known(name));
-            rest.all(|(_, value)| wanted != &json!(false) && validates(root, wanted, value))
+            rest.all(|(_, value)| constraint != &json!(false) && validates(root, constraint, value))
         }
         ("patternProperties", Value::Object(entries)) => {
-            let patterns = wanted.as_object().expect("patterns");
+            let patterns = constraint.as_object().expect("patterns");
             patterns.iter().all(|(pattern, schema)| {
                 let pattern = Regex::new(pattern).expect("a regex");
                 let mut matching = entries.iter().filter(|(name, _)| pattern.is_match(name));
                 matching.all(|(_, value)| validates(root, schema, value))
             })
         }
-        ("items", Value::Array(items)) => items.iter().all(|item| validates(root, wanted, item)),
+        ("items", Value::Array(items)) => {
+            items.iter().all(|item| validates(root, constraint, item))
+        }
         ("minProperties", Value::Object(entries)) => {
-            entries.len() as u64 >= wanted.as_u64().expect("a number")
+            entries.len() as u64 >= constraint.as_u64().expect("a number")
         }
         ("maxProperties", Value::Object(entries)) => {
-            entries.len() as u64 <= wanted.as_u64().expect("a number")
+            entries.len() as u64 <= constraint.as_u64().expect("a number")
         }
         ("minItems", Value::Array(items)) => {
-            items.len() as u64 >= wanted.as_u64().expect("a number")
+            items.len() as u64 >= constraint.as_u64().expect("a number")
         }
         ("maxItems", Value::Array(items)) => {
-            items.len() as u64 <= wanted.as_u64().expect("a number")
+            items.len() as u64 <= constraint.as_u64().expect("a number")
         }
         ("$schema" | "$defs" | "title" | "description" | "examples", _) => true,
         (
@@ -119,7 +121,7 @@ fn validates(root: &Value, schema: &Value, value: &Value) -> bool {
         ) => true,
         ("patternProperties" | "items" | "minItems" | "maxItems", _) => true,
         ("minProperties" | "maxProperties", _) => true,
-        (rule, _) => panic!("the schema uses {rule}, which this test does not know"),
+        (keyword, _) => panic!("the schema uses {keyword}, which this test does not know"),
     })
 }
 

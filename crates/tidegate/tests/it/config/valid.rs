@@ -100,10 +100,10 @@ fn every_form_of_limit_and_override_is_read() {
     );
     let overflows: Vec<_> = uploads.variants().iter().map(|variant| variant.overflow()).collect();
     assert_eq!(overflows, [Some(Overflow::Consume), Some(Overflow::Refuse)]);
-    let shown = "method: PUT, host: [*.example.com, [::1]], path: [/files/**, /{a,b}/[0-9]/café], \
+    let displayed = "method: PUT, host: [*.example.com, [::1]], path: [/files/**, /{a,b}/[0-9]/café], \
                  header:x-plan: [free, trial], header:x-beta: \"*\", query:v: 2, cookie:session: \"*\", \
                  descriptor:tenant: acme, client_ip: [0.0.0.0/0, ::/0]";
-    assert_eq!(uploads.matching().to_string(), shown);
+    assert_eq!(uploads.matching().to_string(), displayed);
     // An alias has the same conditions.
     let matching = |name: &str| config.policies.get(name).expect("a policy").matching().to_string();
     assert_eq!(matching("downloads-per-day"), matching("downloads"));

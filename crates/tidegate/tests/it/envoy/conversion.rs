@@ -121,21 +121,21 @@ fn policy_names_depend_only_on_the_descriptor_path() {
         ("a.b", "c"),
         ("plain", "x"),
     ];
-    let together = names(&all);
-    for (one, name) in all.iter().zip(&together) {
+    let all_names = names(&all);
+    for (one, name) in all.iter().zip(&all_names) {
         assert_eq!(names(&[*one]), [name.as_str()], "{one:?}");
     }
-    assert_eq!(together[2], "d.path_a-b");
-    assert!(together[0].starts_with("d.path_a-b-") && together[1].starts_with("d.path_a-b-"));
-    assert_eq!(together[4], "d.address_10.0.0.1");
-    assert_eq!(together[7], "d.plain_x");
+    assert_eq!(all_names[2], "d.path_a-b");
+    assert!(all_names[0].starts_with("d.path_a-b-") && all_names[1].starts_with("d.path_a-b-"));
+    assert_eq!(all_names[4], "d.address_10.0.0.1");
+    assert_eq!(all_names[7], "d.plain_x");
     // Dots in values that could be mistaken for separators.
     let nested = converted(
         "domain: d\ndescriptors:\n- key: a\n  descriptors: [{ key: b, value: c, rate_limit: { unit: day, requests_per_unit: 1 } }]",
     );
     let nested = nested.expect("converted");
     assert!(nested.config().policies.get("d.a.b_c").is_some());
-    assert_ne!(together[6], "d.a.b_c");
+    assert_ne!(all_names[6], "d.a.b_c");
 }
 
 #[test]

@@ -6,14 +6,14 @@ use super::Fixture;
 type Steps = &'static [(&'static str, &'static str)];
 
 struct Example {
-    what: &'static str,
+    description: &'static str,
     config: &'static str,
     steps: Steps,
 }
 
 const EXAMPLES: &[Example] = &[
     Example {
-        what: "one limit per value",
+        description: "one limit per value",
         config: "
 domain: mongo
 descriptors:
@@ -31,7 +31,7 @@ descriptors:
         ],
     },
     Example {
-        what: "nested, and two descriptors in one request: the fourth of three per minute is denied",
+        description: "nested, and two descriptors in one request: the fourth of three per minute is denied",
         config: "
 domain: messaging
 descriptors:
@@ -63,7 +63,7 @@ descriptors:
         ],
     },
     Example {
-        what: "the most specific match, and 0 per unit always denies",
+        description: "the most specific match, and 0 per unit always denies",
         config: "
 domain: edge
 descriptors:
@@ -78,7 +78,7 @@ descriptors:
         ],
     },
     Example {
-        what: "a request is as deep as the config",
+        description: "a request is as deep as the config",
         config: "
 domain: depth
 descriptors:
@@ -100,7 +100,7 @@ descriptors:
         ],
     },
     Example {
-        what: "unlimited, and let through",
+        description: "unlimited, and let through",
         config: "
 domain: internal
 descriptors:
@@ -116,7 +116,7 @@ descriptors:
         ],
     },
     Example {
-        what: "limits in shadow mode never deny",
+        description: "limits in shadow mode never deny",
         config: "
 domain: shadow
 descriptors:
@@ -142,7 +142,7 @@ descriptors:
         ],
     },
     Example {
-        what: "one limit replaces another, over all descriptors of a request",
+        description: "one limit replaces another, over all descriptors of a request",
         config: "
 domain: replaced
 descriptors:
@@ -180,7 +180,7 @@ descriptors:
         ],
     },
     Example {
-        what: "values with a default limit and with their own",
+        description: "values with a default limit and with their own",
         config: "
 domain: detailed
 descriptors:
@@ -199,7 +199,7 @@ descriptors:
         ],
     },
     Example {
-        what: "wildcards at the end, in the middle and several",
+        description: "wildcards at the end, in the middle and several",
         config: "
 domain: wild
 descriptors:
@@ -219,7 +219,7 @@ descriptors:
         ],
     },
     Example {
-        what: "values below a default, with their metrics left out",
+        description: "values below a default, with their metrics left out",
         config: "
 domain: metrics
 descriptors:
@@ -238,7 +238,7 @@ descriptors:
         ],
     },
     Example {
-        what: "values of a wildcard that share a count, and that do not",
+        description: "values of a wildcard that share a count, and that do not",
         config: "
 domain: shared
 descriptors:
@@ -270,7 +270,7 @@ descriptors:
         ],
     },
     Example {
-        what: "of the quotas of a request one is enough",
+        description: "of the quotas of a request one is enough",
         config: "
 domain: quotas
 descriptors:
@@ -285,7 +285,7 @@ descriptors:
         ],
     },
     Example {
-        what: "every unit of time",
+        description: "every unit of time",
         config: "
 domain: units
 descriptors:
@@ -310,7 +310,7 @@ descriptors:
         ],
     },
     Example {
-        what: "the first wildcard wins, without backtracking",
+        description: "the first wildcard wins, without backtracking",
         config: "
 domain: order
 descriptors:
@@ -338,7 +338,7 @@ descriptors:
 
 #[test]
 fn documented_examples_decide_as_in_envoy() {
-    for Example { what, config, steps } in EXAMPLES {
+    for Example { description, config, steps } in EXAMPLES {
         let fixture = Fixture::new(config);
         for (number, (request, expected)) in steps.iter().enumerate() {
             match request.strip_prefix('+') {
@@ -347,7 +347,7 @@ fn documented_examples_decide_as_in_envoy() {
                     assert_eq!(
                         fixture.check(request),
                         *expected,
-                        "{what}, step {number}: {request}"
+                        "{description}, step {number}: {request}"
                     )
                 }
             }

@@ -61,8 +61,8 @@ fn check(text: &str) -> Result<(), TestCaseError> {
         }
         Err(errors) => {
             for error in errors.iter().flat_map(|errors| errors.iter()) {
-                let is_told = !error.message().is_empty() && !error.help().is_empty();
-                prop_assert!(is_told && error.line().is_some(), "{}\n{}", errors, text);
+                let has_message = !error.message().is_empty() && !error.help().is_empty();
+                prop_assert!(has_message && error.line().is_some(), "{}\n{}", errors, text);
             }
             prop_assert!(!errors.to_string().contains("converted config"), "{}\n{}", errors, text);
         }

@@ -23,7 +23,7 @@ struct Node {
 }
 
 const KEYS: [&str; 2] = ["a", "b"];
-const WANTED: [&str; 8] = ["", "x", "xy", "y", "x*", "*y", "*", "x*y*"];
+const MATCHED_VALUES: [&str; 8] = ["", "x", "xy", "y", "x*", "*y", "*", "x*y*"];
 const FOUND: [&str; 6] = ["", "x", "xy", "y", "xzyz", "z"];
 const MAX_DEPTH: usize = 3;
 
@@ -32,8 +32,9 @@ fn node(depth: usize) -> BoxedStrategy<Node> {
         1 => Just(Vec::new()).boxed(),
         _ => nodes(depth - 1, 0),
     };
-    let parts = (prop::sample::select(&KEYS[..]), prop::sample::select(&WANTED[..]));
-    (parts, any::<bool>(), any::<bool>(), below)
+    let key_and_value =
+        (prop::sample::select(&KEYS[..]), prop::sample::select(&MATCHED_VALUES[..]));
+    (key_and_value, any::<bool>(), any::<bool>(), below)
         .prop_map(|((key, value), has_limit, share, below)| {
             let share = share && value.contains('*');
             Node { key, value, has_limit, share, below }
@@ -156,10 +157,13 @@ fn check(tree: &[Node], all: &[Entries]) -> Result<(), TestCaseError> {
         let expected = look_up(tree, entries);
         let chosen: Vec<u64> =
             selected.iter().flat_map(|one| one.limits).map(|limit| limit.count()).collect();
-        let wanted = expected.as_ref().map(|(node, _)| numbers[&std::ptr::from_ref(*node)]);
-        let wanted_count: Vec<u64> = wanted.into_iter().map(u64::from).collect();
-        prop_assert_eq!(&chosen, &wanted_count, "{:?}\n{}", entries, text);
-        if let (Some(number), Some((_, counted)), [one]) = (wanted, expected, &selected[..]) {
+        let expected_number =
+            expected.as_ref().map(|(node, _)| numbers[&std::ptr::from_ref(*node)]);
+        let expected_counts: Vec<u64> = expected_number.into_iter().map(u64::from).collect();
+        prop_assert_eq!(&chosen, &expected_counts, "{:?}\n{}", entries, text);
+        if let (Some(number), Some((_, counted)), [one]) =
+            (expected_number, expected, &selected[..])
+        {
             let key = one.key.as_ref().to_vec();
             let first = keys.entry((number, counted.clone())).or_insert_with(|| key.clone());
             prop_assert_eq!(&*first, &key, "{:?}\n{}", entries, text);

@@ -212,6 +212,38 @@ fn numbers_of_values_and_limits_are_bounded() {
     );
 }
 
+/// A wildcard has a list of the exact values that it matches, so the lists grow with a product.
+#[test]
+fn lists_of_names_and_values_are_bounded() {
+    let exact = (0..4000).map(|number| descriptor("a", &format!("v{number}")));
+    let wild = (0..300).map(|number| with_limit("a", &format!("v{}", "*".repeat(number + 1))));
+    assert_eq!(
+        errors(&[domain(exact.chain(wild).collect())]),
+        ["limits: descriptors[4254]: more than 1048576 values come before others"]
+    );
+    let named = |name: &str, replaces: &[&str], value: usize| {
+        let replaces = replaces.iter().map(|name| (*name).to_owned()).collect();
+        let limit = RateLimitConfig { name: name.into(), replaces, ..limit(1) };
+        DescriptorConfig { rate_limit: Some(limit), ..descriptor("a", &format!("v{value}")) }
+    };
+    let all = |replaced: usize, replacing: usize| {
+        let replaced = (0..replaced).map(|value| named("x", &[], value));
+        let replacing = (0..replacing).map(|value| named("y", &["x", "x"], 100_000 + value));
+        [domain(replaced.chain(replacing).collect())]
+    };
+    let converted = convert_domains(&all(1024, 1), &Options::default()).expect("converted");
+    let replaces = converted.config().policies.iter().map(|policy| policy.replaces().len());
+    assert_eq!(replaces.max(), Some(1024));
+    assert_eq!(
+        errors(&all(1025, 1)),
+        ["limits: descriptors[1025]: this replaces more than 1024 limits"]
+    );
+    assert_eq!(
+        errors(&all(1024, 1025)),
+        ["limits: descriptors[2048]: limits replace more than 1048576 others in all"]
+    );
+}
+
 #[test]
 fn written_yaml_may_be_too_large() {
     let mut many: Vec<DescriptorConfig> =

@@ -65,19 +65,20 @@ impl Fixture {
                 ..Attributes::default()
             })
             .collect();
-        let questions: Vec<GateRequest<'_>> =
+        let requests: Vec<GateRequest<'_>> =
             attributes.iter().map(|one| GateRequest::new(Subject::Request(one))).collect();
-        let rules = self.gate.active_policies();
-        show(&self.gate.sync(self.gate.check(&rules, &questions)).expect("a verdict"))
+        let active = self.gate.active_policies();
+        show(&self.gate.sync(self.gate.check(&active, &requests)).expect("a verdict"))
     }
 }
 
-fn show(answer: &GateVerdict<'_>) -> String {
-    let word = if answer.allowed { "OK" } else { "OVER_LIMIT" };
-    let lines = answer.results.iter().map(|line| {
-        let (question, sign) = (line.request_index, if line.decision.allowed { '+' } else { '-' });
-        format!(" {question}:{}{sign}{}", line.policy.expect("a name"), line.decision.remaining)
+fn show(verdict: &GateVerdict<'_>) -> String {
+    let outcome = if verdict.allowed { "OK" } else { "OVER_LIMIT" };
+    let results = verdict.results.iter().map(|result| {
+        let (request, sign) =
+            (result.request_index, if result.decision.allowed { '+' } else { '-' });
+        format!(" {request}:{}{sign}{}", result.policy.expect("a name"), result.decision.remaining)
     });
-    let unlimited = answer.unlimited.iter().map(|question| format!(" {question}:unlimited"));
-    lines.chain(unlimited).fold(word.to_owned(), |out, line| out + &line)
+    let unlimited = verdict.unlimited.iter().map(|request| format!(" {request}:unlimited"));
+    results.chain(unlimited).fold(outcome.to_owned(), |out, result| out + &result)
 }

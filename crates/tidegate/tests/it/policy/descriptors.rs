@@ -184,10 +184,10 @@ fn descriptor_fields_are_rendered() {
         ("domain", "domain"),
         ("descriptors", "descriptors"),
     ];
-    for (text, shown) in rows {
-        let part: RequestField = text.parse().expect(text);
-        assert_eq!(part.to_string(), shown);
-        assert_eq!(part.to_string().parse(), Ok(part));
+    for (text, displayed) in rows {
+        let field: RequestField = text.parse().expect(text);
+        assert_eq!(field.to_string(), displayed);
+        assert_eq!(field.to_string().parse(), Ok(field));
     }
     for bad in ["descriptor:", "descriptor", "descriptor:a b", "descriptor:a}#2", "domain:x"] {
         assert!(bad.parse::<RequestField>().is_err(), "{bad}");
@@ -203,7 +203,7 @@ fn descriptor_fields_are_rendered() {
 
 /// Different lists of entries with the same concatenation are different keys.
 #[test]
-fn all_descriptors_make_a_key_of_their_own() {
+fn lists_of_descriptors_render_distinct_keys() {
     let keys = ["@a=b @c=d", "@a=b1#c1#d", "@a=b @cd=", "@ab= @c=d", "@a=b", "@c=d @a=b"];
     let keys = keys.map(|words| key("{descriptors}", &TestRequest::new(words).attributes()));
     for (index, one) in keys.iter().enumerate() {

@@ -77,7 +77,7 @@ fn template_without_a_field_is_rejected() {
 }
 
 #[test]
-fn a_header_cannot_spell_an_address() {
+fn header_value_cannot_imitate_an_address_key() {
     let template = "{header:x-api-key | client_ip}";
     let honest = TestRequest::new("ip=1.2.3.4");
     let forged = TestRequest::new("x-api-key:client_ip=1.2.3.4 ip=6.6.6.6");
@@ -107,7 +107,7 @@ fn key_keeps_any_bytes() {
     assert_eq!(selected[0].key.to_string(), "a\\xff\\xe2\\x80\\xae<img onerror>\\\\");
 }
 
-fn long(value: &str) -> Vec<u8> {
+fn key_of_header(value: &str) -> Vec<u8> {
     let pairs = [(Cow::from("x"), Cow::from(value))];
     key("{header:x}", &Attributes { headers: Headers::Pairs(&pairs), ..Attributes::default() })
 }
@@ -115,8 +115,8 @@ fn long(value: &str) -> Vec<u8> {
 #[test]
 fn long_keys_are_cut_and_stay_distinct() {
     let fits = "a".repeat(MAX_KEY_BYTES);
-    assert_eq!(long(&fits), fits.as_bytes());
-    let (one, two) = (long(&format!("{fits}1")), long(&format!("{fits}2")));
+    assert_eq!(key_of_header(&fits), fits.as_bytes());
+    let (one, two) = (key_of_header(&format!("{fits}1")), key_of_header(&format!("{fits}2")));
     assert_ne!(one, two);
     for cut in [&one, &two] {
         assert_eq!(cut.len(), MAX_KEY_BYTES);
@@ -124,8 +124,8 @@ fn long_keys_are_cut_and_stay_distinct() {
     }
     // A client that sends the shortened text has another key.
     let forged = String::from_utf8(one.clone()).expect("text");
-    assert_ne!(long(&forged), one);
-    assert_eq!(long(&"x".repeat(1_000_000)).len(), MAX_KEY_BYTES);
+    assert_ne!(key_of_header(&forged), one);
+    assert_eq!(key_of_header(&"x".repeat(1_000_000)).len(), MAX_KEY_BYTES);
 }
 
 /// A key given by a caller equals the key that the template makes of the same value.
@@ -137,7 +137,7 @@ fn literal_key_equals_the_rendered_key() {
         if value.is_empty() {
             assert_eq!(named.key.as_ref(), b"");
         } else {
-            assert_eq!(named.key.as_ref(), long(value), "{value:?}");
+            assert_eq!(named.key.as_ref(), key_of_header(value), "{value:?}");
         }
     }
     let missing = key("{header:x}", &Attributes::default());
@@ -189,14 +189,14 @@ fn key_of(template: &str, values: &Three) -> Vec<u8> {
 
 /// Returns the values that a template reads, computed independently of the renderer: for each
 /// placeholder the alternative that was present (empty is absent) and its value.
-fn read_by(template: &str, values: &Three) -> Vec<Option<(String, String)>> {
+fn values_read_by(template: &str, values: &Three) -> Vec<Option<(String, String)>> {
     let value = |name: &str| {
         let index = ["a", "b", "c"].iter().position(|known| *known == name).expect("a name");
         values[index].clone().filter(|value| !value.is_empty())
     };
     let slots = template.split('{').skip(1).map(|slot| slot.split('}').next().expect("closed"));
     let first = |slot: &str| {
-        let mut names = slot.split('|').map(|part| part.trim().trim_start_matches("descriptor:"));
+        let mut names = slot.split('|').map(|name| name.trim().trim_start_matches("descriptor:"));
         names.find_map(|name| Some((name.to_owned(), value(name)?)))
     };
     slots.map(first).collect()
@@ -210,7 +210,7 @@ proptest! {
         two in [value(), value(), value()],
         template in prop::sample::select(&TEMPLATES[..]),
     ) {
-        let same = read_by(template, &one) == read_by(template, &two);
+        let same = values_read_by(template, &one) == values_read_by(template, &two);
         prop_assert_eq!(key_of(template, &one) == key_of(template, &two), same, "{}", template);
     }
 
@@ -219,7 +219,7 @@ proptest! {
         let three = |values: [Option<String>; 2]| { let [a, b] = values; [a, b, None] };
         let (one, two) = (three(one), three(two));
         for template in TEMPLATES {
-            let same = read_by(template, &one) == read_by(template, &two);
+            let same = values_read_by(template, &one) == values_read_by(template, &two);
             prop_assert_eq!(key_of(template, &one) == key_of(template, &two), same);
         }
     }

@@ -173,7 +173,7 @@ fn conditions_match_as_tabulated() {
 
 /// With `path_variants: keep`, `;` and `\` are ordinary characters.
 #[test]
-fn path_variants_can_be_kept_apart() {
+fn path_variants_can_be_counted_separately() {
     let policy = "{ name: p, key: '{path}', limits: 1 per 1s, match: { path: ['/login', '/a*'] } }";
     let config = config(&format!("path_variants: keep\npolicies: [{policy}]"));
     let key = |words: &str| {
@@ -198,7 +198,7 @@ fn path_variants_can_be_kept_apart() {
 
 /// A path variant that the application may not recognise does not exempt a request.
 #[test]
-fn exempt_paths_hold_for_every_reading() {
+fn request_is_exempt_only_if_every_path_reading_is() {
     let exempt = "exempt: { path: ['/health', '/live*'] }";
     let policy = format!("{{ name: p, key: '{{path}}', limits: 1 per 1s, {exempt} }}");
     let config = config(&format!("policies: [{policy}]"));
@@ -233,7 +233,7 @@ fn overrides_hold_for_path_variants() {
 
 /// Servers that drop parameters before they decode treat `%3B` as an ordinary character.
 #[test]
-fn encoded_and_plain_parameters_are_read_apart() {
+fn encoded_semicolons_are_read_as_text_and_as_parameters() {
     let config =
         config("policies: [{ name: p, key: all, limits: 9 per 1m, match: { path: /v1/login } }]");
     for words in

@@ -144,13 +144,13 @@ fn selects_one_policy_by_name() {
         "there is no policy `nope\\x0a`"
     );
     // At most 64 bytes are shown, at a character boundary, with dots only if something was cut off.
-    for (name, shown) in [
+    for (name, displayed) in [
         ("x".repeat(64), "x".repeat(64)),
         ("x".repeat(65), "x".repeat(64) + "..."),
         ("\u{20ac}".repeat(65), "\u{20ac}".repeat(21) + "..."),
     ] {
         let unknown = by_name(&name, "").expect_err("unknown").to_string();
-        assert_eq!(unknown, format!("there is no policy `{shown}`"));
+        assert_eq!(unknown, format!("there is no policy `{displayed}`"));
     }
 }
 
@@ -199,21 +199,23 @@ fn explanations_are_as_tabulated() {
     let config = config(CONFIG);
     let request = TestRequest::new("POST /v1/./x ip=1.2.3.4 x-org:newco x-cost:3");
     assert_eq!(config.policies.explain(&request.attributes()).to_string(), EXPLAINED);
-    let lines = |words: &str| {
+    let explanation = |words: &str| {
         let request = TestRequest::new(words);
         let text = config.policies.explain(&request.attributes()).to_string();
         text.lines().map(str::to_owned).collect::<Vec<_>>()
     };
     assert!(
-        lines("POST").contains(&"  because it wants path: /login; the request has none".to_owned())
+        explanation("POST")
+            .contains(&"  because it wants path: /login; the request has none".to_owned())
     );
     assert!(
-        lines("/v1/x ip=192.168.1.1").contains(&"  because client_ip: 192.168.0.0/16".to_owned())
+        explanation("/v1/x ip=192.168.1.1")
+            .contains(&"  because client_ip: 192.168.0.0/16".to_owned())
     );
     let missing = "          the request has no header:x-api-key | client_ip: all such requests share this key";
-    assert!(lines("/v1/x").contains(&missing.to_owned()));
+    assert!(explanation("/v1/x").contains(&missing.to_owned()));
     assert!(
-        lines("/v1/x x-cost:x")
+        explanation("/v1/x x-cost:x")
             .contains(&"  cost    {header:x-cost} holds `x`: bad input".to_owned())
     );
 }
@@ -253,8 +255,8 @@ fn selecting_does_not_allocate() {
     let select = || config.policies.select(&attributes).expect("selected").len();
     // The scratch space of the automaton and the thread's vector are allocated once.
     assert_eq!((select(), select()), (1, 1));
-    let seen = allocation_counter::measure(|| assert_eq!(select(), 1));
-    assert_eq!(seen.count_total, 0);
+    let allocations = allocation_counter::measure(|| assert_eq!(select(), 1));
+    assert_eq!(allocations.count_total, 0);
 }
 
 fn policy(name: &str) -> Policy {
@@ -262,8 +264,8 @@ fn policy(name: &str) -> Policy {
         .expect("a policy")
 }
 
-fn when(part: &str, values: &[&str]) -> tidegate::unstable::policy::Conditions {
-    let condition = Condition::new(part.parse().expect("a part"), values).expect("a condition");
+fn when(field: &str, values: &[&str]) -> tidegate::unstable::policy::Conditions {
+    let condition = Condition::new(field.parse().expect("a part"), values).expect("a condition");
     [condition].into_iter().collect()
 }
 
@@ -331,8 +333,8 @@ fn enum_names_parse_and_display() {
     for mode in Mode::ALL {
         assert_eq!(mode.to_string().parse(), Ok(mode));
     }
-    for answer in OnStoreFailure::ALL {
-        assert_eq!(answer.to_string().parse(), Ok(answer));
+    for behavior in OnStoreFailure::ALL {
+        assert_eq!(behavior.to_string().parse(), Ok(behavior));
     }
     assert_eq!(
         "on".parse::<Mode>().expect_err("no mode").to_string(),

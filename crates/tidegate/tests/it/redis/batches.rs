@@ -10,7 +10,7 @@ use tidegate::{Cost, Failure, StoreError};
 use tokio::task::JoinSet;
 
 use super::servers::{Engine, Server, connect, connect_with, options, run, run_on};
-use super::{ask, limit, remaining};
+use super::{check, limit, remaining};
 
 #[test]
 fn equal_checks_of_a_key_share_an_entry() {
@@ -24,8 +24,9 @@ fn equal_checks_of_a_key_share_an_entry() {
             let mut callers = JoinSet::new();
             for _ in 0..CALLERS {
                 let store = store.clone();
-                callers
-                    .spawn(async move { ask(&store, "hot", &limit, 1).await.expect("an answer") });
+                callers.spawn(
+                    async move { check(&store, "hot", &limit, 1).await.expect("a decision") },
+                );
             }
             while store.stats().requests < CALLERS {
                 tokio::task::yield_now().await;
@@ -64,19 +65,19 @@ fn batched_checks_get_their_own_decisions() {
                     // Each key has two requests under each limit, with different costs.
                     let (key, cost) = (format!("key {}", number / 8), 1 + number % 7);
                     let limit = limits[usize::try_from(number % 4).expect("small")];
-                    let decision = ask(&store, &key, &limit, cost).await.expect("an answer");
+                    let decision = check(&store, &key, &limit, cost).await.expect("a decision");
                     (key, limit, cost, decision)
                 });
             }
             let mut used = std::collections::HashMap::<_, u64>::new();
-            let answers = callers.join_all().await;
-            for (key, limit, cost, decision) in &answers {
+            let results = callers.join_all().await;
+            for (key, limit, cost, decision) in &results {
                 assert!(decision.allowed);
                 assert_eq!(decision.limit, limit.count());
                 assert!(decision.remaining <= limit.count() - cost);
                 *used.entry((key, limit.id())).or_default() += cost;
             }
-            for (key, limit, ..) in &answers {
+            for (key, limit, ..) in &results {
                 let left = remaining(&store, key, limit).await;
                 assert_eq!(left, limit.count() - used[&(key, limit.id())], "{key} {limit}");
             }
@@ -97,7 +98,7 @@ fn dropped_caller_does_not_affect_others() {
                 let store = store.clone();
                 let call = async move {
                     let key = format!("key {number}");
-                    (number, ask(&store, &key, &limit, number).await.expect("an answer"))
+                    (number, check(&store, &key, &limit, number).await.expect("a decision"))
                 };
                 match number % 4 {
                     // Dropped before the first poll, while queued, or while in flight.
@@ -139,7 +140,7 @@ fn the_queue_is_bounded() {
         let mut callers = JoinSet::new();
         for _ in 0..CALLERS {
             let store = store.clone();
-            callers.spawn(async move { ask(&store, "hot", &limit, 1).await });
+            callers.spawn(async move { check(&store, "hot", &limit, 1).await });
         }
         while store.stats().requests < CALLERS {
             tokio::task::yield_now().await;
@@ -148,14 +149,14 @@ fn the_queue_is_bounded() {
         let turned_away = store.stats().failed_overloaded;
         assert!(turned_away >= CALLERS - 4096 - 16 * 1024, "{turned_away}");
         server.resume();
-        let answers = callers.join_all().await;
+        let results = callers.join_all().await;
         let shed = Err(StoreError::Failed(Failure::Overloaded));
-        let refused = answers.iter().filter(|answer| **answer == shed).count() as u64;
+        let refused = results.iter().filter(|result| **result == shed).count() as u64;
         // One more may have been shed after the count was read.
         assert!(refused >= turned_away, "{refused} {turned_away}");
-        let admitted = answers.iter().filter(|answer| answer.is_ok()).count() as u64;
+        let admitted = results.iter().filter(|result| result.is_ok()).count() as u64;
         assert_eq!(admitted + refused, CALLERS);
-        let peek = ask(&store, "hot", &limit, Cost::PEEK).await.expect("an answer");
+        let peek = check(&store, "hot", &limit, Cost::PEEK).await.expect("a decision");
         assert_eq!(peek.remaining, 65_000 - admitted, "who was turned away was not charged");
     });
 }

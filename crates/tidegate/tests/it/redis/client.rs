@@ -3,7 +3,7 @@
 use redis::{ConnectionLike, Value};
 use tidegate::unstable::redis::{
     CounterReply, Entry, FastCheck, KeyNames, Script, ScriptCall, ScriptMode, ScriptPlan,
-    counter_answers, counter_call, fast_verdict, permit_call, was_held,
+    counter_call, decode_counter_reply, fast_verdict, permit_call, was_held,
 };
 use tidegate::{
     Check, Cost, Decision, Failure, Limit, PermitId, PermitOperation, Request, StoreError,
@@ -36,7 +36,7 @@ impl Client {
 
     /// Returns the reply and the values at these names after the call. All is done in one
     /// transaction, so that no key expires in between.
-    pub fn run_and_look(&mut self, call: &ScriptCall, names: &[&[u8]]) -> (Value, Vec<Kept>) {
+    pub fn run_and_read(&mut self, call: &ScriptCall, names: &[&[u8]]) -> (Value, Vec<Kept>) {
         let mut all = redis::pipe();
         all.atomic().add_command(call.cmd());
         for name in names {
@@ -53,7 +53,7 @@ impl Client {
     }
 
     /// The value at a name, and its TTL.
-    pub fn look(&mut self, name: &[u8]) -> Kept {
+    pub fn stored(&mut self, name: &[u8]) -> Kept {
         Kept { value: self.get(name), ttl_ms: self.ttl(name) }
     }
 
@@ -86,8 +86,8 @@ impl Client {
         if let Some(quick) = FastCheck::of(request, &self.names) {
             let entry = Entry { key: quick.key, units: quick.units, times: 1 };
             let reply = self.run(&counter_call(&quick.limit, std::slice::from_ref(&entry), now))?;
-            let answers = counter_answers(&quick.limit, &[entry], &reply)?;
-            if let [CounterReply::Decided(decisions)] = &answers[..] {
+            let replies = decode_counter_reply(&quick.limit, &[entry], &reply)?;
+            if let [CounterReply::Decided(decisions)] = &replies[..] {
                 return Ok(fast_verdict(request.checks, decisions[0]));
             }
         }

@@ -9,7 +9,7 @@ use tidegate::{Check, Failure, Limit, Request, Store, StoreError};
 use tokio::task::JoinSet;
 
 use super::servers::{Cluster, Engine, add_documented_user, connect, eventually, run};
-use super::{ask, limit, remaining};
+use super::{check, limit, remaining};
 
 /// The slot of a key, from the cluster itself.
 fn slot(cluster: &Cluster, key: &str) -> u16 {
@@ -38,9 +38,9 @@ fn keys_in_different_slots_are_all_charged_or_none() {
             let (wide, log) = (limit("10 per 1d"), limit("10 per 1d sliding-log"));
             let narrow = limit("2 per 1d fixed-window");
             // The limit that denies is in every position.
-            for turn in 0..3 {
+            for rotation in 0..3 {
                 let mut limits = [wide, log, narrow];
-                limits.rotate_left(turn);
+                limits.rotate_left(rotation);
                 let checks: Vec<Check<'_>> = keys
                     .iter()
                     .zip(&limits)
@@ -48,8 +48,8 @@ fn keys_in_different_slots_are_all_charged_or_none() {
                     .collect();
                 for expect in [true, true, false, false] {
                     let request = Request::new(&checks);
-                    let verdict = store.decide(&request).await.expect("an answer");
-                    assert_eq!(verdict.allowed, expect, "{engine:?} {turn}");
+                    let verdict = store.decide(&request).await.expect("a decision");
+                    assert_eq!(verdict.allowed, expect, "{engine:?} {rotation}");
                     let denying = verdict.decisions().iter().filter(|d| !d.allowed).count();
                     assert_eq!(denying, usize::from(!expect));
                     for (key, limit) in keys.iter().zip(&limits) {
@@ -60,7 +60,7 @@ fn keys_in_different_slots_are_all_charged_or_none() {
                 }
                 for (key, limit) in keys.iter().zip(&limits) {
                     assert_eq!(remaining(&store, key, limit).await, limit.count() - 2, "{limit}");
-                    store.reset(key.as_bytes(), limit).await.expect("an answer");
+                    store.reset(key.as_bytes(), limit).await.expect("a reset");
                 }
             }
         });
@@ -77,7 +77,7 @@ fn a_request_under_an_id_is_charged_once_across_slots() {
         let checks: Vec<Check<'_>> = keys.iter().map(|key| Check::new(key, &limit, 1)).collect();
         for _ in 0..4 {
             let request = Request::new(&checks).with_id("same");
-            assert!(store.decide(&request).await.expect("an answer").allowed);
+            assert!(store.decide(&request).await.expect("a decision").allowed);
             for key in &keys {
                 assert_eq!(remaining(&store, key, &limit).await, 4, "{key}");
             }
@@ -88,28 +88,32 @@ fn a_request_under_an_id_is_charged_once_across_slots() {
 /// In whichever position the limit that denies is, every part is charged the units that it has
 /// left, at most the cost. Under an id it is charged only once.
 #[test]
-fn a_denial_consumes_what_is_left_across_slots() {
+fn denial_consumes_the_remaining_units_across_slots() {
     let cluster = Cluster::start(Engine::Redis);
     let keys = keys(&cluster);
     run(async {
         let store = connect(cluster.url()).await;
-        for turn in 0..3 {
+        for rotation in 0..3 {
             let mut limits = [limit("10 per 1d"), limit("7 per 1d sliding-log"), limit("2 per 1d")];
-            limits.rotate_left(turn);
+            limits.rotate_left(rotation);
             let checks = keys.iter().zip(&limits);
             let checks: Vec<Check<'_>> =
                 checks.map(|(key, limit)| Check::new(key, limit, 3).consuming()).collect();
             let mut left = [7, 4, 0];
-            left.rotate_left(turn);
+            left.rotate_left(rotation);
             let request = Request::new(&checks).with_id("same");
             for attempt in 0..2 {
-                let verdict = store.decide(&request).await.expect("an answer");
-                assert!(!verdict.allowed && verdict.consumed, "{turn} {attempt}: {verdict:?}");
+                let verdict = store.decide(&request).await.expect("a decision");
+                assert!(!verdict.allowed && verdict.consumed, "{rotation} {attempt}: {verdict:?}");
                 for ((check, decision), left) in checks.iter().zip(verdict.decisions()).zip(left) {
-                    assert_eq!(decision.remaining, left, "{turn} {attempt} {}", check.limit);
-                    assert_eq!(decision.allowed, left >= 3, "{turn} {attempt} {}", check.limit);
+                    assert_eq!(decision.remaining, left, "{rotation} {attempt} {}", check.limit);
+                    assert_eq!(decision.allowed, left >= 3, "{rotation} {attempt} {}", check.limit);
                     let key = std::str::from_utf8(check.key).expect("text");
-                    assert_eq!(remaining(&store, key, check.limit).await, left, "{turn} {attempt}");
+                    assert_eq!(
+                        remaining(&store, key, check.limit).await,
+                        left,
+                        "{rotation} {attempt}"
+                    );
                 }
             }
             // A check that does not consume is refunded.
@@ -118,10 +122,10 @@ fn a_denial_consumes_what_is_left_across_slots() {
                 Check::new(&keys[1], &limits[1], 5).consuming(),
                 Check::new(&keys[2], &limits[2], 5).consuming(),
             ];
-            let _ = store.decide(&Request::new(&first)).await.expect("an answer");
-            assert_eq!(remaining(&store, &keys[0], &limits[0]).await, left[0], "{turn}");
+            let _ = store.decide(&Request::new(&first)).await.expect("a decision");
+            assert_eq!(remaining(&store, &keys[0], &limits[0]).await, left[0], "{rotation}");
             for (key, limit) in keys.iter().zip(&limits) {
-                store.reset(key.as_bytes(), limit).await.expect("an answer");
+                store.reset(key.as_bytes(), limit).await.expect("a reset");
             }
         }
     });
@@ -139,22 +143,24 @@ fn killed_primary_is_replaced_without_affecting_other_slots() {
         let store = connect(cluster.url()).await;
         let limit = limit("1000 per 1d");
         for key in &keys {
-            let _ = ask(&store, key, &limit, 1).await.expect("an answer");
+            let _ = check(&store, key, &limit, 1).await.expect("a decision");
         }
         cluster.nodes[0].kill();
         let mut failed = 0_u64;
-        eventually("a replica takes over", async || match ask(&store, &keys[0], &limit, 1).await {
-            Ok(_) => true,
-            Err(StoreError::Failed(Failure::Down | Failure::Lost)) => {
-                failed += 1;
-                false
+        eventually("a replica takes over", async || {
+            match check(&store, &keys[0], &limit, 1).await {
+                Ok(_) => true,
+                Err(StoreError::Failed(Failure::Down | Failure::Lost)) => {
+                    failed += 1;
+                    false
+                }
+                Err(other) => panic!("{other:?}"),
             }
-            Err(other) => panic!("{other:?}"),
         })
         .await;
         assert!(failed > 0);
         for key in &keys[1..] {
-            let _ = ask(&store, key, &limit, 1).await.expect("an answer");
+            let _ = check(&store, key, &limit, 1).await.expect("a decision");
         }
         eventually("all of it is up", async || store.stats().up).await;
         for (key, used) in keys.iter().zip([1, 2, 2]) {
@@ -189,7 +195,7 @@ fn keys_of_a_slot_that_moves_are_neither_lost_nor_charged_twice() {
                 let mut used = [0_u64; 2];
                 while !stop.load(Relaxed) {
                     for (limit, used) in limits.iter().zip(&mut used) {
-                        let decision = ask(&store, &name, limit, 1).await.expect("an answer");
+                        let decision = check(&store, &name, limit, 1).await.expect("a decision");
                         assert!(decision.allowed);
                         *used += 1;
                     }

@@ -22,7 +22,7 @@ struct Application {
 
 /// Sends requests from all callers of all nodes; admitted ones are served by the application.
 /// Returns the number that were served.
-async fn hammer(url: &str, checks: &'static [(&'static str, &'static str)]) -> u64 {
+async fn count_served_requests(url: &str, checks: &'static [(&'static str, &'static str)]) -> u64 {
     let application = Arc::new(Application::default());
     let mut callers = JoinSet::new();
     for node in 0..NODES {
@@ -35,7 +35,7 @@ async fn hammer(url: &str, checks: &'static [(&'static str, &'static str)]) -> u
                 let checks: Vec<_> =
                     limits.iter().map(|(key, limit)| Check::new(*key, limit, 1)).collect();
                 for _ in 0..CALLS {
-                    let verdict = store.decide(&Request::new(&checks)).await.expect("an answer");
+                    let verdict = store.decide(&Request::new(&checks)).await.expect("a decision");
                     application.served.fetch_add(u64::from(verdict.allowed), Relaxed);
                 }
             });
@@ -62,7 +62,7 @@ fn nodes_never_admit_more_than_the_limit_together() {
     for engine in Engine::ALL {
         for checks in rows {
             let server = Server::start(engine);
-            let served = run(hammer(&server.url(), checks));
+            let served = run(count_served_requests(&server.url(), checks));
             assert_eq!(served, 500, "{engine:?} {checks:?}");
         }
     }
@@ -76,7 +76,7 @@ fn nodes_never_admit_more_than_the_limit_across_slots() {
         ("two", "300 per 1d sliding-log"),
         ("three", "900 per 1d sliding-log"),
     ];
-    let served = run(hammer(&cluster.url(), checks));
+    let served = run(count_served_requests(&cluster.url(), checks));
     // A denial may be due to units that are refunded a moment later. So fewer than 300 may be
     // admitted, but never more.
     assert!((1..=300).contains(&served), "{served}");

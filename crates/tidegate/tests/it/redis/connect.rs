@@ -15,25 +15,25 @@ use super::servers::{
 };
 
 /// The error of connecting to `url`.
-fn refusal(url: impl Into<String>) -> ConnectError {
+fn connect_error(url: impl Into<String>) -> ConnectError {
     run(RedisStore::connect(options(url))).expect_err("it is refused")
 }
 
 /// Decides under every algorithm, one limit at a time and all together.
-async fn decides(store: &RedisStore) {
+async fn check_every_algorithm(store: &RedisStore) {
     let algorithms =
         ["sliding-counter", "sliding-log", "sliding-window", "fixed-window", "token-bucket"];
     let limits = algorithms.map(|algorithm| limit(&format!("2 per 1d {algorithm}")));
     for limit in &limits {
         for expect in [true, true, false] {
             let checks = [Check::new("alice", limit, 1)];
-            let verdict = store.decide(&Request::new(&checks)).await.expect("an answer");
+            let verdict = store.decide(&Request::new(&checks)).await.expect("a decision");
             assert_eq!(verdict.allowed, expect, "{limit}");
         }
     }
     let checks: Vec<Check<'_>> = limits.iter().map(|limit| Check::new("bob", limit, 1)).collect();
     for expect in [true, true, false] {
-        let verdict = store.decide(&Request::new(&checks)).await.expect("an answer");
+        let verdict = store.decide(&Request::new(&checks)).await.expect("a decision");
         assert_eq!(verdict.allowed, expect);
         assert_eq!(verdict.decisions().len(), limits.len());
     }
@@ -48,19 +48,19 @@ async fn decides(store: &RedisStore) {
 fn every_kind_of_url_decides() {
     for engine in Engine::ALL {
         let server = Server::start(engine);
-        run(async { decides(&connect(server.url()).await).await });
+        run(async { check_every_algorithm(&connect(server.url()).await).await });
         // Another database has separate states.
-        run(async { decides(&connect(format!("{}/3", server.url())).await).await });
+        run(async { check_every_algorithm(&connect(format!("{}/3", server.url())).await).await });
         run_on_one_thread(async {
             let other = RedisOptions { key_prefix: "other".into(), ..options(server.url()) };
-            decides(&RedisStore::connect(other).await.expect("a store")).await;
+            check_every_algorithm(&RedisStore::connect(other).await.expect("a store")).await;
         });
     }
     let sentinel = Sentinel::start();
-    run(async { decides(&connect(sentinel.url()).await).await });
+    run(async { check_every_algorithm(&connect(sentinel.url()).await).await });
     for engine in Engine::ALL {
         let cluster = Cluster::start(engine);
-        run(async { decides(&connect(cluster.url()).await).await });
+        run(async { check_every_algorithm(&connect(cluster.url()).await).await });
     }
 }
 
@@ -70,14 +70,14 @@ fn tls_is_verified() {
     let (_server, port) = certificates.serve("no");
     let url =
         |of: &Certificates| format!("rediss://127.0.0.1:{port}?ca={}", of.file("ca.pem").display());
-    run(async { decides(&connect(url(&certificates)).await).await });
+    run(async { check_every_algorithm(&connect(url(&certificates)).await).await });
     // Another authority, the authorities of the system, and another host name.
     let named = url(&certificates).replace("127.0.0.1", "localhost");
     for url in [url(&strangers), format!("rediss://127.0.0.1:{port}"), named] {
-        let refused = refusal(&url);
+        let refused = connect_error(&url);
         assert!(matches!(refused, ConnectError::Tls(_)), "{url}: {refused}");
     }
-    let missing = refusal(format!("rediss://127.0.0.1:{port}?ca=/nowhere/ca.pem"));
+    let missing = connect_error(format!("rediss://127.0.0.1:{port}?ca=/nowhere/ca.pem"));
     assert!(missing.to_string().contains("/nowhere/ca.pem"), "{missing}");
 }
 
@@ -98,8 +98,8 @@ fn tls_mismatch_is_reported() {
     }
     // A server with TLS closes the connection, as one that crashes does.
     let store = run(RedisStore::connect(options(format!("redis://127.0.0.1:{secured}"))));
-    let told = store.expect("that is no error").last_error().expect("a reason");
-    assert!(told.ends_with("; if it speaks TLS, write rediss:// or tls=true"), "{told}");
+    let reason = store.expect("that is no error").last_error().expect("a reason");
+    assert!(reason.ends_with("; if it uses TLS, write rediss:// or tls=true"), "{reason}");
 }
 
 #[test]
@@ -109,13 +109,13 @@ fn client_certificate_is_sent() {
     let file = |name: &str| certificates.file(name).display().to_string();
     let bare = format!("rediss://127.0.0.1:{port}?ca={}", file("ca.pem"));
     let own = format!("{bare}&cert={}&key={}", file("server.pem"), file("server.key"));
-    run(async { decides(&connect(own).await).await });
+    run(async { check_every_algorithm(&connect(own).await).await });
     run(async {
         // The server closes the connection after the handshake, which looks like a crash.
         let store = RedisStore::connect(options(bare)).await;
-        let told = store.map(|store| store.last_error().expect("a reason"));
-        let told = told.unwrap_or_else(|error| error.to_string());
-        assert!(told.contains("certificate"), "{told}");
+        let reason = store.map(|store| store.last_error().expect("a reason"));
+        let reason = reason.unwrap_or_else(|error| error.to_string());
+        assert!(reason.contains("certificate"), "{reason}");
     });
 }
 
@@ -125,17 +125,17 @@ fn credentials_are_needed_and_never_shown() {
     server.log_in_as(":s3cret@");
     let at = server.address();
     for login in ["", ":wr0ng@", "nobody:s3cret@"] {
-        let refused = refusal(format!("redis://{login}{at}"));
+        let refused = connect_error(format!("redis://{login}{at}"));
         assert!(matches!(refused, ConnectError::Credentials(_)), "{login}: {refused}");
-        let shown = format!("{refused} {refused:?}");
-        assert!(!shown.contains("s3cret") && !shown.contains("wr0ng"), "{shown}");
+        let displayed = format!("{refused} {refused:?}");
+        assert!(!displayed.contains("s3cret") && !displayed.contains("wr0ng"), "{displayed}");
     }
     // The error is the server's own text, unless that repeats the password.
     let open = Server::start(Engine::Redis);
     let renamed = Server::with(Engine::Redis, &["--rename-command", "AUTH", ""]);
-    for (server, words) in [(open, "without any password configured"), (renamed, "AUTH failed")] {
-        let refused = refusal(format!("redis://:wr0ng@{}", server.address()));
-        assert!(matches!(&refused, ConnectError::Credentials(text) if text.contains(words)));
+    for (server, excerpt) in [(open, "without any password configured"), (renamed, "AUTH failed")] {
+        let refused = connect_error(format!("redis://:wr0ng@{}", server.address()));
+        assert!(matches!(&refused, ConnectError::Credentials(text) if text.contains(excerpt)));
         assert!(!format!("{refused} {refused:?}").contains("wr0ng"), "{refused}");
     }
     for login in [":s3cret@", "default:s3cret@"] {
@@ -144,7 +144,7 @@ fn credentials_are_needed_and_never_shown() {
             assert!(!format!("{options:?}").contains("s3cret"));
             let store = RedisStore::connect(options).await.expect("a store");
             assert!(!format!("{store:?}").contains("s3cret"));
-            decides(&store).await;
+            check_every_algorithm(&store).await;
         });
         let _: () = server.command(&["FLUSHALL"]);
     }
@@ -158,13 +158,13 @@ fn documented_acl_rules_suffice() {
         run(async {
             let url = format!("redis://tidegate:pass@{}", server.address());
             let store = connect(url).await;
-            decides(&store).await;
+            check_every_algorithm(&store).await;
             let _: () = server.command(&["SCRIPT", "FLUSH"]);
             let held = limit("1 concurrent");
             let checks = [Check::new("carol", &held, 1)];
             let permit = store.new_permit();
             let request = Request::new(&checks).with_permit(permit);
-            assert!(store.decide(&request).await.expect("an answer").allowed);
+            assert!(store.decide(&request).await.expect("a decision").allowed);
             let release = tidegate::PermitOperation::Release(permit);
             assert_eq!(store.with_permit(b"carol", &held, release).await, Ok(true));
         });
@@ -188,7 +188,7 @@ fn missing_rights_are_found_when_connecting() {
         assert_eq!(commands.len(), 12);
         for command in commands {
             let _: () = server.command(&["ACL", "SETUSER", "tidegate", &format!("-{command}")]);
-            match refusal(&url) {
+            match connect_error(&url) {
                 ConnectError::NotPermitted(text) => {
                     assert!(text.to_lowercase().contains(command), "{command}: {text}");
                 }
@@ -212,13 +212,14 @@ fn full_server_is_connected_to_later() {
     run(async {
         // Regression: with a password, every error was reported as a wrong password.
         for login in ["", ":any@"] {
-            let store = absent(format!("redis://{login}{}", server.address())).await;
+            let store =
+                connect_to_missing_server(format!("redis://{login}{}", server.address())).await;
             // The text of the server is lost if it closes the connection before the first command.
-            let told = store.last_error().expect("a reason");
+            let reason = store.last_error().expect("a reason");
             let known = ["max number of clients reached", "it hangs up"];
-            assert!(known.iter().any(|words| told.contains(words)), "{told}");
+            assert!(known.iter().any(|excerpt| reason.contains(excerpt)), "{reason}");
         }
-        let store = absent(server.url()).await;
+        let store = connect_to_missing_server(server.url()).await;
         drop(crowd);
         eventually("it is found", async || store.stats().up).await;
     });
@@ -237,24 +238,24 @@ fn wrong_kind_of_server_is_rejected() {
             (replica.url(), ConnectError::IsReplica),
         ];
         for (url, expect) in rows {
-            assert_eq!(refusal(&url), expect, "{engine:?} {url}");
+            assert_eq!(connect_error(&url), expect, "{engine:?} {url}");
         }
     }
     let (single, sentinel) = (Server::start(Engine::Redis), Sentinel::start());
     let watcher = sentinel.sentinel.address();
-    assert_eq!(refusal(format!("redis://{watcher}")), ConnectError::IsSentinel);
+    assert_eq!(connect_error(format!("redis://{watcher}")), ConnectError::IsSentinel);
     let unknown = ConnectError::UnknownMaster("nobody".into());
-    assert_eq!(refusal(format!("redis-sentinel://{watcher}/nobody")), unknown);
+    assert_eq!(connect_error(format!("redis-sentinel://{watcher}/nobody")), unknown);
     let refused =
-        refusal(format!("redis-sentinel://{watcher}/the%20primary?sentinel_password=wr0ng"));
+        connect_error(format!("redis-sentinel://{watcher}/the%20primary?sentinel_password=wr0ng"));
     assert!(matches!(refused, ConnectError::SentinelRefuses(_)), "{refused}");
     assert!(!refused.to_string().contains("wr0ng"), "{refused}");
-    let refused = refusal(format!("redis-sentinel://{}/name", single.address()));
+    let refused = connect_error(format!("redis-sentinel://{}/name", single.address()));
     assert!(matches!(refused, ConnectError::NotSentinel(_)), "{refused}");
 }
 
 /// Starts a server that reports a version to `INFO`, and does not answer other commands.
-fn pretender(version: &str) -> u16 {
+fn server_of_version(version: &str) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let info = format!("redis_version:{version}\r\nredis_mode:standalone\r\nrole:master\r\n");
@@ -280,12 +281,12 @@ fn pretender(version: &str) -> u16 {
 #[test]
 fn a_server_that_is_too_old_is_refused() {
     for version in ["5.0.14", "3.2.1", "2.8"] {
-        let refused = refusal(format!("redis://127.0.0.1:{}", pretender(version)));
+        let refused = connect_error(format!("redis://127.0.0.1:{}", server_of_version(version)));
         assert_eq!(refused, ConnectError::TooOld(version.into()));
         let fix = format!("the store is version {version}: use Redis 6.0 or later, or Valkey");
         assert_eq!(refused.to_string(), fix);
     }
-    let refused = refusal(format!("redis://127.0.0.1:{}", pretender("x")));
+    let refused = connect_error(format!("redis://127.0.0.1:{}", server_of_version("x")));
     assert!(matches!(refused, ConnectError::Unusable(_)), "{refused}");
 }
 
@@ -306,7 +307,7 @@ fn invalid_options_are_rejected() {
 }
 
 /// A store whose server cannot be reached.
-async fn absent(url: String) -> RedisStore {
+async fn connect_to_missing_server(url: String) -> RedisStore {
     let store = RedisStore::connect(options(url)).await.expect("that is no error");
     assert!(!store.stats().up);
     store
@@ -323,19 +324,19 @@ fn missing_server_is_connected_to_later() {
             format!("redis-cluster://{at}"),
         ];
         for url in urls {
-            let store = absent(url).await;
+            let store = connect_to_missing_server(url).await;
             assert!(store.last_error().is_some());
             let limit = limit("1 per 1d");
             let checks = [Check::new("alice", &limit, 1)];
-            let answer = store.decide(&Request::new(&checks)).await;
-            assert_eq!(answer, Err(StoreError::Failed(Failure::Down)));
+            let result = store.decide(&Request::new(&checks)).await;
+            assert_eq!(result, Err(StoreError::Failed(Failure::Down)));
             assert_eq!(store.stats().failed_down, 1);
         }
-        let store = absent(format!("redis://{at}")).await;
+        let store = connect_to_missing_server(format!("redis://{at}")).await;
         let _server = Server::at(port);
         eventually("it is found", async || store.stats().up).await;
         assert_eq!(store.last_error(), None);
-        decides(&store).await;
+        check_every_algorithm(&store).await;
     });
 }
 
@@ -344,8 +345,8 @@ fn evicting_maxmemory_policy_is_warned_about() {
     let server = Server::with(Engine::Redis, &["--maxmemory-policy", "allkeys-lru"]);
     run(async {
         let store = connect(server.url()).await;
-        let warning = "the store's maxmemory-policy is allkeys-lru: when its memory is full it drops keys, and \
-                       the limits of those begin anew; set it to noeviction";
+        let warning = "the store's maxmemory-policy is allkeys-lru: when its memory is full, it evicts keys, \
+                       and their limits start from zero; set it to noeviction";
         assert_eq!(store.warnings(), [warning]);
     });
 }

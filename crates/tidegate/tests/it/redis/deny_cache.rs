@@ -7,7 +7,7 @@ use tidegate::unstable::redis::MAX_DENY_CACHE;
 use tidegate::{Check, Cost, Request, RetryAfter, Store};
 
 use super::servers::{Engine, Server, connect, connect_with, options, run};
-use super::{ask, limit, remaining};
+use super::{check, limit, remaining};
 
 #[test]
 fn repeated_denial_is_answered_from_the_cache() {
@@ -15,13 +15,13 @@ fn repeated_denial_is_answered_from_the_cache() {
     run(async {
         let store = connect(server.url()).await;
         let limit = limit("1 per 1d");
-        assert!(ask(&store, "alice", &limit, 1).await.expect("an answer").allowed);
+        assert!(check(&store, "alice", &limit, 1).await.expect("a decision").allowed);
         let began = Instant::now();
-        let denied = ask(&store, "alice", &limit, 1).await.expect("an answer");
+        let denied = check(&store, "alice", &limit, 1).await.expect("a decision");
         assert!(!denied.allowed);
         let (calls, mut last) = (store.stats().calls, denied);
         for _ in 0..100 {
-            let again = ask(&store, "alice", &limit, 1).await.expect("an answer");
+            let again = check(&store, "alice", &limit, 1).await.expect("a decision");
             assert!(!again.allowed);
             assert!(again.retry_after.as_micros() <= last.retry_after.as_micros());
             assert!(again.reset_after.as_micros() <= last.reset_after.as_micros());
@@ -33,8 +33,8 @@ fn repeated_denial_is_answered_from_the_cache() {
             assert_eq!((store.stats().deny_cache_hits, store.stats().calls), (100, calls));
         }
         // Requests with other costs or keys are not answered by this denial.
-        assert!(!ask(&store, "alice", &limit, 2).await.expect("an answer").allowed);
-        assert!(ask(&store, "bob", &limit, 1).await.expect("an answer").allowed);
+        assert!(!check(&store, "alice", &limit, 2).await.expect("a decision").allowed);
+        assert!(check(&store, "bob", &limit, 1).await.expect("a decision").allowed);
         assert!(store.stats().calls > calls);
     });
 }
@@ -52,13 +52,13 @@ fn local_refund_invalidates_the_cache() {
         ] {
             let limit = limit(text);
             for _ in 0..50 {
-                assert!(ask(&store, "alice", &limit, 1).await.expect("an answer").allowed);
+                assert!(check(&store, "alice", &limit, 1).await.expect("a decision").allowed);
                 for _ in 0..3 {
-                    assert!(!ask(&store, "alice", &limit, 1).await.expect("an answer").allowed);
+                    assert!(!check(&store, "alice", &limit, 1).await.expect("a decision").allowed);
                 }
-                let _ = ask(&store, "alice", &limit, Cost::Refund(1)).await.expect("an answer");
-                assert!(ask(&store, "alice", &limit, 1).await.expect("an answer").allowed);
-                assert!(!ask(&store, "alice", &limit, 1).await.expect("an answer").allowed);
+                let _ = check(&store, "alice", &limit, Cost::Refund(1)).await.expect("a decision");
+                assert!(check(&store, "alice", &limit, 1).await.expect("a decision").allowed);
+                assert!(!check(&store, "alice", &limit, 1).await.expect("a decision").allowed);
                 assert_eq!(store.reset(b"alice", &limit).await, Ok(true));
             }
         }
@@ -82,8 +82,8 @@ fn cache_never_denies_what_redis_admits() {
         while began.elapsed() < Duration::from_secs(3) {
             for limit in &limits {
                 // A request that is admitted now would be admitted a moment later, too.
-                let would = ask(&oracle, "alice", limit, Cost::PEEK).await.expect("an answer");
-                let did = ask(&store, "alice", limit, 1).await.expect("an answer");
+                let would = check(&oracle, "alice", limit, Cost::PEEK).await.expect("a decision");
+                let did = check(&store, "alice", limit, 1).await.expect("a decision");
                 assert!(did.allowed || !would.allowed, "{limit}: {did:?}, but {would:?}");
                 if did.allowed {
                     admitted += 1;
@@ -113,12 +113,12 @@ fn consuming_denial_is_not_cached() {
             for (allowed, consumed, left) in
                 [(true, false, 6), (true, false, 2), (false, true, 0), (false, false, 0)]
             {
-                let verdict = store.decide(&request).await.expect("an answer");
+                let verdict = store.decide(&request).await.expect("a decision");
                 assert_eq!((verdict.allowed, verdict.consumed), (allowed, consumed), "{text}");
                 assert_eq!(remaining(&store, "a", &limit).await, left, "{text}");
             }
-            let _ = ask(&store, "a", &limit, Cost::Refund(3)).await.expect("an answer");
-            let verdict = store.decide(&request).await.expect("an answer");
+            let _ = check(&store, "a", &limit, Cost::Refund(3)).await.expect("a decision");
+            let verdict = store.decide(&request).await.expect("a decision");
             assert!(!verdict.allowed && verdict.consumed, "what came back is used up: {text}");
             assert_eq!(remaining(&store, "a", &limit).await, 0, "{text}");
         }
@@ -135,7 +135,7 @@ fn consuming_denial_invalidates_the_cache() {
         let limits = [limit("2 per 1m sliding-log"), limit("10 per 1d sliding-log")];
         let decide = async |cost: u64| {
             let checks = limits.each_ref().map(|limit| Check::new("a", limit, cost).consuming());
-            let verdict = store.decide(&Request::new(&checks)).await.expect("an answer");
+            let verdict = store.decide(&Request::new(&checks)).await.expect("a decision");
             [verdict.decisions()[0].remaining, verdict.decisions()[1].remaining]
         };
         // (cost, units left of each limit)

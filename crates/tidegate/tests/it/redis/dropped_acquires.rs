@@ -30,16 +30,16 @@ async fn acquire(store: &RedisStore, key: &str) -> Result<Verdict, StoreError> {
 }
 
 /// The number of permits that are held under a key.
-async fn held(store: &RedisStore, key: &str) -> u64 {
+async fn held_permits(store: &RedisStore, key: &str) -> u64 {
     let limit = concurrency_limit();
     let checks = [Check::new(key, &limit, Cost::PEEK)];
     let request = Request::new(&checks).with_permit(store.new_permit());
-    let verdict = store.decide(&request).await.expect("an answer");
+    let verdict = store.decide(&request).await.expect("a decision");
     limit.count() - verdict.decisions()[0].remaining
 }
 
-async fn none_is_held(store: &RedisStore, key: &str) {
-    eventually("every permit is given back", async || held(store, key).await == 0).await;
+async fn wait_until_none_is_held(store: &RedisStore, key: &str) {
+    eventually("every permit is given back", async || held_permits(store, key).await == 0).await;
 }
 
 /// Polls a future once.
@@ -48,16 +48,17 @@ fn poll_once<F: Future>(future: Pin<&mut F>) {
     assert!(polled.is_pending());
 }
 
-fn impatient(url: String) -> RedisOptions {
+fn short_timeout(url: String) -> RedisOptions {
     RedisOptions { timeout: Duration::from_millis(50), ..options(url) }
 }
 
 /// Starts `count` acquires, and drops each after it was polled a few times.
-async fn churn(store: &RedisStore, count: u64, key: impl Fn(u64) -> String) {
+async fn start_and_drop_acquires(store: &RedisStore, count: u64, key: impl Fn(u64) -> String) {
     let mut running = Vec::new();
     for index in 0..count {
         let (store, key) = (store.clone(), key(index));
-        running.push(tokio::spawn(async move { drop(acquire_and_keep(&store, &key).await) }));
+        running
+            .push(tokio::spawn(async move { drop(acquire_and_release_later(&store, &key).await) }));
         if running.len() > usize::try_from(index * 7 % 61).expect("small") {
             running.drain(..).for_each(|task| task.abort());
         }
@@ -69,7 +70,7 @@ async fn churn(store: &RedisStore, count: u64, key: impl Fn(u64) -> String) {
 }
 
 /// Acquires a permit and releases it in another task, which is not aborted.
-async fn acquire_and_keep(store: &RedisStore, key: &str) -> Result<(), StoreError> {
+async fn acquire_and_release_later(store: &RedisStore, key: &str) -> Result<(), StoreError> {
     let (limit, permit) = (concurrency_limit(), store.new_permit());
     let checks = [Check::new(key, &limit, 1)];
     let verdict = store.decide(&Request::new(&checks).with_permit(permit)).await?;
@@ -88,9 +89,9 @@ fn ten_thousand_dropped_acquires_leave_nothing_held() {
         let server = Server::start(Engine::Redis);
         run_on(one_thread, async {
             let store = connect(server.url()).await;
-            churn(&store, 10_000, |index| format!("key-{}", index % 4)).await;
+            start_and_drop_acquires(&store, 10_000, |index| format!("key-{}", index % 4)).await;
             for key in 0..4 {
-                none_is_held(&store, &format!("key-{key}")).await;
+                wait_until_none_is_held(&store, &format!("key-{key}")).await;
             }
         });
     }
@@ -109,9 +110,9 @@ fn unread_admission_is_released() {
             poll_once(acquiring.as_mut());
             server.resume();
             eventually("the reply is read", async || store.stats().round_trips == 1).await;
-            assert_eq!(held(&other, "key").await, 1);
+            assert_eq!(held_permits(&other, "key").await, 1);
         }
-        none_is_held(&other, "key").await;
+        wait_until_none_is_held(&other, "key").await;
     });
 }
 
@@ -135,7 +136,7 @@ fn dropped_queued_acquire_is_never_sent() {
         poll_once(pin!(acquire(&store, "key")));
         proxy.pass_all();
         assert!(others.join_all().await.iter().all(Result::is_ok));
-        assert_eq!(held(&store, "key").await, SHARE);
+        assert_eq!(held_permits(&store, "key").await, SHARE);
         assert_eq!(store.stats().calls, calls + 1, "only the look was sent");
     });
 }
@@ -147,7 +148,7 @@ fn acquires_that_time_out_leave_nothing_held() {
     run(async {
         let proxy = Proxy::start(server.address());
         let (store, other) =
-            (connect_with(impatient(proxy.url())).await, connect(server.url()).await);
+            (connect_with(short_timeout(proxy.url())).await, connect(server.url()).await);
         for given_up in [false, true] {
             proxy.hold();
             loop {
@@ -158,15 +159,15 @@ fn acquires_that_time_out_leave_nothing_held() {
                 }
             }
             proxy.pass_all();
-            none_is_held(&other, "key").await;
-            eventually("it recovers", async || acquire_ends(&store).await).await;
+            wait_until_none_is_held(&other, "key").await;
+            eventually("it recovers", async || acquire_succeeds(&store).await).await;
         }
     });
 }
 
 /// Whether an acquire is answered. Its permit is released.
-async fn acquire_ends(store: &RedisStore) -> bool {
-    acquire_and_keep(store, "after").await.is_ok()
+async fn acquire_succeeds(store: &RedisStore) -> bool {
+    acquire_and_release_later(store, "after").await.is_ok()
 }
 
 /// The server is stopped, so that commands wait in its socket, and then continues.
@@ -175,14 +176,14 @@ fn stopped_server_holds_nothing_after_it_continues() {
     let server = Server::start(Engine::Redis);
     run(async {
         let (store, other) =
-            (connect_with(impatient(server.url())).await, connect(server.url()).await);
+            (connect_with(short_timeout(server.url())).await, connect(server.url()).await);
         server.pause();
         while store.stats().up {
             assert!(acquire(&store, "key").await.is_err());
         }
         server.resume();
-        eventually("it recovers", async || acquire_ends(&store).await).await;
-        none_is_held(&other, "key").await;
+        eventually("it recovers", async || acquire_succeeds(&store).await).await;
+        wait_until_none_is_held(&other, "key").await;
     });
 }
 
@@ -198,15 +199,15 @@ fn permit_is_released_after_reconnecting() {
             let store = store.clone();
             async move { acquire(&store, "key").await }
         });
-        eventually("it is held", async || held(&other, "key").await == 1).await;
+        eventually("it is held", async || held_permits(&other, "key").await == 1).await;
         proxy.refuse(true);
         proxy.cut();
         let lost = acquiring.await.expect("no panic");
         assert_eq!(lost, Err(StoreError::Failed(Failure::Lost)));
-        assert_eq!(held(&other, "key").await, 1, "nobody can have given it back");
+        assert_eq!(held_permits(&other, "key").await, 1, "nobody can have given it back");
         proxy.pass_all();
         proxy.refuse(false);
-        none_is_held(&other, "key").await;
+        wait_until_none_is_held(&other, "key").await;
     });
 }
 
@@ -217,12 +218,12 @@ fn killed_connections_leave_nothing_held() {
     run(async {
         let store = connect(server.url()).await;
         for _ in 0..20 {
-            eventually("it recovers", async || acquire_ends(&store).await).await;
-            churn(&store, 200, |_| "key".into()).await;
+            eventually("it recovers", async || acquire_succeeds(&store).await).await;
+            start_and_drop_acquires(&store, 200, |_| "key".into()).await;
             let _: u64 = server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         }
         let other = connect(server.url()).await;
-        none_is_held(&other, "key").await;
+        wait_until_none_is_held(&other, "key").await;
     });
 }
 
@@ -236,15 +237,15 @@ fn failed_release_is_repeated() {
         let (limit, permit) = (concurrency_limit(), PermitId(7));
         let checks = [Check::new("key", &limit, 1)];
         let taken = store.decide(&Request::new(&checks).with_permit(permit)).await;
-        assert!(taken.expect("an answer").allowed);
+        assert!(taken.expect("a decision").allowed);
         proxy.refuse(true);
         proxy.cut();
         eventually("it is noticed", async || !store.stats().up).await;
         let released = store.with_permit(b"key", &limit, PermitOperation::Release(permit)).await;
         assert_eq!(released, Err(StoreError::Failed(Failure::Down)));
-        assert_eq!(held(&other, "key").await, 1);
+        assert_eq!(held_permits(&other, "key").await, 1);
         proxy.refuse(false);
-        none_is_held(&other, "key").await;
+        wait_until_none_is_held(&other, "key").await;
     });
 }
 
@@ -284,7 +285,7 @@ fn dropped_acquires_leave_nothing_held_on_a_cluster() {
         }
         running.drain(..).for_each(|task| task.abort());
         for key in ["foo", "bar", "hello"] {
-            none_is_held(&store, key).await;
+            wait_until_none_is_held(&store, key).await;
         }
     });
 }

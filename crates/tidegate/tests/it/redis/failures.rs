@@ -32,8 +32,8 @@ fn read_only_server_is_an_error() {
                     [client.decide(&request, None), client.decide_quickly(&request, None)]
                 {
                     match outcome {
-                        Err(StoreError::Failed(Failure::Refused(why))) => {
-                            assert!(why.contains(words), "{why}");
+                        Err(StoreError::Failed(Failure::Refused(reason))) => {
+                            assert!(reason.contains(words), "{reason}");
                         }
                         other => panic!("{limit}, {words}: {other:?}"),
                     }

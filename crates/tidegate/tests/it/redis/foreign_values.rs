@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use tidegate::unstable::redis::{
-    CounterReply, Entry, ScriptMode, ScriptPlan, counter_answers, counter_call, is_fast,
+    CounterReply, Entry, ScriptMode, ScriptPlan, counter_call, decode_counter_reply, is_fast,
     permit_call,
 };
 use tidegate::{Algorithm, Check, Failure, Limit, PermitId, PermitOperation, Request, StoreError};
@@ -24,7 +24,7 @@ const LIMITS: [&str; 6] = [
 ];
 
 /// Values that other programs store, and malformed states.
-fn strangers(limit: &Limit) -> Vec<Vec<u8>> {
+fn foreign_values(limit: &Limit) -> Vec<Vec<u8>> {
     let mut values: Vec<Vec<u8>> = [
         "",
         "hello",
@@ -72,7 +72,7 @@ fn foreign_values_are_errors_and_unchanged() {
             let limit = limit(text);
             let name = client.names.state(b"key", &limit);
             redis::cmd("FLUSHALL").exec(&mut client.connection).expect("a server that listens");
-            for value in strangers(&limit) {
+            for value in foreign_values(&limit) {
                 if matches_form(&value, &limit) {
                     continue;
                 }
@@ -81,8 +81,8 @@ fn foreign_values_are_errors_and_unchanged() {
                 let other = crate::common::limit("10 per 1h");
                 let checks = [Check::new("other", &other, 1), Check::new("key", &limit, 1)];
                 let request = Request::new(&checks).with_permit(PermitId(1));
-                let why = refused(client.decide(&request, Some(at(NOW))));
-                assert!(why.contains("is not a state"), "{text}, {value:?}: {why}");
+                let reason = refused(client.decide(&request, Some(at(NOW))));
+                assert!(reason.contains("is not a state"), "{text}, {value:?}: {reason}");
                 let quick = client
                     .decide_quickly(&Request::new(&checks[1..]).with_permit(PermitId(1)), None);
                 refused(quick);
@@ -143,14 +143,14 @@ fn foreign_value_fails_only_its_own_key() {
         client.set(&entries[5].key, b"-5");
         client.set(&entries[6].key, b"9007199254740993");
         let reply = client.run(&counter_call(&limit, &entries, None)).expect("sound");
-        let answers = counter_answers(&limit, &entries, &reply).expect("a sound reply");
-        let apart: Vec<usize> =
-            (0..8).filter(|&place| answers[place] == CounterReply::NotCompact).collect();
-        assert_eq!(apart, [1, 3, 5, 6]);
-        for (place, value) in
+        let replies = decode_counter_reply(&limit, &entries, &reply).expect("a sound reply");
+        let not_compact: Vec<usize> =
+            (0..8).filter(|&index| replies[index] == CounterReply::NotCompact).collect();
+        assert_eq!(not_compact, [1, 3, 5, 6]);
+        for (index, value) in
             [(1, "hello"), (3, "9223372036854775807"), (5, "-5"), (6, "9007199254740993")]
         {
-            assert_eq!(client.get(&entries[place].key), Some(value.as_bytes().to_vec()));
+            assert_eq!(client.get(&entries[index].key), Some(value.as_bytes().to_vec()));
         }
     });
 }

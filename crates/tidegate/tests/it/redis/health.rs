@@ -7,29 +7,29 @@ use tidegate::{Failure, StoreError};
 use super::servers::{
     Engine, Server, add_documented_user, connect, connect_with, eventually, options, run,
 };
-use super::{ask, limit};
+use super::{check, limit};
 
 const LIMITS: [&str; 2] = ["1000 per 1d sliding-counter", "1000 per 1d sliding-log"];
 
 /// Sends requests until the server refuses them and the store reports this text.
-async fn is_refused(store: &RedisStore, part: &str) {
+async fn wait_until_refused(store: &RedisStore, excerpt: &str) {
     for text in LIMITS {
         let limit = limit(text);
         eventually("it is refused", async || {
-            let answer = ask(store, "alice", &limit, 1).await;
-            matches!(answer, Err(StoreError::Failed(Failure::Refused(text))) if text.contains(part))
+            let result = check(store, "alice", &limit, 1).await;
+            matches!(result, Err(StoreError::Failed(Failure::Refused(text))) if text.contains(excerpt))
         })
         .await;
     }
     eventually("it is reported", async || !store.stats().up).await;
     let reason = store.last_error().expect("a reason");
-    assert!(reason.starts_with("the store refuses: ") && reason.contains(part), "{reason}");
+    assert!(reason.starts_with("the store refuses: ") && reason.contains(excerpt), "{reason}");
 }
 
-async fn recovers(store: &RedisStore) {
+async fn wait_until_recovered(store: &RedisStore) {
     for text in LIMITS {
         let limit = limit(text);
-        eventually("it answers", async || ask(store, "alice", &limit, 1).await.is_ok()).await;
+        eventually("it answers", async || check(store, "alice", &limit, 1).await.is_ok()).await;
     }
     eventually("it is up", async || store.stats().up && store.last_error().is_none()).await;
     assert_eq!(store.stats().breaker_openings, 0);
@@ -38,48 +38,48 @@ async fn recovers(store: &RedisStore) {
 /// Regression: Redis 7.0 reports a lost permission as `ERR The user executing the script ...`,
 /// which was taken for an error about one key.
 #[test]
-fn a_user_who_loses_a_command_is_refused() {
+fn lost_permission_is_reported_as_a_refusal() {
     for engine in Engine::ALL {
         let server = Server::start(engine);
         add_documented_user(&server);
         run(async {
             let store = connect(format!("redis://tidegate:pass@{}", server.address())).await;
-            recovers(&store).await;
+            wait_until_recovered(&store).await;
             let _: () = server.command(&["ACL", "SETUSER", "tidegate", "-set", "-incr", "-incrby"]);
-            is_refused(&store, "").await;
+            wait_until_refused(&store, "").await;
             let reason = store.last_error().expect("a reason");
             let known = ["The user executing the script can't", "ACL failure in script", "NOPERM"];
-            assert!(known.iter().any(|part| reason.contains(part)), "{reason}");
+            assert!(known.iter().any(|excerpt| reason.contains(excerpt)), "{reason}");
             let _: () = server.command(&["ACL", "SETUSER", "tidegate", "+set", "+incr", "+incrby"]);
-            recovers(&store).await;
+            wait_until_recovered(&store).await;
         });
     }
 }
 
 #[test]
-fn a_server_that_runs_a_long_script_refuses() {
+fn long_running_script_is_reported_as_a_refusal() {
     for engine in Engine::ALL {
         let server = Server::with(engine, &["--busy-reply-threshold", "10"]);
         run(async {
             let store = connect(server.url()).await;
-            recovers(&store).await;
+            wait_until_recovered(&store).await;
             let forever = ["EVAL", "while true do end", "0"];
             std::thread::scope(|scope| {
                 let script = scope.spawn(|| server.try_command::<()>(&forever));
                 tokio::task::block_in_place(|| {
-                    tokio::runtime::Handle::current().block_on(is_refused(&store, "BUSY"));
+                    tokio::runtime::Handle::current().block_on(wait_until_refused(&store, "BUSY"));
                 });
                 let _: () = server.command(&["SCRIPT", "KILL"]);
                 assert!(script.join().expect("it ran").is_err(), "it was killed");
             });
-            recovers(&store).await;
+            wait_until_recovered(&store).await;
         });
     }
 }
 
 /// Regression: a demoted primary continued to deny, because a denial writes nothing.
 #[test]
-fn a_primary_that_is_demoted_no_longer_denies() {
+fn demoted_primary_no_longer_decides() {
     for engine in Engine::ALL {
         for deny_cache in [true, false] {
             let server = Server::start(engine);
@@ -87,13 +87,13 @@ fn a_primary_that_is_demoted_no_longer_denies() {
                 let store =
                     connect_with(RedisOptions { deny_cache, ..options(server.url()) }).await;
                 let one = limit("1 per 1d sliding-log");
-                assert!(ask(&store, "alice", &one, 1).await.expect("an answer").allowed);
-                assert!(!ask(&store, "alice", &one, 1).await.expect("an answer").allowed);
+                assert!(check(&store, "alice", &one, 1).await.expect("a decision").allowed);
+                assert!(!check(&store, "alice", &one, 1).await.expect("a decision").allowed);
                 // Its primary cannot be reached, so it keeps its data.
                 let _: () = server.command(&["REPLICAOF", "127.0.0.1", "1"]);
                 let down = Err(StoreError::Failed(Failure::Down));
                 eventually("it no longer decides", async || {
-                    ask(&store, "alice", &one, 1).await == down
+                    check(&store, "alice", &one, 1).await == down
                 })
                 .await;
                 assert!(!store.stats().up);
@@ -103,7 +103,7 @@ fn a_primary_that_is_demoted_no_longer_denies() {
                 .await;
                 let _: () = server.command(&["REPLICAOF", "NO", "ONE"]);
                 eventually("it decides again", async || {
-                    ask(&store, "alice", &one, 1).await.is_ok_and(|decision| !decision.allowed)
+                    check(&store, "alice", &one, 1).await.is_ok_and(|decision| !decision.allowed)
                 })
                 .await;
             });
@@ -144,13 +144,16 @@ fn a_foreign_value_is_counted_without_its_key() {
                     let _: i64 = server.command(&["DEL", &name]);
                     let _: redis::Value = server.command(&put);
                     let key = std::str::from_utf8(key).expect("text");
-                    let answer = ask(&store, key, &limit, 1).await;
-                    assert!(matches!(answer, Err(StoreError::Failed(Failure::Refused(_)))));
+                    let result = check(&store, key, &limit, 1).await;
+                    assert!(matches!(result, Err(StoreError::Failed(Failure::Refused(_)))));
                     found += 1;
                     assert_eq!(store.stats().foreign, found, "{text}");
-                    let place = store.last_foreign().expect("a place");
-                    assert!(place.starts_with("policy `api`, key with SHA-256 "), "{place}");
-                    assert!(!place.contains("sk_live"), "{place}");
+                    let description = store.last_foreign().expect("a description");
+                    assert!(
+                        description.starts_with("policy `api`, key with SHA-256 "),
+                        "{description}"
+                    );
+                    assert!(!description.contains("sk_live"), "{description}");
                 }
             }
             assert!(store.stats().up, "other keys are answered");

@@ -64,7 +64,7 @@ proptest! {
 }
 
 #[test]
-fn any_bytes_are_a_key() {
+fn keys_can_be_any_bytes() {
     let keys: [&[u8]; 12] = [
         b"",
         b" ",
@@ -83,15 +83,15 @@ fn any_bytes_are_a_key() {
     on_each(|_, server| {
         let mut client = Client::new(server, "tg");
         for limit in &limits {
-            for (place, key) in keys.iter().enumerate() {
-                let checks = [Check::new(*key, limit, place as u64 % 3 + 1)];
+            for (index, key) in keys.iter().enumerate() {
+                let checks = [Check::new(*key, limit, index as u64 % 3 + 1)];
                 for _ in 0..2 {
                     let _ = client.decide_quickly(&Request::new(&checks), None).expect("sound");
                 }
             }
-            for (place, key) in keys.iter().enumerate() {
+            for (index, key) in keys.iter().enumerate() {
                 let remaining = client.check(key, limit, 0, None).remaining;
-                assert_eq!(remaining, 5_u64.saturating_sub([2, 4, 3][place % 3]), "{limit}");
+                assert_eq!(remaining, 5_u64.saturating_sub([2, 4, 3][index % 3]), "{limit}");
             }
         }
         assert_eq!(client.keys().len(), 24);

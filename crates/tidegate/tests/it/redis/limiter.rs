@@ -15,10 +15,10 @@ fn dropped_permits_are_released_in_the_background() {
         let store = connect(server.url()).await;
         let limiter = Limiter::with_store(store.clone());
         let tokens = limit("100 per 1h sliding-log");
-        let reserved = limiter.reserve_async("a", &tokens, 40).await.expect("an answer");
+        let reserved = limiter.reserve_async("a", &tokens, 40).await.expect("a decision");
         reserved.or_deny().expect("room").commit_async(25).await.expect("settled");
         assert_eq!(remaining(&store, "a", &tokens).await, 75);
-        drop(limiter.reserve_async("a", &tokens, 40).await.expect("an answer"));
+        drop(limiter.reserve_async("a", &tokens, 40).await.expect("a decision"));
         eventually("the estimate is given back", async || {
             remaining(&store, "a", &tokens).await == 75
         })
@@ -26,11 +26,11 @@ fn dropped_permits_are_released_in_the_background() {
 
         let one = limit("1 concurrent lease 1h");
         let checks = [Check::new("a", &one, 1)];
-        let permit = limiter.acquire_async(&checks).await.expect("an answer").or_deny();
+        let permit = limiter.acquire_async(&checks).await.expect("a decision").or_deny();
         // Drops the permit on a thread without a runtime.
         std::thread::spawn(|| drop(permit.expect("free"))).join().expect("a drop does not panic");
         let waited = limiter.acquire_wait(&checks, Duration::from_secs(60)).await;
-        assert!(waited.expect("an answer").permit().is_some());
+        assert!(waited.expect("a decision").permit().is_some());
     });
 }
 
@@ -48,10 +48,10 @@ fn waiters_pass_at_the_server_time() {
         let wait = || limiter.wait(&checks, Duration::from_secs(60));
         let (a, b, c, d) = tokio::join!(wait(), wait(), wait(), wait());
         for verdict in [a, b, c, d] {
-            verdict.expect("an answer").or_deny().expect("its turn");
+            verdict.expect("a decision").or_deny().expect("its turn");
         }
         let never = limiter.wait(&[Check::new("a", &limit, 3)], Duration::from_secs(60)).await;
-        assert!(!never.expect("an answer").allowed);
+        assert!(!never.expect("a decision").allowed);
     });
 }
 
@@ -63,7 +63,7 @@ fn node_decides_locally_during_an_outage() {
         let builder = Limiter::builder().on_store_failure(OnStoreFailure::Local).nodes(2);
         let limiter = builder.build_with_store(store).expect("memory");
         let limit = limit("6 per 1h sliding-log");
-        let check = async |cost| limiter.check_async("a", &limit, cost).await.expect("an answer");
+        let check = async |cost| limiter.check_async("a", &limit, cost).await.expect("a decision");
         assert_eq!(check(2).await.decided, Decided::Exact);
         server.kill();
         let local = check(1).await;

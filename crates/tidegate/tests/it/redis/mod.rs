@@ -53,7 +53,7 @@ fn limit(text: &str) -> Limit {
 }
 
 /// Decides one check.
-async fn ask(
+async fn check(
     store: &RedisStore,
     key: &str,
     limit: &Limit,
@@ -65,5 +65,5 @@ async fn ask(
 
 /// The units that are left of a limit, from a peek.
 async fn remaining(store: &RedisStore, key: &str, limit: &Limit) -> u64 {
-    ask(store, key, limit, Cost::PEEK).await.expect("an answer").remaining
+    check(store, key, limit, Cost::PEEK).await.expect("a decision").remaining
 }

@@ -7,23 +7,24 @@ use tidegate::unstable::redis::KeyNames;
 use tidegate::{Failure, Limit, StoreError};
 
 use super::servers::{Engine, Server, connect, connect_with, eventually, options, run, run_on};
-use super::{ask, limit};
+use super::{check, limit};
 
 /// The limit of most tests, which none of them reaches.
-fn roomy() -> Limit {
+fn large_limit() -> Limit {
     limit("1000 per 1d")
 }
 
 async fn failure(store: &RedisStore, key: &str) -> Failure {
-    match ask(store, key, &roomy(), 1).await {
+    match check(store, key, &large_limit(), 1).await {
         Err(StoreError::Failed(failure)) => failure,
         other => panic!("not a failure: {other:?}"),
     }
 }
 
 /// Sends requests until one is answered.
-async fn recovers(store: &RedisStore) {
-    eventually("it recovers", async || ask(store, "after", &roomy(), 1).await.is_ok()).await;
+async fn wait_until_recovered(store: &RedisStore) {
+    eventually("it recovers", async || check(store, "after", &large_limit(), 1).await.is_ok())
+        .await;
     assert!(store.stats().up);
 }
 
@@ -37,8 +38,8 @@ fn flushed_scripts_are_loaded_again() {
             let counter = limit("1000 per 1d sliding-counter");
             for round in 1..=3 {
                 let _: () = server.command(&["SCRIPT", "FLUSH"]);
-                for limit in [&roomy(), &counter] {
-                    let decision = ask(&store, "alice", limit, 1).await.expect("an answer");
+                for limit in [&large_limit(), &counter] {
+                    let decision = check(&store, "alice", limit, 1).await.expect("a decision");
                     assert_eq!(decision.remaining, 1000 - round, "{engine:?} {limit}");
                 }
             }
@@ -52,7 +53,7 @@ fn a_server_that_was_killed_is_down_until_it_is_back() {
     let mut server = Server::start(Engine::Redis);
     run(async {
         let store = connect(server.url()).await;
-        let _ = ask(&store, "alice", &roomy(), 1).await.expect("an answer");
+        let _ = check(&store, "alice", &large_limit(), 1).await.expect("a decision");
         for round in 1..=3 {
             server.kill();
             // The closed connection is noticed without a call. A call that is sent before that is
@@ -62,13 +63,13 @@ fn a_server_that_was_killed_is_down_until_it_is_back() {
             eventually("it is noticed", async || !store.stats().up).await;
             assert_eq!(failure(&store, "alice").await, Failure::Down);
             server.restart();
-            recovers(&store).await;
+            wait_until_recovered(&store).await;
             assert_eq!(store.last_error(), None);
             let openings = store.stats().breaker_openings;
             assert!(openings >= round, "{openings}");
         }
         // The server has restarted without data, so counting starts again.
-        let decision = ask(&store, "alice", &roomy(), 1).await.expect("an answer");
+        let decision = check(&store, "alice", &large_limit(), 1).await.expect("a decision");
         assert_eq!(decision.remaining, 999);
     });
 }
@@ -81,7 +82,7 @@ fn silent_server_is_disconnected_and_reconnected() {
             let quick =
                 RedisOptions { timeout: Duration::from_millis(50), ..options(server.url()) };
             let store = connect_with(quick).await;
-            recovers(&store).await;
+            wait_until_recovered(&store).await;
             server.pause();
             let mut kinds = [0; 2];
             while store.stats().up {
@@ -97,7 +98,7 @@ fn silent_server_is_disconnected_and_reconnected() {
                 assert_eq!(failure(&store, "alice").await, Failure::Down);
             }
             server.resume();
-            recovers(&store).await;
+            wait_until_recovered(&store).await;
         });
     }
 }
@@ -113,18 +114,18 @@ fn value_of_another_type_is_an_error_and_stays() {
             let limit = limit(&format!("5 per 1d {algorithm}"));
             let name = String::from_utf8(names.state(b"alice", &limit)).expect("text");
             let _: () = server.command(&["RPUSH", &name, "somebody's"]);
-            let answer = ask(&store, "alice", &limit, 1).await;
-            let Err(StoreError::Failed(Failure::Refused(text))) = answer else {
-                panic!("{algorithm}: {answer:?}");
+            let result = check(&store, "alice", &limit, 1).await;
+            let Err(StoreError::Failed(Failure::Refused(text))) = result else {
+                panic!("{algorithm}: {result:?}");
             };
             assert!(text.contains("WRONGTYPE"), "{text}");
             let kept: Vec<String> = server.command(&["LRANGE", &name, "0", "-1"]);
             assert_eq!(kept, ["somebody's"]);
             // A string that is not a state is an error, too.
             let _: () = server.command(&["SET", &name, "somebody's"]);
-            let answer = ask(&store, "alice", &limit, 1).await;
-            assert!(matches!(answer, Err(StoreError::Failed(Failure::Refused(_)))), "{answer:?}");
-            assert!(ask(&store, "bob", &limit, 1).await.expect("an answer").allowed);
+            let result = check(&store, "alice", &limit, 1).await;
+            assert!(matches!(result, Err(StoreError::Failed(Failure::Refused(_)))), "{result:?}");
+            assert!(check(&store, "bob", &limit, 1).await.expect("a decision").allowed);
         }
         assert!(store.stats().up);
     });
@@ -135,10 +136,11 @@ fn demoted_primary_is_disconnected() {
     let (server, other) = (Server::start(Engine::Redis), Server::start(Engine::Redis));
     run(async {
         let store = connect(server.url()).await;
-        recovers(&store).await;
+        wait_until_recovered(&store).await;
         let _: () = server.command(&["REPLICAOF", "127.0.0.1", &other.port.to_string()]);
         eventually("it is left", async || {
-            ask(&store, "alice", &roomy(), 1).await == Err(StoreError::Failed(Failure::Down))
+            check(&store, "alice", &large_limit(), 1).await
+                == Err(StoreError::Failed(Failure::Down))
         })
         .await;
         eventually("it is known why", async || {
@@ -146,50 +148,50 @@ fn demoted_primary_is_disconnected() {
         })
         .await;
         let _: () = server.command(&["REPLICAOF", "NO", "ONE"]);
-        recovers(&store).await;
+        wait_until_recovered(&store).await;
     });
 }
 
 #[test]
-fn credentials_that_change_are_a_failure_with_a_reason() {
+fn changed_credentials_fail_with_a_reason() {
     let server = Server::start(Engine::Redis);
     run(async {
         let store = connect(server.url()).await;
-        recovers(&store).await;
+        wait_until_recovered(&store).await;
         let _: () = server.command(&["CONFIG", "SET", "requirepass", "s3cret"]);
         // Existing connections stay open, and new ones are refused.
-        let _: u32 = server_as(&server, ":s3cret@", &["CLIENT", "KILL", "TYPE", "normal"]);
+        let _: u32 = run_command_as(&server, ":s3cret@", &["CLIENT", "KILL", "TYPE", "normal"]);
         eventually("it is known why", async || {
             store.last_error().is_some_and(|error| error.contains("credentials"))
         })
         .await;
         assert_eq!(failure(&store, "alice").await, Failure::Down);
-        let _: () = server_as(&server, ":s3cret@", &["CONFIG", "SET", "requirepass", ""]);
-        recovers(&store).await;
+        let _: () = run_command_as(&server, ":s3cret@", &["CONFIG", "SET", "requirepass", ""]);
+        wait_until_recovered(&store).await;
     });
 }
 
-fn server_as<T: ::redis::FromRedisValue>(server: &Server, login: &str, command: &[&str]) -> T {
+fn run_command_as<T: ::redis::FromRedisValue>(server: &Server, login: &str, command: &[&str]) -> T {
     let client = ::redis::Client::open(format!("redis://{login}{}", server.address()));
     let mut connection = client.expect("a URL").get_connection().expect("a connection");
-    ::redis::cmd(command[0]).arg(&command[1..]).query(&mut connection).expect("an answer")
+    ::redis::cmd(command[0]).arg(&command[1..]).query(&mut connection).expect("a reply")
 }
 
 #[test]
-fn a_dropped_store_leaves_nothing_behind() {
+fn dropped_store_closes_its_connections() {
     for one_thread in [false, true] {
         let server = Server::start(Engine::Redis);
         let clients = || server.info("connected_clients");
-        let alone = clients();
+        let clients_before = clients();
         run_on(one_thread, async {
             let stores = [connect(server.url()).await, connect(server.url()).await];
             let clone = stores[0].clone();
-            recovers(&stores[1]).await;
-            assert_ne!(clients(), alone);
+            wait_until_recovered(&stores[1]).await;
+            assert_ne!(clients(), clients_before);
             drop(stores);
-            recovers(&clone).await;
+            wait_until_recovered(&clone).await;
             drop(clone);
-            eventually("its connections end", async || clients() == alone).await;
+            eventually("its connections end", async || clients() == clients_before).await;
         });
     }
 }
@@ -204,19 +206,19 @@ fn server_that_refuses_all_calls_is_not_up() {
             let store = connect(server.url()).await;
             for (setting, code) in rows {
                 let _: () = server.command(&["CONFIG", "SET", setting, "1"]);
-                for limit in [roomy(), limit("1000 per 1d sliding-log")] {
-                    let answer = ask(&store, code, &limit, 1).await;
-                    let Err(StoreError::Failed(Failure::Refused(text))) = answer else {
-                        panic!("{engine:?}: {answer:?}");
+                for limit in [large_limit(), limit("1000 per 1d sliding-log")] {
+                    let result = check(&store, code, &limit, 1).await;
+                    let Err(StoreError::Failed(Failure::Refused(text))) = result else {
+                        panic!("{engine:?}: {result:?}");
                     };
                     assert!(text.starts_with(code), "{text}");
                 }
                 eventually("it is told", async || !store.stats().up).await;
-                let told = store.last_error().expect("a reason");
-                assert!(told.starts_with(&format!("the store refuses: {code} ")), "{told}");
+                let reason = store.last_error().expect("a reason");
+                assert!(reason.starts_with(&format!("the store refuses: {code} ")), "{reason}");
                 // Calls are still sent, which shows when the refusal ends.
                 let _: () = server.command(&["CONFIG", "SET", setting, "0"]);
-                let decision = ask(&store, code, &roomy(), 1).await.expect("an answer");
+                let decision = check(&store, code, &large_limit(), 1).await.expect("a decision");
                 assert_eq!(decision.remaining, 999, "nothing was charged");
                 eventually("that is told", async || {
                     store.stats().up && store.last_error().is_none()

@@ -14,10 +14,10 @@ use super::servers::{
     Engine, Proxy, Server, connect_with, eventually, eventually_now, options, run,
     run_on_one_thread,
 };
-use super::{ask, limit, remaining};
+use super::{check, limit, remaining};
 
 /// A store with a long deadline.
-async fn patient(url: String) -> RedisStore {
+async fn connect_with_long_timeout(url: String) -> RedisStore {
     connect_with(RedisOptions { timeout: Duration::from_secs(25), ..options(url) }).await
 }
 
@@ -35,21 +35,21 @@ async fn batch_of(store: RedisStore, checks: Vec<(String, u64)>) -> Vec<Result<b
         let checks = [Check::new(&key, limit, cost)];
         store.decide(&Request::new(&checks)).await.map(|verdict| verdict.allowed)
     };
-    let mut answers = vec![None; checks.len()];
-    let mut asked: Vec<Pin<Box<_>>> =
+    let mut results = vec![None; checks.len()];
+    let mut pending: Vec<Pin<Box<_>>> =
         checks.into_iter().map(|(key, cost)| Box::pin(one(key, cost))).collect();
     poll_fn(|context| {
-        for (asked, answer) in asked.iter_mut().zip(&mut answers) {
-            if answer.is_none()
-                && let Poll::Ready(answered) = asked.as_mut().poll(context)
+        for (pending, result) in pending.iter_mut().zip(&mut results) {
+            if result.is_none()
+                && let Poll::Ready(polled) = pending.as_mut().poll(context)
             {
-                *answer = Some(answered);
+                *result = Some(polled);
             }
         }
-        if answers.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+        if results.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
-    answers.into_iter().flatten().collect()
+    results.into_iter().flatten().collect()
 }
 
 /// Regression: callers were answered only after the last reply of a write had arrived.
@@ -58,25 +58,25 @@ fn replies_are_delivered_as_they_arrive() {
     let server = Server::start(Engine::Redis);
     let proxy = Proxy::start(server.address());
     run(async {
-        let store = patient(proxy.url()).await;
+        let store = connect_with_long_timeout(proxy.url()).await;
         proxy.hold();
         let mut callers = JoinSet::new();
         for number in 0..10 {
             let store = store.clone();
-            let one = async move { ask(&store, &format!("key {number}"), &limit(LOG), 1).await };
+            let one = async move { check(&store, &format!("key {number}"), &limit(LOG), 1).await };
             callers.spawn(one);
         }
         eventually("the server has answered", async || proxy.arrived() == 10).await;
         for _ in 0..5 {
             proxy.pass(1);
-            let answer = callers.join_next().await.expect("a caller").expect("it ends");
-            assert!(answer.expect("an answer").allowed);
+            let result = callers.join_next().await.expect("a caller").expect("it ends");
+            assert!(result.expect("a decision").allowed);
         }
         assert_eq!(callers.len(), 5);
         assert!(callers.try_join_next().is_none(), "no more replies were passed on");
         proxy.pass_all();
-        while let Some(answer) = callers.join_next().await {
-            assert!(answer.expect("it ends").expect("an answer").allowed);
+        while let Some(result) = callers.join_next().await {
+            assert!(result.expect("it ends").expect("a decision").allowed);
         }
         assert_eq!(store.stats().breaker_openings, 0);
     });
@@ -84,7 +84,7 @@ fn replies_are_delivered_as_they_arrive() {
 
 /// Regression: three late writes opened the breaker, although replies kept arriving.
 #[test]
-fn a_server_that_keeps_answering_is_not_given_up() {
+fn slow_replies_do_not_open_the_breaker() {
     const CHECKS: u64 = 150;
     let server = Server::start(Engine::Redis);
     let proxy = Proxy::start(server.address());
@@ -98,7 +98,7 @@ fn a_server_that_keeps_answering_is_not_given_up() {
             callers.spawn(async move {
                 // Some are sent while others already wait.
                 tokio::time::sleep(Duration::from_millis(number * 10)).await;
-                ask(&store, &format!("key {number}"), &limit(LOG), 1).await
+                check(&store, &format!("key {number}"), &limit(LOG), 1).await
             });
         }
         // This takes far longer than three deadlines.
@@ -107,9 +107,9 @@ fn a_server_that_keeps_answering_is_not_given_up() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         proxy.pass_all();
-        let answers = callers.join_all().await;
+        let results = callers.join_all().await;
         let late = Err(StoreError::Failed(Failure::TimedOut));
-        assert!(answers.contains(&late), "it was slow");
+        assert!(results.contains(&late), "it was slow");
         let stats = store.stats();
         assert!(stats.up && stats.breaker_openings == 0, "{stats:?}");
     });
@@ -117,24 +117,25 @@ fn a_server_that_keeps_answering_is_not_given_up() {
 
 /// Regression: all of a large batch was in flight ahead of every later caller.
 #[test]
-fn a_large_batch_of_one_caller_lets_others_pass() {
+fn large_batch_does_not_block_other_callers() {
     let server = Server::start(Engine::Redis);
     let proxy = Proxy::start(server.address());
     run(async {
-        let store = patient(proxy.url()).await;
+        let store = connect_with_long_timeout(proxy.url()).await;
         proxy.hold();
         let greedy = tokio::spawn(batch(store.clone(), 1000));
         eventually("its share is in flight", async || proxy.arrived() == 128).await;
         let other = store.clone();
-        let bystander = tokio::spawn(async move { ask(&other, "bystander", &limit(LOG), 1).await });
+        let bystander =
+            tokio::spawn(async move { check(&other, "bystander", &limit(LOG), 1).await });
         // It is sent although nothing was answered yet.
         eventually("it is in the next write", async || proxy.arrived() == 129).await;
         proxy.pass(129);
-        assert!(bystander.await.expect("it ends").expect("an answer").allowed);
+        assert!(bystander.await.expect("it ends").expect("a decision").allowed);
         proxy.pass_all();
-        let answers = greedy.await.expect("it ends");
-        assert!(answers.iter().all(|answer| *answer == Ok(true)));
-        assert_eq!(answers.len(), 1000);
+        let results = greedy.await.expect("it ends");
+        assert!(results.iter().all(|result| *result == Ok(true)));
+        assert_eq!(results.len(), 1000);
     });
 }
 
@@ -146,13 +147,13 @@ fn checks_of_one_caller_with_different_costs_go_in_one_write() {
     let server = Server::start(Engine::Redis);
     let proxy = Proxy::start(server.address());
     run(async {
-        let store = patient(proxy.url()).await;
+        let store = connect_with_long_timeout(proxy.url()).await;
         proxy.hold();
         let costs = (0..CHECKS).map(|number| ("hot".to_owned(), 1 + number % 3 / 2));
         let caller = tokio::spawn(batch_of(store.clone(), costs.collect()));
         eventually("all are in flight", async || proxy.arrived() == CHECKS).await;
         proxy.pass_all();
-        assert!(caller.await.expect("it ends").iter().all(|answer| *answer == Ok(true)));
+        assert!(caller.await.expect("it ends").iter().all(|result| *result == Ok(true)));
         assert_eq!(remaining(&store, "hot", &limit(LOG)).await, 1000 - CHECKS * 4 / 3);
     });
 }
@@ -164,7 +165,7 @@ fn merged_requests_do_not_hold_up_others_that_share_a_key() {
     let server = Server::start(Engine::Redis);
     let proxy = Proxy::start(server.address());
     run(async {
-        let store = patient(proxy.url()).await;
+        let store = connect_with_long_timeout(proxy.url()).await;
         proxy.hold();
         let mut callers = JoinSet::new();
         for number in 0..CALLERS {
@@ -173,7 +174,7 @@ fn merged_requests_do_not_hold_up_others_that_share_a_key() {
                 // Two callers per user, and one key that all share.
                 let (user, limit) = (format!("user {}", number / 2), limit(LOG));
                 let checks = [Check::new(&user, &limit, 1), Check::new("all", &limit, 1)];
-                store.decide(&Request::new(&checks)).await.expect("an answer").allowed
+                store.decide(&Request::new(&checks)).await.expect("a decision").allowed
             });
         }
         eventually("all are in flight", async || {
@@ -192,18 +193,18 @@ fn queued_checks_per_caller_are_bounded() {
     let server = Server::start(Engine::Redis);
     let proxy = Proxy::start(server.address());
     run(async {
-        let store = patient(proxy.url()).await;
+        let store = connect_with_long_timeout(proxy.url()).await;
         proxy.hold();
         let greedy = tokio::spawn(batch(store.clone(), CHECKS));
         eventually("all are submitted", async || store.stats().requests == CHECKS as u64).await;
         let other = store.clone();
-        let bystander = tokio::spawn(async move { ask(&other, "other", &limit(LOG), 1).await });
+        let bystander = tokio::spawn(async move { check(&other, "other", &limit(LOG), 1).await });
         eventually("it is sent", async || proxy.arrived() == 128 + 1).await;
         proxy.pass_all();
-        assert!(bystander.await.expect("it ends").expect("an answer").allowed);
-        let answers = greedy.await.expect("it ends");
+        assert!(bystander.await.expect("it ends").expect("a decision").allowed);
+        let results = greedy.await.expect("it ends");
         let shed = Err(StoreError::Failed(Failure::Overloaded));
-        let count = answers.iter().filter(|answer| **answer == shed).count();
+        let count = results.iter().filter(|result| **result == shed).count();
         // Up to 128 jobs left the queue with the first write while others were submitted.
         let admitted = CHECKS - count;
         assert!((2048..=2048 + 128).contains(&admitted), "{admitted}");
@@ -223,16 +224,17 @@ fn replies_are_read_while_the_runtime_of_the_callers_is_busy() {
         let timeout = Duration::from_secs(2);
         let store = connect_with(RedisOptions { timeout, ..options(server.url()) }).await;
         let limit = limit(LOG);
-        let mut asked = pin!(ask(&store, "bystander", &limit, 1));
+        let mut pending = pin!(check(&store, "bystander", &limit, 1));
         server.pause();
-        let is_pending = poll_fn(|context| Poll::Ready(asked.as_mut().poll(context).is_pending()));
+        let is_pending =
+            poll_fn(|context| Poll::Ready(pending.as_mut().poll(context).is_pending()));
         assert!(is_pending.await);
         server.resume();
         // This blocks the only thread of the runtime.
         eventually_now("the reply is read", || store.stats().round_trips == 1);
         std::thread::sleep(timeout);
         // The deadline has passed, but the answer arrived before it.
-        assert!(asked.await.expect("an answer").allowed);
+        assert!(pending.await.expect("a decision").allowed);
     });
 }
 
@@ -244,7 +246,7 @@ fn equal_requests_of_a_hot_key_are_merged() {
     for engine in Engine::ALL {
         let server = Server::start(engine);
         run(async {
-            let store = patient(server.url()).await;
+            let store = connect_with_long_timeout(server.url()).await;
             let limits =
                 [limit("200 per 1d sliding-log"), limit("900 per 1d token-bucket burst 900")];
             server.pause();
@@ -254,7 +256,7 @@ fn equal_requests_of_a_hot_key_are_merged() {
                 callers.spawn(async move {
                     let checks =
                         [Check::new("hot", &limits[0], 2), Check::new("hot", &limits[1], 3)];
-                    store.decide(&Request::new(&checks)).await.expect("an answer")
+                    store.decide(&Request::new(&checks)).await.expect("a decision")
                 });
             }
             while store.stats().requests < CALLERS {
@@ -298,22 +300,22 @@ fn merged_costs_of_one_do_not_consume() {
             one = one.consuming();
         }
         let checks = [one, Check::new(key, &bucket, 3)];
-        let verdict = store.decide(&Request::new(&checks)).await.expect("an answer");
+        let verdict = store.decide(&Request::new(&checks)).await.expect("a decision");
         let decisions = verdict.decisions().iter().map(|one| (one.allowed, one.remaining));
         (verdict.allowed, verdict.consumed, decisions.collect())
     }
     for engine in Engine::ALL {
         let server = Server::start(engine);
         run(async {
-            let store = patient(server.url()).await;
+            let store = connect_with_long_timeout(server.url()).await;
             let bucket = limit("300 per 1d token-bucket burst 300");
             // After this, a merged request as large as an empty bucket admits does not fit.
             for key in ["hot", "alone"] {
-                assert!(ask(&store, key, &bucket, 90).await.expect("an answer").allowed);
+                assert!(check(&store, key, &bucket, 90).await.expect("a decision").allowed);
             }
-            let mut alone = Vec::new();
+            let mut separate = Vec::new();
             for number in 0..CALLERS {
-                alone.push(decide(&store, "alone", number).await);
+                separate.push(decide(&store, "alone", number).await);
             }
             let before = store.stats();
             server.pause();
@@ -328,8 +330,8 @@ fn merged_costs_of_one_do_not_consume() {
             server.resume();
             let mut merged = callers.join_all().await;
             merged.sort_unstable();
-            alone.sort_unstable();
-            assert_eq!(merged, alone, "{engine:?}");
+            separate.sort_unstable();
+            assert_eq!(merged, separate, "{engine:?}");
             assert_eq!(merged.iter().filter(|(allowed, ..)| *allowed).count(), 70, "{engine:?}");
             assert!(merged.iter().all(|(_, consumed, _)| !consumed), "{engine:?}");
             let stats = store.stats();

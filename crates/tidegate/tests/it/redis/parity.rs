@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tidegate::unstable::redis::{
-    CounterReply, Entry, ScriptMode, counter_answers, counter_call, is_fast,
+    CounterReply, Entry, ScriptMode, counter_call, decode_counter_reply, is_fast,
 };
 use tidegate::{Algorithm, Check, Cost, Decision, Limit, Request};
 use tidegate_core::Attempt;
@@ -52,7 +52,7 @@ fn changing_limits() -> impl Strategy<Value = Vec<Limit>> {
 
 fn assert_all_kept(client: &mut Client, model: &mut Model, key: u8, limit: &Limit, now: u64) {
     let name = client.names.state(&[key], limit);
-    assert_kept(&client.look(&name), limit, model.state(key, limit), at(now));
+    assert_kept(&client.stored(&name), limit, model.state(key, limit), at(now));
 }
 
 #[test]
@@ -116,10 +116,10 @@ fn decide_entries(
     client: &mut Client,
     model: &mut Model,
     limit: &Limit,
-    asked: &[(u8, u64, u32)],
+    requested: &[(u8, u64, u32)],
     now: u64,
 ) {
-    let entries = asked.iter().map(|&(key, units, times)| {
+    let entries = requested.iter().map(|&(key, units, times)| {
         let key = client.names.state(&[key], limit);
         Entry { key, units, times }
     });
@@ -128,14 +128,14 @@ fn decide_entries(
         return;
     }
     let reply = client.run(&counter_call(limit, &entries, Some(at(now)))).expect("sound");
-    let answers = counter_answers(limit, &entries, &reply).expect("a sound reply");
-    for (&(key, units, times), answer) in asked.iter().zip(answers) {
-        let decisions = match answer {
+    let replies = decode_counter_reply(limit, &entries, &reply).expect("a sound reply");
+    for (&(key, units, times), counter_reply) in requested.iter().zip(replies) {
+        let decisions = match counter_reply {
             CounterReply::Decided(decisions) => decisions.to_vec(),
             // A forced charge exceeded the counts that fit the integer.
             CounterReply::NotCompact => {
-                let ask = |_| client.check([key], limit, units, Some(at(now)));
-                (0..times).map(ask).collect()
+                let check = |_| client.check([key], limit, units, Some(at(now)));
+                (0..times).map(check).collect()
             }
         };
         let attempt = Attempt::new(units, at(now));
@@ -158,37 +158,39 @@ fn correct(client: &mut Client, model: &mut Model, limit: &Limit, step: &Step, n
 
 #[test]
 fn requests_are_all_or_nothing_as_in_the_core() {
-    let part = (any_step(), prop::bool::weighted(0.2));
-    let requests = prop::collection::vec(prop::collection::vec(part, 1..7), 1..30);
+    let check = (any_step(), prop::bool::weighted(0.2));
+    let requests = prop::collection::vec(prop::collection::vec(check, 1..7), 1..30);
     hold(150, &(changing_limits(), requests), |client, (limits, requests)| {
         let (mut model, mut now) = (Model::default(), NOW);
         for steps in requests {
             let first = &steps[0].0;
             let window_us = limits[first.limit.index(limits.len())].window_us();
             now = first.gap.after(now, window_us);
-            let parts = distinct_checks(&steps, &limits);
+            let generated_checks = distinct_checks(&steps, &limits);
             let keys = keys();
-            let checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
-            let before: Vec<_> = states(client, &parts);
+            let checks: Vec<Check<'_>> =
+                generated_checks.iter().map(|generated| generated.check(&keys)).collect();
+            let before: Vec<_> = states(client, &generated_checks);
             let dry = client
                 .decide_in_mode(&Request::new(&checks), ScriptMode::Dry, Some(at(now)))
                 .expect("sound");
-            assert_eq!(states(client, &parts), before, "a dry call changes nothing");
+            assert_eq!(states(client, &generated_checks), before, "a dry call changes nothing");
             let verdict = client.decide(&Request::new(&checks), Some(at(now))).expect("sound");
-            let (allowed, decisions) = decide_all(&mut model, &parts, now);
+            let (allowed, decisions) = decide_all(&mut model, &generated_checks, now);
             assert_eq!((verdict.allowed, verdict.decisions().to_vec()), (allowed, decisions));
             if !allowed && !verdict.consumed {
                 assert_eq!(dry, verdict, "a dry call answers as a denied one");
             }
-            for part in &parts {
-                assert_all_kept(client, &mut model, part.key, &part.limit, now);
+            for generated in &generated_checks {
+                assert_all_kept(client, &mut model, generated.key, &generated.limit, now);
             }
         }
     });
 }
 
-fn states(client: &mut Client, parts: &[GeneratedCheck]) -> Vec<Option<Vec<u8>>> {
-    let names: Vec<_> = parts.iter().map(|p| client.names.state(&[p.key], &p.limit)).collect();
+fn states(client: &mut Client, generated_checks: &[GeneratedCheck]) -> Vec<Option<Vec<u8>>> {
+    let names: Vec<_> =
+        generated_checks.iter().map(|p| client.names.state(&[p.key], &p.limit)).collect();
     names.iter().map(|name| client.get(name)).collect()
 }
 

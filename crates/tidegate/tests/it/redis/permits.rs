@@ -16,16 +16,16 @@ use crate::generators::{any_step, cases};
 
 #[derive(Clone, Copy, Debug)]
 enum Act {
-    Ask(Cost),
+    Check(Cost),
     Release,
     Renew,
 }
 
 fn any_act() -> impl Strategy<Value = Act> {
     prop_oneof![
-        5 => (0_u64..4).prop_map(|units| Act::Ask(Cost::Ask(units))),
-        1 => (0_u64..9).prop_map(|units| Act::Ask(Cost::Force(units))),
-        1 => (0_u64..5).prop_map(|units| Act::Ask(Cost::Refund(units))),
+        5 => (0_u64..4).prop_map(|units| Act::Check(Cost::Ask(units))),
+        1 => (0_u64..9).prop_map(|units| Act::Check(Cost::Force(units))),
+        1 => (0_u64..5).prop_map(|units| Act::Check(Cost::Refund(units))),
         2 => Just(Act::Release),
         2 => Just(Act::Renew),
     ]
@@ -34,7 +34,7 @@ fn any_act() -> impl Strategy<Value = Act> {
 fn step(client: &mut Client, state: &mut State, limit: &Limit, act: Act, permit: u64, now: u64) {
     let (permit, time) = (PermitId(permit), Some(at(now)));
     match act {
-        Act::Ask(cost) => {
+        Act::Check(cost) => {
             let attempt = Attempt { permit, ..Attempt::new(cost, at(now)) };
             let expected = state.decide(limit, &attempt);
             let checks = [Check::new("key", limit, cost)];
@@ -73,7 +73,7 @@ fn permits_decide_as_the_core() {
                 now = gap.gap.after(now, limit.window_us() / 2);
                 step(client, &mut state, limit, act, permit, now);
                 let name = client.names.state(b"key", limit);
-                assert_kept(&client.look(&name), limit, &state, at(now));
+                assert_kept(&client.stored(&name), limit, &state, at(now));
             }
             Ok(())
         });

@@ -3,7 +3,7 @@
 
 use redis::Value;
 use tidegate::unstable::redis::{
-    CounterReply, Entry, ScriptMode, ScriptPlan, counter_answers, counter_call,
+    CounterReply, Entry, ScriptMode, ScriptPlan, counter_call, decode_counter_reply,
 };
 use tidegate::{Check, Limit, Request, Timestamp};
 use tidegate_core::{Attempt, State};
@@ -57,9 +57,9 @@ fn server_time_decides() {
                 chosen.iter().map(|&i| states[i].advance_and_check(&limits[i], &attempt)).collect();
             let admitted = admits.iter().all(|&admits| admits);
             assert_eq!(verdict.allowed, admitted, "round {round}");
-            for (place, &i) in chosen.iter().enumerate() {
+            for (index, &i) in chosen.iter().enumerate() {
                 let expected = states[i].finish(&limits[i], &attempt, admitted);
-                assert_eq!(verdict.decisions()[place], expected, "round {round}: {}", limits[i]);
+                assert_eq!(verdict.decisions()[index], expected, "round {round}: {}", limits[i]);
             }
         }
         for key in client.keys() {
@@ -84,13 +84,14 @@ fn counter_script_decides_as_the_core() {
             for round in 0..3_000 {
                 let names: Vec<&[u8]> = entries.iter().map(|entry| &*entry.key).collect();
                 let call = counter_call(&limit, &entries, None);
-                let (reply, kept) = client.run_and_look(&call, &names);
-                let answers = counter_answers(&limit, &entries, &reply).expect("a sound reply");
+                let (reply, kept) = client.run_and_read(&call, &names);
+                let replies =
+                    decode_counter_reply(&limit, &entries, &reply).expect("a sound reply");
                 let now = time_of(&kept[0], &limit, &reply);
-                for ((state, answer), kept) in states.iter_mut().zip(&answers).zip(&kept) {
+                for ((state, reply), kept) in states.iter_mut().zip(&replies).zip(&kept) {
                     let expected = state.decide(&limit, &Attempt::new(1, now));
                     let expected = CounterReply::Decided([expected].into_iter().collect());
-                    assert_eq!(*answer, expected, "round {round}: {limit}");
+                    assert_eq!(*reply, expected, "round {round}: {limit}");
                     assert_kept(kept, &limit, state, now);
                 }
             }

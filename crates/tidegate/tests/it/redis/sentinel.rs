@@ -1,7 +1,7 @@
 //! Failover by Sentinel.
 
 use super::servers::{NAME, Sentinel, connect, eventually, run};
-use super::{ask, limit};
+use super::{check, limit};
 
 #[test]
 fn a_failover_is_followed() {
@@ -18,13 +18,13 @@ fn a_failover_is_followed() {
         .await;
         eventually("the failover", async || {
             // The result does not matter.
-            let _ = ask(&store, "alice", &limit, 1).await;
+            let _ = check(&store, "alice", &limit, 1).await;
             stand.primary() != was
         })
         .await;
         let now = &stand.servers[stand.primary()];
         eventually("it is followed", async || {
-            ask(&store, "bob", &limit, 1).await.is_ok()
+            check(&store, "bob", &limit, 1).await.is_ok()
                 && now.command::<u32>(&["EXISTS", "tg:1:{bob}w1d"]) == 1
         })
         .await;
@@ -39,15 +39,15 @@ fn a_killed_primary_is_replaced() {
     run(async {
         let store = connect(stand.url()).await;
         let limit = limit("1000 per 1d");
-        let _ = ask(&store, "alice", &limit, 1).await.expect("an answer");
+        let _ = check(&store, "alice", &limit, 1).await.expect("a decision");
         let was = stand.primary();
         stand.servers[was].kill();
-        eventually("another takes over", async || ask(&store, "bob", &limit, 1).await.is_ok())
+        eventually("another takes over", async || check(&store, "bob", &limit, 1).await.is_ok())
             .await;
         let now = stand.primary();
         assert_ne!(now, was);
         // Units that had been replicated still count.
-        let decision = ask(&store, "alice", &limit, 1).await.expect("an answer");
+        let decision = check(&store, "alice", &limit, 1).await.expect("a decision");
         assert!(decision.remaining == 998 || decision.remaining == 999, "{decision:?}");
     });
 }

@@ -66,7 +66,8 @@ fn combined_parts_decide_as_the_whole_plan() {
     let limits =
         ["5 per 1m sliding-counter", "5 per 1m sliding-log", "9 per 1h fixed-window"].map(limit);
     on_each(|_, server| {
-        let (mut client, mut apart) = (Client::new(server, "whole"), Client::new(server, "parts"));
+        let (mut client, mut split_client) =
+            (Client::new(server, "whole"), Client::new(server, "parts"));
         for cost in [1, 2, 0, 1] {
             let checks = [
                 Check::new("b", &limits[0], cost),
@@ -76,12 +77,14 @@ fn combined_parts_decide_as_the_whole_plan() {
             ];
             let request = Request::new(&checks);
             let whole = client.decide(&request, Some(at(NOW))).expect("sound");
-            let plan = ScriptPlan::new(&request, &apart.names).expect("sound");
+            let plan = ScriptPlan::new(&request, &split_client.names).expect("sound");
             let split_by_slot = plan.split_by_slot(slot);
             assert_eq!(split_by_slot.len(), 2);
-            let answers: Vec<_> =
-                split_by_slot.iter().map(|part| decide!(apart, part, ScriptMode::Decide)).collect();
-            let gathered = plan.combine(split_by_slot.iter().zip(&answers));
+            let replies: Vec<_> = split_by_slot
+                .iter()
+                .map(|part| decide!(split_client, part, ScriptMode::Decide))
+                .collect();
+            let gathered = plan.combine(split_by_slot.iter().zip(&replies));
             assert_eq!(plan.verdict(&checks, &gathered), whole);
         }
     });
@@ -105,24 +108,24 @@ fn undo_reverts_the_charge_of_a_part() {
         for id in [None, Some("id")] {
             for before in [0, 2] {
                 redis::cmd("FLUSHALL").exec(&mut client.connection).expect("a server");
-                let asks = |cost: Cost| -> Vec<Check<'_>> {
+                let checks_of = |cost: Cost| -> Vec<Check<'_>> {
                     limits.iter().map(|limit| Check::new("key", limit, cost)).collect()
                 };
                 if before > 0 {
-                    let checks = asks(Cost::Ask(before));
+                    let checks = checks_of(Cost::Ask(before));
                     let request = Request::new(&checks).with_permit(PermitId(1));
                     let _ = client.decide(&request, Some(at(NOW - 1))).expect("sound");
                 }
                 let kept = all(&mut client);
-                let checks = asks(Cost::Ask(3));
+                let checks = checks_of(Cost::Ask(3));
                 let mut request = Request::new(&checks).with_permit(PermitId(2));
                 request.id = id.map(str::as_bytes);
                 let plan = ScriptPlan::new(&request, &client.names).expect("sound");
                 let [part] = &plan.split_by_slot(slot)[..] else { panic!("one slot") };
-                let answers = decide!(client, part, ScriptMode::Decide);
-                assert!(answers.admitted);
+                let replies = decide!(client, part, ScriptMode::Decide);
+                assert!(replies.admitted);
                 assert_ne!(all(&mut client), kept);
-                for call in part.plan.undo(&answers, Some(at(NOW))) {
+                for call in part.plan.undo(&replies, Some(at(NOW))) {
                     client.run(&call).expect("sound");
                 }
                 assert_eq!(undone(&all(&mut client)), undone(&kept), "{before} before, id {id:?}");
@@ -147,7 +150,7 @@ fn undone(all: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<(Vec<u8>, Option<Vec<u8>>)>
 
 /// The parts together have the states of the whole plan.
 #[test]
-fn a_part_is_a_plan() {
+fn slot_parts_have_the_states_of_the_plan() {
     let limit = limit("5 per 1m");
     on_each(|_, server| {
         let client = Client::new(server, "tg");
@@ -156,7 +159,7 @@ fn a_part_is_a_plan() {
         let split_by_slot: Vec<SlotPart> = plan.split_by_slot(slot);
         let names =
             |plan: &ScriptPlan| plan.states().iter().map(|s| s.key.clone()).collect::<Vec<_>>();
-        let of_parts: Vec<_> = split_by_slot.iter().flat_map(|part| names(&part.plan)).collect();
-        assert_eq!(of_parts, names(&plan));
+        let part_names: Vec<_> = split_by_slot.iter().flat_map(|part| names(&part.plan)).collect();
+        assert_eq!(part_names, names(&plan));
     });
 }

@@ -2,8 +2,8 @@
 
 use redis::Value;
 use tidegate::unstable::redis::{
-    CounterReply, Entry, FastCheck, ScriptCall, ScriptMode, ScriptPlan, counter_answers,
-    counter_call, is_fast,
+    CounterReply, Entry, FastCheck, ScriptCall, ScriptMode, ScriptPlan, counter_call,
+    decode_counter_reply, is_fast,
 };
 use tidegate::{Check, Limit, Request};
 
@@ -26,7 +26,7 @@ fn run_all(client: &mut Client, calls: &[ScriptCall]) -> Vec<Value> {
 /// are one entry.
 fn decide_quickly(client: &mut Client, limit: &Limit, events: &[Event]) -> Vec<bool> {
     let mut calls = Vec::<(Vec<Entry>, ScriptCall)>::new();
-    let mut places = Vec::<(usize, usize)>::new();
+    let mut positions = Vec::<(usize, usize)>::new();
     for group in events.chunk_by(|a, b| a.at == b.at) {
         let mut entries = Vec::<Entry>::new();
         for event in group {
@@ -34,31 +34,34 @@ fn decide_quickly(client: &mut Client, limit: &Limit, events: &[Event]) -> Vec<b
             let quick =
                 FastCheck::of(&Request::new(&checks), &client.names).expect("a quick limit");
             let known = entries.iter().position(|entry| entry.key == quick.key);
-            let place = known.unwrap_or_else(|| {
+            let entry = known.unwrap_or_else(|| {
                 entries.push(Entry { key: quick.key, units: quick.units, times: 0 });
                 entries.len() - 1
             });
-            entries[place].times += 1;
-            places.push((calls.len(), place));
+            entries[entry].times += 1;
+            positions.push((calls.len(), entry));
         }
         let call = counter_call(limit, &entries, Some(group[0].at));
         calls.push((entries, call));
     }
-    let mut answers = Vec::<Vec<std::vec::IntoIter<bool>>>::new();
+    let mut replies = Vec::<Vec<std::vec::IntoIter<bool>>>::new();
     for chunk in calls.chunks(PIPELINE) {
         let only: Vec<ScriptCall> = chunk.iter().map(|(_, call)| call.clone()).collect();
         for ((entries, _), reply) in chunk.iter().zip(run_all(client, &only)) {
-            let decided = counter_answers(limit, entries, &reply).expect("a sound reply");
-            let allowed = |answer: CounterReply| match answer {
+            let decided = decode_counter_reply(limit, entries, &reply).expect("a sound reply");
+            let allowed = |reply: CounterReply| match reply {
                 CounterReply::Decided(decisions) => {
                     decisions.iter().map(|d| d.allowed).collect::<Vec<_>>().into_iter()
                 }
                 CounterReply::NotCompact => panic!("nobody else was here"),
             };
-            answers.push(decided.into_iter().map(allowed).collect());
+            replies.push(decided.into_iter().map(allowed).collect());
         }
     }
-    places.iter().map(|&(call, place)| answers[call][place].next().expect("one a time")).collect()
+    positions
+        .iter()
+        .map(|&(call, entry)| replies[call][entry].next().expect("one a time"))
+        .collect()
 }
 
 fn decide(client: &mut Client, limit: &Limit, events: &[Event]) -> Vec<bool> {

@@ -85,8 +85,8 @@ policies:
 const NODES: u32 = 3;
 
 /// Returns whether the request was denied because the store failed.
-fn has_failed(answer: &GateVerdict<'_>) -> bool {
-    answer.denial_reason() == Some(DenialReason::StoreFailed)
+fn has_failed(verdict: &GateVerdict<'_>) -> bool {
+    verdict.denial_reason() == Some(DenialReason::StoreFailed)
 }
 
 /// Two nodes and their store.
@@ -102,16 +102,16 @@ type Read = (bool, Decided, Option<String>, Option<u64>);
 
 impl Fixture {
     fn new() -> Self {
-        Fixture::over(FlakyStore::immediate)
+        Fixture::with_store(FlakyStore::immediate)
     }
 
     /// Creates nodes over a delayed store: a request is pending before the store has decided it,
     /// and again before the decision arrives.
-    fn far() -> Self {
-        Fixture::over(FlakyStore::delayed)
+    fn with_delayed_store() -> Self {
+        Fixture::with_store(FlakyStore::delayed)
     }
 
-    fn over(store: impl Fn(&ManualClock) -> FlakyStore) -> Self {
+    fn with_store(store: impl Fn(&ManualClock) -> FlakyStore) -> Self {
         let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
         let store = Arc::new(store(&clock));
         // A policy that is off does not apply to the requests of other tests, but can be named.
@@ -132,10 +132,10 @@ impl Fixture {
     }
 
     /// Returns the number of calls to the store before the first one completes.
-    fn asks_at_once<T>(&self, asking: impl Future<Output = T>) -> usize {
+    fn concurrent_store_calls<T>(&self, future: impl Future<Output = T>) -> usize {
         self.set_behavior(Behavior::Silent);
         let before = self.store.unanswered();
-        assert!(matches!(Polled::start(asking), Started::Pending(_)));
+        assert!(matches!(Polled::start(future), Started::Pending(_)));
         self.set_behavior(Behavior::Healthy);
         self.store.unanswered() - before
     }
@@ -143,16 +143,16 @@ impl Fixture {
     fn check<T>(
         &self,
         node: usize,
-        question: &GateRequest<'_>,
+        request: &GateRequest<'_>,
         read: impl Fn(&GateVerdict<'_>) -> T,
     ) -> Result<T, GateError> {
         let gate = &self.nodes[node];
-        let rules = Arc::clone(&gate.active_policies());
-        block_on(gate.check(&rules, slice::from_ref(question))).map(|answer| read(&answer))
+        let active = Arc::clone(&gate.active_policies());
+        block_on(gate.check(&active, slice::from_ref(request))).map(|verdict| read(&verdict))
     }
 
-    fn read(&self, node: usize, question: &GateRequest<'_>) -> Read {
-        self.check(node, question, read).expect("a verdict")
+    fn read(&self, node: usize, request: &GateRequest<'_>) -> Read {
+        self.check(node, request, read).expect("a verdict")
     }
 
     /// Returns the counts of a policy: allowed and denied, by how they were decided.
@@ -163,10 +163,10 @@ impl Fixture {
     }
 }
 
-fn read(answer: &GateVerdict<'_>) -> Read {
-    let reported = answer.reported_limit();
-    let policy = reported.and_then(|line| line.policy).map(str::to_owned);
-    (answer.allowed, answer.decided, policy, reported.and_then(|line| line.remaining()))
+fn read(verdict: &GateVerdict<'_>) -> Read {
+    let reported = verdict.reported_limit();
+    let policy = reported.and_then(|result| result.policy).map(str::to_owned);
+    (verdict.allowed, verdict.decided, policy, reported.and_then(|result| result.remaining()))
 }
 
 fn outcome(allowed: bool, decided: Decided, policy: &str, remaining: Option<u64>) -> Read {
@@ -177,8 +177,8 @@ fn under<'a>(policy: &'a str, key: &'a str) -> GateRequest<'a> {
     GateRequest::new(Subject::Key { policy, key: key.as_bytes(), attributes: None })
 }
 
-fn costing(question: GateRequest<'_>, cost: Cost) -> GateRequest<'_> {
-    GateRequest { cost: Some(cost), ..question }
+fn with_cost(request: GateRequest<'_>, cost: Cost) -> GateRequest<'_> {
+    GateRequest { cost: Some(cost), ..request }
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn nodes_share_a_limit() {
 }
 
 #[test]
-fn on_store_failure_answers_for_a_failing_store() {
+fn on_store_failure_decides_while_the_store_fails() {
     for behavior in [Behavior::Down, Behavior::TimedOut, Behavior::Lost] {
         let fixture = Fixture::new();
         fixture.set_behavior(behavior);
@@ -230,9 +230,9 @@ fn on_store_failure_answers_for_a_failing_store() {
 fn node_share_is_at_least_one() {
     let fixture = Fixture::new();
     fixture.set_behavior(Behavior::Down);
-    let allowed = |policy, line: usize| {
-        fixture.check(0, &costing(under(policy, "alice"), Cost::PEEK), |answer| {
-            (answer.results[line].decision.limit, answer.results[line].decision.remaining)
+    let allowed = |policy, index: usize| {
+        fixture.check(0, &with_cost(under(policy, "alice"), Cost::PEEK), |verdict| {
+            (verdict.results[index].decision.limit, verdict.results[index].decision.remaining)
         })
     };
     assert_eq!(allowed("bucket", 0), Ok((4, 2)), "12 and a burst of 6 among 3 nodes");
@@ -260,35 +260,35 @@ fn a_cost_beyond_the_share_passes_when_the_store_is_back() {
         ("small", 1, RetryAfter::Never, false),
     ];
     for (policy, cost, retry_after, is_failure) in rows {
-        let question = costing(under(policy, "alice"), Cost::Ask(cost));
-        let seen = fixture.check(0, &question, |answer| {
-            assert_eq!(answer.decided, Decided::Local);
-            (answer.retry_after(), has_failed(answer))
+        let request = with_cost(under(policy, "alice"), Cost::Ask(cost));
+        let outcome_read = fixture.check(0, &request, |verdict| {
+            assert_eq!(verdict.decided, Decided::Local);
+            (verdict.retry_after(), has_failed(verdict))
         });
-        assert_eq!(seen, Ok((retry_after, is_failure)), "{cost} of {policy}");
+        assert_eq!(outcome_read, Ok((retry_after, is_failure)), "{cost} of {policy}");
     }
     // A cost that one limit can never admit is denied for ever, whatever this node's share of
     // another limit is.
     let limits = ["4 per 1s", "100 per 1m"].map(|text| text.parse().expect("a limit"));
     let both = GateRequest::new(Subject::Limits { key: b"alice", limits: &limits });
-    let seen = fixture.check(0, &costing(both, Cost::Ask(50)), |answer| {
-        (answer.retry_after(), has_failed(answer))
+    let outcome_read = fixture.check(0, &with_cost(both, Cost::Ask(50)), |verdict| {
+        (verdict.retry_after(), has_failed(verdict))
     });
-    assert_eq!(seen, Ok((RetryAfter::Never, false)));
+    assert_eq!(outcome_read, Ok((RetryAfter::Never, false)));
     // A used-up local share is an ordinary denial.
     let used_up = fixture.check(0, &under("here", "alice"), has_failed);
     assert_eq!(used_up, Ok(false));
     let waits = |policy| {
         let gate = &fixture.nodes[0];
-        let rules = Arc::clone(&gate.active_policies());
+        let active = Arc::clone(&gate.active_policies());
         let max_wait = Some(Duration::from_secs(3600));
-        let question = GateRequest { max_wait, ..costing(under(policy, "bob"), Cost::Ask(4)) };
-        block_on(gate.check(&rules, &[question]))
-            .map(|answer| (answer.allowed, has_failed(&answer)))
+        let request = GateRequest { max_wait, ..with_cost(under(policy, "bob"), Cost::Ask(4)) };
+        block_on(gate.check(&active, &[request]))
+            .map(|verdict| (verdict.allowed, has_failed(&verdict)))
     };
     assert_eq!(waits("here"), Ok((false, true)), "requests do not wait while the store fails");
     fixture.set_behavior(Behavior::Healthy);
-    assert!(fixture.read(0, &costing(under("here", "bob"), Cost::Ask(9))).0);
+    assert!(fixture.read(0, &with_cost(under("here", "bob"), Cost::Ask(9))).0);
 }
 
 /// Two checks of one count are one cost.
@@ -297,11 +297,11 @@ fn costs_of_one_count_are_summed_before_the_capacity_check() {
     let fixture = Fixture::new();
     fixture.set_behavior(Behavior::Down);
     let gate = &fixture.nodes[0];
-    let rules = Arc::clone(&gate.active_policies());
+    let active = Arc::clone(&gate.active_policies());
     for (cost, is_failure) in [(4, true), (5, false)] {
-        let one = costing(under("here", "alice"), Cost::Ask(cost));
-        let answer = block_on(gate.check(&rules, &[one, one])).expect("a verdict");
-        assert_eq!(has_failed(&answer), is_failure, "twice {cost} of nine");
+        let one = with_cost(under("here", "alice"), Cost::Ask(cost));
+        let verdict = block_on(gate.check(&active, &[one, one])).expect("a verdict");
+        assert_eq!(has_failed(&verdict), is_failure, "twice {cost} of nine");
     }
 }
 
@@ -316,12 +316,12 @@ fn any_denial_charges_nothing() {
         ..Attributes::default()
     };
     let (get, post) = (attributes("GET"), attributes("POST"));
-    let lines = |question: &GateRequest<'_>| {
-        fixture.check(0, question, |answer| {
-            let line = |line: &tidegate::unstable::gate::LimitResult<'_>| {
-                (line.decision.allowed, line.decided, line.remaining())
+    let results = |request: &GateRequest<'_>| {
+        fixture.check(0, request, |verdict| {
+            let read = |result: &tidegate::unstable::gate::LimitResult<'_>| {
+                (result.decision.allowed, result.decided, result.remaining())
             };
-            answer.results.iter().map(line).collect::<Vec<_>>()
+            verdict.results.iter().map(read).collect::<Vec<_>>()
         })
     };
     let post = GateRequest::new(Subject::Request(&post));
@@ -336,8 +336,8 @@ fn any_denial_charges_nothing() {
         (false, Decided::FailedClosed, None),
         (false, Decided::FailedClosed, None),
     ];
-    assert_eq!(lines(&post), Ok(expected));
-    let waits = fixture.check(0, &post, |answer| answer.retry_after());
+    assert_eq!(results(&post), Ok(expected));
+    let waits = fixture.check(0, &post, |verdict| verdict.retry_after());
     assert_eq!(waits, Ok(RetryAfter::Micros(1_000_000)), "the wait after a store failure");
 
     // Without the closed policy the others are enforced. The observed one never denies.
@@ -359,7 +359,7 @@ fn forced_charges_and_refunds_follow_the_same_rules() {
     let here = under("here", "alice");
     for (cost, left) in [(Cost::Force(2), 1), (Cost::Refund(1), 2), (Cost::PEEK, 2)] {
         let expected = outcome(true, Decided::Local, "here", Some(left));
-        assert_eq!(fixture.read(0, &costing(here, cost)), expected, "{cost:?}");
+        assert_eq!(fixture.read(0, &with_cost(here, cost)), expected, "{cost:?}");
     }
 }
 
@@ -368,7 +368,7 @@ fn store_admissions_are_mirrored_locally() {
     let fixture = Fixture::new();
     let here = under("here", "alice");
     let exact = |node, cost| {
-        let (allowed, decided, ..) = fixture.read(node, &costing(here, cost));
+        let (allowed, decided, ..) = fixture.read(node, &with_cost(here, cost));
         assert_eq!((allowed, decided), (true, Decided::Exact));
     };
     exact(0, Cost::Ask(2));
@@ -377,7 +377,7 @@ fn store_admissions_are_mirrored_locally() {
     exact(0, Cost::PEEK);
     exact(1, Cost::Ask(5));
     // The store denies a cost above the units left, which charges nothing locally either.
-    let (allowed, ..) = fixture.read(0, &costing(here, Cost::Ask(9)));
+    let (allowed, ..) = fixture.read(0, &with_cost(here, Cost::Ask(9)));
     assert!(!allowed);
     fixture.set_behavior(Behavior::Down);
     // The first node has used two of its three units, and the other all of its own.
@@ -404,11 +404,11 @@ fn local_bucket_owes_nothing_for_other_nodes() {
         assert_eq!(fixture.read(0, &bucket).1, Decided::Exact);
         fixture.clock.advance(Duration::from_secs(300));
     }
-    assert!(fixture.read(0, &costing(bucket, Cost::Ask(2))).0);
+    assert!(fixture.read(0, &with_cost(bucket, Cost::Ask(2))).0);
     fixture.set_behavior(Behavior::Down);
     // The node holds two units and regains one in a quarter of an hour.
     let denied = outcome(false, Decided::Local, "bucket", Some(0));
-    assert!(!fixture.read(0, &costing(bucket, Cost::Ask(2))).0);
+    assert!(!fixture.read(0, &with_cost(bucket, Cost::Ask(2))).0);
     while fixture.read(0, &bucket).0 {}
     assert_eq!(fixture.read(0, &bucket), denied);
     fixture.clock.advance(Duration::from_secs(900));
@@ -418,9 +418,9 @@ fn local_bucket_owes_nothing_for_other_nodes() {
 #[test]
 fn invalid_request_is_not_a_store_failure() {
     let fixture = Fixture::new();
-    let named = |cost| GateRequest { id: Some(b"order-1"), ..costing(under("open", "bob"), cost) };
-    let left =
-        |question: &GateRequest<'_>| fixture.check(0, question, |a| a.results[0].remaining());
+    let named =
+        |cost| GateRequest { id: Some(b"order-1"), ..with_cost(under("open", "bob"), cost) };
+    let left = |request: &GateRequest<'_>| fixture.check(0, request, |a| a.results[0].remaining());
     assert_eq!(left(&named(Cost::Ask(1))), Ok(Some(1)));
     assert_eq!(left(&named(Cost::Ask(1))), Ok(Some(1)), "charged once");
     assert_eq!(left(&named(Cost::Ask(2))), Err(GateError::Check(CheckError::IdReused)));
@@ -433,25 +433,25 @@ fn invalid_request_is_not_a_store_failure() {
     }
     // A store that must be awaited cannot be used synchronously.
     let gate = &fixture.nodes[0];
-    let rules = Arc::clone(&gate.active_policies());
-    let question = under("open", "bob");
+    let active = Arc::clone(&gate.active_policies());
+    let request = under("open", "bob");
     let must_await = Err(GateError::MustAwait);
-    assert_eq!(gate.sync(gate.check(&rules, &[question])).map(drop), must_await);
-    assert_eq!(gate.sync(gate.acquire(&rules, &question, None)).map(drop), must_await);
-    let (keys, bob) = (gate.keys(&rules, "open").expect("a policy"), Key::literal(b"bob"));
+    assert_eq!(gate.sync(gate.check(&active, &[request])).map(drop), must_await);
+    assert_eq!(gate.sync(gate.acquire(&active, &request, None)).map(drop), must_await);
+    let (keys, bob) = (gate.keys(&active, "open").expect("a policy"), Key::literal(b"bob"));
     assert_eq!(gate.sync(keys.peek(&bob)).map(drop), must_await);
     assert_eq!(gate.sync(keys.reset(&bob)).map(drop), must_await);
     fixture.set_behavior(Behavior::Healthy);
-    assert!(fixture.read(0, &question).0, "nothing was charged before");
+    assert!(fixture.read(0, &request).0, "nothing was charged before");
 }
 
 #[test]
 fn ids_are_kept_locally_when_the_store_fails() {
     let fixture = Fixture::new();
     fixture.set_behavior(Behavior::Down);
-    let question = GateRequest { id: Some(b"order-1"), ..under("here", "alice") };
+    let request = GateRequest { id: Some(b"order-1"), ..under("here", "alice") };
     for _ in 0..5 {
-        assert_eq!(fixture.read(0, &question), outcome(true, Decided::Local, "here", Some(2)));
+        assert_eq!(fixture.read(0, &request), outcome(true, Decided::Local, "here", Some(2)));
     }
 }
 
@@ -460,8 +460,8 @@ fn peek_and_reset_use_the_store_only() {
     let fixture = Fixture::new();
     fixture.read(0, &under("here", "alice"));
     let [first, second] = &fixture.nodes;
-    let rules = Arc::clone(&second.active_policies());
-    let (keys, alice) = (second.keys(&rules, "here").expect("a policy"), Key::literal(b"alice"));
+    let active = Arc::clone(&second.active_policies());
+    let (keys, alice) = (second.keys(&active, "here").expect("a policy"), Key::literal(b"alice"));
     let left = || block_on(keys.peek(&alice)).map(|a| read(&a));
     assert_eq!(left(), Ok(outcome(true, Decided::Exact, "here", Some(8))));
     let reset = || block_on(keys.reset(&alice));
@@ -472,14 +472,14 @@ fn peek_and_reset_use_the_store_only() {
     assert_eq!((reset(), reset()), (Ok(true), Ok(false)));
     assert_eq!(left(), Ok(outcome(true, Decided::Exact, "here", Some(9))));
     let unknown = GateError::UnknownPolicy { name: "nobody".into() };
-    assert_eq!(first.keys(&rules, "nobody").map(drop), Err(unknown));
+    assert_eq!(first.keys(&active, "nobody").map(drop), Err(unknown));
 }
 
 #[test]
 fn all_limits_of_a_key_are_reset_at_once() {
     let fixture = Fixture::new();
     let gate = &fixture.nodes[0];
-    let rules = Arc::clone(&gate.active_policies());
-    let keys = gate.keys(&rules, "small").expect("a policy");
-    assert_eq!(fixture.asks_at_once(keys.reset(&Key::literal(b"alice"))), 2);
+    let active = Arc::clone(&gate.active_policies());
+    let keys = gate.keys(&active, "small").expect("a policy");
+    assert_eq!(fixture.concurrent_store_calls(keys.reset(&Key::literal(b"alice"))), 2);
 }

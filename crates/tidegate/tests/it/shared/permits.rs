@@ -15,9 +15,9 @@ use crate::futures::block_on;
 /// Acquires a permit. Returns the permit and how it was decided.
 fn take(fixture: &Fixture, node: usize, policy: &str) -> (Option<AnyPermit>, Decided) {
     let gate = &fixture.nodes[node];
-    let rules = Arc::clone(&gate.active_policies());
-    let question = under(policy, "alice");
-    let held = block_on(gate.acquire(&rules, &question, None)).expect("a verdict");
+    let active = Arc::clone(&gate.active_policies());
+    let request = under(policy, "alice");
+    let held = block_on(gate.acquire(&active, &request, None)).expect("a verdict");
     assert_eq!(held.permit.is_some(), held.verdict.allowed);
     (held.permit, held.verdict.decided)
 }
@@ -29,7 +29,7 @@ fn shared(fixture: &Fixture, node: usize) -> SharedPermit {
 }
 
 #[test]
-fn a_permit_is_given_back_and_renewed_on_any_node() {
+fn permit_is_released_and_renewed_on_any_node() {
     let fixture = Fixture::new();
     let permits: Vec<_> = (0..6).map(|number| shared(&fixture, number % 2)).collect();
     assert!(take(&fixture, 0, "jobs").0.is_none());
@@ -66,8 +66,8 @@ fn acquire_without_a_matching_policy_holds_nothing() {
     let nothing = GateRequest::new(Subject::Request(&attributes));
     for behavior in [Behavior::Healthy, Behavior::Down] {
         fixture.set_behavior(behavior);
-        let rules = Arc::clone(&fixture.nodes[0].active_policies());
-        let held = block_on(fixture.nodes[0].acquire(&rules, &nothing, None)).expect("a verdict");
+        let active = Arc::clone(&fixture.nodes[0].active_policies());
+        let held = block_on(fixture.nodes[0].acquire(&active, &nothing, None)).expect("a verdict");
         assert_eq!((held.verdict.allowed, held.verdict.decided), (true, Decided::Exact));
         assert!(held.permit.and_then(AnyPermit::local).is_some());
     }
@@ -116,21 +116,21 @@ fn permits_during_an_outage_are_local_or_none() {
     fixture.set_behavior(Behavior::Healthy);
     assert_eq!(block_on(kept.release(&fixture.nodes[0])), Ok(true));
     fixture.set_behavior(Behavior::Down);
-    let places: Vec<_> = (0..3).map(|_| take(&fixture, 0, "jobs").0).collect();
-    assert_eq!(places.iter().flatten().count(), 2, "released permits are free locally as well");
+    let permits: Vec<_> = (0..3).map(|_| take(&fixture, 0, "jobs").0).collect();
+    assert_eq!(permits.iter().flatten().count(), 2, "released permits are free locally as well");
 }
 
 #[test]
-fn all_keys_of_a_permit_are_asked_for_at_once() {
+fn permit_calls_the_store_for_all_keys_concurrently() {
     // Regression: sequential calls took one deadline for each key.
     let fixture = Fixture::new();
     let held = [shared(&fixture, 0).to_bytes(), b"\x01x\x01y".to_vec()].concat();
     let held = SharedPermit::from_bytes(&held).expect("a permit");
     let gate = &fixture.nodes[0];
-    assert_eq!(fixture.asks_at_once(held.release(gate)), 3);
-    assert_eq!(fixture.asks_at_once(held.renew(gate, None)), 3);
+    assert_eq!(fixture.concurrent_store_calls(held.release(gate)), 3);
+    assert_eq!(fixture.concurrent_store_calls(held.renew(gate, None)), 3);
     // A permit that is held under only some of its keys is still released under those.
     assert_eq!(block_on(held.release(gate)), Ok(false));
-    let places = (0..7).filter(|_| take(&fixture, 1, "jobs").0.is_some());
-    assert_eq!(places.count(), 6);
+    let permits = (0..7).filter(|_| take(&fixture, 1, "jobs").0.is_some());
+    assert_eq!(permits.count(), 6);
 }

@@ -37,8 +37,12 @@ fn modes_of_one_limit_are_counted_separately() {
     let observed = stats.limit("api", &ten, Mode::Observe);
     record(&stats, &[denying(&enforced, b"a")]);
     // An observed limit would have denied, but the request is allowed.
-    let lines = [denying(&observed, b"b")];
-    stats.record(&RequestRecord { limits: &lines, allowed: true, ..RequestRecord::default() });
+    let limit_records = [denying(&observed, b"b")];
+    stats.record(&RequestRecord {
+        limits: &limit_records,
+        allowed: true,
+        ..RequestRecord::default()
+    });
     let all = stats.series();
     let refusals: Vec<_> =
         all.iter().map(|one| (one.mode, one.denied_outcome(), one.denied[0])).collect();
@@ -61,23 +65,26 @@ fn a_near_miss_leaves_at_most_a_twentieth() {
         ("600 per 1m token-bucket burst 40", 3, 0),
         ("600 per 1m token-bucket burst 40", 2, 1),
     ];
-    for (text, remaining, near) in rows {
+    for (text, remaining, near_misses) in rows {
         let (stats, _) = stats();
         let limit = limit(text);
         let counted = stats.limit("p", &limit, Mode::Enforce);
-        let line =
+        let limit_record =
             LimitRecord { limit: &limit, remaining: Some(remaining), ..allowing(&counted, b"a") };
-        record(&stats, &[line]);
-        assert_eq!(stats.series()[0].near, near, "{text}, {remaining} remaining");
+        record(&stats, &[limit_record]);
+        assert_eq!(stats.series()[0].near, near_misses, "{text}, {remaining} remaining");
         // A request that another policy denied is not a near miss.
         stats.record(&RequestRecord {
-            limits: &[line],
+            limits: &[limit_record],
             allowed: false,
             ..RequestRecord::default()
         });
         // After failing open the units left are unknown.
-        record(&stats, &[LimitRecord { remaining: None, decided: Decided::FailedOpen, ..line }]);
-        assert_eq!(stats.series()[0].near, near, "{text}, {remaining} remaining");
+        record(
+            &stats,
+            &[LimitRecord { remaining: None, decided: Decided::FailedOpen, ..limit_record }],
+        );
+        assert_eq!(stats.series()[0].near, near_misses, "{text}, {remaining} remaining");
     }
 }
 
@@ -109,12 +116,12 @@ fn concurrent_counts_add_up() {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 for number in 0..EACH {
-                    let line =
+                    let limit_record =
                         if number % 4 == 0 { denying(&ten, b"a") } else { allowing(&ten, b"a") };
                     let elapsed = Some(Duration::from_micros(number % 10));
-                    let allowed = line.allowed;
+                    let allowed = limit_record.allowed;
                     stats.record(&RequestRecord {
-                        limits: &[line],
+                        limits: &[limit_record],
                         allowed,
                         elapsed,
                         ..RequestRecord::default()

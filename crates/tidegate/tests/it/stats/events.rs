@@ -37,14 +37,14 @@ fn denial_has_key_policy_and_time() {
 
     // Two limits deny: the longer wait is reported.
     let longer = LimitRecord { retry_after: RetryAfter::Never, ..denying(&minute, b"a\nb") };
-    let lines = [denying(&second, b"a\nb"), longer];
-    let seen = RequestRecord {
-        limits: &lines,
+    let limit_records = [denying(&second, b"a\nb"), longer];
+    let request_record = RequestRecord {
+        limits: &limit_records,
         route: Some("/login"),
         request_id: Some("r-1"),
         ..RequestRecord::default()
     };
-    stats.record(&seen);
+    stats.record(&request_record);
     let event = denial(&mut reader);
     assert_eq!((event.number, event.at, event.outcome), (1, start(), Outcome::Denied));
     assert_eq!((&*event.policy, &*event.limit), ("p", "100 per 1m sliding-window"));
@@ -179,16 +179,16 @@ fn many_writers_and_readers_lose_nothing_silently() {
         }
     });
     for reader in &mut readers {
-        let mut seen = 0;
+        let mut received = 0;
         while let Some(event) = reader.try_next() {
-            seen += match event {
+            received += match event {
                 StreamItem::Denial(denial) => {
-                    assert_eq!(denial.number, seen + 1);
+                    assert_eq!(denial.number, received + 1);
                     1
                 }
                 StreamItem::Missed(missed) => missed,
             };
         }
-        assert!(seen >= EVENTS_HELD as u64, "{seen}");
+        assert!(received >= EVENTS_HELD as u64, "{received}");
     }
 }

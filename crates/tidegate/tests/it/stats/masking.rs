@@ -46,18 +46,18 @@ fn deny(gate: &Gate, value: &str) -> (tidegate::unstable::policy::Key, String) {
         headers: Headers::Pairs(&headers),
         ..Attributes::default()
     };
-    let rules = gate.active_policies();
+    let active = gate.active_policies();
     for allowed in [true, false] {
-        let question = GateRequest::new(Subject::Request(&attributes));
-        let answer = gate.sync(gate.check(&rules, &[question]));
-        assert_eq!(answer.expect("a verdict").allowed, allowed);
+        let request = GateRequest::new(Subject::Request(&attributes));
+        let verdict = gate.sync(gate.check(&active, &[request]));
+        assert_eq!(verdict.expect("a verdict").allowed, allowed);
     }
-    let key = rules.policies().select(&attributes).expect("a policy")[0].key.clone();
-    let shown = gate.stats().top(RankBy::Denied, None, 1).keys.entries[0].name.to_string();
+    let key = active.policies().select(&attributes).expect("a policy")[0].key.clone();
+    let displayed = gate.stats().top(RankBy::Denied, None, 1).keys.entries[0].name.to_string();
     let mut reader = gate.stats().events().subscribe(None).expect("free capacity");
     let Some(StreamItem::Denial(event)) = reader.try_next() else { panic!("expected a denial") };
-    assert_eq!(event.key.to_string(), shown);
-    (key, shown)
+    assert_eq!(event.key.to_string(), displayed);
+    (key, displayed)
 }
 
 proptest! {
@@ -71,19 +71,19 @@ proptest! {
     ) {
         prop_assume!(!value.trim().is_empty());
         let gate = gate(template);
-        let (key, shown) = deny(&gate, &value);
+        let (key, displayed) = deny(&gate, &value);
         let trimmed = value.trim();
-        prop_assert!(shown.contains("...#"), "{}", shown);
-        prop_assert!(shown.len() <= MAX_TEXT_BYTES);
-        prop_assert!(shown.chars().all(|c| !c.is_control()));
+        prop_assert!(displayed.contains("...#"), "{}", displayed);
+        prop_assert!(displayed.len() <= MAX_TEXT_BYTES);
+        prop_assert!(displayed.chars().all(|c| !c.is_control()));
         // At most four characters of the value, and at most a quarter of it.
         let most = MAX_SHOWN_CHARS.min(trimmed.len() / 4);
-        let (before, _) = shown.split_once("...#").expect("a mask");
+        let (before, _) = displayed.split_once("...#").expect("a mask");
         let common = trimmed.char_indices().map(|(at, c)| at + c.len_utf8());
         let showing = common.filter(|end| before.ends_with(&trimmed[..*end])).max().unwrap_or(0);
         prop_assert!(showing <= most || trimmed.len() <= 4, "{} of {}", showing, trimmed);
-        prop_assert_eq!(gate.stats().unmask("p", &shown), Some(key));
-        prop_assert_eq!(gate.stats().unmask("q", &shown), None);
+        prop_assert_eq!(gate.stats().unmask("p", &displayed), Some(key));
+        prop_assert_eq!(gate.stats().unmask("q", &displayed), None);
     }
 }
 
@@ -91,41 +91,44 @@ proptest! {
 fn values_that_are_not_credentials_are_readable() {
     let gate = gate("{header:x | client_ip}");
     let attributes = Attributes { client_ip: "192.0.2.1".parse().ok(), ..Attributes::default() };
-    let rules = gate.active_policies();
+    let active = gate.active_policies();
     for _ in 0..2 {
-        let question = GateRequest::new(Subject::Request(&attributes));
-        gate.sync(gate.check(&rules, &[question])).expect("a verdict");
+        let request = GateRequest::new(Subject::Request(&attributes));
+        gate.sync(gate.check(&active, &[request])).expect("a verdict");
     }
-    let shown = || gate.stats().top(RankBy::Denied, None, 9).keys.entries;
-    assert_eq!(shown()[0].name.to_string(), "client_ip=192.0.2.1");
+    let displayed = || gate.stats().top(RankBy::Denied, None, 9).keys.entries;
+    assert_eq!(displayed()[0].name.to_string(), "client_ip=192.0.2.1");
     // Keys of callers' limits do not come from a template.
     let limits = [limit("1 per 1h sliding-log")];
     for _ in 0..2 {
         let subject = Subject::Limits { key: b"alice", limits: &limits };
-        gate.sync(gate.check(&rules, &[GateRequest::new(subject)])).expect("a verdict");
+        gate.sync(gate.check(&active, &[GateRequest::new(subject)])).expect("a verdict");
     }
-    assert_eq!(shown()[0].name.to_string(), "alice");
+    assert_eq!(displayed()[0].name.to_string(), "alice");
     gate.stats().set_log_keys(LogKeys::Off, None);
-    assert!(shown().is_empty());
+    assert!(displayed().is_empty());
 }
 
 #[test]
-fn a_reload_of_the_template_shows_nothing_that_was_masked() {
+fn reload_keeps_masked_values_masked() {
     let gate = gate("{header:x}");
-    let (_, shown) = deny(&gate, "sk_live_4eC39HqLyjWD");
+    let (_, displayed) = deny(&gate, "sk_live_4eC39HqLyjWD");
     let readable =
         Policy::new("p", "{client_ip}".parse().expect("a template"), vec![limit("1 per 1h")]);
     let policies = Policies::new(vec![readable.expect("a policy")], Identity::default());
     gate.reload(policies.expect("policies"));
-    assert_eq!(gate.stats().top(RankBy::Denied, None, 1).keys.entries[0].name.to_string(), shown);
+    assert_eq!(
+        gate.stats().top(RankBy::Denied, None, 1).keys.entries[0].name.to_string(),
+        displayed
+    );
 }
 
 #[test]
 fn unknown_masked_form_is_an_error() {
     let gate = gate("{header:x}");
-    let rules = gate.active_policies();
+    let active = gate.active_policies();
     let form = "sk_l...#0123456789abcdef";
-    let unknown = block_on(gate.keys(&rules, "p").expect("a policy").find(form.as_bytes()));
+    let unknown = block_on(gate.keys(&active, "p").expect("a policy").find(form.as_bytes()));
     assert_eq!(unknown, Err(GateError::UnknownMask { form: form.into() }));
 }
 
@@ -135,11 +138,11 @@ fn a_value_in_use_that_looks_masked_is_found() {
     for value in ["sk_l...#0123456789abcdef", "and so on..."] {
         for template in ["{header:x}", "{header:x | client_ip}", "{header:x}:{path}"] {
             let gate = gate(template);
-            let rules = gate.active_policies();
+            let active = gate.active_policies();
             let (key, _) = deny(&gate, value);
             let is_composite = template.contains(":{path}");
             let text = if is_composite { key.to_string() } else { value.to_owned() };
-            let keys = gate.keys(&rules, "p").expect("a policy");
+            let keys = gate.keys(&active, "p").expect("a policy");
             let found = block_on(keys.find(text.as_bytes())).expect("a key");
             assert_eq!((found.key, found.masked), (key, false), "{template} {text}");
         }
@@ -148,15 +151,15 @@ fn a_value_in_use_that_looks_masked_is_found() {
 
 /// Browsers and other clients send a URL without its fragment.
 #[test]
-fn a_masked_form_without_its_hash_is_an_error_that_says_how_to_encode_it() {
+fn masked_form_without_its_hash_is_an_error_with_a_hint() {
     for template in ["{header:x}", "{header:x | client_ip}"] {
         let gate = gate(template);
-        let rules = gate.active_policies();
-        let (key, shown) = deny(&gate, "sk_live_4eC39HqLyjWD");
-        let (cut, _) = shown.split_once('#').expect("a hash");
-        let keys = gate.keys(&rules, "p").expect("a policy");
+        let active = gate.active_policies();
+        let (key, displayed) = deny(&gate, "sk_live_4eC39HqLyjWD");
+        let (cut, _) = displayed.split_once('#').expect("a hash");
+        let keys = gate.keys(&active, "p").expect("a policy");
         let find = |text: &str| block_on(keys.find(text.as_bytes()));
-        let found = find(&shown).expect("the complete form resolves to its key");
+        let found = find(&displayed).expect("the complete form resolves to its key");
         assert_eq!((found.key, found.masked), (key, true), "{template}");
         let unknown = find(cut).expect_err("an unknown key");
         assert_eq!(unknown, GateError::UnknownMask { form: cut.into() }, "{template}");

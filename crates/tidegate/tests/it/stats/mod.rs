@@ -4,6 +4,7 @@ mod bounds;
 mod counters;
 mod events;
 mod masking;
+mod requests;
 mod top_keys;
 
 use std::sync::LazyLock;
@@ -46,10 +47,10 @@ fn denying<'a>(stats: &'a LimitStats, key: &'a [u8]) -> LimitRecord<'a> {
 }
 
 /// Records a request of one policy, which is allowed if all results are.
-fn record(stats: &Stats, lines: &[LimitRecord<'_>]) {
-    let allowed = lines.iter().all(|line| line.allowed);
+fn record(stats: &Stats, limit_records: &[LimitRecord<'_>]) {
+    let allowed = limit_records.iter().all(|limit_record| limit_record.allowed);
     stats.record(&RequestRecord {
-        limits: lines,
+        limits: limit_records,
         allowed,
         route: Some("/login"),
         ..RequestRecord::default()

@@ -86,7 +86,7 @@ fn few_names_are_counted_exactly() {
         (0..times).for_each(|_| record(&stats, &[denying(&login, key.as_bytes())]));
     }
     (0..4).for_each(|_| record(&stats, &[denying(&api, b"a")]));
-    let shown = |policy, n| {
+    let displayed = |policy, n| {
         let keys = stats.top(RankBy::Denied, policy, n).keys;
         let entries: Vec<_> = keys
             .entries
@@ -105,7 +105,7 @@ fn few_names_are_counted_exactly() {
         (None, 0, "", 5),
     ];
     for (policy, n, entries, unlisted) in rows {
-        assert_eq!(shown(policy, n), (entries.to_owned(), unlisted), "{policy:?} {n}");
+        assert_eq!(displayed(policy, n), (entries.to_owned(), unlisted), "{policy:?} {n}");
     }
 }
 
@@ -115,11 +115,15 @@ fn rankings_are_separate_and_list_a_key_once_per_policy() {
     let [second, minute] =
         ["10 per 1s", "100 per 1m"].map(|text| stats.limit("p", &limit(text), Mode::Enforce));
     let watched = stats.limit("w", &limit("10 per 1s"), Mode::Observe);
-    let near = LimitRecord { remaining: Some(0), ..allowing(&second, b"near") };
+    let near_miss = LimitRecord { remaining: Some(0), ..allowing(&second, b"near") };
     record(&stats, &[denying(&second, b"denied"), denying(&minute, b"denied")]);
-    record(&stats, &[near, LimitRecord { stats: &minute, ..near }]);
-    let lines = [allowing(&second, b"fine"), denying(&watched, b"watched")];
-    stats.record(&RequestRecord { limits: &lines, allowed: true, ..RequestRecord::default() });
+    record(&stats, &[near_miss, LimitRecord { stats: &minute, ..near_miss }]);
+    let limit_records = [allowing(&second, b"fine"), denying(&watched, b"watched")];
+    stats.record(&RequestRecord {
+        limits: &limit_records,
+        allowed: true,
+        ..RequestRecord::default()
+    });
     // A failure of the store is not counted for the key.
     record(
         &stats,
@@ -168,12 +172,12 @@ fn names_are_shown_short_and_printable() {
         (b"back\\slash", "back\\\\slash"),
         (long.as_bytes(), &format!("{}...", &long[1..])),
     ];
-    for (key, shown) in rows {
+    for (key, displayed) in rows {
         let (stats, _) = stats();
         let ten = stats.limit("p", &limit("10 per 1s"), Mode::Enforce);
         record(&stats, &[denying(&ten, key)]);
         let entry = &stats.top(RankBy::Denied, None, 1).keys.entries[0];
-        assert_eq!(entry.name.to_string(), shown);
+        assert_eq!(entry.name.to_string(), displayed);
         assert_eq!(entry.name.is_truncated(), key.len() > MAX_TEXT_BYTES);
     }
 }

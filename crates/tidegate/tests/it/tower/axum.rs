@@ -49,13 +49,13 @@ async fn layers_per_route_count_separately() {
     let app = Router::new()
         .route("/login", any(|| async {}).layer(limited("1 per 1h sliding-log")))
         .route("/", any(|| async {}));
-    let ask = |path: &'static str| {
+    let send = |path: &'static str| {
         let mut request = request(Some([192, 0, 2, 1]));
         *request.uri_mut() = path.parse().expect("a path");
         app.clone().oneshot(request)
     };
     for (path, expected) in [("/login", 200), ("/login", 429), ("/", 200), ("/", 200)] {
-        assert_eq!(ask(path).await.expect("it cannot fail").status(), expected, "{path}");
+        assert_eq!(send(path).await.expect("it cannot fail").status(), expected, "{path}");
     }
 }
 
@@ -66,14 +66,14 @@ async fn for_axum_holds_and_denies_alike() {
     let rule = Rule::new("jobs", [limit("1 concurrent lease 30s"), limit("2 per 1h sliding-log")]);
     let layer = RateLimitLayer::builder().rule(rule).build().expect("a layer").for_axum();
     let app = Router::new().route("/", any(|| async { "hello" })).layer(layer);
-    let ask = || app.clone().oneshot(request(Some([192, 0, 2, 1])));
-    let first = ask().await.expect("it cannot fail");
+    let send = || app.clone().oneshot(request(Some([192, 0, 2, 1])));
+    let first = send().await.expect("it cannot fail");
     assert_eq!(first.status(), 200);
-    assert_eq!(ask().await.expect("it cannot fail").status(), 429, "the place is held");
+    assert_eq!(send().await.expect("it cannot fail").status(), 429, "the place is held");
     let body = first.into_body().collect().await.expect("a body").to_bytes();
     assert_eq!(body, "hello");
-    assert_eq!(ask().await.expect("it cannot fail").status(), 200, "the body has ended");
-    let denied = ask().await.expect("it cannot fail");
+    assert_eq!(send().await.expect("it cannot fail").status(), 200, "the body has ended");
+    let denied = send().await.expect("it cannot fail");
     assert_eq!(denied.status(), 429);
     assert_eq!(denied.headers()["content-type"], "application/problem+json");
     let body = denied.into_body().collect().await.expect("a body").to_bytes();
@@ -95,14 +95,14 @@ async fn header_fields_do_not_depend_on_the_body_type() {
         let quick = app.clone().layer(layer(rule()).for_axum());
         let other = app.layer(layer(rule().reserve(|_| 1)));
         for (round, status) in [200, 200, 200, 429].into_iter().enumerate() {
-            let ask = async |app: &Router| {
+            let send = async |app: &Router| {
                 let response = app.clone().oneshot(request(Some([192, 0, 2, 1]))).await;
                 let (parts, body) = response.expect("it cannot fail").into_parts();
                 (parts.status, parts.headers, body.collect().await.expect("a body").to_bytes())
             };
-            let one = ask(&quick).await;
+            let one = send(&quick).await;
             assert_eq!(one.0, status, "{forms}, request {round}");
-            assert_eq!(one, ask(&other).await, "{forms}, request {round}");
+            assert_eq!(one, send(&other).await, "{forms}, request {round}");
         }
     }
 }
@@ -125,13 +125,13 @@ async fn policies_see_the_full_path_of_nested_routes() {
     let limits = RateLimitLayer::from_gate(Arc::new(gate)).build().expect("a layer");
     let inner = Router::new().route("/users", any(|| async {})).layer(limits);
     let app = Router::new().nest("/api", inner);
-    let ask = || {
+    let send = || {
         let mut request = request(Some([192, 0, 2, 1]));
         *request.uri_mut() = "/api/users".parse().expect("a path");
         app.clone().oneshot(request)
     };
     for expected in [200, 429] {
-        assert_eq!(ask().await.expect("it cannot fail").status(), expected);
+        assert_eq!(send().await.expect("it cannot fail").status(), expected);
     }
     let seen = stats.top(RankBy::Denied, None, 1).routes;
     assert_eq!(seen.entries[0].name.as_bytes(), b"/api/users");
@@ -141,10 +141,10 @@ async fn policies_see_the_full_path_of_nested_routes() {
 #[tokio::test]
 async fn rules_see_the_full_path_of_nested_routes() {
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let see = Arc::clone(&seen);
+    let recorded = Arc::clone(&seen);
     let rule = Rule::new("login", limit("1 per 1h sliding-log")).when(move |head| {
         let seen = (head.path().to_owned(), head.uri().path().to_owned());
-        see.lock().expect("no panic").push(seen);
+        recorded.lock().expect("no panic").push(seen);
         head.path() == "/api/v1/login"
     });
     let limits = RateLimitLayer::builder().rule(rule).build().expect("a layer");
@@ -185,7 +185,7 @@ impl http_body::Body for Never {
 }
 
 #[tokio::test]
-async fn denials_are_whatever_axum_can_send() {
+async fn on_denied_returns_any_axum_response() {
     let with = |builder: LayerBuilder| {
         let rule = Rule::new("api", limit("0 per 1m"));
         let layer = builder.rule(rule).build().expect("a layer");
@@ -197,25 +197,25 @@ async fn denials_are_whatever_axum_can_send() {
     let tuple = with(new().on_denied(|_, _| ([("x-mine", "1"), ("ratelimit", "mine")], "no")));
     let never = with(new().on_denied(|_, _| Body::new(Never)));
     let long = with(new().on_denied(|_, _| "x".repeat(2 << 20)));
-    let ask = async |app: Router| {
+    let send = async |app: Router| {
         read_response(app.oneshot(request(Some([192, 0, 2, 1]))).await.expect("it cannot fail"))
             .await
     };
-    let (status, fields, body) = ask(html).await;
+    let (status, fields, body) = send(html).await;
     assert_eq!((status, body.as_str()), (429, "<p>/</p>"));
     assert_eq!(fields["content-type"], "text/html; charset=utf-8");
     assert_eq!(fields["ratelimit-policy"], "\"api\";q=0;w=60");
-    let (status, fields, body) = ask(both).await;
+    let (status, fields, body) = send(both).await;
     assert_eq!((status, body.starts_with("{\"type\":")), (418, true));
     assert_eq!(fields["content-type"], "application/problem+json");
-    let (status, fields, _) = ask(tuple).await;
+    let (status, fields, _) = send(tuple).await;
     assert_eq!(status, 429);
     assert_eq!(
         (fields["x-mine"].as_bytes(), fields["ratelimit"].as_bytes()),
         (&b"1"[..], &b"mine"[..])
     );
     for app in [never, long] {
-        let (status, fields, body) = ask(app).await;
+        let (status, fields, body) = send(app).await;
         assert_eq!((status, body.starts_with("{\"type\":")), (429, true));
         assert_eq!(fields["content-type"], "application/problem+json");
     }
@@ -223,7 +223,7 @@ async fn denials_are_whatever_axum_can_send() {
 
 /// The handler estimates the cost after it has read the body.
 #[tokio::test]
-async fn a_handler_reserves_what_it_has_read() {
+async fn handler_reserves_by_the_size_of_the_body() {
     async fn complete(
         Extension(reservation): Extension<Reservation>,
         prompt: String,
@@ -235,13 +235,13 @@ async fn a_handler_reserves_what_it_has_read() {
     let rule = Rule::new("tokens", limit("100 per 1h sliding-log")).reserve(|_| 0);
     let layer = RateLimitLayer::builder().rule(rule).build().expect("a layer");
     let app = Router::new().route("/", post(complete)).layer(layer.clone());
-    let ask = async |length: usize| {
+    let send = async |length: usize| {
         let mut request = request(Some([192, 0, 2, 1])).map(|_| Body::from("x".repeat(length)));
         *request.method_mut() = http::Method::POST;
         read_response(app.clone().oneshot(request).await.expect("it cannot fail")).await
     };
     for (length, expected) in [(98, 200), (99, 200), (99, 429), (98, 200), (101, 429)] {
-        let (status, fields, body) = ask(length).await;
+        let (status, fields, body) = send(length).await;
         assert_eq!(status, expected, "{length}");
         if status == 429 {
             assert_eq!(fields.contains_key("retry-after"), length == 99);

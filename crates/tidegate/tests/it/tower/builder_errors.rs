@@ -65,17 +65,15 @@ fn invalid_layers_are_errors_with_a_fix() {
             RateLimitLayer::builder()
                 .rule(one("api").plan("gold", [limit("1 per 1s")]).plan_of(|_| None))
                 .rule(one("api.gold")),
-            "two policies are called `api.gold`: give each rule a name of its own",
+            "two policies are called `api.gold`: give each rule a different name",
         ),
         (
             RateLimitLayer::builder().rule(rule("jobs", &["2 concurrent"]).cost(|_| 2)),
-            "rule `jobs` has a cost or `settle_when`, and a concurrency limit, whose places are one \
-             per request: put the concurrency limit into a rule of its own",
+            "rule `jobs` has a cost or `settle_when`, and a concurrency limit, which takes one permit per request: put the concurrency limit into a separate rule",
         ),
         (
             RateLimitLayer::builder().rule(rule("jobs", &["2 concurrent"]).settle_when(|_| true)),
-            "rule `jobs` has a cost or `settle_when`, and a concurrency limit, whose places are one \
-             per request: put the concurrency limit into a rule of its own",
+            "rule `jobs` has a cost or `settle_when`, and a concurrency limit, which takes one permit per request: put the concurrency limit into a separate rule",
         ),
         (
             RateLimitLayer::builder().rule((0..1_025).fold(one("api"), |rule, number| {
@@ -98,7 +96,7 @@ fn invalid_layers_are_errors_with_a_fix() {
         ),
         (
             RateLimitLayer::from_gate(gate(&["5 per 1m"]).0).rule(one("file")),
-            "two policies are called `file`: give each rule a name of its own",
+            "two policies are called `file`: give each rule a different name",
         ),
         (
             RateLimitLayer::from_gate(gate(&["5 per 1m"]).0).identity(Identity::default()),
@@ -125,16 +123,16 @@ fn an_error_names_its_source() {
 }
 
 #[test]
-fn rules_and_the_policies_of_a_gate_are_one_request() {
+fn rules_and_policies_of_a_gate_are_decided_together() {
     let (gate, clock) = gate(&["2 per 1m sliding-log"]);
     let by_key = rule("key", &["3 per 1m sliding-log"]).key(|_| Some("everybody".into()));
     let layer = RateLimitLayer::from_gate(Arc::clone(&gate)).rule(by_key).build().expect("a layer");
     let fixture = Fixture::of(layer, clock);
     assert_eq!(fixture.statuses(|| from(ALICE, "/"), 4), [200, 200, 429, 429]);
     assert_eq!(fixture.left("key", "everybody"), 1);
-    let told = fixture.send(from(super::BOB, "/"));
+    let response = fixture.send(from(super::BOB, "/"));
     let policy = "\"key\";q=3;w=60, \"file\";q=2;w=60";
-    assert_eq!(told.header("ratelimit-policy"), Some(policy));
+    assert_eq!(response.header("ratelimit-policy"), Some(policy));
     // A reload applies from the next request on, and keeps the rule.
     gate.reload(policies(&["9 per 1m sliding-log"]));
     fixture.clock.advance(std::time::Duration::from_secs(60));

@@ -49,10 +49,10 @@ fn a_denied_request_holds_and_charges_nothing() {
     let response = block_on(fixture.call(from(ALICE, "/"))).expect("the service works");
     assert_eq!(fixture.statuses(|| from(ALICE, "/"), 3), [429; 3]);
     drop(response);
-    let told = fixture.send(from(ALICE, "/"));
-    assert_eq!(told.status, 200);
+    let response = fixture.send(from(ALICE, "/"));
+    assert_eq!(response.status, 200);
     let policy = "\"jobs-concurrent\";q=1;qu=\"concurrent-requests\", \"jobs-1h\";q=100;w=3600";
-    assert_eq!(told.header("ratelimit-policy"), Some(policy));
+    assert_eq!(response.header("ratelimit-policy"), Some(policy));
     let limits = block_on(fixture.layer.peek("jobs", "192.0.2.1")).expect("a rule");
     assert_eq!(limits[1].1.remaining, 98, "two were admitted");
 }

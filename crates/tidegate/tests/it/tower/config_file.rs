@@ -17,13 +17,13 @@ fn file(name: &str, limit: &str) -> PathBuf {
 }
 
 #[test]
-fn policies_and_rules_are_one_request() {
+fn policies_and_rules_are_decided_together() {
     let path = file("one-request.yaml", "2 per 1m sliding-log");
     let everybody = rule("key", &["3 per 1m sliding-log"]).key(|_| Some("everybody".into()));
     let fixture =
         Fixture::new(|builder| builder.config_file(&path).expect("a file").rule(everybody));
-    let told = fixture.send(from(ALICE, "/"));
-    assert_eq!(told.header("x-ratelimit-limit"), Some("2"), "the form of the file");
+    let response = fixture.send(from(ALICE, "/"));
+    assert_eq!(response.header("x-ratelimit-limit"), Some("2"), "the form of the file");
     assert_eq!(fixture.statuses(|| from(ALICE, "/"), 2), [200, 429]);
     assert_eq!(fixture.left("key", "everybody"), 1);
 }
@@ -57,7 +57,7 @@ fn conflicting_settings_are_rejected() {
         ),
         (
             with_file().rule(rule("file", &["5 per 1m"])),
-            "two policies are called `file`: give each rule a name of its own",
+            "two policies are called `file`: give each rule a different name",
         ),
     ];
     for (builder, expected) in rows {

@@ -13,8 +13,8 @@ use crate::common::limit;
 fn a_denial_is_a_problem_document() {
     let fixture = Fixture::with(rule("login", &["1 per 1m sliding-log"]));
     fixture.send(from(ALICE, "/login"));
-    let told = fixture.send(from(ALICE, "/login"));
-    assert_eq!(told.status, 429);
+    let response = fixture.send(from(ALICE, "/login"));
+    assert_eq!(response.status, 429);
     let fields = [
         ("content-type", "application/problem+json"),
         ("retry-after", "60"),
@@ -22,10 +22,10 @@ fn a_denial_is_a_problem_document() {
         ("ratelimit-policy", "\"login\";q=1;w=60"),
     ];
     for (name, value) in fields {
-        assert_eq!(told.header(name), Some(value), "{name}");
+        assert_eq!(response.header(name), Some(value), "{name}");
     }
     assert_eq!(
-        told.body,
+        response.body,
         "{\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\",\
          \"title\":\"Request cannot be satisfied as assigned quota has been exceeded\",\
          \"status\":429,\"detail\":\"used up: `1 per 1m sliding-log` of policy login; retry after 60 s\",\
@@ -38,8 +38,8 @@ fn denied_grpc_call_gets_a_grpc_status() {
     let fixture = Fixture::with(rule("rpc", &["1 per 1m sliding-log"]));
     let call = || with(from(ALICE, "/greeter/hello"), "content-type", "application/grpc+proto");
     assert_eq!(fixture.send(call()).status, 200);
-    let told = fixture.send(call());
-    assert_eq!((told.status.as_u16(), told.body.as_str()), (200, ""));
+    let response = fixture.send(call());
+    assert_eq!((response.status.as_u16(), response.body.as_str()), (200, ""));
     let fields = [
         ("content-type", "application/grpc+proto"),
         ("grpc-status", "8"),
@@ -48,7 +48,7 @@ fn denied_grpc_call_gets_a_grpc_status() {
         ("retry-after", "60"),
     ];
     for (name, value) in fields {
-        assert_eq!(told.header(name), Some(value), "{name}");
+        assert_eq!(response.header(name), Some(value), "{name}");
     }
 }
 
@@ -64,11 +64,11 @@ fn on_denied_replaces_the_response() {
             Response::from(rejection)
         })
     });
-    let told = fixture.send(from(ALICE, "/"));
-    assert_eq!(told.status, 418);
+    let response = fixture.send(from(ALICE, "/"));
+    assert_eq!(response.status, 418);
     let limit = "0 per 1m sliding-window";
-    assert_eq!(told.body, format!("GET Some(\"api\") Some(\"{limit}\") Never"));
-    assert_eq!(told.header("ratelimit-policy"), Some("\"api\";q=0;w=60"));
+    assert_eq!(response.body, format!("GET Some(\"api\") Some(\"{limit}\") Never"));
+    assert_eq!(response.header("ratelimit-policy"), Some("\"api\";q=0;w=60"));
 }
 
 /// A new response from `on_denied` was sent as a 200 without `Retry-After`.
@@ -79,8 +79,8 @@ fn replaced_response_keeps_status_and_header_fields() {
         builder.rule(rule("api", &["1 per 1m sliding-log"])).on_denied(plain)
     });
     assert_eq!(fixture.status(from(ALICE, "/")), 200);
-    let told = fixture.send(from(ALICE, "/"));
-    assert_eq!((told.status.as_u16(), told.body.as_str()), (429, "slow down"));
+    let response = fixture.send(from(ALICE, "/"));
+    assert_eq!((response.status.as_u16(), response.body.as_str()), (429, "slow down"));
     let fields = [
         ("retry-after", Some("60")),
         ("ratelimit", Some("\"api\";r=0;t=60")),
@@ -88,11 +88,11 @@ fn replaced_response_keeps_status_and_header_fields() {
         ("content-type", None),
     ];
     for (name, value) in fields {
-        assert_eq!(told.header(name), value, "{name}");
+        assert_eq!(response.header(name), value, "{name}");
     }
     // A gRPC call keeps its status field.
-    let told = fixture.send(with(from(ALICE, "/"), "content-type", "application/grpc"));
-    assert_eq!((told.status.as_u16(), told.header("grpc-status")), (200, Some("8")));
+    let response = fixture.send(with(from(ALICE, "/"), "content-type", "application/grpc"));
+    assert_eq!((response.status.as_u16(), response.header("grpc-status")), (200, Some("8")));
 }
 
 /// `on_denied` was called only for denials by a limit.
@@ -125,9 +125,9 @@ fn every_response_of_the_layer_can_be_replaced() {
                 response
             })
         });
-        let told = fixture.send(request);
-        assert_eq!((told.status.as_u16(), told.body), (status, format!("mine: {status}")));
-        assert_eq!(told.headers["x-mine"], "yes");
+        let response = fixture.send(request);
+        assert_eq!((response.status.as_u16(), response.body), (status, format!("mine: {status}")));
+        assert_eq!(response.headers["x-mine"], "yes");
         assert_eq!(fixture.calls(), 0);
     }
 }
@@ -218,7 +218,7 @@ fn missing_address_is_an_error() {
     let expected = "{\"type\":\"about:blank\",\"title\":\"Internal Server Error\",\"status\":500,\
         \"detail\":\"the client's address is not known: serve the app with \
         `into_make_service_with_connect_info::<SocketAddr>()` (and tidegate's feature `axum`), \
-        or tell the layer where it is with `peer(..)`\"}";
+        or set it with `peer(..)`\"}";
     let by_template = |template: &str| rule("api", &["5 per 1m"]).key_template(template);
     let rows = [
         (rule("api", &["5 per 1m"]), 500),
@@ -233,13 +233,13 @@ fn missing_address_is_an_error() {
         (by_template("{header:x-key | client_ip}").keyless(Keyless::Skip), 200),
     ];
     for (rule, status) in rows {
-        let shown = format!("{rule:?}");
+        let displayed = format!("{rule:?}");
         let fixture = Fixture::with(rule);
-        let told = fixture.send(anonymous("/"));
-        assert_eq!(told.status, status, "{shown}");
-        assert_eq!(fixture.calls(), usize::from(status == 200), "{shown}");
+        let response = fixture.send(anonymous("/"));
+        assert_eq!(response.status, status, "{displayed}");
+        assert_eq!(fixture.calls(), usize::from(status == 200), "{displayed}");
         if status == 500 {
-            assert_eq!(told.body, expected);
+            assert_eq!(response.body, expected);
         }
     }
     let fixture = Fixture::new(|builder| {
@@ -263,12 +263,12 @@ fn invalid_request_is_a_client_error() {
     let layer = tidegate::tower::RateLimitLayer::from_gate(gate.into()).build().expect("a layer");
     let fixture = Fixture::of(layer, clock);
     let bad = || with(from(ALICE, "/"), "x-cost", "many");
-    let told = fixture.send(bad());
-    assert_eq!(told.status, 400);
+    let response = fixture.send(bad());
+    assert_eq!(response.status, 400);
     let detail =
         "\"detail\":\"the cost for policy `file` comes from {header:x-cost}, which holds `many`";
-    assert!(told.body.contains(detail), "{}", told.body);
-    let told = fixture.send(with(bad(), "content-type", "application/grpc"));
-    assert_eq!((told.status.as_u16(), told.header("grpc-status")), (200, Some("3")));
+    assert!(response.body.contains(detail), "{}", response.body);
+    let response = fixture.send(with(bad(), "content-type", "application/grpc"));
+    assert_eq!((response.status.as_u16(), response.header("grpc-status")), (200, Some("3")));
     assert_eq!(fixture.calls(), 0);
 }

@@ -18,7 +18,7 @@ fn anonymous(path: &str) -> Request<()> {
 }
 
 /// A layer over a gate with these policies.
-fn over(policies: &str) -> Fixture {
+fn layer_with_policies(policies: &str) -> Fixture {
     let (limiter, clock) = limiter();
     let policies = Config::parse(policies, "test.yaml").expect("a config").policies;
     let gate = Gate::new(limiter, policies, Arc::new(Stats::new(clock.clock())));
@@ -62,14 +62,18 @@ fn only_matching_policies_require_an_address() {
         ("off", "/api", 200),
     ];
     for (mode, path, expected) in rows {
-        assert_eq!(over(&policy(mode)).status(anonymous(path)), expected, "{mode} {path}");
+        assert_eq!(
+            layer_with_policies(&policy(mode)).status(anonymous(path)),
+            expected,
+            "{mode} {path}"
+        );
     }
 }
 
 #[test]
 fn invalid_cost_is_an_error_only_if_enforced() {
     for (mode, expected) in [("enforce", 400), ("observe", 200), ("off", 200)] {
-        let fixture = over(&format!(
+        let fixture = layer_with_policies(&format!(
             r#"policies: [{{ name: api, key: all, mode: {mode}, cost: "{{header:x-cost}}", limits: 5 per 1m }}]"#
         ));
         assert_eq!(fixture.status(with(anonymous("/"), "x-cost", "lots")), expected, "{mode}");

@@ -56,8 +56,8 @@ fn plans_have_separate_limits() {
         let statuses = fixture.statuses(|| user(&format!("on {plan}"), plan), 4);
         assert_eq!(statuses.iter().filter(|status| **status == 200).count(), admitted, "{plan}");
     }
-    let told = fixture.send(user("ben", "gold"));
-    assert_eq!(told.header("ratelimit"), Some("\"user.gold\";r=2;t=60"));
+    let response = fixture.send(user("ben", "gold"));
+    assert_eq!(response.header("ratelimit"), Some("\"user.gold\";r=2;t=60"));
     let series: Vec<String> =
         fixture.layer.stats().series().iter().map(|series| series.policy.to_string()).collect();
     assert_eq!(series, ["(caller)", "user", "user.basic", "user.basic", "user.gold"]);
@@ -66,7 +66,7 @@ fn plans_have_separate_limits() {
 /// A client that changed plan started from zero, so a client that alternated between two plans had
 /// the limits of both.
 #[test]
-fn a_change_of_plan_keeps_what_was_used() {
+fn change_of_plan_keeps_usage() {
     let algorithms =
         ["sliding-window", "sliding-log", "sliding-counter", "fixed-window", "token-bucket"];
     for algorithm in algorithms {
@@ -100,7 +100,7 @@ fn a_change_of_plan_keeps_what_was_used() {
 }
 
 #[test]
-fn a_reset_forgets_all_plans() {
+fn reset_clears_all_plans() {
     for name in ["user", "user.hourly"] {
         let fixture = Fixture::with(with_plans(
             per_user(&["1 per 1m sliding-log"]).plan("hourly", limit("1 per 1h sliding-log")),
@@ -123,9 +123,9 @@ fn on_unknown_plan_decides() {
     assert_eq!(base.statuses(|| user("ann", "gold"), 2), [200, 429]);
 
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let see = Arc::clone(&seen);
+    let recorded = Arc::clone(&seen);
     let warned = Fixture::with(plans().on_unknown_plan(move |plan| {
-        see.lock().expect("no panic").push(plan.to_owned());
+        recorded.lock().expect("no panic").push(plan.to_owned());
         UnknownPlan::Base
     }));
     assert_eq!(warned.statuses(|| user("ann", "gold"), 2), [200, 429]);
@@ -133,10 +133,10 @@ fn on_unknown_plan_decides() {
     assert_eq!(*seen.lock().expect("no panic"), ["gold", "gold"]);
 
     let strict = Fixture::with(plans().on_unknown_plan(|_| UnknownPlan::Reject));
-    let told = strict.send(user("ann", "go\"ld\n"));
+    let response = strict.send(user("ann", "go\"ld\n"));
     let detail = "\"status\":500,\"detail\":\"rule `user` has no plan `go\\\"ld\\\\x0a`: add it with `plan`\"";
-    assert_eq!(told.status, 500);
-    assert!(told.body.contains(detail), "{}", told.body);
+    assert_eq!(response.status, 500);
+    assert!(response.body.contains(detail), "{}", response.body);
     assert_eq!((strict.status(user("ann", "pro")), strict.calls()), (200, 1));
     // A request without a plan does not have an unknown plan.
     assert_eq!(strict.status(from(ALICE, "/")), 200);
@@ -148,9 +148,9 @@ fn on_unknown_plan_decides() {
 fn limits_come_with_the_request() {
     let fixture = Fixture::with(by_request(per_user(&["1 per 1m sliding-log"])));
     let of = |count: u64| loaded(limit(&format!("{count} per 1m sliding-log")));
-    let told = fixture.send(of(3));
-    assert_eq!(told.header("ratelimit"), Some("\"user\";r=2;t=60"));
-    assert_eq!(told.header("ratelimit-policy"), Some("\"user\";q=3;w=60"));
+    let response = fixture.send(of(3));
+    assert_eq!(response.header("ratelimit"), Some("\"user\";r=2;t=60"));
+    assert_eq!(response.header("ratelimit-policy"), Some("\"user\";q=3;w=60"));
     assert_eq!(fixture.statuses(|| of(3), 3), [200, 200, 429]);
     assert_eq!(fixture.status(of(4)), 200, "what was used stays used");
     let denied = fixture.send(of(4));
@@ -206,9 +206,9 @@ fn invalid_request_limits_are_a_server_error() {
     ];
     for (rule, limits, detail) in rows {
         let fixture = Fixture::with(by_request(rule));
-        let told = fixture.send(loaded(limits));
-        assert_eq!(told.status, 500, "{detail}");
-        assert!(told.body.contains(detail), "{}", told.body);
+        let response = fixture.send(loaded(limits));
+        assert_eq!(response.status, 500, "{detail}");
+        assert!(response.body.contains(detail), "{}", response.body);
         assert_eq!((fixture.calls(), fixture.left("user", "ann")), (0, 9), "{detail}");
     }
 }
@@ -223,8 +223,8 @@ fn a_cost_above_a_plan_never_passes() {
     let rule = per_user(&["10 per 1m"]).plan("pro", limit("100 per 1m")).cost(cost);
     let fixture = Fixture::with(by_request(with_plans(rule)));
     let costing = |request: Request<()>, cost: &str| {
-        let told = fixture.send(with(request, "x-cost", cost));
-        (told.status.as_u16(), told.header("retry-after").map(str::to_owned))
+        let response = fixture.send(with(request, "x-cost", cost));
+        (response.status.as_u16(), response.header("retry-after").map(str::to_owned))
     };
     assert_eq!(costing(user("ann", ""), "11"), (429, None));
     assert_eq!(costing(user("ann", "pro"), "11"), (200, None));
@@ -245,15 +245,15 @@ fn a_million_plans_take_no_memory() {
         Limit::new(count, Duration::from_secs(60), tidegate::Algorithm::SlidingWindow).ok()
     });
     let fixture = Fixture::new(|builder| builder.rule(rule).headers(Forms::NONE));
-    let ask = |number: u64| {
+    let send = |number: u64| {
         let request = match number % 2 {
             0 => user("ann", &format!("plan-{number}")),
             _ => with(user("ben", ""), "x-count", &number.to_string()),
         };
         drop(block_on(fixture.call(request)).expect("the service works"));
     };
-    (0..1_000).for_each(ask);
-    let grown = allocation_counter::measure(|| (1_000..1_000_000).for_each(ask));
+    (0..1_000).for_each(send);
+    let grown = allocation_counter::measure(|| (1_000..1_000_000).for_each(send));
     assert!(grown.bytes_current < 1 << 20, "{} bytes", grown.bytes_current);
     let series = fixture.layer.stats().series();
     let limits: Vec<&str> = series.iter().map(|series| &*series.limit).collect();

@@ -55,7 +55,7 @@ fn estimate_is_charged_first() {
 }
 
 #[test]
-fn a_failure_refunds_what_was_not_committed() {
+fn failure_refunds_uncommitted_units() {
     let fixture = fixture();
     assert_eq!(block_on(fixture.call(from(ALICE, "/broken"))).err(), Some(Broken));
     assert_eq!(used(&fixture), 0);

@@ -40,9 +40,9 @@ fn each_address_has_its_own_count() {
 fn minimal_layer_limits_by_address() {
     let layer = RateLimitLayer::new(limit("1 per 1h sliding-log"));
     let fixture = Fixture::of(layer, tidegate::ManualClock::new(crate::common::at(0)));
-    let told = fixture.send(from(ALICE, "/"));
-    assert_eq!((told.status.as_u16(), told.body.as_str()), (200, "hello"));
-    assert_eq!(told.header("ratelimit-policy"), Some("\"default\";q=1;w=3600"));
+    let response = fixture.send(from(ALICE, "/"));
+    assert_eq!((response.status.as_u16(), response.body.as_str()), (200, "hello"));
+    assert_eq!(response.header("ratelimit-policy"), Some("\"default\";q=1;w=3600"));
     assert_eq!(fixture.status(from(ALICE, "/")), 429);
 }
 
@@ -88,20 +88,20 @@ fn keys_are_made_by_closures_and_templates() {
             [("a", 200), ("a", 429), ("", 200), ("", 429)],
         ),
     ];
-    for (rule, asked) in rows {
-        let shown = format!("{rule:?}");
+    for (rule, requests) in rows {
+        let displayed = format!("{rule:?}");
         let fixture = Fixture::with(rule);
-        for (key, expected) in asked {
+        for (key, expected) in requests {
             let request = from(ALICE, "/");
             let request = if key.is_empty() { request } else { with(request, "x-key", key) };
-            assert_eq!(fixture.status(request), expected, "`{key}` under {shown}");
+            assert_eq!(fixture.status(request), expected, "`{key}` under {displayed}");
         }
     }
 }
 
 /// If the layer that provides the user runs too late, all users would share one key.
 #[test]
-fn rejects_requests_without_a_key_if_a_rule_says_so() {
+fn rejects_requests_without_a_key_if_configured() {
     let per_user = || per_user(&["2 per 1m sliding-log"]).keyless(Keyless::Reject);
     let by_template = rule("key", &["2 per 1m"]).key_template("{client_ip}:{header:x-key}");
     for rule in [per_user(), by_template.keyless(Keyless::Reject)] {
@@ -176,8 +176,8 @@ fn rule_applies_when_its_condition_holds() {
     );
     assert_eq!(fixture.statuses(|| from(ALICE, "/"), 3), [200; 3]);
     assert_eq!(fixture.statuses(|| from(ALICE, "/login"), 2), [200, 429]);
-    let told = fixture.send(from(ALICE, "/"));
-    assert_eq!(told.header("ratelimit-policy"), None, "no limit, nothing to tell");
+    let response = fixture.send(from(ALICE, "/"));
+    assert_eq!(response.header("ratelimit-policy"), None, "no limit, nothing to tell");
 }
 
 #[test]
@@ -193,20 +193,20 @@ fn closure_sets_the_cost() {
         assert_eq!(fixture.left("api", "192.0.2.1"), left, "{cost}");
     }
     // A cost that can never pass is denied without `Retry-After`.
-    let told = costing("18446744073709551615");
-    assert_eq!((told.status.as_u16(), told.header("retry-after")), (429, None));
+    let response = costing("18446744073709551615");
+    assert_eq!((response.status.as_u16(), response.header("retry-after")), (429, None));
 }
 
 #[test]
-fn a_denied_cost_uses_up_what_is_left_of_a_rule_that_consumes() {
+fn denied_cost_exhausts_a_consuming_rule() {
     let cost = |head: &tidegate::tower::Head<'_>| {
         head.header("x-cost").and_then(|cost| cost.parse().ok()).unwrap_or(1)
     };
     let api = rule("api", &["10 per 1m sliding-log"]).cost(cost).overflow(Overflow::Consume);
     let fixture = Fixture::with(api);
     for (cost, status, left) in [("4", 200, 6), ("7", 429, 0), ("1", 429, 0)] {
-        let told = fixture.send(with(from(ALICE, "/"), "x-cost", cost));
-        assert_eq!(told.status, status, "{cost}");
+        let response = fixture.send(with(from(ALICE, "/"), "x-cost", cost));
+        assert_eq!(response.status, status, "{cost}");
         assert_eq!(fixture.left("api", "192.0.2.1"), left, "{cost}");
     }
 }
@@ -228,8 +228,8 @@ fn an_observed_rule_counts_and_never_denies() {
     // The fourth request was denied by another rule. The decision of the observed rule about it is
     // still counted.
     assert_eq!((counted("watched"), counted("api")), ((1, 3), (3, 1)));
-    let told = fixture.send(from(BOB, "/"));
-    assert_eq!(told.header("ratelimit-policy"), Some("\"api\";q=3;w=60"));
+    let response = fixture.send(from(BOB, "/"));
+    assert_eq!(response.header("ratelimit-policy"), Some("\"api\";q=3;w=60"));
 }
 
 #[test]
@@ -238,8 +238,8 @@ fn builder_sets_the_header_forms() {
         let forms: Forms = forms.parse().expect("forms");
         let fixture =
             Fixture::new(|builder| builder.rule(rule("api", &["5 per 1m"])).headers(forms));
-        let told = fixture.send(from(ALICE, "/"));
-        let mut names: Vec<String> = told.headers.keys().map(ToString::to_string).collect();
+        let response = fixture.send(from(ALICE, "/"));
+        let mut names: Vec<String> = response.headers.keys().map(ToString::to_string).collect();
         names.sort();
         names.join(" ")
     };
@@ -261,10 +261,10 @@ fn reset_times_use_the_clock_of_the_limiter() {
     let resets = |limits: &[&str]| {
         let fixture = Fixture::new(|builder| builder.rule(rule("api", limits)).headers(forms));
         let now = fixture.clock.now().as_micros();
-        let asked = [fixture.send(from(ALICE, "/")), fixture.send(from(ALICE, "/"))];
-        asked.map(|told| {
-            let reset = told.header("x-ratelimit-reset").expect("a time").parse::<u64>();
-            (told.status.as_u16(), reset.expect("a number") - now / 1_000_000)
+        let responses = [fixture.send(from(ALICE, "/")), fixture.send(from(ALICE, "/"))];
+        responses.map(|response| {
+            let reset = response.header("x-ratelimit-reset").expect("a time").parse::<u64>();
+            (response.status.as_u16(), reset.expect("a number") - now / 1_000_000)
         })
     };
     assert_eq!(resets(&["1 per 10s sliding-log"]), [(200, 10), (429, 10)]);
@@ -276,8 +276,8 @@ fn clones_share_their_counts_and_time_passes() {
     let fixture = Fixture::with(rule("api", &["1 per 10s sliding-log"]));
     let other = Fixture::of(fixture.layer.clone(), fixture.clock.clone());
     assert_eq!(fixture.status(from(ALICE, "/")), 200);
-    let told = other.send(from(ALICE, "/"));
-    assert_eq!((told.status.as_u16(), told.header("retry-after")), (429, Some("10")));
+    let response = other.send(from(ALICE, "/"));
+    assert_eq!((response.status.as_u16(), response.header("retry-after")), (429, Some("10")));
     fixture.clock.advance(std::time::Duration::from_secs(10));
     assert_eq!(other.status(from(ALICE, "/")), 200);
     let reset = crate::futures::block_on(fixture.layer.reset("api", "192.0.2.1"));
@@ -293,8 +293,8 @@ fn keys_of_a_template_are_masked_and_can_be_unmasked() {
     let request = || with(from(ALICE, "/"), "x-api-key", "sk_live_4eC39HqLyjWD");
     assert_eq!(fixture.statuses(request, 2), [200, 429]);
     let stats = fixture.layer.stats();
-    let shown = stats.top(RankBy::Denied, Some("api"), 1).keys.entries[0].name.to_string();
-    assert!(shown.starts_with("header:x-api-key=sk_l...#"), "{shown}");
-    let key = stats.unmask("api", &shown).expect("it is known");
+    let displayed = stats.top(RankBy::Denied, Some("api"), 1).keys.entries[0].name.to_string();
+    assert!(displayed.starts_with("header:x-api-key=sk_l...#"), "{displayed}");
+    let key = stats.unmask("api", &displayed).expect("it is known");
     assert_eq!(key.to_string(), "header:x-api-key=sk_live_4eC39HqLyjWD");
 }

@@ -36,7 +36,7 @@ fn used(fixture: &Fixture) -> u64 {
 }
 
 #[test]
-fn a_failure_of_the_service_gives_the_estimate_back() {
+fn service_failure_refunds_the_estimate() {
     let rows =
         [(200, 40), (204, 40), (302, 40), (401, 40), (404, 40), (429, 40), (500, 0), (503, 0)];
     for (status, expected) in rows {
@@ -72,7 +72,7 @@ fn only_successful_generations_count() {
 
 /// Concurrent guesses must not exceed the limit together.
 #[test]
-fn the_charge_is_held_meanwhile() {
+fn charge_counts_until_it_is_settled() {
     let fixture = Fixture::with(logins());
     let silent = || Polled::start(fixture.call(from(ALICE, "/silent")));
     let (Started::Pending(first), Started::Pending(second)) = (silent(), silent()) else {
@@ -104,7 +104,7 @@ where
 }
 
 #[test]
-fn the_outcome_may_be_a_field_or_an_extension() {
+fn settlement_reads_fields_and_extensions_of_the_response() {
     #[derive(Clone)]
     struct Cached;
     let rule = rule("images", &["5 per 1m sliding-log"]).settle_when(|response| {
@@ -138,7 +138,7 @@ fn the_outcome_may_be_a_field_or_an_extension() {
 
 /// The handler commits tokens, and the login is charged 1 as before.
 #[test]
-fn a_commit_is_for_rules_that_reserve() {
+fn commit_applies_only_to_reserving_rules() {
     let fixture = Fixture::new(|builder| builder.rule(logins()).rule(tokens()));
     let request = with(from(ALICE, "/status/401"), "x-actual", "30");
     assert_eq!(fixture.status(request), 401);
@@ -191,7 +191,7 @@ fn limits_of_a_request_are_settled() {
 }
 
 #[test]
-fn a_panic_charges_nothing_and_breaks_nothing() {
+fn panic_in_a_closure_charges_nothing() {
     let trap = |head: &tidegate::tower::Head<'_>| assert_ne!(head.path(), "/panic", "as told");
     let api = || rule("api", &["5 per 1m sliding-log"]).key(|_| Some("ann".into()));
     let rules: [(&str, Rule); 7] = [
@@ -211,8 +211,8 @@ fn a_panic_charges_nothing_and_breaks_nothing() {
     ];
     for (name, rule) in rules {
         let fixture = Fixture::with(rule);
-        let asked = catch_unwind(AssertUnwindSafe(|| fixture.status(from(ALICE, "/panic"))));
-        assert!(asked.is_err(), "{name}");
+        let result = catch_unwind(AssertUnwindSafe(|| fixture.status(from(ALICE, "/panic"))));
+        assert!(result.is_err(), "{name}");
         assert_eq!((fixture.left("api", "ann"), fixture.calls()), (5, 0), "{name}");
         assert_eq!(fixture.status(from(ALICE, "/")), 200, "{name}");
     }
@@ -222,8 +222,8 @@ fn a_panic_charges_nothing_and_breaks_nothing() {
             Response::<String>::from(rejection)
         })
     });
-    let asked = catch_unwind(AssertUnwindSafe(|| denied.status(from(ALICE, "/panic"))));
-    assert!(asked.is_err(), "on_denied");
+    let result = catch_unwind(AssertUnwindSafe(|| denied.status(from(ALICE, "/panic"))));
+    assert!(result.is_err(), "on_denied");
     assert_eq!((denied.status(from(ALICE, "/")), denied.calls()), (429, 0));
 }
 
@@ -236,8 +236,8 @@ fn panic_while_handling_the_response_settles() {
     };
     let login = logins().settle_when(settle);
     let fixture = Fixture::new(|builder| builder.rule(tokens().settle_when(settle)).rule(login));
-    let asked = catch_unwind(AssertUnwindSafe(|| fixture.status(from(ALICE, "/status/418"))));
-    assert!(asked.is_err());
+    let result = catch_unwind(AssertUnwindSafe(|| fixture.status(from(ALICE, "/status/418"))));
+    assert!(result.is_err());
     assert_eq!((used(&fixture), fixture.left("login", "ann")), (0, 1));
     assert_eq!(fixture.status(from(ALICE, "/")), 200);
     assert_eq!((used(&fixture), fixture.left("login", "ann")), (40, 0));
@@ -271,7 +271,7 @@ impl Body for Endless {
 }
 
 #[test]
-fn a_body_that_never_ends_is_settled_when_the_client_has_gone() {
+fn endless_body_is_settled_when_the_client_disconnects() {
     for commits in [false, true] {
         let fixture = Fixture::new(|builder| {
             let at_once = rule("jobs", &["1 concurrent lease 30s"]);
@@ -361,6 +361,9 @@ fn denied_handler_reservation_is_refunded() {
     assert_eq!(fields["content-type"], "application/problem+json");
     let refused: u64 = fixture.layer.stats().series().iter().map(|series| series.denied[0]).sum();
     assert!(refused > 0, "it is counted");
+    let requests = fixture.layer.stats().requests();
+    let tokens = requests.iter().find(|one| &*one.policy == "tokens").expect("it is counted");
+    assert_eq!(tokens.outcomes, [2, 0, 0], "a changed estimate is not another request");
     block_on(response).expect("the service works");
     assert_eq!(used(&fixture), 40, "there is nothing left to settle");
     // An estimate above the limit never passes, however much is held already.
@@ -397,7 +400,7 @@ fn a_smaller_estimate_is_checked_after_a_denial() {
 /// Every estimate was refunded, although only the last still counted, and so took units of other
 /// charges.
 #[test]
-fn an_estimate_that_no_longer_counts_is_not_given_back() {
+fn expired_estimate_is_not_refunded() {
     for (text, seconds) in
         [("100 per 1m sliding-log", 60), ("100 per 1m", 60), ("100 per 1m fixed-window", 59)]
     {
@@ -420,7 +423,7 @@ fn an_estimate_that_no_longer_counts_is_not_given_back() {
 /// A body that is sent slowly: the estimate has left the window, but its units were counted towards
 /// the new estimate. So more than the limit was admitted in one window.
 #[test]
-fn an_estimate_that_no_longer_counts_is_charged_again() {
+fn expired_estimate_is_charged_again() {
     for (text, seconds) in [
         ("100 per 1m sliding-log", 60),
         ("100 per 1m", 60),
@@ -470,7 +473,7 @@ fn a_handler_waits_for_its_estimate() {
 
 /// A denied estimate used up a limit that consumes, although the reservation was refunded.
 #[test]
-fn a_denied_estimate_uses_nothing_up() {
+fn denied_estimate_charges_nothing() {
     let fixture = Fixture::with(tokens().overflow(Overflow::Consume));
     let (reservation, _kept) = reserved(&fixture);
     rejected(&reservation, 101);
@@ -479,7 +482,7 @@ fn a_denied_estimate_uses_nothing_up() {
 
 /// Units that an observed limit did not admit were settled as if they had been charged.
 #[test]
-fn units_that_an_observed_limit_did_not_charge_are_not_given_back() {
+fn units_not_charged_by_an_observed_limit_are_not_refunded() {
     let fixture = Fixture::with(tokens().mode(Mode::Observe));
     let (reservation, _kept) = reserved(&fixture);
     assert!(block_on(reservation.reserve(500)).is_ok(), "it is only observed");

@@ -57,15 +57,15 @@ async fn on_store_failure_applies_per_rule() {
         // This node's share is half of four.
         (OnStoreFailure::Local, [200, 200, 429, 429]),
     ];
-    for (answer, expected) in rows {
-        let rule = || rule("api", &["4 per 1m sliding-log"]).on_store_failure(answer);
+    for (behavior, expected) in rows {
+        let rule = || rule("api", &["4 per 1m sliding-log"]).on_store_failure(behavior);
         let ([node, _], store) = nodes(rule);
         store.set_behavior(Behavior::Down);
         let mut statuses = [0; 4];
         for slot in &mut statuses {
             *slot = status(&node, from(ALICE, "/")).await;
         }
-        assert_eq!(statuses, expected, "{answer}");
+        assert_eq!(statuses, expected, "{behavior}");
         store.set_behavior(Behavior::Healthy);
         assert_eq!(status(&node, from(ALICE, "/")).await, 200, "back by itself");
     }
@@ -131,7 +131,7 @@ async fn cost_beyond_the_node_share_is_not_a_429() {
 }
 
 /// Lets background tasks run: each of their steps takes one poll.
-async fn a_while() {
+async fn run_background_tasks() {
     for _ in 0..20 {
         tokio::task::yield_now().await;
     }
@@ -143,9 +143,9 @@ async fn shared_permits_are_released() {
     let response = one.call(from(ALICE, "/")).await.expect("the service works");
     assert_eq!(status(&other, from(ALICE, "/")).await, 429);
     drop(response);
-    a_while().await;
+    run_background_tasks().await;
     assert_eq!(status(&other, from(ALICE, "/")).await, 200);
-    a_while().await;
+    run_background_tasks().await;
     // Also if the future is dropped while the service is pending.
     let mut silent = Box::pin(one.call(from(ALICE, "/silent")));
     for _ in 0..10 {
@@ -154,7 +154,7 @@ async fn shared_permits_are_released() {
     }
     assert_eq!(status(&other, from(ALICE, "/")).await, 429);
     drop(silent);
-    a_while().await;
+    run_background_tasks().await;
     assert_eq!(status(&other, from(ALICE, "/")).await, 200);
 }
 
@@ -178,10 +178,10 @@ async fn reservations_are_settled_in_the_store() {
         limits[0].1.remaining
     };
     assert_eq!(status(&one, with(from(ALICE, "/"), "x-actual", "10")).await, 200);
-    a_while().await;
+    run_background_tasks().await;
     assert_eq!(left(&other).await, 90);
     assert!(other.call(from(ALICE, "/broken")).await.is_err());
-    a_while().await;
+    run_background_tasks().await;
     assert_eq!(left(&one).await, 90);
     // A charge in this node's memory, made while the store failed, is settled there and not in the
     // store.
@@ -194,7 +194,7 @@ async fn reservations_are_settled_in_the_store() {
     assert_eq!(one.calls(), 2, "it was admitted by this node alone");
     store.set_behavior(Behavior::Healthy);
     drop(silent);
-    a_while().await;
+    run_background_tasks().await;
     assert_eq!(left(&other).await, 90);
 }
 
@@ -222,7 +222,7 @@ async fn handlers_reserve_more_in_the_store() {
     let tokens = || rule("tokens", &["100 per 1m sliding-log"]).reserve(|_| 40);
     let ([one, other], _) = nodes(tokens);
     let left = async |node: &Fixture| {
-        a_while().await;
+        run_background_tasks().await;
         let limits = node.layer.peek("tokens", "192.0.2.1").await.expect("a rule");
         limits[0].1.remaining
     };
@@ -267,7 +267,7 @@ async fn an_outage_does_not_refund_the_units_of_others() {
     assert!(reservation.reserve(45).await.is_ok(), "this node decides alone");
     store.set_behavior(Behavior::Healthy);
     reservation.commit(0);
-    a_while().await;
+    run_background_tasks().await;
     let limits = other.layer.peek("tokens", "192.0.2.1").await.expect("a rule");
     assert_eq!(limits[0].1.remaining, 60, "the other reservation stands");
     serving.await;
@@ -288,7 +288,7 @@ async fn future_dropped_during_a_decision_holds_nothing() {
             assert!(futures_poll(&mut call).await.is_none());
         }
         drop(call);
-        a_while().await;
+        run_background_tasks().await;
         let left = async |rule| {
             let limits = other.layer.peek(rule, "192.0.2.1").await.expect("a rule");
             limits[0].1.remaining
@@ -313,9 +313,9 @@ async fn dropped_request_leaves_the_queue_of_a_shared_store() {
             assert!(futures_poll(&mut call).await.is_none());
         }
         drop(call);
-        a_while().await;
+        run_background_tasks().await;
         node.clock.advance(Duration::from_secs(10));
-        a_while().await;
+        run_background_tasks().await;
         let mut call = Box::pin(node.call(from(ALICE, "/")));
         let mut answered = None;
         for _ in 0..10 {
@@ -334,6 +334,6 @@ async fn permits_dropped_outside_the_runtime_are_released_on_it() {
     let ([one, other], _) = nodes(|| rule("jobs", &["1 concurrent lease 30s"]));
     let response = one.call(from(ALICE, "/")).await.expect("the service works");
     std::thread::spawn(move || drop(response)).join().expect("no panic");
-    a_while().await;
+    run_background_tasks().await;
     assert_eq!(status(&other, from(ALICE, "/")).await, 200);
 }

@@ -38,12 +38,12 @@ fn inner_layer_sets_the_header_fields() {
     for (forms, names) in FIELDS {
         for outer in equivalent_rules("outer", "50 per 1h fixed-window") {
             let inner = layer(rule("inner", &["1 per 1h fixed-window"]), forms);
-            let mut alone = inner.layer(Stub::default());
+            let mut inner_only = inner.layer(Stub::default());
             let mut both = layer(outer, forms).layer(
                 layer(rule("inner", &["1 per 1h fixed-window"]), forms).layer(Stub::default()),
             );
             for status in [200, 429] {
-                let one = block_on(alone.call(from(ALICE, "/"))).expect("the service works");
+                let one = block_on(inner_only.call(from(ALICE, "/"))).expect("the service works");
                 let two = block_on(both.call(from(ALICE, "/"))).expect("the service works");
                 assert_eq!((one.status().as_u16(), two.status().as_u16()), (status, status));
                 assert!(field_values(one.headers(), names).iter().all(Option::is_some), "{forms}");

@@ -82,7 +82,7 @@ impl Service<Request<()>> for Choosy {
 }
 
 #[test]
-fn the_service_that_was_ready_is_called() {
+fn layer_calls_the_service_instance_that_was_ready() {
     for max_wait in [None, Some(Duration::from_secs(15))] {
         let builder = RateLimitLayer::builder().limiter(limiter().0);
         let mut builder = builder.rule(rule("slow", &["9 per 10s sliding-log"]));
@@ -125,9 +125,9 @@ fn concurrency_limits_do_not_wait() {
 #[test]
 fn observed_concurrency_limits_do_not_prevent_waiting() {
     let fixture = Fixture::new(|builder| {
-        let places = rule("jobs", &["1 concurrent lease 30s"]).mode(Mode::Observe);
+        let permits = rule("jobs", &["1 concurrent lease 30s"]).mode(Mode::Observe);
         let slow = rule("slow", &["1 per 10s sliding-log"]);
-        builder.rule(places).rule(slow).max_wait(Duration::from_secs(15))
+        builder.rule(permits).rule(slow).max_wait(Duration::from_secs(15))
     });
     assert_eq!(at_once(&fixture), 200);
     let Started::Pending(mut second) = Polled::start(fixture.call(from(ALICE, "/"))) else {

@@ -100,7 +100,7 @@ impl<'a> Reply<'a> {
             let policy =
                 verdict.reported_limit().and_then(|result| result.policy).unwrap_or_default();
             let detail = match verdict.decided {
-                Decided::FailedClosed => "denies then (on_store_failure)",
+                Decided::FailedClosed => "has `on_store_failure: deny`",
                 _ => "cannot admit this cost with this node's share of its limit",
             };
             let message = format!("the store failed, and policy `{policy}` {detail}");

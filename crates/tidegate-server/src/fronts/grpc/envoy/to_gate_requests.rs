@@ -65,10 +65,7 @@ impl<'a> EnvoyRequests<'a> {
         match request.descriptors.len() {
             1..=MAX_DESCRIPTORS => {}
             0 => {
-                return Err(RequestError::field(
-                    "descriptors",
-                    "there are none: send at least one, or do not ask",
-                ));
+                return Err(RequestError::field("descriptors", "it is empty: send at least one"));
             }
             _ => {
                 return Err(RequestError::field(
@@ -112,7 +109,7 @@ impl<'a> EnvoyRequests<'a> {
 pub fn descriptor_error(error: GateError) -> RequestError {
     if let GateError::Check(CheckError::TooManyChecks(count)) = error {
         let detail = format!(
-            "{count} limits hold for them, and at most {MAX_CHECKS} can be decided at once: send fewer \
+            "{count} limits apply to them, more than {MAX_CHECKS}: send fewer \
              descriptors, or narrow the `match` of some policies"
         );
         return RequestError::field("descriptors", detail).with_kind(ErrorKind::Conflict);
@@ -150,7 +147,7 @@ fn to_descriptor_request<'a>(
 
 fn check_entries(entries: &Entries<'_>) -> Result<(), FieldError> {
     if entries.is_empty() {
-        return Err(("entries".into(), "there are none: send at least one".into()));
+        return Err(("entries".into(), "it is empty: send at least one".into()));
     }
     if entries.len() > MAX_ENTRIES {
         let detail = format!("there are more than {MAX_ENTRIES}: send fewer");
@@ -159,7 +156,7 @@ fn check_entries(entries: &Entries<'_>) -> Result<(), FieldError> {
     match entries.iter().position(|(key, _)| key.is_empty()) {
         None => Ok(()),
         Some(index) => {
-            Err((format!("entries[{index}].key"), "it is empty: name what the value is".into()))
+            Err((format!("entries[{index}].key"), "it is empty: send the name of the entry".into()))
         }
     }
 }
@@ -217,7 +214,8 @@ fn request_limit(limit: &RequestLimit, algorithm: Algorithm) -> Result<Limit, Fi
         7 => 7 * DAY,
         unit => {
             let detail = format!(
-                "{unit} is no unit of time: send SECOND (1), MINUTE (2), HOUR (3), DAY (4), MONTH (5), \
+                "{unit} is not a unit of time: send SECOND (1), MINUTE (2), HOUR (3), DAY (4), \
+                 MONTH (5), \
                  YEAR (6) or WEEK (7)"
             );
             return Err(("limit.unit".into(), detail));
@@ -287,14 +285,16 @@ mod tests {
         let rows = [
             (Request { domain: "".into(), ..request(std::slice::from_ref(&good)) },
              "domain: it is empty: send the `domain` of the filter's configuration"),
-            (request(&[]), "descriptors: there are none: send at least one, or do not ask"),
+            (request(&[]), "descriptors: it is empty: send at least one"),
             (request(&vec![good.clone(); 257]), "descriptors: there are more than 256: send fewer"),
-            (request(&[good.clone(), descriptor(&[])]), "descriptors[1].entries: there are none: send at least one"),
+            (request(&[good.clone(), descriptor(&[])]), "descriptors[1].entries: it is empty: \
+            send at least one"),
             (request(&[many]), "descriptors[0].entries: there are more than 100: send fewer"),
             (request(&[descriptor(&[("a", ""), ("", "b")])]),
-             "descriptors[0].entries[1].key: it is empty: name what the value is"),
+             "descriptors[0].entries[1].key: it is empty: send the name of the entry"),
             (request(&[limited(1, 0)]),
-             "descriptors[0].limit.unit: 0 is no unit of time: send SECOND (1), MINUTE (2), HOUR (3), DAY (4), \
+             "descriptors[0].limit.unit: 0 is not a unit of time: send SECOND (1), MINUTE (2), \
+              HOUR (3), DAY (4), \
               MONTH (5), YEAR (6) or WEEK (7)"),
         ];
         for (request, expected) in rows {

@@ -28,6 +28,7 @@ export const CELLS_HEIGHT = 60;
 const NUMBER_WIDTH = 16;
 const LAG_WIDTH = 30;
 
+/** Returns whether a limit is counted in cells. */
 export const usesCells = (count) => count > MOST_LOGGED;
 
 /** Returns the labels of a lane, which depend on its limit. */

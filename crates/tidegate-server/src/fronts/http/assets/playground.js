@@ -7,9 +7,10 @@
 // sliding-window (cells.js).
 "use strict";
 
-import { MAX_EVENTS, ALGORITHMS, BOUNDS, clamp, limitTexts, read, write } from "./settings.js";
+import { MAX_EVENTS, NAMES, BOUNDS, clamp, limitTexts, read, write } from "./settings.js";
 import { Unauthorized, keepToken, play } from "./engine.js";
 import { Lane, arrange, set } from "./timeline.js";
+import { ALGORITHMS } from "./algorithms.js";
 import { usesCells } from "./cells.js";
 import { lessons } from "./lessons.js";
 
@@ -20,6 +21,7 @@ const LONGEST_FRAME_MS = 250; // a page in the background does not catch up
 const RETRY_MS = 1500;        // delay after the server did not answer
 const SCRIPT_MS = 3500;       // real time for a window while an experiment runs
 const CALM_MS = 250;          // between frames with prefers-reduced-motion
+const READY = "Ready: send a request.";
 
 const $ = (id) => document.getElementById(id);
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -97,7 +99,7 @@ function showError(error) {
     playing = false;
     $("login").hidden = false;
     $("token").focus();
-    return say("This server wants a token.");
+    return say("This server requires a token.");
   }
   say(error instanceof TypeError ? "The server does not answer; trying again." : error.message);
   retryAt = performance.now() + RETRY_MS;
@@ -126,18 +128,17 @@ function say(text, flash = false) {
 
 function note(notes) {
   $("notes").hidden = notes.length === 0;
-  $("notes").replaceChildren(...notes.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
+  $("notes").firstElementChild.replaceChildren(...notes.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
 }
 
-/** Describes the results of the newest `count` requests, briefly if all are equal. */
-function sayOutcome(count) {
-  if (!answer) return;
+/** Returns the results of the newest `count` requests as text, briefly if all algorithms agree. */
+function outcome(count) {
   const passed = answer.limits.map(({ algorithm, decisions }) =>
     ({ algorithm, admitted: decisions.slice(-count).filter((decision) => decision.allowed).length }));
   const same = passed.every(({ admitted }) => admitted === passed[0].admitted);
-  say(same
-    ? `${count} sent: ${passed[0].admitted} admitted, ${count - passed[0].admitted} denied.`
-    : `${count} sent, admitted by ${passed.map(({ algorithm, admitted }) => `${algorithm}: ${admitted}`).join(", ")}.`);
+  return same
+    ? `${passed[0].admitted} admitted, ${count - passed[0].admitted} denied.`
+    : `admitted by ${passed.map(({ algorithm, admitted }) => `${algorithm} ${admitted}`).join(", ")}.`;
 }
 
 // ---- requests
@@ -147,7 +148,7 @@ async function send(times) {
   const room = MAX_EVENTS - events.length;
   if (room < times) {
     setSteady(false);
-    say(`${MAX_EVENTS} requests are as many as can be replayed: reset to start anew.`);
+    say(`${MAX_EVENTS} requests is the maximum: press Reset to start again.`);
     if (room <= 0) return;
   }
   const at = Math.max(Math.floor(now), events.length ? events[events.length - 1].at : 0);
@@ -159,13 +160,18 @@ async function send(times) {
   if (mine !== resets) return;
   // Draws first, then describes the result.
   draw();
-  if (room >= times) sayOutcome(sent);
+  if (room >= times && answer) say(`${sent} sent: ${outcome(sent)}`);
 }
 
 function setSteady(on) {
   steadyNext = on ? now : null;
   $("steady").setAttribute("aria-pressed", String(on));
   if (on) setPlaying(true);
+}
+
+function toggleSteady() {
+  setSteady(steadyNext === null);
+  say(steadyNext === null ? "Steady requests stopped." : `Sending steadily, ${$("rate").selectedOptions[0].text}.`);
 }
 
 function steadyRequests() {
@@ -216,7 +222,7 @@ async function boundaryAttack(from) {
   let boundary = (Math.floor(from / windowUs()) + 1) * windowUs();
   if (boundary - margin < from) boundary += windowUs();
   const burst = Math.max(1, Math.min(settings.limit, 200));
-  say(`Boundary attack: ${burst} just before the windows meet, ${burst} just after.`);
+  say(`Boundary attack: ${burst} just before a window ends, ${burst} just after.`);
   if (!(await advanceTo(boundary - margin))) return;
   await send(burst);
   if (!(await advanceTo(boundary + margin))) return;
@@ -276,12 +282,14 @@ function setPlaying(on) {
 
 let lastIndex = windowIndex();
 
+/** Starts the next window of the drawing, and announces it if an algorithm counts in such windows. */
 function rolledOver() {
   if (windowIndex() === lastIndex) return;
   lastIndex = windowIndex();
   view = null;
-  const counter = answer && settings.algorithms.includes("sliding-counter");
-  say(counter ? "↻ Window rolled over: current is now previous." : "↻ Window rolled over.", true);
+  const aligned = settings.algorithms.filter((name) => ALGORITHMS[name].aligned);
+  if (!aligned.length) return;
+  say(aligned.includes("sliding-counter") ? "↻ A new window begins: curr is now prev." : "↻ A new window begins: the count is 0 again.", true);
 }
 
 let lastFrame = performance.now();
@@ -368,9 +376,15 @@ function showSettings() {
   for (const name of Object.keys(BOUNDS)) $(name).value = settings[name];
   $("speed").value = String(settings.speed);
   for (const box of $("algorithms").querySelectorAll("input")) box.checked = settings.algorithms.includes(box.value);
-  $("legend-window").textContent = `the last ${settings.window} s`;
-  const hasCells = settings.algorithms.includes("sliding-window") && usesCells(settings.limit);
-  for (const item of document.querySelectorAll(".legend .of-cells")) item.hidden = !hasCells;
+  $("legend-window").textContent = `the last ${settings.window} s, up to now`;
+  const drawn = {
+    box: settings.algorithms.some((name) => ALGORITHMS[name].slides),
+    line: settings.algorithms.some((name) => !ALGORITHMS[name].slides),
+    overlap: settings.algorithms.includes("sliding-counter"),
+    cells: settings.algorithms.includes("sliding-window") && usesCells(settings.limit),
+    times: settings.algorithms.includes("sliding-window") && !usesCells(settings.limit),
+  };
+  for (const item of document.querySelectorAll(".legend [data-of]")) item.hidden = !drawn[item.dataset.of];
   buildLanes();
 }
 
@@ -382,25 +396,31 @@ function updateAddress() {
 function buildLanes() {
   const kept = new Map(lanes.map((lane) => [lane.algorithm, lane]));
   lanes = settings.algorithms.map((algorithm) => kept.get(algorithm) ?? new Lane(algorithm));
-  lanes.forEach((lane) => lane.caption(settings.limit));
+  lanes.forEach((lane) => lane.caption(settings));
   $("lanes").replaceChildren(...lanes.map((lane) => lane.element));
   answer = null;
   view = null;
 }
 
-/** Plays the same requests under changed limits. */
-function changed() {
+/** Plays the same requests under changed settings. The old results no longer apply. */
+async function changed() {
   cancelExperiment();
+  $("result").hidden = true;
   const notes = [];
   for (const name of Object.keys(BOUNDS)) settings[name] = clamp(name, $(name).value.trim() || "nothing", settings[name], notes);
   const chosen = [...$("algorithms").querySelectorAll("input:checked")].map((box) => box.value);
   if (chosen.length) settings.algorithms = chosen;
-  else notes.push("At least one algorithm is wanted.");
+  else notes.push("At least one algorithm is needed: the last one stays.");
   note(notes);
   showSettings();
   updateAddress();
   lastIndex = windowIndex();
-  refresh();
+  say(READY);
+  const mine = resets;
+  await refresh();
+  const count = events.length;
+  if (mine !== resets || !answer || !count) return;
+  say(`${settings.limit} per ${settings.window} s, the same ${count === 1 ? "request" : `${count} requests`}: ${outcome(count)}`);
 }
 
 function reset() {
@@ -413,12 +433,12 @@ function reset() {
   view = null;
   setSteady(false);
   $("result").hidden = true;
-  say("Ready: send a request.");
+  say(READY);
   refresh();
 }
 
 function buildChoices() {
-  $("algorithms").replaceChildren(...ALGORITHMS.map((name) => {
+  $("algorithms").replaceChildren(...NAMES.map((name) => {
     const label = document.createElement("label");
     const box = Object.assign(document.createElement("input"), { type: "checkbox", value: name });
     label.className = "chip";
@@ -444,7 +464,7 @@ async function link() {
 $("send").addEventListener("click", () => send(1));
 $("burst").addEventListener("click", () => send(8));
 $("attack").addEventListener("click", attackNow);
-$("steady").addEventListener("click", () => setSteady(steadyNext === null));
+$("steady").addEventListener("click", toggleSteady);
 $("pause").addEventListener("click", () => {
   setPlaying(!playing);
   refresh();
@@ -479,6 +499,6 @@ showSettings();
 setPlaying(playing);
 lessons(stage);
 lastIndex = windowIndex();
-if (events.length) say(`${events.length} requests of the link, up to ${(now / 1e6).toFixed(1)} s: press Play to go on.`);
+if (events.length) say(`${events.length} requests of the link, up to ${(now / 1e6).toFixed(1)} s: press Play to continue.`);
 refresh();
 requestAnimationFrame(frame);

@@ -1,8 +1,10 @@
 // The settings, their bounds, and their representation in the address of the page.
 "use strict";
 
-/** The algorithms, in the order of the lanes. */
-export const ALGORITHMS = ["fixed-window", "sliding-counter", "sliding-window", "sliding-log", "token-bucket"];
+import { ALGORITHMS } from "./algorithms.js";
+
+/** The names of the algorithms, in the order of the lanes. */
+export const NAMES = Object.keys(ALGORITHMS);
 
 /** Bounds of what a timeline can show; the engine accepts far more. */
 export const BOUNDS = {
@@ -82,9 +84,9 @@ function readAt(value, notes) {
 
 function readAlgorithms(value, fallback, notes) {
   const names = value.split(",");
-  const known = ALGORITHMS.filter((name) => names.includes(name));
-  const unknown = names.filter((name) => !ALGORITHMS.includes(name));
-  if (unknown.length) notes.push(`There is no algorithm “${unknown[0].slice(0, 24)}”: use ${ALGORITHMS.join(", ")}.`);
+  const known = NAMES.filter((name) => names.includes(name));
+  const unknown = names.filter((name) => !NAMES.includes(name));
+  if (unknown.length) notes.push(`“${unknown[0].slice(0, 24)}” is not an algorithm: use ${NAMES.join(", ")}.`);
   return known.length ? known : fallback;
 }
 
@@ -104,7 +106,7 @@ function readEvents(value, notes) {
     const times = Number(parts?.[2] ?? 1);
     const cost = Number(parts?.[3] ?? 1);
     if (!(at <= MAX_AT_US) || times < 1 || cost < 1 || cost > BOUNDS.cost.most) {
-      notes.push(`A request “${group.slice(0, 24)}” of the link makes no sense: it is left out.`);
+      notes.push(`A request “${group.slice(0, 24)}” of the link is invalid: it is left out.`);
       continue;
     }
     total += times;

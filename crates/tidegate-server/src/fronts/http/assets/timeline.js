@@ -6,36 +6,22 @@
 // it has 5 dots or 500.
 "use strict";
 
-import { CELLS_HEIGHT, captions, describe, strip, workedOldest, workedSum } from "./cells.js";
+import { ALGORITHMS, rule } from "./algorithms.js";
+import { CELLS_HEIGHT, describe, strip, workedOldest } from "./cells.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const TOP = 22;        // space for the name of the box
 const BASE = 112;      // base line of the dots
 const STRIP = 8;       // height of the strip below the dots when it is empty
+const WEIGHT = 28;     // height of the strip with the counts and the weight of sliding-counter
 const NAMES = 22;      // space for the names and times of the windows
 
+/** Pixels that the number above a pile needs. */
+const PILE_WIDTH = 32;
+/** Width of a drawing in pixels from which there is space for long labels. */
+const WIDE = 480;
+
 const OVER_TWO_WINDOWS = "Requests over two windows";
-
-/** Descriptions of the algorithms; cells.js contains those of sliding-window. */
-const ABOUT = {
-  "fixed-window": "counts per window, forgets at its end",
-  "sliding-counter": "two counts and a weight",
-  "sliding-log": "remembers every admitted request: exact",
-  "token-bucket": "refills steadily, holds at most the limit",
-};
-
-const FORMULA = {
-  "fixed-window": "count = admitted in this window",
-  "sliding-counter": "estimate = prev × weight + curr",
-  "sliding-log": "count = admitted in the last window",
-  "token-bucket": "tokens = left in the bucket",
-};
-
-/** Rounds, but never up to a whole number: 4.9999 is below 5, so another request still fits. */
-function below(number) {
-  const rounded = Number(number.toFixed(3));
-  return (Number.isInteger(rounded) && number < rounded ? rounded - 0.001 : rounded).toFixed(3);
-}
 
 export function seconds(us, exact) {
   if (us === null) return "never";
@@ -123,8 +109,10 @@ export function arrange(events, view) {
 export class Lane {
   constructor(algorithm) {
     this.algorithm = algorithm;
+    this.kind = ALGORITHMS[algorithm];
     this.hasCells = algorithm === "sliding-window";
-    this.bottom = BASE + (this.hasCells ? CELLS_HEIGHT : STRIP);
+    this.hasWeight = algorithm === "sliding-counter";
+    this.bottom = BASE + (this.hasCells ? CELLS_HEIGHT : this.hasWeight ? WEIGHT : STRIP);
     this.element = element("article", "lane");
     this.element.dataset.algorithm = algorithm;
     this.element.append(this.#head(), this.#track(), this.#figures());
@@ -139,7 +127,7 @@ export class Lane {
     this.denied = element("b", "denied", "0");
     const tally = element("p", "tally");
     tally.append(this.admitted, " admitted ", this.denied, " denied");
-    this.about = element("p", "about", ABOUT[this.algorithm] ?? "");
+    this.about = element("p", "about");
     head.append(title, this.about, tally);
     return head;
   }
@@ -155,22 +143,35 @@ export class Lane {
     this.pending = drawn("path", { class: "pending" });
     this.piles = drawn("g", {});
     this.svg.append(this.ground, this.strip, this.dots, this.heavy, this.crosses, this.pending, this.piles);
-    this.box = element("div", "box");
+    this.box = element("div", this.kind.slides ? "box" : "now-line");
     this.box.append(element("span", "now", "now"));
-    track.append(this.svg, this.box);
+    track.append(this.svg);
+    if (this.hasWeight) track.append(this.#overlap());
+    track.append(this.box);
     return track;
   }
 
-  /** Creates the strip of sliding-window; it is empty in the other lanes. */
+  /** Creates the overlap of the box and the previous window: a second box, clipped to that window. */
+  #overlap() {
+    const window = element("div", "previous-window");
+    this.overlap = element("div", "overlap");
+    window.append(this.overlap);
+    return window;
+  }
+
+  /** Creates the strip below the dots: cells or times of sliding-window, counts of sliding-counter. */
   #strip() {
     const group = drawn("g", { class: "strip" });
-    if (!this.hasCells) return group;
+    this.labels = drawn("g", {});
+    if (!this.hasCells) {
+      group.append(this.labels);
+      return group;
+    }
     const hatch = drawn("pattern", { id: "hatch", width: 4, height: 4, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
     hatch.append(drawn("path", { class: "hatch", d: "M1 0V4" }));
     this.marks = {};
     for (const name of ["grid", "counts", "expired", "lag", "hits"]) this.marks[name] = drawn("path", { class: name, d: "" });
     this.marks.expired.setAttribute("fill", "url(#hatch)");
-    this.labels = drawn("g", {});
     group.append(hatch, ...Object.values(this.marks), this.labels);
     return group;
   }
@@ -185,7 +186,9 @@ export class Lane {
       figures.append(wrap);
       return value;
     };
-    this.formula = put("formula", FORMULA[this.algorithm] ?? "");
+    this.formula = put("formula", "");
+    this.rule = element("dd", "rule");
+    this.formula.closest("div").append(this.rule);
     this.meter = element("div", "meter");
     this.fill = element("i", "");
     this.meter.append(this.fill);
@@ -196,29 +199,33 @@ export class Lane {
     return figures;
   }
 
-  /** Sets the labels that depend on the limit. */
-  caption(count) {
-    if (!this.hasCells) return;
-    const { about, formula, oldest } = captions(count);
+  /** Sets the labels that depend on the settings. */
+  caption(settings) {
+    const { about, formula, oldest } = this.kind.captions(settings.limit);
     set(this.about, about);
     relabel(this.formula, formula);
-    relabel(this.oldest, oldest);
+    set(this.rule, rule(this.algorithm, settings));
+    if (this.oldest) relabel(this.oldest, oldest);
   }
 
-  /** Draws the background: two windows with their names and times. */
+  /** Draws the background: the times, and the two windows where the algorithm counts in them. */
   drawBackground(view) {
     const { from, to, width, window } = view;
     const half = width / 2;
     const y = this.bottom + NAMES - 5;
     this.svg.setAttribute("viewBox", `0 0 ${width} ${this.bottom + NAMES}`);
     const at = (us) => `${+(us / 1e6).toFixed(1)} s`;
+    const height = this.bottom + 4;
+    const windows = [
+      drawn("rect", { class: "current", x: half, y: 0, width: half, height }),
+      drawn("path", { class: "boundary", d: `M${half} 0V${height}` }),
+      text({ x: half / 2, y, text: width < WIDE ? "previous" : "previous window", name: "name" }),
+      text({ x: half * 1.5, y, text: width < WIDE ? "current" : "current window", name: "name" }),
+    ];
     this.ground.replaceChildren(
-      drawn("rect", { class: "previous", x: 0, y: 0, width: half, height: this.bottom + 4 }),
-      drawn("rect", { class: "current", x: half, y: 0, width: half, height: this.bottom + 4 }),
-      drawn("path", { class: "boundary", d: `M${half} 0V${this.bottom + 4}` }),
+      drawn("rect", { class: "previous", x: 0, y: 0, width, height }),
+      ...(this.kind.aligned ? windows : []),
       drawn("path", { class: "base", d: `M0 ${BASE}H${width}` }),
-      text({ x: half / 2, y, text: width < 480 ? "previous" : "previous window", name: "name" }),
-      text({ x: half * 1.5, y, text: width < 480 ? "current" : "current window", name: "name" }),
       text({ x: 2, y, text: from < 0 ? "" : at(from), name: "time", anchor: "start" }),
       text({ x: half, y, text: at(from + window), name: "time" }),
       text({ x: width - 2, y, text: at(to), name: "time", anchor: "end" }),
@@ -242,12 +249,19 @@ export class Lane {
     }
     for (const path of [this.dots, this.heavy, this.pending]) path.setAttribute("stroke-width", size - 1);
     this.heavy.setAttribute("stroke-width", size + 2);
-    this.piles.replaceChildren(...piles.map(({ x, burst }) => text({ x: x.toFixed(1), y: TOP - 6, text: `×${burst}`, name: "pile" })));
+    this.piles.replaceChildren(...piles.map(({ x, burst }, index) => {
+      // Two close piles have their numbers on the outer sides.
+      const [before, after] = [x - piles[index - 1]?.x, piles[index + 1]?.x - x];
+      const anchor = before < PILE_WIDTH ? "start" : after < PILE_WIDTH ? "end" : "middle";
+      return text({ x: x.toFixed(1), y: TOP - 6, text: `×${burst}`, name: "pile", anchor });
+    }));
   }
 
-  /** Moves the dashed box, which is the last window up to now. */
+  /** Moves the dashed box, which is the last window up to now, or the line at now. */
   moveBox(x) {
-    this.box.style.transform = `translateX(${x.toFixed(2)}px)`;
+    for (const moved of [this.box, this.overlap]) {
+      if (moved) moved.style.transform = `translateX(${x.toFixed(2)}px)`;
+    }
   }
 
   showCounts(played) {
@@ -263,26 +277,25 @@ export class Lane {
     if (sample === this.shown?.sample && exact === this.shown.exact && view === this.shown.view) return;
     this.shown = { sample, exact, view };
     const { state } = sample;
-    set(this.formula, this.#worked(state, played));
+    set(this.formula, this.kind.worked(state, played.count));
     const most = Math.max(1, played.count);
     set(this.remaining, `${sample.remaining} of ${played.count}`);
     this.fill.style.transform = `scaleX(${Math.min(1, sample.remaining / most)})`;
     set(this.retry, seconds(sample.retry_after_us, exact));
     this.retry.classList.toggle("wait", sample.retry_after_us !== 0);
     if (this.hasCells) this.#showCells(sample, played, view);
+    if (this.hasWeight) this.#showWeight(state, played, view);
   }
 
-  #worked(state, played) {
-    switch (this.algorithm) {
-      case "sliding-counter":
-        return `${below(state.estimate)} = ${state.previous} × ${state.weight.toFixed(3)} + ${state.current}`;
-      case "sliding-window":
-        return workedSum(state, played.count);
-      case "token-bucket":
-        return below(state.tokens);
-      default:
-        return `${state.count}`;
-    }
+  /** Writes the two counts below their windows, and the weight as the overlap that it is. */
+  #showWeight({ previous, current, weight }, { window_us: window }, { width }) {
+    const overlap = `${((weight * window) / 1e6).toFixed(1)} s in the box ÷ ${window / 1e6} s`;
+    const [left, right] = width < WIDE
+      ? [`prev ${previous}, weight ${weight.toFixed(3)}`, `curr ${current}`]
+      : [`prev = ${previous}, weight = ${overlap} = ${weight.toFixed(3)}`, `curr = ${current}`];
+    const y = BASE + WEIGHT - 9;
+    this.labels.replaceChildren(
+      text({ x: width / 4, y, text: left, name: "count" }), text({ x: (3 * width) / 4, y, text: right, name: "count" }));
   }
 
   /** Draws the cells or times below the dots, and describes what happens to the oldest. */

@@ -1,9 +1,9 @@
-//! A cluster: a map from slots to servers, a node for each server, and a task that keeps the map
+//! A cluster: a map from slots to servers, a client for each server, and a task that keeps the map
 //! current.
 //!
 //! The map is read when the store starts, when a server replies that a slot has moved, and
-//! repeatedly while a node of the map is down. The node of a server that is down and no longer in
-//! the map is dropped.
+//! repeatedly while a server of the map is down. The client of a server that is down and no longer
+//! in the map is dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
@@ -14,37 +14,37 @@ use tokio::sync::Notify;
 use super::super::breaker::ReconnectBackoff;
 use super::super::connection::{DialError, Dialer};
 use super::super::error::ConnectError;
-use super::super::node::{ServerClient, ServerStatus, Target};
+use super::super::server::{ServerClient, ServerStatus, Target};
 use super::super::stats::StoreCounters;
 use super::super::url::{Address, StoreUrl};
 
 /// The maximum number of servers, far more than a cluster has in practice. It bounds the number of
-/// nodes that redirects can create.
-const MAX_NODES: usize = 1024;
+/// clients that redirects can create.
+const MAX_SERVERS: usize = 1024;
 
 /// The servers of a cluster.
 pub(in super::super) struct Cluster {
     seeds: Vec<Address>,
     dialer: Arc<Dialer>,
     counters: Arc<StoreCounters>,
-    nodes: Mutex<BTreeMap<Address, Arc<ServerClient>>>,
+    servers: Mutex<BTreeMap<Address, Arc<ServerClient>>>,
     map: RwLock<Arc<Map>>,
     /// Notified when the map must be read again, or when the cluster was dropped.
     stale: Arc<Notify>,
 }
 
-/// The map from slots to nodes.
+/// The map from slots to servers.
 #[derive(Default)]
 struct Map {
-    /// The first slot, the last slot and the node of each range. Sorted, without overlap.
+    /// The first slot, the last slot and the server of each range. Sorted, without overlap.
     ranges: Vec<(u16, u16, Arc<ServerClient>)>,
 }
 
 impl Map {
-    fn node(&self, slot: u16) -> Option<&Arc<ServerClient>> {
+    fn server(&self, slot: u16) -> Option<&Arc<ServerClient>> {
         let index = self.ranges.partition_point(|(_, last, _)| *last < slot);
-        let (first, _, node) = self.ranges.get(index)?;
-        (*first <= slot).then_some(node)
+        let (first, _, server) = self.ranges.get(index)?;
+        (*first <= slot).then_some(server)
     }
 
     /// Whether every slot has a server, and `predicate` holds for the state of each.
@@ -52,7 +52,7 @@ impl Map {
         let covered: u32 =
             self.ranges.iter().map(|(first, last, _)| u32::from(last - first) + 1).sum();
         covered == u32::from(SLOTS)
-            && self.ranges.iter().all(|(_, _, node)| predicate(node.state()))
+            && self.ranges.iter().all(|(_, _, server)| predicate(server.state()))
     }
 }
 
@@ -67,7 +67,7 @@ impl Cluster {
             seeds: url.hosts.clone(),
             dialer,
             counters,
-            nodes: Mutex::default(),
+            servers: Mutex::default(),
             map: RwLock::default(),
             stale: Arc::default(),
         });
@@ -78,38 +78,38 @@ impl Cluster {
             }
             Ok(()) => {}
         }
-        let nodes: Vec<Arc<ServerClient>> = cluster.nodes().values().cloned().collect();
-        for node in nodes {
-            node.started().await?;
+        let servers: Vec<Arc<ServerClient>> = cluster.servers().values().cloned().collect();
+        for server in servers {
+            server.started().await?;
         }
         let keeping = refresh_loop(Arc::downgrade(&cluster), Arc::clone(&cluster.stale));
         cluster.dialer.runtime.spawn(keeping);
         Ok(cluster)
     }
 
-    /// The node of the server that has a slot; `None` if none is known.
-    pub(in super::super) fn node(&self, slot: u16) -> Option<Arc<ServerClient>> {
-        self.map().node(slot).cloned()
+    /// The server that has a slot; `None` if none is known.
+    pub(in super::super) fn server(&self, slot: u16) -> Option<Arc<ServerClient>> {
+        self.map().server(slot).cloned()
     }
 
-    /// The node of a server that a redirect or the map names. It is created if it does not exist;
+    /// The server that a redirect or the map names. Its client is created if it does not exist;
     /// `None` if there are too many.
-    pub(in super::super) fn node_at(&self, address: &Address) -> Option<Arc<ServerClient>> {
-        let mut nodes = self.nodes();
-        if let Some(node) = nodes.get(address) {
-            return Some(Arc::clone(node));
+    pub(in super::super) fn server_at(&self, address: &Address) -> Option<Arc<ServerClient>> {
+        let mut servers = self.servers();
+        if let Some(server) = servers.get(address) {
+            return Some(Arc::clone(server));
         }
-        if nodes.len() >= MAX_NODES {
+        if servers.len() >= MAX_SERVERS {
             return None;
         }
-        let node = Arc::new(ServerClient::start(
+        let server = Arc::new(ServerClient::start(
             Target::Fixed(address.clone()),
             Arc::clone(&self.dialer),
             Arc::clone(&self.counters),
             Some(Arc::clone(&self.stale)),
         ));
-        nodes.insert(address.clone(), Arc::clone(&node));
-        Some(node)
+        servers.insert(address.clone(), Arc::clone(&server));
+        Some(server)
     }
 
     /// Requests that the map is read again.
@@ -151,23 +151,23 @@ impl Cluster {
     }
 
     fn known(&self, predicate: impl Fn(ServerStatus) -> bool) -> Vec<Address> {
-        let nodes = self.nodes();
-        let known = nodes.iter().filter(|(_, node)| predicate(node.state()));
+        let servers = self.servers();
+        let known = servers.iter().filter(|(_, server)| predicate(server.state()));
         known.map(|(address, _)| address.clone()).collect()
     }
 
     async fn read_map(&self, address: &Address) -> Result<Vec<Range>, DialError> {
         let command = ["CLUSTER", "SLOTS"];
-        let answer = self.dialer.send_once(address, &self.dialer.login, &command).await;
-        let answer = answer.map_err(|error| match error {
+        let reply = self.dialer.send_once(address, &self.dialer.login, &command).await;
+        let reply = reply.map_err(|error| match error {
             // "This instance has cluster support disabled", in wording that varies by version.
             DialError::Refused(ConnectError::Unusable(_)) => {
                 DialError::Refused(ConnectError::NotCluster)
             }
             error => error,
         })?;
-        match read_ranges(&answer, address) {
-            // The server was just started, or has forgotten the other nodes.
+        match read_ranges(&reply, address) {
+            // The server was just started, or has forgotten the other servers.
             Some(ranges) if ranges.is_empty() => {
                 Err(DialError::Unreachable("it serves no slots yet".into()))
             }
@@ -182,24 +182,24 @@ impl Cluster {
     fn adopt(&self, mut ranges: Vec<Range>) {
         ranges.sort_unstable_by_key(|range| range.first);
         let kept: BTreeSet<Address> = ranges.iter().map(|range| range.primary.clone()).collect();
-        let nodes = ranges
+        let servers = ranges
             .into_iter()
-            .filter_map(|range| Some((range.first, range.last, self.node_at(&range.primary)?)));
-        let map = Arc::new(Map { ranges: nodes.collect() });
+            .filter_map(|range| Some((range.first, range.last, self.server_at(&range.primary)?)));
+        let map = Arc::new(Map { ranges: servers.collect() });
         *self.map.write().unwrap_or_else(PoisonError::into_inner) = map;
         // Slots may be on their way to a connected server that has none yet.
-        let keep = |address: &Address, node: &mut Arc<ServerClient>| {
-            kept.contains(address) || node.state() != ServerStatus::Down
+        let keep = |address: &Address, server: &mut Arc<ServerClient>| {
+            kept.contains(address) || server.state() != ServerStatus::Down
         };
-        self.nodes().retain(keep);
+        self.servers().retain(keep);
     }
 
     fn map(&self) -> Arc<Map> {
         Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn nodes(&self) -> MutexGuard<'_, BTreeMap<Address, Arc<ServerClient>>> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn servers(&self) -> MutexGuard<'_, BTreeMap<Address, Arc<ServerClient>>> {
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -218,7 +218,7 @@ async fn refresh_loop(cluster: Weak<Cluster>, stale: Arc<Notify>) {
         }
         match cluster.upgrade() {
             None => return,
-            // The nodes report the error; here the attempt is only repeated.
+            // The clients report the error; here the attempt is only repeated.
             Some(cluster) => drop(cluster.refresh().await),
         }
         tokio::time::sleep(backoff.next(false)).await;
@@ -276,8 +276,8 @@ pub(super) struct Range {
 }
 
 /// Decodes the reply to `CLUSTER SLOTS`; `None` if it has another form.
-pub(super) fn read_ranges(answer: &Value, queried: &Address) -> Option<Vec<Range>> {
-    let Value::Array(rows) = answer else { return None };
+pub(super) fn read_ranges(reply: &Value, queried: &Address) -> Option<Vec<Range>> {
+    let Value::Array(rows) = reply else { return None };
     rows.iter().map(|row| read_range(row, queried)).collect()
 }
 
@@ -317,8 +317,9 @@ mod tests {
     fn slot_maps_parse_or_fail() {
         let queried = Address { host: "seed".into(), port: 1 };
         let row = |first, last, host: Value, port| {
-            let node = Value::Array(vec![host, Value::Int(port), Value::BulkString(b"id".into())]);
-            Value::Array(vec![Value::Int(first), Value::Int(last), node])
+            let server =
+                Value::Array(vec![host, Value::Int(port), Value::BulkString(b"id".into())]);
+            Value::Array(vec![Value::Int(first), Value::Int(last), server])
         };
         let text = |text: &str| Value::BulkString(text.into());
         let good = Value::Array(vec![row(0, 5, text("a"), 7), row(6, 16383, Value::Nil, 8)]);
@@ -335,8 +336,8 @@ mod tests {
             Value::Array(vec![row(0, 4, text("a"), 70_000)]),
             Value::Array(vec![row(0, 4, Value::Int(1), 7)]),
         ];
-        for answer in bad {
-            assert_eq!(read_ranges(&answer, &queried), None, "{answer:?}");
+        for reply in bad {
+            assert_eq!(read_ranges(&reply, &queried), None, "{reply:?}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Finds the server that decides a key, and follows redirects.
 //!
-//! A single server, or a primary behind Sentinels, is one node. A cluster has a node for each
-//! primary, and redirects are followed. A call is sent again only after a reply which proves that
-//! it was not carried out.
+//! A single server, or a primary behind Sentinels, has one client. A cluster has a client for
+//! each primary, and redirects are followed. A call is sent again only after a reply which proves
+//! that it was not carried out.
 
 mod cluster;
 pub(super) use self::cluster::Cluster;
@@ -16,7 +16,7 @@ use redis::Value;
 use super::connection::{Connection, DialError, Dialer};
 use super::error::ConnectError;
 use super::key_names::slot_key;
-use super::node::{CallError, CallReply, SendMode, ServerClient, ServerStatus, Target, Work};
+use super::server::{CallError, CallReply, SendMode, ServerClient, ServerStatus, Target, Work};
 use super::server_info::ServerInfo;
 use super::stats::StoreCounters;
 use super::url::{Address, Kind, Login, StoreUrl};
@@ -50,15 +50,15 @@ impl Topology {
                 return Ok(Topology::Cluster(Cluster::start(url, dialer, counters).await?));
             }
         };
-        let node = ServerClient::start(target, dialer, counters, None);
-        node.started().await?;
-        Ok(Topology::Single(Arc::new(node)))
+        let server = ServerClient::start(target, dialer, counters, None);
+        server.started().await?;
+        Ok(Topology::Single(Arc::new(server)))
     }
 
     /// Whether all servers are connected and do not refuse calls.
     pub(super) fn is_up(&self) -> bool {
         match self {
-            Topology::Single(node) => node.state() == ServerStatus::Up,
+            Topology::Single(server) => server.state() == ServerStatus::Up,
             Topology::Cluster(cluster) => cluster.is_up(),
         }
     }
@@ -79,52 +79,52 @@ impl Topology {
         work: impl Fn() -> Work,
         counters: &StoreCounters,
     ) -> Result<CallReply, Failure> {
-        let (mut node, mut send_mode) = (self.node(slot)?, SendMode::Batched);
+        let (mut server, mut send_mode) = (self.server(slot)?, SendMode::Batched);
         for resends in 0..=MAX_RESENDS {
             if resends > 0 {
                 StoreCounters::add(&counters.resent, 1);
             }
-            // A node that stops drops its callers. A job that it has sent is then lost.
-            let answer = node.submit(work(), send_mode)?.await.unwrap_or(LOST);
-            (node, send_mode) = match answer {
-                Ok(answer) => return Ok(answer),
+            // A client that stops drops its callers. A job that it has sent is then lost.
+            let reply = server.submit(work(), send_mode)?.await.unwrap_or(LOST);
+            (server, send_mode) = match reply {
+                Ok(reply) => return Ok(reply),
                 Err(CallError::Failed(failure)) => {
                     self.refresh_after(&failure);
                     return Err(failure);
                 }
                 Err(CallError::Moved(address)) => {
                     self.refresh_after(&Failure::Down);
-                    (self.node_at(&address)?, SendMode::Single)
+                    (self.server_at(&address)?, SendMode::Single)
                 }
-                Err(CallError::Ask(address)) => (self.node_at(&address)?, SendMode::Asking),
+                Err(CallError::Ask(address)) => (self.server_at(&address)?, SendMode::Asking),
                 Err(CallError::TryAgain) => {
                     // The first retry is immediate, because the call may succeed without the other
                     // keys of its batch.
                     tokio::time::sleep(RETRY_DELAY * resends).await;
-                    (self.node(slot)?, SendMode::Single)
+                    (self.server(slot)?, SendMode::Single)
                 }
             };
         }
         Err(Failure::Refused("TRYAGAIN: the slot of this key is being moved".into()))
     }
 
-    fn node(&self, slot: u16) -> Result<Arc<ServerClient>, Failure> {
+    fn server(&self, slot: u16) -> Result<Arc<ServerClient>, Failure> {
         match self {
-            Topology::Single(node) => Ok(Arc::clone(node)),
-            Topology::Cluster(cluster) => cluster.node(slot).ok_or_else(|| {
+            Topology::Single(server) => Ok(Arc::clone(server)),
+            Topology::Cluster(cluster) => cluster.server(slot).ok_or_else(|| {
                 cluster.mark_stale();
                 Failure::Down
             }),
         }
     }
 
-    fn node_at(&self, address: &super::url::Address) -> Result<Arc<ServerClient>, Failure> {
+    fn server_at(&self, address: &super::url::Address) -> Result<Arc<ServerClient>, Failure> {
         match self {
             // A single server does not send redirects.
             Topology::Single(_) => {
                 Err(Failure::Refused("a redirect from a server in no cluster".into()))
             }
-            Topology::Cluster(cluster) => cluster.node_at(address).ok_or(Failure::Down),
+            Topology::Cluster(cluster) => cluster.server_at(address).ok_or(Failure::Down),
         }
     }
 
@@ -177,7 +177,7 @@ impl Sentinels {
         for sentinel in hosts {
             let command = ["SENTINEL", "get-master-addr-by-name", &*self.master];
             match dialer.send_once(&sentinel, &self.login, &command).await {
-                Ok(answer) => match read_address(&answer, &sentinel) {
+                Ok(reply) => match read_address(&reply, &sentinel) {
                     Some(primary) => {
                         self.prefer(&sentinel);
                         return Ok(primary);
@@ -213,9 +213,11 @@ impl Sentinels {
     }
 }
 
-fn read_address(answer: &Value, queried: &Address) -> Option<Address> {
-    let Value::Array(parts) = answer else { return None };
-    let [Value::BulkString(host), Value::BulkString(port)] = parts.as_slice() else { return None };
+fn read_address(reply: &Value, queried: &Address) -> Option<Address> {
+    let Value::Array(elements) = reply else { return None };
+    let [Value::BulkString(host), Value::BulkString(port)] = elements.as_slice() else {
+        return None;
+    };
     let port = std::str::from_utf8(port).ok()?.parse().ok()?;
     Some(Address::reported(std::str::from_utf8(host).ok()?, port, queried))
 }

@@ -58,10 +58,10 @@ pub fn run_on<T>(one_thread: bool, test: impl Future<Output = T>) -> T {
 }
 
 /// Waits until a condition holds, and fails if that takes too long.
-pub async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+pub async fn eventually(description: &str, mut holds: impl AsyncFnMut() -> bool) {
     let began = Instant::now();
-    while !is_so().await {
-        assert!(began.elapsed() < PATIENCE, "never: {what}");
+    while !holds().await {
+        assert!(began.elapsed() < PATIENCE, "never: {description}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

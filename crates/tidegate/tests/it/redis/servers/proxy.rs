@@ -117,10 +117,10 @@ fn relay(client: TcpStream, server: TcpStream, gate: &Arc<Gate>) {
     let (sender, receiver) = std::sync::mpsc::channel::<Vec<u8>>();
     let counted = Arc::clone(gate);
     std::thread::spawn(move || {
-        let mut lines = BufReader::new(server);
+        let mut reader = BufReader::new(server);
         loop {
             let mut reply = Vec::new();
-            if read_reply(&mut lines, &mut reply).is_none() {
+            if read_reply(&mut reader, &mut reply).is_none() {
                 return;
             }
             // The reply is counted before it can be passed on, so that counts start at 0 after
@@ -153,13 +153,13 @@ fn relay(client: TcpStream, server: TcpStream, gate: &Arc<Gate>) {
 
 /// Whether this is a reply to `INFO replication`, which a connection sends by itself every second.
 fn is_info(reply: &[u8]) -> bool {
-    reply.windows(5).any(|part| part == b"role:")
+    reply.windows(5).any(|bytes| bytes == b"role:")
 }
 
 /// Reads one reply and appends its bytes. Returns `None` if the connection was closed.
-fn read_reply(lines: &mut BufReader<TcpStream>, reply: &mut Vec<u8>) -> Option<()> {
+fn read_reply(reader: &mut BufReader<TcpStream>, reply: &mut Vec<u8>) -> Option<()> {
     let start = reply.len();
-    if lines.read_until(b'\n', reply).ok()? == 0 {
+    if reader.read_until(b'\n', reply).ok()? == 0 {
         return None;
     }
     let number = || std::str::from_utf8(&reply[start + 1..]).ok()?.trim().parse::<i64>().ok();
@@ -167,12 +167,12 @@ fn read_reply(lines: &mut BufReader<TcpStream>, reply: &mut Vec<u8>) -> Option<(
         b'$' => {
             let length = u64::try_from(number()? + 2).unwrap_or(0);
             if length > 1 {
-                lines.take(length).read_to_end(reply).ok()?;
+                reader.take(length).read_to_end(reply).ok()?;
             }
         }
         b'*' => {
             for _ in 0..number()? {
-                read_reply(lines, reply)?;
+                read_reply(reader, reply)?;
             }
         }
         _ => {}

@@ -1,4 +1,4 @@
-//! A node is the client of one server: a queue, a connection, and a task that sends.
+//! The client of one Redis server: a queue, a connection, and a task that sends.
 //!
 //! ```text
 //!   callers --> queue --> batch --> one write --> server
@@ -8,7 +8,7 @@
 //!      +------------------- each reply as it arrives
 //! ```
 //!
-//! Batching adds no delay to an idle node: a node with nothing in flight sends immediately, and
+//! Batching adds no delay to an idle client: with nothing in flight, a job is sent immediately, and
 //! jobs that arrive while a write is in flight share the next write. The next write waits for the
 //! one in flight for at most [`BATCH_INTERVAL`], so no caller waits for two long round trips.
 //!
@@ -16,8 +16,8 @@
 //! the reply is discarded if it was sent; other callers of the write are not affected. The permits
 //! of an acquire that was sent are released (`deferred_release.rs`).
 //!
-//! Nothing is queued while disconnected. The exception is a new node whose first attempt to connect
-//! is still in progress.
+//! Nothing is queued while disconnected. The exception is a new client whose first attempt to
+//! connect is still in progress.
 
 use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
 use std::sync::Arc;
@@ -206,7 +206,7 @@ impl ServerStatus {
     }
 }
 
-/// The server of a node.
+/// The server that a client connects to.
 #[derive(Clone)]
 pub(super) enum Target {
     Fixed(Address),
@@ -214,7 +214,7 @@ pub(super) enum Target {
     Sentinel(Arc<Sentinels>),
 }
 
-/// The callers' handle to a node. When it is dropped, the node stops and closes its connection.
+/// The callers' handle to a server. When it is dropped, its task stops and closes the connection.
 pub(super) struct ServerClient {
     queue: Arc<Queue>,
     state: watch::Receiver<ServerStatus>,
@@ -222,7 +222,7 @@ pub(super) struct ServerClient {
 }
 
 impl ServerClient {
-    /// Starts a node. `on_down` is notified whenever the server goes down.
+    /// Starts the task of a client. `on_down` is notified whenever the server goes down.
     pub(super) fn start(
         target: Target,
         dialer: Arc<Dialer>,
@@ -248,7 +248,7 @@ impl ServerClient {
             Work::Send(_, _, pending_permit) => pending_permit.clone(),
             Work::Count(..) | Work::Decide(..) => None,
         };
-        let (reply, answer) = channel(pending_permit);
+        let (reply, receiver) = channel(pending_permit);
         let (keys, merge_hash, max_merged) = (work.keys(), work.merge_hash(), work.max_merged());
         let (caller, queued) = (tokio::task::try_id(), Instant::now());
         self.queue.push(Job {
@@ -261,7 +261,7 @@ impl ServerClient {
             max_merged,
             queued,
         })?;
-        Ok(answer)
+        Ok(receiver)
     }
 
     pub(super) fn state(&self) -> ServerStatus {
@@ -272,7 +272,7 @@ impl ServerClient {
     /// reached and cannot be used.
     pub(super) async fn started(&self) -> Result<(), ConnectError> {
         let mut state = self.state.clone();
-        // The node runs as long as `self` exists, so the sender is not dropped.
+        // The task runs as long as `self` exists, so the sender is not dropped.
         let _ = state.wait_for(|state| *state != ServerStatus::Starting).await;
         let first = self.first.borrow().clone();
         first.map_or(Ok(()), Err)
@@ -285,7 +285,7 @@ impl Drop for ServerClient {
     }
 }
 
-/// The task of a node.
+/// The task of a client.
 struct Runner {
     target: Target,
     dialer: Arc<Dialer>,
@@ -298,7 +298,7 @@ struct Runner {
 
 /// Why a connection is no longer served.
 enum End {
-    /// The handle of the node was dropped.
+    /// The handle was dropped.
     Dropped,
     /// The connection is closed or unusable.
     Broken,
@@ -339,7 +339,7 @@ impl Runner {
         }
     }
 
-    /// Connects; `None` if the handle of the node was dropped.
+    /// Connects; `None` if the handle was dropped.
     async fn dial(&mut self) -> Option<Result<(Connection, ServerInfo), DialError>> {
         let (target, dialer) = (self.target.clone(), Arc::clone(&self.dialer));
         let dialing = async move {
@@ -377,7 +377,7 @@ impl Runner {
     }
 
     /// Runs a future while the server is down, and fails all jobs that arrive meanwhile. Returns
-    /// `None` if the handle of the node was dropped.
+    /// `None` if the handle was dropped.
     async fn or_dropped<T>(&mut self, doing: impl Future<Output = T>) -> Option<T> {
         tokio::pin!(doing);
         while !self.queue.is_closed() {
@@ -403,7 +403,7 @@ impl Runner {
             (Arc::new(ConnectionHealth::default()), Arc::new(FlowControl::default()));
         let (closed, silent) = (connection.closed(), health.silent(self.dialer.timeout));
         tokio::pin!(closed, silent);
-        // The nodes of a cluster redirect callers themselves.
+        // The servers of a cluster redirect callers themselves.
         let mut watched = connection.clone();
         let is_cluster = self.dialer.kind == Kind::Cluster;
         let demoted = async move {
@@ -437,7 +437,7 @@ impl Runner {
         }
     }
 
-    /// Collects the jobs of the next write; none if the handle of the node was dropped.
+    /// Collects the jobs of the next write; none if the handle was dropped.
     async fn next_write(
         &self,
         health: &ConnectionHealth,

@@ -1,0 +1,148 @@
+//! The result of a report in sentences, the most important first.
+
+use super::summary::{AlgorithmSummary, LimitSummary, ProblemsSummary, Summary};
+use super::text::{grouped, window_of};
+use crate::calendar::Utc;
+
+impl Summary {
+    /// Returns what was found, as sentences. The first is about all requests.
+    pub fn findings(&self) -> Vec<String> {
+        let Some(run) = self.algorithms.get(self.main) else { return Vec::new() };
+        let mut findings = vec![denied(run)];
+        findings.extend(self.largest_burst(run));
+        // With a single key, the first sentence is about it.
+        findings.extend(run.most_denied.first().filter(|_| run.keys > 1).map(|key| {
+            let name = match &key.policy {
+                Some(policy) => format!("{} under policy {policy}", key.key),
+                None => key.key.clone(),
+            };
+            let [denied, events] = [key.denied, key.events].map(grouped);
+            format!("The key {name} was denied most often: {denied} of {events} requests.")
+        }));
+        findings.extend(exactness(run));
+        findings.extend(self.comparison());
+        findings.extend(self.input_problems());
+        findings
+    }
+
+    fn largest_burst(&self, run: &AlgorithmSummary) -> Option<String> {
+        let burst = self.burst.as_ref()?;
+        let limit = run.limits.first()?;
+        let [count, most] = [burst.count, limit.count].map(grouped);
+        let (window, at) = (window_of(&limit.limit), Utc { time_us: burst.at_us });
+        Some(format!(
+            "The largest burst was {count} within {window}, by the key {} at {at}; the limit is {most}.",
+            burst.key
+        ))
+    }
+
+    /// Returns which algorithms denied the fewest and the most requests.
+    fn comparison(&self) -> Option<String> {
+        let runs = || self.algorithms.iter();
+        let fewest = runs().min_by_key(|run| run.denied)?;
+        let most = runs().max_by_key(|run| run.denied)?;
+        let count = self.algorithms.len();
+        match count {
+            1 => None,
+            _ if fewest.denied == most.denied => {
+                Some(format!("All {count} algorithms would have denied the same number."))
+            }
+            _ => Some(format!(
+                "Of {count} algorithms, {} would have denied the fewest requests ({}) and {} the \
+                 most ({}).",
+                fewest.algorithm,
+                grouped(fewest.denied),
+                most.algorithm,
+                grouped(most.denied)
+            )),
+        }
+    }
+
+    fn input_problems(&self) -> Option<String> {
+        let kinds: [(&ProblemsSummary, &str); 3] = [
+            (&self.skipped, "skipped lines"),
+            (&self.out_of_order, "events out of order"),
+            (&self.damaged, "damaged files"),
+        ];
+        let found = kinds.iter().filter(|(problems, _)| problems.count > 0);
+        let found: Vec<String> =
+            found.map(|(problems, name)| format!("{} {name}", grouped(problems.count))).collect();
+        (!found.is_empty()).then(|| format!("The input has {}.", found.join(", ")))
+    }
+}
+
+fn denied(run: &AlgorithmSummary) -> String {
+    let subject = match run.algorithm.as_str() {
+        "policies" => "The policies",
+        "mixed" => "The limits",
+        name => name,
+    };
+    let [events, keys] = [run.events, run.keys].map(grouped);
+    match (run.denied, run.events) {
+        (0, 1) => return format!("{subject} would have admitted the only request."),
+        (0, _) => return format!("{subject} would have admitted all {events} requests."),
+        _ => {}
+    }
+    let [denied, keys_denied] = [run.denied, run.keys_denied].map(grouped);
+    let share = share(run.denied, run.events);
+    format!(
+        "{subject} would have denied {share} of requests: {denied} of {events}, from {keys_denied} \
+         of {keys} keys."
+    )
+}
+
+/// Returns whether decisions agree with the count that is kept separately from the limiter.
+fn exactness(run: &AlgorithmSummary) -> Vec<String> {
+    let excess = |limit: &&LimitSummary| limit.largest_rolling_count.saturating_sub(limit.count);
+    let worst = run.limits.iter().max_by_key(excess).filter(|limit| excess(limit) > 0);
+    let mut findings = Vec::new();
+    if run.over_admitted == 0 && run.false_denials == 0 {
+        return vec!["No request was admitted above the limit or denied wrongly.".into()];
+    }
+    if run.over_admitted > 0 {
+        let largest = worst.map(|limit| {
+            let [count, most] = [limit.largest_rolling_count, limit.count].map(grouped);
+            let window = window_of(&limit.limit);
+            format!("; one key had {count} within {window}, where the limit is {most}")
+        });
+        let over = grouped(run.over_admitted);
+        let largest = largest.unwrap_or_default();
+        findings.push(format!("Requests that were admitted above the limit: {over}{largest}."));
+    }
+    if run.false_denials > 0 {
+        let wrongly = grouped(run.false_denials);
+        findings.push(format!("Requests that were denied although they fitted: {wrongly}."));
+    }
+    findings
+}
+
+/// Formats a share as a percentage with one decimal.
+fn share(part: u64, all: u64) -> String {
+    let permille = u128::from(part) * 2_000 / u128::from(all.max(1));
+    match permille.div_ceil(2) {
+        _ if permille < 1 => "less than 0.1 %".into(),
+        1000 if part < all => "99.9 %".into(),
+        1000 => "100 %".into(),
+        tenths => format!("{}.{} %", tenths / 10, tenths % 10),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_shares() {
+        for (part, all, text) in [
+            (12, 1_000, "1.2 %"),
+            (1, 3, "33.3 %"),
+            (2, 3, "66.7 %"),
+            (1, 1_000_000, "less than 0.1 %"),
+            (999_999, 1_000_000, "99.9 %"),
+            (5, 5, "100 %"),
+            (u64::MAX, u64::MAX, "100 %"),
+        ] {
+            assert_eq!(share(part, all), text);
+        }
+    }
+}

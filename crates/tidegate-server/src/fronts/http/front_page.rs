@@ -1,0 +1,84 @@
+//! `/`: links to the pages of the server, as HTML for browsers and as text for other clients.
+
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue, LOCATION, VARY};
+use http::{HeaderMap, Response, StatusCode};
+
+use super::response::{HttpResponse, content};
+use crate::page_links::DOCS_URL;
+use crate::static_assets::{self, HTML, TEXT};
+
+/// The links of the page: the path, and what is there.
+const LINKS: [(&str, &str); 4] = [
+    ("/playground", "try limits and algorithms"),
+    ("/dashboard", "what this server decides now"),
+    ("/openapi.json", "the HTTP API"),
+    ("/docs", "the documentation"),
+];
+
+/// Creates the response of `/`.
+pub fn page(headers: &HeaderMap) -> HttpResponse {
+    let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let is_html = accepted.flat_map(|value| value.split(',')).any(|kind| {
+        let (kind, parameters) = kind.split_once(';').unwrap_or((kind, ""));
+        kind.trim().eq_ignore_ascii_case("text/html") && parameters.trim() != "q=0"
+    });
+    let (kind, text) = if is_html { (HTML, html()) } else { (TEXT, text()) };
+    let mut response = Response::new(content(text));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(VARY, HeaderValue::from_static("accept"));
+    static_assets::harden(headers);
+    response
+}
+
+fn text() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let links = LINKS.map(|(path, about)| format!("{path:<14} {about}\n")).concat();
+    format!("tidegate {version}\n\n{links}\nPOST /v1/check decides about a request.\n")
+}
+
+fn html() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let link = |(path, about): (&str, &str)| {
+        let href = path.trim_start_matches('/');
+        format!("    <li><a href=\"{href}\">{path}</a>: {about}</li>\n")
+    };
+    let links = LINKS.map(link).concat();
+    format!(
+        "<!doctype html>
+<html lang=\"en\">
+<head>
+  <meta charset=\"utf-8\">
+  <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
+  <meta name=\"color-scheme\" content=\"light dark\">
+  <title>tidegate</title>
+  <link rel=\"icon\" href=\"playground/icon.svg\" type=\"image/svg+xml\">
+</head>
+<body>
+  <h1>tidegate {version}</h1>
+  <ul>
+{links}  </ul>
+  <p><code>POST /v1/check</code> decides about a request.</p>
+</body>
+</html>
+"
+    )
+}
+
+/// Creates a redirect to the documentation.
+pub fn docs() -> HttpResponse {
+    redirect(DOCS_URL)
+}
+
+/// Creates a redirect to another page.
+pub fn redirect(url: &str) -> HttpResponse {
+    let mut response = Response::new(content(format!("see {url}\n")));
+    *response.status_mut() = StatusCode::SEE_OTHER;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(TEXT));
+    if let Ok(url) = HeaderValue::from_str(url) {
+        headers.insert(LOCATION, url);
+    }
+    static_assets::harden(headers);
+    response
+}

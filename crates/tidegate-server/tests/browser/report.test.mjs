@@ -1,0 +1,99 @@
+// The page of `tidegate replay --html` in a real browser.
+
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { pathToFileURL } from "node:url";
+import { browse, flaws, isTooWide, open } from "./harness.mjs";
+
+const HOSTILE = ["</script><script>document.title = 'taken over'</script>", "'\"><img src=x onerror=alert(1)>", "\u202eevil \u05e9\u05dc\u05d5\u05dd", "x".repeat(5000)];
+const START_US = 1_700_000_000_000_000;
+
+let browser;
+let home;
+
+before(async () => {
+  browser = await browse();
+  home = mkdtempSync(join(tmpdir(), "tidegate-report-"));
+});
+
+after(async () => {
+  await browser.close();
+  rmSync(home, { recursive: true, force: true });
+});
+
+/** Replays lines of `[second, key]` and returns the address of the page. */
+function report(name, lines, args) {
+  const trace = join(home, `${name}.csv`);
+  const quoted = (key) => `"${key.replaceAll('"', '""')}"`;
+  writeFileSync(trace, lines.map(([second, key]) => `${START_US + Math.round(second * 1e6)},${quoted(key)}\n`).join(""));
+  const page = join(home, `${name}.html`);
+  execFileSync(process.env.TIDEGATE_BIN, ["replay", trace, "--html", page, ...args], { stdio: ["ignore", "ignore", "inherit"] });
+  return pathToFileURL(page).href;
+}
+
+const hostile = () => Array.from({ length: 400 }, (_, index) => HOSTILE.map((key) => [index / 10, key])).flat();
+
+test("begins with the result under the requested algorithm", async () => {
+  const lines = [...Array.from({ length: 15 }, () => [0, "busy"]), [1, "calm"]];
+  const page = await open(browser, report("result", lines, ["--limit", "10 per 10s fixed-window", "--algorithm", "all"]));
+  assert.equal(await page.textContent("#lead"), "fixed-window would have denied 31.3 % of requests: 5 of 16, from 1 of 2 keys.");
+  assert.match(await page.textContent("#findings"), /^The largest burst was 15 within 10s, by the key busy at /);
+  assert.match(await page.textContent("#about"), /10 per 10s fixed-window/);
+  assert.equal(await page.locator("#algorithm option:checked").textContent(), "fixed-window");
+  assert.equal(await page.textContent("#keys-of"), "under fixed-window");
+  await page.selectOption("#algorithm", { label: "token-bucket" });
+  assert.equal(await page.textContent("#keys-of"), "under token-bucket");
+  await page.done();
+});
+
+test("hostile keys are text, in every width and color scheme", async () => {
+  const url = report("hostile", hostile(), ["--limit", "5 per 1s", "--limit", "500 per 1m"]);
+  for (const width of [390, 1400]) {
+    for (const colorScheme of ["light", "dark"]) {
+      const page = await open(browser, url, { viewport: { width, height: 900 }, colorScheme });
+      assert.equal(await page.title(), "tidegate report");
+      assert.equal(await page.locator("img").count(), 0);
+      assert.ok((await page.textContent("#denied")).includes(HOSTILE[0]));
+      assert.ok(!(await page.textContent("main")).includes("\u202e"), "direction marks are escaped");
+      assert.equal(await isTooWide(page), false, `${width}, ${colorScheme}`);
+      const heads = await page.locator("th").evaluateAll((all) => all.map((head) => head.clientHeight));
+      assert.ok(Math.max(...heads) < 90, `words of a table's head are not broken: ${heads}`);
+      assert.deepEqual(await flaws(page), [], `${width}, ${colorScheme}`);
+      await page.done();
+    }
+  }
+});
+
+test("lines of equal values are all visible", async () => {
+  // Every second has 5 admitted and 5 denied requests, and both limits are at 100 percent.
+  const lines = Array.from({ length: 60 }, (_, second) => Array.from({ length: 10 }, () => [second * 10, "a"])).flat();
+  const url = report("equal", lines, ["--limit", "5 per 1s sliding-log", "--limit", "5 per 2s sliding-log"]);
+  const page = await open(browser, url);
+  const visible = await page.evaluate(() => ["plot-decided", "plot-most"].map((id) => {
+    const place = document.getElementById(id);
+    const canvas = place.querySelector("canvas");
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    const drawn = new Map();
+    for (let at = 0; at < data.length; at += 4) {
+      const name = `rgb(${data[at]}, ${data[at + 1]}, ${data[at + 2]})`;
+      if (data[at + 3] === 255) drawn.set(name, (drawn.get(name) ?? 0) + 1);
+    }
+    return [...place.querySelectorAll(".legend i")].map((key) => drawn.get(getComputedStyle(key).borderTopColor) ?? 0);
+  }));
+  assert.equal(visible[0].length, 2);
+  assert.equal(visible[1].length, 3);
+  for (const pixels of visible.flat()) assert.ok(pixels > 100, `pixels of each line: ${JSON.stringify(visible)}`);
+  await page.done();
+});
+
+test("a single request and a report without denials are shown", async () => {
+  const page = await open(browser, report("one", [[0, "a"]], ["--limit", "1 per 1s"]), { viewport: { width: 390, height: 844 } });
+  assert.equal(await page.textContent("#lead"), "sliding-window would have admitted the only request.");
+  assert.match(await page.textContent("#plot-wrong"), /^None: /);
+  assert.deepEqual(await flaws(page), []);
+  await page.done();
+});

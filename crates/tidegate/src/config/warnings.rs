@@ -1,0 +1,177 @@
+//! Warnings: parts of a config that are valid, but have no effect or an unexpected one.
+//!
+//! A warning is reported only where the config leaves no doubt, or where `tidegate explain` would
+//! show the same for an ordinary request.
+
+use super::fields::POLICY;
+use super::reader::{Located, Object, Reader, excerpt};
+use crate::policy::{Mode, Pattern, Policy, SharedBy};
+
+/// The largest number of values that are compared to find policies without an effect. Beyond it,
+/// which takes hundreds of policies with long lists, the remaining policies are not compared.
+const MAX_COMPARISONS: usize = 10_000_000;
+
+/// Warns of a path or host that looks like a regular expression.
+pub(super) fn check_pattern(reader: &Reader<'_>, located: &Located, text: &str) {
+    if !is_regex_like(text) {
+        return;
+    }
+    let message =
+        format!("`{}` looks like a regular expression, but is matched as a glob", excerpt(text));
+    let help = match as_glob(text) {
+        Some(glob) => format!("write `{glob}`"),
+        None => "write `*` for anything within a segment, `**` for any segments, and `{a,b}` for \
+                 alternatives"
+            .into(),
+    };
+    reader.notice(located.node.span.clone(), &located.path, message, help);
+}
+
+/// Returns whether a glob has parts that only make sense in a regular expression: `/.*`, `.+`,
+/// `[0-9]+`, `\d`, `(a|b)` or a `$` at the end. `report.*` and `*.*` are ordinary globs. A dot that
+/// is written as `\.` is meant literally.
+fn is_regex_like(text: &str) -> bool {
+    let has_class =
+        text.as_bytes().windows(2).any(|pair| pair[0] == b'\\' && pair[1].is_ascii_alphanumeric());
+    let has_group = text.split_once('(').is_some_and(|(_, rest)| {
+        rest.starts_with('?')
+            || rest.split_once(')').is_some_and(|(inside, _)| inside.contains('|'))
+    });
+    let is_any = |segment: &str| segment.starts_with(".*");
+    has_class
+        || has_group
+        || text.split('/').any(is_any)
+        || [".+", "]+", ")+", ")*"].iter().any(|part| text.contains(part))
+        || text.ends_with('$')
+}
+
+/// Returns the glob for a simple regular expression over paths.
+fn as_glob(text: &str) -> Option<String> {
+    let mut glob = text.trim_end_matches('$').to_owned();
+    for within in ["[^/]+", "[^/]*", "[0-9]+", "[a-z]+", "[a-z0-9]+", "\\d+", "\\w+"] {
+        glob = glob.replace(within, "*");
+    }
+    glob = glob.replace(".*", "**").replace(".+", "**");
+    glob = glob.replace('(', "{").replace('|', ",").replace(')', "}");
+    let is_glob = Pattern::path(&glob).is_ok() && !is_regex_like(&glob) && !text.contains("(?");
+    is_glob.then_some(glob)
+}
+
+/// Warns of policies that have no effect, and of keys that requests share by accident. `items` are
+/// the policies as written.
+pub(super) fn check_policies(reader: &Reader<'_>, items: &[Located], policies: &[Policy]) {
+    let mut comparisons_left = MAX_COMPARISONS;
+    for (index, (item, policy)) in items.iter().zip(policies).enumerate() {
+        let Some(object) = reader.object(item, POLICY) else { continue };
+        // A policy that is off has no effect on purpose.
+        if policy.variants().iter().all(|variant| variant.mode() == Mode::Off) {
+            continue;
+        }
+        let written = WrittenPolicy { reader, object, policy };
+        if !written.check_match() {
+            continue;
+        }
+        written.check_key();
+        written.check_others(index, policies, &mut comparisons_left);
+    }
+}
+
+/// A policy, and where it is written.
+struct WrittenPolicy<'s, 'r> {
+    reader: &'r Reader<'s>,
+    object: Object<'s, 'r>,
+    policy: &'r Policy,
+}
+
+impl WrittenPolicy<'_, '_> {
+    /// Warns if the policy applies to no request, and returns whether it may apply to one.
+    fn check_match(&self) -> bool {
+        let policy = self.policy;
+        if let Some(condition) = policy.contradiction() {
+            let message = format!(
+                "policy `{}` never matches: no request satisfies `{condition}` and the other \
+                 conditions",
+                policy.name()
+            );
+            self.notice("match", message, "remove one of the conditions that exclude each other");
+            return false;
+        }
+        if let Some(condition) = policy.exempts_all_by() {
+            let message = format!(
+                "policy `{}` limits nothing: `{condition}` exempts every request that it matches",
+                policy.name()
+            );
+            self.notice("exempt", message, "narrow `exempt`, or write `mode: off`");
+            return false;
+        }
+        true
+    }
+
+    /// Warns if requests share a key because they lack a part of it.
+    fn check_key(&self) {
+        let Some((part, shared_by)) = self.policy.missing_key_part() else { return };
+        let part = excerpt(&part);
+        let (message, help) = match shared_by {
+            SharedBy::All => (
+                format!("all requests share one key: none that matches has `{part}`"),
+                "use a part that `match` names, or write `all` to share one count on purpose"
+                    .into(),
+            ),
+            SharedBy::Some => {
+                let by_address = format!("write `{{{part} | client_ip}}` to count them by address");
+                let help = match part.contains('|') {
+                    true => by_address,
+                    false => format!(
+                        "{by_address}, or add `\"{part}\": \"*\"` to `match` to leave them out"
+                    ),
+                };
+                (format!("requests without `{part}` share one key, and so one limit"), help)
+            }
+        };
+        self.notice("key", message, help);
+    }
+
+    /// Warns if another policy always replaces this one, or denies whatever it would deny.
+    fn check_others(&self, index: usize, policies: &[Policy], comparisons_left: &mut usize) {
+        let policy = self.policy;
+        let is_replaced =
+            |other: &Policy| policies.iter().any(|by| by.replaces().contains(&other.name().into()));
+        for (other_index, other) in policies.iter().enumerate() {
+            let comparisons = policy.match_size() * other.match_size();
+            if other_index == index || comparisons > *comparisons_left {
+                continue;
+            }
+            *comparisons_left -= comparisons;
+            let (name, by) = (policy.name(), other.name());
+            if policy.is_always_replaced_by(other) {
+                let message = format!(
+                    "policy `{name}` never applies: `{by}` replaces it, and matches every request \
+                     that it matches"
+                );
+                let help = format!("narrow the `match` of `{by}`, or remove `{name}`");
+                return self.notice("name", message, help);
+            }
+            // Of two equal policies, the second is superfluous.
+            let is_first = other_index > index && other.is_covered_by(policy);
+            if policy.is_covered_by(other) && !is_first && !is_replaced(other) {
+                let message = format!(
+                    "policy `{name}` never denies first: `{by}` matches the same requests under \
+                     the same key, and its limits are at least as strict"
+                );
+                let help = format!("lower the limits of `{name}`, or remove it");
+                return self.notice("name", message, help);
+            }
+        }
+    }
+
+    fn notice(&self, field: &str, message: String, help: impl Into<String>) {
+        let located = self.object.get(field);
+        let located = located.as_ref().unwrap_or(self.object.located());
+        let span = match field {
+            // These are mappings, which may span many lines.
+            "match" | "exempt" => self.object.name_span(field),
+            _ => located.node.span.clone(),
+        };
+        self.reader.notice(span, &located.path, message, help);
+    }
+}

@@ -1,0 +1,166 @@
+//! Facts about policies that hold for every request: policies without an effect, and keys that
+//! requests share.
+//!
+//! The comparisons of conditions are incomplete, so an answer of `false` or `None` means that
+//! nothing is certain.
+
+use super::Mode;
+use super::condition::{Condition, EXAMPLE_ADDRESS};
+use super::definition::Policy;
+use super::request_field::RequestField;
+use super::template::{Alternative, Piece};
+
+/// The requests whose key lacks a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SharedBy {
+    /// Every request that the policy matches.
+    All,
+    /// The requests that do not have the field.
+    Some,
+}
+
+impl Policy {
+    /// Returns a condition of `match` that contradicts another one, if the policy matches nothing.
+    pub(crate) fn contradiction(&self) -> Option<&Condition> {
+        self.matching().contradiction(self.matching()).map(|(_, condition)| condition)
+    }
+
+    /// Returns the condition of `exempt` that holds for every request that the policy matches.
+    pub(crate) fn exempts_all_by(&self) -> Option<&Condition> {
+        let holds = |exempt: &&Condition| self.matching().iter().any(|ours| ours.implies(exempt));
+        self.exempt().iter().find(holds)
+    }
+
+    /// Returns whether `other` replaces the policy for every request that the policy matches.
+    pub(crate) fn is_always_replaced_by(&self, other: &Policy) -> bool {
+        other.replaces().iter().any(|name| **name == *self.name())
+            && other.variants().iter().all(|variant| variant.mode() != Mode::Off)
+            && other.exempt().is_empty()
+            && self.matching().imply(other.matching())
+    }
+
+    /// Returns whether `other` denies every request that the policy denies: it matches at least the
+    /// same requests, counts them under the same keys, and its limits are at least as strict.
+    /// `other` must not be replaced by another policy.
+    pub(crate) fn is_covered_by(&self, other: &Policy) -> bool {
+        let is_plain = |policy: &Policy| {
+            let is_only_variant = policy.variants().len() == 1;
+            is_only_variant && !policy.is_quota() && !policy.has_concurrency()
+        };
+        let is_stricter = |limit: &tidegate_core::Limit| {
+            other.limits().iter().any(|theirs| {
+                let is_lower =
+                    theirs.count() <= limit.count() && theirs.capacity() <= limit.capacity();
+                theirs.id() == limit.id() && is_lower
+            })
+        };
+        is_plain(self)
+            && is_plain(other)
+            && other.mode() == Mode::Enforce
+            && self.replaces().is_empty()
+            && other.exempt().is_empty()
+            && self.key_template() == other.key_template()
+            && self.cost() == other.cost()
+            && !self.limits().is_empty()
+            && self.limits().iter().all(is_stricter)
+            && self.matching().imply(other.matching())
+    }
+
+    /// Returns the number of values in the conditions of `match`: the product of two such numbers
+    /// bounds the time of a comparison.
+    pub(crate) fn match_size(&self) -> usize {
+        1 + self.matching().iter().map(Condition::value_count).sum::<usize>()
+    }
+
+    /// Returns the first part of the key that a request can lack, and which requests lack it. Such
+    /// requests share one key. `None` if the key contains the client's address, which keeps them
+    /// apart.
+    pub(crate) fn missing_key_part(&self) -> Option<(String, SharedBy)> {
+        let template = self.key_template();
+        let slots = || {
+            template.pieces.iter().filter_map(|piece| match piece {
+                Piece::Slot(slot) => Some(&**slot),
+                Piece::Literal(_) => None,
+            })
+        };
+        let alternatives = |slot: &'_ [Alternative]| -> Vec<Presence> {
+            slot.iter().map(|alternative| self.presence(&alternative.field)).collect()
+        };
+        let has_address =
+            |slot: &[Alternative]| slot.iter().any(|one| one.field == RequestField::ClientIp);
+        if slots().any(has_address) {
+            return None;
+        }
+        slots().find_map(|slot| {
+            let found = alternatives(slot);
+            if found.contains(&Presence::Always) {
+                return None;
+            }
+            let shared = match found.contains(&Presence::Sometimes) {
+                true => SharedBy::Some,
+                false => SharedBy::All,
+            };
+            let names: Vec<String> = slot.iter().map(|one| one.field.to_string()).collect();
+            Some((names.join(" | "), shared))
+        })
+    }
+
+    /// Returns the fields of a request that the policy matches, with their values: those of `match`,
+    /// the client's address, and a header that the key needs. `None` if no such request is obvious.
+    pub fn example_request(&self) -> Option<Vec<(RequestField, String)>> {
+        let example = |one: &Condition| Some((one.field().clone(), one.example()?));
+        let mut fields: Vec<(RequestField, String)> =
+            self.matching().iter().map(example).collect::<Option<_>>()?;
+        let mut add = |field: RequestField, value: &str| {
+            if !fields.iter().any(|(known, _)| *known == field) {
+                fields.push((field, value.into()));
+            }
+        };
+        add(RequestField::ClientIp, EXAMPLE_ADDRESS);
+        if self.missing_key_part().is_some() {
+            let is_header = |field: &&RequestField| matches!(field, RequestField::Header(_));
+            let headers = self.key_template().fields().filter(is_header);
+            headers.for_each(|header| add(header.clone(), "alice"));
+        }
+        Some(fields)
+    }
+
+    /// Returns whether the requests that the policy matches have a field.
+    fn presence(&self, field: &RequestField) -> Presence {
+        let entries = self.matching().iter().find_map(Condition::exact_entries);
+        match (field, entries) {
+            // Every front knows them, or the caller of the API chose to leave them out.
+            (RequestField::ClientIp | RequestField::Method, _) => Presence::Always,
+            (RequestField::Path | RequestField::Host | RequestField::Domain, _) => Presence::Always,
+            (RequestField::Descriptors, Some(_)) => Presence::Always,
+            (RequestField::Descriptor { name, nth }, Some(entries)) => {
+                let is_named = |entry: &&super::descriptor::DescriptorEntry| {
+                    name.is_empty() || entry.name() == &**name
+                };
+                match entries.iter().filter(is_named).count() >= usize::from(*nth) {
+                    true => Presence::Always,
+                    false => Presence::Never,
+                }
+            }
+            (field, _) if self.matching().iter().any(|one| one.field() == field) => {
+                Presence::Always
+            }
+            (RequestField::Descriptors, _) if self.matches_descriptors() => Presence::Always,
+            _ => Presence::Sometimes,
+        }
+    }
+
+    fn matches_descriptors(&self) -> bool {
+        let is_descriptor =
+            |one: &Condition| matches!(one.field(), RequestField::Descriptor { .. });
+        self.matching().iter().any(is_descriptor)
+    }
+}
+
+/// Whether the requests that a policy matches have a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presence {
+    Always,
+    Sometimes,
+    Never,
+}

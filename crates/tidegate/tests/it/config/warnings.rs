@@ -1,0 +1,91 @@
+//! Every kind of warning, with its complete message, and configs without any.
+
+use std::path::Path;
+
+use tidegate::unstable::config::{Config, ConfigErrors};
+
+use super::{assert_as_recorded, files};
+
+const DIRECTORY: &str = "tests/it/config/warnings";
+
+fn warnings(text: &str) -> Vec<String> {
+    let config = Config::parse(text, "config.yaml").unwrap_or_else(|errors| panic!("{errors}"));
+    config.warnings.iter().map(|warning| warning.about().message().to_owned()).collect()
+}
+
+#[test]
+fn warnings_are_as_recorded() {
+    let message = |path: &Path| {
+        let config = Config::load(path).unwrap_or_else(|errors| panic!("{errors}"));
+        let shown = config.warnings.iter().map(|warning| format!("warning: {warning}\n"));
+        shown.collect::<Vec<_>>().join("\n")
+    };
+    for path in files(DIRECTORY, "yaml") {
+        assert_ne!(message(&path), "", "{}", path.display());
+    }
+    assert_as_recorded(DIRECTORY, message);
+}
+
+/// Conditions and keys that look similar to those with warnings.
+#[test]
+fn does_not_warn_of_ordinary_policies() {
+    let policy = |rest: &str| format!("policies: [{{ name: a, limits: 5 per 1m, {rest} }}]");
+    let address = |rest: &str| policy(&format!("key: '{{client_ip}}', {rest}"));
+    let rows = [
+        address(
+            "match: { path: [/v1/**, '/*.*', /report.*, '/.well-known/*', '/[a-z]*', '/\\.*'] }",
+        ),
+        address("match: { path: ['/odata/$metadata', '/f(1)', /a+b, '/login{,/}'] }"),
+        address("match: { host: ['*.example.com', 'api.example.com'] }"),
+        address("match: { path: /x }, exempt: { path: /x/y }"),
+        address("match: { path: /x }, exempt: { path: /x }, mode: 'off'"),
+        address("match: { methods: [GET, POST], path: /x }, exempt: { method: GET }"),
+        policy("key: '{header:x-key | client_ip}'"),
+        policy("key: '{header:x-org}:{client_ip}'"),
+        policy("key: '{header:x-key}', match: { 'header:x-key': '*' }"),
+        policy("key: '{header:x-key}', match: { headers: { x-key: [a, b] } }"),
+        policy("key: '{path}:{method}:{host}'"),
+        policy("key: all"),
+        policy("key: '{descriptor:ip}', match: { descriptors: [ip] }"),
+        policy("key: '{descriptor:#2}', match: { descriptors: [{ a: b }, ip] }"),
+        policy("key: '{descriptor:ip}', match: { descriptors: { ip: '*' } }"),
+        policy("key: '{descriptors}', match: { descriptors: { ip: '*' } }"),
+    ];
+    for text in rows {
+        assert_eq!(warnings(&text), Vec::<String>::new(), "{text}");
+    }
+}
+
+/// Pairs of policies of which both have an effect.
+#[test]
+fn does_not_warn_of_policies_that_complement_each_other() {
+    let rows = [
+        // The second matches fewer requests, but is stricter.
+        ("limits: 100 per 1m", "match: { path: /a }, limits: 5 per 1m"),
+        // The windows, algorithms, keys, costs or modes differ.
+        ("limits: 5 per 1m", "match: { path: /a }, limits: 5 per 1h"),
+        ("limits: 5 per 1m", "match: { path: /a }, limits: 5 per 1m sliding-log"),
+        ("limits: 5 per 1m", "match: { path: /a }, limits: 5 per 1m, cost: '{header:x}'"),
+        ("limits: 5 per 1m, mode: observe", "match: { path: /a }, limits: 5 per 1m"),
+        ("limits: 5 per 1m, exempt: { method: GET }", "match: { path: /a }, limits: 5 per 1m"),
+        // The replaced policy also matches other requests, or the other one is off.
+        ("limits: 9 per 1m", "match: { path: /a }, limits: 5 per 1h, replaces: a"),
+        ("limits: 9 per 1m", "limits: 5 per 1h, replaces: a, mode: 'off'"),
+        ("limits: 9 per 1m", "limits: 5 per 1h, replaces: a, exempt: { method: GET }"),
+    ];
+    for (first, second) in rows {
+        let key = "key: '{client_ip}'";
+        let text =
+            format!("policies: [{{ name: a, {key}, {first} }}, {{ name: b, {key}, {second} }}]");
+        assert_eq!(warnings(&text), Vec::<String>::new(), "{text}");
+    }
+}
+
+#[test]
+fn warnings_become_errors() {
+    let text = "policies: [{ name: a, key: '{header:x}', limits: 5 per 1m }]";
+    let config = Config::parse(text, "config.yaml").expect("a valid config");
+    let errors = ConfigErrors::from_warnings(&config.warnings).expect("a warning");
+    assert_eq!(errors.to_string(), config.warnings[0].to_string());
+    assert_eq!(ConfigErrors::from_warnings(&[]), None);
+}
