@@ -52,7 +52,7 @@ pub use algorithms::{
     fixed_window::FixedWindow,
     sliding_counter::SlidingCounter,
     sliding_log::SlidingLog,
-    sliding_window::{Cell, Form, SlidingWindow},
+    sliding_window::{Cell, SlidingWindow, WindowForm},
     token_bucket::TokenBucket,
 };
 pub use attempt::{Attempt, Cost, PermitId};

@@ -14,8 +14,8 @@ use crate::algorithms::AlgorithmState;
 use crate::algorithms::sliding_window::{decide_cells, decide_times};
 use crate::limit::WindowPosition;
 use crate::{
-    Algorithm, Attempt, Decided, Decision, FixedWindow, Form, Limit, SlidingCounter, SlidingWindow,
-    Timestamp, TokenBucket,
+    Algorithm, Attempt, Decided, Decision, FixedWindow, Limit, SlidingCounter, SlidingWindow,
+    Timestamp, TokenBucket, WindowForm,
 };
 
 /// The number of bits that a [`Packed`] state may use.
@@ -66,14 +66,14 @@ pub(crate) enum PackedKind {
 
 impl PackedKind {
     pub(crate) const fn of(count: u64, algorithm: Algorithm) -> Self {
-        match (algorithm, Form::of(count)) {
+        match (algorithm, WindowForm::of(count)) {
             (Algorithm::SlidingCounter, _) => PackedKind::Counter,
             (Algorithm::FixedWindow, _) => PackedKind::Fixed,
             (Algorithm::TokenBucket, _) => PackedKind::Bucket,
-            (Algorithm::SlidingWindow, Form::Log) => PackedKind::Times,
-            (Algorithm::SlidingWindow, Form::Cells15) => PackedKind::Cells15,
-            (Algorithm::SlidingWindow, Form::Cells7) => PackedKind::Cells7,
-            (Algorithm::SlidingWindow, Form::Cells3) => PackedKind::Cells3,
+            (Algorithm::SlidingWindow, WindowForm::Times) => PackedKind::Times,
+            (Algorithm::SlidingWindow, WindowForm::Cells15) => PackedKind::Cells15,
+            (Algorithm::SlidingWindow, WindowForm::Cells7) => PackedKind::Cells7,
+            (Algorithm::SlidingWindow, WindowForm::Cells3) => PackedKind::Cells3,
             (Algorithm::SlidingLog | Algorithm::Concurrency, _) => PackedKind::None,
         }
     }
@@ -160,8 +160,8 @@ impl Packed {
 }
 
 impl<W: PackedWords> Packed<W> {
-    /// Decides on the state in place. The cost is charged if this limit admits it and all other
-    /// limits of the request have `admitted` it.
+    /// Decides on the state in place. The cost is charged if this limit admits it and all
+    /// enforced limits of the request have `admitted` it.
     ///
     /// Returns `None`, and leaves the state unchanged, if the store has to lock the state for this
     /// decision: if the new state would not fit its size, or if its deadline would become earlier or
@@ -200,13 +200,19 @@ impl<W: PackedWords> Packed<W> {
                 decide_times(self, limit, attempt, now, admitted)
             }
             (PackedSize::Large, PackedKind::Cells15) => {
-                decide_cells::<{ Form::Cells15 as usize }, W>(self, limit, attempt, now, admitted)
+                decide_cells::<{ WindowForm::Cells15 as usize }, W>(
+                    self, limit, attempt, now, admitted,
+                )
             }
             (PackedSize::Large, PackedKind::Cells7) => {
-                decide_cells::<{ Form::Cells7 as usize }, W>(self, limit, attempt, now, admitted)
+                decide_cells::<{ WindowForm::Cells7 as usize }, W>(
+                    self, limit, attempt, now, admitted,
+                )
             }
             (PackedSize::Large, PackedKind::Cells3) => {
-                decide_cells::<{ Form::Cells3 as usize }, W>(self, limit, attempt, now, admitted)
+                decide_cells::<{ WindowForm::Cells3 as usize }, W>(
+                    self, limit, attempt, now, admitted,
+                )
             }
             _ => return None,
         };

@@ -12,7 +12,7 @@ use tidegate::unstable::config::Config;
 use tidegate::unstable::gate::{
     ActivePolicies, Gate, GateError, GateRequest, LimitResult, Subject,
 };
-use tidegate::unstable::policy::{Mode, Override, Policies, Policy, PolicyError, Selected};
+use tidegate::unstable::policy::{Mode, Override, Policies, Policy, PolicyError, SelectedPolicy};
 use tidegate::unstable::stats::Stats;
 use tidegate::{Algorithm, Cost, Limit, Limiter, ManualClock, Overflow, Timestamp};
 
@@ -160,7 +160,7 @@ impl PolicyReplay {
     ) -> RequestOutcome {
         self.clock.set(Timestamp::from_micros(row.time_us));
         let question = GateRequest { cost, ..GateRequest::new(Subject::Request(attributes)) };
-        let answer = gate.sync(gate.check(rules, &[question]));
+        let answer = gate.poll_now(gate.check(rules, &[question]));
         let (selected, answer) = match (rules.policies().select(attributes), answer) {
             (Ok(selected), Ok(answer)) => (selected, answer),
             (_, Err(error)) => return self.count_undecided(&error),
@@ -221,7 +221,7 @@ impl PolicyReplay {
     fn name(
         &mut self,
         answer: &tidegate::unstable::gate::GateVerdict<'_>,
-        selected: &[Selected<'_>],
+        selected: &[SelectedPolicy<'_>],
         row: &Row,
         outcome: &mut RequestOutcome,
     ) {
@@ -263,7 +263,7 @@ impl PolicyReplay {
 /// The result of one limit for one request.
 struct LimitAnswer<'l, 'a> {
     line: &'l LimitResult<'a>,
-    of: &'l Selected<'a>,
+    of: &'l SelectedPolicy<'a>,
     row: &'l Row,
     units: i64,
     allowed: bool,

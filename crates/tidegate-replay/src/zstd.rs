@@ -51,8 +51,8 @@ impl<R: BufRead> Zstd<R> {
 
     fn end(&mut self) -> io::Result<()> {
         self.in_frame = false;
-        let told = self.decoder.get_checksum_from_data();
-        if told.is_some() && told != self.decoder.get_calculated_checksum() {
+        let stored_checksum = self.decoder.get_checksum_from_data();
+        if stored_checksum.is_some() && stored_checksum != self.decoder.get_calculated_checksum() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "wrong checksum"));
         }
         Ok(())

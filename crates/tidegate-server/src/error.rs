@@ -9,8 +9,9 @@ use std::fmt;
 
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
-use tidegate::unstable::gate::GateError;
+use tidegate::unstable::gate::{GateError, GateVerdict};
 use tidegate::unstable::headers::{PROBLEM_JSON, Problem, write_problem};
+use tidegate::unstable::stats::Decided;
 use tidegate::{CheckError, MAX_CHECKS};
 
 /// An error that prevents a request from being decided.
@@ -110,6 +111,24 @@ impl RequestError {
     /// Creates an [`ErrorKind::Invalid`] error about the request as a whole.
     pub fn invalid(detail: impl Into<Cow<'static, str>>) -> Self {
         RequestError::new(ErrorKind::Invalid, detail)
+    }
+
+    /// Creates the error for a denial that was caused by a failure of the store. Such a denial does
+    /// not depend on the key, so clients of protocols without a status for it get an error.
+    #[cold]
+    pub fn store_failed(verdict: &GateVerdict<'_>) -> Self {
+        let policy = verdict.reported_limit().and_then(|result| result.policy);
+        let detail = match (policy, verdict.decided) {
+            (Some(policy), Decided::FailedClosed) => format!(
+                "the store failed, and policy `{policy}` has `on_store_failure: deny`: try again"
+            ),
+            (Some(policy), _) => format!(
+                "the store failed, and the cost exceeds this node's share of policy `{policy}`: \
+                 try again"
+            ),
+            (None, _) => "the store failed: try again".to_owned(),
+        };
+        RequestError::new(ErrorKind::StoreFailed, detail)
     }
 
     /// Creates an [`ErrorKind::Invalid`] error about a field.

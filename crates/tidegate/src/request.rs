@@ -141,15 +141,15 @@ impl<'a> Check<'a> {
     /// The units that are charged, up to what is left, if the request is denied and the check
     /// does not share its state with another one; 0 if it does not consume.
     #[inline]
-    pub(crate) fn overflowing(&self) -> u64 {
-        if self.observed { 0 } else { overflowing(self.overflow, self.limit, self.cost) }
+    pub(crate) fn consumed_if_denied(&self) -> u64 {
+        if self.observed { 0 } else { consumed_if_denied(self.overflow, self.limit, self.cost) }
     }
 }
 
 /// The units that a denied cost charges, up to what is left. Permits are held, so they are
 /// never consumed.
 #[inline]
-pub(crate) fn overflowing(overflow: Overflow, limit: &Limit, cost: Cost) -> u64 {
+pub(crate) fn consumed_if_denied(overflow: Overflow, limit: &Limit, cost: Cost) -> u64 {
     match (overflow, cost) {
         (Overflow::Consume, Cost::Ask(units @ 2..))
             if limit.algorithm() != Algorithm::Concurrency =>
@@ -172,7 +172,7 @@ pub(crate) fn may_consume(checks: &[Check<'_>]) -> bool {
     checks.iter().filter(consuming).any(|one| {
         let sharing = checks.iter().filter(|other| one.shares_state(other));
         let total = sharing.map(units).fold(0, u64::saturating_add);
-        overflowing(one.overflow, one.limit, Cost::Ask(total)) > 0
+        consumed_if_denied(one.overflow, one.limit, Cost::Ask(total)) > 0
     })
 }
 

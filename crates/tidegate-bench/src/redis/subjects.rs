@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use redis::{Cmd, Connection, RedisResult, Value};
 use tidegate::Limit;
 use tidegate::unstable::redis::{
-    CounterReply, Entry, KeyNames, Script, counter_call, decode_counter_reply,
+    CounterEntry, CounterReply, KeyNames, Script, counter_call, decode_counter_reply,
 };
 
 /// High enough that nothing is denied: a denial is cheaper, by an amount that differs per design.
@@ -84,9 +84,9 @@ impl CommandBuilder {
         }
     }
 
-    fn entry(&self, key: &str) -> Entry {
+    fn entry(&self, key: &str) -> CounterEntry {
         let key = KeyNames::new("tg").state(key.as_bytes(), &self.limit);
-        Entry { key, units: 1, times: 1 }
+        CounterEntry { key, units: 1, times: 1 }
     }
 
     fn two_keys(&self, key: &str) -> Cmd {

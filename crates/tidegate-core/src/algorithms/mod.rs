@@ -17,7 +17,7 @@ use crate::{Attempt, Cost, Decided, Decision, Limit, ResetAfter, RetryAfter, Tim
 
 /// The first part of a decision, before the waits are computed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Admission {
+pub(crate) struct ChargeOutcome {
     allowed: bool,
     remaining: u64,
 }
@@ -92,7 +92,7 @@ pub(crate) trait AlgorithmState {
         }
     }
 
-    /// Charges the cost if it was `admitted` by every limit of its request.
+    /// Charges the cost if it was `admitted` by every limit of its request that is enforced.
     #[inline(always)]
     fn apply(
         &mut self,
@@ -100,29 +100,29 @@ pub(crate) trait AlgorithmState {
         attempt: &Attempt,
         now: &WindowPosition,
         admitted: bool,
-    ) -> Admission {
+    ) -> ChargeOutcome {
         match attempt.cost {
             Cost::Ask(units) => {
                 let available = self.available(limit, now);
                 // The decision of a peek is that of one unit, but nothing is charged.
                 if units == 0 {
-                    return Admission { allowed: available > 0, remaining: available };
+                    return ChargeOutcome { allowed: available > 0, remaining: available };
                 }
                 let allowed = units <= available;
                 if allowed && admitted {
-                    Admission {
+                    ChargeOutcome {
                         allowed,
                         remaining: self.admit(limit, units, attempt, now, available),
                     }
                 } else {
-                    Admission { allowed, remaining: available }
+                    ChargeOutcome { allowed, remaining: available }
                 }
             }
             Cost::Force(units) | Cost::Refund(units) => {
                 if admitted {
-                    self.correct(limit, units, attempt, now);
+                    self.apply_correction(limit, units, attempt, now);
                 }
-                Admission { allowed: true, remaining: self.available(limit, now) }
+                ChargeOutcome { allowed: true, remaining: self.available(limit, now) }
             }
         }
     }
@@ -134,9 +134,9 @@ pub(crate) trait AlgorithmState {
         limit: &Limit,
         cost: Cost,
         now: &WindowPosition,
-        admission: Admission,
+        outcome: ChargeOutcome,
     ) -> Decision {
-        let Admission { allowed, remaining } = admission;
+        let ChargeOutcome { allowed, remaining } = outcome;
         let retry_after = match cost {
             Cost::Ask(units) if !allowed && units.max(1) > limit.capacity() => RetryAfter::Never,
             Cost::Ask(units) if !allowed => {
@@ -165,14 +165,20 @@ pub(crate) trait AlgorithmState {
         now: &WindowPosition,
         admitted: bool,
     ) -> Decision {
-        let admission = self.apply(limit, attempt, now, admitted);
-        self.report(limit, attempt.cost, now, admission)
+        let outcome = self.apply(limit, attempt, now, admitted);
+        self.report(limit, attempt.cost, now, outcome)
     }
 
     /// Applies a forced charge or a refund.
     #[cold]
-    fn correct(&mut self, limit: &Limit, units: u64, attempt: &Attempt, now: &WindowPosition) {
-        correct(self, limit, units, attempt, now);
+    fn apply_correction(
+        &mut self,
+        limit: &Limit,
+        units: u64,
+        attempt: &Attempt,
+        now: &WindowPosition,
+    ) {
+        apply_correction(self, limit, units, attempt, now);
     }
 
     /// Decides for this limit on its own.
@@ -185,7 +191,7 @@ pub(crate) trait AlgorithmState {
 }
 
 /// Applies a forced charge or a refund.
-fn correct<T: AlgorithmState + ?Sized>(
+fn apply_correction<T: AlgorithmState + ?Sized>(
     state: &mut T,
     limit: &Limit,
     units: u64,

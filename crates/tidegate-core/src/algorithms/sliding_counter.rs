@@ -113,7 +113,7 @@ fn first_tick_with_room(limit: &Limit, previous: u64, room: u64) -> u64 {
         return 0;
     }
     let window = limit.window_ticks();
-    // room < previous <= the cap, so the product stays below 2^53 + 2^53.
+    // room + 1 <= previous <= the cap, so the product is at most 2^53.
     window.saturating_sub(((room + 1) * window - 1) / previous)
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A decision divides a few times: a time by the length of a window or cell, and a product of a
 //! count and ticks by the ticks of the window. These divisors are constants of the limit, so
-//! [`Divisor`] precomputes a reciprocal. [`Pace`] chooses the ticks.
+//! [`Divisor`] precomputes a reciprocal. [`EvenPace`] chooses the ticks.
 
 use super::bounds;
 use crate::Timestamp;
@@ -18,7 +18,7 @@ pub(crate) struct Grid {
     /// The unit of the last hits of a cell.
     pub(crate) step: Divisor,
     /// The pace of the larger of count and burst, in ticks that keep products exact.
-    pub(crate) pace: Pace,
+    pub(crate) pace: EvenPace,
 }
 
 /// A number that times and counts are divided by.
@@ -82,14 +82,14 @@ impl Divisor {
 
 /// `count` units arriving evenly over a window, in integers that a double holds exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pace {
+pub(crate) struct EvenPace {
     pub(super) count: u64,
     pub(super) tick_us: u64,
     /// The window in ticks, rounded up.
     pub(super) window: Divisor,
 }
 
-impl Pace {
+impl EvenPace {
     /// Cuts the window into the finest ticks of 1, 10, 100, ... microseconds for which a product
     /// of the window and `count + 1` is exact in a double.
     pub(super) const fn new(count: u64, window_us: u64) -> Self {
@@ -98,7 +98,7 @@ impl Pace {
             tick_us *= 10;
             ticks = window_us.div_ceil(tick_us);
         }
-        Pace { count, tick_us, window: Divisor::new(ticks) }
+        EvenPace { count, tick_us, window: Divisor::new(ticks) }
     }
 
     /// The units that arrive in `us` microseconds, which are at most a window.

@@ -17,9 +17,9 @@ use core::time::Duration;
 pub use error::{LimitError, LimitErrorKind};
 pub(crate) use grid::{Divisor, Grid, WindowPosition};
 
-use self::grid::Pace;
+use self::grid::EvenPace;
 use crate::packed::PackedKind;
-use crate::{Form, Packed, PackedSize, Timestamp};
+use crate::{Packed, PackedSize, Timestamp, WindowForm};
 
 /// The ranges a limit may lie in, each with its reason.
 pub mod bounds {
@@ -125,7 +125,7 @@ pub struct Limit {
     /// `2^53 / window_ticks`, the largest count that a state may hold.
     count_cap: u64,
     /// The form of a `sliding-window` of this count.
-    form: Form,
+    form: WindowForm,
     /// The kind of its packed states.
     packed_kind: PackedKind,
     id: u64,
@@ -179,21 +179,21 @@ impl Limit {
     /// Creates a limit whose count and window are known to be within [`bounds`].
     const fn build(count: u64, window_us: u64, algorithm: Algorithm) -> Self {
         let cell_us = match algorithm {
-            Algorithm::SlidingWindow => Form::of(count).cell_us(window_us),
+            Algorithm::SlidingWindow => WindowForm::of(count).cell_us(window_us),
             _ => window_us,
         };
         let grid = Grid {
             window_us,
             cell: Divisor::new(cell_us),
-            step: Divisor::new(Form::step_us(cell_us)),
-            pace: Pace::new(count, window_us),
+            step: Divisor::new(WindowForm::step_us(cell_us)),
+            pace: EvenPace::new(count, window_us),
         };
         let limit = Limit {
             count,
             burst: count,
             grid,
             count_cap: 0,
-            form: Form::of(count),
+            form: WindowForm::of(count),
             packed_kind: PackedKind::of(count, algorithm),
             id: 0,
             packed_size: PackedSize::of(count, window_us, algorithm),
@@ -288,7 +288,7 @@ impl Limit {
     /// that this limit uses.
     const fn derived(self) -> Self {
         let largest = if self.count > self.burst { self.count } else { self.burst };
-        let pace = Pace::new(largest, self.grid.window_us);
+        let pace = EvenPace::new(largest, self.grid.window_us);
         let window = match self.algorithm {
             // Permits carry their own lease, so a limit with another lease counts in the same state.
             Algorithm::Concurrency => 0,
@@ -412,7 +412,7 @@ impl Limit {
 
     /// The form of a `sliding-window` of this count.
     #[inline]
-    pub(crate) const fn form(&self) -> Form {
+    pub(crate) const fn form(&self) -> WindowForm {
         self.form
     }
 
@@ -424,8 +424,8 @@ impl Limit {
 
     /// The form and the pace of a `sliding-window` of this count.
     #[inline]
-    pub(crate) const fn form_and_pace(&self) -> (Form, u64) {
-        (self.form, if matches!(self.form, Form::Log) { 0 } else { self.grid.pace.count })
+    pub(crate) const fn form_and_pace(&self) -> (WindowForm, u64) {
+        (self.form, if matches!(self.form, WindowForm::Times) { 0 } else { self.grid.pace.count })
     }
 
     /// Where the cells of a `sliding-window` of this count lie in time.
@@ -438,23 +438,23 @@ impl Limit {
     /// back: a window, a cell (in the log form, two steps of its grid) and a deadline step.
     #[inline(always)]
     pub(crate) const fn latest_deadline_us(&self) -> u64 {
-        let cells = if matches!(self.form, Form::Log) { 2 } else { 1 };
+        let cells = if matches!(self.form, WindowForm::Times) { 2 } else { 1 };
         self.grid.window_us + cells * self.grid.cell.value + Packed::DEADLINE_STEP_US
     }
 
     /// The pace of another count over this limit's window.
     #[inline(always)]
-    pub(crate) fn pace(&self, count: u64) -> Pace {
+    pub(crate) fn pace(&self, count: u64) -> EvenPace {
         if count == self.grid.pace.count {
             self.grid.pace
         } else {
-            Pace::new(count, self.grid.window_us)
+            EvenPace::new(count, self.grid.window_us)
         }
     }
 
     /// The cells of a form over the window of a `sliding-window`, to divide times by.
     #[inline(always)]
-    pub(crate) fn cell(&self, form: Form) -> Divisor {
+    pub(crate) fn cell(&self, form: WindowForm) -> Divisor {
         if form == self.form {
             return self.grid.cell;
         }
@@ -463,17 +463,17 @@ impl Limit {
 
     /// The cells of a form, and the unit of their last hits.
     #[inline(always)]
-    pub(crate) fn cell_and_step(&self, form: Form) -> (Divisor, Divisor) {
+    pub(crate) fn cell_and_step(&self, form: WindowForm) -> (Divisor, Divisor) {
         if form == self.form {
             return (self.grid.cell, self.grid.step);
         }
         let cell = self.cell(form);
-        (cell, Divisor::new(Form::step_us(cell.value)))
+        (cell, Divisor::new(WindowForm::step_us(cell.value)))
     }
 
     /// The index of the cell of a form at a time, and the time since that cell began.
     #[inline(always)]
-    pub(crate) fn split(&self, form: Form, now: &WindowPosition) -> (u64, u64) {
+    pub(crate) fn split(&self, form: WindowForm, now: &WindowPosition) -> (u64, u64) {
         if form == self.form {
             return (now.index, now.elapsed_us);
         }

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use tidegate_core::{
-    Algorithm, Attempt, Cost, Decision, Form, Limit, Packed, PermitId, State, bounds,
+    Algorithm, Attempt, Cost, Decision, Limit, Packed, PermitId, State, WindowForm, bounds,
 };
 
 use crate::checked_state::{CheckedState, attempt_at};
@@ -93,9 +93,9 @@ fn bound(limit: &Limit) -> u128 {
 
 /// The time by which a `sliding-window` may release a unit late: a cell and a fifteenth of it, or two
 /// steps of the log's grid.
-pub fn late_us(form: Form, window_us: u64) -> u64 {
+pub fn late_us(form: WindowForm, window_us: u64) -> u64 {
     let cell_us = form.cell_us(window_us);
-    cell_us + if form == Form::Log { cell_us } else { cell_us.div_ceil(15) }
+    cell_us + if form == WindowForm::Times { cell_us } else { cell_us.div_ceil(15) }
 }
 
 proptest! {
@@ -167,7 +167,7 @@ proptest! {
         let longest = match limit.algorithm() {
             Algorithm::SlidingCounter => 2 * u128::from(window),
             Algorithm::TokenBucket => refill_ticks * u128::from(limit.tick_us()),
-            Algorithm::SlidingWindow => u128::from(window + late_us(Form::of(limit.count()), window)),
+            Algorithm::SlidingWindow => u128::from(window + late_us(WindowForm::of(limit.count()), window)),
             _ => window.into(),
         };
         let expires_at = state.expires_at(&limit).as_micros();
@@ -196,7 +196,7 @@ proptest! {
             // A refill that would end after the largest time is cut off there.
             Algorithm::TokenBucket if now.saturating_add(before.reset_after.as_micros()) == u64::MAX => u64::MAX,
             Algorithm::TokenBucket => before.reset_after.as_micros().saturating_add(limit.tick_us()),
-            Algorithm::SlidingWindow => window + late_us(Form::of(limit.count()), window),
+            Algorithm::SlidingWindow => window + late_us(WindowForm::of(limit.count()), window),
             _ => window,
         };
         prop_assert!(after.reset_after.as_micros() <= longest, "{:?} then {:?}", before, after);
@@ -230,7 +230,7 @@ proptest! {
             // units up to two steps of its grid longer than a window, and a wider form does not.
             let left = [&touched, &plain].map(|state| peek(state, &limit, 0, now).remaining);
             let same_form = matches!(&touched, State::SlidingWindow(t) if t.form() == window.form());
-            let may_release = window.form() == Form::Log;
+            let may_release = window.form() == WindowForm::Times;
             let may_differ = !same_form && (left[0] < left[1] || may_release);
             prop_assert!(left[0] == left[1] || may_differ, "{:?}", left);
             return Ok(());

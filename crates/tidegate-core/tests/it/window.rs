@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use tidegate_core::{
-    Algorithm, Cell, Cost, Form, Limit, RetryAfter, SlidingWindow, State, Timestamp,
+    Algorithm, Cell, Cost, Limit, RetryAfter, SlidingWindow, State, Timestamp, WindowForm,
 };
 
 use crate::checked_state::{CheckedState, attempt_at, limit};
@@ -98,7 +98,7 @@ proptest! {
             let held = used(&state, &limit, now);
             prop_assert!(held >= log.within(window_us, now), "{held} held at {now}");
             let State::SlidingWindow(window) = &state else { unreachable!() };
-            if window.form() == Form::of(count) {
+            if window.form() == WindowForm::of(count) {
                 let late = window_us + late_us(window.form(), window_us);
                 prop_assert!(held <= log.within(late, now), "{held} held at {now}");
             }
@@ -129,7 +129,7 @@ proptest! {
                 prop_assert!(held >= log.within(window_us, now), "{held} held at {now}");
             }
         }
-        let free = now + window_us + late_us(Form::Cells3, window_us);
+        let free = now + window_us + late_us(WindowForm::Cells3, window_us);
         prop_assert_eq!(used(&state, &limits[0], free), 0);
     }
 
@@ -149,7 +149,7 @@ proptest! {
             let cells: Vec<(u64, Cell)> = window.cells().collect();
             let restored = match window.form() {
                 _ if window.is_empty() => Some(SlidingWindow::default()),
-                Form::Log => SlidingWindow::from_times(&times),
+                WindowForm::Times => SlidingWindow::from_times(&times),
                 form => SlidingWindow::from_cells(form, window.pace(), &cells),
             };
             let restored = restored.expect("its own parts");
@@ -166,7 +166,7 @@ proptest! {
 fn rejects_parts_that_do_not_fit() {
     let cell = Cell { units: 1, lag: 0, steps: 3 };
     let built = |form, cells: &[(u64, Cell)]| SlidingWindow::from_cells(form, 100, cells).is_some();
-    assert!(built(Form::Cells15, &[(5, cell), (20, cell)]));
+    assert!(built(WindowForm::Cells15, &[(5, cell), (20, cell)]));
     let refused: [&[(u64, Cell)]; 7] = [
         &[],
         &[(4, cell), (20, cell)],
@@ -177,10 +177,10 @@ fn rejects_parts_that_do_not_fit() {
         &[(20, Cell { steps: 16, ..cell })],
     ];
     for cells in refused {
-        assert!(!built(Form::Cells15, cells), "{cells:?}");
+        assert!(!built(WindowForm::Cells15, cells), "{cells:?}");
     }
-    assert!(!built(Form::Cells15, &[(20, Cell { lag: 256, ..cell })]));
-    assert!(!built(Form::Log, &[(20, cell)]));
+    assert!(!built(WindowForm::Cells15, &[(20, Cell { lag: 256, ..cell })]));
+    assert!(!built(WindowForm::Times, &[(20, cell)]));
     assert!(SlidingWindow::from_times(&[7; 20]).is_some());
     for times in [&[7; 21][..], &[8, 7], &[0, 65_536], &[]] {
         assert!(SlidingWindow::from_times(times).is_none(), "{times:?}");
@@ -206,7 +206,7 @@ fn alternating_limits_do_not_delay_releases() {
             }
             for limit in &limits {
                 assert_ne!(used(&state, limit, last + window_us - 1), 0, "{limit}");
-                let late = late_us(Form::of(pair[1]), window_us);
+                let late = late_us(WindowForm::of(pair[1]), window_us);
                 assert_eq!(used(&state, limit, last + window_us + late), 0, "{limit}");
             }
         }
@@ -218,12 +218,12 @@ fn alternating_limits_do_not_delay_releases() {
 #[test]
 fn forced_charges_beyond_every_cap_can_be_refunded() {
     let rows = [
-        (5, 30, Form::Cells15),
-        (5, 3_000, Form::Cells7),
-        (5, 3_000_000, Form::Cells3),
-        (100, 2_048, Form::Cells7),
-        (5_000, 2_097_152, Form::Cells3),
-        (3_000_000, 1 << 39, Form::Cells3),
+        (5, 30, WindowForm::Cells15),
+        (5, 3_000, WindowForm::Cells7),
+        (5, 3_000_000, WindowForm::Cells3),
+        (100, 2_048, WindowForm::Cells7),
+        (5_000, 2_097_152, WindowForm::Cells3),
+        (3_000_000, 1 << 39, WindowForm::Cells3),
     ];
     for (count, forced, form) in rows {
         let limit = limit(&format!("{count} per 1m sliding-window"));
@@ -241,7 +241,7 @@ fn forced_charges_beyond_every_cap_can_be_refunded() {
         assert_eq!((emptied.remaining, emptied.reset_after.as_micros()), (count, 0));
         let _ = state.decide(&limit, &attempt_at(Cost::Ask(1), at(31)));
         let State::SlidingWindow(window) = &state else { unreachable!() };
-        assert_eq!(window.form(), Form::of(count), "{limit}");
+        assert_eq!(window.form(), WindowForm::of(count), "{limit}");
     }
 }
 
@@ -270,7 +270,7 @@ fn clock_steps_neither_free_nor_freeze_units() {
         let back = start - 3_600_000 * MS;
         assert!(!checked.step(Cost::Ask(1), back).allowed, "{limit}");
         checked.check_costs([1, count / 2, count].into_iter(), back);
-        let late = 60_000 * MS + late_us(Form::of(count), 60_000 * MS);
+        let late = 60_000 * MS + late_us(WindowForm::of(count), 60_000 * MS);
         assert!(checked.step(Cost::Ask(count), back + late).allowed, "{limit}");
         assert!(!checked.step(Cost::Ask(1), back + late).allowed, "{limit}");
         assert!(checked.step(Cost::Ask(count), back + late + YEAR).allowed, "{limit}");
@@ -337,5 +337,5 @@ fn a_dropped_cell_does_not_widen_the_form() {
     for (after, cost) in rows {
         assert!(state.decide(&limit, &attempt_at(cost, begin + after)).allowed);
     }
-    assert!(matches!(&state, State::SlidingWindow(window) if window.form() == Form::Cells15));
+    assert!(matches!(&state, State::SlidingWindow(window) if window.form() == WindowForm::Cells15));
 }

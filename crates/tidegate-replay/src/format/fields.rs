@@ -287,8 +287,8 @@ mod tests {
         let template = |text: &str| matches!(text.parse(), Ok(KeyChoice::Template(_)));
         assert!(template("{header:x-api-key | client_ip}"));
         assert_eq!("user.id".parse(), Ok(KeyChoice::Field("user.id".into())));
-        let error = "{clientip}".parse::<KeyChoice>().expect_err("no such part");
-        assert!(error.starts_with("`clientip`: unknown part"), "{error}");
+        let error = "{clientip}".parse::<KeyChoice>().expect_err("no such field");
+        assert!(error.starts_with("`clientip`: unknown request field"), "{error}");
         assert!("".parse::<KeyChoice>().is_err());
         assert_eq!("all".parse(), Ok(KeyChoice::All));
     }

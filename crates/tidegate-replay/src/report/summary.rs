@@ -323,11 +323,11 @@ impl Summary {
     }
 
     pub fn json(&self, timeline: bool) -> Result<String, ReplayError> {
-        let mut told = self.clone();
+        let mut printed = self.clone();
         if !timeline {
-            told.algorithms.iter_mut().for_each(|run| run.timeline = None);
+            printed.algorithms.iter_mut().for_each(|run| run.timeline = None);
         }
-        let mut text = serde_json::to_string_pretty(&told)
+        let mut text = serde_json::to_string_pretty(&printed)
             .map_err(|error| ReplayError::Output(error.into()))?;
         text.push('\n');
         Ok(text)

@@ -134,8 +134,8 @@ async fn authorize(State(state): State<AdminState>, request: Request, next: Next
             RequestError::new(ErrorKind::Unauthenticated, detail).into_response()
         }
         Err(AuthError::ForeignSite) => {
-            let detail = "without a secret only this machine may ask, under its own name, and this names \
-                          another host or site: ask at localhost, or set TIDEGATE_ADMIN_TOKEN and send it";
+            let detail = "without TIDEGATE_ADMIN_TOKEN, only requests to localhost are accepted, and this \
+                          request names another host or site: use localhost, or set the token and send it";
             RequestError::new(ErrorKind::Forbidden, detail).into_response()
         }
     }
@@ -150,13 +150,12 @@ async fn require_host(request: Request, next: Next) -> Response {
 }
 
 async fn no_such_page(uri: Uri) -> RequestError {
-    let detail =
-        format!("there is no page {:.200}: see /dashboard, /metrics, /admin/v1", uri.path());
+    let detail = format!("not found: {:.200}; see /dashboard, /metrics and /admin/v1", uri.path());
     RequestError::new(ErrorKind::NotFound, detail)
 }
 
 async fn no_such_method() -> RequestError {
-    let detail = "this page takes another method: GET, or DELETE to reset a key";
+    let detail = "method not allowed here: use GET, or DELETE to reset a key";
     RequestError::new(ErrorKind::MethodNotAllowed(None), detail)
 }
 

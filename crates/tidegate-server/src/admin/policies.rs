@@ -178,12 +178,11 @@ impl PolicyKey {
         // The path segments: "", "admin", "v1", "policies", policy, "keys", key.
         let mut parts = uri.path().split('/').skip(4);
         let policy = percent_decode_str(parts.next().unwrap_or_default()).decode_utf8();
-        let policy = policy
-            .map_err(|_| unknown_policy("there is no policy that is not UTF-8"))?
-            .into_owned();
+        let policy =
+            policy.map_err(|_| unknown_policy("the name of the policy is not UTF-8"))?.into_owned();
         let in_query = || uri.query()?.split('&').find_map(|pair| pair.strip_prefix("key="));
         let Some(key) = parts.nth(1).or_else(in_query) else {
-            let detail = "which key? Put it behind the path, `/keys/{key}`, or into `?key=`";
+            let detail = "required: send `/keys/{key}` or `?key=`";
             return Err(RequestError::field("key", detail));
         };
         Ok(PolicyKey { policy, key: percent_decode_str(key).collect() })

@@ -5,7 +5,9 @@ use axum::response::Response;
 use http::Uri;
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 use serde::Serialize;
-use tidegate::unstable::stats::{CALLER, Entry, RankBy, Ranking, ShownText, Top, UnknownRanking};
+use tidegate::unstable::stats::{
+    CALLER, RankBy, RankedEntry, Ranking, ShownText, Top, UnknownRanking,
+};
 
 use super::AdminState;
 use super::policies::find;
@@ -102,7 +104,7 @@ impl<'a> TopView<'a> {
 
 impl ListView {
     fn new(listed: &Ranking, encode: impl Fn(&ShownText) -> Option<String>) -> Self {
-        let view = |entry: &Entry| EntryView {
+        let view = |entry: &RankedEntry| EntryView {
             policy: entry.policy.to_string(),
             name: entry.name.to_string(),
             // Keys of limits that callers send belong to no policy, so they cannot be looked up.

@@ -43,7 +43,7 @@ enum ConfigCommand {
 
 /// Print another limiter's config as a tidegate config
 ///
-/// What tidegate does another way, or not at all, is told on standard error.
+/// Reports on standard error what tidegate handles differently or not at all.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  tidegate config convert --from envoy /etc/ratelimit/config/*.yaml > tidegate.yaml"

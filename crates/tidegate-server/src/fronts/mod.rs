@@ -3,5 +3,6 @@
 
 pub mod grpc;
 pub mod http;
+mod request_bounds;
 pub mod resp;
 pub mod response_future;

@@ -21,7 +21,7 @@ fn reports_every_config_error() {
     let run = tidegate(&["config", "check", &path]);
     assert_eq!((run.code, run.stdout.as_str()), (1, ""));
     let expected = format!(
-        "error: `client-ip`: unknown part of a request
+        "error: `client-ip`: unknown request field
  --> {path}:3:12
   |
 3 |     key: \"{{client-ip}}\"

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::policies::meant_request_field;
-use super::reader::{Located, Reader, closest, excerpt, join};
+use super::reader::{LocatedNode, Reader, closest, excerpt, join};
 use super::warnings::check_pattern;
 use super::yaml::{Name, Value};
 use crate::policy::{
@@ -27,13 +27,13 @@ const CONDITIONS_HELP: &str = "write for example `{ path: /login }`";
 type NewCondition = fn(RequestField, &[&str]) -> Result<Condition, ConditionError>;
 
 /// Reads the conditions of `match` or `when`.
-pub(super) fn read_conditions(reader: &Reader<'_>, located: &Located) -> ReadConditions {
+pub(super) fn read_conditions(reader: &Reader<'_>, located: &LocatedNode) -> ReadConditions {
     read_each_condition(reader, located, |field, values| Condition::new(field, values))
 }
 
 fn read_each_condition(
     reader: &Reader<'_>,
-    located: &Located,
+    located: &LocatedNode,
     new: NewCondition,
 ) -> ReadConditions {
     let Some(entries) = reader.map(located, CONDITIONS_HELP) else {
@@ -42,7 +42,7 @@ fn read_each_condition(
     let mut read = Vec::new();
     let mut expected = 0;
     for (name, node) in entries {
-        let inner = Located { node: node.clone(), path: join(&located.path, &name.text) };
+        let inner = LocatedNode { node: node.clone(), path: join(&located.path, &name.text) };
         if name.text == "headers" {
             let Some(headers) = reader.map(&inner, "write for example `{ x-org: acme }`") else {
                 expected += 1;
@@ -50,7 +50,8 @@ fn read_each_condition(
             };
             for (header, node) in headers {
                 expected += 1;
-                let located = Located { node: node.clone(), path: join(&inner.path, &header.text) };
+                let located =
+                    LocatedNode { node: node.clone(), path: join(&inner.path, &header.text) };
                 let request_field = format!("header:{}", header.text);
                 read.extend(read_condition(reader, &request_field, (header, &located), new));
             }
@@ -73,7 +74,7 @@ fn read_each_condition(
 fn read_condition(
     reader: &Reader<'_>,
     request_field: &str,
-    (name, located): (&Name, &Located),
+    (name, located): (&Name, &LocatedNode),
     new: NewCondition,
 ) -> Option<(Condition, Range<usize>)> {
     let request_field = match request_field.parse::<RequestField>() {
@@ -110,7 +111,7 @@ fn read_condition(
     }
 }
 
-fn fail_value(reader: &Reader<'_>, located: &Located, text: &str, kind: &ConditionErrorKind) {
+fn fail_value(reader: &Reader<'_>, located: &LocatedNode, text: &str, kind: &ConditionErrorKind) {
     let message = match text {
         "" => kind.problem(),
         text => format!("`{}`: {}", excerpt(text), kind.problem()),
@@ -137,7 +138,7 @@ fn fail_request_field(reader: &Reader<'_>, error: RequestFieldError, name: &Name
     reader.fail_at(name.span.clone(), path, message, help);
 }
 
-pub(super) fn read_exempt(reader: &Reader<'_>, located: &Located) -> Conditions {
+pub(super) fn read_exempt(reader: &Reader<'_>, located: &LocatedNode) -> Conditions {
     if let Value::Map(entries) = &located.node.value
         && entries.is_empty()
     {
@@ -161,14 +162,14 @@ pub(super) type ReadCondition = Option<(Condition, Range<usize>)>;
 /// Reads the conditions of `descriptors`: one per name of a mapping, or one for a list.
 pub(super) fn read_descriptors(
     reader: &Reader<'_>,
-    (name, located): (&Name, &Located),
+    (name, located): (&Name, &LocatedNode),
     new: NewCondition,
 ) -> Vec<ReadCondition> {
     match &located.node.value {
         Value::Map(entries) => {
             let read = entries.iter().map(|(descriptor, node)| {
                 let inner =
-                    Located { node: node.clone(), path: join(&located.path, &descriptor.text) };
+                    LocatedNode { node: node.clone(), path: join(&located.path, &descriptor.text) };
                 let request_field = format!("descriptor:{}", descriptor.text);
                 read_condition(reader, &request_field, (descriptor, &inner), new)
             });
@@ -182,7 +183,7 @@ pub(super) fn read_descriptors(
     }
 }
 
-fn read_entries(reader: &Reader<'_>, name: &Name, located: &Located) -> ReadCondition {
+fn read_entries(reader: &Reader<'_>, name: &Name, located: &LocatedNode) -> ReadCondition {
     let items = reader.list(located)?;
     if !(1..=MAX_ENTRIES).contains(&items.len()) {
         let message = format!("there are {} entries", items.len());
@@ -196,7 +197,7 @@ fn read_entries(reader: &Reader<'_>, name: &Name, located: &Located) -> ReadCond
 }
 
 /// Reads an entry such as `remote_address` or `{ generic_key: api }`.
-fn read_entry(reader: &Reader<'_>, located: &Located) -> Option<DescriptorEntry> {
+fn read_entry(reader: &Reader<'_>, located: &LocatedNode) -> Option<DescriptorEntry> {
     let Value::Map(entries) = &located.node.value else {
         let name = reader.any_text(located)?;
         return DescriptorEntry::any(name)
@@ -208,7 +209,7 @@ fn read_entry(reader: &Reader<'_>, located: &Located) -> Option<DescriptorEntry>
         reader.fail(located, message, "begin a new item for each name: `[{ a: x }, { b: y }]`");
         return None;
     };
-    let inner = Located { node: node.clone(), path: join(&located.path, &name.text) };
+    let inner = LocatedNode { node: node.clone(), path: join(&located.path, &name.text) };
     let items = reader.one_or_list(&inner);
     let texts: Vec<&str> = items.iter().filter_map(|item| reader.any_text(item)).collect();
     if texts.len() < items.len() {

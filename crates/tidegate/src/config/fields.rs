@@ -233,13 +233,21 @@ pub(super) const POLICY: &[Field] = &[
         Shape::Boolean,
         "Whether one of several quotas is enough: those used up are passed over while another has room",
     ),
-    field("cost", Shape::Cost, "Units a request costs, or where it says so; default: 1"),
+    field(
+        "cost",
+        Shape::Cost,
+        "Units of a request, or the request field that holds them; default: 1",
+    ),
     field(
         "overflow",
         Shape::Words(&OVERFLOW),
         "What a denied cost above 1 charges: nothing (refuse) or what is left (consume); default: refuse, for Envoy consume",
     ),
-    field("exempt", Shape::Conditions, "Which requests are spared: any of these holds"),
+    field(
+        "exempt",
+        Shape::Conditions,
+        "Requests that are not limited: those for which any of these holds",
+    ),
     field(
         "replaces",
         Shape::Texts,

@@ -5,13 +5,13 @@ use std::time::Duration;
 use tidegate_core::{Algorithm, Limit, LimitError, LimitErrorKind, bounds};
 
 use super::fields::{ALGORITHMS, CONCURRENT, RATE};
-use super::reader::{Located, Object, Reader, closest, excerpt};
+use super::reader::{LocatedNode, Object, Reader, closest, excerpt};
 use super::yaml::Value;
 use crate::policy::MAX_LIMITS;
 
 /// Reads the limits of a policy; `None` if the list is empty or too long, a limit is invalid, or
 /// two limits would share a count.
-pub(super) fn read_limits(reader: &Reader<'_>, located: &Located) -> Option<Vec<Limit>> {
+pub(super) fn read_limits(reader: &Reader<'_>, located: &LocatedNode) -> Option<Vec<Limit>> {
     let items = reader.one_or_list(located);
     if items.is_empty() {
         reader.fail(
@@ -47,7 +47,7 @@ pub(super) fn read_limits(reader: &Reader<'_>, located: &Located) -> Option<Vec<
     read.into_iter().collect()
 }
 
-fn read_limit(reader: &Reader<'_>, located: &Located) -> Option<Limit> {
+fn read_limit(reader: &Reader<'_>, located: &LocatedNode) -> Option<Limit> {
     if let Value::Map(entries) = &located.node.value {
         let is_concurrent =
             entries.iter().any(|(name, _)| name.text == "concurrent" || name.text == "lease");
@@ -71,7 +71,7 @@ fn read_limit(reader: &Reader<'_>, located: &Located) -> Option<Limit> {
     }
 }
 
-fn fail_text(reader: &Reader<'_>, located: &Located, text: &str, error: &LimitError) {
+fn fail_text(reader: &Reader<'_>, located: &LocatedNode, text: &str, error: &LimitError) {
     let span = error.span().unwrap_or(0..text.len());
     let word = text.get(span.clone()).unwrap_or_default();
     let meant = match error.kind() {

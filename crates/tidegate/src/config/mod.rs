@@ -48,7 +48,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use self::error::{SourceLocation, UnlocatedError};
-use self::reader::{Located, Reader, locate};
+use self::reader::{LocatedNode, Reader, locate};
 
 pub use self::error::{ConfigError, ConfigErrors, ConfigWarning};
 pub use self::schema::schema;
@@ -153,7 +153,9 @@ impl Config {
         let reader = Reader::new(text, errors);
         let mut config = Config::default();
         match tree {
-            Some(node) => read(&reader, &Located { node, path: String::new() }, role, &mut config),
+            Some(node) => {
+                read(&reader, &LocatedNode { node, path: String::new() }, role, &mut config)
+            }
             None if is_empty && role == Role::Settings => config.policies = Policies::default(),
             None if is_empty => return Err(ConfigErrors::new(file, vec![*empty()])),
             None => {}
@@ -307,7 +309,7 @@ fn empty() -> Box<ConfigError> {
     )
 }
 
-fn read(reader: &Reader<'_>, top: &Located, role: Role, config: &mut Config) {
+fn read(reader: &Reader<'_>, top: &LocatedNode, role: Role, config: &mut Config) {
     let is_required = |field: &fields::Field| field.is_required && role == Role::Whole;
     let Some(object) = reader.object_requiring(top, fields::TOP, is_required) else { return };
     settings::read_settings(reader, &object, config);

@@ -11,7 +11,7 @@ use super::Config;
 use super::conditions::{ReadConditions, read_conditions, read_exempt};
 use super::fields::{MODES, ON_STORE_FAILURE, OVERFLOW, OVERRIDE, POLICY, UNLIMITED};
 use super::limits::read_limits;
-use super::reader::{Located, Object, Reader, closest, excerpt, join};
+use super::reader::{LocatedNode, Object, Reader, closest, excerpt, join};
 use super::warnings;
 use super::yaml::Value;
 use crate::Overflow;
@@ -21,7 +21,7 @@ use crate::policy::{
 };
 
 /// Reads a list of policies.
-pub(super) fn read_policies(reader: &Reader<'_>, located: &Located) -> Vec<Policy> {
+pub(super) fn read_policies(reader: &Reader<'_>, located: &LocatedNode) -> Vec<Policy> {
     let Some(items) = reader.list(located) else { return Vec::new() };
     if items.is_empty() {
         let message = "there are no policies, so nothing would be limited";
@@ -48,7 +48,7 @@ pub(super) fn read_policies(reader: &Reader<'_>, located: &Located) -> Vec<Polic
 /// Checks that the policies that a policy replaces exist, and that it does not replace itself.
 fn check_replaces(
     reader: &Reader<'_>,
-    located: &Located,
+    located: &LocatedNode,
     policy: &Policy,
     names: &HashMap<String, usize>,
 ) {
@@ -72,7 +72,7 @@ fn check_replaces(
 
 fn read_policy(
     reader: &Reader<'_>,
-    located: &Located,
+    located: &LocatedNode,
     names: &mut HashMap<String, usize>,
 ) -> Option<Policy> {
     let object = reader.object(located, POLICY)?;
@@ -140,7 +140,7 @@ fn read_name(
     Some(name.to_owned())
 }
 
-fn is_unlimited(located: &Located) -> bool {
+fn is_unlimited(located: &LocatedNode) -> bool {
     matches!(&located.node.value, Value::Scalar(scalar) if scalar.text == UNLIMITED)
 }
 
@@ -155,7 +155,7 @@ fn read_replaces(reader: &Reader<'_>, object: &Object<'_, '_>) -> Vec<String> {
     items.iter().filter_map(|item| reader.any_text(item)).map(str::to_owned).collect()
 }
 
-fn read_template(reader: &Reader<'_>, located: &Located) -> Option<Template> {
+fn read_template(reader: &Reader<'_>, located: &LocatedNode) -> Option<Template> {
     let text = reader.template_text(located)?;
     match text.parse::<Template>() {
         Ok(template) => Some(template),
@@ -249,7 +249,7 @@ fn read_cost(reader: &Reader<'_>, object: &Object<'_, '_>) -> Option<CostSource>
     }
 }
 
-fn read_overrides(reader: &Reader<'_>, located: &Located, mut policy: Policy) -> Policy {
+fn read_overrides(reader: &Reader<'_>, located: &LocatedNode, mut policy: Policy) -> Policy {
     let Some(items) = reader.list(located) else { return policy };
     if items.len() > MAX_OVERRIDES {
         let message = format!("there are {} overrides, more than {MAX_OVERRIDES}", items.len());
@@ -262,7 +262,7 @@ fn read_overrides(reader: &Reader<'_>, located: &Located, mut policy: Policy) ->
     policy
 }
 
-fn read_override(reader: &Reader<'_>, located: &Located, policy: &mut Policy) {
+fn read_override(reader: &Reader<'_>, located: &LocatedNode, policy: &mut Policy) {
     let Some(object) = reader.object(located, OVERRIDE) else { return };
     let nothing = ReadConditions { is_partial: true, ..ReadConditions::default() };
     let when = object.get("when").map_or(nothing, |located| read_conditions(reader, &located));

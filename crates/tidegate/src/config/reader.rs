@@ -24,7 +24,7 @@ pub(super) struct Reader<'s> {
 
 /// A value, and the path of its field, such as `policies[1].limits`.
 #[derive(Clone)]
-pub(super) struct Located {
+pub(super) struct LocatedNode {
     pub(super) node: Rc<Node>,
     pub(super) path: String,
 }
@@ -32,7 +32,7 @@ pub(super) struct Located {
 /// A mapping whose field names have been checked.
 pub(super) struct Object<'s, 'r> {
     reader: &'r Reader<'s>,
-    located: Located,
+    located: LocatedNode,
 }
 
 /// The largest edit distance at which one name is suggested for another.
@@ -55,7 +55,7 @@ impl<'s> Reader<'s> {
 
     pub(super) fn fail(
         &self,
-        located: &Located,
+        located: &LocatedNode,
         message: impl Into<String>,
         help: impl Into<String>,
     ) {
@@ -94,7 +94,7 @@ impl<'s> Reader<'s> {
     /// Records an error like [`Reader::fail`], at a byte range of the text of `located`.
     pub(super) fn fail_within(
         &self,
-        located: &Located,
+        located: &LocatedNode,
         within: Range<usize>,
         message: impl Into<String>,
         help: impl Into<String>,
@@ -104,7 +104,7 @@ impl<'s> Reader<'s> {
 
     /// Returns the position in the source of a byte range of a text. If the text has escapes or
     /// folded lines, that is unknown, and the position of the whole text is returned.
-    fn inside(&self, located: &Located, within: Range<usize>) -> Range<usize> {
+    fn inside(&self, located: &LocatedNode, within: Range<usize>) -> Range<usize> {
         let span = located.node.span.clone();
         let Value::Scalar(scalar) = &located.node.value else { return span };
         let written = self.source.get(span.clone()).unwrap_or_default();
@@ -118,7 +118,7 @@ impl<'s> Reader<'s> {
     }
 
     /// Returns the position of a value, for errors that are found after the config was read.
-    pub(super) fn location(&self, located: &Located) -> SourceLocation {
+    pub(super) fn location(&self, located: &LocatedNode) -> SourceLocation {
         SourceLocation::new(self.source, located.node.span.clone())
     }
 
@@ -157,14 +157,14 @@ impl<'s> Reader<'s> {
 
     /// Reads a mapping. Reports fields that are not in `fields`, and required fields that are
     /// missing.
-    pub(super) fn object(&self, located: &Located, fields: &[Field]) -> Option<Object<'s, '_>> {
+    pub(super) fn object(&self, located: &LocatedNode, fields: &[Field]) -> Option<Object<'s, '_>> {
         self.object_requiring(located, fields, |field| field.is_required)
     }
 
     /// Reads a mapping like [`Reader::object`], with `is_needed` to define the required fields.
     pub(super) fn object_requiring(
         &self,
-        located: &Located,
+        located: &LocatedNode,
         fields: &[Field],
         is_required: impl Fn(&Field) -> bool,
     ) -> Option<Object<'s, '_>> {
@@ -193,7 +193,7 @@ impl<'s> Reader<'s> {
     /// Reports an unknown field, and returns the field that was probably meant.
     fn unknown_field(
         &self,
-        located: &Located,
+        located: &LocatedNode,
         name: &Name,
         fields: &[Field],
     ) -> Option<&'static str> {
@@ -210,7 +210,7 @@ impl<'s> Reader<'s> {
     }
 
     /// Returns the position of the first name in a mapping, or of the value if it is not a mapping.
-    pub(super) fn start_of(&self, located: &Located) -> Range<usize> {
+    pub(super) fn start_of(&self, located: &LocatedNode) -> Range<usize> {
         match &located.node.value {
             Value::Map(entries) => entries.first().map(|(name, _)| name.span.clone()),
             _ => None,
@@ -221,7 +221,7 @@ impl<'s> Reader<'s> {
     /// Reads a mapping, and returns its entries.
     pub(super) fn map<'n>(
         &self,
-        located: &'n Located,
+        located: &'n LocatedNode,
         help: &str,
     ) -> Option<&'n [(Name, Rc<Node>)]> {
         match &located.node.value {
@@ -234,7 +234,7 @@ impl<'s> Reader<'s> {
     }
 
     /// Reads a list, and returns its items.
-    pub(super) fn list(&self, located: &Located) -> Option<Vec<Located>> {
+    pub(super) fn list(&self, located: &LocatedNode) -> Option<Vec<LocatedNode>> {
         match &located.node.value {
             Value::List(items) => Some(list_items(located, items)),
             _ => {
@@ -245,7 +245,7 @@ impl<'s> Reader<'s> {
     }
 
     /// Returns the items of a list, or any other value as the only item.
-    pub(super) fn one_or_list(&self, located: &Located) -> Vec<Located> {
+    pub(super) fn one_or_list(&self, located: &LocatedNode) -> Vec<LocatedNode> {
         match &located.node.value {
             Value::List(items) => list_items(located, items),
             _ => vec![located.clone()],
@@ -253,7 +253,7 @@ impl<'s> Reader<'s> {
     }
 
     /// Reads a scalar that is not null.
-    pub(super) fn scalar<'n>(&self, located: &'n Located) -> Option<&'n Scalar> {
+    pub(super) fn scalar<'n>(&self, located: &'n LocatedNode) -> Option<&'n Scalar> {
         match &located.node.value {
             Value::Scalar(scalar) if !scalar.is_null() => Some(scalar),
             Value::Scalar(_) => {
@@ -268,7 +268,7 @@ impl<'s> Reader<'s> {
     }
 
     /// Reads a text. Numbers and booleans without quotes are errors.
-    pub(super) fn text<'n>(&self, located: &'n Located) -> Option<&'n str> {
+    pub(super) fn text<'n>(&self, located: &'n LocatedNode) -> Option<&'n str> {
         let scalar = self.scalar(located)?;
         if scalar.is_number_or_boolean() {
             let text = excerpt(&scalar.text);
@@ -283,12 +283,12 @@ impl<'s> Reader<'s> {
     }
 
     /// Reads a scalar as text. `2` and `true` are accepted without quotes.
-    pub(super) fn any_text<'n>(&self, located: &'n Located) -> Option<&'n str> {
+    pub(super) fn any_text<'n>(&self, located: &'n LocatedNode) -> Option<&'n str> {
         self.scalar(located).map(|scalar| &*scalar.text)
     }
 
     /// Reads a text that may contain `{fields}`. Without quotes YAML reads `{` as a mapping.
-    pub(super) fn template_text<'n>(&self, located: &'n Located) -> Option<&'n str> {
+    pub(super) fn template_text<'n>(&self, located: &'n LocatedNode) -> Option<&'n str> {
         if matches!(located.node.value, Value::Map(_)) {
             let written = self.source.get(located.node.span.clone()).unwrap_or_default();
             let message = "without quotes YAML takes `{` for a mapping";
@@ -302,7 +302,7 @@ impl<'s> Reader<'s> {
         self.any_text(located)
     }
 
-    pub(super) fn integer(&self, located: &Located, range: RangeInclusive<u64>) -> Option<u64> {
+    pub(super) fn integer(&self, located: &LocatedNode, range: RangeInclusive<u64>) -> Option<u64> {
         let scalar = self.scalar(located)?;
         let text = excerpt(&scalar.text);
         let digits = scalar.text.replace('_', "");
@@ -320,7 +320,7 @@ impl<'s> Reader<'s> {
     }
 
     /// Reads `true` or `false`.
-    pub(super) fn boolean(&self, located: &Located) -> Option<bool> {
+    pub(super) fn boolean(&self, located: &LocatedNode) -> Option<bool> {
         let scalar = self.scalar(located)?;
         match &*scalar.text {
             "true" if scalar.is_plain => Some(true),
@@ -334,7 +334,7 @@ impl<'s> Reader<'s> {
     }
 
     /// Reads one of `words`.
-    pub(super) fn word<'w>(&self, located: &Located, words: &[&'w str]) -> Option<&'w str> {
+    pub(super) fn word<'w>(&self, located: &LocatedNode, words: &[&'w str]) -> Option<&'w str> {
         let text = self.any_text(located)?;
         let found = words.iter().find(|word| **word == text);
         if found.is_none() {
@@ -347,7 +347,7 @@ impl<'s> Reader<'s> {
     /// Reads a duration such as `25ms`.
     pub(super) fn duration(
         &self,
-        located: &Located,
+        located: &LocatedNode,
         range: RangeInclusive<Duration>,
     ) -> Option<Duration> {
         let text = self.scalar(located)?.text.as_str();
@@ -376,7 +376,7 @@ impl<'s> Reader<'s> {
         within
     }
 
-    fn wrong_kind(&self, located: &Located, expected: &str, help: &str) {
+    fn wrong_kind(&self, located: &LocatedNode, expected: &str, help: &str) {
         let found = match &located.node.value {
             Value::Scalar(scalar) if scalar.is_null() => "there is nothing".into(),
             Value::Scalar(scalar) => format!("it is `{}`", excerpt(&scalar.text)),
@@ -394,7 +394,7 @@ impl<'s> Reader<'s> {
 
 impl<'s> Object<'s, '_> {
     /// Returns a field, if it is present. A field without a value is an error.
-    pub(super) fn get(&self, name: &str) -> Option<Located> {
+    pub(super) fn get(&self, name: &str) -> Option<LocatedNode> {
         let Value::Map(entries) = &self.located.node.value else { return None };
         let (key, node) = entries.iter().find(|(key, _)| key.text == name)?;
         let path = join(&self.located.path, name);
@@ -403,7 +403,7 @@ impl<'s> Object<'s, '_> {
             self.reader.fail_at(key.span.clone(), &path, format!("`{name}` has no value"), help);
             return None;
         }
-        Some(Located { node: Rc::clone(node), path })
+        Some(LocatedNode { node: Rc::clone(node), path })
     }
 
     /// Returns whether the field is present, with or without a value.
@@ -411,7 +411,7 @@ impl<'s> Object<'s, '_> {
         matches!(&self.located.node.value, Value::Map(entries) if entries.iter().any(|(key, _)| key.text == name))
     }
 
-    pub(super) fn located(&self) -> &Located {
+    pub(super) fn located(&self) -> &LocatedNode {
         &self.located
     }
 
@@ -443,9 +443,9 @@ pub(super) fn locate(source: &str, mut errors: Vec<UnlocatedError>) -> Vec<Confi
     errors.into_iter().map(|one| ConfigError::at(source, one)).collect()
 }
 
-fn list_items(located: &Located, items: &[Rc<Node>]) -> Vec<Located> {
+fn list_items(located: &LocatedNode, items: &[Rc<Node>]) -> Vec<LocatedNode> {
     let items = items.iter().enumerate();
-    let at = |(index, node): (usize, &Rc<Node>)| Located {
+    let at = |(index, node): (usize, &Rc<Node>)| LocatedNode {
         node: Rc::clone(node),
         path: format!("{}[{index}]", located.path),
     };

@@ -11,7 +11,7 @@ use super::fields::{
     FORMS, FORWARDED_HEADERS, LOG_KEYS, MAX_KEYS, MAX_NODES, PATH_VARIANTS, STORE_SCHEMES, TLS,
     TLS_FILES, WHEN_FULL,
 };
-use super::reader::{Located, Object, Reader, excerpt};
+use super::reader::{LocatedNode, Object, Reader, excerpt};
 use super::{Config, Fronts, Tls};
 use crate::WhenFull;
 use crate::headers::{Form, Forms};
@@ -88,7 +88,7 @@ fn log_keys(word: &str) -> Option<LogKeys> {
     LogKeys::ALL.into_iter().find(|choice| choice.name() == word)
 }
 
-fn read_mask_secret(reader: &Reader<'_>, located: &Located) -> Option<MaskSecret> {
+fn read_mask_secret(reader: &Reader<'_>, located: &LocatedNode) -> Option<MaskSecret> {
     let secret: Result<MaskSecret, _> = reader.any_text(located)?.parse();
     let problem = "this secret can be guessed";
     let help =
@@ -96,13 +96,13 @@ fn read_mask_secret(reader: &Reader<'_>, located: &Located) -> Option<MaskSecret
     secret.map_err(|_| reader.fail(located, problem, help)).ok()
 }
 
-fn read_store(reader: &Reader<'_>, located: &Located) -> Option<StoreUrl> {
+fn read_store(reader: &Reader<'_>, located: &LocatedNode) -> Option<StoreUrl> {
     let store: Result<StoreUrl, _> = reader.text(located)?.parse();
     // The error does not show the text, because it may contain a password.
     store.map_err(|error| reader.fail(located, error.problem(), error.help())).ok()
 }
 
-fn read_prefix(reader: &Reader<'_>, located: &Located) -> Option<String> {
+fn read_prefix(reader: &Reader<'_>, located: &LocatedNode) -> Option<String> {
     let text = reader.any_text(located)?;
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
     if text.is_empty() || text.len() > MAX_PREFIX_BYTES || !text.bytes().all(is_allowed) {
@@ -113,7 +113,7 @@ fn read_prefix(reader: &Reader<'_>, located: &Located) -> Option<String> {
     Some(text.into())
 }
 
-fn read_forms(reader: &Reader<'_>, located: &Located) -> Option<Forms> {
+fn read_forms(reader: &Reader<'_>, located: &LocatedNode) -> Option<Forms> {
     let items = reader.one_or_list(located);
     let words: Vec<&str> = items.iter().filter_map(|item| reader.word(item, &FORMS)).collect();
     if let Some(none) = words.iter().position(|word| *word == "none")
@@ -174,7 +174,7 @@ fn read_address(reader: &Reader<'_>, object: &Object<'_, '_>, name: &str) -> Opt
 
 fn read_tls(
     reader: &Reader<'_>,
-    located: &Located,
+    located: &LocatedNode,
     locations: &mut Vec<(String, SourceLocation)>,
 ) -> Option<Fronts<Option<Tls>>> {
     let object = reader.object(located, TLS)?;

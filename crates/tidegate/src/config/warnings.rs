@@ -4,7 +4,7 @@
 //! show the same for an ordinary request.
 
 use super::fields::POLICY;
-use super::reader::{Located, Object, Reader, excerpt};
+use super::reader::{LocatedNode, Object, Reader, excerpt};
 use crate::policy::{Mode, Pattern, Policy, SharedBy};
 
 /// The largest number of values that are compared to find policies without an effect. Beyond it,
@@ -12,7 +12,7 @@ use crate::policy::{Mode, Pattern, Policy, SharedBy};
 const MAX_COMPARISONS: usize = 10_000_000;
 
 /// Warns of a path or host that looks like a regular expression.
-pub(super) fn check_pattern(reader: &Reader<'_>, located: &Located, text: &str) {
+pub(super) fn check_pattern(reader: &Reader<'_>, located: &LocatedNode, text: &str) {
     if !is_regex_like(text) {
         return;
     }
@@ -59,7 +59,7 @@ fn as_glob(text: &str) -> Option<String> {
 
 /// Warns of policies that have no effect, and of keys that requests share by accident. `items` are
 /// the policies as written.
-pub(super) fn check_policies(reader: &Reader<'_>, items: &[Located], policies: &[Policy]) {
+pub(super) fn check_policies(reader: &Reader<'_>, items: &[LocatedNode], policies: &[Policy]) {
     let mut comparisons_left = MAX_COMPARISONS;
     for (index, (item, policy)) in items.iter().zip(policies).enumerate() {
         let Some(object) = reader.object(item, POLICY) else { continue };

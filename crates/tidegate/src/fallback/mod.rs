@@ -53,17 +53,17 @@ const MIN_RETRY: Duration = Duration::from_secs(1);
 
 /// An outage of the store.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outage {
+pub(crate) struct StoreContext {
     /// The number of nodes that share the limits.
     pub(crate) nodes: u32,
     /// The time until the store is tried again.
     pub(crate) next_attempt: Duration,
 }
 
-impl Outage {
+impl StoreContext {
     /// A node without a shared store.
     #[cfg(feature = "policies")]
-    pub(crate) const MEMORY: Self = Outage { nodes: 1, next_attempt: Duration::ZERO };
+    pub(crate) const MEMORY: Self = StoreContext { nodes: 1, next_attempt: Duration::ZERO };
 
     /// The retry-after of a denial because the store failed.
     pub(crate) fn retry_after(self) -> RetryAfter {
@@ -116,9 +116,9 @@ impl FallbackRequest<'_> {
     pub(crate) fn resolve(
         &self,
         node: Option<LocalNode<'_>>,
-        outage: Outage,
+        store_context: StoreContext,
     ) -> Result<FallbackDecisions, CheckError> {
-        let node_limits = self.node_limits(outage.nodes);
+        let node_limits = self.node_limits(store_context.nodes);
         let checks = self.local(&node_limits);
         let (decided, no_room, permit) = match node {
             None => (SmallVec::new(), false, None),
@@ -128,12 +128,12 @@ impl FallbackRequest<'_> {
         let mut decided = decided.into_iter();
         let each = self.checks.iter().zip(&self.on_failure);
         let decisions = each.map(|(check, on_failure)| match on_failure {
-            OnStoreFailure::Allow => failed(check.limit, true, outage),
-            OnStoreFailure::Deny => failed(check.limit, false, outage),
+            OnStoreFailure::Allow => failed(check.limit, true, store_context),
+            OnStoreFailure::Deny => failed(check.limit, false, store_context),
             OnStoreFailure::Local => match decided.next() {
-                Some(decision) => local(decision, fits(check, &self.checks), outage),
+                Some(decision) => local(decision, fits(check, &self.checks), store_context),
                 // There is a decision for every local check.
-                None => failed(check.limit, false, outage),
+                None => failed(check.limit, false, store_context),
             },
         });
         Ok(FallbackDecisions { decisions: decisions.collect(), no_room, permit })
@@ -153,20 +153,20 @@ pub(crate) struct FallbackDecisions {
 }
 
 /// The decision about a check that is not decided locally.
-fn failed(limit: &Limit, allowed: bool, outage: Outage) -> Decision {
+fn failed(limit: &Limit, allowed: bool, store_context: StoreContext) -> Decision {
     let (retry_after, decided) = match allowed {
         true => (RetryAfter::Now, Decided::FailedOpen),
-        false => (outage.retry_after(), Decided::FailedClosed),
+        false => (store_context.retry_after(), Decided::FailedClosed),
     };
     Decision { allowed, limit: limit.count(), retry_after, decided, ..Decision::default() }
 }
 
 /// Converts a decision of local memory. `fits` means that the whole limit can admit the cost. If
 /// only the share of this node cannot, the failure of the store is the reason for the denial.
-fn local(decision: Decision, fits: bool, outage: Outage) -> Decision {
+fn local(decision: Decision, fits: bool, store_context: StoreContext) -> Decision {
     match decision.retry_after {
         RetryAfter::Never if fits => {
-            let retry_after = outage.retry_after();
+            let retry_after = store_context.retry_after();
             Decision { decided: Decided::FailedClosed, retry_after, ..decision }
         }
         _ => Decision { decided: Decided::Local, ..decision },

@@ -8,7 +8,7 @@ use super::plan::{ConcurrencyMode, Plan};
 use super::{GateError, GateRequest};
 use crate::Limit;
 use crate::headers::PrerenderedHeaders;
-use crate::policy::{Mode, Policies, Policy, Selected};
+use crate::policy::{Mode, Policies, Policy, SelectedPolicy};
 use crate::stats::{LimitStats, Stats};
 
 /// The policies in force, with their counters and header text.
@@ -75,7 +75,7 @@ impl ActivePolicies {
     }
 
     /// The counters and header text of a selected policy.
-    pub(super) fn prepared(&self, selected: &Selected<'_>) -> &PreparedLimits {
+    pub(super) fn prepared(&self, selected: &SelectedPolicy<'_>) -> &PreparedLimits {
         self.prepared_of(selected.policy, selected.variant)
     }
 

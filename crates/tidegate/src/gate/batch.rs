@@ -19,7 +19,7 @@ use super::{
 };
 use crate::Check;
 use crate::policy::{CostSource, MAX_KEY_BYTES, Mode, is_concurrency};
-use crate::request::overflowing;
+use crate::request::consumed_if_denied;
 use crate::stats::{self, Counting, Decided, RequestRecord};
 use crate::store::BATCH;
 
@@ -58,7 +58,7 @@ impl Gate {
                 } else {
                     let mut plan = Plan::default();
                     let request = slice::from_ref(request);
-                    let checked = self.sync(self.check_into(&mut plan, active, request));
+                    let checked = self.poll_now(self.check_into(&mut plan, active, request));
                     on_verdict(number, checked.map(|()| &plan.verdict));
                 }
             }
@@ -127,7 +127,7 @@ impl Gate {
     ) -> Result<(), GateError> {
         let prefix = simple.policy.unwrap_or_default().len() + 1;
         if let ([limit], None) = (simple.limits, request.id)
-            && overflowing(simple.overflow, limit, simple.cost) == 0
+            && consumed_if_denied(simple.overflow, limit, simple.cost) == 0
         {
             return self.check_single(simple, (key, &key[prefix..]), request, &mut plan.verdict);
         }

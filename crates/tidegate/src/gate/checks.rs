@@ -9,7 +9,7 @@ use tidegate_core::{Cost, Decision, Limit, bounds};
 use super::plan::{Plan, PlannedPolicy};
 use super::{GateError, GateVerdict, LimitResult};
 use crate::policy::{Mode, is_concurrency};
-use crate::request::overflowing;
+use crate::request::consumed_if_denied;
 use crate::stats::{Decided, LimitStats, Outcome};
 use crate::{Check, CheckError, Limiter, Overflow, Verdict};
 
@@ -85,7 +85,7 @@ impl<'a> Plan<'a> {
         else {
             return None;
         };
-        if mode != Mode::Enforce || overflowing(overflow, limit, cost) > 0 {
+        if mode != Mode::Enforce || consumed_if_denied(overflow, limit, cost) > 0 {
             return None;
         }
         let check = Check::new(&self.keys[planned.key.start..planned.key.end], limit, cost);

@@ -222,7 +222,7 @@ impl Gate {
         let tracker = CallTracker::default();
         match (&self.shared, max_wait.filter(|_| plan.can_wait())) {
             (Some(shared), _) if changes.iter().any(|change| change.charged.is_local()) => {
-                self.decide_by_fallback(plan, shared.outage(), DecideOptions::CHECK)
+                self.decide_by_fallback(plan, shared.store_context(), DecideOptions::CHECK)
             }
             (_, Some(max_wait)) => Box::pin(self.wait_planned(&tracker, plan, max_wait)).await,
             _ => self.decide(&tracker, plan, DecideOptions::CHECK).await,

@@ -17,7 +17,7 @@ use super::permits::{AnyPermit, SharedPermit};
 use super::plan::Plan;
 use super::shared_store::SharedStore;
 use super::{Gate, GateError, GateVerdict, LimitResult, RequestContext};
-use crate::fallback::{FallbackRequest, LocalNode, Outage};
+use crate::fallback::{FallbackRequest, LocalNode, StoreContext};
 use crate::futures::CallTracker;
 use crate::policy::{Mode, OnStoreFailure};
 use crate::{Check, Request, StoreError, Verdict};
@@ -142,7 +142,7 @@ impl Gate {
     ) -> Result<(), GateError> {
         if plan.is_empty() {
             // No limit applies, so the store is not called.
-            return self.decide_by_fallback(plan, shared.outage(), options);
+            return self.decide_by_fallback(plan, shared.store_context(), options);
         }
         let permit = options.permit.then(|| shared.store().new_permit());
         let decided = {
@@ -168,7 +168,9 @@ impl Gate {
                 Ok(())
             }
             Err(StoreError::Check(error)) => Err(error.into()),
-            Err(StoreError::Failed(_)) => self.decide_by_fallback(plan, shared.outage(), options),
+            Err(StoreError::Failed(_)) => {
+                self.decide_by_fallback(plan, shared.store_context(), options)
+            }
         }
     }
 
@@ -203,13 +205,13 @@ impl Gate {
     pub(super) fn decide_by_fallback(
         &self,
         plan: &mut Plan<'_>,
-        outage: Outage,
+        store_context: StoreContext,
         options: DecideOptions<'_>,
     ) -> Result<(), GateError> {
         let permit = options.permit.then(|| self.limiter.store().new_permit());
         let fallback = {
             let fallback_request = plan.fallback_request(options.id, permit);
-            fallback_request.resolve(Some(self.local_node(outage.nodes)), outage)?
+            fallback_request.resolve(Some(self.local_node(store_context.nodes)), store_context)?
         };
         let limits = plan.limits().zip(fallback.decisions);
         let results = limits.map(|((planned, limit), decision)| {

@@ -164,7 +164,7 @@ impl Gate {
     /// let policies = gate.active_policies();
     /// let limits = ["10 per 1m".parse()?];
     /// let request = GateRequest::new(Subject::Limits { key: b"alice", limits: &limits });
-    /// let verdict = gate.sync(gate.check(&policies, &[request]))?;
+    /// let verdict = gate.poll_now(gate.check(&policies, &[request]))?;
     /// assert!(verdict.allowed);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -173,7 +173,7 @@ impl Gate {
     /// Returns [`GateError::MustAwait`] if the store is shared, without polling the future, and if
     /// the request waits; otherwise the errors of the future.
     #[inline]
-    pub fn sync<T>(
+    pub fn poll_now<T>(
         &self,
         future: impl Future<Output = Result<T, GateError>>,
     ) -> Result<T, GateError> {

@@ -131,8 +131,8 @@ impl SharedPermit {
         };
         let calls = self.keys().map(|key| {
             // Local memory holds the permit too, if it was acquired on this node.
-            gate.limiter.store().with_permit(key, &limit, operation);
-            shared.store().with_permit(key, &limit, operation)
+            gate.limiter.store().update_permit(key, &limit, operation);
+            shared.store().update_permit(key, &limit, operation)
         });
         let mut all_held = true;
         for held in join_all(calls.collect()).await {

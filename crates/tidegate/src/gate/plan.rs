@@ -14,7 +14,7 @@ use super::code_policy::CodePolicy;
 use super::conflicts::EffectiveCheck;
 use super::permits::AnyPermit;
 use super::{ActivePolicies, GateError, GateRequest, GateVerdict, LimitResult, Subject};
-use crate::policy::{CostSource, Mode, OnStoreFailure, Selected, is_concurrency};
+use crate::policy::{CostSource, Mode, OnStoreFailure, SelectedPolicy, is_concurrency};
 use crate::stats::{Decided, LimitStats, ServiceTimer};
 use crate::text::InlineBytes;
 use crate::{CheckError, MAX_CHECKS, Overflow};
@@ -324,7 +324,7 @@ impl<'a> Plan<'a> {
     pub(super) fn push(
         &mut self,
         active: &'a ActivePolicies,
-        selected: &Selected<'a>,
+        selected: &SelectedPolicy<'a>,
         request: &GateRequest<'a>,
         index: usize,
     ) {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tidegate_core::{Limit, PermitId};
 
-use crate::fallback::Outage;
+use crate::fallback::StoreContext;
 use crate::stats::Stats;
 use crate::store::PermitOperation;
 use crate::{CheckError, Failure, Request, Store, StoreError, Verdict};
@@ -26,7 +26,7 @@ pub(crate) trait ErasedStore: Send + Sync {
     fn decide<'a>(&'a self, request: &'a Request<'a>) -> StoreFuture<'a, Verdict>;
     fn reset<'a>(&'a self, key: &'a [u8], limit: &'a Limit) -> StoreFuture<'a, bool>;
     fn new_permit(&self) -> PermitId;
-    fn with_permit<'a>(
+    fn update_permit<'a>(
         &'a self,
         key: &'a [u8],
         limit: &'a Limit,
@@ -48,13 +48,13 @@ impl<S: Store> ErasedStore for S {
         Store::new_permit(self)
     }
 
-    fn with_permit<'a>(
+    fn update_permit<'a>(
         &'a self,
         key: &'a [u8],
         limit: &'a Limit,
         operation: PermitOperation,
     ) -> StoreFuture<'a, bool> {
-        Box::pin(Store::with_permit(self, key, limit, operation))
+        Box::pin(Store::update_permit(self, key, limit, operation))
     }
 
     fn next_attempt(&self) -> Duration {
@@ -83,8 +83,8 @@ impl SharedStore {
     }
 
     /// The outage that applies if the store fails now.
-    pub(super) fn outage(&self) -> Outage {
-        Outage { nodes: self.nodes(), next_attempt: self.store.next_attempt() }
+    pub(super) fn store_context(&self) -> StoreContext {
+        StoreContext { nodes: self.nodes(), next_attempt: self.store.next_attempt() }
     }
 
     pub(super) fn set_nodes(&self, nodes: u32) {

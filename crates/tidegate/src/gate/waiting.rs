@@ -14,7 +14,7 @@ use super::decide::DecideOptions;
 use super::plan::Plan;
 use super::shared_store::SharedStore;
 use super::{DenialReason, Gate, GateError, GateVerdict};
-use crate::fallback::{Outage, deny_all, dry_run_checks};
+use crate::fallback::{StoreContext, deny_all, dry_run_checks};
 use crate::futures::CallTracker;
 use crate::wait_queue::{Ticket, sleep};
 use crate::{Clock, Request, StoreError};
@@ -99,8 +99,9 @@ impl Gate {
     async fn deny_queued(&self, plan: &mut Plan<'_>) -> Result<(), GateError> {
         let Some(verdict) = self.dry_run(plan).await? else {
             // The queue is not used while the store fails.
-            let outage = self.shared.as_ref().map_or(Outage::MEMORY, SharedStore::outage);
-            return self.decide_by_fallback(plan, outage, DecideOptions::CHECK);
+            let store_context =
+                self.shared.as_ref().map_or(StoreContext::MEMORY, SharedStore::store_context);
+            return self.decide_by_fallback(plan, store_context, DecideOptions::CHECK);
         };
         let is_free = plan.retry_after(&verdict) == RetryAfter::Now;
         plan.verdict = if is_free { verdict.into_queued_denial() } else { verdict };

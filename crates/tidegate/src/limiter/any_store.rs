@@ -7,7 +7,9 @@ use tidegate_core::{Cost, Decided, Decision, Limit, PermitId};
 
 use super::{Acquired, Limiter};
 use crate::Request;
-use crate::fallback::{FallbackDecisions, FallbackRequest, LocalNode, OnStoreFailure, Outage};
+use crate::fallback::{
+    FallbackDecisions, FallbackRequest, LocalNode, OnStoreFailure, StoreContext,
+};
 use crate::futures::{MAX_CONCURRENT_CHECKS, join_all};
 use crate::store::validate;
 use crate::{Check, Permit, Store, StoreError, Verdict};
@@ -213,8 +215,9 @@ impl<S: Store> Limiter<S> {
                 Ok(decided(verdict, None))
             }
             Err(StoreError::Failed(_)) => {
-                let outage = Outage { nodes, next_attempt: self.store().next_attempt() };
-                let resolved = fallback_request.resolve(node, outage)?;
+                let store_context =
+                    StoreContext { nodes, next_attempt: self.store().next_attempt() };
+                let resolved = fallback_request.resolve(node, store_context)?;
                 Ok(decided(combine(request.checks, &resolved), resolved.permit))
             }
             Err(error) => Err(error),

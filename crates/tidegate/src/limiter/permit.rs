@@ -179,7 +179,7 @@ impl Permit {
         // Every limit is released or renewed, even after one that was not held.
         self.held
             .iter()
-            .fold(true, |all, (key, limit)| store.with_permit(key, limit, operation) && all)
+            .fold(true, |all, (key, limit)| store.update_permit(key, limit, operation) && all)
     }
 }
 
@@ -193,9 +193,9 @@ async fn apply<S: Store>(
     let mut all = Ok(true);
     for (key, limit) in held {
         if let Some(memory) = limiter.local_memory() {
-            memory.store().with_permit(key, limit, operation);
+            memory.store().update_permit(key, limit, operation);
         }
-        let done = limiter.store().with_permit(key, limit, operation).await;
+        let done = limiter.store().update_permit(key, limit, operation).await;
         all = match (all, done) {
             (Ok(all), Ok(was_held)) => Ok(all && was_held),
             (Err(error), _) | (_, Err(error)) => Err(error),

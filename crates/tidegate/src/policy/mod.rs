@@ -82,7 +82,7 @@ pub use key::{Key, MAX_KEY_BYTES};
 pub use path::PathVariants;
 pub use pattern::{Pattern, PatternError};
 pub use request_field::{RequestField, RequestFieldError};
-pub use select::{Policies, PoliciesError, SelectError, Selected};
+pub use select::{Policies, PoliciesError, SelectError, SelectedPolicy};
 #[cfg(feature = "tower")]
 pub(crate) use template::write_group;
 pub use template::{SHARED_KEY, Template, TemplateError, TemplateErrorKind};

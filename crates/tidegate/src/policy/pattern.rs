@@ -151,8 +151,8 @@ impl Pattern {
         let port = text.rsplit_once(':').is_some_and(|(_, port)| {
             !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit() || b == b'*')
         });
-        let blank = |c: char| c == '/' || c.is_whitespace() || c.is_control();
-        if text.contains(blank) || (port && !text.ends_with(']') && !text.contains("::")) {
+        let is_invalid = |c: char| c == '/' || c.is_whitespace() || c.is_control();
+        if text.contains(is_invalid) || (port && !text.ends_with(']') && !text.contains("::")) {
             return Err(PatternError::NotAHost);
         }
         let lower = text.to_ascii_lowercase();

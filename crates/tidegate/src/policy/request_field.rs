@@ -58,10 +58,10 @@ impl RequestFieldError {
     /// Returns a short description of the error.
     pub const fn problem(self) -> &'static str {
         match self {
-            RequestFieldError::Unknown => "unknown part of a request",
-            RequestFieldError::NoName => "this part needs a name",
+            RequestFieldError::Unknown => "unknown request field",
+            RequestFieldError::NoName => "this field needs a name",
             RequestFieldError::BadName => "this cannot be a name",
-            RequestFieldError::UnexpectedName => "this part takes no name",
+            RequestFieldError::UnexpectedName => "this field takes no name",
         }
     }
 
@@ -175,8 +175,8 @@ impl fmt::Display for RequestField {
 
 /// Returns whether a name can be part of a template.
 fn is_plain_name(name: &str) -> bool {
-    let blank = |c: char| c.is_control() || c.is_whitespace() || "{}|;=&".contains(c);
-    (1..=MAX_NAME_BYTES).contains(&name.len()) && !name.contains(blank)
+    let is_reserved = |c: char| c.is_control() || c.is_whitespace() || "{}|;=&".contains(c);
+    (1..=MAX_NAME_BYTES).contains(&name.len()) && !name.contains(is_reserved)
 }
 
 /// Splits a text into a name and the number after its last `#`, if there is one.

@@ -44,7 +44,7 @@ type Names = HashMap<Box<str>, u32, RandomState>;
 
 /// A policy that applies to a request, with the variant, key and cost for that request.
 #[derive(Clone, Debug)]
-pub struct Selected<'p> {
+pub struct SelectedPolicy<'p> {
     /// The policy.
     pub policy: &'p Policy,
     /// The key that identifies who is counted.
@@ -63,10 +63,10 @@ pub struct Selected<'p> {
     pub variant: usize,
 }
 
-impl<'p> Selected<'p> {
+impl<'p> SelectedPolicy<'p> {
     fn new(policy: &'p Policy, key: Key, variant: usize, cost: u64) -> Self {
         let chosen = &policy.variants()[variant];
-        Selected {
+        SelectedPolicy {
             policy,
             key,
             limits: chosen.limits(),
@@ -129,7 +129,7 @@ impl Policies {
     pub fn select<'p>(
         &'p self,
         attributes: &Attributes<'_>,
-    ) -> Result<SmallVec<[Selected<'p>; 4]>, SelectError> {
+    ) -> Result<SmallVec<[SelectedPolicy<'p>; 4]>, SelectError> {
         let mut matched_policies = self.matching(attributes)?;
         if matched_policies.iter().all(|one| one.policy.replaces().is_empty()) {
             return Ok(matched_policies);
@@ -149,7 +149,7 @@ impl Policies {
     pub(crate) fn matching<'p>(
         &'p self,
         attributes: &Attributes<'_>,
-    ) -> Result<SmallVec<[Selected<'p>; 4]>, SelectError> {
+    ) -> Result<SmallVec<[SelectedPolicy<'p>; 4]>, SelectError> {
         let request = self.normalize(attributes);
         let candidates = self.index.candidates(&request);
         let mut selected = SmallVec::new();
@@ -173,7 +173,7 @@ impl Policies {
         &'p self,
         name: &str,
         attributes: &Attributes<'_>,
-    ) -> Result<Option<Selected<'p>>, SelectError> {
+    ) -> Result<Option<SelectedPolicy<'p>>, SelectError> {
         choose(self.get_or_err(name)?, &self.normalize(attributes))
     }
 
@@ -186,7 +186,7 @@ impl Policies {
         name: &str,
         key: &[u8],
         attributes: Option<&Attributes<'_>>,
-    ) -> Option<Selected<'p>> {
+    ) -> Option<SelectedPolicy<'p>> {
         self.with_rendered_key(name, Key::literal(key), attributes)
     }
 
@@ -196,14 +196,14 @@ impl Policies {
         name: &str,
         key: Key,
         attributes: Option<&Attributes<'_>>,
-    ) -> Option<Selected<'p>> {
+    ) -> Option<SelectedPolicy<'p>> {
         let policy = self.get(name)?;
         let variant = attributes.map_or(0, |a| policy.variant_for(&self.normalize(a)));
         let cost = match policy.variants()[variant].cost() {
             super::CostSource::Fixed(units) => *units,
             super::CostSource::From(_) => 1,
         };
-        Some(Selected::new(policy, key, variant, cost))
+        Some(SelectedPolicy::new(policy, key, variant, cost))
     }
 
     /// Returns the policy with this name.
@@ -293,7 +293,7 @@ impl<'p> IntoIterator for &'p Policies {
 fn choose<'p>(
     policy: &'p Policy,
     request: &NormalizedRequest<'_>,
-) -> Result<Option<Selected<'p>>, SelectError> {
+) -> Result<Option<SelectedPolicy<'p>>, SelectError> {
     if policy.exempt().first_exempting(request).is_some() {
         return Ok(None);
     }
@@ -312,13 +312,13 @@ fn choose<'p>(
         }
     };
     let key = policy.key_template().render(request);
-    Ok(Some(Selected::new(policy, key, variant, cost)))
+    Ok(Some(SelectedPolicy::new(policy, key, variant, cost)))
 }
 
 /// Returns whether one of the matched policies replaces the policy with this name.
 fn is_replaced<'s, 'p: 's>(
     name: &str,
-    mut matched_policies: impl Iterator<Item = &'s Selected<'p>>,
+    mut matched_policies: impl Iterator<Item = &'s SelectedPolicy<'p>>,
 ) -> bool {
     matched_policies.any(|one| one.policy.replaces().iter().any(|replaced| **replaced == *name))
 }

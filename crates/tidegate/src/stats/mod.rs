@@ -46,7 +46,7 @@ pub(crate) use self::mask::looks_masked;
 pub use self::mask::{LogKeys, MAX_SHOWN_CHARS, MaskSecret, SecretTooShort};
 pub use self::mask::{MAX_TEXT_BYTES, ShownText};
 pub use self::top::SKETCH_ENTRIES;
-pub use self::top::{Entry, MAX_TRACKED_POLICIES, Ranking, TOP_PERIOD, Top};
+pub use self::top::{MAX_TRACKED_POLICIES, RankedEntry, Ranking, TOP_PERIOD, Top};
 #[doc(no_inline)]
 pub use tidegate_core::Decided;
 

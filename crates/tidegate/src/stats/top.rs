@@ -106,18 +106,18 @@ struct PublishQuota {
 
 #[derive(Debug, Default)]
 struct PolicyRanking {
-    keys: Recent,
-    routes: Recent,
+    keys: RecentSketches,
+    routes: RecentSketches,
 }
 
 #[derive(Debug, Default)]
-struct Recent {
+struct RecentSketches {
     period: u64,
     current: Sketch,
     previous: Sketch,
 }
 
-impl Recent {
+impl RecentSketches {
     /// The sketch of this period. Starts a new one if the period has ended.
     fn advance_to(&mut self, period: u64) -> &mut Sketch {
         if period > self.period {
@@ -172,7 +172,7 @@ struct PartialRanking {
 
 /// A key or route, and how often it was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct RankedEntry {
     /// The name of the policy.
     pub policy: Arc<str>,
     /// The key or route.
@@ -187,7 +187,7 @@ pub struct Entry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranking {
     /// The entries, largest count first.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<RankedEntry>,
     /// The maximum count of a name that is not listed.
     pub unlisted_at_most: u64,
 }
@@ -209,7 +209,7 @@ impl PartialRanking {
     }
 
     fn named(self, name: impl Fn(&StoredKey) -> ShownText) -> Ranking {
-        let entries = self.entries.into_iter().map(|entry| Entry {
+        let entries = self.entries.into_iter().map(|entry| RankedEntry {
             name: name(&entry.stored),
             policy: entry.policy,
             count: entry.count,

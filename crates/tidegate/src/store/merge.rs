@@ -53,7 +53,7 @@ impl SharedCount<'_> {
 /// The states that a request counts in.
 #[cfg(feature = "redis")]
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Merged<'a> {
+pub(crate) struct MergedChecks<'a> {
     /// One check per state, with the total cost of its checks, in the order of their first checks.
     pub(crate) states: SmallVec<[Check<'a>; 4]>,
     /// The index of the state of each check.
@@ -61,7 +61,7 @@ pub(crate) struct Merged<'a> {
 }
 
 #[cfg(feature = "redis")]
-impl<'a> Merged<'a> {
+impl<'a> MergedChecks<'a> {
     /// Adds the checks of a request.
     ///
     /// # Errors

@@ -52,13 +52,13 @@ pub(crate) use merge::validate;
 ///         Store::new_permit(&self.store)
 ///     }
 ///
-///     async fn with_permit(
+///     async fn update_permit(
 ///         &self,
 ///         key: &[u8],
 ///         limit: &Limit,
 ///         operation: PermitOperation,
 ///     ) -> Result<bool, StoreError> {
-///         Store::with_permit(&self.store, key, limit, operation).await
+///         Store::update_permit(&self.store, key, limit, operation).await
 ///     }
 ///
 ///     fn detach(&self, task: impl Future<Output = ()> + Send + 'static) {
@@ -88,7 +88,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Releases a permit, or renews it with the lease of `limit`. Returns whether the permit was
     /// held.
-    fn with_permit(
+    fn update_permit(
         &self,
         key: &[u8],
         limit: &Limit,
@@ -121,13 +121,13 @@ impl<S: Store> Store for Arc<S> {
         S::new_permit(self)
     }
 
-    async fn with_permit(
+    async fn update_permit(
         &self,
         key: &[u8],
         limit: &Limit,
         operation: PermitOperation,
     ) -> Result<bool, StoreError> {
-        S::with_permit(self, key, limit, operation).await
+        S::update_permit(self, key, limit, operation).await
     }
 
     fn detach(&self, task: impl Future<Output = ()> + Send + 'static) {

@@ -24,7 +24,7 @@ use crate::gate::{
     RequestContext, Subject,
 };
 use crate::headers::Forms;
-use crate::policy::{Key, Mode, Selected};
+use crate::policy::{Key, Mode, SelectedPolicy};
 
 pub(super) type PeerOf = dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync;
 
@@ -269,8 +269,9 @@ impl Core {
 #[cold]
 fn gate_needs_address(active: &ActivePolicies, attributes: &Attributes<'_>) -> bool {
     let selected = active.policies().select(attributes).unwrap_or_default();
-    let needs =
-        |one: &Selected<'_>| one.mode == Mode::Enforce && uses_address(one.policy.key_template());
+    let needs = |one: &SelectedPolicy<'_>| {
+        one.mode == Mode::Enforce && uses_address(one.policy.key_template())
+    };
     selected.iter().any(needs)
 }
 

@@ -356,7 +356,7 @@ impl Inner {
         if self.core.gate.is_shared() {
             self.background.run(async move { drop(settling.await) });
         } else {
-            drop(self.core.gate.sync(settling));
+            drop(self.core.gate.poll_now(settling));
         }
     }
 

@@ -116,7 +116,7 @@ fn check(gate: &Gate, all: &[DescriptorRequest]) -> Result<String, GateError> {
         })
         .collect();
     let active = gate.active_policies();
-    gate.sync(gate.check(&active, &requests)).map(|verdict| show(&verdict))
+    gate.poll_now(gate.check(&active, &requests)).map(|verdict| show(&verdict))
 }
 
 fn show(verdict: &GateVerdict<'_>) -> String {
@@ -281,7 +281,7 @@ fn conflicting_requests_use_the_strictest_limit() {
     let limit = |text: &str| -> [Limit; 1] { [text.parse().expect("a limit")] };
     let (two, nine) = (limit("2 per 1h"), limit("9 per 1h"));
     let own = |limits| GateRequest::new(Subject::Limits { key: b"own", limits });
-    let verdict = gate.sync(gate.check(&active, &[own(&nine), own(&two)])).expect("a verdict");
+    let verdict = gate.poll_now(gate.check(&active, &[own(&nine), own(&two)])).expect("a verdict");
     assert_eq!(show(&verdict), "yes caller@0+0 caller@1+0");
     assert_eq!(verdict.results[0].limit, &two[0]);
 }
@@ -314,12 +314,12 @@ fn all_kinds_of_subjects_combine() {
         Subject::Policy { policy: "user", attributes: &bob },
     ];
     let requests: Vec<GateRequest<'_>> = subjects.into_iter().map(GateRequest::new).collect();
-    let verdict = gate.sync(gate.check(&active, &requests)).expect("a verdict");
+    let verdict = gate.poll_now(gate.check(&active, &requests)).expect("a verdict");
     assert_eq!(show(&verdict), "yes caller@0+4 user@1+3 user@2+2 user@3+2");
     // One id covers all of them: they are charged once.
     let again = GateRequest { id: Some(b"order-1"), ..requests[1] };
     for _ in 0..2 {
-        let verdict = gate.sync(gate.check(&active, &[requests[0], again])).expect("a verdict");
+        let verdict = gate.poll_now(gate.check(&active, &[requests[0], again])).expect("a verdict");
         assert_eq!(show(&verdict), "yes caller@0+3 user@1+2");
     }
 }
@@ -334,7 +334,7 @@ fn checking_does_not_allocate() {
         Attributes { domain: Some("edge"), descriptors: &user.entries, ..Attributes::default() };
     let request = GateRequest::new(Subject::Request(&attributes));
     let check = || {
-        let verdict = gate.sync(gate.check(&active, &[request])).expect("a verdict");
+        let verdict = gate.poll_now(gate.check(&active, &[request])).expect("a verdict");
         assert_eq!(verdict.results[0].request_index, 0);
     };
     for _ in 0..40 {

@@ -92,14 +92,14 @@ impl Store for FlakyStore {
         self.store.new_permit()
     }
 
-    async fn with_permit(
+    async fn update_permit(
         &self,
         key: &[u8],
         limit: &Limit,
         operation: PermitOperation,
     ) -> Result<bool, StoreError> {
         self.arrive().await?;
-        self.store.with_permit(key, limit, operation).await
+        self.store.update_permit(key, limit, operation).await
     }
 
     fn detach(&self, task: impl Future<Output = ()> + Send + 'static) {

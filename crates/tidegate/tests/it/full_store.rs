@@ -50,7 +50,7 @@ impl Fixture {
     fn check(&self, key: &str, limits: &[Limit], cost: Cost, id: Option<&str>) -> (bool, bool) {
         let request = gate_request(key, limits, cost, id);
         let active = self.gate.active_policies();
-        let verdict = self.gate.sync(self.gate.check(&active, &[request]));
+        let verdict = self.gate.poll_now(self.gate.check(&active, &[request]));
         verdict.map(|a| (a.allowed, a.no_room)).expect("a valid request")
     }
 
@@ -58,7 +58,7 @@ impl Fixture {
         let limits = [*limit];
         let request = gate_request(key, &limits, Cost::PEEK, None);
         let active = self.gate.active_policies();
-        let verdict = self.gate.sync(self.gate.check(&active, &[request])).expect("a verdict");
+        let verdict = self.gate.poll_now(self.gate.check(&active, &[request])).expect("a verdict");
         verdict.results[0].decision.remaining
     }
 
@@ -66,7 +66,7 @@ impl Fixture {
         let limits = [*limit];
         let request = gate_request(key, &limits, Cost::Ask(1), None);
         let active = self.gate.active_policies();
-        let held = self.gate.sync(self.gate.acquire(&active, &request, None));
+        let held = self.gate.poll_now(self.gate.acquire(&active, &request, None));
         let held = held.expect("a concurrency limit");
         (held.permit.and_then(AnyPermit::local), (held.verdict.allowed, held.verdict.no_room))
     }

@@ -68,14 +68,15 @@ impl Fixture {
     ) -> Result<T, GateError> {
         let active = self.gate.active_policies();
         let future = self.gate.check(&active, slice::from_ref(request));
-        self.gate.sync(future).map(|verdict| read(&verdict))
+        self.gate.poll_now(future).map(|verdict| read(&verdict))
     }
 
     /// Returns the units left of the limits of a policy for a key.
     fn left(&self, policy: &str, key: &str) -> Vec<u64> {
         let active = self.gate.active_policies();
         let keys = self.gate.keys(&active, policy).expect("a policy");
-        let verdict = self.gate.sync(keys.peek(&Key::literal(key.as_bytes()))).expect("a verdict");
+        let verdict =
+            self.gate.poll_now(keys.peek(&Key::literal(key.as_bytes()))).expect("a verdict");
         verdict.results.iter().map(|result| result.decision.remaining).collect()
     }
 
@@ -241,7 +242,7 @@ fn permits_are_held_for_their_lease() {
     let fixture = Fixture::new();
     let active = fixture.gate.active_policies();
     let request = under("jobs", "alice");
-    let take = |lease| fixture.gate.sync(fixture.gate.acquire(&active, &request, lease));
+    let take = |lease| fixture.gate.poll_now(fixture.gate.acquire(&active, &request, lease));
     let seconds = Duration::from_secs;
     let first = take(Some(seconds(10))).expect("a permit");
     assert_eq!((first.permit.is_some(), first.lease), (true, seconds(10)));
@@ -259,7 +260,7 @@ fn permits_are_held_for_their_lease() {
     let too_long = take(Some(seconds(31))).map(drop);
     assert_eq!(too_long, Err(GateError::LeaseTooLong { max_lease: seconds(30) }));
     let request = under("user", "alice");
-    let nothing = fixture.gate.sync(fixture.gate.acquire(&active, &request, None)).map(drop);
+    let nothing = fixture.gate.poll_now(fixture.gate.acquire(&active, &request, None)).map(drop);
     assert_eq!(nothing, Err(GateError::NoConcurrencyLimit { policy: Some("user".into()) }));
 }
 
@@ -289,7 +290,7 @@ fn reset_clears_a_key_under_all_limits() {
         fixture.check(&under("user", key), |_| ()).expect("a verdict");
     }
     let keys = fixture.gate.keys(&active, "user").expect("a policy");
-    let reset = || fixture.gate.sync(keys.reset(&Key::literal(b"alice")));
+    let reset = || fixture.gate.poll_now(keys.reset(&Key::literal(b"alice")));
     assert_eq!([reset(), reset()], [Ok(true), Ok(false)]);
     assert_eq!(
         (fixture.left("user", "alice"), fixture.left("user", "bob")),
@@ -332,7 +333,7 @@ fn check_each_decides_as_single_checks() {
     let format_result = |verdict: Result<GateVerdict<'_>, GateError>| format!("{verdict:?}");
     let active = one.gate.active_policies();
     let each = requests.iter().map(slice::from_ref);
-    let each = each.map(|request| one.gate.sync(one.gate.check(&active, request)));
+    let each = each.map(|request| one.gate.poll_now(one.gate.check(&active, request)));
     let expected: Vec<String> = each.map(format_result).collect();
     let active = many.gate.active_policies();
     let mut verdicts = Vec::new();
@@ -367,7 +368,10 @@ policies:
         let is_seen = || block_on(keys.is_seen(&key));
         assert_eq!(is_seen(), Ok(false), "{policy}: never used");
         assert!(
-            !gate.sync(gate.check(&active, &[under(policy, "alice")])).expect("a verdict").allowed
+            !gate
+                .poll_now(gate.check(&active, &[under(policy, "alice")]))
+                .expect("a verdict")
+                .allowed
         );
         assert_eq!(is_seen(), Ok(true), "{policy}: denied");
     }

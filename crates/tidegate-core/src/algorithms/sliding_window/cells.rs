@@ -1,7 +1,7 @@
 //! The forms with cells: the numbers of each cell, and how many of its units have expired.
 
 use super::form::{STEP_BITS, STEPS};
-use super::{Form, WORDS};
+use super::{WORDS, WindowForm};
 use crate::algorithms::AlgorithmState;
 use crate::limit::{Grid, WindowPosition};
 use crate::packed::with_low_bits;
@@ -34,7 +34,7 @@ pub struct Cell {
 /// is decided in place, in the packed state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cells<W = [u64; WORDS]> {
-    pub(super) form: Form,
+    pub(super) form: WindowForm,
     /// The `L` that lags are measured against.
     pub(super) pace: u64,
     /// Units of all cells, expired ones included.
@@ -91,7 +91,7 @@ macro_rules! grid {
 
 impl Grid {
     #[inline(always)]
-    pub(super) fn new(limit: &Limit, form: Form, pace: u64) -> Self {
+    pub(super) fn new(limit: &Limit, form: WindowForm, pace: u64) -> Self {
         let (cell, step) = limit.cell_and_step(form);
         Grid { window_us: limit.window_us(), cell, step, pace: limit.pace(pace) }
     }
@@ -155,15 +155,15 @@ impl Grid {
 
 impl Cells {
     /// Creates cells without units.
-    pub(super) fn new(form: Form, pace: u64) -> Self {
+    pub(super) fn new(form: WindowForm, pace: u64) -> Self {
         Self::empty(form, pace, [0; WORDS])
     }
 
     /// Restores cells with their indexes, oldest first. Returns `None` if `form` is the log form, or
     /// is too narrow for the cells or for the pace.
-    pub(super) fn from_cells(form: Form, pace: u64, cells: &[(u64, Cell)]) -> Option<Self> {
+    pub(super) fn from_cells(form: WindowForm, pace: u64, cells: &[(u64, Cell)]) -> Option<Self> {
         let &(newest, _) = cells.last()?;
-        if form == Form::Log || form < Form::of(pace) {
+        if form == WindowForm::Times || form < WindowForm::of(pace) {
             return None;
         }
         let mut restored = Cells::new(form, pace);
@@ -212,7 +212,7 @@ impl Cells {
 impl<W: CellWords> Cells<W> {
     /// Creates cells without units. The words may have any value.
     #[inline(always)]
-    pub(super) fn empty(form: Form, pace: u64, words: W) -> Self {
+    pub(super) fn empty(form: WindowForm, pace: u64, words: W) -> Self {
         let last = Cell::default();
         Self { form, pace, total: 0, expired: 0, oldest: 0, newest: 0, last, words }
     }
@@ -220,12 +220,12 @@ impl<W: CellWords> Cells<W> {
     /// Restores cells that were packed in this form, from their words. The index of the newest cell
     /// is at most `latest`, and less than 2^14 below it.
     #[inline(always)]
-    pub(super) fn unpack(form: Form, head: u64, latest: u64, words: W) -> Self {
+    pub(super) fn unpack(form: WindowForm, head: u64, latest: u64, words: W) -> Self {
         let newest = with_low_bits(latest, head >> 2, INDEX_BITS);
         let oldest = newest - (head >> span_shift(form) & form.cells());
         let Tail { total, pace, last } = Tail::read(form, head, &words);
         let mut cells = Self { form, pace, total, expired: 0, oldest, newest, last, words };
-        if form == Form::Cells3 {
+        if form == WindowForm::Cells3 {
             let mut index = oldest;
             while index <= newest {
                 cells.total += cells.get(index).units;
@@ -297,7 +297,7 @@ impl<W: CellWords> Cells<W> {
         };
         let bits = bits_after(0);
         let rest = match self.form {
-            Form::Cells3 => bits >> unit_bits | bits_after(1) << (u64::BITS - unit_bits),
+            WindowForm::Cells3 => bits >> unit_bits | bits_after(1) << (u64::BITS - unit_bits),
             _ => bits >> unit_bits,
         };
         Cell {
@@ -428,17 +428,17 @@ impl<W: CellWords> Cells<W> {
 
 /// The form and, if it is not in the words, the pace, as bits of the head of a packed state.
 #[inline(always)]
-const fn packed_form_and_pace(form: Form, pace: u64) -> u64 {
+const fn packed_form_and_pace(form: WindowForm, pace: u64) -> u64 {
     match form {
-        Form::Cells3 => form as u64,
+        WindowForm::Cells3 => form as u64,
         _ => form as u64 | pace << PACE_SHIFT,
     }
 }
 
 /// The first bit of the number of cells from the oldest to the newest in the head of a packed state.
-const fn span_shift(form: Form) -> u32 {
+const fn span_shift(form: WindowForm) -> u32 {
     match form {
-        Form::Cells3 => PACE_SHIFT,
+        WindowForm::Cells3 => PACE_SHIFT,
         _ => PACE_SHIFT + form.unit_bits(),
     }
 }
@@ -521,18 +521,18 @@ struct Tail {
 /// it unused.
 const TOTAL15: u32 = 25;
 const UNITS15: u32 = TOTAL15 + 16;
-const LAG15: u32 = UNITS15 + Form::Cells15.unit_bits();
-const STEPS15: u32 = LAG15 + Form::Cells15.lag_bits();
+const LAG15: u32 = UNITS15 + WindowForm::Cells15.unit_bits();
+const STEPS15: u32 = LAG15 + WindowForm::Cells15.lag_bits();
 /// The first bits of the lag and the total in the last word of the form with 7 cells. They and the
 /// units fill it. The steps are at the end of the word before.
-const LAG7: u32 = Form::Cells7.unit_bits();
-const TOTAL7: u32 = LAG7 + Form::Cells7.lag_bits();
+const LAG7: u32 = WindowForm::Cells7.unit_bits();
+const TOTAL7: u32 = LAG7 + WindowForm::Cells7.lag_bits();
 const STEPS7: u32 = u64::BITS - STEP_BITS;
 /// The first bits of numbers in the form with 3 cells. The last word but one has the units and the
 /// low bits of the pace. The last word has the lag, the steps and the rest of the pace. The total is
 /// not kept.
-const PACE3: u32 = Form::Cells3.unit_bits();
-const STEPS3: u32 = Form::Cells3.lag_bits();
+const PACE3: u32 = WindowForm::Cells3.unit_bits();
+const STEPS3: u32 = WindowForm::Cells3.lag_bits();
 const PACE3_HIGH: u32 = STEPS3 + STEP_BITS;
 
 /// Extracts `count` bits of a word.
@@ -543,23 +543,23 @@ const fn bits(word: u64, shift: u32, count: u32) -> u64 {
 
 impl Tail {
     #[inline(always)]
-    fn read(form: Form, head: u64, words: &impl PackedWords) -> Self {
+    fn read(form: WindowForm, head: u64, words: &impl PackedWords) -> Self {
         let (before, end) = (words.get(WORDS - 2), words.get(WORDS - 1));
         let (unit_bits, lag_bits) = (form.unit_bits(), form.lag_bits());
         let pace = head >> PACE_SHIFT & form.most_units();
         match form {
-            Form::Log => Tail { total: 0, pace: 0, last: Cell::default() },
-            Form::Cells15 => {
+            WindowForm::Times => Tail { total: 0, pace: 0, last: Cell::default() },
+            WindowForm::Cells15 => {
                 let (units, lag) = (bits(end, UNITS15, unit_bits), bits(end, LAG15, lag_bits));
                 let last = Cell { units, lag, steps: end >> STEPS15 };
                 Tail { total: bits(end, TOTAL15, UNITS15 - TOTAL15), pace, last }
             }
-            Form::Cells7 => {
+            WindowForm::Cells7 => {
                 let (units, lag) = (bits(end, 0, unit_bits), bits(end, LAG7, lag_bits));
                 let last = Cell { units, lag, steps: before >> STEPS7 };
                 Tail { total: end >> TOTAL7, pace, last }
             }
-            Form::Cells3 => {
+            WindowForm::Cells3 => {
                 let (units, lag) = (bits(before, 0, unit_bits), bits(end, 0, lag_bits));
                 let last = Cell { units, lag, steps: bits(end, STEPS3, STEP_BITS) };
                 let pace = before >> PACE3 | end >> PACE3_HIGH << (u64::BITS - PACE3);
@@ -569,21 +569,21 @@ impl Tail {
     }
 
     #[inline(always)]
-    fn write(self, form: Form, words: &mut impl PackedWords) {
+    fn write(self, form: WindowForm, words: &mut impl PackedWords) {
         const BEFORE: usize = WORDS - 2;
         const END: usize = WORDS - 1;
         let Cell { units, lag, steps } = self.last;
         match form {
-            Form::Log => {}
-            Form::Cells15 => {
+            WindowForm::Times => {}
+            WindowForm::Cells15 => {
                 let tail = self.total << TOTAL15 | units << UNITS15 | lag << LAG15;
                 words.set(END, bits(words.get(END), 0, TOTAL15) | tail | steps << STEPS15);
             }
-            Form::Cells7 => {
+            WindowForm::Cells7 => {
                 words.set(BEFORE, bits(words.get(BEFORE), 0, STEPS7) | steps << STEPS7);
                 words.set(END, self.total << TOTAL7 | lag << LAG7 | units);
             }
-            Form::Cells3 => {
+            WindowForm::Cells3 => {
                 words.set(BEFORE, self.pace << PACE3 | units);
                 let pace_high = self.pace >> (u64::BITS - PACE3) << PACE3_HIGH;
                 words.set(END, pace_high | steps << STEPS3 | lag);

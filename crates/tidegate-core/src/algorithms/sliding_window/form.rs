@@ -2,10 +2,10 @@
 
 /// The representation of a [`SlidingWindow`](super::SlidingWindow), from the narrowest to the widest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Form {
+pub enum WindowForm {
     /// Stores the times of up to 20 units.
     #[default]
-    Log,
+    Times,
     /// Divides the window into 15 cells, of up to 2,047 units each.
     Cells15,
     /// Divides the window into 7 cells, of up to 2,097,151 units each.
@@ -23,55 +23,56 @@ pub(super) const STEP_BITS: u32 = 4;
 /// The number of steps in a cell. Last hits are rounded up to a step.
 pub(super) const STEPS: u64 = 15;
 
-impl Form {
-    pub(super) const ALL: [Form; 4] = [Form::Log, Form::Cells15, Form::Cells7, Form::Cells3];
+impl WindowForm {
+    pub(super) const ALL: [WindowForm; 4] =
+        [WindowForm::Times, WindowForm::Cells15, WindowForm::Cells7, WindowForm::Cells3];
 
     /// Returns the narrowest form in which a limit of `count` units decides precisely.
     pub const fn of(count: u64) -> Self {
         match count {
-            0..=20 => Form::Log,
-            21..=2_000 => Form::Cells15,
-            2_001..=2_000_000 => Form::Cells7,
-            _ => Form::Cells3,
+            0..=20 => WindowForm::Times,
+            21..=2_000 => WindowForm::Cells15,
+            2_001..=2_000_000 => WindowForm::Cells7,
+            _ => WindowForm::Cells3,
         }
     }
 
     /// Returns the number of cells in a window; 0 in the log form.
     pub const fn cells(self) -> u64 {
         match self {
-            Form::Log => 0,
-            Form::Cells15 => 15,
-            Form::Cells7 => 7,
-            Form::Cells3 => 3,
+            WindowForm::Times => 0,
+            WindowForm::Cells15 => 15,
+            WindowForm::Cells7 => 7,
+            WindowForm::Cells3 => 3,
         }
     }
 
     pub(super) const fn wider(self) -> Option<Self> {
         match self {
-            Form::Log => Some(Form::Cells15),
-            Form::Cells15 => Some(Form::Cells7),
-            Form::Cells7 => Some(Form::Cells3),
-            Form::Cells3 => None,
+            WindowForm::Times => Some(WindowForm::Cells15),
+            WindowForm::Cells15 => Some(WindowForm::Cells7),
+            WindowForm::Cells7 => Some(WindowForm::Cells3),
+            WindowForm::Cells3 => None,
         }
     }
 
     /// The number of bits of the units of a cell.
     pub(super) const fn unit_bits(self) -> u32 {
         match self {
-            Form::Log => 0,
-            Form::Cells15 => 11,
-            Form::Cells7 => 21,
-            Form::Cells3 => 40,
+            WindowForm::Times => 0,
+            WindowForm::Cells15 => 11,
+            WindowForm::Cells7 => 21,
+            WindowForm::Cells3 => 40,
         }
     }
 
     /// The number of bits of the lag of a cell.
     pub(super) const fn lag_bits(self) -> u32 {
         match self {
-            Form::Log => 0,
-            Form::Cells15 => 8,
-            Form::Cells7 => 19,
-            Form::Cells3 => 39,
+            WindowForm::Times => 0,
+            WindowForm::Cells15 => 8,
+            WindowForm::Cells7 => 19,
+            WindowForm::Cells3 => 39,
         }
     }
 
@@ -83,7 +84,7 @@ impl Form {
     /// The most units that the log, or a cell, can hold.
     pub(super) const fn most_units(self) -> u64 {
         match self {
-            Form::Log => LOG_UNITS,
+            WindowForm::Times => LOG_UNITS,
             _ => (1 << self.unit_bits()) - 1,
         }
     }
@@ -100,7 +101,7 @@ impl Form {
     /// Returns the length of a cell; in the log form, the step of the grid.
     pub const fn cell_us(self, window_us: u64) -> u64 {
         match self {
-            Form::Log => log_step_us(window_us),
+            WindowForm::Times => log_step_us(window_us),
             _ => window_us.div_ceil(self.cells()),
         }
     }

@@ -74,7 +74,7 @@
 //!
 //! A key can be counted under several limits over the same window: after a reload, with an override,
 //! or on nodes with different configurations. Forced charges can exceed any limit. So a state has a
-//! [`Form`] (the log, 15, 7 or 3 cells) and a pace (the `L` of `f` above), and both can change while
+//! [`WindowForm`] (the log, 15, 7 or 3 cells) and a pace (the `L` of `f` above), and both can change while
 //! it holds units. Before units are charged under a limit:
 //!
 //! 1. An empty state takes the form and the pace of the limit.
@@ -101,7 +101,7 @@ use alloc::vec::Vec;
 
 pub use cells::Cell;
 use cells::{Cells, INDEX_BITS, InPlace};
-pub use form::Form;
+pub use form::WindowForm;
 use times::Times;
 
 use super::AlgorithmState;
@@ -115,19 +115,19 @@ const WORDS: usize = Packed::WORDS;
 /// The state of a `sliding-window`. The default holds nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SlidingWindow {
-    held: Held,
+    contents: WindowContents,
 }
 
 /// The units of a window, in one of its forms.
 #[derive(Clone, Copy, Debug)]
-enum Held {
+enum WindowContents {
     Times(Times),
     Cells(Cells),
 }
 
-impl Default for Held {
+impl Default for WindowContents {
     fn default() -> Self {
-        Held::Times(Times::default())
+        WindowContents::Times(Times::default())
     }
 }
 
@@ -135,8 +135,8 @@ impl Default for Held {
 macro_rules! each {
     ($window:expr, $held:ident => $body:expr) => {
         match $window {
-            Held::Times($held) => $body,
-            Held::Cells($held) => $body,
+            WindowContents::Times($held) => $body,
+            WindowContents::Cells($held) => $body,
         }
     };
 }
@@ -145,50 +145,50 @@ impl SlidingWindow {
     /// Restores a state in the log form from its times, oldest first, at most a window apart.
     /// Returns `None` if there are too many, or if they are not in order.
     pub fn from_times(times: &[u64]) -> Option<Self> {
-        let held = Held::Times(Times::from_times(times)?);
-        Some(SlidingWindow { held })
+        let contents = WindowContents::Times(Times::from_times(times)?);
+        Some(SlidingWindow { contents })
     }
 
     /// Restores a state from its cells, oldest first, with their indexes. Returns `None` if `form`
     /// is the log form, or is too narrow for the cells or for the pace.
-    pub fn from_cells(form: Form, pace: u64, cells: &[(u64, Cell)]) -> Option<Self> {
-        let held = Held::Cells(Cells::from_cells(form, pace, cells)?);
-        Some(SlidingWindow { held })
+    pub fn from_cells(form: WindowForm, pace: u64, cells: &[(u64, Cell)]) -> Option<Self> {
+        let contents = WindowContents::Cells(Cells::from_cells(form, pace, cells)?);
+        Some(SlidingWindow { contents })
     }
 
     /// Creates an empty state with a form and a pace.
-    fn new((form, pace): (Form, u64)) -> Self {
-        let held = match form {
-            Form::Log => Held::default(),
-            _ => Held::Cells(Cells::new(form, pace)),
+    fn new((form, pace): (WindowForm, u64)) -> Self {
+        let contents = match form {
+            WindowForm::Times => WindowContents::default(),
+            _ => WindowContents::Cells(Cells::new(form, pace)),
         };
-        SlidingWindow { held }
+        SlidingWindow { contents }
     }
 
     /// Returns the form.
-    pub fn form(&self) -> Form {
-        match &self.held {
-            Held::Times(_) => Form::Log,
-            Held::Cells(cells) => cells.form,
+    pub fn form(&self) -> WindowForm {
+        match &self.contents {
+            WindowContents::Times(_) => WindowForm::Times,
+            WindowContents::Cells(cells) => cells.form,
         }
     }
 
     /// Returns the pace, which is the limit that lags are measured against; 0 in the log form.
     pub fn pace(&self) -> u64 {
-        match &self.held {
-            Held::Times(_) => 0,
-            Held::Cells(cells) => cells.pace,
+        match &self.contents {
+            WindowContents::Times(_) => 0,
+            WindowContents::Cells(cells) => cells.pace,
         }
     }
 
     /// The form and pace of the state or, if it is empty, those of the limit.
-    pub(crate) fn form_under(&self, limit: &Limit) -> (Form, u64) {
+    pub(crate) fn form_under(&self, limit: &Limit) -> (WindowForm, u64) {
         if self.is_empty() { limit.form_and_pace() } else { (self.form(), self.pace()) }
     }
 
     /// Units of all times or cells, expired ones included.
     fn total(&self) -> u64 {
-        each!(&self.held, held => held.total)
+        each!(&self.contents, held => held.total)
     }
 
     /// Returns whether the state holds no units.
@@ -198,9 +198,9 @@ impl SlidingWindow {
 
     /// Returns the cells that hold units with their indexes, oldest first; none in the log form.
     pub fn cells(&self) -> impl DoubleEndedIterator<Item = (u64, Cell)> {
-        let cells = match &self.held {
-            Held::Times(_) => None,
-            Held::Cells(cells) => Some(cells.iter()),
+        let cells = match &self.contents {
+            WindowContents::Times(_) => None,
+            WindowContents::Cells(cells) => Some(cells.iter()),
         };
         cells.into_iter().flatten()
     }
@@ -208,30 +208,32 @@ impl SlidingWindow {
     /// Returns the times of the log form in steps of its grid, oldest first; none in the other
     /// forms.
     pub fn times(&self) -> impl DoubleEndedIterator<Item = u64> {
-        let times = match &self.held {
-            Held::Times(times) => Some(times.iter()),
-            Held::Cells(_) => None,
+        let times = match &self.contents {
+            WindowContents::Times(times) => Some(times.iter()),
+            WindowContents::Cells(_) => None,
         };
         times.into_iter().flatten()
     }
 
     pub(crate) fn pack(&self, limit: &Limit) -> Option<Packed> {
-        each!(&self.held, held => held.pack(limit))
+        each!(&self.contents, held => held.pack(limit))
     }
 
     /// Restores a state that was packed.
     pub(crate) fn unpack(limit: &Limit, packed: &Packed) -> Self {
         let (head, deadline_us, words) = (packed.head, packed.deadline_us(), packed.words);
-        let held = match packed_form(head) {
-            Form::Log => Held::Times(Times::unpack(limit, head, deadline_us, words)),
+        let contents = match packed_form(head) {
+            WindowForm::Times => {
+                WindowContents::Times(Times::unpack(limit, head, deadline_us, words))
+            }
             form => {
                 // The newest cell is a window old by the deadline, and was not a deadline step
                 // earlier.
                 let latest = limit.cell(form).split(deadline_us - limit.window_us()).0;
-                Held::Cells(Cells::unpack(form, head, latest, words))
+                WindowContents::Cells(Cells::unpack(form, head, latest, words))
             }
         };
-        SlidingWindow { held }
+        SlidingWindow { contents }
     }
 
     /// The last hits and the units of all times or cells, oldest first.
@@ -245,7 +247,7 @@ impl SlidingWindow {
 
     /// Returns the units that count against the limit.
     pub fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
-        let Held::Cells(cells) = &self.held else { return self.total() };
+        let WindowContents::Cells(cells) = &self.contents else { return self.total() };
         // Only the oldest cell can be partly expired.
         let oldest = cells.iter().next();
         let expired = oldest
@@ -281,7 +283,7 @@ impl SlidingWindow {
     /// Moves the units of cells later than `now` to `now`, because the clock stepped back.
     #[cold]
     fn reenter_future(&mut self, limit: &Limit, now: &WindowPosition) {
-        let Held::Cells(cells) = &mut self.held else { return };
+        let WindowContents::Cells(cells) = &mut self.contents else { return };
         let (form, pace) = (cells.form, cells.pace);
         let current = limit.split(form, now).0;
         let mut ahead = 0;
@@ -307,7 +309,7 @@ impl SlidingWindow {
         if self.total().saturating_add(units) <= most {
             return true;
         }
-        let Held::Cells(cells) = &self.held else { return false };
+        let WindowContents::Cells(cells) = &self.contents else { return false };
         let is_current = cells.newest == limit.split(cells.form, now).0;
         let held = if is_current { cells.get(cells.newest).units } else { 0 };
         held.saturating_add(units) <= most
@@ -315,7 +317,7 @@ impl SlidingWindow {
 
     /// Charges all held units again in a wider form, under another pace.
     #[cold]
-    fn widen(&mut self, limit: &Limit, form: Form, pace: u64, now: &WindowPosition) {
+    fn widen(&mut self, limit: &Limit, form: WindowForm, pace: u64, now: &WindowPosition) {
         let now_us = now.at.as_micros();
         let mut wider = Cells::new(form, pace);
         let grid = wider.grid(limit);
@@ -331,13 +333,13 @@ impl SlidingWindow {
             }
         }
         wider.drop_expired(&grid, current, elapsed_us);
-        self.held = Held::Cells(wider);
+        self.contents = WindowContents::Cells(wider);
     }
 
     /// Changes the pace, and raises the lags that were measured against the old one.
     #[cold]
     fn set_pace(&mut self, limit: &Limit, pace: u64, now: &WindowPosition) {
-        if let Held::Cells(cells) = &mut self.held {
+        if let WindowContents::Cells(cells) = &mut self.contents {
             cells.pace = pace;
             cells.forget_arrivals(&cells.grid(limit));
             cells.advance(limit, now);
@@ -353,7 +355,7 @@ impl SlidingWindow {
             self.widen(limit, wider, pace, now);
         }
         self.make_room(limit, pace, units, now);
-        if self.form() != Form::Log && self.pace() != pace {
+        if self.form() != WindowForm::Times && self.pace() != pace {
             self.set_pace(limit, pace, now);
         }
     }
@@ -361,17 +363,17 @@ impl SlidingWindow {
     /// Adds units now, without changing the form or the pace. Units that do not fit are cut off.
     fn add(&mut self, limit: &Limit, units: u64, now: &WindowPosition) {
         let (index, offset_us) = limit.split(self.form(), now);
-        match &mut self.held {
-            Held::Times(times) => times.add(units, index, offset_us),
-            Held::Cells(cells) => cells.add(&cells.grid(limit), units, index, offset_us),
+        match &mut self.contents {
+            WindowContents::Times(times) => times.add(units, index, offset_us),
+            WindowContents::Cells(cells) => cells.add(&cells.grid(limit), units, index, offset_us),
         }
     }
 }
 
 /// The form of a packed state, from its head.
 #[inline(always)]
-fn packed_form(head: u64) -> Form {
-    Form::ALL[(head & 3) as usize]
+fn packed_form(head: u64) -> WindowForm {
+    WindowForm::ALL[(head & 3) as usize]
 }
 
 /// Decides on a packed state in place, under a limit of the log form. Returns `None`, and leaves the
@@ -388,7 +390,7 @@ pub(crate) fn decide_times<W: PackedWords>(
     admitted: bool,
 ) -> Option<Decision> {
     let Cost::Ask(units) = attempt.cost else { return None };
-    if packed_form(packed.head) != Form::Log || !packed.may_be_charged(limit, now.at) {
+    if packed_form(packed.head) != WindowForm::Times || !packed.may_be_charged(limit, now.at) {
         return None;
     }
     let deadline_us = packed.deadline_us();
@@ -409,7 +411,7 @@ pub(crate) fn decide_times<W: PackedWords>(
 /// Decides on a packed state in place, under a limit of a form with cells. Returns `None`, and leaves
 /// the state unchanged, if it has to be unpacked; see [`decide_times`].
 ///
-/// `FORM` is the index of the form in [`Form::ALL`]. Because it is a constant, the numbers of a state
+/// `FORM` is the index of the form in [`WindowForm::ALL`]. Because it is a constant, the numbers of a state
 /// have constant positions and stay in registers.
 #[inline(always)]
 pub(crate) fn decide_cells<const FORM: usize, W: PackedWords>(
@@ -420,7 +422,7 @@ pub(crate) fn decide_cells<const FORM: usize, W: PackedWords>(
     admitted: bool,
 ) -> Option<Decision> {
     let Cost::Ask(units) = attempt.cost else { return None };
-    let form = Form::ALL[FORM];
+    let form = WindowForm::ALL[FORM];
     debug_assert_eq!(form, limit.form());
     if !packed.may_be_charged(limit, now.at) {
         return None;
@@ -459,12 +461,12 @@ pub(crate) fn decide_cells<const FORM: usize, W: PackedWords>(
 
 impl AlgorithmState for SlidingWindow {
     fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
-        match &mut self.held {
-            Held::Times(times) => times.advance(limit, now),
-            Held::Cells(cells) if cells.newest > limit.split(cells.form, now).0 => {
+        match &mut self.contents {
+            WindowContents::Times(times) => times.advance(limit, now),
+            WindowContents::Cells(cells) if cells.newest > limit.split(cells.form, now).0 => {
                 self.reenter_future(limit, now);
             }
-            Held::Cells(cells) => cells.advance(limit, now),
+            WindowContents::Cells(cells) => cells.advance(limit, now),
         }
         if self.is_empty() {
             *self = SlidingWindow::default();
@@ -472,15 +474,15 @@ impl AlgorithmState for SlidingWindow {
     }
 
     fn available(&self, limit: &Limit, now: &WindowPosition) -> u64 {
-        each!(&self.held, held => held.available(limit, now))
+        each!(&self.contents, held => held.available(limit, now))
     }
 
     fn wait_us(&self, limit: &Limit, cost: u64, now: &WindowPosition) -> u64 {
-        each!(&self.held, held => held.wait_us(limit, cost, now))
+        each!(&self.contents, held => held.wait_us(limit, cost, now))
     }
 
     fn reset_after(&self, limit: &Limit, now: &WindowPosition) -> ResetAfter {
-        each!(&self.held, held => held.reset_after(limit, now))
+        each!(&self.contents, held => held.reset_after(limit, now))
     }
 
     fn charge(&mut self, limit: &Limit, units: u64, _attempt: &Attempt, now: &WindowPosition) {
@@ -508,13 +510,13 @@ impl AlgorithmState for SlidingWindow {
     }
 
     fn refund(&mut self, limit: &Limit, units: u64) {
-        each!(&mut self.held, held => held.refund(limit, units));
+        each!(&mut self.contents, held => held.refund(limit, units));
         if self.is_empty() {
             *self = SlidingWindow::default();
         }
     }
 
     fn expires_at(&self, limit: &Limit) -> Timestamp {
-        each!(&self.held, held => held.expires_at(limit))
+        each!(&self.contents, held => held.expires_at(limit))
     }
 }

@@ -1,7 +1,7 @@
 //! The log form: the times of up to 20 units, in steps of a grid.
 
 use super::form::{LOG_UNITS, TIME_BITS};
-use super::{Form, WORDS};
+use super::{WORDS, WindowForm};
 use crate::algorithms::AlgorithmState;
 use crate::limit::{Divisor, WindowPosition};
 use crate::packed::with_low_bits;
@@ -63,7 +63,7 @@ impl<W: PackedWords> Times<W> {
         let total = head >> 2 & 0x1f;
         let mut log = Times { total, oldest: head >> 7 & 0x1f, newest: 0, words };
         if total > 0 {
-            let step = limit.cell(Form::Log);
+            let step = limit.cell(WindowForm::Times);
             // The newest is a window old by the deadline, and was not a deadline step earlier.
             let latest = step.split(deadline_us).0 - window_steps(limit, step);
             log.newest = with_low_bits(latest, head >> 12, NEWEST_BITS);
@@ -79,7 +79,10 @@ impl<W: PackedWords> Times<W> {
         }
         let deadline = Packed::deadline(self.expires_at(limit))?;
         let newest = self.newest & ((1 << NEWEST_BITS) - 1);
-        Some((Form::Log as u64 | self.total << 2 | self.oldest << 7 | newest << 12, deadline))
+        Some((
+            WindowForm::Times as u64 | self.total << 2 | self.oldest << 7 | newest << 12,
+            deadline,
+        ))
     }
 
     /// The times, oldest first.
@@ -117,7 +120,7 @@ impl<W: PackedWords> Times<W> {
     /// The time at which a unit is a window old, with both rounded to whole steps.
     #[inline(always)]
     fn release_us(limit: &Limit, time: u64) -> u64 {
-        let step = limit.cell(Form::Log);
+        let step = limit.cell(WindowForm::Times);
         time.saturating_add(window_steps(limit, step)).saturating_mul(step.value)
     }
 
@@ -152,8 +155,8 @@ impl<W: PackedWords> Times<W> {
 impl<W: PackedWords> AlgorithmState for Times<W> {
     #[inline(always)]
     fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
-        let step = limit.cell(Form::Log);
-        let (passed, rest_us) = limit.split(Form::Log, now);
+        let step = limit.cell(WindowForm::Times);
+        let (passed, rest_us) = limit.split(WindowForm::Times, now);
         let newest = passed + u64::from(rest_us > 0);
         if self.newest > newest {
             self.reenter_future(newest);
@@ -193,7 +196,7 @@ impl<W: PackedWords> AlgorithmState for Times<W> {
     #[inline(always)]
     fn charge(&mut self, limit: &Limit, units: u64, _attempt: &Attempt, now: &WindowPosition) {
         if units > 0 {
-            let (passed, rest_us) = limit.split(Form::Log, now);
+            let (passed, rest_us) = limit.split(WindowForm::Times, now);
             self.add(units, passed, rest_us);
         }
     }

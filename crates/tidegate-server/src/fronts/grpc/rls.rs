@@ -31,7 +31,7 @@ impl GrpcFront {
         let envoy_requests = EnvoyRequests::new(&request, self.algorithm)?;
         let gate_requests = envoy_requests.gate_requests(request_id(headers));
         let active = self.gate.active_policies();
-        let verdict = self.gate.sync(self.gate.check(&active, &gate_requests));
+        let verdict = self.gate.poll_now(self.gate.check(&active, &gate_requests));
         self.reply(&verdict.map_err(envoy::descriptor_error)?, &request, active.policies())
     }
 

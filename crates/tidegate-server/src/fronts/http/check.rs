@@ -89,7 +89,7 @@ impl HttpFront {
         let id = RequestId::of(headers);
         let active = self.gate.active_policies();
         let gate_request = GateRequest { request_id: Some(id.as_str()), ..gate_request };
-        let verdict = self.gate.sync(self.gate.check(&active, &[gate_request]))?;
+        let verdict = self.gate.poll_now(self.gate.check(&active, &[gate_request]))?;
         Ok(CheckProgress::Decided(respond(&verdict, &id)))
     }
 

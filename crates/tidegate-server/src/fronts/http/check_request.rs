@@ -7,18 +7,15 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use tidegate::unstable::attributes::{Attributes, Headers};
-use tidegate::unstable::bounds;
 use tidegate::unstable::gate::{GateRequest, Subject};
 use tidegate::unstable::identity::parse_address;
-use tidegate::unstable::policy::{MAX_KEY_BYTES, check_counts};
+use tidegate::unstable::policy::check_counts;
 use tidegate::{Cost, Limit};
 
 use super::check_json::{AttributesBody, CheckBody, JsonInt, Pairs, PermitBody, RenewBody, Text};
 use super::original_request::without_origin;
 use crate::error::{ErrorKind, RequestError};
-
-/// The maximum length of an idempotency id: two UUIDs with room to spare.
-const MAX_ID_BYTES: usize = 256;
+use crate::fronts::request_bounds::{MAX_COST, checked_id, checked_key};
 
 /// The maximum number of limits that a caller may send: as many as a policy may have.
 const MAX_LIMITS: usize = tidegate::unstable::policy::MAX_LIMITS;
@@ -28,10 +25,6 @@ const MAX_PAIRS: usize = 100;
 
 /// The maximum wait of a check: after a minute, callers and gateways have given up.
 const MAX_WAIT_MS: u64 = 60_000;
-
-/// The largest absolute cost, which equals the largest limit.
-#[expect(clippy::cast_possible_wrap, reason = "10^12 is far below 2^63")]
-const MAX_COST: i64 = bounds::MAX_COUNT as i64;
 
 /// The parsed values that a [`GateRequest`] borrows.
 #[derive(Debug, Default)]
@@ -48,16 +41,16 @@ impl<'a> AttributesBody<'a> {
             Some(text) => Some(address(text)?),
         };
         // If the path is a whole URL, its host and query are used too.
-        let (before, target) = text(&self.path).map(without_origin).unzip();
-        let before = before.flatten();
+        let (url_host, target) = text(&self.path).map(without_origin).unzip();
+        let url_host = url_host.flatten();
         // A fragment is not part of the path: frameworks remove it before they route.
         let target = target.map(|target| target.split('#').next().unwrap_or_default());
-        let (path, behind) =
+        let (path, url_query) =
             match target.map(|target| target.split_once('?').unwrap_or((target, ""))) {
                 Some((path, query)) => (Some(path), (!query.is_empty()).then_some(query)),
                 None => (None, None),
             };
-        let path = match (path, before) {
+        let path = match (path, url_host) {
             (Some(""), Some(_)) => Some("/"),
             (path, _) => path,
         };
@@ -72,8 +65,8 @@ impl<'a> AttributesBody<'a> {
         Ok(Attributes {
             method: text(&self.method),
             path,
-            query: text(&self.query).or(behind),
-            host: text(&self.host).or(before),
+            query: text(&self.query).or(url_query),
+            host: text(&self.host).or(url_host),
             client_ip,
             headers: Headers::Pairs(pairs("headers", self.headers.as_ref())?),
             domain: text(&self.domain),
@@ -149,14 +142,14 @@ impl<'a> SharedFields<'a> {
         let attributes = inputs.attributes.as_ref();
         match (self.policy, self.key, attributes, self.limits) {
             (Some(policy), Some(key), _, None) => {
-                Ok(Subject::Key { policy, key: checked_key(key)?, attributes })
+                Ok(Subject::Key { policy, key: checked_key(key.as_bytes())?, attributes })
             }
             (Some(policy), None, Some(attributes), None) => {
                 Ok(Subject::Policy { policy, attributes })
             }
             (None, None, Some(attributes), None) => Ok(Subject::Request(attributes)),
             (None, Some(key), None, Some(_)) if !inputs.limits.is_empty() => {
-                Ok(Subject::Limits { key: checked_key(key)?, limits: &inputs.limits })
+                Ok(Subject::Limits { key: checked_key(key.as_bytes())?, limits: &inputs.limits })
             }
             _ => Err(self.invalid_combination()),
         }
@@ -199,17 +192,6 @@ impl<'a> SharedFields<'a> {
     }
 }
 
-fn checked_key(key: &str) -> Result<&[u8], RequestError> {
-    match key.len() {
-        0 => Err(RequestError::field("key", "it is empty: send the name of who is counted")),
-        1..=MAX_KEY_BYTES => Ok(key.as_bytes()),
-        _ => {
-            let detail = format!("it is longer than {MAX_KEY_BYTES} bytes: send a hash of it");
-            Err(RequestError::field("key", detail))
-        }
-    }
-}
-
 fn checked_cost(JsonInt(cost): JsonInt) -> Result<i64, RequestError> {
     if (-MAX_COST..=MAX_COST).contains(&cost) {
         return Ok(cost);
@@ -241,17 +223,8 @@ impl<'a> CheckBody<'a> {
     }
 
     fn id(&self) -> Result<Option<&[u8]>, RequestError> {
-        let Some(Text(id)) = &self.id else { return Ok(None) };
-        match id.len() {
-            0 => {
-                Err(RequestError::field("id", "it is empty: leave it out, or send one per request"))
-            }
-            1..=MAX_ID_BYTES => Ok(Some(id.as_bytes())),
-            _ => Err(RequestError::field(
-                "id",
-                format!("it is longer than {MAX_ID_BYTES} bytes: shorten it"),
-            )),
-        }
+        let id = self.id.as_ref().map(|Text(id)| checked_id("id", id.as_bytes()));
+        id.transpose()
     }
 
     /// How long the check may wait instead of being denied.

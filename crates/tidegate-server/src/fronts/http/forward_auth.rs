@@ -43,7 +43,7 @@ impl Options {
         match Options::parse(query) {
             Ok(Options { from: Some(_), .. }) => Err(RequestError::field(
                 "from",
-                "the client asks for the same as the gateway's address: nobody can tell whose it is",
+                "it is in the gateway's URL and in the client's query, so its origin is unknown: change the gateway's URL",
             )),
             _ => Ok(Options::default()),
         }
@@ -147,7 +147,7 @@ impl HttpFront {
         let active = self.gate.active_policies();
         let attributes = forwarded.attributes(&active, request.headers(), peer);
         let gate_requests = [gate_request(&attributes, id)];
-        let verdict = self.gate.sync(self.gate.check(&active, &gate_requests))?;
+        let verdict = self.gate.poll_now(self.gate.check(&active, &gate_requests))?;
         Ok(self.forward_answer(&verdict, forwarded, id))
     }
 

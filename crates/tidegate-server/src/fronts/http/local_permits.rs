@@ -15,14 +15,14 @@ const MAX_PERMITS: usize = 100_000;
 
 /// The id of a permit: 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PermitId(u128);
+pub struct LocalPermitId(u128);
 
-impl PermitId {
+impl LocalPermitId {
     /// Returns an id that cannot be guessed; `None` if random bytes are unavailable.
     fn random() -> Option<Self> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).ok()?;
-        Some(PermitId(u128::from_ne_bytes(bytes)))
+        Some(LocalPermitId(u128::from_ne_bytes(bytes)))
     }
 
     /// Parses the id in a path.
@@ -30,11 +30,11 @@ impl PermitId {
         let digits =
             text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         let number = digits.then(|| u128::from_str_radix(text, 16).ok());
-        number.flatten().map(PermitId)
+        number.flatten().map(LocalPermitId)
     }
 }
 
-impl std::fmt::Display for PermitId {
+impl std::fmt::Display for LocalPermitId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:032x}", self.0)
     }
@@ -61,7 +61,7 @@ pub enum RenewError {
 /// All permits that callers hold.
 #[derive(Debug, Default)]
 pub struct LocalPermits {
-    held: Mutex<HashMap<PermitId, LocalPermit>>,
+    held: Mutex<HashMap<LocalPermitId, LocalPermit>>,
 }
 
 impl LocalPermits {
@@ -76,8 +76,13 @@ impl LocalPermits {
 
     /// Stores a permit and returns its id. Returns `None` and releases the permit if the table is
     /// full or random bytes are unavailable.
-    pub fn keep(&self, permit: Permit, lease: Duration, max_lease: Duration) -> Option<PermitId> {
-        let id = PermitId::random()?;
+    pub fn keep(
+        &self,
+        permit: Permit,
+        lease: Duration,
+        max_lease: Duration,
+    ) -> Option<LocalPermitId> {
+        let id = LocalPermitId::random()?;
         let mut held = self.held();
         if held.len() >= MAX_PERMITS {
             return None;
@@ -88,7 +93,11 @@ impl LocalPermits {
 
     /// Restarts the lease of a permit, with its previous duration or with `lease`. Returns the new
     /// duration.
-    pub fn renew(&self, id: PermitId, lease: Option<Duration>) -> Result<Duration, RenewError> {
+    pub fn renew(
+        &self,
+        id: LocalPermitId,
+        lease: Option<Duration>,
+    ) -> Result<Duration, RenewError> {
         let mut held = self.held();
         let local = held.get_mut(&id).ok_or(RenewError::NotHeld)?;
         let renewed = match lease {
@@ -113,7 +122,7 @@ impl LocalPermits {
     }
 
     /// Releases a permit. Returns `false` if it is not held, or no longer.
-    pub fn release(&self, id: PermitId) -> bool {
+    pub fn release(&self, id: LocalPermitId) -> bool {
         let removed = self.held().remove(&id);
         removed.is_some_and(|local| local.ends > Instant::now())
     }
@@ -127,7 +136,7 @@ impl LocalPermits {
         drop(ended);
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<PermitId, LocalPermit>> {
+    fn held(&self) -> MutexGuard<'_, HashMap<LocalPermitId, LocalPermit>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

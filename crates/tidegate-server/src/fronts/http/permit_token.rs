@@ -10,7 +10,7 @@ use std::fmt;
 
 use tidegate::unstable::gate::SharedPermit;
 
-use super::local_permits::PermitId;
+use super::local_permits::LocalPermitId;
 
 /// The prefix of the token of a shared permit: a version of the encoding.
 const SHARED: &str = "1.";
@@ -19,7 +19,7 @@ const SHARED: &str = "1.";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PermitToken {
     /// A permit in the memory of this node.
-    Local(PermitId),
+    Local(LocalPermitId),
     /// A permit in the store that nodes share.
     Shared(SharedPermit),
 }
@@ -32,7 +32,7 @@ impl PermitToken {
                 let permit = SharedPermit::from_bytes(&decode(encoded.as_bytes())?);
                 permit.map(PermitToken::Shared)
             }
-            None => PermitId::parse(text).map(PermitToken::Local),
+            None => LocalPermitId::parse(text).map(PermitToken::Local),
         }
     }
 }

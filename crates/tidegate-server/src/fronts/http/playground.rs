@@ -19,7 +19,6 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use serde::Deserialize;
-use tidegate::unstable::bounds;
 use tidegate::{Algorithm, Limit, LimitError, Timestamp};
 use tidegate_replay::playground::{Event, Scenario};
 
@@ -27,6 +26,7 @@ use super::check_json::{JsonInt, Object, Text, decode};
 use super::response::{HttpResponse, RequestId, content, json};
 use super::{HttpFront, body, json_only};
 use crate::error::{ErrorKind, RequestError};
+use crate::fronts::request_bounds::MAX_COST;
 use crate::static_assets::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, own_asset};
 
 /// The path of the endpoint.
@@ -47,10 +47,6 @@ const MAX_SAMPLES: usize = 256;
 /// The latest time, in microseconds since 1970: 31 years. It is exact in a double, the only number
 /// type of JavaScript.
 const MAX_AT_US: i64 = 1_000_000_000_000_000;
-
-/// The largest cost, which equals the largest limit.
-#[expect(clippy::cast_possible_wrap, reason = "10^12 is far below 2^63")]
-const MAX_COST: i64 = bounds::MAX_COUNT as i64;
 
 const ASSETS: [Asset; 10] = [
     Asset { path: "/playground", kind: HTML, text: include_str!("assets/playground.html") },

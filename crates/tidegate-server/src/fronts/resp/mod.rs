@@ -1,7 +1,7 @@
 //! The RESP front: decisions for Redis clients, over RESP2 or RESP3.
 //!
 //! ```text
-//!   bytes -> decode.rs -> session.rs -> query.rs -> the gate -> encode.rs -> bytes
+//!   bytes -> decode.rs -> session.rs -> query.rs -> the gate -> query.rs (replies), encode.rs -> bytes
 //!                           |  tidegate_commands.rs: TG.CHECK, TG.PEEK, TG.RESET, TG.LIMIT
 //!                           |  throttle.rs: CL.THROTTLE, THROTTLE; limit_cache.rs: their limits
 //!                           |  transaction.rs: MULTI, EXEC, DISCARD

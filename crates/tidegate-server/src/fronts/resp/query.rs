@@ -16,7 +16,7 @@ use tidegate::{Cost, Limit, RetryAfter};
 
 use super::encode::Replies;
 use super::gate_error;
-use crate::error::{ErrorKind, RequestError};
+use crate::error::RequestError;
 
 /// A query: [`BorrowedQuery`] borrows its policy and key, [`OwnedQuery`] owns copies.
 #[derive(Clone, Debug)]
@@ -177,29 +177,8 @@ pub fn reply(
             QueryKind::Throttlecrab(form) => reply_crab(form, verdict, replies),
             QueryKind::Check | QueryKind::Peek | QueryKind::Reset => reply_check(verdict, replies),
         },
-        Ok(verdict) => replies.error(&store_failed(verdict)),
+        Ok(verdict) => replies.error(&RequestError::store_failed(verdict)),
         Err(error) => replies.error(&gate_error(error)),
-    }
-}
-
-/// The error for a denial that was caused by a failure of the store. Such a denial does not depend
-/// on the key, so clients get an error instead.
-#[cold]
-fn store_failed(verdict: &GateVerdict<'_>) -> RequestError {
-    match (verdict.reported_limit().and_then(|result| result.policy), verdict.decided) {
-        (Some(policy), Decided::FailedClosed) => RequestError::new(
-            ErrorKind::StoreFailed,
-            format!(
-                "the store failed, and policy `{policy}` has `on_store_failure: deny`: try again"
-            ),
-        ),
-        (Some(policy), _) => RequestError::new(
-            ErrorKind::StoreFailed,
-            format!(
-                "the store failed, and this node's share of policy `{policy}` is below the cost: try again"
-            ),
-        ),
-        (None, _) => RequestError::new(ErrorKind::StoreFailed, "the store failed: try again"),
     }
 }
 

@@ -11,9 +11,9 @@ use tidegate::Cost;
 use super::decode::Args;
 use super::limit_cache::{Bucket, LimitCache};
 use super::query::{BorrowedQuery, QueryKind, Throttle};
-use super::tidegate_commands::checked_key;
 use super::{excerpt, wrong_arity};
 use crate::error::{ErrorKind, RequestError};
+use crate::fronts::request_bounds::checked_key;
 
 /// `CL.THROTTLE key max_burst count period [quantity]`.
 ///

@@ -1,21 +1,13 @@
 //! The commands of tidegate: `TG.CHECK`, `TG.LIMIT`, `TG.PEEK` and `TG.RESET`.
 
 use tidegate::Cost;
-use tidegate::unstable::bounds;
-use tidegate::unstable::policy::MAX_KEY_BYTES;
 
 use super::decode::{Args, whole_number};
 use super::excerpt;
 use super::limit_cache::LimitCache;
 use super::query::{BorrowedQuery, QueryKind};
 use crate::error::RequestError;
-
-/// The maximum length of an idempotency id: two UUIDs with room to spare.
-const MAX_ID_BYTES: usize = 256;
-
-/// The largest absolute cost, which equals the largest limit.
-#[expect(clippy::cast_possible_wrap, reason = "10^12 is far below 2^63")]
-const MAX_COST: i64 = bounds::MAX_COUNT as i64;
+use crate::fronts::request_bounds::{MAX_COST, checked_id, checked_key};
 
 /// `TG.CHECK policy key [COST n] [ID id] [FORCE]`.
 ///
@@ -55,22 +47,6 @@ pub fn named<'a>(
     Ok(BorrowedQuery { policy: Some(policy), ..BorrowedQuery::new(kind, checked_key(key)?) })
 }
 
-/// Validates a key.
-///
-/// # Errors
-/// When it is empty or too long.
-#[inline]
-pub fn checked_key(key: &[u8]) -> Result<&[u8], RequestError> {
-    match key.len() {
-        0 => Err(RequestError::field("key", "it is empty: send the name of who is counted")),
-        1..=MAX_KEY_BYTES => Ok(key),
-        _ => {
-            let detail = format!("it is longer than {MAX_KEY_BYTES} bytes: send a hash of it");
-            Err(RequestError::field("key", detail))
-        }
-    }
-}
-
 fn with_options<'a>(
     mut query: BorrowedQuery<'a>,
     command: &str,
@@ -88,7 +64,7 @@ fn with_options<'a>(
             rest
         } else if option.eq_ignore_ascii_case(b"ID") {
             let [id, rest @ ..] = rest else { return Err(without_value(option)) };
-            if query.id.replace(checked_id(id)?).is_some() {
+            if query.id.replace(checked_id("ID", id)?).is_some() {
                 return Err(twice());
             }
             rest
@@ -125,15 +101,4 @@ fn checked_cost(number: &[u8]) -> Result<i64, RequestError> {
         );
         RequestError::field("COST", detail)
     })
-}
-
-fn checked_id(id: &[u8]) -> Result<&[u8], RequestError> {
-    match id.len() {
-        0 => Err(RequestError::field("ID", "it is empty: leave it out, or send one per request")),
-        1..=MAX_ID_BYTES => Ok(id),
-        _ => {
-            let detail = format!("it is longer than {MAX_ID_BYTES} bytes: shorten it");
-            Err(RequestError::field("ID", detail))
-        }
-    }
 }

@@ -194,7 +194,7 @@ fn rejects_invalid_admin_requests() {
             "/admin/v1/policies/%ff/keys/a",
             404,
             Some("policy"),
-            "there is no policy that is not UTF-8: see /admin/v1/policies",
+            "the name of the policy is not UTF-8: see /admin/v1/policies",
         ),
         (
             "GET",
@@ -220,21 +220,21 @@ fn rejects_invalid_admin_requests() {
             "/admin/v2",
             404,
             None,
-            "there is no page /admin/v2: see /dashboard, /metrics, /admin/v1",
+            "not found: /admin/v2; see /dashboard, /metrics and /admin/v1",
         ),
         (
             "POST",
             "/metrics",
             405,
             None,
-            "this page takes another method: GET, or DELETE to reset a key",
+            "method not allowed here: use GET, or DELETE to reset a key",
         ),
         (
             "DELETE",
             "/admin/v1/policies",
             405,
             None,
-            "this page takes another method: GET, or DELETE to reset a key",
+            "method not allowed here: use GET, or DELETE to reset a key",
         ),
     ];
     for (method, path, status, field, detail) in rows {

@@ -39,14 +39,14 @@ fn applies_store_failure_policies() {
     );
     assert_eq!(reply["dynamic_metadata"]["decided"], "failed-open");
     assert_eq!(reply["dynamic_metadata"]["remaining"], Value::Null);
-    let message = "the store failed, and policy `closed` has `on_store_failure: deny`";
+    let message = "the store failed, and policy `closed` has `on_store_failure: deny`: try again";
     let refused = json!({ "code": "UNAVAILABLE", "message": message });
     assert_eq!(client.limit(&request_for("edge", &[("closed", "a")])), refused);
     // Three of six: more than this node's share of two, but not more than the limit.
     let mut costly = request_for("edge", &[("here", "c")]);
     costly["hits_addend"] = json!(3);
-    let message = "the store failed, and policy `here` cannot admit this cost with this node's \
-        share of its limit";
+    let message = "the store failed, and the cost exceeds this node's share of policy `here`: \
+        try again";
     let beyond = json!({ "code": "UNAVAILABLE", "message": message });
     assert_eq!(client.limit(&costly), beyond);
     costly["hits_addend"] = json!(7);

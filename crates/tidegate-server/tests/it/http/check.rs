@@ -176,7 +176,7 @@ fn invalid_batch_charges_nothing() {
         (r#"{"policy":"login","key":"a"},{"policy":"login","key":""}"#, 400, "checks[1].key", "it is empty"),
         (r#"{"policy":"login","key":"a"},{"policy":"nobody","key":"a"}"#, 404, "checks[1].policy", "there is no policy `nobody`"),
         (r#"{"policy":"login","key":"a"},{"policy":"jobs","key":"a"}"#, 409, "checks[1].policy", "acquire one with POST /v1/permits"),
-        (r#"{"policy":"login","key":"a"},{"policy":"login","key":"a","max_wait_ms":5}"#, 400, "checks[1].max_wait_ms", "a batch does not wait"),
+        (r#"{"policy":"login","key":"a"},{"policy":"login","key":"a","max_wait_ms":5}"#, 400, "checks[1].max_wait_ms", "not supported in a batch"),
         (r#"{"policy":"login","key":"a"},["login","a"]"#, 400, "checks[1]", "it must be an object"),
         (many.as_str(), 400, "checks", "there are 1001: send at most 1000"),
     ];

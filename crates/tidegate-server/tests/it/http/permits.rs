@@ -46,7 +46,7 @@ fn permit_is_held_until_released() {
     }
     for (body, part) in [
         (r#"{"ttl_ms":30001}"#, "a lease is at most 30000 ms here: use that, and renew the permit"),
-        (r#"{"ttl_ms":0}"#, "at least 1 ms"),
+        (r#"{"ttl_ms":0}"#, "must be at least 1"),
     ] {
         let refused = server.ask("PUT", &path, &[crate::server_harness::JSON], body);
         refused.refuses(400, Some("ttl_ms"), part);
@@ -126,8 +126,8 @@ fn rejects_invalid_permit_requests_by_field() {
         (r#"{"key":"a","limits":["5 per 1m"]}"#, 409, Some("limits"), "no concurrency limit"),
         (r#"{"policy":"nobody","key":"a"}"#, 404, Some("policy"), "there is no policy `nobody`"),
         (r#"{"policy":"jobs","key":"a","ttl_ms":30001}"#, 400, Some("ttl_ms"), "a lease is at most 30000 ms here: use that, and renew the permit"),
-        (r#"{"policy":"jobs","key":"a","ttl_ms":0}"#, 400, Some("ttl_ms"), "at least 1 ms"),
-        (r#"{"policy":"jobs","key":"a","ttl_ms":-5}"#, 400, Some("ttl_ms"), "at least 1 ms"),
+        (r#"{"policy":"jobs","key":"a","ttl_ms":0}"#, 400, Some("ttl_ms"), "must be at least 1"),
+        (r#"{"policy":"jobs","key":"a","ttl_ms":-5}"#, 400, Some("ttl_ms"), "must be at least 1"),
         (r#"{"policy":"jobs","key":"a","cost":0}"#, 400, Some("cost"), "must be at least 1 for a permit"),
         (r#"{"policy":"jobs","key":"a","ttl":5}"#, 400, Some("ttl"), "it is unknown: use `policy`"),
         (r#"{"policy":"jobs"}"#, 400, Some("key"), "`key` or `attributes` is required"),

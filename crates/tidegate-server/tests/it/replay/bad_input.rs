@@ -247,7 +247,7 @@ fn rejects_invalid_limits_and_algorithms() {
     );
     refuse(&with(&["--algorithm", "all", "--decisions", "-"]), &["--decisions", "one algorithm"]);
     refuse(&with(&["-"]), &["only once"]);
-    refuse(&with(&["--key", "{planet}"]), &["`planet`: unknown part", "client_ip"]);
+    refuse(&with(&["--key", "{planet}"]), &["`planet`: unknown request field", "client_ip"]);
     refuse(&with(&["--key", ""]), &["name of a field"]);
     refuse(&with(&["--field", "planet=x"]), &["planet=x", "client_ip", "header:NAME"]);
     refuse(&with(&["--zone", "Mars/Olympus"]), &["Mars/Olympus", "+02:00", "Europe/Berlin"]);

@@ -131,7 +131,7 @@ fn store_failure_is_an_error_not_a_denial() {
     // More than that half, but not more than the limit.
     client.expect_reply(
         "TG.CHECK login w COST 2\r\n",
-        "-STOREDOWN the store failed, and this node's share of policy `login` is below the cost: try again\r\n",
+        "-STOREDOWN the store failed, and the cost exceeds this node's share of policy `login`: try again\r\n",
     );
     client.expect_reply(
         "TG.CHECK login w COST 3\r\n",

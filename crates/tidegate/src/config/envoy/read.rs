@@ -6,7 +6,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::super::reader::{Located, Reader, closest, excerpt, join, suggest};
+use super::super::reader::{LocatedNode, Reader, closest, excerpt, join, suggest};
 use super::super::yaml::{Name, Scalar, Value};
 use super::model::{DescriptorConfig, DomainConfig, RateLimitConfig, Unit};
 use super::source::Source;
@@ -46,16 +46,16 @@ struct FileReader<'r, 's> {
 }
 
 /// The fields of a mapping that have a value.
-struct Fields(Vec<(Name, Located)>);
+struct Fields(Vec<(Name, LocatedNode)>);
 
 impl Fields {
-    fn get(&self, name: &str) -> Option<&Located> {
+    fn get(&self, name: &str) -> Option<&LocatedNode> {
         self.0.iter().find(|(key, _)| key.text == name).map(|(_, located)| located)
     }
 }
 
 impl FileReader<'_, '_> {
-    fn root(&self, located: &Located) -> Option<DomainConfig> {
+    fn root(&self, located: &LocatedNode) -> Option<DomainConfig> {
         let fields = self.fields(located, ROOT)?;
         let descriptors = self.descriptors(&fields);
         let domain = self.text(&fields, "domain");
@@ -70,7 +70,7 @@ impl FileReader<'_, '_> {
     }
 
     /// Reads the fields of a mapping that have a value, with merge keys resolved.
-    fn fields(&self, located: &Located, known: &[&'static str]) -> Option<Fields> {
+    fn fields(&self, located: &LocatedNode, known: &[&'static str]) -> Option<Fields> {
         self.reader.map(located, "write fields as `name: value`, one per line")?;
         let mut entries = Vec::new();
         self.gather(located, &mut entries);
@@ -95,7 +95,7 @@ impl FileReader<'_, '_> {
     }
 
     /// Collects the entries of a mapping, then those that it merges and does not have itself.
-    fn gather(&self, located: &Located, entries: &mut Vec<(Name, Located)>) {
+    fn gather(&self, located: &LocatedNode, entries: &mut Vec<(Name, LocatedNode)>) {
         let Value::Map(own) = &located.node.value else {
             let help = "write `<<: *anchor` of a mapping";
             self.reader.fail(located, "only mappings can be merged", help);
@@ -105,14 +105,14 @@ impl FileReader<'_, '_> {
         for (name, node) in own.iter().filter(|(name, _)| !is_merge(name)) {
             if !entries.iter().any(|(known, _)| known.text == name.text) {
                 let inner =
-                    Located { node: Rc::clone(node), path: join(&located.path, &name.text) };
+                    LocatedNode { node: Rc::clone(node), path: join(&located.path, &name.text) };
                 entries.push((name.clone(), inner));
             }
         }
         for (_, node) in own.iter().filter(|(name, _)| is_merge(name)) {
-            let merged = Located { node: Rc::clone(node), path: located.path.clone() };
+            let merged = LocatedNode { node: Rc::clone(node), path: located.path.clone() };
             for one in self.reader.one_or_list(&merged) {
-                self.gather(&Located { path: located.path.clone(), ..one }, entries);
+                self.gather(&LocatedNode { path: located.path.clone(), ..one }, entries);
             }
         }
     }
@@ -123,7 +123,7 @@ impl FileReader<'_, '_> {
         items.unwrap_or_default().iter().map(|item| self.descriptor(item)).collect()
     }
 
-    fn descriptor(&self, located: &Located) -> DescriptorConfig {
+    fn descriptor(&self, located: &LocatedNode) -> DescriptorConfig {
         let Some(fields) = self.fields(located, DESCRIPTOR) else {
             return DescriptorConfig::default();
         };
@@ -164,7 +164,7 @@ impl FileReader<'_, '_> {
         })
     }
 
-    fn rate_limit(&self, located: &Located) -> Option<RateLimitConfig> {
+    fn rate_limit(&self, located: &LocatedNode) -> Option<RateLimitConfig> {
         let fields = self.fields(located, RATE_LIMIT)?;
         let unlimited = self.flag(&fields, "unlimited");
         let requests = fields.get("requests_per_unit");
@@ -199,22 +199,22 @@ impl FileReader<'_, '_> {
     fn replaces(&self, fields: &Fields) -> Vec<String> {
         let items = fields.get("replaces").and_then(|located| self.reader.list(located));
         let items = items.unwrap_or_default();
-        let name = |located: &Located| {
+        let name = |located: &LocatedNode| {
             let fields = self.fields(located, REPLACES);
             fields.map(|fields| self.text(&fields, "name")).unwrap_or_default()
         };
         items.iter().map(name).collect()
     }
 
-    fn metadata(&self, located: &Located) -> Option<Metadata> {
+    fn metadata(&self, located: &LocatedNode) -> Option<Metadata> {
         self.reader.map(located, "write values as `name: value`, one per line")?;
         let mut entries = Vec::new();
         self.gather(located, &mut entries);
-        let value = |(name, inner): (Name, Located)| (name.text, self.metadata_value(&inner));
+        let value = |(name, inner): (Name, LocatedNode)| (name.text, self.metadata_value(&inner));
         Some(entries.into_iter().map(value).collect())
     }
 
-    fn metadata_value(&self, located: &Located) -> MetadataValue {
+    fn metadata_value(&self, located: &LocatedNode) -> MetadataValue {
         match &located.node.value {
             Value::Scalar(scalar) => metadata_scalar(scalar),
             Value::List(_) => {

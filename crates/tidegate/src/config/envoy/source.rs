@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::super::error::{ConfigError, ConfigWarning, UnlocatedError, printable};
-use super::super::reader::{Located, Reader, locate};
+use super::super::reader::{LocatedNode, Reader, locate};
 use super::super::yaml::{self, MAX_ERRORS, Node, Value};
 use super::{DomainConfig, EnvoyFile};
 
@@ -69,9 +69,9 @@ impl<'s> Source<'s> {
     }
 
     /// Returns the root of a file; `None` if it is empty or not YAML.
-    pub(super) fn root(&self) -> Option<Located> {
+    pub(super) fn root(&self) -> Option<LocatedNode> {
         let Kind::File(_, Some(root)) = &self.kind else { return None };
-        Some(Located { node: Rc::clone(root), path: String::new() })
+        Some(LocatedNode { node: Rc::clone(root), path: String::new() })
     }
 
     /// Records an error of a field, unless the field could not be read, which was reported then.

@@ -28,7 +28,7 @@ const ATTEMPTS: usize = if cfg!(loom) { 1 } else { 16 };
 
 /// The reason that a request was not decided without a lock. No state has changed.
 ///
-/// The enum is as wide as a word. In a `Result` it has the position of a word of [`Seized`], and a
+/// The enum is as wide as a word. In a `Result` it has the position of a word of [`SeizedSlot`], and a
 /// word that is copied in pieces cannot be read as a whole without a delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
@@ -48,12 +48,12 @@ enum Prefetched {
 
 /// A seized slot, with the contents it had.
 #[derive(Clone, Copy)]
-struct Seized<'a> {
+struct SeizedSlot<'a> {
     slot_ref: SlotRef<'a>,
     slot: Slot,
 }
 
-impl<'a> Seized<'a> {
+impl<'a> SeizedSlot<'a> {
     /// Seizes a slot that probably holds the state of a key.
     #[inline(always)]
     fn new(slot_ref: SlotRef<'a>, fingerprint: Fingerprint) -> Result<Self, FastPathMiss> {
@@ -62,7 +62,7 @@ impl<'a> Seized<'a> {
             slot_ref.release(slot.body);
             return Err(FastPathMiss::NotApplicable);
         }
-        Ok(Seized { slot_ref, slot })
+        Ok(SeizedSlot { slot_ref, slot })
     }
 
     /// Decides on the state in the slot. Returns the decision and the body with which the slot has to
@@ -108,7 +108,7 @@ impl<'a> Seized<'a> {
 /// are kept to restore it.
 #[derive(Clone, Copy)]
 struct SeizedCheck<'a> {
-    seized: Seized<'a>,
+    seized: SeizedSlot<'a>,
     /// The other words of the slot when it was seized.
     words: [u64; Packed::WORDS],
     /// The body with which the slot is released.
@@ -117,7 +117,7 @@ struct SeizedCheck<'a> {
 
 impl<'a> SeizedCheck<'a> {
     #[inline(always)]
-    fn new(seized: Seized<'a>) -> Self {
+    fn new(seized: SeizedSlot<'a>) -> Self {
         SeizedCheck { seized, words: seized.slot_ref.words(), body: seized.slot.body }
     }
 
@@ -177,7 +177,7 @@ impl MemoryStore {
     /// Seizes the slot of a check. It is inlined, because copying a result that was just written to
     /// memory takes longer than seizing.
     #[inline(always)]
-    fn seize(&self, check: &HashedCheck<'_>) -> Result<Seized<'_>, FastPathMiss> {
+    fn seize(&self, check: &HashedCheck<'_>) -> Result<SeizedSlot<'_>, FastPathMiss> {
         let size = check.limit.packed_size().ok_or(FastPathMiss::NotApplicable)?;
         let fingerprint = check.fingerprint();
         let span = self.table.span(check.shard, size);
@@ -185,7 +185,7 @@ impl MemoryStore {
         let slot_ref =
             span.probable_slot(fingerprint).filter(|slot| fingerprint.matches(slot.tag()));
         let slot_ref = slot_ref.or_else(|| span.find(fingerprint));
-        Seized::new(slot_ref.ok_or(FastPathMiss::NotApplicable)?, fingerprint)
+        SeizedSlot::new(slot_ref.ok_or(FastPathMiss::NotApplicable)?, fingerprint)
     }
 
     /// Whether another thread has seized the slot of a check.
@@ -217,7 +217,7 @@ impl MemoryStore {
         }
         let slot_ref = span.probable_slot(fingerprint);
         let slot_ref = slot_ref.ok_or(FastPathMiss::NotApplicable)?;
-        Seized::new(slot_ref, fingerprint)?.decide_and_release(check, self.time(at))
+        SeizedSlot::new(slot_ref, fingerprint)?.decide_and_release(check, self.time(at))
     }
 
     /// Decides a check on its own, at the time `at` or, by default, at the time of the clock.
@@ -231,11 +231,11 @@ impl MemoryStore {
         at: Option<Timestamp>,
     ) -> Result<Decision, CheckError> {
         let mut retry_after = RetryAfter::Now;
-        self.reply(check, at, &mut retry_after).decision(check.limit, retry_after)
+        self.decide_compact(check, at, &mut retry_after).decision(check.limit, retry_after)
     }
 
     #[inline(never)]
-    fn reply(
+    fn decide_compact(
         &self,
         check: &Check<'_>,
         at: Option<Timestamp>,
@@ -288,7 +288,7 @@ impl MemoryStore {
         if check.limit.algorithm() == Algorithm::Concurrency {
             return Err(CheckError::NeedsPermit);
         }
-        if check.overflowing() > 0 {
+        if check.consumed_if_denied() > 0 {
             let request = Request::new(std::slice::from_ref(check));
             return Ok(self.decide_all(&request, at)?.decisions[0]);
         }
@@ -459,7 +459,7 @@ fn decide_seized(
         }
         seized.iter_mut().for_each(SeizedCheck::restore);
         // A denied request with `Overflow::Consume` charges the units that are left.
-        if checks.iter().any(|check| check.overflowing() > 0) {
+        if checks.iter().any(|check| check.consumed_if_denied() > 0) {
             return Err(FastPathMiss::NotApplicable);
         }
     }

@@ -14,7 +14,7 @@ use tidegate_core::{
 };
 
 use super::request::{HashedCheck, InlineVec, StateCheck, counts, denied_full, lacks_room};
-use super::shard::Locked;
+use super::shard::LockedShard;
 use super::slot::{self, Slot, SlotRef};
 use super::span::slot_size;
 use super::{MemoryStore, WhenFull};
@@ -25,8 +25,8 @@ use crate::Overflow;
 const RECLAIMS: usize = 8;
 
 /// The states of a request in locked shards.
-struct Loaded<'l, 's> {
-    locks: &'l mut [Locked<'s>],
+struct LoadedStates<'l, 's> {
+    locks: &'l mut [LockedShard<'s>],
     states: InlineVec<LoadedState<'s>>,
     /// Copies of the states that are not in a slab, in order.
     copies: InlineVec<State>,
@@ -57,9 +57,9 @@ pub(super) struct CheckOutcome {
     pub(super) consumes: u64,
 }
 
-impl<'l, 's> Loaded<'l, 's> {
-    fn new(locks: &'l mut [Locked<'s>], checks: &[StateCheck<'_>]) -> Self {
-        let mut loaded = Loaded { locks, states: SmallVec::new(), copies: SmallVec::new() };
+impl<'l, 's> LoadedStates<'l, 's> {
+    fn new(locks: &'l mut [LockedShard<'s>], checks: &[StateCheck<'_>]) -> Self {
+        let mut loaded = LoadedStates { locks, states: SmallVec::new(), copies: SmallVec::new() };
         for check in checks {
             loaded.load(check);
         }
@@ -155,12 +155,12 @@ impl MemoryStore {
             match self.decide_holding_locks(&mut locks, checks, (permit, time), decisions) {
                 Ok(()) => return,
                 // The check now counts in another state, so other shards may have to be locked.
-                Err(index) => self.mark_overflow(checks, index),
+                Err(index) => self.mark_full(checks, index),
             }
         }
     }
 
-    fn lock_shards<'s>(&'s self, checks: &mut [StateCheck<'_>]) -> InlineVec<Locked<'s>> {
+    fn lock_shards<'s>(&'s self, checks: &mut [StateCheck<'_>]) -> InlineVec<LockedShard<'s>> {
         let mut shards: InlineVec<usize> = checks.iter().map(|check| check.hashed.shard).collect();
         shards.sort_unstable();
         shards.dedup();
@@ -174,21 +174,21 @@ impl MemoryStore {
     /// Decides and charges. An error is the index of a check whose key is new while the store is full.
     fn decide_holding_locks<'s>(
         &'s self,
-        locks: &mut [Locked<'s>],
+        locks: &mut [LockedShard<'s>],
         checks: &mut [StateCheck<'_>],
         (permit, time): (PermitId, &dyn Fn() -> Timestamp),
         decisions: &mut [Decision],
     ) -> Result<(), usize> {
         let mut has_room = false;
         loop {
-            let mut loaded = Loaded::new(locks, checks);
+            let mut loaded = LoadedStates::new(locks, checks);
             // The time is read when the slots are seized, because the fast path does not take the
             // locks. So the times of a slot never run backwards.
             let attempt = Attempt { permit, ..Attempt::new(0, time()) };
             if !has_room && self.may_lack_room(checks, &loaded) {
                 self.restore(loaded);
                 for (index, check) in checks.iter().enumerate() {
-                    if !self.make_room(&mut locks[check.lock], check, attempt.now) {
+                    if !self.evict_for_new_key(&mut locks[check.lock], check, attempt.now) {
                         return Err(index);
                     }
                 }
@@ -225,7 +225,7 @@ impl MemoryStore {
     fn check_all(
         &self,
         checks: &[StateCheck<'_>],
-        loaded: &mut Loaded<'_, '_>,
+        loaded: &mut LoadedStates<'_, '_>,
         attempt: &Attempt,
     ) -> bool {
         let mut admitted = true;
@@ -254,7 +254,7 @@ impl MemoryStore {
         if denied || check.full == Some(WhenFull::Deny) {
             admits &= denied_full(limit, attempt.cost).allowed;
         }
-        let consumes = match check.overflowing() {
+        let consumes = match check.consumed_if_denied() {
             units @ 1.. if !check.is_untracked() && !lacks_entry => {
                 units.min(state.available(limit, attempt.now))
             }
@@ -267,7 +267,7 @@ impl MemoryStore {
     fn finish_all(
         &self,
         checks: &mut [StateCheck<'_>],
-        loaded: &mut Loaded<'_, '_>,
+        loaded: &mut LoadedStates<'_, '_>,
         attempt: &Attempt,
         admitted: bool,
         decisions: &mut [Decision],
@@ -296,7 +296,7 @@ impl MemoryStore {
                     state.finish(limit, &attempt, is_charged, decision);
                 }
             }
-            check.overflowed |= outcome.out_of_entries;
+            check.store_was_full |= outcome.out_of_entries;
             let is_unstored = check.is_untracked() || outcome.out_of_entries;
             decision.no_room = is_unstored && lacks_room(decision, attempt.cost);
             check.no_room = decision.no_room;
@@ -350,7 +350,7 @@ impl MemoryStore {
     }
 
     /// Writes the states back to their slots.
-    fn put_back(&self, checks: &[StateCheck<'_>], mut loaded: Loaded<'_, '_>) {
+    fn put_back(&self, checks: &[StateCheck<'_>], mut loaded: LoadedStates<'_, '_>) {
         for (index, check) in checks.iter().enumerate() {
             let LoadedState { slot_ref, slot, lock, copy, entries, .. } = loaded.states[index];
             let Some(slot_ref) = slot_ref else { continue };
@@ -367,7 +367,7 @@ impl MemoryStore {
 
     /// Releases the slots unchanged. In particular, a slot that was just claimed has not expired, so
     /// it is not taken from its key while others are claimed.
-    fn restore(&self, mut loaded: Loaded<'_, '_>) {
+    fn restore(&self, mut loaded: LoadedStates<'_, '_>) {
         for index in 0..loaded.states.len() {
             let LoadedState { slot_ref, slot, copy, entries, .. } = loaded.states[index];
             match (slot_ref, copy) {
@@ -379,7 +379,7 @@ impl MemoryStore {
     }
 
     /// Whether the store may be full for a new key, or for a log entry or permit.
-    fn may_lack_room(&self, checks: &[StateCheck<'_>], loaded: &Loaded<'_, '_>) -> bool {
+    fn may_lack_room(&self, checks: &[StateCheck<'_>], loaded: &LoadedStates<'_, '_>) -> bool {
         let is_full = self.table.is_full();
         checks.iter().zip(&loaded.states).any(|(check, state)| {
             is_full && state.slot_ref.is_none() && check.full.is_none()
@@ -389,10 +389,16 @@ impl MemoryStore {
 
     /// Evicts expired states if the store is full for another key, or for another log entry or
     /// permit. Returns `false` if the key of the check is new and the store is still full.
-    fn make_room(&self, locked: &mut Locked<'_>, check: &StateCheck<'_>, now: Timestamp) -> bool {
+    fn evict_for_new_key(
+        &self,
+        locked: &mut LockedShard<'_>,
+        check: &StateCheck<'_>,
+        now: Timestamp,
+    ) -> bool {
         let limit = check.hashed.limit;
-        let is_known =
-            |locked: &Locked<'_>| check.full.is_some() || find(locked, &check.hashed).is_some();
+        let is_known = |locked: &LockedShard<'_>| {
+            check.full.is_some() || find(locked, &check.hashed).is_some()
+        };
         for _ in 0..RECLAIMS {
             let is_full = self.table.is_full() && !is_known(locked);
             if !is_full && !self.lacks_entries_for(limit) || locked.reclaim(now) == 0 {
@@ -409,7 +415,7 @@ impl MemoryStore {
 
 /// Finds the slot of the state of a check, in either size. A `sliding-counter` is in a slot of the
 /// other size if its limit was raised or lowered since it was written.
-pub(super) fn find<'a>(locked: &Locked<'a>, check: &HashedCheck<'_>) -> Option<SlotRef<'a>> {
+pub(super) fn find<'a>(locked: &LockedShard<'a>, check: &HashedCheck<'_>) -> Option<SlotRef<'a>> {
     let (fingerprint, size) = (check.fingerprint(), slot_size(check.limit));
     locked.find(fingerprint, size).or_else(|| {
         let is_counter = check.limit.algorithm() == Algorithm::SlidingCounter;
@@ -426,7 +432,7 @@ fn other_size(size: PackedSize) -> PackedSize {
 }
 
 /// A copy of the state in a slot.
-pub(super) fn copy(locked: &mut Locked<'_>, slot_ref: SlotRef<'_>, limit: &Limit) -> State {
+pub(super) fn copy(locked: &mut LockedShard<'_>, slot_ref: SlotRef<'_>, limit: &Limit) -> State {
     let slot = slot_ref.read();
     if slot.is_in_slab() {
         return locked.slab().copy(slot.head());
@@ -438,7 +444,12 @@ pub(super) fn copy(locked: &mut Locked<'_>, slot_ref: SlotRef<'_>, limit: &Limit
 }
 
 /// Writes a state to the seized slot that it was copied from, or to the slab if it does not fit.
-fn put<'a>(locked: &mut Locked<'a>, slot_ref: SlotRef<'a>, check: &HashedCheck<'_>, state: &State) {
+fn put<'a>(
+    locked: &mut LockedShard<'a>,
+    slot_ref: SlotRef<'a>,
+    check: &HashedCheck<'_>,
+    state: &State,
+) {
     let fingerprint = check.fingerprint();
     if let Some(packed) = state.pack(check.limit, slot_ref.size()) {
         let slot = Slot::inline(fingerprint, packed.deadline, packed.head);
@@ -453,7 +464,7 @@ fn put<'a>(locked: &mut Locked<'a>, slot_ref: SlotRef<'a>, check: &HashedCheck<'
 
 /// Changes the deadline of a slot whose state is in the slab.
 pub(super) fn set_deadline<'a>(
-    locked: &mut Locked<'a>,
+    locked: &mut LockedShard<'a>,
     slot_ref: SlotRef<'a>,
     slot: Slot,
     deadline: u64,

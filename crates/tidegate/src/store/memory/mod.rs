@@ -224,7 +224,7 @@ impl MemoryStore {
     }
 
     /// Releases or renews a permit. Returns whether it was held.
-    pub(crate) fn with_permit(
+    pub(crate) fn update_permit(
         &self,
         key: &[u8],
         limit: &Limit,
@@ -233,10 +233,10 @@ impl MemoryStore {
         let overflowed = self.counters.overflowed.load(Ordering::Relaxed) > 0;
         // A key that was new when the store was full holds its permits under an overflow key.
         let hash = self.hash(key);
-        self.with_permit_of(hash, limit, operation)
-            || self.with_permit_of(hash ^ OBSERVED_MARK, limit, operation)
+        self.update_permit_of(hash, limit, operation)
+            || self.update_permit_of(hash ^ OBSERVED_MARK, limit, operation)
             || overflowed
-                && self.overflow_hashes().any(|hash| self.with_permit_of(hash, limit, operation))
+                && self.overflow_hashes().any(|hash| self.update_permit_of(hash, limit, operation))
     }
 
     /// The hashes that are used for new keys of a full store: one for the first such key of a
@@ -245,7 +245,7 @@ impl MemoryStore {
         (0..MAX_CHECKS as u64).map(|number| self.overflow_hash.wrapping_add(number))
     }
 
-    fn with_permit_of(&self, hash: u64, limit: &Limit, operation: PermitOperation) -> bool {
+    fn update_permit_of(&self, hash: u64, limit: &Limit, operation: PermitOperation) -> bool {
         let check = self.with_hash(hash, &Check::new(&[], limit, 0));
         let mut locked = self.table.lock(check.shard);
         let Some(slot_ref) = locked_path::find(&locked, &check) else { return false };
@@ -288,13 +288,13 @@ impl Store for MemoryStore {
         MemoryStore::new_permit(self)
     }
 
-    async fn with_permit(
+    async fn update_permit(
         &self,
         key: &[u8],
         limit: &Limit,
         operation: PermitOperation,
     ) -> Result<bool, StoreError> {
-        Ok(MemoryStore::with_permit(self, key, limit, operation))
+        Ok(MemoryStore::update_permit(self, key, limit, operation))
     }
 
     /// Polls the task once, because tasks of this store never wait.

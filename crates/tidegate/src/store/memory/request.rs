@@ -9,7 +9,7 @@ use super::locked_path::CheckOutcome;
 use super::slot::Fingerprint;
 use super::{MemoryStore, WhenFull};
 use crate::Request;
-use crate::request::overflowing;
+use crate::request::consumed_if_denied;
 use crate::store::merge::{SharedCount, validate};
 use crate::{Check, CheckError, Overflow, Verdict};
 
@@ -63,7 +63,7 @@ pub(super) struct StateCheck<'a> {
     /// The treatment of its key if the store was full.
     pub(super) full: Option<WhenFull>,
     /// Whether the store was full for its key, or for its log entry or permit.
-    pub(super) overflowed: bool,
+    pub(super) store_was_full: bool,
     /// Whether it was denied, or a forced charge was not recorded, for that reason alone.
     pub(super) no_room: bool,
 }
@@ -78,15 +78,15 @@ impl<'a> StateCheck<'a> {
             admits: false,
             consumed: false,
             full: None,
-            overflowed: false,
+            store_was_full: false,
             no_room: false,
         }
     }
 
     /// The units that are charged if the request is denied, as far as they are available.
-    pub(super) fn overflowing(&self) -> u64 {
+    pub(super) fn consumed_if_denied(&self) -> u64 {
         let HashedCheck { limit, cost, .. } = self.hashed;
-        if self.observed { 0 } else { overflowing(self.overflow, limit, cost) }
+        if self.observed { 0 } else { consumed_if_denied(self.overflow, limit, cost) }
     }
 
     /// Whether its state will hold units, and so needs a slot.
@@ -319,8 +319,8 @@ impl MemoryStore {
     }
 
     /// Records that the key of a check is new and the store is full, and chooses its treatment.
-    pub(super) fn mark_overflow(&self, checks: &mut [StateCheck<'_>], index: usize) {
-        checks[index].overflowed = true;
+    pub(super) fn mark_full(&self, checks: &mut [StateCheck<'_>], index: usize) {
+        checks[index].store_was_full = true;
         self.counters.overflowed.fetch_add(1, Relaxed);
         checks[index].full = Some(match (self.when_full, checks[index].full) {
             (WhenFull::Allow, _) => WhenFull::Allow,
@@ -340,7 +340,7 @@ impl MemoryStore {
 
 /// Records in a verdict whether the store was full, and whether a denial charged something.
 fn record_room(verdict: &mut Verdict, checks: &[StateCheck<'_>]) {
-    verdict.overflowed = checks.iter().any(|check| check.overflowed);
+    verdict.overflowed = checks.iter().any(|check| check.store_was_full);
     verdict.consumed = checks.iter().any(|check| check.consumed);
     let mut enforced = checks.iter().filter(|check| !check.observed);
     verdict.no_room = match verdict.allowed {

@@ -49,20 +49,20 @@ pub(super) struct ShardRef<'a> {
 
 /// A locked shard. The lock is released when this is dropped.
 #[derive(Debug)]
-pub(super) struct Locked<'a> {
+pub(super) struct LockedShard<'a> {
     shard: ShardRef<'a>,
     slab: Guard<'a, Slab>,
 }
 
 impl<'a> ShardRef<'a> {
     #[inline]
-    pub(super) fn lock(self) -> Locked<'a> {
-        Locked { shard: self, slab: self.shard.slab.lock() }
+    pub(super) fn lock(self) -> LockedShard<'a> {
+        LockedShard { shard: self, slab: self.shard.slab.lock() }
     }
 
     #[inline]
-    pub(super) fn try_lock(self) -> Option<Locked<'a>> {
-        self.shard.slab.try_lock().map(|slab| Locked { shard: self, slab })
+    pub(super) fn try_lock(self) -> Option<LockedShard<'a>> {
+        self.shard.slab.try_lock().map(|slab| LockedShard { shard: self, slab })
     }
 
     /// Whether there may be an expired slot.
@@ -72,7 +72,7 @@ impl<'a> ShardRef<'a> {
     }
 }
 
-impl<'a> Locked<'a> {
+impl<'a> LockedShard<'a> {
     #[inline]
     fn span(&self, size: PackedSize) -> Span<'a> {
         self.shard.table.span(self.shard.index, size)

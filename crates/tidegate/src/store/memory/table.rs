@@ -17,7 +17,7 @@
 
 use tidegate_core::{PackedSize, Timestamp};
 
-use super::shard::{Locked, Shard, ShardRef};
+use super::shard::{LockedShard, Shard, ShardRef};
 use super::slot;
 use super::span::{FIRST_GROUPS, MOST_GROUPS, NEAR_GROUPS, Span, slot_words};
 use super::tags::GROUP;
@@ -118,7 +118,7 @@ impl Table {
     }
 
     #[inline]
-    pub(super) fn lock(&self, index: usize) -> Locked<'_> {
+    pub(super) fn lock(&self, index: usize) -> LockedShard<'_> {
         self.shard(index).lock()
     }
 

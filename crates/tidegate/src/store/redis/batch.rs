@@ -16,7 +16,7 @@ use tidegate_core::{Limit, Timestamp};
 use super::batch_builder::{BatchBuilder, BatchEntry};
 use super::breaker::{ConnectionHealth, WriteOutcome};
 use super::connection::{CommandSender, PendingReply, script_load_commands, text_of};
-use super::counter::{self, Entry};
+use super::counter::{self, CounterEntry};
 use super::deferred_release::ReplySender;
 use super::plan::{ScriptMode, ScriptPlan};
 use super::queue::{Claim, SelectedJob};
@@ -47,7 +47,7 @@ pub(super) struct Command {
 pub(super) enum Waiters {
     One(Waiter),
     /// The callers of every entry of a counter call.
-    Counted(Limit, Vec<Entry>, Vec<Vec<Waiter>>),
+    Counted(Limit, Vec<CounterEntry>, Vec<Vec<Waiter>>),
     MergedRequests(Box<MergedRequests>),
 }
 

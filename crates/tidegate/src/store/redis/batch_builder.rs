@@ -10,7 +10,7 @@ use foldhash::fast::RandomState;
 use tidegate_core::{Limit, Timestamp};
 
 use super::batch::{Command, MergedRequests, Waiter, Waiters};
-use super::counter::{self, Entry, FastCheck, MAX_TIMES};
+use super::counter::{self, CounterEntry, FastCheck, MAX_TIMES};
 use super::key_names::slot_key;
 use super::server::{SendMode, key_hash};
 use super::topology::slot_of;
@@ -52,7 +52,7 @@ struct BatchKey {
 pub(super) struct CounterCall {
     limit: Limit,
     at: Option<Timestamp>,
-    entries: Vec<Entry>,
+    entries: Vec<CounterEntry>,
     replies: Vec<Vec<Waiter>>,
     /// The index in `entries` of each key.
     index: HashMap<Vec<u8>, usize, RandomState>,
@@ -152,7 +152,7 @@ impl CounterCall {
     fn has_room_for(&self, fast_check: &FastCheck) -> bool {
         match self.index.get(&fast_check.key) {
             Some(&index) => {
-                let Entry { units, times, .. } = self.entries[index];
+                let CounterEntry { units, times, .. } = self.entries[index];
                 units == fast_check.units && times < MAX_TIMES
             }
             None => self.entries.len() < MAX_KEYS,
@@ -167,7 +167,7 @@ impl CounterCall {
             return true;
         }
         self.index.insert(fast_check.key.clone(), self.entries.len());
-        self.entries.push(Entry { key: fast_check.key, units: fast_check.units, times: 1 });
+        self.entries.push(CounterEntry { key: fast_check.key, units: fast_check.units, times: 1 });
         self.replies.push(vec![waiter]);
         false
     }

@@ -11,8 +11,8 @@
 use redis::Value;
 use smallvec::SmallVec;
 use tidegate_core::{
-    Algorithm, Cell, Cost, Entries, Entry, FixedWindow, Form, Limit, PermitId, Permits,
-    SlidingCounter, SlidingLog, SlidingWindow, State, Timestamp, TokenBucket, bounds,
+    Algorithm, Cell, Cost, Entries, Entry, FixedWindow, Limit, PermitId, Permits, SlidingCounter,
+    SlidingLog, SlidingWindow, State, Timestamp, TokenBucket, WindowForm, bounds,
 };
 
 use super::counter::radix;
@@ -137,9 +137,9 @@ fn read_window(bytes: &[u8]) -> Option<SlidingWindow> {
                 distances.chunks(2).map(|pair| newest.saturating_sub(number(pair))).collect();
             return SlidingWindow::from_times(&times);
         }
-        0x89 => (Form::Cells15, 2, 1),
-        0x8a => (Form::Cells7, 3, 3),
-        0x8b => (Form::Cells3, 5, 5),
+        0x89 => (WindowForm::Cells15, 2, 1),
+        0x8a => (WindowForm::Cells7, 3, 3),
+        0x8b => (WindowForm::Cells3, 5, 5),
         _ => return None,
     };
     let (head, cells) = rest.split_at_checked(12)?;

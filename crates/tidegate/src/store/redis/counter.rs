@@ -36,7 +36,7 @@ pub struct FastCheck {
 
 /// Equal requests on one key in a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct CounterEntry {
     /// The name of the key in Redis.
     pub key: Vec<u8>,
     /// The units of each request, from 1 to the limit.
@@ -49,7 +49,7 @@ pub struct Entry {
 /// every limit.
 pub const MAX_TIMES: u32 = 1 << 16;
 
-/// The reply to one [`Entry`].
+/// The reply to one [`CounterEntry`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CounterReply {
     /// A decision for each of the requests, in order.
@@ -65,7 +65,7 @@ impl FastCheck {
         let [check] = request.checks else { return None };
         let Cost::Ask(units) = check.cost else { return None };
         let is_fast = request.id.is_none()
-            && check.overflowing() == 0
+            && check.consumed_if_denied() == 0
             && (1..=check.limit.count()).contains(&units)
             && is_fast(check.limit);
         is_fast.then(|| FastCheck {
@@ -94,7 +94,7 @@ pub(super) fn radix(limit: &Limit) -> u64 {
 
 /// Returns the call that decides entries under one limit, each separately, at `now` or, if it is
 /// `None`, at the server's time. The keys must differ, and the limit must be [fast](is_fast).
-pub fn call(limit: &Limit, entries: &[Entry], now: Option<Timestamp>) -> ScriptCall {
+pub fn call(limit: &Limit, entries: &[CounterEntry], now: Option<Timestamp>) -> ScriptCall {
     let mut limit_args = vec![limit.window_us(), limit.count(), radix(limit)];
     limit_args.extend(now.map(Timestamp::as_micros));
     let mut args = vec![doubles(limit_args)];
@@ -117,12 +117,12 @@ fn doubles(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
 /// If the reply is an error or has another form.
 pub fn decode_reply(
     limit: &Limit,
-    entries: &[Entry],
+    entries: &[CounterEntry],
     reply: &Value,
 ) -> Result<Vec<CounterReply>, StoreError> {
     let read = read(limit, reply).filter(|(_, counts)| counts.len() == entries.len());
     let (elapsed_us, counts) = read.ok_or_else(|| unexpected_reply(reply))?;
-    let decode_counts = |(entry, counts): (&Entry, i64)| match u64::try_from(counts) {
+    let decode_counts = |(entry, counts): (&CounterEntry, i64)| match u64::try_from(counts) {
         Ok(counts) => CounterReply::Decided(decide(limit, entry, elapsed_us, counts)),
         Err(_) => CounterReply::NotCompact,
     };
@@ -155,7 +155,12 @@ fn read(limit: &Limit, reply: &Value) -> Option<(u64, SmallVec<[i64; 1]>)> {
 
 /// Repeats the decisions of the script with the code of the core, which also computes when to
 /// retry. Only the position within the window matters, so it uses window 1.
-fn decide(limit: &Limit, entry: &Entry, elapsed_us: u64, counts: u64) -> SmallVec<[Decision; 1]> {
+fn decide(
+    limit: &Limit,
+    entry: &CounterEntry,
+    elapsed_us: u64,
+    counts: u64,
+) -> SmallVec<[Decision; 1]> {
     let (index, radix) = (1, radix(limit));
     let now = Timestamp::from_micros(index * limit.window_us() + elapsed_us);
     let counter = SlidingCounter { index, previous: counts / radix, current: counts % radix };

@@ -77,13 +77,13 @@ struct Denial {
 type Versions = SmallVec<[u32; 5]>;
 
 /// The indexes of the cells of some states.
-pub(super) type CellIndexes = SmallVec<[u16; 4]>;
+pub(super) type GenerationIndexes = SmallVec<[u16; 4]>;
 
 /// A request that was sent and may be cached if it is denied.
 pub(super) struct Candidate {
     cache_key: CacheKey,
     shard: usize,
-    cells: CellIndexes,
+    cells: GenerationIndexes,
     versions: Versions,
     sent: Instant,
 }
@@ -144,18 +144,18 @@ impl DenyCache {
 
     /// Invalidates the denials that depend on these cells, because units of their states may have
     /// been refunded.
-    pub(super) fn invalidate(&self, cells: &CellIndexes) {
+    pub(super) fn invalidate(&self, cells: &GenerationIndexes) {
         for cell in cells {
             self.cells[usize::from(*cell)].fetch_add(1, Ordering::SeqCst);
         }
     }
 
     /// The cells of the states of a request.
-    pub(super) fn cells(&self, request: &Request<'_>) -> CellIndexes {
+    pub(super) fn cells(&self, request: &Request<'_>) -> GenerationIndexes {
         request.checks.iter().map(|check| self.cell(check.key, check.limit)).collect()
     }
 
-    fn versions(&self, cells: &CellIndexes) -> Versions {
+    fn versions(&self, cells: &GenerationIndexes) -> Versions {
         let version = |cell: &u16| self.cells[usize::from(*cell)].load(Ordering::SeqCst);
         let disconnects = self.counters.breaker_openings.load(Ordering::SeqCst);
         // There are far fewer connections than a `u32` can count.

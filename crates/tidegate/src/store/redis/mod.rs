@@ -56,13 +56,13 @@ use self::connection::Dialer;
 use self::connection::IoThread;
 use self::counter::FastCheck;
 use self::deferred_release::{PendingPermit, ReleaseQueue, RetryOnDrop};
-use self::deny_cache::{CellIndexes, DenyCache, Lookup};
+use self::deny_cache::{DenyCache, GenerationIndexes, Lookup};
 pub use self::error::{ConnectError, UrlError};
 use self::key_names::KeyNames;
 pub use self::options::RedisOptions;
 use self::plan::{ScriptMode, ScriptPlan, ScriptReply};
 use self::script::ScriptCall;
-use self::server::{CallReply, Touched, Work, key_hash};
+use self::server::{CallReply, KeyHashes, Work, key_hash};
 pub use self::stats::RedisStats;
 use self::stats::StoreCounters;
 use self::topology::Topology;
@@ -76,8 +76,8 @@ use crate::{Failure, Request, Store, StoreError, Verdict};
 #[cfg(feature = "unstable")]
 pub mod wire {
     pub use super::counter::{
-        CounterReply, Entry, FastCheck, call as counter_call, decode_reply as decode_counter_reply,
-        is_fast, verdict as fast_verdict,
+        CounterEntry, CounterReply, FastCheck, call as counter_call,
+        decode_reply as decode_counter_reply, is_fast, verdict as fast_verdict,
     };
     pub use super::deny_cache::MAX_AGE as MAX_DENY_CACHE;
     pub use super::error::ACL_RULES;
@@ -228,7 +228,7 @@ impl Store for RedisStore {
 
     /// Releases or renews a permit. A release that fails, or is dropped, is repeated in the
     /// background until the lease has ended.
-    async fn with_permit(
+    async fn update_permit(
         &self,
         key: &[u8],
         limit: &Limit,
@@ -371,7 +371,7 @@ impl Inner {
             return self.call_plan(plan, ScriptMode::Decide, at).await;
         }
         let slot = plan.states().first().map_or(0, |state| self.topology.slot(&state.key));
-        // `times` drops `overflow`, which does not affect a mergeable plan. So requests that differ
+        // `repeated` drops `overflow`, which does not affect a mergeable plan. So requests that differ
         // only in it are equal, and are merged.
         let work = || Work::Decide(Box::new(plan.repeated(1)), at);
         match self.topology.submit(slot, work, &self.counters).await? {
@@ -385,10 +385,10 @@ impl Inner {
         let _invalidation =
             self.denials.as_ref().map(|denials| InvalidateOnDrop::new(denials, cell(denials)));
         let name = self.key_names.state(key, limit);
-        let (slot, touched) = (self.topology.slot(&name), smallvec![key_hash(&name)]);
+        let (slot, key_hashes) = (self.topology.slot(&name), smallvec![key_hash(&name)]);
         let mut command = Cmd::new();
         command.arg("DEL").arg(name);
-        match self.with_deadline(self.send(slot, &command, touched, None)).await? {
+        match self.with_deadline(self.send(slot, &command, key_hashes, None)).await? {
             Value::Int(count) => Ok(count > 0),
             other => Err(script::unexpected_reply(&other).into()),
         }
@@ -407,8 +407,8 @@ impl Inner {
         pending_permit: Option<PendingPermit>,
     ) -> Result<Value, StoreError> {
         let slot = call.keys.first().map_or(0, |name| self.topology.slot(name));
-        let touched = call.keys.iter().map(|name| key_hash(name)).collect();
-        self.send(slot, &call.cmd(), touched, pending_permit.map(Arc::new)).await
+        let key_hashes = call.keys.iter().map(|name| key_hash(name)).collect();
+        self.send(slot, &call.cmd(), key_hashes, pending_permit.map(Arc::new)).await
     }
 
     /// Decides a plan whose keys are in one slot, as a separate call.
@@ -437,10 +437,10 @@ impl Inner {
         &self,
         slot: u16,
         command: &Cmd,
-        touched: Touched,
+        key_hashes: KeyHashes,
         pending_permit: Option<Arc<PendingPermit>>,
     ) -> Result<Value, StoreError> {
-        let work = || Work::Send(command.clone(), touched.clone(), pending_permit.clone());
+        let work = || Work::Send(command.clone(), key_hashes.clone(), pending_permit.clone());
         match self.topology.submit(slot, work, &self.counters).await? {
             CallReply::Value(value) => Ok(value),
             _ => Err(script::unexpected_reply(&Value::Nil).into()),
@@ -458,13 +458,13 @@ impl Inner {
 /// Invalidates cached denials when it is created and when it is dropped.
 struct InvalidateOnDrop<'a> {
     denials: &'a DenyCache,
-    cells: CellIndexes,
+    cells: GenerationIndexes,
 }
 
 impl<'a> InvalidateOnDrop<'a> {
     /// Invalidates denials immediately: a later check of the same caller must not be answered by a
     /// denial from before this call.
-    fn new(denials: &'a DenyCache, cells: CellIndexes) -> Self {
+    fn new(denials: &'a DenyCache, cells: GenerationIndexes) -> Self {
         denials.invalidate(&cells);
         InvalidateOnDrop { denials, cells }
     }

@@ -11,9 +11,9 @@ use super::key_names::{self, KeyNames};
 use super::script;
 use super::script::{Script, ScriptCall, time_arg, unexpected_reply};
 use crate::Request;
-use crate::request::overflowing;
+use crate::request::consumed_if_denied;
 use crate::store::StoreError;
-use crate::store::merge::Merged;
+use crate::store::merge::MergedChecks;
 use crate::{Check, CheckError, Overflow, Verdict};
 
 /// A list with inline space for the checks of most requests.
@@ -47,7 +47,7 @@ pub struct PlannedState {
 impl PlannedState {
     /// Returns whether a denial of the request charges the units that are left.
     pub fn consumes(&self) -> bool {
-        !self.observed && overflowing(self.overflow, &self.limit, self.cost) > 0
+        !self.observed && consumed_if_denied(self.overflow, &self.limit, self.cost) > 0
     }
 }
 
@@ -101,7 +101,7 @@ impl ScriptPlan {
     /// # Errors
     /// If the checks are invalid, as in [`Store::decide`](crate::Store::decide).
     pub fn new(request: &Request<'_>, key_names: &KeyNames) -> Result<Self, CheckError> {
-        let mut merged = Merged::default();
+        let mut merged = MergedChecks::default();
         merged.add_all(request.checks, request.permit.is_some())?;
         let states = merged.states.iter().enumerate().map(|(index, state)| {
             let Check { limit, cost, observed, overflow, .. } = *state;

@@ -26,7 +26,7 @@ use foldhash::fast::RandomState;
 use tokio::sync::Notify;
 use tokio::task;
 
-use super::server::{Job, SendMode, Touched};
+use super::server::{Job, KeyHashes, SendMode};
 use crate::Failure;
 
 /// The capacity of the queue. A server makes a few hundred thousand decisions a second: more
@@ -380,7 +380,7 @@ impl Counts {
 pub(super) struct Claim {
     flow: Arc<FlowControl>,
     caller: Caller,
-    keys: Touched,
+    keys: KeyHashes,
     weight: usize,
     is_merged: bool,
 }
@@ -443,13 +443,13 @@ mod tests {
     /// the deadline of every call behind them.
     #[test]
     fn slow_server_lowers_the_flow_window() {
-        let (fast_check, slow) = (Duration::from_millis(1), Duration::from_millis(7));
+        let (fast, slow) = (Duration::from_millis(1), Duration::from_millis(7));
         let mut window = InFlightWindow::default();
-        assert_eq!(after(&mut window, 10, fast_check), MAX_IN_FLIGHT);
+        assert_eq!(after(&mut window, 10, fast), MAX_IN_FLIGHT);
         assert_eq!(after(&mut window, 1, slow), MAX_IN_FLIGHT / 2);
         assert_eq!(after(&mut window, 100, slow), MIN_IN_FLIGHT);
-        assert_eq!(after(&mut window, 1, fast_check), MIN_IN_FLIGHT + INCREASE);
-        assert_eq!(after(&mut window, 1000, fast_check), MAX_IN_FLIGHT);
+        assert_eq!(after(&mut window, 1, fast), MIN_IN_FLIGHT + INCREASE);
+        assert_eq!(after(&mut window, 1000, fast), MAX_IN_FLIGHT);
     }
 
     #[test]

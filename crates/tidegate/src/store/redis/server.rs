@@ -63,7 +63,7 @@ pub(super) enum Work {
     /// Any other request that can be merged with equal ones.
     Decide(Box<ScriptPlan>, Option<Timestamp>),
     /// A separate command, the hashes of the keys it touches, and the permits that it may acquire.
-    Send(Cmd, Touched, Option<Arc<PendingPermit>>),
+    Send(Cmd, KeyHashes, Option<Arc<PendingPermit>>),
 }
 
 impl Work {
@@ -72,7 +72,7 @@ impl Work {
     }
 
     /// The hashes of the keys it touches.
-    fn keys(&self) -> Touched {
+    fn keys(&self) -> KeyHashes {
         match self {
             Work::Count(fast_check, _) => smallvec![key_hash(&fast_check.key)],
             Work::Decide(plan, _) => plan.states().iter().map(|s| key_hash(&s.key)).collect(),
@@ -113,7 +113,7 @@ impl Work {
 }
 
 /// Hashes of key names. Commands that touch the same key keep their order.
-pub(super) type Touched = SmallVec<[u64; 4]>;
+pub(super) type KeyHashes = SmallVec<[u64; 4]>;
 
 /// The hash of a key's name. A collision only keeps two commands in an order they do not need.
 pub(super) fn key_hash(name: &[u8]) -> u64 {
@@ -162,7 +162,7 @@ pub(super) struct Job {
     pub(super) reply: ReplySender,
     pub(super) caller: Caller,
     /// The hashes of the keys it touches.
-    pub(super) keys: Touched,
+    pub(super) keys: KeyHashes,
     /// A hash of work that can share a call.
     pub(super) merge_hash: Option<u64>,
     /// The number of equal jobs that may share a call.
@@ -432,7 +432,7 @@ impl Runner {
                 return End::Dropped;
             }
             let batch = Batch::gather(selected.drain(..), self.dialer.kind);
-            last = Some(Last { sent: Instant::now(), requests: batch.requests() });
+            last = Some(PreviousWrite { sent: Instant::now(), requests: batch.requests() });
             self.send(batch, &connection, &health, &flow).await;
         }
     }
@@ -442,7 +442,7 @@ impl Runner {
         &self,
         health: &ConnectionHealth,
         flow: &Arc<FlowControl>,
-        last: Option<Last>,
+        last: Option<PreviousWrite>,
         selected: &mut Vec<SelectedJob>,
     ) {
         let max_queue_time = self.dialer.timeout * MAX_WAIT_TENTHS / 10;
@@ -516,7 +516,7 @@ impl Runner {
 
 /// The previous write.
 #[derive(Clone, Copy)]
-struct Last {
+struct PreviousWrite {
     sent: Instant,
     requests: usize,
 }

@@ -68,7 +68,7 @@ impl Fixture {
         let requests: Vec<GateRequest<'_>> =
             attributes.iter().map(|one| GateRequest::new(Subject::Request(one))).collect();
         let active = self.gate.active_policies();
-        show(&self.gate.sync(self.gate.check(&active, &requests)).expect("a verdict"))
+        show(&self.gate.poll_now(self.gate.check(&active, &requests)).expect("a verdict"))
     }
 }
 

@@ -5,7 +5,7 @@ use tidegate::unstable::config::Config;
 use tidegate::unstable::identity::Identity;
 use tidegate::unstable::policy::{
     Condition, CostSource, Mode, OnStoreFailure, Override, Policies, PoliciesError, Policy,
-    PolicyError, Selected,
+    PolicyError, SelectedPolicy,
 };
 
 use super::{TestRequest, config};
@@ -38,7 +38,7 @@ policies:
     limits: ["0 per 1s"]
 "#;
 
-fn show(selected: &Selected<'_>) -> String {
+fn show(selected: &SelectedPolicy<'_>) -> String {
     let limits: Vec<String> = selected.limits.iter().map(ToString::to_string).collect();
     format!(
         "{} {} [{}] {} {} cost {} variant {}",

@@ -2,7 +2,7 @@
 
 use redis::{ConnectionLike, Value};
 use tidegate::unstable::redis::{
-    CounterReply, Entry, FastCheck, KeyNames, Script, ScriptCall, ScriptMode, ScriptPlan,
+    CounterEntry, CounterReply, FastCheck, KeyNames, Script, ScriptCall, ScriptMode, ScriptPlan,
     counter_call, decode_counter_reply, fast_verdict, permit_call, was_held,
 };
 use tidegate::{
@@ -84,7 +84,7 @@ impl Client {
         now: Option<Timestamp>,
     ) -> Result<Verdict, StoreError> {
         if let Some(quick) = FastCheck::of(request, &self.names) {
-            let entry = Entry { key: quick.key, units: quick.units, times: 1 };
+            let entry = CounterEntry { key: quick.key, units: quick.units, times: 1 };
             let reply = self.run(&counter_call(&quick.limit, std::slice::from_ref(&entry), now))?;
             let replies = decode_counter_reply(&quick.limit, &[entry], &reply)?;
             if let [CounterReply::Decided(decisions)] = &replies[..] {

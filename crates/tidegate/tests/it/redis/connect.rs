@@ -166,7 +166,7 @@ fn documented_acl_rules_suffice() {
             let request = Request::new(&checks).with_permit(permit);
             assert!(store.decide(&request).await.expect("a decision").allowed);
             let release = tidegate::PermitOperation::Release(permit);
-            assert_eq!(store.with_permit(b"carol", &held, release).await, Ok(true));
+            assert_eq!(store.update_permit(b"carol", &held, release).await, Ok(true));
         });
     }
 }
@@ -216,7 +216,7 @@ fn full_server_is_connected_to_later() {
                 connect_to_missing_server(format!("redis://{login}{}", server.address())).await;
             // The text of the server is lost if it closes the connection before the first command.
             let reason = store.last_error().expect("a reason");
-            let known = ["max number of clients reached", "it hangs up"];
+            let known = ["max number of clients reached", "it closed the connection"];
             assert!(known.iter().any(|excerpt| reason.contains(excerpt)), "{reason}");
         }
         let store = connect_to_missing_server(server.url()).await;

@@ -78,7 +78,7 @@ async fn acquire_and_release_later(store: &RedisStore, key: &str) -> Result<(), 
     // The release is a separate task, which is not aborted together with this one.
     let (store, key) = (store.clone(), key.to_owned());
     tokio::spawn(async move {
-        store.with_permit(key.as_bytes(), &limit, PermitOperation::Release(permit)).await
+        store.update_permit(key.as_bytes(), &limit, PermitOperation::Release(permit)).await
     });
     Ok(())
 }
@@ -241,7 +241,7 @@ fn failed_release_is_repeated() {
         proxy.refuse(true);
         proxy.cut();
         eventually("it is noticed", async || !store.stats().up).await;
-        let released = store.with_permit(b"key", &limit, PermitOperation::Release(permit)).await;
+        let released = store.update_permit(b"key", &limit, PermitOperation::Release(permit)).await;
         assert_eq!(released, Err(StoreError::Failed(Failure::Down)));
         assert_eq!(held_permits(&other, "key").await, 1);
         proxy.refuse(false);
@@ -270,7 +270,9 @@ fn dropped_acquires_leave_nothing_held_on_a_cluster() {
                         let store = store.clone();
                         let operation = PermitOperation::Release(permit);
                         tokio::spawn(async move {
-                            store.with_permit(key.as_bytes(), &concurrency_limit(), operation).await
+                            store
+                                .update_permit(key.as_bytes(), &concurrency_limit(), operation)
+                                .await
                         });
                     };
                     ["foo", "bar", "hello"].into_iter().for_each(release);

@@ -5,8 +5,8 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use tidegate::unstable::redis::{
-    CounterReply, Entry, ScriptMode, ScriptPlan, counter_call, decode_counter_reply, is_fast,
-    permit_call,
+    CounterEntry, CounterReply, ScriptMode, ScriptPlan, counter_call, decode_counter_reply,
+    is_fast, permit_call,
 };
 use tidegate::{Algorithm, Check, Failure, Limit, PermitId, PermitOperation, Request, StoreError};
 
@@ -135,8 +135,8 @@ fn foreign_value_fails_only_its_own_key() {
     assert!(is_fast(&limit));
     on_each(|_, server| {
         let mut client = Client::new(server, "tg");
-        let entries: Vec<Entry> = (0..8_u8)
-            .map(|key| Entry { key: client.names.state(&[key], &limit), units: 1, times: 1 })
+        let entries: Vec<CounterEntry> = (0..8_u8)
+            .map(|key| CounterEntry { key: client.names.state(&[key], &limit), units: 1, times: 1 })
             .collect();
         client.set(&entries[1].key, b"hello");
         client.set(&entries[3].key, b"9223372036854775807");

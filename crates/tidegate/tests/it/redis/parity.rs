@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tidegate::unstable::redis::{
-    CounterReply, Entry, ScriptMode, counter_call, decode_counter_reply, is_fast,
+    CounterEntry, CounterReply, ScriptMode, counter_call, decode_counter_reply, is_fast,
 };
 use tidegate::{Algorithm, Check, Cost, Decision, Limit, Request};
 use tidegate_core::Attempt;
@@ -121,9 +121,9 @@ fn decide_entries(
 ) {
     let entries = requested.iter().map(|&(key, units, times)| {
         let key = client.names.state(&[key], limit);
-        Entry { key, units, times }
+        CounterEntry { key, units, times }
     });
-    let entries: Vec<Entry> = entries.collect();
+    let entries: Vec<CounterEntry> = entries.collect();
     if entries.is_empty() {
         return;
     }

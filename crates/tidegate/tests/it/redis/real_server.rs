@@ -3,7 +3,7 @@
 
 use redis::Value;
 use tidegate::unstable::redis::{
-    CounterReply, Entry, ScriptMode, ScriptPlan, counter_call, decode_counter_reply,
+    CounterEntry, CounterReply, ScriptMode, ScriptPlan, counter_call, decode_counter_reply,
 };
 use tidegate::{Check, Limit, Request, Timestamp};
 use tidegate_core::{Attempt, State};
@@ -79,8 +79,9 @@ fn counter_script_decides_as_the_core() {
         for (limit, keys) in texts.iter().flat_map(|text| [(limit(text), 1), (limit(text), 5_u8)]) {
             redis::cmd("FLUSHALL").exec(&mut client.connection).expect("a server that listens");
             let mut states: Vec<State> = (0..keys).map(|_| State::new(&limit)).collect();
-            let entry = |key| Entry { key: client.names.state(&[key], &limit), units: 1, times: 1 };
-            let entries: Vec<Entry> = (0..keys).map(entry).collect();
+            let entry =
+                |key| CounterEntry { key: client.names.state(&[key], &limit), units: 1, times: 1 };
+            let entries: Vec<CounterEntry> = (0..keys).map(entry).collect();
             for round in 0..3_000 {
                 let names: Vec<&[u8]> = entries.iter().map(|entry| &*entry.key).collect();
                 let call = counter_call(&limit, &entries, None);

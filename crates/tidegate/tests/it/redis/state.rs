@@ -2,7 +2,7 @@
 //! the core.
 
 use tidegate::{Algorithm, Limit, Timestamp};
-use tidegate_core::{Cell, Entries, Form, State};
+use tidegate_core::{Cell, Entries, State, WindowForm};
 
 use super::client::Kept;
 
@@ -112,7 +112,7 @@ fn plain(state: &State) -> Plain {
     };
     match state {
         State::SlidingLog(log) => list(log.entries()),
-        State::SlidingWindow(window) if window.form() == Form::Log => {
+        State::SlidingWindow(window) if window.form() == WindowForm::Times => {
             Plain::Times(window.times().collect())
         }
         State::SlidingWindow(window) => {

@@ -2,7 +2,7 @@
 
 use redis::Value;
 use tidegate::unstable::redis::{
-    CounterReply, Entry, FastCheck, ScriptCall, ScriptMode, ScriptPlan, counter_call,
+    CounterEntry, CounterReply, FastCheck, ScriptCall, ScriptMode, ScriptPlan, counter_call,
     decode_counter_reply, is_fast,
 };
 use tidegate::{Check, Limit, Request};
@@ -25,17 +25,17 @@ fn run_all(client: &mut Client, calls: &[ScriptCall]) -> Vec<Value> {
 /// Decides events with `counter.lua`. Events of one time are one call, and events of one key in it
 /// are one entry.
 fn decide_quickly(client: &mut Client, limit: &Limit, events: &[Event]) -> Vec<bool> {
-    let mut calls = Vec::<(Vec<Entry>, ScriptCall)>::new();
+    let mut calls = Vec::<(Vec<CounterEntry>, ScriptCall)>::new();
     let mut positions = Vec::<(usize, usize)>::new();
     for group in events.chunk_by(|a, b| a.at == b.at) {
-        let mut entries = Vec::<Entry>::new();
+        let mut entries = Vec::<CounterEntry>::new();
         for event in group {
             let checks = [Check::new(&event.key, limit, 1)];
             let quick =
                 FastCheck::of(&Request::new(&checks), &client.names).expect("a quick limit");
             let known = entries.iter().position(|entry| entry.key == quick.key);
             let entry = known.unwrap_or_else(|| {
-                entries.push(Entry { key: quick.key, units: quick.units, times: 0 });
+                entries.push(CounterEntry { key: quick.key, units: quick.units, times: 0 });
                 entries.len() - 1
             });
             entries[entry].times += 1;

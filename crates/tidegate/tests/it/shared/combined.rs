@@ -58,7 +58,7 @@ fn requests_are_decided_together() {
     // A shared store cannot be used without awaiting.
     let gate = &fixture.nodes[0];
     let active = Arc::clone(&gate.active_policies());
-    let verdict = gate.sync(gate.check(&active, &both));
+    let verdict = gate.poll_now(gate.check(&active, &both));
     assert_eq!(verdict.err(), Some(GateError::MustAwait));
 }
 

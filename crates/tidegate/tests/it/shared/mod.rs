@@ -436,11 +436,11 @@ fn invalid_request_is_not_a_store_failure() {
     let active = Arc::clone(&gate.active_policies());
     let request = under("open", "bob");
     let must_await = Err(GateError::MustAwait);
-    assert_eq!(gate.sync(gate.check(&active, &[request])).map(drop), must_await);
-    assert_eq!(gate.sync(gate.acquire(&active, &request, None)).map(drop), must_await);
+    assert_eq!(gate.poll_now(gate.check(&active, &[request])).map(drop), must_await);
+    assert_eq!(gate.poll_now(gate.acquire(&active, &request, None)).map(drop), must_await);
     let (keys, bob) = (gate.keys(&active, "open").expect("a policy"), Key::literal(b"bob"));
-    assert_eq!(gate.sync(keys.peek(&bob)).map(drop), must_await);
-    assert_eq!(gate.sync(keys.reset(&bob)).map(drop), must_await);
+    assert_eq!(gate.poll_now(keys.peek(&bob)).map(drop), must_await);
+    assert_eq!(gate.poll_now(keys.reset(&bob)).map(drop), must_await);
     fixture.set_behavior(Behavior::Healthy);
     assert!(fixture.read(0, &request).0, "nothing was charged before");
 }

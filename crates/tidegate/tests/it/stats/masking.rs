@@ -49,7 +49,7 @@ fn deny(gate: &Gate, value: &str) -> (tidegate::unstable::policy::Key, String) {
     let active = gate.active_policies();
     for allowed in [true, false] {
         let request = GateRequest::new(Subject::Request(&attributes));
-        let verdict = gate.sync(gate.check(&active, &[request]));
+        let verdict = gate.poll_now(gate.check(&active, &[request]));
         assert_eq!(verdict.expect("a verdict").allowed, allowed);
     }
     let key = active.policies().select(&attributes).expect("a policy")[0].key.clone();
@@ -94,7 +94,7 @@ fn values_that_are_not_credentials_are_readable() {
     let active = gate.active_policies();
     for _ in 0..2 {
         let request = GateRequest::new(Subject::Request(&attributes));
-        gate.sync(gate.check(&active, &[request])).expect("a verdict");
+        gate.poll_now(gate.check(&active, &[request])).expect("a verdict");
     }
     let displayed = || gate.stats().top(RankBy::Denied, None, 9).keys.entries;
     assert_eq!(displayed()[0].name.to_string(), "client_ip=192.0.2.1");
@@ -102,7 +102,7 @@ fn values_that_are_not_credentials_are_readable() {
     let limits = [limit("1 per 1h sliding-log")];
     for _ in 0..2 {
         let subject = Subject::Limits { key: b"alice", limits: &limits };
-        gate.sync(gate.check(&active, &[GateRequest::new(subject)])).expect("a verdict");
+        gate.poll_now(gate.check(&active, &[GateRequest::new(subject)])).expect("a verdict");
     }
     assert_eq!(displayed()[0].name.to_string(), "alice");
     gate.stats().set_log_keys(LogKeys::Off, None);

@@ -64,7 +64,7 @@ impl Fixture {
 
     fn check_all(&self, requests: &[GateRequest<'_>]) -> bool {
         let active = self.gate.active_policies();
-        self.gate.sync(self.gate.check(&active, requests)).expect("a verdict").allowed
+        self.gate.poll_now(self.gate.check(&active, requests)).expect("a verdict").allowed
     }
 
     /// Returns the policies with requests: allowed, denied, and those that it would have denied.
@@ -153,7 +153,9 @@ fn batches_and_permits_count_every_request() {
     });
     let jobs = key("jobs");
     let permits: Vec<_> = (0..2)
-        .map(|_| fixture.gate.sync(fixture.gate.acquire(&active, &jobs, None)).expect("a verdict"))
+        .map(|_| {
+            fixture.gate.poll_now(fixture.gate.acquire(&active, &jobs, None)).expect("a verdict")
+        })
         .collect();
     assert_eq!(permits.iter().filter(|grant| grant.permit.is_some()).count(), 1);
     let counts = [

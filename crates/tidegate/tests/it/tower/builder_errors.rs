@@ -91,7 +91,7 @@ fn invalid_layers_are_errors_with_a_fix() {
         ),
         (
             RateLimitLayer::builder().rule(one("api").key_template("{ip}")),
-            "rule `api`: its key template: unknown part of a request: use client_ip, method, path, host, \
+            "rule `api`: its key template: unknown request field: use client_ip, method, path, host, \
              header:NAME, query:NAME, cookie:NAME, domain, descriptor:NAME or descriptors",
         ),
         (

@@ -11,13 +11,12 @@ use smallvec::SmallVec;
 use tidegate::unstable::gate::{DenialReason, GateVerdict, LimitResult};
 use tidegate::unstable::headers::Forms;
 use tidegate::unstable::policy::Policies;
-use tidegate::unstable::stats::Decided;
 use tidegate::{Algorithm, Limit, Timestamp};
 
 use super::messages::Request;
 use super::reference_reply::reference_reply;
 use crate::envoy_ratelimit::ReplySettings;
-use crate::error::{ErrorKind, RequestError};
+use crate::error::RequestError;
 
 /// A `RateLimitResponse`.
 #[derive(Debug)]
@@ -97,14 +96,7 @@ impl<'a> Reply<'a> {
         form: ReplyForm<'a>,
     ) -> Result<Self, RequestError> {
         if verdict.denial_reason() == Some(DenialReason::StoreFailed) {
-            let policy =
-                verdict.reported_limit().and_then(|result| result.policy).unwrap_or_default();
-            let detail = match verdict.decided {
-                Decided::FailedClosed => "has `on_store_failure: deny`",
-                _ => "cannot admit this cost with this node's share of its limit",
-            };
-            let message = format!("the store failed, and policy `{policy}` {detail}");
-            return Err(RequestError::new(ErrorKind::StoreFailed, message));
+            return Err(RequestError::store_failed(verdict));
         }
         if let Some(settings) = form.reference {
             return Ok(reference_reply(verdict, request, settings, form));

@@ -239,7 +239,8 @@ mod tests {
     }
 
     fn rejection(request: &Request<'_>) -> String {
-        let refused = EnvoyRequests::new(request, Algorithm::default()).expect_err("no sense");
+        let refused =
+            EnvoyRequests::new(request, Algorithm::default()).expect_err("an invalid request");
         assert_eq!(refused.kind, ErrorKind::Invalid);
         refused.to_string()
     }
@@ -265,7 +266,8 @@ mod tests {
         for (hits_addend, is_negative_hits, of_request, expected) in rows {
             let one = Descriptor { hits_addend, is_negative_hits, ..descriptor(&[("a", "b")]) };
             let request = Request { hits_addend: of_request, ..request(&[one]) };
-            let envoy_requests = EnvoyRequests::new(&request, Algorithm::default()).expect("sense");
+            let envoy_requests =
+                EnvoyRequests::new(&request, Algorithm::default()).expect("a valid request");
             let gate_requests = envoy_requests.gate_requests(Some("id"));
             let case = format!("{hits_addend:?} {is_negative_hits} {of_request}");
             assert_eq!(gate_requests[0].cost, expected, "{case}");

@@ -239,8 +239,8 @@ fn rejects_invalid_commands() {
         ("TG.CHECK login a ID\r\n", "-ERR syntax error: ID needs a value\r\n"),
         ("TG.CHECK login a COST 1 COST 1\r\n", "-ERR syntax error: COST is given twice\r\n"),
         ("TG.CHECK login a ID x ID x\r\n", "-ERR syntax error: ID is given twice\r\n"),
-        ("TG.CHECK login a HARD\r\n", "-ERR syntax error: `HARD` is no option of TG.CHECK: use COST n, ID id or FORCE\r\n"),
-        ("TG.LIMIT '1 per 1s' a HARD\r\n", "-ERR syntax error: `HARD` is no option of TG.LIMIT: use COST n, ID id or FORCE\r\n"),
+        ("TG.CHECK login a HARD\r\n", "-ERR syntax error: `HARD` is not an option of TG.CHECK: use COST n, ID id or FORCE\r\n"),
+        ("TG.LIMIT '1 per 1s' a HARD\r\n", "-ERR syntax error: `HARD` is not an option of TG.LIMIT: use COST n, ID id or FORCE\r\n"),
         ("TG.CHECK login a COST one\r\n", "-ERR COST: value is not an integer or out of range: use a whole number from -1000000000000 to 1000000000000\r\n"),
         ("TG.CHECK login a COST 1000000000001\r\n", "-ERR COST: value is not an integer or out of range: use a whole number from -1000000000000 to 1000000000000\r\n"),
         ("TG.CHECK login a COST 99999999999999999999\r\n", "-ERR COST: value is not an integer or out of range: use a whole number from -1000000000000 to 1000000000000\r\n"),
@@ -254,19 +254,19 @@ fn rejects_invalid_commands() {
     let front = TestFront::without_secrets();
     let mut client = front.connect();
     let long = "x".repeat(1025);
-    let told = client.exchange(&command(&["TG.CHECK", "login", &long]));
-    assert_eq!(told, "-ERR key: it is longer than 1024 bytes: send a hash of it\r\n");
+    let reply = client.exchange(&command(&["TG.CHECK", "login", &long]));
+    assert_eq!(reply, "-ERR key: it is longer than 1024 bytes: send a hash of it\r\n");
     assert!(client.exchange(&command(&["TG.CHECK", "login", &long[1..]])).starts_with("*7"));
-    let told = client.exchange(&command(&["TG.CHECK", "login", "a", "ID", &long[..257]]));
-    assert_eq!(told, "-ERR ID: it is longer than 256 bytes: shorten it\r\n");
-    let told = client.exchange(&command(&["TG.LIMIT", &["1 per 1s"; 65].join(","), "a"]));
-    assert!(told.starts_with("-ERR limit: there are more than "), "{told}");
+    let reply = client.exchange(&command(&["TG.CHECK", "login", "a", "ID", &long[..257]]));
+    assert_eq!(reply, "-ERR ID: it is longer than 256 bytes: shorten it\r\n");
+    let reply = client.exchange(&command(&["TG.LIMIT", &["1 per 1s"; 65].join(","), "a"]));
+    assert!(reply.starts_with("-ERR limit: there are more than "), "{reply}");
     // The error is on one line, without the excerpt and caret.
-    let told = client.exchange("TG.LIMIT '9 per 1s, 5 per fortnight' a\r\nTG.LIMIT '' a\r\n");
+    let reply = client.exchange("TG.LIMIT '9 per 1s, 5 per fortnight' a\r\nTG.LIMIT '' a\r\n");
     let time = "-ERR limit: `fortnight`: expected a length of time: write a number and ms, s, m, h, d or w, for example `10s`\r\n";
     let nothing = "-ERR limit: ``: this is not a limit: write for example `10 per 1s`\r\n";
-    assert_eq!(told, [time, nothing].concat());
-    assert!(client.exchange("TG.LIMIT \"\\xff\" a\r\n").starts_with("-ERR limit: it is not text"));
+    assert_eq!(reply, [time, nothing].concat());
+    assert!(client.exchange("TG.LIMIT \"\\xff\" a\r\n").starts_with("-ERR limit: not valid UTF-8"));
 }
 
 #[test]
@@ -330,11 +330,11 @@ fn runs_transactions() {
     let front = TestFront::without_secrets();
     let mut client = front.connect();
     let echo = command(&["ECHO", &"x".repeat(10_000)]);
-    let told = client.exchange(&format!("MULTI\r\n{}EXEC\r\nPING\r\n", echo.repeat(1000)));
+    let reply = client.exchange(&format!("MULTI\r\n{}EXEC\r\nPING\r\n", echo.repeat(1000)));
     let refused = "-ERR the commands since MULTI take more than 65536 bytes: send EXEC sooner, \
         or a pipeline without MULTI (in redis-py, `transaction=False`)\r\n";
     let queued = |count: usize| "+QUEUED\r\n".repeat(count);
-    assert_eq!(told, format!("+OK\r\n{}{refused}{}{ABORTED}+PONG\r\n", queued(6), queued(993)));
+    assert_eq!(reply, format!("+OK\r\n{}{refused}{}{ABORTED}+PONG\r\n", queued(6), queued(993)));
 }
 
 #[test]
