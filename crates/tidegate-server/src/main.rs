@@ -5,24 +5,26 @@
 //! - `fronts/`: the protocols over which decisions are requested: `http/`, `grpc/`, `resp/`.
 //! - `admin/`: health, metrics, the admin API and the dashboard.
 //! - `access/`: authentication.
+//! - `envoy_ratelimit/`: the environment variables of envoyproxy/ratelimit.
 //! - `error.rs`: the error of a request, for every protocol.
 //! - `logs/`: logging.
+//! - `xds/`: the client of xDS control planes.
 //! - `static_assets.rs`: files of web pages, embedded in the binary.
 
 mod access;
 mod admin;
 mod commands;
+mod envoy_ratelimit;
 mod error;
 mod fronts;
 mod logs;
 mod page_links;
 mod serve;
 mod static_assets;
+mod xds;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    commands::run(commands::Cli::parse().command)
+    commands::run(commands::parse(std::env::args_os().collect()))
 }

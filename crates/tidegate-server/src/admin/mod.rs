@@ -5,15 +5,18 @@
 //!   /dashboard                     open: the page contains no data and prompts for the secret
 //!   /playground /docs              open: redirects to pages outside of this front
 //!   /admin/v1/*                    requires the admin secret
+//!   /rlconfig /stats               requires the admin secret; the pages of envoyproxy/ratelimit
 //! ```
 //!
 //! - `server_state.rs`: the state of the server and its counters, which the fronts update;
 //! - `metrics.rs`: the metrics page, in the format of `prometheus_text.rs`;
 //! - `policies.rs`, `stats_api.rs`, `top.rs`: the admin API as JSON;
 //! - `history.rs`: samples of the last minutes; `events.rs`: the stream of denials;
+//! - `debug_pages.rs`: the debug pages of envoyproxy/ratelimit;
 //! - `response.rs`: responses, and the router as a front;
 //! - `assets/`: the dashboard, a web page over this API.
 
+mod debug_pages;
 mod events;
 mod history;
 mod metrics;
@@ -88,6 +91,8 @@ pub fn router(
         .route("/admin/v1/history", get(history::history))
         .route("/admin/v1/top", get(top::top))
         .route("/admin/v1/events", get(events::stream))
+        .route("/rlconfig", get(debug_pages::config))
+        .route("/stats", get(debug_pages::stats))
         .route_layer(middleware::from_fn_with_state(state.clone(), authorize));
     Router::new()
         .route("/", get(redirect_to_dashboard))
@@ -105,13 +110,12 @@ pub fn router(
         .with_state(state)
 }
 
-/// Readiness: fails while the server starts or drains. Liveness (`/healthz`) succeeds whenever the
-/// server responds.
+/// Readiness: fails while the server starts or drains, and while it lacks a config or a store that
+/// it needs. Liveness (`/healthz`) succeeds whenever the server responds.
 async fn ready(State(state): State<AdminState>) -> Response {
-    if state.server_state.is_ready() {
-        text(StatusCode::OK, "ready\n")
-    } else {
-        text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+    match state.server_state.unready_reason() {
+        None => text(StatusCode::OK, "ready\n"),
+        Some(reason) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
     }
 }
 

@@ -46,7 +46,9 @@ pub struct ServerState {
     /// The start on the monotonic clock.
     started_instant: Instant,
     max_keys: u64,
-    ready: watch::Sender<bool>,
+    health: watch::Sender<Health>,
+    /// Whether checks are answered with an error, because no config was loaded yet.
+    lacks_config: AtomicBool,
     fronts: [FrontState; FrontName::ALL.len()],
     grpc_responses: Counters<{ CODES.len() }>,
     resp_replies: Counters<{ REPLY_CODES.len() }>,
@@ -56,6 +58,30 @@ pub struct ServerState {
     /// The paths of the config; `None` for the built-in default.
     source: Option<String>,
     page_links: OnceLock<PageLinks>,
+}
+
+/// The conditions of readiness.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Health {
+    /// All fronts listen, and the server does not drain.
+    is_open: bool,
+    needs_config: bool,
+    needs_store: bool,
+}
+
+impl Health {
+    fn is_ready(self) -> bool {
+        self.unready_reason().is_none()
+    }
+
+    fn unready_reason(self) -> Option<&'static str> {
+        match self {
+            Health { is_open: false, .. } => Some("draining"),
+            Health { needs_config: true, .. } => Some("no config is loaded"),
+            Health { needs_store: true, .. } => Some("the store is unavailable"),
+            _ => None,
+        }
+    }
 }
 
 /// A config that was rejected.
@@ -106,7 +132,8 @@ impl ServerState {
             started,
             started_instant: Instant::now(),
             max_keys: max_keys as u64,
-            ready: watch::Sender::new(false),
+            health: watch::Sender::new(Health::default()),
+            lacks_config: AtomicBool::new(false),
             fronts: Default::default(),
             grpc_responses: Counters::default(),
             resp_replies: Counters::default(),
@@ -141,19 +168,50 @@ impl ServerState {
         self.page_links.get().copied().unwrap_or_default()
     }
 
-    /// Sets the readiness: true once all fronts listen, false while draining.
+    /// Sets whether requests are accepted: true once all fronts listen, false while draining.
     pub fn set_ready(&self, ready: bool) {
-        self.ready.send_replace(ready);
+        self.health.send_modify(|health| health.is_open = ready);
+    }
+
+    /// Sets whether checks fail because no config was loaded, and whether the server is unready for
+    /// the lack of one.
+    pub fn set_lacks_config(&self, lacks_config: bool, unready: bool) {
+        self.lacks_config.store(lacks_config, Relaxed);
+        self.health.send_modify(|health| health.needs_config = unready);
+    }
+
+    /// Sets whether the server is unready because its store is unavailable.
+    pub fn set_needs_store(&self, needs_store: bool) {
+        self.health.send_modify(|health| health.needs_store = needs_store);
+    }
+
+    /// Whether checks must fail because no config was loaded yet.
+    #[inline]
+    pub fn lacks_config(&self) -> bool {
+        self.lacks_config.load(Relaxed)
     }
 
     pub fn is_ready(&self) -> bool {
-        *self.ready.borrow()
+        self.health.borrow().is_ready()
     }
 
-    /// Waits until the server is no longer ready. Streamed responses without an end stop then.
+    /// The reason why the server is not ready; `None` if it is.
+    pub fn unready_reason(&self) -> Option<&'static str> {
+        self.health.borrow().unready_reason()
+    }
+
+    /// Waits until the server drains. Streamed responses without an end stop then.
     pub async fn draining(&self) {
         // The sender lives in `self`, so the wait ends only when the value changes.
-        let _ = self.ready.subscribe().wait_for(|ready| !ready).await;
+        let _ = self.health.subscribe().wait_for(|health| !health.is_open).await;
+    }
+
+    /// Waits until the readiness differs from `ready`. Returns whether the server still accepts
+    /// requests.
+    pub async fn ready_changed(&self, ready: bool) -> bool {
+        let mut health = self.health.subscribe();
+        let changed = health.wait_for(|health| !health.is_open || health.is_ready() != ready).await;
+        changed.is_ok_and(|health| health.is_open)
     }
 
     /// Counts a response.

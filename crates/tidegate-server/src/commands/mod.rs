@@ -4,7 +4,9 @@ mod config;
 mod explain;
 mod man_and_completions;
 
+use std::ffi::OsString;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -40,6 +42,24 @@ pub enum Command {
     Simulate(SimulateArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
+}
+
+/// The name of the program of envoyproxy/ratelimit. Started under this name, the server takes its
+/// place.
+const ENVOY_RATELIMIT: &str = "ratelimit";
+
+/// Parses the command line. Exits the process if it is invalid or requests help.
+pub fn parse(mut args: Vec<OsString>) -> Command {
+    let program = args.first().and_then(|program| Path::new(program).file_name());
+    let is_ratelimit = program.is_some_and(|name| name == ENVOY_RATELIMIT);
+    if is_ratelimit && args.len() == 1 {
+        args.push("serve".into());
+    }
+    let mut command = Cli::parse_from(args).command;
+    if let Command::Serve(serve) = &mut command {
+        serve.as_envoy_ratelimit |= is_ratelimit;
+    }
+    command
 }
 
 /// Runs a subcommand.

@@ -28,8 +28,8 @@ pub use self::writer::{dropped, print};
 
 use self::writer::Lines;
 
-/// The filter that is used if `RUST_LOG` is not set.
-const DEFAULT_FILTER: &str = "info";
+/// The default filter.
+pub const DEFAULT_FILTER: &str = "info";
 
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -78,14 +78,14 @@ impl Drop for Logging {
     }
 }
 
-/// Starts logging for the whole process.
+/// Starts logging for the whole process. `default_filter` is used if `RUST_LOG` is not set.
 ///
 /// # Errors
 /// When `RUST_LOG` or the exporter's settings are invalid, or the writing thread cannot be
 /// started.
-pub fn start(format: LogFormat) -> Result<Logging, LogError> {
+pub fn start(format: LogFormat, default_filter: &str) -> Result<Logging, LogError> {
     let text = std::env::var("RUST_LOG").unwrap_or_default();
-    let text = if text.is_empty() { DEFAULT_FILTER } else { &text };
+    let text = if text.is_empty() { default_filter } else { &text };
     let filter = filter(text)?;
     let lines = Lines::start().map_err(LogError::Writer)?;
     std::panic::set_hook(Box::new(log_panic));

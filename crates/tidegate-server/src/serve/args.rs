@@ -10,13 +10,14 @@ use clap::builder::UnknownArgumentValueParser;
 use tidegate::Algorithm;
 use tidegate_replay::rate_algorithm;
 
+use crate::envoy_ratelimit::XdsAddress;
 use crate::logs::LogFormat;
 
 /// Decide requests over HTTP, gRPC and RESP, and for gateways
 ///
 /// Without a config: a memory store and one policy, `default`, that allows every
 /// client address 100 requests per minute.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_long_help = SERVE_HELP)]
 pub struct ServeArgs {
     /// The policies and settings; reloaded when it changes and on SIGHUP
@@ -28,10 +29,26 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DIR", env = "TIDEGATE_ENVOY_CONFIG")]
     pub envoy_config: Option<PathBuf>,
 
-    /// The algorithm of limits of --envoy-config, and of limits that Envoy sends with a request;
-    /// `fixed-window` has the windows of envoyproxy/ratelimit
-    #[arg(long, value_name = "NAME", env = "TIDEGATE_ALGORITHM", default_value_t, value_parser = rate_algorithm)]
-    pub algorithm: Algorithm,
+    /// The xDS control plane that sends configs of envoyproxy/ratelimit, as host:port, in place of
+    /// the files of --envoy-config; CONFIG_GRPC_XDS_* and XDS_CLIENT_* set the other options
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        env = "TIDEGATE_ENVOY_XDS",
+        conflicts_with = "envoy_config"
+    )]
+    pub envoy_xds: Option<XdsAddress>,
+
+    /// Take the place of envoyproxy/ratelimit: read its environment variables, listen on its
+    /// ports, and reply as it does; also set if the program is started as `ratelimit`
+    #[arg(long, env = "TIDEGATE_AS_ENVOY_RATELIMIT", value_parser = clap::builder::FalseyValueParser::new())]
+    pub as_envoy_ratelimit: bool,
+
+    /// The algorithm of limits from --envoy-config or --envoy-xds, and of limits that come with a request;
+    /// `fixed-window` has the windows of envoyproxy/ratelimit [default: sliding-window, or
+    /// fixed-window with --as-envoy-ratelimit]
+    #[arg(long, value_name = "NAME", env = "TIDEGATE_ALGORITHM", value_parser = rate_algorithm)]
+    pub algorithm: Option<Algorithm>,
 
     /// Allow several files of --envoy-config to have the same domain
     #[arg(long, env = "TIDEGATE_MERGE_DOMAINS", value_parser = clap::builder::FalseyValueParser::new())]

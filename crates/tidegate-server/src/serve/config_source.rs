@@ -1,8 +1,8 @@
-//! The source of policies and settings: a config file, files of envoyproxy/ratelimit, or both.
+//! The source of policies and settings: a config file, configs of envoyproxy/ratelimit, or both.
 //!
 //! With both, settings come from the config file. Its policies, which are optional then, precede
-//! those of the envoyproxy/ratelimit files. The files are converted as `tidegate config convert`
-//! does.
+//! those of envoyproxy/ratelimit. The configs of envoyproxy/ratelimit are files, or messages of an
+//! xDS control plane. They are converted as `tidegate config convert` does.
 
 use std::collections::BTreeSet;
 use std::collections::hash_map::DefaultHasher;
@@ -11,21 +11,33 @@ use std::fs::File;
 use std::hash::{Hash, Hasher};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use tidegate::unstable::config::envoy::{EnvoyErrors, EnvoyFile, Options, convert};
+use tidegate::unstable::config::envoy::{
+    Converted, DomainConfig, EnvoyErrors, EnvoyFile, Options, convert, convert_domains,
+};
 use tidegate::unstable::config::{Config, ConfigErrors, ConfigWarning, MAX_CONFIG_BYTES};
-use tidegate::unstable::policy::PoliciesError;
-use tracing::warn;
+use tidegate::unstable::policy::{Policies, PoliciesError};
+use tracing::{error, warn};
 
 use super::args::ServeArgs;
+use super::readiness::Readiness;
 use super::tls;
+use crate::envoy_ratelimit::{ConfigType, EnvoySettings, VariableError, xds_settings};
+use crate::xds::XdsSettings;
 
 /// The files that the config is read from.
 #[derive(Clone, Debug)]
 pub struct ConfigSource {
     config: Option<PathBuf>,
     envoy: Option<PathBuf>,
+    /// The control plane that sends configs of envoyproxy/ratelimit in place of files.
+    xds: Option<Box<XdsSettings>>,
+    /// The configs that the control plane sent last; `None` before the first.
+    received: Option<Arc<[DomainConfig]>>,
     options: Options,
+    /// The variables of envoyproxy/ratelimit, with `--as-envoy-ratelimit`.
+    variables: Option<Arc<EnvoySettings>>,
 }
 
 /// Why the config cannot be loaded.
@@ -53,58 +65,150 @@ pub enum ConfigSourceError {
 }
 
 impl ConfigSource {
-    pub fn new(args: &ServeArgs) -> Self {
-        let options = Options { algorithm: args.algorithm, merge_domains: args.merge_domains };
-        ConfigSource { config: args.config.clone(), envoy: args.envoy_config.clone(), options }
+    /// # Errors
+    /// When a variable with a setting of the xDS client is invalid.
+    pub fn new(
+        args: &ServeArgs,
+        variables: Option<Arc<EnvoySettings>>,
+    ) -> Result<Self, VariableError> {
+        let options = Options {
+            algorithm: args.algorithm.unwrap_or_default(),
+            merge_domains: args.merge_domains,
+        };
+        let by_flag = args.envoy_xds.as_ref().map(|address| xds_settings(address).map(Box::new));
+        let (mut envoy, mut xds) = (args.envoy_config.clone(), by_flag.transpose()?);
+        if let (None, None, Some(variables)) = (&envoy, &xds, &variables) {
+            match &variables.configs {
+                ConfigType::Files(path) => envoy = Some(path.clone()),
+                ConfigType::Xds(settings) => xds = Some(settings.clone()),
+            }
+        }
+        let config = args.config.clone();
+        Ok(ConfigSource { config, envoy, xds, received: None, options, variables })
     }
 
-    /// The paths as they were given; `None` if there are none.
+    /// The settings of the xDS client, if a control plane sends configs.
+    pub fn xds(&self) -> Option<&XdsSettings> {
+        self.xds.as_deref()
+    }
+
+    /// Whether the limits of the control plane have arrived, if there is one.
+    pub fn is_complete(&self) -> bool {
+        self.xds.is_none() || self.received.is_some()
+    }
+
+    /// Returns a copy of the source that has these configs of the control plane.
+    #[must_use]
+    pub fn with_received(&self, configs: Vec<DomainConfig>) -> Self {
+        ConfigSource { received: Some(configs.into()), ..self.clone() }
+    }
+
+    /// The variables of envoyproxy/ratelimit, with `--as-envoy-ratelimit`.
+    pub fn variables(&self) -> Option<&EnvoySettings> {
+        self.variables.as_deref()
+    }
+
+    /// The conditions of readiness.
+    pub fn readiness(&self) -> Readiness {
+        Readiness::new(self.variables())
+    }
+
+    /// The paths and addresses as they were given; `None` if there are none.
     pub fn name(&self) -> Option<String> {
         let paths = [&self.config, &self.envoy].into_iter().flatten();
-        let paths: Vec<String> = paths.map(|path| path.display().to_string()).collect();
-        (!paths.is_empty()).then(|| paths.join(" and "))
+        let paths = paths.map(|path| path.display().to_string());
+        let xds = self.xds.iter().map(|xds| format!("the control plane at {}", xds.address));
+        let all: Vec<String> = paths.chain(xds).collect();
+        (!all.is_empty()).then(|| all.join(" and "))
     }
 
-    /// Whether no file was given.
+    /// Whether neither a file nor a control plane was given.
     pub fn is_none(&self) -> bool {
-        self.config.is_none() && self.envoy.is_none()
+        self.config.is_none() && self.envoy.is_none() && self.xds.is_none()
+    }
+
+    /// Loads the first config. The returned flag says whether it has all limits: those of a control
+    /// plane arrive later. As envoyproxy/ratelimit, the server also starts if files of limits have
+    /// mistakes.
+    pub fn load_first(&self) -> Result<(Config, bool), ConfigSourceError> {
+        match self.load() {
+            Err(ConfigSourceError::Envoy(errors)) if self.variables.is_some() => {
+                error!("starting without limits, so that checks fail: {errors}");
+                Ok((self.with_variables(self.settings()?), false))
+            }
+            loaded => loaded.map(|config| (config, self.is_complete())),
+        }
     }
 
     /// Loads the config. Logs features of the envoyproxy/ratelimit files that tidegate does not
     /// support.
     pub fn load(&self) -> Result<Config, ConfigSourceError> {
-        let Some(envoy) = &self.envoy else {
+        self.load_files().map(|config| self.with_variables(config))
+    }
+
+    /// Applies the variables of envoyproxy/ratelimit.
+    fn with_variables(&self, mut config: Config) -> Config {
+        if let Some(variables) = &self.variables {
+            variables.apply(&mut config);
+        }
+        config
+    }
+
+    /// Loads the config file without requiring policies.
+    fn settings(&self) -> Result<Config, ConfigSourceError> {
+        match &self.config {
+            Some(path) => Config::load_settings(path).map_err(ConfigSourceError::Config),
+            None => {
+                let mut config = Config::default();
+                config.policies = Policies::default();
+                Ok(config)
+            }
+        }
+    }
+
+    fn load_files(&self) -> Result<Config, ConfigSourceError> {
+        if self.envoy.is_none() && self.xds.is_none() {
             return match &self.config {
                 Some(path) => Config::load(path).map_err(ConfigSourceError::Config),
                 None => Ok(Config::default()),
             };
-        };
-        let settings = self.config.as_deref().map(Config::load_settings).transpose();
-        let settings = settings.map_err(ConfigSourceError::Config)?;
-        let files = files(envoy).map_err(ConfigSourceError::Envoy)?;
-        let files: Result<Vec<EnvoyFile>, EnvoyErrors> =
-            files.iter().map(|path| EnvoyFile::load(path)).collect();
-        let files = files.map_err(ConfigSourceError::Envoy)?;
-        let converted = convert(&files, &self.options).map_err(ConfigSourceError::Envoy)?;
+        }
+        let settings = self.settings()?;
+        let converted = self.convert().map_err(ConfigSourceError::Envoy)?;
         for notice in converted.notices() {
             let (file, about) = (notice.file(), notice.about());
-            let line = about.line().unwrap_or_default();
-            warn!("{file}:{line}: {}: {}: {}", about.field(), about.message(), about.help());
+            let line = about.line().map(|line| format!("{line}: ")).unwrap_or_default();
+            warn!("{file}:{line}{}: {}: {}", about.field(), about.message(), about.help());
         }
-        let converted = converted.into_config();
-        match settings {
-            None => Ok(converted),
-            Some(settings) => {
-                let both = |error| {
-                    let mut names = settings.policies.iter().map(|policy| policy.name());
-                    match names.find(|name| converted.policies.get(name).is_some()) {
-                        Some(name) => ConfigSourceError::SamePolicy(name.to_owned()),
-                        None => ConfigSourceError::Conflict(error),
-                    }
-                };
-                settings.clone().with_policies_of(&converted).map_err(both)
+        let mut converted = converted.into_config();
+        if self.variables.as_ref().is_some_and(|variables| variables.quota_mode) {
+            let quotas = converted.policies.iter().map(|one| one.clone().with_quota(true));
+            let quotas = Policies::new(quotas.collect(), converted.identity.clone());
+            converted.policies = quotas.map_err(ConfigSourceError::Conflict)?;
+        }
+        let both = |error| {
+            let mut names = settings.policies.iter().map(|policy| policy.name());
+            match names.find(|name| converted.policies.get(name).is_some()) {
+                Some(name) => ConfigSourceError::SamePolicy(name.to_owned()),
+                None => ConfigSourceError::Conflict(error),
             }
+        };
+        settings.clone().with_policies_of(&converted).map_err(both)
+    }
+
+    /// Converts the configs of envoyproxy/ratelimit: those that were received, or the files.
+    fn convert(&self) -> Result<Converted, EnvoyErrors> {
+        let Some(path) = &self.envoy else {
+            return convert_domains(self.received.as_deref().unwrap_or_default(), &self.options);
+        };
+        if self.variables.is_some() && is_empty(path) {
+            warn!(directory = %path.display(), "there are no limits: the directory is empty");
+            return convert(&[], &self.options);
         }
+        let files = files(path)?;
+        let files: Result<Vec<EnvoyFile>, EnvoyErrors> =
+            files.iter().map(|path| EnvoyFile::load(path)).collect();
+        convert(&files?, &self.options)
     }
 
     /// Loads the config again. Fails if it is a pipe: its content is consumed, and reading it would
@@ -167,6 +271,15 @@ fn is_pipe(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
 }
 
+/// Whether the path does not exist, or is a directory without files that could be configs.
+fn is_empty(path: &Path) -> bool {
+    let is_hidden = |name: std::ffi::OsString| name.as_encoded_bytes().starts_with(b".");
+    match path.read_dir() {
+        Ok(entries) => entries.flatten().all(|entry| is_hidden(entry.file_name())),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
+}
+
 /// The files of a directory, or the file itself.
 fn files(path: &Path) -> Result<Vec<PathBuf>, EnvoyErrors> {
     if path.is_file() { Ok(vec![path.to_owned()]) } else { EnvoyFile::list(path) }
@@ -174,7 +287,6 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, EnvoyErrors> {
 
 impl fmt::Display for ConfigSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = self.config.iter().chain(&self.envoy).map(|path| path.display().to_string());
-        f.write_str(&all.collect::<Vec<_>>().join(" and "))
+        f.write_str(&self.name().unwrap_or_default())
     }
 }

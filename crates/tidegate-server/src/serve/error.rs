@@ -12,6 +12,7 @@ use super::config_source::ConfigSourceError;
 use super::settings::{FrontName, secret_of};
 use super::tls::TlsError;
 use crate::access::SecretError;
+use crate::envoy_ratelimit::VariableError;
 use crate::logs::LogError;
 
 /// Why the server cannot start.
@@ -21,6 +22,8 @@ pub enum ServeError {
     Log(#[from] LogError),
     #[error(transparent)]
     Config(ConfigSourceError),
+    #[error(transparent)]
+    Variable(#[from] VariableError),
     #[error("store: {0}")]
     Store(#[from] ConnectError),
     #[error(transparent)]

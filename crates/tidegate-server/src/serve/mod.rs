@@ -11,6 +11,7 @@
 //!   connections.rs                open connections, and their deadlines
 //!   shared_store.rs               the store that nodes share
 //!   config_source.rs, reload.rs   policies from files; SIGHUP and changed files
+//!   readiness.rs                  whether a config is loaded and the store is available
 //!   shutdown.rs                   signals, draining, exit
 //!   banner.rs, example.rs         the text printed at start, and its command to try
 //! ```
@@ -25,6 +26,7 @@ mod file_limits;
 mod http_protocol;
 mod listener;
 mod paced_stream;
+mod readiness;
 mod reload;
 mod settings;
 mod shared_store;
@@ -43,7 +45,7 @@ use tidegate::{Clock, Limiter};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-pub use self::args::ServeArgs;
+pub use self::args::{ListenAddr, ServeArgs};
 pub use self::config_source::config_warnings;
 pub use self::connections::{ConnCommand, ConnectionProgress, InFlight};
 pub use self::error::ServeError;
@@ -61,6 +63,7 @@ use self::settings::{FrontName, FrontSettings, Settings};
 use self::shutdown::RunningFronts;
 use crate::access::Secrets;
 use crate::admin::{self, AdminFront, ServerState};
+use crate::envoy_ratelimit::EnvoySettings;
 use crate::fronts::grpc::GrpcFront;
 use crate::fronts::http::HttpFront;
 use crate::fronts::resp::RespFront;
@@ -77,18 +80,30 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// # Errors
 /// When the server cannot start.
 pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
-    let _logging = logs::start(args.log_format)?;
+    let mut args = args.clone();
+    let variables = args.as_envoy_ratelimit.then(EnvoySettings::from_env).transpose()?;
+    let variables = variables.map(Arc::new);
+    if let Some(variables) = &variables {
+        variables.complete(&mut args);
+    }
+    let args = &args;
+    let default_filter = variables.as_ref().map_or(logs::DEFAULT_FILTER, |one| one.log_filter);
+    let _logging = logs::start(args.log_format, default_filter)?;
     unknown_env::warn_of_unknown();
-    let source = ConfigSource::new(args);
-    let mut config = source.load().map_err(ServeError::Config)?;
+    unknown_env::warn_of_envoy(variables.as_deref());
+    let source = ConfigSource::new(args, variables)?;
+    let (mut config, is_loaded) = source.load_first().map_err(ServeError::Config)?;
     let secrets = Secrets::from_env()?;
     let environment = EnvOverrides { store: secrets.store.clone(), mask: secrets.mask.clone() };
     config.store = environment.store.clone().unwrap_or(config.store);
-    let settings = Settings::new(args, &config, secrets)?;
+    let mut settings = Settings::new(args, &config, secrets)?;
+    if source.variables().is_some() {
+        warn_of_open_fronts(&std::mem::take(&mut settings.exposed));
+    }
     source.log_warnings(&config);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(ServeError::System)?;
-    let result = runtime.block_on(serve(args, source, config, settings, environment));
+    let result = runtime.block_on(serve(args, source, (config, is_loaded), settings, environment));
     // A thread that reads a file may hang with its file system, so it is not joined.
     runtime.shutdown_background();
     result
@@ -99,7 +114,7 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
 async fn serve(
     args: &ServeArgs,
     source: ConfigSource,
-    config: Config,
+    (config, is_loaded): (Config, bool),
     settings: Settings,
     environment: EnvOverrides,
 ) -> Result<(), ServeError> {
@@ -118,6 +133,9 @@ async fn serve(
     }
     let gate = Arc::new(gate);
     let server_state = Arc::new(ServerState::new(config.max_keys).read_from(source.name()));
+    let readiness = source.readiness();
+    readiness.record_config(&server_state, is_loaded.then_some(&config));
+    let algorithm = args.algorithm.unwrap_or_default();
     let Settings { http, grpc, resp, admin, exposed } = settings;
     let access = |settings: &Option<FrontSettings>| {
         settings.as_ref().map(|settings| settings.access.clone())
@@ -126,9 +144,12 @@ async fn serve(
 
     let (clone_gate, clone_state) = (|| Arc::clone(&gate), || Arc::clone(&server_state));
     let http_front = HttpFront::new(clone_gate(), clone_state(), config.headers, access(&http));
-    let http_front = Arc::new(http_front.with_algorithm(args.algorithm));
+    let replies = || source.variables().map(|variables| variables.replies.clone());
+    let http_front = http_front.with_algorithm(algorithm).with_reference(replies());
+    let http_front = Arc::new(http_front);
     let grpc_front = GrpcFront::new(clone_gate(), clone_state(), config.headers, access(&grpc));
-    let grpc_front = Arc::new(grpc_front.with_algorithm(args.algorithm));
+    let grpc_front = grpc_front.with_algorithm(algorithm).with_reference(replies());
+    let grpc_front = Arc::new(grpc_front);
     let resp_front = RespFront::new(clone_gate(), clone_state(), access(&resp));
     let routes = admin::router(clone_gate(), clone_state(), store.clone(), access(&admin));
     let admin_front = Arc::new(AdminFront::new(routes, clone_state()));
@@ -164,6 +185,7 @@ async fn serve(
     }
     tokio::spawn(sweep(Arc::clone(&gate), Arc::clone(&http_front)));
     if let Some(store) = store {
+        readiness.follow_store(store.clone(), &server_state);
         tokio::spawn(shared_store::watch(store, config.store.to_string()));
     }
     let started = StartConfig { config, environment };
@@ -175,6 +197,18 @@ async fn serve(
     banner.print(&exposed);
     running.until(signals.stop).await;
     Ok(())
+}
+
+/// Warns once of all fronts that accept every caller, as those of envoyproxy/ratelimit do.
+fn warn_of_open_fronts(exposed: &[FrontName]) {
+    if !exposed.is_empty() {
+        let fronts: Vec<&str> = exposed.iter().map(|front| front.name()).collect();
+        tracing::warn!(
+            fronts = fronts.join(", "),
+            "every host that can reach these fronts may use them, as with envoyproxy/ratelimit; set \
+             TIDEGATE_TOKENS and TIDEGATE_ADMIN_TOKEN, or HOST, GRPC_HOST and DEBUG_HOST"
+        );
+    }
 }
 
 /// The users of file descriptors under these settings.

@@ -1,4 +1,5 @@
-//! Reloads the config on SIGHUP and when the content of its files changes.
+//! Reloads the config on SIGHUP, when the content of its files changes, and when a control plane
+//! sends configs.
 //!
 //! The *directory* is watched, not the file. Kubernetes mounts a config as a symlink into a
 //! directory that is itself replaced, and editors replace the file, so a file that is opened once
@@ -19,10 +20,12 @@ use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
 use super::config_source::ConfigSource;
+use super::readiness::Readiness;
 use super::settings::needing_restart;
 use crate::admin::ServerState;
 use crate::fronts::grpc::GrpcFront;
 use crate::fronts::http::HttpFront;
+use crate::xds::{self, Update};
 
 /// How often the files are read without an event.
 const POLL: Duration = Duration::from_secs(5);
@@ -42,6 +45,7 @@ struct ReloadState {
     gate: Arc<Gate>,
     fronts: ReloadedFronts,
     server_state: Arc<ServerState>,
+    readiness: Readiness,
     /// The fingerprint of the content that was last read, valid or not.
     seen: Option<u64>,
 }
@@ -81,12 +85,14 @@ impl Reloader {
         server_state: Arc<ServerState>,
     ) -> Self {
         let seen = source.fingerprint();
-        Reloader { source, state: ReloadState { started, gate, fronts, server_state, seen } }
+        let readiness = source.readiness();
+        let state = ReloadState { started, gate, fronts, server_state, readiness, seen };
+        Reloader { source, state }
     }
 
     /// Watches and reloads for as long as the future is polled.
     pub async fn run(self, mut hangup: Signal) {
-        let source = self.source;
+        let mut source = self.source;
         if source.is_none() {
             while hangup.recv().await.is_some() {
                 info!("SIGHUP: there is no config to reload");
@@ -96,25 +102,26 @@ impl Reloader {
         // The capacity is one, because events carry no information beyond that something changed.
         let (events, mut happened) = mpsc::channel(1);
         let _watcher = watch(&source.directories(), events);
+        let mut updates = follow_control_plane(&source);
         let mut state = self.state;
         loop {
-            let forced = tokio::select! {
-                hung_up = hangup.recv() => hung_up.is_some(),
+            let event = tokio::select! {
+                hung_up = hangup.recv() => Event::Check { forced: hung_up.is_some() },
                 Some(()) = happened.recv() => {
                     tokio::time::sleep(SETTLE).await;
                     let _ = happened.try_recv();
-                    false
+                    Event::Check { forced: false }
                 }
-                () = tokio::time::sleep(POLL) => false,
+                Some(update) = updates.recv() => Event::Received(update),
+                () = tokio::time::sleep(POLL) => Event::Check { forced: false },
             };
-            let source = source.clone();
             // Reading and compiling take a while, and the file system may hang.
             let reloading = tokio::task::spawn_blocking(move || {
-                state.reload_if_changed(&source, forced);
-                state
+                source = state.handle(source, event);
+                (state, source)
             });
             match reloading.await {
-                Ok(back) => state = back,
+                Ok(back) => (state, source) = back,
                 Err(error) => {
                     error!(%error, "reloading has ended");
                     return;
@@ -124,7 +131,40 @@ impl Reloader {
     }
 }
 
+/// A reason to reload.
+enum Event {
+    /// The files may have changed; `forced` if they are to be loaded even if they have not.
+    Check { forced: bool },
+    /// The control plane sent configs.
+    Received(Update),
+}
+
+/// Starts the xDS client, if a control plane sends configs. Returns its updates.
+fn follow_control_plane(source: &ConfigSource) -> mpsc::Receiver<Update> {
+    let (sender, updates) = mpsc::channel(1);
+    if let Some(settings) = source.xds() {
+        tokio::spawn(xds::run(settings.clone(), sender));
+    }
+    updates
+}
+
 impl ReloadState {
+    /// Reloads as the event requires. Returns the source with the configs in use.
+    fn handle(&mut self, source: ConfigSource, event: Event) -> ConfigSource {
+        match event {
+            Event::Check { forced } => self.reload_if_changed(&source, forced),
+            Event::Received(Update { configs, result }) => {
+                let received = source.with_received(configs);
+                let reloaded = self.reload(&received);
+                let source = if reloaded.is_ok() { received } else { source };
+                // The client ends only with the process.
+                let _ = result.send(reloaded);
+                return source;
+            }
+        }
+        source
+    }
+
     /// Reloads if the content has changed, or if `forced` is set.
     fn reload_if_changed(&mut self, source: &ConfigSource, forced: bool) {
         let now = source.fingerprint();
@@ -132,31 +172,36 @@ impl ReloadState {
             return;
         }
         self.seen = now;
-        match source.load_again() {
-            Ok(config) => {
-                source.log_warnings(&config);
-                self.apply(config);
-            }
-            Err(errors) => {
-                error!("the config was not reloaded, the old one stays: {errors}");
-                self.server_state.record_rejected_config(errors.to_string());
-            }
-        }
+        let _ = self.reload(source);
     }
 
-    fn apply(&self, config: Config) {
+    /// Loads and applies the config, or records why the old one stays.
+    fn reload(&self, source: &ConfigSource) -> Result<(), String> {
+        let loaded = source.load_again().map_err(|errors| errors.to_string());
+        let is_complete = source.is_complete();
+        let reloaded = loaded.and_then(|config| {
+            source.log_warnings(&config);
+            self.apply(config, is_complete)
+        });
+        if let Err(errors) = &reloaded {
+            error!("the config was not reloaded, the old one stays: {errors}");
+            self.server_state.record_rejected_config(errors.clone());
+        }
+        reloaded
+    }
+
+    /// Applies a config. `is_complete` is false if the limits of a control plane are missing yet.
+    fn apply(&self, config: Config, is_complete: bool) -> Result<(), String> {
         let started = &self.started;
         let store = started.environment.store.as_ref().unwrap_or(&config.store);
         if *store != started.config.store {
             let (now, new) = (&started.config.store, store);
-            let message = format!(
+            return Err(format!(
                 "`store` cannot change while running (now {now}, in the file {new}): restart, or put \
                  it back"
-            );
-            error!("the config was not reloaded, the old one stays: {message}");
-            self.server_state.record_rejected_config(message);
-            return;
+            ));
         }
+        self.readiness.record_config(&self.server_state, is_complete.then_some(&config));
         let fields = needing_restart(&started.config, &config);
         let policies = config.policies.len();
         started.environment.show_keys(&config, self.gate.stats());
@@ -170,6 +215,7 @@ impl ReloadState {
             let fields = fields.join(", ");
             warn!(fields, "these settings changed too, and need a restart");
         }
+        Ok(())
     }
 }
 

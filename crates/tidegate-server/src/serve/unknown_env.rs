@@ -10,6 +10,7 @@ use clap::CommandFactory as _;
 
 use crate::access::SECRET_VARIABLES;
 use crate::commands::Cli;
+use crate::envoy_ratelimit::{EnvoySettings, distinctive_variables};
 
 const PREFIX: &str = "TIDEGATE_";
 
@@ -39,6 +40,28 @@ pub fn warn_of_unknown() {
             None => tracing::warn!(
                 "{variable} is not a setting of tidegate; see `tidegate serve --help`"
             ),
+        }
+    }
+}
+
+/// Warns of variables of envoyproxy/ratelimit that have no effect. `settings` are those that were
+/// read, with `--as-envoy-ratelimit`.
+pub fn warn_of_envoy(settings: Option<&EnvoySettings>) {
+    match settings {
+        Some(settings) => {
+            settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+            if settings.store.is_none() {
+                tracing::warn!(
+                    "REDIS_URL is not set: unless TIDEGATE_STORE or the config names a store, counts \
+                     are kept in the memory of this process"
+                );
+            }
+        }
+        None => {
+            let set = distinctive_variables().join(", ");
+            if !set.is_empty() {
+                tracing::warn!("{set}: set, but only read with --as-envoy-ratelimit");
+            }
         }
     }
 }

@@ -8,6 +8,8 @@
 //! - `playground.rs`: the playground; `otlp.rs`: exported spans, with the feature `otlp`;
 //! - `shared_store/`: counts in a store that nodes share;
 //! - `envoy_config.rs`: configs of envoyproxy/ratelimit, and `/json`;
+//! - `envoy_mode/`: `serve --as-envoy-ratelimit`;
+//! - `xds/`: configs from an xDS control plane;
 //! - `gateways/`: the server behind nginx, Caddy, Traefik and Envoy;
 //! - `rust_client.rs`: the Rust client;
 //! - `deploy/`: the files in `deploy/`.
@@ -17,6 +19,7 @@ mod cli_harness;
 mod config;
 mod deploy;
 mod envoy_config;
+mod envoy_mode;
 mod gateways;
 mod grpc;
 mod http;
@@ -31,3 +34,4 @@ mod rust_client;
 mod serve;
 mod server_harness;
 mod shared_store;
+mod xds;

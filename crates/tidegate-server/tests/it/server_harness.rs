@@ -30,6 +30,12 @@ impl Start {
         Start { files: Files::new(test), args: args.collect(), env: Vec::new(), wrap: None }
     }
 
+    /// Starts the server without any flag. Addresses come from the environment.
+    pub fn without_flags(mut self) -> Self {
+        self.args = vec!["serve".into()];
+        self
+    }
+
     /// Adds this config.
     pub fn config(mut self, text: &str) -> Self {
         let path = self.files.write("tidegate.yaml", text);
@@ -112,7 +118,10 @@ impl Start {
             }
             server.printed += &line;
             server.printed.push('\n');
+            // Without policies there is no example command.
+            let is_last_page = line.trim_start().starts_with("dashboard ");
             let done = line.trim_start().starts_with("curl ")
+                || is_last_page && server.printed.contains(", 0 policies from ")
                 || server.http.is_none() && server.admin.is_some();
             if done {
                 return server;

@@ -19,6 +19,9 @@ pub const CHECK: &str = "/grpc.health.v1.Health/Check";
 pub const LIST: &str = "/grpc.health.v1.Health/List";
 pub const WATCH: &str = "/grpc.health.v1.Health/Watch";
 
+/// The services that have a status. The last one is the name in envoyproxy/ratelimit.
+const SERVICES: [&str; 3] = ["", SERVICE, "ratelimit"];
+
 /// A `HealthCheckResponse.ServingStatus`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Status {
@@ -43,7 +46,7 @@ impl GrpcFront {
     pub(super) fn list_health(&self) -> GrpcResponse {
         let status = self.health();
         GrpcBody::message(64, |out| {
-            for service in ["", SERVICE] {
+            for service in SERVICES {
                 put_nested(out, 1, |out| {
                     put_bytes(out, 1, service.as_bytes());
                     put_nested(out, 2, |out| put(status, out));
@@ -52,8 +55,7 @@ impl GrpcFront {
         })
     }
 
-    /// Sends the status, and again when the server drains. The stream ends then, because only the
-    /// shutdown follows.
+    /// Sends the status, and again whenever it changes. The stream ends when the server drains.
     pub(super) async fn watch_health(&self, body: Incoming, in_flight: InFlight) -> GrpcResponse {
         let known = match parse_service(body).await {
             Ok(known) => known,
@@ -72,13 +74,18 @@ impl GrpcFront {
                 let encode = |status| framed(2, |out| put(status, out));
                 let (next, step): (StreamItem, Step) = match step {
                     Step::Send(status) => (Ok(encode(status)), Step::Waiting(status)),
-                    Step::Waiting(Status::Serving) => {
-                        server_state.draining().await;
-                        (Ok(encode(Status::NotServing)), Step::Closing)
-                    }
-                    Step::Waiting(_) => {
+                    Step::Waiting(Status::ServiceUnknown) => {
                         server_state.draining().await;
                         (Err(ending()), Step::Closed)
+                    }
+                    Step::Waiting(status) => {
+                        let is_open = server_state.ready_changed(status == Status::Serving).await;
+                        let changed = other(status);
+                        match (is_open, status) {
+                            (true, _) => (Ok(encode(changed)), Step::Waiting(changed)),
+                            (false, Status::Serving) => (Ok(encode(changed)), Step::Closing),
+                            (false, _) => (Err(ending()), Step::Closed),
+                        }
                     }
                     Step::Closing => (Err(ending()), Step::Closed),
                     Step::Closed => return None,
@@ -91,6 +98,11 @@ impl GrpcFront {
     fn health(&self) -> Status {
         if self.server_state.is_ready() { Status::Serving } else { Status::NotServing }
     }
+}
+
+/// The status that follows a change.
+fn other(status: Status) -> Status {
+    if status == Status::Serving { Status::NotServing } else { Status::Serving }
 }
 
 fn ending() -> RequestError {
@@ -107,7 +119,7 @@ async fn parse_service(body: Incoming) -> Result<bool, RequestError> {
     let body = collect(body, None).await?;
     let name = service(single_message(&body)?)
         .map_err(|malformed| RequestError::invalid(malformed.to_string()))?;
-    Ok(name.is_empty() || name == SERVICE.as_bytes())
+    Ok(SERVICES.iter().any(|service| name == service.as_bytes()))
 }
 
 fn service(message: &[u8]) -> Result<&[u8], Malformed> {

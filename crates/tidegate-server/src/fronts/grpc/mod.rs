@@ -37,6 +37,7 @@ use tidegate::unstable::headers::Forms;
 use self::body::{GrpcBody, GrpcResponse, NotGrpc, code, collect, read_error};
 use crate::access::Access;
 use crate::admin::{FrontName, ServerState};
+use crate::envoy_ratelimit::ReplySettings;
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::response_future::{Front, FrontCall, Start};
 use crate::serve::InFlight;
@@ -58,6 +59,8 @@ pub struct GrpcFront {
     access: Access,
     /// The algorithm of limits that are sent with a request.
     algorithm: Algorithm,
+    /// The contents of replies with `--as-envoy-ratelimit`.
+    reference: Option<ReplySettings>,
 }
 
 impl GrpcFront {
@@ -70,13 +73,26 @@ impl GrpcFront {
         access: Access,
     ) -> Self {
         let forms = ArcSwap::from_pointee(forms);
-        GrpcFront { gate, server_state, forms, access, algorithm: Algorithm::default() }
+        GrpcFront {
+            gate,
+            server_state,
+            forms,
+            access,
+            algorithm: Algorithm::default(),
+            reference: None,
+        }
     }
 
     /// Sets the algorithm of limits that are sent with a request.
     #[must_use]
     pub fn with_algorithm(self, algorithm: Algorithm) -> Self {
         GrpcFront { algorithm, ..self }
+    }
+
+    /// Sets the contents of replies in the form of envoyproxy/ratelimit.
+    #[must_use]
+    pub fn with_reference(self, reference: Option<ReplySettings>) -> Self {
+        GrpcFront { reference, ..self }
     }
 
     /// Replaces the forms of header fields, for all later replies.

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 use tidegate::unstable::gate::GateVerdict;
+use tidegate::unstable::policy::Policies;
 
 use super::GrpcFront;
 use super::body::{GrpcBody, GrpcResponse, single_message};
 use crate::error::RequestError;
-use crate::fronts::grpc::envoy::{self, EnvoyRequests, Reply};
+use crate::fronts::grpc::envoy::{self, EnvoyRequests, Reply, ReplyForm};
 
 /// The initial capacity of a reply with one descriptor, and of each further descriptor.
 const REPLY_BYTES: usize = 320;
@@ -25,12 +26,13 @@ impl GrpcFront {
         body: &[u8],
     ) -> Result<GrpcResponse, RequestError> {
         self.authorize(headers)?;
+        envoy::require_config(&self.server_state)?;
         let request = decode(body)?;
         let envoy_requests = EnvoyRequests::new(&request, self.algorithm)?;
         let gate_requests = envoy_requests.gate_requests(request_id(headers));
         let active = self.gate.active_policies();
         let verdict = self.gate.poll_now(self.gate.check(&active, &gate_requests));
-        self.reply(&verdict.map_err(envoy::descriptor_error)?, gate_requests.len())
+        self.reply(&verdict.map_err(envoy::descriptor_error)?, &request, active.policies())
     }
 
     /// Decides with any store.
@@ -39,21 +41,29 @@ impl GrpcFront {
         headers: &HeaderMap,
         body: &[u8],
     ) -> Result<GrpcResponse, RequestError> {
+        envoy::require_config(&self.server_state)?;
         let request = decode(body)?;
         let envoy_requests = EnvoyRequests::new(&request, self.algorithm)?;
         let gate_requests = envoy_requests.gate_requests(request_id(headers));
         let active = Arc::clone(&self.gate.active_policies());
         let verdict = self.gate.check(&active, &gate_requests).await;
-        self.reply(&verdict.map_err(envoy::descriptor_error)?, gate_requests.len())
+        self.reply(&verdict.map_err(envoy::descriptor_error)?, &request, active.policies())
     }
 
-    fn reply(
-        &self,
-        verdict: &GateVerdict<'_>,
-        descriptors: usize,
+    fn reply<'a>(
+        &'a self,
+        verdict: &GateVerdict<'a>,
+        request: &'a envoy::Request<'_>,
+        policies: &'a Policies,
     ) -> Result<GrpcResponse, RequestError> {
-        let reply = Reply::new(verdict, descriptors, **self.forms.load(), self.gate.now())?;
-        let capacity = REPLY_BYTES + STATUS_BYTES * (descriptors - 1);
+        let form = ReplyForm {
+            forms: **self.forms.load(),
+            reference: self.reference.as_ref(),
+            policies,
+            now: self.gate.now(),
+        };
+        let reply = Reply::new(verdict, request, form)?;
+        let capacity = REPLY_BYTES + STATUS_BYTES * (request.descriptors.len() - 1);
         Ok(GrpcBody::message(capacity, |out| reply.encode(out)))
     }
 }

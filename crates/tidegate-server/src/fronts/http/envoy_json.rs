@@ -14,14 +14,13 @@ use hyper::body::Incoming;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde_json::{Map, Value, json};
 use tidegate::Limit;
-use tidegate::unstable::gate::GateVerdict;
 
 use super::check_json::{BoundedVec, Object, Text, decode};
 use super::response::{HttpResponse, REQUEST_ID, RequestId, json as json_answer};
 use super::{HttpFront, read_json};
 use crate::error::RequestError;
 use crate::fronts::grpc::envoy::{
-    self, EnvoyRequests, MAX_DESCRIPTORS, MAX_ENTRIES, Reply, Status,
+    self, EnvoyRequests, MAX_DESCRIPTORS, MAX_ENTRIES, Reply, ReplyForm, Status, UNITS,
 };
 
 /// The path of the endpoint.
@@ -29,9 +28,6 @@ pub const PATH: &str = "/json";
 
 /// The maximum size of a request: as over gRPC, for the same reason.
 const MAX_BYTES: usize = 1024 * 1024;
-
-/// The names of Envoy's units of time, by number.
-const UNITS: [&str; 8] = ["UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"];
 
 impl HttpFront {
     pub(super) async fn should_rate_limit(&self, request: Request<Incoming>) -> HttpResponse {
@@ -49,6 +45,7 @@ impl HttpFront {
         body: &[u8],
         id: &RequestId<'_>,
     ) -> Result<HttpResponse, RequestError> {
+        envoy::require_config(&self.server_state)?;
         let body: RequestBody<'_> = decode(body)?;
         let request = body.request();
         let envoy_requests = EnvoyRequests::new(&request, self.algorithm)?;
@@ -56,23 +53,23 @@ impl HttpFront {
         let active = Arc::clone(&self.gate.active_policies());
         let verdict =
             self.gate.check(&active, &gate_requests).await.map_err(envoy::descriptor_error)?;
-        self.reply(&verdict, gate_requests.len(), id)
+        let form = ReplyForm {
+            forms: **self.forms.load(),
+            reference: self.reference.as_ref(),
+            policies: active.policies(),
+            now: self.gate.now(),
+        };
+        Ok(reply(&Reply::new(&verdict, &request, form)?, id))
     }
+}
 
-    fn reply(
-        &self,
-        verdict: &GateVerdict<'_>,
-        descriptors: usize,
-        id: &RequestId<'_>,
-    ) -> Result<HttpResponse, RequestError> {
-        let reply = Reply::new(verdict, descriptors, **self.forms.load(), self.gate.now())?;
-        let status = if reply.allowed { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
-        let mut response = json_answer(status, shown(&reply).to_string().into_bytes());
-        if !reply.allowed {
-            response.headers_mut().insert(REQUEST_ID, id.header());
-        }
-        Ok(response)
+fn reply(reply: &Reply<'_>, id: &RequestId<'_>) -> HttpResponse {
+    let status = if reply.allowed { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
+    let mut response = json_answer(status, shown(reply).to_string().into_bytes());
+    if !reply.allowed {
+        response.headers_mut().insert(REQUEST_ID, id.header());
     }
+    response
 }
 
 #[derive(Debug, Default, serde::Deserialize)]
@@ -220,16 +217,21 @@ fn shown(reply: &Reply<'_>) -> Value {
         let value = String::from_utf8_lossy(value.as_bytes());
         json!({ "key": name.as_str(), "value": value })
     });
-    let headers: Vec<Value> = headers.collect();
+    let counts = reply.counts.iter();
+    let counts = counts.map(|(name, count)| json!({ "key": name, "value": count.to_string() }));
+    let headers: Vec<Value> = headers.chain(counts).collect();
     if !headers.is_empty() {
         out.insert("responseHeadersToAdd".into(), headers.into());
     }
-    let metadata: Map<String, Value> =
-        reply.metadata.iter().map(|(name, value)| ((*name).to_owned(), metadatum(value))).collect();
-    if !metadata.is_empty() {
-        out.insert("dynamicMetadata".into(), metadata.into());
+    if !reply.metadata.is_empty() {
+        out.insert("dynamicMetadata".into(), metadata(&reply.metadata));
     }
     out.into()
+}
+
+fn metadata(fields: &[(&str, envoy::Value<'_>)]) -> Value {
+    let fields = fields.iter().map(|(name, value)| ((*name).to_owned(), metadatum(value)));
+    fields.collect::<Map<_, _>>().into()
 }
 
 fn code(denied: bool) -> Value {
@@ -279,6 +281,11 @@ fn metadatum(value: &envoy::Value<'_>) -> Value {
         envoy::Value::Null => Value::Null,
         envoy::Value::Number(number) => (*number).into(),
         envoy::Value::Text(text) => (*text).into(),
+        envoy::Value::Double(number) => (*number).into(),
+        envoy::Value::Bool(value) => (*value).into(),
+        envoy::Value::OwnedText(text) => text.clone().into(),
+        envoy::Value::List(values) => values.iter().map(metadatum).collect::<Vec<_>>().into(),
+        envoy::Value::Map(fields) => metadata(fields),
         envoy::Value::Texts(texts) => texts.iter().copied().collect::<Vec<_>>().into(),
     }
 }

@@ -51,6 +51,7 @@ use self::local_permits::LocalPermits;
 use self::response::{HttpBody, HttpResponse, RequestId, content};
 use crate::access::{Access, AuthError};
 use crate::admin::{FrontName, ServerState};
+use crate::envoy_ratelimit::ReplySettings;
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::response_future::{Front, FrontCall, Start};
 use crate::serve::host_error;
@@ -66,6 +67,8 @@ pub struct HttpFront {
     forms: ArcSwap<Forms>,
     /// The algorithm of limits that are sent with a request of Envoy.
     algorithm: Algorithm,
+    /// The contents of replies to Envoy with `--as-envoy-ratelimit`.
+    reference: Option<ReplySettings>,
     access: Access,
     local_permits: LocalPermits,
     /// The number of checks that are waiting.
@@ -88,6 +91,7 @@ impl HttpFront {
             server_state,
             forms: ArcSwap::from_pointee(forms),
             algorithm: Algorithm::default(),
+            reference: None,
             access,
             local_permits: LocalPermits::default(),
             waiting: AtomicUsize::new(0),
@@ -99,6 +103,12 @@ impl HttpFront {
     #[must_use]
     pub fn with_algorithm(self, algorithm: Algorithm) -> Self {
         HttpFront { algorithm, ..self }
+    }
+
+    /// Sets the contents of replies to Envoy in the form of envoyproxy/ratelimit.
+    #[must_use]
+    pub fn with_reference(self, reference: Option<ReplySettings>) -> Self {
+        HttpFront { reference, ..self }
     }
 
     /// Replaces the forms of header fields, for all later responses.
@@ -149,9 +159,9 @@ impl HttpFront {
 
     /// The health check, with the responses of envoyproxy/ratelimit.
     fn health(&self) -> HttpResponse {
-        let (status, text) = match self.server_state.is_ready() {
-            true => (StatusCode::OK, "OK"),
-            false => (StatusCode::INTERNAL_SERVER_ERROR, "draining"),
+        let (status, text) = match self.server_state.unready_reason() {
+            None => (StatusCode::OK, "OK"),
+            Some(reason) => (StatusCode::INTERNAL_SERVER_ERROR, reason),
         };
         let mut response = Response::new(content(text));
         *response.status_mut() = status;

@@ -23,30 +23,58 @@ use crate::server_harness::{Server, Start};
 
 const CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/grpc/client.py");
 
-/// A Python process with a gRPC client.
-struct GrpcClient {
+/// A Python process that reads one JSON object per line and writes one per line.
+pub struct PythonScript {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-impl GrpcClient {
-    /// Connects to the gRPC front of a server.
-    fn new(server: &Server) -> Self {
-        let mut client = GrpcClient::start();
-        client.connect(json!({ "target": server.grpc().to_string() }));
-        client
-    }
-
-    fn start() -> Self {
+impl PythonScript {
+    pub fn start(path: &str) -> Self {
         let mut command = Command::new(python());
-        command.arg(CLIENT).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
         // grpcio would log the errors that the tests cause on purpose.
         command.env("GRPC_VERBOSITY", "NONE").env_remove("http_proxy").env_remove("https_proxy");
         let mut child = command.spawn().expect("Python");
         let input = child.stdin.take().expect("a pipe");
         let output = BufReader::new(child.stdout.take().expect("a pipe"));
-        GrpcClient { child, input, output }
+        PythonScript { child, input, output }
+    }
+
+    /// Calls one of the functions of the script.
+    #[track_caller]
+    pub fn call(&mut self, function: &str, mut with: Value) -> Value {
+        with["do"] = function.into();
+        writeln!(self.input, "{with}").expect("the peer reads");
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("a reply");
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{with}: {error}: {line:?}"))
+    }
+}
+
+impl Drop for PythonScript {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A Python process with a gRPC client.
+pub struct GrpcClient {
+    script: PythonScript,
+}
+
+impl GrpcClient {
+    /// Connects to the gRPC front of a server.
+    pub fn new(server: &Server) -> Self {
+        let mut client = GrpcClient::start();
+        client.connect(json!({ "target": server.grpc().to_string() }));
+        client
+    }
+
+    pub fn start() -> Self {
+        GrpcClient { script: PythonScript::start(CLIENT) }
     }
 
     /// Opens a new connection, to `target` and with `ca`, `cert` and `key`.
@@ -56,23 +84,19 @@ impl GrpcClient {
 
     /// Calls one of the functions of the client.
     #[track_caller]
-    fn ask(&mut self, what: &str, mut with: Value) -> Value {
-        with["do"] = what.into();
-        writeln!(self.input, "{with}").expect("the peer reads");
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("a reply");
-        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{with}: {error}: {line:?}"))
+    pub fn ask(&mut self, what: &str, with: Value) -> Value {
+        self.script.call(what, with)
     }
 
     /// Sends a rate limit request.
     #[track_caller]
-    fn limit(&mut self, request: &Value) -> Value {
+    pub fn limit(&mut self, request: &Value) -> Value {
         self.ask("limit", json!({ "request": request }))
     }
 
     /// Sends a rate limit request that must be decided, and returns the reply.
     #[track_caller]
-    fn reply(&mut self, request: &Value) -> Value {
+    pub fn reply(&mut self, request: &Value) -> Value {
         let answer = self.limit(request);
         assert_eq!(answer["code"], "OK", "{request}: {answer}");
         answer["reply"].clone()
@@ -80,21 +104,14 @@ impl GrpcClient {
 
     /// Returns the overall code of a decision.
     #[track_caller]
-    fn code(&mut self, request: &Value) -> String {
+    pub fn code(&mut self, request: &Value) -> String {
         let reply = self.reply(request);
         reply["overall_code"].as_str().unwrap_or_else(|| panic!("{reply}")).to_owned()
     }
 }
 
-impl Drop for GrpcClient {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Returns the interpreter that `scripts/lib/envoy.sh` installs.
-fn python() -> PathBuf {
+pub fn python() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target directory");
     let python = target.join("envoy-client/bin/python");
     assert!(
@@ -111,11 +128,11 @@ fn serve(test: &str, config: &str) -> Server {
 }
 
 /// Returns a request of one descriptor.
-fn request_for(domain: &str, entries: &[(&str, &str)]) -> Value {
+pub fn request_for(domain: &str, entries: &[(&str, &str)]) -> Value {
     json!({ "domain": domain, "descriptors": [descriptor(entries)] })
 }
 
-fn descriptor(entries: &[(&str, &str)]) -> Value {
+pub fn descriptor(entries: &[(&str, &str)]) -> Value {
     let entries: Vec<Value> =
         entries.iter().map(|(key, value)| json!({ "key": key, "value": value })).collect();
     json!({ "entries": entries })

@@ -24,12 +24,12 @@ fn question() -> Value {
 fn serves_health_and_reflection() {
     let server = serve("grpc-health", CONFIG);
     let mut client = GrpcClient::new(&server);
-    for service in ["", SERVICE] {
+    for service in ["", SERVICE, "ratelimit"] {
         let answer = client.ask("health", json!({ "service": service }));
         assert_eq!(answer, json!({ "code": "OK", "reply": { "status": "SERVING" } }));
     }
     let serving = json!({ "status": "SERVING" });
-    let all = json!({ "statuses": { "": serving, SERVICE: serving } });
+    let all = json!({ "statuses": { "": serving, SERVICE: serving, "ratelimit": serving } });
     assert_eq!(client.ask("health_list", json!({})), all);
     let answer = client.ask("health", json!({ "service": "other" }));
     let message = format!("unknown service: use \"\" (all of it) or \"{SERVICE}\"");

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::reply::{Metadata, Reply, Status, Value, unit};
+use super::reply::{Reply, Status, Value, unit};
 use super::{MAX_DESCRIPTORS, MAX_ENTRIES};
 use crate::fronts::grpc::protobuf::{
     Fields, Malformed, Wire, put_bytes, put_double, put_nested, put_number,
@@ -147,6 +147,12 @@ impl Reply<'_> {
                 put_bytes(out, 2, value.as_bytes());
             });
         }
+        for (name, count) in &self.counts {
+            put_nested(out, 3, |out| {
+                put_bytes(out, 1, name.as_bytes());
+                put_bytes(out, 2, count.to_string().as_bytes());
+            });
+        }
         if !self.metadata.is_empty() {
             put_nested(out, 6, |out| put_struct(out, &self.metadata));
         }
@@ -174,23 +180,38 @@ fn put_status(out: &mut Vec<u8>, status: &Status<'_>) {
 }
 
 /// Appends the fields of a `google.protobuf.Struct`.
-fn put_struct(out: &mut Vec<u8>, fields: &Metadata<'_>) {
+fn put_struct(out: &mut Vec<u8>, fields: &[(&str, Value<'_>)]) {
     for (name, value) in fields {
         put_nested(out, 1, |out| {
             put_bytes(out, 1, name.as_bytes());
-            put_nested(out, 2, |out| match value {
-                // Field 1 with the number 0, which must be present.
-                Value::Null => out.extend_from_slice(&[1 << 3, 0]),
-                #[expect(clippy::cast_precision_loss, reason = "limits are far below 2^53")]
-                Value::Number(number) => put_double(out, 2, *number as f64),
-                Value::Text(text) => put_bytes(out, 3, text.as_bytes()),
-                Value::Texts(texts) => put_nested(out, 6, |out| {
-                    for text in texts {
-                        put_nested(out, 1, |out| put_bytes(out, 3, text.as_bytes()));
-                    }
-                }),
-            });
+            put_nested(out, 2, |out| put_value(out, value));
         });
+    }
+}
+
+/// Appends a `google.protobuf.Value`.
+fn put_value(out: &mut Vec<u8>, value: &Value<'_>) {
+    match value {
+        // Field 1 with the number 0, which must be present.
+        Value::Null => out.extend_from_slice(&[1 << 3, 0]),
+        #[expect(clippy::cast_precision_loss, reason = "limits are far below 2^53")]
+        Value::Number(number) => put_double(out, 2, *number as f64),
+        Value::Double(number) => put_double(out, 2, *number),
+        // A field that must be present even if it is 0.
+        Value::Bool(value) => out.extend_from_slice(&[4 << 3, u8::from(*value)]),
+        Value::Text(text) => put_bytes(out, 3, text.as_bytes()),
+        Value::OwnedText(text) => put_bytes(out, 3, text.as_bytes()),
+        Value::Texts(texts) => put_nested(out, 6, |out| {
+            for text in texts {
+                put_nested(out, 1, |out| put_bytes(out, 3, text.as_bytes()));
+            }
+        }),
+        Value::Map(fields) => put_nested(out, 5, |out| put_struct(out, fields)),
+        Value::List(values) => put_nested(out, 6, |out| {
+            for value in values {
+                put_nested(out, 1, |out| put_value(out, value));
+            }
+        }),
     }
 }
 

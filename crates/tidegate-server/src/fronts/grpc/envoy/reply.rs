@@ -10,8 +10,12 @@ use http::HeaderMap;
 use smallvec::SmallVec;
 use tidegate::unstable::gate::{DenialReason, GateVerdict, LimitResult};
 use tidegate::unstable::headers::Forms;
+use tidegate::unstable::policy::Policies;
 use tidegate::{Algorithm, Limit, Timestamp};
 
+use super::messages::Request;
+use super::reference_reply::reference_reply;
+use crate::envoy_ratelimit::ReplySettings;
 use crate::error::RequestError;
 
 /// A `RateLimitResponse`.
@@ -23,6 +27,8 @@ pub struct Reply<'a> {
     pub statuses: SmallVec<[Status<'a>; 2]>,
     /// Headers that Envoy adds to the response to its client.
     pub headers: HeaderMap,
+    /// Further headers, whose names may contain capital letters.
+    pub counts: SmallVec<[(&'a str, u64); 3]>,
     /// Dynamic metadata for Envoy's access log and filters.
     pub metadata: Metadata<'a>,
 }
@@ -46,10 +52,10 @@ pub struct Status<'a> {
 const UNLIMITED: u64 = u32::MAX as u64;
 
 /// Metadata fields, in order.
-pub type Metadata<'a> = SmallVec<[(&'static str, Value<'a>); 6]>;
+pub type Metadata<'a> = SmallVec<[(&'a str, Value<'a>); 6]>;
 
 /// The value of a metadata field.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Value<'a> {
     /// Null, where a number is unknown.
     Null,
@@ -58,40 +64,71 @@ pub enum Value<'a> {
     Text(&'a str),
     /// A list of names.
     Texts(SmallVec<[&'a str; 4]>),
+    Bool(bool),
+    Double(f64),
+    /// A text that is not borrowed.
+    OwnedText(String),
+    List(Vec<Value<'a>>),
+    Map(Vec<(&'a str, Value<'a>)>),
+}
+
+/// The form of replies.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplyForm<'a> {
+    /// The header fields of replies in tidegate's form.
+    pub forms: Forms,
+    /// The contents of replies in the form of envoyproxy/ratelimit; `None` for tidegate's form.
+    pub reference: Option<&'a ReplySettings>,
+    /// The policies that decided.
+    pub policies: &'a Policies,
+    /// The time of the limiter's clock.
+    pub now: Timestamp,
 }
 
 impl<'a> Reply<'a> {
-    /// Creates the reply to a request with this number of descriptors. `now` is the time of the
-    /// limiter's clock, for header fields that contain a time.
+    /// Creates the reply to a request.
     ///
     /// # Errors
     /// When the request was denied because the store failed, which is not `OVER_LIMIT`.
     pub fn new(
         verdict: &GateVerdict<'a>,
-        descriptors: usize,
-        forms: Forms,
-        now: Timestamp,
+        request: &'a Request<'_>,
+        form: ReplyForm<'a>,
     ) -> Result<Self, RequestError> {
         if verdict.denial_reason() == Some(DenialReason::StoreFailed) {
             return Err(RequestError::store_failed(verdict));
         }
-        let reported = (0..descriptors).map(|index| verdict.reported_limit_of(index));
+        if let Some(settings) = form.reference {
+            return Ok(reference_reply(verdict, request, settings, form));
+        }
+        let reported = (0..request.descriptors.len()).map(|index| verdict.reported_limit_of(index));
         let mut statuses: SmallVec<[Status<'a>; 2]> =
             reported.map(|result| result.map(Status::new).unwrap_or_default()).collect();
-        for index in &verdict.unlimited {
-            if let Some(status) = statuses.get_mut(*index).filter(|s| s.limit.is_none()) {
-                status.remaining = UNLIMITED;
-            }
-        }
+        mark_unlimited(verdict, &mut statuses);
         let mut headers = HeaderMap::new();
-        verdict.write_fields(forms, now, &mut headers);
-        Ok(Reply { allowed: verdict.allowed, statuses, headers, metadata: metadata(verdict) })
+        verdict.write_fields(form.forms, form.now, &mut headers);
+        Ok(Reply {
+            allowed: verdict.allowed,
+            statuses,
+            headers,
+            counts: SmallVec::new(),
+            metadata: metadata(verdict),
+        })
+    }
+}
+
+/// Sets the remaining units of descriptors that are not limited.
+pub(super) fn mark_unlimited(verdict: &GateVerdict<'_>, statuses: &mut [Status<'_>]) {
+    for index in &verdict.unlimited {
+        if let Some(status) = statuses.get_mut(*index).filter(|status| status.limit.is_none()) {
+            status.remaining = UNLIMITED;
+        }
     }
 }
 
 impl<'a> Status<'a> {
     /// The status of a descriptor for which this limit is reported.
-    fn new(result: &LimitResult<'a>) -> Self {
+    pub(super) fn new(result: &LimitResult<'a>) -> Self {
         let denied = !result.decision.allowed;
         let retry_us = result.decision.retry_after.as_micros();
         let reset_us = result.decision.reset_after.as_micros();

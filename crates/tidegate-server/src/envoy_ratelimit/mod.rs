@@ -1,0 +1,280 @@
+//! The settings of `tidegate serve --as-envoy-ratelimit`: the environment variables of
+//! envoyproxy/ratelimit.
+//!
+//! `variables.rs` is the table of all of them. Each is used, ignored with a warning, or refused with
+//! an error. The values become one plain struct, [`EnvoySettings`], which `serve/` applies: to the
+//! arguments before they are read, and to each config after it was loaded.
+
+mod reader;
+mod redis;
+mod variables;
+mod xds;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::HeaderName;
+use tidegate::Algorithm;
+use tidegate::unstable::config::{Config, StoreUrl, Tls};
+
+pub use self::reader::VariableError;
+pub use self::xds::{XdsAddress, xds_settings};
+
+use self::reader::Reader;
+use self::variables::DISTINCTIVE;
+use crate::logs::LogFormat;
+use crate::serve::{ListenAddr, ServeArgs};
+use crate::xds::XdsSettings;
+
+/// The bounds of a connection's age, those of the setting `grpc_max_connection_age`.
+const MIN_AGE: Duration = Duration::from_secs(1);
+const MAX_AGE: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// The bounds of a store's timeout, those of the setting `store_timeout`.
+const MIN_TIMEOUT: Duration = Duration::from_millis(1);
+const MAX_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The settings that the variables of envoyproxy/ratelimit define.
+#[derive(Clone, Debug)]
+pub struct EnvoySettings {
+    pub http: ListenAddr,
+    pub grpc: ListenAddr,
+    pub admin: ListenAddr,
+    pub grpc_max_connection_age: Duration,
+    pub grpc_tls: Option<Tls>,
+    /// The filter of the log, in the form of `RUST_LOG`.
+    pub log_filter: &'static str,
+    pub log_format: LogFormat,
+    pub configs: ConfigType,
+    pub merge_domains: bool,
+    /// Every limit of a config is a quota.
+    pub quota_mode: bool,
+    pub health: HealthSettings,
+    /// `None` if no variable selects a store.
+    pub store: Option<StoreUrl>,
+    pub store_timeout: Option<Duration>,
+    pub key_prefix: Option<String>,
+    pub replies: ReplySettings,
+    /// The variables that are set and have no effect, with the reasons.
+    pub warnings: Vec<String>,
+}
+
+/// The source of configs.
+#[derive(Clone, Debug)]
+pub enum ConfigType {
+    /// A directory of files.
+    Files(PathBuf),
+    /// A control plane.
+    Xds(Box<XdsSettings>),
+}
+
+/// The conditions of the health check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HealthSettings {
+    /// The check succeeds before the first config.
+    pub starts_without_config: bool,
+    /// The check fails while no domain is loaded.
+    pub needs_domain: bool,
+    /// The check fails while the store is unavailable.
+    pub needs_store: bool,
+}
+
+/// The contents of replies to Envoy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReplySettings {
+    /// The names of the fields for the limit, the remaining hits and the reset; `None` to send no
+    /// fields.
+    pub headers: Option<[String; 3]>,
+    pub dynamic_metadata: bool,
+    /// The overall code is always `OK`.
+    pub shadow_mode: bool,
+}
+
+impl EnvoySettings {
+    /// Reads the variables of the environment.
+    ///
+    /// # Errors
+    /// When a value is invalid, or tidegate lacks what it asks for.
+    pub fn from_env() -> Result<Self, VariableError> {
+        EnvoySettings::new(environment())
+    }
+
+    /// Reads variables. Those of other programs are skipped.
+    ///
+    /// # Errors
+    /// When a value is invalid, or tidegate lacks what it asks for.
+    pub fn new(all: impl IntoIterator<Item = (String, String)>) -> Result<Self, VariableError> {
+        let reader = Reader::new(all);
+        reader.refuse()?;
+        if !["redis", ""].contains(&reader.text("BACKEND_TYPE")) {
+            let reason = "refused: counts are kept in Redis; set BACKEND_TYPE=redis and REDIS_URL";
+            return Err(reader.error("BACKEND_TYPE", reason));
+        }
+        let age = reader.duration("GRPC_MAX_CONNECTION_AGE")?;
+        let settings = EnvoySettings {
+            http: address(&reader, "HOST", "PORT")?,
+            grpc: address(&reader, "GRPC_HOST", "GRPC_PORT")?,
+            admin: address(&reader, "DEBUG_HOST", "DEBUG_PORT")?,
+            grpc_max_connection_age: if age.is_zero() {
+                MAX_AGE
+            } else {
+                age.clamp(MIN_AGE, MAX_AGE)
+            },
+            grpc_tls: grpc_tls(&reader)?,
+            log_filter: log_filter(&reader)?,
+            log_format: match reader.text("LOG_FORMAT").eq_ignore_ascii_case("json") {
+                true => LogFormat::Json,
+                false => LogFormat::Text,
+            },
+            configs: config_type(&reader)?,
+            merge_domains: reader.boolean("MERGE_DOMAIN_CONFIG")?,
+            quota_mode: reader.boolean("QUOTA_MODE")?,
+            health: HealthSettings {
+                starts_without_config: reader.boolean("FORCE_START_WITHOUT_INITIAL_CONFIG")?,
+                needs_domain: reader.boolean("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED")?,
+                needs_store: reader.boolean("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION")?,
+            },
+            store: redis::store(&reader)?,
+            store_timeout: store_timeout(&reader)?,
+            key_prefix: key_prefix(&reader)?,
+            replies: ReplySettings {
+                headers: headers(&reader)?,
+                dynamic_metadata: reader.boolean("RESPONSE_DYNAMIC_METADATA")?,
+                shadow_mode: reader.boolean("SHADOW_MODE")?,
+            },
+            warnings: reader.ignored(),
+        };
+        Ok(settings)
+    }
+
+    /// Completes arguments: what a flag or a variable of tidegate sets is kept.
+    pub fn complete(&self, args: &mut ServeArgs) {
+        args.algorithm.get_or_insert(Algorithm::FixedWindow);
+        args.merge_domains |= self.merge_domains;
+        args.http.get_or_insert_with(|| self.http.clone());
+        args.grpc.get_or_insert_with(|| self.grpc.clone());
+        args.admin.get_or_insert_with(|| self.admin.clone());
+        args.resp.get_or_insert(ListenAddr::Off);
+        // The addresses of the reference are open, and so are these.
+        args.insecure_no_auth = true;
+        if self.log_format == LogFormat::Json {
+            args.log_format = LogFormat::Json;
+        }
+    }
+
+    /// Sets the settings of a config that variables define.
+    pub fn apply(&self, config: &mut Config) {
+        config.grpc_max_connection_age = self.grpc_max_connection_age;
+        if let Some(tls) = &self.grpc_tls {
+            config.tls.grpc = Some(tls.clone());
+        }
+        if let Some(store) = &self.store {
+            config.store = store.clone();
+        }
+        config.store_timeout = self.store_timeout.unwrap_or(config.store_timeout);
+        if let Some(prefix) = &self.key_prefix {
+            config.key_prefix.clone_from(prefix);
+        }
+    }
+}
+
+/// Returns the variables of the environment that suggest that the mode was intended.
+pub fn distinctive_variables() -> Vec<&'static str> {
+    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    DISTINCTIVE.into_iter().filter(is_set).collect()
+}
+
+fn environment() -> impl Iterator<Item = (String, String)> {
+    let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+    std::env::vars_os().map(move |(name, value)| (text(name), text(value)))
+}
+
+fn address(
+    reader: &Reader,
+    host: &'static str,
+    port: &'static str,
+) -> Result<ListenAddr, VariableError> {
+    let port: u16 = reader.number(port)?;
+    let name = reader.non_empty(host).unwrap_or("0.0.0.0");
+    let text =
+        if name.contains(':') { format!("[{name}]:{port}") } else { format!("{name}:{port}") };
+    text.parse().map_err(|_| reader.error(host, "this is neither an address nor a known host"))
+}
+
+fn grpc_tls(reader: &Reader) -> Result<Option<Tls>, VariableError> {
+    if !reader.boolean("GRPC_SERVER_USE_TLS")? {
+        return Ok(None);
+    }
+    let required = |name| {
+        let missing = "GRPC_SERVER_USE_TLS is true, so name a PEM file";
+        reader.non_empty(name).map(str::to_owned).ok_or_else(|| reader.error(name, missing))
+    };
+    Ok(Some(Tls {
+        cert: required("GRPC_SERVER_TLS_CERT")?,
+        key: required("GRPC_SERVER_TLS_KEY")?,
+        client_ca: reader.non_empty("GRPC_CLIENT_TLS_CACERT").map(str::to_owned),
+    }))
+}
+
+/// Returns the filter of the log. The lowest level of the log is `error`.
+fn log_filter(reader: &Reader) -> Result<&'static str, VariableError> {
+    Ok(match &*reader.text("LOG_LEVEL").to_ascii_lowercase() {
+        "panic" | "fatal" | "error" => "error",
+        "warn" | "warning" => "warn",
+        "info" => "info",
+        "debug" => "debug",
+        "trace" => "trace",
+        _ => return Err(reader.error("LOG_LEVEL", "write error, warn, info, debug or trace")),
+    })
+}
+
+fn config_type(reader: &Reader) -> Result<ConfigType, VariableError> {
+    match reader.text("CONFIG_TYPE") {
+        "FILE" => {
+            let path = PathBuf::from(reader.text("RUNTIME_ROOT"));
+            let parts = ["RUNTIME_SUBDIRECTORY", "RUNTIME_APPDIRECTORY"];
+            let parts = parts.map(|name| reader.text(name).trim_start_matches('/'));
+            let parts = parts.iter().filter(|part| !part.is_empty());
+            Ok(ConfigType::Files(parts.fold(path, |path, part| path.join(part))))
+        }
+        "GRPC_XDS_SOTW" => Ok(ConfigType::Xds(Box::new(xds::read(reader)?))),
+        _ => Err(reader.error("CONFIG_TYPE", "write FILE or GRPC_XDS_SOTW")),
+    }
+}
+
+fn store_timeout(reader: &Reader) -> Result<Option<Duration>, VariableError> {
+    if !reader.is_set("REDIS_TIMEOUT") {
+        return Ok(None);
+    }
+    let timeout = reader.duration("REDIS_TIMEOUT")?;
+    match (MIN_TIMEOUT..=MAX_TIMEOUT).contains(&timeout) {
+        true => Ok(Some(timeout)),
+        false => Err(reader.error("REDIS_TIMEOUT", "write a duration from 1ms to 60s")),
+    }
+}
+
+fn key_prefix(reader: &Reader) -> Result<Option<String>, VariableError> {
+    let Some(prefix) = reader.non_empty("CACHE_KEY_PREFIX") else { return Ok(None) };
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
+    if prefix.len() > 32 || !prefix.bytes().all(is_allowed) {
+        let help = "use up to 32 letters, digits, `.`, `_`, `:` and `-`";
+        return Err(reader.error("CACHE_KEY_PREFIX", help));
+    }
+    Ok(Some(prefix.to_owned()))
+}
+
+fn headers(reader: &Reader) -> Result<Option<[String; 3]>, VariableError> {
+    let name = |variable| {
+        let text = reader.text(variable);
+        match HeaderName::from_bytes(text.as_bytes()) {
+            Ok(_) => Ok(text.to_owned()),
+            Err(_) => Err(reader.error(variable, "this is not the name of a header field")),
+        }
+    };
+    let names =
+        [name("LIMIT_LIMIT_HEADER")?, name("LIMIT_REMAINING_HEADER")?, name("LIMIT_RESET_HEADER")?];
+    Ok(reader.boolean("LIMIT_RESPONSE_HEADERS_ENABLED")?.then_some(names))
+}
+
+#[cfg(test)]
+mod tests;

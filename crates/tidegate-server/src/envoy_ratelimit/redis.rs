@@ -1,0 +1,168 @@
+//! The URL of the store, from the variables of Redis.
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use tidegate::unstable::config::StoreUrl;
+
+use super::reader::{Reader, VariableError};
+
+/// The variables that select a store.
+const SELECTING: [&str; 3] = ["REDIS_URL", "REDIS_SOCKET_TYPE", "REDIS_TYPE"];
+
+/// Returns the store; `None` if no variable selects one.
+pub fn store(reader: &Reader) -> Result<Option<StoreUrl>, VariableError> {
+    if !SELECTING.iter().any(|name| reader.is_set(name)) {
+        return Ok(None);
+    }
+    let tls = reader.boolean("REDIS_TLS")?;
+    let url = reader.text("REDIS_URL");
+    let kind = reader.text("REDIS_TYPE").to_ascii_uppercase();
+    let (scheme, master, list) = match &*kind {
+        "SINGLE" => {
+            refuse_unix(reader)?;
+            (if tls { "rediss" } else { "redis" }, None, url)
+        }
+        "SENTINEL" => {
+            let help = "write the name of the primary, then the Sentinels: name,host:port,...";
+            let split = url.split_once(',').ok_or_else(|| reader.error("REDIS_URL", help))?;
+            ("redis-sentinel", Some(split.0), split.1)
+        }
+        "CLUSTER" => ("redis-cluster", None, url),
+        _ => return Err(reader.error("REDIS_TYPE", "write SINGLE, SENTINEL or CLUSTER")),
+    };
+    let addresses: Vec<Address<'_>> = list.split(',').map(Address::parse).collect();
+    let in_list = addresses.iter().find_map(|address| address.login);
+    let auth = reader.non_empty("REDIS_AUTH").map(login);
+    let auth = auth.or(in_list.filter(|_| master.is_none()).map(str::to_owned));
+    let auth = auth.map(|login| login + "@").unwrap_or_default();
+    let hosts: Vec<&str> = addresses.iter().map(|address| address.host).collect();
+    let path = master.or(addresses.first().and_then(|address| address.database));
+    let path = path.map(|path| format!("/{}", encode(path))).unwrap_or_default();
+    let query = query(reader, scheme, tls).join("&");
+    let url = format!("{scheme}://{auth}{}{path}?{query}", hosts.join(","));
+    url.trim_end_matches('?').parse().map(Some).map_err(
+        |error: tidegate::unstable::config::StoreUrlError| reader.error("REDIS_URL", error.help()),
+    )
+}
+
+/// Refuses unix sockets, which the store cannot connect to.
+fn refuse_unix(reader: &Reader) -> Result<(), VariableError> {
+    let help = "refused: the store is reached over TCP only; set REDIS_SOCKET_TYPE=tcp and \
+                REDIS_URL=host:port";
+    if reader.text("REDIS_SOCKET_TYPE") != "tcp" {
+        return Err(reader.error("REDIS_SOCKET_TYPE", help));
+    }
+    match reader.text("REDIS_URL").starts_with('/') {
+        true => Err(reader.error("REDIS_URL", help)),
+        false => Ok(()),
+    }
+}
+
+/// The options of the URL.
+fn query(reader: &Reader, scheme: &str, tls: bool) -> Vec<String> {
+    let mut options = Vec::new();
+    if tls && !scheme.starts_with("rediss") {
+        options.push("tls=true".to_owned());
+    }
+    // The reference reads these files only if TLS is on.
+    let files = [
+        ("ca", "REDIS_TLS_CACERT"),
+        ("cert", "REDIS_TLS_CLIENT_CERT"),
+        ("key", "REDIS_TLS_CLIENT_KEY"),
+    ];
+    for (option, variable) in files {
+        if let Some(path) = reader.non_empty(variable).filter(|_| tls) {
+            options.push(format!("{option}={}", encode(path)));
+        }
+    }
+    if let Some(auth) = reader.non_empty("REDIS_SENTINEL_AUTH")
+        && scheme == "redis-sentinel"
+    {
+        let (user, password) = auth.split_once(':').unwrap_or(("", auth));
+        if !user.is_empty() {
+            options.push(format!("sentinel_user={}", encode(user)));
+        }
+        options.push(format!("sentinel_password={}", encode(password)));
+    }
+    options
+}
+
+/// A server, written as `host:port` or as a URL.
+struct Address<'a> {
+    /// `user:password` or `:password`, as written in the URL.
+    login: Option<&'a str>,
+    host: &'a str,
+    database: Option<&'a str>,
+}
+
+impl<'a> Address<'a> {
+    fn parse(text: &'a str) -> Self {
+        let rest = text.trim().strip_prefix("redis://").unwrap_or(text.trim());
+        let (login, rest) = match rest.rsplit_once('@') {
+            Some((login, rest)) => (Some(login), rest),
+            None => (None, rest),
+        };
+        let (host, database) = rest.split_once('/').unwrap_or((rest, ""));
+        Address { login, host, database: Some(database).filter(|text| !text.is_empty()) }
+    }
+}
+
+/// Returns the login of `password` or `user:password`, in the form of a URL.
+fn login(auth: &str) -> String {
+    let (user, password) = auth.split_once(':').unwrap_or(("", auth));
+    format!("{}:{}", encode(user), encode(password))
+}
+
+fn encode(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(set: &[(&str, &str)]) -> Result<Option<String>, String> {
+        let set = set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let store = store(&Reader::new(set)).map_err(|error| error.to_string())?;
+        Ok(store.and_then(|store| store.redis().map(str::to_owned)))
+    }
+
+    #[test]
+    fn makes_urls_of_variables() {
+        const TCP: (&str, &str) = ("REDIS_SOCKET_TYPE", "tcp");
+        #[rustfmt::skip]
+        let rows: [(&[(&str, &str)], &str); 8] = [
+            (&[TCP, ("REDIS_URL", "redis:6379")], "redis://redis:6379"),
+            (&[TCP, ("REDIS_TYPE", "single"), ("REDIS_URL", "redis://u:p%40@h:1/3")], "redis://u:p%40@h:1/3"),
+            (&[TCP, ("REDIS_URL", "h:1"), ("REDIS_AUTH", "s@cret")], "redis://:s%40cret@h:1"),
+            (&[TCP, ("REDIS_URL", "h:1"), ("REDIS_AUTH", "u:p:q")], "redis://u:p%3Aq@h:1"),
+            (&[TCP, ("REDIS_URL", "h:1"), ("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", "/ca"),
+               ("REDIS_TLS_CLIENT_CERT", "c"), ("REDIS_TLS_CLIENT_KEY", "k")], "rediss://h:1?ca=%2Fca&cert=c&key=k"),
+            (&[("REDIS_TYPE", "SENTINEL"), ("REDIS_URL", "main,a:1,b:2"), ("REDIS_AUTH", "x"),
+               ("REDIS_SENTINEL_AUTH", "u:y")], "redis-sentinel://:x@a:1,b:2/main?sentinel_user=u&sentinel_password=y"),
+            (&[("REDIS_TYPE", "cluster"), ("REDIS_URL", "a:1,b:2"), ("REDIS_TLS", "t")], "redis-cluster://a:1,b:2?tls=true"),
+            (&[("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", "a:1"), ("REDIS_TLS_CACERT", "/unused")], "redis-cluster://a:1"),
+        ];
+        for (set, expected) in rows {
+            assert_eq!(url(set), Ok(Some(expected.to_owned())), "{set:?}");
+        }
+        assert_eq!(url(&[("REDIS_TLS", "true"), ("REDIS_AUTH", "x")]), Ok(None));
+    }
+
+    #[test]
+    fn refuses_stores_by_variable() {
+        #[rustfmt::skip]
+        let rows: [(&[(&str, &str)], &str); 6] = [
+            (&[("REDIS_URL", "redis:6379")], "REDIS_SOCKET_TYPE=unix: refused: the store is reached over TCP only"),
+            (&[("REDIS_SOCKET_TYPE", "unix")], "REDIS_SOCKET_TYPE=unix: refused"),
+            (&[("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "/run/s3cret")], "REDIS_URL: refused"),
+            (&[("REDIS_TYPE", "SENTINEL"), ("REDIS_URL", "main")], "REDIS_URL: write the name of the primary"),
+            (&[("REDIS_TYPE", "RING"), ("REDIS_URL", "h:1")], "REDIS_TYPE=RING: write SINGLE, SENTINEL or CLUSTER"),
+            (&[("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "s3cret:x")], "REDIS_URL: "),
+        ];
+        for (set, expected) in rows {
+            let error = url(set).expect_err(expected);
+            assert!(error.starts_with(expected), "{error}");
+            assert!(!error.contains("s3cret"), "{error}");
+        }
+    }
+}

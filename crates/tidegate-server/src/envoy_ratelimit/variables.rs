@@ -1,0 +1,181 @@
+//! The table of the variables of envoyproxy/ratelimit, which docs/envoy.md shows.
+
+use self::Treatment::{Ignored, Refused, Used};
+
+/// A variable of envoyproxy/ratelimit.
+#[derive(Clone, Copy, Debug)]
+pub struct Variable {
+    pub name: &'static str,
+    /// The value if it is not set.
+    pub default: &'static str,
+    pub treatment: Treatment,
+    /// The effect of the variable, or the reason why it has none.
+    pub text: &'static str,
+}
+
+/// What tidegate does with a variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Treatment {
+    Used,
+    /// A warning is logged if it is set to anything but an empty or false value.
+    Ignored,
+    /// The server does not start if it is set to anything but its default.
+    Refused,
+}
+
+/// Returns the entry of a variable.
+pub fn variable(name: &str) -> Option<&'static Variable> {
+    VARIABLES.iter().find(|variable| variable.name == name)
+}
+
+const fn row(
+    name: &'static str,
+    default: &'static str,
+    treatment: Treatment,
+    text: &'static str,
+) -> Variable {
+    Variable { name, default, treatment, text }
+}
+
+const SECOND_STORE: &str = "limits per second are kept in the store of `REDIS_URL`";
+const MEMCACHE: &str = "only read with `BACKEND_TYPE=memcache`, which is refused";
+const STATSD: &str = "metrics are not sent to statsd; scrape `/metrics` on `DEBUG_PORT`";
+const PROMETHEUS: &str = "`/metrics` is always on `DEBUG_PORT`";
+const POOL: &str = "one connection carries all requests";
+const PIPELINE: &str = "requests that arrive together are always sent together";
+const STARTUP: &str = "the server starts without Redis, and connects when it can";
+const TRACING: &str =
+    "a build with the feature `otlp` exports spans, configured by `OTEL_EXPORTER_OTLP_ENDPOINT`";
+
+/// All variables, in the order of the page.
+#[rustfmt::skip]
+pub const VARIABLES: [Variable; 114] = [
+    row("HOST", "0.0.0.0", Used, "the address of the HTTP front"),
+    row("PORT", "8080", Used, "the port of the HTTP front; 0 takes a free one"),
+    row("GRPC_HOST", "0.0.0.0", Used, "the address of the gRPC front"),
+    row("GRPC_PORT", "8081", Used, "the port of the gRPC front"),
+    row("DEBUG_HOST", "0.0.0.0", Used, "the address of the admin front"),
+    row("DEBUG_PORT", "6070", Used, "the port of the admin front"),
+    row("GRPC_UDS", "", Refused, "the gRPC front listens on TCP only"),
+    row("GRPC_MAX_CONNECTION_AGE", "24h", Used, "about the time after which a gRPC connection is closed; 0 for no maximum"),
+    row("GRPC_MAX_CONNECTION_AGE_GRACE", "1h", Ignored, "calls in progress are finished when a connection is closed"),
+    row("GRPC_SERVER_USE_TLS", "false", Used, "the gRPC front accepts TLS only"),
+    row("GRPC_SERVER_TLS_CERT", "", Used, "the certificate chain of the gRPC front"),
+    row("GRPC_SERVER_TLS_KEY", "", Used, "the private key of the certificate"),
+    row("GRPC_CLIENT_TLS_CACERT", "", Used, "the authority of client certificates, which are required then"),
+    row("GRPC_CLIENT_TLS_SAN", "", Refused, "the names in client certificates are not checked; use an authority that signs the clients of this server only"),
+    row("LOG_LEVEL", "WARN", Used, "the level of the log; `RUST_LOG` overrides it"),
+    row("LOG_FORMAT", "text", Used, "`json`, else text; `--log-format json` overrides it"),
+    row("CONFIG_TYPE", "FILE", Used, "`FILE` or `GRPC_XDS_SOTW`; `--envoy-config` and `--envoy-xds` override it"),
+    row("FORCE_START_WITHOUT_INITIAL_CONFIG", "false", Used, "the health check succeeds before the first config"),
+    row("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "false", Used, "the health check fails while no domain is loaded"),
+    row("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000", Used, "the control plane, as `host:port`"),
+    row("CONFIG_GRPC_XDS_NODE_ID", "default", Used, "the id that this server sends to the control plane"),
+    row("CONFIG_GRPC_XDS_NODE_METADATA", "", Used, "metadata of the node, as `name=value,name=value`"),
+    row("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "3s", Ignored, "`XDS_CLIENT_BACKOFF_INITIAL_INTERVAL` is the first pause"),
+    row("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "", Used, "metadata of the stream, as `name:value,name:value`"),
+    row("CONFIG_GRPC_XDS_SERVER_USE_TLS", "false", Used, "connects to the control plane with TLS"),
+    row("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "", Used, "the client certificate"),
+    row("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "", Used, "the private key of the client certificate"),
+    row("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "", Used, "the authority of the control plane's certificate; by default those of the system"),
+    row("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "", Used, "the name in the control plane's certificate; by default its host"),
+    row("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10s", Used, "the pause after the first failure; it doubles with each further one"),
+    row("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "60s", Used, "the longest pause"),
+    row("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "0.5", Ignored, "pauses double"),
+    row("XDS_CLIENT_BACKOFF_JITTER", "true", Used, "pauses are shortened by a random part of up to a half"),
+    row("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "", Used, "the largest message from the control plane; 4 MiB by default"),
+    row("RUNTIME_ROOT", "/srv/runtime_data/current", Used, "the configs are in `RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY`"),
+    row("RUNTIME_SUBDIRECTORY", "", Used, "a part of that path"),
+    row("RUNTIME_APPDIRECTORY", "config", Used, "a part of that path"),
+    row("RUNTIME_IGNOREDOTFILES", "false", Ignored, "files whose name begins with a dot are always skipped"),
+    row("RUNTIME_WATCH_ROOT", "true", Ignored, "a changed file and a replaced link are both noticed"),
+    row("MERGE_DOMAIN_CONFIG", "false", Used, "several files may have the same domain"),
+    row("BACKEND_TYPE", "redis", Used, "`redis` only; `memcache` is refused"),
+    row("EXPIRATION_JITTER_MAX_SECONDS", "300", Ignored, "a key expires when its window has ended"),
+    row("LOCAL_CACHE_SIZE_IN_BYTES", "0", Ignored, "denials are always remembered for up to a second, in bounded memory"),
+    row("NEAR_LIMIT_RATIO", "0.8", Ignored, "metrics have no count of requests near a limit"),
+    row("CACHE_KEY_PREFIX", "", Used, "the prefix of keys in Redis; `tg` by default"),
+    row("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "false", Ignored, "a count never exceeds its limit"),
+    row("LIMIT_RESPONSE_HEADERS_ENABLED", "false", Used, "replies carry the three header fields below"),
+    row("LIMIT_LIMIT_HEADER", "RateLimit-Limit", Used, "the field with the limit"),
+    row("LIMIT_REMAINING_HEADER", "RateLimit-Remaining", Used, "the field with the hits that are left"),
+    row("LIMIT_RESET_HEADER", "RateLimit-Reset", Used, "the field with the seconds until the window ends"),
+    row("SHADOW_MODE", "false", Used, "the overall code is always `OK`"),
+    row("QUOTA_MODE", "false", Used, "every limit of a config is a quota, as with `quota_mode`"),
+    row("RESPONSE_DYNAMIC_METADATA", "false", Used, "replies carry `dynamic_metadata`"),
+    row("REDIS_SOCKET_TYPE", "unix", Used, "`tcp` only, for `REDIS_TYPE=SINGLE`; unix sockets are refused"),
+    row("REDIS_TYPE", "SINGLE", Used, "`SINGLE`, `SENTINEL` or `CLUSTER`"),
+    row("REDIS_URL", "/var/run/nutcracker/ratelimit.sock", Used, "`host:port`; `master,host:port,...` for Sentinel; `host:port,...` for Cluster. If it is not set, counts are kept in memory"),
+    row("REDIS_AUTH", "", Used, "`password` or `user:password`"),
+    row("REDIS_SENTINEL_AUTH", "", Used, "`password` or `user:password` of the Sentinels"),
+    row("REDIS_TLS", "false", Used, "connects to Redis with TLS"),
+    row("REDIS_TLS_CLIENT_CERT", "", Used, "the client certificate"),
+    row("REDIS_TLS_CLIENT_KEY", "", Used, "the private key of the client certificate"),
+    row("REDIS_TLS_CACERT", "", Used, "the authority of the server's certificate; by default those of the system"),
+    row("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "false", Refused, "the name in the server's certificate is always checked"),
+    row("REDIS_TIMEOUT", "10s", Used, "the time after which a call counts as failed, 1ms to 60s; 25ms if it is not set"),
+    row("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "false", Used, "the health check fails while Redis is unavailable"),
+    row("REDIS_POOL_SIZE", "10", Ignored, POOL),
+    row("REDIS_POOL_ON_EMPTY_BEHAVIOR", "WAIT", Ignored, POOL),
+    row("REDIS_PIPELINE_WINDOW", "0", Ignored, PIPELINE),
+    row("REDIS_PIPELINE_LIMIT", "0", Ignored, PIPELINE),
+    row("REDIS_CLUSTER_PIPELINE_PARALLELISM", "1", Ignored, PIPELINE),
+    row("REDIS_STARTUP_INITIAL_INTERVAL", "1s", Ignored, STARTUP),
+    row("REDIS_STARTUP_MAX_INTERVAL", "30s", Ignored, STARTUP),
+    row("REDIS_STARTUP_MAX_ELAPSED_TIME", "0", Ignored, STARTUP),
+    row("REDIS_PERSECOND", "false", Ignored, SECOND_STORE),
+    row("REDIS_PERSECOND_SOCKET_TYPE", "unix", Ignored, SECOND_STORE),
+    row("REDIS_PERSECOND_TYPE", "SINGLE", Ignored, SECOND_STORE),
+    row("REDIS_PERSECOND_URL", "/var/run/nutcracker/ratelimitpersecond.sock", Ignored, SECOND_STORE),
+    row("REDIS_PERSECOND_POOL_SIZE", "10", Ignored, SECOND_STORE),
+    row("REDIS_PERSECOND_AUTH", "", Ignored, SECOND_STORE),
+    row("REDIS_PERSECOND_TLS", "false", Ignored, SECOND_STORE),
+    row("REDIS_PERSECOND_SENTINEL_AUTH", "", Ignored, SECOND_STORE),
+    row("REDIS_PERSECOND_PIPELINE_WINDOW", "0", Ignored, SECOND_STORE),
+    row("REDIS_PERSECOND_PIPELINE_LIMIT", "0", Ignored, SECOND_STORE),
+    row("REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", "1", Ignored, SECOND_STORE),
+    row("REDIS_PERSECOND_TIMEOUT", "10s", Ignored, SECOND_STORE),
+    row("REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", "WAIT", Ignored, SECOND_STORE),
+    row("MEMCACHE_HOST_PORT", "", Ignored, MEMCACHE),
+    row("MEMCACHE_MAX_IDLE_CONNS", "2", Ignored, MEMCACHE),
+    row("MEMCACHE_SRV", "", Ignored, MEMCACHE),
+    row("MEMCACHE_SRV_REFRESH", "0", Ignored, MEMCACHE),
+    row("MEMCACHE_TLS", "false", Ignored, MEMCACHE),
+    row("MEMCACHE_TLS_CLIENT_CERT", "", Ignored, MEMCACHE),
+    row("MEMCACHE_TLS_CLIENT_KEY", "", Ignored, MEMCACHE),
+    row("MEMCACHE_TLS_CACERT", "", Ignored, MEMCACHE),
+    row("MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", "false", Ignored, MEMCACHE),
+    row("USE_STATSD", "true", Ignored, STATSD),
+    row("USE_DOG_STATSD", "false", Ignored, STATSD),
+    row("USE_DOG_STATSD_MOGRIFIERS", "", Ignored, STATSD),
+    row("STATSD_HOST", "localhost", Ignored, STATSD),
+    row("STATSD_PORT", "8125", Ignored, STATSD),
+    row("EXTRA_TAGS", "", Ignored, STATSD),
+    row("STATS_FLUSH_INTERVAL", "10s", Ignored, STATSD),
+    row("DISABLE_STATS", "false", Ignored, "metrics are always counted"),
+    row("USE_PROMETHEUS", "false", Ignored, PROMETHEUS),
+    row("PROMETHEUS_ADDR", ":9090", Ignored, PROMETHEUS),
+    row("PROMETHEUS_PATH", "/metrics", Ignored, PROMETHEUS),
+    row("PROMETHEUS_MAPPER_YAML", "", Ignored, PROMETHEUS),
+    row("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "false", Ignored, PROMETHEUS),
+    row("TRACING_ENABLED", "false", Ignored, TRACING),
+    row("TRACING_SERVICE_NAME", "RateLimit", Ignored, TRACING),
+    row("TRACING_SERVICE_NAMESPACE", "", Ignored, TRACING),
+    row("TRACING_SERVICE_INSTANCE_ID", "", Ignored, TRACING),
+    row("TRACING_EXPORTER_PROTOCOL", "http", Ignored, TRACING),
+    row("TRACING_SAMPLING_RATE", "1", Ignored, TRACING),
+];
+
+/// The variables of which one that is set suggests that the mode was intended. The others, such as
+/// `HOST` and `PORT`, are common in other programs.
+pub const DISTINCTIVE: [&str; 9] = [
+    "REDIS_URL",
+    "REDIS_TYPE",
+    "SHADOW_MODE",
+    "QUOTA_MODE",
+    "CONFIG_TYPE",
+    "RUNTIME_ROOT",
+    "RUNTIME_SUBDIRECTORY",
+    "LIMIT_RESPONSE_HEADERS_ENABLED",
+    "BACKEND_TYPE",
+];

@@ -1,0 +1,49 @@
+//! `serve --as-envoy-ratelimit`.
+//!
+//! - `variables.rs`: the environment variables of envoyproxy/ratelimit;
+//! - `health.rs`: configs that are missing or invalid, and a store that fails;
+//! - `replies.rs`: replies and their header fields.
+
+mod health;
+mod replies;
+mod variables;
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::server_harness::{Reply, Server, Start};
+
+/// A domain with one limit of each kind.
+const EDGE: &str = "
+domain: edge
+descriptors:
+  - { key: plain, rate_limit: { unit: day, requests_per_unit: 2 } }
+  - { key: named, rate_limit: { unit: hour, requests_per_unit: 2, name: per-address } }
+  - { key: shadow, shadow_mode: true, rate_limit: { unit: day, requests_per_unit: 1 } }
+  - { key: free, rate_limit: { unlimited: true } }
+  - { key: wide, rate_limit: { unit: day, requests_per_unit: 100 } }
+";
+
+/// Configures a server in the mode, with addresses and configs from variables only. `config` is the
+/// one file of the directory of configs, if there is one.
+fn mode(test: &str, config: Option<&str>) -> Start {
+    let start = Start::new(test).without_flags().args(&["--as-envoy-ratelimit"]);
+    let root = start.files().path("");
+    fs::create_dir_all(start.files().path("ratelimit/config")).expect("a directory");
+    if let Some(config) = config {
+        start.files().write("ratelimit/config/edge.yaml", config);
+    }
+    let start = start.env("RUNTIME_ROOT", &root).env("RUNTIME_SUBDIRECTORY", "ratelimit");
+    ["", "GRPC_", "DEBUG_"].iter().fold(start, |start, front| {
+        start.env(&format!("{front}HOST"), "127.0.0.1").env(&format!("{front}PORT"), "0")
+    })
+}
+
+/// Sends a request with one descriptor of one entry per name to `/json`.
+fn ask(server: &Server, names: &[&str]) -> Reply {
+    let descriptors: Vec<Value> =
+        names.iter().map(|name| json!({ "entries": [{ "key": name, "value": "v" }] })).collect();
+    let body = json!({ "domain": "edge", "descriptors": descriptors });
+    server.post("/json", &body.to_string())
+}

@@ -1,0 +1,110 @@
+//! The environment variables of envoyproxy/ratelimit.
+
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use serde_json::json;
+use tidegate_testkit::redis::RedisServer;
+
+use super::{EDGE, ask, mode};
+use crate::grpc::{GrpcClient, request_for};
+use crate::server_harness::Start;
+
+#[test]
+fn variables_configure_the_server() {
+    let server = mode("envoy-mode-variables", Some(EDGE)).env("REDIS_POOL_SIZE", "20").run();
+    assert_eq!(ask(&server, &["plain"]).status, 200);
+    assert_eq!(ask(&server, &["plain"]).status, 200);
+    assert_eq!(ask(&server, &["plain"]).status, 429);
+    let mut client = GrpcClient::new(&server);
+    assert_eq!(client.code(&request_for("edge", &[("plain", "v")])), "OVER_LIMIT");
+    let health = client.ask("health", json!({ "service": "ratelimit" }));
+    assert_eq!(health["reply"]["status"], "SERVING");
+    assert_eq!(server.ask("GET", "/healthcheck", &[], "").text(), "OK");
+    let config = server.admin_get("/rlconfig").text();
+    let expected =
+        "edge.plain: unit=DAY requests_per_unit=2, shadow_mode: false, quota_mode: false\n";
+    assert!(config.contains(expected), "{config}");
+    assert!(config.contains("edge.shadow: unit=DAY requests_per_unit=1, shadow_mode: true"));
+    let stats = server.admin_get("/stats").text();
+    assert!(stats.contains("tidegate_build_info"), "{stats}");
+    assert!(stats.lines().all(|line| line.contains(": ")), "{stats}");
+    let policies = server.admin_get("/admin/v1/policies").text();
+    assert!(policies.contains("fixed-window") && !policies.contains("sliding-window"));
+    let log = server.logged("REDIS_POOL_SIZE is ignored: one connection carries all requests");
+    assert!(log.contains("REDIS_URL is not set"), "{log}");
+    assert!(server.printed.contains("resp   off"), "{}", server.printed);
+}
+
+#[test]
+fn open_addresses_need_no_secret_and_are_warned_of_once() {
+    let start = mode("envoy-mode-open", Some(EDGE));
+    let start = start.env("HOST", "0.0.0.0").env("GRPC_HOST", "0.0.0.0").env("LOG_FORMAT", "json");
+    let server = start.run();
+    let log = server.logged("every host that can reach these fronts may use them");
+    assert!(log.contains(r#""fronts":"http, grpc""#), "{log}");
+    assert_eq!(log.matches("every host that can reach").count(), 1);
+    assert!(!log.contains("--insecure-no-auth"), "{log}");
+}
+
+#[test]
+fn program_named_ratelimit_serves_without_arguments() {
+    let start = mode("envoy-mode-name", Some(EDGE));
+    let program = start.files().path("ratelimit/ratelimit");
+    symlink(env!("CARGO_BIN_EXE_tidegate"), &program).expect("a link");
+    let server = start.wrapped(move |command| {
+        let mut bare = Command::new(&program);
+        bare.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        bare
+    });
+    let server = server.env("RUST_LOG", "").run();
+    assert_eq!(ask(&server, &["plain"]).status, 200);
+    assert_eq!(server.admin_get("/rlconfig").status, 200);
+    // The default level is that of the reference, WARN.
+    let log = server.logged("REDIS_URL is not set");
+    assert!(!log.contains(" INFO "), "{log}");
+}
+
+#[test]
+fn flags_override_variables() {
+    let server = mode("envoy-mode-flags", Some(EDGE)).env("PORT", "1").env("DEBUG_PORT", "1");
+    let server = server.args(&["--http", "127.0.0.1:0", "--algorithm", "sliding-log"]);
+    let server = server.env("TIDEGATE_ADMIN", "127.0.0.1:0").run();
+    assert!(server.admin_get("/admin/v1/policies").text().contains("sliding-log"));
+}
+
+#[test]
+fn counts_are_kept_in_redis() {
+    let redis = RedisServer::with_password("s3cret", &[]);
+    let nodes = ["envoy-mode-redis-1", "envoy-mode-redis-2"].map(|test| {
+        let start = mode(test, Some(EDGE)).env("REDIS_SOCKET_TYPE", "tcp");
+        let start = start.env("REDIS_URL", &redis.address()).env("REDIS_AUTH", "s3cret");
+        start.env("CACHE_KEY_PREFIX", "rl").env("REDIS_TIMEOUT", "10s").run()
+    });
+    let statuses = [0, 1, 0].map(|node| ask(&nodes[node], &["plain"]).status);
+    assert_eq!(statuses, [200, 200, 429]);
+    let keys: Vec<String> = redis.command(&["KEYS", "*"]);
+    assert!(keys.iter().all(|key| key.starts_with("rl:")) && !keys.is_empty(), "{keys:?}");
+}
+
+#[test]
+fn unusable_variables_stop_the_start() {
+    let rows = [
+        ("BACKEND_TYPE", "memcache", "error: BACKEND_TYPE=memcache: refused: counts are kept in"),
+        ("REDIS_URL", "/run/redis.sock", "error: REDIS_SOCKET_TYPE=unix: refused: the store is"),
+        ("GRPC_PORT", "http", "error: GRPC_PORT=http: this is not a whole number"),
+        ("GRPC_SERVER_USE_TLS", "true", "error: GRPC_SERVER_TLS_CERT=: GRPC_SERVER_USE_TLS is"),
+    ];
+    for (name, value, expected) in rows {
+        let (code, error) = mode("envoy-mode-unusable", Some(EDGE)).env(name, value).fails();
+        assert_eq!(code, 1);
+        assert!(error.starts_with(expected), "{error}");
+    }
+}
+
+#[test]
+fn variables_outside_the_mode_are_warned_of() {
+    let start = Start::new("envoy-mode-outside").env("REDIS_URL", "redis:6379");
+    let server = start.env("SHADOW_MODE", "true").env("PORT", "1").run();
+    server.logged("REDIS_URL, SHADOW_MODE: set, but only read with --as-envoy-ratelimit");
+}
