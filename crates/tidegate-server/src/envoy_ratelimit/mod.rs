@@ -55,7 +55,7 @@ pub struct EnvoySettings {
     pub store_timeout: Option<Duration>,
     pub key_prefix: Option<String>,
     pub replies: ReplySettings,
-    /// The variables that are set and have no effect, with the reasons.
+    /// The variables that are set and ignored, with the reasons.
     pub warnings: Vec<String>,
 }
 

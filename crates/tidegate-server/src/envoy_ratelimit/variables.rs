@@ -93,7 +93,7 @@ pub const VARIABLES: [Variable; 114] = [
     row("BACKEND_TYPE", "redis", Used, "`redis` only; `memcache` is refused"),
     row("EXPIRATION_JITTER_MAX_SECONDS", "300", Ignored, "a key expires when its window has ended"),
     row("LOCAL_CACHE_SIZE_IN_BYTES", "0", Ignored, "denials are always remembered for up to a second, in bounded memory"),
-    row("NEAR_LIMIT_RATIO", "0.8", Ignored, "metrics have no count of requests near a limit"),
+    row("NEAR_LIMIT_RATIO", "0.8", Ignored, "requests near a limit are not counted"),
     row("CACHE_KEY_PREFIX", "", Used, "the prefix of keys in Redis; `tg` by default"),
     row("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "false", Ignored, "a count never exceeds its limit"),
     row("LIMIT_RESPONSE_HEADERS_ENABLED", "false", Used, "replies carry the three header fields below"),
