@@ -4,6 +4,7 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use serde_json::json;
+use tidegate_testkit::Authority;
 use tidegate_testkit::redis::RedisServer;
 
 use super::{EDGE, ask, mode};
@@ -85,6 +86,30 @@ fn counts_are_kept_in_redis() {
     assert_eq!(statuses, [200, 200, 429]);
     let keys: Vec<String> = redis.command(&["KEYS", "*"]);
     assert!(keys.iter().all(|key| key.starts_with("rl:")) && !keys.is_empty(), "{keys:?}");
+}
+
+#[test]
+fn clients_need_a_certificate_with_the_name() {
+    let authority = Authority::new();
+    let start = mode("envoy-mode-tls", Some(EDGE));
+    let signed = |name: &str| {
+        let (cert, key) = authority.sign(name);
+        let write = |end: &str, content| start.files().write(&format!("{name}.{end}"), content);
+        (write("pem", cert), write("key", key))
+    };
+    let ca = start.files().write("ca.pem", authority.pem());
+    let (cert, key) = signed("localhost");
+    let clients = [signed("envoy.example"), signed("other.example")];
+    let start = start.env("GRPC_SERVER_USE_TLS", "true").env("GRPC_SERVER_TLS_CERT", &cert);
+    let start = start.env("GRPC_SERVER_TLS_KEY", &key).env("GRPC_CLIENT_TLS_CACERT", &ca);
+    let server = start.env("GRPC_CLIENT_TLS_SAN", "envoy.example").run();
+    let target = format!("localhost:{}", server.grpc().port());
+    let [known, other] = clients.map(|(cert, key)| {
+        let mut client = GrpcClient::start();
+        client.connect(json!({ "target": target, "ca": ca, "cert": cert, "key": key }));
+        client.limit(&request_for("edge", &[("plain", "v")]))["code"].clone()
+    });
+    assert_eq!((known, other), (json!("OK"), json!("UNAVAILABLE")));
 }
 
 #[test]
