@@ -8,7 +8,7 @@ use super::warnings::check_pattern;
 use super::yaml::{Name, Value};
 use crate::policy::{
     Condition, ConditionError, ConditionErrorKind, Conditions, DescriptorEntry, MAX_ENTRIES,
-    RequestField, RequestFieldError,
+    PatternError, RequestField, RequestFieldError,
 };
 
 /// Conditions, and the position of each one's name.
@@ -116,12 +116,21 @@ fn fail_value(reader: &Reader<'_>, located: &LocatedNode, text: &str, kind: &Con
         "" => kind.problem(),
         text => format!("`{}`: {}", excerpt(text), kind.problem()),
     };
-    reader.fail(located, message, kind.help());
+    let help = match kind {
+        ConditionErrorKind::Pattern(PatternError::NotRooted) if text.starts_with('^') => {
+            "paths are globs, not regular expressions: write for example `/v1/**`".into()
+        }
+        ConditionErrorKind::Pattern(PatternError::NotRooted) if text.contains("://") => {
+            "write the path alone, and the host as a condition `host`".into()
+        }
+        _ => kind.help(),
+    };
+    reader.fail(located, message, help);
 }
 
 fn fail_request_field(reader: &Reader<'_>, error: RequestFieldError, name: &Name, path: &str) {
     let meant = match (error, &*name.text) {
-        (_, "header") => Some("header:NAME".to_owned()),
+        (RequestFieldError::NoName, text) => Some(format!("{}:NAME", text.trim_end_matches(':'))),
         (RequestFieldError::Unknown, text)
             if closest(text, ["methods", "headers"].into_iter()).is_some() =>
         {
