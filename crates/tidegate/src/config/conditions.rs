@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::policies::meant_request_field;
 use super::reader::{LocatedNode, Reader, closest, excerpt, join};
-use super::warnings::check_pattern;
+use super::warnings::{check_method, check_pattern};
 use super::yaml::{Name, Value};
 use crate::policy::{
     Condition, ConditionError, ConditionErrorKind, Conditions, DescriptorEntry, MAX_ENTRIES,
@@ -101,6 +101,9 @@ fn read_condition(
     }
     if matches!(request_field, RequestField::Path | RequestField::Host) {
         items.iter().zip(&texts).for_each(|(item, text)| check_pattern(reader, item, text));
+    }
+    if request_field == RequestField::Method {
+        items.iter().zip(&texts).for_each(|(item, text)| check_method(reader, item, text));
     }
     match new(request_field, &texts) {
         Ok(condition) => Some((condition, name.span.clone())),

@@ -4,12 +4,54 @@
 //! show the same for an ordinary request.
 
 use super::fields::POLICY;
-use super::reader::{LocatedNode, Object, Reader, excerpt};
+use super::reader::{LocatedNode, Object, Reader, excerpt, suggest};
 use crate::policy::{Mode, Pattern, Policy, SharedBy};
 
 /// The largest number of values that are compared to find policies without an effect. Beyond it,
 /// which takes hundreds of policies with long lists, the remaining policies are not compared.
 const MAX_COMPARISONS: usize = 10_000_000;
+
+/// The methods of HTTP and WebDAV, and `PURGE`, which caches use.
+const METHODS: [&str; 24] = [
+    "GET",
+    "HEAD",
+    "POST",
+    "PUT",
+    "DELETE",
+    "CONNECT",
+    "OPTIONS",
+    "TRACE",
+    "PATCH",
+    "QUERY",
+    "PROPFIND",
+    "PROPPATCH",
+    "MKCOL",
+    "COPY",
+    "MOVE",
+    "LOCK",
+    "UNLOCK",
+    "REPORT",
+    "SEARCH",
+    "MKCALENDAR",
+    "ACL",
+    "LINK",
+    "UNLINK",
+    "PURGE",
+];
+
+/// Warns of a method that does not exist. It is accepted, because servers may define others.
+pub(super) fn check_method(reader: &Reader<'_>, located: &LocatedNode, text: &str) {
+    let method = text.to_ascii_uppercase();
+    if text == "*" || METHODS.contains(&&*method) {
+        return;
+    }
+    let help = match &*method {
+        "ANY" | "ALL" => "leave out `methods` to match every method".to_owned(),
+        method => suggest(method, METHODS.into_iter()),
+    };
+    let message = format!("`{}` is not a method of HTTP", excerpt(text));
+    reader.notice(located.node.span.clone(), &located.path, message, help);
+}
 
 /// Warns of a path or host that looks like a regular expression or a route template.
 pub(super) fn check_pattern(reader: &Reader<'_>, located: &LocatedNode, text: &str) {
