@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import time
 import uuid
@@ -20,6 +21,7 @@ from tidegate import (
     Client,
     DeadlineExceeded,
     Denied,
+    OnFailure,
     Permit,
     PermitLost,
     Problem,
@@ -27,6 +29,8 @@ from tidegate import (
     Unavailable,
     UnexpectedAnswer,
     Unreachable,
+    admit,
+    admit_async,
 )
 from tidegate._wire import Raw
 
@@ -338,6 +342,28 @@ def test_sends_the_token() -> None:
     with Client("http://limiter/", token="s3cret", http=httpx.Client(transport=httpx.MockTransport(answer))) as client:
         client.check("login", "a")
     assert seen == ["Bearer s3cret"]
+
+
+@pytest.mark.parametrize("value", ["maybe", "Deny", "", None, True, ["deny"]])
+def test_rejects_a_misspelt_on_failure_before_anything_fails(value: OnFailure) -> None:
+    expected = rf'^on_failure must be "allow" or "deny", not {re.escape(repr(value))}$'
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json=SOUND))
+    with Client(http=httpx.Client(transport=transport)) as client, pytest.raises(ValueError, match=expected):
+        admit(client, Attributes(path="/"), value)
+
+    async def ask() -> None:
+        async with AsyncClient(http=httpx.AsyncClient(transport=transport)) as client:
+            await admit_async(client, Attributes(path="/"), value)
+
+    with pytest.raises(ValueError, match=expected):
+        asyncio.run(ask())
+
+
+@pytest.mark.parametrize("call", [Client.check, Client.permit])
+def test_rejects_limits_that_are_a_string(call: Callable[..., object]) -> None:
+    expected = r"^limits must be a list of strings, such as \['5 per 1m'\], not a string$"
+    with Client() as client, pytest.raises(TypeError, match=expected):
+        call(client, key="a", limits="5 per 1m")
 
 
 @pytest.mark.parametrize("bad", [{"url": "localhost:8080"}, {"timeout": 0}, {"timeout": float("nan")}])

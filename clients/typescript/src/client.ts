@@ -39,7 +39,11 @@ export class Client {
   readonly #timeoutMs: number;
   readonly #fetch: typeof fetch;
 
-  constructor({ url = "http://127.0.0.1:8080", token, timeoutMs = 1000, fetch: send }: ClientOptions = {}) {
+  /** Creates a client with these settings, or with the defaults for the server at this URL. */
+  constructor(options: string | URL | ClientOptions = {}) {
+    const isUrl = typeof options === "string" || options instanceof URL;
+    const settings: ClientOptions = isUrl ? { url: String(options) } : options;
+    const { url = "http://127.0.0.1:8080", token, timeoutMs = 1000, fetch: send } = settings;
     if (!/^https?:\/\//.test(url)) throw new RangeError(`url must start with http:// or https://, not ${url}`);
     if (!(timeoutMs > 0 && timeoutMs < 2 ** 31)) {
       throw new RangeError(`timeoutMs must be more than 0 and less than 2^31, not ${timeoutMs}`);

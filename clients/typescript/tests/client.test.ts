@@ -17,6 +17,7 @@ import {
   Unavailable,
   UnexpectedAnswer,
   Unreachable,
+  admit,
 } from "@tidegate/client";
 import { NOBODY, somebody, startSilent, startTidegate } from "./support.js";
 
@@ -246,7 +247,23 @@ test("sends the token", async () => {
   assert.deepEqual(seen, ["http://limiter/v1/check", "Bearer s3cret"]);
 });
 
+test("takes the URL alone", async () => {
+  for (const settings of [NOBODY, new URL(NOBODY), { url: NOBODY }]) {
+    await assert.rejects(new Client(settings).check({ policy: "login", key: "a" }), /no answer from http:\/\/127\.0\.0\.1:1\/v1\/check: /);
+  }
+});
+
+test("rejects a misspelt onFailure before anything fails", async () => {
+  const sound = new Client({ fetch: async () => Response.json(SOUND) });
+  const admitted = (onFailure: unknown) => admit(sound, { policy: "login", key: "a" }, onFailure as "allow");
+  for (const [value, shown] of [["denny", '"denny"'], [undefined, "undefined"], [null, "null"], ["", '""']]) {
+    await assert.rejects(admitted(value), new RegExp(`^RangeError: onFailure must be "allow" or "deny", not ${shown}$`));
+  }
+  for (const value of ["allow", "deny"]) assert.equal((await admitted(value)).refusal, null);
+});
+
 test("names invalid settings", () => {
+  assert.throws(() => new Client("localhost:8080"), /^RangeError: url must/);
   assert.throws(() => new Client({ url: "localhost:8080" }), /^RangeError: url must/);
   assert.throws(() => new Client({ timeoutMs: 0 }), /^RangeError: timeoutMs must/);
   assert.throws(() => new Client({ timeoutMs: NaN }), /^RangeError: timeoutMs must/);

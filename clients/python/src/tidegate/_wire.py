@@ -53,6 +53,11 @@ class Check:
     force: bool | None = None
     max_wait_ms: int | None = None
 
+    def __post_init__(self) -> None:
+        # A string is a sequence of strings too: each character would become a limit.
+        if isinstance(self.limits, str):
+            raise TypeError(f"limits must be a list of strings, such as [{self.limits!r}], not a string")
+
     def json(self) -> dict[str, object]:
         body = _present(vars(self))
         if self.attributes is not None:
