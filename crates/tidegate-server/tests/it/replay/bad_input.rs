@@ -33,6 +33,11 @@ fn rejects_missing_file() {
 }
 
 #[test]
+fn rejects_missing_rules() {
+    tidegate(&["replay", "-"]).failed(2, &["required", "--limit <LIMIT>", "--config <FILE>"]);
+}
+
+#[test]
 fn rejects_directory() {
     let files = Files::new("directory");
     replay(&files.path(""), &[]).failed(1, &["is a directory", "name its files"]);
