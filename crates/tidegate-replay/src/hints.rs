@@ -5,7 +5,7 @@ use tidegate::Limit;
 use crate::calendar::Utc;
 use crate::policy_replay::Undecided;
 use crate::reader_thread::ReadReport;
-use crate::report::{escape_path, grouped};
+use crate::report::{counted, escape_path};
 use crate::trace_file::FileReport;
 
 /// Times before the second day of 1970 are probably not in microseconds.
@@ -20,7 +20,7 @@ const WAVER_US: u64 = 60_000_000;
 const LATE_US: u64 = 4_102_444_800_000_000;
 
 /// The hint for keys with parts that a line does not have.
-const INCOMPLETE: &str = "keys lack a part, for example the address of a client that is logged by \
+const INCOMPLETE: &str = "without a part, for example the address of a client that is logged by \
                           name; keys that lack the same part share a count";
 
 /// In a window shorter than this, a rounded second shifts requests by more than a tenth of it.
@@ -104,14 +104,12 @@ fn of_file(file: &FileReport) -> Vec<String> {
         hints.push(format!("{path}: times are not numbers, so --time-unit has no effect"));
     }
     if file.incomplete > 0 {
-        let count = grouped(file.incomplete);
-        hints.push(format!("{path}: {count} {INCOMPLETE}"));
+        let keys = counted(file.incomplete, "key");
+        hints.push(format!("{path}: {keys} {INCOMPLETE}"));
     }
     if file.zoneless > 0 {
-        let count = grouped(file.zoneless);
-        hints.push(format!(
-            "{path}: {count} times have no zone and were read as UTC or in the zone of --zone"
-        ));
+        let times = counted(file.zoneless, "time");
+        hints.push(format!("{path}: {times} had no zone: read as UTC, or in the zone of --zone"));
     }
     hints
 }
@@ -121,22 +119,24 @@ impl Undecided {
     pub fn hints(&self) -> Vec<String> {
         let first = self.first.as_deref().unwrap_or_default();
         let rows = [
-            (self.unmatched, "requests matched no policy and were admitted".to_string()),
+            (self.unmatched, "request", "matched no policy and passed".to_string()),
             (
                 self.need_permit,
+                "denied request",
                 format!(
-                    "requests are under a concurrency limit and count as denied: a trace has the \
-                     start of a request, but not its end ({first})"
+                    "under a concurrency limit: a trace has the start of a request, but not its \
+                     end ({first})"
                 ),
             ),
-            (self.refused, format!("requests are invalid and would be rejected ({first})")),
-            (self.incomplete, INCOMPLETE.to_string()),
+            (self.refused, "invalid request", format!("would be rejected ({first})")),
+            (self.incomplete, "key", INCOMPLETE.to_string()),
             (
                 self.no_room,
-                "requests had a new key when the store was full: raise max_keys".to_string(),
+                "request",
+                "had a new key when the store was full: raise max_keys".to_string(),
             ),
         ];
-        let found = rows.into_iter().filter(|(count, _)| *count > 0);
-        found.map(|(count, text)| format!("{} {text}", grouped(count))).collect()
+        let found = rows.into_iter().filter(|(count, ..)| *count > 0);
+        found.map(|(count, noun, text)| format!("{} {text}", counted(count, noun))).collect()
     }
 }

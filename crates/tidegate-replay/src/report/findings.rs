@@ -1,7 +1,7 @@
 //! The result of a report in sentences, the most important first.
 
 use super::summary::{AlgorithmSummary, LimitSummary, ProblemsSummary, Summary};
-use super::text::{grouped, window_of};
+use super::text::{counted, grouped, window_of};
 use crate::calendar::Utc;
 
 impl Summary {
@@ -59,14 +59,14 @@ impl Summary {
     }
 
     fn input_problems(&self) -> Option<String> {
-        let kinds: [(&ProblemsSummary, &str); 3] = [
-            (&self.skipped, "skipped lines"),
-            (&self.out_of_order, "events out of order"),
-            (&self.damaged, "damaged files"),
+        let kinds: [(&ProblemsSummary, &str, &str); 3] = [
+            (&self.skipped, "skipped line", ""),
+            (&self.out_of_order, "event", " out of order"),
+            (&self.damaged, "damaged file", ""),
         ];
-        let found = kinds.iter().filter(|(problems, _)| problems.count > 0);
+        let found = kinds.iter().filter(|(problems, ..)| problems.count > 0);
         let found: Vec<String> =
-            found.map(|(problems, name)| format!("{} {name}", grouped(problems.count))).collect();
+            found.map(|(problems, noun, rest)| counted(problems.count, noun) + rest).collect();
         (!found.is_empty()).then(|| format!("The input has {}.", found.join(", ")))
     }
 }

@@ -19,7 +19,7 @@ pub use self::escape::{escape_key, escape_path};
 pub use self::summary::{
     AlgorithmSummary, KeyTotals, LimitSummary, Summary, SummaryOptions, TrafficSummary,
 };
-pub use self::text::grouped;
+pub use self::text::{counted, grouped};
 
 use crate::error::ReplayError;
 use crate::file_identity::is_same_file;

@@ -40,8 +40,8 @@ impl fmt::Display for Summary {
 
 impl Summary {
     fn write_heading(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [events, keys] = [self.events, self.keys].map(grouped);
-        writeln!(f, "{events} events of {keys} keys in {}", Span { us: self.span_us })?;
+        let [events, keys] = [counted(self.events, "event"), counted(self.keys, "key")];
+        writeln!(f, "{events} of {keys} in {}", Span { us: self.span_us })?;
         if let Some(traffic) = &self.traffic {
             return writeln!(f, "  {}: {}; seed {}", traffic.name, traffic.about, traffic.seed);
         }
@@ -56,8 +56,8 @@ impl Summary {
             };
             let unit = file.time_unit.filter(|unit| *unit != "us" || file.format != Some("csv"));
             let unit = unit.map_or_else(String::new, |unit| format!(", times in {unit}"));
-            let events = grouped(file.events);
-            writeln!(f, "  {}: {format}{compression}{unit}, {events} events", file.path)?;
+            let events = counted(file.events, "event");
+            writeln!(f, "  {}: {format}{compression}{unit}, {events}", file.path)?;
         }
         Ok(())
     }
@@ -223,6 +223,12 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
+/// Formats a number with its noun: `1 key`, `2 keys`.
+pub fn counted(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {noun}{plural}", grouped(number))
+}
+
 /// Returns where `10 per 10s` ends in `10 per 10s sliding-log`.
 fn end_of_window(limit: &str) -> usize {
     limit.match_indices(' ').nth(2).map_or(limit.len(), |(at, _)| at)
@@ -258,6 +264,13 @@ mod tests {
     fn groups_digits_by_three() {
         let pairs = [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")];
         pairs.into_iter().for_each(|(number, text)| assert_eq!(grouped(number), text));
+    }
+
+    #[test]
+    fn counts_nouns_in_singular_and_plural() {
+        for (number, text) in [(0, "0 keys"), (1, "1 key"), (2, "2 keys"), (1_000, "1,000 keys")] {
+            assert_eq!(counted(number, "key"), text);
+        }
     }
 
     #[test]

@@ -356,8 +356,8 @@ fn reports_undecidable_policies() {
     let log = "host.example - - [14/Nov/2023:22:13:20 +0000] \"GET /a HTTP/1.1\" 200 5\n\
                192.0.2.1 - - [14/Nov/2023:22:13:20 +0000] \"GET /b HTTP/1.1\" 200 5\n";
     for (config, hints) in [
-        (permits, &["2 requests are under a concurrency limit"][..]),
-        (costs, &["1 requests matched no policy and were admitted", "1 keys lack a part"]),
+        (permits, &["2 denied requests under a concurrency limit"][..]),
+        (costs, &["1 request matched no policy and passed", "1 key without a part"]),
     ] {
         let path = files.write("tidegate.yaml", config);
         let text = replay(log, &["--config", &path]).succeeded().stdout;
@@ -409,7 +409,7 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         &[],
         &[
             "  -:3: field `ts` is `1700000001123`: a time in ms where the first was in s; set the unit with --time-unit\n",
-            "times in s, 1 events\n",
+            "times in s, 1 event\n",
         ],
     ),
     (
@@ -425,7 +425,7 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         "no zone",
         "{\"time\":\"2023-11-14T22:13:20\",\"key\":\"a\"}\n",
         &[],
-        &["hint: -: 1 times have no zone and were read as UTC or in the zone of --zone\n"],
+        &["hint: -: 1 time had no zone: read as UTC, or in the zone of --zone\n"],
     ),
     (
         "what log lines say themselves",
@@ -441,7 +441,7 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         "1700000000000000,a\n1700000000000000,a\n1700000000000001,a\n",
         &[],
         &[
-            "3 events of 1 keys",
+            "3 events of 1 key",
             "lines equal to the line before: 1\n  -:2: equal to the line before\n",
         ],
     ),
@@ -449,7 +449,7 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         "the same lines left out",
         "1700000000000000,a\n1700000000000000,a\n1700000000000001,a\n",
         &["--skip-duplicates"],
-        &["2 events of 1 keys", "lines equal to the line before: 1\n"],
+        &["2 events of 1 key", "lines equal to the line before: 1\n"],
     ),
     (
         "more junk than lines",
