@@ -77,7 +77,7 @@ impl Summary {
     /// Writes the limits of policies, which do not all see the same events.
     fn write_policies(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for run in self.algorithms.iter().filter(|run| run.has_policies()) {
-            let heads = ["", "asked", "denied", "most", ""].map(String::from).to_vec();
+            let heads = ["", "checked", "denied", "most", ""].map(String::from).to_vec();
             let row = |limit: &LimitSummary| {
                 let policy = limit.policy.as_deref().unwrap_or_default();
                 let [asked, denied] = [limit.asked, limit.denied].map(|n| grouped(n.unwrap_or(0)));

@@ -315,6 +315,13 @@ fn replays_policies_as_served() {
     assert_eq!((count(1, "asked"), count(1, "denied")), (2, 1));
     assert_eq!((&limits[2]["policy"], &limits[2]["mode"]), (&"watch".into(), &"observe".into()));
     assert_eq!((count(2, "asked"), count(2, "denied")), (11, 7));
+    let text = replay(&trace, &["--config", &config]).succeeded().stdout;
+    let row = |name: &str| {
+        let row = text.lines().find(|line| line.trim_start().starts_with(name)).expect(&text);
+        row.split_whitespace().rev().map(str::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(row("checked"), ["most", "denied", "checked"]);
+    assert_eq!(row("api: 2 per 10s")[..3], ["2", "1", "5"]);
     let first = &run["most_denied"][0];
     assert_eq!((&first["policy"], &first["key"]), (&"api".into(), &"client_ip=192.0.2.1".into()));
     // `--algorithm` changes the algorithm of all limits.
