@@ -120,14 +120,6 @@ impl Undecided {
         let first = self.first.as_deref().unwrap_or_default();
         let rows = [
             (self.unmatched, "request", "matched no policy and passed".to_string()),
-            (
-                self.need_permit,
-                "denied request",
-                format!(
-                    "under a concurrency limit: a trace has the start of a request, but not its \
-                     end ({first})"
-                ),
-            ),
             (self.refused, "invalid request", format!("would be rejected ({first})")),
             (self.incomplete, "key", INCOMPLETE.to_string()),
             (
@@ -137,6 +129,14 @@ impl Undecided {
             ),
         ];
         let found = rows.into_iter().filter(|(count, ..)| *count > 0);
-        found.map(|(count, noun, text)| format!("{} {text}", counted(count, noun))).collect()
+        let found = found.map(|(count, noun, text)| format!("{} {text}", counted(count, noun)));
+        let not_replayed = (self.not_replayed > 0).then(|| {
+            format!(
+                "not replayed: {} under a concurrency limit; a trace has the start of a request, \
+                 but not its end ({first})",
+                counted(self.not_replayed, "request")
+            )
+        });
+        found.chain(not_replayed).collect()
     }
 }

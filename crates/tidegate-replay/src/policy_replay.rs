@@ -64,8 +64,8 @@ impl PolicyLimit {
 pub struct Undecided {
     /// Requests that matched no policy, and passed.
     pub unmatched: u64,
-    /// Requests that matched a policy that needs a permit.
-    pub need_permit: u64,
+    /// Requests that matched a policy that needs a permit, and are neither admitted nor denied.
+    pub not_replayed: u64,
     /// Requests whose cost was not a number, or that the gate refused for another reason.
     pub refused: u64,
     /// Keys with a missing part.
@@ -138,6 +138,10 @@ impl PolicyReplay {
             let outcome = line.with_attributes(identity, |attributes| {
                 self.decide((row, cost), (&gate, &rules, attributes), tally)
             });
+            let Some(outcome) = outcome else {
+                answers.push(EventOutcome::default());
+                continue;
+            };
             let place = tally.timeline.bin_index(row.time_us);
             tally.count(place, outcome.answer.allowed, outcome.fits);
             match outcome.key {
@@ -152,12 +156,13 @@ impl PolicyReplay {
         }
     }
 
+    /// Decides one request. Returns `None` for a request that cannot be replayed.
     fn decide(
         &mut self,
         (row, cost): (&Row, Option<Cost>),
         (gate, rules, attributes): (&Gate, &ActivePolicies, &Attributes<'_>),
         tally: &mut Tally,
-    ) -> RequestOutcome {
+    ) -> Option<RequestOutcome> {
         self.clock.set(Timestamp::from_micros(row.time_us));
         let question = GateRequest { cost, ..GateRequest::new(Subject::Request(attributes)) };
         let answer = gate.poll_now(gate.check(rules, &[question]));
@@ -189,7 +194,7 @@ impl PolicyReplay {
             outcome.fits = answer.allowed;
         }
         self.name(&answer, &selected, row, &mut outcome);
-        outcome
+        Some(outcome)
     }
 
     /// Counts the result of one limit. Returns whether the ground truth had capacity for the cost.
@@ -250,13 +255,14 @@ impl PolicyReplay {
     }
 
     #[cold]
-    fn count_undecided(&mut self, error: &GateError) -> RequestOutcome {
-        match error {
-            GateError::NeedsPermit { .. } => self.undecided.need_permit += 1,
-            _ => self.undecided.refused += 1,
-        }
+    fn count_undecided(&mut self, error: &GateError) -> Option<RequestOutcome> {
         self.undecided.first.get_or_insert_with(|| error.to_string());
-        RequestOutcome::default()
+        if let GateError::NeedsPermit { .. } = error {
+            self.undecided.not_replayed += 1;
+            return None;
+        }
+        self.undecided.refused += 1;
+        Some(RequestOutcome::default())
     }
 }
 

@@ -9,6 +9,9 @@ impl Summary {
     pub fn findings(&self) -> Vec<String> {
         let Some(run) = self.algorithms.get(self.main) else { return Vec::new() };
         let mut findings = vec![denied(run)];
+        findings.extend(run.not_replayed.filter(|&count| count > 0).map(|count| {
+            format!("Not replayed: {} under a concurrency limit.", counted(count, "request"))
+        }));
         findings.extend(self.largest_burst(run));
         // With a single key, the first sentence is about it.
         findings.extend(run.most_denied.first().filter(|_| run.keys > 1).map(|key| {
@@ -77,14 +80,16 @@ fn denied(run: &AlgorithmSummary) -> String {
         "mixed" => "The limits",
         name => name,
     };
-    let [events, keys] = [run.events, run.keys].map(grouped);
-    match (run.denied, run.events) {
+    let decided = run.admitted + run.denied;
+    let [events, keys] = [decided, run.keys].map(grouped);
+    match (run.denied, decided) {
+        (0, 0) => return "No request was replayed.".into(),
         (0, 1) => return format!("{subject} would have admitted the only request."),
         (0, _) => return format!("{subject} would have admitted all {events} requests."),
         _ => {}
     }
     let [denied, keys_denied] = [run.denied, run.keys_denied].map(grouped);
-    let share = share(run.denied, run.events);
+    let share = share(run.denied, decided);
     format!(
         "{subject} would have denied {share} of requests: {denied} of {events}, from {keys_denied} \
          of {keys} keys."

@@ -103,6 +103,9 @@ pub struct AlgorithmSummary {
     pub events: u64,
     pub admitted: u64,
     pub denied: u64,
+    /// Requests of policies that were neither admitted nor denied, because they need a permit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_replayed: Option<u64>,
     pub keys: u64,
     pub keys_denied: u64,
     /// The count of the first limit; `limits` has all of them.
@@ -358,7 +361,8 @@ pub struct KeyTotals<'a> {
 impl AlgorithmSummary {
     pub fn new(run: &Run, keys: &KeyTotals<'_>, compared: bool) -> Self {
         let tally = run.tally();
-        let events = tally.admitted + tally.denied;
+        let not_replayed = run.not_replayed();
+        let events = tally.admitted + tally.denied + not_replayed.unwrap_or(0);
         let results = run.limit_results();
         let limits: Vec<_> = results.iter().map(|result| LimitSummary::new(result, run)).collect();
         let differ = Differences { admitted: tally.only_admitted, denied: tally.only_denied };
@@ -369,6 +373,7 @@ impl AlgorithmSummary {
             events,
             admitted: tally.admitted,
             denied: tally.denied,
+            not_replayed,
             keys: keys.count,
             keys_denied: tally.keys.denied_keys,
             largest_rolling_count: limits.first().map_or(0, |limit| limit.largest_rolling_count),

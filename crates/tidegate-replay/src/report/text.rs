@@ -92,8 +92,12 @@ impl Summary {
     }
 
     fn table(&self) -> Table {
-        let mut heads =
-            vec![String::new(), "admitted".into(), "denied".into(), "keys denied".into()];
+        let mut heads = vec![String::new(), "admitted".into(), "denied".into()];
+        // The runs have the same policies, so none or all of them leave requests out.
+        let not_replayed = |run: &AlgorithmSummary| run.not_replayed.filter(|&count| count > 0);
+        let leaves_out = self.algorithms.iter().any(|run| not_replayed(run).is_some());
+        heads.extend(leaves_out.then(|| "not replayed".to_string()));
+        heads.push("keys denied".into());
         let first = self.algorithms.first();
         let windows = first.iter().flat_map(|run| run.shared_limits());
         heads.extend(windows.map(|limit| format!("most in {}", window_of(&limit.limit))));
@@ -102,7 +106,8 @@ impl Summary {
         heads.extend(compared.then(|| "unlike sliding-log".to_string()));
         heads.push("decisions/s".into());
         let row = |run: &AlgorithmSummary| {
-            let numbers = [run.admitted, run.denied, run.keys_denied].into_iter();
+            let numbers = [run.admitted, run.denied].into_iter();
+            let numbers = numbers.chain(not_replayed(run)).chain([run.keys_denied]);
             let largest = run.shared_limits().map(|limit| limit.largest_rolling_count);
             let numbers = numbers.chain(largest).chain([run.over_admitted, run.false_denials]);
             let numbers = numbers.chain(run.differ).chain([run.decisions_per_second]);

@@ -363,7 +363,7 @@ fn reports_undecidable_policies() {
     let log = "host.example - - [14/Nov/2023:22:13:20 +0000] \"GET /a HTTP/1.1\" 200 5\n\
                192.0.2.1 - - [14/Nov/2023:22:13:20 +0000] \"GET /b HTTP/1.1\" 200 5\n";
     for (config, hints) in [
-        (permits, &["2 denied requests under a concurrency limit"][..]),
+        (permits, &["not replayed: 2 requests under a concurrency limit; a trace has"][..]),
         (costs, &["1 request matched no policy and passed", "1 key without a part"]),
     ] {
         let path = files.write("tidegate.yaml", config);
@@ -382,6 +382,44 @@ fn reports_undecidable_policies() {
         .failed(2, &["policy `p`", "sliding-log"]);
     replay(log, &["--config", &path, "--suggest", "99"])
         .failed(2, &["--suggest works with --limit"]);
+}
+
+/// Requests under a concurrency limit are not denied, because a trace cannot show whether they were.
+#[test]
+fn leaves_out_requests_that_need_permits() {
+    let files = Files::new("policies-permits");
+    let config = "policies:\n  \
+                  - { name: jobs, match: { path: /jobs }, key: all, limits: 5 concurrent }\n  \
+                  - { name: api, match: { path: /api }, key: all, limits: 1 per 1h sliding-log }\n";
+    let config = files.write("tidegate.yaml", config);
+    let page = files.path("report.html");
+    for (trace, row, findings) in [
+        (
+            "time_us,path\n1,/jobs\n2,/api\n3,/api\n4,/jobs\n5,/jobs\n",
+            ["1", "1", "3", "1"],
+            &[
+                "The policies would have denied 50.0 % of requests: 1 of 2, from 1 of 1 keys.",
+                "Not replayed: 3 requests under a concurrency limit.",
+            ],
+        ),
+        (
+            "time_us,path\n1,/jobs\n",
+            ["0", "0", "1", "0"],
+            &["No request was replayed.", "Not replayed: 1 request under a concurrency limit."],
+        ),
+    ] {
+        let text = replay(trace, &["--config", &config, "--html", &page]).succeeded().stdout;
+        let cells = |start: &str| -> Vec<&str> {
+            let line = text.lines().find(|line| line.starts_with(start)).expect(&text);
+            line.split_whitespace().collect()
+        };
+        assert_eq!(cells("policies")[1..5], row, "{text}");
+        assert!(text.contains("admitted  denied  not replayed  keys denied"), "{text}");
+        let data = data(&fs::read_to_string(&page).expect("a page"));
+        assert_eq!(data["findings"].as_array().expect("findings")[..2], findings[..]);
+        let run = &data["algorithms"][0];
+        assert_eq!(run["not_replayed"], row[2].parse::<u64>().expect("a count"));
+    }
 }
 
 /// Input, arguments, and the expected output: malformed lines with their positions, and hints.
