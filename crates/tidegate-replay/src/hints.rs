@@ -1,8 +1,13 @@
 //! Hints about input that looks wrong as a whole, with a remedy.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
 use tidegate::Limit;
+use tidegate::unstable::policy::{RequestField, Template};
 
 use crate::calendar::Utc;
+use crate::format::Format;
 use crate::policy_replay::Undecided;
 use crate::reader_thread::ReadReport;
 use crate::report::{counted, escape_path};
@@ -19,9 +24,8 @@ const WAVER_US: u64 = 60_000_000;
 /// Times after the year 2100 are probably not in the given unit.
 const LATE_US: u64 = 4_102_444_800_000_000;
 
-/// The hint for keys with parts that a line does not have.
-const INCOMPLETE: &str = "without a part, for example the address of a client that is logged by \
-                          name; keys that lack the same part share a count";
+/// The number of policies that are listed because their keys lack a part.
+const INCOMPLETE_SHOWN: usize = 5;
 
 /// In a window shorter than this, a rounded second shifts requests by more than a tenth of it.
 const SHORT_WINDOW_US: u64 = 10_000_000;
@@ -103,9 +107,9 @@ fn of_file(file: &FileReport) -> Vec<String> {
     if file.unit_unused {
         hints.push(format!("{path}: times are not numbers, so --time-unit has no effect"));
     }
-    if file.incomplete > 0 {
-        let keys = counted(file.incomplete, "key");
-        hints.push(format!("{path}: {keys} {INCOMPLETE}"));
+    if let Some(template) = file.template.as_ref().filter(|_| file.incomplete > 0) {
+        let what = incomplete_keys(template, file.incomplete, std::slice::from_ref(file));
+        hints.push(format!("{path}: {what}"));
     }
     if file.zoneless > 0 {
         let times = counted(file.zoneless, "time");
@@ -114,14 +118,36 @@ fn of_file(file: &FileReport) -> Vec<String> {
     hints
 }
 
+/// Describes requests of these files whose key lacks a part.
+fn incomplete_keys(template: &Template, requests: u64, files: &[FileReport]) -> String {
+    let verb = if requests == 1 { "has" } else { "have" };
+    let requests = counted(requests, "request");
+    let mut fields = template.fields();
+    let (Some(field), None) = (fields.next(), fields.next()) else {
+        return format!(
+            "{requests} {verb} no value for a part of the key `{template}`; requests that lack the \
+             same part share a key if their other parts are equal"
+        );
+    };
+    let formats: BTreeSet<&str> =
+        files.iter().filter_map(|file| file.format).map(Format::name).collect();
+    let formats = Vec::from_iter(formats).join(" and ");
+    let may_contain = |file: &FileReport| file.format.is_none_or(|one| one.may_contain(field));
+    let reason = match field {
+        RequestField::ClientIp => " (a client that is logged by name has no address)".into(),
+        _ if files.iter().any(may_contain) => String::new(),
+        _ => format!(", which lines of format {formats} do not contain"),
+    };
+    format!("{requests} {verb} no `{field}`{reason}; such requests share one key")
+}
+
 impl Undecided {
     /// Returns hints about requests that were not decided as usual, each of one or two sentences.
-    pub fn hints(&self) -> Vec<String> {
+    pub fn hints(&self, files: &[FileReport]) -> Vec<String> {
         let first = self.first.as_deref().unwrap_or_default();
         let rows = [
             (self.unmatched, "request", "matched no policy and passed".to_string()),
             (self.refused, "invalid request", format!("would be rejected ({first})")),
-            (self.incomplete, "key", INCOMPLETE.to_string()),
             (
                 self.no_room,
                 "request",
@@ -137,6 +163,11 @@ impl Undecided {
                 counted(self.not_replayed, "request")
             )
         });
-        found.chain(not_replayed).collect()
+        let mut incomplete: Vec<_> = self.incomplete.iter().collect();
+        incomplete.sort_by_key(|(_, (_, requests))| Reverse(*requests));
+        let incomplete = incomplete.into_iter().take(INCOMPLETE_SHOWN).map(|(policy, of)| {
+            format!("policy `{policy}`: {}", incomplete_keys(&of.0, of.1, files))
+        });
+        found.chain(incomplete).chain(not_replayed).collect()
     }
 }

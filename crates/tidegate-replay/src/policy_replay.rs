@@ -4,7 +4,7 @@
 //! were denied and to count the ground truth. Each limit of each policy numbers its keys
 //! separately.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use tidegate::unstable::attributes::Attributes;
@@ -12,7 +12,9 @@ use tidegate::unstable::config::Config;
 use tidegate::unstable::gate::{
     ActivePolicies, Gate, GateError, GateRequest, LimitResult, Subject,
 };
-use tidegate::unstable::policy::{Mode, Override, Policies, Policy, PolicyError, SelectedPolicy};
+use tidegate::unstable::policy::{
+    Mode, Override, Policies, Policy, PolicyError, SelectedPolicy, Template,
+};
 use tidegate::unstable::stats::Stats;
 use tidegate::{Algorithm, Cost, Limit, Limiter, ManualClock, Overflow, Timestamp};
 
@@ -68,12 +70,25 @@ pub struct Undecided {
     pub not_replayed: u64,
     /// Requests whose cost was not a number, or that the gate refused for another reason.
     pub refused: u64,
-    /// Keys with a missing part.
-    pub incomplete: u64,
+    /// By the name of a policy, the template of its key and the number of requests whose key lacks
+    /// a part.
+    pub incomplete: BTreeMap<String, (Template, u64)>,
     /// Requests for whose keys the store had no capacity.
     pub no_room: u64,
     /// The error of the first request that was not decided.
     pub first: Option<String>,
+}
+
+impl Undecided {
+    fn count_incomplete(&mut self, policy: &Policy) {
+        match self.incomplete.get_mut(policy.name()) {
+            Some((_, requests)) => *requests += 1,
+            None => {
+                let first = (policy.key_template().clone(), 1);
+                self.incomplete.insert(policy.name().into(), first);
+            }
+        }
+    }
 }
 
 /// The outcome of one request.
@@ -240,7 +255,9 @@ impl PolicyReplay {
         let mut kept = Vec::new();
         for one in selected {
             let key = one.key.as_ref();
-            self.undecided.incomplete += u64::from(key.contains(&0));
+            if key.contains(&0) {
+                self.undecided.count_incomplete(one.policy);
+            }
             self.key_text.clear();
             self.key_text.extend_from_slice(one.policy.name().as_bytes());
             self.key_text.push(KEY_SEPARATOR);

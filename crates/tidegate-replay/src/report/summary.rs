@@ -253,8 +253,8 @@ impl Summary {
         let limits = limits.iter().map(|result| result.limit);
         let rates = limits.filter(|limit| limit.algorithm() != Algorithm::Concurrency);
         let shortest = rates.min_by_key(|limit| limit.window_us());
-        let undecided =
-            runs.first().and_then(Run::undecided).map(|(undecided, _)| undecided.hints());
+        let undecided = runs.first().and_then(Run::undecided);
+        let undecided = undecided.map(|(undecided, _)| undecided.hints(&report.files));
         Summary {
             events,
             keys: algorithms.first().map_or(report.keys, |run| run.keys),

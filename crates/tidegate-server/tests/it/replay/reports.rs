@@ -364,7 +364,13 @@ fn reports_undecidable_policies() {
                192.0.2.1 - - [14/Nov/2023:22:13:20 +0000] \"GET /b HTTP/1.1\" 200 5\n";
     for (config, hints) in [
         (permits, &["not replayed: 2 requests under a concurrency limit; a trace has"][..]),
-        (costs, &["1 request matched no policy and passed", "1 key without a part"]),
+        (
+            costs,
+            &[
+                "1 request matched no policy and passed",
+                "policy `p`: 1 request has no `client_ip` (a client that is logged by name has no address); such requests share one key",
+            ],
+        ),
     ] {
         let path = files.write("tidegate.yaml", config);
         let text = replay(log, &["--config", &path]).succeeded().stdout;
@@ -382,6 +388,63 @@ fn reports_undecidable_policies() {
         .failed(2, &["policy `p`", "sliding-log"]);
     replay(log, &["--config", &path, "--suggest", "99"])
         .failed(2, &["--suggest works with --limit"]);
+}
+
+/// Keys, lines, and the hint that follows the file or the policy.
+#[test]
+fn names_missing_parts_of_keys() {
+    let files = Files::new("missing-parts");
+    let log = |client: &str| {
+        format!("{client} - - [14/Nov/2023:22:13:20 +0000] \"GET /a HTTP/1.1\" 200 5 \"-\" \"-\"\n")
+    };
+    let logs = [log("192.0.2.1"), log("192.0.2.2")].concat();
+    let json = "{\"ts\":1700000000,\"path\":\"/a\"}\n{\"ts\":1700000001,\"path\":\"/b\"}\n";
+    for (key, trace, keys, hint) in [
+        (
+            "{header:x-user}",
+            &*logs,
+            "2 events of 1 key",
+            "2 requests have no `header:x-user`, which lines of format combined do not contain; \
+             such requests share one key\n",
+        ),
+        (
+            "user {cookie:id}",
+            &logs,
+            "2 events of 1 key",
+            "2 requests have no `cookie:id`, which lines of format combined do not contain; such \
+             requests share one key\n",
+        ),
+        (
+            "{header:user-agent}",
+            &logs,
+            "2 events of 1 key",
+            "2 requests have no `header:user-agent`; such requests share one key\n",
+        ),
+        (
+            "{header:x-user}",
+            json,
+            "2 events of 1 key",
+            "2 requests have no `header:x-user`; such requests share one key\n",
+        ),
+        (
+            "{header:x-user}:{path}",
+            json,
+            "2 events of 2 keys",
+            "2 requests have no value for a part of the key `{header:x-user}:{path}`; requests \
+             that lack the same part share a key if their other parts are equal\n",
+        ),
+    ] {
+        let config = format!("policies: [{{ name: p, key: \"{key}\", limits: 5 per 1m }}]");
+        let config = files.write("tidegate.yaml", config);
+        for (args, of) in [
+            (&["--config", &*config][..], "policy `p`"),
+            (&["--limit", "5 per 1m", "--key", key], "-"),
+        ] {
+            let text = replay(trace, args).succeeded().stdout;
+            assert!(text.starts_with(keys), "{key}: {text}");
+            assert!(text.contains(&format!("hint: {of}: {hint}")), "{hint} is not in {text}");
+        }
+    }
 }
 
 /// Requests under a concurrency limit are not denied, because a trace cannot show whether they were.
