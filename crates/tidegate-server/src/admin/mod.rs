@@ -21,7 +21,7 @@ mod events;
 mod history;
 mod metrics;
 mod policies;
-mod prometheus_text;
+pub mod prometheus_text;
 mod response;
 mod server_state;
 mod stats_api;
@@ -41,11 +41,10 @@ use tidegate::unstable::gate::Gate;
 use tidegate::unstable::stats::Stats;
 use tidegate_replay::uplot;
 
-pub use self::response::AdminFront;
+pub use self::response::{AdminFront, text, with_type};
 pub use self::server_state::{FrontName, REPLY_CODES, ReplyCounts, ServerState};
 
 use self::history::History;
-use self::response::{text, with_type};
 use crate::access::{Access, AuthError};
 use crate::error::{ErrorKind, RequestError};
 use crate::page_links::DOCS_URL;

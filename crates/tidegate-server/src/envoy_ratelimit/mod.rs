@@ -5,6 +5,7 @@
 //! an error. The values become one plain struct, [`EnvoySettings`], which `serve/` applies: to the
 //! arguments before they are read, and to each config after it was loaded.
 
+mod metrics;
 mod reader;
 mod redis;
 mod variables;
@@ -18,6 +19,7 @@ use tidegate::Algorithm;
 use tidegate::unstable::config::{Config, StoreUrl, Tls};
 use tokio_rustls::rustls::pki_types::ServerName;
 
+pub use self::metrics::{EnvoyMetrics, MetricsSettings, PrometheusSettings, Statsd, router};
 pub use self::reader::VariableError;
 pub use self::xds::{XdsAddress, xds_settings};
 
@@ -58,6 +60,8 @@ pub struct EnvoySettings {
     pub store_timeout: Option<Duration>,
     pub key_prefix: Option<String>,
     pub replies: ReplySettings,
+    /// `None` if metrics are neither sent nor served.
+    pub metrics: Option<MetricsSettings>,
     /// The variables that are set and ignored, with the reasons.
     pub warnings: Vec<String>,
 }
@@ -146,6 +150,7 @@ impl EnvoySettings {
                 dynamic_metadata: reader.boolean("RESPONSE_DYNAMIC_METADATA")?,
                 shadow_mode: reader.boolean("SHADOW_MODE")?,
             },
+            metrics: metrics::read(&reader)?,
             warnings: reader.ignored(),
         };
         Ok(settings)

@@ -78,6 +78,36 @@ fn reads_every_used_variable() {
 }
 
 #[test]
+fn metrics_go_to_statsd_by_default() {
+    let sinks = |set: &[(&str, &str)]| {
+        let metrics = settings(set).expect("settings").metrics;
+        metrics.map(|metrics| {
+            let page = metrics.prometheus.map(|page| format!("{}{}", page.address, page.path));
+            let statsd =
+                metrics.statsd.map(|one| format!("{}:{} {:?}", one.host, one.port, one.form));
+            [page, statsd].map(Option::unwrap_or_default)
+        })
+    };
+    let found = |page: &str, statsd: &str| Some([page.to_owned(), statsd.to_owned()]);
+    let on = |name| (name, "true");
+    let (page, tcp) = ("0.0.0.0:9090/metrics", "localhost:8125 Tcp");
+    assert_eq!(sinks(&[]), found("", tcp));
+    assert_eq!(sinks(&[on("USE_PROMETHEUS")]), found(page, ""));
+    assert_eq!(sinks(&[on("USE_PROMETHEUS"), on("USE_STATSD")]), found(page, tcp));
+    let dog = [on("USE_DOG_STATSD"), ("USE_STATSD", "false")];
+    assert_eq!(sinks(&dog), found("", "localhost:8125 DogStatsd"));
+    assert_eq!(sinks(&[("USE_STATSD", "false")]), None);
+    assert_eq!(sinks(&[on("USE_PROMETHEUS"), on("DISABLE_STATS")]), None);
+    let address = [on("USE_PROMETHEUS"), ("PROMETHEUS_ADDR", "[::1]:19001")];
+    assert_eq!(sinks(&address), found("[::1]:19001/metrics", ""));
+    let rows = [("PROMETHEUS_ADDR", "9090"), ("PROMETHEUS_ADDR", "off"), ("PROMETHEUS_PATH", "x")];
+    for (name, value) in rows {
+        let error = settings(&[on("USE_PROMETHEUS"), (name, value)]).expect_err(value);
+        assert_eq!(error.name, name);
+    }
+}
+
+#[test]
 fn bad_values_are_errors_by_name_and_value() {
     let rows = [
         ("BACKEND_TYPE", "memcache", "BACKEND_TYPE=memcache: refused: "),
@@ -94,6 +124,10 @@ fn bad_values_are_errors_by_name_and_value() {
         ("CONFIG_TYPE", "file", "CONFIG_TYPE=file: write FILE or GRPC_XDS_SOTW"),
         ("GRPC_SERVER_USE_TLS", "true", "GRPC_SERVER_TLS_CERT=: GRPC_SERVER_USE_TLS is true"),
         ("CACHE_KEY_PREFIX", "a b", "CACHE_KEY_PREFIX=a b: use up to 32 letters"),
+        ("NEAR_LIMIT_RATIO", "80", "NEAR_LIMIT_RATIO=80: write a number from 0 to 1"),
+        ("STATS_FLUSH_INTERVAL", "0", "STATS_FLUSH_INTERVAL=0: write a duration from 100ms to 1h"),
+        ("STATSD_PROTOCOL", "unix", "STATSD_PROTOCOL=unix: write tcp or udp"),
+        ("EXTRA_TAGS", "a", "EXTRA_TAGS=a: write name:value,name:value"),
         ("LIMIT_LIMIT_HEADER", "a:b", "LIMIT_LIMIT_HEADER=a:b: this is not the name of a header"),
     ];
     for (name, value, expected) in rows {
@@ -170,6 +204,8 @@ fn table_names_what_is_read() {
             ("REDIS_TLS", "true"),
             ("REDIS_TLS_CLIENT_CERT", "cert"),
             ("REDIS_TLS_CLIENT_KEY", "key"),
+            ("USE_PROMETHEUS", "true"),
+            ("USE_STATSD", "true"),
         ];
         let base = settings(&on).map(|settings| format!("{settings:?} {:?}", settings.store));
         let base = base.expect("settings");

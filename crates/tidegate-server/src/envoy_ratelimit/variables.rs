@@ -39,8 +39,6 @@ const fn row(
 
 const SECOND_STORE: &str = "limits per second are kept in the store of `REDIS_URL`";
 const MEMCACHE: &str = "only read with `BACKEND_TYPE=memcache`, which is refused";
-const STATSD: &str = "metrics are not sent to statsd; scrape `/metrics` on `DEBUG_PORT`";
-const PROMETHEUS: &str = "`/metrics` is always on `DEBUG_PORT`";
 const POOL: &str = "one connection carries all requests";
 const PIPELINE: &str = "requests that arrive together are always sent together";
 const STARTUP: &str = "the server starts without Redis, and connects when it can";
@@ -49,7 +47,7 @@ const TRACING: &str =
 
 /// All variables, in the order of the page.
 #[rustfmt::skip]
-pub const VARIABLES: [Variable; 114] = [
+pub const VARIABLES: [Variable; 115] = [
     row("HOST", "0.0.0.0", Used, "the address of the HTTP front"),
     row("PORT", "8080", Used, "the port of the HTTP front; 0 takes a free one"),
     row("GRPC_HOST", "0.0.0.0", Used, "the address of the gRPC front"),
@@ -93,7 +91,7 @@ pub const VARIABLES: [Variable; 114] = [
     row("BACKEND_TYPE", "redis", Used, "`redis` only; `memcache` is refused"),
     row("EXPIRATION_JITTER_MAX_SECONDS", "300", Ignored, "a key expires when its window has ended"),
     row("LOCAL_CACHE_SIZE_IN_BYTES", "0", Ignored, "denials are always remembered for up to a second, in bounded memory"),
-    row("NEAR_LIMIT_RATIO", "0.8", Ignored, "requests near a limit are not counted"),
+    row("NEAR_LIMIT_RATIO", "0.8", Used, "the part of a limit above which hits count as `near_limit`, from 0 to 1"),
     row("CACHE_KEY_PREFIX", "", Used, "the prefix of keys in Redis; `tg` by default"),
     row("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "false", Ignored, "a count never exceeds its limit"),
     row("LIMIT_RESPONSE_HEADERS_ENABLED", "false", Used, "replies carry the three header fields below"),
@@ -145,19 +143,20 @@ pub const VARIABLES: [Variable; 114] = [
     row("MEMCACHE_TLS_CLIENT_KEY", "", Ignored, MEMCACHE),
     row("MEMCACHE_TLS_CACERT", "", Ignored, MEMCACHE),
     row("MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", "false", Ignored, MEMCACHE),
-    row("USE_STATSD", "true", Ignored, STATSD),
-    row("USE_DOG_STATSD", "false", Ignored, STATSD),
-    row("USE_DOG_STATSD_MOGRIFIERS", "", Ignored, STATSD),
-    row("STATSD_HOST", "localhost", Ignored, STATSD),
-    row("STATSD_PORT", "8125", Ignored, STATSD),
-    row("EXTRA_TAGS", "", Ignored, STATSD),
-    row("STATS_FLUSH_INTERVAL", "10s", Ignored, STATSD),
-    row("DISABLE_STATS", "false", Ignored, "metrics are always counted"),
-    row("USE_PROMETHEUS", "false", Ignored, PROMETHEUS),
-    row("PROMETHEUS_ADDR", ":9090", Ignored, PROMETHEUS),
-    row("PROMETHEUS_PATH", "/metrics", Ignored, PROMETHEUS),
-    row("PROMETHEUS_MAPPER_YAML", "", Ignored, PROMETHEUS),
-    row("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "false", Ignored, PROMETHEUS),
+    row("USE_STATSD", "true", Used, "[metrics](#metrics) are sent to statsd; false by default if `USE_PROMETHEUS` is true"),
+    row("USE_DOG_STATSD", "false", Used, "metrics are sent to DogStatsD, over UDP"),
+    row("USE_DOG_STATSD_MOGRIFIERS", "", Ignored, "names are always those of statsd"),
+    row("STATSD_HOST", "localhost", Used, "the host of statsd or DogStatsD"),
+    row("STATSD_PORT", "8125", Used, "its port"),
+    row("STATSD_PROTOCOL", "tcp", Used, "`tcp` or `udp`"),
+    row("EXTRA_TAGS", "", Used, "the tags of all metrics for statsd, as `name:value,name:value`; up to 512 bytes"),
+    row("STATS_FLUSH_INTERVAL", "10s", Used, "the time between two packets to statsd, 100ms to 1h"),
+    row("DISABLE_STATS", "false", Used, "neither statsd nor `PROMETHEUS_ADDR` is used; `/metrics` on `DEBUG_PORT` stays"),
+    row("USE_PROMETHEUS", "false", Used, "metrics are served on `PROMETHEUS_ADDR`"),
+    row("PROMETHEUS_ADDR", ":9090", Used, "the address for Prometheus; without a host, all addresses"),
+    row("PROMETHEUS_PATH", "/metrics", Used, "the path of the page"),
+    row("PROMETHEUS_MAPPER_YAML", "", Ignored, "names and labels are always those of the default mapper"),
+    row("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "false", Ignored, "response times are in seconds, as the name of the metric says"),
     row("TRACING_ENABLED", "false", Ignored, TRACING),
     row("TRACING_SERVICE_NAME", "RateLimit", Ignored, TRACING),
     row("TRACING_SERVICE_NAMESPACE", "", Ignored, TRACING),

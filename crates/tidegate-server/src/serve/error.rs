@@ -48,6 +48,8 @@ pub enum ServeError {
     Exposed { front: FrontName, address: SocketAddr },
     #[error(fmt = write_bind_error)]
     Bind { front: FrontName, address: SocketAddr, error: io::Error },
+    #[error("PROMETHEUS_ADDR={address}: {error}")]
+    BindPrometheus { address: SocketAddr, error: io::Error },
     /// The limit on open files is too low for these fronts.
     #[error(
         "the limit on open files is {limit}, and these fronts need at least {needed}: raise it \

@@ -13,6 +13,7 @@
 //!   config_source.rs, reload.rs   policies from files; SIGHUP and changed files
 //!   readiness.rs                  whether a config is loaded and the store is available
 //!   shutdown.rs                   signals, draining, exit
+//!   envoy_metrics.rs              the metrics of envoyproxy/ratelimit, served and sent
 //!   banner.rs, example.rs         the text printed at start, and its command to try
 //! ```
 
@@ -21,6 +22,7 @@ mod banner;
 mod client_name;
 mod config_source;
 mod connections;
+mod envoy_metrics;
 mod error;
 mod example;
 mod file_limits;
@@ -57,6 +59,7 @@ pub use self::tracked_stream::TrackedStream;
 use self::banner::Banner;
 use self::config_source::ConfigSource;
 use self::connections::{Connections, TICK};
+use self::envoy_metrics::EnvoyExport;
 use self::http_protocol::HttpProtocol;
 use self::listener::{Bounds, Listener, bind};
 use self::reload::{EnvOverrides, ReloadedFronts, Reloader, StartConfig};
@@ -122,7 +125,10 @@ async fn serve(
     // Installed before anything is printed: a signal may arrive as soon as another process can know
     // of the server.
     let signals = shutdown::Signals::new().map_err(ServeError::System)?;
-    let limits = files(&config, &settings).limits()?;
+    let mut export = EnvoyExport::new(source.variables())?;
+    let users = files(&config, &settings);
+    let admin = users.admin || export.serves_page();
+    let limits = file_limits::DescriptorUsers { admin, ..users }.limits()?;
     let clock = Clock::precise();
     let limiter = limiter(&config, clock.clone())?;
     let stats = Arc::new(Stats::new(clock));
@@ -136,6 +142,14 @@ async fn serve(
     let server_state = Arc::new(ServerState::new(config.max_keys).read_from(source.name()));
     let readiness = source.readiness();
     readiness.record_config(&server_state, is_loaded.then_some(&config));
+    if let Some(metrics) = &export.metrics {
+        match is_loaded {
+            true => metrics.set_policies(&config.policies),
+            // The configs of a control plane arrive later.
+            false if source.xds().is_some() => {}
+            false => metrics.count_rejected_config(),
+        }
+    }
     let algorithm = args.algorithm.unwrap_or_default();
     let Settings { http, grpc, resp, admin, exposed } = settings;
     let access = |settings: &Option<FrontSettings>| {
@@ -147,9 +161,11 @@ async fn serve(
     let http_front = HttpFront::new(clone_gate(), clone_state(), config.headers, access(&http));
     let replies = || source.variables().map(|variables| variables.replies.clone());
     let http_front = http_front.with_algorithm(algorithm).with_reference(replies());
+    let http_front = http_front.with_metrics(export.metrics.clone());
     let http_front = Arc::new(http_front);
     let grpc_front = GrpcFront::new(clone_gate(), clone_state(), config.headers, access(&grpc));
     let grpc_front = grpc_front.with_algorithm(algorithm).with_reference(replies());
+    let grpc_front = grpc_front.with_metrics(export.metrics.clone());
     let grpc_front = Arc::new(grpc_front);
     let resp_front = RespFront::new(clone_gate(), clone_state(), access(&resp));
     let routes = admin::router(clone_gate(), clone_state(), store.clone(), access(&admin));
@@ -175,11 +191,13 @@ async fn serve(
     let many = Bounds { connections: limits.front, age: None };
     let aging = Bounds { age: Some(config.grpc_max_connection_age), ..many };
     let few = Bounds { connections: limits.admin, age: None };
+    let (few_for_page, few) = export.divide(few);
     running.http =
         http.map(|bound| bound.listen_http(Arc::clone(&http_front), &server_state, many));
     running.grpc =
         grpc.map(|bound| bound.listen_http(Arc::clone(&grpc_front), &server_state, aging));
     running.resp = resp.map(|bound| bound.listen(resp_front, &server_state, many));
+    running.prometheus = export.listen(&server_state, few_for_page);
     running.admin = admin.map(|bound| bound.listen_http(admin_front, &server_state, few));
     if let Ok(denials) = logs::denials(gate.stats().events()) {
         tokio::spawn(denials);
@@ -190,13 +208,18 @@ async fn serve(
         tokio::spawn(shared_store::watch(store, config.store.to_string()));
     }
     let started = StartConfig { config, environment };
-    let fronts = ReloadedFronts { http: http_front, grpc: grpc_front };
+    let fronts =
+        ReloadedFronts { http: http_front, grpc: grpc_front, metrics: export.metrics.clone() };
     let reloader = Reloader::new(source, started, gate, fronts, Arc::clone(&server_state));
     tokio::spawn(reloader.run(signals.hangup));
 
+    let statsd = export.start_statsd();
     server_state.set_ready(true);
     banner.print(&exposed);
     running.until(signals.stop).await;
+    if let Some(statsd) = statsd {
+        statsd.finish().await;
+    }
     Ok(())
 }
 

@@ -23,6 +23,7 @@ use super::config_source::ConfigSource;
 use super::readiness::Readiness;
 use super::settings::needing_restart;
 use crate::admin::ServerState;
+use crate::envoy_ratelimit::EnvoyMetrics;
 use crate::fronts::grpc::GrpcFront;
 use crate::fronts::http::HttpFront;
 use crate::xds::{self, Update};
@@ -54,6 +55,8 @@ struct ReloadState {
 pub struct ReloadedFronts {
     pub http: Arc<HttpFront>,
     pub grpc: Arc<GrpcFront>,
+    /// The metrics of envoyproxy/ratelimit.
+    pub metrics: Option<Arc<EnvoyMetrics>>,
 }
 
 /// The config that the server started with.
@@ -191,6 +194,9 @@ impl ReloadState {
         if let Err(errors) = &reloaded {
             error!("the config was not reloaded, the old one stays: {errors}");
             self.server_state.record_rejected_config(errors.clone());
+            if let Some(metrics) = &self.fronts.metrics {
+                metrics.count_rejected_config();
+            }
         }
         reloaded
     }
@@ -210,6 +216,9 @@ impl ReloadState {
         let fields = needing_restart(&started.config, &config);
         let policies = config.policies.len();
         started.environment.show_keys(&config, self.gate.stats());
+        if let Some(metrics) = &self.fronts.metrics {
+            metrics.set_policies(&config.policies);
+        }
         self.gate.reload(config.policies);
         self.gate.set_nodes(config.nodes);
         self.fronts.http.set_forms(config.headers);

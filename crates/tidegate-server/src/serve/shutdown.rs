@@ -56,7 +56,7 @@ impl Stop {
 }
 
 /// The task that accepts connections to a front, and its open connections.
-type RunningFront = (JoinHandle<()>, Arc<Connections>);
+pub type RunningFront = (JoinHandle<()>, Arc<Connections>);
 
 /// All fronts that are served.
 pub struct RunningFronts {
@@ -64,12 +64,21 @@ pub struct RunningFronts {
     pub grpc: Option<RunningFront>,
     pub resp: Option<RunningFront>,
     pub admin: Option<RunningFront>,
+    /// The page of metrics for Prometheus, with `--as-envoy-ratelimit`.
+    pub prometheus: Option<RunningFront>,
     server_state: Arc<ServerState>,
 }
 
 impl RunningFronts {
     pub fn new(server_state: Arc<ServerState>) -> Self {
-        RunningFronts { http: None, grpc: None, resp: None, admin: None, server_state }
+        RunningFronts {
+            http: None,
+            grpc: None,
+            resp: None,
+            admin: None,
+            prometheus: None,
+            server_state,
+        }
     }
 
     /// Serves until a signal arrives, then drains. A second signal ends the process without
@@ -88,7 +97,7 @@ impl RunningFronts {
     /// rather than unreachable.
     async fn drain(self) {
         join_all([self.http, self.grpc, self.resp].into_iter().flatten().map(end)).await;
-        join_all(self.admin.map(end)).await;
+        join_all([self.admin, self.prometheus].into_iter().flatten().map(end)).await;
     }
 }
 

@@ -37,7 +37,7 @@ use tidegate::unstable::headers::Forms;
 use self::body::{GrpcBody, GrpcResponse, NotGrpc, code, collect, read_error};
 use crate::access::Access;
 use crate::admin::{FrontName, ServerState};
-use crate::envoy_ratelimit::ReplySettings;
+use crate::envoy_ratelimit::{EnvoyMetrics, ReplySettings};
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::response_future::{Front, FrontCall, Start};
 use crate::serve::InFlight;
@@ -61,6 +61,8 @@ pub struct GrpcFront {
     algorithm: Algorithm,
     /// The contents of replies with `--as-envoy-ratelimit`.
     reference: Option<ReplySettings>,
+    /// The metrics of envoyproxy/ratelimit.
+    metrics: Option<Arc<EnvoyMetrics>>,
 }
 
 impl GrpcFront {
@@ -80,6 +82,7 @@ impl GrpcFront {
             access,
             algorithm: Algorithm::default(),
             reference: None,
+            metrics: None,
         }
     }
 
@@ -93,6 +96,12 @@ impl GrpcFront {
     #[must_use]
     pub fn with_reference(self, reference: Option<ReplySettings>) -> Self {
         GrpcFront { reference, ..self }
+    }
+
+    /// Counts calls in the metrics of envoyproxy/ratelimit.
+    #[must_use]
+    pub fn with_metrics(self, metrics: Option<Arc<EnvoyMetrics>>) -> Self {
+        GrpcFront { metrics, ..self }
     }
 
     /// Replaces the forms of header fields, for all later replies.
@@ -137,11 +146,12 @@ impl Front for GrpcFront {
         if !is_hot || not_grpc(&call.request).is_some() {
             return Start::Later(None);
         }
+        let started = self.call_started();
         let first_chunk = call.first_chunk(context);
         let headers = call.request.headers();
         match first_chunk {
             Ok(Some(body)) if call.request.body().is_end_stream() && !self.gate.is_shared() => {
-                Start::Ready(rls::respond(self.decide(headers, &body)))
+                Start::Ready(self.respond(started, self.decide(headers, &body)))
             }
             Ok(first_chunk) => Start::Later(first_chunk),
             Err(broken) => {
@@ -160,6 +170,7 @@ impl Front for GrpcFront {
         if request.uri().path() != SHOULD_RATE_LIMIT {
             return self.route(request, in_flight).await;
         }
+        let started = self.call_started();
         let (head, body) = request.into_parts();
         // A caller without access is rejected before its body is awaited.
         if let Err(error) = self.authorize(&head.headers) {
@@ -169,7 +180,7 @@ impl Front for GrpcFront {
             Ok(body) => self.decide_async(&head.headers, &body).await,
             Err(error) => Err(error),
         };
-        rls::respond(decided)
+        self.respond(started, decided)
     }
 
     fn record(&self, response: &GrpcResponse) {

@@ -1,6 +1,7 @@
 //! The rate limit service: decides `ShouldRateLimit` calls.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use http::HeaderMap;
 use tidegate::unstable::gate::GateVerdict;
@@ -56,6 +57,9 @@ impl GrpcFront {
         request: &'a envoy::Request<'_>,
         policies: &'a Policies,
     ) -> Result<GrpcResponse, RequestError> {
+        if let Some(metrics) = &self.metrics {
+            metrics.count(verdict, request, policies);
+        }
         let form = ReplyForm {
             forms: **self.forms.load(),
             reference: self.reference.as_ref(),
@@ -66,10 +70,24 @@ impl GrpcFront {
         let capacity = REPLY_BYTES + STATUS_BYTES * (request.descriptors.len() - 1);
         Ok(GrpcBody::message(capacity, |out| reply.encode(out)))
     }
-}
 
-pub(super) fn respond(decided: Result<GrpcResponse, RequestError>) -> GrpcResponse {
-    decided.unwrap_or_else(|error| GrpcBody::error(&error))
+    /// Returns the time at which a call begins, if calls are timed.
+    pub(super) fn call_started(&self) -> Option<Instant> {
+        self.metrics.as_ref().map(|_| Instant::now())
+    }
+
+    /// Counts a call that began at `started`, and returns its response.
+    pub(super) fn respond(
+        &self,
+        started: Option<Instant>,
+        decided: Result<GrpcResponse, RequestError>,
+    ) -> GrpcResponse {
+        if let (Some(metrics), Some(started)) = (&self.metrics, started) {
+            metrics.count_call(started.elapsed());
+            decided.as_ref().err().into_iter().for_each(|error| metrics.count_error(error));
+        }
+        decided.unwrap_or_else(|error| GrpcBody::error(&error))
+    }
 }
 
 fn decode(body: &[u8]) -> Result<envoy::Request<'_>, RequestError> {

@@ -37,6 +37,9 @@ impl HttpFront {
             Ok(body) => self.decide_envoy(&body, &id).await,
             Err(error) => Err(error),
         };
+        if let (Some(metrics), Err(error)) = (&self.metrics, &answered) {
+            metrics.count_error(error);
+        }
         answered.unwrap_or_else(|error| error.respond(&id))
     }
 
@@ -53,6 +56,9 @@ impl HttpFront {
         let active = Arc::clone(&self.gate.active_policies());
         let verdict =
             self.gate.check(&active, &gate_requests).await.map_err(envoy::descriptor_error)?;
+        if let Some(metrics) = &self.metrics {
+            metrics.count(&verdict, &request, active.policies());
+        }
         let form = ReplyForm {
             forms: **self.forms.load(),
             reference: self.reference.as_ref(),

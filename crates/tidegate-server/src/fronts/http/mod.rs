@@ -53,7 +53,7 @@ use self::local_permits::LocalPermits;
 use self::response::{HttpBody, HttpResponse, RequestId, content};
 use crate::access::{Access, AuthError};
 use crate::admin::{FrontName, ServerState};
-use crate::envoy_ratelimit::ReplySettings;
+use crate::envoy_ratelimit::{EnvoyMetrics, ReplySettings};
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::response_future::{Front, FrontCall, Start};
 use crate::serve::host_error;
@@ -71,6 +71,8 @@ pub struct HttpFront {
     algorithm: Algorithm,
     /// The contents of replies to Envoy with `--as-envoy-ratelimit`.
     reference: Option<ReplySettings>,
+    /// The metrics of envoyproxy/ratelimit.
+    metrics: Option<Arc<EnvoyMetrics>>,
     access: Access,
     local_permits: LocalPermits,
     /// The number of checks that are waiting.
@@ -94,6 +96,7 @@ impl HttpFront {
             forms: ArcSwap::from_pointee(forms),
             algorithm: Algorithm::default(),
             reference: None,
+            metrics: None,
             access,
             local_permits: LocalPermits::default(),
             waiting: AtomicUsize::new(0),
@@ -111,6 +114,12 @@ impl HttpFront {
     #[must_use]
     pub fn with_reference(self, reference: Option<ReplySettings>) -> Self {
         HttpFront { reference, ..self }
+    }
+
+    /// Counts requests to `/json` in the metrics of envoyproxy/ratelimit.
+    #[must_use]
+    pub fn with_metrics(self, metrics: Option<Arc<EnvoyMetrics>>) -> Self {
+        HttpFront { metrics, ..self }
     }
 
     /// Replaces the forms of header fields, for all later responses.

@@ -2,9 +2,11 @@
 //!
 //! - `variables.rs`: the environment variables of envoyproxy/ratelimit;
 //! - `health.rs`: configs that are missing or invalid, and a store that fails;
+//! - `metrics.rs`: metrics for Prometheus and statsd;
 //! - `replies.rs`: replies and their header fields.
 
 mod health;
+mod metrics;
 mod replies;
 mod variables;
 

@@ -29,7 +29,7 @@ mod reference_reply;
 mod reply;
 mod to_gate_requests;
 
-pub use messages::{Descriptor, Request, RequestLimit};
+pub use messages::{Descriptor, Entries, Request, RequestLimit};
 pub use reply::{Reply, ReplyForm, Status, Value, unit};
 pub use to_gate_requests::{EnvoyRequests, MAX_DESCRIPTORS, MAX_ENTRIES, descriptor_error};
 

@@ -1,0 +1,101 @@
+//! The metrics of envoyproxy/ratelimit: the socket for Prometheus and the task that sends to statsd.
+
+use std::sync::Arc;
+
+use axum::Router;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tracing::info;
+
+use super::error::ServeError;
+use super::listener::{Bounds, bind};
+use super::settings::{FrontName, FrontSettings};
+use super::shutdown::RunningFront;
+use super::{BoundFront, ServerState};
+use crate::access::Access;
+use crate::admin::AdminFront;
+use crate::envoy_ratelimit::{EnvoyMetrics, EnvoySettings, PrometheusSettings, Statsd, router};
+
+/// The metrics, and where they go. Empty without `--as-envoy-ratelimit`.
+#[derive(Default)]
+pub struct EnvoyExport {
+    pub metrics: Option<Arc<EnvoyMetrics>>,
+    page: Option<(BoundFront, Router)>,
+    statsd: Option<Arc<Statsd>>,
+}
+
+impl EnvoyExport {
+    /// Creates the metrics, and binds the address for Prometheus.
+    ///
+    /// # Errors
+    /// When the address cannot be bound.
+    pub fn new(variables: Option<&EnvoySettings>) -> Result<Self, ServeError> {
+        let settings = variables.and_then(|one| Some((one, one.metrics.clone()?)));
+        let Some((variables, settings)) = settings else { return Ok(EnvoyExport::default()) };
+        let shadow_mode = variables.replies.shadow_mode;
+        let metrics = Arc::new(EnvoyMetrics::new(settings.near_limit_ratio, shadow_mode));
+        let page = |PrometheusSettings { address, path }| {
+            let socket =
+                bind(address).map_err(|error| ServeError::BindPrometheus { address, error })?;
+            let address = socket.local_addr().map_err(ServeError::System)?;
+            info!(%address, path, "serving metrics for Prometheus");
+            Ok::<_, ServeError>((bound(socket, address), router(Arc::clone(&metrics), path)))
+        };
+        let page = settings.prometheus.map(page).transpose()?;
+        let statsd = |settings| Arc::new(Statsd::new(settings, Arc::clone(&metrics)));
+        Ok(EnvoyExport { page, statsd: settings.statsd.map(statsd), metrics: Some(metrics) })
+    }
+
+    /// Whether there is a page for Prometheus.
+    pub fn serves_page(&self) -> bool {
+        self.page.is_some()
+    }
+
+    /// Divides the connections of the admin front with the page. Returns those of the page, then the
+    /// rest.
+    pub fn divide(&self, admin: Bounds) -> (Bounds, Bounds) {
+        let page = if self.serves_page() { admin.connections / 2 } else { 0 };
+        let of = |connections| Bounds { connections, ..admin };
+        (of(page), of(admin.connections - page))
+    }
+
+    /// Serves the page. Its responses and connections are counted as those of the admin front.
+    pub fn listen(
+        &mut self,
+        server_state: &Arc<ServerState>,
+        bounds: Bounds,
+    ) -> Option<RunningFront> {
+        let (bound, routes) = self.page.take()?;
+        let front = Arc::new(AdminFront::new(routes, Arc::clone(server_state)));
+        Some(bound.listen_http(front, server_state, bounds))
+    }
+
+    /// Starts to send to statsd.
+    pub fn start_statsd(self) -> Option<RunningStatsd> {
+        let statsd = self.statsd?;
+        let task = tokio::spawn(Arc::clone(&statsd).run());
+        Some(RunningStatsd { statsd, task })
+    }
+}
+
+/// The task that sends to statsd.
+pub struct RunningStatsd {
+    statsd: Arc<Statsd>,
+    task: JoinHandle<()>,
+}
+
+impl RunningStatsd {
+    /// Ends the task, and sends what was counted since the last packet.
+    pub async fn finish(self) {
+        self.task.abort();
+        let _ = self.task.await;
+        self.statsd.flush().await;
+    }
+}
+
+fn bound(socket: TcpListener, address: std::net::SocketAddr) -> BoundFront {
+    // Scrapers send no secret.
+    let access = Access::Unrestricted;
+    let settings = FrontSettings { front: FrontName::Admin, address, access, tls: None };
+    BoundFront { settings, socket }
+}
