@@ -112,7 +112,7 @@ deploy_context() {
     local context=$home/context sources
     rm -rf "$context"
     mkdir -p "$context"
-    sources=$(sed -n '/^FROM .* AS build$/,/^FROM [^ ]*$/s/^COPY \(.*\) [^ ]*$/\1/p' deploy/docker/Dockerfile)
+    sources=$(sed -n '/^FROM .* AS build$/,/^FROM .* AS base$/s/^COPY \(.*\) [^ ]*$/\1/p' deploy/docker/Dockerfile)
     # shellcheck disable=SC2086
     cp -R --parents $sources "$context"
     cargo metadata --locked --no-deps --format-version 1 --manifest-path "$context/Cargo.toml" >/dev/null

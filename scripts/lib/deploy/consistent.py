@@ -131,22 +131,32 @@ def check_compose(ports):
     return environment
 
 
+def dockerfile_stages():
+    """Returns the steps of each stage by its name, after those of the stage that it begins with."""
+    text = re.sub(r"^#.*\n", "", DOCKERFILE.read_text(), flags=re.M)
+    stages = {}
+    for line in re.sub(r"\\\n\s*", "", text).splitlines():
+        if line.startswith("FROM "):
+            base, _, name = line.removeprefix("FROM ").partition(" AS ")
+            stages[name] = [*stages.get(base, [["FROM", base]])]
+        elif line.strip():
+            stages[name].append(line.split(None, 1))
+    return stages
+
+
 def check_dockerfile(ports, security, rust):
-    text = DOCKERFILE.read_text()
-    lines = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", text, flags=re.M)).splitlines()
-    steps = [line.split(None, 1) for line in lines if line.strip()]
-    bases = [rest.split()[0] for step, rest in steps if step == "FROM"]
-    last = steps[max(index for index, (step, _) in enumerate(steps) if step == "FROM") :]
-    expect(bases[0].startswith(f"rust:{rust}-"), f"Dockerfile: {bases[0]} is not Rust {rust}")
-    debian = {"bookworm": "debian12", "trixie": "debian13"}[bases[0].rsplit("-", 1)[1]]
-    expect(debian in bases[-1], f"Dockerfile: {bases[0]} and {bases[-1]} have different glibcs")
-    final = {step: rest for step, rest in last}
+    stages = dockerfile_stages()
+    final = dict(stages[""])
+    build = stages["build"][0][1]
+    expect(build.startswith(f"rust:{rust}-"), f"Dockerfile: {build} is not Rust {rust}")
+    debian = {"bookworm": "debian12", "trixie": "debian13"}[build.rsplit("-", 1)[1]]
+    expect(debian in final["FROM"], f"Dockerfile: {build} and {final['FROM']} have different glibcs")
     expect("RUN" not in final, "Dockerfile: there is no shell to RUN with in the last stage")
     equal("Dockerfile: USER", final["USER"], f"{security['runAsUser']}:{security['runAsGroup']}")
     equal("Dockerfile: EXPOSE", set(map(int, final["EXPOSE"].split())), set(ports.values()))
     expect(final["ENTRYPOINT"].startswith("["), "Dockerfile: ENTRYPOINT needs a shell")
     sent = {line[1:] for line in DOCKERFILE.with_name("Dockerfile.dockerignore").read_text().split() if line[0] == "!"}
-    for step, rest in steps:
+    for step, rest in (step for steps in stages.values() for step in steps):
         if step == "COPY" and "--from" not in rest:
             for source in rest.split()[:-1]:
                 expect(pathlib.Path(source).exists(), f"Dockerfile: {source} is not there")
