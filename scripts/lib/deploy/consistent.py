@@ -18,6 +18,7 @@ KUBERNETES = DEPLOY / "kubernetes"
 COMPOSE = DEPLOY / "docker/compose.yaml"
 DOCKERFILE = DEPLOY / "docker/Dockerfile"
 UNIT = DEPLOY / "systemd/tidegate.service"
+ENVOY_GATEWAY = KUBERNETES / "envoy-gateway/envoy-gateway-config.yaml"
 
 # Each front may drain this long (DRAIN_TIMEOUT and CLOSE_TIMEOUT of the server).
 DRAIN_SECONDS = 2 * (20 + 1)
@@ -164,6 +165,18 @@ def check_dockerfile(ports, security, rust):
     return dict(pair.split("=", 1) for pair in final["ENV"].split())
 
 
+def check_envoy_gateway(version):
+    """Checks the image that Envoy Gateway starts as /bin/ratelimit, and the manifest that names it."""
+    stage = dict(dockerfile_stages()["ratelimit"])
+    equal("Dockerfile, ratelimit: COPY", stage["COPY"], "--from=build /tidegate /bin/ratelimit")
+    equal("Dockerfile, ratelimit: EXPOSE", stage["EXPOSE"], "8080 8081 6070 19001")
+    expect("ENV" not in stage, "Dockerfile, ratelimit: variables of tidegate override those of the deployment")
+    [manifest] = documents(ENVOY_GATEWAY)
+    config = yaml.safe_load(manifest["data"]["envoy-gateway.yaml"])
+    image = config["provider"]["kubernetes"]["rateLimitDeployment"]["container"]["image"]
+    equal("Envoy Gateway: version", image.rsplit(":", 1)[1], version)
+
+
 def check_variables(binary, places):
     """Checks that the server knows every variable."""
     help_text = subprocess.run([binary, "serve", "--help"], capture_output=True, text=True, check=True).stdout
@@ -182,6 +195,7 @@ def main():
     compose = check_compose(ports)
     image = check_dockerfile(ports, security, package["rust-version"])
     equal("fronts of image and pod", image, {name: environment[name] for name in image})
+    check_envoy_gateway(package["version"])
     unit = UNIT.read_text()
     stop = int(re.search(r"^TimeoutStopSec=(\d+)s$", unit, re.M).group(1))
     expect(stop >= DRAIN_SECONDS, f"unit: {stop} s are too few to drain")
