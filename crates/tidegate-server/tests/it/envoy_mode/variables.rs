@@ -1,13 +1,10 @@
 //! The environment variables of envoyproxy/ratelimit.
 
-use std::os::unix::fs::symlink;
-use std::process::Command;
-
 use serde_json::json;
 use tidegate_testkit::Authority;
 use tidegate_testkit::redis::RedisServer;
 
-use super::{EDGE, ask, mode};
+use super::{EDGE, as_program_named_ratelimit, ask, mode};
 use crate::grpc::{GrpcClient, request_for};
 use crate::server_harness::Start;
 
@@ -51,14 +48,7 @@ fn open_addresses_need_no_secret_and_are_warned_of_once() {
 #[test]
 fn program_named_ratelimit_serves_without_arguments() {
     let start = mode("envoy-mode-name", Some(EDGE));
-    let program = start.files().path("ratelimit/ratelimit");
-    symlink(env!("CARGO_BIN_EXE_tidegate"), &program).expect("a link");
-    let server = start.wrapped(move |command| {
-        let mut bare = Command::new(&program);
-        bare.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        bare
-    });
-    let server = server.env("RUST_LOG", "").run();
+    let server = as_program_named_ratelimit(start).env("RUST_LOG", "").run();
     assert_eq!(ask(&server, &["plain"]).status, 200);
     assert_eq!(server.admin_get("/rlconfig").status, 200);
     // The default level is that of the reference, WARN.
