@@ -320,16 +320,6 @@ impl Summary {
         self
     }
 
-    /// Removes the counts that only the page shows: the differences between a single run and the
-    /// exact log, which is not listed.
-    pub fn without_page_counts(mut self) -> Self {
-        if let [run] = &mut self.algorithms[..] {
-            (run.differ, run.differ_by) = (None, None);
-            run.timeline.iter_mut().for_each(|timeline| timeline.differ.fill(0));
-        }
-        self
-    }
-
     pub fn with_suggestions(mut self, suggestions: &[Suggestion]) -> Self {
         self.suggestions = suggestions.iter().map(SuggestionSummary::new).collect();
         self

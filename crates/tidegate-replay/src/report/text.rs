@@ -102,7 +102,9 @@ impl Summary {
         let windows = first.iter().flat_map(|run| run.shared_limits());
         heads.extend(windows.map(|limit| format!("most in {}", window_of(&limit.limit))));
         heads.extend(["over".to_string(), "wrongly denied".to_string()]);
-        let compared = self.algorithms.iter().any(|run| run.differ.is_some());
+        // For a page, a single run is compared too. The text is the same with and without a page.
+        let differ = |run: &AlgorithmSummary| run.differ.filter(|_| self.algorithms.len() > 1);
+        let compared = self.algorithms.iter().any(|run| differ(run).is_some());
         heads.extend(compared.then(|| "unlike sliding-log".to_string()));
         heads.push("decisions/s".into());
         let row = |run: &AlgorithmSummary| {
@@ -110,7 +112,7 @@ impl Summary {
             let numbers = numbers.chain(not_replayed(run)).chain([run.keys_denied]);
             let largest = run.shared_limits().map(|limit| limit.largest_rolling_count);
             let numbers = numbers.chain(largest).chain([run.over_admitted, run.false_denials]);
-            let numbers = numbers.chain(run.differ).chain([run.decisions_per_second]);
+            let numbers = numbers.chain(differ(run)).chain([run.decisions_per_second]);
             [run.algorithm.clone()].into_iter().chain(numbers.map(grouped)).collect()
         };
         Table { rows: [heads].into_iter().chain(self.algorithms.iter().map(row)).collect() }
