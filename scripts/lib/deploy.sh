@@ -83,6 +83,7 @@ deploy_image() {
     local root=$home/root library libraries
     rm -rf "$root"
     install -D "$bin" "$root/usr/bin/tidegate"
+    install -D "$bin" "$root/bin/ratelimit"
     libraries=$(ldd "$bin" | grep -oE '/[^ ]+' | sort)
     while read -r library; do
         case ${library##*/} in
@@ -112,7 +113,7 @@ deploy_context() {
     local context=$home/context sources
     rm -rf "$context"
     mkdir -p "$context"
-    sources=$(sed -n '/^FROM .* AS build$/,/^FROM [^ ]*$/s/^COPY \(.*\) [^ ]*$/\1/p' deploy/docker/Dockerfile)
+    sources=$(sed -n '/^FROM .* AS build$/,/^FROM .* AS base$/s/^COPY \(.*\) [^ ]*$/\1/p' deploy/docker/Dockerfile)
     # shellcheck disable=SC2086
     cp -R --parents $sources "$context"
     cargo metadata --locked --no-deps --format-version 1 --manifest-path "$context/Cargo.toml" >/dev/null
@@ -121,7 +122,7 @@ deploy_context() {
 # Checks the manifests against the schemas of Kubernetes, and all files against each other.
 deploy_manifests() {
     "$home/venv/bin/kubernetes-validate" --strict --quiet \
-        deploy/kubernetes/*.yaml deploy/kubernetes/example/*.yaml
+        deploy/kubernetes/*.yaml deploy/kubernetes/*/*.yaml
     "$home/venv/bin/python" scripts/lib/deploy/consistent.py "$bin"
     echo "not run: kubectl apply (there is no cluster); checked against the schemas of Kubernetes 1.37"
 }

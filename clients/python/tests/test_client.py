@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import time
 import uuid
@@ -20,6 +21,7 @@ from tidegate import (
     Client,
     DeadlineExceeded,
     Denied,
+    OnFailure,
     Permit,
     PermitLost,
     Problem,
@@ -27,6 +29,8 @@ from tidegate import (
     Unavailable,
     UnexpectedAnswer,
     Unreachable,
+    admit,
+    admit_async,
 )
 from tidegate._wire import Raw
 
@@ -113,15 +117,16 @@ def test_answers_a_batch_in_order(client: Client) -> None:
     ],
 )
 def test_raises_an_exception_that_names_the_field_for_bad_input(
-    client: Client, call: Callable[[Client], object], status: int, field: str
+    client: Client, server_url: str, call: Callable[[Client], object], status: int, field: str
 ) -> None:
     with pytest.raises(Rejected) as caught:
         call(client)
     assert (caught.value.problem.status, caught.value.problem.field) == (status, field)
-    assert f"field {field}" in str(caught.value)
+    message = str(caught.value)
+    assert message.startswith(f"answer from {server_url}/v1/") and message.endswith(f" (field {field})")
 
 
-def test_holds_a_permit_and_gives_it_back(client: Client) -> None:
+def test_holds_a_permit_and_gives_it_back(client: Client, server_url: str) -> None:
     key = somebody()
     permit = client.permit("jobs", key)
     assert isinstance(permit, Permit)
@@ -138,7 +143,7 @@ def test_holds_a_permit_and_gives_it_back(client: Client) -> None:
     assert again.renew() == 20_000
     assert again.renew(30_000) == 30_000
     again.release()
-    with pytest.raises(PermitLost):
+    with pytest.raises(PermitLost, match=rf"^answer from {server_url}/v1/permits/{again.id}: 404 "):
         again.release()
 
 
@@ -290,6 +295,7 @@ def test_a_closed_client_is_unreachable(server_url: str) -> None:
 
 
 ANSWER = {"allowed": True, "policy": None, "limit": 1, "remaining": 1, "retry_after_ms": 0, "reset_after_ms": 0}
+WITH_SECRET = "http://user:secret@limiter"
 SOUND = ANSWER | {"decided": "exact", "limits": []}
 
 
@@ -310,9 +316,26 @@ SOUND = ANSWER | {"decided": "exact", "limits": []}
 )
 def test_rejects_responses_that_are_not_from_tidegate(status: int, body: str, message: str) -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(status, text=body))
-    with Client(http=httpx.Client(transport=transport)) as client, pytest.raises(UnexpectedAnswer) as caught:
-        client.check("login", "a")
-    assert str(caught.value) == message
+    expected = rf"^unexpected answer from http://limiter/v1/check: {re.escape(message)}$"
+    with Client(WITH_SECRET, http=httpx.Client(transport=transport)) as client:
+        with pytest.raises(UnexpectedAnswer, match=expected):
+            client.check("login", "a")
+
+
+def test_rejects_an_answer_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate._client.MAX_ANSWER_BYTES", 10)
+    expected = r"^unexpected answer from http://limiter/v1/check: longer than 10 bytes$"
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json=SOUND))
+    with Client(WITH_SECRET, http=httpx.Client(transport=transport)) as client:
+        with pytest.raises(UnexpectedAnswer, match=expected):
+            client.check("login", "a")
+
+    async def ask() -> None:
+        async with AsyncClient(WITH_SECRET, http=httpx.AsyncClient(transport=transport)) as client:
+            await client.check("login", "a")
+
+    with pytest.raises(UnexpectedAnswer, match=expected):
+        asyncio.run(ask())
 
 
 def test_ignores_unknown_fields() -> None:
@@ -324,8 +347,9 @@ def test_ignores_unknown_fields() -> None:
 def test_raises_unavailable_for_a_permit_if_the_store_is_unavailable() -> None:
     problem = {"type": "about:blank", "title": "t", "status": 503, "detail": "d"}
     transport = httpx.MockTransport(lambda _: httpx.Response(503, json=problem))
-    with Client(http=httpx.Client(transport=transport)) as client, pytest.raises(Unavailable, match=r"^503 t: d$"):
-        client.permit("jobs", "a")
+    with Client(WITH_SECRET, http=httpx.Client(transport=transport)) as client:
+        with pytest.raises(Unavailable, match=r"^answer from http://limiter/v1/permits: 503 t: d$"):
+            client.permit("jobs", "a")
 
 
 def test_sends_the_token() -> None:
@@ -338,6 +362,28 @@ def test_sends_the_token() -> None:
     with Client("http://limiter/", token="s3cret", http=httpx.Client(transport=httpx.MockTransport(answer))) as client:
         client.check("login", "a")
     assert seen == ["Bearer s3cret"]
+
+
+@pytest.mark.parametrize("value", ["maybe", "Deny", "", None, True, ["deny"]])
+def test_rejects_a_misspelt_on_failure_before_anything_fails(value: OnFailure) -> None:
+    expected = rf'^on_failure must be "allow" or "deny", not {re.escape(repr(value))}$'
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json=SOUND))
+    with Client(http=httpx.Client(transport=transport)) as client, pytest.raises(ValueError, match=expected):
+        admit(client, Attributes(path="/"), value)
+
+    async def ask() -> None:
+        async with AsyncClient(http=httpx.AsyncClient(transport=transport)) as client:
+            await admit_async(client, Attributes(path="/"), value)
+
+    with pytest.raises(ValueError, match=expected):
+        asyncio.run(ask())
+
+
+@pytest.mark.parametrize("call", [Client.check, Client.permit])
+def test_rejects_limits_that_are_a_string(call: Callable[..., object]) -> None:
+    expected = r"^limits must be a list of strings, such as \['5 per 1m'\], not a string$"
+    with Client() as client, pytest.raises(TypeError, match=expected):
+        call(client, key="a", limits="5 per 1m")
 
 
 @pytest.mark.parametrize("bad", [{"url": "localhost:8080"}, {"timeout": 0}, {"timeout": float("nan")}])

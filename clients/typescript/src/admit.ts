@@ -21,6 +21,10 @@ export interface Passage {
 
 /** Checks a request. If tidegate does not answer within the client's timeout, `onFailure` decides. */
 export async function admit(client: Client, check: WaitingCheck, onFailure: "allow" | "deny"): Promise<Passage> {
+  // JavaScript does not check the type. A misspelt value would otherwise fail open at the first failure.
+  if (onFailure !== "allow" && onFailure !== "deny") {
+    throw new RangeError(`onFailure must be "allow" or "deny", not ${JSON.stringify(onFailure)}`);
+  }
   try {
     const answer = await client.check(check);
     if (!answer.allowed) return { refusal: refusal(answer), fields: [], failure: null };

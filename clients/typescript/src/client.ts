@@ -15,6 +15,7 @@ import {
   decodeAnswers,
   decodeGrant,
   encode,
+  unexpected,
 } from "./wire.js";
 
 /** The longest answer that is read. A batch of 1,000 checks against 256 limits each is far shorter. */
@@ -39,7 +40,11 @@ export class Client {
   readonly #timeoutMs: number;
   readonly #fetch: typeof fetch;
 
-  constructor({ url = "http://127.0.0.1:8080", token, timeoutMs = 1000, fetch: send }: ClientOptions = {}) {
+  /** Creates a client with these settings, or with the defaults for the server at this URL. */
+  constructor(options: string | URL | ClientOptions = {}) {
+    const isUrl = typeof options === "string" || options instanceof URL;
+    const settings: ClientOptions = isUrl ? { url: String(options) } : options;
+    const { url = "http://127.0.0.1:8080", token, timeoutMs = 1000, fetch: send } = settings;
     if (!/^https?:\/\//.test(url)) throw new RangeError(`url must start with http:// or https://, not ${url}`);
     if (!(timeoutMs > 0 && timeoutMs < 2 ** 31)) {
       throw new RangeError(`timeoutMs must be more than 0 and less than 2^31, not ${timeoutMs}`);
@@ -73,6 +78,7 @@ export class Client {
 
   async #send(method: string, path: string, body?: object, extraMs = 0): Promise<Raw> {
     const timeoutMs = this.#timeoutMs + extraMs;
+    const url = withoutCredentials(this.#url + path);
     // Not `AbortSignal.timeout`, whose timer continues after the answer has arrived.
     const deadline = new AbortController();
     const timer = setTimeout(() => deadline.abort(), timeoutMs);
@@ -84,10 +90,10 @@ export class Client {
         redirect: "manual",
         signal: deadline.signal,
       });
-      return { status: response.status, fields: [...response.headers], body: await read(response) };
+      return { url, status: response.status, fields: [...response.headers], body: await read(response, url) };
     } catch (error) {
       if (error instanceof UnexpectedAnswer) throw error;
-      const failed = `no answer from ${withoutCredentials(this.#url + path)}`;
+      const failed = `no answer from ${url}`;
       if (deadline.signal.aborted) {
         throw new DeadlineExceeded(`${failed}: timed out after ${timeoutMs} ms`, { cause: error });
       }
@@ -98,7 +104,7 @@ export class Client {
   }
 }
 
-async function read(response: Response): Promise<string> {
+async function read(response: Response, url: string): Promise<string> {
   if (response.body === null) return "";
   const reader = response.body.getReader();
   const decoder = new TextDecoder();
@@ -110,7 +116,7 @@ async function read(response: Response): Promise<string> {
     bytes += value.byteLength;
     if (bytes > MAX_ANSWER_BYTES) {
       await reader.cancel();
-      throw new UnexpectedAnswer(`the answer is longer than ${MAX_ANSWER_BYTES} bytes`);
+      throw unexpected(url, `longer than ${MAX_ANSWER_BYTES} bytes`);
     }
     text += decoder.decode(value, { stream: true });
   }

@@ -16,16 +16,16 @@ export class Unreachable extends TidegateError {}
 /** The server did not answer in time. The check may have been charged; with an `id` it can be repeated. */
 export class DeadlineExceeded extends Unreachable {}
 
-/** The response is not one of tidegate. The URL may be wrong. */
+/** The response is not one of tidegate. The message names the URL, which may be wrong. */
 export class UnexpectedAnswer extends TidegateError {}
 
-/** The server rejected the request; `problem` has the reason. */
+/** The server at `url` rejected the request; `problem` has the reason. The message names both. */
 export class Rejected extends TidegateError {
   readonly problem: Problem;
 
-  constructor(problem: Problem) {
+  constructor(problem: Problem, url: string) {
     const where = problem.field === null ? "" : ` (field ${problem.field})`;
-    super(`${problem.status} ${problem.title}: ${problem.detail}${where}`);
+    super(`answer from ${url}: ${problem.status} ${problem.title}: ${problem.detail}${where}`);
     this.problem = problem;
   }
 }

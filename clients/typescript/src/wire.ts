@@ -45,8 +45,9 @@ export type WaitingCheck = Check & {
 /** A request for a permit. */
 export type PermitRequest = Subject & Options & { ttlMs?: number };
 
-/** A complete response. */
+/** A complete response, and the URL of its request without credentials. */
 export interface Raw {
+  readonly url: string;
   readonly status: number;
   readonly fields: readonly (readonly [string, string])[];
   readonly body: string;
@@ -77,13 +78,17 @@ function encodeAttributes(attributes: Attributes | undefined): object | undefine
   return { ...same, client_ip: clientIp };
 }
 
+export function unexpected(url: string, reason: string): UnexpectedAnswer {
+  return new UnexpectedAnswer(`unexpected answer from ${url}: ${reason}`);
+}
+
 export function decodeAnswer(raw: Raw): Answer {
   return answerOf(documentOf(raw, 200));
 }
 
 export function decodeAnswers(raw: Raw, count: number): (Answer | Problem)[] {
   const rows = documentOf(raw, 200).list("answers");
-  if (rows.length !== count) throw new UnexpectedAnswer(`${rows.length} answers to ${count} checks`);
+  if (rows.length !== count) throw unexpected(raw.url, `${rows.length} answers to ${count} checks`);
   return rows.map((row) => (row.has("allowed") ? answerOf(row) : problemOf(row)));
 }
 
@@ -115,7 +120,7 @@ export function decodeRelease(raw: Raw): void {
 function requireHeld(raw: Raw): void {
   if (raw.status !== 404) return;
   const refusal = refusalOf(raw);
-  throw refusal instanceof Rejected ? new PermitLost(refusal.problem) : refusal;
+  throw refusal instanceof Rejected ? new PermitLost(refusal.problem, raw.url) : refusal;
 }
 
 function documentOf(raw: Raw, status: number): Row {
@@ -124,13 +129,13 @@ function documentOf(raw: Raw, status: number): Row {
 }
 
 function refusalOf(raw: Raw): Error {
-  if (raw.status < 400) return new UnexpectedAnswer(`unexpected status ${raw.status}`);
+  if (raw.status < 400) return unexpected(raw.url, `unexpected status ${raw.status}`);
   try {
     const problem = problemOf(rowOf(raw));
-    return raw.status === 503 ? new Unavailable(problem) : new Rejected(problem);
+    return raw.status === 503 ? new Unavailable(problem, raw.url) : new Rejected(problem, raw.url);
   } catch (error) {
     if (!(error instanceof UnexpectedAnswer)) throw error;
-    return new UnexpectedAnswer(`status ${raw.status} without a problem document`);
+    return unexpected(raw.url, `status ${raw.status} without a problem document`);
   }
 }
 
@@ -139,9 +144,9 @@ function rowOf(raw: Raw): Row {
   try {
     value = JSON.parse(raw.body);
   } catch {
-    throw new UnexpectedAnswer(`status ${raw.status} with a body that is not JSON`);
+    throw unexpected(raw.url, `status ${raw.status} with a body that is not JSON`);
   }
-  return new Row(value);
+  return new Row(value, raw.url);
 }
 
 function answerOf(row: Row): Answer {
@@ -192,11 +197,13 @@ interface Kinds {
 /** A JSON object whose members are checked when they are read. */
 class Row {
   readonly #members: Readonly<Record<string, unknown>>;
+  readonly #url: string;
 
-  constructor(value: unknown) {
+  constructor(value: unknown, url: string) {
     if (typeof value !== "object" || value === null || Array.isArray(value)) {
-      throw new UnexpectedAnswer("expected a JSON object");
+      throw unexpected(url, "expected a JSON object");
     }
+    this.#url = url;
     this.#members = value as Record<string, unknown>;
   }
 
@@ -206,22 +213,22 @@ class Row {
 
   get<K extends keyof Kinds>(name: string, kind: K): Kinds[K] {
     const value = this.optional(name, kind);
-    if (value === null) throw new UnexpectedAnswer(`\`${name}\` is missing from the answer`);
+    if (value === null) throw unexpected(this.#url, `\`${name}\` is missing from the answer`);
     return value;
   }
 
   optional<K extends keyof Kinds>(name: string, kind: K): Kinds[K] | null {
     const value = this.has(name) ? this.#members[name] : null;
     if (value !== null && typeof value !== kind) {
-      throw new UnexpectedAnswer(`\`${name}\` of the answer is not of type ${kind}`);
+      throw unexpected(this.#url, `\`${name}\` of the answer is not of type ${kind}`);
     }
     return value as Kinds[K] | null;
   }
 
   list(name: string): Row[] {
     const value = this.#members[name];
-    if (!Array.isArray(value)) throw new UnexpectedAnswer(`\`${name}\` of the answer is not a list`);
-    return value.map((member) => new Row(member));
+    if (!Array.isArray(value)) throw unexpected(this.#url, `\`${name}\` of the answer is not a list`);
+    return value.map((member) => new Row(member, this.#url));
   }
 
   texts(name: string): string[] {

@@ -17,6 +17,7 @@ import {
   Unavailable,
   UnexpectedAnswer,
   Unreachable,
+  admit,
 } from "@tidegate/client";
 import { NOBODY, somebody, startSilent, startTidegate } from "./support.js";
 
@@ -106,7 +107,7 @@ test("throws an exception that names the field for bad input", async () => {
     await assert.rejects(call, (error) => {
       assert.ok(error instanceof Rejected && error.name === "Rejected");
       assert.deepEqual([error.problem.status, error.problem.field], [status, field]);
-      assert.ok(error.message.endsWith(`(field ${field})`));
+      assert.ok(error.message.startsWith(`answer from ${url}/v1/`) && error.message.endsWith(` (field ${field})`));
       return true;
     });
   }
@@ -128,7 +129,11 @@ test("holds a permit and gives it back", async () => {
   assert.equal(await again.renew(), 20_000);
   assert.equal(await again.renew(30_000), 30_000);
   await again.release();
-  await assert.rejects(again.release(), PermitLost);
+  await assert.rejects(again.release(), (error) => {
+    assert.ok(error instanceof PermitLost);
+    assert.ok(error.message.startsWith(`answer from ${url}/v1/permits/${again.id}: 404 `));
+    return true;
+  });
 });
 
 test("gives a permit back when the work fails", async () => {
@@ -194,7 +199,7 @@ test("names the URL of an unreachable server", async () => {
 const ANSWER = { allowed: true, policy: null, limit: 1, remaining: 1, retry_after_ms: 0, reset_after_ms: 0 };
 const SOUND = { ...ANSWER, decided: "exact", limits: [] };
 const answering = (status: number, body: string | null, options: ClientOptions = {}) =>
-  new Client({ fetch: async () => new Response(body, { status }), ...options });
+  new Client({ url: "http://user:secret@limiter", fetch: async () => new Response(body, { status }), ...options });
 
 test("rejects responses that are not from tidegate", async () => {
   const rows: [number, string, string][] = [
@@ -213,7 +218,7 @@ test("rejects responses that are not from tidegate", async () => {
   for (const [status, body, message] of rows) {
     await assert.rejects(answering(status, body).check({ policy: "login", key: "a" }), (error) => {
       assert.ok(error instanceof UnexpectedAnswer);
-      assert.equal(error.message, message);
+      assert.equal(error.message, `unexpected answer from http://limiter/v1/check: ${message}`);
       return true;
     });
   }
@@ -227,7 +232,7 @@ test("throws Unavailable for a permit if the store is unavailable", async () => 
   const problem = JSON.stringify({ type: "about:blank", title: "t", status: 503, detail: "d" });
   await assert.rejects(answering(503, problem).permit({ policy: "jobs", key: "a" }), (error) => {
     assert.ok(error instanceof Unavailable);
-    assert.equal(error.message, "503 t: d");
+    assert.equal(error.message, "answer from http://limiter/v1/permits: 503 t: d");
     return true;
   });
 });
@@ -246,7 +251,23 @@ test("sends the token", async () => {
   assert.deepEqual(seen, ["http://limiter/v1/check", "Bearer s3cret"]);
 });
 
+test("takes the URL alone", async () => {
+  for (const settings of [NOBODY, new URL(NOBODY), { url: NOBODY }]) {
+    await assert.rejects(new Client(settings).check({ policy: "login", key: "a" }), /no answer from http:\/\/127\.0\.0\.1:1\/v1\/check: /);
+  }
+});
+
+test("rejects a misspelt onFailure before anything fails", async () => {
+  const sound = new Client({ fetch: async () => Response.json(SOUND) });
+  const admitted = (onFailure: unknown) => admit(sound, { policy: "login", key: "a" }, onFailure as "allow");
+  for (const [value, shown] of [["denny", '"denny"'], [undefined, "undefined"], [null, "null"], ["", '""']]) {
+    await assert.rejects(admitted(value), new RegExp(`^RangeError: onFailure must be "allow" or "deny", not ${shown}$`));
+  }
+  for (const value of ["allow", "deny"]) assert.equal((await admitted(value)).refusal, null);
+});
+
 test("names invalid settings", () => {
+  assert.throws(() => new Client("localhost:8080"), /^RangeError: url must/);
   assert.throws(() => new Client({ url: "localhost:8080" }), /^RangeError: url must/);
   assert.throws(() => new Client({ timeoutMs: 0 }), /^RangeError: timeoutMs must/);
   assert.throws(() => new Client({ timeoutMs: NaN }), /^RangeError: timeoutMs must/);

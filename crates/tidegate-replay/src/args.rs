@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use tidegate::Limit;
 
 use crate::algorithms::{Algorithms, algorithms};
@@ -16,7 +16,10 @@ use crate::report::ReportArgs;
 /// denied, and the largest number of units that any key truly passed within a window, counted
 /// independently of the limiter.
 #[derive(Debug, Args)]
-#[command(after_long_help = REPLAY_HELP)]
+#[command(
+    after_long_help = REPLAY_HELP,
+    group(ArgGroup::new("rules").args(["limits", "config"]).required(true).multiple(true))
+)]
 pub struct ReplayArgs {
     /// Files to read, plain, gzipped or compressed with zstd; `-` is standard input.
     /// Several are merged by time
@@ -54,12 +57,7 @@ pub struct RuleArgs {
     ///
     /// With several limits, an event passes if every limit admits it; if one does not, none is
     /// charged.
-    #[arg(
-        long = "limit",
-        value_name = "LIMIT",
-        required_unless_present = "config",
-        allow_hyphen_values = true
-    )]
+    #[arg(long = "limit", value_name = "LIMIT", allow_hyphen_values = true)]
     pub limits: Vec<Limit>,
 
     /// Use the policies of this config file instead, through the gate that serves them

@@ -10,7 +10,7 @@ use tidegate::{Algorithm, CheckError, Limit, OutOfMemory};
 use crate::format::{BadLine, Format, ParserError};
 use crate::input::Compression;
 use crate::problems::Problem;
-use crate::report::{escape_key, escape_path};
+use crate::report::{counted, escape_key, escape_path};
 
 /// Why a replay or a simulation ended without a report.
 #[derive(Debug, thiserror::Error)]
@@ -91,7 +91,7 @@ pub enum ReplayError {
         "no request to replay: {}",
         match .first {
             Some(problem) if *malformed == 0 => problem.to_string(),
-            Some(problem) => format!("{malformed} lines skipped, the first {problem}"),
+            Some(problem) => format!("{} skipped, the first {problem}", counted(*malformed, "line")),
             None => "the input has column names and no lines below them".into(),
         }
     )]

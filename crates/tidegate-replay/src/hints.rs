@@ -1,11 +1,16 @@
 //! Hints about input that looks wrong as a whole, with a remedy.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
 use tidegate::Limit;
+use tidegate::unstable::policy::{RequestField, Template};
 
 use crate::calendar::Utc;
+use crate::format::Format;
 use crate::policy_replay::Undecided;
 use crate::reader_thread::ReadReport;
-use crate::report::{escape_path, grouped};
+use crate::report::{counted, escape_path};
 use crate::trace_file::FileReport;
 
 /// Times before the second day of 1970 are probably not in microseconds.
@@ -19,9 +24,8 @@ const WAVER_US: u64 = 60_000_000;
 /// Times after the year 2100 are probably not in the given unit.
 const LATE_US: u64 = 4_102_444_800_000_000;
 
-/// The hint for keys with parts that a line does not have.
-const INCOMPLETE: &str = "keys lack a part, for example the address of a client that is logged by \
-                          name; keys that lack the same part share a count";
+/// The number of policies that are listed because their keys lack a part.
+const INCOMPLETE_SHOWN: usize = 5;
 
 /// In a window shorter than this, a rounded second shifts requests by more than a tenth of it.
 const SHORT_WINDOW_US: u64 = 10_000_000;
@@ -103,40 +107,67 @@ fn of_file(file: &FileReport) -> Vec<String> {
     if file.unit_unused {
         hints.push(format!("{path}: times are not numbers, so --time-unit has no effect"));
     }
-    if file.incomplete > 0 {
-        let count = grouped(file.incomplete);
-        hints.push(format!("{path}: {count} {INCOMPLETE}"));
+    if let Some(template) = file.template.as_ref().filter(|_| file.incomplete > 0) {
+        let what = incomplete_keys(template, file.incomplete, std::slice::from_ref(file));
+        hints.push(format!("{path}: {what}"));
     }
     if file.zoneless > 0 {
-        let count = grouped(file.zoneless);
-        hints.push(format!(
-            "{path}: {count} times have no zone and were read as UTC or in the zone of --zone"
-        ));
+        let times = counted(file.zoneless, "time");
+        hints.push(format!("{path}: {times} had no zone: read as UTC, or in the zone of --zone"));
     }
     hints
 }
 
+/// Describes requests of these files whose key lacks a part.
+fn incomplete_keys(template: &Template, requests: u64, files: &[FileReport]) -> String {
+    let verb = if requests == 1 { "has" } else { "have" };
+    let requests = counted(requests, "request");
+    let mut fields = template.fields();
+    let (Some(field), None) = (fields.next(), fields.next()) else {
+        return format!(
+            "{requests} {verb} no value for a part of the key `{template}`; requests that lack the \
+             same part share a key if their other parts are equal"
+        );
+    };
+    let formats: BTreeSet<&str> =
+        files.iter().filter_map(|file| file.format).map(Format::name).collect();
+    let formats = Vec::from_iter(formats).join(" and ");
+    let may_contain = |file: &FileReport| file.format.is_none_or(|one| one.may_contain(field));
+    let reason = match field {
+        RequestField::ClientIp => " (a client that is logged by name has no address)".into(),
+        _ if files.iter().any(may_contain) => String::new(),
+        _ => format!(", which lines of format {formats} do not contain"),
+    };
+    format!("{requests} {verb} no `{field}`{reason}; such requests share one key")
+}
+
 impl Undecided {
     /// Returns hints about requests that were not decided as usual, each of one or two sentences.
-    pub fn hints(&self) -> Vec<String> {
+    pub fn hints(&self, files: &[FileReport]) -> Vec<String> {
         let first = self.first.as_deref().unwrap_or_default();
         let rows = [
-            (self.unmatched, "requests matched no policy and were admitted".to_string()),
-            (
-                self.need_permit,
-                format!(
-                    "requests are under a concurrency limit and count as denied: a trace has the \
-                     start of a request, but not its end ({first})"
-                ),
-            ),
-            (self.refused, format!("requests are invalid and would be rejected ({first})")),
-            (self.incomplete, INCOMPLETE.to_string()),
+            (self.unmatched, "request", "matched no policy and passed".to_string()),
+            (self.refused, "invalid request", format!("would be rejected ({first})")),
             (
                 self.no_room,
-                "requests had a new key when the store was full: raise max_keys".to_string(),
+                "request",
+                "had a new key when the store was full: raise max_keys".to_string(),
             ),
         ];
-        let found = rows.into_iter().filter(|(count, _)| *count > 0);
-        found.map(|(count, text)| format!("{} {text}", grouped(count))).collect()
+        let found = rows.into_iter().filter(|(count, ..)| *count > 0);
+        let found = found.map(|(count, noun, text)| format!("{} {text}", counted(count, noun)));
+        let not_replayed = (self.not_replayed > 0).then(|| {
+            format!(
+                "not replayed: {} under a concurrency limit; a trace has the start of a request, \
+                 but not its end ({first})",
+                counted(self.not_replayed, "request")
+            )
+        });
+        let mut incomplete: Vec<_> = self.incomplete.iter().collect();
+        incomplete.sort_by_key(|(_, (_, requests))| Reverse(*requests));
+        let incomplete = incomplete.into_iter().take(INCOMPLETE_SHOWN).map(|(policy, of)| {
+            format!("policy `{policy}`: {}", incomplete_keys(&of.0, of.1, files))
+        });
+        found.chain(incomplete).chain(not_replayed).collect()
     }
 }

@@ -4,7 +4,7 @@
 //! were denied and to count the ground truth. Each limit of each policy numbers its keys
 //! separately.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use tidegate::unstable::attributes::Attributes;
@@ -12,7 +12,9 @@ use tidegate::unstable::config::Config;
 use tidegate::unstable::gate::{
     ActivePolicies, Gate, GateError, GateRequest, LimitResult, Subject,
 };
-use tidegate::unstable::policy::{Mode, Override, Policies, Policy, PolicyError, SelectedPolicy};
+use tidegate::unstable::policy::{
+    Mode, Override, Policies, Policy, PolicyError, SelectedPolicy, Template,
+};
 use tidegate::unstable::stats::Stats;
 use tidegate::{Algorithm, Cost, Limit, Limiter, ManualClock, Overflow, Timestamp};
 
@@ -64,16 +66,29 @@ impl PolicyLimit {
 pub struct Undecided {
     /// Requests that matched no policy, and passed.
     pub unmatched: u64,
-    /// Requests that matched a policy that needs a permit.
-    pub need_permit: u64,
+    /// Requests that matched a policy that needs a permit, and are neither admitted nor denied.
+    pub not_replayed: u64,
     /// Requests whose cost was not a number, or that the gate refused for another reason.
     pub refused: u64,
-    /// Keys with a missing part.
-    pub incomplete: u64,
+    /// By the name of a policy, the template of its key and the number of requests whose key lacks
+    /// a part.
+    pub incomplete: BTreeMap<String, (Template, u64)>,
     /// Requests for whose keys the store had no capacity.
     pub no_room: u64,
     /// The error of the first request that was not decided.
     pub first: Option<String>,
+}
+
+impl Undecided {
+    fn count_incomplete(&mut self, policy: &Policy) {
+        match self.incomplete.get_mut(policy.name()) {
+            Some((_, requests)) => *requests += 1,
+            None => {
+                let first = (policy.key_template().clone(), 1);
+                self.incomplete.insert(policy.name().into(), first);
+            }
+        }
+    }
 }
 
 /// The outcome of one request.
@@ -138,6 +153,10 @@ impl PolicyReplay {
             let outcome = line.with_attributes(identity, |attributes| {
                 self.decide((row, cost), (&gate, &rules, attributes), tally)
             });
+            let Some(outcome) = outcome else {
+                answers.push(EventOutcome::default());
+                continue;
+            };
             let place = tally.timeline.bin_index(row.time_us);
             tally.count(place, outcome.answer.allowed, outcome.fits);
             match outcome.key {
@@ -152,12 +171,13 @@ impl PolicyReplay {
         }
     }
 
+    /// Decides one request. Returns `None` for a request that cannot be replayed.
     fn decide(
         &mut self,
         (row, cost): (&Row, Option<Cost>),
         (gate, rules, attributes): (&Gate, &ActivePolicies, &Attributes<'_>),
         tally: &mut Tally,
-    ) -> RequestOutcome {
+    ) -> Option<RequestOutcome> {
         self.clock.set(Timestamp::from_micros(row.time_us));
         let question = GateRequest { cost, ..GateRequest::new(Subject::Request(attributes)) };
         let answer = gate.poll_now(gate.check(rules, &[question]));
@@ -189,7 +209,7 @@ impl PolicyReplay {
             outcome.fits = answer.allowed;
         }
         self.name(&answer, &selected, row, &mut outcome);
-        outcome
+        Some(outcome)
     }
 
     /// Counts the result of one limit. Returns whether the ground truth had capacity for the cost.
@@ -235,7 +255,9 @@ impl PolicyReplay {
         let mut kept = Vec::new();
         for one in selected {
             let key = one.key.as_ref();
-            self.undecided.incomplete += u64::from(key.contains(&0));
+            if key.contains(&0) {
+                self.undecided.count_incomplete(one.policy);
+            }
             self.key_text.clear();
             self.key_text.extend_from_slice(one.policy.name().as_bytes());
             self.key_text.push(KEY_SEPARATOR);
@@ -250,13 +272,14 @@ impl PolicyReplay {
     }
 
     #[cold]
-    fn count_undecided(&mut self, error: &GateError) -> RequestOutcome {
-        match error {
-            GateError::NeedsPermit { .. } => self.undecided.need_permit += 1,
-            _ => self.undecided.refused += 1,
-        }
+    fn count_undecided(&mut self, error: &GateError) -> Option<RequestOutcome> {
         self.undecided.first.get_or_insert_with(|| error.to_string());
-        RequestOutcome::default()
+        if let GateError::NeedsPermit { .. } = error {
+            self.undecided.not_replayed += 1;
+            return None;
+        }
+        self.undecided.refused += 1;
+        Some(RequestOutcome::default())
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::input::BytesRead;
-use crate::report::grouped;
+use crate::report::counted;
 
 /// Replays shorter than `QUIET` show nothing. Longer ones are redrawn ten times a second.
 const QUIET: Duration = Duration::from_millis(300);
@@ -69,7 +69,7 @@ impl Drop for Progress {
 }
 
 fn line(bytes: u64, total: Option<u64>, events: u64, elapsed: Duration) -> String {
-    let events = grouped(events);
+    let events = counted(events, "event");
     match total {
         Some(total) if total > 0 => {
             let done = bytes.min(total);
@@ -79,9 +79,9 @@ fn line(bytes: u64, total: Option<u64>, events: u64, elapsed: Duration) -> Strin
             let left = u128::from(total - done) * elapsed.as_millis() / u128::from(done.max(1));
             let seconds = left.div_ceil(1_000);
             let bar = format!("{:#<filled$}{:.<empty$}", "", "");
-            format!("[{bar}] {percent:3}%  {events} events, {seconds} s left")
+            format!("[{bar}] {percent:3}%  {events}, {seconds} s left")
         }
-        _ => format!("{events} events, {} s", elapsed.as_secs()),
+        _ => format!("{events}, {} s", elapsed.as_secs()),
     }
 }
 

@@ -87,7 +87,7 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
     let asked = args.rules.limits.first().map_or_else(Algorithm::default, Limit::algorithm);
     let summary = summary.with_suggestions(&suggestions).with_main(asked);
     let summary = summary.with_burst(demand.as_ref());
-    report_writer.print(&summary, to_stderr)
+    report_writer.print(summary, to_stderr)
 }
 
 /// Reads one file with the default settings and passes its events to `take` in blocks.

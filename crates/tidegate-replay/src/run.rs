@@ -249,6 +249,14 @@ impl Run {
         }
     }
 
+    /// For policies, returns the number of requests that were neither admitted nor denied.
+    pub fn not_replayed(&self) -> Option<u64> {
+        match &self.counts.limit_set {
+            LimitSet::Limits(_) => None,
+            LimitSet::Policies(policies, _) => Some(policies.undecided.not_replayed),
+        }
+    }
+
     /// Returns the algorithm of the limits, `mixed` for several algorithms, or `policies` for the
     /// configured ones.
     pub fn name(&self) -> &'static str {

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
 
 use foldhash::fast::FixedState;
+use tidegate::unstable::policy::Template;
 
 use crate::args::{FormatChoice, ReadingArgs};
 use crate::block::Block;
@@ -32,7 +33,9 @@ pub struct FileReport {
     pub events: u64,
     /// The number of times without a zone.
     pub zoneless: u64,
-    /// The number of keys with a template field that the line does not have.
+    /// The template of keys, if they come from one.
+    pub template: Option<Template>,
+    /// The number of requests whose key lacks a part of the template.
     pub incomplete: u64,
     /// Whether any time has a fraction of a second.
     pub has_fractions: bool,
@@ -49,8 +52,6 @@ pub struct TraceFile {
     lines: Lines,
     parser: Option<Parser>,
     skip_duplicates: bool,
-    /// Whether keys come from a template.
-    templated: bool,
     /// For a header in the middle of the file.
     options: ParseOptions,
     may_be_header: bool,
@@ -80,6 +81,10 @@ impl TraceFile {
             lines: 0,
             events: 0,
             zoneless: 0,
+            template: match &options.key {
+                KeySource::Template(maker) => maker.template().cloned(),
+                _ => None,
+            },
             incomplete: 0,
             has_fractions: false,
             field_unused: is_log && !options.fields.is_empty(),
@@ -90,7 +95,6 @@ impl TraceFile {
             lines,
             parser,
             skip_duplicates: reading.skip_duplicates,
-            templated: matches!(options.key, KeySource::Template(_)),
             options: options.clone(),
             may_be_header: true,
             previous_us: 0,
@@ -142,7 +146,8 @@ impl TraceFile {
                     block.push(&event);
                     self.report.events += 1;
                     // A missing part of a key is a NUL, which no field of a log contains.
-                    self.report.incomplete += u64::from(self.templated && event.key.contains(&0));
+                    let is_incomplete = self.report.template.is_some() && event.key.contains(&0);
+                    self.report.incomplete += u64::from(is_incomplete);
                     let time_us = event.time_us;
                     self.report.has_fractions |= !time_us.is_multiple_of(1_000_000);
                     if time_us < self.previous_us {

@@ -81,8 +81,8 @@ impl Overflow {
 /// each possibly under several limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Check<'a> {
-    /// The key that is counted. It can be any bytes, including none. Only a keyed hash of it is
-    /// stored, so its length and encoding do not matter.
+    /// The key that is counted. It can be any bytes, including none. The memory
+    /// store keeps only a keyed hash of it. In Redis, the names of keys contain it.
     pub key: &'a [u8],
     /// The limit that the key is counted under.
     pub limit: &'a Limit,

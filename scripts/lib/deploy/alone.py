@@ -45,6 +45,13 @@ def main():
         expect("policies", policies[0], 200)
         server.signal(signal.SIGTERM)
         expect("its end", server.ended(), 0)
+    # The image in place of envoyproxy/ratelimit, as the user that Envoy Gateway sets.
+    command = ["chroot", "--userspec=65534:65534", str(root), "/bin/ratelimit"]
+    with Running(command, {"GRPC_PORT": "0", "RUNTIME_ROOT": "/data"}) as server:
+        expect("/healthcheck", server.get("http", "/healthcheck"), (200, "OK"))
+        expect("/rlconfig", server.get("admin", "/rlconfig")[0], 200)
+        server.signal(signal.SIGTERM)
+        expect("its end", server.ended(), 0)
     print("image: the binary and glibc alone serve, require secrets and end as expected")
 
 

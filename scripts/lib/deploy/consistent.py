@@ -18,6 +18,7 @@ KUBERNETES = DEPLOY / "kubernetes"
 COMPOSE = DEPLOY / "docker/compose.yaml"
 DOCKERFILE = DEPLOY / "docker/Dockerfile"
 UNIT = DEPLOY / "systemd/tidegate.service"
+ENVOY_GATEWAY = KUBERNETES / "envoy-gateway/envoy-gateway-config.yaml"
 
 # Each front may drain this long (DRAIN_TIMEOUT and CLOSE_TIMEOUT of the server).
 DRAIN_SECONDS = 2 * (20 + 1)
@@ -131,27 +132,49 @@ def check_compose(ports):
     return environment
 
 
+def dockerfile_stages():
+    """Returns the steps of each stage by its name, after those of the stage that it begins with."""
+    text = re.sub(r"^#.*\n", "", DOCKERFILE.read_text(), flags=re.M)
+    stages = {}
+    for line in re.sub(r"\\\n\s*", "", text).splitlines():
+        if line.startswith("FROM "):
+            base, _, name = line.removeprefix("FROM ").partition(" AS ")
+            stages[name] = [*stages.get(base, [["FROM", base]])]
+        elif line.strip():
+            stages[name].append(line.split(None, 1))
+    return stages
+
+
 def check_dockerfile(ports, security, rust):
-    text = DOCKERFILE.read_text()
-    lines = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", text, flags=re.M)).splitlines()
-    steps = [line.split(None, 1) for line in lines if line.strip()]
-    bases = [rest.split()[0] for step, rest in steps if step == "FROM"]
-    last = steps[max(index for index, (step, _) in enumerate(steps) if step == "FROM") :]
-    expect(bases[0].startswith(f"rust:{rust}-"), f"Dockerfile: {bases[0]} is not Rust {rust}")
-    debian = {"bookworm": "debian12", "trixie": "debian13"}[bases[0].rsplit("-", 1)[1]]
-    expect(debian in bases[-1], f"Dockerfile: {bases[0]} and {bases[-1]} have different glibcs")
-    final = {step: rest for step, rest in last}
+    stages = dockerfile_stages()
+    final = dict(stages[""])
+    build = stages["build"][0][1]
+    expect(build.startswith(f"rust:{rust}-"), f"Dockerfile: {build} is not Rust {rust}")
+    debian = {"bookworm": "debian12", "trixie": "debian13"}[build.rsplit("-", 1)[1]]
+    expect(debian in final["FROM"], f"Dockerfile: {build} and {final['FROM']} have different glibcs")
     expect("RUN" not in final, "Dockerfile: there is no shell to RUN with in the last stage")
     equal("Dockerfile: USER", final["USER"], f"{security['runAsUser']}:{security['runAsGroup']}")
     equal("Dockerfile: EXPOSE", set(map(int, final["EXPOSE"].split())), set(ports.values()))
     expect(final["ENTRYPOINT"].startswith("["), "Dockerfile: ENTRYPOINT needs a shell")
     sent = {line[1:] for line in DOCKERFILE.with_name("Dockerfile.dockerignore").read_text().split() if line[0] == "!"}
-    for step, rest in steps:
+    for step, rest in (step for steps in stages.values() for step in steps):
         if step == "COPY" and "--from" not in rest:
             for source in rest.split()[:-1]:
                 expect(pathlib.Path(source).exists(), f"Dockerfile: {source} is not there")
                 expect(source in sent, f"Dockerfile: {source} is ignored")
     return dict(pair.split("=", 1) for pair in final["ENV"].split())
+
+
+def check_envoy_gateway(version):
+    """Checks the image that Envoy Gateway starts as /bin/ratelimit, and the manifest that names it."""
+    stage = dict(dockerfile_stages()["ratelimit"])
+    equal("Dockerfile, ratelimit: COPY", stage["COPY"], "--from=build /tidegate /bin/ratelimit")
+    equal("Dockerfile, ratelimit: EXPOSE", stage["EXPOSE"], "8080 8081 6070 19001")
+    expect("ENV" not in stage, "Dockerfile, ratelimit: variables of tidegate override those of the deployment")
+    [manifest] = documents(ENVOY_GATEWAY)
+    config = yaml.safe_load(manifest["data"]["envoy-gateway.yaml"])
+    image = config["provider"]["kubernetes"]["rateLimitDeployment"]["container"]["image"]
+    equal("Envoy Gateway: version", image.rsplit(":", 1)[1], version)
 
 
 def check_variables(binary, places):
@@ -172,6 +195,7 @@ def main():
     compose = check_compose(ports)
     image = check_dockerfile(ports, security, package["rust-version"])
     equal("fronts of image and pod", image, {name: environment[name] for name in image})
+    check_envoy_gateway(package["version"])
     unit = UNIT.read_text()
     stop = int(re.search(r"^TimeoutStopSec=(\d+)s$", unit, re.M).group(1))
     expect(stop >= DRAIN_SECONDS, f"unit: {stop} s are too few to drain")

@@ -8,7 +8,7 @@ sending long headers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from ._client import AsyncClient, Client
 from ._wire import Attributes
@@ -33,6 +33,7 @@ class Passage:
 
 def admit(client: Client, attributes: Attributes, on_failure: OnFailure) -> Passage:
     """Checks a request. If tidegate does not answer within the client's timeout, `on_failure` decides."""
+    _require_valid(on_failure)
     try:
         return _decided(client.check(attributes=attributes))
     except TidegateError as failure:
@@ -41,10 +42,17 @@ def admit(client: Client, attributes: Attributes, on_failure: OnFailure) -> Pass
 
 async def admit_async(client: AsyncClient, attributes: Attributes, on_failure: OnFailure) -> Passage:
     """Checks a request, as `admit` does, from asyncio."""
+    _require_valid(on_failure)
     try:
         return _decided(await client.check(attributes=attributes))
     except TidegateError as failure:
         return _undecided(failure, on_failure)
+
+
+def _require_valid(on_failure: OnFailure) -> None:
+    """Raises `ValueError` for a misspelt value, which would otherwise fail open at the first failure."""
+    if on_failure not in get_args(OnFailure):
+        raise ValueError(f'on_failure must be "allow" or "deny", not {on_failure!r}')
 
 
 def _decided(answer: Answer) -> Passage:

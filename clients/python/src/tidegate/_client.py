@@ -19,7 +19,7 @@ from . import _wire
 from ._lease import Lease
 from ._wire import MAX_ANSWER_BYTES, Attributes, Check, Grant, Raw
 from .answers import Answer, Denied, Problem
-from .errors import DeadlineExceeded, PermitLost, TidegateError, UnexpectedAnswer, Unreachable
+from .errors import DeadlineExceeded, PermitLost, TidegateError, Unreachable
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 DEFAULT_TIMEOUT_S = 1.0
@@ -105,10 +105,10 @@ class Client:
                 read = bytearray()
                 for chunk in response.iter_bytes():
                     read += chunk
-                    _within_bounds(len(read))
+                    _within_bounds(len(read), self._url + path)
                     if time.monotonic() > ends:
                         raise _timed_out(self._url + path, timeout)
-                return Raw(response.status_code, response.headers.multi_items(), bytes(read))
+                return _raw(response, self._url + path, read)
         except (httpx.TransportError, httpx.DecodingError) as error:
             raise _failure(error, self._url + path, timeout) from error
         except RuntimeError as error:
@@ -189,20 +189,20 @@ class AsyncClient:
             method, self._url + path, content=content, headers=self._headers, timeout=timeout
         )
         try:
-            return await asyncio.wait_for(self._read(request), timeout)
+            return await asyncio.wait_for(self._read(request, self._url + path), timeout)
         except (httpx.TransportError, httpx.DecodingError, TimeoutError, asyncio.TimeoutError) as error:
             raise _failure(error, self._url + path, timeout) from error
         except RuntimeError as error:
             raise _closed(error, self._url + path, self._http) from error
 
-    async def _read(self, request: httpx.Request) -> Raw:
+    async def _read(self, request: httpx.Request, url: str) -> Raw:
         response = await self._http.send(request, stream=True)
         try:
             read = bytearray()
             async for chunk in response.aiter_bytes():
                 read += chunk
-                _within_bounds(len(read))
-            return Raw(response.status_code, response.headers.multi_items(), bytes(read))
+                _within_bounds(len(read), url)
+            return _raw(response, url, read)
         finally:
             await response.aclose()
 
@@ -354,9 +354,13 @@ def _extra_s(max_wait_ms: int | None) -> float:
     return (max_wait_ms or 0) / 1000
 
 
-def _within_bounds(size: int) -> None:
+def _within_bounds(size: int, url: str) -> None:
     if size > MAX_ANSWER_BYTES:
-        raise UnexpectedAnswer(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+        raise _wire.unexpected(_shown(url), f"longer than {MAX_ANSWER_BYTES} bytes")
+
+
+def _raw(response: httpx.Response, url: str, body: bytearray) -> Raw:
+    return Raw(_shown(url), response.status_code, response.headers.multi_items(), bytes(body))
 
 
 def _closed(error: RuntimeError, url: str, http: httpx.Client | httpx.AsyncClient) -> Exception:
@@ -375,7 +379,11 @@ def _timed_out(url: str, timeout: float) -> DeadlineExceeded:
 
 
 def _no_answer(url: str, reason: str) -> str:
-    """The message of an error. It ends up in logs, so credentials are left out of the URL."""
+    return f"no answer from {_shown(url)}: {reason}"
+
+
+def _shown(url: str) -> str:
+    """The URL for an error message. Messages end up in logs, so credentials are left out."""
     scheme, _, rest = url.partition("://")
     authority, slash, path = rest.partition("/")
-    return f"no answer from {scheme}://{authority.rpartition('@')[2]}{slash}{path}: {reason}"
+    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from .answers import Answer, Denied, Line, Problem
 from .errors import PermitLost, Rejected, Unavailable, UnexpectedAnswer
@@ -18,6 +19,7 @@ _SENT_ON = ("retry-after", "ratelimit", "ratelimit-policy")
 _SENT_ON_PREFIXES = ("ratelimit-", "x-ratelimit-")
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class Check:
     force: bool | None = None
     max_wait_ms: int | None = None
 
+    def __post_init__(self) -> None:
+        # A string is a sequence of strings too: each character would become a limit.
+        if isinstance(self.limits, str):
+            raise TypeError(f"limits must be a list of strings, such as [{self.limits!r}], not a string")
+
     def json(self) -> dict[str, object]:
         body = _present(vars(self))
         if self.attributes is not None:
@@ -64,8 +71,9 @@ class Check:
 
 @dataclass(frozen=True)
 class Raw:
-    """A complete response."""
+    """A complete response, and the URL of its request without credentials."""
 
+    url: str
     status: int
     fields: Sequence[tuple[str, str]]
     body: bytes
@@ -80,21 +88,45 @@ class Grant:
     ttl_ms: int
 
 
+class Malformed(Exception):
+    """A body that tidegate does not send."""
+
+
 def encode(body: object) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
 
 
+def unexpected(url: str, reason: str) -> UnexpectedAnswer:
+    return UnexpectedAnswer(f"unexpected answer from {url}: {reason}")
+
+
+def _decoder(decode: Callable[Concatenate[Raw, P], T]) -> Callable[Concatenate[Raw, P], T]:
+    """Turns `Malformed` into an error that names the URL."""
+
+    @functools.wraps(decode)
+    def decoded(raw: Raw, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return decode(raw, *args, **kwargs)
+        except Malformed as error:
+            raise unexpected(raw.url, str(error)) from error
+
+    return decoded
+
+
+@_decoder
 def answer(raw: Raw) -> Answer:
     return _answer(_document(raw, 200))
 
 
+@_decoder
 def answers(raw: Raw, count: int) -> list[Answer | Problem]:
     rows = _get(_document(raw, 200), "answers", list)
     if len(rows) != count:
-        raise UnexpectedAnswer(f"{len(rows)} answers to {count} checks")
+        raise Malformed(f"{len(rows)} answers to {count} checks")
     return [_answer(row) if "allowed" in _object(row) else _problem(_object(row)) for row in rows]
 
 
+@_decoder
 def grant(raw: Raw) -> Grant | Denied:
     if raw.status == 429:
         problem = _problem(_object(_json(raw)))
@@ -104,12 +136,14 @@ def grant(raw: Raw) -> Grant | Denied:
     return Grant(_answer(document), _get(document, "id", str), _get(document, "ttl_ms", int))
 
 
+@_decoder
 def renewed(raw: Raw) -> int:
     """Returns the length of the renewed lease."""
     _still_held(raw)
     return _get(_document(raw, 200), "ttl_ms", int)
 
 
+@_decoder
 def released(raw: Raw) -> None:
     _still_held(raw)
     if raw.status != 204:
@@ -118,7 +152,7 @@ def released(raw: Raw) -> None:
 
 def _still_held(raw: Raw) -> None:
     if raw.status == 404 and isinstance(refusal := _refusal(raw), Rejected):
-        raise PermitLost(refusal.problem)
+        raise PermitLost(refusal.problem, raw.url)
 
 
 def _document(raw: Raw, status: int) -> dict[str, Any]:
@@ -129,12 +163,12 @@ def _document(raw: Raw, status: int) -> dict[str, Any]:
 
 def _refusal(raw: Raw) -> Exception:
     if raw.status < 400:
-        return UnexpectedAnswer(f"unexpected status {raw.status}")
+        return unexpected(raw.url, f"unexpected status {raw.status}")
     try:
         problem = _problem(_object(_json(raw)))
-    except UnexpectedAnswer:
-        return UnexpectedAnswer(f"status {raw.status} without a problem document")
-    return Unavailable(problem) if raw.status == 503 else Rejected(problem)
+    except Malformed:
+        return unexpected(raw.url, f"status {raw.status} without a problem document")
+    return Unavailable(problem, raw.url) if raw.status == 503 else Rejected(problem, raw.url)
 
 
 def _json(raw: Raw) -> object:
@@ -142,7 +176,7 @@ def _json(raw: Raw) -> object:
         return json.loads(raw.body)
     # RecursionError: deeply nested brackets, which tidegate never sends.
     except (ValueError, RecursionError) as error:
-        raise UnexpectedAnswer(f"status {raw.status} with a body that is not JSON") from error
+        raise Malformed(f"status {raw.status} with a body that is not JSON") from error
 
 
 def _answer(row: object) -> Answer:
@@ -188,14 +222,14 @@ def _problem(row: dict[str, Any]) -> Problem:
 
 def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise UnexpectedAnswer("expected a JSON object")
+        raise Malformed("expected a JSON object")
     return value
 
 
 def _get(row: dict[str, Any], name: str, kind: type[T]) -> T:
     value = _get_optional(row, name, kind)
     if value is None:
-        raise UnexpectedAnswer(f"`{name}` is missing from the answer")
+        raise Malformed(f"`{name}` is missing from the answer")
     return value
 
 
@@ -203,7 +237,7 @@ def _get_optional(row: dict[str, Any], name: str, kind: type[T]) -> T | None:
     value = row.get(name)
     # In Python `True` is an int; in JSON it is not.
     if value is not None and type(value) is not kind:
-        raise UnexpectedAnswer(f"`{name}` of the answer is not of type {kind.__name__}")
+        raise Malformed(f"`{name}` of the answer is not of type {kind.__name__}")
     return value
 
 

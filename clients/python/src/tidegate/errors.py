@@ -18,15 +18,15 @@ class DeadlineExceeded(Unreachable):
 
 
 class UnexpectedAnswer(TidegateError):
-    """The response is not one of tidegate. The URL may be wrong."""
+    """The response is not one of tidegate. The message names the URL, which may be wrong."""
 
 
 class Rejected(TidegateError):
-    """The server rejected the request; `problem` has the reason."""
+    """The server at `url` rejected the request; `problem` has the reason. The message names both."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, url: str) -> None:
         where = f" (field {problem.field})" if problem.field else ""
-        super().__init__(f"{problem.status} {problem.title}: {problem.detail}{where}")
+        super().__init__(f"answer from {url}: {problem.status} {problem.title}: {problem.detail}{where}")
         self.problem = problem
 
 

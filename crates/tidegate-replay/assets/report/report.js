@@ -71,13 +71,14 @@
     if (!asked) return;
     const most = worst(asked);
     const wrong = asked.over_admitted + asked.false_denials;
+    const decided = asked.admitted + asked.denied;
     const list = [
       ["Requests", short(asked.events), span(data.span_us)],
-      ["Denied", share(asked.denied, asked.events) || "0 %", `${count(asked.denied)} requests`],
+      ["Denied", share(asked.denied, decided) || "0 %", `${count(asked.denied)} requests`],
       ["Keys denied", short(asked.keys_denied), `of ${count(asked.keys)}`],
-      ["Near misses", short(asked.near_misses), share(asked.near_misses, asked.events)],
+      ["Near misses", short(asked.near_misses), share(asked.near_misses, decided)],
       ["Largest count", most ? short(most.largest_rolling_count) : "0", most ? `limit ${count(most.count)} per ${span(most.window_us)}` : ""],
-      ["Inexact decisions", short(wrong), share(wrong, asked.events)],
+      ["Inexact decisions", short(wrong), share(wrong, decided)],
     ];
     byId("tiles").append(...list.map(([name, value, small]) => {
       const tile = element("section", "", "tile");

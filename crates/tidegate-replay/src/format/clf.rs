@@ -13,6 +13,7 @@
 use std::borrow::Cow;
 
 use memchr::{memchr, memchr_iter, memmem};
+use tidegate::unstable::policy::RequestField;
 
 use super::fields::{ALL, KeySource};
 use super::line_attributes::{LineAttributes, text};
@@ -227,6 +228,18 @@ fn other_key<'a>(
         }
     };
     found.map(Cow::Borrowed).ok_or(BadLine::NoKey)
+}
+
+/// Returns whether [`attributes`] may have a value for the field.
+pub fn may_contain(field: &RequestField) -> bool {
+    match field {
+        RequestField::Header(name) => {
+            ["referer", "user-agent", "x-forwarded-for"].contains(&name.as_str())
+        }
+        RequestField::Descriptor { name, .. } => ["", "user", "status"].contains(&&**name),
+        RequestField::Cookie(_) | RequestField::Domain => false,
+        _ => true,
+    }
 }
 
 fn attributes<'a>(

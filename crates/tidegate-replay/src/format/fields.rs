@@ -254,6 +254,11 @@ impl TemplateKey {
         Policies::new(vec![policy], Identity::default()).ok().map(TemplateKey)
     }
 
+    /// Returns the template of the keys.
+    pub fn template(&self) -> Option<&Template> {
+        self.0.iter().next().map(Policy::key_template)
+    }
+
     fn key(&self, attributes: &LineAttributes<'_>) -> Vec<u8> {
         let selected =
             attributes.with_attributes(self.0.identity(), |attributes| self.0.select(attributes));

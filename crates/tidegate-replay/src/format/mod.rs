@@ -17,6 +17,8 @@ mod time;
 
 use std::borrow::Cow;
 
+use tidegate::unstable::policy::RequestField;
+
 pub use self::bad_line::BadLine;
 pub use self::fields::{KeyChoice, KeySource, Role, RoleField};
 pub use self::line_attributes::LineAttributes;
@@ -104,6 +106,15 @@ impl Format {
             Format::Envoy => "envoy",
             Format::Alb => "alb",
             Format::W3c => "w3c",
+        }
+    }
+
+    /// Returns whether lines of this format may contain a field of a request. Columns and JSON lines
+    /// may contain any field but the domain, which has no role.
+    pub fn may_contain(self, field: &RequestField) -> bool {
+        match self {
+            Format::Clf | Format::Combined => clf::may_contain(field),
+            _ => *field != RequestField::Domain,
         }
     }
 

@@ -1,7 +1,7 @@
 //! The result of a report in sentences, the most important first.
 
 use super::summary::{AlgorithmSummary, LimitSummary, ProblemsSummary, Summary};
-use super::text::{grouped, window_of};
+use super::text::{counted, grouped, window_of};
 use crate::calendar::Utc;
 
 impl Summary {
@@ -9,6 +9,9 @@ impl Summary {
     pub fn findings(&self) -> Vec<String> {
         let Some(run) = self.algorithms.get(self.main) else { return Vec::new() };
         let mut findings = vec![denied(run)];
+        findings.extend(run.not_replayed.filter(|&count| count > 0).map(|count| {
+            format!("Not replayed: {} under a concurrency limit.", counted(count, "request"))
+        }));
         findings.extend(self.largest_burst(run));
         // With a single key, the first sentence is about it.
         findings.extend(run.most_denied.first().filter(|_| run.keys > 1).map(|key| {
@@ -31,7 +34,7 @@ impl Summary {
         let [count, most] = [burst.count, limit.count].map(grouped);
         let (window, at) = (window_of(&limit.limit), Utc { time_us: burst.at_us });
         Some(format!(
-            "The largest burst was {count} within {window}, by the key {} at {at}; the limit is {most}.",
+            "The largest burst was {count} within {window}, by the key {} and ending at {at}; the limit is {most}.",
             burst.key
         ))
     }
@@ -59,14 +62,14 @@ impl Summary {
     }
 
     fn input_problems(&self) -> Option<String> {
-        let kinds: [(&ProblemsSummary, &str); 3] = [
-            (&self.skipped, "skipped lines"),
-            (&self.out_of_order, "events out of order"),
-            (&self.damaged, "damaged files"),
+        let kinds: [(&ProblemsSummary, &str, &str); 3] = [
+            (&self.skipped, "skipped line", ""),
+            (&self.out_of_order, "event", " out of order"),
+            (&self.damaged, "damaged file", ""),
         ];
-        let found = kinds.iter().filter(|(problems, _)| problems.count > 0);
+        let found = kinds.iter().filter(|(problems, ..)| problems.count > 0);
         let found: Vec<String> =
-            found.map(|(problems, name)| format!("{} {name}", grouped(problems.count))).collect();
+            found.map(|(problems, noun, rest)| counted(problems.count, noun) + rest).collect();
         (!found.is_empty()).then(|| format!("The input has {}.", found.join(", ")))
     }
 }
@@ -77,14 +80,16 @@ fn denied(run: &AlgorithmSummary) -> String {
         "mixed" => "The limits",
         name => name,
     };
-    let [events, keys] = [run.events, run.keys].map(grouped);
-    match (run.denied, run.events) {
+    let decided = run.admitted + run.denied;
+    let [events, keys] = [decided, run.keys].map(grouped);
+    match (run.denied, decided) {
+        (0, 0) => return "No request was replayed.".into(),
         (0, 1) => return format!("{subject} would have admitted the only request."),
         (0, _) => return format!("{subject} would have admitted all {events} requests."),
         _ => {}
     }
     let [denied, keys_denied] = [run.denied, run.keys_denied].map(grouped);
-    let share = share(run.denied, run.events);
+    let share = share(run.denied, decided);
     format!(
         "{subject} would have denied {share} of requests: {denied} of {events}, from {keys_denied} \
          of {keys} keys."

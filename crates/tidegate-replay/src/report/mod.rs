@@ -19,7 +19,7 @@ pub use self::escape::{escape_key, escape_path};
 pub use self::summary::{
     AlgorithmSummary, KeyTotals, LimitSummary, Summary, SummaryOptions, TrafficSummary,
 };
-pub use self::text::grouped;
+pub use self::text::{counted, grouped};
 
 use crate::error::ReplayError;
 use crate::file_identity::is_same_file;
@@ -69,13 +69,14 @@ impl ReportWriter {
         Ok(ReportWriter { json: args.json, timeline: args.timeline, html })
     }
 
-    /// Writes the report.
-    pub fn print(self, summary: &Summary, to_stderr: bool) -> Result<(), ReplayError> {
+    /// Writes the report. The text and the JSON are the same with and without a page.
+    pub fn print(self, summary: Summary, to_stderr: bool) -> Result<(), ReplayError> {
         if let Some((path, mut file)) = self.html {
-            let page = html::page(summary)?;
+            let page = html::page(&summary)?;
             let written = file.write_all(page.as_bytes()).and_then(|()| file.finish());
             written.map_err(|error| ReplayError::Html { path, error })?;
         }
+        let summary = summary.without_page_counts();
         let text = if self.json { summary.json(self.timeline)? } else { summary.to_string() };
         let written = if to_stderr {
             io::stderr().write_all(text.as_bytes())

@@ -103,6 +103,9 @@ pub struct AlgorithmSummary {
     pub events: u64,
     pub admitted: u64,
     pub denied: u64,
+    /// Requests of policies that were neither admitted nor denied, because they need a permit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_replayed: Option<u64>,
     pub keys: u64,
     pub keys_denied: u64,
     /// The count of the first limit; `limits` has all of them.
@@ -250,8 +253,8 @@ impl Summary {
         let limits = limits.iter().map(|result| result.limit);
         let rates = limits.filter(|limit| limit.algorithm() != Algorithm::Concurrency);
         let shortest = rates.min_by_key(|limit| limit.window_us());
-        let undecided =
-            runs.first().and_then(Run::undecided).map(|(undecided, _)| undecided.hints());
+        let undecided = runs.first().and_then(Run::undecided);
+        let undecided = undecided.map(|(undecided, _)| undecided.hints(&report.files));
         Summary {
             events,
             keys: algorithms.first().map_or(report.keys, |run| run.keys),
@@ -317,6 +320,16 @@ impl Summary {
         self
     }
 
+    /// Removes the counts that only the page shows: the differences between a single run and the
+    /// exact log, which is not listed.
+    pub fn without_page_counts(mut self) -> Self {
+        if let [run] = &mut self.algorithms[..] {
+            (run.differ, run.differ_by) = (None, None);
+            run.timeline.iter_mut().for_each(|timeline| timeline.differ.fill(0));
+        }
+        self
+    }
+
     pub fn with_suggestions(mut self, suggestions: &[Suggestion]) -> Self {
         self.suggestions = suggestions.iter().map(SuggestionSummary::new).collect();
         self
@@ -348,7 +361,8 @@ pub struct KeyTotals<'a> {
 impl AlgorithmSummary {
     pub fn new(run: &Run, keys: &KeyTotals<'_>, compared: bool) -> Self {
         let tally = run.tally();
-        let events = tally.admitted + tally.denied;
+        let not_replayed = run.not_replayed();
+        let events = tally.admitted + tally.denied + not_replayed.unwrap_or(0);
         let results = run.limit_results();
         let limits: Vec<_> = results.iter().map(|result| LimitSummary::new(result, run)).collect();
         let differ = Differences { admitted: tally.only_admitted, denied: tally.only_denied };
@@ -359,6 +373,7 @@ impl AlgorithmSummary {
             events,
             admitted: tally.admitted,
             denied: tally.denied,
+            not_replayed,
             keys: keys.count,
             keys_denied: tally.keys.denied_keys,
             largest_rolling_count: limits.first().map_or(0, |limit| limit.largest_rolling_count),

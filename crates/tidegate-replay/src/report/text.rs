@@ -40,8 +40,8 @@ impl fmt::Display for Summary {
 
 impl Summary {
     fn write_heading(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [events, keys] = [self.events, self.keys].map(grouped);
-        writeln!(f, "{events} events of {keys} keys in {}", Span { us: self.span_us })?;
+        let [events, keys] = [counted(self.events, "event"), counted(self.keys, "key")];
+        writeln!(f, "{events} of {keys} in {}", Span { us: self.span_us })?;
         if let Some(traffic) = &self.traffic {
             return writeln!(f, "  {}: {}; seed {}", traffic.name, traffic.about, traffic.seed);
         }
@@ -56,8 +56,8 @@ impl Summary {
             };
             let unit = file.time_unit.filter(|unit| *unit != "us" || file.format != Some("csv"));
             let unit = unit.map_or_else(String::new, |unit| format!(", times in {unit}"));
-            let events = grouped(file.events);
-            writeln!(f, "  {}: {format}{compression}{unit}, {events} events", file.path)?;
+            let events = counted(file.events, "event");
+            writeln!(f, "  {}: {format}{compression}{unit}, {events}", file.path)?;
         }
         Ok(())
     }
@@ -77,7 +77,7 @@ impl Summary {
     /// Writes the limits of policies, which do not all see the same events.
     fn write_policies(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for run in self.algorithms.iter().filter(|run| run.has_policies()) {
-            let heads = ["", "asked", "denied", "most", ""].map(String::from).to_vec();
+            let heads = ["", "checked", "denied", "most", ""].map(String::from).to_vec();
             let row = |limit: &LimitSummary| {
                 let policy = limit.policy.as_deref().unwrap_or_default();
                 let [asked, denied] = [limit.asked, limit.denied].map(|n| grouped(n.unwrap_or(0)));
@@ -92,8 +92,12 @@ impl Summary {
     }
 
     fn table(&self) -> Table {
-        let mut heads =
-            vec![String::new(), "admitted".into(), "denied".into(), "keys denied".into()];
+        let mut heads = vec![String::new(), "admitted".into(), "denied".into()];
+        // The runs have the same policies, so none or all of them leave requests out.
+        let not_replayed = |run: &AlgorithmSummary| run.not_replayed.filter(|&count| count > 0);
+        let leaves_out = self.algorithms.iter().any(|run| not_replayed(run).is_some());
+        heads.extend(leaves_out.then(|| "not replayed".to_string()));
+        heads.push("keys denied".into());
         let first = self.algorithms.first();
         let windows = first.iter().flat_map(|run| run.shared_limits());
         heads.extend(windows.map(|limit| format!("most in {}", window_of(&limit.limit))));
@@ -102,7 +106,8 @@ impl Summary {
         heads.extend(compared.then(|| "unlike sliding-log".to_string()));
         heads.push("decisions/s".into());
         let row = |run: &AlgorithmSummary| {
-            let numbers = [run.admitted, run.denied, run.keys_denied].into_iter();
+            let numbers = [run.admitted, run.denied].into_iter();
+            let numbers = numbers.chain(not_replayed(run)).chain([run.keys_denied]);
             let largest = run.shared_limits().map(|limit| limit.largest_rolling_count);
             let numbers = numbers.chain(largest).chain([run.over_admitted, run.false_denials]);
             let numbers = numbers.chain(run.differ).chain([run.decisions_per_second]);
@@ -223,6 +228,12 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
+/// Formats a number with its noun: `1 key`, `2 keys`.
+pub fn counted(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {noun}{plural}", grouped(number))
+}
+
 /// Returns where `10 per 10s` ends in `10 per 10s sliding-log`.
 fn end_of_window(limit: &str) -> usize {
     limit.match_indices(' ').nth(2).map_or(limit.len(), |(at, _)| at)
@@ -258,6 +269,13 @@ mod tests {
     fn groups_digits_by_three() {
         let pairs = [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")];
         pairs.into_iter().for_each(|(number, text)| assert_eq!(grouped(number), text));
+    }
+
+    #[test]
+    fn counts_nouns_in_singular_and_plural() {
+        for (number, text) in [(0, "0 keys"), (1, "1 key"), (2, "2 keys"), (1_000, "1,000 keys")] {
+            assert_eq!(counted(number, "key"), text);
+        }
     }
 
     #[test]

@@ -171,7 +171,7 @@ pub fn run(args: &SimulateArgs) -> Result<(), ReplayError> {
     let (elapsed, compared) = (started.elapsed(), simulated.compared);
     let options = SummaryOptions { elapsed, top: args.report.top, compared };
     let asked = first.map_or_else(Algorithm::default, Limit::algorithm);
-    report.print(&simulated.summary(spec, options).with_main(asked), false)
+    report.print(simulated.summary(spec, options).with_main(asked), false)
 }
 
 impl SimulateArgs {

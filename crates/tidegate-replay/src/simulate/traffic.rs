@@ -17,6 +17,7 @@ use tidegate::RetryAfter;
 use super::rng::{Rng, whole};
 use crate::block::Block;
 use crate::format::Event;
+use crate::report::counted;
 
 /// The start of simulations, 2023-11-14 22:13:20 UTC. The time has no meaning.
 pub const START_US: u64 = 1_700_000_000_000_000;
@@ -139,24 +140,25 @@ impl TrafficSpec {
     /// Describes the traffic in words.
     pub fn about(&self) -> String {
         let TrafficSpec { clients, load, windows, .. } = self;
-        let what = match self.traffic {
-            Traffic::Poisson => "clients, each at random times",
-            Traffic::Bursts => "clients, each in bursts with time to think between",
-            Traffic::Boundary => {
-                "attackers: the limit just before windows turn, again just after, then steadily"
-            }
-            Traffic::Diurnal => {
-                "clients, each at random times, from calm to twice as busy and back"
-            }
-            Traffic::RetryStorm => "clients of one key that retry exactly at retry_after",
+        let (noun, what) = match self.traffic {
+            Traffic::Poisson => ("client", " at random times"),
+            Traffic::Bursts => ("client", " in bursts with time to think between"),
+            Traffic::Boundary => (
+                "attacker",
+                ": the limit just before windows turn, again just after, then steadily",
+            ),
+            Traffic::Diurnal => ("client", " at random times, from calm to twice as busy and back"),
+            Traffic::RetryStorm => ("client", " of one key, with retries exactly at retry_after"),
             Traffic::RetryStormJitter => {
-                "clients of one key that retry after up to twice retry_after"
+                ("client", " of one key, with retries after up to twice retry_after")
             }
-            Traffic::Zipf => "clients, the n-th busiest sending 1/n of the busiest",
-            Traffic::HotTenant => "tenants, one of which sends half of everything",
-            Traffic::Steady => "clients, each at an even pace",
+            Traffic::Zipf => ("client", ", the n-th busiest sending 1/n of the busiest"),
+            Traffic::HotTenant => ("tenant", ", one of which sends half of everything"),
+            Traffic::Steady => ("client", " at an even pace"),
         };
-        format!("{clients} {what}; load {load}, {windows} windows")
+        let clients = counted((*clients).into(), noun);
+        let windows = counted((*windows).into(), "window");
+        format!("{clients}{what}; load {load}, {windows}")
     }
 }
 

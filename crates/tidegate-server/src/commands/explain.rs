@@ -15,6 +15,8 @@ use tidegate::unstable::config::{Config, ConfigErrors, StoreUrl};
 use tidegate::unstable::identity::parse_address;
 use tidegate::unstable::policy::{Explained, Mode};
 
+use crate::fronts::http::without_origin;
+
 type Pair = (Cow<'static, str>, Cow<'static, str>);
 
 /// Say which policies a request meets, under which keys and limits, and why
@@ -34,7 +36,7 @@ pub struct ExplainArgs {
     #[arg(long)]
     method: Option<String>,
 
-    /// The path; what follows a `?` is taken as the query
+    /// The path, with the query if there is one, or a whole URL
     #[arg(long)]
     path: Option<String>,
 
@@ -84,15 +86,20 @@ pub fn run(args: &ExplainArgs) -> Result<Output, ConfigErrors> {
     };
     let headers = Headers::Pairs(&args.headers);
     let resolved = config.identity.client_ip(args.peer, &headers);
-    let (path, in_path) = match args.path.as_deref().map(|path| path.split_once('?')) {
+    // The path is read as `/v1/check` reads it: a whole URL also has a host and a query.
+    let (url_host, target) = args.path.as_deref().map(without_origin).unzip();
+    let url_host = url_host.flatten();
+    let target = target.map(|target| target.split('#').next().unwrap_or_default());
+    let (path, in_path) = match target.map(|target| target.split_once('?')) {
         Some(Some((path, query))) => (Some(path), Some(query)),
-        _ => (args.path.as_deref(), None),
+        _ => (target, None),
     };
+    let path = if path == Some("") && url_host.is_some() { Some("/") } else { path };
     let attributes = Attributes {
         method: args.method.as_deref(),
         path,
         query: args.query.as_deref().or(in_path),
-        host: args.host.as_deref(),
+        host: args.host.as_deref().or(url_host),
         client_ip: args.client_ip.or(resolved),
         headers,
         domain: args.domain.as_deref(),

@@ -17,6 +17,7 @@ use std::time::Duration;
 use http::HeaderName;
 use tidegate::Algorithm;
 use tidegate::unstable::config::{Config, StoreUrl, Tls};
+use tokio_rustls::rustls::pki_types::ServerName;
 
 pub use self::metrics::{EnvoyMetrics, MetricsSettings, PrometheusSettings, Statsd, router};
 pub use self::reader::VariableError;
@@ -44,6 +45,8 @@ pub struct EnvoySettings {
     pub admin: ListenAddr,
     pub grpc_max_connection_age: Duration,
     pub grpc_tls: Option<Tls>,
+    /// The name that client certificates must have.
+    pub grpc_client_name: Option<ServerName<'static>>,
     /// The filter of the log, in the form of `RUST_LOG`.
     pub log_filter: &'static str,
     pub log_format: LogFormat,
@@ -59,7 +62,7 @@ pub struct EnvoySettings {
     pub replies: ReplySettings,
     /// `None` if metrics are neither sent nor served.
     pub metrics: Option<MetricsSettings>,
-    /// The variables that are set and have no effect, with the reasons.
+    /// The variables that are set and ignored, with the reasons.
     pub warnings: Vec<String>,
 }
 
@@ -125,6 +128,7 @@ impl EnvoySettings {
                 age.clamp(MIN_AGE, MAX_AGE)
             },
             grpc_tls: grpc_tls(&reader)?,
+            grpc_client_name: grpc_client_name(&reader)?,
             log_filter: log_filter(&reader)?,
             log_format: match reader.text("LOG_FORMAT").eq_ignore_ascii_case("json") {
                 true => LogFormat::Json,
@@ -160,6 +164,7 @@ impl EnvoySettings {
         args.grpc.get_or_insert_with(|| self.grpc.clone());
         args.admin.get_or_insert_with(|| self.admin.clone());
         args.resp.get_or_insert(ListenAddr::Off);
+        args.grpc_client_name.clone_from(&self.grpc_client_name);
         // The addresses of the reference are open, and so are these.
         args.insecure_no_auth = true;
         if self.log_format == LogFormat::Json {
@@ -219,6 +224,16 @@ fn grpc_tls(reader: &Reader) -> Result<Option<Tls>, VariableError> {
         key: required("GRPC_SERVER_TLS_KEY")?,
         client_ca: reader.non_empty("GRPC_CLIENT_TLS_CACERT").map(str::to_owned),
     }))
+}
+
+fn grpc_client_name(reader: &Reader) -> Result<Option<ServerName<'static>>, VariableError> {
+    const NAME: &str = "GRPC_CLIENT_TLS_SAN";
+    let Some(name) = reader.non_empty(NAME) else { return Ok(None) };
+    if reader.non_empty("GRPC_CLIENT_TLS_CACERT").is_none() {
+        return Err(reader.error(NAME, "set GRPC_CLIENT_TLS_CACERT too, the authority of clients"));
+    }
+    let name = ServerName::try_from(name.to_owned());
+    name.map(Some).map_err(|_| reader.error(NAME, "this is neither a host name nor an address"))
 }
 
 /// Returns the filter of the log. The lowest level of the log is `error`.

@@ -106,7 +106,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Returns a warning for each variable that is set and has no effect.
+    /// Returns a warning for each variable that is set and ignored.
     pub fn ignored(&self) -> Vec<String> {
         let ignored = VARIABLES.iter().filter(|one| one.treatment == Treatment::Ignored);
         let ignored = ignored.filter(|variable| self.is_active(variable.name));

@@ -112,7 +112,7 @@ fn bad_values_are_errors_by_name_and_value() {
     let rows = [
         ("BACKEND_TYPE", "memcache", "BACKEND_TYPE=memcache: refused: "),
         ("GRPC_UDS", "/run/rl.sock", "GRPC_UDS=/run/rl.sock: refused: the gRPC front listens on"),
-        ("GRPC_CLIENT_TLS_SAN", "envoy", "GRPC_CLIENT_TLS_SAN=envoy: refused: "),
+        ("GRPC_CLIENT_TLS_SAN", "envoy", "GRPC_CLIENT_TLS_SAN=envoy: set GRPC_CLIENT_TLS_CACERT"),
         ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "t", "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=t: "),
         ("PORT", "99999", "PORT=99999: this is not a whole number in the allowed range"),
         ("DEBUG_PORT", "", "DEBUG_PORT=: this is not a whole number"),
@@ -196,6 +196,7 @@ fn table_names_what_is_read() {
             ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "key"),
             ("GRPC_SERVER_USE_TLS", "true"),
             ("GRPC_SERVER_TLS_CERT", "cert"),
+            ("GRPC_CLIENT_TLS_CACERT", "ca"),
             ("GRPC_SERVER_TLS_KEY", "key"),
             ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
             ("REDIS_TYPE", "SENTINEL"),

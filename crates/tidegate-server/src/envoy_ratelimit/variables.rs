@@ -61,7 +61,7 @@ pub const VARIABLES: [Variable; 115] = [
     row("GRPC_SERVER_TLS_CERT", "", Used, "the certificate chain of the gRPC front"),
     row("GRPC_SERVER_TLS_KEY", "", Used, "the private key of the certificate"),
     row("GRPC_CLIENT_TLS_CACERT", "", Used, "the authority of client certificates, which are required then"),
-    row("GRPC_CLIENT_TLS_SAN", "", Refused, "the names in client certificates are not checked; use an authority that signs the clients of this server only"),
+    row("GRPC_CLIENT_TLS_SAN", "", Used, "the name that client certificates must have"),
     row("LOG_LEVEL", "WARN", Used, "the level of the log; `RUST_LOG` overrides it"),
     row("LOG_FORMAT", "text", Used, "`json`, else text; `--log-format json` overrides it"),
     row("CONFIG_TYPE", "FILE", Used, "`FILE` or `GRPC_XDS_SOTW`; `--envoy-config` and `--envoy-xds` override it"),

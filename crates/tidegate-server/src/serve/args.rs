@@ -9,6 +9,7 @@ use clap::Args;
 use clap::builder::UnknownArgumentValueParser;
 use tidegate::Algorithm;
 use tidegate_replay::rate_algorithm;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::envoy_ratelimit::XdsAddress;
 use crate::logs::LogFormat;
@@ -82,6 +83,11 @@ pub struct ServeArgs {
     /// up the limits of others
     #[arg(long, env = "TIDEGATE_INSECURE_NO_AUTH", value_parser = clap::builder::FalseyValueParser::new())]
     pub insecure_no_auth: bool,
+
+    /// The name that client certificates of the gRPC front must have. Only a variable of
+    /// envoyproxy/ratelimit sets it.
+    #[arg(skip)]
+    pub grpc_client_name: Option<ServerName<'static>>,
 }
 
 const SERVE_HELP: &str = "\

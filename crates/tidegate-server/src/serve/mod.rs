@@ -4,7 +4,7 @@
 //!   args.rs, settings.rs          settings: flag > environment > file > default
 //!   unknown_env.rs                warns of misspelt environment variables
 //!   file_limits.rs                file descriptors, and how many connections each front may have
-//!   listener.rs                   sockets -> TLS (tls.rs) -> connections of any protocol
+//!   listener.rs                   sockets -> TLS (tls.rs, client_name.rs) -> connections of any protocol
 //!   http_protocol.rs              connections over HTTP -> requests to a front
 //!   tracked_stream.rs             records the progress of a connection
 //!   paced_stream.rs               bounds the bytes read per poll
@@ -19,6 +19,7 @@
 
 mod args;
 mod banner;
+mod client_name;
 mod config_source;
 mod connections;
 mod envoy_metrics;

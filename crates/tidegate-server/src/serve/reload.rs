@@ -180,7 +180,12 @@ impl ReloadState {
 
     /// Loads and applies the config, or records why the old one stays.
     fn reload(&self, source: &ConfigSource) -> Result<(), String> {
-        let loaded = source.load_again().map_err(|errors| errors.to_string());
+        let loaded = source.load_again().or_else(|_| {
+            // An editor may have emptied the file and not yet written it.
+            std::thread::sleep(SETTLE);
+            source.load_again()
+        });
+        let loaded = loaded.map_err(|errors| errors.to_string());
         let is_complete = source.is_complete();
         let reloaded = loaded.and_then(|config| {
             source.log_warnings(&config);

@@ -67,7 +67,8 @@ impl Settings {
                 return Ok(None);
             };
             let access = settings.access(front, address, &secrets, args.insecure_no_auth)?;
-            let files = files.map(|files| TlsFiles::new(files, base));
+            let client_name = args.grpc_client_name.clone().filter(|_| front == FrontName::Grpc);
+            let files = files.map(|files| TlsFiles { client_name, ..TlsFiles::new(files, base) });
             let tls = files.map(|files| tls::acceptor(&files)).transpose()?;
             Ok::<_, ServeError>(Some(FrontSettings { front, address, access, tls }))
         };

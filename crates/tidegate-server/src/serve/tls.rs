@@ -7,9 +7,11 @@ use tidegate::unstable::config::{Config, ConfigWarning, Tls};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::client::verify_server_cert_signed_by_trust_anchor;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use tokio_rustls::rustls::{CertificateError, Error, RootCertStore, ServerConfig, crypto};
+
+use super::client_name::ClientNameVerifier;
 
 /// The certificate files of one front.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +23,8 @@ pub struct TlsFiles {
     /// The CA that client certificates must be signed by, in PEM; `None` if clients need no
     /// certificate.
     pub client_ca: Option<PathBuf>,
+    /// The name that client certificates must have; `None` for any.
+    pub client_name: Option<ServerName<'static>>,
 }
 
 impl TlsFiles {
@@ -32,6 +36,7 @@ impl TlsFiles {
             cert: path(&files.cert),
             key: path(&files.key),
             client_ca: files.client_ca.as_ref().map(path),
+            client_name: None,
         }
     }
 }
@@ -66,7 +71,10 @@ pub fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
             let verifier =
                 WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
             let verifier = verifier.map_err(|e| error("client_ca", path, e.to_string()))?;
-            builder.with_client_cert_verifier(verifier)
+            builder.with_client_cert_verifier(match files.client_name.clone() {
+                Some(name) => Arc::new(ClientNameVerifier { verifier, name }),
+                None => verifier,
+            })
         }
     };
     let chain = certificates("cert", &files.cert)?;

@@ -44,7 +44,7 @@ pub fn warn_of_unknown() {
     }
 }
 
-/// Warns of variables of envoyproxy/ratelimit that have no effect. `settings` are those that were
+/// Warns of variables of envoyproxy/ratelimit that are ignored. `settings` are those that were
 /// read, with `--as-envoy-ratelimit`.
 pub fn warn_of_envoy(settings: Option<&EnvoySettings>) {
     match settings {

@@ -75,7 +75,11 @@ impl Client {
             let response = newest(&mut responses, first);
             self.failures = 0;
             let result = match decode(&response) {
-                Err(reason) => Err(reason),
+                Err(reason) => {
+                    let version = &response.version_info;
+                    warn!(version, "rejected a response of the xDS control plane: {reason}");
+                    Err(reason)
+                }
                 Ok(configs) => {
                     let (result, applied) = oneshot::channel();
                     let update = Update { configs, result };
@@ -145,7 +149,7 @@ impl Client {
                 None
             }
             Err(reason) => {
-                warn!(version, "rejected a config over xDS, the last one stays: {reason}");
+                debug!(version, "rejected a config over xDS");
                 let message = shorten(reason);
                 Some(Status { code: INVALID_ARGUMENT, message })
             }

@@ -380,6 +380,17 @@ fn explain_parses_addresses_and_headers_like_serve() {
 }
 
 /// The output contains no control characters, whatever the arguments are.
+/// A whole URL is read as `/v1/check` reads it.
+#[test]
+fn explain_reads_a_whole_url() {
+    let files = Files::new("explain-url");
+    let config = "policies:\n  - { name: login, match: { host: shop.example, path: /login, \"query:x\": \"1\" }, key: all, limits: 5 per 1m }\n";
+    let path = files.write("tidegate.yaml", config);
+    let url = "https://shop.example/login?x=1#top";
+    let run = tidegate(&["explain", "--config", &path, "--path", url]).succeeded();
+    assert!(run.stdout.contains("Decided by: login"), "{}", run.stdout);
+}
+
 #[test]
 fn explain_escapes_input() {
     let args =

@@ -118,7 +118,7 @@ impl Start {
             }
             server.printed += &line;
             server.printed.push('\n');
-            // Without policies there is no example command.
+            // The example command is left out if there are no policies.
             let is_last_page = line.trim_start().starts_with("dashboard ");
             let done = line.trim_start().starts_with("curl ")
                 || is_last_page && server.printed.contains(", 0 policies from ")

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use super::policies::meant_request_field;
 use super::reader::{LocatedNode, Reader, closest, excerpt, join};
-use super::warnings::check_pattern;
+use super::warnings::{check_method, check_pattern};
 use super::yaml::{Name, Value};
 use crate::policy::{
     Condition, ConditionError, ConditionErrorKind, Conditions, DescriptorEntry, MAX_ENTRIES,
-    RequestField, RequestFieldError,
+    PatternError, RequestField, RequestFieldError,
 };
 
 /// Conditions, and the position of each one's name.
@@ -102,6 +102,9 @@ fn read_condition(
     if matches!(request_field, RequestField::Path | RequestField::Host) {
         items.iter().zip(&texts).for_each(|(item, text)| check_pattern(reader, item, text));
     }
+    if request_field == RequestField::Method {
+        items.iter().zip(&texts).for_each(|(item, text)| check_method(reader, item, text));
+    }
     match new(request_field, &texts) {
         Ok(condition) => Some((condition, name.span.clone())),
         Err(error) => {
@@ -116,12 +119,21 @@ fn fail_value(reader: &Reader<'_>, located: &LocatedNode, text: &str, kind: &Con
         "" => kind.problem(),
         text => format!("`{}`: {}", excerpt(text), kind.problem()),
     };
-    reader.fail(located, message, kind.help());
+    let help = match kind {
+        ConditionErrorKind::Pattern(PatternError::NotRooted) if text.starts_with('^') => {
+            "paths are globs, not regular expressions: write for example `/v1/**`".into()
+        }
+        ConditionErrorKind::Pattern(PatternError::NotRooted) if text.contains("://") => {
+            "write the path alone, and the host as a condition `host`".into()
+        }
+        _ => kind.help(),
+    };
+    reader.fail(located, message, help);
 }
 
 fn fail_request_field(reader: &Reader<'_>, error: RequestFieldError, name: &Name, path: &str) {
     let meant = match (error, &*name.text) {
-        (_, "header") => Some("header:NAME".to_owned()),
+        (RequestFieldError::NoName, text) => Some(format!("{}:NAME", text.trim_end_matches(':'))),
         (RequestFieldError::Unknown, text)
             if closest(text, ["methods", "headers"].into_iter()).is_some() =>
         {

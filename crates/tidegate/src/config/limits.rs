@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate_core::{Algorithm, Limit, LimitError, LimitErrorKind, bounds};
 
-use super::fields::{ALGORITHMS, CONCURRENT, RATE};
+use super::fields::{ALGORITHMS, CONCURRENT, RATE, UNLIMITED};
 use super::reader::{LocatedNode, Object, Reader, closest, excerpt};
 use super::yaml::Value;
 use crate::policy::MAX_LIMITS;
@@ -62,6 +62,11 @@ fn read_limit(reader: &Reader<'_>, located: &LocatedNode) -> Option<Limit> {
         return None;
     }
     let text = reader.any_text(located)?;
+    if text == UNLIMITED {
+        let help = "write `limits: unlimited`, or leave out this entry";
+        reader.fail(located, "`unlimited` cannot be one limit of a list", help);
+        return None;
+    }
     match text.parse::<Limit>() {
         Ok(limit) => Some(limit),
         Err(error) => {

@@ -115,7 +115,15 @@ fn read_prefix(reader: &Reader<'_>, located: &LocatedNode) -> Option<String> {
 
 fn read_forms(reader: &Reader<'_>, located: &LocatedNode) -> Option<Forms> {
     let items = reader.one_or_list(located);
-    let words: Vec<&str> = items.iter().filter_map(|item| reader.word(item, &FORMS)).collect();
+    let form_name = |item: &LocatedNode| match reader.any_text(item) {
+        Some(draft @ ("draft-8" | "draft-9")) => {
+            let message = format!("`headers` cannot be `{draft}`");
+            reader.fail(item, message, "write `draft-10`, which has the same form");
+            None
+        }
+        _ => reader.word(item, &FORMS),
+    };
+    let words: Vec<&str> = items.iter().filter_map(form_name).collect();
     if let Some(none) = words.iter().position(|word| *word == "none")
         && words.len() > 1
     {

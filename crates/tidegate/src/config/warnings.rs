@@ -4,15 +4,65 @@
 //! show the same for an ordinary request.
 
 use super::fields::POLICY;
-use super::reader::{LocatedNode, Object, Reader, excerpt};
+use super::reader::{LocatedNode, Object, Reader, excerpt, suggest};
 use crate::policy::{Mode, Pattern, Policy, SharedBy};
 
 /// The largest number of values that are compared to find policies without an effect. Beyond it,
 /// which takes hundreds of policies with long lists, the remaining policies are not compared.
 const MAX_COMPARISONS: usize = 10_000_000;
 
-/// Warns of a path or host that looks like a regular expression.
+/// The methods of HTTP and WebDAV, and `PURGE`, which caches use.
+const METHODS: [&str; 24] = [
+    "GET",
+    "HEAD",
+    "POST",
+    "PUT",
+    "DELETE",
+    "CONNECT",
+    "OPTIONS",
+    "TRACE",
+    "PATCH",
+    "QUERY",
+    "PROPFIND",
+    "PROPPATCH",
+    "MKCOL",
+    "COPY",
+    "MOVE",
+    "LOCK",
+    "UNLOCK",
+    "REPORT",
+    "SEARCH",
+    "MKCALENDAR",
+    "ACL",
+    "LINK",
+    "UNLINK",
+    "PURGE",
+];
+
+/// Warns of a method that does not exist. It is accepted, because servers may define others.
+pub(super) fn check_method(reader: &Reader<'_>, located: &LocatedNode, text: &str) {
+    let method = text.to_ascii_uppercase();
+    if text == "*" || METHODS.contains(&&*method) {
+        return;
+    }
+    let help = match &*method {
+        "ANY" | "ALL" => "leave out `methods` to match every method".to_owned(),
+        method => suggest(method, METHODS.into_iter()),
+    };
+    let message = format!("`{}` is not a method of HTTP", excerpt(text));
+    reader.notice(located.node.span.clone(), &located.path, message, help);
+}
+
+/// Warns of a path or host that looks like a regular expression or a route template.
 pub(super) fn check_pattern(reader: &Reader<'_>, located: &LocatedNode, text: &str) {
+    if let Some(glob) = from_route_template(text) {
+        let message = format!(
+            "`{}` looks like a route template, but its placeholders match only their own text",
+            excerpt(text)
+        );
+        let help = format!("write `{glob}`");
+        return reader.notice(located.node.span.clone(), &located.path, message, help);
+    }
     if !is_regex_like(text) {
         return;
     }
@@ -25,6 +75,24 @@ pub(super) fn check_pattern(reader: &Reader<'_>, located: &LocatedNode, text: &s
             .into(),
     };
     reader.notice(located.node.span.clone(), &located.path, message, help);
+}
+
+/// Returns the glob for a route template such as `/users/{id}` or `/users/:id`; `None` if the text is
+/// not one.
+fn from_route_template(text: &str) -> Option<String> {
+    let is_name = |name: &str| {
+        name.starts_with(|c: char| c.is_ascii_alphabetic())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c))
+    };
+    let is_placeholder = |segment: &str| {
+        let inside = segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+        inside.or(segment.strip_prefix(':')).is_some_and(is_name)
+    };
+    if !text.split('/').any(is_placeholder) {
+        return None;
+    }
+    let segments = text.split('/').map(|one| if is_placeholder(one) { "*" } else { one });
+    Some(segments.collect::<Vec<_>>().join("/"))
 }
 
 /// Returns whether a glob has parts that only make sense in a regular expression: `/.*`, `.+`,

@@ -51,7 +51,7 @@ impl OnStoreFailure {
 /// in this period.
 const MIN_RETRY: Duration = Duration::from_secs(1);
 
-/// An outage of the store.
+/// The number of nodes, and when a failed store is tried again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreContext {
     /// The number of nodes that share the limits.

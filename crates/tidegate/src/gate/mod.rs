@@ -12,7 +12,7 @@
 //! A request is planned, decided by the store and turned into a verdict. If nodes share a store
 //! ([`Gate::with_shared_store`]), the limiter is the local memory of this node, which decides for
 //! policies with `on_store_failure: local` while the store fails. Without a shared store, nothing
-//! has to be awaited: [`Gate::sync`] polls once.
+//! has to be awaited: [`Gate::poll_now`] polls once.
 //!
 //! - `request.rs`: requests to the gate; `verdict.rs`: verdicts; `error.rs`: invalid requests;
 //! - `plan.rs`: which policies apply to a request; `checks.rs`: their checks; `conflicts.rs`:

@@ -82,7 +82,7 @@ impl SharedStore {
         self.nodes.load(Ordering::Relaxed)
     }
 
-    /// The outage that applies if the store fails now.
+    /// The context of the fallback if the store fails now.
     pub(super) fn store_context(&self) -> StoreContext {
         StoreContext { nodes: self.nodes(), next_attempt: self.store.next_attempt() }
     }

@@ -71,7 +71,7 @@ impl PatternError {
         match self {
             PatternError::TooLong => "the pattern is too long".into(),
             PatternError::Empty => "the pattern is empty".into(),
-            PatternError::NotRooted => "a path begins with `/`".into(),
+            PatternError::NotRooted => "a path begins with `/` or `**/`".into(),
             PatternError::NotNormal => {
                 "this can never match: paths have no empty, `.` or `..` segments left".into()
             }

@@ -44,6 +44,8 @@ pub enum RequestField {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RequestFieldError {
+    /// There is no text.
+    Missing,
     /// The field does not exist.
     Unknown,
     /// The name after `header`, `query`, `cookie` or `descriptor` is missing.
@@ -58,6 +60,7 @@ impl RequestFieldError {
     /// Returns a short description of the error.
     pub const fn problem(self) -> &'static str {
         match self {
+            RequestFieldError::Missing => "a request field is missing",
             RequestFieldError::Unknown => "unknown request field",
             RequestFieldError::NoName => "this field needs a name",
             RequestFieldError::BadName => "this cannot be a name",
@@ -68,6 +71,9 @@ impl RequestFieldError {
     /// Returns how to fix it.
     pub const fn help(self) -> &'static str {
         match self {
+            RequestFieldError::Missing => {
+                "write one, such as `client_ip`; a single `|` separates alternatives"
+            }
             RequestFieldError::Unknown => {
                 "use client_ip, method, path, host, header:NAME, query:NAME, cookie:NAME, domain, descriptor:NAME or descriptors"
             }
@@ -146,6 +152,7 @@ impl std::str::FromStr for RequestField {
                 let name = name.filter(|name| !name.is_empty()).ok_or(RequestFieldError::NoName)?;
                 RequestField::nth_descriptor(name).ok_or(RequestFieldError::BadName)
             }
+            "" => Err(RequestFieldError::Missing),
             _ => Err(RequestFieldError::Unknown),
         }
     }

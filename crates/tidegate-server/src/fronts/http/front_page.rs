@@ -15,14 +15,16 @@ const LINKS: [(&str, &str); 4] = [
     ("/docs", "the documentation"),
 ];
 
-/// Creates the response of `/`.
-pub fn page(headers: &HeaderMap) -> HttpResponse {
+/// Creates the response of `/`. The dashboard is listed if its front is on.
+pub fn page(headers: &HeaderMap, has_dashboard: bool) -> HttpResponse {
     let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let is_html = accepted.flat_map(|value| value.split(',')).any(|kind| {
         let (kind, parameters) = kind.split_once(';').unwrap_or((kind, ""));
         kind.trim().eq_ignore_ascii_case("text/html") && parameters.trim() != "q=0"
     });
-    let (kind, text) = if is_html { (HTML, html()) } else { (TEXT, text()) };
+    let links: Vec<(&str, &str)> =
+        LINKS.into_iter().filter(|(path, _)| *path != "/dashboard" || has_dashboard).collect();
+    let (kind, text) = if is_html { (HTML, html(&links)) } else { (TEXT, text(&links)) };
     let mut response = Response::new(content(text));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -31,19 +33,19 @@ pub fn page(headers: &HeaderMap) -> HttpResponse {
     response
 }
 
-fn text() -> String {
+fn text(links: &[(&str, &str)]) -> String {
     let version = env!("CARGO_PKG_VERSION");
-    let links = LINKS.map(|(path, about)| format!("{path:<14} {about}\n")).concat();
+    let links: String = links.iter().map(|(path, about)| format!("{path:<14} {about}\n")).collect();
     format!("tidegate {version}\n\n{links}\nPOST /v1/check decides about a request.\n")
 }
 
-fn html() -> String {
+fn html(links: &[(&str, &str)]) -> String {
     let version = env!("CARGO_PKG_VERSION");
-    let link = |(path, about): (&str, &str)| {
+    let link = |(path, about): &(&str, &str)| {
         let href = path.trim_start_matches('/');
         format!("    <li><a href=\"{href}\">{path}</a>: {about}</li>\n")
     };
-    let links = LINKS.map(link).concat();
+    let links: String = links.iter().map(link).collect();
     format!(
         "<!doctype html>
 <html lang=\"en\">

@@ -47,6 +47,8 @@ use tidegate::unstable::gate::Gate;
 use tidegate::unstable::headers::Forms;
 use tokio::sync::Semaphore;
 
+pub use self::original_request::without_origin;
+
 use self::local_permits::LocalPermits;
 use self::response::{HttpBody, HttpResponse, RequestId, content};
 use crate::access::{Access, AuthError};
@@ -183,7 +185,7 @@ impl HttpFront {
     async fn page(&self, request: Request<Incoming>) -> HttpResponse {
         let (uri, headers) = (request.uri(), request.headers());
         let page = match uri.path() {
-            "/" => Some(front_page::page(headers)),
+            "/" => Some(front_page::page(headers, self.server_state.page_links().admin.is_some())),
             "/openapi.json" => Some(response::openapi()),
             "/docs" => Some(front_page::docs()),
             "/dashboard" => {
@@ -195,7 +197,10 @@ impl HttpFront {
         match page {
             Some(page) if matches!(*request.method(), Method::GET | Method::HEAD) => page,
             Some(_) => reject_unread(request, &RequestError::method("GET, HEAD")).await,
-            None => reject_unread(request, &not_found()).await,
+            None => {
+                let error = not_found(uri.path());
+                reject_unread(request, &error).await
+            }
         }
     }
 
@@ -263,8 +268,13 @@ fn is_check(request: &Request<Incoming>) -> bool {
     request.uri().path() == "/v1/check" && request.method() == Method::POST
 }
 
-fn not_found() -> RequestError {
-    let detail = "not found; see / for the pages and /openapi.json for the API";
+fn not_found(path: &str) -> RequestError {
+    let detail = match path {
+        "/metrics" | "/healthz" | "/readyz" => {
+            "not found; metrics and health are at the address of --admin (default: 127.0.0.1:9090)"
+        }
+        _ => "not found; see / for the pages and /openapi.json for the API",
+    };
     RequestError::new(ErrorKind::NotFound, detail)
 }
 

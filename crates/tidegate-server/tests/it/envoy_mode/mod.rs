@@ -11,6 +11,8 @@ mod replies;
 mod variables;
 
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -39,6 +41,18 @@ fn mode(test: &str, config: Option<&str>) -> Start {
     let start = start.env("RUNTIME_ROOT", &root).env("RUNTIME_SUBDIRECTORY", "ratelimit");
     ["", "GRPC_", "DEBUG_"].iter().fold(start, |start, front| {
         start.env(&format!("{front}HOST"), "127.0.0.1").env(&format!("{front}PORT"), "0")
+    })
+}
+
+/// Starts the program by a link named `ratelimit` and without arguments, as in the image.
+pub fn as_program_named_ratelimit(start: Start) -> Start {
+    let program = start.files().path("bin/ratelimit");
+    fs::create_dir_all(start.files().path("bin")).expect("a directory");
+    symlink(env!("CARGO_BIN_EXE_tidegate"), &program).expect("a link");
+    start.wrapped(move |command| {
+        let mut bare = Command::new(&program);
+        bare.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        bare
     })
 }
 

@@ -1,12 +1,10 @@
 //! The environment variables of envoyproxy/ratelimit.
 
-use std::os::unix::fs::symlink;
-use std::process::Command;
-
 use serde_json::json;
+use tidegate_testkit::Authority;
 use tidegate_testkit::redis::RedisServer;
 
-use super::{EDGE, ask, mode};
+use super::{EDGE, as_program_named_ratelimit, ask, mode};
 use crate::grpc::{GrpcClient, request_for};
 use crate::server_harness::Start;
 
@@ -50,14 +48,7 @@ fn open_addresses_need_no_secret_and_are_warned_of_once() {
 #[test]
 fn program_named_ratelimit_serves_without_arguments() {
     let start = mode("envoy-mode-name", Some(EDGE));
-    let program = start.files().path("ratelimit/ratelimit");
-    symlink(env!("CARGO_BIN_EXE_tidegate"), &program).expect("a link");
-    let server = start.wrapped(move |command| {
-        let mut bare = Command::new(&program);
-        bare.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        bare
-    });
-    let server = server.env("RUST_LOG", "").run();
+    let server = as_program_named_ratelimit(start).env("RUST_LOG", "").run();
     assert_eq!(ask(&server, &["plain"]).status, 200);
     assert_eq!(server.admin_get("/rlconfig").status, 200);
     // The default level is that of the reference, WARN.
@@ -85,6 +76,30 @@ fn counts_are_kept_in_redis() {
     assert_eq!(statuses, [200, 200, 429]);
     let keys: Vec<String> = redis.command(&["KEYS", "*"]);
     assert!(keys.iter().all(|key| key.starts_with("rl:")) && !keys.is_empty(), "{keys:?}");
+}
+
+#[test]
+fn clients_need_a_certificate_with_the_name() {
+    let authority = Authority::new();
+    let start = mode("envoy-mode-tls", Some(EDGE));
+    let signed = |name: &str| {
+        let (cert, key) = authority.sign(name);
+        let write = |end: &str, content| start.files().write(&format!("{name}.{end}"), content);
+        (write("pem", cert), write("key", key))
+    };
+    let ca = start.files().write("ca.pem", authority.pem());
+    let (cert, key) = signed("localhost");
+    let clients = [signed("envoy.example"), signed("other.example")];
+    let start = start.env("GRPC_SERVER_USE_TLS", "true").env("GRPC_SERVER_TLS_CERT", &cert);
+    let start = start.env("GRPC_SERVER_TLS_KEY", &key).env("GRPC_CLIENT_TLS_CACERT", &ca);
+    let server = start.env("GRPC_CLIENT_TLS_SAN", "envoy.example").run();
+    let target = format!("localhost:{}", server.grpc().port());
+    let [known, other] = clients.map(|(cert, key)| {
+        let mut client = GrpcClient::start();
+        client.connect(json!({ "target": target, "ca": ca, "cert": cert, "key": key }));
+        client.limit(&request_for("edge", &[("plain", "v")]))["code"].clone()
+    });
+    assert_eq!((known, other), (json!("OK"), json!("UNAVAILABLE")));
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl GrpcClient {
     }
 
     /// Opens a new connection, to `target` and with `ca`, `cert` and `key`.
-    fn connect(&mut self, how: Value) {
+    pub fn connect(&mut self, how: Value) {
         self.ask("connect", how);
     }
 

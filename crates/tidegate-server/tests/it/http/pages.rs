@@ -60,4 +60,6 @@ fn links_of_open_fronts_keep_the_host_name() {
     assert_eq!(client.reply("GET").header("location"), Some(&*expected));
     let off = Start::new("page-links-off").args(&["--admin", "off"]).run();
     get(&off, "/dashboard", &[]).refuses(404, None, "not found; see /");
+    assert!(!get(&off, "/", &[]).text().contains("dashboard"));
+    get(&off, "/metrics", &[]).refuses(404, None, "at the address of --admin");
 }

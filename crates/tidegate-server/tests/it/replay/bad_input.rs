@@ -33,6 +33,11 @@ fn rejects_missing_file() {
 }
 
 #[test]
+fn rejects_missing_rules() {
+    tidegate(&["replay", "-"]).failed(2, &["required", "--limit <LIMIT>", "--config <FILE>"]);
+}
+
+#[test]
 fn rejects_directory() {
     let files = Files::new("directory");
     replay(&files.path(""), &[]).failed(1, &["is a directory", "name its files"]);
@@ -368,6 +373,6 @@ fn escapes_paths_in_reports() {
     let files = Files::new("hostile-path");
     let path = files.write("a\u{1b}[2J\u{202e}.csv", "1,a\njunk\n");
     let text = replay(&path, &[]).succeeded().stdout;
-    assert!(text.contains("a\\x1b[2J\\xe2\\x80\\xae.csv: csv, 1 events"), "{text}");
+    assert!(text.contains("a\\x1b[2J\\xe2\\x80\\xae.csv: csv, 1 event"), "{text}");
     assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text}");
 }

@@ -315,6 +315,13 @@ fn replays_policies_as_served() {
     assert_eq!((count(1, "asked"), count(1, "denied")), (2, 1));
     assert_eq!((&limits[2]["policy"], &limits[2]["mode"]), (&"watch".into(), &"observe".into()));
     assert_eq!((count(2, "asked"), count(2, "denied")), (11, 7));
+    let text = replay(&trace, &["--config", &config]).succeeded().stdout;
+    let row = |name: &str| {
+        let row = text.lines().find(|line| line.trim_start().starts_with(name)).expect(&text);
+        row.split_whitespace().rev().map(str::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(row("checked"), ["most", "denied", "checked"]);
+    assert_eq!(row("api: 2 per 10s")[..3], ["2", "1", "5"]);
     let first = &run["most_denied"][0];
     assert_eq!((&first["policy"], &first["key"]), (&"api".into(), &"client_ip=192.0.2.1".into()));
     // `--algorithm` changes the algorithm of all limits.
@@ -356,8 +363,14 @@ fn reports_undecidable_policies() {
     let log = "host.example - - [14/Nov/2023:22:13:20 +0000] \"GET /a HTTP/1.1\" 200 5\n\
                192.0.2.1 - - [14/Nov/2023:22:13:20 +0000] \"GET /b HTTP/1.1\" 200 5\n";
     for (config, hints) in [
-        (permits, &["2 requests are under a concurrency limit"][..]),
-        (costs, &["1 requests matched no policy and were admitted", "1 keys lack a part"]),
+        (permits, &["not replayed: 2 requests under a concurrency limit; a trace has"][..]),
+        (
+            costs,
+            &[
+                "1 request matched no policy and passed",
+                "policy `p`: 1 request has no `client_ip` (a client that is logged by name has no address); such requests share one key",
+            ],
+        ),
     ] {
         let path = files.write("tidegate.yaml", config);
         let text = replay(log, &["--config", &path]).succeeded().stdout;
@@ -375,6 +388,101 @@ fn reports_undecidable_policies() {
         .failed(2, &["policy `p`", "sliding-log"]);
     replay(log, &["--config", &path, "--suggest", "99"])
         .failed(2, &["--suggest works with --limit"]);
+}
+
+/// Keys, lines, and the hint that follows the file or the policy.
+#[test]
+fn names_missing_parts_of_keys() {
+    let files = Files::new("missing-parts");
+    let log = |client: &str| {
+        format!("{client} - - [14/Nov/2023:22:13:20 +0000] \"GET /a HTTP/1.1\" 200 5 \"-\" \"-\"\n")
+    };
+    let logs = [log("192.0.2.1"), log("192.0.2.2")].concat();
+    let json = "{\"ts\":1700000000,\"path\":\"/a\"}\n{\"ts\":1700000001,\"path\":\"/b\"}\n";
+    for (key, trace, keys, hint) in [
+        (
+            "{header:x-user}",
+            &*logs,
+            "2 events of 1 key",
+            "2 requests have no `header:x-user`, which lines of format combined do not contain; \
+             such requests share one key\n",
+        ),
+        (
+            "user {cookie:id}",
+            &logs,
+            "2 events of 1 key",
+            "2 requests have no `cookie:id`, which lines of format combined do not contain; such \
+             requests share one key\n",
+        ),
+        (
+            "{header:user-agent}",
+            &logs,
+            "2 events of 1 key",
+            "2 requests have no `header:user-agent`; such requests share one key\n",
+        ),
+        (
+            "{header:x-user}",
+            json,
+            "2 events of 1 key",
+            "2 requests have no `header:x-user`; such requests share one key\n",
+        ),
+        (
+            "{header:x-user}:{path}",
+            json,
+            "2 events of 2 keys",
+            "2 requests have no value for a part of the key `{header:x-user}:{path}`; requests \
+             that lack the same part share a key if their other parts are equal\n",
+        ),
+    ] {
+        let config = format!("policies: [{{ name: p, key: \"{key}\", limits: 5 per 1m }}]");
+        let config = files.write("tidegate.yaml", config);
+        for (args, of) in [
+            (&["--config", &*config][..], "policy `p`"),
+            (&["--limit", "5 per 1m", "--key", key], "-"),
+        ] {
+            let text = replay(trace, args).succeeded().stdout;
+            assert!(text.starts_with(keys), "{key}: {text}");
+            assert!(text.contains(&format!("hint: {of}: {hint}")), "{hint} is not in {text}");
+        }
+    }
+}
+
+/// Requests under a concurrency limit are not denied, because a trace cannot show whether they were.
+#[test]
+fn leaves_out_requests_that_need_permits() {
+    let files = Files::new("policies-permits");
+    let config = "policies:\n  \
+                  - { name: jobs, match: { path: /jobs }, key: all, limits: 5 concurrent }\n  \
+                  - { name: api, match: { path: /api }, key: all, limits: 1 per 1h sliding-log }\n";
+    let config = files.write("tidegate.yaml", config);
+    let page = files.path("report.html");
+    for (trace, row, findings) in [
+        (
+            "time_us,path\n1,/jobs\n2,/api\n3,/api\n4,/jobs\n5,/jobs\n",
+            ["1", "1", "3", "1"],
+            &[
+                "The policies would have denied 50.0 % of requests: 1 of 2, from 1 of 1 keys.",
+                "Not replayed: 3 requests under a concurrency limit.",
+            ],
+        ),
+        (
+            "time_us,path\n1,/jobs\n",
+            ["0", "0", "1", "0"],
+            &["No request was replayed.", "Not replayed: 1 request under a concurrency limit."],
+        ),
+    ] {
+        let text = replay(trace, &["--config", &config, "--html", &page]).succeeded().stdout;
+        let cells = |start: &str| -> Vec<&str> {
+            let line = text.lines().find(|line| line.starts_with(start)).expect(&text);
+            line.split_whitespace().collect()
+        };
+        assert_eq!(cells("policies")[1..5], row, "{text}");
+        assert!(text.contains("admitted  denied  not replayed  keys denied"), "{text}");
+        let data = data(&fs::read_to_string(&page).expect("a page"));
+        assert_eq!(data["findings"].as_array().expect("findings")[..2], findings[..]);
+        let run = &data["algorithms"][0];
+        assert_eq!(run["not_replayed"], row[2].parse::<u64>().expect("a count"));
+    }
 }
 
 /// Input, arguments, and the expected output: malformed lines with their positions, and hints.
@@ -409,7 +517,7 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         &[],
         &[
             "  -:3: field `ts` is `1700000001123`: a time in ms where the first was in s; set the unit with --time-unit\n",
-            "times in s, 1 events\n",
+            "times in s, 1 event\n",
         ],
     ),
     (
@@ -425,7 +533,7 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         "no zone",
         "{\"time\":\"2023-11-14T22:13:20\",\"key\":\"a\"}\n",
         &[],
-        &["hint: -: 1 times have no zone and were read as UTC or in the zone of --zone\n"],
+        &["hint: -: 1 time had no zone: read as UTC, or in the zone of --zone\n"],
     ),
     (
         "what log lines say themselves",
@@ -441,7 +549,7 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         "1700000000000000,a\n1700000000000000,a\n1700000000000001,a\n",
         &[],
         &[
-            "3 events of 1 keys",
+            "3 events of 1 key",
             "lines equal to the line before: 1\n  -:2: equal to the line before\n",
         ],
     ),
@@ -449,7 +557,7 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         "the same lines left out",
         "1700000000000000,a\n1700000000000000,a\n1700000000000001,a\n",
         &["--skip-duplicates"],
-        &["2 events of 1 keys", "lines equal to the line before: 1\n"],
+        &["2 events of 1 key", "lines equal to the line before: 1\n"],
     ),
     (
         "more junk than lines",
@@ -544,17 +652,50 @@ fn reports_damaged_zstd() {
         .failed(1, &["no request to replay", "junk.zst"]);
 }
 
+#[test]
+fn page_does_not_change_the_summary() {
+    let files = Files::new("page-same");
+    let path = files.path("report.html");
+    let trace: String =
+        (0..40_u64).map(|n| format!("{},a\n", 1_700_000_000_000_000 + n * 70_000)).collect();
+    let config = "policies: [{ name: a, key: all, limits: 9 per 1s sliding-counter }]";
+    let config = files.write("tidegate.yaml", config);
+    let same = |json: Value| match json {
+        Value::Object(mut members) => {
+            members.retain(|name, _| !name.contains("per_second") && name != "elapsed_us");
+            Value::Object(members)
+        }
+        other => other,
+    };
+    for rules in [["--limit", "9 per 1s sliding-counter"], ["--config", &config]] {
+        let text = |more: &[&str]| {
+            let run = replay(&trace, &[&rules, more].concat()).succeeded();
+            steady(&run.stdout)
+        };
+        assert_eq!(text(&["--html", &path]), text(&[]), "{rules:?}");
+        let json = |more: &[&str]| {
+            let args = [&rules, &["--json", "--timeline"][..], more].concat();
+            let mut json = replay(&trace, &args).succeeded().json();
+            json["algorithms"][0] = same(json["algorithms"][0].take());
+            same(json)
+        };
+        assert_eq!(json(&["--html", &path]), json(&[]), "{rules:?}");
+        let page = data(&fs::read_to_string(&path).expect("a page"));
+        assert!(page["algorithms"][0]["differ"].as_u64() > Some(0), "{rules:?}");
+    }
+}
+
 /// Arguments, and the first sentences of the page.
 #[test]
 fn html_report_begins_with_findings() {
     let files = Files::new("page-findings");
     let path = files.path("report.html");
     let trace: String = (0..15)
-        .map(|n| format!("{},busy\n", 1_700_000_000_000_000_u64 + n))
-        .chain(["1700000001000000,calm\n".to_string()])
+        .map(|n| format!("{},busy\n", 1_700_000_000_200_000_u64 + n * 60_000))
+        .chain(["1700000001100000,calm\n".to_string()])
         .collect();
-    let burst = "The largest burst was 15 within 10s, by the key busy at 2023-11-14 22:13:20Z; \
-                 the limit is 10.";
+    let burst = "The largest burst was 15 within 10s, by the key busy and ending at \
+                 2023-11-14 22:13:21Z; the limit is 10.";
     let busiest = "The key busy was denied most often: 5 of 15 requests.";
     let exact = "No request was admitted above the limit or denied wrongly.";
     for (args, expected) in [

@@ -141,7 +141,7 @@ fn rejects_foreign_sites_without_secret() {
             let problem = reply.json();
             assert_eq!(reply.header("content-type"), Some("application/problem+json"));
             let detail = problem["detail"].as_str().expect("a detail");
-            assert!(detail.contains("set TIDEGATE_ADMIN_TOKEN and send it"), "{detail}");
+            assert!(detail.contains("or set the token and send it"), "{detail}");
         }
     }
 }

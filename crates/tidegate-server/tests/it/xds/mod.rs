@@ -2,9 +2,11 @@
 //! (`control_plane.py`).
 //!
 //! - `updates.rs`: accepted and rejected configs;
-//! - `connection.rs`: lost connections, TLS, bounds, settings.
+//! - `connection.rs`: lost connections, TLS, bounds, settings;
+//! - `envoy_gateway.rs`: the deployment that Envoy Gateway creates.
 
 mod connection;
+mod envoy_gateway;
 mod updates;
 
 use serde_json::{Value, json};

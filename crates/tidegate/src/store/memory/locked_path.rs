@@ -423,7 +423,7 @@ pub(super) fn find<'a>(locked: &LockedShard<'a>, check: &HashedCheck<'_>) -> Opt
     })
 }
 
-/// The other size.
+/// Returns the size of slots that is not `size`.
 fn other_size(size: PackedSize) -> PackedSize {
     match size {
         PackedSize::Small => PackedSize::Large,

@@ -318,7 +318,8 @@ impl MemoryStore {
         }
     }
 
-    /// Records that the key of a check is new and the store is full, and chooses its treatment.
+    /// Records that the key of a check is new and the store is full, and chooses its treatment. The
+    /// check may then count in another state, in another shard, so the caller locks again.
     pub(super) fn mark_full(&self, checks: &mut [StateCheck<'_>], index: usize) {
         checks[index].store_was_full = true;
         self.counters.overflowed.fetch_add(1, Relaxed);

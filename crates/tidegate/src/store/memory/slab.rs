@@ -1,9 +1,9 @@
-//! Storage for states that do not fit a slot, by number.
+//! Storage for states that do not fit a slot, by index.
 
 use tidegate_core::{DynState, Permits, SlidingLog, State};
 
-/// A list of states with vacant entries, and a list of these. Every number passed to it was returned
-/// by `insert` and not removed since. Each is held by one slot.
+/// States by index, and the list of free indexes. Every index passed to it was returned by `insert`
+/// and not removed since. Each is held by one slot.
 #[derive(Debug, Default)]
 pub(super) struct Slab {
     states: Vec<SlabEntry>,

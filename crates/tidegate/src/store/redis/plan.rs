@@ -69,7 +69,8 @@ pub enum ScriptMode {
     Decide,
     /// Replies as for a denied request, and changes nothing.
     Dry,
-    /// Charges the costs, and deletes the idempotency id.
+    /// Applies the inverse costs that the caller has computed, also above a limit, and deletes the
+    /// idempotency id.
     Undo,
     /// Replies as for a denied request, and charges the units that a denial consumes.
     Consume,

@@ -47,11 +47,11 @@ const CALL_WEIGHT: usize = 8;
 const MAX_IN_FLIGHT: usize = 1024 * CALL_WEIGHT;
 /// The weight that may be in flight even to the slowest server.
 const MIN_IN_FLIGHT: usize = 128 * CALL_WEIGHT;
-/// One caller or one key may use one part in this of the weight in flight: at most 128 calls.
+/// One caller or one key may use `1/SHARES` of the weight in flight: at most 128 calls.
 const SHARES: usize = 8;
 /// The growth of the window after a write that did not queue at the server: one call in each share.
 const INCREASE: usize = SHARES * CALL_WEIGHT;
-/// A write may spend one part in this of the deadline in the server's queue.
+/// A write may spend `1/QUEUEING_PART` of the deadline in the server's queue.
 const QUEUEING_PART: u32 = 5;
 
 /// The task that submits a job. One task submits all checks of a batch or a pipeline.

@@ -42,7 +42,7 @@ impl Script {
                 include_str!("lua/fixed_window.lua"),
                 include_str!("lua/token_bucket.lua"),
                 include_str!("lua/log.lua"),
-                "local function open_large(algorithm, raw, want)\n",
+                "local function open_large(algorithm, raw, attempt)\n",
                 include_str!("lua/entries.lua"),
                 include_str!("lua/sliding_log.lua"),
                 include_str!("lua/sliding_window.lua"),

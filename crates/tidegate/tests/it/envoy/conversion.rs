@@ -8,7 +8,8 @@ use tidegate::unstable::config::Config;
 use tidegate::unstable::config::envoy::{EnvoyFile, Options, convert};
 use tidegate::unstable::policy::Mode;
 
-use super::converted;
+use super::fuzzed::same_policies;
+use super::{Fixture, converted};
 
 const DIRECTORY: &str = "tests/it/envoy";
 
@@ -45,6 +46,35 @@ fn algorithm_option_is_applied() {
         let policy = converted.config().policies.get("d.a").expect("a policy");
         assert_eq!(policy.limits()[0].to_string(), expected);
     }
+}
+
+/// Envoy Gateway sends the name of a route as key and value. For a route without a host it ends in
+/// `*`.
+#[test]
+fn names_of_routes_may_have_a_star() {
+    let text = "domain: default/eg/http
+descriptors:
+  - key: httproute/default/web/rule/0/match/0/*
+    value: httproute/default/web/rule/0/match/0/*
+    descriptors:
+      - key: rule-0-match-0
+        value: rule-0-match-0
+        rate_limit: { unit: hour, requests_per_unit: 2 }
+";
+    same_policies(&converted(text).unwrap_or_else(|errors| panic!("{errors}"))).expect("the same");
+    let fixture = Fixture::new(text);
+    let check = |route: &str| {
+        let name = format!("httproute/default/{route}/rule/0/match/0/*");
+        let verdict = fixture.check(&format!("{name}={name} rule-0-match-0=rule-0-match-0"));
+        verdict.split_once(' ').map_or(verdict.clone(), |(outcome, _)| outcome.to_owned())
+    };
+    assert_eq!(["web"; 3].map(check), ["OK", "OK", "OVER_LIMIT"]);
+    assert_eq!(check("other"), "OK");
+    // The names of entries are compared as they are.
+    let host = "httproute/default/web/rule/0/match/0/www";
+    assert_eq!(fixture.check(&format!("{host}={host} rule-0-match-0=rule-0-match-0")), "OK");
+    let other = text.replace("    value: httproute", "    value: x");
+    assert!(converted(&other).is_err(), "a `*` in a key with another value");
 }
 
 /// A domain without limits limits nothing, but converts to a valid config.

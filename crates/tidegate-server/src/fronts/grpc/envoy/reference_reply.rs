@@ -1,8 +1,9 @@
 //! Replies in the form of envoyproxy/ratelimit, for `--as-envoy-ratelimit`.
 //!
 //! They differ from tidegate's in these ways. A limit that is only observed (`shadow_mode`) has a
-//! status, whose code is `OK`. A limit has a name only if its config has one. A denied status has 0 hits left. The reset is that of the window, in
-//! whole seconds and at least 1. Header fields and metadata are sent only if variables enable them.
+//! status, whose code is `OK`. A limit has a name only if its config has one. A denied status has 0
+//! hits left. The reset is that of the window, in whole seconds and at least 1. Header fields and
+//! metadata are sent only if variables enable them.
 
 use std::time::Duration;
 

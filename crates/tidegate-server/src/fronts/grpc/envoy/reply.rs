@@ -27,7 +27,8 @@ pub struct Reply<'a> {
     pub statuses: SmallVec<[Status<'a>; 2]>,
     /// Headers that Envoy adds to the response to its client.
     pub headers: HeaderMap,
-    /// Further headers, whose names may contain capital letters.
+    /// The numeric headers of envoyproxy/ratelimit, with their configured names, which may contain
+    /// capital letters.
     pub counts: SmallVec<[(&'a str, u64); 3]>,
     /// Dynamic metadata for Envoy's access log and filters.
     pub metadata: Metadata<'a>,

@@ -25,7 +25,6 @@ local LIMIT = '<BBBI8I8I8I8I8I8I8I8'
 local DECIDE, DRY, UNDO, CONSUME = 0, 1, 2, 3
 local OBSERVED, CONSUMES = 1, 2
 local DENIED, ADMITTED, ID_REUSED, CONSUMED = 0, 1, 2, 3
-local LOG, COUNTER, FIXED, BUCKET = 0, 2, 3, 4
 local plan, id_costs = ARGV[2], ARGV[3]
 local permit, mode, limits = struct.unpack('<I8B', plan)
 local states = id_costs and #KEYS - 1 or #KEYS

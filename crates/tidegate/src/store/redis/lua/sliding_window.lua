@@ -10,7 +10,7 @@
 --
 -- Reply: these bytes from before the charge or, if a denial consumed units, from after it.
 local function sliding_window(raw, want)
-  local LOG, WIDEST = 0, 3
+  local TIMES, WIDEST = 0, 3
   local CELLS = { 15, 7, 3 }
   local LARGEST_LIMIT = { [0] = 20, 2000, 2000000 }
   local MOST_UNITS = { [0] = 20, 2047, 2097151, 1099511627775 }
@@ -18,7 +18,7 @@ local function sliding_window(raw, want)
   local CELL_BYTES = { 4, 7, 11 }
   local window = want.window
   -- The state: its form and pace, times of the log form, and cells of the others, oldest first.
-  local form, pace, times = LOG, 0, {}
+  local form, pace, times = TIMES, 0, {}
   local indexes, units, lags, steps = {}, {}, {}, {}
   -- Derived from form and pace: the length of a tick of the pace, the window in ticks, the length
   -- of a cell (in the log form, of a step of its grid) and of a fifteenth of a cell, and the window
@@ -33,7 +33,7 @@ local function sliding_window(raw, want)
   end
   local function use(new_form, new_pace)
     form, pace = new_form, new_pace
-    if form == LOG then
+    if form == TIMES then
       -- 1, 2, 5, 10, 20, ...
       local GROWTH, turn = { 2, 2.5, 2 }, 1
       pace, cell = 0, 1
@@ -55,7 +55,7 @@ local function sliding_window(raw, want)
     end
   end
   local function form_of(limit)
-    local found = LOG
+    local found = TIMES
     while found < WIDEST and limit > LARGEST_LIMIT[found] do
       found = found + 1
     end
@@ -89,7 +89,7 @@ local function sliding_window(raw, want)
     return sum
   end
   local function add(added, at)
-    if form == LOG then
+    if form == TIMES then
       for _ = 1, added do
         times[#times + 1] = div_up(at, cell)
       end
@@ -161,7 +161,7 @@ local function sliding_window(raw, want)
       widen(limit)
     end
     make_room(added, limit)
-    if form ~= LOG and pace ~= limit then
+    if form ~= TIMES and pace ~= limit then
       use(form, limit)
       for i = 1, #indexes do
         lags[i] = paced(last_offset(i))
@@ -193,7 +193,7 @@ local function sliding_window(raw, want)
     end
     local newest, place, last
     if mark == 0x88 then
-      use(LOG, 0)
+      use(TIMES, 0)
       newest, place = struct.unpack('<I7', raw, 2)
       if #raw % 2 == 1 or #raw > 48 then
         corrupt()
@@ -235,7 +235,7 @@ local function sliding_window(raw, want)
       return ''
     end
     local parts = {}
-    if form == LOG then
+    if form == TIMES then
       local newest = times[#times]
       parts[1] = struct.pack('<BI7', 0x88, newest)
       for i = 1, #times do
@@ -252,7 +252,7 @@ local function sliding_window(raw, want)
     return table.concat(parts)
   end
   local function advance()
-    if form == LOG then
+    if form == TIMES then
       local newest, passed, held = div_up(now, cell), div(now, cell), times
       times = {}
       for i = 1, #held do
@@ -282,7 +282,7 @@ local function sliding_window(raw, want)
     load()
     advance()
   else
-    use(LOG, 0)
+    use(TIMES, 0)
   end
   local held = used()
   local described = pack()
@@ -299,7 +299,7 @@ local function sliding_window(raw, want)
       return false, now, held, 0, 0, described
     end
     local expires
-    if form == LOG then
+    if form == TIMES then
       expires = (times[#times] + grid_window) * cell
     else
       expires = whole(#indexes)
