@@ -181,7 +181,7 @@ impl EnvoyMetrics {
         if allowed {
             add(Hits::Within, hits);
         }
-        // What is left is unknown if the store failed.
+        // The remaining hits are unknown if the store failed.
         let Some(left) = result.remaining() else { return };
         let limit = result.limit.count();
         let used = limit.saturating_sub(left);

@@ -66,6 +66,11 @@ impl Statsd {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.load(Relaxed)
+    }
+
     async fn send(&self, packets: &[String]) -> io::Result<()> {
         let address = lookup_host((&*self.settings.host, self.settings.port)).await?.next();
         let address = address.ok_or(io::ErrorKind::AddrNotAvailable)?;

@@ -83,6 +83,29 @@ fn full_table_counts_the_rest_together_until_a_reload() {
     assert_eq!(names, ["d.7", "d.more", "other.other"]);
 }
 
+/// A receiver that accepts and never reads holds up one flush for a while, and nothing is kept.
+#[tokio::test]
+async fn silent_receiver_is_given_up() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a socket");
+    let settings = StatsdSettings {
+        host: "127.0.0.1".to_owned(),
+        port: listener.local_addr().expect("an address").port(),
+        form: StatsdForm::Tcp,
+        interval: Duration::from_secs(1),
+        tags: Vec::new(),
+    };
+    let metrics = Arc::new(EnvoyMetrics::new(0.8, false));
+    // More than the buffers of a connection hold.
+    for index in 0..MAX_SERIES {
+        let series = metrics.registry.get(format!("d.{index}.{}", "x".repeat(480)));
+        (0..Hits::ALL.len()).for_each(|which| series.counters.add(which, 1));
+    }
+    let statsd = Statsd::new(settings.clone(), Arc::clone(&metrics));
+    statsd.flush().await;
+    assert!(statsd.has_failed());
+    assert_eq!(statsd::packets(&metrics, &settings), [""; 0]);
+}
+
 #[test]
 fn packets_have_what_was_added_since_the_last() {
     let metrics = EnvoyMetrics::new(0.8, false);

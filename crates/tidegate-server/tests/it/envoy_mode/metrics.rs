@@ -5,6 +5,7 @@ use std::io::Read;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 
 use serde_json::{Value, json};
+use tidegate_testkit::redis::{Engine, RedisServer};
 
 use super::{ask, mode};
 use crate::grpc::{GrpcClient, request_for};
@@ -84,14 +85,24 @@ fn send(server: &Server, entries: &[(&str, &str)], hits: u64) {
 
 #[test]
 fn prometheus_counts_hits_by_limit() {
-    let server = with_prometheus("envoy-metrics-hits").run();
+    counts_hits_by_limit(&with_prometheus("envoy-metrics-hits").run());
+}
+
+#[test]
+fn counts_over_redis_are_the_same() {
+    let redis = RedisServer::start(Engine::Redis);
+    let start = with_prometheus("envoy-metrics-redis").env("REDIS_SOCKET_TYPE", "tcp");
+    counts_hits_by_limit(&start.env("REDIS_URL", &redis.address()).run());
+}
+
+fn counts_hits_by_limit(server: &Server) {
     for _ in 0..13 {
-        ask(&server, &["ten"]);
+        ask(server, &["ten"]);
     }
     for _ in 0..3 {
-        ask(&server, &["shadow"]);
+        ask(server, &["shadow"]);
     }
-    let samples = scrape(&server, "/metrics");
+    let samples = scrape(server, "/metrics");
     // The reference counts hits 9 and 10 as near the limit: they exceed 80 % of it.
     let ten =
         [("near_limit", 2.0), ("over_limit", 3.0), ("total_hits", 13.0), ("within_limit", 10.0)];
@@ -262,7 +273,7 @@ fn statsd_receives_what_was_counted() {
         ],
     );
     assert!(counts.values().all(|count| *count > 0), "{counts:#?}");
-    // What was counted last is sent when the server ends.
+    // The last counts are sent when the server ends.
     ask(&server, &["shadow"]);
     server.signal("-TERM");
     let shadow = [("ratelimit.service.rate_limit.edge.shadow.total_hits", 1)];
