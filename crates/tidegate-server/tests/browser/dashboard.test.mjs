@@ -398,6 +398,56 @@ test("a key is drawn over time, with all of its limits", async () => {
   }
 });
 
+/** Looks up a key by the form. */
+async function lookUp(page, policy, key) {
+  await page.locator(`#lookup-policy option[value=${policy}]`).waitFor({ state: "attached" });
+  await page.selectOption("#lookup-policy", policy);
+  await page.fill("#lookup-key", key);
+  await page.click("#lookup button[type=submit]");
+}
+
+test("the chart of a key has the limits of that key after another was drawn", async () => {
+  const mine = await serve({ config: `policies:
+  - { name: two, key: all, limits: ["4 per 1h sliding-log", "8 per 1d sliding-log"] }
+  - { name: one, key: all, limits: ["5 per 1h sliding-log"] }
+  - { name: other, key: all, limits: ["6 per 1h sliding-log"] }` });
+  try {
+    const page = await open(browser, `${mine.admin}/dashboard`);
+    const legends = { two: ["4 per 1h sliding-log", "8 per 1d sliding-log"], one: ["5 per 1h sliding-log"], other: ["6 per 1h sliding-log"] };
+    for (const policy of ["two", "one", "other", "two"]) {
+      await lookUp(page, policy, "k");
+      await shows(page, "#lookup-note", `k under ${policy}: never seen, would pass.`);
+      await page.locator("#chart-key canvas").waitFor({ state: "visible" });
+      assert.deepEqual(await page.locator("#chart-key .legend span").allInnerTexts(), legends[policy]);
+      assert.equal(await text(page, "#lookup-note"), `k under ${policy}: never seen, would pass.`);
+    }
+    await page.done();
+  } finally {
+    await mine.stop();
+  }
+});
+
+test("a late answer to an earlier lookup is dropped", async () => {
+  const page = await dashboard();
+  let release;
+  const held = new Promise((resolve) => { release = resolve; });
+  await page.route(/keys\?key=first$/, async (route) => {
+    await held;
+    await route.continue();
+  });
+  await lookUp(page, "login", "first");
+  await lookUp(page, "login", "second");
+  await shows(page, "#lookup-note", "second under login");
+  const late = page.waitForResponse(/keys\?key=first$/);
+  release();
+  await (await late).finished();
+  // The page refreshes the key that it shows.
+  const next = await page.waitForRequest(/keys\?key=/);
+  assert.match(next.url(), /key=second$/);
+  assert.match(await text(page, "#lookup-note"), /^second under login/);
+  await page.done();
+});
+
 test("no chart is empty on a server without requests", async () => {
   const mine = await serve({ config: POLICIES });
   try {

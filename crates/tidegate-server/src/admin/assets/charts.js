@@ -39,19 +39,25 @@ export class Chart {
    * null interrupts the line and undefined is a time without a value.
    */
   draw(lines, times, values) {
-    const isNew = JSON.stringify(lines) !== JSON.stringify(this.#lines);
+    // A plot of other lines is discarded even while there is nothing to draw: it cannot take the new values.
+    if (JSON.stringify(lines) !== JSON.stringify(this.#lines)) this.#discard();
     [this.#lines, this.#times, this.#values] = [lines, times, values];
     const isEmpty = !values.some(isDrawable);
     [this.note.hidden, this.area.hidden, this.legend.hidden] = [!isEmpty, isEmpty, isEmpty];
     if (isEmpty) return;
-    if (isNew || !this.#plot) return this.#build();
+    if (!this.#plot) return this.#build();
     this.#plot.setData([times, ...values]);
     this.#updateLegend();
   }
 
-  #build() {
-    if (this.area.hidden) return;
+  #discard() {
     this.#plot?.destroy();
+    this.#plot = null;
+  }
+
+  #build() {
+    this.#discard();
+    if (this.area.hidden) return;
     const [text, grid] = [color("--quiet"), color("--line")];
     const axis = { stroke: text, grid: { stroke: grid, width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
     const series = this.#lines.map((line, index) => ({

@@ -246,11 +246,13 @@ async function refreshTop() {
 // ---- one key
 
 let shownKey = null; // the displayed key: its path, name and policy
+let lookups = 0;     // number of the lookup, so that a late answer to an earlier one is dropped
 let keyPoints = [];  // how much of each limit the key had used: `{time, shares}`, by the text of the limit
 
 async function lookUp(policy, key, encoded = encodeURIComponent(key)) {
   $("lookup-policy").value = policy;
   $("lookup-key").value = key;
+  lookups += 1;
   // In the query, because a browser would normalize a path that ends in `..`.
   await showKey(`admin/v1/policies/${encodeURIComponent(policy)}/keys?key=${encoded}`, "");
   $("lookup").scrollIntoView({ block: "nearest" });
@@ -259,8 +261,10 @@ async function lookUp(policy, key, encoded = encodeURIComponent(key)) {
 /** Requests a key and shows it. Without a message the display is only refreshed. */
 async function showKey(path, message) {
   const note = $("lookup-note");
+  const mine = lookups;
   try {
     const answer = await requestJson(path);
+    if (mine !== lookups) return;
     if (path !== shownKey?.path) keyPoints = [];
     shownKey = { path, key: answer.key, policy: answer.policy };
     const denied = answer.limits.some((limit) => !limit.allowed);
@@ -278,6 +282,7 @@ async function showKey(path, message) {
     }), 5, "This policy is off.");
     drawKey(answer.limits);
   } catch (error) {
+    if (mine !== lookups) return;
     shownKey = null;
     note.textContent = error.message || "The token was refused.";
   }
@@ -304,6 +309,7 @@ $("lookup").addEventListener("submit", (event) => {
   lookUp($("lookup-policy").value, $("lookup-key").value);
 });
 $("lookup").addEventListener("input", () => {
+  lookups += 1;
   shownKey = null;
   $("reset").disabled = true;
 });
