@@ -109,7 +109,7 @@ test("a hostile key is text: listed, looked at, reset", async () => {
   await page.click("#reset");
   await shows(page, "#confirm-text", HOSTILE);
   await page.click("#confirm-reset");
-  await shows(page, "#lookup-note", "Reset. ");
+  await shows(page, "#lookup-note", /^Reset at [\d:]{8}\. /);
   assert.equal(await page.title(), "tidegate dashboard");
   assert.equal(await page.locator("img").count(), 1, "only the logo");
   await page.done();
@@ -143,7 +143,7 @@ test("a credential is masked, found by its plain value or its masked form, and r
   await shows(page, "#lookup-note", `header:x-api-key=${secret} under watched: would be denied, were it enforced.`);
   await page.click("#reset");
   await page.click("#confirm-reset");
-  await shows(page, "#lookup-note", `Reset. header:x-api-key=${secret} under watched: would pass.`);
+  await shows(page, "#lookup-note", new RegExp(`^Reset at [\\d:]{8}\\. header:x-api-key=${secret} under watched: would pass\\.$`));
   await page.done();
   await mine.stop();
 });
@@ -168,8 +168,14 @@ test("a key says when it frees, and is free after a reset", async () => {
   assert.match(await text(page, "#lookup-limits"), /0 of 5/);
   await page.click("#reset");
   await page.click("#confirm-reset");
-  await shows(page, "#lookup-note", "Reset. 192.0.2.9 under login: would pass.");
+  await shows(page, "#lookup-note", /^Reset at [\d:]{8}\. 192\.0\.2\.9 under login: would pass\.$/);
   assert.match(await text(page, "#lookup-limits"), /5 of 5\s+now\s+now/);
+  // The verdict is refreshed with the table, also while the button has the focus.
+  for (let times = 0; times < 5; times += 1) {
+    await post(server.http, "/v1/check", { attributes: { method: "POST", path: "/login", client_ip: "192.0.2.9" } });
+  }
+  await shows(page, "#lookup-note", /^Reset at [\d:]{8}\. 192\.0\.2\.9 under login: would be denied\.$/);
+  assert.match(await text(page, "#lookup-limits"), /0 of 5/);
   await page.fill("#lookup-key", "");
   assert.ok(await page.isDisabled("#reset"));
   await page.done();
@@ -445,6 +451,13 @@ test("a late answer to an earlier lookup is dropped", async () => {
   const next = await page.waitForRequest(/keys\?key=/);
   assert.match(next.url(), /key=second$/);
   assert.match(await text(page, "#lookup-note"), /^second under login/);
+  await page.done();
+});
+
+test("denials and charts show times of the same clock", async () => {
+  const page = await dashboard({ locale: "en-US" });
+  await page.locator("#events td.mono").first().waitFor();
+  assert.match(await text(page, "#events tr:first-child td:first-child"), /^\d\d:\d\d:\d\d$/);
   await page.done();
 });
 

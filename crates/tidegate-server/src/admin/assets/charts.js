@@ -2,6 +2,8 @@
 // The legend is our own: it shows names as text, and its numbers are accessible to screen readers.
 "use strict";
 
+import { clock } from "./format.js";
+
 /* global uPlot */
 
 const LEAST_SECONDS = 60;     // minimum time shown, so that the lines of a new server are not stretched
@@ -73,7 +75,7 @@ export class Chart {
         y: this.log ? { distr: 3 } : { range: (_plot, _least, most) => [0, Math.max(1, (most ?? 0) * 1.1)] },
       },
       axes: [
-        { ...axis, values: (_plot, times) => times.map((time) => new Date(time * 1000).toLocaleTimeString("en-GB")), space: 90, size: 30 },
+        { ...axis, values: (_plot, times) => times.map((time) => clock(time * 1000)), space: 90, size: 30 },
         { ...axis, values: (_plot, values) => values.map((value) => (value === null ? "" : this.format(value))), size: 64, space: 34 },
       ],
       series: [{}, ...series],

@@ -5,7 +5,7 @@
 import { Unauthorized, request, requestJson, forgetToken, hasToken, keepToken, readEvents } from "./api.js";
 import { Chart } from "./charts.js";
 import { Intervals, quantile, rateOf, total } from "./intervals.js";
-import { ago, bar, cell, element, labelled, pairs, rate, row, seconds, short, wait } from "./format.js";
+import { ago, bar, cell, clock, element, labelled, pairs, rate, row, seconds, short, wait } from "./format.js";
 
 const POLL_MS = 1000;      // interval of polling counts
 const TOP_EVERY = 3;       // rankings are polled with every third of them
@@ -245,34 +245,33 @@ async function refreshTop() {
 
 // ---- one key
 
-let shownKey = null; // the displayed key: its path, name and policy
-let lookups = 0;     // number of the lookup, so that a late answer to an earlier one is dropped
+let lookup = null;   // the current lookup: `{path, message}` and, once it is answered, `{key, policy}`
 let keyPoints = [];  // how much of each limit the key had used: `{time, shares}`, by the text of the limit
 
 async function lookUp(policy, key, encoded = encodeURIComponent(key)) {
   $("lookup-policy").value = policy;
   $("lookup-key").value = key;
-  lookups += 1;
   // In the query, because a browser would normalize a path that ends in `..`.
   await showKey(`admin/v1/policies/${encodeURIComponent(policy)}/keys?key=${encoded}`, "");
   $("lookup").scrollIntoView({ block: "nearest" });
 }
 
-/** Requests a key and shows it. Without a message the display is only refreshed. */
+/** Looks up a key and shows it, after a message about the last action on it. */
 async function showKey(path, message) {
-  const note = $("lookup-note");
-  const mine = lookups;
+  if (path !== lookup?.path) keyPoints = [];
+  lookup = { path, message };
+  await refreshKey();
+}
+
+/** Requests the current key again. A late answer to an earlier lookup is dropped. */
+async function refreshKey() {
+  const mine = lookup;
   try {
-    const answer = await requestJson(path);
-    if (mine !== lookups) return;
-    if (path !== shownKey?.path) keyPoints = [];
-    shownKey = { path, key: answer.key, policy: answer.policy };
-    const denied = answer.limits.some((limit) => !limit.allowed);
-    const never = answer.seen ? "" : "never seen, ";
-    const verdict = `${answer.key} under ${answer.policy}: ${never}${!denied ? "would pass" : answer.mode === "observe"
-      ? "would be denied, were it enforced" : "would be denied"}.`;
+    const answer = await requestJson(mine.path);
+    if (mine !== lookup) return;
+    Object.assign(lookup, { key: answer.key, policy: answer.policy });
     const others = answer.also_seen ? ` Other keys with this value: ${answer.also_seen.join(", ")}.` : "";
-    if (message !== null) note.textContent = message + verdict + others;
+    noteLookup(mine.message + verdictOf(answer) + others);
     fill("lookup-limits", answer.limits.map((limit) => {
       const used = cell("", "used");
       used.append(bar(usedShare(limit), limit.allowed ? "" : "bad"));
@@ -282,12 +281,24 @@ async function showKey(path, message) {
     }), 5, "This policy is off.");
     drawKey(answer.limits);
   } catch (error) {
-    if (mine !== lookups) return;
-    shownKey = null;
-    note.textContent = error.message || "The token was refused.";
+    if (mine !== lookup) return;
+    lookup = null;
+    noteLookup(error.message || "The token was refused.");
   }
-  $("lookup-view").hidden = shownKey === null;
-  $("reset").disabled = shownKey === null;
+  $("lookup-view").hidden = lookup === null;
+  $("reset").disabled = lookup === null;
+}
+
+/** Returns whether a request of the key would pass, as a sentence. */
+function verdictOf({ key, policy, limits, mode, seen }) {
+  const denied = limits.some((limit) => !limit.allowed);
+  const verdict = !denied ? "would pass" : mode === "observe" ? "would be denied, were it enforced" : "would be denied";
+  return `${key} under ${policy}: ${seen ? "" : "never seen, "}${verdict}.`;
+}
+
+/** Sets the note of the lookup if it changed, so that screen readers announce only changes. */
+function noteLookup(text) {
+  if ($("lookup-note").textContent !== text) $("lookup-note").textContent = text;
 }
 
 const usedShare = ({ limit, remaining }) => (limit ? Math.min(1, Math.max(0, 1 - remaining / limit)) : 1);
@@ -309,8 +320,7 @@ $("lookup").addEventListener("submit", (event) => {
   lookUp($("lookup-policy").value, $("lookup-key").value);
 });
 $("lookup").addEventListener("input", () => {
-  lookups += 1;
-  shownKey = null;
+  lookup = null;
   $("reset").disabled = true;
 });
 /** Asks for confirmation before a key is reset. */
@@ -327,17 +337,14 @@ $("confirm-reset").addEventListener("click", () => $("confirm").close("reset"));
 $("confirm-cancel").addEventListener("click", () => $("confirm").close("cancel"));
 
 $("reset").addEventListener("click", async () => {
-  if (!shownKey) return;
-  const { path } = shownKey;
-  if (!await confirmReset(shownKey)) {
-    $("lookup-note").textContent = "Nothing was reset.";
-    return;
-  }
+  if (!lookup?.key) return;
+  const { path } = lookup;
+  if (!await confirmReset(lookup)) return showKey(path, "Nothing was reset. ");
   try {
     const answer = await requestJson(path, { method: "DELETE" });
-    await showKey(path, answer.reset ? "Reset. " : "There was nothing to reset. ");
+    await showKey(path, `${answer.reset ? "Reset" : "There was nothing to reset"} at ${clock(Date.now())}. `);
   } catch (error) {
-    $("lookup-note").textContent = error.message || "The token was refused.";
+    noteLookup(error.message || "The token was refused.");
   }
 });
 
@@ -362,7 +369,7 @@ function showEvent(fields) {
   const data = JSON.parse(fields.data);
   if (fields.event === "missed") return addEvent(row(gap(`${data.missed} denials went by too fast to show`)));
   if (data.suppressed) addEvent(row(gap(`${short(data.suppressed)} more of ${data.policy} not shown`)));
-  const time = new Date(data.at_ms).toLocaleTimeString();
+  const time = clock(data.at_ms);
   const would = data.outcome === "would_deny" ? " (would deny)" : "";
   const failed = data.decided === "exact" ? "" : ` (${data.decided})`;
   addEvent(row(cell(time, "nowrap"), cell(data.policy + would, "nowrap"), cell(data.key, "mono"), cell(data.route, "mono"),
@@ -399,7 +406,7 @@ async function poll() {
   showCounts(now);
   last = now;
   if (polls % TOP_EVERY === 0) await refreshTop();
-  if (shownKey && !$("confirm").open && document.activeElement !== $("reset")) await showKey(shownKey.path, null);
+  if (lookup && !$("confirm").open) await refreshKey();
   polls += 1;
 }
 

@@ -33,6 +33,9 @@ export function ago(s) {
   return `${Math.ceil(s / 86400)} d`;
 }
 
+/** Returns a time of day on a 24-hour clock, in the zone of the browser. */
+export const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
+
 export function element(tag, kind, text) {
   const made = document.createElement(tag);
   if (kind) made.className = kind;
