@@ -59,6 +59,14 @@ const shows = (page, selector, wanted) => page.locator(selector).filter({ hasTex
 /** Waits until a tile shows activity. */
 const positive = (page, id) => page.waitForFunction((place) => Number.parseFloat(document.querySelector(place).textContent) > 0, id);
 
+/** Looks up a key by the form. */
+async function lookUp(page, policy, key) {
+  await page.locator(`#lookup-policy option[value=${policy}]`).waitFor({ state: "attached" });
+  await page.selectOption("#lookup-policy", policy);
+  await page.fill("#lookup-key", key);
+  await page.click("#lookup button[type=submit]");
+}
+
 test("under load it shows what happens", async () => {
   const page = await dashboard();
   for (const id of ["#tile-allowed", "#tile-denied", "#tile-would"]) await positive(page, id);
@@ -251,13 +259,37 @@ test("a token opens it, and is forgotten when asked", async () => {
   }
 });
 
-test("a server that goes away is noticed", async () => {
+const tiles = (page) => page.locator(".tile p").allInnerTexts();
+
+test("a server that goes away is noticed, and old numbers do not look current", async () => {
   const mine = await serve({ config: POLICIES });
   const page = await open(browser, `${mine.admin}/dashboard`);
   page.expects(/ERR_/);
   await shows(page, "#state", "ready");
+  assert.ok((await tiles(page)).includes("0"));
+  await lookUp(page, "login", "192.0.2.1");
+  await shows(page, "#lookup-note", "192.0.2.1 under login");
   await mine.stop();
-  await shows(page, "#state", "no answer");
+  await shows(page, "#state", /^no answer since \d\d:\d\d:\d\d$/);
+  assert.deepEqual(await tiles(page), Array(6).fill("–"));
+  assert.equal(await page.locator("#content.stale").count(), 1);
+  assert.ok(await page.isVisible("#lookup-limits"), "the key stays");
+  await page.evaluate(() => scrollTo(0, document.body.scrollHeight));
+  const { top, bottom } = await page.locator("#state").evaluate((badge) => badge.getBoundingClientRect().toJSON());
+  assert.ok(top >= 0 && bottom <= 900, "the badge is visible at the end of the page");
+  await page.done();
+});
+
+test("a server that hangs is noticed", async () => {
+  const page = await dashboard();
+  await shows(page, "#state", "ready");
+  await page.route("**/admin/v1/stats", () => {});
+  await shows(page, "#state", "no answer since");
+  assert.deepEqual(await tiles(page), Array(6).fill("–"));
+  await page.unroute("**/admin/v1/stats");
+  await shows(page, "#state", "ready");
+  await positive(page, "#tile-allowed");
+  assert.equal(await page.locator("#content.stale").count(), 0);
   await page.done();
 });
 
@@ -403,14 +435,6 @@ test("a key is drawn over time, with all of its limits", async () => {
     await mine.stop();
   }
 });
-
-/** Looks up a key by the form. */
-async function lookUp(page, policy, key) {
-  await page.locator(`#lookup-policy option[value=${policy}]`).waitFor({ state: "attached" });
-  await page.selectOption("#lookup-policy", policy);
-  await page.fill("#lookup-key", key);
-  await page.click("#lookup button[type=submit]");
-}
 
 test("the chart of a key has the limits of that key after another was drawn", async () => {
   const mine = await serve({ config: `policies:

@@ -2,7 +2,7 @@
 // between two answers, and follows the stream of denials.
 "use strict";
 
-import { Unauthorized, request, requestJson, forgetToken, hasToken, keepToken, readEvents } from "./api.js";
+import { Unauthorized, Unreachable, request, requestJson, forgetToken, hasToken, keepToken, readEvents } from "./api.js";
 import { Chart } from "./charts.js";
 import { Intervals, quantile, rateOf, total } from "./intervals.js";
 import { ago, bar, cell, clock, element, labelled, pairs, rate, row, seconds, short, wait } from "./format.js";
@@ -16,6 +16,7 @@ const KEY_POINTS = 300;    // maximum number of points in the chart of a key
 
 const $ = (id) => document.getElementById(id);
 let last = null;           // the previous counts
+let answeredAt = null;     // when the server last answered, in milliseconds
 const intervals = new Intervals();
 let polls = 0;
 let loop = 0;              // number of the login, so that a loop of an earlier login ends
@@ -128,13 +129,24 @@ function showServer(now) {
   const full = store.max_keys ? store.tracked_keys / store.max_keys : 0;
   put("tile-keys", short(store.tracked_keys), full > 0.9);
   put("tile-keys-note", `of at most ${short(store.max_keys)}`);
-  const state = $("state");
-  state.textContent = now.ready ? "ready" : "draining";
-  state.className = `badge ${now.ready ? "good" : "warn"}`;
+  showState(now.ready ? "ready" : "draining", now.ready ? "good" : "warn");
   const connections = now.fronts.reduce((all, front) => all + front.connections, 0);
   const memory = now.resident_bytes ? `, ${Math.round(now.resident_bytes / 1048576)} MiB` : "";
   $("facts").textContent =
     `${now.version}, up ${ago(now.uptime_seconds)}, ${connections} connections${memory}`;
+}
+
+/** Sets the badge. */
+function showState(text, kind) {
+  if ($("state").textContent !== text) $("state").textContent = text;
+  $("state").className = `badge ${kind}`;
+}
+
+/** Marks everything on the page as old while the server does not answer. */
+function showNoAnswer() {
+  showState(answeredAt === null ? "no answer" : `no answer since ${clock(answeredAt)}`, "alarm");
+  $("content").classList.add("stale");
+  for (const value of document.querySelectorAll(".tile p")) put(value.id, "–");
 }
 
 const DECISION_SOURCES = [
@@ -282,6 +294,8 @@ async function refreshKey() {
     drawKey(answer.limits);
   } catch (error) {
     if (mine !== lookup) return;
+    // A key that is already shown stays until the server answers again.
+    if (mine.key && error instanceof Unreachable) throw error;
     lookup = null;
     noteLookup(error.message || "The token was refused.");
   }
@@ -399,11 +413,13 @@ $("pause").addEventListener("click", () => {
 
 async function poll() {
   const now = await requestJson("admin/v1/stats");
+  answeredAt = Date.now();
   const isRestart = last !== null && now.started_seconds !== last.started_seconds;
   // The events and series of another process are numbered and counted from the beginning.
   if (isRestart) [last, lastEvent] = [null, ""];
   await intervals.add(now, () => requestJson("admin/v1/history"));
   showCounts(now);
+  $("content").classList.remove("stale");
   last = now;
   if (polls % TOP_EVERY === 0) await refreshTop();
   if (lookup && !$("confirm").open) await refreshKey();
@@ -418,8 +434,8 @@ async function run() {
       await poll();
     } catch (error) {
       if (error instanceof Unauthorized) return showLogin();
-      $("state").textContent = "no answer";
-      $("state").className = "badge alarm";
+      if (!(error instanceof Unreachable)) console.error(error);
+      showNoAnswer();
     }
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));
   }
@@ -432,8 +448,7 @@ function showLogin() {
   $("login").hidden = false;
   $("content").hidden = true;
   $("forget").hidden = true;
-  $("state").textContent = "locked";
-  $("state").className = "badge warn";
+  showState("locked", "warn");
   $("token").value = "";
   $("token").focus();
 }
