@@ -45,7 +45,8 @@ function put(id, text, alarm = false) {
 function fill(id, rows, columns, nothing) {
   const empty = cell(nothing, "empty");
   empty.colSpan = columns;
-  $(id).replaceChildren(...(rows.length ? rows : [row(empty)]));
+  const table = $(id).closest("table");
+  $(id).replaceChildren(...(rows.length ? rows : [row(empty)]).map((tr) => labelled(table, tr)));
 }
 
 // Rebuilt only when the names change, so that an open selection is kept.
@@ -216,12 +217,12 @@ function showPolicies(now, changes) {
   options("chart-policy", now.requests.map((one) => one.policy).filter(isPolicy), [""]);
   options("lookup-policy", names, []);
   const shown = now.series.filter((one) => isPolicy(one.policy) || total(one) > 0);
-  const rows = shown.map((one) => labelled($("policies-head"), row(
-    cell(one.policy), cell(one.limit, "nowrap"), cell(one.mode),
+  const rows = shown.map((one) => row(
+    cell(one.policy, "name"), cell(one.limit, "nowrap"), cell(one.mode),
     cell(rate(changes.per(one, total)), "num"), cell(short(one.allowed), "num"),
     cell(short(one.denied), "num"), cell(short(one.would_deny), "num"),
     cell(short(one.near), "num"), cell(short(one.inexact), "num"),
-  )));
+  ));
   fill("policies", rows, 9, "No policies.");
 }
 
@@ -242,10 +243,10 @@ function showTop(top) {
       button.addEventListener("click", () => lookUp(entry.policy, entry.name, entry.encoded));
       name.append(button);
     }
-    return row(name, cell(entry.policy, "nowrap"), ...counts(entry));
+    return row(name, cell(entry.policy, "name"), ...counts(entry));
   });
   fill("top-keys", keys, 4, "Nobody lately.");
-  const routes = top.routes.entries.map((entry) => row(cell(entry.name, "mono"), cell(entry.policy, "nowrap"), ...counts(entry)));
+  const routes = top.routes.entries.map((entry) => row(cell(entry.name, "mono"), cell(entry.policy, "name"), ...counts(entry)));
   fill("top-routes", routes, 4, "None lately.");
 }
 
@@ -386,7 +387,7 @@ function showEvent(fields) {
   const time = clock(data.at_ms);
   const would = data.outcome === "would_deny" ? " (would deny)" : "";
   const failed = data.decided === "exact" ? "" : ` (${data.decided})`;
-  addEvent(row(cell(time, "nowrap"), cell(data.policy + would, "nowrap"), cell(data.key, "mono"), cell(data.route, "mono"),
+  addEvent(row(cell(time, "nowrap"), cell(data.policy + would, "name"), cell(data.key, "mono"), cell(data.route, "mono"),
     cell(data.limit, "nowrap"), cell(wait(data.retry_after_ms) + failed, "num"), cell(data.request_id, "id")));
 }
 
@@ -399,7 +400,7 @@ function gap(text) {
 function addEvent(tr) {
   const body = $("events");
   if (body.querySelector(".waiting")) body.replaceChildren();
-  body.prepend(tr);
+  body.prepend(labelled(body.closest("table"), tr));
   while (body.rows.length > EVENTS_SHOWN) body.lastElementChild.remove();
 }
 
@@ -459,7 +460,8 @@ function start() {
   $("forget").hidden = !hasToken();
   const waiting = gap("None yet.");
   waiting.classList.add("waiting");
-  $("events").replaceChildren(row(waiting));
+  $("events").replaceChildren();
+  addEvent(row(waiting));
   lastEvent = "";
   run();
 }

@@ -52,9 +52,10 @@ export function row(...cells) {
 }
 
 /** Labels the cells of a row with the headings of its table, which narrow windows show in each row. */
-export function labelled(head, tr) {
+export function labelled(table, tr) {
+  const head = table.tHead.rows[0];
   [...tr.cells].forEach((td, index) => {
-    td.dataset.label = head.cells[index].textContent;
+    if (td.colSpan === 1) td.dataset.label = head.cells[index].textContent;
     td.setAttribute("role", "cell");
   });
   tr.setAttribute("role", "row");
