@@ -282,6 +282,7 @@ test("only sliding lanes have the sliding box, and only aligned windows are name
 /** What the lane of sliding-counter prints at a time. `≈` marks a result that the printed digits do not give exactly. */
 const WEIGHTS = [
   { width: 1280, at: 18_000_000, counts: ["prev = 5, weight = 12.000 s in the box ÷ 15 s = 0.800", "curr = 1"], formula: "5.000 = 5 × 0.800 + 1", weight: "0.800" },
+  { width: 600, at: 18_000_000, counts: ["prev 5, weight 0.800", "curr 1"], formula: "5.000 = 5 × 0.800 + 1", weight: "0.800" },
   { width: 390, at: 18_000_000, counts: ["prev 5, weight 0.800", "curr 1"], formula: "5.000 = 5 × 0.800 + 1", weight: "0.800" },
   { width: 1280, at: 16_000_000, counts: ["prev = 5, weight = 14.000 s in the box ÷ 15 s ≈ 0.933", "curr = 0"], formula: "4.667 ≈ 5 × 0.933 + 0", weight: "0.933" },
   { width: 1280, at: 29_750_000, counts: ["prev = 5, weight = 0.250 s in the box ÷ 15 s ≈ 0.017", "curr = 1"], formula: "1.083 ≈ 5 × 0.017 + 1", weight: "0.017" },
@@ -297,7 +298,10 @@ for (const { width, at, counts, formula, weight } of WEIGHTS) {
       return (window.right - box.left) / window.width;
     });
     assert.equal(overlap.toFixed(3), weight);
-    assert.deepEqual(await page.locator(".strip text").allTextContents(), counts);
+    const labels = page.locator(".strip text");
+    assert.deepEqual(await labels.allTextContents(), counts);
+    const isInside = (label) => label.getBoundingClientRect().left >= label.ownerSVGElement.getBoundingClientRect().left;
+    assert.ok(await labels.first().evaluate(isInside), "the label is not cut off");
     await page.done();
   });
 }

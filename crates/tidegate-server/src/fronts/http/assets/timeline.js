@@ -20,6 +20,8 @@ const NAMES = 22;      // space for the names and times of the windows
 const PILE_WIDTH = 32;
 /** Width of a drawing in pixels from which there is space for long labels. */
 const WIDE = 480;
+/** Width of a drawing in pixels from which the division of the weight fits below the previous window. */
+const WIDE_FOR_WEIGHT = 720;
 
 const OVER_TWO_WINDOWS = "Requests over two windows";
 
@@ -290,7 +292,7 @@ export class Lane {
   /** Writes the two counts below their windows, and the weight as the overlap that it is. */
   #showWeight({ previous, current, weight }, { window_us: window }, { width }) {
     const [seconds, part, shown] = [window / 1e6, ((weight * window) / 1e6).toFixed(3), weight.toFixed(3)];
-    const [left, right] = width < WIDE
+    const [left, right] = width < WIDE_FOR_WEIGHT
       ? [`prev ${previous}, weight ${shown}`, `curr ${current}`]
       : [`prev = ${previous}, weight = ${part} s in the box ÷ ${seconds} s ${equals(part, shown * seconds)} ${shown}`, `curr = ${current}`];
     const y = BASE + WEIGHT - 9;
