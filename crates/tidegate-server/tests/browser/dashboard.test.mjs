@@ -93,6 +93,19 @@ test("under load it shows what happens", async () => {
   await page.done();
 });
 
+test("the tile of tracked keys says what it counts", async () => {
+  const mine = await serve({ config: `policies: [{ name: api, key: all, limits: ["6 per 1h", "600 per 1d"] }]` });
+  try {
+    await post(mine.http, "/v1/check", { policy: "api", key: "k" });
+    const page = await open(browser, `${mine.admin}/dashboard`);
+    await shows(page, "#tile-keys", /^2$/);
+    assert.equal(await text(page, "#tile-keys-note"), "one per key and limit, at most 1.0M");
+    await page.done();
+  } finally {
+    await mine.stop();
+  }
+});
+
 test("one policy can be watched alone", async () => {
   const page = await dashboard();
   await positive(page, "#tile-allowed");
@@ -171,6 +184,7 @@ test("a key says when it frees, and is free after a reset", async () => {
   // A reset needs a confirmation and can be cancelled.
   await page.click("#reset");
   await shows(page, "#confirm-text", "Reset 192.0.2.9 under login?");
+  assert.deepEqual(await page.locator("#confirm-text code").allInnerTexts(), ["192.0.2.9", "login"]);
   await page.click("#confirm-cancel");
   await shows(page, "#lookup-note", "Nothing was reset.");
   assert.match(await text(page, "#lookup-limits"), /0 of 5/);
@@ -186,6 +200,8 @@ test("a key says when it frees, and is free after a reset", async () => {
   assert.match(await text(page, "#lookup-limits"), /0 of 5/);
   await page.fill("#lookup-key", "");
   assert.ok(await page.isDisabled("#reset"));
+  assert.ok(await page.isHidden("#lookup-view"), "an empty key has no result");
+  assert.equal(await text(page, "#lookup-note"), "");
   await page.done();
 });
 

@@ -129,7 +129,7 @@ function showServer(now) {
   const { store } = now;
   const full = store.max_keys ? store.tracked_keys / store.max_keys : 0;
   put("tile-keys", short(store.tracked_keys), full > 0.9);
-  put("tile-keys-note", `of at most ${short(store.max_keys)}`);
+  put("tile-keys-note", `one per key and limit, at most ${short(store.max_keys)}`);
   showState(now.ready ? "ready" : "draining", now.ready ? "good" : "warn");
   const connections = now.fronts.reduce((all, front) => all + front.connections, 0);
   const memory = now.resident_bytes ? `, ${Math.round(now.resident_bytes / 1048576)} MiB` : "";
@@ -334,14 +334,18 @@ $("lookup").addEventListener("submit", (event) => {
   event.preventDefault();
   lookUp($("lookup-policy").value, $("lookup-key").value);
 });
+// A changed form no longer belongs to the result below it.
 $("lookup").addEventListener("input", () => {
   lookup = null;
+  noteLookup("");
+  $("lookup-view").hidden = true;
   $("reset").disabled = true;
 });
 /** Asks for confirmation before a key is reset. */
 function confirmReset({ key, policy }) {
   const dialog = $("confirm");
-  $("confirm-text").textContent = `Reset ${key} under ${policy}? What it has used of all limits of this policy is forgotten.`;
+  $("confirm-text").replaceChildren("Reset ", element("code", "", key), " under ", element("code", "", policy),
+    "? What it has used of all limits of this policy is forgotten.");
   dialog.returnValue = "";
   dialog.showModal();
   return new Promise((resolve) => {
