@@ -115,6 +115,13 @@ async function askForReset(page) {
   await page.locator("#confirm-text").waitFor({ state: "visible" });
 }
 
+/** Lets the requests of the dashboard fail, so that it marks everything as old. */
+async function loseServer(page) {
+  await showDenials(page);
+  await page.route("**/admin/v1/stats", (route) => route.abort());
+  await page.locator("#content.stale").waitFor();
+}
+
 const PAGES = [
   { name: "the playground", url: () => `${server.http}/playground`, show: (page) => page.locator(".lane").first().waitFor() },
   { name: "the playground after each experiment", url: () => `${server.http}/playground`, show: runExperiments },
@@ -125,6 +132,7 @@ const PAGES = [
   { name: "the token form of the playground", url: () => `${guarded.http}/playground`, expects: /401/, show: (page) => page.locator("#token").waitFor() },
   { name: "the dashboard with data", url: () => `${server.admin}/dashboard`, show: showDenials },
   { name: "the dashboard with a key and the question about its reset", url: () => `${server.admin}/dashboard`, show: askForReset },
+  { name: "the dashboard without its server", url: () => `${server.admin}/dashboard`, expects: /ERR_/, show: loseServer },
   { name: "the token form of the dashboard", url: () => `${guarded.admin}/dashboard`, expects: /401/, show: (page) => page.locator("#token").waitFor() },
   { name: "the report of a replay", url: replayReport, show: (page) => page.locator("#suggested").waitFor() },
   { name: "the report of simulated traffic, all algorithms", url: simulateReport },
