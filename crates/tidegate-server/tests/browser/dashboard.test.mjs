@@ -205,6 +205,22 @@ test("a key says when it frees, and is free after a reset", async () => {
   await page.done();
 });
 
+test("a reset that fails is reported until the next action", async () => {
+  const page = await dashboard();
+  page.expects(/503/);
+  await lookUp(page, "login", "192.0.2.11");
+  await shows(page, "#lookup-note", "192.0.2.11 under login");
+  await page.route(/keys\?key=/, (route) => (route.request().method() === "DELETE"
+    ? route.fulfill({ status: 503, json: { detail: "the store is unavailable" } }) : route.continue()));
+  await page.click("#reset");
+  await page.click("#confirm-reset");
+  const failed = "Not reset: the store is unavailable. 192.0.2.11 under login: never seen, would pass.";
+  await shows(page, "#lookup-note", failed);
+  for (let polls = 0; polls < 2; polls += 1) await (await page.waitForResponse(/keys\?key=/)).finished();
+  assert.equal(await text(page, "#lookup-note"), failed);
+  await page.done();
+});
+
 test("denials can be held still", async () => {
   const page = await dashboard();
   await page.locator("#events td.mono").first().waitFor();

@@ -355,16 +355,21 @@ function confirmReset({ key, policy }) {
 $("confirm-reset").addEventListener("click", () => $("confirm").close("reset"));
 $("confirm-cancel").addEventListener("click", () => $("confirm").close("cancel"));
 
+/** Resets a key. Returns the outcome as a sentence. */
+async function resetKey(path) {
+  try {
+    const answer = await requestJson(path, { method: "DELETE" });
+    return `${answer.reset ? "Reset" : "There was nothing to reset"} at ${clock(Date.now())}. `;
+  } catch (error) {
+    return `Not reset: ${error.message.replace(/\.$/, "") || "the token was refused"}. `;
+  }
+}
+
 $("reset").addEventListener("click", async () => {
   if (!lookup?.key) return;
   const { path } = lookup;
-  if (!await confirmReset(lookup)) return showKey(path, "Nothing was reset. ");
-  try {
-    const answer = await requestJson(path, { method: "DELETE" });
-    await showKey(path, `${answer.reset ? "Reset" : "There was nothing to reset"} at ${clock(Date.now())}. `);
-  } catch (error) {
-    noteLookup(error.message || "The token was refused.");
-  }
+  const message = await confirmReset(lookup) ? await resetKey(path) : "Nothing was reset. ";
+  if (lookup?.path === path) await showKey(path, message);
 });
 
 // ---- the stream of denials
