@@ -59,6 +59,14 @@ const shows = (page, selector, wanted) => page.locator(selector).filter({ hasTex
 /** Waits until a tile shows activity. */
 const positive = (page, id) => page.waitForFunction((place) => Number.parseFloat(document.querySelector(place).textContent) > 0, id);
 
+/** Looks up a key by the form. */
+async function lookUp(page, policy, key) {
+  await page.locator(`#lookup-policy option[value=${policy}]`).waitFor({ state: "attached" });
+  await page.selectOption("#lookup-policy", policy);
+  await page.fill("#lookup-key", key);
+  await page.click("#lookup button[type=submit]");
+}
+
 test("under load it shows what happens", async () => {
   const page = await dashboard();
   for (const id of ["#tile-allowed", "#tile-denied", "#tile-would"]) await positive(page, id);
@@ -85,6 +93,19 @@ test("under load it shows what happens", async () => {
   await page.done();
 });
 
+test("the tile of tracked keys says what it counts", async () => {
+  const mine = await serve({ config: `policies: [{ name: api, key: all, limits: ["6 per 1h", "600 per 1d"] }]` });
+  try {
+    await post(mine.http, "/v1/check", { policy: "api", key: "k" });
+    const page = await open(browser, `${mine.admin}/dashboard`);
+    await shows(page, "#tile-keys", /^2$/);
+    assert.equal(await text(page, "#tile-keys-note"), "one per key and limit, at most 1.0M");
+    await page.done();
+  } finally {
+    await mine.stop();
+  }
+});
+
 test("one policy can be watched alone", async () => {
   const page = await dashboard();
   await positive(page, "#tile-allowed");
@@ -109,7 +130,7 @@ test("a hostile key is text: listed, looked at, reset", async () => {
   await page.click("#reset");
   await shows(page, "#confirm-text", HOSTILE);
   await page.click("#confirm-reset");
-  await shows(page, "#lookup-note", "Reset. ");
+  await shows(page, "#lookup-note", /^Reset at [\d:]{8}\. /);
   assert.equal(await page.title(), "tidegate dashboard");
   assert.equal(await page.locator("img").count(), 1, "only the logo");
   await page.done();
@@ -143,7 +164,7 @@ test("a credential is masked, found by its plain value or its masked form, and r
   await shows(page, "#lookup-note", `header:x-api-key=${secret} under watched: would be denied, were it enforced.`);
   await page.click("#reset");
   await page.click("#confirm-reset");
-  await shows(page, "#lookup-note", `Reset. header:x-api-key=${secret} under watched: would pass.`);
+  await shows(page, "#lookup-note", new RegExp(`^Reset at [\\d:]{8}\\. header:x-api-key=${secret} under watched: would pass\\.$`));
   await page.done();
   await mine.stop();
 });
@@ -163,15 +184,40 @@ test("a key says when it frees, and is free after a reset", async () => {
   // A reset needs a confirmation and can be cancelled.
   await page.click("#reset");
   await shows(page, "#confirm-text", "Reset 192.0.2.9 under login?");
+  assert.deepEqual(await page.locator("#confirm-text code").allInnerTexts(), ["192.0.2.9", "login"]);
   await page.click("#confirm-cancel");
   await shows(page, "#lookup-note", "Nothing was reset.");
   assert.match(await text(page, "#lookup-limits"), /0 of 5/);
   await page.click("#reset");
   await page.click("#confirm-reset");
-  await shows(page, "#lookup-note", "Reset. 192.0.2.9 under login: would pass.");
+  await shows(page, "#lookup-note", /^Reset at [\d:]{8}\. 192\.0\.2\.9 under login: would pass\.$/);
   assert.match(await text(page, "#lookup-limits"), /5 of 5\s+now\s+now/);
+  // The verdict is refreshed with the table, also while the button has the focus.
+  for (let times = 0; times < 5; times += 1) {
+    await post(server.http, "/v1/check", { attributes: { method: "POST", path: "/login", client_ip: "192.0.2.9" } });
+  }
+  await shows(page, "#lookup-note", /^Reset at [\d:]{8}\. 192\.0\.2\.9 under login: would be denied\.$/);
+  assert.match(await text(page, "#lookup-limits"), /0 of 5/);
   await page.fill("#lookup-key", "");
   assert.ok(await page.isDisabled("#reset"));
+  assert.ok(await page.isHidden("#lookup-view"), "an empty key has no result");
+  assert.equal(await text(page, "#lookup-note"), "");
+  await page.done();
+});
+
+test("a reset that fails is reported until the next action", async () => {
+  const page = await dashboard();
+  page.expects(/503/);
+  await lookUp(page, "login", "192.0.2.11");
+  await shows(page, "#lookup-note", "192.0.2.11 under login");
+  await page.route(/keys\?key=/, (route) => (route.request().method() === "DELETE"
+    ? route.fulfill({ status: 503, json: { detail: "the store is unavailable" } }) : route.continue()));
+  await page.click("#reset");
+  await page.click("#confirm-reset");
+  const failed = "Not reset: the store is unavailable. 192.0.2.11 under login: never seen, would pass.";
+  await shows(page, "#lookup-note", failed);
+  for (let polls = 0; polls < 2; polls += 1) await (await page.waitForResponse(/keys\?key=/)).finished();
+  assert.equal(await text(page, "#lookup-note"), failed);
   await page.done();
 });
 
@@ -245,13 +291,37 @@ test("a token opens it, and is forgotten when asked", async () => {
   }
 });
 
-test("a server that goes away is noticed", async () => {
+const tiles = (page) => page.locator(".tile p").allInnerTexts();
+
+test("a server that goes away is noticed, and old numbers do not look current", async () => {
   const mine = await serve({ config: POLICIES });
   const page = await open(browser, `${mine.admin}/dashboard`);
   page.expects(/ERR_/);
   await shows(page, "#state", "ready");
+  assert.ok((await tiles(page)).includes("0"));
+  await lookUp(page, "login", "192.0.2.1");
+  await shows(page, "#lookup-note", "192.0.2.1 under login");
   await mine.stop();
-  await shows(page, "#state", "no answer");
+  await shows(page, "#state", /^no answer since \d\d:\d\d:\d\d$/);
+  assert.deepEqual(await tiles(page), Array(6).fill("–"));
+  assert.equal(await page.locator("#content.stale").count(), 1);
+  assert.ok(await page.isVisible("#lookup-limits"), "the key stays");
+  await page.evaluate(() => scrollTo(0, document.body.scrollHeight));
+  const { top, bottom } = await page.locator("#state").evaluate((badge) => badge.getBoundingClientRect().toJSON());
+  assert.ok(top >= 0 && bottom <= 900, "the badge is visible at the end of the page");
+  await page.done();
+});
+
+test("a server that hangs is noticed", async () => {
+  const page = await dashboard();
+  await shows(page, "#state", "ready");
+  await page.route("**/admin/v1/stats", () => {});
+  await shows(page, "#state", "no answer since");
+  assert.deepEqual(await tiles(page), Array(6).fill("–"));
+  await page.unroute("**/admin/v1/stats");
+  await shows(page, "#state", "ready");
+  await positive(page, "#tile-allowed");
+  assert.equal(await page.locator("#content.stale").count(), 0);
   await page.done();
 });
 
@@ -398,6 +468,55 @@ test("a key is drawn over time, with all of its limits", async () => {
   }
 });
 
+test("the chart of a key has the limits of that key after another was drawn", async () => {
+  const mine = await serve({ config: `policies:
+  - { name: two, key: all, limits: ["4 per 1h sliding-log", "8 per 1d sliding-log"] }
+  - { name: one, key: all, limits: ["5 per 1h sliding-log"] }
+  - { name: other, key: all, limits: ["6 per 1h sliding-log"] }` });
+  try {
+    const page = await open(browser, `${mine.admin}/dashboard`);
+    const legends = { two: ["4 per 1h sliding-log", "8 per 1d sliding-log"], one: ["5 per 1h sliding-log"], other: ["6 per 1h sliding-log"] };
+    for (const policy of ["two", "one", "other", "two"]) {
+      await lookUp(page, policy, "k");
+      await shows(page, "#lookup-note", `k under ${policy}: never seen, would pass.`);
+      await page.locator("#chart-key canvas").waitFor({ state: "visible" });
+      assert.deepEqual(await page.locator("#chart-key .legend span").allInnerTexts(), legends[policy]);
+      assert.equal(await text(page, "#lookup-note"), `k under ${policy}: never seen, would pass.`);
+    }
+    await page.done();
+  } finally {
+    await mine.stop();
+  }
+});
+
+test("a late answer to an earlier lookup is dropped", async () => {
+  const page = await dashboard();
+  let release;
+  const held = new Promise((resolve) => { release = resolve; });
+  await page.route(/keys\?key=first$/, async (route) => {
+    await held;
+    await route.continue();
+  });
+  await lookUp(page, "login", "first");
+  await lookUp(page, "login", "second");
+  await shows(page, "#lookup-note", "second under login");
+  const late = page.waitForResponse(/keys\?key=first$/);
+  release();
+  await (await late).finished();
+  // The page refreshes the key that it shows.
+  const next = await page.waitForRequest(/keys\?key=/);
+  assert.match(next.url(), /key=second$/);
+  assert.match(await text(page, "#lookup-note"), /^second under login/);
+  await page.done();
+});
+
+test("denials and charts show times of the same clock", async () => {
+  const page = await dashboard({ locale: "en-US" });
+  await page.locator("#events td.mono").first().waitFor();
+  assert.match(await text(page, "#events tr:first-child td:first-child"), /^\d\d:\d\d:\d\d$/);
+  await page.done();
+});
+
 test("no chart is empty on a server without requests", async () => {
   const mine = await serve({ config: POLICIES });
   try {
@@ -411,15 +530,48 @@ test("no chart is empty on a server without requests", async () => {
   }
 });
 
-test("policies are readable on a phone", async () => {
+const LONG = "a-policy-with-a-name-of-64-characters-which-is-the-longest-of-al";
+
+for (const width of [390, 1400]) {
+  test(`no column is cut off under a long policy name, ${width} px`, async () => {
+    const mine = await serve({ config: POLICIES.replaceAll(/name: (login|watched)/g, (_, name) => `name: ${LONG.slice(0, 64 - name.length)}${name}`) });
+    try {
+      const page = await open(browser, `${mine.admin}/dashboard`, { viewport: { width, height: 844 } });
+      const route = `/api/${"a-long-route/".repeat(6)}`;
+      for (let times = 0; times < 8; times += 1) {
+        await post(mine.http, "/v1/check", { attributes: { method: "POST", path: "/login", client_ip: "2001:db8:85a3::8a2e:370:7334" } });
+        await post(mine.http, "/v1/check", { attributes: { path: route, headers: { "x-api-key": "k".repeat(64) } } });
+      }
+      await page.locator("#top-keys button").first().click();
+      await page.locator("#lookup-limits .bar").waitFor();
+      await page.selectOption("#by", "would_deny");
+      await page.locator("#top-routes td.mono", { hasText: "a-long-route" }).waitFor();
+      await page.locator("#events td.mono", { hasText: "a-long-route" }).first().waitFor();
+      const { cut, counts } = await page.evaluate(() => {
+        const cells = [...document.querySelectorAll("td")];
+        const isCut = (cell) => {
+          const [area, { left, right }] = [cell.closest(".scroll").getBoundingClientRect(), cell.getBoundingClientRect()];
+          return left < area.left - 1 || right > area.right + 1 || (!cell.matches(".id") && cell.scrollWidth > cell.clientWidth + 1);
+        };
+        const ids = ["policies", "top-keys", "top-routes", "lookup-limits", "events"];
+        return { cut: cells.filter(isCut).map((cell) => cell.textContent), counts: ids.map((id) => document.querySelectorAll(`#${id} td`).length) };
+      });
+      assert.deepEqual(cut, []);
+      assert.ok(counts.every((count) => count >= 4), `${counts}`);
+      assert.equal(await isTooWide(page), false);
+      await page.done();
+    } finally {
+      await mine.stop();
+    }
+  });
+}
+
+test("tables are blocks with labels on a phone", async () => {
   const page = await dashboard({ viewport: { width: 390, height: 844 } });
-  await positive(page, "#tile-allowed");
-  const cut = await page.evaluate(() => [...document.querySelectorAll("#policies td")].filter((cell) => {
-    const { left, right } = cell.getBoundingClientRect();
-    return left < 0 || right > window.innerWidth || cell.scrollWidth > cell.clientWidth + 1;
-  }).map((cell) => cell.textContent));
-  assert.deepEqual(cut, []);
-  assert.ok(await page.locator("#policies tr").count() > 2);
+  await page.locator("#events td.mono").first().waitFor();
+  const labels = (selector) => page.locator(selector).first().evaluate((row) => [...row.cells].map((cell) => cell.dataset.label));
+  assert.deepEqual(await labels("#events tr:has(td.mono)"), ["Time", "Policy", "Key", "Route", "Limit", "Retry after", "Request"]);
+  assert.deepEqual(await labels("#top-keys tr:has(button)"), ["Key", "Policy", "Count", "Error"]);
   await page.done();
 });
 

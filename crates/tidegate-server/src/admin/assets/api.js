@@ -2,9 +2,13 @@
 "use strict";
 
 const TOKEN = "tidegate-admin-token";
+const ANSWER_MS = 5000;    // a server that takes longer counts as unreachable
 
 /** The token is missing or wrong. */
 export class Unauthorized extends Error {}
+
+/** The server did not answer. */
+export class Unreachable extends Error {}
 
 export const hasToken = () => sessionStorage.getItem(TOKEN) !== null;
 export const forgetToken = () => sessionStorage.removeItem(TOKEN);
@@ -19,11 +23,21 @@ export function request(path, options = {}) {
 }
 
 export async function requestJson(path, options) {
-  const response = await request(path, options);
+  const { response, text } = await readAnswer(path, options);
   if (response.status === 401) throw new Unauthorized();
-  const body = await response.json();
+  const body = JSON.parse(text);
   if (!response.ok) throw new Error(body.detail || `status ${response.status}`);
   return body;
+}
+
+/** Reads a whole answer. Errors of the network and timeouts are `Unreachable`. */
+async function readAnswer(path, options) {
+  try {
+    const response = await request(path, { ...options, signal: AbortSignal.timeout(ANSWER_MS) });
+    return { response, text: await response.text() };
+  } catch {
+    throw new Unreachable("The server does not answer.");
+  }
 }
 
 /** Calls `onEvent` with the fields of each event until the stream ends or `shouldContinue` returns false. */

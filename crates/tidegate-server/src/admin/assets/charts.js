@@ -2,6 +2,8 @@
 // The legend is our own: it shows names as text, and its numbers are accessible to screen readers.
 "use strict";
 
+import { clock } from "./format.js";
+
 /* global uPlot */
 
 const LEAST_SECONDS = 60;     // minimum time shown, so that the lines of a new server are not stretched
@@ -39,19 +41,25 @@ export class Chart {
    * null interrupts the line and undefined is a time without a value.
    */
   draw(lines, times, values) {
-    const isNew = JSON.stringify(lines) !== JSON.stringify(this.#lines);
+    // A plot of other lines is discarded even while there is nothing to draw: it cannot take the new values.
+    if (JSON.stringify(lines) !== JSON.stringify(this.#lines)) this.#discard();
     [this.#lines, this.#times, this.#values] = [lines, times, values];
     const isEmpty = !values.some(isDrawable);
     [this.note.hidden, this.area.hidden, this.legend.hidden] = [!isEmpty, isEmpty, isEmpty];
     if (isEmpty) return;
-    if (isNew || !this.#plot) return this.#build();
+    if (!this.#plot) return this.#build();
     this.#plot.setData([times, ...values]);
     this.#updateLegend();
   }
 
-  #build() {
-    if (this.area.hidden) return;
+  #discard() {
     this.#plot?.destroy();
+    this.#plot = null;
+  }
+
+  #build() {
+    this.#discard();
+    if (this.area.hidden) return;
     const [text, grid] = [color("--quiet"), color("--line")];
     const axis = { stroke: text, grid: { stroke: grid, width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
     const series = this.#lines.map((line, index) => ({
@@ -67,7 +75,7 @@ export class Chart {
         y: this.log ? { distr: 3 } : { range: (_plot, _least, most) => [0, Math.max(1, (most ?? 0) * 1.1)] },
       },
       axes: [
-        { ...axis, values: (_plot, times) => times.map((time) => new Date(time * 1000).toLocaleTimeString("en-GB")), space: 90, size: 30 },
+        { ...axis, values: (_plot, times) => times.map((time) => clock(time * 1000)), space: 90, size: 30 },
         { ...axis, values: (_plot, values) => values.map((value) => (value === null ? "" : this.format(value))), size: 64, space: 34 },
       ],
       series: [{}, ...series],

@@ -2,10 +2,10 @@
 // between two answers, and follows the stream of denials.
 "use strict";
 
-import { Unauthorized, request, requestJson, forgetToken, hasToken, keepToken, readEvents } from "./api.js";
+import { Unauthorized, Unreachable, request, requestJson, forgetToken, hasToken, keepToken, readEvents } from "./api.js";
 import { Chart } from "./charts.js";
 import { Intervals, quantile, rateOf, total } from "./intervals.js";
-import { ago, bar, cell, element, labelled, pairs, rate, row, seconds, short, wait } from "./format.js";
+import { ago, bar, cell, clock, element, labelled, pairs, rate, row, seconds, short, wait } from "./format.js";
 
 const POLL_MS = 1000;      // interval of polling counts
 const TOP_EVERY = 3;       // rankings are polled with every third of them
@@ -16,6 +16,7 @@ const KEY_POINTS = 300;    // maximum number of points in the chart of a key
 
 const $ = (id) => document.getElementById(id);
 let last = null;           // the previous counts
+let answeredAt = null;     // when the server last answered, in milliseconds
 const intervals = new Intervals();
 let polls = 0;
 let loop = 0;              // number of the login, so that a loop of an earlier login ends
@@ -44,7 +45,8 @@ function put(id, text, alarm = false) {
 function fill(id, rows, columns, nothing) {
   const empty = cell(nothing, "empty");
   empty.colSpan = columns;
-  $(id).replaceChildren(...(rows.length ? rows : [row(empty)]));
+  const table = $(id).closest("table");
+  $(id).replaceChildren(...(rows.length ? rows : [row(empty)]).map((tr) => labelled(table, tr)));
 }
 
 // Rebuilt only when the names change, so that an open selection is kept.
@@ -127,14 +129,25 @@ function showServer(now) {
   const { store } = now;
   const full = store.max_keys ? store.tracked_keys / store.max_keys : 0;
   put("tile-keys", short(store.tracked_keys), full > 0.9);
-  put("tile-keys-note", `of at most ${short(store.max_keys)}`);
-  const state = $("state");
-  state.textContent = now.ready ? "ready" : "draining";
-  state.className = `badge ${now.ready ? "good" : "warn"}`;
+  put("tile-keys-note", `one per key and limit, at most ${short(store.max_keys)}`);
+  showState(now.ready ? "ready" : "draining", now.ready ? "good" : "warn");
   const connections = now.fronts.reduce((all, front) => all + front.connections, 0);
   const memory = now.resident_bytes ? `, ${Math.round(now.resident_bytes / 1048576)} MiB` : "";
   $("facts").textContent =
     `${now.version}, up ${ago(now.uptime_seconds)}, ${connections} connections${memory}`;
+}
+
+/** Sets the badge. */
+function showState(text, kind) {
+  if ($("state").textContent !== text) $("state").textContent = text;
+  $("state").className = `badge ${kind}`;
+}
+
+/** Marks everything on the page as old while the server does not answer. */
+function showNoAnswer() {
+  showState(answeredAt === null ? "no answer" : `no answer since ${clock(answeredAt)}`, "alarm");
+  $("content").classList.add("stale");
+  for (const value of document.querySelectorAll(".tile p")) put(value.id, "–");
 }
 
 const DECISION_SOURCES = [
@@ -204,12 +217,12 @@ function showPolicies(now, changes) {
   options("chart-policy", now.requests.map((one) => one.policy).filter(isPolicy), [""]);
   options("lookup-policy", names, []);
   const shown = now.series.filter((one) => isPolicy(one.policy) || total(one) > 0);
-  const rows = shown.map((one) => labelled($("policies-head"), row(
-    cell(one.policy), cell(one.limit, "nowrap"), cell(one.mode),
+  const rows = shown.map((one) => row(
+    cell(one.policy, "name"), cell(one.limit, "nowrap"), cell(one.mode),
     cell(rate(changes.per(one, total)), "num"), cell(short(one.allowed), "num"),
     cell(short(one.denied), "num"), cell(short(one.would_deny), "num"),
     cell(short(one.near), "num"), cell(short(one.inexact), "num"),
-  )));
+  ));
   fill("policies", rows, 9, "No policies.");
 }
 
@@ -230,10 +243,10 @@ function showTop(top) {
       button.addEventListener("click", () => lookUp(entry.policy, entry.name, entry.encoded));
       name.append(button);
     }
-    return row(name, cell(entry.policy, "nowrap"), ...counts(entry));
+    return row(name, cell(entry.policy, "name"), ...counts(entry));
   });
   fill("top-keys", keys, 4, "Nobody lately.");
-  const routes = top.routes.entries.map((entry) => row(cell(entry.name, "mono"), cell(entry.policy, "nowrap"), ...counts(entry)));
+  const routes = top.routes.entries.map((entry) => row(cell(entry.name, "mono"), cell(entry.policy, "name"), ...counts(entry)));
   fill("top-routes", routes, 4, "None lately.");
 }
 
@@ -245,7 +258,7 @@ async function refreshTop() {
 
 // ---- one key
 
-let shownKey = null; // the displayed key: its path, name and policy
+let lookup = null;   // the current lookup: `{path, message}` and, once it is answered, `{key, policy}`
 let keyPoints = [];  // how much of each limit the key had used: `{time, shares}`, by the text of the limit
 
 async function lookUp(policy, key, encoded = encodeURIComponent(key)) {
@@ -256,19 +269,22 @@ async function lookUp(policy, key, encoded = encodeURIComponent(key)) {
   $("lookup").scrollIntoView({ block: "nearest" });
 }
 
-/** Requests a key and shows it. Without a message the display is only refreshed. */
+/** Looks up a key and shows it, after a message about the last action on it. */
 async function showKey(path, message) {
-  const note = $("lookup-note");
+  if (path !== lookup?.path) keyPoints = [];
+  lookup = { path, message };
+  await refreshKey();
+}
+
+/** Requests the current key again. A late answer to an earlier lookup is dropped. */
+async function refreshKey() {
+  const mine = lookup;
   try {
-    const answer = await requestJson(path);
-    if (path !== shownKey?.path) keyPoints = [];
-    shownKey = { path, key: answer.key, policy: answer.policy };
-    const denied = answer.limits.some((limit) => !limit.allowed);
-    const never = answer.seen ? "" : "never seen, ";
-    const verdict = `${answer.key} under ${answer.policy}: ${never}${!denied ? "would pass" : answer.mode === "observe"
-      ? "would be denied, were it enforced" : "would be denied"}.`;
+    const answer = await requestJson(mine.path);
+    if (mine !== lookup) return;
+    Object.assign(lookup, { key: answer.key, policy: answer.policy });
     const others = answer.also_seen ? ` Other keys with this value: ${answer.also_seen.join(", ")}.` : "";
-    if (message !== null) note.textContent = message + verdict + others;
+    noteLookup(mine.message + verdictOf(answer) + others);
     fill("lookup-limits", answer.limits.map((limit) => {
       const used = cell("", "used");
       used.append(bar(usedShare(limit), limit.allowed ? "" : "bad"));
@@ -278,11 +294,26 @@ async function showKey(path, message) {
     }), 5, "This policy is off.");
     drawKey(answer.limits);
   } catch (error) {
-    shownKey = null;
-    note.textContent = error.message || "The token was refused.";
+    if (mine !== lookup) return;
+    // A key that is already shown stays until the server answers again.
+    if (mine.key && error instanceof Unreachable) throw error;
+    lookup = null;
+    noteLookup(error.message || "The token was refused.");
   }
-  $("lookup-view").hidden = shownKey === null;
-  $("reset").disabled = shownKey === null;
+  $("lookup-view").hidden = lookup === null;
+  $("reset").disabled = lookup === null;
+}
+
+/** Returns whether a request of the key would pass, as a sentence. */
+function verdictOf({ key, policy, limits, mode, seen }) {
+  const denied = limits.some((limit) => !limit.allowed);
+  const verdict = !denied ? "would pass" : mode === "observe" ? "would be denied, were it enforced" : "would be denied";
+  return `${key} under ${policy}: ${seen ? "" : "never seen, "}${verdict}.`;
+}
+
+/** Sets the note of the lookup if it changed, so that screen readers announce only changes. */
+function noteLookup(text) {
+  if ($("lookup-note").textContent !== text) $("lookup-note").textContent = text;
 }
 
 const usedShare = ({ limit, remaining }) => (limit ? Math.min(1, Math.max(0, 1 - remaining / limit)) : 1);
@@ -303,14 +334,18 @@ $("lookup").addEventListener("submit", (event) => {
   event.preventDefault();
   lookUp($("lookup-policy").value, $("lookup-key").value);
 });
+// A changed form no longer belongs to the result below it.
 $("lookup").addEventListener("input", () => {
-  shownKey = null;
+  lookup = null;
+  noteLookup("");
+  $("lookup-view").hidden = true;
   $("reset").disabled = true;
 });
 /** Asks for confirmation before a key is reset. */
 function confirmReset({ key, policy }) {
   const dialog = $("confirm");
-  $("confirm-text").textContent = `Reset ${key} under ${policy}? What it has used of all limits of this policy is forgotten.`;
+  $("confirm-text").replaceChildren("Reset ", element("code", "", key), " under ", element("code", "", policy),
+    "? What it has used of all limits of this policy is forgotten.");
   dialog.returnValue = "";
   dialog.showModal();
   return new Promise((resolve) => {
@@ -320,19 +355,21 @@ function confirmReset({ key, policy }) {
 $("confirm-reset").addEventListener("click", () => $("confirm").close("reset"));
 $("confirm-cancel").addEventListener("click", () => $("confirm").close("cancel"));
 
-$("reset").addEventListener("click", async () => {
-  if (!shownKey) return;
-  const { path } = shownKey;
-  if (!await confirmReset(shownKey)) {
-    $("lookup-note").textContent = "Nothing was reset.";
-    return;
-  }
+/** Resets a key. Returns the outcome as a sentence. */
+async function resetKey(path) {
   try {
     const answer = await requestJson(path, { method: "DELETE" });
-    await showKey(path, answer.reset ? "Reset. " : "There was nothing to reset. ");
+    return `${answer.reset ? "Reset" : "There was nothing to reset"} at ${clock(Date.now())}. `;
   } catch (error) {
-    $("lookup-note").textContent = error.message || "The token was refused.";
+    return `Not reset: ${error.message.replace(/\.$/, "") || "the token was refused"}. `;
   }
+}
+
+$("reset").addEventListener("click", async () => {
+  if (!lookup?.key) return;
+  const { path } = lookup;
+  const message = await confirmReset(lookup) ? await resetKey(path) : "Nothing was reset. ";
+  if (lookup?.path === path) await showKey(path, message);
 });
 
 // ---- the stream of denials
@@ -356,10 +393,10 @@ function showEvent(fields) {
   const data = JSON.parse(fields.data);
   if (fields.event === "missed") return addEvent(row(gap(`${data.missed} denials went by too fast to show`)));
   if (data.suppressed) addEvent(row(gap(`${short(data.suppressed)} more of ${data.policy} not shown`)));
-  const time = new Date(data.at_ms).toLocaleTimeString();
+  const time = clock(data.at_ms);
   const would = data.outcome === "would_deny" ? " (would deny)" : "";
   const failed = data.decided === "exact" ? "" : ` (${data.decided})`;
-  addEvent(row(cell(time, "nowrap"), cell(data.policy + would, "nowrap"), cell(data.key, "mono"), cell(data.route, "mono"),
+  addEvent(row(cell(time, "nowrap"), cell(data.policy + would, "name"), cell(data.key, "mono"), cell(data.route, "mono"),
     cell(data.limit, "nowrap"), cell(wait(data.retry_after_ms) + failed, "num"), cell(data.request_id, "id")));
 }
 
@@ -372,7 +409,7 @@ function gap(text) {
 function addEvent(tr) {
   const body = $("events");
   if (body.querySelector(".waiting")) body.replaceChildren();
-  body.prepend(tr);
+  body.prepend(labelled(body.closest("table"), tr));
   while (body.rows.length > EVENTS_SHOWN) body.lastElementChild.remove();
 }
 
@@ -386,14 +423,16 @@ $("pause").addEventListener("click", () => {
 
 async function poll() {
   const now = await requestJson("admin/v1/stats");
+  answeredAt = Date.now();
   const isRestart = last !== null && now.started_seconds !== last.started_seconds;
   // The events and series of another process are numbered and counted from the beginning.
   if (isRestart) [last, lastEvent] = [null, ""];
   await intervals.add(now, () => requestJson("admin/v1/history"));
   showCounts(now);
+  $("content").classList.remove("stale");
   last = now;
   if (polls % TOP_EVERY === 0) await refreshTop();
-  if (shownKey && !$("confirm").open && document.activeElement !== $("reset")) await showKey(shownKey.path, null);
+  if (lookup && !$("confirm").open) await refreshKey();
   polls += 1;
 }
 
@@ -405,8 +444,8 @@ async function run() {
       await poll();
     } catch (error) {
       if (error instanceof Unauthorized) return showLogin();
-      $("state").textContent = "no answer";
-      $("state").className = "badge alarm";
+      if (!(error instanceof Unreachable)) console.error(error);
+      showNoAnswer();
     }
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));
   }
@@ -419,8 +458,7 @@ function showLogin() {
   $("login").hidden = false;
   $("content").hidden = true;
   $("forget").hidden = true;
-  $("state").textContent = "locked";
-  $("state").className = "badge warn";
+  showState("locked", "warn");
   $("token").value = "";
   $("token").focus();
 }
@@ -431,7 +469,8 @@ function start() {
   $("forget").hidden = !hasToken();
   const waiting = gap("None yet.");
   waiting.classList.add("waiting");
-  $("events").replaceChildren(row(waiting));
+  $("events").replaceChildren();
+  addEvent(row(waiting));
   lastEvent = "";
   run();
 }

@@ -33,6 +33,9 @@ export function ago(s) {
   return `${Math.ceil(s / 86400)} d`;
 }
 
+/** Returns a time of day on a 24-hour clock, in the zone of the browser. */
+export const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
+
 export function element(tag, kind, text) {
   const made = document.createElement(tag);
   if (kind) made.className = kind;
@@ -49,9 +52,10 @@ export function row(...cells) {
 }
 
 /** Labels the cells of a row with the headings of its table, which narrow windows show in each row. */
-export function labelled(head, tr) {
+export function labelled(table, tr) {
+  const head = table.tHead.rows[0];
   [...tr.cells].forEach((td, index) => {
-    td.dataset.label = head.cells[index].textContent;
+    if (td.colSpan === 1) td.dataset.label = head.cells[index].textContent;
     td.setAttribute("role", "cell");
   });
   tr.setAttribute("role", "row");

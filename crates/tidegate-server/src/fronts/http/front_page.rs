@@ -43,7 +43,7 @@ fn html(links: &[(&str, &str)]) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let link = |(path, about): &(&str, &str)| {
         let href = path.trim_start_matches('/');
-        format!("    <li><a href=\"{href}\">{path}</a>: {about}</li>\n")
+        format!("      <li><a href=\"{href}\">{path}</a>: {about}</li>\n")
     };
     let links: String = links.iter().map(link).collect();
     format!(
@@ -55,12 +55,15 @@ fn html(links: &[(&str, &str)]) -> String {
   <meta name=\"color-scheme\" content=\"light dark\">
   <title>tidegate</title>
   <link rel=\"icon\" href=\"playground/icon.svg\" type=\"image/svg+xml\">
+  <link rel=\"stylesheet\" href=\"playground/playground.css\">
 </head>
 <body>
-  <h1>tidegate {version}</h1>
-  <ul>
-{links}  </ul>
-  <p><code>POST /v1/check</code> decides about a request.</p>
+  <main>
+    <h1>tidegate {version}</h1>
+    <ul>
+{links}    </ul>
+    <p><code>POST /v1/check</code> decides about a request.</p>
+  </main>
 </body>
 </html>
 "

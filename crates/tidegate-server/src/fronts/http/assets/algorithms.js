@@ -23,7 +23,7 @@ export const ALGORITHMS = {
   },
   "sliding-counter": {
     captions: () => ({ about: "keeps two counts and estimates the last window from them", formula: "estimate = prev × weight + curr" }),
-    worked: ({ estimate, previous, weight, current }) => `${below(estimate)} = ${previous} × ${weight.toFixed(3)} + ${current}`,
+    worked: workedEstimate,
     condition: isBelow("the estimate"),
     slides: true,
     aligned: true,
@@ -55,6 +55,17 @@ export const ALGORITHMS = {
 function below(number) {
   const rounded = Number(number.toFixed(3));
   return (Number.isInteger(rounded) && number < rounded ? rounded - 0.001 : rounded).toFixed(3);
+}
+
+/** Returns the sign between two numbers as they are printed: `=` where they are equal, `≈` where digits are left out. */
+export function equals(one, other) {
+  return Math.abs(one - other) < 1e-9 ? "=" : "≈";
+}
+
+/** Returns the estimate with its numbers. */
+function workedEstimate({ estimate, previous, weight, current }) {
+  const [sum, part] = [below(estimate), weight.toFixed(3)];
+  return `${sum} ${equals(sum, previous * part + current)} ${previous} × ${part} + ${current}`;
 }
 
 /** Returns the condition of the algorithms that count: the number is below what leaves space for the cost. */

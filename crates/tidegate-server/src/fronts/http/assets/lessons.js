@@ -39,7 +39,7 @@ const EXPERIMENTS = [
       await stage.boundaryAttack();
       return mine === stage.run();
     },
-    why: "fixed-window starts again at 0 when a window ends, so it admits both bursts. sliding-counter still counts most of the first burst: one second into the new window the estimate is 5 × 0.933 + 0 = 4.667, which is below 5, so one more request is admitted and the rest are denied. sliding-window counts the first five in full, and admits none of the second five.",
+    why: "fixed-window starts again at 0 when a window ends, so it admits both bursts. sliding-counter still counts most of the first burst: one second into the new window the estimate is 5 × 0.933 + 0 ≈ 4.667, which is below 5, so one more request is admitted and the rest are denied. sliding-window counts the first five in full, and admits none of the second five.",
   },
   {
     id: "rollover",

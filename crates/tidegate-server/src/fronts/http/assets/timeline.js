@@ -6,7 +6,7 @@
 // it has 5 dots or 500.
 "use strict";
 
-import { ALGORITHMS, rule } from "./algorithms.js";
+import { ALGORITHMS, equals, rule } from "./algorithms.js";
 import { CELLS_HEIGHT, describe, strip, workedOldest } from "./cells.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -20,6 +20,8 @@ const NAMES = 22;      // space for the names and times of the windows
 const PILE_WIDTH = 32;
 /** Width of a drawing in pixels from which there is space for long labels. */
 const WIDE = 480;
+/** Width of a drawing in pixels from which the division of the weight fits below the previous window. */
+const WIDE_FOR_WEIGHT = 720;
 
 const OVER_TWO_WINDOWS = "Requests over two windows";
 
@@ -289,10 +291,10 @@ export class Lane {
 
   /** Writes the two counts below their windows, and the weight as the overlap that it is. */
   #showWeight({ previous, current, weight }, { window_us: window }, { width }) {
-    const overlap = `${((weight * window) / 1e6).toFixed(1)} s in the box ÷ ${window / 1e6} s`;
-    const [left, right] = width < WIDE
-      ? [`prev ${previous}, weight ${weight.toFixed(3)}`, `curr ${current}`]
-      : [`prev = ${previous}, weight = ${overlap} = ${weight.toFixed(3)}`, `curr = ${current}`];
+    const [seconds, part, shown] = [window / 1e6, ((weight * window) / 1e6).toFixed(3), weight.toFixed(3)];
+    const [left, right] = width < WIDE_FOR_WEIGHT
+      ? [`prev ${previous}, weight ${shown}`, `curr ${current}`]
+      : [`prev = ${previous}, weight = ${part} s in the box ÷ ${seconds} s ${equals(part, shown * seconds)} ${shown}`, `curr = ${current}`];
     const y = BASE + WEIGHT - 9;
     this.labels.replaceChildren(
       text({ x: width / 4, y, text: left, name: "count" }), text({ x: (3 * width) / 4, y, text: right, name: "count" }));
