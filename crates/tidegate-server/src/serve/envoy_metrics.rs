@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use axum::Router;
+use tidegate::unstable::config::Config;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tracing::info;
 
+use super::config_source::ConfigSource;
 use super::error::ServeError;
 use super::listener::{Bounds, bind};
 use super::settings::{FrontName, FrontSettings};
@@ -44,6 +46,17 @@ impl EnvoyExport {
         let page = settings.prometheus.map(page).transpose()?;
         let statsd = |settings| Arc::new(Statsd::new(settings, Arc::clone(&metrics)));
         Ok(EnvoyExport { page, statsd: settings.statsd.map(statsd), metrics: Some(metrics) })
+    }
+
+    /// Counts the first config; `None` if it was not loaded.
+    pub fn record_first_config(&self, config: Option<&Config>, source: &ConfigSource) {
+        let Some(metrics) = &self.metrics else { return };
+        match config {
+            Some(config) => metrics.set_policies(&config.policies),
+            // The configs of a control plane arrive later.
+            None if source.xds().is_some() => {}
+            None => metrics.count_rejected_config(),
+        }
     }
 
     /// Whether there is a page for Prometheus.

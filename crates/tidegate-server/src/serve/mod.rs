@@ -142,14 +142,7 @@ async fn serve(
     let server_state = Arc::new(ServerState::new(config.max_keys).read_from(source.name()));
     let readiness = source.readiness();
     readiness.record_config(&server_state, is_loaded.then_some(&config));
-    if let Some(metrics) = &export.metrics {
-        match is_loaded {
-            true => metrics.set_policies(&config.policies),
-            // The configs of a control plane arrive later.
-            false if source.xds().is_some() => {}
-            false => metrics.count_rejected_config(),
-        }
-    }
+    export.record_first_config(is_loaded.then_some(&config), &source);
     let algorithm = args.algorithm.unwrap_or_default();
     let Settings { http, grpc, resp, admin, exposed } = settings;
     let access = |settings: &Option<FrontSettings>| {
