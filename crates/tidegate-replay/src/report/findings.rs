@@ -34,7 +34,7 @@ impl Summary {
         let [count, most] = [burst.count, limit.count].map(grouped);
         let (window, at) = (window_of(&limit.limit), Utc { time_us: burst.at_us });
         Some(format!(
-            "The largest burst was {count} within {window}, by the key {} and ending at {at}; the limit is {most}.",
+            "The largest burst was {count} within {window}, by the key {}, ending at {at}; the limit is {most}.",
             burst.key
         ))
     }

@@ -15,7 +15,7 @@ use tidegate::unstable::config::{Config, ConfigErrors, StoreUrl};
 use tidegate::unstable::identity::parse_address;
 use tidegate::unstable::policy::{Explained, Mode};
 
-use crate::fronts::http::without_origin;
+use crate::fronts::http::Target;
 
 type Pair = (Cow<'static, str>, Cow<'static, str>);
 
@@ -86,20 +86,13 @@ pub fn run(args: &ExplainArgs) -> Result<Output, ConfigErrors> {
     };
     let headers = Headers::Pairs(&args.headers);
     let resolved = config.identity.client_ip(args.peer, &headers);
-    // The path is read as `/v1/check` reads it: a whole URL also has a host and a query.
-    let (url_host, target) = args.path.as_deref().map(without_origin).unzip();
-    let url_host = url_host.flatten();
-    let target = target.map(|target| target.split('#').next().unwrap_or_default());
-    let (path, in_path) = match target.map(|target| target.split_once('?')) {
-        Some(Some((path, query))) => (Some(path), Some(query)),
-        _ => (target, None),
-    };
-    let path = if path == Some("") && url_host.is_some() { Some("/") } else { path };
+    // As in `/v1/check`, a whole URL also has a host and a query.
+    let target = args.path.as_deref().map(Target::new);
     let attributes = Attributes {
         method: args.method.as_deref(),
-        path,
-        query: args.query.as_deref().or(in_path),
-        host: args.host.as_deref().or(url_host),
+        path: target.map(|target| target.path),
+        query: args.query.as_deref().or(target.and_then(|target| target.query)),
+        host: args.host.as_deref().or(target.and_then(|target| target.host)),
         client_ip: args.client_ip.or(resolved),
         headers,
         domain: args.domain.as_deref(),

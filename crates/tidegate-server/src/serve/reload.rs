@@ -19,7 +19,7 @@ use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
-use super::config_source::ConfigSource;
+use super::config_source::{ConfigSource, ConfigSourceError};
 use super::readiness::Readiness;
 use super::settings::needing_restart;
 use crate::admin::ServerState;
@@ -158,7 +158,7 @@ impl ReloadState {
             Event::Check { forced } => self.reload_if_changed(&source, forced),
             Event::Received(Update { configs, result }) => {
                 let received = source.with_received(configs);
-                let reloaded = self.reload(&received);
+                let reloaded = self.reload(&received, received.load_again());
                 let source = if reloaded.is_ok() { received } else { source };
                 // The client ends only with the process.
                 let _ = result.send(reloaded);
@@ -175,16 +175,20 @@ impl ReloadState {
             return;
         }
         self.seen = now;
-        let _ = self.reload(source);
-    }
-
-    /// Loads and applies the config, or records why the old one stays.
-    fn reload(&self, source: &ConfigSource) -> Result<(), String> {
         let loaded = source.load_again().or_else(|_| {
             // An editor may have emptied the file and not yet written it.
             std::thread::sleep(SETTLE);
             source.load_again()
         });
+        let _ = self.reload(source, loaded);
+    }
+
+    /// Applies a config that was loaded, or records why the old one stays.
+    fn reload(
+        &self,
+        source: &ConfigSource,
+        loaded: Result<Config, ConfigSourceError>,
+    ) -> Result<(), String> {
         let loaded = loaded.map_err(|errors| errors.to_string());
         let is_complete = source.is_complete();
         let reloaded = loaded.and_then(|config| {

@@ -41,7 +41,7 @@ test("begins with the result under the requested algorithm", async () => {
   const lines = [...Array.from({ length: 15 }, () => [0, "busy"]), [1, "calm"]];
   const page = await open(browser, report("result", lines, ["--limit", "10 per 10s fixed-window", "--algorithm", "all"]));
   assert.equal(await page.textContent("#lead"), "fixed-window would have denied 31.3 % of requests: 5 of 16, from 1 of 2 keys.");
-  assert.match(await page.textContent("#findings"), /^The largest burst was 15 within 10s, by the key busy and ending at /);
+  assert.match(await page.textContent("#findings"), /^The largest burst was 15 within 10s, by the key busy, ending at /);
   assert.match(await page.textContent("#about"), /10 per 10s fixed-window/);
   assert.equal(await page.locator("#algorithm option:checked").textContent(), "fixed-window");
   assert.equal(await page.textContent("#keys-of"), "under fixed-window");

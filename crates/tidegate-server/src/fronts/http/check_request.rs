@@ -13,7 +13,7 @@ use tidegate::unstable::policy::check_counts;
 use tidegate::{Cost, Limit};
 
 use super::check_json::{AttributesBody, CheckBody, JsonInt, Pairs, PermitBody, RenewBody, Text};
-use super::original_request::without_origin;
+use super::original_request::Target;
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::request_bounds::{MAX_COST, checked_id, checked_key};
 
@@ -41,19 +41,9 @@ impl<'a> AttributesBody<'a> {
             Some(text) => Some(address(text)?),
         };
         // If the path is a whole URL, its host and query are used too.
-        let (url_host, target) = text(&self.path).map(without_origin).unzip();
-        let url_host = url_host.flatten();
-        // A fragment is not part of the path: frameworks remove it before they route.
-        let target = target.map(|target| target.split('#').next().unwrap_or_default());
-        let (path, url_query) =
-            match target.map(|target| target.split_once('?').unwrap_or((target, ""))) {
-                Some((path, query)) => (Some(path), (!query.is_empty()).then_some(query)),
-                None => (None, None),
-            };
-        let path = match (path, url_host) {
-            (Some(""), Some(_)) => Some("/"),
-            (path, _) => path,
-        };
+        let target = text(&self.path).map(Target::new);
+        let url_host = target.and_then(|target| target.host);
+        let url_query = target.and_then(|target| target.query).filter(|query| !query.is_empty());
         let pairs = |name: &str, pairs: Option<&'a Pairs<'a>>| match pairs {
             None => Ok(&[][..]),
             Some(Pairs(pairs)) if pairs.len() <= MAX_PAIRS => Ok(&pairs[..]),
@@ -64,7 +54,7 @@ impl<'a> AttributesBody<'a> {
         };
         Ok(Attributes {
             method: text(&self.method),
-            path,
+            path: target.map(|target| target.path),
             query: text(&self.query).or(url_query),
             host: text(&self.host).or(url_host),
             client_ip,

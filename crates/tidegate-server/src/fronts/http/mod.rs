@@ -47,7 +47,7 @@ use tidegate::unstable::gate::Gate;
 use tidegate::unstable::headers::Forms;
 use tokio::sync::Semaphore;
 
-pub use self::original_request::without_origin;
+pub use self::original_request::Target;
 
 use self::local_permits::LocalPermits;
 use self::response::{HttpBody, HttpResponse, RequestId, content};

@@ -680,7 +680,7 @@ fn html_report_begins_with_findings() {
         .map(|n| format!("{},busy\n", 1_700_000_000_200_000_u64 + n * 60_000))
         .chain(["1700000001100000,calm\n".to_string()])
         .collect();
-    let burst = "The largest burst was 15 within 10s, by the key busy and ending at \
+    let burst = "The largest burst was 15 within 10s, by the key busy, ending at \
                  2023-11-14 22:13:21Z; the limit is 10.";
     let busiest = "The key busy was denied most often: 5 of 15 requests.";
     let exact = "No request was admitted above the limit or denied wrongly.";
