@@ -203,14 +203,11 @@
 //! - `limiter/`: [`Limiter`], in memory and over any store; `request.rs`, `verdict.rs`: requests
 //!   and verdicts;
 //! - `store/`: [`Store`], and in `store/memory/` the store in memory;
-//! - `fallback/`: decisions while a shared store fails; `wait_queue.rs`: ordered waiting;
+//! - `fallback.rs`: decisions while a shared store fails; `wait_queue.rs`: ordered waiting;
 //! - `clock.rs`: clocks and timers.
 
 // `unstable` exports the modules that have an `allow`. Dead code in them is found in builds with
 // that feature and `tower`.
-#[cfg(feature = "policies")]
-#[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]
-mod attributes;
 mod clock;
 #[cfg(feature = "config")]
 #[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]

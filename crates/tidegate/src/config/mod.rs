@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   text -> yaml.rs (a tree with positions) -> reader.rs (typed values, errors collected)
-//!        -> settings.rs, policies.rs, conditions.rs, limits.rs -> Config
+//!        -> settings.rs, policies.rs, conditions.rs -> Config
 //! ```
 //!
-//! - `fields.rs` is the table of all fields; `schema.rs` prints it as JSON Schema;
+//! - `schema.rs` is the table of all fields, also as JSON Schema;
 //! - `settings.rs` also has [`StoreUrl`], which is displayed without its secrets;
 //! - `error.rs` formats an error: file, line, column, field, the line itself and how to fix it;
 //! - `warnings.rs` finds parts that are valid, but have no effect or an unexpected one;
@@ -33,8 +33,6 @@
 mod conditions;
 pub mod envoy;
 mod error;
-mod fields;
-mod limits;
 mod policies;
 mod reader;
 mod schema;
@@ -310,8 +308,8 @@ fn empty() -> Box<ConfigError> {
 }
 
 fn read(reader: &Reader<'_>, top: &LocatedNode, role: Role, config: &mut Config) {
-    let is_required = |field: &fields::Field| field.is_required && role == Role::Whole;
-    let Some(object) = reader.object_requiring(top, fields::TOP, is_required) else { return };
+    let is_required = |field: &schema::Field| field.is_required && role == Role::Whole;
+    let Some(object) = reader.object_requiring(top, schema::TOP, is_required) else { return };
     settings::read_settings(reader, &object, config);
     if role == Role::Settings && !object.has("policies") {
         config.policies = Policies::default();

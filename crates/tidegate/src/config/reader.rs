@@ -11,7 +11,7 @@ use std::time::Duration;
 use tidegate_core::Algorithm;
 
 use super::error::{ConfigError, SourceLocation, UnlocatedError, printable};
-use super::fields::Field;
+use super::schema::Field;
 use super::yaml::{MAX_ERRORS, Name, Node, Scalar, Value};
 
 /// The source of a config, with the errors found so far.

@@ -7,11 +7,11 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::error::SourceLocation;
-use super::fields::{
+use super::reader::{LocatedNode, Object, Reader, excerpt};
+use super::schema::{
     FORMS, FORWARDED_HEADERS, LOG_KEYS, MAX_KEYS, MAX_NODES, PATH_VARIANTS, STORE_SCHEMES, TLS,
     TLS_FILES, WHEN_FULL,
 };
-use super::reader::{LocatedNode, Object, Reader, excerpt};
 use super::{Config, Fronts, Tls};
 use crate::WhenFull;
 use crate::headers::{Form, Forms};

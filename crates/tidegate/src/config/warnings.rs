@@ -3,8 +3,8 @@
 //! A warning is reported only where the config leaves no doubt, or where `tidegate explain` would
 //! show the same for an ordinary request.
 
-use super::fields::POLICY;
 use super::reader::{LocatedNode, Object, Reader, excerpt, suggest};
+use super::schema::POLICY;
 use crate::policy::{Mode, Pattern, Policy, SharedBy};
 
 /// The largest number of values that are compared to find policies without an effect. Beyond it,

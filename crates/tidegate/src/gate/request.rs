@@ -8,7 +8,7 @@ use super::code_policy::{CodeKey, CodePolicy};
 #[cfg(doc)]
 use crate::Limiter;
 use crate::Overflow;
-use crate::attributes::Attributes;
+use crate::policy::attributes::Attributes;
 
 /// A request to the gate: who is counted, and at what cost.
 #[derive(Clone, Copy, Debug)]

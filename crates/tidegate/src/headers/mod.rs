@@ -7,12 +7,11 @@
 //!
 //! Fields are written for every response of a front. Values are built on the stack, without
 //! `std::fmt`, and each is copied once. The text that depends only on the policies is rendered when
-//! they are loaded (`prerendered.rs`). Everything else is kept as plain numbers until the response
+//! they are loaded ([`PrerenderedHeaders`]). Everything else is kept as plain numbers until the response
 //! is written (`fields.rs`).
 
 mod fields;
 mod forms;
-mod prerendered;
 mod problem;
 mod text;
 
@@ -25,8 +24,7 @@ pub use forms::{Form, Forms, FormsError};
 pub use problem::{PROBLEM_JSON, Problem, write_problem, write_problem_as};
 
 use crate::{Limit, RetryAfter, Timestamp};
-pub(crate) use fields::{Fields, LimitList, ReportedLimit, number};
-pub(crate) use prerendered::PrerenderedHeaders;
+pub(crate) use fields::{Fields, LimitList, PrerenderedHeaders, ReportedLimit, number};
 
 /// The result of one enforced limit.
 #[derive(Clone, Copy, Debug)]

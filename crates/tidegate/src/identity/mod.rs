@@ -33,7 +33,7 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 
-use crate::attributes::Headers;
+use crate::policy::attributes::Headers;
 use crate::policy::{ConditionErrorKind, ParseEnumError};
 use crate::text::excerpt;
 

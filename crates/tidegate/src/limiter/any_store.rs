@@ -11,7 +11,7 @@ use crate::fallback::{
     FallbackDecisions, FallbackRequest, LocalNode, OnStoreFailure, StoreContext,
 };
 use crate::futures::{MAX_CONCURRENT_CHECKS, join_all};
-use crate::store::validate;
+use crate::request::validate;
 use crate::{Check, Permit, Store, StoreError, Verdict};
 
 /// The fallback of a limiter whose store fails.

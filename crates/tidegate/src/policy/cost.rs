@@ -4,7 +4,7 @@ use std::fmt;
 
 use tidegate_core::bounds;
 
-use super::normalized::NormalizedRequest;
+use super::attributes::NormalizedRequest;
 use super::request_field::{RequestField, Value};
 use super::template::Template;
 use crate::text::write_escaped;

@@ -22,7 +22,7 @@ use std::net::IpAddr;
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
-use super::normalized::{ReadOptions, host_name};
+use super::attributes::{ReadOptions, host_name};
 use super::path;
 use super::request_field::RequestField;
 use super::template::{Alternative, Piece, Template};

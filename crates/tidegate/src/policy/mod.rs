@@ -14,11 +14,10 @@
 //! - `definition.rs`: [`Policy`] with its overrides; `cost.rs`: the cost of a request; `error.rs`;
 //! - `select.rs`: [`Policies`], the set of all policies; `index.rs`: the policies that may match a
 //!   request;
-//! - `normalized.rs`, `path.rs`: a request in normal form; `request_field.rs`: the fields that keys
-//!   and conditions use;
+//! - `attributes.rs`, `path.rs`: a request, as sent and in normal form; `request_field.rs`: the
+//!   fields that keys and conditions use;
 //! - `condition.rs`, `pattern.rs`, `descriptor.rs`: matching;
 //! - `template.rs`, `key.rs`: keys, and why they cannot collide;
-//! - `envoy_details.rs`: facts about limits that come from an envoyproxy/ratelimit config;
 //! - `explain.rs`: the result of every policy for a request, with the reason;
 //! - `analysis.rs`: facts about policies that hold for every request, for warnings.
 //!
@@ -44,16 +43,15 @@
 
 #[cfg(feature = "config")]
 mod analysis;
+pub(crate) mod attributes;
 mod condition;
 mod cost;
 mod definition;
 mod descriptor;
-mod envoy_details;
 mod error;
 mod explain;
 mod index;
 mod key;
-mod normalized;
 mod path;
 mod pattern;
 mod request_field;
@@ -72,8 +70,9 @@ pub use cost::{CostSource, CostSourceError};
 pub(crate) use definition::check_limits;
 pub(crate) use definition::is_concurrency;
 pub use definition::{MAX_LIMITS, MAX_NAME_BYTES, Override, Policy, Variant, check_counts};
-pub use descriptor::{DescriptorEntry, MAX_ENTRIES};
-pub use envoy_details::{EnvoyDetails, EnvoyLevel, Metadata, MetadataValue};
+pub use descriptor::{
+    DescriptorEntry, EnvoyDetails, EnvoyLevel, MAX_ENTRIES, Metadata, MetadataValue,
+};
 pub use error::PolicyError;
 pub use error::{ConditionError, ConditionErrorKind};
 pub use explain::{Explained, Explanation, Outcome};

@@ -5,7 +5,7 @@ use std::fmt;
 
 use http::HeaderName;
 
-use super::normalized::NormalizedRequest;
+use super::attributes::NormalizedRequest;
 use crate::identity::IpGroup;
 
 /// A field of a request: `client_ip`, `method`, `path`, `host`, `header:x`, `query:x`, `cookie:x`,

@@ -1,7 +1,6 @@
 //! The [`Store`] trait: a store keeps states and decides on them.
 
 mod memory;
-mod merge;
 #[cfg(feature = "redis")]
 pub mod redis;
 
@@ -17,7 +16,6 @@ use crate::{CheckError, Request, Verdict};
 #[cfg(feature = "policies")]
 pub(crate) use memory::BATCH;
 pub use memory::{MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, WhenFull};
-pub(crate) use merge::validate;
 
 /// Keeps states and decides on them, atomically and in one call.
 ///

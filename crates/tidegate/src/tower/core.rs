@@ -16,7 +16,6 @@ use super::guard::{GuardState, HeldPermits, RequestGuard};
 use super::head::Head;
 use super::reservation::{PendingPart, Reservation, SettleOnDrop};
 use super::rule::Limits;
-use crate::attributes::{Attributes, Headers};
 use crate::futures::CallTracker;
 use crate::futures::poll_once;
 use crate::gate::{
@@ -24,6 +23,7 @@ use crate::gate::{
     RequestContext, Subject,
 };
 use crate::headers::Forms;
+use crate::policy::attributes::{Attributes, Headers};
 use crate::policy::{Key, Mode, SelectedPolicy};
 
 pub(super) type PeerOf = dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync;

@@ -6,7 +6,7 @@ use http::header::HOST;
 use http::request::Parts;
 use http::{Extensions, HeaderMap, Method, Request, Uri};
 
-use crate::attributes::{Attributes, Headers};
+use crate::policy::attributes::{Attributes, Headers};
 
 /// A request without its body. The closures of a [`Rule`](super::Rule) read it to make keys, costs
 /// and limits.

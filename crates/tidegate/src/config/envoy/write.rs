@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use super::super::fields::UNLIMITED;
+use super::super::schema::UNLIMITED;
 use super::super::yaml::MAX_CONFIG_BYTES;
 use crate::policy::{Condition, Conditions, DescriptorEntry, Mode, Policies, Policy, SHARED_KEY};
 

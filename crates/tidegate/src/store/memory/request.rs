@@ -10,7 +10,7 @@ use super::slot::Fingerprint;
 use super::{MemoryStore, WhenFull};
 use crate::Request;
 use crate::request::consumed_if_denied;
-use crate::store::merge::{SharedCount, validate};
+use crate::request::{SharedCount, validate};
 use crate::{Check, CheckError, Overflow, Verdict};
 
 /// The number of checks of a request that are kept inline. Few requests have more, and theirs are

@@ -16,7 +16,7 @@
 //! - `server.rs`: sends to one server; `queue.rs`: jobs that wait; `batch_builder.rs`, `batch.rs`:
 //!   the calls of one write; `breaker.rs`: when a server counts as down, and the backoff;
 //! - `topology/`: one server, Sentinel, Cluster; `cross_slot.rs`: keys in several slots;
-//! - `key_names.rs`, `plan.rs`, `counter.rs`, `codec.rs`, `script.rs`, `lua/`: script calls and
+//! - `key_names.rs`, `plan.rs`, `counter.rs`, `script.rs`, `lua/`: script calls and
 //!   their replies;
 //! - `deny_cache.rs`: denials that are answered from memory;
 //! - `deferred_release.rs`: releases the permits of acquires that nobody waits for any more.
@@ -24,7 +24,6 @@
 mod batch;
 mod batch_builder;
 mod breaker;
-mod codec;
 mod connection;
 mod counter;
 mod cross_slot;

@@ -6,14 +6,13 @@ use redis::Value;
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Attempt, Cost, Decision, Limit, PermitId, Timestamp};
 
-use super::codec;
 use super::key_names::{self, KeyNames};
 use super::script;
 use super::script::{Script, ScriptCall, time_arg, unexpected_reply};
 use crate::Request;
+use crate::request::MergedChecks;
 use crate::request::consumed_if_denied;
 use crate::store::StoreError;
-use crate::store::merge::MergedChecks;
 use crate::{Check, CheckError, Overflow, Verdict};
 
 /// A list with inline space for the checks of most requests.
@@ -213,16 +212,16 @@ impl ScriptPlan {
     /// If the reply is an error or has another form, and [`CheckError::IdReused`].
     pub fn decode_reply(&self, reply: &Value) -> Result<ScriptReply, StoreError> {
         let read =
-            codec::decode_reply(reply, &self.states).ok_or_else(|| unexpected_reply(reply))?;
-        if read.outcome == codec::RequestOutcome::IdReused {
+            script::decode_reply(reply, &self.states).ok_or_else(|| unexpected_reply(reply))?;
+        if read.outcome == script::RequestOutcome::IdReused {
             return Err(CheckError::IdReused.into());
         }
-        let admitted = read.outcome == codec::RequestOutcome::Admitted;
+        let admitted = read.outcome == script::RequestOutcome::Admitted;
         // If so, the reply describes the states after the charge.
-        let consumed = read.outcome == codec::RequestOutcome::Consumed;
+        let consumed = read.outcome == script::RequestOutcome::Consumed;
         let both = self.states.iter().zip(read.states);
         let decisions = both.map(|(state, numbers)| {
-            let (mut equivalent_state, cost) = codec::equivalent_state(state, read.now, numbers);
+            let (mut equivalent_state, cost) = script::equivalent_state(state, read.now, numbers);
             let attempt = Attempt::new(cost, read.now);
             let admits = equivalent_state.advance_and_check(&state.limit, &attempt);
             equivalent_state.finish(&state.limit, &attempt, admitted && admits)
@@ -312,7 +311,7 @@ impl ScriptPlan {
         self.states = order.iter().map(|&state| self.states[state].clone()).collect();
         self.id = Some(IdempotencyId {
             digest: key_names::id_digest(self.states.iter().map(|state| &*state.key), id),
-            costs: self.states.iter().flat_map(|state| codec::cost_text(state.cost)).collect(),
+            costs: self.states.iter().flat_map(|state| script::cost_text(state.cost)).collect(),
             window_us: self.states.iter().map(|s| s.limit.window_us()).max().unwrap_or(0),
         });
     }
@@ -328,7 +327,7 @@ impl ScriptPlan {
         id_key: Option<Vec<u8>>,
         now: Option<Timestamp>,
     ) -> ScriptCall {
-        let mut args = vec![time_arg(now), codec::encode_plan(&self.states, mode, self.permit)];
+        let mut args = vec![time_arg(now), script::encode_plan(&self.states, mode, self.permit)];
         if let (Some(id), Some(_)) = (&self.id, &id_key) {
             args.push(id.costs.clone());
             args.push(id.window_us.to_string().into_bytes());

@@ -11,7 +11,7 @@ local MOST = 9007199254740992
 -- The kinds of cost.
 local ASK, FORCE, REFUND = 0, 1, 2
 
--- The numbers of the algorithms, as in codec.rs.
+-- The numbers of the algorithms, as in script.rs.
 local LOG, WINDOW, COUNTER, FIXED, BUCKET = 0, 1, 2, 3, 4
 -- The current key, for the message of corrupt().
 local key

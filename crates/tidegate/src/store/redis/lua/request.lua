@@ -5,7 +5,7 @@
 -- ARGV     1 the time in microseconds, or '' for the server's time
 --          2 the permit; the mode (a byte: 0 decide, 1 dry run, 2 undo, 3 deny and consume);
 --            then for every state three bytes and eight numbers:
---              algorithm (the numbers of codec.rs)
+--              algorithm (the numbers of script.rs)
 --              kind of cost: 0 ask, 1 force, 2 refund
 --              role: 0 enforced; 1 observed, which never denies; 2 enforced, and a denial consumes
 --                the units that are left, at most those requested
