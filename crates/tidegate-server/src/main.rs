@@ -4,23 +4,22 @@
 //! - `serve/`: the server: settings, sockets, TLS, reloads, shutdown.
 //! - `fronts/`: the protocols over which decisions are requested: `http/`, `grpc/`, `resp/`.
 //! - `admin/`: health, metrics, the admin API and the dashboard.
-//! - `access/`: authentication.
+//! - `authentication.rs`: which callers a front accepts.
 //! - `envoy_ratelimit/`: the environment variables of envoyproxy/ratelimit.
 //! - `error.rs`: the error of a request, for every protocol.
 //! - `logs/`: logging.
 //! - `xds/`: the client of xDS control planes.
-//! - `static_assets.rs`: files of web pages, embedded in the binary.
+//! - `web_pages.rs`: files of web pages, embedded in the binary, and links between them.
 
-mod access;
 mod admin;
+mod authentication;
 mod commands;
 mod envoy_ratelimit;
 mod error;
 mod fronts;
 mod logs;
-mod page_links;
 mod serve;
-mod static_assets;
+mod web_pages;
 mod xds;
 
 use std::process::ExitCode;

@@ -45,11 +45,11 @@ pub use self::response::{AdminFront, text, with_type};
 pub use self::server_state::{FrontName, REPLY_CODES, ReplyCounts, ServerState};
 
 use self::history::History;
-use crate::access::{Access, AuthError};
+use crate::authentication::{Access, AuthError};
 use crate::error::{ErrorKind, RequestError};
-use crate::page_links::DOCS_URL;
 use crate::serve::host_error;
-use crate::static_assets::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, own_asset};
+use crate::web_pages::DOCS_URL;
+use crate::web_pages::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, own_asset};
 
 /// The state that the handlers share.
 #[derive(Clone)]
@@ -160,7 +160,7 @@ async fn no_such_method() -> RequestError {
 
 /// Adds the security headers to every response.
 async fn harden(mut response: Response) -> Response {
-    static_assets::harden(response.headers_mut());
+    web_pages::harden(response.headers_mut());
     response
 }
 

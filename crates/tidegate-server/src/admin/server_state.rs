@@ -10,7 +10,7 @@ use http::StatusCode;
 use tidegate::unstable::stats::Counters;
 use tokio::sync::watch;
 
-use crate::page_links::PageLinks;
+use crate::web_pages::PageLinks;
 
 /// A front of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

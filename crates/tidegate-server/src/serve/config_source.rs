@@ -20,8 +20,8 @@ use tidegate::unstable::config::{Config, ConfigErrors, ConfigWarning, MAX_CONFIG
 use tidegate::unstable::policy::{Policies, PoliciesError};
 use tracing::{error, warn};
 
-use super::args::ServeArgs;
 use super::readiness::Readiness;
+use super::settings::ServeArgs;
 use super::tls;
 use crate::envoy_ratelimit::{ConfigType, EnvoySettings, VariableError, xds_settings};
 use crate::xds::XdsSettings;

@@ -14,8 +14,8 @@ use super::listener::{Bounds, bind};
 use super::settings::{FrontName, FrontSettings};
 use super::shutdown::RunningFront;
 use super::{BoundFront, ServerState};
-use crate::access::Access;
 use crate::admin::AdminFront;
+use crate::authentication::Access;
 use crate::envoy_ratelimit::{EnvoyMetrics, EnvoySettings, PrometheusSettings, Statsd, router};
 
 /// The metrics, and where they go. Empty without `--as-envoy-ratelimit`.

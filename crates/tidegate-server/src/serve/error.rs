@@ -7,11 +7,10 @@ use std::net::SocketAddr;
 use tidegate::OutOfMemory;
 use tidegate::redis::ConnectError;
 
-use super::args::ParseListenAddrError;
 use super::config_source::ConfigSourceError;
-use super::settings::{FrontName, secret_of};
+use super::settings::{FrontName, ParseListenAddrError, secret_of};
 use super::tls::TlsError;
-use crate::access::SecretError;
+use crate::authentication::SecretError;
 use crate::envoy_ratelimit::VariableError;
 use crate::logs::LogError;
 

@@ -22,9 +22,8 @@ use tracing::{debug, debug_span, warn};
 
 use super::connections::{ConnCommand, ConnectionProgress};
 use super::listener::{Protocol, Stream};
-use super::paced_stream::{PacedStream, READ_PER_POLL};
 use super::settings::FrontName;
-use super::tracked_stream::TrackedStream;
+use super::streams::{PacedStream, READ_PER_POLL, TrackedStream};
 use crate::admin::ServerState;
 use crate::fronts::response_future::{Front, FrontCall, ResponseFuture};
 use crate::logs::LogThrottle;

@@ -18,7 +18,7 @@ use tracing::{debug, warn};
 
 use super::connections::{ConnGuard, ConnectionProgress, Connections};
 use super::settings::FrontName;
-use super::tracked_stream::TrackedStream;
+use super::streams::TrackedStream;
 use crate::admin::ServerState;
 use crate::logs::LogThrottle;
 

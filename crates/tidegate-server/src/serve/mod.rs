@@ -1,41 +1,36 @@
 //! `tidegate serve`: settings, sockets, reloads and shutdown.
 //!
 //! ```text
-//!   args.rs, settings.rs          settings: flag > environment > file > default
+//!   settings.rs                   settings: flag > environment > file > default
 //!   unknown_env.rs                warns of misspelt environment variables
 //!   file_limits.rs                file descriptors, and how many connections each front may have
-//!   listener.rs                   sockets -> TLS (tls.rs, client_name.rs) -> connections of any protocol
+//!   listener.rs                   sockets -> TLS (tls.rs) -> connections of any protocol
 //!   http_protocol.rs              connections over HTTP -> requests to a front
-//!   tracked_stream.rs             records the progress of a connection
-//!   paced_stream.rs               bounds the bytes read per poll
+//!   streams.rs                    records the progress of a connection; bounds the bytes read per poll
 //!   connections.rs                open connections, and their deadlines
 //!   shared_store.rs               the store that nodes share
 //!   config_source.rs, reload.rs   policies from files; SIGHUP and changed files
 //!   readiness.rs                  whether a config is loaded and the store is available
 //!   shutdown.rs                   signals, draining, exit
 //!   envoy_metrics.rs              the metrics of envoyproxy/ratelimit, served and sent
-//!   banner.rs, example.rs         the text printed at start, and its command to try
+//!   banner.rs                     the text printed at start, and its command to try
 //! ```
 
-mod args;
 mod banner;
-mod client_name;
 mod config_source;
 mod connections;
 mod envoy_metrics;
 mod error;
-mod example;
 mod file_limits;
 mod http_protocol;
 mod listener;
-mod paced_stream;
 mod readiness;
 mod reload;
 mod settings;
 mod shared_store;
 mod shutdown;
+mod streams;
 mod tls;
-mod tracked_stream;
 mod unknown_env;
 
 use std::sync::Arc;
@@ -48,13 +43,13 @@ use tidegate::{Clock, Limiter};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-pub use self::args::{ListenAddr, ServeArgs};
 pub use self::config_source::config_warnings;
 pub use self::connections::{ConnCommand, ConnectionProgress, InFlight};
 pub use self::error::ServeError;
 pub use self::http_protocol::host_error;
 pub use self::listener::{Protocol, Stream};
-pub use self::tracked_stream::TrackedStream;
+pub use self::settings::{ListenAddr, ServeArgs};
+pub use self::streams::TrackedStream;
 
 use self::banner::Banner;
 use self::config_source::ConfigSource;
@@ -65,15 +60,15 @@ use self::listener::{Bounds, Listener, bind};
 use self::reload::{EnvOverrides, ReloadedFronts, Reloader, StartConfig};
 use self::settings::{FrontName, FrontSettings, Settings};
 use self::shutdown::RunningFronts;
-use crate::access::Secrets;
 use crate::admin::{self, AdminFront, ServerState};
+use crate::authentication::Secrets;
 use crate::envoy_ratelimit::EnvoySettings;
 use crate::fronts::grpc::GrpcFront;
 use crate::fronts::http::HttpFront;
 use crate::fronts::resp::RespFront;
 use crate::fronts::response_future::Front;
 use crate::logs;
-use crate::page_links::{PageAddress, PageLinks};
+use crate::web_pages::{PageAddress, PageLinks};
 
 /// How often a hundredth of the store is swept for expired keys, so that the reported number of
 /// tracked keys is approximately right.

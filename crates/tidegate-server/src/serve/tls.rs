@@ -1,17 +1,20 @@
-//! TLS of a front, and the problems of its files.
+//! TLS of a front: its files, their problems, and the certificates of clients.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tidegate::unstable::config::{Config, ConfigWarning, Tls};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::client::verify_server_cert_signed_by_trust_anchor;
+use tokio_rustls::rustls::client::danger::HandshakeSignatureValid;
+use tokio_rustls::rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use tokio_rustls::rustls::server::{ParsedCertificate, WebPkiClientVerifier};
-use tokio_rustls::rustls::{CertificateError, Error, RootCertStore, ServerConfig, crypto};
-
-use super::client_name::ClientNameVerifier;
+use tokio_rustls::rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig,
+    SignatureScheme, crypto,
+};
 
 /// The certificate files of one front.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -199,4 +202,51 @@ fn certificates(
         return Err(error("there is no certificate in it".into()));
     }
     Ok(chain)
+}
+
+/// Accepts the certificates that another verifier accepts, if they are valid for a name.
+#[derive(Debug)]
+struct ClientNameVerifier {
+    verifier: Arc<dyn ClientCertVerifier>,
+    /// The host name or address that certificates must have as an alternative name.
+    name: ServerName<'static>,
+}
+
+impl ClientCertVerifier for ClientNameVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.verifier.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.verifier.verify_client_cert(end_entity, intermediates, now)?;
+        verify_server_name(&ParsedCertificate::try_from(end_entity)?, &self.name)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
 }

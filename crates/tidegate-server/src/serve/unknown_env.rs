@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use clap::CommandFactory as _;
 
-use crate::access::SECRET_VARIABLES;
+use crate::authentication::SECRET_VARIABLES;
 use crate::commands::Cli;
 use crate::envoy_ratelimit::{EnvoySettings, distinctive_variables};
 

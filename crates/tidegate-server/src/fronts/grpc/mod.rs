@@ -35,8 +35,8 @@ use tidegate::unstable::gate::Gate;
 use tidegate::unstable::headers::Forms;
 
 use self::body::{GrpcBody, GrpcResponse, NotGrpc, code, collect, read_error};
-use crate::access::Access;
 use crate::admin::{FrontName, ServerState};
+use crate::authentication::Access;
 use crate::envoy_ratelimit::{EnvoyMetrics, ReplySettings};
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::response_future::{Front, FrontCall, Start};

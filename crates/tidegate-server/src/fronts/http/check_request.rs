@@ -12,7 +12,7 @@ use tidegate::unstable::identity::parse_address;
 use tidegate::unstable::policy::check_counts;
 use tidegate::{Cost, Limit};
 
-use super::check_json::{AttributesBody, CheckBody, JsonInt, Pairs, PermitBody, RenewBody, Text};
+use super::json_body::{AttributesBody, CheckBody, JsonInt, Pairs, PermitBody, RenewBody, Text};
 use super::original_request::Target;
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::request_bounds::{MAX_COST, checked_id, checked_key};

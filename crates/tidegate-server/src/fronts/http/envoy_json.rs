@@ -15,7 +15,7 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde_json::{Map, Value, json};
 use tidegate::Limit;
 
-use super::check_json::{BoundedVec, Object, Text, decode};
+use super::json_body::{BoundedVec, Object, Text, decode};
 use super::response::{HttpResponse, REQUEST_ID, RequestId, json as json_answer};
 use super::{HttpFront, read_json};
 use crate::error::RequestError;

@@ -4,8 +4,8 @@ use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue, LOCATION, VARY};
 use http::{HeaderMap, Response, StatusCode};
 
 use super::response::{HttpResponse, content};
-use crate::page_links::DOCS_URL;
-use crate::static_assets::{self, HTML, TEXT};
+use crate::web_pages::DOCS_URL;
+use crate::web_pages::{self, HTML, TEXT};
 
 /// The links of the page: the path, and what is there.
 const LINKS: [(&str, &str); 4] = [
@@ -29,7 +29,7 @@ pub fn page(headers: &HeaderMap, has_dashboard: bool) -> HttpResponse {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(VARY, HeaderValue::from_static("accept"));
-    static_assets::harden(headers);
+    web_pages::harden(headers);
     response
 }
 
@@ -84,6 +84,6 @@ pub fn redirect(url: &str) -> HttpResponse {
     if let Ok(url) = HeaderValue::from_str(url) {
         headers.insert(LOCATION, url);
     }
-    static_assets::harden(headers);
+    web_pages::harden(headers);
     response
 }

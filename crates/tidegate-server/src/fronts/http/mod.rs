@@ -2,8 +2,8 @@
 //!
 //! | path | file |
 //! | --- | --- |
-//! | `/v1/check`, `/v1/check/batch` | `check.rs`: JSON in (`check_json.rs`, `check_request.rs`), JSON out (`check_response.rs`) |
-//! | `/v1/permits` | `permits.rs`, `permit_token.rs`, and `local_permits.rs` for permits in memory |
+//! | `/v1/check`, `/v1/check/batch` | `check.rs`; the body is decoded by `json_body.rs` and converted by `check_request.rs` |
+//! | `/v1/permits` | `permits.rs` |
 //! | `/v1/forward-auth` | `forward_auth.rs`, and `original_request.rs`, the request that the gateway received |
 //! | `/json` | `envoy_json.rs`: Envoy's rate limit service in JSON |
 //! | `/healthcheck` | this file: the health check of envoyproxy/ratelimit |
@@ -18,16 +18,12 @@
 
 pub mod body;
 mod check;
-pub mod check_json;
 mod check_request;
-mod check_response;
 mod envoy_json;
 mod forward_auth;
 mod front_page;
-mod json_error;
-mod local_permits;
+pub mod json_body;
 mod original_request;
-mod permit_token;
 mod permits;
 mod playground;
 mod response;
@@ -49,10 +45,10 @@ use tokio::sync::Semaphore;
 
 pub use self::original_request::Target;
 
-use self::local_permits::LocalPermits;
+use self::permits::LocalPermits;
 use self::response::{HttpBody, HttpResponse, RequestId, content};
-use crate::access::{Access, AuthError};
 use crate::admin::{FrontName, ServerState};
+use crate::authentication::{Access, AuthError};
 use crate::envoy_ratelimit::{EnvoyMetrics, ReplySettings};
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::response_future::{Front, FrontCall, Start};

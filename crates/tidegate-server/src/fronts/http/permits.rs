@@ -1,19 +1,29 @@
 //! `/v1/permits`: permits of `concurrency` limits, held by a token.
+//!
+//! The token is part of the path. Everyone who knows it can renew or release the permit, so it must
+//! not be guessable.
+//!
+//! - A permit in the memory of this node is known only here. Its token is 128 random bits, under
+//!   which [`LocalPermits`] finds it. The store keeps the permit and ends its lease.
+//! - A permit in a shared store must be found by any node, and no node knows which permits another
+//!   has issued. Its token therefore contains the whole permit: `1.` and the bytes of the permit in
+//!   base64url. It cannot be guessed either, because the id of the permit in it is random.
 
+use std::collections::HashMap;
+use std::fmt;
 use std::io::Write as _;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
 use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tidegate::unstable::gate::{AnyPermit, GateError, GateRequest, GateVerdict};
+use tidegate::Permit;
+use tidegate::unstable::gate::{AnyPermit, GateError, GateRequest, GateVerdict, SharedPermit};
 use tidegate::unstable::headers::{PROBLEM_JSON, write_problem_as};
 
-use super::check_json::{PermitBody, RenewBody, decode};
-use super::check_response::{self, VERDICT_BYTES};
-use super::local_permits::RenewError;
-use super::permit_token::PermitToken;
+use super::check::{VERDICT_BYTES, write_open_verdict};
+use super::json_body::{PermitBody, RenewBody, decode};
 use super::response::{HttpResponse, REQUEST_ID, RequestId, content, json};
 use super::{HttpFront, body, json_only, read_json};
 use crate::error::{ErrorKind, RequestError};
@@ -54,7 +64,7 @@ impl HttpFront {
             }
         };
         let mut out = Vec::with_capacity(VERDICT_BYTES + 64);
-        check_response::write_open(&held.verdict, &mut out);
+        write_open_verdict(&held.verdict, &mut out);
         write_lease(&mut out, ",", &token, held.lease);
         let mut response = json(StatusCode::CREATED, out);
         if let Ok(location) = HeaderValue::try_from(format!("/v1/permits/{token}")) {
@@ -169,4 +179,234 @@ fn not_held() -> RequestError {
 fn full() -> RequestError {
     let detail = "too many permits are held: try again later";
     RequestError::new(ErrorKind::Unavailable, detail)
+}
+
+/// The maximum number of permits in the table: about 40 MB of ids and permits.
+const MAX_PERMITS: usize = 100_000;
+
+/// The id of a permit: 32 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LocalPermitId(u128);
+
+impl LocalPermitId {
+    /// Returns an id that cannot be guessed; `None` if random bytes are unavailable.
+    fn random() -> Option<Self> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).ok()?;
+        Some(LocalPermitId(u128::from_ne_bytes(bytes)))
+    }
+
+    /// Parses the id in a path.
+    fn parse(text: &str) -> Option<Self> {
+        let digits =
+            text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let number = digits.then(|| u128::from_str_radix(text, 16).ok());
+        number.flatten().map(LocalPermitId)
+    }
+}
+
+impl std::fmt::Display for LocalPermitId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+#[derive(Debug)]
+struct LocalPermit {
+    permit: Permit,
+    lease: Duration,
+    /// The longest possible lease.
+    max_lease: Duration,
+    ends: Instant,
+}
+
+/// Why a lease cannot be renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RenewError {
+    /// The permit is not held, or no longer.
+    NotHeld,
+    /// The lease is longer than possible. Holds the longest possible lease.
+    TooLong(Duration),
+}
+
+/// All permits that callers hold.
+#[derive(Debug, Default)]
+pub struct LocalPermits {
+    held: Mutex<HashMap<LocalPermitId, LocalPermit>>,
+}
+
+impl LocalPermits {
+    /// Whether one more permit can be held.
+    fn has_room(&self) -> bool {
+        if self.held().len() < MAX_PERMITS {
+            return true;
+        }
+        self.sweep();
+        self.held().len() < MAX_PERMITS
+    }
+
+    /// Stores a permit and returns its id. Returns `None` and releases the permit if the table is
+    /// full or random bytes are unavailable.
+    fn keep(&self, permit: Permit, lease: Duration, max_lease: Duration) -> Option<LocalPermitId> {
+        let id = LocalPermitId::random()?;
+        let mut held = self.held();
+        if held.len() >= MAX_PERMITS {
+            return None;
+        }
+        held.insert(id, LocalPermit { permit, lease, max_lease, ends: Instant::now() + lease });
+        Some(id)
+    }
+
+    /// Restarts the lease of a permit, with its previous duration or with `lease`. Returns the new
+    /// duration.
+    fn renew(&self, id: LocalPermitId, lease: Option<Duration>) -> Result<Duration, RenewError> {
+        let mut held = self.held();
+        let local = held.get_mut(&id).ok_or(RenewError::NotHeld)?;
+        let renewed = match lease {
+            Some(lease) if lease > local.max_lease => {
+                return Err(RenewError::TooLong(local.max_lease));
+            }
+            Some(lease) => {
+                let renewed = local.permit.renew_for(lease);
+                renewed.map_err(|_| RenewError::TooLong(local.max_lease))?
+            }
+            None => local.permit.renew(),
+        };
+        if renewed {
+            local.lease = lease.unwrap_or(local.lease);
+            local.ends = Instant::now() + local.lease;
+            return Ok(local.lease);
+        }
+        let ended = held.remove(&id);
+        drop(held);
+        drop(ended);
+        Err(RenewError::NotHeld)
+    }
+
+    /// Releases a permit. Returns `false` if it is not held, or no longer.
+    fn release(&self, id: LocalPermitId) -> bool {
+        let removed = self.held().remove(&id);
+        removed.is_some_and(|local| local.ends > Instant::now())
+    }
+
+    /// Removes permits whose lease has ended.
+    pub fn sweep(&self) {
+        let now = Instant::now();
+        let ended: Vec<LocalPermit> =
+            self.held().extract_if(|_, local| local.ends <= now).map(|(_, local)| local).collect();
+        // Released without holding the lock.
+        drop(ended);
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<LocalPermitId, LocalPermit>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The prefix of the token of a shared permit: a version of the encoding.
+const SHARED: &str = "1.";
+
+/// The token of a permit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum PermitToken {
+    /// A permit in the memory of this node.
+    Local(LocalPermitId),
+    /// A permit in the store that nodes share.
+    Shared(SharedPermit),
+}
+
+impl PermitToken {
+    /// Parses the token in a path.
+    fn parse(text: &str) -> Option<Self> {
+        match text.strip_prefix(SHARED) {
+            Some(encoded) => {
+                let permit = SharedPermit::from_bytes(&decode_base64url(encoded.as_bytes())?);
+                permit.map(PermitToken::Shared)
+            }
+            None => LocalPermitId::parse(text).map(PermitToken::Local),
+        }
+    }
+}
+
+impl fmt::Display for PermitToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PermitToken::Local(id) => id.fmt(f),
+            PermitToken::Shared(permit) => {
+                write!(f, "{SHARED}{}", encode_base64url(&permit.to_bytes()))
+            }
+        }
+    }
+}
+
+/// The alphabet of base64url, without padding: all characters are valid in a path.
+const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+fn encode_base64url(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let place = |index: usize| u32::from(group.get(index).copied().unwrap_or_default());
+        let bits = place(0) << 16 | place(1) << 8 | place(2);
+        for index in 0..=group.len() {
+            let letter = (bits >> (18 - 6 * index)) & 0x3f;
+            text.push(char::from(LETTERS[letter as usize]));
+        }
+    }
+    text
+}
+
+/// Decodes a text; `None` if it is not exactly what [`encode_base64url`] returns.
+fn decode_base64url(text: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 2);
+    for group in text.chunks(4) {
+        let mut bits = 0;
+        for (index, letter) in group.iter().enumerate() {
+            let value = LETTERS.iter().position(|known| known == letter)?;
+            bits |= u32::try_from(value).ok()? << (18 - 6 * index);
+        }
+        let [_, first, second, third] = bits.to_be_bytes();
+        let (held, rest) = match group.len() {
+            2 => (1, second | third),
+            3 => (2, third),
+            4 => (3, 0),
+            _ => return None,
+        };
+        // Unused bits must be zero, else a permit would have several tokens.
+        if rest != 0 {
+            return None;
+        }
+        bytes.extend_from_slice(&[first, second, third][..held]);
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64url_round_trips_canonically() {
+        let rows: [(&[u8], &str); 6] = [
+            (b"", ""),
+            (b"f", "Zg"),
+            (b"fo", "Zm8"),
+            (b"foo", "Zm9v"),
+            (b"foob", "Zm9vYg"),
+            (&[0xff, 0xfe, 0x00, 0xfb], "__4A-w"),
+        ];
+        for (bytes, text) in rows {
+            assert_eq!(encode_base64url(bytes), text);
+            assert_eq!(decode_base64url(text.as_bytes()).as_deref(), Some(bytes), "{text}");
+        }
+        for text in ["Z", "Zg==", "Zh", "Zm9", "Zm9vY", "Zm+v", "Zm/v", "Zm 9", "Zmé"] {
+            assert_eq!(decode_base64url(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn rejects_malformed_permit_tokens() {
+        for text in ["", "1.", "1.!", "1.AAAA", "2.Zm9v", "x", &"0".repeat(31), &"A".repeat(32)] {
+            assert_eq!(PermitToken::parse(text), None, "{text}");
+        }
+    }
 }

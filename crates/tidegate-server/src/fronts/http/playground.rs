@@ -22,12 +22,12 @@ use serde::Deserialize;
 use tidegate::{Algorithm, Limit, LimitError, Timestamp};
 use tidegate_replay::playground::{Event, Scenario};
 
-use super::check_json::{JsonInt, Object, Text, decode};
+use super::json_body::{JsonInt, Object, Text, decode};
 use super::response::{HttpResponse, RequestId, content, json};
 use super::{HttpFront, body, json_only};
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::request_bounds::MAX_COST;
-use crate::static_assets::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, own_asset};
+use crate::web_pages::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, own_asset};
 
 /// The path of the endpoint.
 pub const ENDPOINT: &str = "/v1/playground";
@@ -104,7 +104,7 @@ pub fn file(asset: &'static Asset) -> HttpResponse {
     let mut response = Response::new(content(asset.text));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(asset.kind));
-    static_assets::harden(headers);
+    web_pages::harden(headers);
     response
 }
 

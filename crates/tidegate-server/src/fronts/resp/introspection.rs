@@ -6,9 +6,9 @@
 use std::fmt::Write as _;
 
 use super::RespFront;
+use super::codec::Replies;
+use super::codec::{Args, MAX_BULK_BYTES};
 use super::commands::{ALL, Spec};
-use super::decode::{Args, MAX_BULK_BYTES};
-use super::encode::Replies;
 use super::session::{Session, unknown_subcommand};
 use super::wrong_arity;
 use crate::admin::FrontName;

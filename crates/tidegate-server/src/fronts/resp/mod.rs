@@ -1,21 +1,19 @@
 //! The RESP front: decisions for Redis clients, over RESP2 or RESP3.
 //!
 //! ```text
-//!   bytes -> decode.rs -> session.rs -> query.rs -> the gate -> query.rs (replies), encode.rs -> bytes
-//!                           |  tidegate_commands.rs: TG.CHECK, TG.PEEK, TG.RESET, TG.LIMIT
-//!                           |  throttle.rs: CL.THROTTLE, THROTTLE; limit_cache.rs: their limits
-//!                           |  transaction.rs: MULTI, EXEC, DISCARD
-//!                           \- introspection.rs: HELLO, INFO, CONFIG, COMMAND; commands.rs: the table
+//!   bytes -> codec.rs -> session.rs -> query.rs -> the gate -> query.rs (replies), codec.rs -> bytes
+//!                          |  tidegate_commands.rs: TG.CHECK, TG.PEEK, TG.RESET, TG.LIMIT
+//!                          |  throttle.rs: CL.THROTTLE, THROTTLE; limit_cache.rs: their limits
+//!                          |  transaction.rs: MULTI, EXEC, DISCARD
+//!                          \- introspection.rs: HELLO, INFO, CONFIG, COMMAND; commands.rs: the table
 //! ```
 //!
 //! `connection.rs` reads all commands that have arrived, answers them (`pipeline.rs`) and writes
-//! once. `buffers.rs` holds the buffers, which connections share, so that idle ones need none.
+//! once. Connections share buffers, so that idle ones need none.
 
-mod buffers;
+mod codec;
 mod commands;
 mod connection;
-mod decode;
-mod encode;
 mod introspection;
 mod limit_cache;
 mod pipeline;
@@ -32,8 +30,8 @@ use std::sync::atomic::AtomicU64;
 
 use tidegate::unstable::gate::{Gate, GateError};
 
-use crate::access::Access;
 use crate::admin::ServerState;
+use crate::authentication::Access;
 use crate::error::RequestError;
 
 /// The RESP front.
@@ -84,7 +82,7 @@ pub fn gate_error(error: GateError) -> RequestError {
 /// Quotes the beginning of what a client sent, for an error. [`Replies::error`] replaces control
 /// characters.
 ///
-/// [`Replies::error`]: encode::Replies::error
+/// [`Replies::error`]: codec::Replies::error
 pub fn excerpt(bytes: &[u8]) -> String {
     const MAX_SHOWN_BYTES: usize = 128;
     String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_SHOWN_BYTES)]).into_owned()

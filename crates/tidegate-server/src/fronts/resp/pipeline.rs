@@ -6,9 +6,9 @@ use tidegate::unstable::gate::{ActivePolicies, GateRequest, MAX_CONCURRENT_CHECK
 use tracing::debug;
 
 use super::RespFront;
-use super::buffers::{ConnBuffers, MAX_REPLY_BYTES};
-use super::decode::{Args, MAX_COMMAND_BYTES, ProtocolError, decode};
-use super::encode::{Protocol, Replies};
+use super::codec::{Args, MAX_COMMAND_BYTES, ProtocolError, decode};
+use super::codec::{Protocol, Replies};
+use super::connection::{ConnBuffers, MAX_REPLY_BYTES};
 use super::limit_cache::LimitCache;
 use super::query::{self, BorrowedQuery, OwnedQuery};
 use super::session::{ParsedCommand, Session};

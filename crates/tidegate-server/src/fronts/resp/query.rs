@@ -14,7 +14,7 @@ use tidegate::unstable::gate::{
 use tidegate::unstable::stats::Decided;
 use tidegate::{Cost, Limit, RetryAfter};
 
-use super::encode::Replies;
+use super::codec::Replies;
 use super::gate_error;
 use crate::error::RequestError;
 

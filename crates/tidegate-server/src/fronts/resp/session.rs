@@ -1,9 +1,9 @@
 //! The state of a connection, and the commands that use it.
 
 use super::RespFront;
+use super::codec::{Args, whole_number};
+use super::codec::{Protocol, Replies};
 use super::commands::{Command, Spec};
-use super::decode::{Args, whole_number};
-use super::encode::{Protocol, Replies};
 use super::limit_cache::LimitCache;
 use super::query::{BorrowedQuery, QueryKind};
 use super::transaction::{EXEC_ARITY, ExecRun, QueuedCommands, aborted};

@@ -8,7 +8,7 @@
 
 use tidegate::Cost;
 
-use super::decode::Args;
+use super::codec::Args;
 use super::limit_cache::{Bucket, LimitCache};
 use super::query::{BorrowedQuery, QueryKind, Throttle};
 use super::{excerpt, wrong_arity};

@@ -2,7 +2,7 @@
 
 use tidegate::Cost;
 
-use super::decode::{Args, whole_number};
+use super::codec::{Args, whole_number};
 use super::excerpt;
 use super::limit_cache::LimitCache;
 use super::query::{BorrowedQuery, QueryKind};

@@ -6,9 +6,9 @@
 //! separately, and a denial is an ordinary reply. `WATCH` is not supported, because clients
 //! store no values.
 
+use super::codec::Replies;
+use super::codec::{Args, MAX_COMMAND_BYTES};
 use super::commands::{Command, Spec, TransactionRule};
-use super::decode::{Args, MAX_COMMAND_BYTES};
-use super::encode::Replies;
 use super::session::{ParsedCommand, Session};
 use super::wrong_arity;
 use crate::error::{ErrorKind, RequestError};

@@ -1,6 +1,6 @@
 //! Compares the decoder with a naive one that gets all bytes in one piece and need not be fast.
 
-use super::super::decode::{MAX_COMMAND_BYTES, ProtocolError, decode};
+use super::super::codec::{MAX_COMMAND_BYTES, ProtocolError, decode};
 
 /// The commands in some bytes, and the error that ends them.
 type Read = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);

@@ -18,11 +18,11 @@ use tidegate::unstable::stats::Stats;
 use tidegate::{Limiter, ManualClock, Timestamp};
 
 use super::RespFront;
-use super::buffers::{ConnBuffers, Leftover};
+use super::connection::{ConnBuffers, Leftover};
 use super::pipeline::{self, Progress};
 use super::session::Session;
-use crate::access::{Access, Tokens};
 use crate::admin::ServerState;
+use crate::authentication::{Access, Tokens};
 
 const POLICIES: &str = r#"
 policies:
