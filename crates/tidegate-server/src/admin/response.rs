@@ -17,7 +17,7 @@ use tower_service::Service;
 
 use super::{FrontName, ServerState};
 use crate::error::{ErrorKind, RequestError};
-use crate::fronts::response_future::{Front, FrontCall};
+use crate::fronts::{Front, FrontCall};
 use crate::serve::InFlight;
 
 /// Creates a plain-text response.

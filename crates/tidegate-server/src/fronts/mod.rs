@@ -1,8 +1,134 @@
 //! Fronts: the protocols over which decisions are requested. Each front decodes a request, calls
 //! the gate and encodes the response.
+//!
+//! The HTTP, gRPC and admin fronts implement [`Front`] and share the future of a response
+//! ([`ResponseFuture`]). Nearly all requests are answered in its first poll: the body of a check
+//! arrives together with its head, a gateway sends no body, and a decision in memory never waits.
+//! Such a request is answered in place, without being moved. All others continue in a boxed future,
+//! whose allocation costs little compared with what they wait for. A single `async` function for
+//! both would be a large state machine that is moved for every request, which costs more than the
+//! decision.
 
 pub mod grpc;
 pub mod http;
 mod request_bounds;
 pub mod resp;
-pub mod response_future;
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use ::http::{Request, Response};
+use bytes::Bytes;
+use hyper::body::{Body, Incoming};
+use tracing::Span;
+
+use self::http::body;
+use crate::error::RequestError;
+use crate::serve::InFlight;
+
+/// A protocol adapter over HTTP: responds to every request, with an error if necessary.
+pub trait Front: Send + Sync + 'static {
+    /// The body type of its responses.
+    type Body: Body<Data: Send, Error: std::error::Error + Send + Sync> + Send + 'static;
+
+    /// Responds without waiting if possible. Called once, in the first poll.
+    fn start(&self, _call: &mut FrontCall, _context: &mut Context<'_>) -> Start<Self::Body> {
+        Start::Later(None)
+    }
+
+    /// Responds to any request. `first_chunk` is the part of the body that `start` has read.
+    fn finish(
+        self: Arc<Self>,
+        call: FrontCall,
+        first_chunk: Option<Bytes>,
+    ) -> impl Future<Output = Response<Self::Body>> + Send + 'static;
+
+    /// Counts a response.
+    fn record(&self, response: &Response<Self::Body>);
+}
+
+/// A request and the connection it arrived on.
+pub struct FrontCall {
+    pub request: Request<Incoming>,
+    pub peer: SocketAddr,
+    /// The request counts as in flight until this is dropped. A streamed response keeps it
+    /// in its body.
+    pub in_flight: InFlight,
+}
+
+impl FrontCall {
+    /// Returns the first chunk of the body, if it has arrived. The caller must not discard an
+    /// error: a second read may report the end of the body instead.
+    pub fn first_chunk(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Result<Option<Bytes>, RequestError> {
+        match Pin::new(self.request.body_mut()).poll_frame(context) {
+            Poll::Ready(Some(Ok(frame))) => Ok(frame.into_data().ok()),
+            Poll::Ready(Some(Err(_))) => Err(body::broken()),
+            Poll::Ready(None) | Poll::Pending => Ok(None),
+        }
+    }
+}
+
+/// The result of the first poll.
+pub enum Start<B> {
+    Ready(Response<B>),
+    /// The request has to wait. Holds the chunk of its body that was already read.
+    Later(Option<Bytes>),
+}
+
+/// The response of a front to one request. It is polled within the span of the request.
+pub struct ResponseFuture<F: Front> {
+    front: Arc<F>,
+    step: Step<F::Body>,
+    span: Span,
+}
+
+#[expect(clippy::large_enum_variant, reason = "nearly all requests never leave the large one")]
+enum Step<B> {
+    Started(FrontCall),
+    Boxed(Pin<Box<dyn Future<Output = Response<B>> + Send>>),
+    Taken,
+}
+
+impl<F: Front> ResponseFuture<F> {
+    /// Creates the future. The span must have an empty field `status`.
+    pub fn new(front: Arc<F>, call: FrontCall, span: Span) -> Self {
+        ResponseFuture { front, step: Step::Started(call), span }
+    }
+}
+
+impl<F: Front> Future for ResponseFuture<F> {
+    type Output = Result<Response<F::Body>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let ResponseFuture { front, step, span } = &mut *self;
+        let _entered = span.enter();
+        let response = match step {
+            Step::Started(call) => match front.start(call, context) {
+                Start::Ready(response) => response,
+                Start::Later(first_chunk) => {
+                    let Step::Started(call) = std::mem::replace(step, Step::Taken) else {
+                        return Poll::Pending;
+                    };
+                    let mut later = Box::pin(Arc::clone(front).finish(call, first_chunk));
+                    let Poll::Ready(response) = later.as_mut().poll(context) else {
+                        *step = Step::Boxed(later);
+                        return Poll::Pending;
+                    };
+                    response
+                }
+            },
+            Step::Boxed(later) => ready!(later.as_mut().poll(context)),
+            Step::Taken => return Poll::Pending,
+        };
+        front.record(&response);
+        span.record("status", response.status().as_u16());
+        Poll::Ready(Ok(response))
+    }
+}

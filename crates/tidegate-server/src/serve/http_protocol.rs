@@ -25,7 +25,7 @@ use super::listener::{Protocol, Stream};
 use super::settings::FrontName;
 use super::streams::{PacedStream, READ_PER_POLL, TrackedStream};
 use crate::admin::ServerState;
-use crate::fronts::response_future::{Front, FrontCall, ResponseFuture};
+use crate::fronts::{Front, FrontCall, ResponseFuture};
 use crate::logs::LogThrottle;
 
 /// The maximum size of a request head, and of the buffer it is read into. Gateways pass on the

@@ -3,7 +3,7 @@
 //! ```text
 //!   settings.rs                   settings: flag > environment > file > default
 //!   unknown_env.rs                warns of misspelt environment variables
-//!   file_limits.rs                file descriptors, and how many connections each front may have
+//!   connection_limits.rs          how many connections each front may have, from the file descriptors
 //!   listener.rs                   sockets -> TLS (tls.rs) -> connections of any protocol
 //!   http_protocol.rs              connections over HTTP -> requests to a front
 //!   streams.rs                    records the progress of a connection; bounds the bytes read per poll
@@ -18,10 +18,10 @@
 
 mod banner;
 mod config_source;
+mod connection_limits;
 mod connections;
 mod envoy_metrics;
 mod error;
-mod file_limits;
 mod http_protocol;
 mod listener;
 mod readiness;
@@ -63,10 +63,10 @@ use self::shutdown::RunningFronts;
 use crate::admin::{self, AdminFront, ServerState};
 use crate::authentication::Secrets;
 use crate::envoy_ratelimit::EnvoySettings;
+use crate::fronts::Front;
 use crate::fronts::grpc::GrpcFront;
 use crate::fronts::http::HttpFront;
 use crate::fronts::resp::RespFront;
-use crate::fronts::response_future::Front;
 use crate::logs;
 use crate::web_pages::{PageAddress, PageLinks};
 
@@ -123,7 +123,7 @@ async fn serve(
     let mut export = EnvoyExport::new(source.variables())?;
     let users = files(&config, &settings);
     let admin = users.admin || export.serves_page();
-    let limits = file_limits::DescriptorUsers { admin, ..users }.limits()?;
+    let limits = connection_limits::DescriptorUsers { admin, ..users }.limits()?;
     let clock = Clock::precise();
     let limiter = limiter(&config, clock.clone())?;
     let stats = Arc::new(Stats::new(clock));
@@ -224,9 +224,9 @@ fn warn_of_open_fronts(exposed: &[FrontName]) {
 }
 
 /// The users of file descriptors under these settings.
-fn files(config: &Config, settings: &Settings) -> file_limits::DescriptorUsers {
+fn files(config: &Config, settings: &Settings) -> connection_limits::DescriptorUsers {
     let deciding = [&settings.http, &settings.grpc, &settings.resp];
-    file_limits::DescriptorUsers {
+    connection_limits::DescriptorUsers {
         fronts: deciding.into_iter().flatten().count(),
         admin: settings.admin.is_some(),
         store: config.store.redis().is_some(),

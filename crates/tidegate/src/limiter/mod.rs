@@ -2,14 +2,14 @@
 //!
 //! - this file: synchronous decisions in memory;
 //! - `any_store.rs`: asynchronous decisions over any store, with a fallback for when it fails;
-//! - `waiting.rs`: callers that wait; `permit.rs`: held permits; `reserved.rs`: estimates that are
+//! - `waiting.rs`: callers that wait; `permit.rs`: held permits; `reservation.rs`: estimates that are
 //!   settled later;
 //! - `builder.rs`: settings.
 
 mod any_store;
 mod builder;
 mod permit;
-mod reserved;
+mod reservation;
 mod waiting;
 
 use std::any::Any;
@@ -22,7 +22,7 @@ use tidegate_core::{Cost, Decision, Limit, Timestamp};
 
 pub use self::builder::Builder;
 pub use self::permit::{Acquired, Permit};
-pub use self::reserved::Reserved;
+pub use self::reservation::Reserved;
 pub(crate) use self::waiting::ListenerGuard;
 pub use self::waiting::jitter;
 

@@ -39,7 +39,7 @@ use crate::admin::{FrontName, ServerState};
 use crate::authentication::Access;
 use crate::envoy_ratelimit::{EnvoyMetrics, ReplySettings};
 use crate::error::{ErrorKind, RequestError};
-use crate::fronts::response_future::{Front, FrontCall, Start};
+use crate::fronts::{Front, FrontCall, Start};
 use crate::serve::InFlight;
 
 /// The only hot method.

@@ -51,7 +51,7 @@ use crate::admin::{FrontName, ServerState};
 use crate::authentication::{Access, AuthError};
 use crate::envoy_ratelimit::{EnvoyMetrics, ReplySettings};
 use crate::error::{ErrorKind, RequestError};
-use crate::fronts::response_future::{Front, FrontCall, Start};
+use crate::fronts::{Front, FrontCall, Start};
 use crate::serve::host_error;
 
 /// The path of the health check of envoyproxy/ratelimit.

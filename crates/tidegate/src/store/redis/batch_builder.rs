@@ -10,10 +10,10 @@ use foldhash::fast::RandomState;
 use tidegate_core::{Limit, Timestamp};
 
 use super::batch::{Command, MergedRequests, Waiter, Waiters};
+use super::cluster::slot_of;
 use super::counter::{self, CounterEntry, FastCheck, MAX_TIMES};
 use super::key_names::slot_key;
 use super::server::{SendMode, key_hash};
-use super::topology::slot_of;
 use super::url::Kind;
 
 /// The maximum number of keys in one call of the counter script. Larger calls gain little, and

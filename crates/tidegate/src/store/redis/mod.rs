@@ -15,7 +15,8 @@
 //!   `server_info.rs`: the properties that a server reports;
 //! - `server.rs`: sends to one server; `queue.rs`: jobs that wait; `batch_builder.rs`, `batch.rs`:
 //!   the calls of one write; `breaker.rs`: when a server counts as down, and the backoff;
-//! - `topology/`: one server, Sentinel, Cluster; `cross_slot.rs`: keys in several slots;
+//! - `topology.rs`: one server, Sentinel or Cluster; `cluster.rs`: the map of slots, and requests
+//!   whose keys are in several slots;
 //! - `key_names.rs`, `plan.rs`, `counter.rs`, `script.rs`, `lua/`: script calls and
 //!   their replies;
 //! - `deny_cache.rs`: denials that are answered from memory;
@@ -24,9 +25,9 @@
 mod batch;
 mod batch_builder;
 mod breaker;
+mod cluster;
 mod connection;
 mod counter;
-mod cross_slot;
 mod deferred_release;
 mod deny_cache;
 mod error;
@@ -353,7 +354,7 @@ impl Inner {
             // Units that are charged only for a moment may cause denials of other requests. Those
             // denials must not stay in the cache.
             let _invalidation = self.invalidate_denials(request);
-            cross_slot::decide(self, plan.clone(), split_by_slot, at).await?
+            cluster::decide_across_slots(self, plan.clone(), split_by_slot, at).await?
         } else {
             self.submit_plan(&plan, at).await?
         };

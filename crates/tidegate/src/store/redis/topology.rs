@@ -4,15 +4,12 @@
 //! each primary, and redirects are followed. A call is sent again only after a reply which proves
 //! that it was not carried out.
 
-mod cluster;
-pub(super) use self::cluster::Cluster;
-pub(super) use self::cluster::slot_of;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::Value;
 
+use super::cluster::{Cluster, slot_of};
 use super::connection::{Connection, DialError, Dialer};
 use super::error::ConnectError;
 use super::key_names::slot_key;

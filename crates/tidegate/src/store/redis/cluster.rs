@@ -1,29 +1,44 @@
-//! A cluster: a map from slots to servers, a client for each server, and a task that keeps the map
-//! current.
+//! Redis Cluster: the map from slots to servers, and requests whose keys are in different slots.
 //!
-//! The map is read when the store starts, when a server replies that a slot has moved, and
+//! A cluster has a client for each server, and a task that keeps the map current. The map is read when the store starts, when a server replies that a slot has moved, and
 //! repeatedly while a server of the map is down. The client of a server that is down and no longer
 //! in the map is dropped.
+//!
+//! No single script can decide a request whose keys are in different slots. Its parts, one per slot, are decided and charged in
+//! the order of the checks. When a part denies, the charges of the parts before it are refunded,
+//! and all other parts are decided in a dry run, for their decisions. So the request never admits
+//! more than the limits allow. If a denial consumes the units that are left, the denying part does
+//! so in its own call, and the other parts in a second call, after their charges were refunded.
+//!
+//! For the time of a round trip, concurrent callers see units that are about to be refunded, and
+//! may be denied because of them. If a server fails midway, the earlier charges are refunded if
+//! that is possible, and otherwise count until they expire. Permits are released later
+//! (`deferred_release.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::Instant;
 
 use redis::Value;
-use tokio::sync::Notify;
+use tidegate_core::Timestamp;
+use tokio::sync::{Notify, oneshot};
 
-use super::super::breaker::ReconnectBackoff;
-use super::super::connection::{DialError, Dialer};
-use super::super::error::ConnectError;
-use super::super::server::{ServerClient, ServerStatus, Target};
-use super::super::stats::StoreCounters;
-use super::super::url::{Address, StoreUrl};
+use super::Inner;
+use super::breaker::ReconnectBackoff;
+use super::connection::{DialError, Dialer};
+use super::error::ConnectError;
+use super::plan::{ScriptMode, ScriptPlan, ScriptReply, SlotPart};
+use super::server::{ServerClient, ServerStatus, Target};
+use super::stats::StoreCounters;
+use super::url::{Address, StoreUrl};
+use crate::{Failure, StoreError};
 
 /// The maximum number of servers, far more than a cluster has in practice. It bounds the number of
 /// clients that redirects can create.
 const MAX_SERVERS: usize = 1024;
 
 /// The servers of a cluster.
-pub(in super::super) struct Cluster {
+pub(super) struct Cluster {
     seeds: Vec<Address>,
     dialer: Arc<Dialer>,
     counters: Arc<StoreCounters>,
@@ -88,13 +103,13 @@ impl Cluster {
     }
 
     /// The server that has a slot; `None` if none is known.
-    pub(in super::super) fn server(&self, slot: u16) -> Option<Arc<ServerClient>> {
+    pub(super) fn server(&self, slot: u16) -> Option<Arc<ServerClient>> {
         self.map().server(slot).cloned()
     }
 
     /// The server that a redirect or the map names. Its client is created if it does not exist;
     /// `None` if there are too many.
-    pub(in super::super) fn server_at(&self, address: &Address) -> Option<Arc<ServerClient>> {
+    pub(super) fn server_at(&self, address: &Address) -> Option<Arc<ServerClient>> {
         let mut servers = self.servers();
         if let Some(server) = servers.get(address) {
             return Some(Arc::clone(server));
@@ -113,11 +128,11 @@ impl Cluster {
     }
 
     /// Requests that the map is read again.
-    pub(in super::super) fn mark_stale(&self) {
+    pub(super) fn mark_stale(&self) {
         self.stale.notify_one();
     }
 
-    pub(in super::super) fn is_up(&self) -> bool {
+    pub(super) fn is_up(&self) -> bool {
         self.map().all(|state| state == ServerStatus::Up)
     }
 
@@ -232,10 +247,10 @@ impl Drop for Cluster {
 }
 
 /// The number of slots of a cluster.
-pub(in super::super) const SLOTS: u16 = 16384;
+pub(super) const SLOTS: u16 = 16384;
 
 /// The slot of the text in a key's braces.
-pub(in super::super) fn slot_of(tag: &[u8]) -> u16 {
+pub(super) fn slot_of(tag: &[u8]) -> u16 {
     crc16(tag) % SLOTS
 }
 
@@ -297,6 +312,110 @@ fn read_range(row: &Value, queried: &Address) -> Option<Range> {
     let (first, last) = (slot(first)?, slot(last)?);
     let primary = Address::reported(host, u16::try_from(*port).ok()?, queried);
     (first <= last).then_some(Range { first, last, primary })
+}
+
+/// Decides the parts of `plan`. Refunds continue after the caller has dropped the future.
+pub(super) async fn decide_across_slots(
+    inner: &Arc<Inner>,
+    plan: ScriptPlan,
+    parts: Vec<SlotPart>,
+    at: Option<Timestamp>,
+) -> Result<ScriptReply, StoreError> {
+    let (sender, receiver) = oneshot::channel();
+    let until = Instant::now() + inner.timeout;
+    let cross_slot = CrossSlotRequest { inner: Arc::clone(inner), plan, parts, at, until };
+    let (read, is_read) = oneshot::channel();
+    inner.io_thread.runtime().spawn(cross_slot.run(sender, is_read));
+    // The task is dropped only together with the runtime.
+    let decided = receiver.await.unwrap_or(Err(StoreError::Failed(Failure::Lost)));
+    // If the caller drops the future before this line, the answer counts as not received.
+    let _ = read.send(());
+    decided
+}
+
+struct CrossSlotRequest {
+    inner: Arc<Inner>,
+    plan: ScriptPlan,
+    parts: Vec<SlotPart>,
+    at: Option<Timestamp>,
+    /// When the caller stops waiting. From then on nothing more is charged.
+    until: Instant,
+}
+
+impl CrossSlotRequest {
+    async fn run(
+        self,
+        sender: oneshot::Sender<Result<ScriptReply, StoreError>>,
+        is_read: oneshot::Receiver<()>,
+    ) {
+        let mut charged = Vec::with_capacity(self.parts.len());
+        let decided = self.decide(&mut charged).await;
+        let admitted = decided.as_ref().is_ok_and(|script_reply| script_reply.admitted);
+        // An admission that the caller does not receive is refunded.
+        drop(sender.send(decided));
+        if admitted && is_read.await.is_err() {
+            self.refund(&charged).await;
+        }
+    }
+
+    async fn decide(&self, charged: &mut Vec<ScriptReply>) -> Result<ScriptReply, StoreError> {
+        for part in &self.parts {
+            let decided = if Instant::now() < self.until {
+                self.call_plan(part, ScriptMode::Decide).await
+            } else {
+                Err(StoreError::Failed(Failure::TimedOut))
+            };
+            match decided {
+                Ok(script_reply) if script_reply.admitted => charged.push(script_reply),
+                Ok(denied) => {
+                    self.refund(charged).await;
+                    return self.denied(charged.len(), denied).await;
+                }
+                Err(error) => {
+                    self.refund(charged).await;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(self.plan.combine(self.parts.iter().zip(&*charged)))
+    }
+
+    /// The decisions of all parts after `parts[index]` has denied. The other parts consume the
+    /// units that are left, if the request does so and the deadline has not passed.
+    async fn denied(&self, index: usize, denied: ScriptReply) -> Result<ScriptReply, StoreError> {
+        let consumes = self.plan.consumes() && Instant::now() < self.until;
+        let mode = if consumes { ScriptMode::Consume } else { ScriptMode::Dry };
+        let mut script_reply = Vec::with_capacity(self.parts.len());
+        for (other, part) in self.parts.iter().enumerate() {
+            script_reply.push(match other == index {
+                true => denied.clone(),
+                false => self.call_plan(part, mode).await?,
+            });
+        }
+        Ok(self.plan.combine(self.parts.iter().zip(&script_reply)))
+    }
+
+    async fn call_plan(
+        &self,
+        part: &SlotPart,
+        mode: ScriptMode,
+    ) -> Result<ScriptReply, StoreError> {
+        self.inner.call_plan(&part.plan, mode, self.at).await
+    }
+
+    async fn refund(&self, charged: &[ScriptReply]) {
+        for (part, script_reply) in self.parts.iter().zip(charged) {
+            let mut is_undone = true;
+            for call in part.plan.undo(script_reply, self.at) {
+                is_undone &= self.inner.call(&call).await.is_ok();
+            }
+            // Units that could not be refunded count until they expire. Permits are released as
+            // soon as that is possible.
+            if !is_undone && let Some(pending_permit) = self.inner.pending_permit(&part.plan) {
+                pending_permit.release_later();
+            }
+        }
+    }
 }
 
 #[cfg(test)]
