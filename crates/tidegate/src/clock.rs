@@ -22,10 +22,10 @@ const TICKS_PER_ROUND: u32 = 200;
 
 /// A source of time for a limiter.
 #[derive(Clone)]
-pub struct Clock(Source);
+pub struct Clock(ClockSource);
 
 #[derive(Clone)]
-enum Source {
+enum ClockSource {
     Coarse(&'static Ticker),
     Precise(Arc<Anchor>),
     Manual(ManualClock),
@@ -40,39 +40,39 @@ impl Clock {
     /// window may be shorter by that much. If that matters, use [`Clock::precise`].
     pub fn coarse() -> Self {
         static TICKER: OnceLock<Ticker> = OnceLock::new();
-        Clock(Source::Coarse(TICKER.get_or_init(Ticker::new)))
+        Clock(ClockSource::Coarse(TICKER.get_or_init(Ticker::new)))
     }
 
     /// Returns the monotonic clock of the operating system, which is read for every decision. It is
     /// exact to the microsecond, and takes about 30 ns.
     pub fn precise() -> Self {
-        Clock(Source::Precise(Arc::new(Anchor::now())))
+        Clock(ClockSource::Precise(Arc::new(Anchor::now())))
     }
 
     /// Returns the time.
     #[inline]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
-            Source::Coarse(ticker) => ticker.now(),
-            Source::Precise(anchor) => anchor.time(),
-            Source::Manual(manual) => manual.now(),
+            ClockSource::Coarse(ticker) => ticker.now(),
+            ClockSource::Precise(anchor) => anchor.time(),
+            ClockSource::Manual(manual) => manual.now(),
         }
     }
 
     /// Returns the smallest step of the clock; zero for a manual clock, which can show any time.
     pub fn resolution(&self) -> Duration {
         match &self.0 {
-            Source::Coarse(_) => TICK,
-            Source::Precise(_) => Duration::from_micros(1),
-            Source::Manual(_) => Duration::ZERO,
+            ClockSource::Coarse(_) => TICK,
+            ClockSource::Precise(_) => Duration::from_micros(1),
+            ClockSource::Manual(_) => Duration::ZERO,
         }
     }
 
     /// Wakes `waker` after `wait_us` on this clock.
     pub(crate) fn wake_after(&self, wait_us: u64, waker: Waker) -> TimerKey {
         let now = match &self.0 {
-            Source::Coarse(_) | Source::Precise(_) => process_time(),
-            Source::Manual(manual) => manual.now(),
+            ClockSource::Coarse(_) | ClockSource::Precise(_) => process_time(),
+            ClockSource::Manual(manual) => manual.now(),
         };
         self.timers().add(now.plus_micros(wait_us), waker)
     }
@@ -84,8 +84,8 @@ impl Clock {
 
     fn timers(&self) -> &Timers {
         match &self.0 {
-            Source::Coarse(_) | Source::Precise(_) => process_timers(),
-            Source::Manual(manual) => &manual.0.timers,
+            ClockSource::Coarse(_) | ClockSource::Precise(_) => process_timers(),
+            ClockSource::Manual(manual) => &manual.0.timers,
         }
     }
 }
@@ -99,9 +99,9 @@ impl Default for Clock {
 impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match &self.0 {
-            Source::Coarse(_) => "Clock::coarse",
-            Source::Precise(_) => "Clock::precise",
-            Source::Manual(_) => "ManualClock",
+            ClockSource::Coarse(_) => "Clock::coarse",
+            ClockSource::Precise(_) => "Clock::precise",
+            ClockSource::Manual(_) => "ManualClock",
         };
         write!(f, "{name}({} us)", self.now().as_micros())
     }
@@ -266,7 +266,7 @@ impl ManualClock {
 
     /// Returns a [`Clock`] for a limiter that shows the time of this clock.
     pub fn clock(&self) -> Clock {
-        Clock(Source::Manual(self.clone()))
+        Clock(ClockSource::Manual(self.clone()))
     }
 
     /// Returns the time.

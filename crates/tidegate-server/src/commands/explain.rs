@@ -15,7 +15,7 @@ use tidegate::unstable::config::{Config, ConfigErrors, StoreUrl};
 use tidegate::unstable::identity::parse_address;
 use tidegate::unstable::policy::{Explained, Mode};
 
-use crate::fronts::http::Target;
+use crate::fronts::http::RequestTarget;
 
 type Pair = (Cow<'static, str>, Cow<'static, str>);
 
@@ -87,7 +87,7 @@ pub fn run(args: &ExplainArgs) -> Result<Output, ConfigErrors> {
     let headers = Headers::Pairs(&args.headers);
     let resolved = config.identity.client_ip(args.peer, &headers);
     // As in `/v1/check`, a whole URL also has a host and a query.
-    let target = args.path.as_deref().map(Target::new);
+    let target = args.path.as_deref().map(RequestTarget::new);
     let attributes = Attributes {
         method: args.method.as_deref(),
         path: target.map(|target| target.path),

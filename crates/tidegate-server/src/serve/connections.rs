@@ -38,7 +38,7 @@ const AGE_GRACE: Duration = Duration::from_secs(20);
 /// All connections of a front.
 #[derive(Debug, Default)]
 pub struct Connections {
-    open: Mutex<HashMap<u64, Entry>>,
+    open: Mutex<HashMap<u64, OpenConnection>>,
     next: AtomicU64,
     emptied: Notify,
     /// Whether idle connections are kept open.
@@ -46,7 +46,7 @@ pub struct Connections {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct OpenConnection {
     progress: Arc<ConnectionProgress>,
     last_sweep: LastSweep,
 }
@@ -102,7 +102,8 @@ impl Connections {
     pub fn enter(self: &Arc<Self>) -> ConnGuard {
         let id = self.next.fetch_add(1, Relaxed);
         let progress = Arc::new(ConnectionProgress::new());
-        let entry = Entry { progress: Arc::clone(&progress), last_sweep: LastSweep::default() };
+        let entry =
+            OpenConnection { progress: Arc::clone(&progress), last_sweep: LastSweep::default() };
         self.open().insert(id, entry);
         ConnGuard { id, progress, connections: Arc::clone(self) }
     }
@@ -141,7 +142,7 @@ impl Connections {
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, HashMap<u64, Entry>> {
+    fn open(&self) -> MutexGuard<'_, HashMap<u64, OpenConnection>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

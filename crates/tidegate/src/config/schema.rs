@@ -18,13 +18,13 @@ use crate::stats::LogKeys;
 /// A field of a mapping.
 pub(super) struct Field {
     pub(super) name: &'static str,
-    pub(super) shape: Shape,
+    pub(super) field_type: FieldType,
     pub(super) is_required: bool,
     pub(super) about: &'static str,
 }
 
 /// The type of a field.
-pub(super) enum Shape {
+pub(super) enum FieldType {
     Text,
     /// A key template.
     Template,
@@ -55,12 +55,12 @@ pub(super) enum Shape {
     Conditions,
 }
 
-const fn field(name: &'static str, shape: Shape, about: &'static str) -> Field {
-    Field { name, shape, is_required: false, about }
+const fn field(name: &'static str, field_type: FieldType, about: &'static str) -> Field {
+    Field { name, field_type, is_required: false, about }
 }
 
-const fn required(name: &'static str, shape: Shape, about: &'static str) -> Field {
-    Field { name, shape, is_required: true, about }
+const fn required(name: &'static str, field_type: FieldType, about: &'static str) -> Field {
+    Field { name, field_type, is_required: true, about }
 }
 
 pub(super) const STORE_SCHEMES: [&str; 4] = ["redis", "rediss", "redis-sentinel", "redis-cluster"];
@@ -101,214 +101,230 @@ pub(super) const MAX_KEYS: u64 = 1 << 36;
 pub(super) const TOP: &[Field] = &[
     field(
         "store",
-        Shape::Text,
+        FieldType::Text,
         "Where counts are kept: memory, or redis://, rediss://, redis-sentinel:// or redis-cluster://",
     ),
     field(
         "store_timeout",
-        Shape::Duration,
+        FieldType::Duration,
         "How long the store may take before on_store_failure answers, 1ms to 60s; default: 25ms",
     ),
-    field("key_prefix", Shape::Text, "What every key begins with in a shared store; default: tg"),
+    field(
+        "key_prefix",
+        FieldType::Text,
+        "What every key begins with in a shared store; default: tg",
+    ),
     field(
         "nodes",
-        Shape::Integer(1, MAX_NODES),
+        FieldType::Integer(1, MAX_NODES),
         "How many servers share the limits, for on_store_failure: local; default: 1",
     ),
     field(
         "headers",
-        Shape::WordList(&FORMS),
+        FieldType::WordList(&FORMS),
         "Which RateLimit headers answers carry; default: draft-10",
     ),
     field(
         "trusted_proxies",
-        Shape::Texts,
+        FieldType::Texts,
         "Addresses and networks whose X-Forwarded-For or Forwarded is believed; default: none",
     ),
     field(
         "forwarded_header",
-        Shape::Words(&FORWARDED_HEADERS),
+        FieldType::Words(&FORWARDED_HEADERS),
         "Which header trusted proxies write; default: either",
     ),
     field(
         "ipv6_prefix",
-        Shape::Integer(1, 128),
+        FieldType::Integer(1, 128),
         "How many bits of an IPv6 address make a client; default: 64",
     ),
     field(
         "path_variants",
-        Shape::Words(&PATH_VARIANTS),
+        FieldType::Words(&PATH_VARIANTS),
         "Whether path parameters (/login;x=1) and backslashes are resolved; default: merge",
     ),
     field(
         "max_keys",
-        Shape::Integer(1, MAX_KEYS),
+        FieldType::Integer(1, MAX_KEYS),
         "Most keys held in memory, counted per key and limit; default: 1000000",
     ),
     field(
         "max_log_entries",
-        Shape::Integer(1, MAX_KEYS),
+        FieldType::Integer(1, MAX_KEYS),
         "Most log entries and permits held in memory; default: 16000000",
     ),
     field(
         "max_ids",
-        Shape::Integer(0, MAX_KEYS),
+        FieldType::Integer(0, MAX_KEYS),
         "Most idempotency ids remembered; default: 100000",
     ),
     field(
         "when_full",
-        Shape::Words(&WHEN_FULL),
+        FieldType::Words(&WHEN_FULL),
         "What happens to keys there is no room for; default: overflow, one shared key",
     ),
     field(
         "log_keys",
-        Shape::Words(&LOG_KEYS),
+        FieldType::Words(&LOG_KEYS),
         "How logs, events and rankings show keys: masked (values of headers, cookies and queries), full or off; default: masked",
     ),
     field(
         "mask_secret",
-        Shape::Text,
+        FieldType::Text,
         "A secret of at least 16 bytes that all nodes share, so that they mask a key alike; default: random",
     ),
-    field("http", Shape::Text, "Where /v1 listens, or off"),
-    field("grpc", Shape::Text, "Where Envoy's rate limit service listens, or off"),
+    field("http", FieldType::Text, "Where /v1 listens, or off"),
+    field("grpc", FieldType::Text, "Where Envoy's rate limit service listens, or off"),
     field(
         "grpc_max_connection_age",
-        Shape::Duration,
+        FieldType::Duration,
         "How long a connection to grpc lasts, about, 1s to 365d; default: 30m",
     ),
-    field("resp", Shape::Text, "Where the Redis protocol listens, or off"),
-    field("admin", Shape::Text, "Where health, metrics and administration listen, or off"),
-    field("tls", Shape::Object(TLS), "Certificates, per front"),
+    field("resp", FieldType::Text, "Where the Redis protocol listens, or off"),
+    field("admin", FieldType::Text, "Where health, metrics and administration listen, or off"),
+    field("tls", FieldType::Object(TLS), "Certificates, per front"),
     required(
         "policies",
-        Shape::Objects(POLICY, MAX_POLICIES),
+        FieldType::Objects(POLICY, MAX_POLICIES),
         "Which requests are limited, and how; every one that matches applies",
     ),
 ];
 
 pub(super) const TLS: &[Field] = &[
-    field("http", Shape::Object(TLS_FILES), "Certificates of /v1"),
-    field("grpc", Shape::Object(TLS_FILES), "Certificates of Envoy's rate limit service"),
-    field("resp", Shape::Object(TLS_FILES), "Certificates of the Redis protocol"),
-    field("admin", Shape::Object(TLS_FILES), "Certificates of health, metrics and administration"),
+    field("http", FieldType::Object(TLS_FILES), "Certificates of /v1"),
+    field("grpc", FieldType::Object(TLS_FILES), "Certificates of Envoy's rate limit service"),
+    field("resp", FieldType::Object(TLS_FILES), "Certificates of the Redis protocol"),
+    field(
+        "admin",
+        FieldType::Object(TLS_FILES),
+        "Certificates of health, metrics and administration",
+    ),
 ];
 
 pub(super) const TLS_FILES: &[Field] = &[
-    required("cert", Shape::Text, "The file with the certificate chain, PEM"),
-    required("key", Shape::Text, "The file with its private key, PEM"),
+    required("cert", FieldType::Text, "The file with the certificate chain, PEM"),
+    required("key", FieldType::Text, "The file with its private key, PEM"),
     field(
         "client_ca",
-        Shape::Text,
+        FieldType::Text,
         "The file with who signs clients' certificates, PEM; clients need one if it is given",
     ),
 ];
 
 pub(super) const POLICY: &[Field] = &[
-    required("name", Shape::Text, "1 to 64 letters, digits, dots, underscores and dashes"),
-    field("match", Shape::Conditions, "Which requests: all of these hold; default: every request"),
+    required("name", FieldType::Text, "1 to 64 letters, digits, dots, underscores and dashes"),
+    field(
+        "match",
+        FieldType::Conditions,
+        "Which requests: all of these hold; default: every request",
+    ),
     required(
         "key",
-        Shape::Template,
+        FieldType::Template,
         "Who is counted, such as {client_ip} or {header:x-api-key | client_ip}; all for one shared count",
     ),
     required(
         "limits",
-        Shape::LimitsOrNone,
+        FieldType::LimitsOrNone,
         "So many per window, such as 5 per 1m sliding-log; all must admit; or unlimited",
     ),
     field(
         "mode",
-        Shape::Words(&MODES),
+        FieldType::Words(&MODES),
         "enforce, observe (decide, count, log, never deny) or off; default: enforce",
     ),
     field(
         "on_store_failure",
-        Shape::Words(&ON_STORE_FAILURE),
+        FieldType::Words(&ON_STORE_FAILURE),
         "What happens when the store fails; default: local",
     ),
     field(
         "deny_cache",
-        Shape::Boolean,
+        FieldType::Boolean,
         "Whether a denial by a shared store is answered from memory until it ends; default: true",
     ),
     field(
         "quota",
-        Shape::Boolean,
+        FieldType::Boolean,
         "Whether one of several quotas is enough: those used up are passed over while another has room",
     ),
     field(
         "cost",
-        Shape::Cost,
+        FieldType::Cost,
         "Units of a request, or the request field that holds them; default: 1",
     ),
     field(
         "overflow",
-        Shape::Words(&OVERFLOW),
+        FieldType::Words(&OVERFLOW),
         "What a denied cost above 1 charges: nothing (refuse) or what is left (consume); default: refuse, for Envoy consume",
     ),
     field(
         "exempt",
-        Shape::Conditions,
+        FieldType::Conditions,
         "Requests that are not limited: those for which any of these holds",
     ),
     field(
         "replaces",
-        Shape::Texts,
+        FieldType::Texts,
         "Policies that are left out where a request meets this one too, over all its descriptors",
     ),
     field(
         "overrides",
-        Shape::Objects(OVERRIDE, MAX_OVERRIDES),
+        FieldType::Objects(OVERRIDE, MAX_OVERRIDES),
         "The first whose when holds replaces the fields it names",
     ),
 ];
 
 pub(super) const OVERRIDE: &[Field] = &[
-    required("when", Shape::Conditions, "For which requests it holds; all conditions must"),
-    field("limits", Shape::Limits, "Limits in place of the policy's"),
-    field("mode", Shape::Words(&MODES), "A mode in place of the policy's"),
+    required("when", FieldType::Conditions, "For which requests it holds; all conditions must"),
+    field("limits", FieldType::Limits, "Limits in place of the policy's"),
+    field("mode", FieldType::Words(&MODES), "A mode in place of the policy's"),
     field(
         "on_store_failure",
-        Shape::Words(&ON_STORE_FAILURE),
+        FieldType::Words(&ON_STORE_FAILURE),
         "What happens when the store fails, in place of the policy's",
     ),
-    field("cost", Shape::Cost, "A cost in place of the policy's"),
+    field("cost", FieldType::Cost, "A cost in place of the policy's"),
     field(
         "overflow",
-        Shape::Words(&OVERFLOW),
+        FieldType::Words(&OVERFLOW),
         "What a denied cost above 1 charges, in place of the policy's",
     ),
 ];
 
 pub(super) const RATE: &[Field] = &[
-    required("limit", Shape::Integer(0, bounds::MAX_COUNT), "Units per window"),
-    required("window", Shape::Duration, "The window, such as 1m"),
-    field("algorithm", Shape::Words(&ALGORITHMS), "How it counts; default: sliding-window"),
+    required("limit", FieldType::Integer(0, bounds::MAX_COUNT), "Units per window"),
+    required("window", FieldType::Duration, "The window, such as 1m"),
+    field("algorithm", FieldType::Words(&ALGORITHMS), "How it counts; default: sliding-window"),
     field(
         "burst",
-        Shape::Integer(1, bounds::MAX_COUNT),
+        FieldType::Integer(1, bounds::MAX_COUNT),
         "What a token-bucket holds; default: the limit",
     ),
 ];
 
 pub(super) const CONCURRENT: &[Field] = &[
-    required("concurrent", Shape::Integer(0, bounds::MAX_COUNT), "How many at once"),
-    field("lease", Shape::Duration, "When a permit that nobody returns is forgotten; default: 60s"),
+    required("concurrent", FieldType::Integer(0, bounds::MAX_COUNT), "How many at once"),
+    field(
+        "lease",
+        FieldType::Duration,
+        "When a permit that nobody returns is forgotten; default: 60s",
+    ),
 ];
 
 /// Conditions without a name. `header:x`, `query:x`, `cookie:x` and `descriptor:x` have one.
 pub(super) const CONDITIONS: &[Field] = &[
-    field("client_ip", Shape::Texts, "Addresses and networks"),
-    field("method", Shape::Texts, "Methods"),
-    field("methods", Shape::Texts, "The same as method"),
-    field("path", Shape::Texts, "Globs over the normalised path"),
-    field("host", Shape::Texts, "Globs over the host, without port"),
-    field("headers", Shape::Conditions, "Header names and the values they must have"),
-    field("domain", Shape::Texts, "Domains that descriptors belong to"),
+    field("client_ip", FieldType::Texts, "Addresses and networks"),
+    field("method", FieldType::Texts, "Methods"),
+    field("methods", FieldType::Texts, "The same as method"),
+    field("path", FieldType::Texts, "Globs over the normalised path"),
+    field("host", FieldType::Texts, "Globs over the host, without port"),
+    field("headers", FieldType::Conditions, "Header names and the values they must have"),
+    field("domain", FieldType::Texts, "Domains that descriptors belong to"),
     field(
         "descriptors",
-        Shape::Descriptors,
+        FieldType::Descriptors,
         "Descriptor names and the values they must have, or a list of exactly the entries there are",
     ),
 ];
@@ -371,51 +387,51 @@ fn object(fields: &[Field]) -> Value {
 }
 
 fn property(field: &Field) -> Value {
-    let mut value = match (&field.shape, field.name) {
-        (Shape::Text, "name") => {
+    let mut value = match (&field.field_type, field.name) {
+        (FieldType::Text, "name") => {
             json!({ "type": "string", "pattern": format!("^[A-Za-z0-9._-]{{1,{MAX_NAME_BYTES}}}$") })
         }
-        (shape, _) => shape_schema(shape),
+        (field_type, _) => shape_schema(field_type),
     };
     value["description"] = json!(field.about);
     value
 }
 
-fn shape_schema(shape: &Shape) -> Value {
-    match shape {
-        Shape::Text => json!({ "type": "string" }),
-        Shape::Template => {
+fn shape_schema(field_type: &FieldType) -> Value {
+    match field_type {
+        FieldType::Text => json!({ "type": "string" }),
+        FieldType::Template => {
             json!({ "type": "string", "pattern": format!(r"^{SHARED_KEY}$|\{{[^{{}}]+\}}") })
         }
-        Shape::Words(words) => json!({ "enum": words }),
-        Shape::WordList(words) => {
+        FieldType::Words(words) => json!({ "enum": words }),
+        FieldType::WordList(words) => {
             json!({ "anyOf": [{ "enum": words }, { "type": "array", "items": { "enum": words }, "minItems": 1 }] })
         }
-        Shape::Integer(least, most) => {
+        FieldType::Integer(least, most) => {
             json!({ "type": "integer", "minimum": least, "maximum": most })
         }
-        Shape::Boolean => json!({ "type": "boolean" }),
-        Shape::Duration => json!({ "type": "string", "pattern": "^[0-9]+(ms|s|m|h|d|w)$" }),
-        Shape::Texts => texts(),
-        Shape::Object(fields) => object(fields),
-        Shape::Objects(fields, most) => {
+        FieldType::Boolean => json!({ "type": "boolean" }),
+        FieldType::Duration => json!({ "type": "string", "pattern": "^[0-9]+(ms|s|m|h|d|w)$" }),
+        FieldType::Texts => texts(),
+        FieldType::Object(fields) => object(fields),
+        FieldType::Objects(fields, most) => {
             json!({ "type": "array", "items": object(fields), "minItems": 1, "maxItems": most })
         }
-        Shape::Limits => json!({ "anyOf": limits() }),
-        Shape::LimitsOrNone => {
+        FieldType::Limits => json!({ "anyOf": limits() }),
+        FieldType::LimitsOrNone => {
             let [one, several] = limits();
             json!({ "anyOf": [{ "enum": [UNLIMITED] }, one, several] })
         }
-        Shape::Descriptors => {
+        FieldType::Descriptors => {
             let named = json!({ "type": "object", "additionalProperties": texts() });
             let entry = json!({ "type": "object", "additionalProperties": texts(), "minProperties": 1, "maxProperties": 1 });
             let entry = json!({ "anyOf": [{ "type": ["string", "number", "boolean"] }, entry] });
             json!({ "anyOf": [named, { "type": "array", "items": entry, "minItems": 1, "maxItems": MAX_ENTRIES }] })
         }
-        Shape::Cost => {
+        FieldType::Cost => {
             json!({ "anyOf": [{ "type": "integer", "minimum": 0 }, { "type": "string", "pattern": r"^\{(header|query|cookie|descriptor):.+\}$" }] })
         }
-        Shape::Conditions => json!({ "$ref": "#/$defs/conditions" }),
+        FieldType::Conditions => json!({ "$ref": "#/$defs/conditions" }),
     }
 }
 

@@ -96,7 +96,7 @@ pub(super) fn parse(source: &str, errors: &mut Vec<UnlocatedError>) -> Option<Rc
     };
     let events = Parser::new_from_str_with_options(source, options);
     let mut builder =
-        Builder { source, events, anchors: HashMap::new(), nodes: 0, errors: Vec::new() };
+        TreeBuilder { source, events, anchors: HashMap::new(), nodes: 0, errors: Vec::new() };
     let tree = builder.document();
     errors.append(&mut builder.errors);
     match tree {
@@ -111,7 +111,7 @@ pub(super) fn parse(source: &str, errors: &mut Vec<UnlocatedError>) -> Option<Rc
 /// An error after which parsing cannot continue.
 type Stop = Box<UnlocatedError>;
 
-struct Builder<'s> {
+struct TreeBuilder<'s> {
     source: &'s str,
     events: Parser<'s, StrInput<'s>>,
     /// Complete nodes by anchor; `None` while a node is still open.
@@ -120,7 +120,7 @@ struct Builder<'s> {
     errors: Vec<UnlocatedError>,
 }
 
-impl<'s> Builder<'s> {
+impl<'s> TreeBuilder<'s> {
     fn next(&mut self) -> Result<(Event<'s>, Range<usize>), Stop> {
         match self.events.next() {
             Some(Ok((event, span))) => {

@@ -14,22 +14,26 @@ use crate::{Clock, MemoryOptions, MemoryStore, OutOfMemory, Store, WhenFull};
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     options: MemoryOptions,
-    settings: Settings,
+    settings: LimiterSettings,
     on_failure: Option<OnStoreFailure>,
     nodes: u32,
 }
 
 /// The settings that apply to any store.
 #[derive(Clone, Debug)]
-pub(super) struct Settings {
+pub(super) struct LimiterSettings {
     pub(super) clock: Clock,
     pub(super) max_waiters: usize,
     pub(super) jitter: Duration,
 }
 
-impl Default for Settings {
+impl Default for LimiterSettings {
     fn default() -> Self {
-        Settings { clock: Clock::default(), max_waiters: MAX_WAITERS, jitter: Duration::ZERO }
+        LimiterSettings {
+            clock: Clock::default(),
+            max_waiters: MAX_WAITERS,
+            jitter: Duration::ZERO,
+        }
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) use self::waiting::ListenerGuard;
 pub use self::waiting::jitter;
 
 use self::any_store::Fallback;
-use self::builder::Settings;
+use self::builder::LimiterSettings;
 use self::waiting::ReleaseListeners;
 use crate::Request;
 use crate::wait_queue::Queues;
@@ -314,10 +314,10 @@ impl<S: Store> Limiter<S> {
     /// Creates a limiter over any store, with the default settings; see
     /// [`Builder::build_with_store`].
     pub fn with_store(store: S) -> Self {
-        Self::with_settings(store, Settings::default(), None)
+        Self::with_settings(store, LimiterSettings::default(), None)
     }
 
-    fn with_settings(store: S, settings: Settings, fallback: Option<Fallback>) -> Self {
+    fn with_settings(store: S, settings: LimiterSettings, fallback: Option<Fallback>) -> Self {
         let memory = (&store as &dyn Any).downcast_ref::<MemoryStore>();
         let clock = memory.map_or(settings.clock, |memory| memory.clock().clone());
         let shared = Inner {

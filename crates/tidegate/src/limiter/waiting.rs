@@ -267,14 +267,14 @@ impl Limiter {
 /// The listeners for released permits, by the hash of the key.
 #[derive(Debug, Default)]
 pub(crate) struct ReleaseListeners {
-    listeners: Mutex<HashMap<u64, Vec<Listener>>>,
+    listeners: Mutex<HashMap<u64, Vec<ReleaseListener>>>,
     /// The number of listeners. A release reads only this if there are none.
     count: AtomicUsize,
     hasher: RandomState,
 }
 
 #[derive(Debug)]
-struct Listener {
+struct ReleaseListener {
     ticket: u64,
     released: bool,
     waker: Option<Waker>,
@@ -291,7 +291,7 @@ impl ReleaseListeners {
             held.map(|check| self.hasher.hash_one(check.key)).collect();
         let mut listeners = self.listeners.lock();
         for key_hash in &key_hashes {
-            let listener = Listener { ticket, released: false, waker: None };
+            let listener = ReleaseListener { ticket, released: false, waker: None };
             listeners.entry(*key_hash).or_default().push(listener);
         }
         self.count.fetch_add(key_hashes.len(), Ordering::SeqCst);

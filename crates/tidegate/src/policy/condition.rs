@@ -15,7 +15,7 @@ use super::descriptor::{
 };
 use super::error::{ConditionError, ConditionErrorKind};
 use super::pattern::{Matched, Pattern};
-use super::request_field::{RequestField, Value};
+use super::request_field::{FieldValue, RequestField};
 use crate::identity::{Networks, parse_network};
 use crate::text::write_escaped;
 
@@ -230,12 +230,12 @@ impl Condition {
                 _ => request.paths().any(|path| self.matches_any(patterns, path)),
             },
             Matcher::Values(values) => match self.field.value(request) {
-                Some(Value::Bytes(found)) => values.contains(&found),
+                Some(FieldValue::Bytes(found)) => values.contains(&found),
                 _ => false,
             },
             Matcher::Wildcards(wildcards) => match self.field.value(request) {
-                Some(Value::Bytes(found)) => wildcards.matches(&found),
-                Some(Value::Group(_)) => false,
+                Some(FieldValue::Bytes(found)) => wildcards.matches(&found),
+                Some(FieldValue::Group(_)) => false,
                 None => self.is_present(request) && wildcards.matches(b""),
             },
             Matcher::Entries(matcher) => descriptor::match_all(matcher, request.entries()),
@@ -281,7 +281,7 @@ impl Condition {
                 Some(address) => return address.to_string(),
                 None => return "none".into(),
             },
-            (_, Some(Value::Bytes(bytes))) => bytes,
+            (_, Some(FieldValue::Bytes(bytes))) => bytes,
             _ => return "none".into(),
         };
         // Writing to memory cannot fail.

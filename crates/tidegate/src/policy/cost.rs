@@ -5,7 +5,7 @@ use std::fmt;
 use tidegate_core::bounds;
 
 use super::attributes::NormalizedRequest;
-use super::request_field::{RequestField, Value};
+use super::request_field::{FieldValue, RequestField};
 use super::template::Template;
 use crate::text::write_escaped;
 
@@ -52,7 +52,7 @@ impl CostSource {
             CostSource::Fixed(units) => return Ok(*units),
             CostSource::From(field) => field,
         };
-        let Some(Value::Bytes(bytes)) = field.value(request) else { return Ok(1) };
+        let Some(FieldValue::Bytes(bytes)) = field.value(request) else { return Ok(1) };
         let digits = std::str::from_utf8(&bytes).ok();
         let digits = digits.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
         let units = digits.and_then(|text| text.parse().ok());

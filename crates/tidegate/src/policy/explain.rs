@@ -23,13 +23,13 @@ pub struct Explained<'p> {
     /// The policy.
     pub policy: &'p Policy,
     /// The result.
-    pub outcome: Outcome,
+    pub outcome: PolicyOutcome,
 }
 
 /// Whether and how a policy applies to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Outcome {
+pub enum PolicyOutcome {
     /// The policy does not match.
     NoMatch {
         /// The first condition that does not hold.
@@ -74,24 +74,24 @@ pub(super) fn explain<'p>(
         let name = one.policy.name();
         let by = replacing.iter().find(|policy| policy.replaces().iter().any(|n| **n == *name));
         if let Some(by) = by {
-            one.outcome = Outcome::Replaced { by: by.name().into() };
+            one.outcome = PolicyOutcome::Replaced { by: by.name().into() };
         }
     }
     Explanation { policies: explained }
 }
 
-fn outcome(policy: &Policy, request: &NormalizedRequest<'_>) -> Outcome {
+fn outcome(policy: &Policy, request: &NormalizedRequest<'_>) -> PolicyOutcome {
     if let Some(failed) = policy.matching().first_failing(request) {
-        return Outcome::NoMatch {
+        return PolicyOutcome::NoMatch {
             condition: failed.to_string(),
             found: failed.describe_found(request),
         };
     }
     if let Some(condition) = policy.exempt().first_exempting(request) {
-        return Outcome::Exempt { condition: condition.to_string() };
+        return PolicyOutcome::Exempt { condition: condition.to_string() };
     }
     let variant = policy.variant_for(request);
-    Outcome::Applies {
+    PolicyOutcome::Applies {
         key: policy.key_template().render(request),
         missing: policy.key_template().missing(request),
         variant,
@@ -108,7 +108,7 @@ impl Explained<'_> {
     /// Returns whether checks reject the request because of it: it enforces a `concurrency` limit,
     /// which requires a permit.
     pub fn needs_permit(&self) -> bool {
-        let Outcome::Applies { variant, .. } = self.outcome else { return false };
+        let PolicyOutcome::Applies { variant, .. } = self.outcome else { return false };
         let chosen = &self.policy.variants()[variant];
         chosen.mode() == Mode::Enforce && chosen.limits().iter().any(is_concurrency)
     }
@@ -116,13 +116,15 @@ impl Explained<'_> {
     /// Returns the mode in which it applies; `None` if it does not apply.
     pub fn mode(&self) -> Option<Mode> {
         match self.outcome {
-            Outcome::Applies { variant, .. } => Some(self.policy.variants()[variant].mode()),
+            PolicyOutcome::Applies { variant, .. } => Some(self.policy.variants()[variant].mode()),
             _ => None,
         }
     }
 
     fn write_applied(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Outcome::Applies { key, missing, variant, cost } = &self.outcome else { return Ok(()) };
+        let PolicyOutcome::Applies { key, missing, variant, cost } = &self.outcome else {
+            return Ok(());
+        };
         let chosen = &self.policy.variants()[*variant];
         let is_on = chosen.mode() != Mode::Off;
         writeln!(f, "  key     {} -> {key}", self.policy.key_template())?;
@@ -185,19 +187,19 @@ impl fmt::Display for Explained<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.policy.name();
         match &self.outcome {
-            Outcome::NoMatch { condition, found } => {
+            PolicyOutcome::NoMatch { condition, found } => {
                 writeln!(f, "{name}: does not match")?;
                 writeln!(f, "  because it wants {condition}; the request has {found}")
             }
-            Outcome::Exempt { condition } => {
+            PolicyOutcome::Exempt { condition } => {
                 writeln!(f, "{name}: exempt")?;
                 writeln!(f, "  because {condition}")
             }
-            Outcome::Replaced { by } => {
+            PolicyOutcome::Replaced { by } => {
                 writeln!(f, "{name}: replaced")?;
                 writeln!(f, "  because the request meets {by} too, which replaces it")
             }
-            Outcome::Applies { .. } => {
+            PolicyOutcome::Applies { .. } => {
                 match self.mode() {
                     Some(Mode::Observe) => writeln!(f, "{name}: observes, never denies")?,
                     Some(Mode::Off) => writeln!(f, "{name}: off")?,

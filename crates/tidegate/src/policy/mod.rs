@@ -75,7 +75,7 @@ pub use descriptor::{
 };
 pub use error::PolicyError;
 pub use error::{ConditionError, ConditionErrorKind};
-pub use explain::{Explained, Explanation, Outcome};
+pub use explain::{Explained, Explanation, PolicyOutcome};
 pub(crate) use key::KeySegment;
 pub use key::{Key, MAX_KEY_BYTES};
 pub use path::PathVariants;

@@ -195,7 +195,7 @@ fn ordinal(text: &str) -> Option<(&str, u16)> {
 }
 
 /// The value of a field in a request.
-pub(super) enum Value<'a> {
+pub(super) enum FieldValue<'a> {
     Bytes(Cow<'a, [u8]>),
     Group(IpGroup),
 }
@@ -215,9 +215,9 @@ impl RequestField {
 
     /// Returns the value of this field in a request; `None` if the request does not have it. An
     /// empty value counts as missing: `x-api-key:` identifies nobody.
-    pub(super) fn value<'f>(&self, request: &'f NormalizedRequest<'_>) -> Option<Value<'f>> {
+    pub(super) fn value<'f>(&self, request: &'f NormalizedRequest<'_>) -> Option<FieldValue<'f>> {
         let bytes = match self {
-            RequestField::ClientIp => return request.group().map(Value::Group),
+            RequestField::ClientIp => return request.group().map(FieldValue::Group),
             RequestField::Method => request.method()?,
             RequestField::Path => Cow::Borrowed(request.path()?.as_bytes()),
             RequestField::Host => Cow::Borrowed(request.host()?.as_bytes()),
@@ -230,6 +230,6 @@ impl RequestField {
             }
             RequestField::Descriptors => request.descriptors()?,
         };
-        (!bytes.is_empty()).then_some(Value::Bytes(bytes))
+        (!bytes.is_empty()).then_some(FieldValue::Bytes(bytes))
     }
 }

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use super::attributes::NormalizedRequest;
 use super::key::{Key, KeyWriter, value_length};
-use super::request_field::{RequestField, RequestFieldError, Value};
+use super::request_field::{FieldValue, RequestField, RequestFieldError};
 use crate::identity::IpGroup;
 
 /// The longest template, in bytes.
@@ -119,8 +119,8 @@ impl Template {
         };
         let mut text = SmallVec::<[u8; 64]>::new();
         let value = match &value {
-            Value::Bytes(bytes) => &**bytes,
-            Value::Group(group) => {
+            FieldValue::Bytes(bytes) => &**bytes,
+            FieldValue::Group(group) => {
                 write_group(*group, |piece| text.extend_from_slice(piece));
                 &text
             }
@@ -182,7 +182,7 @@ static OCTETS: [([u8; 4], u8); 256] = {
 pub(crate) fn write_group(group: IpGroup, mut put: impl FnMut(&[u8])) {
     let IpAddr::V4(address) = group.network() else {
         // Writing to memory cannot fail.
-        let _ = fmt::Write::write_fmt(&mut Text(put), format_args!("{group}"));
+        let _ = fmt::Write::write_fmt(&mut WriteBytes(put), format_args!("{group}"));
         return;
     };
     // Most keys are IPv4 addresses. Four bytes are copied for each octet, because branches on the
@@ -196,9 +196,9 @@ pub(crate) fn write_group(group: IpGroup, mut put: impl FnMut(&[u8])) {
     put(&text[..length - 1]);
 }
 
-struct Text<P>(P);
+struct WriteBytes<P>(P);
 
-impl<P: FnMut(&[u8])> fmt::Write for Text<P> {
+impl<P: FnMut(&[u8])> fmt::Write for WriteBytes<P> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         (self.0)(text.as_bytes());
         Ok(())

@@ -13,7 +13,7 @@ use tidegate::unstable::policy::check_counts;
 use tidegate::{Cost, Limit};
 
 use super::json_body::{AttributesBody, CheckBody, JsonInt, Pairs, PermitBody, RenewBody, Text};
-use super::original_request::Target;
+use super::original_request::RequestTarget;
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::request_bounds::{MAX_COST, checked_id, checked_key};
 
@@ -41,7 +41,7 @@ impl<'a> AttributesBody<'a> {
             Some(text) => Some(address(text)?),
         };
         // If the path is a whole URL, its host and query are used too.
-        let target = text(&self.path).map(Target::new);
+        let target = text(&self.path).map(RequestTarget::new);
         let url_host = target.and_then(|target| target.host);
         let url_query = target.and_then(|target| target.query).filter(|query| !query.is_empty());
         let pairs = |name: &str, pairs: Option<&'a Pairs<'a>>| match pairs {

@@ -27,31 +27,31 @@ fn path_after_prefix(path: &str) -> Option<&str> {
 
 /// The options in the URL that the gateway is configured with.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Options {
+struct ForwardAuthOptions {
     deny_status: Option<StatusCode>,
     from: Option<HeaderFamily>,
 }
 
-impl Options {
+impl ForwardAuthOptions {
     /// Parses a query that is the gateway's, or that may be the client's.
     fn of(query: &str, headers: &HeaderMap) -> Result<Self, RequestError> {
         if query.is_empty() || !is_client_query(query, headers) {
-            return Options::parse(query);
+            return ForwardAuthOptions::parse(query);
         }
         // The query is the client's, or the client copied the gateway's query to make it look so.
         // In both cases, its `from` must not select which headers are trusted.
-        match Options::parse(query) {
-            Ok(Options { from: Some(_), .. }) => Err(RequestError::field(
+        match ForwardAuthOptions::parse(query) {
+            Ok(ForwardAuthOptions { from: Some(_), .. }) => Err(RequestError::field(
                 "from",
                 "it is in the gateway's URL and in the client's query, so its origin is unknown: change the gateway's URL",
             )),
-            _ => Ok(Options::default()),
+            _ => Ok(ForwardAuthOptions::default()),
         }
     }
 
     /// Parses a query. The first value of each option is used, and other parameters are ignored.
     fn parse(query: &str) -> Result<Self, RequestError> {
-        let mut options = Options::default();
+        let mut options = ForwardAuthOptions::default();
         for pair in query.split('&') {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             match name {
@@ -132,7 +132,7 @@ impl HttpFront {
         }
         // After a path of the client, the query is the client's too.
         let query = request.uri().query().filter(|_| suffix.is_empty());
-        let options = Options::of(query.unwrap_or_default(), request.headers())?;
+        let options = ForwardAuthOptions::of(query.unwrap_or_default(), request.headers())?;
         let original = OriginalRequest::of(request, suffix, options.from)?;
         Ok(ForwardedRequest { original, deny_status: options.deny_status })
     }
@@ -231,7 +231,7 @@ mod tests {
         let target = target.parse().expect("a value");
         let headers =
             HeaderMap::from_iter([(http::HeaderName::from_static("x-forwarded-uri"), target)]);
-        Options::of(query, &headers)
+        ForwardAuthOptions::of(query, &headers)
             .map(|options| (options.deny_status.map(|status| status.as_u16()), options.from))
             .map_err(|error| error.field.expect("a field").into_owned())
     }

@@ -214,7 +214,7 @@ fn single_value<'a>(
 
 /// The parts of a path with an optional query, or of a whole URL.
 #[derive(Clone, Copy, Debug)]
-pub struct Target<'a> {
+pub struct RequestTarget<'a> {
     /// `None` for a path.
     pub host: Option<&'a str>,
     /// The path. It is `/` if a URL has none.
@@ -222,7 +222,7 @@ pub struct Target<'a> {
     pub query: Option<&'a str>,
 }
 
-impl<'a> Target<'a> {
+impl<'a> RequestTarget<'a> {
     /// Splits a text. A fragment is dropped, as frameworks do before they route.
     pub fn new(text: &'a str) -> Self {
         let (host, rest) = without_origin(text);
@@ -232,7 +232,7 @@ impl<'a> Target<'a> {
             None => (rest, None),
         };
         let path = if path.is_empty() && host.is_some() { "/" } else { path };
-        Target { host, path, query }
+        RequestTarget { host, path, query }
     }
 }
 
@@ -256,7 +256,7 @@ fn read(uri: Cow<'_, str>) -> OriginalRequest<'_> {
 }
 
 fn split<'u, 'a>(uri: &'u str, own: impl Fn(&'u str) -> Cow<'a, str>) -> OriginalRequest<'a> {
-    let Target { host, path, query } = Target::new(uri);
+    let RequestTarget { host, path, query } = RequestTarget::new(uri);
     let path = if path.is_empty() { "/" } else { path };
     OriginalRequest {
         method: Cow::default(),

@@ -278,17 +278,17 @@ fn is_space(byte: u8) -> bool {
 
 /// The protocol version of a connection. `HELLO` changes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Protocol {
+pub enum RespVersion {
     #[default]
     Resp2,
     Resp3,
 }
 
-impl Protocol {
+impl RespVersion {
     pub const fn number(self) -> i64 {
         match self {
-            Protocol::Resp2 => 2,
-            Protocol::Resp3 => 3,
+            RespVersion::Resp2 => 2,
+            RespVersion::Resp3 => 3,
         }
     }
 }
@@ -296,14 +296,14 @@ impl Protocol {
 /// The replies of one connection, in order.
 pub struct Replies<'o> {
     out: &'o mut Vec<u8>,
-    pub protocol: Protocol,
+    pub protocol: RespVersion,
     /// Errors by code.
     errors: ReplyCounts,
 }
 
 impl<'o> Replies<'o> {
     /// Creates a writer that appends to `out`.
-    pub fn new(out: &'o mut Vec<u8>, protocol: Protocol) -> Self {
+    pub fn new(out: &'o mut Vec<u8>, protocol: RespVersion) -> Self {
         Replies { out, protocol, errors: ReplyCounts::default() }
     }
 
@@ -386,8 +386,8 @@ impl<'o> Replies<'o> {
     /// Appends text of several lines for people.
     pub fn text(&mut self, text: &str) {
         match self.protocol {
-            Protocol::Resp2 => self.bulk(text),
-            Protocol::Resp3 => {
+            RespVersion::Resp2 => self.bulk(text),
+            RespVersion::Resp3 => {
                 self.headed(b'=', text.len() + 4);
                 self.put(b"txt:");
                 self.put(text.as_bytes());
@@ -399,8 +399,8 @@ impl<'o> Replies<'o> {
     #[inline]
     pub fn nil(&mut self) {
         match self.protocol {
-            Protocol::Resp2 => self.put(b"$-1\r\n"),
-            Protocol::Resp3 => self.put(b"_\r\n"),
+            RespVersion::Resp2 => self.put(b"$-1\r\n"),
+            RespVersion::Resp3 => self.put(b"_\r\n"),
         }
     }
 
@@ -419,16 +419,16 @@ impl<'o> Replies<'o> {
     /// Begins a set of the next `len` replies.
     pub fn set(&mut self, len: usize) {
         match self.protocol {
-            Protocol::Resp2 => self.headed(b'*', len),
-            Protocol::Resp3 => self.headed(b'~', len),
+            RespVersion::Resp2 => self.headed(b'*', len),
+            RespVersion::Resp3 => self.headed(b'~', len),
         }
     }
 
     /// Begins a map of the next `pairs` pairs of replies.
     pub fn map(&mut self, pairs: usize) {
         match self.protocol {
-            Protocol::Resp2 => self.headed(b'*', 2 * pairs),
-            Protocol::Resp3 => self.headed(b'%', pairs),
+            RespVersion::Resp2 => self.headed(b'*', 2 * pairs),
+            RespVersion::Resp3 => self.headed(b'%', pairs),
         }
     }
 

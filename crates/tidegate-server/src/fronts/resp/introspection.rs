@@ -86,9 +86,9 @@ pub fn info(front: &RespFront, args: &Args<'_>, replies: &mut Replies<'_>) {
     replies.text(&text);
 }
 
-type Lines = Vec<(&'static str, String)>;
+type InfoFields = Vec<(&'static str, String)>;
 
-fn sections(front: &RespFront) -> [(&'static str, Lines); 5] {
+fn sections(front: &RespFront) -> [(&'static str, InfoFields); 5] {
     let text = str::to_owned;
     let server_state = &front.server_state;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

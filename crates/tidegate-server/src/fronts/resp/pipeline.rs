@@ -7,7 +7,7 @@ use tracing::debug;
 
 use super::RespFront;
 use super::codec::{Args, MAX_COMMAND_BYTES, ProtocolError, decode};
-use super::codec::{Protocol, Replies};
+use super::codec::{Replies, RespVersion};
 use super::connection::{ConnBuffers, MAX_REPLY_BYTES};
 use super::limit_cache::LimitCache;
 use super::query::{self, BorrowedQuery, OwnedQuery};
@@ -74,7 +74,7 @@ fn step(
     limits: &mut LimitCache,
     replies: &mut Replies<'_>,
 ) -> StepOutcome {
-    let mut batch = Batch::new();
+    let mut batch = CheckBatch::new();
     let after = gather(session, unread, limits, &mut batch);
     decide(&batch, front, active, replies);
     let progress = after.answer(front, session, active, replies);
@@ -83,14 +83,14 @@ fn step(
 }
 
 /// Consecutive checks.
-type Batch<'d> = SmallVec<[BorrowedQuery<'d>; MAX_BATCH]>;
+type CheckBatch<'d> = SmallVec<[BorrowedQuery<'d>; MAX_BATCH]>;
 
 /// Collects checks, and returns what follows them.
 fn gather<'d>(
     session: &Session,
     unread: &mut &'d mut [u8],
     limits: &mut LimitCache,
-    batch: &mut Batch<'d>,
+    batch: &mut CheckBatch<'d>,
 ) -> AfterBatch<'d> {
     while batch.len() < MAX_BATCH {
         let args = match next(unread, session) {
@@ -107,7 +107,7 @@ fn gather<'d>(
 }
 
 fn decide(
-    batch: &Batch<'_>,
+    batch: &CheckBatch<'_>,
     front: &RespFront,
     active: &ActivePolicies,
     replies: &mut Replies<'_>,
@@ -217,20 +217,20 @@ fn refuse(error: ProtocolError, replies: &mut Replies<'_>) -> Progress {
 /// Queries for a shared store, and the replies to the commands between them.
 #[derive(Debug, Default)]
 pub struct RemoteBatch {
-    queries: Vec<PendingReply>,
+    queries: Vec<PendingQuery>,
     /// Replies to commands that need no store.
     ready: Vec<u8>,
     /// A query that must wait for those before it.
-    next: Option<PendingReply>,
+    next: Option<PendingQuery>,
     /// Replies by code that are not reported yet.
     counts: ReplyCounts,
 }
 
 /// A query, and the position of its reply.
 #[derive(Debug)]
-struct PendingReply {
+struct PendingQuery {
     query: OwnedQuery,
-    protocol: Protocol,
+    protocol: RespVersion,
     /// The reply follows this many bytes of `ready`.
     behind: usize,
 }
@@ -310,11 +310,11 @@ impl RemoteBatch {
     }
 
     /// Adds a query, or returns it if it must not run with the others.
-    fn place(&mut self, query: BorrowedQuery<'_>, protocol: Protocol) -> Option<PendingReply> {
+    fn place(&mut self, query: BorrowedQuery<'_>, protocol: RespVersion) -> Option<PendingQuery> {
         let first = self.queries.first();
         let can_join = first.is_none_or(|first| first.query.kind.can_run_with(query.kind));
         let pending =
-            PendingReply { query: OwnedQuery::from(query), protocol, behind: self.ready.len() };
+            PendingQuery { query: OwnedQuery::from(query), protocol, behind: self.ready.len() };
         if can_join {
             self.queries.push(pending);
             return None;
@@ -344,7 +344,7 @@ impl RemoteBatch {
         output.extend_from_slice(&self.ready[at..]);
         self.queries.clear();
         self.ready.clear();
-        self.queries.extend(self.next.take().map(|pending| PendingReply { behind: 0, ..pending }));
+        self.queries.extend(self.next.take().map(|pending| PendingQuery { behind: 0, ..pending }));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::RespFront;
 use super::codec::{Args, whole_number};
-use super::codec::{Protocol, Replies};
+use super::codec::{Replies, RespVersion};
 use super::commands::{Command, Spec};
 use super::limit_cache::LimitCache;
 use super::query::{BorrowedQuery, QueryKind};
@@ -31,7 +31,7 @@ const BAD_NAME: &str = "Client names cannot contain spaces, newlines or special 
 #[derive(Debug)]
 pub struct Session {
     pub id: u64,
-    pub protocol: Protocol,
+    pub protocol: RespVersion,
     /// Whether it may send commands: it is authenticated, or no secret is required.
     pub authenticated: bool,
     wrong_secrets: u8,
@@ -72,7 +72,7 @@ impl Session {
     pub fn new(id: u64, front: &RespFront) -> Self {
         Session {
             id,
-            protocol: Protocol::default(),
+            protocol: RespVersion::default(),
             authenticated: !front.requires_secret(),
             wrong_secrets: 0,
             name: Box::default(),
@@ -204,8 +204,8 @@ impl Session {
         let protocol = match args.get(1) {
             None => self.protocol,
             Some(version) => match whole_number(version) {
-                Some(2) => Protocol::Resp2,
-                Some(3) => Protocol::Resp3,
+                Some(2) => RespVersion::Resp2,
+                Some(3) => RespVersion::Resp3,
                 Some(_) => {
                     return Err(RequestError::new(
                         ErrorKind::Unsupported,

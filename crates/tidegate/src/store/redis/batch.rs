@@ -22,20 +22,20 @@ use super::plan::{ScriptMode, ScriptPlan};
 use super::queue::{Claim, SelectedJob};
 use super::server::{CallError, CallReply, Job, SendMode, Work};
 use super::stats::StoreCounters;
-use super::url::{Address, Kind};
+use super::url::{Address, Deployment};
 use crate::{Failure, StoreError};
 
 /// The commands of one write.
 #[derive(Debug)]
 pub(super) struct Batch {
-    commands: Vec<Command>,
+    commands: Vec<BatchedCommand>,
     requests: usize,
     coalesced: usize,
 }
 
 /// One command, and the callers that wait for its reply.
 #[derive(Debug)]
-pub(super) struct Command {
+pub(super) struct BatchedCommand {
     cmd: Cmd,
     asking: bool,
     /// Whether this is the second attempt, before which the scripts are loaded again.
@@ -81,8 +81,8 @@ pub(super) struct MergedRequests {
 
 impl Batch {
     /// Builds the batch of the selected jobs.
-    pub(super) fn gather(jobs: impl Iterator<Item = SelectedJob>, kind: Kind) -> Self {
-        let mut builder = BatchBuilder::new(kind);
+    pub(super) fn gather(jobs: impl Iterator<Item = SelectedJob>, deployment: Deployment) -> Self {
+        let mut builder = BatchBuilder::new(deployment);
         let (mut requests, mut coalesced) = (0, 0);
         for SelectedJob { job, claim, group } in jobs {
             let Job { work, send_mode, reply, keys, .. } = job;
@@ -91,7 +91,10 @@ impl Batch {
             coalesced += usize::from(match work {
                 Work::Send(cmd, ..) => {
                     let waiters = Waiters::One(waiter);
-                    builder.push(BatchEntry::Whole(Command::new(cmd, send_mode, waiters)), &keys);
+                    builder.push(
+                        BatchEntry::Whole(BatchedCommand::new(cmd, send_mode, waiters)),
+                        &keys,
+                    );
                     false
                 }
                 Work::Count(fast_check, at) => builder.count(fast_check, at, send_mode, waiter),
@@ -130,7 +133,7 @@ impl Batch {
 /// A batch that was sent.
 pub(super) struct Write {
     sender: CommandSender,
-    calls: Vec<(Option<Command>, PendingReply)>,
+    calls: Vec<(Option<BatchedCommand>, PendingReply)>,
     started: Instant,
 }
 
@@ -139,8 +142,8 @@ pub(super) struct Write {
 async fn send(
     sender: &CommandSender,
     health: &ConnectionHealth,
-    commands: Vec<Command>,
-) -> Vec<(Option<Command>, PendingReply)> {
+    commands: Vec<BatchedCommand>,
+) -> Vec<(Option<BatchedCommand>, PendingReply)> {
     let (mut cmds, mut owners) = (Vec::new(), Vec::new());
     if commands.iter().any(|command| command.scripts_loaded) {
         cmds.extend(script_load_commands());
@@ -195,7 +198,7 @@ impl Write {
             }
             if again.is_empty() || handler.outcome == WriteOutcome::Unusable {
                 let down = CallError::Failed(Failure::Down);
-                again.into_iter().for_each(|command: Command| command.waiters.error(&down));
+                again.into_iter().for_each(|command: BatchedCommand| command.waiters.error(&down));
                 counters.round_trip(started.elapsed());
                 return handler.outcome;
             }
@@ -213,10 +216,13 @@ struct ReplyHandler<'t> {
 
 impl ReplyHandler<'_> {
     /// Answers the callers of a command. Returns the command that is to be sent again, if any.
-    fn settle(&mut self, command: Command, value: Value) -> Option<Command> {
+    fn settle(&mut self, command: BatchedCommand, value: Value) -> Option<BatchedCommand> {
         match value {
             Value::ServerError(error) if error.code() == "NOSCRIPT" && !command.scripts_loaded => {
-                command.waiters.is_awaited().then_some(Command { scripts_loaded: true, ..command })
+                command
+                    .waiters
+                    .is_awaited()
+                    .then_some(BatchedCommand { scripts_loaded: true, ..command })
             }
             Value::ServerError(error) => {
                 let error = self.error(&error);
@@ -290,9 +296,14 @@ fn refused(error: &ServerError) -> CallError {
     CallError::Failed(Failure::Refused(text_of(error)))
 }
 
-impl Command {
+impl BatchedCommand {
     pub(super) fn new(cmd: Cmd, send_mode: SendMode, waiters: Waiters) -> Self {
-        Command { cmd, asking: send_mode == SendMode::Asking, scripts_loaded: false, waiters }
+        BatchedCommand {
+            cmd,
+            asking: send_mode == SendMode::Asking,
+            scripts_loaded: false,
+            waiters,
+        }
     }
 }
 
@@ -391,10 +402,10 @@ impl MergedRequests {
         self.plan.states() == one.plan.states() && self.at == one.at
     }
 
-    pub(super) fn command(self, asking: bool) -> Command {
+    pub(super) fn command(self, asking: bool) -> BatchedCommand {
         let cmd =
             self.plan.repeated(self.sent_count as u64).call(ScriptMode::Decide, self.at).cmd();
-        Command {
+        BatchedCommand {
             cmd,
             asking,
             scripts_loaded: false,

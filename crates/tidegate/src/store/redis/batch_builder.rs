@@ -9,12 +9,12 @@ use std::collections::HashMap;
 use foldhash::fast::RandomState;
 use tidegate_core::{Limit, Timestamp};
 
-use super::batch::{Command, MergedRequests, Waiter, Waiters};
+use super::batch::{BatchedCommand, MergedRequests, Waiter, Waiters};
 use super::cluster::slot_of;
 use super::counter::{self, CounterEntry, FastCheck, MAX_TIMES};
 use super::key_names::slot_key;
 use super::server::{SendMode, key_hash};
-use super::url::Kind;
+use super::url::Deployment;
 
 /// The maximum number of keys in one call of the counter script. Larger calls gain little, and
 /// other clients of the server wait while they run.
@@ -22,7 +22,7 @@ const MAX_KEYS: usize = 64;
 
 /// The calls of a batch that is being assembled, in the order in which they will be sent.
 pub(super) struct BatchBuilder {
-    kind: Kind,
+    deployment: Deployment,
     calls: Vec<BatchEntry>,
     /// The newest counter call with a batch key.
     latest: HashMap<BatchKey, usize, RandomState>,
@@ -34,7 +34,7 @@ pub(super) struct BatchBuilder {
 
 /// One call of a batch.
 pub(super) enum BatchEntry {
-    Whole(Command),
+    Whole(BatchedCommand),
     CounterCall(CounterCall),
     MergedRequests(Box<MergedRequests>),
 }
@@ -59,9 +59,9 @@ pub(super) struct CounterCall {
 }
 
 impl BatchBuilder {
-    pub(super) fn new(kind: Kind) -> Self {
+    pub(super) fn new(deployment: Deployment) -> Self {
         let (latest, groups, last) = Default::default();
-        BatchBuilder { kind, calls: Vec::new(), latest, groups, last }
+        BatchBuilder { deployment, calls: Vec::new(), latest, groups, last }
     }
 
     pub(super) fn push(&mut self, entry: BatchEntry, keys: &[u64]) -> usize {
@@ -86,7 +86,11 @@ impl BatchBuilder {
             self.push(BatchEntry::Whole(single.finish(send_mode)), &[key]);
             return false;
         }
-        let slot = if self.kind == Kind::Cluster { slot_of(slot_key(&fast_check.key)) } else { 0 };
+        let slot = if self.deployment == Deployment::Cluster {
+            slot_of(slot_key(&fast_check.key))
+        } else {
+            0
+        };
         let (count, window_us) = (fast_check.limit.count(), fast_check.limit.window_us());
         let batch_key = BatchKey { count, window_us, at, slot };
         let after = self.last.get(&key).copied().unwrap_or(0);
@@ -132,7 +136,7 @@ impl BatchBuilder {
         false
     }
 
-    pub(super) fn finish(self) -> Vec<Command> {
+    pub(super) fn finish(self) -> Vec<BatchedCommand> {
         let finish = |entry| match entry {
             BatchEntry::Whole(command) => command,
             BatchEntry::CounterCall(counting) => counting.finish(SendMode::Batched),
@@ -172,9 +176,9 @@ impl CounterCall {
         false
     }
 
-    fn finish(self, send_mode: SendMode) -> Command {
+    fn finish(self, send_mode: SendMode) -> BatchedCommand {
         let CounterCall { limit, at, entries, replies, .. } = self;
         let cmd = counter::call(&limit, &entries, at).cmd();
-        Command::new(cmd, send_mode, Waiters::Counted(limit, entries, replies))
+        BatchedCommand::new(cmd, send_mode, Waiters::Counted(limit, entries, replies))
     }
 }

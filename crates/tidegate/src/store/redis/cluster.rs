@@ -28,9 +28,9 @@ use super::breaker::ReconnectBackoff;
 use super::connection::{DialError, Dialer};
 use super::error::ConnectError;
 use super::plan::{ScriptMode, ScriptPlan, ScriptReply, SlotPart};
-use super::server::{ServerClient, ServerStatus, Target};
+use super::server::{ServerClient, ServerStatus, ServerTarget};
 use super::stats::StoreCounters;
-use super::url::{Address, StoreUrl};
+use super::url::{Address, RedisUrl};
 use crate::{Failure, StoreError};
 
 /// The maximum number of servers, far more than a cluster has in practice. It bounds the number of
@@ -74,7 +74,7 @@ impl Map {
 impl Cluster {
     /// Reads the map once. If the cluster cannot be reached, this is repeated in the background.
     pub(super) async fn start(
-        url: &StoreUrl,
+        url: &RedisUrl,
         dialer: Arc<Dialer>,
         counters: Arc<StoreCounters>,
     ) -> Result<Arc<Self>, ConnectError> {
@@ -118,7 +118,7 @@ impl Cluster {
             return None;
         }
         let server = Arc::new(ServerClient::start(
-            Target::Fixed(address.clone()),
+            ServerTarget::Fixed(address.clone()),
             Arc::clone(&self.dialer),
             Arc::clone(&self.counters),
             Some(Arc::clone(&self.stale)),

@@ -30,7 +30,7 @@ use tokio_rustls::{TlsConnector, rustls};
 use super::error::ConnectError;
 use super::script::{Script, ScriptCall};
 use super::server_info::ServerInfo;
-use super::url::{Address, Kind, Login, TlsFiles};
+use super::url::{Address, ClientTlsFiles, Deployment, Login};
 
 /// The maximum number of commands that wait for the socket. It is larger than the number that can
 /// be in flight, so that queueing a command never waits, and the order is kept.
@@ -42,7 +42,7 @@ const ROLE_EVERY: Duration = Duration::from_secs(1);
 /// Opens connections to the servers of a store.
 #[derive(Clone)]
 pub(super) struct Dialer {
-    pub(super) kind: Kind,
+    pub(super) deployment: Deployment,
     pub(super) login: Login,
     pub(super) db: u32,
     pub(super) tls: Option<TlsConnector>,
@@ -261,7 +261,7 @@ impl Dialer {
             return Err(DialError::Refused(ConnectError::Unusable(text.into())));
         };
         let server_info = ServerInfo::read(&String::from_utf8_lossy(text));
-        server_info.check(self.kind).map_err(DialError::Refused)?;
+        server_info.check(self.deployment).map_err(DialError::Refused)?;
         if server_info.is_loading {
             return Err(DialError::Unreachable("it is still loading its data".into()));
         }
@@ -270,7 +270,7 @@ impl Dialer {
 
     async fn check_rights(&self, connection: &mut Connection) -> Result<(), DialError> {
         let mut args = vec![self.sample.clone()];
-        if self.kind == Kind::Cluster {
+        if self.deployment == Deployment::Cluster {
             args.push(b"ASKING".to_vec());
         }
         let call = ScriptCall { script: Script::Rights, keys: Vec::new(), args };
@@ -425,7 +425,7 @@ fn refused(error: &ServerError) -> DialError {
 }
 
 /// Reads the files and builds the TLS configuration for all connections.
-pub(super) fn tls_connector(files: &TlsFiles) -> Result<TlsConnector, ConnectError> {
+pub(super) fn tls_connector(files: &ClientTlsFiles) -> Result<TlsConnector, ConnectError> {
     let builder = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| ConnectError::TlsFiles(error.to_string().into()))?
@@ -442,7 +442,7 @@ pub(super) fn tls_connector(files: &TlsFiles) -> Result<TlsConnector, ConnectErr
 }
 
 /// The trusted certificate authorities: those in the given file, or else those of the system.
-fn roots(files: &TlsFiles) -> Result<RootCertStore, ConnectError> {
+fn roots(files: &ClientTlsFiles) -> Result<RootCertStore, ConnectError> {
     let mut roots = RootCertStore::empty();
     if let Some(path) = &files.ca {
         for certificate in certificates(path)? {

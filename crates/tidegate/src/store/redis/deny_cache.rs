@@ -62,11 +62,11 @@ pub(super) struct DenyCache {
 
 #[derive(Default)]
 struct DenyShard {
-    by_key: HashMap<CacheKey, Denial>,
+    by_key: HashMap<CacheKey, CachedDenial>,
     swept: Option<Instant>,
 }
 
-struct Denial {
+struct CachedDenial {
     verdict: Verdict,
     received: Instant,
     until: Instant,
@@ -137,7 +137,7 @@ impl DenyCache {
         let mut denials = self.shard(shard);
         denials.make_room(now);
         if denials.by_key.len() < MAX_ENTRIES || denials.by_key.contains_key(&cache_key) {
-            let denial = Denial { verdict: verdict.clone(), received: now, until, versions };
+            let denial = CachedDenial { verdict: verdict.clone(), received: now, until, versions };
             denials.by_key.insert(cache_key, denial);
         }
     }
@@ -191,7 +191,7 @@ impl DenyShard {
     }
 }
 
-impl Denial {
+impl CachedDenial {
     /// The verdict with its waits at `now`, if it is still valid.
     fn at(&self, now: Instant, versions: &Versions) -> Option<Verdict> {
         if now >= self.until || *versions != self.versions {

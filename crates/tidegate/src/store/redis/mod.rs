@@ -66,7 +66,7 @@ use self::server::{CallReply, KeyHashes, Work, key_hash};
 pub use self::stats::RedisStats;
 use self::stats::StoreCounters;
 use self::topology::Topology;
-use self::url::StoreUrl;
+use self::url::RedisUrl;
 use super::PermitOperation;
 use crate::request::may_consume;
 use crate::{Failure, Request, Store, StoreError, Verdict};
@@ -93,7 +93,7 @@ pub mod wire {
 /// Names the part that is wrong, without repeating it.
 #[cfg(feature = "config")]
 pub(crate) fn check_url(url: &str) -> Result<(), UrlError> {
-    StoreUrl::parse(url).map(drop)
+    RedisUrl::parse(url).map(drop)
 }
 
 /// A store that keeps states in Redis or Valkey and decides on them there.
@@ -107,7 +107,7 @@ pub struct RedisStore {
 }
 
 struct Inner {
-    url: StoreUrl,
+    url: RedisUrl,
     key_names: KeyNames,
     timeout: Duration,
     topology: Topology,
@@ -144,7 +144,7 @@ impl RedisStore {
             ConnectError::Unusable(format!("its thread cannot be started: {error}").into())
         })?;
         let dialer = Dialer {
-            kind: url.kind,
+            deployment: url.deployment,
             login: url.login.clone(),
             db: url.db,
             tls,

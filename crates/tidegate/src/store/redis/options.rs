@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::error::ConnectError;
-use super::url::StoreUrl;
+use super::url::RedisUrl;
 
 /// The length of the longest prefix. It is bounded because it is part of every key.
 const MAX_PREFIX_BYTES: usize = 64;
@@ -35,8 +35,8 @@ impl RedisOptions {
     }
 
     /// Checks the options. Returns the parsed URL.
-    pub(super) fn check(&self) -> Result<StoreUrl, ConnectError> {
-        let url = StoreUrl::parse(&self.url)?;
+    pub(super) fn check(&self) -> Result<RedisUrl, ConnectError> {
+        let url = RedisUrl::parse(&self.url)?;
         let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
         let prefix = self.key_prefix.as_bytes();
         if prefix.is_empty()
@@ -54,7 +54,7 @@ impl RedisOptions {
 
 impl fmt::Debug for RedisOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let url = StoreUrl::parse(&self.url).map(|url| url.to_string());
+        let url = RedisUrl::parse(&self.url).map(|url| url.to_string());
         f.debug_struct("RedisOptions")
             .field("url", &url.unwrap_or_else(|error| error.to_string()))
             .field("timeout", &self.timeout)

@@ -41,7 +41,7 @@ use super::queue::{Caller, FlowControl, Queue, SelectedJob};
 use super::server_info::ServerInfo;
 use super::stats::StoreCounters;
 use super::topology::Sentinels;
-use super::url::{Address, Kind};
+use super::url::{Address, Deployment};
 use crate::Failure;
 
 /// The time for which a write in flight delays the next one. A server in the same rack has replied
@@ -208,7 +208,7 @@ impl ServerStatus {
 
 /// The server that a client connects to.
 #[derive(Clone)]
-pub(super) enum Target {
+pub(super) enum ServerTarget {
     Fixed(Address),
     /// The primary that the Sentinels name.
     Sentinel(Arc<Sentinels>),
@@ -224,7 +224,7 @@ pub(super) struct ServerClient {
 impl ServerClient {
     /// Starts the task of a client. `on_down` is notified whenever the server goes down.
     pub(super) fn start(
-        target: Target,
+        target: ServerTarget,
         dialer: Arc<Dialer>,
         counters: Arc<StoreCounters>,
         on_down: Option<Arc<Notify>>,
@@ -287,7 +287,7 @@ impl Drop for ServerClient {
 
 /// The task of a client.
 struct Runner {
-    target: Target,
+    target: ServerTarget,
     dialer: Arc<Dialer>,
     counters: Arc<StoreCounters>,
     on_down: Option<Arc<Notify>>,
@@ -344,8 +344,8 @@ impl Runner {
         let (target, dialer) = (self.target.clone(), Arc::clone(&self.dialer));
         let dialing = async move {
             match &target {
-                Target::Fixed(address) => dialer.dial(address).await,
-                Target::Sentinel(sentinels) => sentinels.dial(&dialer).await,
+                ServerTarget::Fixed(address) => dialer.dial(address).await,
+                ServerTarget::Sentinel(sentinels) => sentinels.dial(&dialer).await,
             }
         };
         if *self.state.borrow() == ServerStatus::Starting {
@@ -405,7 +405,7 @@ impl Runner {
         tokio::pin!(closed, silent);
         // The servers of a cluster redirect callers themselves.
         let mut watched = connection.clone();
-        let is_cluster = self.dialer.kind == Kind::Cluster;
+        let is_cluster = self.dialer.deployment == Deployment::Cluster;
         let demoted = async move {
             if is_cluster { std::future::pending().await } else { watched.demoted().await }
         };
@@ -431,7 +431,7 @@ impl Runner {
             if selected.is_empty() {
                 return End::Dropped;
             }
-            let batch = Batch::gather(selected.drain(..), self.dialer.kind);
+            let batch = Batch::gather(selected.drain(..), self.dialer.deployment);
             last = Some(PreviousWrite { sent: Instant::now(), requests: batch.requests() });
             self.send(batch, &connection, &health, &flow).await;
         }
@@ -484,8 +484,8 @@ impl Runner {
         flow: &Arc<FlowControl>,
     ) {
         let queried = match &self.target {
-            Target::Fixed(address) => Some(address.clone()),
-            Target::Sentinel(_) => None,
+            ServerTarget::Fixed(address) => Some(address.clone()),
+            ServerTarget::Sentinel(_) => None,
         };
         StoreCounters::add(&self.counters.calls, batch.calls());
         StoreCounters::add(&self.counters.coalesced, batch.coalesced());

@@ -1,7 +1,7 @@
 //! The properties that a server reports, and whether it can be used.
 
 use super::error::{ConnectError, OLDEST};
-use super::url::Kind;
+use super::url::Deployment;
 
 /// The properties of a server, from the reply to `INFO`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,21 +33,21 @@ impl ServerInfo {
         server_info
     }
 
-    /// Checks that the server can be used in a store of this kind. A replica is accepted in a
+    /// Checks that the server can be used in a store of this deployment. A replica is accepted in a
     /// cluster, where it redirects calls. Behind Sentinels it is an error, which
     /// [`Sentinels::dial`](super::topology::Sentinels::dial) treats as temporary.
-    pub(super) fn check(&self, kind: Kind) -> Result<(), ConnectError> {
+    pub(super) fn check(&self, deployment: Deployment) -> Result<(), ConnectError> {
         let mut numbers = self.version.split('.').map(|number| number.parse::<u32>().ok());
         match (numbers.next().flatten(), numbers.next().flatten()) {
             (Some(major), Some(minor)) if (major, minor) >= OLDEST => {}
             (Some(_), _) => return Err(ConnectError::TooOld(self.version.clone())),
             _ => return Err(ConnectError::Unusable("it does not report its version".into())),
         }
-        match (&*self.mode, kind) {
+        match (&*self.mode, deployment) {
             ("sentinel", _) => Err(ConnectError::IsSentinel),
-            ("cluster", Kind::Cluster) => Ok(()),
+            ("cluster", Deployment::Cluster) => Ok(()),
             ("cluster", _) => Err(ConnectError::IsCluster),
-            (_, Kind::Cluster) => Err(ConnectError::NotCluster),
+            (_, Deployment::Cluster) => Err(ConnectError::NotCluster),
             _ if self.is_replica => Err(ConnectError::IsReplica),
             _ => Ok(()),
         }
@@ -82,29 +82,29 @@ mod tests {
     fn unusable_servers_have_distinct_errors() {
         let old = |version: &str| Err(ConnectError::TooOld(version.into()));
         let rows = [
-            ("7.0.15", "standalone", "master", Kind::Single, Ok(())),
-            ("6.0.0", "standalone", "master", Kind::Sentinel, Ok(())),
-            ("10.1", "cluster", "slave", Kind::Cluster, Ok(())),
-            ("5.0.14", "standalone", "master", Kind::Single, old("5.0.14")),
-            ("2.8", "cluster", "master", Kind::Cluster, old("2.8")),
-            ("6", "standalone", "master", Kind::Single, old("6")),
-            ("7.0.0", "cluster", "master", Kind::Single, Err(ConnectError::IsCluster)),
-            ("7.0.0", "standalone", "master", Kind::Cluster, Err(ConnectError::NotCluster)),
-            ("7.0.0", "sentinel", "master", Kind::Single, Err(ConnectError::IsSentinel)),
-            ("7.0.0", "standalone", "slave", Kind::Single, Err(ConnectError::IsReplica)),
+            ("7.0.15", "standalone", "master", Deployment::Single, Ok(())),
+            ("6.0.0", "standalone", "master", Deployment::Sentinel, Ok(())),
+            ("10.1", "cluster", "slave", Deployment::Cluster, Ok(())),
+            ("5.0.14", "standalone", "master", Deployment::Single, old("5.0.14")),
+            ("2.8", "cluster", "master", Deployment::Cluster, old("2.8")),
+            ("6", "standalone", "master", Deployment::Single, old("6")),
+            ("7.0.0", "cluster", "master", Deployment::Single, Err(ConnectError::IsCluster)),
+            ("7.0.0", "standalone", "master", Deployment::Cluster, Err(ConnectError::NotCluster)),
+            ("7.0.0", "sentinel", "master", Deployment::Single, Err(ConnectError::IsSentinel)),
+            ("7.0.0", "standalone", "slave", Deployment::Single, Err(ConnectError::IsReplica)),
         ];
-        for (version, mode, role, kind, expect) in rows {
+        for (version, mode, role, deployment, expect) in rows {
             assert_eq!(
-                server_info(version, mode, role).check(kind),
+                server_info(version, mode, role).check(deployment),
                 expect,
                 "{version} {mode} {role}"
             );
         }
         let valkey =
             ServerInfo::read("redis_version:7.2.4\r\nserver_mode:cluster\r\nrole:master\r\n");
-        assert_eq!(valkey.check(Kind::Single), Err(ConnectError::IsCluster));
+        assert_eq!(valkey.check(Deployment::Single), Err(ConnectError::IsCluster));
         assert!(matches!(
-            ServerInfo::read("x").check(Kind::Single),
+            ServerInfo::read("x").check(Deployment::Single),
             Err(ConnectError::Unusable(_))
         ));
     }

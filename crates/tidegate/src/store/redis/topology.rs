@@ -13,10 +13,12 @@ use super::cluster::{Cluster, slot_of};
 use super::connection::{Connection, DialError, Dialer};
 use super::error::ConnectError;
 use super::key_names::slot_key;
-use super::server::{CallError, CallReply, SendMode, ServerClient, ServerStatus, Target, Work};
+use super::server::{
+    CallError, CallReply, SendMode, ServerClient, ServerStatus, ServerTarget, Work,
+};
 use super::server_info::ServerInfo;
 use super::stats::StoreCounters;
-use super::url::{Address, Kind, Login, StoreUrl};
+use super::url::{Address, Deployment, Login, RedisUrl};
 use crate::Failure;
 
 /// The maximum number of times that a call is sent again. A slot that is being migrated takes two
@@ -36,14 +38,14 @@ pub(super) enum Topology {
 impl Topology {
     /// Connects to the servers. Returns an error only if one was reached and cannot be used.
     pub(super) async fn start(
-        url: &StoreUrl,
+        url: &RedisUrl,
         dialer: Arc<Dialer>,
         counters: Arc<StoreCounters>,
     ) -> Result<Self, ConnectError> {
-        let target = match url.kind {
-            Kind::Single => Target::Fixed(url.hosts[0].clone()),
-            Kind::Sentinel => Target::Sentinel(Arc::new(Sentinels::new(url))),
-            Kind::Cluster => {
+        let target = match url.deployment {
+            Deployment::Single => ServerTarget::Fixed(url.hosts[0].clone()),
+            Deployment::Sentinel => ServerTarget::Sentinel(Arc::new(Sentinels::new(url))),
+            Deployment::Cluster => {
                 return Ok(Topology::Cluster(Cluster::start(url, dialer, counters).await?));
             }
         };
@@ -144,7 +146,7 @@ pub(super) struct Sentinels {
 }
 
 impl Sentinels {
-    pub(super) fn new(url: &StoreUrl) -> Self {
+    pub(super) fn new(url: &RedisUrl) -> Self {
         Sentinels {
             hosts: Mutex::new(url.hosts.clone()),
             master: url.master.as_str().into(),

@@ -25,9 +25,9 @@ const MAX_URL_BYTES: usize = 4096;
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
-/// The kind of a store.
+/// How the servers of a store are deployed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Deployment {
     Single,
     Sentinel,
     Cluster,
@@ -49,7 +49,7 @@ pub(super) struct Login {
 
 /// The files for TLS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct TlsFiles {
+pub(super) struct ClientTlsFiles {
     /// The certificate authorities that are trusted instead of those of the system.
     pub(super) ca: Option<PathBuf>,
     /// The client certificate and its key.
@@ -58,8 +58,8 @@ pub(super) struct TlsFiles {
 
 /// A parsed URL.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct StoreUrl {
-    pub(super) kind: Kind,
+pub(super) struct RedisUrl {
+    pub(super) deployment: Deployment,
     /// At least one; for `Single` exactly one.
     pub(super) hosts: Vec<Address>,
     pub(super) login: Login,
@@ -68,10 +68,10 @@ pub(super) struct StoreUrl {
     pub(super) master: String,
     /// The login at the Sentinels themselves.
     pub(super) sentinel_login: Login,
-    pub(super) tls: Option<TlsFiles>,
+    pub(super) tls: Option<ClientTlsFiles>,
 }
 
-impl StoreUrl {
+impl RedisUrl {
     pub(super) fn parse(text: &str) -> Result<Self, UrlError> {
         if text.len() > MAX_URL_BYTES {
             return Err(fail("URL", format!("is longer than {MAX_URL_BYTES} bytes")));
@@ -81,11 +81,11 @@ impl StoreUrl {
             return Err(fail("URL", fix));
         }
         let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
-        let (kind, tls) = match scheme {
-            "redis" => (Kind::Single, None),
-            "rediss" => (Kind::Single, Some(TlsFiles::default())),
-            "redis-sentinel" => (Kind::Sentinel, None),
-            "redis-cluster" => (Kind::Cluster, None),
+        let (deployment, tls) = match scheme {
+            "redis" => (Deployment::Single, None),
+            "rediss" => (Deployment::Single, Some(ClientTlsFiles::default())),
+            "redis-sentinel" => (Deployment::Sentinel, None),
+            "redis-cluster" => (Deployment::Cluster, None),
             _ => {
                 let fix =
                     "must be `redis://`, `rediss://`, `redis-sentinel://` or `redis-cluster://`";
@@ -98,9 +98,9 @@ impl StoreUrl {
             Some((login, hosts)) => (read_login(login)?, hosts),
             None => (Login::default(), authority),
         };
-        let mut url = StoreUrl {
-            kind,
-            hosts: read_hosts(hosts, kind)?,
+        let mut url = RedisUrl {
+            deployment,
+            hosts: read_hosts(hosts, deployment)?,
             login,
             db: 0,
             master: String::new(),
@@ -113,13 +113,13 @@ impl StoreUrl {
     }
 
     fn read_path(&mut self, path: &str) -> Result<(), UrlError> {
-        let db = match self.kind {
-            Kind::Single => path,
-            Kind::Cluster if path.is_empty() || path == "0" => path,
-            Kind::Cluster => {
+        let db = match self.deployment {
+            Deployment::Single => path,
+            Deployment::Cluster if path.is_empty() || path == "0" => path,
+            Deployment::Cluster => {
                 return Err(fail("path", "must be empty: a cluster has database 0 alone"));
             }
-            Kind::Sentinel => {
+            Deployment::Sentinel => {
                 let (master, db) = path.split_once('/').unwrap_or((path, ""));
                 self.master = decode("master name", master)?;
                 if self.master.is_empty() {
@@ -138,7 +138,7 @@ impl StoreUrl {
 
     fn read_query(&mut self, query: &str) -> Result<(), UrlError> {
         let (mut cert, mut key) = (None, None);
-        let mut files = TlsFiles::default();
+        let mut files = ClientTlsFiles::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let text = |part| decode(part, value);
@@ -157,7 +157,7 @@ impl StoreUrl {
                 }
             }
         }
-        if self.sentinel_login != Login::default() && self.kind != Kind::Sentinel {
+        if self.sentinel_login != Login::default() && self.deployment != Deployment::Sentinel {
             return Err(fail("query", "names a Sentinel login, but the scheme is another"));
         }
         files.own = match (cert, key) {
@@ -165,7 +165,7 @@ impl StoreUrl {
             (Some(cert), Some(key)) => Some((cert, key)),
             _ => return Err(fail("query", "needs cert and key together, or neither")),
         };
-        if files != TlsFiles::default() {
+        if files != ClientTlsFiles::default() {
             let Some(tls) = &mut self.tls else {
                 let fix = "names TLS files, but TLS is off: write rediss://, or tls=true with Sentinel or Cluster";
                 return Err(fail("query", fix));
@@ -177,11 +177,11 @@ impl StoreUrl {
 
     /// Reads the value of `tls=`. It may come before or after the files, which are set at the end.
     fn read_tls(&mut self, value: &str) -> Result<(), UrlError> {
-        self.tls = match (value, self.kind) {
-            (_, Kind::Single) => {
+        self.tls = match (value, self.deployment) {
+            (_, Deployment::Single) => {
                 return Err(fail("tls", "is set by the scheme: write redis:// or rediss://"));
             }
-            ("true", _) => Some(TlsFiles::default()),
+            ("true", _) => Some(ClientTlsFiles::default()),
             ("false", _) => None,
             _ => return Err(fail("tls", "must be true or false")),
         };
@@ -190,29 +190,29 @@ impl StoreUrl {
 }
 
 /// Shows the URL without credentials, and without options that may contain some.
-impl fmt::Display for StoreUrl {
+impl fmt::Display for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match (self.kind, &self.tls) {
-            (Kind::Single, None) => "redis://",
-            (Kind::Single, Some(_)) => "rediss://",
-            (Kind::Sentinel, _) => "redis-sentinel://",
-            (Kind::Cluster, _) => "redis-cluster://",
+        f.write_str(match (self.deployment, &self.tls) {
+            (Deployment::Single, None) => "redis://",
+            (Deployment::Single, Some(_)) => "rediss://",
+            (Deployment::Sentinel, _) => "redis-sentinel://",
+            (Deployment::Cluster, _) => "redis-cluster://",
         })?;
         for (index, host) in self.hosts.iter().enumerate() {
             write!(f, "{}{host}", if index > 0 { "," } else { "" })?;
         }
-        if self.kind == Kind::Sentinel {
+        if self.deployment == Deployment::Sentinel {
             write!(f, "/{}", self.master.escape_debug())?;
         }
         if self.db != 0 {
             write!(f, "/{}", self.db)?;
         }
-        let tls = self.tls.is_some() && self.kind != Kind::Single;
+        let tls = self.tls.is_some() && self.deployment != Deployment::Single;
         f.write_str(if tls { "?tls=true" } else { "" })
     }
 }
 
-impl fmt::Debug for StoreUrl {
+impl fmt::Debug for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -263,8 +263,8 @@ fn read_login(text: &str) -> Result<Login, UrlError> {
     Ok(Login { user: Some(user).filter(|user| !user.is_empty()), password: Some(password) })
 }
 
-fn read_hosts(text: &str, kind: Kind) -> Result<Vec<Address>, UrlError> {
-    let port = if kind == Kind::Sentinel { SENTINEL_PORT } else { REDIS_PORT };
+fn read_hosts(text: &str, deployment: Deployment) -> Result<Vec<Address>, UrlError> {
+    let port = if deployment == Deployment::Sentinel { SENTINEL_PORT } else { REDIS_PORT };
     let hosts: Result<Vec<Address>, UrlError> =
         text.split(',').take(MAX_HOSTS + 1).map(|host| read_host(host, port)).collect();
     let hosts = hosts?;
@@ -274,7 +274,7 @@ fn read_hosts(text: &str, kind: Kind) -> Result<Vec<Address>, UrlError> {
             format!("are more than {MAX_HOSTS}: name a few, the rest is found"),
         ));
     }
-    if kind == Kind::Single && hosts.len() > 1 {
+    if deployment == Deployment::Single && hosts.len() > 1 {
         let fix = "are several: one server has one address; write redis-sentinel:// or redis-cluster:// for more";
         return Err(fail("hosts", fix));
     }
@@ -351,15 +351,18 @@ mod tests {
             ("redis-cluster://:p@a/0?tls=true", "redis-cluster://a:6379?tls=true"),
         ];
         for (text, displayed) in rows {
-            let url = StoreUrl::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            let url = RedisUrl::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
             assert_eq!(url.to_string(), displayed, "{text}");
             assert_eq!(format!("{url:?}"), displayed, "{text}");
             assert!(!format!("{:?}", url.login).contains('p'), "{text}");
         }
-        let url = StoreUrl::parse("rediss://u:p%40ss@h?cert=c%20c&key=k").expect("good");
+        let url = RedisUrl::parse("rediss://u:p%40ss@h?cert=c%20c&key=k").expect("good");
         assert_eq!(url.login.user.as_deref(), Some("u"));
         assert_eq!(url.login.password.as_deref(), Some("p@ss"));
-        assert_eq!(url.tls, Some(TlsFiles { ca: None, own: Some(("c c".into(), "k".into())) }));
+        assert_eq!(
+            url.tls,
+            Some(ClientTlsFiles { ca: None, own: Some(("c c".into(), "k".into())) })
+        );
     }
 
     #[test]
@@ -394,15 +397,15 @@ mod tests {
             ("redis-cluster://h?tls=s3cret", "tls"),
         ];
         for (text, part) in rows {
-            let error = StoreUrl::parse(text).expect_err(text);
+            let error = RedisUrl::parse(text).expect_err(text);
             assert_eq!(error.part, part, "{text}: {error}");
             assert!(!format!("{error} {error:?}").contains("s3"), "{text}: {error}");
         }
         let many = vec!["h"; MAX_HOSTS + 1].join(",");
-        let error = StoreUrl::parse(&format!("redis-cluster://{many}")).expect_err("too many");
+        let error = RedisUrl::parse(&format!("redis-cluster://{many}")).expect_err("too many");
         assert_eq!(error.part, "hosts");
         let long = "h".repeat(MAX_URL_BYTES);
-        assert_eq!(StoreUrl::parse(&format!("redis://{long}")).expect_err("long").part, "URL");
+        assert_eq!(RedisUrl::parse(&format!("redis://{long}")).expect_err("long").part, "URL");
     }
 
     #[test]
