@@ -191,25 +191,7 @@ pub struct Pairs<'a>(pub Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(PairsVisitor)
-    }
-}
-
-struct PairsVisitor;
-
-impl<'de> Visitor<'de> for PairsVisitor {
-    type Value = Pairs<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of names and texts")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut pairs = Vec::new();
-        while let Some((Text(name), Text(value))) = map.next_entry()? {
-            pairs.push((name, value));
-        }
-        Ok(Pairs(pairs))
+        deserializer.deserialize_map(PairsVisitor { accepts_list: false })
     }
 }
 
@@ -220,24 +202,38 @@ pub struct DescriptorList<'a>(pub Pairs<'a>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for DescriptorList<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(DescriptorListVisitor)
+        let pairs = deserializer.deserialize_any(PairsVisitor { accepts_list: true });
+        pairs.map(DescriptorList)
     }
 }
 
-struct DescriptorListVisitor;
+struct PairsVisitor {
+    /// Whether a list of objects with one name each is accepted too.
+    accepts_list: bool,
+}
 
-impl<'de> Visitor<'de> for DescriptorListVisitor {
-    type Value = DescriptorList<'de>;
+impl<'de> Visitor<'de> for PairsVisitor {
+    type Value = Pairs<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of names and texts, or a list of objects with one name each")
+        f.write_str(match self.accepts_list {
+            true => "an object of names and texts, or a list of objects with one name each",
+            false => "an object of names and texts",
+        })
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-        PairsVisitor.visit_map(map).map(DescriptorList)
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<'de>, A::Error> {
+        let mut pairs = Vec::new();
+        while let Some((Text(name), Text(value))) = map.next_entry()? {
+            pairs.push((name, value));
+        }
+        Ok(Pairs(pairs))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Pairs<'de>, A::Error> {
+        if !self.accepts_list {
+            return Err(de::Error::invalid_type(Unexpected::Seq, &self));
+        }
         let mut pairs = Pairs::default();
         while let Some(Pairs(mut one)) = list.next_element::<Pairs<'de>>()? {
             match (one.pop(), one.is_empty()) {
@@ -245,7 +241,7 @@ impl<'de> Visitor<'de> for DescriptorListVisitor {
                 _ => return Err(de::Error::custom("each object of the list has one name")),
             }
         }
-        Ok(DescriptorList(pairs))
+        Ok(pairs)
     }
 }
 
