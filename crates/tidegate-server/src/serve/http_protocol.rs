@@ -20,10 +20,10 @@ use hyper_util::server::conn::auto;
 use tracing::field::Empty;
 use tracing::{debug, debug_span, warn};
 
+use super::connection_stream::{ConnectionStream, READ_PER_POLL};
 use super::connections::{ConnCommand, ConnectionProgress};
 use super::listener::{Protocol, Stream};
 use super::settings::FrontName;
-use super::streams::{PacedStream, READ_PER_POLL, TrackedStream};
 use crate::admin::ServerState;
 use crate::fronts::{Front, FrontCall, ResponseFuture};
 use crate::logs::LogThrottle;
@@ -110,7 +110,7 @@ fn builder(front: FrontName) -> Builder {
         .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
         // h2 counts these resets over the whole life of a connection, which a gateway shares
-        // between its clients. `PacedStream` bounds how many can wait to be sent.
+        // between its clients. A paced stream bounds how many can wait to be sent.
         .max_local_error_reset_streams(None)
         .max_send_buf_size(MAX_SEND_BYTES);
     builder
@@ -154,7 +154,7 @@ impl<F: Front> HttpProtocol<F> {
 impl<F: Front> Protocol for HttpProtocol<F> {
     async fn serve<S: Stream>(
         self: Arc<Self>,
-        stream: TrackedStream<S>,
+        stream: ConnectionStream<S>,
         peer: SocketAddr,
         progress: Arc<ConnectionProgress>,
     ) {
@@ -175,9 +175,7 @@ impl<F: Front> Protocol for HttpProtocol<F> {
             let call = FrontCall { request, peer, in_flight: request_progress.begin() };
             ResponseFuture::new(Arc::clone(&front), call, span)
         });
-        let stream =
-            PacedStream::new(stream, Arc::clone(&progress), name, Arc::clone(&self.server_state));
-        let io = TokioIo::new(stream);
+        let io = TokioIo::new(stream.paced(name, Arc::clone(&self.server_state)));
         let mut served = pin!(self.builder.serve_connection(io, service));
         let (mut known, mut draining) = (false, false);
         let ended = poll_fn(|context| {

@@ -16,9 +16,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
+use super::connection_stream::ConnectionStream;
 use super::connections::{ConnGuard, ConnectionProgress, Connections};
 use super::settings::FrontName;
-use super::streams::TrackedStream;
 use crate::admin::ServerState;
 use crate::logs::LogThrottle;
 
@@ -45,7 +45,7 @@ pub trait Protocol: Send + Sync + 'static {
     /// Serves a connection until it ends, or until `progress` has the command to drain or close.
     fn serve<S: Stream>(
         self: Arc<Self>,
-        stream: TrackedStream<S>,
+        stream: ConnectionStream<S>,
         peer: SocketAddr,
         progress: Arc<ConnectionProgress>,
     ) -> impl Future<Output = ()> + Send;
@@ -127,7 +127,7 @@ impl<P: Protocol> Accepted<P> {
 
     async fn serve(self, stream: impl Stream) {
         let progress = self.guard.progress();
-        let stream = TrackedStream::new(stream, Arc::clone(progress));
+        let stream = ConnectionStream::new(stream, Arc::clone(progress));
         self.protocol.serve(stream, self.peer, Arc::clone(progress)).await;
     }
 }

@@ -6,7 +6,7 @@
 //!   connection_limits.rs          how many connections each front may have, from the file descriptors
 //!   listener.rs                   sockets -> TLS (tls.rs) -> connections of any protocol
 //!   http_protocol.rs              connections over HTTP -> requests to a front
-//!   streams.rs                    records the progress of a connection; bounds the bytes read per poll
+//!   connection_stream.rs          records the progress of a connection; bounds the bytes read per poll
 //!   connections.rs                open connections, and their deadlines
 //!   shared_store.rs               the store that nodes share
 //!   config_source.rs, reload.rs   policies from files; SIGHUP and changed files
@@ -19,6 +19,7 @@
 mod banner;
 mod config_source;
 mod connection_limits;
+mod connection_stream;
 mod connections;
 mod envoy_metrics;
 mod error;
@@ -29,7 +30,6 @@ mod reload;
 mod settings;
 mod shared_store;
 mod shutdown;
-mod streams;
 mod tls;
 mod unknown_env;
 
@@ -44,12 +44,12 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 pub use self::config_source::config_warnings;
+pub use self::connection_stream::ConnectionStream;
 pub use self::connections::{ConnCommand, ConnectionProgress, InFlight};
 pub use self::error::ServeError;
 pub use self::http_protocol::host_error;
 pub use self::listener::{Protocol, Stream};
 pub use self::settings::{ListenAddr, ServeArgs};
-pub use self::streams::TrackedStream;
 
 use self::banner::Banner;
 use self::config_source::ConfigSource;

@@ -26,7 +26,7 @@ use super::codec::MAX_COMMAND_BYTES;
 use super::limit_cache::LimitCache;
 use super::pipeline::{self, Progress, RemoteBatch};
 use super::session::Session;
-use crate::serve::{ConnCommand, ConnectionProgress, Protocol, Stream, TrackedStream};
+use crate::serve::{ConnCommand, ConnectionProgress, ConnectionStream, Protocol, Stream};
 
 impl Protocol for RespFront {
     /// As in Redis: idle connections of a pool are kept, those of an unreachable machine are not.
@@ -35,7 +35,7 @@ impl Protocol for RespFront {
 
     async fn serve<S: Stream>(
         self: Arc<Self>,
-        stream: TrackedStream<S>,
+        stream: ConnectionStream<S>,
         peer: SocketAddr,
         connection_progress: Arc<ConnectionProgress>,
     ) {

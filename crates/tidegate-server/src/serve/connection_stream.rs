@@ -1,6 +1,7 @@
-//! Streams around the socket of a connection. Both are layers over another stream.
+//! The stream of a connection. It records progress, lingers before it closes and, for HTTP, limits
+//! the bytes read per poll.
 //!
-//! # [`TrackedStream`]: progress, and lingering before the close
+//! # Lingering
 //!
 //! If the server responds and closes while the client is still sending, as with a request head that
 //! is too large, the kernel discards the response along with the unread bytes. A gateway then sees
@@ -8,7 +9,7 @@
 //! cause that. Therefore the stream keeps reading for a while after the response, before it is
 //! closed.
 //!
-//! # [`PacedStream`]: a limit on the bytes read per poll
+//! # Pacing
 //!
 //! h2 reads every frame that the socket holds before it hands over the first request. Meanwhile,
 //! streams that the peer opens and resets accumulate, and h2 limits their number by closing the
@@ -46,12 +47,26 @@ const LINGER: Duration = Duration::from_secs(2);
 /// on.
 const LINGER_BYTES: usize = 2 * 1024 * 1024;
 
-/// A stream whose progress is recorded in its [`ConnectionProgress`].
+/// Bytes read from a paced stream in one poll: about 200 calls of Envoy.
+pub const READ_PER_POLL: usize = 32 * 1024;
+
+/// The stream of a connection, whose progress is recorded in its [`ConnectionProgress`].
 #[derive(Debug)]
-pub struct TrackedStream<T> {
+pub struct ConnectionStream<T> {
     stream: T,
     progress: Arc<ConnectionProgress>,
+    pacing: Option<Pacing>,
     closing: Option<Linger>,
+}
+
+/// The state of a stream that reads at most [`READ_PER_POLL`] bytes per poll.
+#[derive(Debug)]
+struct Pacing {
+    front: FrontName,
+    server_state: Arc<ServerState>,
+    frames: Frames,
+    /// Whether a read is deferred until a write succeeds.
+    is_waiting: bool,
 }
 
 /// A stream that is shut down for writing and keeps reading.
@@ -61,24 +76,43 @@ struct Linger {
     left: usize,
 }
 
-impl<T> TrackedStream<T> {
+impl<T> ConnectionStream<T> {
     pub fn new(stream: T, progress: Arc<ConnectionProgress>) -> Self {
-        TrackedStream { stream, progress, closing: None }
+        ConnectionStream { stream, progress, pacing: None, closing: None }
     }
 
-    fn record(&self, written: Poll<Result<usize>>) -> Poll<Result<usize>> {
+    /// Limits the bytes read per poll, and counts resets of HTTP/2 under `front`. Nothing is read
+    /// until [`ConnectionProgress::begin_poll`].
+    #[must_use]
+    pub fn paced(self, front: FrontName, server_state: Arc<ServerState>) -> Self {
+        let pacing = Pacing { front, server_state, frames: Frames::default(), is_waiting: false };
+        ConnectionStream { pacing: Some(pacing), ..self }
+    }
+
+    /// Records a write. Wakes the task for a deferred read once a write has succeeded.
+    fn record_write(
+        &mut self,
+        context: &Context<'_>,
+        written: Poll<Result<usize>>,
+    ) -> Poll<Result<usize>> {
         match written {
             Poll::Ready(Ok(bytes)) => self.progress.note_written(bytes),
             Poll::Ready(Err(_)) => {}
             Poll::Pending => self.progress.note_stalled(),
         }
+        if written.is_ready()
+            && let Some(pacing) = &mut self.pacing
+            && std::mem::take(&mut pacing.is_waiting)
+        {
+            context.waker().wake_by_ref();
+        }
         written
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for TrackedStream<T> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
+impl<T: AsyncRead + Unpin> ConnectionStream<T> {
+    fn read_some(
+        &mut self,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<Result<()>> {
@@ -89,16 +123,82 @@ impl<T: AsyncRead + Unpin> AsyncRead for TrackedStream<T> {
         }
         read
     }
+
+    /// Reads at most the bytes that are left in this poll.
+    fn read_paced(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<Result<()>> {
+        let left = self.progress.left_to_read();
+        if left == 0 {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let before = buffer.filled().len();
+        let read = if buffer.remaining() <= left {
+            self.read_some(context, buffer)
+        } else {
+            let mut part = ReadBuf::new(buffer.initialize_unfilled_to(left));
+            let read = self.read_some(context, &mut part);
+            let bytes = part.filled().len();
+            buffer.advance(bytes);
+            read
+        };
+        let bytes = &buffer.filled()[before..];
+        self.progress.consume_read_budget(bytes.len());
+        if let Some(pacing) = &mut self.pacing {
+            let resets = pacing.frames.count_resets(bytes);
+            if resets > 0 {
+                pacing.server_state.count_resets(pacing.front, resets);
+            }
+        }
+        read
+    }
+
+    fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let Some(closing) = &mut self.closing else { return Poll::Ready(Ok(())) };
+        let mut dropped = [MaybeUninit::uninit(); 4096];
+        while closing.until.as_mut().poll(context).is_pending() {
+            let mut buffer = ReadBuf::uninit(&mut dropped);
+            ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
+            let read = buffer.filled().len();
+            closing.left = closing.left.saturating_sub(read);
+            if read == 0 || closing.left == 0 {
+                break;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
 }
 
-impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TrackedStream<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for ConnectionStream<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<Result<()>> {
+        let this = &mut *self;
+        match &mut this.pacing {
+            None => this.read_some(context, buffer),
+            Some(pacing) if this.progress.is_stalled() => {
+                // The blocked write wakes the task.
+                pacing.is_waiting = true;
+                Poll::Pending
+            }
+            Some(_) => this.read_paced(context, buffer),
+        }
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ConnectionStream<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.record(written)
+        self.record_write(context, written)
     }
 
     fn poll_write_vectored(
@@ -107,7 +207,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TrackedStream<T> {
         slices: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.record(written)
+        self.record_write(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -128,139 +228,6 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TrackedStream<T> {
             self.closing = Some(Linger { until, left: LINGER_BYTES });
         }
         self.poll_linger(context)
-    }
-}
-
-impl<T: AsyncRead + Unpin> TrackedStream<T> {
-    fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
-        let Some(closing) = &mut self.closing else { return Poll::Ready(Ok(())) };
-        let mut dropped = [MaybeUninit::uninit(); 4096];
-        while closing.until.as_mut().poll(context).is_pending() {
-            let mut buffer = ReadBuf::uninit(&mut dropped);
-            ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
-            let read = buffer.filled().len();
-            closing.left = closing.left.saturating_sub(read);
-            if read == 0 || closing.left == 0 {
-                break;
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-/// Bytes read from a connection in one poll: about 200 calls of Envoy.
-pub const READ_PER_POLL: usize = 32 * 1024;
-
-/// An HTTP stream that reads at most [`READ_PER_POLL`] bytes per poll.
-#[derive(Debug)]
-pub struct PacedStream<T> {
-    stream: T,
-    progress: Arc<ConnectionProgress>,
-    front: FrontName,
-    server_state: Arc<ServerState>,
-    frames: Frames,
-    /// Whether a read is deferred until a write succeeds.
-    is_waiting: bool,
-}
-
-impl<T> PacedStream<T> {
-    /// Creates a stream that counts resets under `front`. It reads nothing until
-    /// [`ConnectionProgress::begin_poll`].
-    pub fn new(
-        stream: T,
-        progress: Arc<ConnectionProgress>,
-        front: FrontName,
-        server_state: Arc<ServerState>,
-    ) -> Self {
-        PacedStream {
-            stream,
-            progress,
-            front,
-            server_state,
-            frames: Frames::default(),
-            is_waiting: false,
-        }
-    }
-
-    /// Wakes the task for a deferred read once a write has succeeded.
-    fn resume(
-        &mut self,
-        context: &Context<'_>,
-        written: Poll<Result<usize>>,
-    ) -> Poll<Result<usize>> {
-        if written.is_ready() && std::mem::take(&mut self.is_waiting) {
-            context.waker().wake_by_ref();
-        }
-        written
-    }
-}
-
-impl<T: AsyncRead + Unpin> AsyncRead for PacedStream<T> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<Result<()>> {
-        let this = &mut *self;
-        if this.progress.is_stalled() {
-            // The blocked write wakes the task.
-            this.is_waiting = true;
-            return Poll::Pending;
-        }
-        let left = this.progress.left_to_read();
-        if left == 0 {
-            context.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        let before = buffer.filled().len();
-        let read = if buffer.remaining() <= left {
-            Pin::new(&mut this.stream).poll_read(context, buffer)
-        } else {
-            let mut part = ReadBuf::new(buffer.initialize_unfilled_to(left));
-            let read = Pin::new(&mut this.stream).poll_read(context, &mut part);
-            let bytes = part.filled().len();
-            buffer.advance(bytes);
-            read
-        };
-        let bytes = &buffer.filled()[before..];
-        this.progress.consume_read_budget(bytes.len());
-        let resets = this.frames.count_resets(bytes);
-        if resets > 0 {
-            this.server_state.count_resets(this.front, resets);
-        }
-        read
-    }
-}
-
-impl<T: AsyncWrite + Unpin> AsyncWrite for PacedStream<T> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.resume(context, written)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.resume(context, written)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 
