@@ -36,6 +36,7 @@ mod unknown_env;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::redis::RedisStore;
 use tidegate::unstable::config::Config;
 use tidegate::unstable::gate::Gate;
 use tidegate::unstable::stats::Stats;
@@ -53,6 +54,7 @@ pub use self::settings::{ListenAddr, ServeArgs};
 
 use self::banner::Banner;
 use self::config_source::ConfigSource;
+use self::connection_limits::{ConnectionLimits, DescriptorUsers};
 use self::connections::{Connections, TICK};
 use self::envoy_metrics::EnvoyExport;
 use self::http_protocol::HttpProtocol;
@@ -114,101 +116,126 @@ async fn serve(
     args: &ServeArgs,
     source: ConfigSource,
     (config, is_loaded): (Config, bool),
-    settings: Settings,
+    mut settings: Settings,
     environment: EnvOverrides,
 ) -> Result<(), ServeError> {
     // Installed before anything is printed: a signal may arrive as soon as another process can know
     // of the server.
     let signals = shutdown::Signals::new().map_err(ServeError::System)?;
     let mut export = EnvoyExport::new(source.variables())?;
-    let users = files(&config, &settings);
-    let admin = users.admin || export.serves_page();
-    let limits = connection_limits::DescriptorUsers { admin, ..users }.limits()?;
-    let clock = Clock::precise();
-    let limiter = limiter(&config, clock.clone())?;
-    let stats = Arc::new(Stats::new(clock));
-    environment.show_keys(&config, &stats);
-    let store = shared_store::connect(&config).await?;
-    let mut gate = Gate::new(limiter, config.policies.clone(), stats);
-    if let Some(store) = &store {
-        gate = gate.with_shared_store(Arc::new(store.clone()), config.nodes);
-    }
-    let gate = Arc::new(gate);
-    let server_state = Arc::new(ServerState::new(config.max_keys).read_from(source.name()));
-    let readiness = source.readiness();
-    readiness.record_config(&server_state, is_loaded.then_some(&config));
-    export.record_first_config(is_loaded.then_some(&config), &source);
-    let algorithm = args.algorithm.unwrap_or_default();
-    let Settings { http, grpc, resp, admin, exposed } = settings;
-    let access = |settings: &Option<FrontSettings>| {
-        settings.as_ref().map(|settings| settings.access.clone())
-    };
-    let access = |settings| access(settings).unwrap_or_default();
+    let limits = descriptor_users(&config, &settings, &export).limits()?;
+    let server = Server::new(&config, &source, &environment).await?;
+    let first_config = is_loaded.then_some(&config);
+    source.readiness().record_config(&server.state, first_config);
+    export.record_first_config(first_config, &source);
+    let fronts = server.front_handlers(args, &config, &source, &settings, &export);
+    let exposed = std::mem::take(&mut settings.exposed);
+    let sockets = Sockets::bind(settings)?;
+    server.state.set_page_links(sockets.page_links());
+    let banner = Banner::new(&config, server.is_store_up(), &source, sockets.named());
 
-    let (clone_gate, clone_state) = (|| Arc::clone(&gate), || Arc::clone(&server_state));
-    let http_front = HttpFront::new(clone_gate(), clone_state(), config.headers, access(&http));
-    let replies = || source.variables().map(|variables| variables.replies.clone());
-    let http_front = http_front.with_algorithm(algorithm).with_reference(replies());
-    let http_front = http_front.with_metrics(export.metrics.clone());
-    let http_front = Arc::new(http_front);
-    let grpc_front = GrpcFront::new(clone_gate(), clone_state(), config.headers, access(&grpc));
-    let grpc_front = grpc_front.with_algorithm(algorithm).with_reference(replies());
-    let grpc_front = grpc_front.with_metrics(export.metrics.clone());
-    let grpc_front = Arc::new(grpc_front);
-    let resp_front = RespFront::new(clone_gate(), clone_state(), access(&resp));
-    let routes = admin::router(clone_gate(), clone_state(), store.clone(), access(&admin));
-    let admin_front = Arc::new(AdminFront::new(routes, clone_state()));
-    let http = http.map(BoundFront::new).transpose()?;
-    let grpc = grpc.map(BoundFront::new).transpose()?;
-    let resp = resp.map(BoundFront::new).transpose()?;
-    let admin = admin.map(BoundFront::new).transpose()?;
-    let is_up = store.as_ref().is_none_or(|store| store.stats().up);
-    let fronts = [
-        (FrontName::Http, http.as_ref()),
-        (FrontName::Grpc, grpc.as_ref()),
-        (FrontName::Resp, resp.as_ref()),
-        (FrontName::Admin, admin.as_ref()),
-    ];
-    server_state.set_page_links(PageLinks {
-        http: http.as_ref().and_then(BoundFront::page_address),
-        admin: admin.as_ref().and_then(BoundFront::page_address),
-    });
-    let banner = Banner::new(&config, is_up, &source, fronts);
-
-    let mut running = RunningFronts::new(Arc::clone(&server_state));
-    let many = Bounds { connections: limits.front, age: None };
-    let aging = Bounds { age: Some(config.grpc_max_connection_age), ..many };
-    let few = Bounds { connections: limits.admin, age: None };
-    let (few_for_page, few) = export.divide(few);
-    running.http =
-        http.map(|bound| bound.listen_http(Arc::clone(&http_front), &server_state, many));
-    running.grpc =
-        grpc.map(|bound| bound.listen_http(Arc::clone(&grpc_front), &server_state, aging));
-    running.resp = resp.map(|bound| bound.listen(resp_front, &server_state, many));
-    running.prometheus = export.listen(&server_state, few_for_page);
-    running.admin = admin.map(|bound| bound.listen_http(admin_front, &server_state, few));
-    if let Ok(denials) = logs::denials(gate.stats().events()) {
-        tokio::spawn(denials);
-    }
-    tokio::spawn(sweep(Arc::clone(&gate), Arc::clone(&http_front)));
-    if let Some(store) = store {
-        readiness.follow_store(store.clone(), &server_state);
-        tokio::spawn(shared_store::watch(store, config.store.to_string()));
-    }
+    let age = config.grpc_max_connection_age;
+    let running = sockets.listen(&fronts, &server.state, limits, age, &mut export);
+    server.spawn_tasks(&config, &source, &fronts.http);
+    let reloaded =
+        ReloadedFronts { http: fronts.http, grpc: fronts.grpc, metrics: export.metrics.clone() };
     let started = StartConfig { config, environment };
-    let fronts =
-        ReloadedFronts { http: http_front, grpc: grpc_front, metrics: export.metrics.clone() };
-    let reloader = Reloader::new(source, started, gate, fronts, Arc::clone(&server_state));
+    let reloader = Reloader::new(source, started, server.gate, reloaded, Arc::clone(&server.state));
     tokio::spawn(reloader.run(signals.hangup));
 
     let statsd = export.start_statsd();
-    server_state.set_ready(true);
+    server.state.set_ready(true);
     banner.print(&exposed);
     running.until(signals.stop).await;
     if let Some(statsd) = statsd {
         statsd.finish().await;
     }
     Ok(())
+}
+
+/// The parts that all fronts share.
+struct Server {
+    gate: Arc<Gate>,
+    /// The store that nodes share; `None` for memory.
+    store: Option<RedisStore>,
+    state: Arc<ServerState>,
+}
+
+/// The fronts, without their sockets.
+struct FrontHandlers {
+    http: Arc<HttpFront>,
+    grpc: Arc<GrpcFront>,
+    resp: Arc<RespFront>,
+    admin: Arc<AdminFront>,
+}
+
+impl Server {
+    /// Connects to the store and creates the gate.
+    async fn new(
+        config: &Config,
+        source: &ConfigSource,
+        environment: &EnvOverrides,
+    ) -> Result<Self, ServeError> {
+        let clock = Clock::precise();
+        let limiter = limiter(config, clock.clone())?;
+        let stats = Arc::new(Stats::new(clock));
+        environment.show_keys(config, &stats);
+        let store = shared_store::connect(config).await?;
+        let mut gate = Gate::new(limiter, config.policies.clone(), stats);
+        if let Some(store) = &store {
+            gate = gate.with_shared_store(Arc::new(store.clone()), config.nodes);
+        }
+        let state = Arc::new(ServerState::new(config.max_keys).read_from(source.name()));
+        Ok(Server { gate: Arc::new(gate), store, state })
+    }
+
+    fn is_store_up(&self) -> bool {
+        self.store.as_ref().is_none_or(|store| store.stats().up)
+    }
+
+    fn front_handlers(
+        &self,
+        args: &ServeArgs,
+        config: &Config,
+        source: &ConfigSource,
+        settings: &Settings,
+        export: &EnvoyExport,
+    ) -> FrontHandlers {
+        let (gate, state) = (|| Arc::clone(&self.gate), || Arc::clone(&self.state));
+        let access = |front: &Option<FrontSettings>| {
+            front.as_ref().map(|front| front.access.clone()).unwrap_or_default()
+        };
+        let algorithm = args.algorithm.unwrap_or_default();
+        let replies = || source.variables().map(|variables| variables.replies.clone());
+        let http = HttpFront::new(gate(), state(), config.headers, access(&settings.http))
+            .with_algorithm(algorithm)
+            .with_reference(replies())
+            .with_metrics(export.metrics.clone());
+        let grpc = GrpcFront::new(gate(), state(), config.headers, access(&settings.grpc))
+            .with_algorithm(algorithm)
+            .with_reference(replies())
+            .with_metrics(export.metrics.clone());
+        let resp = RespFront::new(gate(), state(), access(&settings.resp));
+        let routes = admin::router(gate(), state(), self.store.clone(), access(&settings.admin));
+        FrontHandlers {
+            http: Arc::new(http),
+            grpc: Arc::new(grpc),
+            resp: Arc::new(resp),
+            admin: Arc::new(AdminFront::new(routes, state())),
+        }
+    }
+
+    /// Starts the tasks that run beside the fronts until the process ends.
+    fn spawn_tasks(&self, config: &Config, source: &ConfigSource, http: &Arc<HttpFront>) {
+        if let Ok(denials) = logs::denials(self.gate.stats().events()) {
+            tokio::spawn(denials);
+        }
+        tokio::spawn(sweep(Arc::clone(&self.gate), Arc::clone(http)));
+        if let Some(store) = &self.store {
+            source.readiness().follow_store(store.clone(), &self.state);
+            tokio::spawn(shared_store::watch(store.clone(), config.store.to_string()));
+        }
+    }
 }
 
 /// Warns once of all fronts that accept every caller, as those of envoyproxy/ratelimit do.
@@ -223,12 +250,13 @@ fn warn_of_open_fronts(exposed: &[FrontName]) {
     }
 }
 
-/// The users of file descriptors under these settings.
-fn files(config: &Config, settings: &Settings) -> connection_limits::DescriptorUsers {
+/// The users of file descriptors under these settings. The page for Prometheus takes its part of
+/// those of the admin front.
+fn descriptor_users(config: &Config, settings: &Settings, export: &EnvoyExport) -> DescriptorUsers {
     let deciding = [&settings.http, &settings.grpc, &settings.resp];
-    connection_limits::DescriptorUsers {
+    DescriptorUsers {
         fronts: deciding.into_iter().flatten().count(),
-        admin: settings.admin.is_some(),
+        admin: settings.admin.is_some() || export.serves_page(),
         store: config.store.redis().is_some(),
     }
 }
@@ -241,6 +269,65 @@ fn limiter(config: &Config, clock: Clock) -> Result<Limiter, ServeError> {
         .when_full(config.when_full)
         .clock(clock);
     Ok(builder.build()?)
+}
+
+/// The sockets of all fronts; `None` for a front that is off.
+struct Sockets {
+    http: Option<BoundFront>,
+    grpc: Option<BoundFront>,
+    resp: Option<BoundFront>,
+    admin: Option<BoundFront>,
+}
+
+impl Sockets {
+    fn bind(settings: Settings) -> Result<Self, ServeError> {
+        let bind = |front: Option<FrontSettings>| front.map(BoundFront::new).transpose();
+        Ok(Sockets {
+            http: bind(settings.http)?,
+            grpc: bind(settings.grpc)?,
+            resp: bind(settings.resp)?,
+            admin: bind(settings.admin)?,
+        })
+    }
+
+    fn named(&self) -> [(FrontName, Option<&BoundFront>); 4] {
+        [
+            (FrontName::Http, self.http.as_ref()),
+            (FrontName::Grpc, self.grpc.as_ref()),
+            (FrontName::Resp, self.resp.as_ref()),
+            (FrontName::Admin, self.admin.as_ref()),
+        ]
+    }
+
+    fn page_links(&self) -> PageLinks {
+        PageLinks {
+            http: self.http.as_ref().and_then(BoundFront::page_address),
+            admin: self.admin.as_ref().and_then(BoundFront::page_address),
+        }
+    }
+
+    /// Accepts connections to all fronts. `grpc_age` is the maximum age of those to the gRPC front.
+    fn listen(
+        self,
+        fronts: &FrontHandlers,
+        state: &Arc<ServerState>,
+        limits: ConnectionLimits,
+        grpc_age: Duration,
+        export: &mut EnvoyExport,
+    ) -> RunningFronts {
+        let many = Bounds { connections: limits.front, age: None };
+        let aging = Bounds { age: Some(grpc_age), ..many };
+        let (of_page, of_admin) = export.divide(Bounds { connections: limits.admin, age: None });
+        let FrontHandlers { http, grpc, resp, admin } = fronts;
+        let mut running = RunningFronts::new(Arc::clone(state));
+        running.http = self.http.map(|bound| bound.listen_http(Arc::clone(http), state, many));
+        running.grpc = self.grpc.map(|bound| bound.listen_http(Arc::clone(grpc), state, aging));
+        running.resp = self.resp.map(|bound| bound.listen(Arc::clone(resp), state, many));
+        running.prometheus = export.listen(state, of_page);
+        running.admin =
+            self.admin.map(|bound| bound.listen_http(Arc::clone(admin), state, of_admin));
+        running
+    }
 }
 
 /// A front and its bound socket.
@@ -269,12 +356,12 @@ impl BoundFront {
         bounds: Bounds,
     ) -> (JoinHandle<()>, Arc<Connections>) {
         let protocol = HttpProtocol::new(front, self.settings.front, server_state);
-        self.listen(protocol, server_state, bounds)
+        self.listen(Arc::new(protocol), server_state, bounds)
     }
 
     fn listen<P: Protocol>(
         self,
-        protocol: P,
+        protocol: Arc<P>,
         server_state: &Arc<ServerState>,
         bounds: Bounds,
     ) -> (JoinHandle<()>, Arc<Connections>) {
@@ -283,7 +370,7 @@ impl BoundFront {
         let listener = Listener {
             socket: self.socket,
             name: self.settings.front,
-            protocol: Arc::new(protocol),
+            protocol,
             tls: self.settings.tls,
             server_state: Arc::clone(server_state),
             connections: Arc::clone(&connections),
