@@ -2,11 +2,8 @@
 
 use serde_json::Value;
 
-use crate::cli_harness::{Files, Output, tidegate_reading};
-
-fn replay(trace: impl AsRef<[u8]>, args: &[&str]) -> Output {
-    tidegate_reading(&[&["replay", "-"], args].concat(), trace.as_ref())
-}
+use super::replay;
+use crate::cli_harness::Files;
 
 const NGINX: &str = "\
 203.0.113.7 - - [17/Nov/2025:10:00:00 +0000] \"GET /a?x=1 HTTP/1.1\" 200 612 \"-\" \"curl/8.5\" 0.004

@@ -1,10 +1,9 @@
-//! Reports of a replay besides its decisions: pages, policies, suggestions, hints.
+//! Reports of a replay besides its decisions: the summary, pages, suggestions.
 
 use std::fs;
 
-use serde_json::Value;
-
-use crate::cli_harness::{Files, Output, tidegate, tidegate_reading};
+use super::{page_data, replay};
+use crate::cli_harness::{Files, tidegate};
 
 /// Returns a summary without the parts that differ between runs.
 fn steady(text: &str) -> String {
@@ -20,17 +19,6 @@ fn steady(text: &str) -> String {
         lines.push(kept);
     }
     lines.join("\n")
-}
-
-fn replay(trace: &str, args: &[&str]) -> Output {
-    tidegate_reading(&[&["replay", "-"], args].concat(), trace.as_bytes())
-}
-
-/// Returns the data of a page.
-fn data(page: &str) -> Value {
-    let start = page.find("id=\"data\">").expect("the data") + "id=\"data\">".len();
-    let end = start + page[start..].find("</script>").expect("the end of the data");
-    serde_json::from_str(&page[start..end]).expect("JSON")
 }
 
 #[test]
@@ -103,7 +91,7 @@ fn html_report_is_self_contained_and_escaped() {
     for part in ["default-src 'none'", "script-src 'sha256-", "style-src 'sha256-"] {
         assert!(page.contains(part), "{part}");
     }
-    let data = data(&page);
+    let data = page_data(&page);
     let runs = data["algorithms"].as_array().expect("runs");
     assert_eq!(runs.len(), 5);
     for run in runs {
@@ -125,7 +113,7 @@ fn html_report_compares_with_exact_log() {
     let trace: String = (0..40).map(|n| format!("{},a\n", n * 100_000)).collect();
     let args = ["--limit", "10 per 1s sliding-counter", "--json", "--timeline", "--html", &path];
     let json = replay(&trace, &args).succeeded().json();
-    let page = data(&fs::read_to_string(&path).expect("a page"));
+    let page = page_data(&fs::read_to_string(&path).expect("a page"));
     assert_eq!(json["algorithms"], page["algorithms"], "the page has the same summary");
     assert_eq!(json["algorithms"].as_array().map(Vec::len), Some(1));
     assert_eq!(json["algorithms"][0]["differ_by"], serde_json::json!({"admitted": 0, "denied": 2}));
@@ -234,424 +222,6 @@ fn reports_when_no_limit_passes() {
     }
 }
 
-const POLICIES: &str = "\
-policies:
-  - name: api
-    match: { path: \"/api/**\" }
-    key: \"{header:x-api-key | client_ip}\"
-    limits: [\"2 per 10s sliding-log\"]
-    exempt: { client_ip: [10.0.0.0/8] }
-    overrides:
-      - when: { method: POST }
-        limits: [\"1 per 10s sliding-log\"]
-  - name: watch
-    key: \"{client_ip}\"
-    limits: [\"1 per 1m sliding-log\"]
-    mode: observe
-";
-
-/// Consumed units count neither as passed nor as wrongly denied.
-#[test]
-fn replays_policies_that_consume() {
-    let files = Files::new("consuming");
-    let trace = "1000000,a,900\n2000000,a,300\n3000000,a,1\n";
-    for (overflow, decisions, largest) in [("consume", "100", 1000), ("refuse", "101", 901)] {
-        let policy = format!(
-            "policies: [{{ name: a, key: all, limits: 1000 per 1h sliding-log, overflow: {overflow} }}]"
-        );
-        let config = files.write("tidegate.yaml", policy);
-        let run = replay(trace, &["--config", &config, "--decisions", "-", "--json"]).succeeded();
-        assert_eq!(run.stdout, decisions, "{overflow}");
-        let json: Value = serde_json::from_str(&run.stderr).expect(&run.stderr);
-        let run = &json["algorithms"][0];
-        assert_eq!(run["limits"][0]["largest_rolling_count"], largest, "{overflow}");
-        assert_eq!(run["false_denials"], 0, "{overflow}");
-    }
-}
-
-#[test]
-fn replays_policies_as_served() {
-    let files = Files::new("policies");
-    let config = files.write("tidegate.yaml", POLICIES);
-    let line = |second: u32, client: &str, request: &str| {
-        format!(
-            "{client} - - [14/Nov/2023:22:13:{second:02} +0000] \"{request} HTTP/1.1\" 200 5 \"-\" \"a\"\n"
-        )
-    };
-    // (second, client, request, decision)
-    let rows = [
-        (0, "192.0.2.1", "GET /api/x", '1'),
-        (1, "192.0.2.1", "GET /api/x?y=1", '1'),
-        (2, "192.0.2.1", "GET /api/y", '0'),
-        (2, "192.0.2.2", "GET /api/y", '1'),
-        (2, "10.1.2.3", "GET /api/y", '1'),
-        (3, "10.1.2.3", "GET /api/y", '1'),
-        (3, "10.1.2.3", "GET /api/y", '1'),
-        (4, "192.0.2.1", "GET /other", '1'),
-        (5, "192.0.2.3", "POST /api/x", '1'),
-        (6, "192.0.2.3", "POST /api/x", '0'),
-        (12, "192.0.2.1", "GET /api/x", '1'),
-    ];
-    let trace: String =
-        rows.iter().map(|(second, client, request, _)| line(*second, client, request)).collect();
-    let expected: String = rows.iter().map(|row| row.3).collect();
-    let args = ["--config", &config, "--decisions", "-", "--json"];
-    let run = replay(&trace, &args).succeeded();
-    assert_eq!(run.stdout, expected);
-    let json: Value = serde_json::from_str(&run.stderr).expect(&run.stderr);
-    let run = &json["algorithms"][0];
-    assert_eq!(
-        (&run["algorithm"], &run["admitted"], &run["denied"]),
-        (&"policies".into(), &9.into(), &2.into())
-    );
-    let limits: Vec<_> = run["limits"].as_array().expect("limits").iter().collect();
-    let count = |at: usize, name: &str| limits[at][name].as_u64().expect(name);
-    assert_eq!(limits[0]["limit"], "2 per 10s sliding-log");
-    assert_eq!(
-        (count(0, "asked"), count(0, "denied"), count(0, "largest_rolling_count")),
-        (5, 1, 2)
-    );
-    assert_eq!(limits[1]["limit"], "1 per 10s sliding-log");
-    assert_eq!((count(1, "asked"), count(1, "denied")), (2, 1));
-    assert_eq!((&limits[2]["policy"], &limits[2]["mode"]), (&"watch".into(), &"observe".into()));
-    assert_eq!((count(2, "asked"), count(2, "denied")), (11, 7));
-    let text = replay(&trace, &["--config", &config]).succeeded().stdout;
-    let row = |name: &str| {
-        let row = text.lines().find(|line| line.trim_start().starts_with(name)).expect(&text);
-        row.split_whitespace().rev().map(str::to_string).collect::<Vec<_>>()
-    };
-    assert_eq!(row("checked"), ["most", "denied", "checked"]);
-    assert_eq!(row("api: 2 per 10s")[..3], ["2", "1", "5"]);
-    let first = &run["most_denied"][0];
-    assert_eq!((&first["policy"], &first["key"]), (&"api".into(), &"client_ip=192.0.2.1".into()));
-    // `--algorithm` changes the algorithm of all limits.
-    let all =
-        replay(&trace, &["--config", &config, "--algorithm", "all", "--json"]).succeeded().json();
-    let names: Vec<_> =
-        all["algorithms"].as_array().expect("runs").iter().map(|run| &run["algorithm"]).collect();
-    assert_eq!(
-        names,
-        ["sliding-log", "sliding-window", "sliding-counter", "fixed-window", "token-bucket"]
-    );
-    assert_eq!(all["algorithms"][0]["denied"], 2);
-    assert_eq!(all["algorithms"][3]["limits"][0]["limit"], "2 per 10s fixed-window");
-}
-
-#[test]
-fn trace_cost_replaces_policy_cost() {
-    let files = Files::new("policy-cost");
-    let config = "policies: [{name: p, key: all, cost: 3, limits: [\"4 per 1s sliding-log\"]}]";
-    let config = files.write("tidegate.yaml", config);
-    for (trace, expected) in [
-        // A missing cost is that of the policy. A given cost takes precedence, even if it is 1.
-        ("time_us,client_ip,cost\n1,a,\n2,a,1\n3,a,1\n", "110"),
-        ("time_us,client_ip,cost\n1,a,1\n2,a,1\n3,a,1\n4,a,1\n5,a,1\n", "11110"),
-        ("time_us,client_ip\n1,a\n2,a\n", "10"),
-        ("{\"time_us\":1,\"cost\":1}\n{\"time_us\":2}\n{\"time_us\":3,\"cost\":1}\n", "110"),
-    ] {
-        let run = replay(trace, &["--config", &config, "--decisions", "-"]).succeeded();
-        assert_eq!(run.stdout, expected, "{trace}");
-    }
-}
-
-#[test]
-fn reports_undecidable_policies() {
-    let files = Files::new("policies-odd");
-    let permits = "policies: [{name: p, key: all, limits: [\"5 concurrent\"]}]";
-    let costs =
-        "policies: [{name: p, key: \"{client_ip}\", limits: [\"5 per 1s\"], match: {path: /a}}]";
-    let log = "host.example - - [14/Nov/2023:22:13:20 +0000] \"GET /a HTTP/1.1\" 200 5\n\
-               192.0.2.1 - - [14/Nov/2023:22:13:20 +0000] \"GET /b HTTP/1.1\" 200 5\n";
-    for (config, hints) in [
-        (permits, &["not replayed: 2 requests under a concurrency limit; a trace has"][..]),
-        (
-            costs,
-            &[
-                "1 request matched no policy and passed",
-                "policy `p`: 1 request has no `client_ip` (a client that is logged by name has no address); such requests share one key",
-            ],
-        ),
-    ] {
-        let path = files.write("tidegate.yaml", config);
-        let text = replay(log, &["--config", &path]).succeeded().stdout;
-        for hint in hints {
-            assert!(text.contains(&format!("hint: {hint}")), "{hint} is not in {text}");
-        }
-    }
-    let path = files.write("bad.yaml", "policies: [{name: p, limits: [\"5 per 1y\"]}]");
-    replay(log, &["--config", &path]).failed(1, &["bad.yaml", "5 per 1y"]);
-    let path = files.write(
-        "both.yaml",
-        "policies: [{name: p, key: all, limits: [\"5 per 1s\", \"7 per 1s sliding-log\"]}]",
-    );
-    replay(log, &["--config", &path, "--algorithm", "all"])
-        .failed(2, &["policy `p`", "sliding-log"]);
-    replay(log, &["--config", &path, "--suggest", "99"])
-        .failed(2, &["--suggest works with --limit"]);
-}
-
-/// Keys, lines, and the hint that follows the file or the policy.
-#[test]
-fn names_missing_parts_of_keys() {
-    let files = Files::new("missing-parts");
-    let log = |client: &str| {
-        format!("{client} - - [14/Nov/2023:22:13:20 +0000] \"GET /a HTTP/1.1\" 200 5 \"-\" \"-\"\n")
-    };
-    let logs = [log("192.0.2.1"), log("192.0.2.2")].concat();
-    let json = "{\"ts\":1700000000,\"path\":\"/a\"}\n{\"ts\":1700000001,\"path\":\"/b\"}\n";
-    for (key, trace, keys, hint) in [
-        (
-            "{header:x-user}",
-            &*logs,
-            "2 events of 1 key",
-            "2 requests have no `header:x-user`, which lines of format combined do not contain; \
-             such requests share one key\n",
-        ),
-        (
-            "user {cookie:id}",
-            &logs,
-            "2 events of 1 key",
-            "2 requests have no `cookie:id`, which lines of format combined do not contain; such \
-             requests share one key\n",
-        ),
-        (
-            "{header:user-agent}",
-            &logs,
-            "2 events of 1 key",
-            "2 requests have no `header:user-agent`; such requests share one key\n",
-        ),
-        (
-            "{header:x-user}",
-            json,
-            "2 events of 1 key",
-            "2 requests have no `header:x-user`; such requests share one key\n",
-        ),
-        (
-            "{header:x-user}:{path}",
-            json,
-            "2 events of 2 keys",
-            "2 requests have no value for a part of the key `{header:x-user}:{path}`; requests \
-             that lack the same part share a key if their other parts are equal\n",
-        ),
-    ] {
-        let config = format!("policies: [{{ name: p, key: \"{key}\", limits: 5 per 1m }}]");
-        let config = files.write("tidegate.yaml", config);
-        for (args, of) in [
-            (&["--config", &*config][..], "policy `p`"),
-            (&["--limit", "5 per 1m", "--key", key], "-"),
-        ] {
-            let text = replay(trace, args).succeeded().stdout;
-            assert!(text.starts_with(keys), "{key}: {text}");
-            assert!(text.contains(&format!("hint: {of}: {hint}")), "{hint} is not in {text}");
-        }
-    }
-}
-
-/// Requests under a concurrency limit are not denied, because a trace cannot show whether they were.
-#[test]
-fn leaves_out_requests_that_need_permits() {
-    let files = Files::new("policies-permits");
-    let config = "policies:\n  \
-                  - { name: jobs, match: { path: /jobs }, key: all, limits: 5 concurrent }\n  \
-                  - { name: api, match: { path: /api }, key: all, limits: 1 per 1h sliding-log }\n";
-    let config = files.write("tidegate.yaml", config);
-    let page = files.path("report.html");
-    for (trace, row, findings) in [
-        (
-            "time_us,path\n1,/jobs\n2,/api\n3,/api\n4,/jobs\n5,/jobs\n",
-            ["1", "1", "3", "1"],
-            &[
-                "The policies would have denied 50.0 % of requests: 1 of 2, from 1 of 1 keys.",
-                "Not replayed: 3 requests under a concurrency limit.",
-            ],
-        ),
-        (
-            "time_us,path\n1,/jobs\n",
-            ["0", "0", "1", "0"],
-            &["No request was replayed.", "Not replayed: 1 request under a concurrency limit."],
-        ),
-    ] {
-        let text = replay(trace, &["--config", &config, "--html", &page]).succeeded().stdout;
-        let cells = |start: &str| -> Vec<&str> {
-            let line = text.lines().find(|line| line.starts_with(start)).expect(&text);
-            line.split_whitespace().collect()
-        };
-        assert_eq!(cells("policies")[1..5], row, "{text}");
-        assert!(text.contains("admitted  denied  not replayed  keys denied"), "{text}");
-        let data = data(&fs::read_to_string(&page).expect("a page"));
-        assert_eq!(data["findings"].as_array().expect("findings")[..2], findings[..]);
-        let run = &data["algorithms"][0];
-        assert_eq!(run["not_replayed"], row[2].parse::<u64>().expect("a count"));
-    }
-}
-
-/// Input, arguments, and the expected output: malformed lines with their positions, and hints.
-const ODD: &[(&str, &str, &[&str], &[&str])] = &[
-    (
-        "mixed formats",
-        "1,a\n2,b\n{\"time_us\":3,\"key\":\"a\"}\nh - - [01/Jan/1970:00:00:02 +0000] \"GET /\" 200 5\n4,a\n",
-        &[],
-        &[
-            "lines skipped: 2\n",
-            "  -:3: no whole number of microseconds at its start; the line has format jsonl, replay such lines separately with --format jsonl\n",
-            "  -:4: no whole number of microseconds at its start; the line has format clf, replay such lines separately with --format clf\n",
-        ],
-    ),
-    (
-        "seconds taken for microseconds",
-        "1700000000,a\n1700000001,a\n",
-        &[],
-        &[
-            "hint: -: the last time is 1970-01-01 00:28:20Z; if times are not in microseconds, set --time-unit to s, ms or ns\n",
-        ],
-    ),
-    (
-        "milliseconds said to be seconds",
-        "1700000000,a\n1700000001123,a\n",
-        &["--time-unit", "s"],
-        &["  -:2: a time after the year 2255; check --time-unit\n"],
-    ),
-    (
-        "units that change",
-        "ts,key\n1700000000,a\n1700000001123,a\n",
-        &[],
-        &[
-            "  -:3: field `ts` is `1700000001123`: a time in ms where the first was in s; set the unit with --time-unit\n",
-            "times in s, 1 event\n",
-        ],
-    ),
-    (
-        "a clock set back by an hour",
-        "7200000000,a\n3600000000,a\n",
-        &[],
-        &[
-            "events out of order, decided at their own time: 1\n",
-            "hint: times step back by about 1 h 00 min",
-        ],
-    ),
-    (
-        "no zone",
-        "{\"time\":\"2023-11-14T22:13:20\",\"key\":\"a\"}\n",
-        &[],
-        &["hint: -: 1 time had no zone: read as UTC, or in the zone of --zone\n"],
-    ),
-    (
-        "what log lines say themselves",
-        "h - - [14/Nov/2023:22:13:20 +0000] \"GET / HTTP/1.1\" 200 5\n",
-        &["--time-unit", "ms", "--field", "time=ts"],
-        &[
-            "hint: -: --field has no effect on the formats clf and combined\n",
-            "hint: -: times are not numbers, so --time-unit has no effect\n",
-        ],
-    ),
-    (
-        "the same lines",
-        "1700000000000000,a\n1700000000000000,a\n1700000000000001,a\n",
-        &[],
-        &[
-            "3 events of 1 key",
-            "lines equal to the line before: 1\n  -:2: equal to the line before\n",
-        ],
-    ),
-    (
-        "the same lines left out",
-        "1700000000000000,a\n1700000000000000,a\n1700000000000001,a\n",
-        &["--skip-duplicates"],
-        &["2 events of 1 key", "lines equal to the line before: 1\n"],
-    ),
-    (
-        "more junk than lines",
-        "1700000000000000,a\nx\ny\nz\n",
-        &["--format", "csv"],
-        &["lines skipped: 3\n", "hint: more lines were skipped than read; check --format\n"],
-    ),
-];
-
-#[test]
-fn explains_suspicious_input() {
-    for (name, trace, args, parts) in ODD {
-        let args = [&["--limit", "10 per 10s"], *args].concat();
-        let text = replay(trace, &args).succeeded().stdout;
-        for part in *parts {
-            assert!(text.contains(part), "{name}: {part:?} is not in\n{text}");
-        }
-    }
-}
-
-#[test]
-fn rejects_input_without_times_or_keys() {
-    for (trace, args, parts) in [
-        (
-            "{\"user\":\"a\"}\n",
-            &[][..],
-            &["is known to be the time", "--field time=NAME", "its fields: user"][..],
-        ),
-        (
-            "{\"ts\":1700000000,\"planet\":\"a\"}\n",
-            &[],
-            &["known to be the key", "--key NAME", "planet, ts"],
-        ),
-        ("user,planet\na,b\n", &[], &["known to be the time", "user, planet"]),
-        ("192.0.2.1 GET /\n", &[], &["is unknown", "192.0.2.1 GET /"]),
-        (
-            "{\"ts\":\"yesterday\",\"key\":\"a\"}\n",
-            &[],
-            &["no request to replay", "field `ts` is `yesterday`: not a number"],
-        ),
-    ] {
-        let args = [&["--limit", "10 per 10s"], args].concat();
-        replay(trace, &args).failed(1, parts);
-    }
-}
-
-#[test]
-fn reads_truncated_zstd_up_to_the_end() {
-    let files = Files::new("zstd-cut");
-    // A frame with a window of 1 MiB, with and without a checksum, of uncompressed blocks. Each is
-    // shorter than the window, and the last is truncated or missing.
-    let lines: String = (100..1_100).map(|n| format!("{n},a\n")).collect();
-    let size = u32::try_from(lines.len()).expect("small") << 3;
-    let block = [&size.to_le_bytes()[..3], lines.as_bytes()].concat();
-    for (flags, cut) in [(0, block.len()), (4, block.len()), (0, 2), (4, 5), (0, 4)] {
-        let frame = [b"\x28\xb5\x2f\xfd", &[flags, 0x50][..], &block, &block, &block[..cut]];
-        let path = files.write("cut.zst", frame.concat());
-        let args = ["replay", &path, "--limit", "2 per 1s", "--json"];
-        let json = tidegate(&args).succeeded().json();
-        let events = if cut == block.len() { 3_000 } else { 2_000 };
-        assert_eq!(json["events"], events, "{flags}, {cut}: {json}");
-        assert_eq!(json["damaged"]["count"], 1, "{flags}, {cut}");
-        assert_eq!(json["skipped"]["count"], 0, "{flags}, {cut}");
-    }
-}
-
-#[test]
-fn reports_damaged_zstd() {
-    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
-    let files = Files::new("zstd-damaged");
-    let trace: String = (0..200_000_u64).map(|n| format!("{},{}\n", n, n * n % 1_009)).collect();
-    let whole = compress_to_vec(trace.as_bytes(), CompressionLevel::Fastest);
-    let replay = |path: &str, args: &[&str]| {
-        tidegate(&[&["replay", path, "--limit", "2 per 1s"], args].concat())
-    };
-    let cut = files.write("cut.zst", &whole[..whole.len() / 2]);
-    let json = replay(&cut, &["--json"]).succeeded().json();
-    let events = json["events"].as_u64().expect("a count");
-    assert!((50_000..150_000).contains(&events), "{events}");
-    assert_eq!(json["files"][0]["compression"], "zstd");
-    let text = replay(&cut, &[]).succeeded().stdout;
-    assert!(text.contains("the zstd file is truncated: it was read up to here"), "{text}");
-    replay(&cut, &["--strict"]).failed(1, &["cut.zst", "is truncated"]);
-    let mut bytes = whole.clone();
-    let checksum = bytes.len() - 2;
-    bytes[checksum] ^= 1;
-    let text = replay(&files.write("sum.zst", &bytes), &[]).succeeded().stdout;
-    assert!(text.contains("the zstd file is corrupt"), "{text}");
-    let stub = files.write("stub.zst", &whole[..3]);
-    replay(&stub, &[]).failed(1, &["stub.zst"]);
-    replay(&files.write("junk.zst", b"\x28\xb5\x2f\xfd rest"), &[])
-        .failed(1, &["no request to replay", "junk.zst"]);
-}
-
 #[test]
 fn page_does_not_change_the_summary() {
     let files = Files::new("page-same");
@@ -666,7 +236,7 @@ fn page_does_not_change_the_summary() {
             steady(&run.stdout)
         };
         assert_eq!(text(&["--html", &path]), text(&[]), "{rules:?}");
-        let page = data(&fs::read_to_string(&path).expect("a page"));
+        let page = page_data(&fs::read_to_string(&path).expect("a page"));
         assert!(page["algorithms"][0]["differ"].as_u64() > Some(0), "{rules:?}");
     }
 }
@@ -714,7 +284,7 @@ fn html_report_begins_with_findings() {
         ),
     ] {
         replay(&trace, &[args, &["--html", &path]].concat()).succeeded();
-        let page = data(&fs::read_to_string(&path).expect("a page"));
+        let page = page_data(&fs::read_to_string(&path).expect("a page"));
         assert_eq!(page["findings"], serde_json::json!(expected), "{args:?}");
     }
 }

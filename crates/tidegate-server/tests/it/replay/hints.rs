@@ -1,0 +1,171 @@
+//! Hints about suspicious input, and compressed files that are damaged.
+
+use super::replay;
+use crate::cli_harness::{Files, tidegate};
+
+/// Input, arguments, and the expected output: malformed lines with their positions, and hints.
+const ODD: &[(&str, &str, &[&str], &[&str])] = &[
+    (
+        "mixed formats",
+        "1,a\n2,b\n{\"time_us\":3,\"key\":\"a\"}\nh - - [01/Jan/1970:00:00:02 +0000] \"GET /\" 200 5\n4,a\n",
+        &[],
+        &[
+            "lines skipped: 2\n",
+            "  -:3: no whole number of microseconds at its start; the line has format jsonl, replay such lines separately with --format jsonl\n",
+            "  -:4: no whole number of microseconds at its start; the line has format clf, replay such lines separately with --format clf\n",
+        ],
+    ),
+    (
+        "seconds taken for microseconds",
+        "1700000000,a\n1700000001,a\n",
+        &[],
+        &[
+            "hint: -: the last time is 1970-01-01 00:28:20Z; if times are not in microseconds, set --time-unit to s, ms or ns\n",
+        ],
+    ),
+    (
+        "milliseconds said to be seconds",
+        "1700000000,a\n1700000001123,a\n",
+        &["--time-unit", "s"],
+        &["  -:2: a time after the year 2255; check --time-unit\n"],
+    ),
+    (
+        "units that change",
+        "ts,key\n1700000000,a\n1700000001123,a\n",
+        &[],
+        &[
+            "  -:3: field `ts` is `1700000001123`: a time in ms where the first was in s; set the unit with --time-unit\n",
+            "times in s, 1 event\n",
+        ],
+    ),
+    (
+        "a clock set back by an hour",
+        "7200000000,a\n3600000000,a\n",
+        &[],
+        &[
+            "events out of order, decided at their own time: 1\n",
+            "hint: times step back by about 1 h 00 min",
+        ],
+    ),
+    (
+        "no zone",
+        "{\"time\":\"2023-11-14T22:13:20\",\"key\":\"a\"}\n",
+        &[],
+        &["hint: -: 1 time had no zone: read as UTC, or in the zone of --zone\n"],
+    ),
+    (
+        "what log lines say themselves",
+        "h - - [14/Nov/2023:22:13:20 +0000] \"GET / HTTP/1.1\" 200 5\n",
+        &["--time-unit", "ms", "--field", "time=ts"],
+        &[
+            "hint: -: --field has no effect on the formats clf and combined\n",
+            "hint: -: times are not numbers, so --time-unit has no effect\n",
+        ],
+    ),
+    (
+        "the same lines",
+        "1700000000000000,a\n1700000000000000,a\n1700000000000001,a\n",
+        &[],
+        &[
+            "3 events of 1 key",
+            "lines equal to the line before: 1\n  -:2: equal to the line before\n",
+        ],
+    ),
+    (
+        "the same lines left out",
+        "1700000000000000,a\n1700000000000000,a\n1700000000000001,a\n",
+        &["--skip-duplicates"],
+        &["2 events of 1 key", "lines equal to the line before: 1\n"],
+    ),
+    (
+        "more junk than lines",
+        "1700000000000000,a\nx\ny\nz\n",
+        &["--format", "csv"],
+        &["lines skipped: 3\n", "hint: more lines were skipped than read; check --format\n"],
+    ),
+];
+
+#[test]
+fn explains_suspicious_input() {
+    for (name, trace, args, parts) in ODD {
+        let args = [&["--limit", "10 per 10s"], *args].concat();
+        let text = replay(trace, &args).succeeded().stdout;
+        for part in *parts {
+            assert!(text.contains(part), "{name}: {part:?} is not in\n{text}");
+        }
+    }
+}
+
+#[test]
+fn rejects_input_without_times_or_keys() {
+    for (trace, args, parts) in [
+        (
+            "{\"user\":\"a\"}\n",
+            &[][..],
+            &["is known to be the time", "--field time=NAME", "its fields: user"][..],
+        ),
+        (
+            "{\"ts\":1700000000,\"planet\":\"a\"}\n",
+            &[],
+            &["known to be the key", "--key NAME", "planet, ts"],
+        ),
+        ("user,planet\na,b\n", &[], &["known to be the time", "user, planet"]),
+        ("192.0.2.1 GET /\n", &[], &["is unknown", "192.0.2.1 GET /"]),
+        (
+            "{\"ts\":\"yesterday\",\"key\":\"a\"}\n",
+            &[],
+            &["no request to replay", "field `ts` is `yesterday`: not a number"],
+        ),
+    ] {
+        let args = [&["--limit", "10 per 10s"], args].concat();
+        replay(trace, &args).failed(1, parts);
+    }
+}
+
+#[test]
+fn reads_truncated_zstd_up_to_the_end() {
+    let files = Files::new("zstd-cut");
+    // A frame with a window of 1 MiB, with and without a checksum, of uncompressed blocks. Each is
+    // shorter than the window, and the last is truncated or missing.
+    let lines: String = (100..1_100).map(|n| format!("{n},a\n")).collect();
+    let size = u32::try_from(lines.len()).expect("small") << 3;
+    let block = [&size.to_le_bytes()[..3], lines.as_bytes()].concat();
+    for (flags, cut) in [(0, block.len()), (4, block.len()), (0, 2), (4, 5), (0, 4)] {
+        let frame = [b"\x28\xb5\x2f\xfd", &[flags, 0x50][..], &block, &block, &block[..cut]];
+        let path = files.write("cut.zst", frame.concat());
+        let args = ["replay", &path, "--limit", "2 per 1s", "--json"];
+        let json = tidegate(&args).succeeded().json();
+        let events = if cut == block.len() { 3_000 } else { 2_000 };
+        assert_eq!(json["events"], events, "{flags}, {cut}: {json}");
+        assert_eq!(json["damaged"]["count"], 1, "{flags}, {cut}");
+        assert_eq!(json["skipped"]["count"], 0, "{flags}, {cut}");
+    }
+}
+
+#[test]
+fn reports_damaged_zstd() {
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+    let files = Files::new("zstd-damaged");
+    let trace: String = (0..200_000_u64).map(|n| format!("{},{}\n", n, n * n % 1_009)).collect();
+    let whole = compress_to_vec(trace.as_bytes(), CompressionLevel::Fastest);
+    let replay = |path: &str, args: &[&str]| {
+        tidegate(&[&["replay", path, "--limit", "2 per 1s"], args].concat())
+    };
+    let cut = files.write("cut.zst", &whole[..whole.len() / 2]);
+    let json = replay(&cut, &["--json"]).succeeded().json();
+    let events = json["events"].as_u64().expect("a count");
+    assert!((50_000..150_000).contains(&events), "{events}");
+    assert_eq!(json["files"][0]["compression"], "zstd");
+    let text = replay(&cut, &[]).succeeded().stdout;
+    assert!(text.contains("the zstd file is truncated: it was read up to here"), "{text}");
+    replay(&cut, &["--strict"]).failed(1, &["cut.zst", "is truncated"]);
+    let mut bytes = whole.clone();
+    let checksum = bytes.len() - 2;
+    bytes[checksum] ^= 1;
+    let text = replay(&files.write("sum.zst", &bytes), &[]).succeeded().stdout;
+    assert!(text.contains("the zstd file is corrupt"), "{text}");
+    let stub = files.write("stub.zst", &whole[..3]);
+    replay(&stub, &[]).failed(1, &["stub.zst"]);
+    replay(&files.write("junk.zst", b"\x28\xb5\x2f\xfd rest"), &[])
+        .failed(1, &["no request to replay", "junk.zst"]);
+}

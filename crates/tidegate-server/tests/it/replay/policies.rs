@@ -1,0 +1,259 @@
+//! Replays of the policies of a config.
+
+use std::fs;
+
+use serde_json::Value;
+
+use super::{page_data, replay};
+use crate::cli_harness::Files;
+
+const POLICIES: &str = "\
+policies:
+  - name: api
+    match: { path: \"/api/**\" }
+    key: \"{header:x-api-key | client_ip}\"
+    limits: [\"2 per 10s sliding-log\"]
+    exempt: { client_ip: [10.0.0.0/8] }
+    overrides:
+      - when: { method: POST }
+        limits: [\"1 per 10s sliding-log\"]
+  - name: watch
+    key: \"{client_ip}\"
+    limits: [\"1 per 1m sliding-log\"]
+    mode: observe
+";
+
+/// Consumed units count neither as passed nor as wrongly denied.
+#[test]
+fn replays_policies_that_consume() {
+    let files = Files::new("consuming");
+    let trace = "1000000,a,900\n2000000,a,300\n3000000,a,1\n";
+    for (overflow, decisions, largest) in [("consume", "100", 1000), ("refuse", "101", 901)] {
+        let policy = format!(
+            "policies: [{{ name: a, key: all, limits: 1000 per 1h sliding-log, overflow: {overflow} }}]"
+        );
+        let config = files.write("tidegate.yaml", policy);
+        let run = replay(trace, &["--config", &config, "--decisions", "-", "--json"]).succeeded();
+        assert_eq!(run.stdout, decisions, "{overflow}");
+        let json: Value = serde_json::from_str(&run.stderr).expect(&run.stderr);
+        let run = &json["algorithms"][0];
+        assert_eq!(run["limits"][0]["largest_rolling_count"], largest, "{overflow}");
+        assert_eq!(run["false_denials"], 0, "{overflow}");
+    }
+}
+
+#[test]
+fn replays_policies_as_served() {
+    let files = Files::new("policies");
+    let config = files.write("tidegate.yaml", POLICIES);
+    let line = |second: u32, client: &str, request: &str| {
+        format!(
+            "{client} - - [14/Nov/2023:22:13:{second:02} +0000] \"{request} HTTP/1.1\" 200 5 \"-\" \"a\"\n"
+        )
+    };
+    // (second, client, request, decision)
+    let rows = [
+        (0, "192.0.2.1", "GET /api/x", '1'),
+        (1, "192.0.2.1", "GET /api/x?y=1", '1'),
+        (2, "192.0.2.1", "GET /api/y", '0'),
+        (2, "192.0.2.2", "GET /api/y", '1'),
+        (2, "10.1.2.3", "GET /api/y", '1'),
+        (3, "10.1.2.3", "GET /api/y", '1'),
+        (3, "10.1.2.3", "GET /api/y", '1'),
+        (4, "192.0.2.1", "GET /other", '1'),
+        (5, "192.0.2.3", "POST /api/x", '1'),
+        (6, "192.0.2.3", "POST /api/x", '0'),
+        (12, "192.0.2.1", "GET /api/x", '1'),
+    ];
+    let trace: String =
+        rows.iter().map(|(second, client, request, _)| line(*second, client, request)).collect();
+    let expected: String = rows.iter().map(|row| row.3).collect();
+    let args = ["--config", &config, "--decisions", "-", "--json"];
+    let run = replay(&trace, &args).succeeded();
+    assert_eq!(run.stdout, expected);
+    let json: Value = serde_json::from_str(&run.stderr).expect(&run.stderr);
+    let run = &json["algorithms"][0];
+    assert_eq!(
+        (&run["algorithm"], &run["admitted"], &run["denied"]),
+        (&"policies".into(), &9.into(), &2.into())
+    );
+    let limits: Vec<_> = run["limits"].as_array().expect("limits").iter().collect();
+    let count = |at: usize, name: &str| limits[at][name].as_u64().expect(name);
+    assert_eq!(limits[0]["limit"], "2 per 10s sliding-log");
+    assert_eq!(
+        (count(0, "asked"), count(0, "denied"), count(0, "largest_rolling_count")),
+        (5, 1, 2)
+    );
+    assert_eq!(limits[1]["limit"], "1 per 10s sliding-log");
+    assert_eq!((count(1, "asked"), count(1, "denied")), (2, 1));
+    assert_eq!((&limits[2]["policy"], &limits[2]["mode"]), (&"watch".into(), &"observe".into()));
+    assert_eq!((count(2, "asked"), count(2, "denied")), (11, 7));
+    let text = replay(&trace, &["--config", &config]).succeeded().stdout;
+    let row = |name: &str| {
+        let row = text.lines().find(|line| line.trim_start().starts_with(name)).expect(&text);
+        row.split_whitespace().rev().map(str::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(row("checked"), ["most", "denied", "checked"]);
+    assert_eq!(row("api: 2 per 10s")[..3], ["2", "1", "5"]);
+    let first = &run["most_denied"][0];
+    assert_eq!((&first["policy"], &first["key"]), (&"api".into(), &"client_ip=192.0.2.1".into()));
+    // `--algorithm` changes the algorithm of all limits.
+    let all =
+        replay(&trace, &["--config", &config, "--algorithm", "all", "--json"]).succeeded().json();
+    let names: Vec<_> =
+        all["algorithms"].as_array().expect("runs").iter().map(|run| &run["algorithm"]).collect();
+    assert_eq!(
+        names,
+        ["sliding-log", "sliding-window", "sliding-counter", "fixed-window", "token-bucket"]
+    );
+    assert_eq!(all["algorithms"][0]["denied"], 2);
+    assert_eq!(all["algorithms"][3]["limits"][0]["limit"], "2 per 10s fixed-window");
+}
+
+#[test]
+fn trace_cost_replaces_policy_cost() {
+    let files = Files::new("policy-cost");
+    let config = "policies: [{name: p, key: all, cost: 3, limits: [\"4 per 1s sliding-log\"]}]";
+    let config = files.write("tidegate.yaml", config);
+    for (trace, expected) in [
+        // A missing cost is that of the policy. A given cost takes precedence, even if it is 1.
+        ("time_us,client_ip,cost\n1,a,\n2,a,1\n3,a,1\n", "110"),
+        ("time_us,client_ip,cost\n1,a,1\n2,a,1\n3,a,1\n4,a,1\n5,a,1\n", "11110"),
+        ("time_us,client_ip\n1,a\n2,a\n", "10"),
+        ("{\"time_us\":1,\"cost\":1}\n{\"time_us\":2}\n{\"time_us\":3,\"cost\":1}\n", "110"),
+    ] {
+        let run = replay(trace, &["--config", &config, "--decisions", "-"]).succeeded();
+        assert_eq!(run.stdout, expected, "{trace}");
+    }
+}
+
+#[test]
+fn reports_undecidable_policies() {
+    let files = Files::new("policies-odd");
+    let permits = "policies: [{name: p, key: all, limits: [\"5 concurrent\"]}]";
+    let costs =
+        "policies: [{name: p, key: \"{client_ip}\", limits: [\"5 per 1s\"], match: {path: /a}}]";
+    let log = "host.example - - [14/Nov/2023:22:13:20 +0000] \"GET /a HTTP/1.1\" 200 5\n\
+               192.0.2.1 - - [14/Nov/2023:22:13:20 +0000] \"GET /b HTTP/1.1\" 200 5\n";
+    for (config, hints) in [
+        (permits, &["not replayed: 2 requests under a concurrency limit; a trace has"][..]),
+        (
+            costs,
+            &[
+                "1 request matched no policy and passed",
+                "policy `p`: 1 request has no `client_ip` (a client that is logged by name has no address); such requests share one key",
+            ],
+        ),
+    ] {
+        let path = files.write("tidegate.yaml", config);
+        let text = replay(log, &["--config", &path]).succeeded().stdout;
+        for hint in hints {
+            assert!(text.contains(&format!("hint: {hint}")), "{hint} is not in {text}");
+        }
+    }
+    let path = files.write("bad.yaml", "policies: [{name: p, limits: [\"5 per 1y\"]}]");
+    replay(log, &["--config", &path]).failed(1, &["bad.yaml", "5 per 1y"]);
+    let path = files.write(
+        "both.yaml",
+        "policies: [{name: p, key: all, limits: [\"5 per 1s\", \"7 per 1s sliding-log\"]}]",
+    );
+    replay(log, &["--config", &path, "--algorithm", "all"])
+        .failed(2, &["policy `p`", "sliding-log"]);
+    replay(log, &["--config", &path, "--suggest", "99"])
+        .failed(2, &["--suggest works with --limit"]);
+}
+
+/// Keys, lines, and the hint that follows the file or the policy.
+#[test]
+fn names_missing_parts_of_keys() {
+    let files = Files::new("missing-parts");
+    let log = |client: &str| {
+        format!("{client} - - [14/Nov/2023:22:13:20 +0000] \"GET /a HTTP/1.1\" 200 5 \"-\" \"-\"\n")
+    };
+    let logs = [log("192.0.2.1"), log("192.0.2.2")].concat();
+    let json = "{\"ts\":1700000000,\"path\":\"/a\"}\n{\"ts\":1700000001,\"path\":\"/b\"}\n";
+    for (key, trace, keys, hint) in [
+        (
+            "{header:x-user}",
+            &*logs,
+            "2 events of 1 key",
+            "2 requests have no `header:x-user`, which lines of format combined do not contain; \
+             such requests share one key\n",
+        ),
+        (
+            "user {cookie:id}",
+            &logs,
+            "2 events of 1 key",
+            "2 requests have no `cookie:id`, which lines of format combined do not contain; such \
+             requests share one key\n",
+        ),
+        (
+            "{header:user-agent}",
+            &logs,
+            "2 events of 1 key",
+            "2 requests have no `header:user-agent`; such requests share one key\n",
+        ),
+        (
+            "{header:x-user}",
+            json,
+            "2 events of 1 key",
+            "2 requests have no `header:x-user`; such requests share one key\n",
+        ),
+        (
+            "{header:x-user}:{path}",
+            json,
+            "2 events of 2 keys",
+            "2 requests have no value for a part of the key `{header:x-user}:{path}`; requests \
+             that lack the same part share a key if their other parts are equal\n",
+        ),
+    ] {
+        let config = format!("policies: [{{ name: p, key: \"{key}\", limits: 5 per 1m }}]");
+        let config = files.write("tidegate.yaml", config);
+        for (args, of) in [
+            (&["--config", &*config][..], "policy `p`"),
+            (&["--limit", "5 per 1m", "--key", key], "-"),
+        ] {
+            let text = replay(trace, args).succeeded().stdout;
+            assert!(text.starts_with(keys), "{key}: {text}");
+            assert!(text.contains(&format!("hint: {of}: {hint}")), "{hint} is not in {text}");
+        }
+    }
+}
+
+/// Requests under a concurrency limit are not denied, because a trace cannot show whether they were.
+#[test]
+fn leaves_out_requests_that_need_permits() {
+    let files = Files::new("policies-permits");
+    let config = "policies:\n  \
+                  - { name: jobs, match: { path: /jobs }, key: all, limits: 5 concurrent }\n  \
+                  - { name: api, match: { path: /api }, key: all, limits: 1 per 1h sliding-log }\n";
+    let config = files.write("tidegate.yaml", config);
+    let page = files.path("report.html");
+    for (trace, row, findings) in [
+        (
+            "time_us,path\n1,/jobs\n2,/api\n3,/api\n4,/jobs\n5,/jobs\n",
+            ["1", "1", "3", "1"],
+            &[
+                "The policies would have denied 50.0 % of requests: 1 of 2, from 1 of 1 keys.",
+                "Not replayed: 3 requests under a concurrency limit.",
+            ],
+        ),
+        (
+            "time_us,path\n1,/jobs\n",
+            ["0", "0", "1", "0"],
+            &["No request was replayed.", "Not replayed: 1 request under a concurrency limit."],
+        ),
+    ] {
+        let text = replay(trace, &["--config", &config, "--html", &page]).succeeded().stdout;
+        let cells = |start: &str| -> Vec<&str> {
+            let line = text.lines().find(|line| line.starts_with(start)).expect(&text);
+            line.split_whitespace().collect()
+        };
+        assert_eq!(cells("policies")[1..5], row, "{text}");
+        assert!(text.contains("admitted  denied  not replayed  keys denied"), "{text}");
+        let data = page_data(&fs::read_to_string(&page).expect("a page"));
+        assert_eq!(data["findings"].as_array().expect("findings")[..2], findings[..]);
+        let run = &data["algorithms"][0];
+        assert_eq!(run["not_replayed"], row[2].parse::<u64>().expect("a count"));
+    }
+}
