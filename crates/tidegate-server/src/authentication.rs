@@ -20,6 +20,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::net::IpAddr;
 
+use base64::Engine as _;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use http::header::{AUTHORIZATION, HOST, HeaderValue, ORIGIN};
 use http::{HeaderMap, Uri};
 use subtle::{Choice, ConstantTimeEq};
@@ -54,8 +57,8 @@ pub enum AuthError {
 }
 
 impl AuthError {
-    /// Creates the error response. `secret_location` is where a secret is sent, and `origin_name` is
-    /// the header with the site of the page.
+    /// Creates the error response. `secret_location` is where a secret is sent, and `origin_name`
+    /// is the header with the site of the page.
     pub fn error(self, secret_location: &str, origin_name: &str) -> RequestError {
         match self {
             AuthError::MissingSecret => RequestError::new(
@@ -159,34 +162,19 @@ fn split_scheme(value: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&value[..space], value[space..].trim_ascii()))
 }
 
+/// The encoding of `Basic` credentials. Clients differ in padding and in unused bits.
+const BASIC_ENCODING: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
+);
+
 /// Extracts the password from `Basic` credentials.
 fn password(credentials: &[u8]) -> Option<Vec<u8>> {
-    let plain = decode_base64(credentials)?;
+    let plain = BASIC_ENCODING.decode(credentials).ok()?;
     let colon = plain.iter().position(|byte| *byte == b':')?;
     Some(plain[colon + 1..].to_vec())
-}
-
-fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
-    let digits = text.strip_suffix(b"==").or(text.strip_suffix(b"=")).unwrap_or(text);
-    let mut bytes = Vec::with_capacity(digits.len() / 4 * 3 + 2);
-    let (mut bits, mut count) = (0_u32, 0);
-    for digit in digits {
-        let value = match digit {
-            b'A'..=b'Z' => digit - b'A',
-            b'a'..=b'z' => digit - b'a' + 26,
-            b'0'..=b'9' => digit - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        bits = (bits << 6 | u32::from(value)) & 0xfff;
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count & 0xff) as u8);
-        }
-    }
-    Some(bytes)
 }
 
 /// Whether the `Origin` of a request, if it has one, is on this machine.
