@@ -275,8 +275,8 @@ impl ManualClock {
         Timestamp::from_micros(self.0.now_us.load(Ordering::Acquire)).min(Timestamp::LAST)
     }
 
-    /// Sets the time, earlier or later, and wakes the callers that wait for it. With an earlier time,
-    /// the next check of a key moves the units that the key has used since then to that time.
+    /// Sets the time, earlier or later, and wakes the callers that wait for it. With an earlier
+    /// time, the next check of a key moves the units that the key has used since then to that time.
     pub fn set(&self, now: Timestamp) {
         self.0.now_us.store(now.as_micros(), Ordering::Release);
         self.0.timers.fire(now);

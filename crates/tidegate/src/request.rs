@@ -1,7 +1,8 @@
 //! Requests to a limiter: the checks that are decided together, and why a request is refused.
 //!
-//! Checks of one request may count in the same state. A store decides each state once, so checks that share one are merged before it decides: their
-//! costs are added up, and every check gets the decision of its state.
+//! Checks of one request may count in the same state. A store decides each state once, so checks
+//! that share one are merged before it decides: their costs are added up, and every check gets the
+//! decision of its state.
 
 use std::fmt;
 

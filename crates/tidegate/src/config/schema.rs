@@ -1,7 +1,8 @@
 //! The table of all fields of the config: name, type and description.
 //!
 //! Three users share it, so they cannot disagree: the reader finds unknown fields and suggestions
-//! with it, the JSON Schema for editors is generated from it, and a test compares docs/config.md with it.
+//! with it, the JSON Schema for editors is generated from it, and a test compares docs/config.md
+//! with it.
 
 use serde_json::{Map, Value, json};
 use tidegate_core::{Algorithm, bounds};

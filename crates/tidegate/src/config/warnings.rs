@@ -77,8 +77,8 @@ pub(super) fn check_pattern(reader: &Reader<'_>, located: &LocatedNode, text: &s
     reader.notice(located.node.span.clone(), &located.path, message, help);
 }
 
-/// Returns the glob for a route template such as `/users/{id}` or `/users/:id`; `None` if the text is
-/// not one.
+/// Returns the glob for a route template such as `/users/{id}` or `/users/:id`; `None` if the text
+/// is not one.
 fn from_route_template(text: &str) -> Option<String> {
     let is_name = |name: &str| {
         name.starts_with(|c: char| c.is_ascii_alphabetic())

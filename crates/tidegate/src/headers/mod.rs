@@ -7,8 +7,8 @@
 //!
 //! Fields are written for every response of a front. Values are built on the stack, without
 //! `std::fmt`, and each is copied once. The text that depends only on the policies is rendered when
-//! they are loaded ([`PrerenderedHeaders`]). Everything else is kept as plain numbers until the response
-//! is written (`fields.rs`).
+//! they are loaded ([`PrerenderedHeaders`]). Everything else is kept as plain numbers until the
+//! response is written (`fields.rs`).
 
 mod fields;
 mod forms;

@@ -70,8 +70,8 @@ impl Builder {
     }
 
     /// Sets how long an expired key is kept, for times that arrive late (default: zero); see
-    /// [`MemoryOptions`]. A late time still moves what its key has used since then to that time; see
-    /// [`Limiter::check_at`].
+    /// [`MemoryOptions`]. A late time still moves what its key has used since then to that time;
+    /// see [`Limiter::check_at`].
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.options.grace = grace;

@@ -2,8 +2,8 @@
 //!
 //! - this file: synchronous decisions in memory;
 //! - `any_store.rs`: asynchronous decisions over any store, with a fallback for when it fails;
-//! - `waiting.rs`: callers that wait; `permit.rs`: held permits; `reservation.rs`: estimates that are
-//!   settled later;
+//! - `waiting.rs`: callers that wait; `permit.rs`: held permits; `reservation.rs`: estimates that
+//!   are settled later;
 //! - `builder.rs`: settings.
 
 mod any_store;
@@ -132,8 +132,8 @@ impl Limiter {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// The times of a key should be in order. A check at an earlier time than the last one moves the
-    /// units that the key has used since then to the earlier time, so they expire sooner. Clamp
+    /// The times of a key should be in order. A check at an earlier time than the last one moves
+    /// the units that the key has used since then to the earlier time, so they expire sooner. Clamp
     /// times that arrive late to the newest time of the key.
     ///
     /// # Errors
@@ -160,8 +160,8 @@ impl Limiter {
         self.decide(&Request::new(checks))
     }
 
-    /// Decides several checks together, as [`Limiter::check_all`] does, at a given time. The times of
-    /// a key should be in order; see [`Limiter::check_at`].
+    /// Decides several checks together, as [`Limiter::check_all`] does, at a given time. The times
+    /// of a key should be in order; see [`Limiter::check_at`].
     ///
     /// # Errors
     /// Returns the errors of [`Limiter::check_all`].

@@ -5,7 +5,7 @@
 //!
 //! [`Attributes`] are as the client sent them. Policies see them as a [`NormalizedRequest`], with
 //! the normalised path and host, and the patterns that match them, computed once for all policies.
-//! Since policies normalise, no front can omit it.
+//! Policies normalise, not fronts, so no front can omit it.
 
 use std::borrow::Cow;
 use std::net::IpAddr;

@@ -238,7 +238,8 @@ impl Policy {
         self
     }
 
-    /// Sets the details of the limit in an envoyproxy/ratelimit config. They do not affect decisions.
+    /// Sets the details of the limit in an envoyproxy/ratelimit config. They do not affect
+    /// decisions.
     #[must_use]
     pub fn with_envoy_details(mut self, details: Option<Arc<EnvoyDetails>>) -> Self {
         self.envoy_details = details;

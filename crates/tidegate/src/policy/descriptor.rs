@@ -1,5 +1,5 @@
-//! Descriptors of Envoy: the list form of `descriptors`, which matches exactly these entries in this
-//! order, and the place of a limit in a config of envoyproxy/ratelimit.
+//! Descriptors of Envoy: the list form of `descriptors`, which matches exactly these entries in
+//! this order, and the place of a limit in a config of envoyproxy/ratelimit.
 //!
 //! The mapping form of `descriptors` lists names that must be among the entries. An Envoy
 //! descriptor is stricter: its entries have an order, a name may occur twice, and (`a`) and (`a`,

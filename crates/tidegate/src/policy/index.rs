@@ -16,8 +16,8 @@
 //! no other effect.
 //!
 //! A set may have many policies, but the number that one request can be compared with is bounded by
-//! [`MAX_COMPARED`]. Policies without an exact list of entries count, and for each mask of the names
-//! of a request the policies that share all exact values, such as those with a `*`.
+//! [`MAX_COMPARED`]. Two kinds of policies count: those without an exact list of entries, and, for
+//! each mask of a request's names, those that share all exact values, such as policies with a `*`.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -20,8 +20,8 @@ pub use memory::{MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, WhenFull}
 /// Keeps states and decides on them, atomically and in one call.
 ///
 /// The trait deliberately lacks get and set operations, because a caller that reads, decides and
-/// writes would race with others. It can be implemented outside of this crate, for example around one of its
-/// stores, to count calls or to make them fail in tests:
+/// writes would race with others. It can be implemented outside of this crate, for example around
+/// one of its stores, to count calls or to make them fail in tests:
 ///
 /// ```
 /// use std::sync::atomic::{AtomicBool, Ordering};

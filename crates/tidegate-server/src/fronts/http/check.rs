@@ -1,7 +1,7 @@
 //! `POST /v1/check` and `/v1/check/batch`.
 //!
-//! The responses are written by hand into one buffer: names of policies and algorithms need no escaping, and
-//! all other values are numbers.
+//! The responses are written by hand into one buffer: names of policies and algorithms need no
+//! escaping, and all other values are numbers.
 
 use std::slice;
 use std::sync::Arc;

@@ -3,10 +3,10 @@
 //! While a client does not read its replies, nothing more is read from it. So the memory that a
 //! client can occupy is bounded by the buffers.
 //!
-//! The connections of a thread share buffers ([`ConnBuffers`]): one for input, one for output, and a
-//! cache of limits. Most connections wait for their next command and need none. So each thread keeps
-//! a few, and a connection takes them only while it answers commands. It returns them before it waits for
-//! a client or a store, and the next connection finds them in the CPU cache.
+//! The connections of a thread share buffers ([`ConnBuffers`]): one for input, one for output, and
+//! a cache of limits. Most connections wait for their next command and need none. So each thread
+//! keeps a few, and a connection takes them only while it answers commands. It returns them before
+//! it waits for a client or a store, and the next connection finds them in the CPU cache.
 
 use std::cell::RefCell;
 use std::future::poll_fn;

@@ -1,14 +1,16 @@
 //! Redis Cluster: the map from slots to servers, and requests whose keys are in different slots.
 //!
-//! A cluster has a client for each server, and a task that keeps the map current. The map is read when the store starts, when a server replies that a slot has moved, and
-//! repeatedly while a server of the map is down. The client of a server that is down and no longer
-//! in the map is dropped.
+//! A cluster has a client for each server, and a task that keeps the map current. The map is read
+//! when the store starts, when a server replies that a slot has moved, and repeatedly while a
+//! server of the map is down. The client of a server that is down and no longer in the map is
+//! dropped.
 //!
-//! No single script can decide a request whose keys are in different slots. Its parts, one per slot, are decided and charged in
-//! the order of the checks. When a part denies, the charges of the parts before it are refunded,
-//! and all other parts are decided in a dry run, for their decisions. So the request never admits
-//! more than the limits allow. If a denial consumes the units that are left, the denying part does
-//! so in its own call, and the other parts in a second call, after their charges were refunded.
+//! No single script can decide a request whose keys are in different slots. Its parts, one per
+//! slot, are decided and charged in the order of the checks. When a part denies, the charges of the
+//! parts before it are refunded, and all other parts are decided in a dry run, for their decisions.
+//! So the request never admits more than the limits allow. If a denial consumes the units that are
+//! left, the denying part does so in its own call, and the other parts in a second call, after
+//! their charges were refunded.
 //!
 //! For the time of a round trip, concurrent callers see units that are about to be refunded, and
 //! may be denied because of them. If a server fails midway, the earlier charges are refunded if

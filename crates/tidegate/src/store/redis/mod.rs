@@ -5,9 +5,9 @@
 //! ```
 //!
 //! The decision is made twice, on the same numbers: by a script, which charges, and by the core,
-//! which computes the answer from the state that the script read. No decision waits
-//! longer than the deadline, is queued while disconnected, or is repeated if its outcome is unknown.
-//! Releases of permits are repeated.
+//! which computes the answer from the state that the script read. No decision waits longer than the
+//! deadline, is queued while disconnected, or is repeated if its outcome is unknown. Releases of
+//! permits are repeated.
 //!
 //! - `url.rs`, `options.rs`: the address and the settings of a store; `error.rs`: why it cannot be
 //!   used; `stats.rs`: its counters;

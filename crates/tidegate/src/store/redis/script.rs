@@ -4,8 +4,9 @@
 //! sources are in `lua/`. Code that several scripts share is in separate files, which are put in
 //! front of the scripts that need them.
 //!
-//! The arguments and the reply of `request.lua` are binary. Numbers are 8 bytes, little-endian. Lua reads them into doubles, which are exact up to 2^53.
-//! Larger costs are cut to that, which changes nothing, because counts are capped below it.
+//! The arguments and the reply of `request.lua` are binary. Numbers are 8 bytes, little-endian. Lua
+//! reads them into doubles, which are exact up to 2^53. Larger costs are cut to that, which changes
+//! nothing, because counts are capped below it.
 //!
 //! The script replies with no more than a decision needs. For small states and `sliding-window` the
 //! reply is the whole state. For a log or permits it is the sum of the costs, the newest time, and
