@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use super::script::ACL_RULES;
+use super::server_info::OLDEST;
+
 /// A store URL that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UrlError {
@@ -53,18 +56,6 @@ pub enum ConnectError {
     /// The server cannot be used for another reason.
     Unusable(Box<str>),
 }
-
-/// The oldest supported version, which is the first with ACLs and exact script replication.
-pub(super) const OLDEST: (u32, u32) = (6, 0);
-
-/// The permissions that the user of the store needs, as the arguments of `ACL SETUSER tidegate on
-/// >password ...`.
-///
-/// The key pattern must match `key_prefix`. Only a cluster needs `asking` and `cluster|slots`. A
-/// database other than 0 also needs `+select`. The user of the Sentinels needs only
-/// `+sentinel|get-master-addr-by-name`.
-pub const ACL_RULES: &str = "~tg:* -@all +evalsha +script|load +info +asking \
-                             +cluster|slots +get +set +incr +incrby +decrby +del +time";
 
 impl fmt::Display for UrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

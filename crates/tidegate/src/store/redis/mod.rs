@@ -80,11 +80,9 @@ pub mod wire {
         decode_reply as decode_counter_reply, is_fast, verdict as fast_verdict,
     };
     pub use super::deny_cache::MAX_AGE as MAX_DENY_CACHE;
-    pub use super::error::ACL_RULES;
     pub use super::key_names::{KeyNames, slot_key};
     pub use super::plan::{PlannedState, ScriptMode, ScriptPlan, ScriptReply, SlotPart};
-    pub use super::script::{Script, ScriptCall};
-    pub use super::script::{permit_call, was_held};
+    pub use super::script::{ACL_RULES, Script, ScriptCall, permit_call, was_held};
 }
 
 /// Checks the syntax of a URL, without connecting.

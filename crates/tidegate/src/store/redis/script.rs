@@ -85,6 +85,15 @@ impl Script {
     }
 }
 
+/// The permissions that the user of the store needs, as the arguments of `ACL SETUSER tidegate on
+/// >password ...`.
+///
+/// The key pattern must match `key_prefix`. Only a cluster needs `asking` and `cluster|slots`. A
+/// database other than 0 also needs `+select`. The user of the Sentinels needs only
+/// `+sentinel|get-master-addr-by-name`.
+pub const ACL_RULES: &str = "~tg:* -@all +evalsha +script|load +info +asking \
+                             +cluster|slots +get +set +incr +incrby +decrby +del +time";
+
 /// A call of a script. All its keys are in one slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptCall {

@@ -1,7 +1,10 @@
 //! The properties that a server reports, and whether it can be used.
 
-use super::error::{ConnectError, OLDEST};
+use super::error::ConnectError;
 use super::url::Deployment;
+
+/// The oldest supported version, which is the first with ACLs and exact script replication.
+pub(super) const OLDEST: (u32, u32) = (6, 0);
 
 /// The properties of a server, from the reply to `INFO`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
