@@ -225,25 +225,25 @@ fn is_port(port: &str) -> bool {
 
 /// The secrets of `/v1`, gRPC and RESP. There can be several, so that one can be replaced while
 /// another still works.
-const TOKENS: &str = "TIDEGATE_TOKENS";
+const TOKENS_VARIABLE: &str = "TIDEGATE_TOKENS";
 /// The secret of the admin front.
-const ADMIN_TOKEN: &str = "TIDEGATE_ADMIN_TOKEN";
+const ADMIN_TOKEN_VARIABLE: &str = "TIDEGATE_ADMIN_TOKEN";
 
 /// The URL of the store, which may hold a password.
-const STORE: &str = "TIDEGATE_STORE";
+const STORE_VARIABLE: &str = "TIDEGATE_STORE";
 
 /// The secret that keys in logs are masked with.
-const MASK_SECRET: &str = "TIDEGATE_MASK_SECRET";
+const MASK_SECRET_VARIABLE: &str = "TIDEGATE_MASK_SECRET";
 
 /// All environment variables that hold or name a secret.
 pub const SECRET_VARIABLES: [&str; 8] = [
-    TOKENS,
+    TOKENS_VARIABLE,
     "TIDEGATE_TOKENS_FILE",
-    ADMIN_TOKEN,
+    ADMIN_TOKEN_VARIABLE,
     "TIDEGATE_ADMIN_TOKEN_FILE",
-    STORE,
+    STORE_VARIABLE,
     "TIDEGATE_STORE_FILE",
-    MASK_SECRET,
+    MASK_SECRET_VARIABLE,
     "TIDEGATE_MASK_SECRET_FILE",
 ];
 
@@ -270,10 +270,12 @@ impl Secrets {
     /// When a secret is empty, set twice, not printable ASCII or too short, when its file cannot be
     /// read, or when the URL of the store is invalid.
     pub fn from_env() -> Result<Self, SecretError> {
-        let tokens = read(TOKENS)?.map_or_else(Tokens::default, |text| split(&text));
-        let admin = read(ADMIN_TOKEN)?.map_or_else(Tokens::default, |text| Tokens::new([text]));
-        let store = read(STORE)?.map(|text| text.parse()).transpose();
-        let mask = read(MASK_SECRET)?.map(|text| text.parse()).transpose();
+        let tokens =
+            read_secret(TOKENS_VARIABLE)?.map_or_else(Tokens::default, |text| split_tokens(&text));
+        let admin = read_secret(ADMIN_TOKEN_VARIABLE)?
+            .map_or_else(Tokens::default, |text| Tokens::new([text]));
+        let store = read_secret(STORE_VARIABLE)?.map(|text| text.parse()).transpose();
+        let mask = read_secret(MASK_SECRET_VARIABLE)?.map(|text| text.parse()).transpose();
         let (store, mask) = (store.map_err(SecretError::Store)?, mask.map_err(SecretError::Mask)?);
         Ok(Secrets { tokens, admin, store, mask })
     }
@@ -299,15 +301,15 @@ pub enum SecretError {
     #[error("cannot read the file that {0} names: {1}")]
     File(String, io::Error),
     /// The URL of the store is invalid.
-    #[error("{STORE}: {0}")]
+    #[error("{STORE_VARIABLE}: {0}")]
     Store(StoreUrlError),
     /// The mask secret is too short, so it could be guessed.
-    #[error("{MASK_SECRET}: {0}")]
+    #[error("{MASK_SECRET_VARIABLE}: {0}")]
     Mask(SecretTooShort),
 }
 
 /// Reads a secret from the variable `name`, or from the file that `{name}_FILE` names.
-fn read(name: &'static str) -> Result<Option<String>, SecretError> {
+fn read_secret(name: &'static str) -> Result<Option<String>, SecretError> {
     let in_file = format!("{name}_FILE");
     let (source, text) = match (std::env::var(name), std::env::var_os(&in_file)) {
         (Err(VarError::NotPresent), None) => return Ok(None),
@@ -326,17 +328,18 @@ fn read(name: &'static str) -> Result<Option<String>, SecretError> {
     if text.split([',', '\n']).all(|token| token.trim().is_empty()) {
         return Err(SecretError::Empty(source));
     }
-    let printable =
-        |byte: u8| byte.is_ascii_graphic() || (name == TOKENS && byte.is_ascii_whitespace());
+    let printable = |byte: u8| {
+        byte.is_ascii_graphic() || (name == TOKENS_VARIABLE && byte.is_ascii_whitespace())
+    };
     // A store URL is never sent in a header, and its parser reports its own errors.
-    if name != STORE && !text.bytes().all(printable) {
+    if name != STORE_VARIABLE && !text.bytes().all(printable) {
         return Err(SecretError::NotText(source));
     }
     Ok(Some(text.to_owned()))
 }
 
 /// Splits a list of secrets at commas and newlines.
-fn split(text: &str) -> Tokens {
+fn split_tokens(text: &str) -> Tokens {
     let each = text.split([',', '\n']).map(str::trim).filter(|token| !token.is_empty());
     Tokens::new(each.map(str::to_owned))
 }

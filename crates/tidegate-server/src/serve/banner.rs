@@ -59,7 +59,7 @@ impl Banner {
                 let _ = writeln!(text, "  {page:<10} {url}/{page}");
             }
         }
-        Banner { text, command: http.and_then(|bound| command(bound, config)) }
+        Banner { text, command: http.and_then(|bound| example_command(bound, config)) }
     }
 
     /// Prints the banner. A stalled or closed reader does not stop the server.
@@ -108,7 +108,7 @@ fn local_url(bound: &BoundFront) -> Option<String> {
 }
 
 /// A command to try on this machine. It does not contain the secret, which must not be displayed.
-fn command(bound: &BoundFront, config: &Config) -> Option<String> {
+fn example_command(bound: &BoundFront, config: &Config) -> Option<String> {
     let example = Example::new(&config.policies)?;
     // The certificate is rarely valid for the address.
     let insecure = if bound.settings.tls.is_some() { " -k" } else { "" };
@@ -140,7 +140,7 @@ impl Example {
         let named = || json!({ "policy": policy.name(), "key": "alice" });
         let (path, body) = match policy.has_concurrency() {
             true => ("/v1/permits", named()),
-            false => ("/v1/check", attributes(policies, policy).unwrap_or_else(named)),
+            false => ("/v1/check", example_attributes(policies, policy).unwrap_or_else(named)),
         };
         Some(Example { path, body: body.to_string().replace('\'', "\\u0027") })
     }
@@ -148,7 +148,7 @@ impl Example {
 
 /// Returns a check with the attributes of a request that the policy decides; `None` if no such
 /// request is obvious, or if it needs a permit for another policy.
-fn attributes(policies: &Policies, policy: &Policy) -> Option<Value> {
+fn example_attributes(policies: &Policies, policy: &Policy) -> Option<Value> {
     let fields = policy.example_request()?;
     let (mut body, mut headers) = (Map::new(), Vec::new());
     for (field, value) in &fields {

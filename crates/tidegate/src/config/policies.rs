@@ -312,7 +312,7 @@ fn read_override(reader: &Reader<'_>, located: &LocatedNode, policy: &mut Policy
 
 /// Reads the limits of a policy; `None` if the list is empty or too long, a limit is invalid, or
 /// two limits would share a count.
-pub(super) fn read_limits(reader: &Reader<'_>, located: &LocatedNode) -> Option<Vec<Limit>> {
+fn read_limits(reader: &Reader<'_>, located: &LocatedNode) -> Option<Vec<Limit>> {
     let items = reader.one_or_list(located);
     if items.is_empty() {
         reader.fail(
@@ -371,13 +371,13 @@ fn read_limit(reader: &Reader<'_>, located: &LocatedNode) -> Option<Limit> {
     match text.parse::<Limit>() {
         Ok(limit) => Some(limit),
         Err(error) => {
-            fail_text(reader, located, text, &error);
+            fail_limit_text(reader, located, text, &error);
             None
         }
     }
 }
 
-fn fail_text(reader: &Reader<'_>, located: &LocatedNode, text: &str, error: &LimitError) {
+fn fail_limit_text(reader: &Reader<'_>, located: &LocatedNode, text: &str, error: &LimitError) {
     let span = error.span().unwrap_or(0..text.len());
     let word = text.get(span.clone()).unwrap_or_default();
     let meant = match error.kind() {

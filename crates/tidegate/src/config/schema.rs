@@ -338,7 +338,7 @@ const _: () = assert!(MAX_LIMITS == 16);
 /// express, such as whether an override can ever apply, are checked by
 /// [`Config::parse`](super::Config::parse).
 pub fn schema() -> Value {
-    let mut top = object(TOP);
+    let mut top = object_schema(TOP);
     let head = [
         ("$schema", json!("https://json-schema.org/draft/2020-12/schema")),
         ("title", json!("tidegate config")),
@@ -353,9 +353,9 @@ pub fn schema() -> Value {
 /// Returns the definitions that are used in several places.
 fn definitions() -> Value {
     let named = "^(header|query|cookie|descriptor):.+$";
-    let mut conditions = object(CONDITIONS);
-    conditions["patternProperties"] = json!({ named: texts() });
-    conditions["properties"]["headers"] = json!({ "type": "object", "additionalProperties": texts(), "description": "Header names and the values they must have" });
+    let mut conditions = object_schema(CONDITIONS);
+    conditions["patternProperties"] = json!({ named: texts_schema() });
+    conditions["properties"]["headers"] = json!({ "type": "object", "additionalProperties": texts_schema(), "description": "Header names and the values they must have" });
     let words = ALGORITHMS.join("|");
     let units = "ms|s|m|h|d|w|milliseconds?|sec(ond)?s?|min(ute)?s?|hours?|days?|weeks?";
     let (number, time) = ("[0-9]+[kM]?", format!(r"([0-9]+\s*)?({units})"));
@@ -368,15 +368,15 @@ fn definitions() -> Value {
         "limit": { "anyOf": [
             { "type": "string", "pattern": rate, "examples": ["10 per 1s", "5 per 1m sliding-log", "600 per 1m token-bucket burst 50"] },
             { "type": "string", "pattern": held, "examples": ["10 concurrent", "10 concurrent lease 5m"] },
-            object(RATE),
-            object(CONCURRENT),
+            object_schema(RATE),
+            object_schema(CONCURRENT),
         ] },
     })
 }
 
-fn object(fields: &[Field]) -> Value {
+fn object_schema(fields: &[Field]) -> Value {
     let properties: Map<String, Value> =
-        fields.iter().map(|field| (field.name.to_owned(), property(field))).collect();
+        fields.iter().map(|field| (field.name.to_owned(), property_schema(field))).collect();
     let required: Vec<&str> =
         fields.iter().filter(|field| field.is_required).map(|field| field.name).collect();
     let mut object =
@@ -387,18 +387,18 @@ fn object(fields: &[Field]) -> Value {
     object
 }
 
-fn property(field: &Field) -> Value {
+fn property_schema(field: &Field) -> Value {
     let mut value = match (&field.field_type, field.name) {
         (FieldType::Text, "name") => {
             json!({ "type": "string", "pattern": format!("^[A-Za-z0-9._-]{{1,{MAX_NAME_BYTES}}}$") })
         }
-        (field_type, _) => shape_schema(field_type),
+        (field_type, _) => type_schema(field_type),
     };
     value["description"] = json!(field.about);
     value
 }
 
-fn shape_schema(field_type: &FieldType) -> Value {
+fn type_schema(field_type: &FieldType) -> Value {
     match field_type {
         FieldType::Text => json!({ "type": "string" }),
         FieldType::Template => {
@@ -413,19 +413,19 @@ fn shape_schema(field_type: &FieldType) -> Value {
         }
         FieldType::Boolean => json!({ "type": "boolean" }),
         FieldType::Duration => json!({ "type": "string", "pattern": "^[0-9]+(ms|s|m|h|d|w)$" }),
-        FieldType::Texts => texts(),
-        FieldType::Object(fields) => object(fields),
+        FieldType::Texts => texts_schema(),
+        FieldType::Object(fields) => object_schema(fields),
         FieldType::Objects(fields, most) => {
-            json!({ "type": "array", "items": object(fields), "minItems": 1, "maxItems": most })
+            json!({ "type": "array", "items": object_schema(fields), "minItems": 1, "maxItems": most })
         }
-        FieldType::Limits => json!({ "anyOf": limits() }),
+        FieldType::Limits => json!({ "anyOf": limits_schema() }),
         FieldType::LimitsOrNone => {
-            let [one, several] = limits();
+            let [one, several] = limits_schema();
             json!({ "anyOf": [{ "enum": [UNLIMITED] }, one, several] })
         }
         FieldType::Descriptors => {
-            let named = json!({ "type": "object", "additionalProperties": texts() });
-            let entry = json!({ "type": "object", "additionalProperties": texts(), "minProperties": 1, "maxProperties": 1 });
+            let named = json!({ "type": "object", "additionalProperties": texts_schema() });
+            let entry = json!({ "type": "object", "additionalProperties": texts_schema(), "minProperties": 1, "maxProperties": 1 });
             let entry = json!({ "anyOf": [{ "type": ["string", "number", "boolean"] }, entry] });
             json!({ "anyOf": [named, { "type": "array", "items": entry, "minItems": 1, "maxItems": MAX_ENTRIES }] })
         }
@@ -437,14 +437,14 @@ fn shape_schema(field_type: &FieldType) -> Value {
 }
 
 /// Returns the schemas of one limit and of a list of them.
-fn limits() -> [Value; 2] {
+fn limits_schema() -> [Value; 2] {
     let limit = json!({ "$ref": "#/$defs/limit" });
     let several = json!({ "type": "array", "items": limit, "minItems": 1, "maxItems": MAX_LIMITS });
     [limit, several]
 }
 
 /// Returns the schema of one value or a list of them. Numbers and booleans are read as text.
-fn texts() -> Value {
+fn texts_schema() -> Value {
     let scalar = json!({ "type": ["string", "number", "boolean"] });
     json!({ "anyOf": [scalar, { "type": "array", "items": scalar, "maxItems": MAX_EXEMPT_VALUES }] })
 }

@@ -211,8 +211,8 @@ impl ScriptPlan {
     /// # Errors
     /// If the reply is an error or has another form, and [`CheckError::IdReused`].
     pub fn decode_reply(&self, reply: &Value) -> Result<ScriptReply, StoreError> {
-        let read =
-            script::decode_reply(reply, &self.states).ok_or_else(|| unexpected_reply(reply))?;
+        let read = script::decode_request_reply(reply, &self.states)
+            .ok_or_else(|| unexpected_reply(reply))?;
         if read.outcome == script::RequestOutcome::IdReused {
             return Err(CheckError::IdReused.into());
         }

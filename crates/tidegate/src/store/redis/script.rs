@@ -225,7 +225,7 @@ pub(super) fn encode_plan(states: &[PlannedState], mode: ScriptMode, permit: Per
         let PlannedState { limit, cost, .. } = state;
         let (kind, units) = kind_and_units(*cost);
         let role = if state.consumes() { 2 } else { u8::from(state.observed) };
-        bytes.extend_from_slice(&[algorithm(limit), kind, role]);
+        bytes.extend_from_slice(&[algorithm_number(limit), kind, role]);
         let numbers = [
             units.min(bounds::MAX_PRODUCT),
             limit.window_us(),
@@ -253,7 +253,10 @@ pub(super) fn cost_text(cost: Cost) -> [u8; 9] {
 }
 
 /// Decodes a reply for these states; `None` if it has another form.
-pub(super) fn decode_reply(reply: &Value, planned: &[PlannedState]) -> Option<DecodedReply> {
+pub(super) fn decode_request_reply(
+    reply: &Value,
+    planned: &[PlannedState],
+) -> Option<DecodedReply> {
     let Value::BulkString(bytes) = reply else { return None };
     let (&outcome, rest) = bytes.split_first()?;
     let outcome = match outcome {
@@ -386,7 +389,7 @@ fn kind_and_units(cost: Cost) -> (u8, u64) {
 }
 
 /// The number of an algorithm in `request.lua`.
-fn algorithm(limit: &Limit) -> u8 {
+fn algorithm_number(limit: &Limit) -> u8 {
     match limit.algorithm() {
         Algorithm::SlidingLog => 0,
         Algorithm::SlidingWindow => 1,
