@@ -60,7 +60,7 @@ pub use decision::{Decided, Decision, DenialReason, Denied, ResetAfter, RetryAft
 pub use dyn_state::DynState;
 pub use entries::{Entries, Entry};
 pub use limit::{Algorithm, Limit, LimitError, LimitErrorKind, bounds};
-pub use packed::{Packed, PackedSize, PackedWords};
+pub use packed::{Packed, PackedKind, PackedSize, PackedWords};
 pub use state::State;
 pub use time::Timestamp;
 pub use view::{CellView, Ratio, View};

@@ -12,10 +12,9 @@
 
 use crate::algorithms::AlgorithmState;
 use crate::algorithms::sliding_window::{decide_cells, decide_times};
-use crate::limit::WindowPosition;
 use crate::{
-    Algorithm, Attempt, Decided, Decision, FixedWindow, Limit, SlidingCounter, SlidingWindow,
-    Timestamp, TokenBucket, WindowForm,
+    Algorithm, Attempt, Decision, FixedWindow, Limit, SlidingCounter, Timestamp, TokenBucket,
+    WindowForm,
 };
 
 /// The number of bits that a [`Packed`] state may use.
@@ -31,50 +30,74 @@ pub enum PackedSize {
     Large,
 }
 
-impl PackedSize {
-    /// The size in which a store keeps the states of a limit; `None` if they can grow. Counters use
-    /// the small size if a deadline identifies their window and the limit's count fits. Forced
-    /// charges can still exceed it.
-    pub(crate) const fn of(count: u64, window_us: u64, algorithm: Algorithm) -> Option<Self> {
-        let is_long = window_us >= Packed::DEADLINE_STEP_US;
-        match algorithm {
-            Algorithm::SlidingCounter if is_long && count < SMALL_COUNT => Some(PackedSize::Small),
-            Algorithm::FixedWindow if is_long => Some(PackedSize::Small),
-            Algorithm::SlidingLog | Algorithm::Concurrency => None,
-            _ => Some(PackedSize::Large),
-        }
-    }
-}
-
 /// Counts of a `sliding-counter` below this are packed in the small size: two of them fill it.
 pub(crate) const SMALL_COUNT: u64 = (1 << (Packed::HEAD_BITS / 2)) - 1;
 
-/// The function that decides on the packed states of a limit. The algorithm and the form are
-/// combined in one number, so that a decision branches once.
+/// The representation of the packed states of a limit: its algorithm, size and form in one number, so
+/// that a decision branches once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PackedKind {
-    Counter,
-    Fixed,
+pub enum PackedKind {
+    /// A `sliding-counter` of the small size.
+    SmallCounter,
+    /// A `sliding-counter` of the large size.
+    LargeCounter,
+    /// A `fixed-window` of the small size.
+    SmallFixed,
+    /// A `fixed-window` of the large size.
+    LargeFixed,
+    /// A `token-bucket`.
     Bucket,
+    /// A `sliding-window` in the log form.
     Times,
+    /// A `sliding-window` of 15 cells.
     Cells15,
+    /// A `sliding-window` of 7 cells.
     Cells7,
+    /// A `sliding-window` of 3 cells.
     Cells3,
-    /// States that can grow are not packed.
-    None,
 }
 
 impl PackedKind {
-    pub(crate) const fn of(count: u64, algorithm: Algorithm) -> Self {
-        match (algorithm, WindowForm::of(count)) {
-            (Algorithm::SlidingCounter, _) => PackedKind::Counter,
-            (Algorithm::FixedWindow, _) => PackedKind::Fixed,
+    /// All kinds, in the order of their discriminants.
+    pub const ALL: [PackedKind; 9] = [
+        PackedKind::SmallCounter,
+        PackedKind::LargeCounter,
+        PackedKind::SmallFixed,
+        PackedKind::LargeFixed,
+        PackedKind::Bucket,
+        PackedKind::Times,
+        PackedKind::Cells15,
+        PackedKind::Cells7,
+        PackedKind::Cells3,
+    ];
+
+    /// The kind of the states of a limit; `None` if they can grow. Counters use the small size if a
+    /// deadline identifies their window and the limit's count fits. Forced charges can still exceed
+    /// it.
+    pub(crate) const fn of(count: u64, window_us: u64, algorithm: Algorithm) -> Option<Self> {
+        let is_long = window_us >= Packed::DEADLINE_STEP_US;
+        Some(match (algorithm, WindowForm::of(count)) {
+            (Algorithm::SlidingCounter, _) if is_long && count < SMALL_COUNT => {
+                PackedKind::SmallCounter
+            }
+            (Algorithm::SlidingCounter, _) => PackedKind::LargeCounter,
+            (Algorithm::FixedWindow, _) if is_long => PackedKind::SmallFixed,
+            (Algorithm::FixedWindow, _) => PackedKind::LargeFixed,
             (Algorithm::TokenBucket, _) => PackedKind::Bucket,
             (Algorithm::SlidingWindow, WindowForm::Times) => PackedKind::Times,
             (Algorithm::SlidingWindow, WindowForm::Cells15) => PackedKind::Cells15,
             (Algorithm::SlidingWindow, WindowForm::Cells7) => PackedKind::Cells7,
             (Algorithm::SlidingWindow, WindowForm::Cells3) => PackedKind::Cells3,
-            (Algorithm::SlidingLog | Algorithm::Concurrency, _) => PackedKind::None,
+            (Algorithm::SlidingLog | Algorithm::Concurrency, _) => return None,
+        })
+    }
+
+    /// Returns the size of these states.
+    #[inline(always)]
+    pub const fn size(self) -> PackedSize {
+        match self {
+            PackedKind::SmallCounter | PackedKind::SmallFixed => PackedSize::Small,
+            _ => PackedSize::Large,
         }
     }
 }
@@ -111,24 +134,27 @@ impl PackedWords for () {
 }
 
 /// A packed state of bounded size. The default is a state that holds nothing.
+///
+/// Its *deadline* is the time from which on the state no longer matters, in steps of
+/// [`Packed::DEADLINE_STEP_US`], rounded up. It is below [`Packed::DEADLINE_END`]. Its *head* is the
+/// first 40 bits of the state, which are never all set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packed<W = [u64; 6]> {
-    /// The time from which on the state no longer matters, in steps of
-    /// [`Packed::DEADLINE_STEP_US`], rounded up. It is below [`Packed::DEADLINE_END`].
-    pub deadline: u64,
-    /// The first 40 bits of the state, which are never all set.
-    pub head: u64,
+    /// The bits of the deadline that are not in the body.
+    pub deadline_high: u64,
+    /// The low bits of the deadline, above the 40 bits of the head.
+    pub body: u64,
     /// The rest of the state. A state of the size [`PackedSize::Small`] does not use it.
     pub words: W,
 }
 
 impl Packed {
-    /// The number of words other than the head.
+    /// The number of words other than the body.
     pub const WORDS: usize = 6;
     /// The number of bits in the head.
     pub const HEAD_BITS: u32 = 40;
-    /// The number of low bits of the deadline that a store keeps in one word with the head. A
-    /// decision that would change the other bits requires that the store locks the state.
+    /// The number of low bits of the deadline that are in the body. A decision that would change the
+    /// other bits requires that the store locks the state.
     pub const DEADLINE_LOW_BITS: u32 = u64::BITS - Self::HEAD_BITS;
     /// The length of a deadline step in microseconds.
     pub const DEADLINE_STEP_US: u64 = 1 << Self::DEADLINE_SHIFT;
@@ -136,18 +162,37 @@ impl Packed {
     pub const DEADLINE_END: u64 = (1 << 33) - 1;
     const DEADLINE_SHIFT: u32 = 19;
 
+    /// Creates a packed state from a deadline, a head and the rest of the state.
+    #[inline]
+    pub(crate) fn new(deadline: u64, head: u64, words: [u64; Self::WORDS]) -> Self {
+        Packed {
+            deadline_high: deadline >> Self::DEADLINE_LOW_BITS,
+            body: Self::body(deadline, head),
+            words,
+        }
+    }
+
     /// Creates a packed state that no longer matters at `expires_at`. Returns `None` if that is too
     /// late for a deadline.
     #[inline]
-    pub(crate) fn new(expires_at: Timestamp, head: u64, words: [u64; Self::WORDS]) -> Option<Self> {
-        let deadline = Self::deadline(expires_at)?;
-        Some(Packed { deadline, head, words })
+    pub(crate) fn until(
+        expires_at: Timestamp,
+        head: u64,
+        words: [u64; Self::WORDS],
+    ) -> Option<Self> {
+        Some(Self::new(Self::deadline_at(expires_at)?, head, words))
+    }
+
+    /// Returns the body of a state with a deadline and a head.
+    #[inline(always)]
+    pub const fn body(deadline: u64, head: u64) -> u64 {
+        deadline << Self::HEAD_BITS | head
     }
 
     /// Returns the deadline of a state that no longer matters at `expires_at`, or `None` if that is
     /// too late for a deadline.
     #[inline]
-    pub fn deadline(expires_at: Timestamp) -> Option<u64> {
+    pub fn deadline_at(expires_at: Timestamp) -> Option<u64> {
         let deadline = Self::deadline_from_us(expires_at.as_micros());
         (deadline < Self::DEADLINE_END).then_some(deadline)
     }
@@ -160,131 +205,135 @@ impl Packed {
 }
 
 impl<W: PackedWords> Packed<W> {
-    /// Decides on the state in place. The cost is charged if this limit admits it and all
-    /// enforced limits of the request have `admitted` it.
+    /// Decides on a state of the kind of the limit in place; see [`Packed::decide_kind`]. Returns
+    /// `None` also if the states of the limit can grow.
+    #[inline]
+    pub fn decide(&mut self, limit: &Limit, attempt: Attempt, admitted: bool) -> Option<Decision> {
+        macro_rules! decide {
+            ($kind:ident) => {
+                self.decide_kind::<{ PackedKind::$kind as usize }>(limit, attempt, admitted)
+            };
+        }
+        match limit.packed_kind()? {
+            PackedKind::SmallCounter => decide!(SmallCounter),
+            PackedKind::LargeCounter => decide!(LargeCounter),
+            PackedKind::SmallFixed => decide!(SmallFixed),
+            PackedKind::LargeFixed => decide!(LargeFixed),
+            PackedKind::Bucket => decide!(Bucket),
+            PackedKind::Times => decide!(Times),
+            PackedKind::Cells15 => decide!(Cells15),
+            PackedKind::Cells7 => decide!(Cells7),
+            PackedKind::Cells3 => decide!(Cells3),
+        }
+    }
+
+    /// Decides on a state of the kind with the number `KIND` in place. The cost is charged if this
+    /// limit admits it and all enforced limits of the request have `admitted` it.
     ///
-    /// Returns `None`, and leaves the state unchanged, if the store has to lock the state for this
-    /// decision: if the new state would not fit its size, or if its deadline would become earlier or
-    /// change in more than the low bits. Also returns `None` for states that cannot be packed.
+    /// Returns `None`, and leaves the state unchanged, if the store has to unpack the state and to
+    /// lock it for this decision: if the new state would not fit its size, if its deadline would
+    /// become earlier or change in more than the low bits, or if a `sliding-window` is charged
+    /// unconditionally or refunded, has the form or pace of another limit, or is ahead of the clock.
     #[inline(always)]
-    pub fn decide(
+    pub fn decide_kind<const KIND: usize>(
         &mut self,
         limit: &Limit,
-        size: PackedSize,
-        attempt: &Attempt,
+        attempt: Attempt,
         admitted: bool,
     ) -> Option<Decision> {
-        let now = &limit.window_position(attempt.now);
+        let size = PackedKind::ALL[KIND].size();
         macro_rules! decide {
             ($state:ident => $pack:expr) => {{
-                $state.advance(limit, now);
-                let decision = $state.finish(limit, attempt, now, admitted);
+                let now = limit.window_position(attempt.now);
+                $state.advance(limit, &now);
+                let decision = $state.finish(limit, &attempt, &now, admitted);
                 let packed = $pack;
                 self.replace(size, packed).then_some(decision)
             }};
         }
-        let in_place = match (size, limit.packed_kind()) {
-            (_, PackedKind::Counter) => {
+        match PackedKind::ALL[KIND] {
+            PackedKind::SmallCounter | PackedKind::LargeCounter => {
                 let mut counter = SlidingCounter::unpack(limit, size, self);
-                return decide!(counter => counter.pack(limit, size));
+                decide!(counter => counter.pack(limit, size))
             }
-            (_, PackedKind::Fixed) => {
+            PackedKind::SmallFixed | PackedKind::LargeFixed => {
                 let mut window = FixedWindow::unpack(limit, size, self);
-                return decide!(window => window.pack(limit, size));
+                decide!(window => window.pack(limit, size))
             }
-            (PackedSize::Large, PackedKind::Bucket) => {
+            PackedKind::Bucket => {
                 let mut bucket = TokenBucket::unpack(self);
-                return decide!(bucket => bucket.pack(limit));
+                decide!(bucket => bucket.pack(limit))
             }
-            (PackedSize::Large, PackedKind::Times) => {
-                decide_times(self, limit, attempt, now, admitted)
+            PackedKind::Times => decide_times(self, limit, attempt, admitted),
+            PackedKind::Cells15 => {
+                decide_cells::<{ WindowForm::Cells15 as usize }, W>(self, limit, attempt, admitted)
             }
-            (PackedSize::Large, PackedKind::Cells15) => {
-                decide_cells::<{ WindowForm::Cells15 as usize }, W>(
-                    self, limit, attempt, now, admitted,
-                )
+            PackedKind::Cells7 => {
+                decide_cells::<{ WindowForm::Cells7 as usize }, W>(self, limit, attempt, admitted)
             }
-            (PackedSize::Large, PackedKind::Cells7) => {
-                decide_cells::<{ WindowForm::Cells7 as usize }, W>(
-                    self, limit, attempt, now, admitted,
-                )
+            PackedKind::Cells3 => {
+                decide_cells::<{ WindowForm::Cells3 as usize }, W>(self, limit, attempt, admitted)
             }
-            (PackedSize::Large, PackedKind::Cells3) => {
-                decide_cells::<{ WindowForm::Cells3 as usize }, W>(
-                    self, limit, attempt, now, admitted,
-                )
-            }
-            _ => return None,
-        };
-        if in_place.is_some() {
-            return in_place;
         }
-        let (packed, decision) = decide_unpacked(self.copied(), limit, attempt, now, admitted)?;
-        // These are constants here, as they are in the branches above. Otherwise the decision would
-        // be copied byte by byte.
-        let decision = Decision { no_room: false, decided: Decided::Exact, ..decision };
-        self.replace(size, Some(packed)).then_some(decision)
-    }
-
-    /// A copy with its own words.
-    #[inline(always)]
-    fn copied(&self) -> Packed {
-        let word = |number: usize| self.words.get(number);
-        let words = [word(0), word(1), word(2), word(3), word(4), word(5)];
-        Packed { deadline: self.deadline, head: self.head, words }
     }
 
     /// Replaces the state if the new one fits and only the low bits of the deadline change.
     #[inline(always)]
     fn replace(&mut self, size: PackedSize, packed: Option<Packed>) -> bool {
-        let Some(Packed { deadline, head, words }) = packed else { return false };
-        if deadline < self.deadline || !self.has_high_bits_of(deadline) {
+        let Some(packed) = packed else { return false };
+        let is_earlier = packed.body >> Packed::HEAD_BITS < self.body >> Packed::HEAD_BITS;
+        if packed.deadline_high != self.deadline_high || is_earlier {
             return false;
         }
-        (self.deadline, self.head) = (deadline, head);
+        self.body = packed.body;
         if size == PackedSize::Large {
-            for (number, bits) in words.into_iter().enumerate() {
+            for (number, bits) in packed.words.into_iter().enumerate() {
                 self.words.set(number, bits);
             }
         }
         true
     }
 
-    /// Whether charging a `sliding-window` now would change only the low bits of the deadline.
+    /// Whether charging a `sliding-window` at a time would change only the low bits of the deadline.
     #[inline(always)]
-    pub(crate) fn may_be_charged(&self, limit: &Limit, now: Timestamp) -> bool {
-        let latest = now.plus_micros(limit.latest_deadline_us() + Packed::DEADLINE_STEP_US);
-        self.has_high_bits_of(latest.as_micros() >> Packed::DEADLINE_SHIFT)
+    pub(crate) fn may_be_charged(&self, limit: &Limit, now_us: u64) -> bool {
+        let latest_us = now_us.wrapping_add(limit.latest_deadline_us() + Packed::DEADLINE_STEP_US);
+        latest_us >> DEADLINE_LOW_US_BITS == self.deadline_high
     }
 
-    /// Whether a deadline differs from that of the state in the low bits only.
+    /// The time for which the state still matters, if it [may be charged](Packed::may_be_charged) at
+    /// this time. It is more than that of any state of the limit if the deadline has passed.
+    ///
+    /// Both times have the same high bits then, up to the largest time to a deadline, so the low bits
+    /// determine the difference.
     #[inline(always)]
-    pub(crate) fn has_high_bits_of(&self, deadline: u64) -> bool {
-        (deadline ^ self.deadline) >> Packed::DEADLINE_LOW_BITS == 0
+    pub(crate) fn matters_for(&self, now_us: u64) -> u64 {
+        let low_us = self.body >> Packed::HEAD_BITS << Packed::DEADLINE_SHIFT;
+        // A deadline of now has passed.
+        (low_us.wrapping_sub(now_us).wrapping_sub(1) & ((1 << DEADLINE_LOW_US_BITS) - 1)) + 1
+    }
+
+    /// Returns the deadline, in steps.
+    #[inline]
+    pub fn deadline(&self) -> u64 {
+        self.deadline_high << Packed::DEADLINE_LOW_BITS | self.body >> Packed::HEAD_BITS
     }
 
     /// The deadline in microseconds.
     #[inline]
     pub(crate) fn deadline_us(&self) -> u64 {
-        self.deadline << Packed::DEADLINE_SHIFT
+        self.deadline() << Packed::DEADLINE_SHIFT
+    }
+
+    /// Returns the head.
+    #[inline(always)]
+    pub fn head(&self) -> u64 {
+        self.body & ((1 << Packed::HEAD_BITS) - 1)
     }
 }
 
-/// Decides on a `sliding-window` that cannot be decided in place, by unpacking it.
-#[cold]
-#[inline(never)]
-fn decide_unpacked(
-    packed: Packed,
-    limit: &Limit,
-    attempt: &Attempt,
-    now: &WindowPosition,
-    admitted: bool,
-) -> Option<(Packed, Decision)> {
-    let mut window = SlidingWindow::unpack(limit, &packed);
-    window.advance(limit, now);
-    let decision = window.finish(limit, attempt, now, admitted);
-    Some((window.pack(limit)?, decision))
-}
+/// The number of bits of a time that the low bits of a deadline determine.
+const DEADLINE_LOW_US_BITS: u32 = Packed::DEADLINE_LOW_BITS + Packed::DEADLINE_SHIFT;
 
 /// The largest number that is at most `most` and has the low `bits` bits of `low`.
 #[inline]

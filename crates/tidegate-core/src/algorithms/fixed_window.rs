@@ -39,13 +39,13 @@ impl FixedWindow {
     pub(crate) fn pack(&self, limit: &Limit, size: PackedSize) -> Option<Packed> {
         if size == PackedSize::Large {
             let words = [self.index, self.count, 0, 0, 0, 0];
-            return Packed::new(self.expires_at(limit), 0, words);
+            return Packed::until(self.expires_at(limit), 0, words);
         }
         if self.count >= (1 << Packed::HEAD_BITS) - 1 {
             return None;
         }
         let end_us = (self.index + 1).saturating_mul(limit.window_us());
-        Packed::new(Timestamp::from_micros(end_us), self.count, [0; Packed::WORDS])
+        Packed::until(Timestamp::from_micros(end_us), self.count, [0; Packed::WORDS])
     }
 
     /// Restores a window that was packed.
@@ -61,7 +61,7 @@ impl FixedWindow {
         let end = Timestamp::from_micros(packed.deadline_us());
         FixedWindow {
             index: limit.window_position(end).index.saturating_sub(1),
-            count: packed.head,
+            count: packed.head(),
         }
     }
 }

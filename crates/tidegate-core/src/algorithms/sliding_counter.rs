@@ -58,14 +58,14 @@ impl SlidingCounter {
     pub(crate) fn pack(&self, limit: &Limit, size: PackedSize) -> Option<Packed> {
         if size == PackedSize::Large {
             let words = [self.index, self.previous, self.current, 0, 0, 0];
-            return Packed::new(self.expires_at(limit), 0, words);
+            return Packed::until(self.expires_at(limit), 0, words);
         }
         if self.previous > SMALL_COUNT || self.current >= SMALL_COUNT {
             return None;
         }
         let end_us = (self.index + 2).saturating_mul(limit.window_us());
         let head = self.previous << COUNT_BITS | self.current;
-        Packed::new(Timestamp::from_micros(end_us), head, [0; Packed::WORDS])
+        Packed::until(Timestamp::from_micros(end_us), head, [0; Packed::WORDS])
     }
 
     /// Restores a counter that was packed.
@@ -83,8 +83,8 @@ impl SlidingCounter {
         let end = Timestamp::from_micros(packed.deadline_us());
         SlidingCounter {
             index: limit.window_position(end).index.saturating_sub(2),
-            previous: packed.head >> COUNT_BITS,
-            current: packed.head & SMALL_COUNT,
+            previous: packed.head() >> COUNT_BITS,
+            current: packed.head() & SMALL_COUNT,
         }
     }
 

@@ -63,7 +63,7 @@ impl TokenBucket {
     #[inline]
     pub(crate) fn pack(&self, limit: &Limit) -> Option<Packed> {
         let words = [self.at.as_micros(), self.debt, self.tick_us, 0, 0, 0];
-        Packed::new(self.expires_at(limit), 0, words)
+        Packed::until(self.expires_at(limit), 0, words)
     }
 
     /// Restores a bucket that was packed.

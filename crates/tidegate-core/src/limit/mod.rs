@@ -19,7 +19,7 @@ pub(crate) use grid::{Divisor, Grid, WindowPosition};
 
 use self::grid::EvenPace;
 use crate::packed::PackedKind;
-use crate::{Packed, PackedSize, Timestamp, WindowForm};
+use crate::{Packed, Timestamp, WindowForm};
 
 /// The ranges a limit may lie in, each with its reason.
 pub mod bounds {
@@ -126,11 +126,12 @@ pub struct Limit {
     count_cap: u64,
     /// The form of a `sliding-window` of this count.
     form: WindowForm,
-    /// The kind of its packed states.
-    packed_kind: PackedKind,
+    /// The kind of its packed states; `None` if its states can grow.
+    packed_kind: Option<PackedKind>,
     id: u64,
-    /// The size in which a store keeps its states.
-    packed_size: Option<PackedSize>,
+    /// The largest time from now to the deadline of a `sliding-window`, unless the clock stepped
+    /// back: a window, a cell (in the log form, two steps of its grid) and a deadline step.
+    latest_deadline_us: u64,
     algorithm: Algorithm,
 }
 
@@ -188,15 +189,16 @@ impl Limit {
             step: Divisor::new(WindowForm::step_us(cell_us)),
             pace: EvenPace::new(count, window_us),
         };
+        let cells = if matches!(WindowForm::of(count), WindowForm::Times) { 2 } else { 1 };
         let limit = Limit {
             count,
             burst: count,
             grid,
             count_cap: 0,
             form: WindowForm::of(count),
-            packed_kind: PackedKind::of(count, algorithm),
+            packed_kind: PackedKind::of(count, window_us, algorithm),
             id: 0,
-            packed_size: PackedSize::of(count, window_us, algorithm),
+            latest_deadline_us: window_us + cells * cell_us + Packed::DEADLINE_STEP_US,
             algorithm,
         };
         limit.derived()
@@ -380,10 +382,10 @@ impl Limit {
         now < charged_at.plus_micros(self.grid.window_us.saturating_mul(windows))
     }
 
-    /// Returns the size in which a store keeps the states of this limit; `None` if they can grow.
+    /// Returns how a store packs the states of this limit; `None` if they can grow.
     #[inline(always)]
-    pub const fn packed_size(&self) -> Option<PackedSize> {
-        self.packed_size
+    pub const fn packed_kind(&self) -> Option<PackedKind> {
+        self.packed_kind
     }
 
     /// Returns a number that identifies the state in which this limit counts a key. It depends on
@@ -410,16 +412,17 @@ impl Limit {
         WindowPosition { at: now, index, elapsed_us }
     }
 
+    /// Returns the position of a time below 2^62 us.
+    #[inline(always)]
+    pub(crate) fn cell_position(&self, now: Timestamp) -> WindowPosition {
+        let (index, elapsed_us) = self.grid.cell.split_small(now.as_micros());
+        WindowPosition { at: now, index, elapsed_us }
+    }
+
     /// The form of a `sliding-window` of this count.
     #[inline]
     pub(crate) const fn form(&self) -> WindowForm {
         self.form
-    }
-
-    /// The kind of its packed states.
-    #[inline(always)]
-    pub(crate) const fn packed_kind(&self) -> PackedKind {
-        self.packed_kind
     }
 
     /// The form and the pace of a `sliding-window` of this count.
@@ -435,11 +438,10 @@ impl Limit {
     }
 
     /// The largest time from now to the deadline of a `sliding-window`, unless the clock stepped
-    /// back: a window, a cell (in the log form, two steps of its grid) and a deadline step.
+    /// back.
     #[inline(always)]
     pub(crate) const fn latest_deadline_us(&self) -> u64 {
-        let cells = if matches!(self.form, WindowForm::Times) { 2 } else { 1 };
-        self.grid.window_us + cells * self.grid.cell.value + Packed::DEADLINE_STEP_US
+        self.latest_deadline_us
     }
 
     /// The pace of another count over this limit's window.

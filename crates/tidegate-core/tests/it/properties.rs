@@ -3,7 +3,8 @@
 
 use proptest::prelude::*;
 use tidegate_core::{
-    Algorithm, Attempt, Cost, Decision, Limit, Packed, PermitId, State, WindowForm, bounds,
+    Algorithm, Attempt, Cost, Decision, Limit, Packed, PackedKind, PermitId, State, WindowForm,
+    bounds,
 };
 
 use crate::checked_state::{CheckedState, attempt_at};
@@ -301,10 +302,7 @@ proptest! {
         trace in anything(24),
         changes in any::<u32>(),
     ) {
-        let size = match limit.packed_size() {
-            Some(size) => size,
-            None => return Ok(()),
-        };
+        let Some(size) = limit.packed_kind().map(PackedKind::size) else { return Ok(()) };
         let other = limit.with_count(other).expect("a count within bounds");
         let (mut plain, mut packed, mut decided) =
             (State::new(&limit), Packed::default(), Packed::default());
@@ -319,7 +317,9 @@ proptest! {
             prop_assert_eq!(unpacked.decide(&limit, &attempt), expected, "unpacked, step {}", number);
             let after = unpacked.pack(&limit, size);
             let before = decided;
-            let in_place = decided.decide(&limit, size, &attempt, true);
+            // A limit of another size is decided on an unpacked state.
+            let is_same_size = limit.packed_kind().map(PackedKind::size) == Some(size);
+            let in_place = is_same_size.then(|| decided.decide(&limit, attempt, true)).flatten();
             if let Some(in_place) = in_place {
                 prop_assert_eq!(in_place, expected, "in place, step {}", number);
             } else {
@@ -329,22 +329,22 @@ proptest! {
                 prop_assert_eq!(in_place, None, "in place, step {}", number);
                 break;
             };
-            prop_assert!(after.head < (1 << Packed::HEAD_BITS) - 1);
+            prop_assert!(after.head() < (1 << Packed::HEAD_BITS) - 1);
             // Under one limit, and without forced charges and steps back, all attempts are decided in
             // place whose deadline does not come close to another value of the high bits.
             let latest = (now + 2 * limit.window_us() + 4 * Packed::DEADLINE_STEP_US) / Packed::DEADLINE_STEP_US;
             is_plain &= matches!(attempt.cost, Cost::Ask(_)) && changes >> number & 1 == 0 && now >= last;
-            let stays = [after.deadline, latest]
+            let stays = [after.deadline(), latest]
                 .map(|deadline| deadline >> Packed::DEADLINE_LOW_BITS)
-                == [before.deadline >> Packed::DEADLINE_LOW_BITS; 2];
-            if is_plain && stays && after.deadline >= before.deadline.max(1) {
+                == [before.deadline_high; 2];
+            if is_plain && stays && after.deadline() >= before.deadline().max(1) {
                 prop_assert!(in_place.is_some(), "step {}", number);
             }
             if in_place.is_none() {
                 decided = after;
             }
-            let state = (decided.deadline, decided.head);
-            prop_assert_eq!((after.deadline, after.head), state, "step {}", number);
+            let state = (decided.deadline(), decided.head());
+            prop_assert_eq!((after.deadline(), after.head()), state, "step {}", number);
             last = now;
             packed = after;
         }

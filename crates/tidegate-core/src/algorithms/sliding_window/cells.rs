@@ -9,9 +9,7 @@ use crate::{Attempt, Limit, Packed, PackedWords, ResetAfter, Timestamp};
 
 /// The number of bits of the index of the newest cell in a packed state. A cell is at least 67 us
 /// long, so fewer than 2^13 cells begin within a deadline step, and the low bits identify one of them.
-pub(super) const INDEX_BITS: u32 = 14;
-/// The first bit of the pace in the head of a packed state.
-const PACE_SHIFT: u32 = 2 + INDEX_BITS;
+const INDEX_BITS: u32 = 14;
 
 /// The numbers of one cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,8 +45,8 @@ pub(super) struct Cells<W = [u64; WORDS]> {
     pub(super) newest: u64,
     /// The newest cell. It is the one that is charged, so it is kept unpacked.
     last: Cell,
-    /// The cells before the newest by index modulo their number, packed without gaps. The bits of
-    /// cells outside `oldest..newest` are undefined.
+    /// The cells between the oldest and the newest, youngest first, packed without gaps, and the
+    /// oldest cell at a fixed position. All other bits are undefined.
     words: W,
 }
 
@@ -186,9 +184,9 @@ impl Cells {
         if self.is_empty() {
             return Some(Packed::default());
         }
-        let deadline = Packed::deadline(self.expires_at(limit))?;
+        let deadline = Packed::deadline_at(self.expires_at(limit))?;
         let head = self.pack_head();
-        Some(Packed { deadline, head, words: self.words })
+        Some(Packed::new(deadline, head, self.words))
     }
 
     /// The time at which the oldest `units` of those that count are released. Only the oldest cell
@@ -217,11 +215,10 @@ impl<W: CellWords> Cells<W> {
         Self { form, pace, total: 0, expired: 0, oldest: 0, newest: 0, last, words }
     }
 
-    /// Restores cells that were packed in this form, from their words. The index of the newest cell
-    /// is at most `latest`, and less than 2^14 below it.
+    /// Restores cells that were packed in this form, from their words and the index of the newest
+    /// cell.
     #[inline(always)]
-    pub(super) fn unpack(form: WindowForm, head: u64, latest: u64, words: W) -> Self {
-        let newest = with_low_bits(latest, head >> 2, INDEX_BITS);
+    pub(super) fn unpack(form: WindowForm, head: u64, newest: u64, words: W) -> Self {
         let oldest = newest - (head >> span_shift(form) & form.cells());
         let Tail { total, pace, last } = Tail::read(form, head, &words);
         let mut cells = Self { form, pace, total, expired: 0, oldest, newest, last, words };
@@ -239,11 +236,14 @@ impl<W: CellWords> Cells<W> {
     /// head are written into the bits of the words that the cells leave unused.
     #[inline(always)]
     pub(super) fn pack_head(&mut self) -> u64 {
-        let tail = Tail { total: self.total, pace: self.pace, last: self.last };
-        tail.write(self.form, &mut self.words);
-        let newest = (self.newest & ((1 << INDEX_BITS) - 1)) << 2;
-        let span = (self.newest - self.oldest) << span_shift(self.form);
-        packed_form_and_pace(self.form, self.pace) | newest | span
+        let Self { form, total, pace, last, .. } = *self;
+        if self.oldest == self.newest {
+            self.set_first(last);
+        }
+        Tail { total, pace, last }.write(form, &mut self.words);
+        let span = (self.newest - self.oldest) << span_shift(form);
+        let newest = (self.newest & ((1 << INDEX_BITS) - 1)) << index_shift(form);
+        packed_form_and_pace(form, pace) | span | newest
     }
 
     #[inline(always)]
@@ -272,11 +272,11 @@ impl<W: CellWords> Cells<W> {
         cells.filter(|(_, cell)| cell.units > 0)
     }
 
-    /// The word and the bit at which a cell before the newest begins.
+    /// The word and the bit at which a cell between the oldest and the newest begins.
     #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "there are at most 15 cells")]
+    #[expect(clippy::cast_possible_truncation, reason = "there are at most 14 cells")]
     fn position(&self, index: u64) -> (usize, u32) {
-        let at = (index % self.form.cells()) as u32 * self.form.cell_bits();
+        let at = (self.newest - index - 1) as u32 * self.form.cell_bits();
         ((at / u64::BITS) as usize, at % u64::BITS)
     }
 
@@ -284,8 +284,17 @@ impl<W: CellWords> Cells<W> {
     pub(super) fn get(&self, index: u64) -> Cell {
         debug_assert!((self.oldest..=self.newest).contains(&index), "{index} is outside");
         if index == self.newest {
-            return self.last;
+            self.last
+        } else if index == self.oldest {
+            self.first()
+        } else {
+            self.between(index)
         }
+    }
+
+    /// A cell between the oldest and the newest.
+    #[inline(always)]
+    fn between(&self, index: u64) -> Cell {
         let (unit_bits, lag_bits) = (self.form.unit_bits(), self.form.lag_bits());
         let (word, shift) = self.position(index);
         // No cell extends beyond the last word.
@@ -307,14 +316,16 @@ impl<W: CellWords> Cells<W> {
         }
     }
 
-    #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "bits are written word by word")]
     fn set(&mut self, index: u64, cell: Cell) {
         if index == self.newest {
             self.last = cell;
             return;
         }
-        let (unit_bits, cell_bits) = (self.form.unit_bits(), self.form.cell_bits());
+        if index == self.oldest {
+            self.set_first(cell);
+            return;
+        }
         let (word, shift) = self.position(index);
         let words = &mut self.words;
         let mut put = |number: usize, mask: u64, bits: u64| {
@@ -322,33 +333,83 @@ impl<W: CellWords> Cells<W> {
             let word = (word + number).min(WORDS - 1);
             words.set(word, words.get(word) & !mask | bits);
         };
-        let rest = cell.steps << self.form.lag_bits() | cell.lag;
-        let bits = u128::from(rest) << unit_bits | u128::from(cell.units);
-        let mask = (1_u128 << cell_bits) - 1;
+        let bits = self.form.pack_cell(cell);
+        let mask = (1_u128 << self.form.cell_bits()) - 1;
         put(0, (mask << shift) as u64, (bits << shift) as u64);
         put(1, (mask << shift >> 64) as u64, (bits << shift >> 64) as u64);
     }
 
-    /// Makes an empty cell the newest. Its index is not below that of the newest cell.
+    /// Makes an empty cell the newest. Its index is above that of the newest cell, unless the state
+    /// is empty.
     #[inline(always)]
     fn begin(&mut self, index: u64) {
         if self.is_empty() {
-            self.oldest = index;
-        } else {
-            let (before, last) = (self.newest, self.last);
-            // The previous newest cell is stored with the packed ones.
-            self.newest = index;
-            self.set(before, last);
-            // A `while` loop: loops over iterators are not always inlined, and the cells would then
-            // be kept in memory.
-            let mut skipped = before + 1;
-            while skipped < index {
-                self.set(skipped, Cell::default());
-                skipped += 1;
-            }
+            (self.oldest, self.newest) = (index, index);
+            self.last = Cell::default();
         }
-        self.newest = index;
-        self.last = Cell::default();
+        // A `while` loop: loops over iterators are not always inlined, and the cells would then be
+        // kept in memory.
+        while self.newest < index {
+            self.push_last();
+            self.newest += 1;
+            self.last = Cell::default();
+        }
+    }
+
+    /// Moves the newest cell to the words, unless it is also the oldest.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "bits are written word by word")]
+    fn push_last(&mut self) {
+        if self.oldest == self.newest {
+            self.set_first(self.last);
+            return;
+        }
+        // The shift below overwrites the oldest cell.
+        let first = self.first();
+        let (skipped, shift) = self.cell_words();
+        let bits = self.form.pack_cell(self.last);
+        let mut number = WORDS;
+        while number > 0 {
+            number -= 1;
+            let word = match number {
+                0 => bits as u64,
+                1 if skipped == 1 => (bits >> u64::BITS) as u64,
+                _ => 0,
+            };
+            let above =
+                if number >= skipped { self.words.get(number - skipped) << shift } else { 0 };
+            let below = if number > skipped {
+                self.words.get(number - skipped - 1) >> (u64::BITS - shift)
+            } else {
+                0
+            };
+            self.words.set(number, above | below | word);
+        }
+        self.set_first(first);
+    }
+
+    /// Makes the cell before the newest the newest.
+    fn pop_last(&mut self) {
+        self.last = self.get(self.newest - 1);
+        self.newest -= 1;
+        if self.oldest == self.newest {
+            return;
+        }
+        let first = self.first();
+        let (skipped, shift) = self.cell_words();
+        for number in 0..WORDS {
+            let word = |number: usize| if number < WORDS { self.words.get(number) } else { 0 };
+            let above = word(number + skipped + 1) << (u64::BITS - shift);
+            self.words.set(number, word(number + skipped) >> shift | above);
+        }
+        self.set_first(first);
+    }
+
+    /// The length of a cell as a number of whole words and of further bits, which is not 0.
+    #[inline(always)]
+    fn cell_words(&self) -> (usize, u32) {
+        let bits = self.form.cell_bits();
+        ((bits / u64::BITS) as usize, bits % u64::BITS)
     }
 
     /// Removes cells whose last unit is a window old, at the time `elapsed_us` after the start of the
@@ -369,13 +430,20 @@ impl<W: CellWords> Cells<W> {
     fn drop_oldest(&mut self, grid: &Grid, current: u64, elapsed_us: u64) -> bool {
         let past_us = grid.past_start_us(current - self.oldest, elapsed_us);
         let Some(past_us) = past_us else { return false };
-        let cell = self.get(self.oldest);
+        // A packed state of one cell has it in both places.
+        let is_only = !W::IN_PLACE && self.oldest == self.newest;
+        let cell = if is_only { self.last } else { self.first() };
         if cell.units > 0 && past_us < grid.last_offset_us(cell) {
             self.expired = grid.partly_expired(cell, past_us);
             return false;
         }
         self.total -= cell.units;
         self.oldest += 1;
+        if self.oldest < self.newest {
+            self.set_first(self.between(self.oldest));
+        } else {
+            self.set_first(self.last);
+        }
         true
     }
 
@@ -388,8 +456,7 @@ impl<W: CellWords> Cells<W> {
             self.last = Cell::default();
         }
         while self.total > 0 && self.last.units == 0 {
-            let before = self.newest - 1;
-            (self.newest, self.last) = (before, self.get(before));
+            self.pop_last();
         }
         taken
     }
@@ -426,7 +493,16 @@ impl<W: CellWords> Cells<W> {
     }
 }
 
-/// The form and, if it is not in the words, the pace, as bits of the head of a packed state.
+impl WindowForm {
+    /// The bits of a cell.
+    #[inline(always)]
+    fn pack_cell(self, cell: Cell) -> u128 {
+        let rest = cell.steps << self.lag_bits() | cell.lag;
+        u128::from(rest) << self.unit_bits() | u128::from(cell.units)
+    }
+}
+
+/// The form and, if it is not in the words, the pace, as the low bits of the head of a packed state.
 #[inline(always)]
 const fn packed_form_and_pace(form: WindowForm, pace: u64) -> u64 {
     match form {
@@ -435,12 +511,48 @@ const fn packed_form_and_pace(form: WindowForm, pace: u64) -> u64 {
     }
 }
 
+/// Whether the head of a packed state has a form and, if it is not in the words, a pace.
+#[inline(always)]
+pub(super) fn has_form_and_pace(head: u64, form: WindowForm, pace: u64) -> bool {
+    let mask = (1 << span_shift(form)) - 1;
+    head & mask == packed_form_and_pace(form, pace)
+}
+
+/// The low bits of the index of the newest cell, from the head of a packed state.
+#[inline(always)]
+fn packed_index(head: u64, form: WindowForm) -> u64 {
+    head >> index_shift(form) & ((1 << INDEX_BITS) - 1)
+}
+
+/// The index of the newest cell of a packed state, from its head. It is at most `latest`, and less
+/// than 2^14 below it.
+pub(super) fn newest_before(latest: u64, head: u64, form: WindowForm) -> u64 {
+    with_low_bits(latest, packed_index(head, form), INDEX_BITS)
+}
+
+/// The number of cells by which the newest cell of a packed state is older than the cell `current`.
+/// `None` if it is newer, because the clock stepped back. It is known to be fewer than 2^13 cells
+/// before or after the current one.
+#[inline(always)]
+pub(super) fn newest_age(current: u64, head: u64, form: WindowForm) -> Option<u64> {
+    let age = current.wrapping_sub(packed_index(head, form)) & ((1 << INDEX_BITS) - 1);
+    (age < 1 << (INDEX_BITS - 1)).then_some(age)
+}
+
+/// The first bit of the pace in the head of a packed state, after the form.
+const PACE_SHIFT: u32 = 2;
+
 /// The first bit of the number of cells from the oldest to the newest in the head of a packed state.
 const fn span_shift(form: WindowForm) -> u32 {
     match form {
         WindowForm::Cells3 => PACE_SHIFT,
         _ => PACE_SHIFT + form.unit_bits(),
     }
+}
+
+/// The first bit of the index of the newest cell in the head of a packed state.
+const fn index_shift(form: WindowForm) -> u32 {
+    span_shift(form) + form.cells().count_ones()
 }
 
 impl<W: CellWords> Cells<W> {
@@ -474,7 +586,8 @@ impl<W: CellWords> AlgorithmState for Cells<W> {
 
     #[inline(always)]
     fn reset_after(&self, limit: &Limit, now: &WindowPosition) -> ResetAfter {
-        if self.is_empty() || limit.count() == 0 {
+        // A limit that is decided in place is not 0.
+        if self.is_empty() || !W::IN_PLACE && limit.count() == 0 {
             return ResetAfter::from_micros(0);
         }
         let (current, elapsed_us) = self.split(limit, now);
@@ -508,32 +621,66 @@ impl<W: CellWords> AlgorithmState for Cells<W> {
     }
 }
 
-/// The numbers that a packed state keeps in the bits that the cells before the newest leave unused:
-/// the newest cell and, where they fit, the total and the pace. The other forms keep the pace in the
-/// head.
+/// The numbers that a packed state keeps in the bits that the other cells leave unused: the newest
+/// cell and, where they fit, the total and the pace. The other forms keep the pace in the head.
 struct Tail {
     total: u64,
     pace: u64,
     last: Cell,
 }
 
-/// The first bits of the numbers in the last word of the form with 15 cells, which leave 39 bits of
-/// it unused.
-const TOTAL15: u32 = 25;
-const UNITS15: u32 = TOTAL15 + 16;
-const LAG15: u32 = UNITS15 + WindowForm::Cells15.unit_bits();
-const STEPS15: u32 = LAG15 + WindowForm::Cells15.lag_bits();
-/// The first bits of the lag and the total in the last word of the form with 7 cells. They and the
-/// units fill it. The steps are at the end of the word before.
-const LAG7: u32 = WindowForm::Cells7.unit_bits();
-const TOTAL7: u32 = LAG7 + WindowForm::Cells7.lag_bits();
-const STEPS7: u32 = u64::BITS - STEP_BITS;
-/// The first bits of numbers in the form with 3 cells. The last word but one has the units and the
-/// low bits of the pace. The last word has the lag, the steps and the rest of the pace. The total is
-/// not kept.
-const PACE3: u32 = WindowForm::Cells3.unit_bits();
-const STEPS3: u32 = WindowForm::Cells3.lag_bits();
-const PACE3_HIGH: u32 = STEPS3 + STEP_BITS;
+/// The first bits of the numbers in the last word of the form with 15 cells. The first two bits of it
+/// belong to the cells between the oldest and the newest.
+mod bits15 {
+    use super::*;
+
+    const UNIT_BITS: u32 = WindowForm::Cells15.unit_bits();
+    const LAG_BITS: u32 = WindowForm::Cells15.lag_bits();
+    pub(super) const FIRST_UNITS: u32 = 2;
+    pub(super) const FIRST_LAG: u32 = FIRST_UNITS + UNIT_BITS;
+    pub(super) const FIRST_STEPS: u32 = FIRST_LAG + LAG_BITS;
+    pub(super) const TOTAL: u32 = FIRST_STEPS + STEP_BITS;
+    pub(super) const UNITS: u32 = TOTAL + 16;
+    pub(super) const LAG: u32 = UNITS + UNIT_BITS;
+    pub(super) const STEPS: u32 = LAG + LAG_BITS;
+}
+
+/// The first bits of the numbers in the last two words of the form with 7 cells. The last word but one
+/// begins with 8 bits of the cells between the oldest and the newest, then has the oldest cell, and
+/// ends with the steps of the newest. The last word has the units and the lag of the newest, and the
+/// total.
+mod bits7 {
+    use super::*;
+
+    const UNIT_BITS: u32 = WindowForm::Cells7.unit_bits();
+    const LAG_BITS: u32 = WindowForm::Cells7.lag_bits();
+    pub(super) const FIRST_UNITS: u32 = 8;
+    pub(super) const FIRST_LAG: u32 = FIRST_UNITS + UNIT_BITS;
+    pub(super) const FIRST_STEPS: u32 = FIRST_LAG + LAG_BITS;
+    pub(super) const STEPS: u32 = u64::BITS - STEP_BITS;
+    pub(super) const LAG: u32 = UNIT_BITS;
+    pub(super) const TOTAL: u32 = LAG + LAG_BITS;
+}
+
+/// The first bits of the numbers in the last four words of the form with 3 cells. The first of them
+/// begins with 38 bits of the cells between the oldest and the newest, and has the high bits of the
+/// lag of the oldest. The others have the units of the oldest and the low bits of the pace; the units
+/// of the newest, the high bits of the pace and both steps; and the lag of the newest and the low bits
+/// of the lag of the oldest. The total is not kept.
+mod bits3 {
+    use super::*;
+
+    const UNIT_BITS: u32 = WindowForm::Cells3.unit_bits();
+    pub(super) const FIRST_LAG_HIGH: u32 = 38;
+    pub(super) const FIRST_LAG_HIGH_BITS: u32 = WindowForm::Cells3.lag_bits() - FIRST_LAG_LOW_BITS;
+    pub(super) const PACE: u32 = UNIT_BITS;
+    pub(super) const PACE_LOW_BITS: u32 = u64::BITS - UNIT_BITS;
+    pub(super) const PACE_HIGH_BITS: u32 = UNIT_BITS - PACE_LOW_BITS;
+    pub(super) const FIRST_STEPS: u32 = PACE + PACE_HIGH_BITS;
+    pub(super) const STEPS: u32 = FIRST_STEPS + STEP_BITS;
+    pub(super) const FIRST_LAG: u32 = WindowForm::Cells3.lag_bits();
+    pub(super) const FIRST_LAG_LOW_BITS: u32 = u64::BITS - FIRST_LAG;
+}
 
 /// Extracts `count` bits of a word.
 #[inline(always)]
@@ -541,52 +688,135 @@ const fn bits(word: u64, shift: u32, count: u32) -> u64 {
     word >> shift & ((1 << count) - 1)
 }
 
+/// The words that contain the numbers above.
+const END: usize = WORDS - 1;
+const BEFORE: usize = WORDS - 2;
+
+impl<W: PackedWords> Cells<W> {
+    /// The oldest cell, unless it is also the newest.
+    #[inline(always)]
+    pub(super) fn first(&self) -> Cell {
+        let (unit_bits, lag_bits) = (self.form.unit_bits(), self.form.lag_bits());
+        let end = self.words.get(END);
+        match self.form {
+            WindowForm::Times => Cell::default(),
+            WindowForm::Cells15 => {
+                use bits15::*;
+                Cell {
+                    units: bits(end, FIRST_UNITS, unit_bits),
+                    lag: bits(end, FIRST_LAG, lag_bits),
+                    steps: bits(end, FIRST_STEPS, STEP_BITS),
+                }
+            }
+            WindowForm::Cells7 => {
+                use bits7::*;
+                let before = self.words.get(BEFORE);
+                Cell {
+                    units: bits(before, FIRST_UNITS, unit_bits),
+                    lag: bits(before, FIRST_LAG, lag_bits),
+                    steps: bits(before, FIRST_STEPS, STEP_BITS),
+                }
+            }
+            WindowForm::Cells3 => {
+                use bits3::*;
+                let lag_high = bits(self.words.get(2), FIRST_LAG_HIGH, FIRST_LAG_HIGH_BITS);
+                Cell {
+                    units: bits(self.words.get(3), 0, unit_bits),
+                    lag: end >> FIRST_LAG | lag_high << FIRST_LAG_LOW_BITS,
+                    steps: bits(self.words.get(BEFORE), FIRST_STEPS, STEP_BITS),
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn set_first(&mut self, cell: Cell) {
+        let words = &mut self.words;
+        // Replaces all bits of a word from `shift` on, up to `end`.
+        let mut put = |word: usize, shift: u32, end: u32, bits: u64| {
+            let mask = (u64::MAX >> (u64::BITS - end)) & (u64::MAX << shift);
+            words.set(word, words.get(word) & !mask | bits << shift);
+        };
+        match self.form {
+            WindowForm::Times => {}
+            WindowForm::Cells15 => {
+                use bits15::*;
+                let rest = cell.lag << (FIRST_LAG - FIRST_UNITS);
+                let steps = cell.steps << (FIRST_STEPS - FIRST_UNITS);
+                put(END, FIRST_UNITS, TOTAL, cell.units | rest | steps);
+            }
+            WindowForm::Cells7 => {
+                use bits7::*;
+                let rest = cell.lag << (FIRST_LAG - FIRST_UNITS);
+                let steps = cell.steps << (FIRST_STEPS - FIRST_UNITS);
+                put(BEFORE, FIRST_UNITS, FIRST_STEPS + STEP_BITS, cell.units | rest | steps);
+            }
+            WindowForm::Cells3 => {
+                use bits3::*;
+                let lag_high = cell.lag >> FIRST_LAG_LOW_BITS;
+                put(2, FIRST_LAG_HIGH, FIRST_LAG_HIGH + FIRST_LAG_HIGH_BITS, lag_high);
+                put(3, 0, PACE, cell.units);
+                put(BEFORE, FIRST_STEPS, STEPS, cell.steps);
+                put(END, FIRST_LAG, u64::BITS, cell.lag & ((1 << FIRST_LAG_LOW_BITS) - 1));
+            }
+        }
+    }
+}
+
 impl Tail {
     #[inline(always)]
     fn read(form: WindowForm, head: u64, words: &impl PackedWords) -> Self {
-        let (before, end) = (words.get(WORDS - 2), words.get(WORDS - 1));
         let (unit_bits, lag_bits) = (form.unit_bits(), form.lag_bits());
+        let end = words.get(END);
         let pace = head >> PACE_SHIFT & form.most_units();
         match form {
             WindowForm::Times => Tail { total: 0, pace: 0, last: Cell::default() },
             WindowForm::Cells15 => {
-                let (units, lag) = (bits(end, UNITS15, unit_bits), bits(end, LAG15, lag_bits));
-                let last = Cell { units, lag, steps: end >> STEPS15 };
-                Tail { total: bits(end, TOTAL15, UNITS15 - TOTAL15), pace, last }
+                use bits15::*;
+                let (units, lag) = (bits(end, UNITS, unit_bits), bits(end, LAG, lag_bits));
+                let last = Cell { units, lag, steps: end >> STEPS };
+                Tail { total: bits(end, TOTAL, UNITS - TOTAL), pace, last }
             }
             WindowForm::Cells7 => {
-                let (units, lag) = (bits(end, 0, unit_bits), bits(end, LAG7, lag_bits));
-                let last = Cell { units, lag, steps: before >> STEPS7 };
-                Tail { total: end >> TOTAL7, pace, last }
+                use bits7::*;
+                let (units, lag) = (bits(end, 0, unit_bits), bits(end, LAG, lag_bits));
+                let last = Cell { units, lag, steps: words.get(BEFORE) >> STEPS };
+                Tail { total: end >> TOTAL, pace, last }
             }
             WindowForm::Cells3 => {
+                use bits3::*;
+                let before = words.get(BEFORE);
                 let (units, lag) = (bits(before, 0, unit_bits), bits(end, 0, lag_bits));
-                let last = Cell { units, lag, steps: bits(end, STEPS3, STEP_BITS) };
-                let pace = before >> PACE3 | end >> PACE3_HIGH << (u64::BITS - PACE3);
-                Tail { total: 0, pace, last }
+                let last = Cell { units, lag, steps: before >> STEPS };
+                let pace_high = bits(before, PACE, PACE_HIGH_BITS) << PACE_LOW_BITS;
+                Tail { total: 0, pace: words.get(3) >> PACE | pace_high, last }
             }
         }
     }
 
     #[inline(always)]
     fn write(self, form: WindowForm, words: &mut impl PackedWords) {
-        const BEFORE: usize = WORDS - 2;
-        const END: usize = WORDS - 1;
-        let Cell { units, lag, steps } = self.last;
+        let Tail { total, pace, last: Cell { units, lag, steps } } = self;
+        let end = words.get(END);
         match form {
             WindowForm::Times => {}
             WindowForm::Cells15 => {
-                let tail = self.total << TOTAL15 | units << UNITS15 | lag << LAG15;
-                words.set(END, bits(words.get(END), 0, TOTAL15) | tail | steps << STEPS15);
+                use bits15::*;
+                let newest = units << UNITS | lag << LAG | steps << STEPS;
+                words.set(END, bits(end, 0, TOTAL) | total << TOTAL | newest);
             }
             WindowForm::Cells7 => {
-                words.set(BEFORE, bits(words.get(BEFORE), 0, STEPS7) | steps << STEPS7);
-                words.set(END, self.total << TOTAL7 | lag << LAG7 | units);
+                use bits7::*;
+                words.set(BEFORE, bits(words.get(BEFORE), 0, STEPS) | steps << STEPS);
+                words.set(END, total << TOTAL | lag << LAG | units);
             }
             WindowForm::Cells3 => {
-                words.set(BEFORE, self.pace << PACE3 | units);
-                let pace_high = self.pace >> (u64::BITS - PACE3) << PACE3_HIGH;
-                words.set(END, pace_high | steps << STEPS3 | lag);
+                use bits3::*;
+                words.set(3, bits(words.get(3), 0, PACE) | pace << PACE);
+                let first_steps = bits(words.get(BEFORE), FIRST_STEPS, STEP_BITS) << FIRST_STEPS;
+                let newest = units | steps << STEPS;
+                words.set(BEFORE, newest | first_steps | pace >> PACE_LOW_BITS << PACE);
+                words.set(END, end >> FIRST_LAG << FIRST_LAG | lag);
             }
         }
     }

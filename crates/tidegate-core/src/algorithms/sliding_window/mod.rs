@@ -100,7 +100,7 @@ mod times;
 use alloc::vec::Vec;
 
 pub use cells::Cell;
-use cells::{Cells, INDEX_BITS, InPlace};
+use cells::{Cells, InPlace, has_form_and_pace, newest_age, newest_before};
 pub use form::WindowForm;
 use times::Times;
 
@@ -221,7 +221,7 @@ impl SlidingWindow {
 
     /// Restores a state that was packed.
     pub(crate) fn unpack(limit: &Limit, packed: &Packed) -> Self {
-        let (head, deadline_us, words) = (packed.head, packed.deadline_us(), packed.words);
+        let (head, deadline_us, words) = (packed.head(), packed.deadline_us(), packed.words);
         let contents = match packed_form(head) {
             WindowForm::Times => {
                 WindowContents::Times(Times::unpack(limit, head, deadline_us, words))
@@ -230,7 +230,8 @@ impl SlidingWindow {
                 // The newest cell is a window old by the deadline, and was not a deadline step
                 // earlier.
                 let latest = limit.cell(form).split(deadline_us - limit.window_us()).0;
-                WindowContents::Cells(Cells::unpack(form, head, latest, words))
+                let newest = newest_before(latest, head, form);
+                WindowContents::Cells(Cells::unpack(form, head, newest, words))
             }
         };
         SlidingWindow { contents }
@@ -322,8 +323,7 @@ impl SlidingWindow {
         let mut wider = Cells::new(form, pace);
         let grid = wider.grid(limit);
         // The log holds units up to a step of its grid longer than a window. Their cell may have
-        // expired. A cell that is too old would overwrite a newer one, because cells are stored by
-        // index modulo their number.
+        // expired, and there would be more cells than the form has room for.
         let (current, elapsed_us) = grid.cell.split(now_us);
         let oldest = current.saturating_sub(form.cells());
         for (last_us, units) in self.held(limit) {
@@ -385,26 +385,28 @@ fn packed_form(head: u64) -> WindowForm {
 pub(crate) fn decide_times<W: PackedWords>(
     packed: &mut Packed<W>,
     limit: &Limit,
-    attempt: &Attempt,
-    now: &WindowPosition,
+    attempt: Attempt,
     admitted: bool,
 ) -> Option<Decision> {
     let Cost::Ask(units) = attempt.cost else { return None };
-    if packed_form(packed.head) != WindowForm::Times || !packed.may_be_charged(limit, now.at) {
+    let is_log = packed_form(packed.body) == WindowForm::Times;
+    if !is_log || !packed.may_be_charged(limit, attempt.now.as_micros()) {
         return None;
     }
+    let now = limit.cell_position(attempt.now);
     let deadline_us = packed.deadline_us();
-    let mut times = Times::unpack(limit, packed.head, deadline_us, InPlace(&mut packed.words));
-    if times.is_ahead(now) {
+    let mut times = Times::unpack(limit, packed.head(), deadline_us, InPlace(&mut packed.words));
+    if times.is_ahead(&now) {
         return None;
     }
-    times.advance(limit, now);
-    let decision = times.finish(limit, &Attempt::new(units, now.at), now, admitted);
+    times.advance(limit, &now);
+    let decision = times.finish(limit, &Attempt::new(units, now.at), &now, admitted);
     if times.total == 0 {
         // The deadline would become earlier.
         return None;
     }
-    (packed.head, packed.deadline) = times.pack_head(limit)?;
+    let (head, deadline) = times.pack_head(limit)?;
+    packed.body = Packed::body(deadline, head);
     Some(decision)
 }
 
@@ -417,45 +419,50 @@ pub(crate) fn decide_times<W: PackedWords>(
 pub(crate) fn decide_cells<const FORM: usize, W: PackedWords>(
     packed: &mut Packed<W>,
     limit: &Limit,
-    attempt: &Attempt,
-    now: &WindowPosition,
+    attempt: Attempt,
     admitted: bool,
 ) -> Option<Decision> {
     let Cost::Ask(units) = attempt.cost else { return None };
     let form = WindowForm::ALL[FORM];
     debug_assert_eq!(form, limit.form());
-    if !packed.may_be_charged(limit, now.at) {
+    let (now_us, pace) = (attempt.now.as_micros(), limit.count());
+    if !packed.may_be_charged(limit, now_us) {
         return None;
     }
-    let (now_us, pace) = (now.at.as_micros(), limit.count());
-    // The time for which the state still matters. It is too large if the subtraction wrapped around.
-    let left_us = packed.deadline_us().wrapping_sub(now_us);
-    let mut cells = if left_us.wrapping_sub(1) < limit.latest_deadline_us() {
-        if packed_form(packed.head) != form {
+    let now = limit.cell_position(attempt.now);
+    let mut cells = if packed.matters_for(now_us) <= limit.latest_deadline_us() {
+        if !has_form_and_pace(packed.body, form, pace) {
             return None;
         }
         // It follows from the deadline that the newest cell is fewer than 2^13 cells before or after
         // the current one.
-        let latest = now.index + (1 << (INDEX_BITS - 1)) - 1;
-        let cells = Cells::unpack(form, packed.head, latest, InPlace(&mut packed.words));
-        if cells.pace != pace || cells.newest > now.index {
+        let newest = now.index - newest_age(now.index, packed.body, form)?;
+        let mut cells = Cells::unpack(form, packed.body, newest, InPlace(&mut packed.words));
+        if form == WindowForm::Cells3 && cells.pace != pace {
             return None;
         }
+        cells.pace = pace;
         cells
     } else if packed.deadline_us() <= now_us {
         Cells::empty(form, pace, InPlace(&mut packed.words))
     } else {
         return None;
     };
-    cells.advance(limit, now);
-    let decision = cells.finish(limit, &Attempt::new(units, now.at), now, admitted);
+    let first = cells.first();
+    cells.advance(limit, &now);
+    let attempt = Attempt::new(units, now.at);
+    let outcome = cells.apply(limit, &attempt, &now, admitted);
     if cells.is_empty() {
         // The deadline would become earlier.
+        cells.set_first(first);
         return None;
     }
-    packed.head = cells.pack_head();
-    // A limit of a form with cells is not 0, so its reset is when its state expires.
-    packed.deadline = Packed::deadline_from_us(now_us + decision.reset_after.as_micros());
+    let decision = cells.report(limit, attempt.cost, &now, outcome);
+    let head = cells.pack_head();
+    // A limit of a form with cells is not 0, so its reset is when its state expires. The time is so
+    // early that the sum does not overflow, because the state may be charged.
+    let deadline = (now_us + decision.reset_after.as_micros()).div_ceil(Packed::DEADLINE_STEP_US);
+    packed.body = Packed::body(deadline, head);
     Some(decision)
 }
 

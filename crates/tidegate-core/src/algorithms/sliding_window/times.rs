@@ -52,7 +52,7 @@ impl Times {
 
     pub(super) fn pack(self, limit: &Limit) -> Option<Packed> {
         let (head, deadline) = self.pack_head(limit)?;
-        Some(Packed { deadline, head, words: self.words })
+        Some(Packed::new(deadline, head, self.words))
     }
 }
 
@@ -77,7 +77,7 @@ impl<W: PackedWords> Times<W> {
         if self.total == 0 {
             return Some((0, 0));
         }
-        let deadline = Packed::deadline(self.expires_at(limit))?;
+        let deadline = Packed::deadline_at(self.expires_at(limit))?;
         let newest = self.newest & ((1 << NEWEST_BITS) - 1);
         Some((
             WindowForm::Times as u64 | self.total << 2 | self.oldest << 7 | newest << 12,

@@ -2,19 +2,21 @@
 //! shard.
 //!
 //! It applies to every state that is in its slot, of any algorithm and for any number of limits. It
-//! leaves all other states unchanged for `locked_path.rs`: those of new keys, states in the slab,
-//! states that would no longer fit their slot, and states whose deadline would become earlier.
+//! leaves all other states unchanged for `locked_path.rs`: those of new keys, states in the slab, and
+//! states that cannot be decided on in place ([`Packed::decide_kind`] lists the reasons).
+//!
+//! Its functions are compiled once for each kind of packed states (`for_kind!`).
 
 use smallvec::SmallVec;
 use tidegate_core::{
-    Algorithm, Attempt, Decided, Decision, Limit, Packed, PackedSize, ResetAfter, RetryAfter,
+    Algorithm, Attempt, Decided, Decision, Limit, Packed, PackedKind, ResetAfter, RetryAfter,
     Timestamp,
 };
 
 use super::MemoryStore;
 use super::lock::Backoff;
-use super::request::{HashedCheck, INLINE_CHECKS, InlineVec};
-use super::slot::{self, Fingerprint, Slot, SlotRef};
+use super::request::{HashedCheck, INLINE_CHECKS};
+use super::slot::{Fingerprint, Slot, SlotRef};
 use super::span::slot_size;
 use crate::Request;
 use crate::{Check, CheckError, MAX_CHECKS, Overflow};
@@ -39,13 +41,6 @@ enum FastPathMiss {
     NotApplicable,
 }
 
-/// Whether the slot of a check is already being loaded.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Prefetched {
-    Yes,
-    No,
-}
-
 /// A seized slot, with the contents it had.
 #[derive(Clone, Copy)]
 struct SeizedSlot<'a> {
@@ -65,33 +60,37 @@ impl<'a> SeizedSlot<'a> {
         Ok(SeizedSlot { slot_ref, slot })
     }
 
-    /// Decides on the state in the slot. Returns the decision and the body with which the slot has to
-    /// be released, or `None` if the state was not decided on and is unchanged.
+    /// Decides on the state in the slot, which has the kind with the number `KIND`. Returns the
+    /// decision and the body with which the slot has to be released, or `None` if the state was not
+    /// decided on and is unchanged.
     #[inline(always)]
-    fn decide(self, limit: &Limit, attempt: &Attempt, admitted: bool) -> Option<(Decision, u64)> {
-        let (deadline, head) = (self.slot.deadline(), self.slot.head());
+    fn decide<const KIND: usize>(
+        self,
+        limit: &Limit,
+        attempt: Attempt,
+        admitted: bool,
+    ) -> Option<(Decision, u64)> {
+        let (deadline_high, body) = (self.slot.deadline_high(), self.slot.body);
         match self.slot_ref.large() {
             Some(words) => {
-                let mut packed = Packed { deadline, head, words };
-                let decision = packed.decide(limit, PackedSize::Large, attempt, admitted)?;
-                Some((decision, slot::body(packed.deadline, packed.head)))
+                let mut packed = Packed { deadline_high, body, words };
+                Some((packed.decide_kind::<KIND>(limit, attempt, admitted)?, packed.body))
             }
             None => {
-                let mut packed = Packed { deadline, head, words: () };
-                let decision = packed.decide(limit, PackedSize::Small, attempt, admitted)?;
-                Some((decision, slot::body(packed.deadline, packed.head)))
+                let mut packed = Packed { deadline_high, body, words: () };
+                Some((packed.decide_kind::<KIND>(limit, attempt, admitted)?, packed.body))
             }
         }
     }
 
     /// Decides one check on the state in the slot, and releases the slot.
     #[inline(always)]
-    fn decide_and_release(
+    fn decide_and_release<const KIND: usize>(
         self,
-        check: &HashedCheck<'_>,
+        check: &Check<'_>,
         now: Timestamp,
     ) -> Result<Decision, FastPathMiss> {
-        match self.decide(check.limit, &Attempt::new(check.cost, now), true) {
+        match self.decide::<KIND>(check.limit, Attempt::new(check.cost, now), true) {
             Some((decision, body)) => {
                 self.slot_ref.release(body);
                 Ok(decision)
@@ -104,29 +103,50 @@ impl<'a> SeizedSlot<'a> {
     }
 }
 
-/// A seized slot of a request with several checks. Its state is changed in place, so its old words
-/// are kept to restore it.
-#[derive(Clone, Copy)]
-struct SeizedCheck<'a> {
-    seized: SeizedSlot<'a>,
-    /// The other words of the slot when it was seized.
-    words: [u64; Packed::WORDS],
-    /// The body with which the slot is released.
-    body: u64,
+/// Calls a function that is compiled for each kind of packed states, with the kind of a limit.
+///
+/// Where the kind is a constant, all numbers of a state have constant positions. The code for one kind
+/// is also short enough that its variables stay in registers.
+macro_rules! for_kind {
+    ($kind:expr, $($function:ident).+, $arguments:tt) => {
+        match $kind {
+            PackedKind::SmallCounter => for_kind!(@call SmallCounter, $($function).+, $arguments),
+            PackedKind::LargeCounter => for_kind!(@call LargeCounter, $($function).+, $arguments),
+            PackedKind::SmallFixed => for_kind!(@call SmallFixed, $($function).+, $arguments),
+            PackedKind::LargeFixed => for_kind!(@call LargeFixed, $($function).+, $arguments),
+            PackedKind::Bucket => for_kind!(@call Bucket, $($function).+, $arguments),
+            PackedKind::Times => for_kind!(@call Times, $($function).+, $arguments),
+            PackedKind::Cells15 => for_kind!(@call Cells15, $($function).+, $arguments),
+            PackedKind::Cells7 => for_kind!(@call Cells7, $($function).+, $arguments),
+            PackedKind::Cells3 => for_kind!(@call Cells3, $($function).+, $arguments),
+        }
+    };
+    (@call $kind:ident, $($function:ident).+, $arguments:tt) => {
+        $($function).+::<{ PackedKind::$kind as usize }> $arguments
+    };
 }
 
-impl<'a> SeizedCheck<'a> {
-    #[inline(always)]
-    fn new(seized: SeizedSlot<'a>) -> Self {
-        SeizedCheck { seized, words: seized.slot_ref.words(), body: seized.slot.body }
-    }
+/// A request with several checks while it is decided.
+struct Undecided<'a, 's> {
+    checks: &'a [Check<'a>],
+    at: Option<Timestamp>,
+    /// The hash of the key of the next check.
+    hash: u64,
+    /// The most probable slot of the next check.
+    slot_ref: Option<SlotRef<'s>>,
+    /// The decisions on the checks before the next one.
+    decisions: &'a mut SmallVec<[Decision; INLINE_CHECKS]>,
+}
 
-    /// Restores the state that the slot had when it was seized.
-    #[cold]
-    fn restore(&mut self) {
-        self.seized.slot_ref.set_words(&self.words);
-        self.body = self.seized.slot.body;
-    }
+/// The result of several checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SeveralOutcome {
+    /// All enforced checks admit the request.
+    Admitted,
+    /// An enforced check denies the request.
+    Denied,
+    /// The request was not decided. No state has changed.
+    Missed(FastPathMiss),
 }
 
 /// A decision in two registers, for a call that is not inlined. Reading a decision from memory right
@@ -174,17 +194,12 @@ impl CompactDecision {
 }
 
 impl MemoryStore {
-    /// Seizes the slot of a check. It is inlined, because copying a result that was just written to
-    /// memory takes longer than seizing.
-    #[inline(always)]
+    /// Seizes the slot of a check.
+    #[cold]
     fn seize(&self, check: &HashedCheck<'_>) -> Result<SeizedSlot<'_>, FastPathMiss> {
-        let size = check.limit.packed_size().ok_or(FastPathMiss::NotApplicable)?;
+        let kind = check.limit.packed_kind().ok_or(FastPathMiss::NotApplicable)?;
         let fingerprint = check.fingerprint();
-        let span = self.table.span(check.shard, size);
-        span.prefetch(fingerprint);
-        let slot_ref =
-            span.probable_slot(fingerprint).filter(|slot| fingerprint.matches(slot.tag()));
-        let slot_ref = slot_ref.or_else(|| span.find(fingerprint));
+        let slot_ref = self.table.span(check.shard, kind.size()).find(fingerprint);
         SeizedSlot::new(slot_ref.ok_or(FastPathMiss::NotApplicable)?, fingerprint)
     }
 
@@ -200,26 +215,6 @@ impl MemoryStore {
         }
     }
 
-    /// Decides one check if its state is in its most probable slot. The time is read while the slot
-    /// is seized, so that the times of a slot never run backwards.
-    #[inline(always)]
-    fn try_one(
-        &self,
-        size: PackedSize,
-        check: &HashedCheck<'_>,
-        at: Option<Timestamp>,
-        prefetched: Prefetched,
-    ) -> Result<Decision, FastPathMiss> {
-        let fingerprint = check.fingerprint();
-        let span = self.table.span(check.shard, size);
-        if prefetched == Prefetched::No {
-            span.prefetch(fingerprint);
-        }
-        let slot_ref = span.probable_slot(fingerprint);
-        let slot_ref = slot_ref.ok_or(FastPathMiss::NotApplicable)?;
-        SeizedSlot::new(slot_ref, fingerprint)?.decide_and_release(check, self.time(at))
-    }
-
     /// Decides a check on its own, at the time `at` or, by default, at the time of the clock.
     ///
     /// # Errors
@@ -231,78 +226,125 @@ impl MemoryStore {
         at: Option<Timestamp>,
     ) -> Result<Decision, CheckError> {
         let mut retry_after = RetryAfter::Now;
-        self.decide_compact(check, at, &mut retry_after).decision(check.limit, retry_after)
+        let retry = &mut retry_after;
+        let decision = match check.limit.packed_kind() {
+            Some(kind) => for_kind!(kind, self.decide_packed, (check, at, retry)),
+            None => self.decide_after_miss(check, at, retry, self.hash(check.key)),
+        };
+        decision.decision(check.limit, retry_after)
     }
 
+    /// Decides a check of a limit whose states are of the kind with the number `KIND`.
     #[inline(never)]
-    fn decide_compact(
+    fn decide_packed<const KIND: usize>(
         &self,
         check: &Check<'_>,
         at: Option<Timestamp>,
         retry_after: &mut RetryAfter,
     ) -> CompactDecision {
-        let hash = self.hash(check.key);
-        match self.decide_hashed(hash, check, at, Prefetched::No) {
+        self.decide_hashed::<KIND>(check, at, retry_after, self.hash(check.key))
+    }
+
+    /// Decides a check whose key has this hash.
+    #[inline(always)]
+    fn decide_hashed<const KIND: usize>(
+        &self,
+        check: &Check<'_>,
+        at: Option<Timestamp>,
+        retry_after: &mut RetryAfter,
+        hash: u64,
+    ) -> CompactDecision {
+        match self.try_one::<KIND>(check, at, hash) {
             Ok(decision) => CompactDecision::new(decision, retry_after),
-            Err(_) => CompactDecision { remaining: NEEDS_PERMIT, reset_us: 0 },
+            Err(miss) => {
+                if miss == FastPathMiss::Contended {
+                    Backoff::new().wait();
+                }
+                self.decide_after_miss(check, at, retry_after, hash)
+            }
         }
     }
 
-    /// Decides a check of a rate limit whose key has this hash.
+    /// Decides one check if its state is in its most probable slot. The time is read while the slot
+    /// is seized, so that the times of a slot never run backwards.
     #[inline(always)]
-    fn decide_hashed(
+    fn try_one<const KIND: usize>(
         &self,
-        hash: u64,
         check: &Check<'_>,
         at: Option<Timestamp>,
-        prefetched: Prefetched,
-    ) -> Result<Decision, CheckError> {
-        if check.overflow == Overflow::Refuse {
-            let hashed = self.with_hash(hash, check);
-            // In each branch the size is a constant.
-            let tried = match check.limit.packed_size() {
-                Some(PackedSize::Small) => self.try_one(PackedSize::Small, &hashed, at, prefetched),
-                Some(PackedSize::Large) => self.try_one(PackedSize::Large, &hashed, at, prefetched),
-                None => Err(FastPathMiss::NotApplicable),
-            };
-            match tried {
-                Ok(decision) => return Ok(decision),
-                Err(FastPathMiss::Contended) => Backoff::new().wait(),
-                Err(FastPathMiss::NotApplicable) => {}
-            }
+        hash: u64,
+    ) -> Result<Decision, FastPathMiss> {
+        if check.overflow != Overflow::Refuse {
+            return Err(FastPathMiss::NotApplicable);
         }
-        self.decide_after_miss(hash, check, at)
+        let seized = self.seize_probable::<KIND>(check, hash)?;
+        seized.decide_and_release::<KIND>(check, self.time(at))
+    }
+
+    /// Seizes the most probable slot of a check, if it contains the state of the check.
+    #[inline(always)]
+    fn seize_probable<const KIND: usize>(
+        &self,
+        check: &Check<'_>,
+        hash: u64,
+    ) -> Result<SeizedSlot<'_>, FastPathMiss> {
+        let state_hash = hash ^ check.limit.id();
+        let fingerprint = Fingerprint::new(state_hash);
+        let span = self.table.span(self.table.shard_of(state_hash), PackedKind::ALL[KIND].size());
+        span.prefetch(fingerprint);
+        let slot_ref = span.probable_slot(fingerprint);
+        SeizedSlot::new(slot_ref.ok_or(FastPathMiss::NotApplicable)?, fingerprint)
     }
 
     /// Decides a check whose state is not in its most probable slot, or whose slot is seized.
     ///
     /// It waits before it tries to seize a slot again, because every attempt takes the cache line
     /// away from the thread that holds the slot.
+    #[cold]
     #[inline(never)]
     fn decide_after_miss(
         &self,
-        hash: u64,
         check: &Check<'_>,
         at: Option<Timestamp>,
-    ) -> Result<Decision, CheckError> {
+        retry_after: &mut RetryAfter,
+        hash: u64,
+    ) -> CompactDecision {
         if check.limit.algorithm() == Algorithm::Concurrency {
-            return Err(CheckError::NeedsPermit);
+            return CompactDecision { remaining: NEEDS_PERMIT, reset_us: 0 };
         }
-        if check.consumed_if_denied() > 0 {
+        let decision = if check.consumed_if_denied() > 0 {
             let request = Request::new(std::slice::from_ref(check));
-            return Ok(self.decide_all(&request, at)?.decisions[0]);
-        }
+            match self.decide_all(&request, at) {
+                Ok(verdict) => verdict.decisions[0],
+                Err(error) => unreachable!("a single check of a rate limit is valid: {error}"),
+            }
+        } else {
+            self.decide_one_after_miss(check, at, hash)
+        };
+        CompactDecision::new(decision, retry_after)
+    }
+
+    fn decide_one_after_miss(
+        &self,
+        check: &Check<'_>,
+        at: Option<Timestamp>,
+        hash: u64,
+    ) -> Decision {
         let hashed = self.with_hash(hash, check);
-        let mut backoff = Backoff::new();
-        loop {
-            let seized = self.seize(&hashed);
-            match seized.and_then(|seized| seized.decide_and_release(&hashed, self.time(at))) {
-                Ok(decision) => return Ok(decision),
-                Err(FastPathMiss::Contended) => backoff.wait(),
-                Err(FastPathMiss::NotApplicable) => break,
+        if let Some(kind) = check.limit.packed_kind() {
+            let mut backoff = Backoff::new();
+            loop {
+                let decided = self.seize(&hashed).and_then(|seized| {
+                    for_kind!(kind, seized.decide_and_release, (check, self.time(at)))
+                });
+                match decided {
+                    Ok(decision) => return decision,
+                    Err(FastPathMiss::Contended) => backoff.wait(),
+                    Err(FastPathMiss::NotApplicable) => break,
+                }
             }
         }
-        Ok(self.decide_one_locked(hashed, &|| self.time(at)))
+        self.decide_one_locked(hashed, &|| self.time(at))
     }
 
     /// Decides checks one by one, in order. Their cache misses overlap, because the slots of up to
@@ -327,7 +369,13 @@ impl MemoryStore {
             std::hint::black_box(self.table.prefetch(&words[..chunk.len()]));
             for (index, (check, &hash)) in chunk.iter().zip(&hashes).enumerate() {
                 let at = time(round * BATCH + index);
-                decisions.push(self.decide_hashed(hash, check, at, Prefetched::Yes)?);
+                let mut retry_after = RetryAfter::Now;
+                let retry = &mut retry_after;
+                let decision = match check.limit.packed_kind() {
+                    Some(kind) => for_kind!(kind, self.decide_hashed, (check, at, retry, hash)),
+                    None => self.decide_after_miss(check, at, retry, hash),
+                };
+                decisions.push(decision.decision(check.limit, retry_after)?);
             }
         }
         Ok(())
@@ -371,56 +419,132 @@ impl MemoryStore {
         }
         let mut backoff = Backoff::new();
         for _ in 0..ATTEMPTS {
-            match self.try_all(checks, at, decisions) {
-                Ok(()) => return true,
-                Err(FastPathMiss::Contended) => backoff.wait(),
-                Err(FastPathMiss::NotApplicable) => break,
+            decisions.clear();
+            let request = &mut Undecided { checks, at, hash: 0, slot_ref: None, decisions };
+            self.locate_next(request, 0);
+            match self.decide_from(request, 0, true) {
+                SeveralOutcome::Admitted | SeveralOutcome::Denied => return true,
+                SeveralOutcome::Missed(FastPathMiss::Contended) => backoff.wait(),
+                SeveralOutcome::Missed(FastPathMiss::NotApplicable) => break,
             }
         }
         false
     }
 
-    /// Seizes the slots of all checks, decides and releases them. A thread that has seized a slot
-    /// never waits for another one.
+    /// Finds the most probable slot of the check with this index, and starts to load it.
     #[inline(always)]
-    fn try_all(
-        &self,
-        checks: &[Check<'_>],
-        at: Option<Timestamp>,
-        decisions: &mut SmallVec<[Decision; INLINE_CHECKS]>,
-    ) -> Result<(), FastPathMiss> {
-        let mut seized: InlineVec<SeizedCheck<'_>> = SmallVec::new();
-        let result = self.seize_all(checks, &mut seized);
-        let result =
-            result.and_then(|()| decide_seized(checks, &mut seized, self.time(at), decisions));
-        for slot in &seized {
-            slot.seized.slot_ref.release(slot.body);
+    fn locate_next<'s>(&'s self, request: &mut Undecided<'_, 's>, index: usize) {
+        let checks = request.checks;
+        let Some(check) = checks.get(index) else { return };
+        // Checks with the same key are common.
+        if index == 0 || !std::ptr::eq(checks[index - 1].key, check.key) {
+            request.hash = self.hash(check.key);
         }
-        result
+        let state_hash = request.hash ^ check.limit.id();
+        let span = self.table.span(self.table.shard_of(state_hash), slot_size(check.limit));
+        request.slot_ref = span.probable_slot(Fingerprint::new(state_hash));
+        if let Some(slot_ref) = request.slot_ref {
+            std::hint::black_box(slot_ref.tag());
+        }
     }
 
+    /// Decides the checks of a request from an index on. They are charged if the checks before them
+    /// have `admitted` the request, and if all of them do.
     #[inline(always)]
-    fn seize_all<'s>(
+    fn decide_from<'s>(
         &'s self,
-        checks: &[Check<'_>],
-        seized: &mut InlineVec<SeizedCheck<'s>>,
-    ) -> Result<(), FastPathMiss> {
-        let mut last: (&[u8], u64) = (&[], 0);
-        for (index, check) in checks.iter().enumerate() {
-            // Checks with the same key are common.
-            if index == 0 || !std::ptr::eq(last.0, check.key) {
-                last = (check.key, self.hash(check.key));
-            }
-            match self.seize(&self.with_hash(last.1, check)) {
-                Ok(slot) => seized.push(SeizedCheck::new(slot)),
-                // Checks that share a state have to be merged.
-                Err(FastPathMiss::Contended) if may_share_state(checks, index) => {
-                    return Err(FastPathMiss::NotApplicable);
+        request: &mut Undecided<'_, 's>,
+        index: usize,
+        admitted: bool,
+    ) -> SeveralOutcome {
+        let Some(check) = request.checks.get(index) else {
+            // A denied request with `Overflow::Consume` charges the units that are left.
+            let consumes = |check: &Check<'_>| check.consumed_if_denied() > 0;
+            return match admitted {
+                true => SeveralOutcome::Admitted,
+                false if request.checks.iter().any(consumes) => {
+                    SeveralOutcome::Missed(FastPathMiss::NotApplicable)
                 }
-                Err(miss) => return Err(miss),
-            }
+                false => SeveralOutcome::Denied,
+            };
+        };
+        match check.limit.packed_kind() {
+            Some(kind) => for_kind!(kind, self.decide_next, (request, index, admitted)),
+            None => SeveralOutcome::Missed(FastPathMiss::NotApplicable),
         }
-        Ok(())
+    }
+
+    /// Decides a check, whose state is of the kind with the number `KIND`, and then those after it,
+    /// while it holds the slot. So no thread sees a part of the request. A thread that holds a slot
+    /// never waits for another one.
+    ///
+    /// The check is charged before the others are decided. If one of them denies the request, the
+    /// state is restored and decided on again.
+    #[inline(never)]
+    fn decide_next<'s, const KIND: usize>(
+        &'s self,
+        request: &mut Undecided<'_, 's>,
+        index: usize,
+        admitted: bool,
+    ) -> SeveralOutcome {
+        let (checks, hash) = (request.checks, request.hash);
+        let check = &checks[index];
+        let slot_ref = request.slot_ref;
+        // The slot of the next check is loaded while this one is decided.
+        self.locate_next(request, index + 1);
+        let seized = match self.seize_located(check, hash, slot_ref) {
+            Ok(seized) => seized,
+            // Checks that share a state have to be merged.
+            Err(_) if may_share_state(checks, index) => {
+                return SeveralOutcome::Missed(FastPathMiss::NotApplicable);
+            }
+            Err(miss) => return SeveralOutcome::Missed(miss),
+        };
+        let words = seized.slot_ref.words();
+        // The time is read while the slot is seized, so that the times of a slot never run backwards.
+        let attempt = Attempt::new(check.cost, self.time(request.at));
+        let Some((decision, body)) = seized.decide::<KIND>(check.limit, attempt, admitted) else {
+            seized.slot_ref.release(seized.slot.body);
+            return SeveralOutcome::Missed(FastPathMiss::NotApplicable);
+        };
+        request.decisions.push(decision);
+        let admits = admitted && (check.observed || decision.allowed);
+        let outcome = self.decide_from(request, index + 1, admits);
+        // Only a check that admits the request has been charged.
+        if outcome == SeveralOutcome::Admitted || outcome == SeveralOutcome::Denied && !admits {
+            seized.slot_ref.release(body);
+            return outcome;
+        }
+        seized.slot_ref.set_words(&words);
+        if outcome == SeveralOutcome::Denied
+            && let Some((decision, body)) = seized.decide::<KIND>(check.limit, attempt, false)
+        {
+            request.decisions[index] = decision;
+            seized.slot_ref.release(body);
+            return outcome;
+        }
+        seized.slot_ref.release(seized.slot.body);
+        match outcome {
+            SeveralOutcome::Missed(_) => outcome,
+            _ => SeveralOutcome::Missed(FastPathMiss::NotApplicable),
+        }
+    }
+
+    /// Seizes the most probable slot of a check or, if it does not contain the state of the check,
+    /// the one that does.
+    #[inline(always)]
+    fn seize_located<'s>(
+        &'s self,
+        check: &Check<'_>,
+        hash: u64,
+        slot_ref: Option<SlotRef<'s>>,
+    ) -> Result<SeizedSlot<'s>, FastPathMiss> {
+        let fingerprint = Fingerprint::new(hash ^ check.limit.id());
+        let slot_ref = slot_ref.filter(|slot_ref| fingerprint.matches_inline(slot_ref.tag()));
+        match slot_ref {
+            Some(slot_ref) => SeizedSlot::new(slot_ref, fingerprint),
+            None => self.seize(&self.with_hash(hash, check)),
+        }
     }
 }
 
@@ -430,38 +554,4 @@ fn may_share_state(checks: &[Check<'_>], index: usize) -> bool {
     let check = &checks[index];
     let shares = |other: &Check<'_>| other.limit.id() == check.limit.id() && other.key == check.key;
     checks[..index].iter().any(shares)
-}
-
-/// Decides every check as if it were alone and, if one is denied, decides all of them again without
-/// charging. Adds the decision of each check. If a check cannot be decided, all states are unchanged.
-#[inline(always)]
-fn decide_seized(
-    checks: &[Check<'_>],
-    seized: &mut [SeizedCheck<'_>],
-    now: Timestamp,
-    decisions: &mut SmallVec<[Decision; INLINE_CHECKS]>,
-) -> Result<(), FastPathMiss> {
-    for admitted in [true, false] {
-        let mut all_admit = true;
-        decisions.clear();
-        for (check, slot) in checks.iter().zip(&mut *seized) {
-            let attempt = Attempt::new(check.cost, now);
-            let Some((decision, body)) = slot.seized.decide(check.limit, &attempt, admitted) else {
-                seized.iter_mut().for_each(SeizedCheck::restore);
-                return Err(FastPathMiss::NotApplicable);
-            };
-            slot.body = body;
-            all_admit &= check.observed | decision.allowed;
-            decisions.push(decision);
-        }
-        if all_admit || !admitted {
-            break;
-        }
-        seized.iter_mut().for_each(SeizedCheck::restore);
-        // A denied request with `Overflow::Consume` charges the units that are left.
-        if checks.iter().any(|check| check.consumed_if_denied() > 0) {
-            return Err(FastPathMiss::NotApplicable);
-        }
-    }
-    Ok(())
 }

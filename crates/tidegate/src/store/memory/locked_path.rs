@@ -409,7 +409,7 @@ impl MemoryStore {
     }
 
     fn lacks_entries_for(&self, limit: &Limit) -> bool {
-        limit.packed_size().is_none() && self.table.entries() >= self.max_log_entries
+        limit.packed_kind().is_none() && self.table.entries() >= self.max_log_entries
     }
 }
 
@@ -452,7 +452,7 @@ fn put<'a>(
 ) {
     let fingerprint = check.fingerprint();
     if let Some(packed) = state.pack(check.limit, slot_ref.size()) {
-        let slot = Slot::inline(fingerprint, packed.deadline, packed.head);
+        let slot = Slot::inline(fingerprint, packed.deadline(), packed.head());
         locked.put_seized(slot_ref, slot, &packed.words);
     } else {
         let deadline = slot::deadline(state.expires_at(check.limit));

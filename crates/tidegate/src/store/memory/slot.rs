@@ -82,7 +82,7 @@ impl Fingerprint {
 /// The deadline of a state that no longer matters at this time.
 #[inline]
 pub(super) fn deadline(expires_at: Timestamp) -> u64 {
-    Packed::deadline(expires_at).unwrap_or(NO_DEADLINE)
+    Packed::deadline_at(expires_at).unwrap_or(NO_DEADLINE)
 }
 
 /// The latest deadline that has passed at `now`.
@@ -91,18 +91,12 @@ pub(super) fn deadline_steps_passed(now: Timestamp) -> u64 {
     (now.as_micros() / Packed::DEADLINE_STEP_US).min(NO_DEADLINE - 1)
 }
 
-/// The body of a slot with this deadline and head.
-#[inline]
-pub(super) fn body(deadline: u64, head: u64) -> u64 {
-    deadline << HEAD_BITS | head
-}
-
 impl Slot {
     /// Creates a slot that holds the head of a state.
     #[inline]
     pub(super) fn inline(of: Fingerprint, deadline: u64, head: u64) -> Self {
         let tag = of.0 | deadline >> DEADLINE_LOW_BITS;
-        Slot { tag, body: body(deadline, head) }
+        Slot { tag, body: Packed::body(deadline, head) }
     }
 
     /// Creates a slot whose state is in the slab, under `number`.
@@ -126,9 +120,15 @@ impl Slot {
         Fingerprint(self.tag >> FINGERPRINT_SHIFT << FINGERPRINT_SHIFT | USED)
     }
 
+    /// The bits of the deadline that are not in the body.
+    #[inline]
+    pub(super) fn deadline_high(self) -> u64 {
+        self.tag & DEADLINE_HIGH_MASK
+    }
+
     #[inline]
     pub(super) fn deadline(self) -> u64 {
-        (self.tag & DEADLINE_HIGH_MASK) << DEADLINE_LOW_BITS | self.body >> HEAD_BITS
+        self.deadline_high() << DEADLINE_LOW_BITS | self.body >> HEAD_BITS
     }
 
     /// The head of its state, or the number of its state in the slab.
@@ -255,7 +255,7 @@ impl<'a> SlotRef<'a> {
     /// The state in a seized slot.
     #[inline(always)]
     pub(super) fn packed(self, slot: Slot) -> Packed {
-        Packed { deadline: slot.deadline(), head: slot.head(), words: self.words() }
+        Packed { deadline_high: slot.deadline_high(), body: slot.body, words: self.words() }
     }
 
     /// Releases a seized slot with a body.

@@ -8,7 +8,7 @@
 //! Tag bytes are separate from the slots and contiguous: those of a million keys take little more
 //! than a megabyte, which stays in the cache. So a lookup misses the cache once, for the slot.
 
-use tidegate_core::{Limit, Packed, PackedSize};
+use tidegate_core::{Limit, Packed, PackedKind, PackedSize};
 
 use super::slot::{Fingerprint, Slot, SlotRef};
 use super::tags::{GROUP, Tags};
@@ -28,7 +28,7 @@ pub(super) const MOST_GROUPS: u8 = if cfg!(loom) { 4 } else { 105 };
 /// slab, and a small slot holds their number.
 #[inline(always)]
 pub(super) fn slot_size(limit: &Limit) -> PackedSize {
-    limit.packed_size().unwrap_or(PackedSize::Small)
+    limit.packed_kind().map_or(PackedSize::Small, PackedKind::size)
 }
 
 /// The number of words of a slot: a tag, a body and, in a large slot, the rest of the state.
@@ -124,7 +124,7 @@ impl<'a> Span<'a> {
     #[inline(always)]
     pub(super) fn probable_slot(self, fingerprint: Fingerprint) -> Option<SlotRef<'a>> {
         let home = self.home(fingerprint);
-        let slot = self.tags(home).matching(fingerprint.tag_byte()).next()?;
+        let slot = self.tags(home).first_matching(fingerprint.tag_byte())?;
         Some(self.slot(home * GROUP + slot))
     }
 
@@ -154,7 +154,7 @@ impl<'a> Span<'a> {
             return self.slots_at;
         }
         let home = self.home(fingerprint);
-        let slot = self.tags(home).matching(fingerprint.tag_byte()).next().unwrap_or(0);
+        let slot = self.tags(home).first_matching(fingerprint.tag_byte()).unwrap_or(0);
         self.slot_word(home * GROUP + slot)
     }
 

@@ -12,6 +12,8 @@ pub(super) const GROUP: usize = if cfg!(loom) { 2 } else { 8 };
 const ONES: u64 = u64::MAX / 0xff;
 /// All bits of every byte but the highest.
 const LOW_BITS: u64 = ONES * 0x7f;
+/// The highest bit of every byte.
+const HIGH_BITS: u64 = !LOW_BITS;
 /// The bytes that belong to slots.
 const IN_USE: u64 = u64::MAX >> (u64::BITS - 8 * GROUP as u32);
 
@@ -24,6 +26,12 @@ impl Tags {
     #[inline(always)]
     pub(super) fn matching(self, tag: u8) -> Slots {
         Slots::zero_bytes(self.0 ^ (ONES * u64::from(tag)))
+    }
+
+    /// The first slot whose byte is `tag`.
+    #[inline(always)]
+    pub(super) fn first_matching(self, tag: u8) -> Option<usize> {
+        Slots::first_zero_byte(self.0 ^ (ONES * u64::from(tag)))
     }
 
     /// The slots that are empty.
@@ -44,6 +52,13 @@ impl Tags {
 pub(super) struct Slots(u64);
 
 impl Slots {
+    /// The first slot whose byte is zero.
+    #[inline(always)]
+    fn first_zero_byte(word: u64) -> Option<usize> {
+        let marks = word.wrapping_sub(ONES) & !word & HIGH_BITS & IN_USE;
+        (marks != 0).then(|| marks.trailing_zeros() as usize / 8)
+    }
+
     /// The slots whose byte is zero. It is exact, because no carry leaves its byte.
     #[inline(always)]
     fn zero_bytes(word: u64) -> Self {
