@@ -9,7 +9,7 @@
 //! ```
 //!
 //! - `server_state.rs`: the state of the server and its counters, which the fronts update;
-//! - `metrics.rs`: the metrics page, in the format of `prometheus_text.rs`;
+//! - `metrics.rs`: the metrics page;
 //! - `policies.rs`, `stats_api.rs`, `top.rs`: the admin API as JSON;
 //! - `history.rs`: samples of the last minutes; `events.rs`: the stream of denials;
 //! - `debug_pages.rs`: the debug pages of envoyproxy/ratelimit;
@@ -21,7 +21,6 @@ mod events;
 mod history;
 mod metrics;
 mod policies;
-pub mod prometheus_text;
 mod response;
 mod server_state;
 mod stats_api;
@@ -38,7 +37,7 @@ use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
 use http::{HeaderMap, StatusCode, Uri};
 use tidegate::redis::RedisStore;
 use tidegate::unstable::gate::Gate;
-use tidegate::unstable::stats::Stats;
+use tidegate::unstable::stats::{PROMETHEUS_CONTENT_TYPE, Stats};
 use tidegate_replay::uplot;
 
 pub use self::response::{AdminFront, text, with_type};
@@ -120,7 +119,7 @@ async fn ready(State(state): State<AdminState>) -> Response {
 
 async fn metrics(State(state): State<AdminState>) -> Response {
     let mut page = text(StatusCode::OK, metrics::page(&state));
-    let format = HeaderValue::from_static(prometheus_text::CONTENT_TYPE);
+    let format = HeaderValue::from_static(PROMETHEUS_CONTENT_TYPE);
     page.headers_mut().insert(CONTENT_TYPE, format);
     page
 }

@@ -15,12 +15,14 @@
 //!
 //! Layout: `counters.rs`: counters per limit; `latency.rs`: durations of decisions and of the
 //! service of requests; `top.rs`: top keys per policy, found by a sketch; `events.rs`: the stream
-//! of denials; `mask.rs`: keys without credentials, short and printable.
+//! of denials; `mask.rs`: keys without credentials, short and printable; `prometheus.rs`: the
+//! statistics as metrics.
 
 mod counters;
 mod events;
 mod latency;
 mod mask;
+mod prometheus;
 mod top;
 
 use std::borrow::Cow;
@@ -45,6 +47,9 @@ pub(crate) use self::mask::MIN_SECRET_BYTES;
 pub(crate) use self::mask::looks_masked;
 pub use self::mask::{LogKeys, MAX_SHOWN_CHARS, MaskSecret, SecretTooShort};
 pub use self::mask::{MAX_TEXT_BYTES, ShownText};
+pub use self::prometheus::{
+    MetricFamily, MetricKind, PROMETHEUS_CONTENT_TYPE, PrometheusText, write_memory_metrics,
+};
 pub use self::top::SKETCH_ENTRIES;
 pub use self::top::{MAX_TRACKED_POLICIES, RankedEntry, Ranking, TOP_PERIOD, Top};
 #[doc(no_inline)]
