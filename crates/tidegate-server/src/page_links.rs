@@ -8,9 +8,6 @@ use http::header::HOST;
 use http::uri::Authority;
 use http::{HeaderMap, Uri};
 
-/// The page about tidegate and its documentation.
-pub const DOCS_URL: &str = env!("CARGO_PKG_REPOSITORY");
-
 /// The address of a front that serves pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageAddress {

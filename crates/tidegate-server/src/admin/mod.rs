@@ -3,7 +3,7 @@
 //! ```text
 //!   /healthz /readyz /metrics      open: probes and scrapers send no secret
 //!   /dashboard                     open: the page contains no data and prompts for the secret
-//!   /playground /docs              open: redirects to pages outside of this front
+//!   /playground /docs              open: redirects to pages of the HTTP front
 //!   /admin/v1/*                    requires the admin secret
 //!   /rlconfig /stats               requires the admin secret; the pages of envoyproxy/ratelimit
 //! ```
@@ -46,7 +46,6 @@ pub use self::server_state::{FrontName, REPLY_CODES, ReplyCounts, ServerState};
 use self::history::History;
 use crate::access::{Access, AuthError};
 use crate::error::{ErrorKind, RequestError};
-use crate::page_links::DOCS_URL;
 use crate::serve::host_error;
 use crate::static_assets::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, own_asset};
 
@@ -94,8 +93,8 @@ pub fn router(
         .route_layer(middleware::from_fn_with_state(state.clone(), authorize));
     Router::new()
         .route("/", get(redirect_to_dashboard))
-        .route("/playground", get(redirect_to_playground))
-        .route("/docs", get(|| async { redirect(DOCS_URL) }))
+        .route("/playground", get(redirect_to_http))
+        .route("/docs", get(redirect_to_http))
         .route("/healthz", get(|| async { text(StatusCode::OK, "ok\n") }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
@@ -189,16 +188,16 @@ async fn redirect_to_dashboard() -> Response {
     redirect("dashboard")
 }
 
-/// Redirects to the playground, which is on the HTTP front.
-async fn redirect_to_playground(
+/// Redirects to the page with the same path on the HTTP front.
+async fn redirect_to_http(
     State(state): State<AdminState>,
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
     match state.server_state.page_links().http {
-        Some(front) => redirect(&front.url("/playground", &uri, &headers)),
+        Some(front) => redirect(&front.url(uri.path(), &uri, &headers)),
         None => {
-            let detail = "the HTTP front is off, and the playground with it";
+            let detail = "the HTTP front is off, and this page with it";
             RequestError::new(ErrorKind::NotFound, detail).into_response()
         }
     }

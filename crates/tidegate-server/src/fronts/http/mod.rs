@@ -187,7 +187,7 @@ impl HttpFront {
         let page = match uri.path() {
             "/" => Some(front_page::page(headers, self.server_state.page_links().admin.is_some())),
             "/openapi.json" => Some(response::openapi()),
-            "/docs" => Some(front_page::docs()),
+            "/docs" => Some(front_page::docs(headers)),
             "/dashboard" => {
                 let admin = self.server_state.page_links().admin;
                 admin.map(|front| front_page::redirect(&front.url("/dashboard", uri, headers)))
