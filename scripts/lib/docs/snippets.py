@@ -64,6 +64,7 @@ OTHER_PRODUCT = "the page names it as the code of another product, which cannot 
 # (page, language, start of the first line) -> what runs the snippet.
 OTHERS = {
     ("README.md", "sh", "cargo run --release -- serve"): Serve(),
+    ("README.md", "sh", "cargo run --release -- simulate"): Bounded(),
     ("README.md", "sh", "./scripts/test"): "this script is a part of it",
     ("clients/python/README.md", "python", ""): "clients/python/tests/test_readme.py",
     ("clients/typescript/README.md", "js", ""): "clients/typescript/tests/readme.test.ts",
