@@ -61,22 +61,29 @@ struct Page<'a> {
 
 /// Creates the response of `/`. The dashboard is listed if its front is on.
 pub fn page(headers: &HeaderMap, has_dashboard: bool) -> HttpResponse {
-    let is_listed = |(path, _): &(&str, &str)| *path != "/dashboard" || has_dashboard;
-    let links: Vec<(&str, &str)> = LINKS.into_iter().filter(is_listed).collect();
+    let links = links(has_dashboard);
     let after = "POST /v1/check decides about a request.";
     respond(headers, &Page { title: "tidegate", before: "", rows: &links, after })
 }
 
+/// The pages of the server. Those of fronts that are off are left out.
+fn links(has_dashboard: bool) -> Vec<(&'static str, &'static str)> {
+    let is_listed = |(path, _): &(&str, &str)| *path != "/dashboard" || has_dashboard;
+    LINKS.into_iter().filter(is_listed).collect()
+}
+
 /// Creates the response of `/docs`. The documentation is a part of the source code, and the server
 /// does not contain it. Without the outside, the page can only name its files.
-pub fn docs(headers: &HeaderMap) -> HttpResponse {
+pub fn docs(headers: &HeaderMap, has_dashboard: bool) -> HttpResponse {
+    let pages = links(has_dashboard).into_iter().filter(|(path, _)| *path != "/docs");
+    let rows: Vec<(&str, &str)> = DOCS.into_iter().chain(pages).collect();
     let page = Page {
         title: "Documentation of tidegate",
         before: "The documentation is in the source code, in files of the same version. \
                  Begin with docs/tutorial.md. docs/README.md is the index.",
-        rows: &DOCS,
+        rows: &rows,
         after: "The program has help too: tidegate help, tidegate help serve, tidegate config schema, \
-                tidegate man. /openapi.json describes the HTTP API.",
+                tidegate man.",
     };
     respond(headers, &page)
 }

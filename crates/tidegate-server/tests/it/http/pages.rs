@@ -64,6 +64,9 @@ fn docs_page_names_every_page_of_the_documentation() {
     }
     assert_eq!(pages[0].text().matches("docs/").count(), count + 1, "the tutorial is named twice");
     assert!(!pages[1].text().contains("://"), "no link leads outside");
+    for link in ["playground", "dashboard", "openapi.json"] {
+        assert!(pages[1].text().contains(&format!("href=\"{link}\"")), "{link}");
+    }
 }
 
 #[test]
