@@ -32,9 +32,9 @@ pub fn page(state: &AdminState) -> String {
 
 fn shared(page: &mut PrometheusText, store: &RedisStats, latency: &LatencyCounts) {
     use Kind::{Counter, Gauge};
-    let help = "1 while the shared store answers, 0 while on_store_failure does.";
+    let help = "1 while the shared store answers, 0 while on_store_failure applies.";
     page.single("tidegate_store_up", Gauge, help, u8::from(store.up));
-    let help = "Requests the shared store did not answer, by kind.";
+    let help = "Requests that the shared store did not answer, by kind.";
     let mut family = page.family("tidegate_store_failures_total", Counter, help);
     for (kind, count) in store.failures() {
         family.sample(&[("kind", kind)], count);
@@ -42,7 +42,7 @@ fn shared(page: &mut PrometheusText, store: &RedisStats, latency: &LatencyCounts
     let rows = [
         (
             "tidegate_store_requests_total",
-            "Requests for the shared store, those answered from memory included.",
+            "Requests for the shared store, including those answered from memory.",
             store.requests,
         ),
         (
@@ -72,7 +72,7 @@ fn shared(page: &mut PrometheusText, store: &RedisStats, latency: &LatencyCounts
         ),
         (
             "tidegate_store_breaker_openings_total",
-            "Times the shared store was given up until it answers again.",
+            "Times that the breaker opened: no request is sent until the store answers again.",
             store.breaker_openings,
         ),
         (
@@ -152,7 +152,7 @@ fn reloads(page: &mut PrometheusText, server_state: &ServerState) {
     page.single(
         "tidegate_config_last_reload_success_timestamp_seconds",
         Kind::Gauge,
-        "When the config in force was read.",
+        "When the active config was read.",
         server_state.reloaded_at(),
     );
 }
@@ -170,7 +170,7 @@ fn server(page: &mut PrometheusText, server_state: &ServerState, stats: &Stats) 
     page.single(
         "tidegate_ready",
         Kind::Gauge,
-        "1 while new requests are welcome, 0 while draining.",
+        "1 while new requests are accepted, 0 while draining.",
         u8::from(server_state.is_ready()),
     );
     page.single(

@@ -186,7 +186,7 @@ fn route(policies: &Policies, policy: &str) -> Option<String> {
 fn decisions(page: &mut PrometheusText, all: &[SeriesCounts]) {
     // Policies that are off never decide. A series at 0 would look like one that could.
     let all = || all.iter().filter(|series| series.mode != Mode::Off);
-    let help = "Answers of single limits: one per limit a request was checked against.";
+    let help = "Decisions of single limits: one per limit that a request was checked against.";
     let mut family = page.family("tidegate_decisions_total", MetricKind::Counter, help);
     for series in all() {
         let outcomes =
@@ -203,7 +203,7 @@ fn decisions(page: &mut PrometheusText, all: &[SeriesCounts]) {
             }
         }
     }
-    let help = "Answers that allowed and left at most 5 % of the limit.";
+    let help = "Requests that were allowed and left at most 5 % of the limit.";
     let mut family = page.family("tidegate_near_misses_total", MetricKind::Counter, help);
     for series in all() {
         family.sample(&names(series), series.near);
@@ -238,23 +238,23 @@ pub fn write_memory_metrics(page: &mut PrometheusText, store: &MemoryStats) {
             store.tracked_keys,
         ),
         ("tidegate_log_entries", Gauge, "Log entries and permits held.", store.log_entries),
-        ("tidegate_remembered_ids", Gauge, "Idempotency ids remembered.", store.remembered_ids),
+        ("tidegate_remembered_ids", Gauge, "Idempotency ids stored.", store.remembered_ids),
         (
             "tidegate_overflow_total",
             Counter,
-            "Answers for keys there was no room for.",
+            "Decisions about keys that the store had no room for.",
             store.overflowed,
         ),
         (
             "tidegate_merged_entries_total",
             Counter,
-            "Log entries merged for want of room.",
+            "Log entries merged for lack of room.",
             store.merged_entries,
         ),
         (
             "tidegate_forgotten_ids_total",
             Counter,
-            "Idempotency ids forgotten for want of room.",
+            "Idempotency ids forgotten for lack of room.",
             store.forgotten_ids,
         ),
     ];

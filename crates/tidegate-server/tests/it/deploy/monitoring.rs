@@ -154,7 +154,7 @@ fn collect(place: &str, value: &Value, found: &mut Vec<Used>) {
 }
 
 /// Returns the metrics of a service with the tower layer.
-fn layer_metrics() -> String {
+pub fn layer_metrics() -> String {
     let layer = RateLimitLayer::new("1 per 1m".parse().expect("a limit"));
     let mut app = Router::new().route("/", get(|| async { "hello" })).layer(layer.clone());
     let mut request = Request::new(Body::empty());
