@@ -103,9 +103,9 @@ pub(super) const TOP: &[Field] = &[
     field(
         "store_timeout",
         Shape::Duration,
-        "How long the store may take before on_store_failure answers, 1ms to 60s; default: 25ms",
+        "How long the store may take before on_store_failure applies, 1ms to 60s; default: 25ms",
     ),
-    field("key_prefix", Shape::Text, "What every key begins with in a shared store; default: tg"),
+    field("key_prefix", Shape::Text, "The prefix of all keys in a shared store; default: tg"),
     field(
         "nodes",
         Shape::Integer(1, MAX_NODES),
@@ -114,22 +114,22 @@ pub(super) const TOP: &[Field] = &[
     field(
         "headers",
         Shape::WordList(&FORMS),
-        "Which RateLimit headers answers carry; default: draft-10",
+        "The RateLimit header fields of responses; default: draft-10",
     ),
     field(
         "trusted_proxies",
         Shape::Texts,
-        "Addresses and networks whose X-Forwarded-For or Forwarded is believed; default: none",
+        "Addresses and networks whose X-Forwarded-For or Forwarded is trusted; default: none",
     ),
     field(
         "forwarded_header",
         Shape::Words(&FORWARDED_HEADERS),
-        "Which header trusted proxies write; default: either",
+        "The header that trusted proxies set; default: either",
     ),
     field(
         "ipv6_prefix",
         Shape::Integer(1, 128),
-        "How many bits of an IPv6 address make a client; default: 64",
+        "The number of bits of an IPv6 address that identify a client; default: 64",
     ),
     field(
         "path_variants",
@@ -139,22 +139,22 @@ pub(super) const TOP: &[Field] = &[
     field(
         "max_keys",
         Shape::Integer(1, MAX_KEYS),
-        "Most keys held in memory, counted per key and limit; default: 1000000",
+        "The maximum number of keys in memory, counted per key and limit; default: 1000000",
     ),
     field(
         "max_log_entries",
         Shape::Integer(1, MAX_KEYS),
-        "Most log entries and permits held in memory; default: 16000000",
+        "The maximum number of log entries and permits in memory; default: 16000000",
     ),
     field(
         "max_ids",
         Shape::Integer(0, MAX_KEYS),
-        "Most idempotency ids remembered; default: 100000",
+        "The maximum number of idempotency ids in memory; default: 100000",
     ),
     field(
         "when_full",
         Shape::Words(&WHEN_FULL),
-        "What happens to keys there is no room for; default: overflow, one shared key",
+        "What happens to new keys when the store is full; default: overflow, one shared key",
     ),
     field(
         "log_keys",
@@ -179,7 +179,7 @@ pub(super) const TOP: &[Field] = &[
     required(
         "policies",
         Shape::Objects(POLICY, MAX_POLICIES),
-        "Which requests are limited, and how; every one that matches applies",
+        "Which requests are limited, and how; every policy that matches applies",
     ),
 ];
 
@@ -196,22 +196,26 @@ pub(super) const TLS_FILES: &[Field] = &[
     field(
         "client_ca",
         Shape::Text,
-        "The file with who signs clients' certificates, PEM; clients need one if it is given",
+        "The file with the certificate authorities of clients, PEM; if it is set, clients need a certificate",
     ),
 ];
 
 pub(super) const POLICY: &[Field] = &[
     required("name", Shape::Text, "1 to 64 letters, digits, dots, underscores and dashes"),
-    field("match", Shape::Conditions, "Which requests: all of these hold; default: every request"),
+    field(
+        "match",
+        Shape::Conditions,
+        "The requests that it applies to: all conditions must hold; default: every request",
+    ),
     required(
         "key",
         Shape::Template,
-        "Who is counted, such as {client_ip} or {header:x-api-key | client_ip}; all for one shared count",
+        "The key that is counted, such as {client_ip} or {header:x-api-key | client_ip}; all for one shared count",
     ),
     required(
         "limits",
         Shape::LimitsOrNone,
-        "So many per window, such as 5 per 1m sliding-log; all must admit; or unlimited",
+        "Limits such as 5 per 1m sliding-log, all of which must admit a request; or unlimited",
     ),
     field(
         "mode",
@@ -226,12 +230,12 @@ pub(super) const POLICY: &[Field] = &[
     field(
         "deny_cache",
         Shape::Boolean,
-        "Whether a denial by a shared store is answered from memory until it ends; default: true",
+        "Whether denials of a shared store are remembered, for up to a second; default: true",
     ),
     field(
         "quota",
         Shape::Boolean,
-        "Whether one of several quotas is enough: those used up are passed over while another has room",
+        "Whether one of several quotas is enough: those that are used up are skipped while another has units left",
     ),
     field(
         "cost",
@@ -251,17 +255,17 @@ pub(super) const POLICY: &[Field] = &[
     field(
         "replaces",
         Shape::Texts,
-        "Policies that are left out where a request meets this one too, over all its descriptors",
+        "Policies that do not apply to a request that this one matches, in any of its descriptors",
     ),
     field(
         "overrides",
         Shape::Objects(OVERRIDE, MAX_OVERRIDES),
-        "The first whose when holds replaces the fields it names",
+        "The first override whose conditions hold replaces the fields that it has",
     ),
 ];
 
 pub(super) const OVERRIDE: &[Field] = &[
-    required("when", Shape::Conditions, "For which requests it holds; all conditions must"),
+    required("when", Shape::Conditions, "The requests it applies to: all conditions must hold"),
     field("limits", Shape::Limits, "Limits in place of the policy's"),
     field("mode", Shape::Words(&MODES), "A mode in place of the policy's"),
     field(
@@ -280,17 +284,21 @@ pub(super) const OVERRIDE: &[Field] = &[
 pub(super) const RATE: &[Field] = &[
     required("limit", Shape::Integer(0, bounds::MAX_COUNT), "Units per window"),
     required("window", Shape::Duration, "The window, such as 1m"),
-    field("algorithm", Shape::Words(&ALGORITHMS), "How it counts; default: sliding-window"),
+    field("algorithm", Shape::Words(&ALGORITHMS), "The algorithm; default: sliding-window"),
     field(
         "burst",
         Shape::Integer(1, bounds::MAX_COUNT),
-        "What a token-bucket holds; default: the limit",
+        "The capacity of a token-bucket; default: the limit",
     ),
 ];
 
 pub(super) const CONCURRENT: &[Field] = &[
-    required("concurrent", Shape::Integer(0, bounds::MAX_COUNT), "How many at once"),
-    field("lease", Shape::Duration, "When a permit that nobody returns is forgotten; default: 60s"),
+    required(
+        "concurrent",
+        Shape::Integer(0, bounds::MAX_COUNT),
+        "The maximum number of permits at the same time",
+    ),
+    field("lease", Shape::Duration, "How long a permit is held without a renewal; default: 60s"),
 ];
 
 /// Conditions without a name. `header:x`, `query:x`, `cookie:x` and `descriptor:x` have one.
@@ -305,7 +313,7 @@ pub(super) const CONDITIONS: &[Field] = &[
     field(
         "descriptors",
         Shape::Descriptors,
-        "Descriptor names and the values they must have, or a list of exactly the entries there are",
+        "Descriptor names and the values they must have, or a list of all entries in order",
     ),
 ];
 
