@@ -3,13 +3,13 @@
 //! ```text
 //!   /healthz /readyz /metrics      open: probes and scrapers send no secret
 //!   /dashboard                     open: the page contains no data and prompts for the secret
-//!   /playground /docs              open: redirects to pages outside of this front
+//!   /playground /docs              open: redirects to pages of the HTTP front
 //!   /admin/v1/*                    requires the admin secret
 //!   /rlconfig /stats               requires the admin secret; the pages of envoyproxy/ratelimit
 //! ```
 //!
 //! - `server_state.rs`: the state of the server and its counters, which the fronts update;
-//! - `metrics.rs`: the metrics page, in the format of `prometheus_text.rs`;
+//! - `metrics.rs`: the metrics page;
 //! - `policies.rs`, `stats_api.rs`, `top.rs`: the admin API as JSON;
 //! - `history.rs`: samples of the last minutes; `events.rs`: the stream of denials;
 //! - `debug_pages.rs`: the debug pages of envoyproxy/ratelimit;
@@ -21,7 +21,6 @@ mod events;
 mod history;
 mod metrics;
 mod policies;
-pub mod prometheus_text;
 mod response;
 mod server_state;
 mod stats_api;
@@ -38,7 +37,7 @@ use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
 use http::{HeaderMap, StatusCode, Uri};
 use tidegate::redis::RedisStore;
 use tidegate::unstable::gate::Gate;
-use tidegate::unstable::stats::Stats;
+use tidegate::unstable::stats::{PROMETHEUS_CONTENT_TYPE, Stats};
 use tidegate_replay::uplot;
 
 pub use self::response::{AdminFront, text, with_type};
@@ -48,7 +47,6 @@ use self::history::History;
 use crate::authentication::{Access, AuthError};
 use crate::error::{ErrorKind, RequestError};
 use crate::serve::host_error;
-use crate::web_pages::DOCS_URL;
 use crate::web_pages::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, own_asset};
 
 /// The state that the handlers share.
@@ -95,8 +93,8 @@ pub fn router(
         .route_layer(middleware::from_fn_with_state(state.clone(), authorize));
     Router::new()
         .route("/", get(redirect_to_dashboard))
-        .route("/playground", get(redirect_to_playground))
-        .route("/docs", get(|| async { redirect(DOCS_URL) }))
+        .route("/playground", get(redirect_to_http))
+        .route("/docs", get(redirect_to_http))
         .route("/healthz", get(|| async { text(StatusCode::OK, "ok\n") }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
@@ -120,7 +118,7 @@ async fn ready(State(state): State<AdminState>) -> Response {
 
 async fn metrics(State(state): State<AdminState>) -> Response {
     let mut page = text(StatusCode::OK, metrics::page(&state));
-    let format = HeaderValue::from_static(prometheus_text::CONTENT_TYPE);
+    let format = HeaderValue::from_static(PROMETHEUS_CONTENT_TYPE);
     page.headers_mut().insert(CONTENT_TYPE, format);
     page
 }
@@ -190,16 +188,16 @@ async fn redirect_to_dashboard() -> Response {
     redirect("dashboard")
 }
 
-/// Redirects to the playground, which is on the HTTP front.
-async fn redirect_to_playground(
+/// Redirects to the page with the same path on the HTTP front.
+async fn redirect_to_http(
     State(state): State<AdminState>,
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
     match state.server_state.page_links().http {
-        Some(front) => redirect(&front.url("/playground", &uri, &headers)),
+        Some(front) => redirect(&front.url(uri.path(), &uri, &headers)),
         None => {
-            let detail = "the HTTP front is off, and the playground with it";
+            let detail = "the HTTP front is off, and this page with it";
             RequestError::new(ErrorKind::NotFound, detail).into_response()
         }
     }

@@ -19,7 +19,7 @@ use self::man_and_completions::{CompletionsArgs, ManArgs, WriteError};
 use crate::logs;
 use crate::serve::{self, ServeArgs};
 
-/// A rate limiter with sliding windows, and what it would do to your traffic.
+/// A rate limiter with sliding windows, and a tool that shows what it would do to your traffic.
 #[derive(Debug, Parser)]
 #[command(
     name = "tidegate",

@@ -302,7 +302,7 @@ impl Gate {
             self.stats.count_request(&counting, unlimited);
         }
         if counting.has_limits() && self.stats.add(&counting, elapsed) {
-            self.record_notable(plan, context, elapsed);
+            self.record_notable(plan, context, &counting, elapsed);
         }
     }
 
@@ -311,6 +311,7 @@ impl Gate {
         &self,
         plan: &Plan<'_>,
         context: &RequestContext<'_>,
+        counting: &Counting<'_>,
         elapsed: Option<Duration>,
     ) {
         let mut results = SmallVec::<[stats::LimitRecord<'_>; 4]>::new();
@@ -327,13 +328,8 @@ impl Gate {
         });
         let (allowed, route) = (plan.verdict.allowed, (context.route)());
         let request_id = context.request_id;
-        self.stats.record_notable(&RequestRecord {
-            limits: &results,
-            allowed,
-            route,
-            request_id,
-            elapsed,
-        });
+        let record = RequestRecord { limits: &results, allowed, route, request_id, elapsed };
+        self.stats.record_notable(&record, counting);
     }
 }
 
