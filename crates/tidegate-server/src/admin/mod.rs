@@ -10,13 +10,11 @@
 //!
 //! - `server_state.rs`: the state of the server and its counters, which the fronts update;
 //! - `metrics.rs`: the metrics page;
-//! - `policies.rs`, `stats_api.rs`, `top.rs`: the admin API as JSON;
+//! - `policies.rs`, `stats_api.rs`: the admin API as JSON;
 //! - `history.rs`: samples of the last minutes; `events.rs`: the stream of denials;
-//! - `debug_pages.rs`: the debug pages of envoyproxy/ratelimit;
 //! - `response.rs`: responses, and the router as a front;
 //! - `assets/`: the dashboard, a web page over this API.
 
-mod debug_pages;
 mod events;
 mod history;
 mod metrics;
@@ -24,8 +22,8 @@ mod policies;
 mod response;
 mod server_state;
 mod stats_api;
-mod top;
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::Router;
@@ -37,6 +35,7 @@ use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
 use http::{HeaderMap, StatusCode, Uri};
 use tidegate::redis::RedisStore;
 use tidegate::unstable::gate::Gate;
+use tidegate::unstable::policy::Mode;
 use tidegate::unstable::stats::{PROMETHEUS_CONTENT_TYPE, Stats};
 use tidegate_replay::uplot;
 
@@ -46,6 +45,7 @@ pub use self::server_state::{FrontName, REPLY_CODES, ReplyCounts, ServerState};
 use self::history::History;
 use crate::authentication::{Access, AuthError};
 use crate::error::{ErrorKind, RequestError};
+use crate::fronts::grpc::envoy::{UNITS, unit};
 use crate::serve::host_error;
 use crate::web_pages::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, own_asset};
 
@@ -86,10 +86,10 @@ pub fn router(
         .route("/admin/v1/policies/{policy}/keys", get(policies::peek).delete(policies::reset))
         .route("/admin/v1/stats", get(stats_api::stats))
         .route("/admin/v1/history", get(history::history))
-        .route("/admin/v1/top", get(top::top))
+        .route("/admin/v1/top", get(stats_api::top))
         .route("/admin/v1/events", get(events::stream))
-        .route("/rlconfig", get(debug_pages::config))
-        .route("/stats", get(debug_pages::stats))
+        .route("/rlconfig", get(list_limits))
+        .route("/stats", get(list_metrics))
         .route_layer(middleware::from_fn_with_state(state.clone(), authorize));
     Router::new()
         .route("/", get(redirect_to_dashboard))
@@ -121,6 +121,44 @@ async fn metrics(State(state): State<AdminState>) -> Response {
     let format = HeaderValue::from_static(PROMETHEUS_CONTENT_TYPE);
     page.headers_mut().insert(CONTENT_TYPE, format);
     page
+}
+
+/// `/rlconfig`: lists the limits of all policies, one per line.
+async fn list_limits(State(state): State<AdminState>) -> Response {
+    let active = state.gate.active_policies();
+    let mut page = String::new();
+    for policy in active.policies() {
+        let (shadow, quota) = (policy.mode() == Mode::Observe, policy.is_quota());
+        for limit in policy.limits() {
+            let number = usize::try_from(unit(limit)).unwrap_or_default();
+            // Writing to memory cannot fail.
+            let _ = match UNITS.get(number).filter(|_| number > 0) {
+                Some(unit) => write!(
+                    page,
+                    "{}: unit={unit} requests_per_unit={}",
+                    policy.name(),
+                    limit.count()
+                ),
+                None => write!(page, "{}: limit={limit}", policy.name()),
+            };
+            let _ = writeln!(page, ", shadow_mode: {shadow}, quota_mode: {quota}");
+        }
+        if policy.limits().is_empty() {
+            let _ = writeln!(page, "{}: unlimited", policy.name());
+        }
+    }
+    text(StatusCode::OK, page)
+}
+
+/// `/stats`: lists the metrics, one per line.
+async fn list_metrics(State(state): State<AdminState>) -> Response {
+    let mut page = String::new();
+    for line in metrics::page(&state).lines().filter(|line| !line.starts_with('#')) {
+        if let Some((name, value)) = line.rsplit_once(' ') {
+            let _ = writeln!(page, "{name}: {value}");
+        }
+    }
+    text(StatusCode::OK, page)
 }
 
 async fn authorize(State(state): State<AdminState>, request: Request, next: Next) -> Response {
