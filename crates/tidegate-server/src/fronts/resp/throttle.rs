@@ -13,7 +13,7 @@ use super::limit_cache::{Bucket, LimitCache};
 use super::query::{BorrowedQuery, QueryKind, Throttle};
 use super::{excerpt, wrong_arity};
 use crate::error::{ErrorKind, RequestError};
-use crate::fronts::request_bounds::checked_key;
+use crate::fronts::checked_key;
 
 /// `CL.THROTTLE key max_burst count period [quantity]`.
 ///

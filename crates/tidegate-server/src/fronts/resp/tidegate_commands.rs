@@ -7,7 +7,7 @@ use super::excerpt;
 use super::limit_cache::LimitCache;
 use super::query::{BorrowedQuery, QueryKind};
 use crate::error::RequestError;
-use crate::fronts::request_bounds::{MAX_COST, checked_id, checked_key};
+use crate::fronts::{MAX_COST, checked_id, checked_key};
 
 /// `TG.CHECK policy key [COST n] [ID id] [FORCE]`.
 ///
