@@ -15,21 +15,19 @@
 //! has to be awaited: [`Gate::poll_now`] polls once.
 //!
 //! - `request.rs`: requests to the gate; `verdict.rs`: verdicts; `error.rs`: invalid requests;
-//! - `plan.rs`: which policies apply to a request; `checks.rs`: their checks; `conflicts.rs`:
+//! - `plan.rs`: which policies apply to a request; `checks.rs`: their checks, also if these have
 //!   different limits for one count; `quotas.rs`: requests that need room in one of several quotas;
 //! - `decide.rs`: calls of the store, and decisions while it fails; `shared_store.rs`: a store that
 //!   nodes share; `waiting.rs`: waiting requests;
 //! - `active_policies.rs`: policies with their counters; `code_policy.rs`: policies in code;
 //!   `policy_keys.rs`: peek and reset;
-//! - `admission.rs`: requests that are then served; `permits.rs`: permits; `batch.rs`: pipelines of
-//!   simple requests.
+//! - `permits.rs`: requests that are then served, and permits; `batch.rs`: pipelines of simple
+//!   requests.
 
 mod active_policies;
-mod admission;
 mod batch;
 mod checks;
 mod code_policy;
-mod conflicts;
 mod decide;
 mod error;
 mod permits;
@@ -51,12 +49,11 @@ use smallvec::SmallVec;
 use tidegate_core::Cost;
 
 pub use self::active_policies::ActivePolicies;
-pub use self::admission::Admission;
 #[cfg(feature = "tower")]
 pub(crate) use self::code_policy::{Adjustment, ChargeRecord};
 pub use self::code_policy::{CodeKey, CodePolicy};
 pub use self::error::GateError;
-pub use self::permits::{AnyPermit, PermitGrant, SharedPermit};
+pub use self::permits::{Admission, AnyPermit, PermitGrant, SharedPermit};
 pub use self::policy_keys::{FoundKey, PolicyKeys};
 pub use self::request::{GateRequest, Subject};
 pub(crate) use self::shared_store::ErasedStore;

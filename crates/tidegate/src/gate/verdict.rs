@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 pub use tidegate_core::DenialReason;
 use tidegate_core::{Decision, Limit, ResetAfter, RetryAfter};
 
+use super::checks::EffectiveCheck;
 use super::code_policy::CodePolicy;
-use super::conflicts::EffectiveCheck;
 use super::plan::PlannedPolicy;
 use crate::headers::{
     self, Fields, Form, Forms, LimitList, PrerenderedHeaders, Problem, ResponseView,
