@@ -15,16 +15,16 @@ use crate::{Algorithm, Limit, RetryAfter, Timestamp};
 /// about 4 to 8 KiB. Limits beyond it are omitted, but never the reported one.
 pub const MAX_POLICY_BYTES: usize = 2048;
 
-static RETRY: HeaderName = RETRY_AFTER;
-static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+// Constants and not statics, because a map takes names by value and would clone a static.
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 /// The names for the limit, the remaining units and the reset.
-static DRAFT_6: [HeaderName; 3] = [
+const DRAFT_6: [HeaderName; 3] = [
     HeaderName::from_static("ratelimit-limit"),
     HeaderName::from_static("ratelimit-remaining"),
     HeaderName::from_static("ratelimit-reset"),
 ];
-static X_RATELIMIT: [HeaderName; 3] = [
+const X_RATELIMIT: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-limit"),
     HeaderName::from_static("x-ratelimit-remaining"),
     HeaderName::from_static("x-ratelimit-reset"),
@@ -107,12 +107,16 @@ impl Fields {
     #[inline]
     pub(crate) fn has(&self, name: &HeaderName) -> bool {
         let [newest, seventh, sixth, x] = Form::ALL.map(|form| self.forms.contains(form));
+        // A constant would be copied and dropped for each comparison.
+        static NAMES: ([HeaderName; 2], [HeaderName; 3], [HeaderName; 3]) =
+            ([RATELIMIT, RATELIMIT_POLICY], DRAFT_6, X_RATELIMIT);
+        let ([numbers, limit_list], draft_6, x_ratelimit) = &NAMES;
         let has_numbers = || {
-            (newest || seventh) && *name == RATELIMIT
-                || sixth && DRAFT_6.contains(name)
-                || x && X_RATELIMIT.contains(name)
+            (newest || seventh) && name == numbers
+                || sixth && draft_6.contains(name)
+                || x && x_ratelimit.contains(name)
         };
-        self.limit_list.policy.is_some() && *name == RATELIMIT_POLICY
+        self.limit_list.policy.is_some() && name == limit_list
             || self.reported.remaining.is_some() && has_numbers()
     }
 
@@ -122,36 +126,35 @@ impl Fields {
         let [newest, seventh, sixth, x] = Form::ALL.map(|form| self.forms.contains(form));
         // `Retry-After`, if the request was denied and can pass later.
         if let (false, Some(wait_us @ 1..)) = (self.reported.allowed, self.reported.wait_us) {
-            out.insert(&RETRY, number(seconds_up(wait_us)));
+            out.insert(RETRY_AFTER, number(seconds_up(wait_us)));
         }
         // Two forms that use the same field name cannot both be sent: as one list they would be
         // malformed in either form. The newest is sent.
         let remaining = self.reported.remaining;
         match remaining {
-            Some(remaining) if newest => drop(out.insert(&RATELIMIT, self.draft_10(remaining))),
-            Some(remaining) if seventh => drop(out.insert(&RATELIMIT, self.draft_7(remaining))),
+            Some(remaining) if newest => drop(out.insert(RATELIMIT, self.draft_10(remaining))),
+            Some(remaining) if seventh => drop(out.insert(RATELIMIT, self.draft_7(remaining))),
             _ => {}
         }
         if let Some(policy) = self.limit_list.policy.take() {
-            out.insert(&RATELIMIT_POLICY, policy);
+            out.insert(RATELIMIT_POLICY, policy);
         }
         let Some(remaining) = remaining else { return };
-        let mut put =
-            |[of_limit, of_remaining, of_reset]: &'static [HeaderName; 3], limit, reset| {
-                if let Some(limit) = limit {
-                    out.insert(of_limit, limit);
-                }
-                out.insert(of_remaining, number(remaining));
-                out.insert(of_reset, number(reset));
-            };
+        let mut put = |[of_limit, of_remaining, of_reset]: [HeaderName; 3], limit, reset| {
+            if let Some(limit) = limit {
+                out.insert(of_limit, limit);
+            }
+            out.insert(of_remaining, number(remaining));
+            out.insert(of_reset, number(reset));
+        };
         if sixth {
             // `RateLimit-Limit: 100`, `RateLimit-Remaining: 50`, `RateLimit-Reset: 30`.
             let limit = if x { self.limit.clone() } else { self.limit.take() };
-            put(&DRAFT_6, limit, seconds_up(self.reported.reset_us()));
+            put(DRAFT_6, limit, seconds_up(self.reported.reset_us()));
         }
         if x {
             // `X-RateLimit-Limit: 100`, `-Remaining: 50`, `-Reset: 1700000030`.
-            put(&X_RATELIMIT, self.limit.take(), self.reported.reset_at());
+            put(X_RATELIMIT, self.limit.take(), self.reported.reset_at());
         }
     }
 
