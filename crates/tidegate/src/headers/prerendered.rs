@@ -70,26 +70,18 @@ impl PrerenderedHeaders {
         counts.find(|(number, _)| *number == count).map(|(_, value)| value.clone())
     }
 
-    /// Lists these policies, with the limit at `reported` as the reported one. Returns `None` if
-    /// limits of two policies have the same name, or if the field would be too long. The list then
-    /// depends on all of the policies and has to be rendered.
+    /// Lists this policy only, with the limit at `reported` as the reported one.
     #[inline]
-    pub(crate) fn join(
-        policies: &[&PrerenderedHeaders],
-        reported: usize,
-        limit_list: &mut LimitList,
-    ) -> Option<()> {
-        match policies {
-            [only] => {
-                limit_list.name = *only.names.get(reported)?;
-                limit_list.policy = Some(only.policy.clone());
-                Some(())
-            }
-            _ => Self::join_several(policies, reported, limit_list),
-        }
+    pub(crate) fn list(&self, reported: usize, limit_list: &mut LimitList) -> Option<()> {
+        limit_list.name = *self.names.get(reported)?;
+        limit_list.policy = Some(self.policy.clone());
+        Some(())
     }
 
-    fn join_several(
+    /// Lists several policies, with the limit at `reported` as the reported one. Returns `None` if
+    /// limits of two policies have the same name, or if the field would be too long. The list then
+    /// depends on all of the policies and has to be rendered.
+    pub(crate) fn join(
         policies: &[&PrerenderedHeaders],
         mut reported: usize,
         limit_list: &mut LimitList,
