@@ -199,16 +199,21 @@ impl Identity {
     /// trusted proxy then.
     #[inline]
     pub fn client_ip(&self, peer: Option<IpAddr>, headers: &Headers<'_>) -> Option<IpAddr> {
-        match peer? {
-            // Copies four bytes, because reading sixteen right after writing four stalls.
-            IpAddr::V4(peer) if !self.trusted.contains(peer.into()) => Some(peer.into()),
-            peer => Some(self.resolve(peer.to_canonical(), headers)),
+        match &peer {
+            None => None,
+            // Reads four bytes, because reading sixteen right after writing four stalls.
+            Some(IpAddr::V4(peer)) if !self.trusted.contains((*peer).into()) => {
+                Some((*peer).into())
+            }
+            Some(peer) => self.resolve(peer, headers),
         }
     }
 
     #[inline(never)]
-    fn resolve(&self, peer: IpAddr, headers: &Headers<'_>) -> IpAddr {
-        if self.trusted.contains(peer) { self.client_behind(peer, headers) } else { peer }
+    fn resolve(&self, peer: &IpAddr, headers: &Headers<'_>) -> Option<IpAddr> {
+        let peer = peer.to_canonical();
+        let is_proxy = self.trusted.contains(peer);
+        Some(if is_proxy { self.client_behind(peer, headers) } else { peer })
     }
 
     /// The client's address behind a trusted peer.
