@@ -216,7 +216,7 @@ impl<'a> GateVerdict<'a> {
     /// Writes the header fields of a response to `out`, as [`headers::render`] does. `now` is the
     /// time on the limiter's clock.
     pub fn write_fields(&self, forms: Forms, now: Timestamp, out: &mut HeaderMap) {
-        let mut fields = Fields::default();
+        let mut fields = Fields::EMPTY;
         self.fill_fields(forms, || now, &mut fields);
         fields.write(out);
     }

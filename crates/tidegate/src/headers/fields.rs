@@ -92,7 +92,7 @@ pub(crate) struct LimitList {
 
 /// The header fields of a response, before their values are rendered. They are kept until the
 /// response is ready, so they are plain numbers as far as possible.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Fields {
     pub(crate) forms: Forms,
     pub(crate) reported: ReportedLimit,
@@ -102,6 +102,20 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
+    /// No fields.
+    pub(crate) const EMPTY: Self = Fields {
+        forms: Forms::NONE,
+        reported: ReportedLimit {
+            allowed: false,
+            remaining: None,
+            wait_us: None,
+            reset_after_us: 0,
+            now: Timestamp::from_micros(0),
+        },
+        limit: None,
+        limit_list: LimitList { policy: None, name: (0, 0) },
+    };
+
     /// Whether a field with this name is sent.
     #[cfg(feature = "tower")]
     #[inline]
