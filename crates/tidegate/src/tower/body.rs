@@ -96,7 +96,9 @@ impl sealed::Bodies<axum::body::Body> for Axum {
         F: Future<Output = Result<Response<axum::body::Body>, E>>,
     {
         let mut polled = future.poll(context);
-        hold_permits(guard.finish(&mut polled), &mut polled);
+        if let Some(permits) = guard.finish(&mut polled) {
+            hold_permits(permits, &mut polled);
+        }
         polled
     }
 
@@ -105,16 +107,12 @@ impl sealed::Bodies<axum::body::Body> for Axum {
     }
 }
 
-/// Wraps the body of a response, if there are permits to hold until it has ended.
+/// Wraps the body of a response, which holds permits until it has ended.
 #[cfg(feature = "axum")]
-#[inline]
-fn hold_permits<E>(
-    permits: Option<Box<HeldPermits>>,
-    polled: &mut sealed::Polled<axum::body::Body, E>,
-) {
-    if let (Some(_), Poll::Ready(Ok(response))) = (&permits, polled) {
+fn hold_permits<E>(permits: Box<HeldPermits>, polled: &mut sealed::Polled<axum::body::Body, E>) {
+    if let Poll::Ready(Ok(response)) = polled {
         let body = std::mem::take(response.body_mut());
-        *response.body_mut() = axum::body::Body::new(LimitedBody::service(body, permits));
+        *response.body_mut() = axum::body::Body::new(LimitedBody::service(body, Some(permits)));
     }
 }
 
