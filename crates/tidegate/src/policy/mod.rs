@@ -82,9 +82,9 @@ pub use path::PathVariants;
 pub use pattern::{Pattern, PatternError};
 pub use request_field::{RequestField, RequestFieldError};
 pub use select::{Policies, PoliciesError, SelectError, SelectedPolicy};
-#[cfg(feature = "tower")]
-pub(crate) use template::write_group;
 pub use template::{SHARED_KEY, Template, TemplateError, TemplateErrorKind};
+#[cfg(feature = "tower")]
+pub(crate) use template::{write_group, write_ipv4};
 
 #[cfg(feature = "config")]
 pub(crate) use {

@@ -1,6 +1,7 @@
 //! State of an admitted request until its response has ended.
 
 use std::sync::Arc;
+use std::task::Poll;
 
 use http::{Request, Response};
 use tokio::runtime::Handle;
@@ -12,8 +13,7 @@ use crate::stats::ServiceTimer;
 
 /// State of an admitted request. If it is dropped before there is a response, permits are released
 /// and reservations are refunded.
-#[derive(Default)]
-pub(super) struct RequestGuard {
+pub struct RequestGuard {
     pub(super) fields: Fields,
     /// Boxed, because few requests have it and the guard is moved with its future.
     pub(super) held: Option<Box<GuardState>>,
@@ -28,6 +28,10 @@ pub(super) struct GuardState {
 }
 
 impl RequestGuard {
+    /// A guard of nothing. A constant is copied as a whole, which a copy right after it can read
+    /// without a stall.
+    pub(super) const EMPTY: Self = RequestGuard { fields: Fields::EMPTY, held: None };
+
     /// Puts the reservation that the handler settles, if there is one, into the request's
     /// extensions.
     #[inline]
@@ -38,10 +42,22 @@ impl RequestGuard {
         }
     }
 
-    /// Adds the header fields to a response of the service, settles reservations by its outcome,
-    /// and returns the permits to hold until its body has ended.
+    /// Finishes with the result of the service, unless it is pending: adds the header fields to a
+    /// response, settles reservations by its outcome, and returns the permits to hold until its
+    /// body has ended. An error refunds reservations.
     #[inline]
-    pub(super) fn finish<B>(&mut self, response: &mut Response<B>) -> Option<Box<HeldPermits>> {
+    pub(super) fn finish<B, E>(
+        &mut self,
+        polled: &mut Poll<Result<Response<B>, E>>,
+    ) -> Option<Box<HeldPermits>> {
+        let response = match polled {
+            Poll::Ready(Ok(response)) => response,
+            Poll::Ready(Err(_)) => {
+                *self = RequestGuard::EMPTY;
+                return None;
+            }
+            Poll::Pending => return None,
+        };
         let headers = response.headers_mut();
         // Fields that the service has set take precedence: it knows more about the request.
         if !headers.keys().any(|name| self.fields.has(name)) {
