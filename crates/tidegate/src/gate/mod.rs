@@ -14,7 +14,7 @@
 //! policies with `on_store_failure: local` while the store fails. Without a shared store, nothing
 //! has to be awaited: [`Gate::poll_now`] polls once.
 //!
-//! - `request.rs`: requests to the gate; `verdict.rs`: verdicts; `error.rs`: invalid requests;
+//! - `request.rs`: requests to the gate, and their errors; `verdict.rs`: verdicts;
 //! - `plan.rs`: which policies apply to a request; `checks.rs`: their checks, also if these have
 //!   different limits for one count; `quotas.rs`: requests that need room in one of several quotas;
 //! - `decide.rs`: calls of the store, and decisions while it fails; `shared_store.rs`: a store that
@@ -29,7 +29,6 @@ mod batch;
 mod checks;
 mod code_policy;
 mod decide;
-mod error;
 mod permits;
 mod plan;
 mod policy_keys;
@@ -52,10 +51,9 @@ pub use self::active_policies::ActivePolicies;
 #[cfg(feature = "tower")]
 pub(crate) use self::code_policy::{Adjustment, ChargeRecord};
 pub use self::code_policy::{CodeKey, CodePolicy};
-pub use self::error::GateError;
 pub use self::permits::{Admission, AnyPermit, PermitGrant, SharedPermit};
 pub use self::policy_keys::{FoundKey, PolicyKeys};
-pub use self::request::{GateRequest, Subject};
+pub use self::request::{GateError, GateRequest, Subject};
 pub(crate) use self::shared_store::ErasedStore;
 pub use self::verdict::{DenialReason, GateVerdict, LimitResult};
 
