@@ -186,14 +186,11 @@ impl ConfigSource {
             let quotas = Policies::new(quotas.collect(), converted.identity.clone());
             converted.policies = quotas.map_err(ConfigSourceError::Conflict)?;
         }
-        let both = |error| {
-            let mut names = settings.policies.iter().map(|policy| policy.name());
-            match names.find(|name| converted.policies.get(name).is_some()) {
-                Some(name) => ConfigSourceError::SamePolicy(name.to_owned()),
-                None => ConfigSourceError::Conflict(error),
-            }
-        };
-        settings.clone().with_policies_of(&converted).map_err(both)
+        let mut names = settings.policies.iter().map(|policy| policy.name());
+        match names.find(|name| converted.policies.get(name).is_some()) {
+            Some(name) => Err(ConfigSourceError::SamePolicy(name.to_owned())),
+            None => settings.with_policies_of(converted).map_err(ConfigSourceError::Conflict),
+        }
     }
 
     /// Converts the configs of envoyproxy/ratelimit: those that were received, or the files.

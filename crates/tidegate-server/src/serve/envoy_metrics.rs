@@ -52,7 +52,7 @@ impl EnvoyExport {
     pub fn record_first_config(&self, config: Option<&Config>, source: &ConfigSource) {
         let Some(metrics) = &self.metrics else { return };
         match config {
-            Some(config) => metrics.set_policies(&config.policies),
+            Some(config) => drop(metrics.set_policies(&config.policies)),
             // The configs of a control plane arrive later.
             None if source.xds().is_some() => {}
             None => metrics.count_rejected_config(),

@@ -3,6 +3,7 @@
 //! Everything that envoyproxy/ratelimit rejects is rejected here, and everything that would have
 //! another meaning in tidegate. Ineffective fields are reported as notices.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::super::reader::excerpt;
@@ -197,7 +198,8 @@ fn report_duplicates<'c>(
     siblings: impl Iterator<Item = Descriptor<'c>>,
 ) {
     let path_of = |one: &Descriptor<'_>| path(&[indices, &[one.index]].concat(), "");
-    let mut seen: HashMap<String, Descriptor<'c>> = HashMap::new();
+    let mut seen: HashMap<Cow<'c, str>, Descriptor<'c>> =
+        HashMap::with_capacity(siblings.size_hint().0);
     for second in siblings {
         let source = &sources[second.source];
         let is_unread =
