@@ -33,6 +33,8 @@ use crate::xds::XdsSettings;
 const MIN_AGE: Duration = Duration::from_secs(1);
 const MAX_AGE: Duration = Duration::from_secs(365 * 24 * 3600);
 
+const AGE_GRACE: &str = "GRPC_MAX_CONNECTION_AGE_GRACE";
+
 /// The bounds of a store's timeout, those of the setting `store_timeout`.
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 const MAX_TIMEOUT: Duration = Duration::from_secs(60);
@@ -48,6 +50,8 @@ pub struct EnvoySettings {
     /// The name that client certificates must have.
     pub grpc_client_name: Option<ServerName<'static>>,
     /// The filter of the log, in the form of `RUST_LOG`.
+    /// How long calls may take after a connection has reached its maximum age.
+    pub grpc_max_connection_age_grace: Duration,
     pub log_filter: &'static str,
     pub log_format: LogFormat,
     pub configs: ConfigType,
@@ -133,6 +137,10 @@ impl EnvoySettings {
             log_format: match reader.text("LOG_FORMAT").eq_ignore_ascii_case("json") {
                 true => LogFormat::Json,
                 false => LogFormat::Text,
+            },
+            grpc_max_connection_age_grace: match reader.duration(AGE_GRACE)? {
+                grace if grace.is_zero() => MAX_AGE,
+                grace => grace.min(MAX_AGE),
             },
             configs: config_type(&reader)?,
             merge_domains: reader.boolean("MERGE_DOMAIN_CONFIG")?,

@@ -56,7 +56,7 @@ pub const VARIABLES: [Variable; 115] = [
     row("DEBUG_PORT", "6070", Used, "the port of the admin front"),
     row("GRPC_UDS", "", Refused, "the gRPC front listens on TCP only"),
     row("GRPC_MAX_CONNECTION_AGE", "24h", Used, "about the time after which a gRPC connection is closed; 0 for no maximum"),
-    row("GRPC_MAX_CONNECTION_AGE_GRACE", "1h", Ignored, "calls in progress are finished when a connection is closed"),
+    row("GRPC_MAX_CONNECTION_AGE_GRACE", "1h", Used, "how long calls and streams may take after that; 0 for no maximum"),
     row("GRPC_SERVER_USE_TLS", "false", Used, "the gRPC front accepts TLS only"),
     row("GRPC_SERVER_TLS_CERT", "", Used, "the certificate chain of the gRPC front"),
     row("GRPC_SERVER_TLS_KEY", "", Used, "the private key of the certificate"),

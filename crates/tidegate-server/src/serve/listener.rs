@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
-use super::connections::{ConnGuard, ConnectionProgress, Connections};
+use super::connections::{ConnGuard, ConnectionProgress, Connections, MaxAge};
 use super::settings::FrontName;
 use super::tracked_stream::TrackedStream;
 use crate::admin::ServerState;
@@ -78,9 +78,8 @@ pub struct Listener<P> {
 pub struct Bounds {
     /// The maximum number of open connections; further ones wait in the kernel.
     pub connections: usize,
-    /// The approximate age at which a connection is drained; `None` for no maximum. Clients that
-    /// never reconnect would not use servers that were added.
-    pub age: Option<Duration>,
+    /// The maximum age of a connection, if there is one.
+    pub age: Option<MaxAge>,
 }
 
 impl<P: Protocol> Listener<P> {

@@ -58,7 +58,7 @@ pub use self::tracked_stream::TrackedStream;
 
 use self::banner::Banner;
 use self::config_source::ConfigSource;
-use self::connections::{Connections, TICK};
+use self::connections::{Connections, MaxAge, TICK};
 use self::envoy_metrics::EnvoyExport;
 use self::http_protocol::HttpProtocol;
 use self::listener::{Bounds, Listener, bind};
@@ -78,6 +78,10 @@ use crate::page_links::{PageAddress, PageLinks};
 /// How often a hundredth of the store is swept for expired keys, so that the reported number of
 /// tracked keys is approximately right.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// How long a gRPC connection that has reached its maximum age may take to finish its calls.
+/// Decisions take milliseconds, and a health watch can be started again.
+const AGE_GRACE: Duration = Duration::from_secs(20);
+
 
 /// Serves until a signal stops the server.
 ///
@@ -182,7 +186,9 @@ async fn serve(
 
     let mut running = RunningFronts::new(Arc::clone(&server_state));
     let many = Bounds { connections: limits.front, age: None };
-    let aging = Bounds { age: Some(config.grpc_max_connection_age), ..many };
+    let grace = source.variables().map_or(AGE_GRACE, |one| one.grpc_max_connection_age_grace);
+    let age = MaxAge { age: config.grpc_max_connection_age, grace };
+    let aging = Bounds { age: Some(age), ..many };
     let few = Bounds { connections: limits.admin, age: None };
     let (few_for_page, few) = export.divide(few);
     running.http =
