@@ -39,6 +39,10 @@ const AGE_GRACE: &str = "GRPC_MAX_CONNECTION_AGE_GRACE";
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// The timeout of a store if no variable and no config file sets it. Envoy waits 20 ms for an answer
+/// by default, and the answer from memory, when the store fails, must arrive in that time.
+pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_millis(15);
+
 /// The settings that the variables of envoyproxy/ratelimit define.
 #[derive(Clone, Debug)]
 pub struct EnvoySettings {

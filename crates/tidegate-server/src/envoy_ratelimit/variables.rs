@@ -111,7 +111,7 @@ pub const VARIABLES: [Variable; 115] = [
     row("REDIS_TLS_CLIENT_KEY", "", Used, "the private key of the client certificate"),
     row("REDIS_TLS_CACERT", "", Used, "the authority of the server's certificate; by default those of the system"),
     row("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "false", Refused, "the name in the server's certificate is always checked"),
-    row("REDIS_TIMEOUT", "10s", Used, "the time after which a call counts as failed, 1ms to 60s; 25ms if it is not set"),
+    row("REDIS_TIMEOUT", "10s", Used, "the time after which a call counts as failed, 1ms to 60s; if it is not set, 15ms or the `store_timeout` of a config file"),
     row("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "false", Used, "the health check fails while Redis is unavailable"),
     row("REDIS_POOL_SIZE", "10", Ignored, POOL),
     row("REDIS_POOL_ON_EMPTY_BEHAVIOR", "WAIT", Ignored, POOL),

@@ -23,7 +23,9 @@ use tracing::{error, warn};
 use super::args::ServeArgs;
 use super::readiness::Readiness;
 use super::tls;
-use crate::envoy_ratelimit::{ConfigType, EnvoySettings, VariableError, xds_settings};
+use crate::envoy_ratelimit::{
+    ConfigType, DEFAULT_STORE_TIMEOUT, EnvoySettings, VariableError, xds_settings,
+};
 use crate::xds::XdsSettings;
 
 /// The files that the config is read from.
@@ -161,6 +163,9 @@ impl ConfigSource {
             None => {
                 let mut config = Config::default();
                 config.policies = Policies::default();
+                if self.variables.is_some() {
+                    config.store_timeout = DEFAULT_STORE_TIMEOUT;
+                }
                 Ok(config)
             }
         }
