@@ -50,12 +50,12 @@ pub struct EnvoySettings {
     pub grpc: ListenAddr,
     pub admin: ListenAddr,
     pub grpc_max_connection_age: Duration,
+    /// How long calls may take after a connection has reached its maximum age.
+    pub grpc_max_connection_age_grace: Duration,
     pub grpc_tls: Option<Tls>,
     /// The name that client certificates must have.
     pub grpc_client_name: Option<ServerName<'static>>,
     /// The filter of the log, in the form of `RUST_LOG`.
-    /// How long calls may take after a connection has reached its maximum age.
-    pub grpc_max_connection_age_grace: Duration,
     pub log_filter: &'static str,
     pub log_format: LogFormat,
     pub configs: ConfigType,
@@ -128,12 +128,19 @@ impl EnvoySettings {
         let age = reader.duration("GRPC_MAX_CONNECTION_AGE")?;
         let settings = EnvoySettings {
             http: address(&reader, "HOST", "PORT")?,
-            grpc: address(&reader, "GRPC_HOST", "GRPC_PORT")?,
+            grpc: match reader.non_empty("GRPC_UDS") {
+                Some(path) => ListenAddr::Unix(path.into()),
+                None => address(&reader, "GRPC_HOST", "GRPC_PORT")?,
+            },
             admin: address(&reader, "DEBUG_HOST", "DEBUG_PORT")?,
             grpc_max_connection_age: if age.is_zero() {
                 MAX_AGE
             } else {
                 age.clamp(MIN_AGE, MAX_AGE)
+            },
+            grpc_max_connection_age_grace: match reader.duration(AGE_GRACE)? {
+                grace if grace.is_zero() => MAX_AGE,
+                grace => grace.min(MAX_AGE),
             },
             grpc_tls: grpc_tls(&reader)?,
             grpc_client_name: grpc_client_name(&reader)?,
@@ -141,10 +148,6 @@ impl EnvoySettings {
             log_format: match reader.text("LOG_FORMAT").eq_ignore_ascii_case("json") {
                 true => LogFormat::Json,
                 false => LogFormat::Text,
-            },
-            grpc_max_connection_age_grace: match reader.duration(AGE_GRACE)? {
-                grace if grace.is_zero() => MAX_AGE,
-                grace => grace.min(MAX_AGE),
             },
             configs: config_type(&reader)?,
             merge_domains: reader.boolean("MERGE_DOMAIN_CONFIG")?,

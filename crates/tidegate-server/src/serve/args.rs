@@ -60,7 +60,7 @@ pub struct ServeArgs {
     pub http: Option<ListenAddr>,
 
     /// The address of Envoy's rate limit service, over gRPC [default: 127.0.0.1:8081]
-    #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_GRPC")]
+    #[arg(long, value_name = "ADDR|unix:PATH|off", env = "TIDEGATE_GRPC")]
     pub grpc: Option<ListenAddr>,
 
     /// The address for Redis clients (RESP) [default: 127.0.0.1:6380]
@@ -116,6 +116,8 @@ pub enum ListenAddr {
     /// The front is disabled.
     Off,
     At(SocketAddr),
+    /// The path of a unix socket, which only the gRPC front can have.
+    Unix(PathBuf),
 }
 
 /// The text is not a listen address.
@@ -127,6 +129,8 @@ pub enum ParseListenAddrError {
     NoHost { text: String, port: u16 },
     #[error("`{0}` is not an address: write host:port such as 127.0.0.1:8080, or off")]
     NotAnAddress(String),
+    #[error("`unix:` has no path: write unix:/run/tidegate.sock")]
+    NoPath,
 }
 
 impl FromStr for ListenAddr {
@@ -135,6 +139,11 @@ impl FromStr for ListenAddr {
     fn from_str(text: &str) -> Result<Self, ParseListenAddrError> {
         if text == "off" {
             return Ok(ListenAddr::Off);
+        }
+        match text.strip_prefix("unix:") {
+            Some("") => return Err(ParseListenAddrError::NoPath),
+            Some(path) => return Ok(ListenAddr::Unix(path.into())),
+            None => {}
         }
         if let Ok(address) = text.parse() {
             return Ok(ListenAddr::At(address));
@@ -155,6 +164,7 @@ impl fmt::Display for ListenAddr {
         match self {
             ListenAddr::Off => f.write_str("off"),
             ListenAddr::At(address) => address.fmt(f),
+            ListenAddr::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }
@@ -169,6 +179,8 @@ mod tests {
             ("off", Ok("off")),
             ("127.0.0.1:0", Ok("127.0.0.1:0")),
             ("[::1]:8080", Ok("[::1]:8080")),
+            ("unix:/run/a:1.sock", Ok("unix:/run/a:1.sock")),
+            ("unix:", Err("`unix:` has no path: write unix:/run/tidegate.sock")),
             (
                 "8080",
                 Err(

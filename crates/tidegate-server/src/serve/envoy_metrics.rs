@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use axum::Router;
 use tidegate::unstable::config::Config;
-use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tracing::info;
 
+use super::args::ListenAddr;
 use super::config_source::ConfigSource;
 use super::error::ServeError;
-use super::listener::{Bounds, bind};
+use super::listener::{Bounds, ListenSocket};
 use super::settings::{FrontName, FrontSettings};
 use super::shutdown::RunningFront;
 use super::{BoundFront, ServerState};
@@ -37,9 +37,9 @@ impl EnvoyExport {
         let shadow_mode = variables.replies.shadow_mode;
         let metrics = Arc::new(EnvoyMetrics::new(settings.near_limit_ratio, shadow_mode));
         let page = |PrometheusSettings { address, path }| {
-            let socket =
-                bind(address).map_err(|error| ServeError::BindPrometheus { address, error })?;
-            let address = socket.local_addr().map_err(ServeError::System)?;
+            let socket = ListenSocket::bind(&ListenAddr::At(address))
+                .map_err(|error| ServeError::BindPrometheus { address, error })?;
+            let address = socket.tcp_address().unwrap_or(address);
             info!(%address, path, "serving metrics for Prometheus");
             Ok::<_, ServeError>((bound(socket, address), router(Arc::clone(&metrics), path)))
         };
@@ -106,7 +106,8 @@ impl RunningStatsd {
     }
 }
 
-fn bound(socket: TcpListener, address: std::net::SocketAddr) -> BoundFront {
+fn bound(socket: ListenSocket, address: std::net::SocketAddr) -> BoundFront {
+    let address = ListenAddr::At(address);
     // Scrapers send no secret.
     let access = Access::Unrestricted;
     let settings = FrontSettings { front: FrontName::Admin, address, access, tls: None };

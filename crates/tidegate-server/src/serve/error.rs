@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use tidegate::OutOfMemory;
 use tidegate::redis::ConnectError;
 
-use super::args::ParseListenAddrError;
+use super::args::{ListenAddr, ParseListenAddrError};
 use super::config_source::ConfigSourceError;
 use super::settings::{FrontName, secret_of};
 use super::tls::TlsError;
@@ -46,8 +46,13 @@ pub enum ServeError {
         secret = secret_of(*.front)
     )]
     Exposed { front: FrontName, address: SocketAddr },
+    #[error(
+        "--{name}: only --grpc can listen on a unix socket: write --{name} 127.0.0.1:8080, or off",
+        name = .front.name()
+    )]
+    UnixSocket { front: FrontName },
     #[error(fmt = write_bind_error)]
-    Bind { front: FrontName, address: SocketAddr, error: io::Error },
+    Bind { front: FrontName, address: ListenAddr, error: io::Error },
     #[error("PROMETHEUS_ADDR={address}: {error}")]
     BindPrometheus { address: SocketAddr, error: io::Error },
     /// The limit on open files is too low for these fronts.
@@ -64,12 +69,13 @@ pub enum ServeError {
 
 fn write_bind_error(
     front: &FrontName,
-    address: &SocketAddr,
+    address: &ListenAddr,
     error: &io::Error,
     f: &mut fmt::Formatter<'_>,
 ) -> fmt::Result {
     let front = front.name();
     write!(f, "--{front} {address}: ")?;
+    let ListenAddr::At(address) = address else { return write!(f, "{error}") };
     match error.kind() {
         io::ErrorKind::AddrInUse => write!(
             f,

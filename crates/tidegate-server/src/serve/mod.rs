@@ -45,7 +45,6 @@ use tidegate::unstable::config::Config;
 use tidegate::unstable::gate::Gate;
 use tidegate::unstable::stats::Stats;
 use tidegate::{Clock, Limiter};
-use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 pub use self::args::{ListenAddr, ServeArgs};
@@ -61,7 +60,7 @@ use self::config_source::ConfigSource;
 use self::connections::{Connections, MaxAge, TICK};
 use self::envoy_metrics::EnvoyExport;
 use self::http_protocol::HttpProtocol;
-use self::listener::{Bounds, Listener, bind};
+use self::listener::{Bounds, ListenSocket, Listener};
 use self::reload::{EnvOverrides, ReloadedFronts, Reloader, StartConfig};
 use self::settings::{FrontName, FrontSettings, Settings};
 use self::shutdown::RunningFronts;
@@ -78,10 +77,10 @@ use crate::page_links::{PageAddress, PageLinks};
 /// How often a hundredth of the store is swept for expired keys, so that the reported number of
 /// tracked keys is approximately right.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
 /// How long a gRPC connection that has reached its maximum age may take to finish its calls.
 /// Decisions take milliseconds, and a health watch can be started again.
 const AGE_GRACE: Duration = Duration::from_secs(20);
-
 
 /// Serves until a signal stops the server.
 ///
@@ -257,20 +256,23 @@ fn limiter(config: &Config, clock: Clock) -> Result<Limiter, ServeError> {
 /// A front and its bound socket.
 struct BoundFront {
     settings: FrontSettings,
-    socket: TcpListener,
+    socket: ListenSocket,
 }
 
 impl BoundFront {
     fn new(settings: FrontSettings) -> Result<Self, ServeError> {
-        let (front, address) = (settings.front, settings.address);
-        let socket = bind(address);
-        let socket = socket.map_err(|error| ServeError::Bind { front, address, error })?;
-        Ok(BoundFront { settings, socket })
+        match ListenSocket::bind(&settings.address) {
+            Ok(socket) => Ok(BoundFront { settings, socket }),
+            Err(error) => {
+                let FrontSettings { front, address, .. } = settings;
+                Err(ServeError::Bind { front, address, error })
+            }
+        }
     }
 
     fn page_address(&self) -> Option<PageAddress> {
         let is_tls = self.settings.tls.is_some();
-        self.socket.local_addr().ok().map(|address| PageAddress { address, is_tls })
+        self.socket.tcp_address().map(|address| PageAddress { address, is_tls })
     }
 
     fn listen_http<F: Front>(

@@ -32,7 +32,7 @@ pub const fn secret_of(front: FrontName) -> &'static str {
 /// A front that is served: its address, its accepted callers and its TLS configuration.
 pub struct FrontSettings {
     pub front: FrontName,
-    pub address: SocketAddr,
+    pub address: ListenAddr,
     pub access: Access,
     pub tls: Option<TlsAcceptor>,
 }
@@ -63,10 +63,11 @@ impl Settings {
             Settings { http: None, grpc: None, resp: None, admin: None, exposed: Vec::new() };
         let base = args.config.as_deref().and_then(Path::parent);
         let mut build = |front, configured: Option<ListenAddr>, default, files: Option<&Tls>| {
-            let ListenAddr::At(address) = configured.unwrap_or(ListenAddr::At(default)) else {
+            let address = configured.unwrap_or(ListenAddr::At(default));
+            if address == ListenAddr::Off {
                 return Ok(None);
-            };
-            let access = settings.access(front, address, &secrets, args.insecure_no_auth)?;
+            }
+            let access = settings.access(front, &address, &secrets, args.insecure_no_auth)?;
             let client_name = args.grpc_client_name.clone().filter(|_| front == FrontName::Grpc);
             let files = files.map(|files| TlsFiles { client_name, ..TlsFiles::new(files, base) });
             let tls = files.map(|files| tls::acceptor(&files)).transpose()?;
@@ -89,10 +90,17 @@ impl Settings {
     fn access(
         &mut self,
         front: FrontName,
-        address: SocketAddr,
+        address: &ListenAddr,
         secrets: &Secrets,
         insecure: bool,
     ) -> Result<Access, ServeError> {
+        let address = match address {
+            ListenAddr::At(address) => Some(*address),
+            ListenAddr::Unix(_) if front != FrontName::Grpc => {
+                return Err(ServeError::UnixSocket { front });
+            }
+            _ => None,
+        };
         let tokens = match front {
             FrontName::Admin => &secrets.admin,
             _ => &secrets.tokens,
@@ -100,9 +108,9 @@ impl Settings {
         if !tokens.is_empty() {
             return Ok(Access::Secrets(tokens.clone()));
         }
-        if address.ip().to_canonical().is_loopback() {
-            return Ok(Access::Local);
-        }
+        // The permissions of a unix socket restrict who can reach it.
+        let reachable = address.filter(|address| !address.ip().to_canonical().is_loopback());
+        let Some(address) = reachable else { return Ok(Access::Local) };
         if !insecure {
             return Err(ServeError::Exposed { front, address });
         }

@@ -59,7 +59,8 @@ const fn required(name: &'static str, shape: Shape, about: &'static str) -> Fiel
     Field { name, shape, is_required: true, about }
 }
 
-pub(super) const STORE_SCHEMES: [&str; 4] = ["redis", "rediss", "redis-sentinel", "redis-cluster"];
+pub(super) const STORE_SCHEMES: [&str; 5] =
+    ["redis", "rediss", "redis+unix", "redis-sentinel", "redis-cluster"];
 pub(super) const FORMS: [&str; Form::ALL.len() + 1] = {
     let mut names = ["none"; Form::ALL.len() + 1];
     let mut index = 0;
@@ -98,7 +99,7 @@ pub(super) const TOP: &[Field] = &[
     field(
         "store",
         Shape::Text,
-        "Where counts are kept: memory, or redis://, rediss://, redis-sentinel:// or redis-cluster://",
+        "Where counts are kept: memory, or redis://, rediss://, redis+unix://, redis-sentinel:// or redis-cluster://",
     ),
     field(
         "store_timeout",
