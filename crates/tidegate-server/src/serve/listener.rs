@@ -16,7 +16,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 use tracing::{debug, warn};
 
 use super::args::ListenAddr;
@@ -219,13 +218,16 @@ impl<P: Protocol> Listener<P> {
             let accepted = Accepted { protocol: Arc::clone(&self.protocol), peer, guard };
             let tls = self.tls.clone();
             tokio::spawn(async move {
+                // Boxed, so that plain connections over TCP do not reserve memory for the others.
                 match (stream, tls) {
                     (Socket::Tcp(stream), None) => accepted.serve(stream).await,
-                    // Boxed, so that connections over TCP without TLS do not reserve memory for it.
+                    (Socket::Unix(stream), None) => Box::pin(accepted.erased(stream)).await,
                     (Socket::Tcp(stream), Some(tls)) => {
                         Box::pin(accepted.secure(stream, tls)).await;
                     }
-                    (Socket::Unix(stream), tls) => Box::pin(accepted.local(stream, tls)).await,
+                    (Socket::Unix(stream), Some(tls)) => {
+                        Box::pin(accepted.secure(stream, tls)).await;
+                    }
                 }
                 drop((connected, slot, aging));
             });
@@ -240,34 +242,19 @@ struct Accepted<P> {
 }
 
 impl<P: Protocol> Accepted<P> {
-    async fn secure(self, stream: TcpStream, tls: TlsAcceptor) {
-        if let Some(stream) = self.handshake(stream, tls).await {
-            self.serve(stream).await;
-        }
-    }
-
-    /// Serves a connection over a unix socket. Its type is erased, so that the protocol is not
-    /// compiled again with and without TLS.
-    async fn local(self, stream: UnixStream, tls: Option<TlsAcceptor>) {
-        let stream: Option<Box<dyn Stream>> = match tls {
-            None => Some(Box::new(stream)),
-            Some(tls) => match self.handshake(stream, tls).await {
-                Some(stream) => Some(Box::new(stream)),
-                None => None,
-            },
-        };
-        if let Some(stream) = stream {
-            self.serve(stream).await;
-        }
-    }
-
-    async fn handshake<S: Stream>(&self, stream: S, tls: TlsAcceptor) -> Option<TlsStream<S>> {
+    async fn secure(self, stream: impl Stream, tls: TlsAcceptor) {
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-            Ok(Ok(stream)) => return Some(stream),
+            Ok(Ok(stream)) => self.erased(stream).await,
             Ok(Err(error)) => debug!(peer = %self.peer, %error, "a TLS handshake failed"),
             Err(_) => debug!(peer = %self.peer, "a TLS handshake took too long"),
         }
-        None
+    }
+
+    /// Serves a connection without regard to its type, so that the protocol is not compiled for
+    /// each.
+    async fn erased(self, stream: impl Stream) {
+        let stream: Box<dyn Stream> = Box::new(stream);
+        self.serve(stream).await;
     }
 
     async fn serve(self, stream: impl Stream) {
