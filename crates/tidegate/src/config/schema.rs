@@ -64,7 +64,8 @@ const fn required(name: &'static str, field_type: FieldType, about: &'static str
     Field { name, field_type, is_required: true, about }
 }
 
-pub(super) const STORE_SCHEMES: [&str; 4] = ["redis", "rediss", "redis-sentinel", "redis-cluster"];
+pub(super) const STORE_SCHEMES: [&str; 5] =
+    ["redis", "rediss", "redis+unix", "redis-sentinel", "redis-cluster"];
 pub(super) const FORMS: [&str; Form::ALL.len() + 1] = {
     let mut names = ["none"; Form::ALL.len() + 1];
     let mut index = 0;
@@ -103,7 +104,7 @@ pub(super) const TOP: &[Field] = &[
     field(
         "store",
         FieldType::Text,
-        "Where counts are kept: memory, or redis://, rediss://, redis-sentinel:// or redis-cluster://",
+        "Where counts are kept: memory, or redis://, rediss://, redis+unix://, redis-sentinel:// or redis-cluster://",
     ),
     field(
         "store_timeout",

@@ -120,10 +120,11 @@ impl Gate {
         }
     }
 
-    /// Replaces the policies. Counts are kept: a limit finds its counts by the name of its policy,
-    /// the key, its algorithm and its window.
-    pub fn reload(&self, policies: Policies) {
-        self.active.store(Arc::new(ActivePolicies::new(policies, &self.stats)));
+    /// Replaces the policies, and returns the old ones. Counts are kept: a limit finds its counts by
+    /// the name of its policy, the key, its algorithm and its window. A caller that keeps the old
+    /// policies until no check uses them frees them itself; otherwise the last check does.
+    pub fn reload(&self, policies: Policies) -> Arc<ActivePolicies> {
+        self.active.swap(Arc::new(ActivePolicies::new(policies, &self.stats)))
     }
 
     /// Returns the policies in force. The guard is meant for the duration of one request; clone the

@@ -70,6 +70,8 @@ pub use cost::{CostSource, CostSourceError};
 pub(crate) use definition::check_limits;
 pub(crate) use definition::is_concurrency;
 pub use definition::{MAX_LIMITS, MAX_NAME_BYTES, Override, Policy, Variant, check_counts};
+#[cfg(feature = "config")]
+pub(crate) use descriptor::MAX_ENTRY_NAME_BYTES;
 pub use descriptor::{
     DescriptorEntry, EnvoyDetails, EnvoyLevel, MAX_ENTRIES, Metadata, MetadataValue,
 };

@@ -178,6 +178,25 @@ fn closes_connections_at_max_age() {
     assert_eq!(calls, Some(2), "no call failed");
 }
 
+/// A stream outlives the maximum age of its connection by the grace, and ends with a status.
+#[test]
+fn streams_outlive_the_maximum_age() {
+    let start = Start::new("grpc-age-of-streams").args(&["--as-envoy-ratelimit"]);
+    let start = start.config(CONFIG).args(&["--grpc", "127.0.0.1:0"]);
+    let root = start.files().path("none");
+    let start = start.env("RUNTIME_ROOT", &root);
+    let start = start.env("GRPC_MAX_CONNECTION_AGE", "1s");
+    let server = start.env("GRPC_MAX_CONNECTION_AGE_GRACE", "2s").run();
+    let mut client = GrpcClient::new(&server);
+    let answer = client.ask("watch", json!({ "service": SERVICE }));
+    assert_eq!(answer["reply"]["status"], "SERVING");
+    // Calls on new connections succeed meanwhile.
+    let ended = client.ask("watched", json!({}));
+    let message = "the connection has reached its maximum age: connect again";
+    assert_eq!(ended, json!({ "code": "UNAVAILABLE", "message": message }));
+    assert_eq!(client.code(&question()), "OK");
+}
+
 #[test]
 fn reload_changes_header_forms() {
     let server = serve("grpc-reload", CONFIG);

@@ -2,6 +2,7 @@
 //! (`ratelimit.config.ratelimit.v3.RateLimitConfig`) define it. Files are read into the same values.
 //! Empty texts, `false` and 0 mean that a field is missing.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -158,10 +159,10 @@ impl DescriptorConfig {
 
     /// Returns the text by which envoyproxy/ratelimit looks up a descriptor. It is unique at each
     /// level.
-    pub(super) fn composite(&self) -> String {
+    pub(super) fn composite(&self) -> Cow<'_, str> {
         match &*self.value {
-            "" => self.key.clone(),
-            value => format!("{}_{value}", self.key),
+            "" => Cow::Borrowed(&self.key),
+            value => Cow::Owned([&self.key, "_", value].concat()),
         }
     }
 }
