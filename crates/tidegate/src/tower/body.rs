@@ -9,7 +9,7 @@ use http::Response;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::guard::{HeldPermits, RequestGuard};
+use super::request::{HeldPermits, RequestGuard};
 
 pin_project! {
     /// The body of a response that has passed the layer. Permits of `concurrency` limits are held

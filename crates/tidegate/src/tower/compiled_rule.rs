@@ -6,7 +6,7 @@ use http::Response;
 use tidegate_core::bounds;
 
 use super::error::{LayerFault, RuleFault};
-use super::head::Head;
+use super::request::Head;
 use super::rule::Limits;
 use super::rule::{
     CostOf, KeyFrom, Keyless, LimitsOf, MAX_PLANS, OnUnknownPlan, PlanOf, Rule, SettleWhen,

@@ -13,7 +13,7 @@ use super::body::Axum;
 use super::body::Wrapped;
 use super::builder::LayerBuilder;
 use super::compiled_rule::CompiledRule;
-use super::core::Core;
+use super::decide::Core;
 use super::error::KeyError;
 use super::rule::Rule;
 use super::service::RateLimit;

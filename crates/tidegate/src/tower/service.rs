@@ -17,10 +17,8 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::body::{Bodies, Wrapped};
-use super::core::{Core, RejectionResponse};
-use super::guard::Background;
-use super::guard::RequestGuard;
-use super::head::Head;
+use super::decide::{Core, RejectionResponse};
+use super::request::{Background, Head, RequestGuard};
 use crate::futures::CallTracker;
 
 /// A service behind a [`RateLimitLayer`](super::RateLimitLayer).
