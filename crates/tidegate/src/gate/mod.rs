@@ -19,8 +19,8 @@
 //!   different limits for one count; `quotas.rs`: requests that need room in one of several quotas;
 //! - `decide.rs`: calls of the store, and decisions while it fails; `shared_store.rs`: a store that
 //!   nodes share; `waiting.rs`: waiting requests;
-//! - `active_policies.rs`: policies with their counters; `code_policy.rs`: policies in code;
-//!   `policy_keys.rs`: peek and reset;
+//! - `active_policies.rs`: policies with their counters and keys; `code_policy.rs`: policies in
+//!   code;
 //! - `permits.rs`: requests that are then served, and permits; `batch.rs`: pipelines of simple
 //!   requests.
 
@@ -31,7 +31,6 @@ mod code_policy;
 mod decide;
 mod permits;
 mod plan;
-mod policy_keys;
 mod quotas;
 mod request;
 mod shared_store;
@@ -47,12 +46,11 @@ use arc_swap::{ArcSwap, Guard};
 use smallvec::SmallVec;
 use tidegate_core::Cost;
 
-pub use self::active_policies::ActivePolicies;
+pub use self::active_policies::{ActivePolicies, FoundKey, PolicyKeys};
 #[cfg(feature = "tower")]
 pub(crate) use self::code_policy::{Adjustment, ChargeRecord};
 pub use self::code_policy::{CodeKey, CodePolicy};
 pub use self::permits::{Admission, AnyPermit, PermitGrant, SharedPermit};
-pub use self::policy_keys::{FoundKey, PolicyKeys};
 pub use self::request::{GateError, GateRequest, Subject};
 pub(crate) use self::shared_store::ErasedStore;
 pub use self::verdict::{DenialReason, GateVerdict, LimitResult};
