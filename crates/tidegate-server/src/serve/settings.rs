@@ -3,14 +3,14 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use tidegate::unstable::config::{Config, Fronts, Tls};
-use tokio_rustls::TlsAcceptor;
 
 use super::args::ListenAddr;
 use super::args::ServeArgs;
 use super::error::ServeError;
-use super::tls::{self, TlsFiles};
+use super::tls::{FrontTls, TlsFiles};
 use crate::access::{Access, Secrets};
 pub use crate::admin::FrontName;
 
@@ -34,7 +34,7 @@ pub struct FrontSettings {
     pub front: FrontName,
     pub address: ListenAddr,
     pub access: Access,
-    pub tls: Option<TlsAcceptor>,
+    pub tls: Option<Arc<FrontTls>>,
 }
 
 /// The effective settings of the server.
@@ -70,7 +70,7 @@ impl Settings {
             let access = settings.access(front, &address, &secrets, args.insecure_no_auth)?;
             let client_name = args.grpc_client_name.clone().filter(|_| front == FrontName::Grpc);
             let files = files.map(|files| TlsFiles { client_name, ..TlsFiles::new(files, base) });
-            let tls = files.map(|files| tls::acceptor(&files)).transpose()?;
+            let tls = files.map(FrontTls::load).transpose()?.map(Arc::new);
             Ok::<_, ServeError>(Some(FrontSettings { front, address, access, tls }))
         };
         let http = build(FrontName::Http, configured.http, DEFAULT_HTTP, config.tls.http.as_ref())?;
