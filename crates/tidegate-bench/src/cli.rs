@@ -147,7 +147,7 @@ pub struct XdsArgs {
     #[arg(long)]
     pub json: bool,
     /// Configs to send, one after the other. Each has other limits than the one before.
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(2..=10_000))]
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(2..=1_000))]
     pub pushes: u32,
     /// Descriptors with a limit in each config.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=65_536))]

@@ -51,9 +51,8 @@ impl ControlPlane {
         self.next_request().await.map(|_| ())
     }
 
-    /// Sends a config, and returns the time until it is accepted.
-    pub async fn push(&mut self, config: &Config, number: u32) -> io::Result<Duration> {
-        let value = config.encode_to_vec();
+    /// Sends an encoded config, and returns the time until it is accepted.
+    pub async fn push(&mut self, value: Vec<u8>, number: usize) -> io::Result<Duration> {
         let response = DiscoveryResponse {
             version_info: number.to_string(),
             resources: vec![Resource { type_url: TYPE_URL.to_owned(), value }],
@@ -79,18 +78,19 @@ impl ControlPlane {
     }
 }
 
-/// Returns a config of many descriptors with one limit each. The limits differ by `number`.
-pub fn config(descriptors: u32, number: u32) -> Config {
+/// Returns an encoded config of many descriptors with one limit each. The limits differ by `number`.
+pub fn config(descriptors: u32, number: u32) -> Vec<u8> {
     let descriptor = |value: u32| Descriptor {
         key: KEY.to_owned(),
         value: format!("user:{value:08}"),
         rate_limit: Some(Policy { unit: HOUR, requests_per_unit: 1_000_000_000 + number }),
     };
-    Config {
+    let config = Config {
         name: DOMAIN.to_owned(),
         domain: DOMAIN.to_owned(),
         descriptors: (0..descriptors).map(descriptor).collect(),
-    }
+    };
+    config.encode_to_vec()
 }
 
 /// A service with one stream.

@@ -68,17 +68,17 @@ async fn measure(args: &XdsArgs, program: &Path) -> io::Result<Results> {
     let mut plane = ControlPlane::start()?;
     let server = Server::start(program, plane.address, directory.path())?;
     plane.subscribed().await?;
-    plane.push(&config(args.descriptors, 0), 0).await?;
+    plane.push(config(args.descriptors, 0), 0).await?;
+    // Made in advance, because the server and the checks need the processors.
+    let configs: Vec<_> =
+        (1..=args.pushes).map(|number| config(args.descriptors, number)).collect();
     let checks = Checks::start(server.address);
     let mut pushes = Vec::new();
     let start = Instant::now();
-    for number in 1..=args.pushes {
-        let config = config(args.descriptors, number);
+    for (index, config) in configs.into_iter().enumerate() {
         tokio::time::sleep(PAUSE).await;
-        pushes.push(plane.push(&config, number).await?);
-        eprint!("\rconfig {number} of {} ", args.pushes);
+        pushes.push(plane.push(config, index + 1).await?);
     }
-    eprintln!();
     let took = start.elapsed();
     let during = checks.stop()?;
     let checks = Checks::start(server.address);

@@ -21,6 +21,7 @@ use tracing::{debug, warn};
 use super::connection_stream::ConnectionStream;
 use super::connections::{ConnGuard, ConnectionProgress, Connections, MaxAge};
 use super::settings::{FrontName, ListenAddr};
+use super::tls::FrontTls;
 use crate::admin::ServerState;
 use crate::logs::LogThrottle;
 
@@ -186,7 +187,7 @@ pub struct Listener<P> {
     pub socket: ListenSocket,
     pub name: FrontName,
     pub protocol: Arc<P>,
-    pub tls: Option<TlsAcceptor>,
+    pub tls: Option<Arc<FrontTls>>,
     pub server_state: Arc<ServerState>,
     pub connections: Arc<Connections>,
     pub bounds: Bounds,
@@ -215,7 +216,7 @@ impl<P: Protocol> Listener<P> {
             let aging = self.bounds.age.map(|age| guard.close_after(age));
             let connected = self.server_state.count_connection(self.name);
             let accepted = Accepted { protocol: Arc::clone(&self.protocol), peer, guard };
-            let tls = self.tls.clone();
+            let tls = self.tls.as_ref().map(|tls| tls.acceptor());
             tokio::spawn(async move {
                 // Boxed, so that plain connections over TCP do not reserve memory for the others.
                 match (stream, tls) {

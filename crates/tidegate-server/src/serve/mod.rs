@@ -384,6 +384,9 @@ impl BoundFront {
             bounds,
         };
         tokio::spawn(reap_idle(Arc::clone(&connections)));
+        if let Some(tls) = &listener.tls {
+            tokio::spawn(Arc::clone(tls).follow());
+        }
         (tokio::spawn(listener.run()), connections)
     }
 }

@@ -5,17 +5,17 @@ use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use clap::Args;
 use clap::builder::UnknownArgumentValueParser;
 use tidegate::Algorithm;
 use tidegate::unstable::config::{Config, Fronts, Tls};
 use tidegate_replay::rate_algorithm;
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::error::ServeError;
-use super::tls::{self, TlsFiles};
+use super::tls::{FrontTls, TlsFiles};
 use crate::authentication::{Access, Secrets};
 use crate::envoy_ratelimit::XdsAddress;
 use crate::logs::LogFormat;
@@ -197,7 +197,7 @@ pub struct FrontSettings {
     pub front: FrontName,
     pub address: ListenAddr,
     pub access: Access,
-    pub tls: Option<TlsAcceptor>,
+    pub tls: Option<Arc<FrontTls>>,
 }
 
 /// The effective settings of the server.
@@ -233,7 +233,7 @@ impl Settings {
             let access = settings.access(front, &address, &secrets, args.insecure_no_auth)?;
             let client_name = args.grpc_client_name.clone().filter(|_| front == FrontName::Grpc);
             let files = files.map(|files| TlsFiles { client_name, ..TlsFiles::new(files, base) });
-            let tls = files.map(|files| tls::acceptor(&files)).transpose()?;
+            let tls = files.map(FrontTls::load).transpose()?.map(Arc::new);
             Ok::<_, ServeError>(Some(FrontSettings { front, address, access, tls }))
         };
         let http = build(FrontName::Http, configured.http, DEFAULT_HTTP, config.tls.http.as_ref())?;

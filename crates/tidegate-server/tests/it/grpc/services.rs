@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use tidegate_testkit::Authority;
 
 use super::{GrpcClient, request_for, serve};
+use crate::cli_harness::Files;
 use crate::server_harness::{Start, wait_for};
 
 const CONFIG: &str = r#"
@@ -145,6 +146,36 @@ fn requires_client_certificates() {
         let answer = client.limit(&question());
         assert_eq!(answer["code"], code, "{how}: {answer}");
     }
+}
+
+#[test]
+fn changed_certificates_are_loaded() {
+    let start = Start::new("grpc-tls-changed").args(&["--grpc", "127.0.0.1:0"]);
+    let authorities = [Authority::new(), Authority::new()];
+    let install = |authority: &Authority, files: &Files| {
+        let (cert, key) = authority.sign("localhost");
+        files.replace("cert.pem", cert);
+        files.replace("key.pem", key);
+    };
+    let files = start.files();
+    let cas = [0, 1].map(|index| files.write(&format!("ca{index}.pem"), authorities[index].pem()));
+    install(&authorities[0], files);
+    let tls = "tls: { grpc: { cert: cert.pem, key: key.pem } }\n";
+    let server = start.config(&format!("{tls}{CONFIG}")).run();
+    let target = server.grpc().to_string();
+    let code = |ca: &str| {
+        let mut client = GrpcClient::start();
+        client.connect(json!({ "target": target, "ca": ca }));
+        client.limit(&question())["code"].clone()
+    };
+    assert_eq!((code(&cas[0]), code(&cas[1])), (json!("OK"), json!("UNAVAILABLE")));
+    // Files that cannot be used change nothing.
+    server.files.replace("key.pem", "not a key");
+    server.logged("the changed TLS files cannot be used: the old ones stay");
+    assert_eq!(code(&cas[0]), "OK");
+    install(&authorities[1], &server.files);
+    server.logged("loaded the changed TLS files");
+    assert_eq!((code(&cas[0]), code(&cas[1])), (json!("UNAVAILABLE"), json!("OK")));
 }
 
 #[test]
