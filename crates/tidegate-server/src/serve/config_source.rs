@@ -20,8 +20,8 @@ use tidegate::unstable::config::{Config, ConfigErrors, ConfigWarning, MAX_CONFIG
 use tidegate::unstable::policy::{Policies, PoliciesError};
 use tracing::{error, warn};
 
-use super::readiness::Readiness;
 use super::settings::ServeArgs;
+use super::shared_store::Readiness;
 use super::tls;
 use crate::envoy_ratelimit::{
     ConfigType, DEFAULT_STORE_TIMEOUT, EnvoySettings, VariableError, xds_settings,

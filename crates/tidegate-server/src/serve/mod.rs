@@ -8,9 +8,8 @@
 //!   http_protocol.rs              connections over HTTP -> requests to a front
 //!   connection_stream.rs          records the progress of a connection; bounds the bytes read per poll
 //!   connections.rs                open connections, and their deadlines
-//!   shared_store.rs               the store that nodes share
+//!   shared_store.rs               the store that nodes share; readiness
 //!   config_source.rs, reload.rs   policies from files; SIGHUP and changed files
-//!   readiness.rs                  whether a config is loaded and the store is available
 //!   shutdown.rs                   signals, draining, exit
 //!   envoy_metrics.rs              the metrics of envoyproxy/ratelimit, served and sent
 //!   banner.rs                     the text printed at start, and its command to try
@@ -25,7 +24,6 @@ mod envoy_metrics;
 mod error;
 mod http_protocol;
 mod listener;
-mod readiness;
 mod reload;
 mod settings;
 mod shared_store;

@@ -20,8 +20,8 @@ use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
 use super::config_source::{ConfigSource, ConfigSourceError};
-use super::readiness::Readiness;
 use super::settings::needing_restart;
+use super::shared_store::Readiness;
 use crate::admin::ServerState;
 use crate::envoy_ratelimit::EnvoyMetrics;
 use crate::fronts::grpc::GrpcFront;
