@@ -34,6 +34,7 @@ use axum::routing::get;
 use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
 use http::{HeaderMap, StatusCode, Uri};
 use tidegate::redis::RedisStore;
+use tidegate::unstable::config::envoy::Unit;
 use tidegate::unstable::gate::Gate;
 use tidegate::unstable::policy::Mode;
 use tidegate::unstable::stats::{PROMETHEUS_CONTENT_TYPE, Stats};
@@ -45,7 +46,6 @@ pub use self::server_state::{FrontName, REPLY_CODES, ReplyCounts, ServerState};
 use self::history::History;
 use crate::authentication::{Access, AuthError};
 use crate::error::{ErrorKind, RequestError};
-use crate::fronts::grpc::envoy::{UNITS, unit};
 use crate::serve::host_error;
 use crate::web_pages::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, own_asset};
 
@@ -130,13 +130,13 @@ async fn list_limits(State(state): State<AdminState>) -> Response {
     for policy in active.policies() {
         let (shadow, quota) = (policy.mode() == Mode::Observe, policy.is_quota());
         for limit in policy.limits() {
-            let number = usize::try_from(unit(limit)).unwrap_or_default();
             // Writing to memory cannot fail.
-            let _ = match UNITS.get(number).filter(|_| number > 0) {
+            let _ = match Unit::of_limit(limit) {
                 Some(unit) => write!(
                     page,
-                    "{}: unit={unit} requests_per_unit={}",
+                    "{}: unit={} requests_per_unit={}",
                     policy.name(),
+                    unit.message_name(),
                     limit.count()
                 ),
                 None => write!(page, "{}: limit={limit}", policy.name()),

@@ -101,7 +101,7 @@ pub struct RateLimitDescriptor {
 /// The limit of a descriptor.
 #[derive(Clone, PartialEq, Message)]
 pub struct RateLimitPolicy {
-    /// The number of the unit: 1 second, 2 minute, 3 hour, 4 day, 5 month, 6 year, 7 week.
+    /// The number of the [`Unit`].
     #[prost(int32, tag = "1")]
     pub unit: i32,
     #[prost(uint32, tag = "2")]
@@ -158,17 +158,9 @@ impl From<RateLimitDescriptor> for DescriptorConfig {
 
 impl From<RateLimitPolicy> for envoy::RateLimitConfig {
     fn from(policy: RateLimitPolicy) -> Self {
+        let unit = u64::try_from(policy.unit).ok().and_then(Unit::from_number);
         envoy::RateLimitConfig {
-            unit: match policy.unit {
-                1 => Unit::Second,
-                2 => Unit::Minute,
-                3 => Unit::Hour,
-                4 => Unit::Day,
-                5 => Unit::Month,
-                6 => Unit::Year,
-                7 => Unit::Week,
-                _ => Unit::Unknown,
-            },
+            unit: unit.unwrap_or_default(),
             requests_per_unit: policy.requests_per_unit,
             unlimited: policy.unlimited,
             name: policy.name,

@@ -6,8 +6,11 @@
 use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::collections::HashMap;
+use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
+
+use tidegate_core::{Algorithm, Limit};
 
 use crate::policy::{Condition, MAX_EXEMPT_VALUES, MAX_VALUES, Metadata, RequestField, Wildcard};
 
@@ -85,32 +88,64 @@ pub struct RateLimitConfig {
     pub replaces: Vec<String>,
 }
 
-/// A unit of time. Months have 30 days and years 365, as in envoyproxy/ratelimit.
+/// A unit of time, with its number in Envoy's messages. Months have 30 days and years 365, as in
+/// envoyproxy/ratelimit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// The unit is missing.
     #[default]
-    Unknown,
+    Unknown = 0,
     /// A second.
-    Second,
+    Second = 1,
     /// A minute.
-    Minute,
+    Minute = 2,
     /// An hour.
-    Hour,
+    Hour = 3,
     /// A day.
-    Day,
-    /// A week.
-    Week,
+    Day = 4,
     /// 30 days.
-    Month,
+    Month = 5,
     /// 365 days.
-    Year,
+    Year = 6,
+    /// A week.
+    Week = 7,
 }
 
 impl Unit {
     /// All units of time.
     pub const ALL: [Unit; 7] =
         [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year];
+
+    /// Returns the unit with this number in Envoy's messages. 0 is [`Unit::Unknown`].
+    pub fn from_number(number: u64) -> Option<Unit> {
+        Unit::all_and_unknown().find(|unit| unit.number() == number)
+    }
+
+    /// Returns the unit with this name in Envoy's messages, such as `SECOND`.
+    pub fn from_message_name(name: &str) -> Option<Unit> {
+        Unit::all_and_unknown().find(|unit| unit.message_name() == name)
+    }
+
+    /// Returns the unit that is as long as the window of a limit. `concurrency` has no window.
+    pub fn of_limit(limit: &Limit) -> Option<Unit> {
+        let window = Duration::from_micros(limit.window_us());
+        let has_window = limit.algorithm() != Algorithm::Concurrency;
+        Unit::ALL.into_iter().find(|unit| has_window && unit.duration() == window)
+    }
+
+    fn all_and_unknown() -> impl Iterator<Item = Unit> {
+        iter::once(Unit::Unknown).chain(Unit::ALL)
+    }
+
+    /// Returns the number in Envoy's messages.
+    pub const fn number(self) -> u64 {
+        self as u64
+    }
+
+    /// Returns the name in Envoy's messages.
+    pub fn message_name(self) -> String {
+        self.name().to_ascii_uppercase()
+    }
 
     /// Returns the name.
     pub const fn name(self) -> &'static str {
@@ -250,5 +285,33 @@ impl<'c> Siblings<'c> {
         let first = sorted.partition_point(|text| *text < prefix);
         let begins = sorted[first..].iter().take_while(|text| text.starts_with(prefix));
         begins.copied().filter(|text| pattern.matches(text)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The numbers and names of `envoy.type.v3.RateLimitUnit`.
+    #[test]
+    fn units_have_the_numbers_of_messages() {
+        let names = ["UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"];
+        for (number, name) in (0..).zip(names) {
+            let unit = Unit::from_number(number).expect(name);
+            assert_eq!(unit.message_name(), name);
+            assert_eq!(Unit::from_message_name(name), Some(unit));
+            assert_eq!(unit.number(), number);
+        }
+        assert_eq!(Unit::from_number(8), None);
+        assert_eq!(Unit::from_message_name("second"), None);
+    }
+
+    #[test]
+    fn unit_of_a_limit_is_its_window() {
+        let unit = |text: &str| Unit::of_limit(&text.parse().expect(text));
+        assert_eq!(unit("5 per 1m"), Some(Unit::Minute));
+        assert_eq!(unit("5 per 30d fixed-window"), Some(Unit::Month));
+        assert_eq!(unit("5 per 2m"), None);
+        assert_eq!(unit("5 concurrent lease 1m"), None);
     }
 }
