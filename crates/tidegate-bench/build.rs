@@ -1,5 +1,6 @@
-//! Generates the tonic client and server for `grpc`, without `protoc`, for the messages in
-//! `src/grpc/messages.rs`. The generated code is the same that users of tonic have.
+//! Generates the tonic clients and servers for `grpc` and `xds`, without `protoc`, for the messages
+//! in `src/grpc/messages.rs` and `src/xds/messages.rs`. The generated code is the same that users of
+//! tonic have.
 
 use tonic_build::manual::{Builder, Method, Service};
 
@@ -16,6 +17,20 @@ fn main() {
         .package("envoy.service.ratelimit.v3")
         .method(should_rate_limit)
         .build();
-    Builder::new().compile(&[service]);
+    let stream = Method::builder()
+        .name("stream_aggregated_resources")
+        .route_name("StreamAggregatedResources")
+        .input_type("crate::xds::messages::DiscoveryRequest")
+        .output_type("crate::xds::messages::DiscoveryResponse")
+        .codec_path("tonic_prost::ProstCodec")
+        .client_streaming()
+        .server_streaming()
+        .build();
+    let discovery = Service::builder()
+        .name("AggregatedDiscoveryService")
+        .package("envoy.service.discovery.v3")
+        .method(stream)
+        .build();
+    Builder::new().compile(&[service, discovery]);
     println!("cargo::rerun-if-changed=build.rs");
 }

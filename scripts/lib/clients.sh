@@ -64,14 +64,20 @@ build_meta.build_sdist(packages)' "$1/packages" >"$1/build.log" 2>&1) || { cat "
     (cd "$client" && timeout 300 "$venv/bin/pytest" -p no:cacheprovider)
 }
 
-# typescript_client HOME : installs when the lock file changes, and type-checks with the examples.
-typescript_client() {
+# Installs the packages that the TypeScript client is built with, when the lock file changes.
+typescript_packages() {
     local client=clients/typescript
     local installed=$client/node_modules/.tidegate-lock
     if ! cmp -s "$client/package-lock.json" "$installed"; then
         npm ci --prefix "$client" --no-audit --no-fund --loglevel=error || return 1
         cp "$client/package-lock.json" "$installed"
     fi
+}
+
+# typescript_client HOME : type-checks and tests the client with the examples.
+typescript_client() {
+    local client=clients/typescript
+    typescript_packages || return 1
     rm -rf "$client/dist" "$client/build"
     (
         cd "$client" || exit 1

@@ -113,12 +113,35 @@ speeds_out() {
         -e '/decisions\/s$/,/^$/s/ +[^ ]+$//'
 }
 
-# Checks that a test runs or checks every snippet. Fails for warnings about a shipped config.
+# Checks that every snippet is run, runs those that no other step runs, and fails for warnings about a
+# shipped config.
 snippets_in_docs() {
-    local bin=${CARGO_TARGET_DIR:-target}/debug/tidegate config
+    local target=${CARGO_TARGET_DIR:-target} config
+    local -x PYTHONDONTWRITEBYTECODE=1
     build
-    python3 scripts/lib/docs/snippets.py "$bin"
+    cargo build --locked --profile test "${PACKAGES[@]}" --bin tidegate-bench
+    python3 scripts/lib/docs/snippets.py "$target/debug/tidegate"
     for config in examples/tidegate.yaml examples/*/tidegate.yaml docs/tutorial/*.yaml deploy/docker/*/tidegate.yaml; do
-        "$bin" config check --strict "$config"
+        "$target/debug/tidegate" config check --strict "$config"
     done
+    if ! unshare --net --mount --pid --fork --mount-proc true 2>/dev/null; then
+        skip "commands that change files or use fixed ports: this user may not create namespaces"
+        return
+    fi
+    "$target/deploy/venv/bin/python" scripts/lib/docs/sessions.py "$target"
+}
+
+# The limiters that docs/migration.md converts from, at pinned versions.
+DOCS_NODE_PACKAGES="express@5.3.0 express-rate-limit@8.7.4 @upstash/ratelimit@2.2.0 @upstash/redis@1.39.0"
+
+# Installs the npm packages that the snippets import.
+docs_packages() {
+    local home=${CARGO_TARGET_DIR:-target}/docs-node
+    typescript_packages || return 1
+    mkdir -p "$home"
+    if [ "$(cat "$home/packages" 2>/dev/null)" != "$DOCS_NODE_PACKAGES" ]; then
+        # shellcheck disable=SC2086 # several words
+        npm install --prefix "$home" --no-audit --no-fund --no-save --loglevel=error $DOCS_NODE_PACKAGES || return 1
+        echo "$DOCS_NODE_PACKAGES" >"$home/packages"
+    fi
 }

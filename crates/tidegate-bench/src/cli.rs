@@ -26,6 +26,9 @@ pub enum Command {
     Http(HttpArgs),
     /// gRPC front compared with a tonic service of the same proto that always answers OK.
     Grpc(GrpcArgs),
+    /// Time that a large config from an xDS control plane takes to apply, and the slowest check
+    /// meanwhile.
+    Xds(XdsArgs),
     /// Cost that the tower layer adds to a request of an empty axum app, compared with
     /// tower_governor.
     Layer(LayerArgs),
@@ -136,6 +139,22 @@ pub struct GrpcArgs {
     /// Let servers and load share all processors instead of using one processor each.
     #[arg(long)]
     pub unbound: bool,
+}
+
+#[derive(Args)]
+pub struct XdsArgs {
+    /// Print JSON instead of the table.
+    #[arg(long)]
+    pub json: bool,
+    /// Configs to send, one after the other. Each has other limits than the one before.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(2..=1_000))]
+    pub pushes: u32,
+    /// Descriptors with a limit in each config.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub descriptors: u32,
+    /// Path of a tidegate binary; default: build the release binary.
+    #[arg(long, value_name = "PATH")]
+    pub tidegate: Option<PathBuf>,
 }
 
 #[derive(Args)]

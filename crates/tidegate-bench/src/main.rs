@@ -10,6 +10,7 @@
 //! - `pauses.rs`: the slowest single decisions while a table fills and expires;
 //! - `http/`: the HTTP server compared with other servers, see `http/mod.rs`;
 //! - `grpc/`: the gRPC front compared with a tonic service, see `grpc/mod.rs`;
+//! - `xds/`: large configs from a control plane while checks are made, see `xds/mod.rs`;
 //! - `layer/`: the cost that the tower layer adds to a request, see `layer/mod.rs`;
 //! - `redis/`: the cost of a shared decision for Redis, see `redis/mod.rs`;
 //! - `resp/`: the RESP front compared with Redis and throttlecrab, see `resp/mod.rs`;
@@ -34,6 +35,7 @@ mod rss;
 mod storm;
 mod subjects;
 mod workloads;
+mod xds;
 
 use std::process::ExitCode;
 
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         cli::Command::Grpc(args) => return exit_code(grpc::run(&args)),
         cli::Command::GrpcBaseline(args) => return exit_code(grpc::serve_baseline(&args)),
         cli::Command::GrpcLoad(args) => return exit_code(grpc::load(&args)),
+        cli::Command::Xds(args) => return exit_code(xds::run(&args)),
         cli::Command::Layer(args) => return exit_code(layer::run(&args)),
         cli::Command::Redis(args) => return exit_code(redis::run(&args)),
         cli::Command::Resp(args) => return exit_code(resp::run(&args)),

@@ -65,9 +65,6 @@ pub fn harden(headers: &mut HeaderMap) {
     }
 }
 
-/// The page about tidegate and its documentation.
-pub const DOCS_URL: &str = env!("CARGO_PKG_REPOSITORY");
-
 /// The address of a front that serves pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageAddress {

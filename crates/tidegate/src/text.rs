@@ -32,6 +32,24 @@ impl<const N: usize> InlineBytes<N> {
         }
     }
 
+    /// Appends what `write` puts at the start of an array. It returns the number of bytes.
+    #[cfg(feature = "tower")]
+    #[inline]
+    pub(crate) fn extend_with<const M: usize>(
+        &mut self,
+        write: impl FnOnce(&mut [u8; M]) -> usize,
+    ) {
+        let room = self.short[self.len..].first_chunk_mut().filter(|_| self.long.is_empty());
+        match room {
+            Some(room) => self.len += write(room),
+            None => {
+                let mut bytes = [0; M];
+                let len = write(&mut bytes);
+                self.extend_from_slice(&bytes[..len]);
+            }
+        }
+    }
+
     #[inline]
     pub(crate) fn push(&mut self, byte: u8) {
         self.extend_from_slice(&[byte]);

@@ -19,7 +19,7 @@ mod server;
 use std::io;
 
 pub use baseline::{BaselineArgs, serve as serve_baseline};
-pub use load::LoadArgs;
+pub use load::{LoadArgs, connect, is_ok, send_request};
 
 use crate::cli::GrpcArgs;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reqwest::Response;
+use reqwest::{Response, Url};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -108,9 +108,10 @@ pub(super) async fn denial(response: Response) -> Denial {
 }
 
 /// Reads one entry of a batch: an answer or a problem.
-pub(super) fn one_of_batch(value: Value) -> Result<Result<Answer, Problem>, Error> {
-    if value.get("allowed").is_some() {
-        return serde_json::from_value(value).map(Ok).map_err(error::unreadable);
-    }
-    serde_json::from_value(value).map(Err).map_err(error::unreadable)
+pub(super) fn one_of_batch(url: &Url, value: Value) -> Result<Result<Answer, Problem>, Error> {
+    let read = match value.get("allowed") {
+        Some(_) => serde_json::from_value(value).map(Ok),
+        None => serde_json::from_value(value).map(Err),
+    };
+    read.map_err(|error| error::unreadable(url, error))
 }

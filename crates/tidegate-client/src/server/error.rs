@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use reqwest::{Response, StatusCode};
+use reqwest::{Response, StatusCode, Url};
 use serde::Deserialize;
 
 /// The reason why the server did not decide. A denial is not an error.
@@ -82,7 +82,7 @@ impl std::error::Error for Problem {}
 /// Reads the problem document of a response. Proxies send other documents; the problem is then
 /// made from the status.
 pub(super) async fn problem(response: Response) -> Problem {
-    let status = response.status();
+    let (status, url) = (response.status(), response.url().clone());
     let body = super::bytes(response).await.unwrap_or_default();
     let read: Option<Problem> = serde_json::from_slice(&body).ok();
     let mut problem = read.unwrap_or_default();
@@ -91,7 +91,7 @@ pub(super) async fn problem(response: Response) -> Problem {
         problem.title = status.canonical_reason().unwrap_or("unknown").to_owned();
     }
     if problem.detail.is_empty() {
-        problem.detail = "the response has no problem document".to_owned();
+        problem.detail = format!("the response of {url} has no problem document");
     }
     problem
 }
@@ -101,8 +101,9 @@ pub(super) async fn refused(response: Response) -> Error {
     Error::Refused(problem(response).await)
 }
 
-pub(super) fn unreadable(error: serde_json::Error) -> Error {
-    Error::Unreadable(error.to_string())
+/// The error for a response from `url` that is not one of tidegate.
+pub(super) fn unreadable(url: &Url, reason: impl fmt::Display) -> Error {
+    Error::Unreadable(format!("{url}: {reason}"))
 }
 
 impl Error {

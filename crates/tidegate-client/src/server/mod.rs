@@ -62,7 +62,9 @@ impl Client {
     ///
     /// The address is not an http or https URL.
     pub fn with(http: reqwest::Client, address: &str) -> Result<Self, Error> {
-        let invalid = |reason: &str| Error::Address(format!("address `{address}`: {reason}"));
+        // Without a password.
+        let shown = address.rsplit('@').next().unwrap_or_default();
+        let invalid = |reason: &str| Error::Address(format!("address `{shown}`: {reason}"));
         let mut base = Url::parse(address).map_err(|error| invalid(&error.to_string()))?;
         if !matches!(base.scheme(), "http" | "https") || base.host().is_none() {
             return Err(invalid("expected a URL such as http://127.0.0.1:8080"));
@@ -126,12 +128,13 @@ impl Client {
         }
         let batch = Batch { checks };
         let response = self.send(Method::POST, "v1/check/batch", &batch, Duration::ZERO).await?;
+        let url = response.url().clone();
         let Answers { answers } = read(response).await?;
         if answers.len() != checks.len() {
             let counts = format!("{} answers to {} checks", answers.len(), checks.len());
-            return Err(Error::Unreadable(counts));
+            return Err(error::unreadable(&url, counts));
         }
-        answers.into_iter().map(answer::one_of_batch).collect()
+        answers.into_iter().map(|value| answer::one_of_batch(&url, value)).collect()
     }
 
     /// Acquires a permit under a concurrency limit. It is renewed while it is held, and released
@@ -141,7 +144,8 @@ impl Client {
     ///
     /// The server did not decide: see [`Error`].
     pub async fn permit(&self, check: &Check, ttl: Option<Duration>) -> Result<Taken, Error> {
-        let mut body = serde_json::to_value(check).map_err(error::unreadable)?;
+        let mut body = serde_json::to_value(check)
+            .map_err(|error| Error::Unreadable(format!("the check: {error}")))?;
         if let (Some(ttl), Value::Object(body)) = (ttl, &mut body) {
             let ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
             body.insert("ttl_ms".to_owned(), ms.into());
@@ -163,7 +167,8 @@ impl Client {
         wait: Duration,
     ) -> Result<Response, Error> {
         let url = self.base.join(path).map_err(|error| Error::Address(error.to_string()))?;
-        let body = serde_json::to_vec(body).map_err(error::unreadable)?;
+        let body = serde_json::to_vec(body)
+            .map_err(|error| Error::Unreadable(format!("the request: {error}")))?;
         let mut request = self.http.request(method, url).body(body);
         request = request.header(CONTENT_TYPE, "application/json");
         if let Some(token) = &self.token {
@@ -183,7 +188,8 @@ async fn read<T: DeserializeOwned>(response: Response) -> Result<T, Error> {
     if response.status() == StatusCode::TOO_MANY_REQUESTS {
         return Err(error::refused(response).await);
     }
-    serde_json::from_slice(&bytes(response).await?).map_err(error::unreadable)
+    let url = response.url().clone();
+    serde_json::from_slice(&bytes(response).await?).map_err(|error| error::unreadable(&url, error))
 }
 
 /// Reads the body of a response, up to [`MAX_ANSWER_BYTES`].
@@ -191,7 +197,8 @@ async fn bytes(mut response: Response) -> Result<Vec<u8>, Error> {
     let mut body = Vec::new();
     while let Some(piece) = response.chunk().await? {
         if body.len() + piece.len() > MAX_ANSWER_BYTES {
-            return Err(Error::Unreadable(format!("more than {MAX_ANSWER_BYTES} bytes")));
+            let reason = format!("more than {MAX_ANSWER_BYTES} bytes");
+            return Err(error::unreadable(response.url(), reason));
         }
         body.extend_from_slice(&piece);
     }

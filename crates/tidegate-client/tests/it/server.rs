@@ -66,10 +66,10 @@ async fn returns_denials_as_values_and_failures_as_errors() {
     let (_server, client) = answering(200, "", OPEN).await;
     let answer = client.check(&check).await.expect("unknown fields are ignored");
     assert_eq!((answer.decided.as_str(), answer.remaining), ("failed-open", None));
-    // (status, body, the error's text)
+    // (status, body, the error's text with URL in place of the address)
     let rows = [
         (409, CONFLICT, "409 Conflict, field `id`: another cost"),
-        (502, "<html>", "502 Bad Gateway: the response has no problem document"),
+        (502, "<html>", "502 Bad Gateway: the response of URL has no problem document"),
         (
             429,
             DENIED,
@@ -78,13 +78,14 @@ async fn returns_denials_as_values_and_failures_as_errors() {
         (
             200,
             "7",
-            "the response is not from a tidegate server: invalid type: integer `7`, expected struct Answer at line 1 column 1",
+            "the response is not from a tidegate server: URL: invalid type: integer `7`, expected struct Answer at line 1 column 1",
         ),
     ];
     for (status, body, expected) in rows {
-        let (_server, client) = answering(status, "", body).await;
+        let (server, client) = answering(status, "", body).await;
         let error = client.check(&check).await.expect_err("no decision");
-        assert_eq!(error.to_string(), expected);
+        let url = format!("http://{}/v1/check", server.address);
+        assert_eq!(error.to_string(), expected.replace("URL", &url));
     }
     let gone = Client::new("http://127.0.0.1:1").expect("an address");
     let error = gone.check(&check).await.expect_err("nothing listens there");
@@ -102,6 +103,28 @@ fn accepts_only_http_addresses() {
     ] {
         assert_eq!(Client::new(address).is_ok(), is_sound, "{address}");
     }
+}
+
+/// Regression: an answer of another program did not say which address it came from.
+#[tokio::test]
+async fn errors_name_the_address_without_the_password() {
+    for (status, body) in [(200, "<html>"), (404, "<html>"), (502, "")] {
+        let server = Scripted::start(move |_, _| (status, String::new(), body.to_owned())).await;
+        let address = format!("http://user:hush@{}", server.address);
+        let client = Client::new(&address).expect("an address");
+        let error = client.check(&Check::policy("login", "alice")).await.expect_err("no answer");
+        let text = format!("{error} {error:?}");
+        assert!(text.contains(&format!("http://{}/v1/check", server.address)), "{text}");
+        assert!(!text.contains("hush"), "{text}");
+    }
+    let unreachable = Client::new("http://user:hush@127.0.0.1:1").expect("an address");
+    let error = unreachable.check(&Check::policy("login", "alice")).await.expect_err("nobody");
+    let text = format!("{error} {error:?}");
+    assert!(text.contains("http://127.0.0.1:1/v1/check") && !text.contains("hush"), "{text}");
+    let error = Client::new("ftp://user:hush@limits.example").expect_err("not http");
+    let expected = "invalid server settings: address `limits.example`: \
+                    expected a URL such as http://127.0.0.1:8080";
+    assert_eq!(error.to_string(), expected);
 }
 
 #[tokio::test]
@@ -124,7 +147,11 @@ async fn keeps_the_order_of_a_batch() {
     let error = client.batch(&checks[..1]).await.expect_err("three answers to one");
     assert_eq!(
         error.to_string(),
-        "the response is not from a tidegate server: 3 answers to 1 checks"
+        format!(
+            "the response is not from a tidegate server: http://{}/behind/v1/check/batch: \
+             3 answers to 1 checks",
+            server.address
+        )
     );
 }
 

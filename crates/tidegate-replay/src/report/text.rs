@@ -16,7 +16,7 @@ impl fmt::Display for Summary {
         self.write_limits(f)?;
         write!(f, "\n{}\n", self.table())?;
         self.write_policies(f)?;
-        f.write_str("\"most\" is what one key truly had within the window, counted apart from the limiter;\n\"over\" were admitted with no room in that count, \"wrongly denied\" had room\n")?;
+        f.write_str("\"most\" is the largest number of units of one key in any window, counted apart from the limiter;\nby that count, \"over\" were admitted above the limit, and \"wrongly denied\" were denied below it\n")?;
         let [milliseconds, rate] = [self.elapsed_us / 1_000, self.events_per_second];
         let seconds = format!("{}.{:03}", milliseconds / 1_000, milliseconds % 1_000);
         let made = if self.traffic.is_some() { "making" } else { "reading" };

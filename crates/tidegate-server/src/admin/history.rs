@@ -57,6 +57,8 @@ struct Sample {
     requests: Vec<(Arc<str>, Outcomes)>,
     /// The timed decisions, by bucket.
     latency: Vec<u64>,
+    /// The keys in memory at the end of the interval.
+    tracked_keys: u64,
 }
 
 impl History {
@@ -71,14 +73,15 @@ impl History {
             loop {
                 ticks.tick().await;
                 let Some(gate) = gate.upgrade() else { return };
-                sampled.sample(gate.stats(), server_state.uptime());
+                let tracked_keys = gate.limiter().stats().tracked_keys;
+                sampled.sample(gate.stats(), tracked_keys, server_state.uptime());
             }
         });
         history
     }
 
     /// Adds a sample of everything since the last one.
-    fn sample(&self, stats: &Stats, uptime: Duration) {
+    fn sample(&self, stats: &Stats, tracked_keys: u64, uptime: Duration) {
         let requests: BTreeMap<_, _> =
             stats.requests().into_iter().map(|one| (one.policy, one.outcomes)).collect();
         let latency = stats.latency();
@@ -89,6 +92,7 @@ impl History {
             length,
             requests: busiest(&differences(&requests, &ring.requests)),
             latency: subtract(latency.buckets, ring.latency.buckets).into(),
+            tracked_keys,
         };
         (ring.uptime, ring.requests, ring.latency) = (uptime, requests, latency);
         if ring.samples.len() == MAX_SAMPLES {
@@ -186,6 +190,8 @@ struct SampleView<'a> {
     requests: Vec<RequestsView<'a>>,
     /// The timed decisions, by bucket of `latency.bounds_seconds` in `/admin/v1/stats`.
     latency: &'a [u64],
+    /// The keys in memory at the end of the interval, one per key and limit.
+    tracked_keys: u64,
 }
 
 impl<'a> SampleView<'a> {
@@ -196,6 +202,7 @@ impl<'a> SampleView<'a> {
             length_seconds: sample.length.as_secs_f64(),
             requests: views(requests),
             latency: &sample.latency,
+            tracked_keys: sample.tracked_keys,
         }
     }
 }
@@ -236,13 +243,13 @@ mod tests {
     fn sample_holds_the_requests_since_the_last_one() {
         let (history, stats) = (History::default(), Stats::default());
         allow(&stats, "api", 3);
-        history.sample(&stats, Duration::from_secs(1));
+        history.sample(&stats, 0, Duration::from_secs(1));
         assert_eq!(last(&history), (Duration::from_secs(1), vec![("api".into(), [3, 0, 0])]));
-        history.sample(&stats, Duration::from_secs(2));
+        history.sample(&stats, 0, Duration::from_secs(2));
         assert_eq!(last(&history), (Duration::from_secs(1), vec![]));
         allow(&stats, "api", 2);
         allow(&stats, "login", 1);
-        history.sample(&stats, Duration::from_millis(4_500));
+        history.sample(&stats, 0, Duration::from_millis(4_500));
         let requests = vec![("api".into(), [2, 0, 0]), ("login".into(), [1, 0, 0])];
         assert_eq!(last(&history), (Duration::from_millis(2_500), requests));
     }
@@ -251,13 +258,13 @@ mod tests {
     fn samples_and_policies_are_bounded() {
         let (history, stats) = (History::default(), Stats::default());
         for second in 0..2 * MAX_SAMPLES as u64 {
-            history.sample(&stats, Duration::from_secs(second));
+            history.sample(&stats, 0, Duration::from_secs(second));
         }
         assert_eq!(history.ring().samples.len(), MAX_SAMPLES);
         for number in 0..3 * MAX_POLICIES {
             allow(&stats, &format!("policy-{number:02}"), number + 1);
         }
-        history.sample(&stats, Duration::from_secs(1_000));
+        history.sample(&stats, 0, Duration::from_secs(1_000));
         let (_, requests) = last(&history);
         assert_eq!(requests.len(), MAX_POLICIES);
         assert_eq!(requests[0], ("policy-95".into(), [96, 0, 0]));

@@ -1,30 +1,24 @@
-//! `/metrics`: all metrics, under stable names.
-//!
-//! Labels are names from the config and fixed words. A key is never a label, because the number of
-//! keys is unbounded.
+//! `/metrics`: all metrics, under stable names. The library writes those of decisions.
 
 use std::fs;
 use std::time::Duration;
 
-use tidegate::MemoryStats;
 use tidegate::redis::RedisStats;
-use tidegate::unstable::policy::{Mode, Policies, RequestField};
 use tidegate::unstable::stats::{
-    Decided, LATENCY_BOUNDS, LatencyCounts, Outcome, RequestCounts, SeriesCounts, Stats,
+    LatencyCounts, MetricKind as Kind, PrometheusText, Stats, write_memory_metrics,
 };
 
 use super::AdminState;
-use super::prometheus_text::{Kind, PrometheusText};
 use super::server_state::{FrontName, Reload, ServerState};
 use crate::logs;
 
 /// Writes the page.
 pub fn page(state: &AdminState) -> String {
     let mut page = PrometheusText::default();
-    requests(&mut page, &state.stats().requests(), state.gate.active_policies().policies());
-    decisions(&mut page, &state.stats().series());
-    latency(&mut page, &state.stats().latency());
-    memory(&mut page, &state.gate.limiter().stats(), &state.server_state);
+    state.stats().write_metrics(&mut page, state.gate.active_policies().policies());
+    write_memory_metrics(&mut page, &state.gate.limiter().stats());
+    let (max_keys, help) = (state.server_state.max_keys(), "The most keys tracked at once.");
+    page.single("tidegate_max_keys", Kind::Gauge, help, max_keys);
     if let Some(store) = &state.store {
         shared(&mut page, &store.stats(), &state.stats().store_latency());
     }
@@ -36,132 +30,11 @@ pub fn page(state: &AdminState) -> String {
     page.finish()
 }
 
-fn requests(page: &mut PrometheusText, all: &[RequestCounts], policies: &Policies) {
-    let help = "Requests, each counted once under the policy that its answer reports.";
-    let mut family = page.family("tidegate_requests_total", Kind::Counter, help);
-    for requests in all {
-        let route = route(policies, &requests.policy);
-        for outcome in Outcome::ALL {
-            let count = requests.outcomes[outcome as usize];
-            // Possible outcomes are always listed, so that a rate can start from zero.
-            if count > 0 || requests.possible[outcome as usize] {
-                let policy = ("policy", &*requests.policy);
-                let outcome = ("outcome", outcome.name());
-                match &route {
-                    Some(route) => family.sample(&[policy, ("route", route), outcome], count),
-                    None => family.sample(&[policy, outcome], count),
-                }
-            }
-        }
-    }
-}
-
-/// The maximum length of a route label. A policy can have 1,024 patterns.
-const MAX_ROUTE_CHARS: usize = 128;
-
-/// The path patterns that a policy matches, as the config has them; `None` if it matches any path.
-/// There is one route per policy, so the label adds no series, and no path that a client sends
-/// appears in it.
-fn route(policies: &Policies, policy: &str) -> Option<String> {
-    let mut conditions = policies.get(policy)?.matching().iter();
-    let path = conditions.find(|condition| *condition.field() == RequestField::Path)?;
-    let text = path.to_string();
-    let patterns = text.strip_prefix("path: ").unwrap_or(&text);
-    match patterns.char_indices().nth(MAX_ROUTE_CHARS) {
-        Some((end, _)) => Some(format!("{}...", &patterns[..end])),
-        None => Some(patterns.to_owned()),
-    }
-}
-
-fn decisions(page: &mut PrometheusText, all: &[SeriesCounts]) {
-    // Policies that are off never decide. A series at 0 would look like one that could.
-    let all = || all.iter().filter(|series| series.mode != Mode::Off);
-    let help = "Answers of single limits: one per limit a request was checked against.";
-    let mut family = page.family("tidegate_decisions_total", Kind::Counter, help);
-    for series in all() {
-        let outcomes =
-            [(Outcome::Allowed, &series.allowed), (series.denied_outcome(), &series.denied)];
-        for (outcome, counts) in outcomes {
-            for (decided, count) in Decided::ALL.into_iter().zip(counts) {
-                // Exact decisions are always listed, so that a rate can start from zero.
-                if *count == 0 && decided != Decided::Exact {
-                    continue;
-                }
-                let [policy, limit, mode] = names(series);
-                let how = [("outcome", outcome.name()), ("decided", decided.name())];
-                family.sample(&[policy, limit, mode, how[0], how[1]], count);
-            }
-        }
-    }
-    let help = "Answers that allowed and left at most 5 % of the limit.";
-    let mut family = page.family("tidegate_near_misses_total", Kind::Counter, help);
-    for series in all() {
-        family.sample(&names(series), series.near);
-    }
-}
-
-fn names(series: &SeriesCounts) -> [(&'static str, &str); 3] {
-    [("policy", &series.policy), ("limit", &series.limit), ("mode", series.mode.name())]
-}
-
-fn latency(page: &mut PrometheusText, counts: &LatencyCounts) {
-    let help = "Time to decide a request, without the protocol around it; a sample of all.";
-    histogram(page, "tidegate_decision_duration_seconds", help, counts);
-}
-
-fn histogram(page: &mut PrometheusText, name: &str, help: &str, counts: &LatencyCounts) {
-    let mut family = page.family(name, Kind::Histogram, help);
-    let mut up_to = 0;
-    for (bound, count) in LATENCY_BOUNDS.iter().zip(counts.buckets) {
-        up_to += count;
-        family.suffixed("_bucket", &[("le", &bound.as_secs_f64().to_string())], up_to);
-    }
-    family.suffixed("_bucket", &[("le", "+Inf")], counts.count());
-    family.suffixed("_sum", &[], counts.sum.as_secs_f64());
-    family.suffixed("_count", &[], counts.count());
-}
-
-fn memory(page: &mut PrometheusText, store: &MemoryStats, server_state: &ServerState) {
-    use Kind::{Counter, Gauge};
-    let rows = [
-        (
-            "tidegate_tracked_keys",
-            Gauge,
-            "Keys tracked, counted per key and limit.",
-            store.tracked_keys,
-        ),
-        ("tidegate_max_keys", Gauge, "The most keys tracked at once.", server_state.max_keys()),
-        ("tidegate_log_entries", Gauge, "Log entries and permits held.", store.log_entries),
-        ("tidegate_remembered_ids", Gauge, "Idempotency ids remembered.", store.remembered_ids),
-        (
-            "tidegate_overflow_total",
-            Counter,
-            "Answers for keys there was no room for.",
-            store.overflowed,
-        ),
-        (
-            "tidegate_merged_entries_total",
-            Counter,
-            "Log entries merged for want of room.",
-            store.merged_entries,
-        ),
-        (
-            "tidegate_forgotten_ids_total",
-            Counter,
-            "Idempotency ids forgotten for want of room.",
-            store.forgotten_ids,
-        ),
-    ];
-    for (name, kind, help, value) in rows {
-        page.single(name, kind, help, value);
-    }
-}
-
 fn shared(page: &mut PrometheusText, store: &RedisStats, latency: &LatencyCounts) {
     use Kind::{Counter, Gauge};
-    let help = "1 while the shared store answers, 0 while on_store_failure does.";
+    let help = "1 while the shared store answers, 0 while on_store_failure applies.";
     page.single("tidegate_store_up", Gauge, help, u8::from(store.up));
-    let help = "Requests the shared store did not answer, by kind.";
+    let help = "Requests that the shared store did not answer, by kind.";
     let mut family = page.family("tidegate_store_failures_total", Counter, help);
     for (kind, count) in store.failures() {
         family.sample(&[("kind", kind)], count);
@@ -169,7 +42,7 @@ fn shared(page: &mut PrometheusText, store: &RedisStats, latency: &LatencyCounts
     let rows = [
         (
             "tidegate_store_requests_total",
-            "Requests for the shared store, those answered from memory included.",
+            "Requests for the shared store, including those answered from memory.",
             store.requests,
         ),
         (
@@ -199,7 +72,7 @@ fn shared(page: &mut PrometheusText, store: &RedisStats, latency: &LatencyCounts
         ),
         (
             "tidegate_store_breaker_openings_total",
-            "Times the shared store was given up until it answers again.",
+            "Times that the breaker opened: no request is sent until the store answers again.",
             store.breaker_openings,
         ),
         (
@@ -222,7 +95,7 @@ fn shared(page: &mut PrometheusText, store: &RedisStats, latency: &LatencyCounts
         page.single(name, Counter, help, value);
     }
     let help = "Time until the shared store answered requests that were sent, or the deadline.";
-    histogram(page, "tidegate_store_duration_seconds", help, latency);
+    page.latency("tidegate_store_duration_seconds", help, latency);
 }
 
 fn fronts(page: &mut PrometheusText, server_state: &ServerState) {
@@ -279,7 +152,7 @@ fn reloads(page: &mut PrometheusText, server_state: &ServerState) {
     page.single(
         "tidegate_config_last_reload_success_timestamp_seconds",
         Kind::Gauge,
-        "When the config in force was read.",
+        "When the active config was read.",
         server_state.reloaded_at(),
     );
 }
@@ -297,7 +170,7 @@ fn server(page: &mut PrometheusText, server_state: &ServerState, stats: &Stats) 
     page.single(
         "tidegate_ready",
         Kind::Gauge,
-        "1 while new requests are welcome, 0 while draining.",
+        "1 while new requests are accepted, 0 while draining.",
         u8::from(server_state.is_ready()),
     );
     page.single(

@@ -3,30 +3,27 @@
 //! ```text
 //!   /healthz /readyz /metrics      open: probes and scrapers send no secret
 //!   /dashboard                     open: the page contains no data and prompts for the secret
-//!   /playground /docs              open: redirects to pages outside of this front
+//!   /playground /docs              open: redirects to pages of the HTTP front
 //!   /admin/v1/*                    requires the admin secret
 //!   /rlconfig /stats               requires the admin secret; the pages of envoyproxy/ratelimit
 //! ```
 //!
 //! - `server_state.rs`: the state of the server and its counters, which the fronts update;
-//! - `metrics.rs`: the metrics page, in the format of `prometheus_text.rs`;
-//! - `policies.rs`, `stats_api.rs`, `top.rs`: the admin API as JSON;
+//! - `metrics.rs`: the metrics page;
+//! - `policies.rs`, `stats_api.rs`: the admin API as JSON;
 //! - `history.rs`: samples of the last minutes; `events.rs`: the stream of denials;
-//! - `debug_pages.rs`: the debug pages of envoyproxy/ratelimit;
 //! - `response.rs`: responses, and the router as a front;
 //! - `assets/`: the dashboard, a web page over this API.
 
-mod debug_pages;
 mod events;
 mod history;
 mod metrics;
 mod policies;
-pub mod prometheus_text;
 mod response;
 mod server_state;
 mod stats_api;
-mod top;
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::Router;
@@ -37,8 +34,10 @@ use axum::routing::get;
 use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
 use http::{HeaderMap, StatusCode, Uri};
 use tidegate::redis::RedisStore;
+use tidegate::unstable::config::envoy::Unit;
 use tidegate::unstable::gate::Gate;
-use tidegate::unstable::stats::Stats;
+use tidegate::unstable::policy::Mode;
+use tidegate::unstable::stats::{PROMETHEUS_CONTENT_TYPE, Stats};
 use tidegate_replay::uplot;
 
 pub use self::response::{AdminFront, text, with_type};
@@ -48,7 +47,6 @@ use self::history::History;
 use crate::authentication::{Access, AuthError};
 use crate::error::{ErrorKind, RequestError};
 use crate::serve::host_error;
-use crate::web_pages::DOCS_URL;
 use crate::web_pages::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, own_asset};
 
 /// The state that the handlers share.
@@ -88,15 +86,15 @@ pub fn router(
         .route("/admin/v1/policies/{policy}/keys", get(policies::peek).delete(policies::reset))
         .route("/admin/v1/stats", get(stats_api::stats))
         .route("/admin/v1/history", get(history::history))
-        .route("/admin/v1/top", get(top::top))
+        .route("/admin/v1/top", get(stats_api::top))
         .route("/admin/v1/events", get(events::stream))
-        .route("/rlconfig", get(debug_pages::config))
-        .route("/stats", get(debug_pages::stats))
+        .route("/rlconfig", get(list_limits))
+        .route("/stats", get(list_metrics))
         .route_layer(middleware::from_fn_with_state(state.clone(), authorize));
     Router::new()
         .route("/", get(redirect_to_dashboard))
-        .route("/playground", get(redirect_to_playground))
-        .route("/docs", get(|| async { redirect(DOCS_URL) }))
+        .route("/playground", get(redirect_to_http))
+        .route("/docs", get(redirect_to_http))
         .route("/healthz", get(|| async { text(StatusCode::OK, "ok\n") }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
@@ -120,9 +118,47 @@ async fn ready(State(state): State<AdminState>) -> Response {
 
 async fn metrics(State(state): State<AdminState>) -> Response {
     let mut page = text(StatusCode::OK, metrics::page(&state));
-    let format = HeaderValue::from_static(prometheus_text::CONTENT_TYPE);
+    let format = HeaderValue::from_static(PROMETHEUS_CONTENT_TYPE);
     page.headers_mut().insert(CONTENT_TYPE, format);
     page
+}
+
+/// `/rlconfig`: lists the limits of all policies, one per line.
+async fn list_limits(State(state): State<AdminState>) -> Response {
+    let active = state.gate.active_policies();
+    let mut page = String::new();
+    for policy in active.policies() {
+        let (shadow, quota) = (policy.mode() == Mode::Observe, policy.is_quota());
+        for limit in policy.limits() {
+            // Writing to memory cannot fail.
+            let _ = match Unit::of_limit(limit) {
+                Some(unit) => write!(
+                    page,
+                    "{}: unit={} requests_per_unit={}",
+                    policy.name(),
+                    unit.message_name(),
+                    limit.count()
+                ),
+                None => write!(page, "{}: limit={limit}", policy.name()),
+            };
+            let _ = writeln!(page, ", shadow_mode: {shadow}, quota_mode: {quota}");
+        }
+        if policy.limits().is_empty() {
+            let _ = writeln!(page, "{}: unlimited", policy.name());
+        }
+    }
+    text(StatusCode::OK, page)
+}
+
+/// `/stats`: lists the metrics, one per line.
+async fn list_metrics(State(state): State<AdminState>) -> Response {
+    let mut page = String::new();
+    for line in metrics::page(&state).lines().filter(|line| !line.starts_with('#')) {
+        if let Some((name, value)) = line.rsplit_once(' ') {
+            let _ = writeln!(page, "{name}: {value}");
+        }
+    }
+    text(StatusCode::OK, page)
 }
 
 async fn authorize(State(state): State<AdminState>, request: Request, next: Next) -> Response {
@@ -190,16 +226,16 @@ async fn redirect_to_dashboard() -> Response {
     redirect("dashboard")
 }
 
-/// Redirects to the playground, which is on the HTTP front.
-async fn redirect_to_playground(
+/// Redirects to the page with the same path on the HTTP front.
+async fn redirect_to_http(
     State(state): State<AdminState>,
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
     match state.server_state.page_links().http {
-        Some(front) => redirect(&front.url("/playground", &uri, &headers)),
+        Some(front) => redirect(&front.url(uri.path(), &uri, &headers)),
         None => {
-            let detail = "the HTTP front is off, and the playground with it";
+            let detail = "the HTTP front is off, and this page with it";
             RequestError::new(ErrorKind::NotFound, detail).into_response()
         }
     }

@@ -12,7 +12,7 @@ use tidegate_replay::rate_algorithm;
 
 use crate::serve::config_warnings;
 
-/// Check a config file, print what may stand in one, or convert another's
+/// Check a config, print its schema, or convert the config of another limiter
 #[derive(Debug, Args)]
 pub struct ConfigArgs {
     #[command(subcommand)]
@@ -35,7 +35,7 @@ enum ConfigCommand {
     },
     /// Print a JSON Schema of the config, for editors
     ///
-    /// An editor that speaks YAML completes and checks as you type once the file
+    /// An editor with the YAML language server completes and checks a config that
     /// begins with `# yaml-language-server: $schema=tidegate.schema.json`.
     Schema,
     Convert(ConvertArgs),
@@ -49,19 +49,19 @@ enum ConfigCommand {
     after_help = "Example:\n  tidegate config convert --from envoy /etc/ratelimit/config/*.yaml > tidegate.yaml"
 )]
 struct ConvertArgs {
-    /// Whose config it is: `envoy` is envoyproxy/ratelimit
+    /// The limiter that the config is for: `envoy` is envoyproxy/ratelimit
     #[arg(long, value_enum)]
     from: SourceFormat,
 
-    /// How limits count; `fixed-window` has the windows of envoyproxy/ratelimit
+    /// The algorithm of the limits; `fixed-window` has the windows of envoyproxy/ratelimit
     #[arg(long, value_name = "NAME", default_value_t, value_parser = rate_algorithm)]
     algorithm: Algorithm,
 
-    /// Let several files have the same domain
+    /// Allow several files to have the same domain
     #[arg(long)]
     merge_domains: bool,
 
-    /// The files, one per domain; a directory stands for its *.yaml, `-` for standard input
+    /// The files, one per domain; a directory means its *.yaml files, `-` standard input
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 }

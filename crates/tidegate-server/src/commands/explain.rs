@@ -19,9 +19,9 @@ use crate::fronts::http::RequestTarget;
 
 type Pair = (Cow<'static, str>, Cow<'static, str>);
 
-/// Say which policies a request meets, under which keys and limits, and why
+/// Show which policies apply to a request, with their keys and limits, and why
 ///
-/// What is not given, the request does not have.
+/// The request has only the properties that are given.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  tidegate explain --config tidegate.yaml --method POST --path /login \
@@ -52,8 +52,8 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "ADDRESS", conflicts_with = "peer", value_parser = address)]
     client_ip: Option<IpAddr>,
 
-    /// The address of who connects: the client's is found through trusted proxies,
-    /// from X-Forwarded-For or Forwarded
+    /// The address of the connection, such as a gateway; the client's address is found
+    /// through trusted proxies, from X-Forwarded-For or Forwarded
     #[arg(long, value_name = "ADDRESS")]
     peer: Option<IpAddr>,
 

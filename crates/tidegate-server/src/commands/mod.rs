@@ -1,25 +1,29 @@
 //! The command line: subcommands, their output and exit codes.
+//!
+//! Shell completions and manual pages are generated from its definition. The binary writes them
+//! itself, so they always match its version, however it was installed, and packagers need no second
+//! build.
 
 mod config;
 mod explain;
-mod man_and_completions;
 
 use std::ffi::OsString;
-use std::io::Write as _;
-use std::path::Path;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
+use clap_mangen::Man;
 use tidegate::unstable::config::ConfigErrors;
 use tidegate_replay::{ReplayArgs, ReplayError, SimulateArgs};
 
 use self::config::ConfigArgs;
 use self::explain::ExplainArgs;
-use self::man_and_completions::{CompletionsArgs, ManArgs, WriteError};
 use crate::logs;
 use crate::serve::{self, ServeArgs};
 
-/// A rate limiter with sliding windows, and what it would do to your traffic.
+/// A rate limiter with sliding windows, and a tool that shows what it would do to your traffic.
 #[derive(Debug, Parser)]
 #[command(
     name = "tidegate",
@@ -43,6 +47,35 @@ pub enum Command {
     Completions(CompletionsArgs),
     Man(ManArgs),
 }
+
+/// Print a script that completes `tidegate` commands in a shell
+#[derive(Debug, Args)]
+#[command(after_help = COMPLETIONS_HELP)]
+pub struct CompletionsArgs {
+    /// Which shell
+    #[arg(value_enum, value_name = "SHELL")]
+    shell: Shell,
+}
+
+const COMPLETIONS_HELP: &str = "\
+Examples:
+  tidegate completions bash > /usr/share/bash-completion/completions/tidegate
+  tidegate completions zsh > /usr/share/zsh/site-functions/_tidegate
+  tidegate completions fish > ~/.config/fish/completions/tidegate.fish";
+
+/// Print the manual page, or write those of all commands
+#[derive(Debug, Args)]
+#[command(after_help = MAN_HELP)]
+pub struct ManArgs {
+    /// Write tidegate.1, tidegate-serve.1 and so on into this directory
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+const MAN_HELP: &str = "\
+Examples:
+  tidegate man | man -l -
+  tidegate man --dir /usr/local/share/man/man1";
 
 /// The name of the program of envoyproxy/ratelimit. Started under this name, the server takes its
 /// place.
@@ -78,8 +111,8 @@ pub fn run(command: Command) -> ExitCode {
         },
         Command::Replay(args) => exit_code_of_replay(tidegate_replay::replay(&args)),
         Command::Simulate(args) => exit_code_of_replay(tidegate_replay::simulate(&args)),
-        Command::Completions(args) => exit_code_of_write(man_and_completions::completions(&args)),
-        Command::Man(args) => exit_code_of_write(man_and_completions::man(&args)),
+        Command::Completions(args) => print(Ok::<_, WriteError>(completions(args.shell))),
+        Command::Man(args) => print(man(&args)),
         Command::Serve(args) => match serve::run(&args) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -92,27 +125,29 @@ pub fn run(command: Command) -> ExitCode {
 }
 
 /// Prints the output of a subcommand, or its errors.
-fn print(result: Result<String, impl std::error::Error>) -> ExitCode {
-    match result {
-        Ok(text) => {
-            // An error means a closed pipe: a reader such as `head` closes it early.
-            let _ = std::io::stdout().write_all(text.as_bytes());
-            ExitCode::SUCCESS
-        }
-        Err(errors) => {
-            eprintln!("error: {errors}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn exit_code_of_write(result: Result<(), WriteError>) -> ExitCode {
-    match result {
+fn print(result: Result<impl AsRef<[u8]>, impl std::error::Error>) -> ExitCode {
+    let written = match result {
+        Ok(output) => write_to_stdout(output.as_ref()).map_err(|error| error.to_string()),
+        Err(errors) => Err(errors.to_string()),
+    };
+    match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Writes to standard output. A closed pipe is not an error: a reader such as `head` closes it
+/// early.
+fn write_to_stdout(output: &[u8]) -> Result<(), WriteError> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(output).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(WriteError { to: "standard output".into(), error })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -126,4 +161,57 @@ fn exit_code_of_replay(result: Result<(), ReplayError>) -> ExitCode {
             ExitCode::from(error.exit_code())
         }
     }
+}
+
+/// Output that could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{to}: {error}{}",
+    match .error.kind() {
+        io::ErrorKind::NotFound => ": make the directory first",
+        _ => "",
+    }
+)]
+struct WriteError {
+    to: PathBuf,
+    error: io::Error,
+}
+
+/// Returns a completion script.
+fn completions(shell: Shell) -> Vec<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "tidegate", &mut script);
+    script
+}
+
+/// Returns the page of the program, or writes one for every command.
+///
+/// # Errors
+/// When a file cannot be written.
+fn man(args: &ManArgs) -> Result<Vec<u8>, WriteError> {
+    let mut command = Cli::command();
+    command.build();
+    match &args.dir {
+        None => Ok(page(command)),
+        Some(dir) => write_pages(&command, dir).map(|()| Vec::new()),
+    }
+}
+
+/// Writes the page of a command and of all commands below it.
+fn write_pages(command: &clap::Command, dir: &Path) -> Result<(), WriteError> {
+    let below = command.get_subcommands().filter(|below| below.get_name() != "help");
+    for below in below {
+        write_pages(below, dir)?;
+    }
+    // After `build`, the display name includes the parent commands: `tidegate-config-check`.
+    let name = command.get_display_name().unwrap_or(command.get_name());
+    let to = dir.join(format!("{name}.1"));
+    std::fs::write(&to, page(command.clone())).map_err(|error| WriteError { to, error })
+}
+
+fn page(command: clap::Command) -> Vec<u8> {
+    let mut page = Vec::new();
+    // Writing to memory cannot fail.
+    let _ = Man::new(command).manual("tidegate").render(&mut page);
+    page
 }

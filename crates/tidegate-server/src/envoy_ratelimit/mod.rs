@@ -33,9 +33,15 @@ use crate::xds::XdsSettings;
 const MIN_AGE: Duration = Duration::from_secs(1);
 const MAX_AGE: Duration = Duration::from_secs(365 * 24 * 3600);
 
+const AGE_GRACE: &str = "GRPC_MAX_CONNECTION_AGE_GRACE";
+
 /// The bounds of a store's timeout, those of the setting `store_timeout`.
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 const MAX_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The timeout of a store if no variable and no config file sets it. Envoy waits 20 ms for an answer
+/// by default, and the answer from memory, when the store fails, must arrive in that time.
+pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_millis(15);
 
 /// The settings that the variables of envoyproxy/ratelimit define.
 #[derive(Clone, Debug)]
@@ -44,6 +50,8 @@ pub struct EnvoySettings {
     pub grpc: ListenAddr,
     pub admin: ListenAddr,
     pub grpc_max_connection_age: Duration,
+    /// How long calls may take after a connection has reached its maximum age.
+    pub grpc_max_connection_age_grace: Duration,
     pub grpc_tls: Option<Tls>,
     /// The name that client certificates must have.
     pub grpc_client_name: Option<ServerName<'static>>,
@@ -120,12 +128,19 @@ impl EnvoySettings {
         let age = reader.duration("GRPC_MAX_CONNECTION_AGE")?;
         let settings = EnvoySettings {
             http: address(&reader, "HOST", "PORT")?,
-            grpc: address(&reader, "GRPC_HOST", "GRPC_PORT")?,
+            grpc: match reader.non_empty("GRPC_UDS") {
+                Some(path) => ListenAddr::Unix(path.into()),
+                None => address(&reader, "GRPC_HOST", "GRPC_PORT")?,
+            },
             admin: address(&reader, "DEBUG_HOST", "DEBUG_PORT")?,
             grpc_max_connection_age: if age.is_zero() {
                 MAX_AGE
             } else {
                 age.clamp(MIN_AGE, MAX_AGE)
+            },
+            grpc_max_connection_age_grace: match reader.duration(AGE_GRACE)? {
+                grace if grace.is_zero() => MAX_AGE,
+                grace => grace.min(MAX_AGE),
             },
             grpc_tls: grpc_tls(&reader)?,
             grpc_client_name: grpc_client_name(&reader)?,

@@ -1,9 +1,12 @@
 //! The URL of the store, from the variables of Redis.
 
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use tidegate::unstable::config::StoreUrl;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use tidegate::unstable::config::{StoreUrl, StoreUrlError};
 
 use super::reader::{Reader, VariableError};
+
+/// The characters that are encoded in the path of a URL.
+const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
 
 /// The variables that select a store.
 const SELECTING: [&str; 3] = ["REDIS_URL", "REDIS_SOCKET_TYPE", "REDIS_TYPE"];
@@ -17,10 +20,8 @@ pub fn store(reader: &Reader) -> Result<Option<StoreUrl>, VariableError> {
     let url = reader.text("REDIS_URL");
     let kind = reader.text("REDIS_TYPE").to_ascii_uppercase();
     let (scheme, master, list) = match &*kind {
-        "SINGLE" => {
-            refuse_unix(reader)?;
-            (if tls { "rediss" } else { "redis" }, None, url)
-        }
+        "SINGLE" if is_socket(reader)? => return socket(reader).map(Some),
+        "SINGLE" => (if tls { "rediss" } else { "redis" }, None, url),
         "SENTINEL" => {
             let help = "write the name of the primary, then the Sentinels: name,host:port,...";
             let split = url.split_once(',').ok_or_else(|| reader.error("REDIS_URL", help))?;
@@ -39,22 +40,40 @@ pub fn store(reader: &Reader) -> Result<Option<StoreUrl>, VariableError> {
     let path = path.map(|path| format!("/{}", encode(path))).unwrap_or_default();
     let query = query(reader, scheme, tls).join("&");
     let url = format!("{scheme}://{auth}{}{path}?{query}", hosts.join(","));
-    url.trim_end_matches('?').parse().map(Some).map_err(
-        |error: tidegate::unstable::config::StoreUrlError| reader.error("REDIS_URL", error.help()),
-    )
+    parse(reader, url.trim_end_matches('?')).map(Some)
 }
 
-/// Refuses unix sockets, which the store cannot connect to.
-fn refuse_unix(reader: &Reader) -> Result<(), VariableError> {
-    let help = "refused: the store is reached over TCP only; set REDIS_SOCKET_TYPE=tcp and \
-                REDIS_URL=host:port";
-    if reader.text("REDIS_SOCKET_TYPE") != "tcp" {
-        return Err(reader.error("REDIS_SOCKET_TYPE", help));
+fn parse(reader: &Reader, url: &str) -> Result<StoreUrl, VariableError> {
+    url.parse().map_err(|error: StoreUrlError| reader.error("REDIS_URL", error.help()))
+}
+
+/// Whether `REDIS_URL` is the path of a unix socket, which is the default.
+fn is_socket(reader: &Reader) -> Result<bool, VariableError> {
+    let is_path = reader.text("REDIS_URL").starts_with('/');
+    match (reader.text("REDIS_SOCKET_TYPE"), is_path) {
+        ("tcp", false) => Ok(false),
+        ("unix", true) => Ok(true),
+        ("tcp", true) => {
+            let help = "this is a path: write host:port, or set REDIS_SOCKET_TYPE=unix";
+            Err(reader.error("REDIS_URL", help))
+        }
+        ("unix", false) => {
+            let help = "REDIS_SOCKET_TYPE is unix: write the path of a socket that begins with `/`, or \
+                        set REDIS_SOCKET_TYPE=tcp";
+            Err(reader.error("REDIS_URL", help))
+        }
+        _ => Err(reader.error("REDIS_SOCKET_TYPE", "write tcp or unix")),
     }
-    match reader.text("REDIS_URL").starts_with('/') {
-        true => Err(reader.error("REDIS_URL", help)),
-        false => Ok(()),
+}
+
+/// Returns the store behind the unix socket at `REDIS_URL`.
+fn socket(reader: &Reader) -> Result<StoreUrl, VariableError> {
+    if reader.boolean("REDIS_TLS")? {
+        return Err(reader.error("REDIS_TLS", "a unix socket has no TLS: set REDIS_TLS=false"));
     }
+    let path = utf8_percent_encode(reader.text("REDIS_URL"), IN_PATH);
+    let auth = reader.non_empty("REDIS_AUTH").map(|auth| login(auth) + "@").unwrap_or_default();
+    parse(reader, &format!("redis+unix://{auth}{path}"))
 }
 
 /// The options of the URL.
@@ -130,7 +149,10 @@ mod tests {
     fn makes_urls_of_variables() {
         const TCP: (&str, &str) = ("REDIS_SOCKET_TYPE", "tcp");
         #[rustfmt::skip]
-        let rows: [(&[(&str, &str)], &str); 8] = [
+        let rows: [(&[(&str, &str)], &str); 11] = [
+            (&[("REDIS_URL", "/run/re dis.sock")], "redis+unix:///run/re%20dis.sock"),
+            (&[("REDIS_SOCKET_TYPE", "unix")], "redis+unix:///var/run/nutcracker/ratelimit.sock"),
+            (&[("REDIS_URL", "/s"), ("REDIS_AUTH", "u:p")], "redis+unix://u:p@/s"),
             (&[TCP, ("REDIS_URL", "redis:6379")], "redis://redis:6379"),
             (&[TCP, ("REDIS_TYPE", "single"), ("REDIS_URL", "redis://u:p%40@h:1/3")], "redis://u:p%40@h:1/3"),
             (&[TCP, ("REDIS_URL", "h:1"), ("REDIS_AUTH", "s@cret")], "redis://:s%40cret@h:1"),
@@ -150,11 +172,15 @@ mod tests {
 
     #[test]
     fn refuses_stores_by_variable() {
+        let long = format!("/s3cret/{}", "x".repeat(100));
         #[rustfmt::skip]
-        let rows: [(&[(&str, &str)], &str); 6] = [
-            (&[("REDIS_URL", "redis:6379")], "REDIS_SOCKET_TYPE=unix: refused: the store is reached over TCP only"),
-            (&[("REDIS_SOCKET_TYPE", "unix")], "REDIS_SOCKET_TYPE=unix: refused"),
-            (&[("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "/run/s3cret")], "REDIS_URL: refused"),
+        let rows: [(&[(&str, &str)], &str); 9] = [
+            (&[("REDIS_URL", "redis:6379")], "REDIS_URL: REDIS_SOCKET_TYPE is unix: write the path"),
+            (&[("REDIS_SOCKET_TYPE", "udp")], "REDIS_SOCKET_TYPE=udp: write tcp or unix"),
+            (&[("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "/run/s3cret")], "REDIS_URL: this is a path"),
+            (&[("REDIS_URL", &long)], "REDIS_URL: "),
+            (&[("REDIS_URL", "/run/s3cret/")], "REDIS_URL: "),
+            (&[("REDIS_URL", "/run/s3cret"), ("REDIS_TLS", "true")], "REDIS_TLS=true: a unix socket has no TLS"),
             (&[("REDIS_TYPE", "SENTINEL"), ("REDIS_URL", "main")], "REDIS_URL: write the name of the primary"),
             (&[("REDIS_TYPE", "RING"), ("REDIS_URL", "h:1")], "REDIS_TYPE=RING: write SINGLE, SENTINEL or CLUSTER"),
             (&[("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "s3cret:x")], "REDIS_URL: "),

@@ -111,7 +111,6 @@ fn metrics_go_to_statsd_by_default() {
 fn bad_values_are_errors_by_name_and_value() {
     let rows = [
         ("BACKEND_TYPE", "memcache", "BACKEND_TYPE=memcache: refused: "),
-        ("GRPC_UDS", "/run/rl.sock", "GRPC_UDS=/run/rl.sock: refused: the gRPC front listens on"),
         ("GRPC_CLIENT_TLS_SAN", "envoy", "GRPC_CLIENT_TLS_SAN=envoy: set GRPC_CLIENT_TLS_CACERT"),
         ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "t", "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=t: "),
         ("PORT", "99999", "PORT=99999: this is not a whole number in the allowed range"),
@@ -135,7 +134,7 @@ fn bad_values_are_errors_by_name_and_value() {
         assert!(error.starts_with(expected), "{error}");
     }
     // Values that select nothing are accepted.
-    let off = [("GRPC_UDS", ""), ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "false")];
+    let off = [("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "false")];
     assert!(settings(&off).is_ok());
 }
 

@@ -45,7 +45,10 @@ impl Banner {
             }
         };
         for (front, bound) in fronts {
-            let url = bound.and_then(|bound| Some(url(bound, bound.socket.local_addr().ok()?)));
+            let url = bound.map(|bound| match bound.socket.tcp_address() {
+                Some(address) => url(bound, address),
+                None => bound.settings.address.to_string(),
+            });
             let _ = writeln!(text, "  {:<6} {}", front.name(), url.as_deref().unwrap_or("off"));
         }
         let bound = |name| fronts.into_iter().find(|(front, _)| *front == name)?.1;
@@ -96,7 +99,7 @@ fn url(bound: &BoundFront, address: SocketAddr) -> String {
 
 /// The URL of a front for clients on this machine.
 fn local_url(bound: &BoundFront) -> Option<String> {
-    let mut address = bound.socket.local_addr().ok()?;
+    let mut address = bound.socket.tcp_address()?;
     // Clients cannot connect to the unspecified address.
     if address.ip().is_unspecified() {
         address.set_ip(match address.ip() {

@@ -20,10 +20,12 @@ use tidegate::unstable::config::{Config, ConfigErrors, ConfigWarning, MAX_CONFIG
 use tidegate::unstable::policy::{Policies, PoliciesError};
 use tracing::{error, warn};
 
-use super::readiness::Readiness;
 use super::settings::ServeArgs;
+use super::shared_store::Readiness;
 use super::tls;
-use crate::envoy_ratelimit::{ConfigType, EnvoySettings, VariableError, xds_settings};
+use crate::envoy_ratelimit::{
+    ConfigType, DEFAULT_STORE_TIMEOUT, EnvoySettings, VariableError, xds_settings,
+};
 use crate::xds::XdsSettings;
 
 /// The files that the config is read from.
@@ -161,6 +163,9 @@ impl ConfigSource {
             None => {
                 let mut config = Config::default();
                 config.policies = Policies::default();
+                if self.variables.is_some() {
+                    config.store_timeout = DEFAULT_STORE_TIMEOUT;
+                }
                 Ok(config)
             }
         }
@@ -186,14 +191,11 @@ impl ConfigSource {
             let quotas = Policies::new(quotas.collect(), converted.identity.clone());
             converted.policies = quotas.map_err(ConfigSourceError::Conflict)?;
         }
-        let both = |error| {
-            let mut names = settings.policies.iter().map(|policy| policy.name());
-            match names.find(|name| converted.policies.get(name).is_some()) {
-                Some(name) => ConfigSourceError::SamePolicy(name.to_owned()),
-                None => ConfigSourceError::Conflict(error),
-            }
-        };
-        settings.clone().with_policies_of(&converted).map_err(both)
+        let mut names = settings.policies.iter().map(|policy| policy.name());
+        match names.find(|name| converted.policies.get(name).is_some()) {
+            Some(name) => Err(ConfigSourceError::SamePolicy(name.to_owned())),
+            None => settings.with_policies_of(converted).map_err(ConfigSourceError::Conflict),
+        }
     }
 
     /// Converts the configs of envoyproxy/ratelimit: those that were received, or the files.

@@ -31,9 +31,18 @@ const IDLE_TICKS: u32 = 24;
 /// Ticks without progress after which a request head or a response is stalled.
 const STALLED_TICKS: u32 = 2;
 
-/// How long a connection that has reached its maximum age may take to finish its requests.
-/// Decisions take milliseconds, and a health watch can be started again.
-const AGE_GRACE: Duration = Duration::from_secs(20);
+/// How long streams that were ended may take to send their last messages.
+const END_GRACE: Duration = Duration::from_secs(10);
+
+/// The bounds on the age of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MaxAge {
+    /// The approximate age at which a connection is drained. Clients that never reconnect would not
+    /// use servers that were added.
+    pub age: Duration,
+    /// How long its requests may take after that.
+    pub grace: Duration,
+}
 
 /// All connections of a front.
 #[derive(Debug, Default)]
@@ -68,6 +77,8 @@ pub enum ConnCommand {
     Serve,
     /// Finish the requests that have begun, then close.
     Drain,
+    /// End streamed responses, which have no end of their own, with a status.
+    EndStreams,
     /// Close immediately.
     Close,
 }
@@ -77,6 +88,8 @@ pub enum ConnCommand {
 pub struct ConnectionProgress {
     command: AtomicU8,
     waker: Mutex<Option<Waker>>,
+    /// Notified when streams have to end.
+    streams_ended: Notify,
     begun: AtomicU64,
     ended: AtomicU64,
     /// Bytes arrived since a request last began or ended, perhaps of a request head.
@@ -183,6 +196,7 @@ impl ConnectionProgress {
         ConnectionProgress {
             command: AtomicU8::new(ConnCommand::Serve as u8),
             waker: Mutex::default(),
+            streams_ended: Notify::new(),
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             unread: AtomicBool::new(false),
@@ -204,6 +218,7 @@ impl ConnectionProgress {
         match self.command.load(SeqCst) {
             command if command == ConnCommand::Serve as u8 => ConnCommand::Serve,
             command if command == ConnCommand::Drain as u8 => ConnCommand::Drain,
+            command if command == ConnCommand::EndStreams as u8 => ConnCommand::EndStreams,
             _ => ConnCommand::Close,
         }
     }
@@ -278,6 +293,9 @@ impl ConnectionProgress {
         if let Some(waker) = &*self.waker() {
             waker.wake_by_ref();
         }
+        if command == ConnCommand::EndStreams {
+            self.streams_ended.notify_waiters();
+        }
     }
 
     fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
@@ -299,14 +317,17 @@ impl ConnGuard {
         &self.progress
     }
 
-    /// Drains the connection at about this age, and closes it [`AGE_GRACE`] later if it is still
-    /// open. Dropping the returned timer cancels both.
-    pub fn close_after(&self, age: Duration) -> AgeTimer {
-        let (progress, age) = (Arc::clone(&self.progress), spread(age, self.id));
+    /// Drains the connection at about the maximum age. Ends its streams after the grace, and closes
+    /// it soon after that if it is still open. Dropping the returned timer cancels all of it.
+    pub fn close_after(&self, age: MaxAge) -> AgeTimer {
+        let progress = Arc::clone(&self.progress);
+        let MaxAge { age, grace } = MaxAge { age: spread(age.age, self.id), ..age };
         AgeTimer(tokio::spawn(async move {
             tokio::time::sleep(age).await;
             progress.send(ConnCommand::Drain);
-            tokio::time::sleep(AGE_GRACE).await;
+            tokio::time::sleep(grace).await;
+            progress.send(ConnCommand::EndStreams);
+            tokio::time::sleep(END_GRACE).await;
             progress.send(ConnCommand::Close);
         }))
     }
@@ -344,6 +365,16 @@ impl Drop for ConnGuard {
 /// A request that has begun. Dropping it records the end.
 #[derive(Debug)]
 pub struct InFlight(Arc<ConnectionProgress>);
+
+impl InFlight {
+    /// Waits until streams of the connection have to end.
+    pub async fn streams_end(&self) {
+        let ended = self.0.streams_ended.notified();
+        if self.0.command() != ConnCommand::EndStreams {
+            ended.await;
+        }
+    }
+}
 
 impl Drop for InFlight {
     fn drop(&mut self) {

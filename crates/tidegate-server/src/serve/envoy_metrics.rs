@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use axum::Router;
 use tidegate::unstable::config::Config;
-use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tracing::info;
 
 use super::config_source::ConfigSource;
 use super::error::ServeError;
-use super::listener::{Bounds, bind};
-use super::settings::{FrontName, FrontSettings};
+use super::listener::{Bounds, ListenSocket};
+use super::settings::{FrontName, FrontSettings, ListenAddr};
 use super::shutdown::RunningFront;
 use super::{BoundFront, ServerState};
 use crate::admin::AdminFront;
@@ -37,9 +36,9 @@ impl EnvoyExport {
         let shadow_mode = variables.replies.shadow_mode;
         let metrics = Arc::new(EnvoyMetrics::new(settings.near_limit_ratio, shadow_mode));
         let page = |PrometheusSettings { address, path }| {
-            let socket =
-                bind(address).map_err(|error| ServeError::BindPrometheus { address, error })?;
-            let address = socket.local_addr().map_err(ServeError::System)?;
+            let socket = ListenSocket::bind(&ListenAddr::At(address))
+                .map_err(|error| ServeError::BindPrometheus { address, error })?;
+            let address = socket.tcp_address().unwrap_or(address);
             info!(%address, path, "serving metrics for Prometheus");
             Ok::<_, ServeError>((bound(socket, address), router(Arc::clone(&metrics), path)))
         };
@@ -52,7 +51,7 @@ impl EnvoyExport {
     pub fn record_first_config(&self, config: Option<&Config>, source: &ConfigSource) {
         let Some(metrics) = &self.metrics else { return };
         match config {
-            Some(config) => metrics.set_policies(&config.policies),
+            Some(config) => drop(metrics.set_policies(&config.policies)),
             // The configs of a control plane arrive later.
             None if source.xds().is_some() => {}
             None => metrics.count_rejected_config(),
@@ -106,7 +105,8 @@ impl RunningStatsd {
     }
 }
 
-fn bound(socket: TcpListener, address: std::net::SocketAddr) -> BoundFront {
+fn bound(socket: ListenSocket, address: std::net::SocketAddr) -> BoundFront {
+    let address = ListenAddr::At(address);
     // Scrapers send no secret.
     let access = Access::Unrestricted;
     let settings = FrontSettings { front: FrontName::Admin, address, access, tls: None };

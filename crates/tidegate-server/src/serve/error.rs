@@ -8,7 +8,7 @@ use tidegate::OutOfMemory;
 use tidegate::redis::ConnectError;
 
 use super::config_source::ConfigSourceError;
-use super::settings::{FrontName, ParseListenAddrError, secret_of};
+use super::settings::{FrontName, ListenAddr, ParseListenAddrError, secret_of};
 use super::tls::TlsError;
 use crate::authentication::SecretError;
 use crate::envoy_ratelimit::VariableError;
@@ -45,8 +45,13 @@ pub enum ServeError {
         secret = secret_of(*.front)
     )]
     Exposed { front: FrontName, address: SocketAddr },
+    #[error(
+        "--{name}: only --grpc can listen on a unix socket: write --{name} 127.0.0.1:8080, or off",
+        name = .front.name()
+    )]
+    UnixSocket { front: FrontName },
     #[error(fmt = write_bind_error)]
-    Bind { front: FrontName, address: SocketAddr, error: io::Error },
+    Bind { front: FrontName, address: ListenAddr, error: io::Error },
     #[error("PROMETHEUS_ADDR={address}: {error}")]
     BindPrometheus { address: SocketAddr, error: io::Error },
     /// The limit on open files is too low for these fronts.
@@ -63,12 +68,13 @@ pub enum ServeError {
 
 fn write_bind_error(
     front: &FrontName,
-    address: &SocketAddr,
+    address: &ListenAddr,
     error: &io::Error,
     f: &mut fmt::Formatter<'_>,
 ) -> fmt::Result {
     let front = front.name();
     write!(f, "--{front} {address}: ")?;
+    let ListenAddr::At(address) = address else { return write!(f, "{error}") };
     match error.kind() {
         io::ErrorKind::AddrInUse => write!(
             f,

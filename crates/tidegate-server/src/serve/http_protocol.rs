@@ -185,8 +185,8 @@ impl<F: Front> Protocol for HttpProtocol<F> {
             }
             match progress.command() {
                 ConnCommand::Serve => {}
-                ConnCommand::Drain if draining => {}
-                ConnCommand::Drain => {
+                ConnCommand::Drain | ConnCommand::EndStreams if draining => {}
+                ConnCommand::Drain | ConnCommand::EndStreams => {
                     draining = true;
                     served.as_mut().graceful_shutdown();
                 }

@@ -5,20 +5,23 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
 use super::connection_stream::ConnectionStream;
-use super::connections::{ConnGuard, ConnectionProgress, Connections};
-use super::settings::FrontName;
+use super::connections::{ConnGuard, ConnectionProgress, Connections, MaxAge};
+use super::settings::{FrontName, ListenAddr};
+use super::tls::FrontTls;
 use crate::admin::ServerState;
 use crate::logs::LogThrottle;
 
@@ -51,23 +54,140 @@ pub trait Protocol: Send + Sync + 'static {
     ) -> impl Future<Output = ()> + Send;
 }
 
-/// Binds a socket and listens on it.
-///
-/// # Errors
-/// When the address cannot be bound.
-pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
+/// The longest path of a unix socket that every system accepts: 104 bytes with a zero byte.
+const MAX_SOCKET_PATH_BYTES: usize = 103;
+
+/// A socket that listens.
+#[derive(Debug)]
+pub enum ListenSocket {
+    Tcp(TcpListener),
+    Unix(UnixListenSocket),
+}
+
+/// A unix socket. Dropping it removes its file.
+#[derive(Debug)]
+pub struct UnixListenSocket {
+    listener: UnixListener,
+    path: PathBuf,
+    /// The device and inode of the file. Another server may have replaced it.
+    file: Option<(u64, u64)>,
+}
+
+/// A connection that was accepted.
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl ListenSocket {
+    /// Binds a socket and listens on it.
+    ///
+    /// # Errors
+    /// When the address cannot be bound.
+    pub fn bind(address: &ListenAddr) -> io::Result<Self> {
+        match address {
+            ListenAddr::Off => Err(io::ErrorKind::InvalidInput.into()),
+            ListenAddr::At(address) => {
+                let socket =
+                    if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+                socket.set_reuseaddr(true)?;
+                socket.bind(*address)?;
+                socket.listen(BACKLOG).map(ListenSocket::Tcp)
+            }
+            ListenAddr::Unix(path) => UnixListenSocket::bind(path).map(ListenSocket::Unix),
+        }
+    }
+
+    /// The address of a TCP socket.
+    pub fn tcp_address(&self) -> Option<SocketAddr> {
+        match self {
+            ListenSocket::Tcp(socket) => socket.local_addr().ok(),
+            ListenSocket::Unix(_) => None,
+        }
+    }
+
+    /// Accepts a connection. The peer of a unix socket is a process of this machine.
+    async fn accept(&self) -> io::Result<(Socket, SocketAddr)> {
+        match self {
+            ListenSocket::Tcp(socket) => {
+                let (stream, peer) = socket.accept().await?;
+                // A response is one small packet. Nagle's algorithm would only delay it.
+                let _ = stream.set_nodelay(true);
+                Ok((Socket::Tcp(stream), peer))
+            }
+            ListenSocket::Unix(socket) => {
+                let (stream, _) = socket.listener.accept().await?;
+                Ok((Socket::Unix(stream), (Ipv4Addr::LOCALHOST, 0).into()))
+            }
+        }
+    }
+}
+
+impl UnixListenSocket {
+    fn bind(path: &Path) -> io::Result<Self> {
+        let bytes = path.as_os_str().len();
+        if bytes > MAX_SOCKET_PATH_BYTES {
+            return Err(io::Error::other(format!(
+                "the path has {bytes} bytes, and that of a unix socket may have \
+                 {MAX_SOCKET_PATH_BYTES}: use a shorter one"
+            )));
+        }
+        remove_stale(path)?;
+        let socket = UnixSocket::new_stream()?;
+        socket.bind(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                io::Error::other("the directory does not exist: create it, or use another path")
+            }
+            io::ErrorKind::PermissionDenied => {
+                let help = "allow this user to write to the directory, or use another path";
+                io::Error::other(format!("{error}: {help}"))
+            }
+            _ => error,
+        })?;
+        let listener = socket.listen(BACKLOG)?;
+        Ok(UnixListenSocket { listener, path: path.to_owned(), file: identity(path) })
+    }
+}
+
+impl Drop for UnixListenSocket {
+    fn drop(&mut self) {
+        if self.file.is_some() && identity(&self.path) == self.file {
+            // A file that stays is replaced at the next start.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Removes the file of a socket on which nobody listens, left by a server that was killed.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let Ok(metadata) = path.symlink_metadata() else { return Ok(()) };
+    if !metadata.file_type().is_socket() {
+        return Err(io::Error::other(
+            "the path exists and is not a socket: remove it, or use another path",
+        ));
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => Err(io::Error::other(
+            "another program listens on this socket: stop it, or use another path",
+        )),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path)
+                .map_err(|error| io::Error::other(format!("cannot remove the old socket: {error}")))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    path.symlink_metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
 /// A socket, and the protocol that it serves.
 pub struct Listener<P> {
-    pub socket: TcpListener,
+    pub socket: ListenSocket,
     pub name: FrontName,
     pub protocol: Arc<P>,
-    pub tls: Option<TlsAcceptor>,
+    pub tls: Option<Arc<FrontTls>>,
     pub server_state: Arc<ServerState>,
     pub connections: Arc<Connections>,
     pub bounds: Bounds,
@@ -78,9 +198,8 @@ pub struct Listener<P> {
 pub struct Bounds {
     /// The maximum number of open connections; further ones wait in the kernel.
     pub connections: usize,
-    /// The approximate age at which a connection is drained; `None` for no maximum. Clients that
-    /// never reconnect would not use servers that were added.
-    pub age: Option<Duration>,
+    /// The maximum age of a connection, if there is one.
+    pub age: Option<MaxAge>,
 }
 
 impl<P: Protocol> Listener<P> {
@@ -89,20 +208,26 @@ impl<P: Protocol> Listener<P> {
         let acceptor = Acceptor::new(self.socket, self.name, self.bounds.connections);
         loop {
             let (stream, peer, slot) = acceptor.next().await;
-            if let Some(silence) = P::TCP_KEEPALIVE {
+            if let (Some(silence), Socket::Tcp(stream)) = (P::TCP_KEEPALIVE, &stream) {
                 let keepalive = TcpKeepalive::new().with_time(silence);
-                let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
+                let _ = SockRef::from(stream).set_tcp_keepalive(&keepalive);
             }
             let guard = self.connections.enter();
             let aging = self.bounds.age.map(|age| guard.close_after(age));
             let connected = self.server_state.count_connection(self.name);
             let accepted = Accepted { protocol: Arc::clone(&self.protocol), peer, guard };
-            let tls = self.tls.clone();
+            let tls = self.tls.as_ref().map(|tls| tls.acceptor());
             tokio::spawn(async move {
-                match tls {
-                    None => accepted.serve(stream).await,
-                    // Boxed, so that connections without TLS do not reserve memory for it.
-                    Some(tls) => Box::pin(accepted.secure(stream, tls)).await,
+                // Boxed, so that plain connections over TCP do not reserve memory for the others.
+                match (stream, tls) {
+                    (Socket::Tcp(stream), None) => accepted.serve(stream).await,
+                    (Socket::Unix(stream), None) => Box::pin(accepted.erased(stream)).await,
+                    (Socket::Tcp(stream), Some(tls)) => {
+                        Box::pin(accepted.secure(stream, tls)).await;
+                    }
+                    (Socket::Unix(stream), Some(tls)) => {
+                        Box::pin(accepted.secure(stream, tls)).await;
+                    }
                 }
                 drop((connected, slot, aging));
             });
@@ -117,12 +242,19 @@ struct Accepted<P> {
 }
 
 impl<P: Protocol> Accepted<P> {
-    async fn secure(self, stream: TcpStream, tls: TlsAcceptor) {
+    async fn secure(self, stream: impl Stream, tls: TlsAcceptor) {
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-            Ok(Ok(stream)) => self.serve(stream).await,
+            Ok(Ok(stream)) => self.erased(stream).await,
             Ok(Err(error)) => debug!(peer = %self.peer, %error, "a TLS handshake failed"),
             Err(_) => debug!(peer = %self.peer, "a TLS handshake took too long"),
         }
+    }
+
+    /// Serves a connection without regard to its type, so that the protocol is not compiled for
+    /// each.
+    async fn erased(self, stream: impl Stream) {
+        let stream: Box<dyn Stream> = Box::new(stream);
+        self.serve(stream).await;
     }
 
     async fn serve(self, stream: impl Stream) {
@@ -138,7 +270,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A socket that limits the number of open connections.
 pub struct Acceptor {
-    socket: TcpListener,
+    socket: ListenSocket,
     front: FrontName,
     most: usize,
     slots: Arc<Semaphore>,
@@ -151,22 +283,18 @@ pub type ConnectionSlot = Option<OwnedSemaphorePermit>;
 
 impl Acceptor {
     /// Accepts connections while fewer than `most` are open; further ones wait in the kernel.
-    pub fn new(socket: TcpListener, front: FrontName, most: usize) -> Self {
+    pub fn new(socket: ListenSocket, front: FrontName, most: usize) -> Self {
         let slots = Arc::new(Semaphore::new(most));
         let (full, failed) = (LogThrottle::default(), LogThrottle::default());
         Acceptor { socket, front, most, slots, full, failed }
     }
 
     /// Waits for the next connection and its slot.
-    pub async fn next(&self) -> (TcpStream, SocketAddr, ConnectionSlot) {
+    async fn next(&self) -> (Socket, SocketAddr, ConnectionSlot) {
         let slot = self.slot().await;
         loop {
             match self.socket.accept().await {
-                Ok((stream, address)) => {
-                    // A response is one small packet. Nagle's algorithm would only delay it.
-                    let _ = stream.set_nodelay(true);
-                    return (stream, address, slot);
-                }
+                Ok((stream, address)) => return (stream, address, slot),
                 Err(error) if is_peer_error(&error) => {}
                 Err(error) => {
                     if let Some(suppressed) = self.failed.should_log(Instant::now()) {

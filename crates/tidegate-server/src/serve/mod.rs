@@ -8,9 +8,8 @@
 //!   http_protocol.rs              connections over HTTP -> requests to a front
 //!   connection_stream.rs          records the progress of a connection; bounds the bytes read per poll
 //!   connections.rs                open connections, and their deadlines
-//!   shared_store.rs               the store that nodes share
+//!   shared_store.rs               the store that nodes share; readiness
 //!   config_source.rs, reload.rs   policies from files; SIGHUP and changed files
-//!   readiness.rs                  whether a config is loaded and the store is available
 //!   shutdown.rs                   signals, draining, exit
 //!   envoy_metrics.rs              the metrics of envoyproxy/ratelimit, served and sent
 //!   banner.rs                     the text printed at start, and its command to try
@@ -25,7 +24,6 @@ mod envoy_metrics;
 mod error;
 mod http_protocol;
 mod listener;
-mod readiness;
 mod reload;
 mod settings;
 mod shared_store;
@@ -41,7 +39,6 @@ use tidegate::unstable::config::Config;
 use tidegate::unstable::gate::Gate;
 use tidegate::unstable::stats::Stats;
 use tidegate::{Clock, Limiter};
-use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 pub use self::config_source::config_warnings;
@@ -55,10 +52,10 @@ pub use self::settings::{ListenAddr, ServeArgs};
 use self::banner::Banner;
 use self::config_source::ConfigSource;
 use self::connection_limits::{ConnectionLimits, DescriptorUsers};
-use self::connections::{Connections, TICK};
+use self::connections::{Connections, MaxAge, TICK};
 use self::envoy_metrics::EnvoyExport;
 use self::http_protocol::HttpProtocol;
-use self::listener::{Bounds, Listener, bind};
+use self::listener::{Bounds, ListenSocket, Listener};
 use self::reload::{EnvOverrides, ReloadedFronts, Reloader, StartConfig};
 use self::settings::{FrontName, FrontSettings, Settings};
 use self::shutdown::RunningFronts;
@@ -75,6 +72,10 @@ use crate::web_pages::{PageAddress, PageLinks};
 /// How often a hundredth of the store is swept for expired keys, so that the reported number of
 /// tracked keys is approximately right.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
+/// How long a gRPC connection that has reached its maximum age may take to finish its calls.
+/// Decisions take milliseconds, and a health watch can be started again.
+const AGE_GRACE: Duration = Duration::from_secs(20);
 
 /// Serves until a signal stops the server.
 ///
@@ -134,7 +135,8 @@ async fn serve(
     server.state.set_page_links(sockets.page_links());
     let banner = Banner::new(&config, server.is_store_up(), &source, sockets.named());
 
-    let age = config.grpc_max_connection_age;
+    let grace = source.variables().map_or(AGE_GRACE, |one| one.grpc_max_connection_age_grace);
+    let age = MaxAge { age: config.grpc_max_connection_age, grace };
     let running = sockets.listen(&fronts, &server.state, limits, age, &mut export);
     server.spawn_tasks(&config, &source, &fronts.http);
     let reloaded =
@@ -312,7 +314,7 @@ impl Sockets {
         fronts: &FrontHandlers,
         state: &Arc<ServerState>,
         limits: ConnectionLimits,
-        grpc_age: Duration,
+        grpc_age: MaxAge,
         export: &mut EnvoyExport,
     ) -> RunningFronts {
         let many = Bounds { connections: limits.front, age: None };
@@ -333,20 +335,23 @@ impl Sockets {
 /// A front and its bound socket.
 struct BoundFront {
     settings: FrontSettings,
-    socket: TcpListener,
+    socket: ListenSocket,
 }
 
 impl BoundFront {
     fn new(settings: FrontSettings) -> Result<Self, ServeError> {
-        let (front, address) = (settings.front, settings.address);
-        let socket = bind(address);
-        let socket = socket.map_err(|error| ServeError::Bind { front, address, error })?;
-        Ok(BoundFront { settings, socket })
+        match ListenSocket::bind(&settings.address) {
+            Ok(socket) => Ok(BoundFront { settings, socket }),
+            Err(error) => {
+                let FrontSettings { front, address, .. } = settings;
+                Err(ServeError::Bind { front, address, error })
+            }
+        }
     }
 
     fn page_address(&self) -> Option<PageAddress> {
         let is_tls = self.settings.tls.is_some();
-        self.socket.local_addr().ok().map(|address| PageAddress { address, is_tls })
+        self.socket.tcp_address().map(|address| PageAddress { address, is_tls })
     }
 
     fn listen_http<F: Front>(
@@ -377,6 +382,9 @@ impl BoundFront {
             bounds,
         };
         tokio::spawn(reap_idle(Arc::clone(&connections)));
+        if let Some(tls) = &listener.tls {
+            tokio::spawn(Arc::clone(tls).follow());
+        }
         (tokio::spawn(listener.run()), connections)
     }
 }

@@ -20,8 +20,8 @@ use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
 use super::config_source::{ConfigSource, ConfigSourceError};
-use super::readiness::Readiness;
 use super::settings::needing_restart;
+use super::shared_store::Readiness;
 use crate::admin::ServerState;
 use crate::envoy_ratelimit::EnvoyMetrics;
 use crate::fronts::grpc::GrpcFront;
@@ -49,7 +49,13 @@ struct ReloadState {
     readiness: Readiness,
     /// The fingerprint of the content that was last read, valid or not.
     seen: Option<u64>,
+    /// What the last reload replaced. A check may still use it. It is freed later, because whoever
+    /// frees thousands of policies is delayed by milliseconds.
+    retired: Vec<Retired>,
 }
+
+/// Something that is only kept to be freed.
+type Retired = Box<dyn Send>;
 
 /// The fronts that a reload changes.
 pub struct ReloadedFronts {
@@ -89,7 +95,8 @@ impl Reloader {
     ) -> Self {
         let seen = source.fingerprint();
         let readiness = source.readiness();
-        let state = ReloadState { started, gate, fronts, server_state, readiness, seen };
+        let retired = Vec::new();
+        let state = ReloadState { started, gate, fronts, server_state, readiness, seen, retired };
         Reloader { source, state }
     }
 
@@ -154,18 +161,22 @@ fn follow_control_plane(source: &ConfigSource) -> mpsc::Receiver<Update> {
 impl ReloadState {
     /// Reloads as the event requires. Returns the source with the configs in use.
     fn handle(&mut self, source: ConfigSource, event: Event) -> ConfigSource {
+        // Freed when this returns, after the control plane has its acknowledgement.
+        let _retired = std::mem::take(&mut self.retired);
         match event {
-            Event::Check { forced } => self.reload_if_changed(&source, forced),
+            Event::Check { forced } => {
+                self.reload_if_changed(&source, forced);
+                source
+            }
             Event::Received(Update { configs, result }) => {
                 let received = source.with_received(configs);
                 let reloaded = self.reload(&received, received.load_again());
-                let source = if reloaded.is_ok() { received } else { source };
+                let is_accepted = reloaded.is_ok();
                 // The client ends only with the process.
                 let _ = result.send(reloaded);
-                return source;
+                if is_accepted { received } else { source }
             }
         }
-        source
     }
 
     /// Reloads if the content has changed, or if `forced` is set.
@@ -185,7 +196,7 @@ impl ReloadState {
 
     /// Applies a config that was loaded, or records why the old one stays.
     fn reload(
-        &self,
+        &mut self,
         source: &ConfigSource,
         loaded: Result<Config, ConfigSourceError>,
     ) -> Result<(), String> {
@@ -206,7 +217,7 @@ impl ReloadState {
     }
 
     /// Applies a config. `is_complete` is false if the limits of a control plane are missing yet.
-    fn apply(&self, config: Config, is_complete: bool) -> Result<(), String> {
+    fn apply(&mut self, config: Config, is_complete: bool) -> Result<(), String> {
         let started = &self.started;
         let store = started.environment.store.as_ref().unwrap_or(&config.store);
         if *store != started.config.store {
@@ -221,9 +232,9 @@ impl ReloadState {
         let policies = config.policies.len();
         started.environment.show_keys(&config, self.gate.stats());
         if let Some(metrics) = &self.fronts.metrics {
-            metrics.set_policies(&config.policies);
+            self.retired.push(Box::new(metrics.set_policies(&config.policies)));
         }
-        self.gate.reload(config.policies);
+        self.retired.push(Box::new(self.gate.reload(config.policies)));
         self.gate.set_nodes(config.nodes);
         self.fronts.http.set_forms(config.headers);
         self.fronts.grpc.set_forms(config.headers);

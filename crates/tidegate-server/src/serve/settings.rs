@@ -5,17 +5,17 @@ use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use clap::Args;
 use clap::builder::UnknownArgumentValueParser;
 use tidegate::Algorithm;
 use tidegate::unstable::config::{Config, Fronts, Tls};
 use tidegate_replay::rate_algorithm;
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::error::ServeError;
-use super::tls::{self, TlsFiles};
+use super::tls::{FrontTls, TlsFiles};
 use crate::authentication::{Access, Secrets};
 use crate::envoy_ratelimit::XdsAddress;
 use crate::logs::LogFormat;
@@ -66,7 +66,7 @@ pub struct ServeArgs {
     pub http: Option<ListenAddr>,
 
     /// The address of Envoy's rate limit service, over gRPC [default: 127.0.0.1:8081]
-    #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_GRPC")]
+    #[arg(long, value_name = "ADDR|unix:PATH|off", env = "TIDEGATE_GRPC")]
     pub grpc: Option<ListenAddr>,
 
     /// The address for Redis clients (RESP) [default: 127.0.0.1:6380]
@@ -122,6 +122,8 @@ pub enum ListenAddr {
     /// The front is disabled.
     Off,
     At(SocketAddr),
+    /// The path of a unix socket, which only the gRPC front can have.
+    Unix(PathBuf),
 }
 
 /// The text is not a listen address.
@@ -133,6 +135,8 @@ pub enum ParseListenAddrError {
     NoHost { text: String, port: u16 },
     #[error("`{0}` is not an address: write host:port such as 127.0.0.1:8080, or off")]
     NotAnAddress(String),
+    #[error("`unix:` has no path: write unix:/run/tidegate.sock")]
+    NoPath,
 }
 
 impl FromStr for ListenAddr {
@@ -141,6 +145,11 @@ impl FromStr for ListenAddr {
     fn from_str(text: &str) -> Result<Self, ParseListenAddrError> {
         if text == "off" {
             return Ok(ListenAddr::Off);
+        }
+        match text.strip_prefix("unix:") {
+            Some("") => return Err(ParseListenAddrError::NoPath),
+            Some(path) => return Ok(ListenAddr::Unix(path.into())),
+            None => {}
         }
         if let Ok(address) = text.parse() {
             return Ok(ListenAddr::At(address));
@@ -161,6 +170,7 @@ impl fmt::Display for ListenAddr {
         match self {
             ListenAddr::Off => f.write_str("off"),
             ListenAddr::At(address) => address.fmt(f),
+            ListenAddr::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }
@@ -185,9 +195,9 @@ pub const fn secret_of(front: FrontName) -> &'static str {
 /// A front that is served: its address, its accepted callers and its TLS configuration.
 pub struct FrontSettings {
     pub front: FrontName,
-    pub address: SocketAddr,
+    pub address: ListenAddr,
     pub access: Access,
-    pub tls: Option<TlsAcceptor>,
+    pub tls: Option<Arc<FrontTls>>,
 }
 
 /// The effective settings of the server.
@@ -216,13 +226,14 @@ impl Settings {
             Settings { http: None, grpc: None, resp: None, admin: None, exposed: Vec::new() };
         let base = args.config.as_deref().and_then(Path::parent);
         let mut build = |front, configured: Option<ListenAddr>, default, files: Option<&Tls>| {
-            let ListenAddr::At(address) = configured.unwrap_or(ListenAddr::At(default)) else {
+            let address = configured.unwrap_or(ListenAddr::At(default));
+            if address == ListenAddr::Off {
                 return Ok(None);
-            };
-            let access = settings.access(front, address, &secrets, args.insecure_no_auth)?;
+            }
+            let access = settings.access(front, &address, &secrets, args.insecure_no_auth)?;
             let client_name = args.grpc_client_name.clone().filter(|_| front == FrontName::Grpc);
             let files = files.map(|files| TlsFiles { client_name, ..TlsFiles::new(files, base) });
-            let tls = files.map(|files| tls::acceptor(&files)).transpose()?;
+            let tls = files.map(FrontTls::load).transpose()?.map(Arc::new);
             Ok::<_, ServeError>(Some(FrontSettings { front, address, access, tls }))
         };
         let http = build(FrontName::Http, configured.http, DEFAULT_HTTP, config.tls.http.as_ref())?;
@@ -242,10 +253,17 @@ impl Settings {
     fn access(
         &mut self,
         front: FrontName,
-        address: SocketAddr,
+        address: &ListenAddr,
         secrets: &Secrets,
         insecure: bool,
     ) -> Result<Access, ServeError> {
+        let address = match address {
+            ListenAddr::At(address) => Some(*address),
+            ListenAddr::Unix(_) if front != FrontName::Grpc => {
+                return Err(ServeError::UnixSocket { front });
+            }
+            _ => None,
+        };
         let tokens = match front {
             FrontName::Admin => &secrets.admin,
             _ => &secrets.tokens,
@@ -253,9 +271,9 @@ impl Settings {
         if !tokens.is_empty() {
             return Ok(Access::Secrets(tokens.clone()));
         }
-        if address.ip().to_canonical().is_loopback() {
-            return Ok(Access::Local);
-        }
+        // The permissions of a unix socket restrict who can reach it.
+        let reachable = address.filter(|address| !address.ip().to_canonical().is_loopback());
+        let Some(address) = reachable else { return Ok(Access::Local) };
         if !insecure {
             return Err(ServeError::Exposed { front, address });
         }
@@ -307,6 +325,8 @@ mod tests {
             ("off", Ok("off")),
             ("127.0.0.1:0", Ok("127.0.0.1:0")),
             ("[::1]:8080", Ok("[::1]:8080")),
+            ("unix:/run/a:1.sock", Ok("unix:/run/a:1.sock")),
+            ("unix:", Err("`unix:` has no path: write unix:/run/tidegate.sock")),
             (
                 "8080",
                 Err(

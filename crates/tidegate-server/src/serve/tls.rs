@@ -1,8 +1,14 @@
 //! TLS of a front: its files, their problems, and the certificates of clients.
+//!
+//! Certificates are replaced while a server runs, so the files are read again and again. Connections
+//! that are open keep the certificate that they began with.
 
+use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tidegate::unstable::config::{Config, ConfigWarning, Tls};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::client::danger::HandshakeSignatureValid;
@@ -15,6 +21,66 @@ use tokio_rustls::rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig,
     SignatureScheme, crypto,
 };
+use tracing::{info, warn};
+
+/// How often the files are read.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
+
+/// The TLS of a front, with the files as they were last read.
+#[derive(Debug)]
+pub struct FrontTls {
+    files: TlsFiles,
+    config: ArcSwap<ServerConfig>,
+}
+
+impl FrontTls {
+    /// Loads the files.
+    ///
+    /// # Errors
+    /// When a file cannot be read, is not PEM, or does not match the others.
+    pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
+        let config = ArcSwap::from(server_config(&files)?);
+        Ok(FrontTls { files, config })
+    }
+
+    /// The acceptor for a new connection.
+    pub fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.config.load_full())
+    }
+
+    /// Loads the files whenever their content changes. Never returns.
+    pub async fn follow(self: Arc<Self>) {
+        let hasher = RandomState::new();
+        let mut seen = self.files.content().map(|content| hasher.hash_one(content));
+        loop {
+            tokio::time::sleep(CHECK_EVERY).await;
+            let (tls, hasher) = (Arc::clone(&self), hasher.clone());
+            // The file system may hang.
+            let read = tokio::task::spawn_blocking(move || {
+                let now = tls.files.content().map(|content| hasher.hash_one(content));
+                if now.is_some() && now != seen {
+                    tls.load_again();
+                }
+                now
+            });
+            match read.await {
+                // A file that is missing is being replaced.
+                Ok(now) => seen = now.or(seen),
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn load_again(&self) {
+        match server_config(&self.files) {
+            Ok(config) => {
+                self.config.store(config);
+                info!(cert = %self.files.cert.display(), "loaded the changed TLS files");
+            }
+            Err(error) => warn!(%error, "the changed TLS files cannot be used: the old ones stay"),
+        }
+    }
+}
 
 /// The certificate files of one front.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +108,12 @@ impl TlsFiles {
             client_name: None,
         }
     }
+
+    /// The content of all files; `None` if one cannot be read.
+    fn content(&self) -> Option<Vec<Vec<u8>>> {
+        let paths = [&self.cert, &self.key].into_iter().chain(&self.client_ca);
+        paths.map(|path| std::fs::read(path).ok()).collect()
+    }
 }
 
 /// Files that are not a valid TLS configuration.
@@ -53,11 +125,8 @@ pub struct TlsError {
     reason: String,
 }
 
-/// Loads the files and creates an acceptor.
-///
-/// # Errors
-/// When a file cannot be read, is not PEM, or does not match the others.
-pub fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
+/// Loads the files.
+fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     let provider = Arc::new(crypto::ring::default_provider());
     let error = |field, path: &Path, reason: String| TlsError { field, path: path.into(), reason };
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -92,7 +161,7 @@ pub fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
         error("cert", &files.cert, reason)
     })?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(config)))
+    Ok(Arc::new(config))
 }
 
 /// Returns the problems of the TLS files of a config: files that are missing, unreadable or do not
@@ -144,7 +213,7 @@ fn problems(files: &TlsFiles, now: UnixTime) -> Vec<TlsError> {
     }
     problems.extend(private_key(&files.key).err());
     if problems.is_empty() {
-        problems.extend(acceptor(files).err());
+        problems.extend(server_config(files).err());
     }
     problems
 }

@@ -38,9 +38,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The pause after each config. A control plane that sends configs without end is slowed down by
-/// flow control, and only the newest config that arrived in the pause is applied.
-const PAUSE: Duration = Duration::from_millis(100);
+/// The time from one config to the next. A control plane that sends configs without end is slowed
+/// down by flow control, and only the newest config that arrived meanwhile is applied.
+const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Receives configs and sends them to `updates`, until the receiver is dropped.
 pub async fn run(settings: XdsSettings, updates: mpsc::Sender<Update>) {
@@ -72,9 +72,13 @@ impl Client {
         info!(address = self.settings.address, "connected to the xDS control plane");
         loop {
             let first = responses.message().await?.ok_or(StreamError::Ended)?;
+            let next = tokio::time::Instant::now() + INTERVAL;
             let response = newest(&mut responses, first);
             self.failures = 0;
-            let result = match decode(&response) {
+            // A large config takes milliseconds, in which a check could not be made.
+            let decoding = tokio::task::spawn_blocking(move || (decode(&response), response));
+            let (decoded, response) = decoding.await.map_err(|_| StreamError::Ended)?;
+            let result = match decoded {
                 Err(reason) => {
                     let version = &response.version_info;
                     warn!(version, "rejected a response of the xDS control plane: {reason}");
@@ -92,7 +96,7 @@ impl Client {
             };
             let acknowledgement = self.acknowledge(response, result);
             requests.send(acknowledgement).await.map_err(|_| StreamError::Ended)?;
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep_until(next).await;
         }
     }
 

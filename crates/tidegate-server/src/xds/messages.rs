@@ -3,12 +3,17 @@
 //! The tags are those of `envoy/service/discovery/v3/discovery.proto`,
 //! `envoy/config/core/v3/base.proto`, `google/rpc/status.proto` and
 //! `ratelimit/config/ratelimit/v3/rls_conf.proto`. Unknown fields are skipped. Generated code would
-//! bring all messages that these refer to, which is most of Envoy's API.
+//! bring all messages that these refer to, which is most of Envoy's API. Received configs are
+//! converted to the values that files are read into.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use prost::Message;
-use prost_types::{Any, Struct};
+use prost_types::value::Kind;
+use prost_types::{Any, Struct, Value};
+use tidegate::unstable::config::envoy::{self, DescriptorConfig, DomainConfig, Unit};
+use tidegate::unstable::policy::{Metadata, MetadataValue};
 
 /// A request for the configs, and the acknowledgement of a response.
 #[derive(Clone, PartialEq, Message)]
@@ -96,7 +101,7 @@ pub struct RateLimitDescriptor {
 /// The limit of a descriptor.
 #[derive(Clone, PartialEq, Message)]
 pub struct RateLimitPolicy {
-    /// The number of the unit: 1 second, 2 minute, 3 hour, 4 day, 5 month, 6 year, 7 week.
+    /// The number of the [`Unit`].
     #[prost(int32, tag = "1")]
     pub unit: i32,
     #[prost(uint32, tag = "2")]
@@ -118,10 +123,65 @@ pub struct RateLimitReplace {
 
 /// Returns a struct of texts.
 pub fn text_struct(fields: &[(String, String)]) -> Struct {
-    let value = |text: &String| prost_types::Value {
-        kind: Some(prost_types::value::Kind::StringValue(text.clone())),
-    };
+    let value = |text: &String| Value { kind: Some(Kind::StringValue(text.clone())) };
     let fields: BTreeMap<String, _> =
         fields.iter().map(|(name, text)| (name.clone(), value(text))).collect();
     Struct { fields }
+}
+
+impl From<RateLimitConfig> for DomainConfig {
+    fn from(config: RateLimitConfig) -> Self {
+        DomainConfig {
+            name: config.name,
+            domain: config.domain,
+            descriptors: config.descriptors.into_iter().map(Into::into).collect(),
+        }
+    }
+}
+
+/// The decoder bounds how deep descriptors are nested.
+impl From<RateLimitDescriptor> for DescriptorConfig {
+    fn from(descriptor: RateLimitDescriptor) -> Self {
+        DescriptorConfig {
+            key: descriptor.key,
+            value: descriptor.value,
+            rate_limit: descriptor.rate_limit.map(Into::into),
+            descriptors: descriptor.descriptors.into_iter().map(Into::into).collect(),
+            shadow_mode: descriptor.shadow_mode,
+            quota_mode: descriptor.quota_mode,
+            detailed_metric: descriptor.detailed_metric,
+            metadata: descriptor.metadata.map(|metadata| Arc::new(to_metadata(metadata))),
+            ..DescriptorConfig::default()
+        }
+    }
+}
+
+impl From<RateLimitPolicy> for envoy::RateLimitConfig {
+    fn from(policy: RateLimitPolicy) -> Self {
+        let unit = u64::try_from(policy.unit).ok().and_then(Unit::from_number);
+        envoy::RateLimitConfig {
+            unit: unit.unwrap_or_default(),
+            requests_per_unit: policy.requests_per_unit,
+            unlimited: policy.unlimited,
+            name: policy.name,
+            replaces: policy.replaces.into_iter().map(|replaced| replaced.name).collect(),
+        }
+    }
+}
+
+fn to_metadata(fields: Struct) -> Metadata {
+    fields.fields.into_iter().map(|(name, value)| (name, to_value(value))).collect()
+}
+
+fn to_value(value: Value) -> MetadataValue {
+    match value.kind {
+        None | Some(Kind::NullValue(_)) => MetadataValue::Null,
+        Some(Kind::BoolValue(value)) => MetadataValue::Bool(value),
+        Some(Kind::NumberValue(number)) => MetadataValue::Number(number),
+        Some(Kind::StringValue(text)) => MetadataValue::Text(text),
+        Some(Kind::ListValue(list)) => {
+            MetadataValue::List(list.values.into_iter().map(to_value).collect())
+        }
+        Some(Kind::StructValue(fields)) => MetadataValue::Map(to_metadata(fields)),
+    }
 }

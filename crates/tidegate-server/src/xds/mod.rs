@@ -7,7 +7,7 @@
 //! accepted config stays in force meanwhile.
 //!
 //! ```text
-//!   control plane --DiscoveryResponse--> client.rs, convert.rs --Update--> serve/reload.rs
+//!   control plane --DiscoveryResponse--> client.rs, messages.rs --Update-> serve/reload.rs
 //!                 <--ACK or NACK--------                       <--result--
 //! ```
 //!
@@ -16,7 +16,6 @@
 //! responding is detected by pings.
 
 mod client;
-mod convert;
 mod messages;
 
 use std::path::PathBuf;

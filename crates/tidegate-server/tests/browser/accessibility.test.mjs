@@ -137,6 +137,7 @@ const PAGES = [
   { name: "the report of a replay", url: replayReport, show: (page) => page.locator("#suggested").waitFor() },
   { name: "the report of simulated traffic, all algorithms", url: simulateReport },
   { name: "/ of the API", url: () => `${server.http}/`, show: (page) => page.locator("main li").first().waitFor() },
+  { name: "the list of the documentation", url: () => `${server.http}/docs`, show: (page) => page.locator("main li").first().waitFor() },
   { name: "/ of the admin front", url: () => `${server.admin}/`, show: (page) => page.locator(".tile").first().waitFor() },
 ];
 

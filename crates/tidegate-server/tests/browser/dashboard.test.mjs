@@ -403,6 +403,30 @@ test("requests are counted once, also under two limits", async () => {
   }
 });
 
+test("a hundred thousand keys are drawn, and ranked within the stated error", async () => {
+  const mine = await serve({ config: `policies: [{ name: api, key: "{header:x-key}", limits: ["1 per 1h"] }]\nlog_keys: full` });
+  try {
+    const page = await spied(mine.admin);
+    const check = (key) => ({ attributes: { path: "/", headers: { "x-key": key } }, cost: 2 });
+    for (let from = 0; from < 100_000; from += 1000) {
+      const keys = Array.from({ length: 1000 }, (_, number) => (number % 10 ? `key-${from + number}` : "frequent"));
+      await post(mine.http, "/v1/check/batch", { checks: keys.map(check) });
+    }
+    await post(mine.http, "/v1/check/batch", { checks: Array.from({ length: 1000 }, (_, number) => ({ policy: "api", key: `tracked-${number}` })) });
+    await until(page, "chart-keys", ([, keys]) => keys.at(-1) >= 1000);
+    await page.locator("#top-keys tr").first().filter({ hasText: "frequent" }).waitFor();
+    const rows = await page.locator("#top-keys tr").evaluateAll((rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
+    assert.equal(rows.length, 10);
+    const { keys } = await (await fetch(`${mine.admin}/admin/v1/top?n=1`)).json();
+    const [{ name, count, error }] = keys.entries;
+    assert.deepEqual([name, count >= 10_000, count - error <= 10_000], ["frequent", true, true], `${count} ${error}`);
+    assert.ok(keys.unlisted_at_most <= 100_000 / 128, `${keys.unlisted_at_most}`);
+    await page.context().close();
+  } finally {
+    await mine.stop();
+  }
+});
+
 test("a clock that steps does not disturb the charts", async () => {
   const page = await spied(server.admin, () => {
     const now = Date.now.bind(Date);

@@ -68,6 +68,17 @@ test("hostile keys are text, in every width and color scheme", async () => {
   }
 });
 
+test("the ten keys of a list are visible without scrolling in it", async () => {
+  const hosts = Array.from({ length: 10 }, (_, number) => `host-${number}.department.example.com`);
+  const url = report("hosts", Array.from({ length: 40 }, (_, index) => hosts.map((host) => [index / 10, host])).flat(), ["--limit", "5 per 1s"]);
+  for (const width of [390, 1400]) {
+    const page = await open(browser, url, { viewport: { width, height: 844 } });
+    const hidden = await page.locator(".scroll").evaluateAll((all) => all.map((area) => area.scrollHeight - area.clientHeight));
+    assert.ok(hidden.every((height) => height <= 1), `${width}: ${hidden}`);
+    await page.done();
+  }
+});
+
 test("lines of equal values are all visible", async () => {
   // Every second has 5 admitted and 5 denied requests, and both limits are at 100 percent.
   const lines = Array.from({ length: 60 }, (_, second) => Array.from({ length: 10 }, () => [second * 10, "a"])).flat();

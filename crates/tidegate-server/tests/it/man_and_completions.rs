@@ -86,3 +86,15 @@ fn man_rejects_missing_directory() {
     let run = tidegate(&["man", "--dir", &nowhere]);
     run.failed(1, &[&nowhere, "make the directory first"]);
 }
+
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    for args in [&["completions", "bash"][..], &["man"], &["config", "schema"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let output = command.args(args).stdout(full).output().expect("tidegate");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {printed}");
+        assert!(printed.starts_with("error: standard output: "), "{args:?}: {printed}");
+    }
+}

@@ -198,9 +198,14 @@ impl Config {
     /// # Errors
     /// Returns an error if the policies cannot be in one set: two have the same name, or there are
     /// too many.
-    pub fn with_policies_of(mut self, other: &Config) -> Result<Self, PoliciesError> {
-        let all = self.policies.iter().chain(&other.policies).cloned().collect();
-        let policies = Policies::new(all, self.identity.clone())?;
+    pub fn with_policies_of(mut self, other: Config) -> Result<Self, PoliciesError> {
+        let policies = if self.policies.is_empty() {
+            // A set of thousands takes a while to build.
+            other.policies.with_identity(self.identity.clone())
+        } else {
+            let all = [self.policies, other.policies].into_iter().flat_map(Policies::into_vec);
+            Policies::new(all.collect(), self.identity.clone())?
+        };
         self.policies = policies.with_path_variants(self.path_variants);
         Ok(self)
     }

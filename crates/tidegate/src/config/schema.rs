@@ -64,7 +64,8 @@ const fn required(name: &'static str, field_type: FieldType, about: &'static str
     Field { name, field_type, is_required: true, about }
 }
 
-pub(super) const STORE_SCHEMES: [&str; 4] = ["redis", "rediss", "redis-sentinel", "redis-cluster"];
+pub(super) const STORE_SCHEMES: [&str; 5] =
+    ["redis", "rediss", "redis+unix", "redis-sentinel", "redis-cluster"];
 pub(super) const FORMS: [&str; Form::ALL.len() + 1] = {
     let mut names = ["none"; Form::ALL.len() + 1];
     let mut index = 0;
@@ -103,18 +104,14 @@ pub(super) const TOP: &[Field] = &[
     field(
         "store",
         FieldType::Text,
-        "Where counts are kept: memory, or redis://, rediss://, redis-sentinel:// or redis-cluster://",
+        "Where counts are kept: memory, or redis://, rediss://, redis+unix://, redis-sentinel:// or redis-cluster://",
     ),
     field(
         "store_timeout",
         FieldType::Duration,
-        "How long the store may take before on_store_failure answers, 1ms to 60s; default: 25ms",
+        "How long the store may take before on_store_failure applies, 1ms to 60s; default: 25ms",
     ),
-    field(
-        "key_prefix",
-        FieldType::Text,
-        "What every key begins with in a shared store; default: tg",
-    ),
+    field("key_prefix", FieldType::Text, "The prefix of all keys in a shared store; default: tg"),
     field(
         "nodes",
         FieldType::Integer(1, MAX_NODES),
@@ -123,22 +120,22 @@ pub(super) const TOP: &[Field] = &[
     field(
         "headers",
         FieldType::WordList(&FORMS),
-        "Which RateLimit headers answers carry; default: draft-10",
+        "The RateLimit header fields of responses; default: draft-10",
     ),
     field(
         "trusted_proxies",
         FieldType::Texts,
-        "Addresses and networks whose X-Forwarded-For or Forwarded is believed; default: none",
+        "Addresses and networks whose X-Forwarded-For or Forwarded is trusted; default: none",
     ),
     field(
         "forwarded_header",
         FieldType::Words(&FORWARDED_HEADERS),
-        "Which header trusted proxies write; default: either",
+        "The header that trusted proxies set; default: either",
     ),
     field(
         "ipv6_prefix",
         FieldType::Integer(1, 128),
-        "How many bits of an IPv6 address make a client; default: 64",
+        "The number of bits of an IPv6 address that identify a client; default: 64",
     ),
     field(
         "path_variants",
@@ -148,22 +145,22 @@ pub(super) const TOP: &[Field] = &[
     field(
         "max_keys",
         FieldType::Integer(1, MAX_KEYS),
-        "Most keys held in memory, counted per key and limit; default: 1000000",
+        "The maximum number of keys in memory, counted per key and limit; default: 1000000",
     ),
     field(
         "max_log_entries",
         FieldType::Integer(1, MAX_KEYS),
-        "Most log entries and permits held in memory; default: 16000000",
+        "The maximum number of log entries and permits in memory; default: 16000000",
     ),
     field(
         "max_ids",
         FieldType::Integer(0, MAX_KEYS),
-        "Most idempotency ids remembered; default: 100000",
+        "The maximum number of idempotency ids in memory; default: 100000",
     ),
     field(
         "when_full",
         FieldType::Words(&WHEN_FULL),
-        "What happens to keys there is no room for; default: overflow, one shared key",
+        "What happens to new keys when the store is full; default: overflow, one shared key",
     ),
     field(
         "log_keys",
@@ -188,7 +185,7 @@ pub(super) const TOP: &[Field] = &[
     required(
         "policies",
         FieldType::Objects(POLICY, MAX_POLICIES),
-        "Which requests are limited, and how; every one that matches applies",
+        "Which requests are limited, and how; every policy that matches applies",
     ),
 ];
 
@@ -209,7 +206,7 @@ pub(super) const TLS_FILES: &[Field] = &[
     field(
         "client_ca",
         FieldType::Text,
-        "The file with who signs clients' certificates, PEM; clients need one if it is given",
+        "The file with the certificate authorities of clients, PEM; if it is set, clients need a certificate",
     ),
 ];
 
@@ -218,17 +215,17 @@ pub(super) const POLICY: &[Field] = &[
     field(
         "match",
         FieldType::Conditions,
-        "Which requests: all of these hold; default: every request",
+        "The requests that it applies to: all conditions must hold; default: every request",
     ),
     required(
         "key",
         FieldType::Template,
-        "Who is counted, such as {client_ip} or {header:x-api-key | client_ip}; all for one shared count",
+        "The key that is counted, such as {client_ip} or {header:x-api-key | client_ip}; all for one shared count",
     ),
     required(
         "limits",
         FieldType::LimitsOrNone,
-        "So many per window, such as 5 per 1m sliding-log; all must admit; or unlimited",
+        "Limits such as 5 per 1m sliding-log, all of which must admit a request; or unlimited",
     ),
     field(
         "mode",
@@ -243,12 +240,12 @@ pub(super) const POLICY: &[Field] = &[
     field(
         "deny_cache",
         FieldType::Boolean,
-        "Whether a denial by a shared store is answered from memory until it ends; default: true",
+        "Whether denials of a shared store are remembered, for up to a second; default: true",
     ),
     field(
         "quota",
         FieldType::Boolean,
-        "Whether one of several quotas is enough: those used up are passed over while another has room",
+        "Whether one of several quotas is enough: those that are used up are skipped while another has units left",
     ),
     field(
         "cost",
@@ -268,17 +265,17 @@ pub(super) const POLICY: &[Field] = &[
     field(
         "replaces",
         FieldType::Texts,
-        "Policies that are left out where a request meets this one too, over all its descriptors",
+        "Policies that do not apply to a request that this one matches, in any of its descriptors",
     ),
     field(
         "overrides",
         FieldType::Objects(OVERRIDE, MAX_OVERRIDES),
-        "The first whose when holds replaces the fields it names",
+        "The first override whose conditions hold replaces the fields that it has",
     ),
 ];
 
 pub(super) const OVERRIDE: &[Field] = &[
-    required("when", FieldType::Conditions, "For which requests it holds; all conditions must"),
+    required("when", FieldType::Conditions, "The requests it applies to: all conditions must hold"),
     field("limits", FieldType::Limits, "Limits in place of the policy's"),
     field("mode", FieldType::Words(&MODES), "A mode in place of the policy's"),
     field(
@@ -297,20 +294,24 @@ pub(super) const OVERRIDE: &[Field] = &[
 pub(super) const RATE: &[Field] = &[
     required("limit", FieldType::Integer(0, bounds::MAX_COUNT), "Units per window"),
     required("window", FieldType::Duration, "The window, such as 1m"),
-    field("algorithm", FieldType::Words(&ALGORITHMS), "How it counts; default: sliding-window"),
+    field("algorithm", FieldType::Words(&ALGORITHMS), "The algorithm; default: sliding-window"),
     field(
         "burst",
         FieldType::Integer(1, bounds::MAX_COUNT),
-        "What a token-bucket holds; default: the limit",
+        "The capacity of a token-bucket; default: the limit",
     ),
 ];
 
 pub(super) const CONCURRENT: &[Field] = &[
-    required("concurrent", FieldType::Integer(0, bounds::MAX_COUNT), "How many at once"),
+    required(
+        "concurrent",
+        FieldType::Integer(0, bounds::MAX_COUNT),
+        "The maximum number of permits at the same time",
+    ),
     field(
         "lease",
         FieldType::Duration,
-        "When a permit that nobody returns is forgotten; default: 60s",
+        "How long a permit is held without a renewal; default: 60s",
     ),
 ];
 
@@ -326,7 +327,7 @@ pub(super) const CONDITIONS: &[Field] = &[
     field(
         "descriptors",
         FieldType::Descriptors,
-        "Descriptor names and the values they must have, or a list of exactly the entries there are",
+        "Descriptor names and the values they must have, or a list of all entries in order",
     ),
 ];
 

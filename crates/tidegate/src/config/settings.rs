@@ -210,7 +210,8 @@ fn read_tls(
 pub enum StoreUrl {
     /// The memory of this process.
     Memory,
-    /// Redis, by a URL with `redis://`, `rediss://`, `redis-sentinel://` or `redis-cluster://`.
+    /// Redis, by a URL with `redis://`, `rediss://`, `redis+unix://`, `redis-sentinel://` or
+    /// `redis-cluster://`.
     Redis(String),
 }
 
@@ -295,8 +296,8 @@ impl StoreUrlError {
     pub fn help(&self) -> &str {
         match self {
             StoreUrlError::Kind => {
-                "write `memory`, or a URL that begins with `redis://`, `rediss://`, `redis-sentinel://` or \
-                 `redis-cluster://`"
+                "write `memory`, or a URL that begins with `redis://`, `rediss://`, `redis+unix://`, \
+                 `redis-sentinel://` or `redis-cluster://`"
             }
             StoreUrlError::Url(why) => why,
         }

@@ -176,14 +176,9 @@ impl Gate {
             self.stats.count_request(&counting, None);
             if self.stats.add(&counting, elapsed) {
                 let (route, request_id) = (request.subject.route(), request.request_id);
-                let allowed = result.allowed;
-                self.stats.record_notable(&RequestRecord {
-                    limits: &[result],
-                    allowed,
-                    route,
-                    request_id,
-                    elapsed,
-                });
+                let (limits, allowed) = (&[result], result.allowed);
+                let record = RequestRecord { limits, allowed, route, request_id, elapsed };
+                self.stats.record_notable(&record, &counting);
             }
         }
         Ok(())

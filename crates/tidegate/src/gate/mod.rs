@@ -14,27 +14,23 @@
 //! policies with `on_store_failure: local` while the store fails. Without a shared store, nothing
 //! has to be awaited: [`Gate::poll_now`] polls once.
 //!
-//! - `request.rs`: requests to the gate; `verdict.rs`: verdicts; `error.rs`: invalid requests;
-//! - `plan.rs`: which policies apply to a request; `checks.rs`: their checks; `conflicts.rs`:
+//! - `request.rs`: requests to the gate, and their errors; `verdict.rs`: verdicts;
+//! - `plan.rs`: which policies apply to a request; `checks.rs`: their checks, also if these have
 //!   different limits for one count; `quotas.rs`: requests that need room in one of several quotas;
 //! - `decide.rs`: calls of the store, and decisions while it fails; `shared_store.rs`: a store that
 //!   nodes share; `waiting.rs`: waiting requests;
-//! - `active_policies.rs`: policies with their counters; `code_policy.rs`: policies in code;
-//!   `policy_keys.rs`: peek and reset;
-//! - `admission.rs`: requests that are then served; `permits.rs`: permits; `batch.rs`: pipelines of
-//!   simple requests.
+//! - `active_policies.rs`: policies with their counters and keys; `code_policy.rs`: policies in
+//!   code;
+//! - `permits.rs`: requests that are then served, and permits; `batch.rs`: pipelines of simple
+//!   requests.
 
 mod active_policies;
-mod admission;
 mod batch;
 mod checks;
 mod code_policy;
-mod conflicts;
 mod decide;
-mod error;
 mod permits;
 mod plan;
-mod policy_keys;
 mod quotas;
 mod request;
 mod shared_store;
@@ -50,15 +46,12 @@ use arc_swap::{ArcSwap, Guard};
 use smallvec::SmallVec;
 use tidegate_core::Cost;
 
-pub use self::active_policies::ActivePolicies;
-pub use self::admission::Admission;
+pub use self::active_policies::{ActivePolicies, FoundKey, PolicyKeys};
 #[cfg(feature = "tower")]
 pub(crate) use self::code_policy::{Adjustment, ChargeRecord};
 pub use self::code_policy::{CodeKey, CodePolicy};
-pub use self::error::GateError;
-pub use self::permits::{AnyPermit, PermitGrant, SharedPermit};
-pub use self::policy_keys::{FoundKey, PolicyKeys};
-pub use self::request::{GateRequest, Subject};
+pub use self::permits::{Admission, AnyPermit, PermitGrant, SharedPermit};
+pub use self::request::{GateError, GateRequest, Subject};
 pub(crate) use self::shared_store::ErasedStore;
 pub use self::verdict::{DenialReason, GateVerdict, LimitResult};
 
@@ -125,10 +118,11 @@ impl Gate {
         }
     }
 
-    /// Replaces the policies. Counts are kept: a limit finds its counts by the name of its policy,
-    /// the key, its algorithm and its window.
-    pub fn reload(&self, policies: Policies) {
-        self.active.store(Arc::new(ActivePolicies::new(policies, &self.stats)));
+    /// Replaces the policies, and returns the old ones. Counts are kept: a limit finds its counts by
+    /// the name of its policy, the key, its algorithm and its window. A caller that keeps the old
+    /// policies until no check uses them frees them itself; otherwise the last check does.
+    pub fn reload(&self, policies: Policies) -> Arc<ActivePolicies> {
+        self.active.swap(Arc::new(ActivePolicies::new(policies, &self.stats)))
     }
 
     /// Returns the policies in force. The guard is meant for the duration of one request; clone the
@@ -302,7 +296,7 @@ impl Gate {
             self.stats.count_request(&counting, unlimited);
         }
         if counting.has_limits() && self.stats.add(&counting, elapsed) {
-            self.record_notable(plan, context, elapsed);
+            self.record_notable(plan, context, &counting, elapsed);
         }
     }
 
@@ -311,6 +305,7 @@ impl Gate {
         &self,
         plan: &Plan<'_>,
         context: &RequestContext<'_>,
+        counting: &Counting<'_>,
         elapsed: Option<Duration>,
     ) {
         let mut results = SmallVec::<[stats::LimitRecord<'_>; 4]>::new();
@@ -327,13 +322,8 @@ impl Gate {
         });
         let (allowed, route) = (plan.verdict.allowed, (context.route)());
         let request_id = context.request_id;
-        self.stats.record_notable(&RequestRecord {
-            limits: &results,
-            allowed,
-            route,
-            request_id,
-            elapsed,
-        });
+        let record = RequestRecord { limits: &results, allowed, route, request_id, elapsed };
+        self.stats.record_notable(&record, counting);
     }
 }
 

@@ -8,10 +8,10 @@ use smallvec::SmallVec;
 use tidegate_core::{Cost, Decision, Limit, Timestamp};
 
 use super::active_policies::PreparedLimits;
+use super::checks::EffectiveCheck;
 #[cfg(feature = "tower")]
 use super::code_policy::Adjustment;
 use super::code_policy::CodePolicy;
-use super::conflicts::EffectiveCheck;
 use super::permits::AnyPermit;
 use super::{ActivePolicies, GateError, GateRequest, GateVerdict, LimitResult, Subject};
 use crate::policy::{CostSource, Mode, OnStoreFailure, SelectedPolicy, is_concurrency};
@@ -46,7 +46,7 @@ pub(crate) struct Plan<'a> {
     /// requested.
     pub(super) leased: Vec<Limit>,
     /// The limit and cost of each check, if several requests conflict about one count; otherwise
-    /// empty. See `conflicts.rs`.
+    /// empty. See `checks.rs`.
     pub(super) effective: Vec<EffectiveCheck<'a>>,
     /// The number of enforced quotas. If there are several, one with room is enough.
     pub(super) quotas: usize,

@@ -1,7 +1,7 @@
 //! Verdicts of the gate.
 
-use std::ptr;
 use std::time::Duration;
+use std::{iter, ptr};
 
 use http::HeaderMap;
 use smallvec::SmallVec;
@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 pub use tidegate_core::DenialReason;
 use tidegate_core::{Decision, Limit, ResetAfter, RetryAfter};
 
+use super::checks::EffectiveCheck;
 use super::code_policy::CodePolicy;
-use super::conflicts::EffectiveCheck;
 use super::plan::PlannedPolicy;
 use crate::headers::{
     self, Fields, Form, Forms, LimitList, PrerenderedHeaders, Problem, ResponseView,
@@ -216,7 +216,7 @@ impl<'a> GateVerdict<'a> {
     /// Writes the header fields of a response to `out`, as [`headers::render`] does. `now` is the
     /// time on the limiter's clock.
     pub fn write_fields(&self, forms: Forms, now: Timestamp, out: &mut HeaderMap) {
-        let mut fields = Fields::default();
+        let mut fields = Fields::EMPTY;
         self.fill_fields(forms, || now, &mut fields);
         fields.write(out);
     }
@@ -250,28 +250,39 @@ impl<'a> GateVerdict<'a> {
         }
     }
 
-    /// Lists the enforced policies from their prerendered text. Returns `None` if an enforced
-    /// result has none, or if a policy is not listed once with all of its limits.
+    /// Lists the enforced policies from their prerendered text. Returns `None` if one has none, or
+    /// if the list depends on all of the policies.
     fn use_prerendered(&self, limit_list: &mut LimitList) -> Option<()> {
-        let mut policies = SmallVec::<[&PrerenderedHeaders; 4]>::new();
-        let mut results = &self.results[..];
-        while let [first, rest @ ..] = results {
-            if !first.is_enforced() {
-                results = rest;
-                continue;
-            }
-            let prerendered = first.prerendered?;
-            let (same, rest) = results.split_at_checked(prerendered.len())?;
-            let is_same = |result: &LimitResult<'_>| {
-                result.prerendered.is_some_and(|one| ptr::eq(one, prerendered))
-            };
-            if !same.iter().all(is_same) {
-                return None;
-            }
-            policies.push(prerendered);
-            results = rest;
+        let reported = self.reported_enforced_index()?;
+        let mut policies = self.prerendered_policies();
+        let first = policies.next()??;
+        match policies.next() {
+            None => first.list(reported, limit_list),
+            Some(_) => self.join_prerendered(reported, limit_list),
         }
-        PrerenderedHeaders::join(&policies, self.reported_enforced_index()?, limit_list)
+    }
+
+    #[inline(never)]
+    fn join_prerendered(&self, reported: usize, limit_list: &mut LimitList) -> Option<()> {
+        let policies: Option<SmallVec<[_; 4]>> = self.prerendered_policies().collect();
+        PrerenderedHeaders::join(&policies?, reported, limit_list)
+    }
+
+    /// The prerendered text of each enforced policy. `None` if it has none, or if the policy is not
+    /// listed once with all of its limits.
+    #[inline]
+    fn prerendered_policies(&self) -> impl Iterator<Item = Option<&'a PrerenderedHeaders>> {
+        let mut enforced = self.results.iter().filter(|result| result.is_enforced());
+        iter::from_fn(move || {
+            let prerendered = enforced.next()?.prerendered;
+            let is_same = |result: &LimitResult<'_>| match (result.prerendered, prerendered) {
+                (Some(one), Some(other)) => ptr::eq(one, other),
+                _ => false,
+            };
+            let others = prerendered.map_or(0, |prerendered| prerendered.len().saturating_sub(1));
+            let is_whole = (0..others).all(|_| enforced.next().is_some_and(is_same));
+            Some(prerendered.filter(|_| is_whole))
+        })
     }
 
     /// Calls `render` with the enforced limits, in the form that headers and problem documents

@@ -19,16 +19,16 @@ use crate::{Algorithm, Limit, RetryAfter, Timestamp};
 /// about 4 to 8 KiB. Limits beyond it are omitted, but never the reported one.
 pub const MAX_POLICY_BYTES: usize = 2048;
 
-static RETRY: HeaderName = RETRY_AFTER;
-static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+// Constants and not statics, because a map takes names by value and would clone a static.
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 /// The names for the limit, the remaining units and the reset.
-static DRAFT_6: [HeaderName; 3] = [
+const DRAFT_6: [HeaderName; 3] = [
     HeaderName::from_static("ratelimit-limit"),
     HeaderName::from_static("ratelimit-remaining"),
     HeaderName::from_static("ratelimit-reset"),
 ];
-static X_RATELIMIT: [HeaderName; 3] = [
+const X_RATELIMIT: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-limit"),
     HeaderName::from_static("x-ratelimit-remaining"),
     HeaderName::from_static("x-ratelimit-reset"),
@@ -96,7 +96,7 @@ pub(crate) struct LimitList {
 
 /// The header fields of a response, before their values are rendered. They are kept until the
 /// response is ready, so they are plain numbers as far as possible.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Fields {
     pub(crate) forms: Forms,
     pub(crate) reported: ReportedLimit,
@@ -106,17 +106,35 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
+    /// No fields.
+    pub(crate) const EMPTY: Self = Fields {
+        forms: Forms::NONE,
+        reported: ReportedLimit {
+            allowed: false,
+            remaining: None,
+            wait_us: None,
+            reset_after_us: 0,
+            now: Timestamp::from_micros(0),
+        },
+        limit: None,
+        limit_list: LimitList { policy: None, name: (0, 0) },
+    };
+
     /// Whether a field with this name is sent.
     #[cfg(feature = "tower")]
     #[inline]
     pub(crate) fn has(&self, name: &HeaderName) -> bool {
         let [newest, seventh, sixth, x] = Form::ALL.map(|form| self.forms.contains(form));
+        // A constant would be copied and dropped for each comparison.
+        static NAMES: ([HeaderName; 2], [HeaderName; 3], [HeaderName; 3]) =
+            ([RATELIMIT, RATELIMIT_POLICY], DRAFT_6, X_RATELIMIT);
+        let ([numbers, limit_list], draft_6, x_ratelimit) = &NAMES;
         let has_numbers = || {
-            (newest || seventh) && *name == RATELIMIT
-                || sixth && DRAFT_6.contains(name)
-                || x && X_RATELIMIT.contains(name)
+            (newest || seventh) && name == numbers
+                || sixth && draft_6.contains(name)
+                || x && x_ratelimit.contains(name)
         };
-        self.limit_list.policy.is_some() && *name == RATELIMIT_POLICY
+        self.limit_list.policy.is_some() && name == limit_list
             || self.reported.remaining.is_some() && has_numbers()
     }
 
@@ -126,36 +144,35 @@ impl Fields {
         let [newest, seventh, sixth, x] = Form::ALL.map(|form| self.forms.contains(form));
         // `Retry-After`, if the request was denied and can pass later.
         if let (false, Some(wait_us @ 1..)) = (self.reported.allowed, self.reported.wait_us) {
-            out.insert(&RETRY, number(seconds_up(wait_us)));
+            out.insert(RETRY_AFTER, number(seconds_up(wait_us)));
         }
         // Two forms that use the same field name cannot both be sent: as one list they would be
         // malformed in either form. The newest is sent.
         let remaining = self.reported.remaining;
         match remaining {
-            Some(remaining) if newest => drop(out.insert(&RATELIMIT, self.draft_10(remaining))),
-            Some(remaining) if seventh => drop(out.insert(&RATELIMIT, self.draft_7(remaining))),
+            Some(remaining) if newest => drop(out.insert(RATELIMIT, self.draft_10(remaining))),
+            Some(remaining) if seventh => drop(out.insert(RATELIMIT, self.draft_7(remaining))),
             _ => {}
         }
         if let Some(policy) = self.limit_list.policy.take() {
-            out.insert(&RATELIMIT_POLICY, policy);
+            out.insert(RATELIMIT_POLICY, policy);
         }
         let Some(remaining) = remaining else { return };
-        let mut put =
-            |[of_limit, of_remaining, of_reset]: &'static [HeaderName; 3], limit, reset| {
-                if let Some(limit) = limit {
-                    out.insert(of_limit, limit);
-                }
-                out.insert(of_remaining, number(remaining));
-                out.insert(of_reset, number(reset));
-            };
+        let mut put = |[of_limit, of_remaining, of_reset]: [HeaderName; 3], limit, reset| {
+            if let Some(limit) = limit {
+                out.insert(of_limit, limit);
+            }
+            out.insert(of_remaining, number(remaining));
+            out.insert(of_reset, number(reset));
+        };
         if sixth {
             // `RateLimit-Limit: 100`, `RateLimit-Remaining: 50`, `RateLimit-Reset: 30`.
             let limit = if x { self.limit.clone() } else { self.limit.take() };
-            put(&DRAFT_6, limit, seconds_up(self.reported.reset_us()));
+            put(DRAFT_6, limit, seconds_up(self.reported.reset_us()));
         }
         if x {
             // `X-RateLimit-Limit: 100`, `-Remaining: 50`, `-Reset: 1700000030`.
-            put(&X_RATELIMIT, self.limit.take(), self.reported.reset_at());
+            put(X_RATELIMIT, self.limit.take(), self.reported.reset_at());
         }
     }
 
@@ -363,26 +380,18 @@ impl PrerenderedHeaders {
         counts.find(|(number, _)| *number == count).map(|(_, value)| value.clone())
     }
 
-    /// Lists these policies, with the limit at `reported` as the reported one. Returns `None` if
-    /// limits of two policies have the same name, or if the field would be too long. The list then
-    /// depends on all of the policies and has to be rendered.
+    /// Lists this policy only, with the limit at `reported` as the reported one.
     #[inline]
-    pub(crate) fn join(
-        policies: &[&PrerenderedHeaders],
-        reported: usize,
-        limit_list: &mut LimitList,
-    ) -> Option<()> {
-        match policies {
-            [only] => {
-                limit_list.name = *only.names.get(reported)?;
-                limit_list.policy = Some(only.policy.clone());
-                Some(())
-            }
-            _ => Self::join_several(policies, reported, limit_list),
-        }
+    pub(crate) fn list(&self, reported: usize, limit_list: &mut LimitList) -> Option<()> {
+        limit_list.name = *self.names.get(reported)?;
+        limit_list.policy = Some(self.policy.clone());
+        Some(())
     }
 
-    fn join_several(
+    /// Lists several policies, with the limit at `reported` as the reported one. Returns `None` if
+    /// limits of two policies have the same name, or if the field would be too long. The list then
+    /// depends on all of the policies and has to be rendered.
+    pub(crate) fn join(
         policies: &[&PrerenderedHeaders],
         mut reported: usize,
         limit_list: &mut LimitList,

@@ -199,15 +199,24 @@ impl Identity {
     /// trusted proxy then.
     #[inline]
     pub fn client_ip(&self, peer: Option<IpAddr>, headers: &Headers<'_>) -> Option<IpAddr> {
-        match peer? {
-            // Copies four bytes, because reading sixteen right after writing four stalls.
-            IpAddr::V4(peer) if !self.trusted.contains(peer.into()) => Some(peer.into()),
-            peer => Some(self.resolve(peer.to_canonical(), headers)),
+        let mut address = peer;
+        self.resolve(&mut address, headers);
+        address
+    }
+
+    /// Replaces the address of a peer with that of the client. Most peers are the client, and
+    /// copying the sixteen bytes of an address right after four of them were written stalls.
+    #[inline]
+    pub(crate) fn resolve(&self, address: &mut Option<IpAddr>, headers: &Headers<'_>) {
+        match address {
+            Some(IpAddr::V4(peer)) if !self.trusted.contains((*peer).into()) => {}
+            Some(peer) => *peer = self.client_of(peer.to_canonical(), headers),
+            None => {}
         }
     }
 
     #[inline(never)]
-    fn resolve(&self, peer: IpAddr, headers: &Headers<'_>) -> IpAddr {
+    fn client_of(&self, peer: IpAddr, headers: &Headers<'_>) -> IpAddr {
         if self.trusted.contains(peer) { self.client_behind(peer, headers) } else { peer }
     }
 

@@ -19,10 +19,13 @@ use foldhash::fast::FixedState;
 
 use super::condition::MAX_VALUES;
 use super::error::ConditionErrorKind;
-use super::request_field::MAX_NAME_BYTES;
 
 /// The largest number of entries of a list: a key template has at most as many fields.
 pub const MAX_ENTRIES: usize = 16;
+
+/// The longest name of an entry. Envoy Gateway sends the name of a route, which has a namespace, a
+/// resource and a host of up to 253 bytes each.
+pub(crate) const MAX_ENTRY_NAME_BYTES: usize = 1024;
 
 /// One entry of a descriptor: its name, and the values it may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,9 +39,9 @@ impl DescriptorEntry {
     /// Creates an entry with this name and any value.
     ///
     /// # Errors
-    /// Returns an error if the name is empty or longer than 256 bytes.
+    /// Returns an error if the name is empty or longer than 1024 bytes.
     pub fn any(name: &str) -> Result<Self, ConditionErrorKind> {
-        if !(1..=MAX_NAME_BYTES).contains(&name.len()) {
+        if !(1..=MAX_ENTRY_NAME_BYTES).contains(&name.len()) {
             return Err(ConditionErrorKind::EntryName);
         }
         Ok(DescriptorEntry { name: name.into(), values: None })
@@ -48,7 +51,7 @@ impl DescriptorEntry {
     /// sequence of characters.
     ///
     /// # Errors
-    /// Returns an error if the name is empty or longer than 256 bytes, if `values` is empty or has
+    /// Returns an error if the name is empty or longer than 1024 bytes, if `values` is empty or has
     /// more than 1024 elements, if a value is empty, or if `*` alone is listed with others.
     pub fn new(name: &str, values: &[impl AsRef<str>]) -> Result<Self, ConditionErrorKind> {
         let values = values.iter().map(AsRef::as_ref);

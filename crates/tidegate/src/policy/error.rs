@@ -201,7 +201,7 @@ impl ConditionErrorKind {
             Self::HostBits(net) | Self::Mapped(net) => format!("write `{net}`"),
             Self::Pattern(error) => error.help().into(),
             Self::NotEntries => "write for example `{ remote_address: \"*\" }`".into(),
-            Self::EntryName => "use 1 to 256 bytes, for example `remote_address`".into(),
+            Self::EntryName => "use 1 to 1024 bytes, for example `remote_address`".into(),
             Self::EntryCount => format!("use 1 to {MAX_ENTRIES}"),
         }
     }

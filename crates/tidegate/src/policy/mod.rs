@@ -70,6 +70,8 @@ pub use cost::{CostSource, CostSourceError};
 pub(crate) use definition::check_limits;
 pub(crate) use definition::is_concurrency;
 pub use definition::{MAX_LIMITS, MAX_NAME_BYTES, Override, Policy, Variant, check_counts};
+#[cfg(feature = "config")]
+pub(crate) use descriptor::MAX_ENTRY_NAME_BYTES;
 pub use descriptor::{
     DescriptorEntry, EnvoyDetails, EnvoyLevel, MAX_ENTRIES, Metadata, MetadataValue,
 };
@@ -82,9 +84,9 @@ pub use path::PathVariants;
 pub use pattern::{Pattern, PatternError};
 pub use request_field::{RequestField, RequestFieldError};
 pub use select::{Policies, PoliciesError, SelectError, SelectedPolicy};
-#[cfg(feature = "tower")]
-pub(crate) use template::write_group;
 pub use template::{SHARED_KEY, Template, TemplateError, TemplateErrorKind};
+#[cfg(feature = "tower")]
+pub(crate) use template::{write_group, write_ipv4};
 
 #[cfg(feature = "config")]
 pub(crate) use {

@@ -105,6 +105,18 @@ impl Policies {
         Ok(Policies { policies, names, index, patterns, options })
     }
 
+    /// Replaces how client addresses are grouped.
+    #[must_use]
+    pub(crate) fn with_identity(mut self, identity: Identity) -> Self {
+        self.options.identity = identity;
+        self
+    }
+
+    /// Returns the policies, in order.
+    pub(crate) fn into_vec(self) -> Vec<Policy> {
+        self.policies
+    }
+
     /// Sets whether path parameters and backslashes are resolved.
     ///
     /// ```

@@ -7,7 +7,7 @@
 //! the same key.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::str::FromStr;
 
@@ -178,22 +178,28 @@ static OCTETS: [([u8; 4], u8); 256] = {
 };
 
 /// Passes an address as text to `put`, perhaps in pieces.
-#[inline]
 pub(crate) fn write_group(group: IpGroup, mut put: impl FnMut(&[u8])) {
-    let IpAddr::V4(address) = group.network() else {
+    if let IpAddr::V4(address) = group.network() {
+        let mut text = [0; 16];
+        let length = write_ipv4(address, &mut text);
+        put(&text[..length]);
+    } else {
         // Writing to memory cannot fail.
         let _ = fmt::Write::write_fmt(&mut WriteBytes(put), format_args!("{group}"));
-        return;
-    };
-    // Most keys are IPv4 addresses. Four bytes are copied for each octet, because branches on the
-    // number of its digits would be mispredicted.
-    let (mut text, mut length) = ([0; 16], 0);
+    }
+}
+
+/// Writes an address as text and returns its length. Most keys are such addresses. Four bytes are
+/// copied for each octet, because branches on the number of its digits would be mispredicted.
+#[inline]
+pub(crate) fn write_ipv4(address: Ipv4Addr, text: &mut [u8; 16]) -> usize {
+    let mut length = 0;
     for octet in address.octets() {
         let (digits, width) = OCTETS[usize::from(octet)];
         text[length..length + 4].copy_from_slice(&digits);
         length += usize::from(width);
     }
-    put(&text[..length - 1]);
+    length - 1
 }
 
 struct WriteBytes<P>(P);

@@ -281,6 +281,8 @@ struct Tables {
     /// The number of new names until the next search for unused series.
     names_until_search: usize,
     trackers: BTreeMap<Arc<str>, Arc<PolicyTracker>>,
+    /// The number of new policies until the next search for unused trackers.
+    policies_until_search: usize,
 }
 
 impl Registry {
@@ -379,7 +381,15 @@ impl Tables {
             return Arc::clone(tracker);
         }
         if self.trackers.len() >= MAX_TRACKED_POLICIES {
-            self.trackers.retain(|_, tracker| Arc::strong_count(tracker) > 1);
+            match self.policies_until_search.checked_sub(1) {
+                Some(policies) => self.policies_until_search = policies,
+                None => {
+                    self.trackers.retain(|_, tracker| Arc::strong_count(tracker) > 1);
+                    if self.trackers.len() >= MAX_TRACKED_POLICIES {
+                        self.policies_until_search = NAMES_PER_SEARCH;
+                    }
+                }
+            }
         }
         let full = self.trackers.len() >= MAX_TRACKED_POLICIES;
         let name: Arc<str> = if full { OTHER.into() } else { policy.into() };

@@ -15,12 +15,14 @@
 //!
 //! Layout: `counters.rs`: counters per limit; `latency.rs`: durations of decisions and of the
 //! service of requests; `top.rs`: top keys per policy, found by a sketch; `events.rs`: the stream
-//! of denials; `mask.rs`: keys without credentials, short and printable.
+//! of denials; `mask.rs`: keys without credentials, short and printable; `prometheus.rs`: the
+//! statistics as metrics.
 
 mod counters;
 mod events;
 mod latency;
 mod mask;
+mod prometheus;
 mod top;
 
 use std::borrow::Cow;
@@ -45,6 +47,9 @@ pub(crate) use self::mask::MIN_SECRET_BYTES;
 pub(crate) use self::mask::looks_masked;
 pub use self::mask::{LogKeys, MAX_SHOWN_CHARS, MaskSecret, SecretTooShort};
 pub use self::mask::{MAX_TEXT_BYTES, ShownText};
+pub use self::prometheus::{
+    MetricFamily, MetricKind, PROMETHEUS_CONTENT_TYPE, PrometheusText, write_memory_metrics,
+};
 pub use self::top::SKETCH_ENTRIES;
 pub use self::top::{MAX_TRACKED_POLICIES, RankedEntry, Ranking, TOP_PERIOD, Top};
 #[doc(no_inline)]
@@ -275,6 +280,28 @@ impl<'s> Counting<'s> {
         }
     }
 
+    /// Returns the ranking of the request, and the limit whose key is ranked. A request that was
+    /// admitted and would not have been denied is ranked if it was a near miss.
+    fn ranked<'r, 'a>(
+        &self,
+        limits: &'r [LimitRecord<'a>],
+    ) -> Option<(RankBy, &'r LimitRecord<'a>)> {
+        let by = match self.outcome {
+            Outcome::Allowed => {
+                return Some((RankBy::Near, limits.iter().find(|limit| limit.is_near())?));
+            }
+            Outcome::Denied => RankBy::Denied,
+            Outcome::WouldDeny => RankBy::WouldDeny,
+        };
+        let counted = self.counted?;
+        let mut policies = limits.chunk_by(|a, b| a.stats.same_policy(b.stats));
+        let limits = policies.find(|limits| limits[0].stats.same_policy(counted))?;
+        // A failure of the store does not describe the key.
+        longest_wait(limits)
+            .filter(|limit| limit.decided != Decided::FailedClosed)
+            .map(|limit| (by, limit))
+    }
+
     /// Whether a limit was counted.
     #[inline]
     pub(crate) fn has_limits(&self) -> bool {
@@ -379,7 +406,7 @@ impl Stats {
         }
         self.count_request(&counting, None);
         if self.add(&counting, record.elapsed) {
-            self.record_notable(record);
+            self.record_notable(record, &counting);
         }
     }
 
@@ -407,47 +434,25 @@ impl Stats {
         self.store_latency.add(stripe(), elapsed);
     }
 
-    /// Records the keys of a request, once per policy, even if several of its limits denied.
+    /// Records the key of a request in the rankings, once and under the policy that counts the
+    /// request, and publishes its denials, one per policy.
     #[cold]
-    pub(crate) fn record_notable(&self, record: &RequestRecord<'_>) {
+    pub(crate) fn record_notable(&self, record: &RequestRecord<'_>, counting: &Counting<'_>) {
         let now = self.clock.now();
         let route = record.route.map(without_parameters);
         let record = &RequestRecord { route: route.as_deref(), ..*record };
+        if let Some((by, limit)) = counting.ranked(record.limits) {
+            let (key, template) = (limit.key, limit.stats.template());
+            let observation = Observation { by, key, template, route: record.route };
+            limit.stats.tracker().add(&observation, self.period(now));
+        }
         for limits in record.limits.chunk_by(|a, b| a.stats.same_policy(b.stats)) {
-            if let Some(limit) = longest_wait(limits) {
-                self.record_denied(record, limit, now);
-            } else if record.allowed
-                && let Some(limit) = limits.iter().find(|limit| limit.is_near())
+            if let Some(limit) = longest_wait(limits)
+                && let Some(suppressed) = limit.stats.tracker().may_publish(now)
             {
-                self.record_key(RankBy::Near, record, limit, now);
+                self.events.publish(record, limit, now, suppressed);
             }
         }
-    }
-
-    fn record_denied(&self, record: &RequestRecord<'_>, limit: &LimitRecord<'_>, now: Timestamp) {
-        let by = match limit.stats.denied_outcome() {
-            Outcome::WouldDeny => RankBy::WouldDeny,
-            _ => RankBy::Denied,
-        };
-        // A failure of the store does not describe the key.
-        if limit.decided != Decided::FailedClosed {
-            self.record_key(by, record, limit, now);
-        }
-        if let Some(suppressed) = limit.stats.tracker().may_publish(now) {
-            self.events.publish(record, limit, now, suppressed);
-        }
-    }
-
-    fn record_key(
-        &self,
-        by: RankBy,
-        record: &RequestRecord<'_>,
-        limit: &LimitRecord<'_>,
-        now: Timestamp,
-    ) {
-        let (key, route) = (limit.key, record.route);
-        let observation = Observation { by, key, template: limit.stats.template(), route };
-        limit.stats.tracker().add(&observation, self.period(now));
     }
 
     fn period(&self, now: Timestamp) -> u64 {

@@ -5,10 +5,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::Response;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::guard::HeldPermits;
+use super::request::{HeldPermits, RequestGuard};
 
 pin_project! {
     /// The body of a response that has passed the layer. Permits of `concurrency` limits are held
@@ -52,8 +53,17 @@ impl<B> sealed::Bodies<B> for Wrapped {
     type Body = LimitedBody<B>;
 
     #[inline]
-    fn service(body: B, permits: Option<Box<HeldPermits>>) -> LimitedBody<B> {
-        LimitedBody::service(body, permits)
+    fn poll<F, E>(
+        future: Pin<&mut F>,
+        guard: &mut RequestGuard,
+        context: &mut Context<'_>,
+    ) -> sealed::Polled<LimitedBody<B>, E>
+    where
+        F: Future<Output = Result<Response<B>, E>>,
+    {
+        let mut polled = future.poll(context);
+        let permits = guard.finish(&mut polled);
+        polled.map_ok(|response| response.map(|body| LimitedBody::service(body, permits)))
     }
 
     fn denial(text: Bytes) -> LimitedBody<B> {
@@ -75,24 +85,21 @@ impl Bodies<axum::body::Body> for Axum {}
 impl sealed::Bodies<axum::body::Body> for Axum {
     type Body = axum::body::Body;
 
+    // The response is changed where the caller keeps it.
     #[inline]
-    fn service(body: axum::body::Body, permits: Option<Box<HeldPermits>>) -> axum::body::Body {
-        match permits {
-            None => body,
-            permits => axum::body::Body::new(LimitedBody::service(body, permits)),
+    fn poll<F, E>(
+        future: Pin<&mut F>,
+        guard: &mut RequestGuard,
+        context: &mut Context<'_>,
+    ) -> sealed::Polled<axum::body::Body, E>
+    where
+        F: Future<Output = Result<Response<axum::body::Body>, E>>,
+    {
+        let mut polled = future.poll(context);
+        if let Some(permits) = guard.finish(&mut polled) {
+            hold_permits(permits, &mut polled);
         }
-    }
-
-    // A response without permits is not moved.
-    #[inline]
-    fn finished<E>(
-        polled: sealed::Polled<Self::Body, E>,
-        permits: Option<Box<HeldPermits>>,
-    ) -> sealed::Polled<Self::Body, E> {
-        match permits {
-            None => polled,
-            permits => polled.map_ok(|response| response.map(|body| Self::service(body, permits))),
-        }
+        polled
     }
 
     fn denial(text: Bytes) -> axum::body::Body {
@@ -100,12 +107,22 @@ impl sealed::Bodies<axum::body::Body> for Axum {
     }
 }
 
+/// Wraps the body of a response, which holds permits until it has ended.
+#[cfg(feature = "axum")]
+fn hold_permits<E>(permits: Box<HeldPermits>, polled: &mut sealed::Polled<axum::body::Body, E>) {
+    if let Poll::Ready(Ok(response)) = polled {
+        let body = std::mem::take(response.body_mut());
+        *response.body_mut() = axum::body::Body::new(LimitedBody::service(body, Some(permits)));
+    }
+}
+
 pub(super) mod sealed {
-    use std::task::Poll;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
 
     use http::Response;
 
-    use super::{Bytes, HeldPermits};
+    use super::{Bytes, RequestGuard};
 
     /// The result of polling the future of a service.
     pub type Polled<B, E> = Poll<Result<Response<B>, E>>;
@@ -115,17 +132,15 @@ pub(super) mod sealed {
         /// The converted body.
         type Body;
 
-        /// Converts the body of the service. The permits are held until it has ended.
-        fn service(body: B, permits: Option<Box<HeldPermits>>) -> Self::Body;
-
-        /// Converts the response of the service. The permits are held until its body has ended.
-        #[inline]
-        fn finished<E>(
-            polled: Polled<B, E>,
-            permits: Option<Box<HeldPermits>>,
-        ) -> Polled<Self::Body, E> {
-            polled.map_ok(|response| response.map(|body| Self::service(body, permits)))
-        }
+        /// Polls the future of the service and finishes the guard of the request with its result.
+        /// Permits are held until the body of the response has ended.
+        fn poll<F, E>(
+            future: Pin<&mut F>,
+            guard: &mut RequestGuard,
+            context: &mut Context<'_>,
+        ) -> Polled<Self::Body, E>
+        where
+            F: Future<Output = Result<Response<B>, E>>;
 
         /// Makes the body of a denial.
         fn denial(text: Bytes) -> Self::Body;

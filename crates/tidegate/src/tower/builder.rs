@@ -15,13 +15,13 @@ use http::Extensions;
 use http::Response;
 
 use super::compiled_rule::CompiledRule;
-use super::core::{Core, PeerOf};
+use super::decide::{Core, PeerOf};
 #[cfg(feature = "axum")]
 use super::denial::read_body;
 use super::denial::{OnDenied, Rejection};
 use super::error::{LayerError, LayerFault};
-use super::head::Head;
 use super::layer::RateLimitLayer;
+use super::request::Head;
 use super::rule::Rule;
 #[cfg(feature = "config")]
 use crate::config::{Config, ConfigErrors};

@@ -1,10 +1,12 @@
 //! A rule of the layer, with its policies and their counters.
 
+use std::net::IpAddr;
+
 use http::Response;
 use tidegate_core::bounds;
 
 use super::error::{LayerFault, RuleFault};
-use super::head::Head;
+use super::request::Head;
 use super::rule::Limits;
 use super::rule::{
     CostOf, KeyFrom, Keyless, LimitsOf, MAX_PLANS, OnUnknownPlan, PlanOf, Rule, SettleWhen,
@@ -14,6 +16,7 @@ use crate::Limit;
 use crate::gate::{ActivePolicies, CodePolicy, Gate, KeyBytes};
 use crate::policy::{
     Key, Mode, Policy, RequestField, Template, check_limits, is_concurrency, write_group,
+    write_ipv4,
 };
 
 pub(super) struct CompiledRule {
@@ -205,6 +208,10 @@ impl CompiledRule {
     ) -> Result<bool, NoKey> {
         match (&self.key, head.client_ip()) {
             (_, None) if self.needs_address => return Err(NoKey::Address),
+            // Reading the sixteen bytes of a group right after writing these four would stall.
+            (KeyFrom::Address, Some(IpAddr::V4(address))) => {
+                out.extend_with(|text| write_ipv4(address, text));
+            }
             (KeyFrom::Address, Some(ip)) => {
                 let group = active.policies().identity().group(ip);
                 write_group(group, |piece| out.extend_from_slice(piece));

@@ -12,7 +12,7 @@ use http::{HeaderMap, Response, StatusCode};
 #[cfg(feature = "axum")]
 use http_body::Body as _;
 
-use super::head::Head;
+use super::request::Head;
 use crate::gate::{DenialReason, GateError, GateVerdict};
 use crate::headers::{Forms, PROBLEM_JSON, Problem, write_problem};
 use crate::{Limit, RetryAfter, Timestamp};

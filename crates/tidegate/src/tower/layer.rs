@@ -13,7 +13,7 @@ use super::body::Axum;
 use super::body::Wrapped;
 use super::builder::LayerBuilder;
 use super::compiled_rule::CompiledRule;
-use super::core::Core;
+use super::decide::Core;
 use super::error::KeyError;
 use super::rule::Rule;
 use super::service::RateLimit;
@@ -24,6 +24,7 @@ use crate::gate::Gate;
 use crate::gate::{CodeKey, CodePolicy, FoundKey, GateError};
 #[cfg(feature = "unstable")]
 use crate::stats::Stats;
+use crate::stats::{PrometheusText, write_memory_metrics};
 use crate::{Decision, Limit};
 
 /// Limits the requests to any HTTP service. Clones, and the services they wrap, share their
@@ -107,6 +108,27 @@ impl<K> RateLimitLayer<K> {
     #[cfg(feature = "unstable")]
     pub fn stats(&self) -> &Arc<Stats> {
         self.core.gate.stats()
+    }
+
+    /// Returns metrics for Prometheus as text (version 0.0.4 of the format): requests by policy and
+    /// outcome, decisions by limit, the time to decide, the time that the service behind the layer
+    /// took, and the keys in memory. The names are those of the server's metrics. Call it for each
+    /// scrape, on a route without the layer.
+    ///
+    /// ```
+    /// use tidegate::tower::RateLimitLayer;
+    ///
+    /// let layer = RateLimitLayer::new("100 per 1m".parse()?);
+    /// let requests = r#"tidegate_requests_total{policy="default",outcome="denied"} 0"#;
+    /// assert!(layer.metrics().contains(requests));
+    /// # Ok::<(), tidegate::LimitError>(())
+    /// ```
+    pub fn metrics(&self) -> String {
+        let gate = &self.core.gate;
+        let mut page = PrometheusText::default();
+        gate.stats().write_metrics(&mut page, gate.active_policies().policies());
+        write_memory_metrics(&mut page, &gate.limiter().stats());
+        page.finish()
     }
 
     /// Replaces the policies of [`LayerBuilder::config_file`] with those of a file (feature

@@ -45,22 +45,21 @@
 //!
 //! - `layer.rs`: [`RateLimitLayer`]; `builder.rs`: [`LayerBuilder`];
 //! - `rule.rs`: [`Rule`] and [`Limits`]; `compiled_rule.rs`: a rule with its policies;
-//! - `head.rs`: the request without its body; `core.rs`: the decision about a request;
+//! - `request.rs`: a request without its body, and the state of an admitted one; `decide.rs`: the
+//!   decision about a request;
 //! - `service.rs`: [`RateLimit`], the service, and its futures;
-//! - `body.rs`, `guard.rs`: state of an admitted request; `reservation.rs`: charges that are
-//!   settled afterwards;
+//! - `body.rs`: bodies that hold permits; `reservation.rs`: charges that are settled afterwards;
 //! - `denial.rs`: responses to rejected requests; `error.rs`: errors of building a layer and of
 //!   applying a rule to a request.
 
 mod body;
 mod builder;
 mod compiled_rule;
-mod core;
+mod decide;
 mod denial;
 mod error;
-mod guard;
-mod head;
 mod layer;
+mod request;
 mod reservation;
 mod rule;
 mod service;
@@ -71,8 +70,8 @@ pub use self::body::{Bodies, LimitedBody, Wrapped};
 pub use self::builder::LayerBuilder;
 pub use self::denial::Rejection;
 pub use self::error::{KeyError, LayerError};
-pub use self::head::Head;
 pub use self::layer::RateLimitLayer;
+pub use self::request::Head;
 pub use self::reservation::Reservation;
 pub use self::rule::{Keyless, Limits, Rule, UnknownPlan};
 pub use self::service::{RateLimit, ResponseFuture};

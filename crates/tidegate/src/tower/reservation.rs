@@ -31,9 +31,9 @@ use smallvec::SmallVec;
 use tidegate_core::{Cost, Timestamp, bounds};
 
 use super::compiled_rule::CompiledRule;
-use super::core::Core;
+use super::decide::Core;
 use super::denial::Rejection;
-use super::guard::Background;
+use super::request::Background;
 use super::rule::Limits;
 use crate::gate::{Adjustment, ChargeRecord, GateError, GateVerdict};
 use crate::policy::{Key, Mode};

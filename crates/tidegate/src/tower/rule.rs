@@ -7,7 +7,7 @@ use std::{fmt, slice};
 
 use http::Response;
 
-use super::head::Head;
+use super::request::Head;
 use crate::policy::{Mode, OnStoreFailure, Template, TemplateError};
 use crate::{Limit, Overflow};
 

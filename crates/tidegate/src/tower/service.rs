@@ -17,10 +17,8 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::body::{Bodies, Wrapped};
-use super::core::{Core, RejectionResponse};
-use super::guard::Background;
-use super::guard::RequestGuard;
-use super::head::Head;
+use super::decide::{Core, RejectionResponse};
+use super::request::{Background, Head, RequestGuard};
 use crate::futures::CallTracker;
 
 /// A service behind a [`RateLimitLayer`](super::RateLimitLayer).
@@ -73,23 +71,19 @@ where
         self.inner.poll_ready(context)
     }
 
-    #[inline]
+    // Not inlined: the future is large, and is then made where the caller keeps it.
+    #[inline(never)]
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         if !self.core.is_immediate() {
             return self.call_later(request);
         }
-        let mut guard = RequestGuard::default();
-        match self.core.decide_now(Head::of(&request), &mut guard) {
-            Ok(()) => {
-                guard.reserve(&mut request);
-                let future = self.inner.call(request);
-                ResponseFuture { state: State::Called { future, guard }, bodies: PhantomData }
-            }
-            Err(response) => {
-                let state = State::Denied { response: Some(response) };
-                ResponseFuture { state, bodies: PhantomData }
-            }
+        let mut guard = RequestGuard::EMPTY;
+        if let Err(denial) = self.core.decide_now(Head::of(&request), &mut guard) {
+            return ResponseFuture::new(State::Denied { response: Some(denial) });
         }
+        guard.reserve(&mut request);
+        let state = State::Called { future: self.inner.call(request) };
+        ResponseFuture { state, guard, bodies: PhantomData }
     }
 }
 
@@ -111,12 +105,12 @@ impl<S, K> RateLimit<S, K> {
                 Ok(guard) => {
                     let mut request = Request::from_parts(parts, body);
                     guard.reserve(&mut request);
-                    State::Called { future: inner.call(request), guard }
+                    (State::Called { future: inner.call(request) }, guard)
                 }
-                Err(response) => State::Denied { response: Some(response) },
+                Err(denial) => (State::Denied { response: Some(denial) }, RequestGuard::EMPTY),
             }
         });
-        ResponseFuture { state: State::Waiting { future }, bodies: PhantomData }
+        ResponseFuture::new(State::Waiting { future })
     }
 }
 
@@ -131,7 +125,15 @@ pin_project! {
     pub struct ResponseFuture<F, K = Wrapped> {
         #[pin]
         state: State<F>,
+        guard: RequestGuard,
         bodies: PhantomData<fn() -> K>,
+    }
+}
+
+impl<F, K> ResponseFuture<F, K> {
+    /// A future without a guard.
+    fn new(state: State<F>) -> Self {
+        ResponseFuture { state, guard: RequestGuard::EMPTY, bodies: PhantomData }
     }
 }
 
@@ -142,12 +144,11 @@ pin_project! {
         Called {
             #[pin]
             future: F,
-            guard: RequestGuard,
         },
         /// The request was rejected, and the inner service is not called.
         Denied { response: Option<RejectionResponse> },
         /// The request waits under `max_wait`, or for the shared store.
-        Waiting { future: Pin<Box<dyn Future<Output = State<F>> + Send>> },
+        Waiting { future: Pin<Box<dyn Future<Output = (State<F>, RequestGuard)> + Send>> },
     }
 }
 
@@ -160,32 +161,21 @@ where
 
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.project().state;
-        loop {
-            let next = match state.as_mut().project() {
-                Projected::Called { future, guard } => {
-                    let mut polled = future.poll(context);
-                    let permits = match &mut polled {
-                        Poll::Ready(Ok(response)) => guard.finish(response),
-                        // An error refunds reservations.
-                        Poll::Ready(Err(_)) => {
-                            *guard = RequestGuard::default();
-                            None
-                        }
-                        Poll::Pending => return Poll::Pending,
-                    };
-                    return K::finished(polled, permits);
-                }
-                Projected::Denied { response } => {
-                    return match response.take() {
-                        Some(response) => Poll::Ready(Ok(response.map(K::denial))),
-                        // A future must not be polled after it was ready.
-                        None => Poll::Pending,
-                    };
-                }
-                Projected::Waiting { future } => ready!(future.as_mut().poll(context)),
-            };
-            state.set(next);
+        let mut this = self.project();
+        if let Projected::Waiting { future } = this.state.as_mut().project() {
+            let (state, guard) = ready!(future.as_mut().poll(context));
+            this.state.set(state);
+            *this.guard = guard;
+        }
+        match this.state.project() {
+            Projected::Called { future } => K::poll(future, this.guard, context),
+            Projected::Denied { response } => match response.take() {
+                Some(response) => Poll::Ready(Ok(response.map(K::denial))),
+                // A future must not be polled after it was ready.
+                None => Poll::Pending,
+            },
+            // The future that waits returns another state.
+            Projected::Waiting { .. } => Poll::Pending,
         }
     }
 }
@@ -213,7 +203,7 @@ impl DecisionFuture {
         let tracker = Arc::<CallTracker>::default();
         let call_tracker = Arc::clone(&tracker);
         let future = Box::pin(async move {
-            let (active, mut guard) = (core.active_policies(), RequestGuard::default());
+            let (active, mut guard) = (core.active_policies(), RequestGuard::EMPTY);
             let decided =
                 core.decide(&active, &mut Head::of_parts(&parts), &call_tracker, &mut guard).await;
             (decided.map(|()| guard), parts)

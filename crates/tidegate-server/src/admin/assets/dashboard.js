@@ -33,6 +33,7 @@ const empty = "The server has just started: the chart begins in two seconds.";
 const outcomes = new Chart($("chart-outcomes"), { format: rate, empty });
 const byPolicy = new Chart($("chart-policies"), { format: rate, empty: "No requests in the last five minutes." });
 const latency = new Chart($("chart-latency"), { format: seconds, empty: "No decision was timed in the last five minutes.", log: true });
+const keysChart = new Chart($("chart-keys"), { format: short, empty });
 const keyChart = new Chart($("chart-key"), { format: (share) => `${Math.round(share * 100)} %`, empty: "Drawn from now on, once per second." });
 
 // ---- building the page
@@ -83,6 +84,7 @@ function showCounts(now) {
   showTiles(now, changes);
   drawRequests();
   drawLatency(now.latency.bounds_seconds);
+  drawKeys();
   showServer(now);
   showDecided(now, changes);
   showConfig(now);
@@ -123,6 +125,11 @@ function drawLatency(bounds) {
   const column = (part) => all.map(({ latency: counts }) => (counts ? quantile(counts, bounds, part) : null));
   latency.draw([{ name: "p50", color: "--two" }, { name: "p99", color: "--one" }],
     all.map(({ time }) => time), [column(0.5), column(0.99)]);
+}
+
+function drawKeys() {
+  const { all } = intervals;
+  keysChart.draw([{ name: "keys here", color: "--one" }], all.map(({ time }) => time), [all.map(({ keys }) => keys ?? null)]);
 }
 
 function showServer(now) {

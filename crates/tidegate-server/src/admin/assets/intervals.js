@@ -8,7 +8,7 @@
 const MOST = 300;              // intervals kept: five minutes
 const LONG_SECONDS = 3;        // a longer pause between two answers is filled from the server's samples
 
-/** The kept intervals, each `{time, seconds, requests, latency}`. A gap has no `requests`. */
+/** The kept intervals, each `{time, seconds, requests, latency, keys}`. A gap has only the first two. */
 export class Intervals {
   #offset = 0;
   #last = null;                // the last answer
@@ -26,15 +26,19 @@ export class Intervals {
       const { samples, totals } = await history();
       for (const sample of samples) {
         if (sample.uptime_seconds <= since) continue;
-        this.#push(sample.uptime_seconds, sample.length_seconds, sample.requests, sample.latency);
+        this.#push({ ...sample, keys: sample.tracked_keys });
       }
       // The next interval begins at the end of the last sample, so that none is left out.
       this.#last = { ...totals, started_seconds: now.started_seconds };
       return;
     }
     if (seconds > 0) {
-      this.#push(now.uptime_seconds, seconds, increases(now.requests, before.requests),
-        now.latency.counts.map((count, index) => Math.max(0, count - before.latency.counts[index])));
+      this.#push({
+        uptime_seconds: now.uptime_seconds, length_seconds: seconds,
+        requests: increases(now.requests, before.requests),
+        latency: now.latency.counts.map((count, index) => Math.max(0, count - before.latency.counts[index])),
+        keys: now.store.tracked_keys,
+      });
     }
     this.#last = now;
   }
@@ -59,10 +63,10 @@ export class Intervals {
     this.all.push({ time: newest + 0.5, seconds: 0 });
   }
 
-  #push(uptime, seconds, requests, latency) {
+  #push({ uptime_seconds: uptime, length_seconds: seconds, requests, latency, keys }) {
     const time = uptime + this.#offset;
     if (seconds <= 0 || time <= (this.all.at(-1)?.time ?? -Infinity)) return;
-    this.all.push({ time, seconds, requests, latency });
+    this.all.push({ time, seconds, requests, latency, keys });
     if (this.all.length > MOST) this.all.shift();
   }
 }

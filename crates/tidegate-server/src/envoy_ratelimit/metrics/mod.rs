@@ -92,7 +92,7 @@ pub struct EnvoyMetrics {
 
 /// The series of the active policies.
 #[derive(Debug, Default)]
-struct ActiveSeries {
+pub struct ActiveSeries {
     /// By policy. Policies whose series depend on the request are missing.
     by_policy: HashMap<Box<str>, Arc<Series>>,
     domains: HashSet<Arc<str>>,
@@ -111,8 +111,9 @@ impl EnvoyMetrics {
         }
     }
 
-    /// Looks up the series of policies that become active, and counts a loaded config.
-    pub fn set_policies(&self, policies: &Policies) {
+    /// Looks up the series of policies that become active, and counts a loaded config. Returns the
+    /// series that it replaces.
+    pub fn set_policies(&self, policies: &Policies) -> Arc<ActiveSeries> {
         let details = || {
             let each = policies.iter().filter(|policy| !policy.limits().is_empty());
             each.filter_map(|policy| Some((policy.name(), policy.envoy_details()?)))
@@ -122,14 +123,14 @@ impl EnvoyMetrics {
             .collect();
         self.registry.make_room(fixed.iter().map(|(_, name)| &**name));
         let by_policy =
-            fixed.into_iter().map(|(policy, name)| (policy.into(), self.registry.get(name)));
+            fixed.into_iter().map(|(policy, name)| (policy.into(), self.registry.get(&name)));
         let with_details = policies.iter().filter_map(|policy| policy.envoy_details());
         let active = ActiveSeries {
             by_policy: by_policy.collect(),
             domains: with_details.map(|details| Arc::clone(&details.domain)).collect(),
         };
-        self.active.store(Arc::new(active));
         self.add(ServiceCount::ConfigLoaded, 1);
+        self.active.swap(Arc::new(active))
     }
 
     /// Counts a config that was rejected.
@@ -156,11 +157,11 @@ impl EnvoyMetrics {
                 }
             };
             if let Some(name) = name {
-                self.count_result(&self.registry.get(name), result, hits, verdict.allowed);
+                self.count_result(&self.registry.get(&name), result, hits, verdict.allowed);
             }
         }
         if verdict.results.is_empty() && !active.domains.contains(&*request.domain) {
-            let series = self.registry.get(unknown_domain(&request.domain));
+            let series = self.registry.get(&unknown_domain(&request.domain));
             series.counters.add(Hits::DomainNotFound as usize, request.descriptors.len() as u64);
         }
         if self.shadow_mode && !verdict.allowed {

@@ -10,10 +10,10 @@ use std::time::Duration;
 use axum::Router;
 use axum::response::Response;
 use http::{StatusCode, Uri};
+use tidegate::unstable::stats::{MetricKind as Kind, PROMETHEUS_CONTENT_TYPE, PrometheusText};
 
 use super::series::Hits;
 use super::{EnvoyMetrics, RESPONSE_BOUNDS, RESPONSE_SUM, ServiceCount};
-use crate::admin::prometheus_text::{CONTENT_TYPE, Kind, PrometheusText};
 use crate::admin::{text, with_type};
 
 /// Creates the routes of the page at `path`.
@@ -21,7 +21,7 @@ pub fn router(metrics: Arc<EnvoyMetrics>, path: String) -> Router {
     // A route is a pattern, and the path may contain characters with a meaning in it.
     Router::new().fallback(move |uri: Uri| async move {
         match uri.path() == path {
-            true => with_type(StatusCode::OK, CONTENT_TYPE, page(&metrics).into()),
+            true => with_type(StatusCode::OK, PROMETHEUS_CONTENT_TYPE, page(&metrics).into()),
             false => not_found(&path),
         }
     })

@@ -112,9 +112,9 @@ pub struct Registry {
 
 impl Registry {
     /// Returns the series with this name, which is created if there is room.
-    pub fn get(&self, name: String) -> Arc<Series> {
+    pub fn get(&self, name: &str) -> Arc<Series> {
         let known = self.series.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(series) = known.get(&name) {
+        if let Some(series) = known.get(name) {
             return Arc::clone(series);
         }
         let is_full = known.len() >= MAX_SERIES;
@@ -124,10 +124,10 @@ impl Registry {
         }
         let mut all = self.series.write().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have taken the last place.
-        if all.len() >= MAX_SERIES && !all.contains_key(&name) {
+        if all.len() >= MAX_SERIES && !all.contains_key(name) {
             return Arc::clone(self.other());
         }
-        let series = all.entry(name).or_insert_with_key(|name| Series::new(name.clone()));
+        let series = all.entry(name.to_owned()).or_insert_with(|| Series::new(name.to_owned()));
         Arc::clone(series)
     }
 
@@ -210,6 +210,10 @@ impl Name {
     /// a config may have them, except within addresses.
     fn push(&mut self, separator: &str, text: &str, keeps_dots: bool) {
         self.0.push_str(separator);
+        // Nearly all texts have only these characters.
+        if text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-/".contains(&byte)) {
+            return self.0.push_str(text);
+        }
         let is_digit_or_dot = |c: char| c.is_ascii_digit() || c == '.';
         let mut rest = text;
         while let Some(first) = rest.chars().next() {

@@ -71,13 +71,13 @@ fn names_are_bounded() {
 fn full_table_counts_the_rest_together_until_a_reload() {
     let registry = Registry::default();
     for index in 0..MAX_SERIES {
-        assert_eq!(registry.get(format!("d.{index}")).name, format!("d.{index}"));
+        assert_eq!(registry.get(&format!("d.{index}")).name, format!("d.{index}"));
     }
-    assert_eq!(registry.get("d.more".to_owned()).name, "other.other");
-    assert_eq!(registry.get("d.7".to_owned()).name, "d.7");
+    assert_eq!(registry.get("d.more").name, "other.other");
+    assert_eq!(registry.get("d.7").name, "d.7");
     assert_eq!(registry.all().len(), MAX_SERIES + 1);
     registry.make_room(["d.7", "d.more"].into_iter());
-    assert_eq!(registry.get("d.more".to_owned()).name, "d.more");
+    assert_eq!(registry.get("d.more").name, "d.more");
     let mut names: Vec<_> = registry.all().iter().map(|series| series.name.clone()).collect();
     names.sort();
     assert_eq!(names, ["d.7", "d.more", "other.other"]);
@@ -97,7 +97,7 @@ async fn silent_receiver_is_given_up() {
     let metrics = Arc::new(EnvoyMetrics::new(0.8, false));
     // More than the buffers of a connection hold.
     for index in 0..MAX_SERIES {
-        let series = metrics.registry.get(format!("d.{index}.{}", "x".repeat(480)));
+        let series = metrics.registry.get(&format!("d.{index}.{}", "x".repeat(480)));
         (0..Hits::ALL.len()).for_each(|which| series.counters.add(which, 1));
     }
     let statsd = Statsd::new(settings.clone(), Arc::clone(&metrics));

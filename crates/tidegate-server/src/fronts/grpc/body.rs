@@ -1,24 +1,25 @@
 //! Bodies of gRPC: messages, each after a flag of one byte and a length of four, and in responses a
 //! status in the trailers.
+//!
+//! A message of the rate limit service may be compressed with gzip. Replies are not compressed,
+//! which the protocol allows: they are shorter than the header that would announce it.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
-use std::io::Cursor;
+use std::io::{Cursor, Read};
 use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes, BytesMut};
-use futures_util::Stream;
+use bytes::Bytes;
+use flate2::read::GzDecoder;
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
-use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::MAX_MESSAGE_BYTES;
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::http::body as http_body;
-use crate::serve::InFlight;
 
 /// A response of this front.
 pub type GrpcResponse = Response<GrpcBody>;
@@ -30,8 +31,11 @@ const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 /// The characters that gRPC percent-encodes in a status message, besides all that are not ASCII.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
-/// An item of a stream: a message, or the error that ends it.
-pub type StreamItem = Result<Vec<u8>, RequestError>;
+/// The header that names the compression of a request's message, and that of the ones the server
+/// supports.
+const GRPC_ENCODING: &str = "grpc-encoding";
+static GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
+const ACCEPTED: HeaderValue = HeaderValue::from_static("identity,gzip");
 
 /// The body of a response.
 pub enum GrpcBody {
@@ -47,10 +51,11 @@ pub enum GrpcBody {
     Empty,
 }
 
-/// A stream of messages. The request counts as in flight until it ends.
+/// A stream of messages that tonic encodes.
 pub struct MessageStream {
-    messages: Pin<Box<dyn Stream<Item = StreamItem> + Send>>,
-    _in_flight: InFlight,
+    body: tonic::body::Body,
+    /// Is ready when the stream has to end.
+    end: Pin<Box<dyn Future<Output = RequestError> + Send>>,
 }
 
 /// Why a request is not gRPC.
@@ -67,21 +72,24 @@ impl GrpcBody {
         to_response(GrpcBody::Message(framed(capacity, write)))
     }
 
-    /// Creates a response with a stream of messages.
+    /// Creates the response of a service that uses tonic. When `end` is ready, the stream ends with
+    /// its error, after the messages that are ready.
     pub fn stream(
-        messages: impl Stream<Item = StreamItem> + Send + 'static,
-        in_flight: InFlight,
+        response: Response<tonic::body::Body>,
+        end: impl Future<Output = RequestError> + Send + 'static,
     ) -> GrpcResponse {
-        to_response(GrpcBody::Stream(MessageStream {
-            messages: Box::pin(messages),
-            _in_flight: in_flight,
-        }))
+        response.map(|body| GrpcBody::Stream(MessageStream { body, end: Box::pin(end) }))
     }
 
     /// Creates a response with an error status in its headers.
     pub fn error(error: &RequestError) -> GrpcResponse {
         let mut response = to_response(GrpcBody::Empty);
-        put_status(error, response.headers_mut());
+        let headers = response.headers_mut();
+        put_status(error, headers);
+        // Required if the compression of a request is not supported.
+        if error.kind == ErrorKind::Unsupported {
+            headers.insert(&GRPC_ACCEPT_ENCODING, ACCEPTED);
+        }
         response
     }
 
@@ -158,21 +166,19 @@ impl Body for GrpcBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Polled {
         let this = &mut *self;
-        if let GrpcBody::Stream(streamed) = this {
-            return match streamed.messages.as_mut().poll_next(context) {
-                Poll::Pending => Poll::Pending,
-                Poll::Ready(Some(Ok(message))) => {
-                    Poll::Ready(Some(Ok(Frame::data(Cursor::new(message)))))
+        if let GrpcBody::Stream(stream) = this {
+            return match stream.poll_frame(context) {
+                Poll::Ready(Some(frame)) => Poll::Ready(Some(Ok(frame))),
+                Poll::Ready(None) => {
+                    *this = GrpcBody::Empty;
+                    Poll::Ready(None)
                 }
-                Poll::Ready(Some(Err(error))) => {
+                Poll::Pending => {
+                    let error = ready!(stream.end.as_mut().poll(context));
                     *this = GrpcBody::Empty;
                     let mut trailers = HeaderMap::new();
                     put_status(&error, &mut trailers);
                     Poll::Ready(Some(Ok(Frame::trailers(trailers))))
-                }
-                Poll::Ready(None) => {
-                    *this = GrpcBody::Empty;
-                    Poll::Ready(Some(Ok(ok())))
                 }
             };
         }
@@ -189,7 +195,12 @@ impl Body for GrpcBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, GrpcBody::Empty)
+        match self {
+            GrpcBody::Empty => true,
+            // The status of an error is in the headers.
+            GrpcBody::Stream(stream) => stream.body.is_end_stream(),
+            _ => false,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -202,42 +213,72 @@ impl Body for GrpcBody {
     }
 }
 
-/// The length of the prefix of a message: a flag and a length.
-pub const PREFIX_BYTES: usize = 5;
-
-/// How long a stream may wait for its next message. An interactive client takes seconds.
-const NEXT_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Returns the message of a complete body with exactly one message.
-pub fn single_message(body: &[u8]) -> Result<&[u8], RequestError> {
-    let Some((prefix, message)) = body.split_first_chunk::<PREFIX_BYTES>() else {
-        return Err(RequestError::invalid("the call has no message: send one"));
-    };
-    let length = length(prefix)?;
-    match message.len() {
-        bytes if bytes == length => Ok(message),
-        bytes if bytes < length => Err(RequestError::invalid("the message is incomplete")),
-        _ => Err(RequestError::invalid("there is more than one message: send one per call")),
+impl MessageStream {
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Frame<Cursor<Vec<u8>>>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        Poll::Ready(frame.map(|frame| match frame {
+            Ok(frame) => frame.map_data(|bytes| Cursor::new(bytes.into())),
+            Err(status) => {
+                let mut trailers = HeaderMap::new();
+                // A message that is not a header value is left out.
+                let _ = status.add_header(&mut trailers);
+                Frame::trailers(trailers)
+            }
+        }))
     }
 }
 
-/// Returns the length of the message after this prefix.
-fn length(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, RequestError> {
-    let [flag, length @ ..] = *prefix;
-    match flag {
-        0 => {}
-        1 => {
-            let message = "compressed messages are not supported: send without `grpc-encoding`";
-            return Err(RequestError::new(ErrorKind::Unsupported, message));
-        }
-        _ => return Err(RequestError::invalid("the message has an invalid gRPC prefix")),
-    }
-    let length = u32::from_be_bytes(length);
-    let length = usize::try_from(length).unwrap_or(usize::MAX);
+/// The length of the prefix of a message: a flag and a length.
+pub const PREFIX_BYTES: usize = 5;
+
+/// Returns the message of a complete body with exactly one message. `headers` are those of the
+/// request.
+pub fn single_message<'b>(
+    headers: &HeaderMap,
+    body: &'b [u8],
+) -> Result<Cow<'b, [u8]>, RequestError> {
+    let Some((&[flag, length @ ..], message)) = body.split_first_chunk::<PREFIX_BYTES>() else {
+        return Err(RequestError::invalid("the call has no message: send one"));
+    };
+    let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
     if length > MAX_MESSAGE_BYTES {
         return Err(too_large());
     }
-    Ok(length)
+    match message.len() {
+        bytes if bytes == length => {}
+        bytes if bytes < length => return Err(RequestError::invalid("the message is incomplete")),
+        _ => {
+            return Err(RequestError::invalid("there is more than one message: send one per call"));
+        }
+    }
+    match flag {
+        0 => Ok(Cow::Borrowed(message)),
+        1 => decompress(headers, message).map(Cow::Owned),
+        _ => Err(RequestError::invalid("the message has an invalid gRPC prefix")),
+    }
+}
+
+/// Decompresses a message, up to its maximum size.
+#[cold]
+fn decompress(headers: &HeaderMap, message: &[u8]) -> Result<Vec<u8>, RequestError> {
+    match headers.get(GRPC_ENCODING).map_or(&b"identity"[..], HeaderValue::as_bytes) {
+        b"gzip" => {}
+        b"identity" => {
+            let message = "the message is marked as compressed, without a `grpc-encoding`";
+            return Err(RequestError::new(ErrorKind::Internal, message));
+        }
+        _ => {
+            let message = "this compression is not supported: send `grpc-encoding: gzip`, or none";
+            return Err(RequestError::new(ErrorKind::Unsupported, message));
+        }
+    }
+    let mut decompressed = Vec::new();
+    let most = MAX_MESSAGE_BYTES as u64 + 1;
+    match GzDecoder::new(message).take(most).read_to_end(&mut decompressed) {
+        Ok(bytes) if bytes > MAX_MESSAGE_BYTES => Err(too_large()),
+        Ok(_) => Ok(decompressed),
+        Err(_) => Err(RequestError::new(ErrorKind::Internal, "the message cannot be decompressed")),
+    }
 }
 
 /// Reads the whole body of a call with one message. `first` is the part that was already read.
@@ -256,48 +297,6 @@ pub fn read_error(error: RequestError) -> RequestError {
     }
 }
 
-/// Reads the messages of a stream.
-pub struct Messages {
-    body: Incoming,
-    read: BytesMut,
-}
-
-impl Messages {
-    pub fn new(body: Incoming) -> Self {
-        Messages { body, read: BytesMut::new() }
-    }
-
-    /// Returns the next message; `None` at the end of the stream.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, RequestError> {
-        tokio::time::timeout(NEXT_TIMEOUT, self.read_next()).await.unwrap_or_else(|_| {
-            Err(RequestError::new(ErrorKind::TooSlow, "the next message took too long to arrive"))
-        })
-    }
-
-    async fn read_next(&mut self) -> Result<Option<Bytes>, RequestError> {
-        loop {
-            if let Some(prefix) = self.read.first_chunk::<PREFIX_BYTES>() {
-                let whole = PREFIX_BYTES + length(prefix)?;
-                if self.read.len() >= whole {
-                    let mut message = self.read.split_to(whole).freeze();
-                    message.advance(PREFIX_BYTES);
-                    return Ok(Some(message));
-                }
-            }
-            match self.body.frame().await {
-                None if self.read.is_empty() => return Ok(None),
-                None => return Err(RequestError::invalid("the message is incomplete")),
-                Some(Err(_)) => return Err(broken()),
-                Some(Ok(frame)) => {
-                    if let Ok(bytes) = frame.into_data() {
-                        self.read.extend_from_slice(&bytes);
-                    }
-                }
-            }
-        }
-    }
-}
-
 fn too_large() -> RequestError {
     let message = format!(
         "the message is larger than {MAX_MESSAGE_BYTES} bytes: send fewer or shorter entries"
@@ -311,7 +310,13 @@ fn broken() -> RequestError {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
     use super::*;
+    use crate::error::GrpcCode;
 
     #[test]
     fn percent_encodes_status_messages() {
@@ -324,22 +329,70 @@ mod tests {
     }
 
     #[test]
+    fn unsupported_compression_is_answered_with_the_supported() {
+        let error = RequestError::new(ErrorKind::Unsupported, "deflate");
+        let response = GrpcBody::error(&error);
+        assert_eq!(response.headers()[&GRPC_ACCEPT_ENCODING], "identity,gzip");
+        let response = GrpcBody::error(&RequestError::invalid("x"));
+        assert_eq!(response.headers().get(&GRPC_ACCEPT_ENCODING), None);
+    }
+
+    #[test]
     fn parses_single_message_bodies() {
         #[rustfmt::skip]
-        let rows: [(&[u8], Result<&[u8], &str>); 8] = [
+        let rows: [(&[u8], Result<&[u8], &str>); 7] = [
             (&[0, 0, 0, 0, 0], Ok(&[])),
             (&[0, 0, 0, 0, 2, 7, 8], Ok(&[7, 8])),
             (&[], Err("the call has no message: send one")),
             (&[0, 0, 0, 0], Err("the call has no message: send one")),
             (&[0, 0, 0, 0, 2, 7], Err("the message is incomplete")),
             (&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0], Err("there is more than one message: send one per call")),
-            (&[1, 0, 0, 0, 0], Err("compressed messages are not supported: send without `grpc-encoding`")),
             (&[0, 255, 255, 255, 255, 1],
              Err("the message is larger than 1048576 bytes: send fewer or shorter entries")),
         ];
         for (body, expected) in rows {
-            let got = single_message(body).map_err(|error| error.to_string());
-            assert_eq!(got, expected.map_err(str::to_owned), "{body:?}");
+            let got = single_message(&HeaderMap::new(), body).map_err(|error| error.to_string());
+            assert_eq!(
+                got.as_deref(),
+                expected.map_err(str::to_owned).as_ref().copied(),
+                "{body:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn decompresses_messages_up_to_a_bound() {
+        let gzip = |bytes: &[u8]| {
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+            encoder.write_all(bytes).expect("memory");
+            encoder.finish().expect("memory")
+        };
+        let body = |compressed: &[u8]| {
+            let mut body = framed(0, |out| out.extend_from_slice(compressed));
+            body[0] = 1;
+            body
+        };
+        let (largest, larger) = (vec![7; MAX_MESSAGE_BYTES], vec![7; MAX_MESSAGE_BYTES + 1]);
+        let cut = &gzip(&[7; 100])[..20];
+        #[rustfmt::skip]
+        let rows: [(&str, Vec<u8>, Result<&[u8], GrpcCode>); 8] = [
+            ("gzip", gzip(&[7, 8]), Ok(&[7, 8])),
+            ("gzip", gzip(&[]), Ok(&[])),
+            ("gzip", gzip(&largest), Ok(&largest)),
+            ("gzip", gzip(&larger), Err(GrpcCode::ResourceExhausted)),
+            ("gzip", cut.to_vec(), Err(GrpcCode::Internal)),
+            ("gzip", vec![1, 2, 3], Err(GrpcCode::Internal)),
+            ("deflate", vec![1], Err(GrpcCode::Unimplemented)),
+            ("identity", vec![1], Err(GrpcCode::Internal)),
+        ];
+        for (encoding, compressed, expected) in rows {
+            let headers = [(GRPC_ENCODING, encoding)].map(|(name, value)| {
+                (HeaderName::from_static(name), HeaderValue::from_static(value))
+            });
+            let headers = HeaderMap::from_iter(headers);
+            let body = body(&compressed);
+            let got = single_message(&headers, &body).map_err(|error| error.grpc_code());
+            assert!(got.as_deref() == expected.as_ref().copied(), "{encoding}: {expected:?}");
         }
     }
 }

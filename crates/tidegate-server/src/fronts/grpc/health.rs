@@ -1,17 +1,19 @@
 //! `grpc.health.v1`: whether the server accepts new calls, as a single reply or as a stream of
 //! changes.
 
+use std::collections::BTreeMap;
+use std::future::{Ready, ready};
+use std::pin::Pin;
 use std::sync::Arc;
 
-use futures_util::stream;
+use futures_util::{Stream, stream};
+use hyper::Request;
 use hyper::body::Incoming;
+use tonic::server::{ServerStreamingService, UnaryService};
 
-use super::GrpcFront;
-use super::body::{GrpcBody, GrpcResponse, StreamItem, collect, framed, single_message};
-use crate::error::{ErrorKind, RequestError};
+use super::{TonicResponse, server};
+use crate::admin::ServerState;
 use crate::fronts::grpc::envoy::SERVICE;
-use crate::fronts::grpc::protobuf::{Fields, Malformed, put_bytes, put_nested, put_number};
-use crate::serve::InFlight;
 
 /// The prefix of all methods of the service.
 pub const PREFIX: &str = "/grpc.health.v1.Health/";
@@ -22,112 +24,122 @@ pub const WATCH: &str = "/grpc.health.v1.Health/Watch";
 /// The services that have a status. The last one is the name in envoyproxy/ratelimit.
 const SERVICES: [&str; 3] = ["", SERVICE, "ratelimit"];
 
+#[derive(Clone, PartialEq, prost::Message)]
+struct CheckRequest {
+    #[prost(string, tag = "1")]
+    service: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct CheckResponse {
+    #[prost(enumeration = "Status", tag = "1")]
+    status: i32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ListRequest {}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ListResponse {
+    #[prost(btree_map = "string, message", tag = "1")]
+    statuses: BTreeMap<String, CheckResponse>,
+}
+
 /// A `HealthCheckResponse.ServingStatus`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
+#[repr(i32)]
 enum Status {
+    Unknown = 0,
     Serving = 1,
     NotServing = 2,
     ServiceUnknown = 3,
 }
 
-impl GrpcFront {
-    pub(super) async fn check_health(&self, body: Incoming) -> GrpcResponse {
-        match parse_service(body).await.map(|known| known.then(|| self.health())) {
-            Ok(Some(status)) => GrpcBody::message(2, |out| put(status, out)),
-            Ok(None) => GrpcBody::error(&RequestError::new(
-                ErrorKind::NotFound,
-                format!("unknown service: use \"\" (all of it) or \"{SERVICE}\""),
-            )),
-            Err(error) => GrpcBody::error(&error),
-        }
+impl Status {
+    fn of(is_ready: bool) -> Self {
+        if is_ready { Status::Serving } else { Status::NotServing }
     }
 
-    /// Returns the status of all services.
-    pub(super) fn list_health(&self) -> GrpcResponse {
-        let status = self.health();
-        GrpcBody::message(64, |out| {
-            for service in SERVICES {
-                put_nested(out, 1, |out| {
-                    put_bytes(out, 1, service.as_bytes());
-                    put_nested(out, 2, |out| put(status, out));
-                });
-            }
+    fn response(self) -> CheckResponse {
+        CheckResponse { status: self.into() }
+    }
+}
+
+/// The service. All services have the status of the server.
+pub struct Health(pub Arc<ServerState>);
+
+impl Health {
+    /// Responds to a call of a method of the service.
+    pub async fn respond(self, request: Request<Incoming>) -> Option<TonicResponse> {
+        Some(match request.uri().path() {
+            CHECK => server().unary(Check(self), request).await,
+            LIST => server().unary(List(self), request).await,
+            WATCH => server().server_streaming(Watch(self), request).await,
+            _ => return None,
         })
     }
 
-    /// Sends the status, and again whenever it changes. The stream ends when the server drains.
-    pub(super) async fn watch_health(&self, body: Incoming, in_flight: InFlight) -> GrpcResponse {
-        let known = match parse_service(body).await {
-            Ok(known) => known,
-            Err(error) => return GrpcBody::error(&error),
+    /// The status of a service; `None` if there is no such service.
+    fn status(&self, service: &str) -> Option<Status> {
+        SERVICES.contains(&service).then(|| Status::of(self.0.is_ready()))
+    }
+}
+
+struct Check(Health);
+
+impl UnaryService<CheckRequest> for Check {
+    type Response = CheckResponse;
+    type Future = Ready<Result<tonic::Response<CheckResponse>, tonic::Status>>;
+
+    fn call(&mut self, request: tonic::Request<CheckRequest>) -> Self::Future {
+        let unknown = || {
+            let help = format!("unknown service: use \"\" (all of it) or \"{SERVICE}\"");
+            tonic::Status::not_found(help)
         };
-        let first = if known { self.health() } else { Status::ServiceUnknown };
-        let server_state = Arc::clone(&self.server_state);
-        enum Step {
-            Send(Status),
-            Waiting(Status),
-            Closing,
-            Closed,
-        }
-        let statuses =
-            stream::unfold((Step::Send(first), server_state), |(step, server_state)| async move {
-                let encode = |status| framed(2, |out| put(status, out));
-                let (next, step): (StreamItem, Step) = match step {
-                    Step::Send(status) => (Ok(encode(status)), Step::Waiting(status)),
-                    Step::Waiting(Status::ServiceUnknown) => {
-                        server_state.draining().await;
-                        (Err(ending()), Step::Closed)
-                    }
-                    Step::Waiting(status) => {
-                        let is_open = server_state.ready_changed(status == Status::Serving).await;
-                        let changed = other(status);
-                        match (is_open, status) {
-                            (true, _) => (Ok(encode(changed)), Step::Waiting(changed)),
-                            (false, Status::Serving) => (Ok(encode(changed)), Step::Closing),
-                            (false, _) => (Err(ending()), Step::Closed),
-                        }
-                    }
-                    Step::Closing => (Err(ending()), Step::Closed),
-                    Step::Closed => return None,
-                };
-                Some((next, (step, server_state)))
-            });
-        GrpcBody::stream(statuses, in_flight)
-    }
-
-    fn health(&self) -> Status {
-        if self.server_state.is_ready() { Status::Serving } else { Status::NotServing }
+        let status = self.0.status(&request.get_ref().service).ok_or_else(unknown);
+        ready(status.map(|status| tonic::Response::new(status.response())))
     }
 }
 
-/// The status that follows a change.
-fn other(status: Status) -> Status {
-    if status == Status::Serving { Status::NotServing } else { Status::Serving }
-}
+struct List(Health);
 
-fn ending() -> RequestError {
-    RequestError::new(ErrorKind::Unavailable, "the server is shutting down: connect again")
-}
+impl UnaryService<ListRequest> for List {
+    type Response = ListResponse;
+    type Future = Ready<Result<tonic::Response<ListResponse>, tonic::Status>>;
 
-fn put(status: Status, out: &mut Vec<u8>) {
-    put_number(out, 1, status as u64);
-}
-
-/// Parses a request and returns whether its service exists. All services have the status of the
-/// server.
-async fn parse_service(body: Incoming) -> Result<bool, RequestError> {
-    let body = collect(body, None).await?;
-    let name = service(single_message(&body)?)
-        .map_err(|malformed| RequestError::invalid(malformed.to_string()))?;
-    Ok(SERVICES.iter().any(|service| name == service.as_bytes()))
-}
-
-fn service(message: &[u8]) -> Result<&[u8], Malformed> {
-    let mut name = &[][..];
-    for field in Fields::new(message) {
-        if let (1, value) = field? {
-            name = value.bytes()?;
-        }
+    fn call(&mut self, _: tonic::Request<ListRequest>) -> Self::Future {
+        let status = Status::of(self.0.0.is_ready()).response();
+        let statuses = SERVICES.iter().map(|service| ((*service).to_owned(), status.clone()));
+        ready(Ok(tonic::Response::new(ListResponse { statuses: statuses.collect() })))
     }
-    Ok(name)
+}
+
+struct Watch(Health);
+
+impl ServerStreamingService<CheckRequest> for Watch {
+    type Response = CheckResponse;
+    type ResponseStream = Pin<Box<dyn Stream<Item = Result<CheckResponse, tonic::Status>> + Send>>;
+    type Future = Ready<Result<tonic::Response<Self::ResponseStream>, tonic::Status>>;
+
+    /// Sends the status, and again whenever it changes. A service may be added later, so the status
+    /// of an unknown one is not an error.
+    fn call(&mut self, request: tonic::Request<CheckRequest>) -> Self::Future {
+        let first = self.0.status(&request.get_ref().service).unwrap_or(Status::ServiceUnknown);
+        let begun = (first, true, Arc::clone(&self.0.0));
+        let statuses = stream::unfold(begun, |(last, is_first, server_state)| async move {
+            let is_ready = last == Status::Serving;
+            let status = match last {
+                _ if is_first => last,
+                Status::Serving | Status::NotServing
+                    if server_state.ready_changed(is_ready).await || is_ready =>
+                {
+                    Status::of(!is_ready)
+                }
+                // Nothing changes any more: the service is unknown, or the server drains.
+                _ => std::future::pending().await,
+            };
+            Some((Ok(status.response()), (status, false, server_state)))
+        });
+        ready(Ok(tonic::Response::new(Box::pin(statuses))))
+    }
 }

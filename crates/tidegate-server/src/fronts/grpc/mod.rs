@@ -6,11 +6,16 @@
 //! | `grpc.health.v1.Health` | `health.rs` |
 //! | `grpc.reflection.v1.ServerReflection`, and `v1alpha` | `reflection.rs` |
 //!
-//! gRPC is implemented here, over hyper. A call is a POST whose body is a sequence of messages,
-//! each after a prefix of five bytes, and a response ends with a status in its trailers
-//! (`body.rs`). That is little code, and a general server such as tonic costs more than the
-//! decision: a tonic service that always returns OK is no faster than this front, which decides.
-//! Connections, TLS, draining and their bounds are those of `serve/`.
+//! The rate limit service is implemented over hyper. A call is a POST whose body is a message after
+//! a prefix of five bytes, and a response ends with a status in its trailers (`body.rs`). That is
+//! little code, and a general server such as tonic costs more than the decision: a tonic service
+//! that always returns OK is no faster than this front, which decides. All other services, which
+//! may stream, use tonic's codec and streams. Connections, TLS, draining and their bounds are those
+//! of `serve/`. A stream ends with a status when the server drains, and when its connection has
+//! reached its maximum age and the time to finish calls has passed.
+//!
+//! The crates tonic-health and tonic-reflection are not used: the first lacks `List`, and the second
+//! ends a stream at a symbol that it does not find.
 //!
 //! The deadline of a caller (`grpc-timeout`) is ignored: a decision in memory takes microseconds,
 //! and calls to a shared store have a shorter deadline.
@@ -30,11 +35,15 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Method, Request, Version};
 use hyper::body::{Body as _, Incoming};
+use prost::Message;
 use tidegate::Algorithm;
 use tidegate::unstable::gate::Gate;
 use tidegate::unstable::headers::Forms;
+use tonic::server::Grpc;
+use tonic_prost::ProstCodec;
 
 use self::body::{GrpcBody, GrpcResponse, NotGrpc, code, collect, read_error};
+use self::health::Health;
 use crate::admin::{FrontName, ServerState};
 use crate::authentication::Access;
 use crate::envoy_ratelimit::{EnvoyMetrics, ReplySettings};
@@ -117,15 +126,34 @@ impl GrpcFront {
         if !is_open && let Err(error) = self.authorize(request.headers()) {
             return GrpcBody::error(&error);
         }
-        match path {
-            health::CHECK => self.check_health(request.into_body()).await,
-            health::LIST => self.list_health(),
-            health::WATCH => self.watch_health(request.into_body(), in_flight).await,
-            reflection::V1 | reflection::V1_ALPHA => self.reflect(request.into_body(), in_flight),
-            _ => GrpcBody::error(&RequestError::new(
+        let response = match path {
+            reflection::V1 | reflection::V1_ALPHA => Some(reflection::respond(request).await),
+            _ => Health(Arc::clone(&self.server_state)).respond(request).await,
+        };
+        match response {
+            Some(response) => GrpcBody::stream(response, self.stream_end(in_flight)),
+            None => GrpcBody::error(&RequestError::new(
                 ErrorKind::Unsupported,
                 "unknown method: list the services by reflection (`grpcurl ... list`)",
             )),
+        }
+    }
+
+    /// Waits until a stream has to end, and returns the reason. The call counts as in flight until
+    /// the returned future is dropped.
+    fn stream_end(
+        &self,
+        in_flight: InFlight,
+    ) -> impl Future<Output = RequestError> + Send + 'static {
+        let server_state = Arc::clone(&self.server_state);
+        async move {
+            let message = tokio::select! {
+                () = server_state.draining() => "the server is shutting down: connect again",
+                () = in_flight.streams_end() => {
+                    "the connection has reached its maximum age: connect again"
+                }
+            };
+            RequestError::new(ErrorKind::Unavailable, message)
         }
     }
 
@@ -189,10 +217,24 @@ impl Front for GrpcFront {
             GrpcBody::Plain(_) => {
                 self.server_state.count_response(FrontName::Grpc, response.status())
             }
-            GrpcBody::Empty => self.server_state.count_grpc_status(code(response.headers())),
+            GrpcBody::Empty | GrpcBody::Stream(_) => {
+                self.server_state.count_grpc_status(code(response.headers()));
+            }
             _ => self.server_state.count_grpc_status(0),
         }
     }
+}
+
+/// A response of tonic.
+type TonicResponse = http::Response<tonic::body::Body>;
+
+/// Returns the codec and bounds of the services that use tonic.
+fn server<T, U>() -> Grpc<ProstCodec<T, U>>
+where
+    T: Message + Send + 'static,
+    U: Message + Default + Send + 'static,
+{
+    Grpc::new(ProstCodec::default()).max_decoding_message_size(MAX_MESSAGE_BYTES)
 }
 
 /// Why a request is not gRPC, if it is not.

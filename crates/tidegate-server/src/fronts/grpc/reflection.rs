@@ -6,222 +6,223 @@
 //! options and comments. `scripts/lib/envoy/descriptors.py` generates it from the packages that the
 //! tests use. The tests compare it with those packages.
 
-use std::sync::{Arc, OnceLock};
+use std::future::{Ready, ready};
+use std::pin::Pin;
+use std::sync::OnceLock;
 
-use futures_util::stream;
+use futures_util::{Stream, StreamExt};
+use hyper::Request;
 use hyper::body::Incoming;
+use prost::Message as _;
+use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
+use tonic::server::StreamingService;
 
-use super::GrpcFront;
-use super::body::{GrpcBody, GrpcResponse, Messages, StreamItem, framed};
-use crate::admin::ServerState;
-use crate::error::{GrpcCode, RequestError};
+use super::{TonicResponse, server};
+use crate::error::GrpcCode;
 use crate::fronts::grpc::envoy::SERVICE;
-use crate::fronts::grpc::protobuf::{Fields, Malformed, put_bytes, put_nested, put_number};
-use crate::serve::InFlight;
 
 pub const V1: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 pub const V1_ALPHA: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
 
-/// A `ServerReflectionRequest`, which sets one of these fields.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ReflectionRequest<'a> {
-    File(&'a str),
-    Symbol(&'a str),
-    /// Never found, because no message is extended.
-    Extension,
-    ExtensionsOf(&'a str),
-    Services,
-    /// A kind of request that this version of the protocol does not define.
-    Unknown,
-}
-
-impl GrpcFront {
-    /// Responds to each request of the stream, until the client ends it or the server drains.
-    pub(super) fn reflect(&self, body: Incoming, in_flight: InFlight) -> GrpcResponse {
-        let begun = Some((Messages::new(body), Arc::clone(&self.server_state)));
-        let answers = stream::unfold(begun, |state| async move {
-            let (mut messages, server_state) = state?;
-            match next(&mut messages, &server_state).await {
-                None => None,
-                Some(Ok(response)) => Some((Ok(response), Some((messages, server_state)))),
-                Some(Err(error)) => Some((Err(error), None)),
-            }
-        });
-        GrpcBody::stream(answers, in_flight)
-    }
-}
-
-async fn next(messages: &mut Messages, server_state: &ServerState) -> Option<StreamItem> {
-    let message = tokio::select! {
-        message = messages.next() => message,
-        () = server_state.draining() => return None,
-    };
-    match message {
-        Ok(None) => None,
-        Ok(Some(message)) => Some(respond_to(&message)),
-        Err(error) => Some(Err(error)),
-    }
-}
-
-fn respond_to(message: &[u8]) -> StreamItem {
-    let (host, request) =
-        read(message).map_err(|malformed| RequestError::invalid(malformed.to_string()))?;
-    Ok(framed(512, |out| {
-        put_bytes(out, 1, host.as_bytes());
-        put_nested(out, 2, |out| out.extend_from_slice(message));
-        put_answer(request, out);
-    }))
-}
-
-fn read(message: &[u8]) -> Result<(&str, ReflectionRequest<'_>), Malformed> {
-    let (mut host, mut request) = ("", ReflectionRequest::Unknown);
-    for field in Fields::new(message) {
-        let (field, value) = field?;
-        let text = || std::str::from_utf8(value.bytes()?).map_err(|_| Malformed);
-        match field {
-            1 => host = text()?,
-            3 => request = ReflectionRequest::File(text()?),
-            4 => request = ReflectionRequest::Symbol(text()?),
-            5 => request = ReflectionRequest::Extension,
-            6 => request = ReflectionRequest::ExtensionsOf(text()?),
-            7 => request = ReflectionRequest::Services,
-            _ => {}
-        }
-    }
-    Ok((host, request))
-}
-
-fn put_answer(request: ReflectionRequest<'_>, out: &mut Vec<u8>) {
-    match request {
-        ReflectionRequest::File(name) => {
-            put_file(files().iter().find(|file| file.name == name), out)
-        }
-        ReflectionRequest::Symbol(name) => put_file(defining(name), out),
-        ReflectionRequest::ExtensionsOf(name) if defining(name).is_some() => {
-            put_nested(out, 5, |out| put_bytes(out, 1, name.as_bytes()));
-        }
-        ReflectionRequest::Extension | ReflectionRequest::ExtensionsOf(_) => put_file(None, out),
-        ReflectionRequest::Services => put_nested(out, 6, |out| {
-            for service in SERVICES {
-                put_nested(out, 1, |out| put_bytes(out, 1, service.as_bytes()));
-            }
-        }),
-        ReflectionRequest::Unknown => {
-            put_error(GrpcCode::Unimplemented, "this reflection request is not supported", out)
-        }
-    }
-}
-
-fn put_file(file: Option<&File>, out: &mut Vec<u8>) {
-    match file {
-        Some(file) => put_nested(out, 4, |out| put_bytes(out, 1, file.bytes)),
-        None => put_error(GrpcCode::NotFound, "symbol not found", out),
-    }
-}
-
-fn put_error(code: GrpcCode, message: &str, out: &mut Vec<u8>) {
-    put_nested(out, 7, |out| {
-        put_number(out, 1, code as u64);
-        put_bytes(out, 2, message.as_bytes());
-    });
-}
-
 /// The services that `list` returns.
-pub const SERVICES: [&str; 4] = [
+const SERVICES: [&str; 4] = [
     SERVICE,
     "grpc.health.v1.Health",
     "grpc.reflection.v1.ServerReflection",
     "grpc.reflection.v1alpha.ServerReflection",
 ];
 
+#[derive(Clone, PartialEq, prost::Message)]
+struct ReflectionRequest {
+    #[prost(string, tag = "1")]
+    host: String,
+    #[prost(oneof = "Question", tags = "3, 4, 5, 6, 7")]
+    question: Option<Question>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum Question {
+    #[prost(string, tag = "3")]
+    File(String),
+    #[prost(string, tag = "4")]
+    Symbol(String),
+    /// Never found, because no message is extended.
+    #[prost(message, tag = "5")]
+    Extension(Extension),
+    #[prost(string, tag = "6")]
+    ExtensionsOf(String),
+    #[prost(string, tag = "7")]
+    Services(String),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Extension {
+    #[prost(string, tag = "1")]
+    containing_type: String,
+    #[prost(int32, tag = "2")]
+    number: i32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ReflectionResponse {
+    #[prost(string, tag = "1")]
+    host: String,
+    #[prost(message, optional, tag = "2")]
+    request: Option<ReflectionRequest>,
+    #[prost(oneof = "Answer", tags = "4, 5, 6, 7")]
+    answer: Option<Answer>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum Answer {
+    #[prost(message, tag = "4")]
+    Files(Files),
+    #[prost(message, tag = "5")]
+    Extensions(Extensions),
+    #[prost(message, tag = "6")]
+    Services(Services),
+    #[prost(message, tag = "7")]
+    Error(Failure),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Files {
+    #[prost(bytes = "vec", repeated, tag = "1")]
+    files: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Extensions {
+    #[prost(string, tag = "1")]
+    of: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Services {
+    #[prost(message, repeated, tag = "1")]
+    services: Vec<ServiceName>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ServiceName {
+    #[prost(string, tag = "1")]
+    name: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Failure {
+    #[prost(int32, tag = "1")]
+    code: i32,
+    #[prost(string, tag = "2")]
+    message: String,
+}
+
+/// Responds to each request of a stream, until the client ends it.
+pub async fn respond(request: Request<Incoming>) -> TonicResponse {
+    server().streaming(Reflection, request).await
+}
+
+struct Reflection;
+
+impl StreamingService<ReflectionRequest> for Reflection {
+    type Response = ReflectionResponse;
+    type ResponseStream =
+        Pin<Box<dyn Stream<Item = Result<ReflectionResponse, tonic::Status>> + Send>>;
+    type Future = Ready<Result<tonic::Response<Self::ResponseStream>, tonic::Status>>;
+
+    fn call(
+        &mut self,
+        requests: tonic::Request<tonic::Streaming<ReflectionRequest>>,
+    ) -> Self::Future {
+        let answered = requests.into_inner().map(|request| {
+            let request = request?;
+            let answer = Some(answer(request.question.as_ref()));
+            let host = request.host.clone();
+            Ok(ReflectionResponse { host, request: Some(request), answer })
+        });
+        ready(Ok(tonic::Response::new(Box::pin(answered))))
+    }
+}
+
+fn answer(question: Option<&Question>) -> Answer {
+    let found = |file: Option<&File>| match file {
+        Some(file) => Answer::Files(Files { files: vec![file.encoded.clone()] }),
+        None => failure(GrpcCode::NotFound, "symbol not found"),
+    };
+    match question {
+        Some(Question::File(name)) => found(files().iter().find(|file| file.name == *name)),
+        Some(Question::Symbol(name)) => found(defining(name)),
+        Some(Question::ExtensionsOf(name)) if defining(name).is_some() => {
+            Answer::Extensions(Extensions { of: name.clone() })
+        }
+        Some(Question::Extension(_) | Question::ExtensionsOf(_)) => found(None),
+        Some(Question::Services(_)) => {
+            let services = SERVICES.map(|name| ServiceName { name: name.to_owned() });
+            Answer::Services(Services { services: services.into() })
+        }
+        None => failure(GrpcCode::Unimplemented, "this reflection request is not supported"),
+    }
+}
+
+fn failure(code: GrpcCode, message: &str) -> Answer {
+    Answer::Error(Failure { code: code as i32, message: message.to_owned() })
+}
+
 const DESCRIPTORS: &[u8] = include_bytes!("descriptors.binpb");
 
 /// A `.proto` file.
-#[derive(Debug, Default)]
-pub struct File {
+struct File {
     /// The path that other files import it by.
-    pub name: &'static str,
+    name: String,
     /// The encoded `FileDescriptorProto`.
-    pub bytes: &'static [u8],
-    package: &'static str,
+    encoded: Vec<u8>,
     /// The full names of its messages, enums, services and methods.
     symbols: Vec<String>,
 }
 
 /// All files of `descriptors.binpb`.
-pub fn files() -> &'static [File] {
+fn files() -> &'static [File] {
     static FILES: OnceLock<Vec<File>> = OnceLock::new();
     FILES.get_or_init(|| {
-        let files = Fields::new(DESCRIPTORS);
-        let files = files.flatten().filter_map(|(_, value)| File::read(value.bytes().ok()?).ok());
-        files.collect()
+        // A test decodes the set, so it is valid.
+        let set = FileDescriptorSet::decode(DESCRIPTORS).unwrap_or_default();
+        set.file.iter().map(File::new).collect()
     })
 }
 
 /// The file that defines a symbol.
-pub fn defining(symbol: &str) -> Option<&'static File> {
+fn defining(symbol: &str) -> Option<&'static File> {
     files().iter().find(|file| file.symbols.iter().any(|known| known == symbol))
 }
 
-/// Parsing. Field numbers are those of `google/protobuf/descriptor.proto`.
 impl File {
-    fn read(bytes: &'static [u8]) -> Result<Self, Malformed> {
-        let mut file = File { bytes, ..File::default() };
-        for field in Fields::new(bytes) {
-            match field? {
-                (1, value) => file.name = text(value.bytes()?),
-                (2, value) => file.package = text(value.bytes()?),
-                _ => {}
-            }
+    fn new(file: &FileDescriptorProto) -> Self {
+        let (package, mut symbols) = (file.package(), Vec::new());
+        for message in &file.message_type {
+            add_message(package, message, &mut symbols);
         }
-        for field in Fields::new(bytes) {
-            let package = file.package;
-            match field? {
-                (4, value) => file.message(package, value.bytes()?)?,
-                // Enum values cannot be requested, so only the enum itself is recorded.
-                (5, value) => drop(file.named(package, value.bytes()?)?),
-                (6, value) => {
-                    let service = value.bytes()?;
-                    let name = file.named(package, service)?;
-                    for field in Fields::new(service) {
-                        if let (2, value) = field? {
-                            file.named(&name, value.bytes()?)?;
-                        }
-                    }
-                }
-                _ => {}
-            }
+        // Enum values cannot be requested, so only the enum itself is recorded.
+        symbols.extend(file.enum_type.iter().map(|one| join(package, one.name())));
+        for service in &file.service {
+            let name = join(package, service.name());
+            symbols.extend(service.method.iter().map(|method| join(&name, method.name())));
+            symbols.push(name);
         }
-        Ok(file)
-    }
-
-    fn message(&mut self, outer: &str, message: &'static [u8]) -> Result<(), Malformed> {
-        let name = self.named(outer, message)?;
-        for field in Fields::new(message) {
-            match field? {
-                (3, value) => self.message(&name, value.bytes()?)?,
-                (4, value) => drop(self.named(&name, value.bytes()?)?),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Records and returns the full name of a descriptor, whose field 1 is its name.
-    fn named(&mut self, outer: &str, what: &'static [u8]) -> Result<String, Malformed> {
-        let mut name = String::new();
-        for field in Fields::new(what) {
-            if let (1, value) = field? {
-                name = format!("{outer}.{}", text(value.bytes()?));
-            }
-        }
-        self.symbols.push(name.clone());
-        Ok(name)
+        File { name: file.name().to_owned(), encoded: file.encode_to_vec(), symbols }
     }
 }
 
-fn text(bytes: &'static [u8]) -> &'static str {
-    std::str::from_utf8(bytes).unwrap_or_default()
+fn add_message(outer: &str, message: &DescriptorProto, symbols: &mut Vec<String>) {
+    let name = join(outer, message.name());
+    for nested in &message.nested_type {
+        add_message(&name, nested, symbols);
+    }
+    symbols.extend(message.enum_type.iter().map(|one| join(&name, one.name())));
+    symbols.push(name);
+}
+
+fn join(outer: &str, name: &str) -> String {
+    if outer.is_empty() { name.to_owned() } else { format!("{outer}.{name}") }
 }
 
 #[cfg(test)]
@@ -242,11 +243,18 @@ mod tests {
             ("", None),
         ];
         for (symbol, file) in rows {
-            assert_eq!(defining(symbol).map(|file| file.name), file, "{symbol}");
+            assert_eq!(defining(symbol).map(|file| &*file.name), file, "{symbol}");
         }
         for service in SERVICES {
             assert!(defining(service).is_some(), "{service}");
         }
         assert_eq!(files().len(), 11);
+    }
+
+    /// Clients receive the bytes of the set, in which nothing is lost.
+    #[test]
+    fn files_are_encoded_as_they_are() {
+        let set = FileDescriptorSet::decode(DESCRIPTORS).expect("descriptors.binpb");
+        assert_eq!(set.encode_to_vec(), DESCRIPTORS);
     }
 }

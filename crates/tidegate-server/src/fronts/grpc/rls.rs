@@ -28,7 +28,8 @@ impl GrpcFront {
     ) -> Result<GrpcResponse, RequestError> {
         self.authorize(headers)?;
         envoy::require_config(&self.server_state)?;
-        let request = decode(body)?;
+        let message = single_message(headers, body)?;
+        let request = decode(&message)?;
         let envoy_requests = EnvoyRequests::new(&request, self.algorithm)?;
         let gate_requests = envoy_requests.gate_requests(request_id(headers));
         let active = self.gate.active_policies();
@@ -43,7 +44,8 @@ impl GrpcFront {
         body: &[u8],
     ) -> Result<GrpcResponse, RequestError> {
         envoy::require_config(&self.server_state)?;
-        let request = decode(body)?;
+        let message = single_message(headers, body)?;
+        let request = decode(&message)?;
         let envoy_requests = EnvoyRequests::new(&request, self.algorithm)?;
         let gate_requests = envoy_requests.gate_requests(request_id(headers));
         let active = Arc::clone(&self.gate.active_policies());
@@ -90,8 +92,7 @@ impl GrpcFront {
     }
 }
 
-fn decode(body: &[u8]) -> Result<envoy::Request<'_>, RequestError> {
-    let message = single_message(body)?;
+fn decode(message: &[u8]) -> Result<envoy::Request<'_>, RequestError> {
     envoy::Request::decode(message)
         .map_err(|malformed| RequestError::invalid(malformed.to_string()))
 }

@@ -15,7 +15,7 @@ use tidegate::{Cost, Limit};
 use super::json_body::{AttributesBody, CheckBody, JsonInt, Pairs, PermitBody, RenewBody, Text};
 use super::original_request::RequestTarget;
 use crate::error::{ErrorKind, RequestError};
-use crate::fronts::request_bounds::{MAX_COST, checked_id, checked_key};
+use crate::fronts::{MAX_COST, checked_id, checked_key};
 
 /// The maximum number of limits that a caller may send: as many as a policy may have.
 const MAX_LIMITS: usize = tidegate::unstable::policy::MAX_LIMITS;

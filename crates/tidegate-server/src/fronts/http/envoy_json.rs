@@ -14,13 +14,14 @@ use hyper::body::Incoming;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde_json::{Map, Value, json};
 use tidegate::Limit;
+use tidegate::unstable::config::envoy::Unit;
 
 use super::json_body::{BoundedVec, Object, Text, decode};
 use super::response::{HttpResponse, REQUEST_ID, RequestId, json as json_answer};
 use super::{HttpFront, read_json};
 use crate::error::RequestError;
 use crate::fronts::grpc::envoy::{
-    self, EnvoyRequests, MAX_DESCRIPTORS, MAX_ENTRIES, Reply, ReplyForm, Status, UNITS,
+    self, EnvoyRequests, MAX_DESCRIPTORS, MAX_ENTRIES, Reply, ReplyForm, Status,
 };
 
 /// The path of the endpoint.
@@ -115,7 +116,7 @@ struct EntryBody<'a> {
 struct LimitBody {
     #[serde(alias = "requestsPerUnit")]
     requests_per_unit: Option<Number<u32>>,
-    unit: Option<Unit>,
+    unit: Option<UnitNumber>,
 }
 
 impl<'a> RequestBody<'a> {
@@ -186,9 +187,9 @@ impl Visitor<'_> for NumberVisitor {
 
 /// A unit of time, by name or number.
 #[derive(Clone, Copy, Debug)]
-struct Unit(u64);
+struct UnitNumber(u64);
 
-impl<'de> Deserialize<'de> for Unit {
+impl<'de> Deserialize<'de> for UnitNumber {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(UnitVisitor)
     }
@@ -197,20 +198,19 @@ impl<'de> Deserialize<'de> for Unit {
 struct UnitVisitor;
 
 impl Visitor<'_> for UnitVisitor {
-    type Value = Unit;
+    type Value = UnitNumber;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR")
     }
 
-    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Unit, E> {
-        Ok(Unit(number))
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<UnitNumber, E> {
+        Ok(UnitNumber(number))
     }
 
-    fn visit_str<E: de::Error>(self, name: &str) -> Result<Unit, E> {
-        let number = (0..).zip(UNITS).find(|(_, unit)| *unit == name);
+    fn visit_str<E: de::Error>(self, name: &str) -> Result<UnitNumber, E> {
         let unknown = || E::invalid_value(de::Unexpected::Str(name), &self);
-        number.map(|(number, _)| Unit(number)).ok_or_else(unknown)
+        Unit::from_message_name(name).map(|unit| UnitNumber(unit.number())).ok_or_else(unknown)
     }
 }
 
@@ -265,9 +265,8 @@ fn current_limit(name: &str, limit: &Limit) -> Value {
     if limit.count() > 0 {
         out.insert("requestsPerUnit".into(), at_most_32_bits(limit.count()).into());
     }
-    let unit = usize::try_from(envoy::unit(limit)).unwrap_or_default();
-    if let Some(unit) = UNITS.get(unit).filter(|_| unit > 0) {
-        out.insert("unit".into(), (*unit).into());
+    if let Some(unit) = Unit::of_limit(limit) {
+        out.insert("unit".into(), unit.message_name().into());
     }
     out.into()
 }

@@ -180,10 +180,11 @@ impl HttpFront {
     /// Responds to paths that are not part of the API: the OpenAPI description and the pages.
     async fn page(&self, request: Request<Incoming>) -> HttpResponse {
         let (uri, headers) = (request.uri(), request.headers());
+        let has_dashboard = self.server_state.page_links().admin.is_some();
         let page = match uri.path() {
-            "/" => Some(front_page::page(headers, self.server_state.page_links().admin.is_some())),
+            "/" => Some(front_page::page(headers, has_dashboard)),
             "/openapi.json" => Some(response::openapi()),
-            "/docs" => Some(front_page::docs()),
+            "/docs" => Some(front_page::docs(headers, has_dashboard)),
             "/dashboard" => {
                 let admin = self.server_state.page_links().admin;
                 admin.map(|front| front_page::redirect(&front.url("/dashboard", uri, headers)))

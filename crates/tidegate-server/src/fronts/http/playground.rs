@@ -26,7 +26,7 @@ use super::json_body::{JsonInt, Object, Text, decode};
 use super::response::{HttpResponse, RequestId, content, json};
 use super::{HttpFront, body, json_only};
 use crate::error::{ErrorKind, RequestError};
-use crate::fronts::request_bounds::MAX_COST;
+use crate::fronts::MAX_COST;
 use crate::web_pages::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, own_asset};
 
 /// The path of the endpoint.

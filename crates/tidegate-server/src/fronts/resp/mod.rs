@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   bytes -> codec.rs -> session.rs -> query.rs -> the gate -> query.rs (replies), codec.rs -> bytes
-//!                          |  tidegate_commands.rs: TG.CHECK, TG.PEEK, TG.RESET, TG.LIMIT
-//!                          |  throttle.rs: CL.THROTTLE, THROTTLE; limit_cache.rs: their limits
+//!                          |  arguments.rs: TG.CHECK, TG.PEEK, TG.RESET, TG.LIMIT, CL.THROTTLE,
+//!                          |    THROTTLE; limit_cache.rs: limits that callers send
 //!                          |  transaction.rs: MULTI, EXEC, DISCARD
 //!                          \- introspection.rs: HELLO, INFO, CONFIG, COMMAND; commands.rs: the table
 //! ```
@@ -11,6 +11,7 @@
 //! `connection.rs` reads all commands that have arrived, answers them (`pipeline.rs`) and writes
 //! once. Connections share buffers, so that idle ones need none.
 
+mod arguments;
 mod codec;
 mod commands;
 mod connection;
@@ -21,8 +22,6 @@ mod query;
 mod session;
 #[cfg(test)]
 mod tests;
-mod throttle;
-mod tidegate_commands;
 mod transaction;
 
 use std::sync::Arc;

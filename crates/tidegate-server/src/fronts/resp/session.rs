@@ -7,8 +7,8 @@ use super::commands::{Command, Spec};
 use super::limit_cache::LimitCache;
 use super::query::{BorrowedQuery, QueryKind};
 use super::transaction::{EXEC_ARITY, ExecRun, QueuedCommands, aborted};
+use super::{arguments, introspection};
 use super::{excerpt, wrong_arity};
-use super::{introspection, throttle, tidegate_commands};
 use crate::error::{ErrorKind, RequestError};
 
 /// The maximum length of the name of a connection, which is kept for as long as it is open.
@@ -87,17 +87,17 @@ impl Session {
         let Some(name) = args.first() else { return ParsedCommand::Empty };
         let query = match Spec::find(name) {
             Some(spec) if self.queued.is_some() => return self.parse_in_transaction(spec, args),
-            Some(spec) if spec.takes(args.len()) && (self.authenticated || spec.open) => match spec
-                .command
-            {
-                Command::TgCheck => tidegate_commands::check(args),
-                Command::ClThrottle => throttle::cell(args, limits),
-                Command::Throttle => throttle::crab(args, limits),
-                Command::TgLimit => tidegate_commands::limit(args, limits),
-                Command::TgPeek => tidegate_commands::named(QueryKind::Peek, args[1], args[2]),
-                Command::TgReset => tidegate_commands::named(QueryKind::Reset, args[1], args[2]),
-                command => return ParsedCommand::Other(command),
-            },
+            Some(spec) if spec.takes(args.len()) && (self.authenticated || spec.open) => {
+                match spec.command {
+                    Command::TgCheck => arguments::check(args),
+                    Command::ClThrottle => arguments::cell(args, limits),
+                    Command::Throttle => arguments::crab(args, limits),
+                    Command::TgLimit => arguments::limit(args, limits),
+                    Command::TgPeek => arguments::named(QueryKind::Peek, args[1], args[2]),
+                    Command::TgReset => arguments::named(QueryKind::Reset, args[1], args[2]),
+                    command => return ParsedCommand::Other(command),
+                }
+            }
             Some(spec) => Err(self.rejection(spec, args.len())),
             None if is_http_request(args) => return ParsedCommand::HttpRequest,
             None => Err(unknown(args)),

@@ -140,6 +140,9 @@ fn history_has_the_requests_of_the_last_minutes() {
         sums
     };
     eventually("the requests are sampled", || sampled() == [2, 1]);
+    let history = server.get("/admin/v1/history").json();
+    let newest = history["samples"].as_array().and_then(|samples| samples.last());
+    assert_eq!(newest.map(|sample| &sample["tracked_keys"]), Some(&json!(2)), "{history}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use tidegate_testkit::eventually;
 
 use super::POLICIES;
 use super::server::Server;
+use crate::deploy::monitoring::layer_metrics;
 use crate::server_harness;
 
 /// Returns the value of a sample by its name and labels.
@@ -137,18 +138,20 @@ fn metrics_contain_no_keys() {
 /// Checked by promtool, which `scripts/test` installs.
 #[test]
 fn promtool_accepts_metrics() {
-    let page = busy("promtool").get("/metrics").body;
-    let mut promtool = Command::new("promtool")
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("promtool is installed (scripts/test does that; apt: prometheus)");
-    promtool.stdin.take().expect("a pipe").write_all(page.as_bytes()).expect("a reader");
-    let output = promtool.wait_with_output().expect("promtool ends");
-    let printed = [output.stdout, output.stderr].concat();
-    assert!(output.status.success() && printed.is_empty(), "{}", String::from_utf8_lossy(&printed));
+    for page in [busy("promtool").get("/metrics").body, layer_metrics()] {
+        let mut promtool = Command::new("promtool")
+            .args(["check", "metrics"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("promtool is installed (scripts/test does that; apt: prometheus)");
+        promtool.stdin.take().expect("a pipe").write_all(page.as_bytes()).expect("a reader");
+        let output = promtool.wait_with_output().expect("promtool ends");
+        let printed = [output.stdout, output.stderr].concat();
+        let is_accepted = output.status.success() && printed.is_empty();
+        assert!(is_accepted, "{}", String::from_utf8_lossy(&printed));
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! exposes, secrets that it requires. (`scripts/lib/deploy.sh` checks the rest with other
 //! programs.)
 
-mod monitoring;
+pub mod monitoring;
 mod promql;
 
 use std::path::{Path, PathBuf};

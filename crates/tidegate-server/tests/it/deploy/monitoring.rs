@@ -2,9 +2,16 @@
 //! accepts them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::process::Command;
 
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use http::Request;
 use serde_json::Value;
+use tidegate::tower::RateLimitLayer;
+use tower_service::Service;
 
 use super::promql::{self, Selector};
 use super::{busy, configs, path, read};
@@ -146,6 +153,18 @@ fn collect(place: &str, value: &Value, found: &mut Vec<Used>) {
     }
 }
 
+/// Returns the metrics of a service with the tower layer.
+pub fn layer_metrics() -> String {
+    let layer = RateLimitLayer::new("1 per 1m".parse().expect("a limit"));
+    let mut app = Router::new().route("/", get(|| async { "hello" })).layer(layer.clone());
+    let mut request = Request::new(Body::empty());
+    request.extensions_mut().insert(IpAddr::from([192, 0, 2, 1]));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let response = runtime.block_on(app.call(request)).expect("it cannot fail");
+    assert_eq!(response.status(), 200);
+    layer.metrics()
+}
+
 #[test]
 fn alerts_and_dashboard_use_existing_metrics() {
     let [(name, config), _] = configs();
@@ -154,7 +173,7 @@ fn alerts_and_dashboard_use_existing_metrics() {
     let shared = Start::new("deploy-watching-shared").config(&config);
     let shared = shared.env("TIDEGATE_STORE", "redis://127.0.0.1:1").run();
     let pages = [server, shared].map(|server| server.admin_get("/metrics").text());
-    let exposed = Exposed::new(&pages.concat());
+    let exposed = Exposed::new(&(pages.concat() + &layer_metrics()));
     let used: Vec<_> = alerts().into_iter().chain(dashboard()).collect();
     let mistakes: Vec<_> = used.iter().flat_map(|used| exposed.mistakes(used)).collect();
     assert!(mistakes.is_empty(), "{mistakes:#?}");

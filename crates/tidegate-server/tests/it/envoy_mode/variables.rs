@@ -1,10 +1,15 @@
 //! The environment variables of envoyproxy/ratelimit.
 
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
 use serde_json::json;
 use tidegate_testkit::Authority;
-use tidegate_testkit::redis::RedisServer;
+use tidegate_testkit::redis::{Engine, RedisServer};
 
 use super::{EDGE, as_program_named_ratelimit, ask, mode};
+use crate::cli_harness::Files;
 use crate::grpc::{GrpcClient, request_for};
 use crate::server_harness::Start;
 
@@ -106,7 +111,9 @@ fn clients_need_a_certificate_with_the_name() {
 fn unusable_variables_stop_the_start() {
     let rows = [
         ("BACKEND_TYPE", "memcache", "error: BACKEND_TYPE=memcache: refused: counts are kept in"),
-        ("REDIS_URL", "/run/redis.sock", "error: REDIS_SOCKET_TYPE=unix: refused: the store is"),
+        ("REDIS_URL", "redis:6379", "error: REDIS_URL: REDIS_SOCKET_TYPE is unix: write the path"),
+        ("REDIS_SOCKET_TYPE", "udp", "error: REDIS_SOCKET_TYPE=udp: write tcp or unix"),
+        ("GRPC_MAX_CONNECTION_AGE_GRACE", "x", "error: GRPC_MAX_CONNECTION_AGE_GRACE=x: write a"),
         ("GRPC_PORT", "http", "error: GRPC_PORT=http: this is not a whole number"),
         ("GRPC_SERVER_USE_TLS", "true", "error: GRPC_SERVER_TLS_CERT=: GRPC_SERVER_USE_TLS is"),
     ];
@@ -114,6 +121,92 @@ fn unusable_variables_stop_the_start() {
         let (code, error) = mode("envoy-mode-unusable", Some(EDGE)).env(name, value).fails();
         assert_eq!(code, 1);
         assert!(error.starts_with(expected), "{error}");
+    }
+}
+
+#[test]
+fn grpc_is_served_on_a_unix_socket() {
+    let start = mode("envoy-mode-unix", Some(EDGE));
+    let path = start.files().path("s");
+    // A file that a killed server left behind is replaced.
+    drop(UnixListener::bind(&path).expect("a socket"));
+    let mut server = start.env("GRPC_UDS", &path).run();
+    assert!(server.printed.contains(&format!("grpc   unix:{path}\n")), "{}", server.printed);
+    let mut client = GrpcClient::start();
+    client.connect(json!({ "target": format!("unix:{path}") }));
+    let request = request_for("edge", &[("plain", "v")]);
+    let codes = [0; 3].map(|_| client.code(&request));
+    assert_eq!(codes, ["OK", "OK", "OVER_LIMIT"]);
+    // Another server does not take the socket, and the first keeps it.
+    let second = mode("envoy-mode-unix-2", Some(EDGE)).env("GRPC_UDS", &path);
+    let (code, error) = second.fails();
+    let in_use = "another program listens on this socket: stop it, or use another path\n";
+    assert_eq!(code, 1);
+    assert!(error.ends_with(&format!("error: --grpc unix:{path}: {in_use}")), "{error}");
+    assert_eq!(client.code(&request), "OVER_LIMIT");
+    server.signal("-TERM");
+    assert_eq!(server.ended(), 0);
+    assert!(!Path::new(&path).exists(), "the file is removed");
+}
+
+#[test]
+fn unusable_paths_of_sockets_stop_the_start() {
+    let files = Files::new("envoy-mode-unix-paths");
+    let (file, directory) = (files.write("file", "text"), files.path("directory"));
+    fs::create_dir_all(&directory).expect("a directory");
+    let not_a_socket = "the path exists and is not a socket: remove it, or use another path";
+    let rows = [
+        (file.clone(), not_a_socket),
+        (directory, not_a_socket),
+        (files.path("missing/s"), "the directory does not exist: create it, or use another path"),
+        (
+            format!("/tmp/{}", "s".repeat(100)),
+            "the path has 105 bytes, and that of a unix socket may",
+        ),
+        // Nobody may create files there.
+        ("/proc/s".to_owned(), ""),
+    ];
+    for (path, expected) in rows {
+        let (code, error) = mode("envoy-mode-unix-path", Some(EDGE)).env("GRPC_UDS", &path).fails();
+        assert_eq!(code, 1, "{error}");
+        assert!(error.contains(&format!("error: --grpc unix:{path}: {expected}")), "{error}");
+    }
+    assert_eq!(fs::read_to_string(file).expect("the file stays"), "text");
+    let (code, error) = Start::new("unix-http").args(&["--http", "unix:/tmp/s"]).fails();
+    assert_eq!(code, 1);
+    assert!(error.starts_with("error: --http: only --grpc can listen on a unix socket"), "{error}");
+}
+
+#[test]
+fn counts_are_kept_in_redis_over_a_unix_socket() {
+    let directory = Files::new("envoy-mode-redis-unix");
+    let path = directory.path("redis");
+    let redis = RedisServer::with(Engine::Redis, &["--unixsocket", &path]);
+    let server = mode("envoy-mode-redis-socket", Some(EDGE)).env("REDIS_URL", &path).run();
+    assert!(server.printed.contains(&format!("redis+unix://{path} store, ")), "{}", server.printed);
+    let statuses = [0; 3].map(|_| ask(&server, &["plain"]).status);
+    assert_eq!(statuses, [200, 200, 429]);
+    let keys: Vec<String> = redis.command(&["KEYS", "*"]);
+    assert_eq!(keys.len(), 1, "{keys:?}");
+}
+
+/// A path that is not the socket of a server is a store that is not reachable yet.
+#[test]
+fn unusable_sockets_of_redis_are_logged() {
+    let files = Files::new("envoy-mode-redis-unix-paths");
+    drop(UnixListener::bind(files.path("stale")).expect("a socket"));
+    let rows = [
+        (files.path("stale"), "Connection refused"),
+        (files.path("missing"), "No such file or directory"),
+        (files.path(""), "the path is not that of a socket"),
+        (files.write("file", ""), "the path is not that of a socket"),
+    ];
+    for (path, expected) in rows {
+        let path = path.trim_end_matches('/');
+        let server = mode("envoy-mode-redis-path", Some(EDGE)).env("REDIS_URL", path).run();
+        server.logged(expected);
+        // The server decides with its own memory.
+        assert_eq!(ask(&server, &["plain"]).status, 200, "{path}");
     }
 }
 

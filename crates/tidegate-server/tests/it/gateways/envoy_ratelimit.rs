@@ -12,7 +12,7 @@ use super::{
 };
 use crate::http2_frames::{Connection, Frames, HEADERS};
 
-const ENVOY: Gateway = Gateway {
+pub const ENVOY: Gateway = Gateway {
     program: "envoy",
     open: &["envoy/ratelimit-open.yaml"],
     closed: &["envoy/ratelimit-closed.yaml"],

@@ -15,6 +15,7 @@ mod envoy_ratelimit;
 mod http_client;
 mod nginx;
 mod processes;
+mod reference_scenarios;
 mod traefik;
 
 use std::io::ErrorKind;

@@ -56,6 +56,8 @@ pub struct Gateway {
 pub enum CheckedOver {
     Http,
     Grpc,
+    /// gRPC, with `--as-envoy-ratelimit`.
+    GrpcAsEnvoyRatelimit,
 }
 
 impl CheckedOver {
@@ -64,6 +66,9 @@ impl CheckedOver {
         match self {
             CheckedOver::Http => "tidegate.yaml",
             CheckedOver::Grpc => "envoy/tidegate.yaml",
+            CheckedOver::GrpcAsEnvoyRatelimit => {
+                "../../crates/tidegate-server/tests/it/gateways/scenarios/limits.yaml"
+            }
         }
     }
 
@@ -71,7 +76,7 @@ impl CheckedOver {
     fn port(self) -> u16 {
         match self {
             CheckedOver::Http => 8080,
-            CheckedOver::Grpc => 8081,
+            CheckedOver::Grpc | CheckedOver::GrpcAsEnvoyRatelimit => 8081,
         }
     }
 }
@@ -152,6 +157,8 @@ impl GatewaySetup {
 pub struct Tidegate {
     pub port: u16,
     admin: u16,
+    /// The port of the metrics of envoyproxy/ratelimit.
+    prometheus: u16,
     checked_over: CheckedOver,
     config: String,
     log: String,
@@ -165,6 +172,7 @@ impl Tidegate {
         let mut tidegate = Tidegate {
             port: free_port(),
             admin: free_port(),
+            prometheus: free_port(),
             checked_over,
             config: files.write("tidegate.yaml", example + more),
             log: files.path("tidegate.log"),
@@ -179,11 +187,18 @@ impl Tidegate {
         let address = format!("127.0.0.1:{}", self.port);
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         let admin = format!("127.0.0.1:{}", self.admin);
-        command.args(["serve", "--config", &self.config, "--resp", "off", "--admin", &admin]);
+        command.args(["serve", "--resp", "off", "--admin", &admin]);
         let (http, grpc) = match self.checked_over {
             CheckedOver::Http => (&*address, "off"),
-            CheckedOver::Grpc => ("off", &*address),
+            CheckedOver::Grpc | CheckedOver::GrpcAsEnvoyRatelimit => ("off", &*address),
         };
+        if self.checked_over == CheckedOver::GrpcAsEnvoyRatelimit {
+            command.args(["--as-envoy-ratelimit", "--envoy-config", &self.config]);
+            command.env("RESPONSE_DYNAMIC_METADATA", "true").env("USE_PROMETHEUS", "true");
+            command.env("PROMETHEUS_ADDR", format!("127.0.0.1:{}", self.prometheus));
+        } else {
+            command.args(["--config", &self.config]);
+        }
         command.args(["--http", http, "--grpc", grpc]);
         let mut process = Process::start(command, &self.log);
         process.until("listens", || TcpStream::connect(&*address).is_ok());
@@ -192,18 +207,23 @@ impl Tidegate {
 
     /// Returns the number of counted decisions of a policy. Requests of 0 hits are not counted.
     pub fn decisions(&self, policy: &str) -> u64 {
-        let request = Request {
-            from: Ipv4Addr::LOCALHOST,
-            method: "GET",
-            target: b"/metrics",
-            host: "localhost",
-            headers: &[],
-            body: "",
-        };
-        let metrics = request.send(self.admin).expect("metrics").body;
-        let label = format!("policy=\"{policy}\"");
+        self.decisions_with(&format!("policy=\"{policy}\""))
+    }
+
+    /// Returns the number of counted decisions of all policies.
+    pub fn charges(&self) -> u64 {
+        self.decisions_with("")
+    }
+
+    /// Returns the metrics of envoyproxy/ratelimit.
+    pub fn prometheus_page(&self) -> String {
+        metrics(self.prometheus)
+    }
+
+    fn decisions_with(&self, label: &str) -> u64 {
+        let metrics = metrics(self.admin);
         let lines = metrics.lines().filter(|line| line.starts_with("tidegate_decisions_total{"));
-        let counts = lines.filter(|line| line.contains(&label));
+        let counts = lines.filter(|line| line.contains(label));
         counts
             .map(|line| line.rsplit(' ').next().and_then(|n| n.parse::<u64>().ok()).expect(line))
             .sum()
@@ -220,6 +240,19 @@ impl Tidegate {
     pub fn kill(&mut self) {
         self.process = None;
     }
+}
+
+/// Gets the page of metrics at this port.
+fn metrics(port: u16) -> String {
+    let request = Request {
+        from: Ipv4Addr::LOCALHOST,
+        method: "GET",
+        target: b"/metrics",
+        host: "localhost",
+        headers: &[],
+        body: "",
+    };
+    request.send(port).expect("metrics").body
 }
 
 /// A process that is killed on drop.

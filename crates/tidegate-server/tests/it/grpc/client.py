@@ -46,6 +46,9 @@ class Client:
     def connect(self, target, ca=None, cert=None, key=None):
         # A separate connection, not one shared with another client of this process.
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
+        if target.startswith("unix:"):
+            # The default is the path, which is not a valid authority.
+            options.append(("grpc.default_authority", "localhost"))
         if ca is None:
             self.channel = grpc.insecure_channel(target, options)
         else:

@@ -42,6 +42,13 @@ impl PythonScript {
         PythonScript { child, input, output }
     }
 
+    /// Sends the process a signal.
+    pub fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args([name, &pid]).status().expect("kill");
+        assert!(sent.success());
+    }
+
     /// Calls one of the functions of the script.
     #[track_caller]
     pub fn call(&mut self, function: &str, mut with: Value) -> Value {

@@ -79,15 +79,23 @@ fn rejects_malformed_messages() {
         (METHOD, "0801", "INVALID_ARGUMENT", no_message),
         // A declared length of two gigabytes.
         (METHOD, "0affffffff07", "INVALID_ARGUMENT", no_message),
-        ("/envoy.service.ratelimit.v3.RateLimitService/Nothing", "", "UNIMPLEMENTED",
-         "unknown method: list the services by reflection (`grpcurl ... list`)"),
-        ("/", "", "UNIMPLEMENTED", "unknown method: list the services by reflection (`grpcurl ... list`)"),
-        ("/grpc.health.v1.Health/Check", "0a05", "INVALID_ARGUMENT", no_message),
     ];
     for (method, message, code, text) in rows {
         let answer = client.ask("raw", json!({ "method": method, "message": message }));
         assert_eq!(answer, json!({ "code": code, "message": text }), "{method} {message}");
     }
+    let unknown = "unknown method: list the services by reflection (`grpcurl ... list`)";
+    for method in
+        ["/envoy.service.ratelimit.v3.RateLimitService/Nothing", "/grpc.health.v1.Health/X", "/"]
+    {
+        let answer = client.ask("raw", json!({ "method": method, "message": "" }));
+        assert_eq!(
+            (&answer["code"], &answer["message"]),
+            (&json!("UNIMPLEMENTED"), &json!(unknown))
+        );
+    }
+    let call = json!({ "method": "/grpc.health.v1.Health/Check", "message": "0a05" });
+    assert_eq!(client.ask("raw", call)["code"], "INTERNAL", "the code of tonic");
     // As many descriptors as fit a message: rejected before they take memory.
     let answer = client.ask(
         "raw",
@@ -95,16 +103,34 @@ fn rejects_malformed_messages() {
     );
     let text = "descriptors: there are more than 256: send fewer";
     assert_eq!(answer, json!({ "code": "INVALID_ARGUMENT", "message": text }));
-    let compressed =
-        json!({ "method": METHOD, "message": "0a".repeat(500), "compression": "Gzip" });
-    let answer = client.ask("raw", compressed);
-    assert_eq!(answer["code"], "UNIMPLEMENTED", "{answer}");
     // Invalid UTF-8 is counted, not rejected, because Envoy would let the client pass.
     let entry = format!("0a04{}1201ff", hex(b"user"));
     let descriptor = format!("0a{:02x}{entry}", entry.len() / 2);
     let message = format!("0a04{}12{:02x}{descriptor}", hex(b"edge"), descriptor.len() / 2);
     let answer = client.ask("raw", json!({ "method": METHOD, "message": message }));
     assert!(answer["reply"].as_str().is_some_and(|reply| reply.starts_with("0801")), "{answer}");
+    unharmed(&mut client);
+}
+
+#[test]
+fn messages_may_be_compressed_with_gzip() {
+    let server = serve("grpc-gzip", CONFIG);
+    let mut client = GrpcClient::new(&server);
+    let value = "x".repeat(120);
+    let entry = format!("0a04{}12{:02x}{}", hex(b"user"), value.len(), hex(value.as_bytes()));
+    let descriptor = format!("0a{:02x}01{entry}", 0x80 | (entry.len() / 2) & 0x7f);
+    let descriptor = format!("12{:02x}01{descriptor}", 0x80 | (descriptor.len() / 2) & 0x7f);
+    let message = format!("0a04{}{descriptor}", hex(b"edge"));
+    let mut send = |method: &str, compression: &str| {
+        let call = json!({ "method": method, "message": message, "compression": compression });
+        client.ask("raw", call)
+    };
+    let answer = send(METHOD, "Gzip");
+    assert!(answer["reply"].as_str().is_some_and(|reply| reply.starts_with("0801")), "{answer}");
+    for (method, compression) in [(METHOD, "Deflate"), ("/grpc.health.v1.Health/Check", "Gzip")] {
+        let answer = send(method, compression);
+        assert_eq!(answer["code"], "UNIMPLEMENTED", "{answer}");
+    }
     unharmed(&mut client);
 }
 

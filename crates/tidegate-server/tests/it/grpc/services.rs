@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use tidegate_testkit::Authority;
 
 use super::{GrpcClient, request_for, serve};
+use crate::cli_harness::Files;
 use crate::server_harness::{Start, wait_for};
 
 const CONFIG: &str = r#"
@@ -148,6 +149,36 @@ fn requires_client_certificates() {
 }
 
 #[test]
+fn changed_certificates_are_loaded() {
+    let start = Start::new("grpc-tls-changed").args(&["--grpc", "127.0.0.1:0"]);
+    let authorities = [Authority::new(), Authority::new()];
+    let install = |authority: &Authority, files: &Files| {
+        let (cert, key) = authority.sign("localhost");
+        files.replace("cert.pem", cert);
+        files.replace("key.pem", key);
+    };
+    let files = start.files();
+    let cas = [0, 1].map(|index| files.write(&format!("ca{index}.pem"), authorities[index].pem()));
+    install(&authorities[0], files);
+    let tls = "tls: { grpc: { cert: cert.pem, key: key.pem } }\n";
+    let server = start.config(&format!("{tls}{CONFIG}")).run();
+    let target = server.grpc().to_string();
+    let code = |ca: &str| {
+        let mut client = GrpcClient::start();
+        client.connect(json!({ "target": target, "ca": ca }));
+        client.limit(&question())["code"].clone()
+    };
+    assert_eq!((code(&cas[0]), code(&cas[1])), (json!("OK"), json!("UNAVAILABLE")));
+    // Files that cannot be used change nothing.
+    server.files.replace("key.pem", "not a key");
+    server.logged("the changed TLS files cannot be used: the old ones stay");
+    assert_eq!(code(&cas[0]), "OK");
+    install(&authorities[1], &server.files);
+    server.logged("loaded the changed TLS files");
+    assert_eq!((code(&cas[0]), code(&cas[1])), (json!("UNAVAILABLE"), json!("OK")));
+}
+
+#[test]
 fn drain_sends_goaway_and_finishes_calls() {
     let mut server = serve("grpc-drain", CONFIG);
     let mut client = GrpcClient::new(&server);
@@ -176,6 +207,25 @@ fn closes_connections_at_max_age() {
     assert_eq!(client.code(&question()), "OK");
     let calls = server.metric("tidegate_grpc_requests_total{code=\"OK\"}");
     assert_eq!(calls, Some(2), "no call failed");
+}
+
+/// A stream outlives the maximum age of its connection by the grace, and ends with a status.
+#[test]
+fn streams_outlive_the_maximum_age() {
+    let start = Start::new("grpc-age-of-streams").args(&["--as-envoy-ratelimit"]);
+    let start = start.config(CONFIG).args(&["--grpc", "127.0.0.1:0"]);
+    let root = start.files().path("none");
+    let start = start.env("RUNTIME_ROOT", &root);
+    let start = start.env("GRPC_MAX_CONNECTION_AGE", "1s");
+    let server = start.env("GRPC_MAX_CONNECTION_AGE_GRACE", "2s").run();
+    let mut client = GrpcClient::new(&server);
+    let answer = client.ask("watch", json!({ "service": SERVICE }));
+    assert_eq!(answer["reply"]["status"], "SERVING");
+    // Calls on new connections succeed meanwhile.
+    let ended = client.ask("watched", json!({}));
+    let message = "the connection has reached its maximum age: connect again";
+    assert_eq!(ended, json!({ "code": "UNAVAILABLE", "message": message }));
+    assert_eq!(client.code(&question()), "OK");
 }
 
 #[test]

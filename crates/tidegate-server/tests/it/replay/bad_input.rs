@@ -1,6 +1,9 @@
 //! Input that the binary rejects, and input that it reports and skips.
 
 use std::fs;
+use std::io::Write as _;
+use std::ops::Range;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -320,6 +323,40 @@ fn rejects_same_file_by_two_paths() {
         let message = format!("error: {other} is named twice; its events would count twice\n");
         replay(&trace, &[other]).failed(2, &[&message]);
     }
+}
+
+/// A file of any size is read as a stream: the longer one takes no more memory.
+#[cfg(target_os = "linux")]
+#[test]
+fn memory_does_not_grow_with_the_length_of_the_input() {
+    let files = Files::new("long-stream");
+    let report = files.path("report.html");
+    let args = ["replay", "-", "--limit", "10 per 10s", "--format", "csv", "--html", &report];
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the binary starts");
+    let status = format!("/proc/{}/status", child.id());
+    let mut pipe = child.stdin.take().expect("a pipe");
+    let mut write = |events: Range<u64>| {
+        for block in events.step_by(1_000) {
+            let lines: String = (block..block + 1_000)
+                .map(|event| format!("{},key-{}\n", 1_000_000 + 500 * event, event % 1_000))
+                .collect();
+            pipe.write_all(lines.as_bytes()).expect("it reads");
+        }
+        let status = fs::read_to_string(&status).expect("a running process");
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+        peak.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
+    };
+    let (short, long) = (write(0..100_000), write(100_000..600_000));
+    assert!(long < short + 4_096, "{short} KiB after 100,000 events, {long} after 600,000");
+    drop(pipe);
+    assert!(child.wait().expect("it ends").success());
+    let page = fs::read_to_string(report).expect("a report");
+    assert!(page.contains("600,000"), "all events are in the report");
 }
 
 #[test]

@@ -44,8 +44,8 @@ sliding-counter        40       4            1           9     0               1
 fixed-window           40       4            1           9     0               0                   0
 token-bucket           44       0            0          10    31               0                   4
 
-\"most\" is what one key truly had within the window, counted apart from the limiter;
-\"over\" were admitted with no room in that count, \"wrongly denied\" had room
+\"most\" is the largest number of units of one key in any window, counted apart from the limiter;
+by that count, \"over\" were admitted above the limit, and \"wrongly denied\" were denied below it
 replayed in ...
 
 most denied by sliding-window

@@ -60,7 +60,7 @@ fn store_url_errors_do_not_print_the_url() {
         Start::new(&format!("shared-wrong-{test}")).config(&format!("store: memory\n{POLICIES}"))
     };
     let not_a_store = "this is not a store: write `memory`, or a URL that begins with `redis://`, \
-                       `rediss://`, `redis-sentinel://` or `redis-cluster://`";
+                       `rediss://`, `redis+unix://`, `redis-sentinel://` or `redis-cluster://`";
     let rows = [
         (
             start("scheme").env("TIDEGATE_STORE", &format!("http://:{SECRET}@cache")),

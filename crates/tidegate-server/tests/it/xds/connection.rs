@@ -1,5 +1,7 @@
 //! Lost connections, TLS, bounds and settings.
 
+use std::net::TcpListener;
+
 use serde_json::{Value, json};
 use tidegate_testkit::Authority;
 
@@ -36,6 +38,36 @@ fn starts_without_a_control_plane() {
     plane.subscribed();
     plane.accepted("1", &[config("a", 10)]);
     becomes_ready(&server, true);
+}
+
+/// A control plane that accepts connections and never responds.
+#[test]
+fn control_plane_that_hangs_does_not_hold_up_the_server() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a socket");
+    let address = silent.local_addr().expect("an address").to_string();
+    let own = "policies:\n  - { name: own, match: { path: /own }, key: all, limits: 7 per 1d }\n";
+    let start = Start::new("xds-silent").args(&["--envoy-xds", &address]).config(own);
+    let mut server = start.run();
+    let _connection = silent.accept().expect("a connection");
+    assert_eq!(server.admin_get("/readyz").text(), "no config is loaded\n");
+    let own = r#"{"policy":"own","key":"all","cost":0}"#;
+    assert_eq!(server.check(own).json()["limit"], json!(7), "policies of the file apply");
+    server.signal("-TERM");
+    assert_eq!(server.ended(), 0);
+}
+
+/// The last config stays while a control plane does not respond any more.
+#[test]
+fn control_plane_that_stops_keeps_the_config() {
+    let mut plane = ControlPlane::new(json!({}));
+    let mut server = start("xds-stopped", &plane).run();
+    plane.subscribed();
+    plane.accepted("1", &[config("a", 10)]);
+    plane.script.signal("-STOP");
+    assert_eq!(limit(&server, "a"), Some(10));
+    assert_eq!(server.admin_get("/readyz").status, 200);
+    server.signal("-TERM");
+    assert_eq!(server.ended(), 0);
 }
 
 /// Configs that arrive faster than they are applied are skipped, except for the newest.

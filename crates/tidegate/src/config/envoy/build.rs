@@ -22,9 +22,8 @@ use tidegate_core::{Algorithm, Limit};
 
 use super::super::reader::excerpt;
 use super::check::{Descriptor, Domain, path};
-use super::model::{RateLimitConfig, ValueMatch};
+use super::model::{Preferred, RateLimitConfig, Siblings, ValueMatch};
 use super::names::{NameChoice, path_name, unique_names};
-use super::preferred::{Preferred, Siblings};
 use super::source::Source;
 use crate::identity::Identity;
 use crate::policy::{

@@ -3,15 +3,13 @@
 //! Everything that envoyproxy/ratelimit rejects is rejected here, and everything that would have
 //! another meaning in tidegate. Ineffective fields are reported as notices.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::super::reader::excerpt;
 use super::model::{DescriptorConfig, DomainConfig, RateLimitConfig, Unit};
 use super::source::Source;
-use crate::policy::MAX_ENTRIES;
-
-/// The longest key, which is the longest name of a descriptor in a policy.
-const MAX_KEY: usize = 256;
+use crate::policy::{MAX_ENTRIES, MAX_ENTRY_NAME_BYTES};
 
 /// One domain, with the descriptors of all its sources.
 pub(super) struct Domain<'c> {
@@ -126,8 +124,8 @@ impl Walk<'_, '_> {
                 let help = "keys are compared as they are: write out each";
                 self.fail("key", "a key with `*` in it", help);
             }
-            key if key.len() > MAX_KEY => {
-                let help = format!("use at most {MAX_KEY} bytes");
+            key if key.len() > MAX_ENTRY_NAME_BYTES => {
+                let help = format!("use at most {MAX_ENTRY_NAME_BYTES} bytes");
                 self.fail("key", "a key that is too long", &help);
             }
             _ => {}
@@ -200,7 +198,8 @@ fn report_duplicates<'c>(
     siblings: impl Iterator<Item = Descriptor<'c>>,
 ) {
     let path_of = |one: &Descriptor<'_>| path(&[indices, &[one.index]].concat(), "");
-    let mut seen: HashMap<String, Descriptor<'c>> = HashMap::new();
+    let mut seen: HashMap<Cow<'c, str>, Descriptor<'c>> =
+        HashMap::with_capacity(siblings.size_hint().0);
     for second in siblings {
         let source = &sources[second.source];
         let is_unread =

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! - `source.rs`: the errors and notices of each file or message, and their positions;
-//! - `preferred.rs`: the values that the `exempt` of a policy lists, at its level and at every level
+//! - `model.rs`: also the values that the `exempt` of a policy lists, at its level and at every level
 //!   above; `names.rs`: the names of policies;
 //! - `write.rs`: writes the policies as a config, for `tidegate config convert`.
 //!
@@ -36,7 +36,6 @@ mod build;
 mod check;
 mod model;
 mod names;
-mod preferred;
 mod read;
 mod source;
 mod write;

@@ -75,6 +75,7 @@ pub(super) struct Connection {
 }
 
 const TLS_HINT: &str = "if it uses TLS, write rediss:// or tls=true";
+const SOCKET_HINT: &str = "check that the socket is that of Redis";
 const CERTIFICATE_HINT: &str = "if it requires a client certificate, add cert=FILE and key=FILE";
 
 /// Sends commands over a connection, without keeping the connection open.
@@ -299,6 +300,11 @@ impl Dialer {
         login: &Login,
         db: u32,
     ) -> Result<Connection, DialError> {
+        if address.is_socket() {
+            let socket = connect_unix(&address.host).await;
+            let socket = socket.map_err(|reason| DialError::Unreachable(reason.into()))?;
+            return log_in(begin(socket, SOCKET_HINT).await?, login, db).await;
+        }
         let socket = TcpStream::connect((&*address.host, address.port)).await;
         let socket = socket.map_err(|error| DialError::Unreachable(error.to_string().into()))?;
         // `server.rs` assembles batches, so the kernel must not delay writes. A failure to set the
@@ -317,6 +323,25 @@ impl Dialer {
         let secured = tls.connect(name, socket).await.map_err(|error| tls_error(&error))?;
         log_in(begin(secured, CERTIFICATE_HINT).await?, login, db).await
     }
+}
+
+/// Connects to a unix socket, or returns why not. What was written to it cannot be discarded when
+/// it is closed, as over TCP. So a permit that is acquired and given up at the same moment may be
+/// held until it expires.
+#[cfg(unix)]
+async fn connect_unix(path: &str) -> Result<tokio::net::UnixStream, String> {
+    use std::os::unix::fs::FileTypeExt as _;
+
+    tokio::net::UnixStream::connect(path).await.map_err(|error| {
+        let is_other =
+            std::fs::metadata(path).is_ok_and(|metadata| !metadata.file_type().is_socket());
+        if is_other { "the path is not that of a socket".to_owned() } else { error.to_string() }
+    })
+}
+
+#[cfg(not(unix))]
+async fn connect_unix(_: &str) -> Result<TcpStream, String> {
+    Err("this system has no unix sockets".to_owned())
 }
 
 /// The commands that load all scripts, one for each.

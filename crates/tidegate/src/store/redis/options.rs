@@ -12,7 +12,7 @@ const MAX_PREFIX_BYTES: usize = 64;
 /// The options of a Redis store.
 #[derive(Clone)]
 pub struct RedisOptions {
-    /// The URL: `redis://`, `rediss://`, `redis-sentinel://` or `redis-cluster://`, with
+    /// The URL: `redis://`, `rediss://`, `redis+unix://`, `redis-sentinel://` or `redis-cluster://`, with
     /// credentials if they are needed. `Debug` shows it without credentials.
     pub url: String,
     /// The time that a caller waits for an answer; default: 25 ms.

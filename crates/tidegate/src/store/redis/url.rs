@@ -3,6 +3,7 @@
 //! ```text
 //!   redis://[user:password@]host[:port][/db]
 //!   rediss://...                                          over TLS
+//!   redis+unix://[user:password@]/path[?db=N]             a unix socket
 //!   redis-sentinel://[..@]host[:port][,host..]/master[/db]
 //!   redis-cluster://[..@]host[:port][,host..]
 //!   ?ca=FILE&cert=FILE&key=FILE&tls=true&sentinel_user=..&sentinel_password=..
@@ -22,8 +23,14 @@ const MAX_HOSTS: usize = 64;
 /// The size of the longest URL, larger than any that is useful.
 const MAX_URL_BYTES: usize = 4096;
 
+/// The longest path of a unix socket that every system accepts: 104 bytes with a zero byte.
+const MAX_SOCKET_PATH_BYTES: usize = 103;
+
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
+
+/// The scheme of a unix socket.
+const SOCKET_SCHEME: &str = "redis+unix";
 
 /// How the servers of a store are deployed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +40,7 @@ pub(super) enum Deployment {
     Cluster,
 }
 
-/// A host and a port.
+/// A host and a port, or the path of a unix socket and 0.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Address {
     pub(super) host: Box<str>,
@@ -84,11 +91,11 @@ impl RedisUrl {
         let (deployment, tls) = match scheme {
             "redis" => (Deployment::Single, None),
             "rediss" => (Deployment::Single, Some(ClientTlsFiles::default())),
+            SOCKET_SCHEME => (Deployment::Single, None),
             "redis-sentinel" => (Deployment::Sentinel, None),
             "redis-cluster" => (Deployment::Cluster, None),
             _ => {
-                let fix =
-                    "must be `redis://`, `rediss://`, `redis-sentinel://` or `redis-cluster://`";
+                let fix = "must be `redis://`, `rediss://`, `redis+unix://`, `redis-sentinel://` or `redis-cluster://`";
                 return Err(fail("scheme", fix));
             }
         };
@@ -98,16 +105,22 @@ impl RedisUrl {
             Some((login, hosts)) => (read_login(login)?, hosts),
             None => (Login::default(), authority),
         };
+        let is_socket = scheme == SOCKET_SCHEME;
+        let hosts = if is_socket {
+            vec![read_socket(hosts, path)?]
+        } else {
+            read_hosts(hosts, deployment)?
+        };
         let mut url = RedisUrl {
             deployment,
-            hosts: read_hosts(hosts, deployment)?,
+            hosts,
             login,
             db: 0,
             master: String::new(),
             sentinel_login: Login::default(),
             tls,
         };
-        url.read_path(path)?;
+        url.read_path(if is_socket { "" } else { path })?;
         url.read_query(query)?;
         Ok(url)
     }
@@ -129,11 +142,17 @@ impl RedisUrl {
                 db
             }
         };
-        if !db.is_empty() {
-            let wrong = || fail("database", "must be a number, as in redis://host/0");
-            self.db = db.parse().map_err(|_| wrong())?;
-        }
+        if db.is_empty() { Ok(()) } else { self.read_db(db) }
+    }
+
+    fn read_db(&mut self, db: &str) -> Result<(), UrlError> {
+        let wrong = || fail("database", "must be a number, as in redis://host/0");
+        self.db = db.parse().map_err(|_| wrong())?;
         Ok(())
+    }
+
+    fn is_socket(&self) -> bool {
+        self.hosts.iter().any(Address::is_socket)
     }
 
     fn read_query(&mut self, query: &str) -> Result<(), UrlError> {
@@ -147,6 +166,7 @@ impl RedisUrl {
                 "cert" => cert = Some(text("cert")?.into()),
                 "key" => key = Some(text("key")?.into()),
                 "tls" => self.read_tls(value)?,
+                "db" if self.is_socket() => self.read_db(value)?,
                 "sentinel_user" => self.sentinel_login.user = Some(text("sentinel_user")?),
                 "sentinel_password" => {
                     self.sentinel_login.password = Some(text("sentinel_password")?);
@@ -193,6 +213,7 @@ impl RedisUrl {
 impl fmt::Display for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match (self.deployment, &self.tls) {
+            _ if self.is_socket() => "redis+unix://",
             (Deployment::Single, None) => "redis://",
             (Deployment::Single, Some(_)) => "rediss://",
             (Deployment::Sentinel, _) => "redis-sentinel://",
@@ -205,7 +226,7 @@ impl fmt::Display for RedisUrl {
             write!(f, "/{}", self.master.escape_debug())?;
         }
         if self.db != 0 {
-            write!(f, "/{}", self.db)?;
+            write!(f, "{}{}", if self.is_socket() { "?db=" } else { "/" }, self.db)?;
         }
         let tls = self.tls.is_some() && self.deployment != Deployment::Single;
         f.write_str(if tls { "?tls=true" } else { "" })
@@ -225,6 +246,11 @@ impl fmt::Debug for Login {
 }
 
 impl Address {
+    /// Whether this is the path of a unix socket.
+    pub(super) fn is_socket(&self) -> bool {
+        self.host.starts_with('/')
+    }
+
     /// Parses `host:port` of a redirect. If the host is missing, it is that of `queried`, the
     /// server that sent the redirect.
     pub(super) fn from_redirect(text: &str, queried: &Address) -> Option<Self> {
@@ -242,6 +268,9 @@ impl Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_socket() {
+            return write!(f, "{}", self.host.escape_debug());
+        }
         let (open, close) = if self.host.contains(':') { ("[", "]") } else { ("", "") };
         write!(f, "{open}{}{close}:{}", self.host, self.port)
     }
@@ -261,6 +290,19 @@ fn read_login(text: &str) -> Result<Login, UrlError> {
         ));
     }
     Ok(Login { user: Some(user).filter(|user| !user.is_empty()), password: Some(password) })
+}
+
+/// Reads the path of a unix socket, without its first slash.
+fn read_socket(authority: &str, path: &str) -> Result<Address, UrlError> {
+    let path = format!("/{}", decode("path", path)?);
+    if !authority.is_empty() || path.len() == 1 || path.ends_with('/') || path.contains('\0') {
+        let fix = "must be that of a socket: write redis+unix:///run/redis/redis.sock";
+        return Err(fail("path", fix));
+    }
+    if path.len() > MAX_SOCKET_PATH_BYTES {
+        return Err(fail("path", format!("is longer than {MAX_SOCKET_PATH_BYTES} bytes")));
+    }
+    Ok(Address { host: path.into(), port: 0 })
 }
 
 fn read_hosts(text: &str, deployment: Deployment) -> Result<Vec<Address>, UrlError> {
@@ -349,6 +391,8 @@ mod tests {
             ),
             ("redis-cluster://a,b:2,[::1]:3", "redis-cluster://a:6379,b:2,[::1]:3"),
             ("redis-cluster://:p@a/0?tls=true", "redis-cluster://a:6379?tls=true"),
+            ("redis+unix:///run/redis.sock", "redis+unix:///run/redis.sock"),
+            ("redis+unix://u:p@/run/r%20s?db=3", "redis+unix:///run/r s?db=3"),
         ];
         for (text, displayed) in rows {
             let url = RedisUrl::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
@@ -395,6 +439,15 @@ mod tests {
             ("redis://h?sentinel_password=s3cret", "query"),
             ("redis://h?tls=true", "tls"),
             ("redis-cluster://h?tls=s3cret", "tls"),
+            ("redis+unix://", "path"),
+            ("redis+unix:///", "path"),
+            ("redis+unix:///run/", "path"),
+            ("redis+unix://s3cret/run/x", "path"),
+            ("redis+unix:///run/x%00", "path"),
+            ("redis+unix:///run/x?db=s3cret", "database"),
+            ("redis+unix:///run/x?tls=true", "tls"),
+            ("redis+unix:///run/x?ca=f", "query"),
+            ("redis://h?db=1", "query"),
         ];
         for (text, part) in rows {
             let error = RedisUrl::parse(text).expect_err(text);
@@ -404,6 +457,10 @@ mod tests {
         let many = vec!["h"; MAX_HOSTS + 1].join(",");
         let error = RedisUrl::parse(&format!("redis-cluster://{many}")).expect_err("too many");
         assert_eq!(error.part, "hosts");
+        let socket = "s".repeat(MAX_SOCKET_PATH_BYTES - 1);
+        assert!(RedisUrl::parse(&format!("redis+unix:///{socket}")).is_ok());
+        let error = RedisUrl::parse(&format!("redis+unix:///{socket}s")).expect_err("long");
+        assert_eq!(error.part, "path");
         let long = "h".repeat(MAX_URL_BYTES);
         assert_eq!(RedisUrl::parse(&format!("redis://{long}")).expect_err("long").part, "URL");
     }

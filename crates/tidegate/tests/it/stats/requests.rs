@@ -1,5 +1,6 @@
 //! Every request is counted once, under one policy.
 
+use std::collections::BTreeMap;
 use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use tidegate::unstable::attributes::Attributes;
 use tidegate::unstable::config::Config;
 use tidegate::unstable::gate::{Gate, GateRequest, Subject};
 use tidegate::unstable::policy::Policies;
-use tidegate::unstable::stats::{CALLER, OTHER, Stats};
+use tidegate::unstable::stats::{CALLER, OTHER, RankBy, Stats};
 use tidegate::{Cost, Limit};
 
 use crate::common::{limit, limiter};
@@ -120,6 +121,38 @@ fn request_counts_under_the_policy_that_its_verdict_reports() {
             fixture.check(paths);
         }
         assert_eq!(fixture.counted(), expected(counts), "{paths:?}");
+    }
+}
+
+/// Regression: a request that two policies denied was ranked under both of them.
+#[test]
+fn rankings_count_a_request_once_as_its_outcome_does() {
+    let fixture = Fixture::new();
+    // `api` admits two of these and `address` one. Both deny the others, `address` for longer.
+    for _ in 0..6 {
+        fixture.check(&["/api/strict"]);
+    }
+    // `watched` would deny all but the first; `api` denies all.
+    for _ in 0..3 {
+        fixture.check(&["/api/watched"]);
+    }
+    // `watched` would deny two of these, for longer under its second limit.
+    for _ in 0..3 {
+        fixture.check(&["/watched"]);
+    }
+    let stats = fixture.gate.stats();
+    let counted = fixture.counted();
+    for (index, by) in [(1, RankBy::Denied), (2, RankBy::WouldDeny)] {
+        let top = stats.top(by, None, 9);
+        for ranking in [top.keys, top.routes] {
+            let mut ranked: BTreeMap<String, u64> = BTreeMap::new();
+            for entry in ranking.entries {
+                *ranked.entry(entry.policy.to_string()).or_default() += entry.count;
+            }
+            let outcomes = counted.iter().filter(|(_, outcomes)| outcomes[index] > 0);
+            let outcomes = outcomes.map(|(policy, outcomes)| (policy.clone(), outcomes[index]));
+            assert_eq!(ranked, outcomes.collect(), "{by}");
+        }
     }
 }
 

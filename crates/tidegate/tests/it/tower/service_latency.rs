@@ -49,6 +49,33 @@ fn sampled_requests_are_timed_unless_they_failed() {
     assert_eq!(count(), timed, "nobody knows how long those would have taken");
 }
 
+#[test]
+fn metrics_show_denials_beside_the_latency_of_the_service() {
+    let fixture = Fixture::new(|builder| {
+        builder
+            .rule(rule("watched", &["1 per 1m sliding-log"]).mode(Mode::Observe))
+            .rule(rule("api", &["3 per 1m sliding-log"]))
+    });
+    let before = fixture.layer.metrics();
+    assert!(!before.contains("tidegate_service_duration_seconds"), "{before}");
+    let statuses = [200, 200, 200, 429, 429];
+    assert_eq!(statuses.map(|_| fixture.status(from(ALICE, "/"))), statuses);
+
+    let metrics = fixture.layer.metrics();
+    for line in [
+        r#"tidegate_requests_total{policy="watched",outcome="would_deny"} 2"#,
+        r#"tidegate_requests_total{policy="api",outcome="denied"} 2"#,
+        r#"tidegate_decisions_total{policy="watched",limit="1 per 1m sliding-log",mode="observe",outcome="would_deny",decided="exact"} 4"#,
+        "# TYPE tidegate_service_duration_seconds histogram",
+        r#"tidegate_service_duration_seconds_bucket{policy="watched",outcome="would_deny",le="60"} 2"#,
+        r#"tidegate_service_duration_seconds_bucket{policy="watched",outcome="would_deny",le="+Inf"} 2"#,
+        r#"tidegate_service_duration_seconds_count{policy="watched",outcome="would_deny"} 2"#,
+        "tidegate_tracked_keys 2",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "no {line} in\n{metrics}");
+    }
+}
+
 /// The number of requests that were timed under a policy.
 fn timed(fixture: &Fixture, policy: &str) -> u64 {
     let all = fixture.layer.stats().service_latency();

@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
+use tidegate::unstable::config::envoy::Unit;
 
-use super::reply::{Reply, Status, Value, unit};
+use super::reply::{Reply, Status, Value};
 use super::{MAX_DESCRIPTORS, MAX_ENTRIES};
 use crate::fronts::grpc::protobuf::{
     Fields, Malformed, Wire, put_bytes, put_double, put_nested, put_number,
@@ -169,7 +170,7 @@ fn put_status(out: &mut Vec<u8>, status: &Status<'_>) {
     };
     put_nested(out, 2, |out| {
         put_number(out, 1, at_most_32_bits(limit.count()));
-        put_number(out, 2, unit(limit));
+        put_number(out, 2, Unit::of_limit(limit).unwrap_or_default().number());
         put_bytes(out, 3, name.as_bytes());
     });
     put_number(out, 3, at_most_32_bits(status.remaining));

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   bytes --messages.rs--> Request --to_gate_requests.rs--> GateRequest --Gate::check--> GateVerdict
-//!         <--messages.rs-- Reply   <---------------reply.rs, reference_reply.rs-------------'
+//!         <--messages.rs-- Reply   <------------------------reply.rs-----------------------'
 //! ```
 //!
 //! The messages are decoded and encoded by hand (`../protobuf.rs`). A request borrows all texts from
@@ -25,12 +25,11 @@
 //! [`GateRequest`]: tidegate::unstable::gate::GateRequest
 
 mod messages;
-mod reference_reply;
 mod reply;
 mod to_gate_requests;
 
 pub use messages::{Descriptor, Entries, Request, RequestLimit};
-pub use reply::{Reply, ReplyForm, Status, Value, unit};
+pub use reply::{Reply, ReplyForm, Status, Value};
 pub use to_gate_requests::{EnvoyRequests, MAX_DESCRIPTORS, MAX_ENTRIES, descriptor_error};
 
 use crate::admin::ServerState;
@@ -46,10 +45,6 @@ pub fn require_config(server_state: &ServerState) -> Result<(), RequestError> {
     }
     Ok(())
 }
-
-/// The names of Envoy's units of time, by number.
-pub const UNITS: [&str; 8] =
-    ["UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"];
 
 /// The full name of the service.
 pub const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";

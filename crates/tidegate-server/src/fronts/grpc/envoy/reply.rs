@@ -3,18 +3,23 @@
 //! Every descriptor has a status, from the enforced limits that apply to it. If any denies, the
 //! status reports the denying limit with the longest wait, else the limit with the least remaining.
 //! Observed limits appear only in the metadata.
+//!
+//! Replies in the form of envoyproxy/ratelimit, for `--as-envoy-ratelimit`, differ in these ways. A
+//! limit that is only observed (`shadow_mode`) has a status, whose code is `OK`. A limit has a name
+//! only if its config has one. A denied status has 0 hits left. The reset is that of the window, in
+//! whole seconds and at least 1. Header fields and metadata are sent only if variables enable them.
 
 use std::time::Duration;
 
 use http::HeaderMap;
 use smallvec::SmallVec;
+use tidegate::unstable::config::envoy::Unit;
 use tidegate::unstable::gate::{DenialReason, GateVerdict, LimitResult};
 use tidegate::unstable::headers::Forms;
-use tidegate::unstable::policy::Policies;
+use tidegate::unstable::policy::{self, EnvoyDetails, MetadataValue, Policies};
 use tidegate::{Algorithm, Limit, Timestamp};
 
-use super::messages::Request;
-use super::reference_reply::reference_reply;
+use super::messages::{Descriptor, Request};
 use crate::envoy_ratelimit::ReplySettings;
 use crate::error::RequestError;
 
@@ -119,7 +124,7 @@ impl<'a> Reply<'a> {
 }
 
 /// Sets the remaining units of descriptors that are not limited.
-pub(super) fn mark_unlimited(verdict: &GateVerdict<'_>, statuses: &mut [Status<'_>]) {
+fn mark_unlimited(verdict: &GateVerdict<'_>, statuses: &mut [Status<'_>]) {
     for index in &verdict.unlimited {
         if let Some(status) = statuses.get_mut(*index).filter(|status| status.limit.is_none()) {
             status.remaining = UNLIMITED;
@@ -129,7 +134,7 @@ pub(super) fn mark_unlimited(verdict: &GateVerdict<'_>, statuses: &mut [Status<'
 
 impl<'a> Status<'a> {
     /// The status of a descriptor for which this limit is reported.
-    pub(super) fn new(result: &LimitResult<'a>) -> Self {
+    fn new(result: &LimitResult<'a>) -> Self {
         let denied = !result.decision.allowed;
         let retry_us = result.decision.retry_after.as_micros();
         let reset_us = result.decision.reset_after.as_micros();
@@ -183,22 +188,148 @@ fn metadata<'a>(verdict: &GateVerdict<'a>) -> Metadata<'a> {
     out
 }
 
-/// The number of Envoy's unit that equals the window of a limit; 0 if there is none.
-pub fn unit(limit: &Limit) -> u64 {
-    const SECOND: u64 = 1_000_000;
-    const DAY: u64 = 24 * 3600 * SECOND;
-    const UNITS: [(u64, u64); 7] = [
-        (SECOND, 1),
-        (60 * SECOND, 2),
-        (3600 * SECOND, 3),
-        (DAY, 4),
-        (30 * DAY, 5),
-        (365 * DAY, 6),
-        (7 * DAY, 7),
-    ];
-    if limit.algorithm() == Algorithm::Concurrency {
-        return 0;
+/// Creates a reply in the form of envoyproxy/ratelimit.
+fn reference_reply<'a>(
+    verdict: &GateVerdict<'a>,
+    request: &'a Request<'_>,
+    settings: &'a ReplySettings,
+    form: ReplyForm<'a>,
+) -> Reply<'a> {
+    let indexes = 0..request.descriptors.len();
+    let mut statuses: SmallVec<[Status<'a>; 2]> =
+        indexes.clone().map(|index| reference_status(verdict, index, form)).collect();
+    let metadata = settings.dynamic_metadata.then(|| {
+        let passed = indexes.filter(|index| !statuses[*index].denied);
+        let passed = passed.filter_map(|index| details(reported_result(verdict, index)?, form));
+        reference_metadata(request, passed.filter_map(|details| details.metadata.as_deref()))
+    });
+    mark_unlimited(verdict, &mut statuses);
+    let counts = settings.headers.as_ref().and_then(|names| {
+        let reported = reported_status(verdict.allowed, &statuses)?;
+        let (_, limit) = reported.limit?;
+        let counts = [limit.count(), reported.remaining, reported.until_reset.as_secs()];
+        Some(names.iter().map(String::as_str).zip(counts).collect())
+    });
+    Reply {
+        allowed: verdict.allowed || settings.shadow_mode,
+        statuses,
+        headers: HeaderMap::new(),
+        counts: counts.unwrap_or_default(),
+        metadata: metadata.unwrap_or_default(),
     }
-    let window = limit.window_us();
-    UNITS.iter().find(|(length, _)| *length == window).map_or(0, |(_, unit)| *unit)
+}
+
+/// The result that describes a descriptor: of the enforced limit that is reported, else of an
+/// observed one.
+fn reported_result<'v, 'a>(
+    verdict: &'v GateVerdict<'a>,
+    index: usize,
+) -> Option<&'v LimitResult<'a>> {
+    let observed = || verdict.results.iter().find(|result| result.request_index == index);
+    verdict.reported_limit_of(index).or_else(observed)
+}
+
+/// The details of a limit that comes from a config of envoyproxy/ratelimit.
+fn details<'a>(result: &LimitResult<'_>, form: ReplyForm<'a>) -> Option<&'a EnvoyDetails> {
+    form.policies.get(result.policy?)?.envoy_details().map(AsRef::as_ref)
+}
+
+/// The status of a descriptor. The name is that of the limit, and not of the policy, which always
+/// has one.
+fn reference_status<'a>(
+    verdict: &GateVerdict<'a>,
+    index: usize,
+    form: ReplyForm<'a>,
+) -> Status<'a> {
+    let Some(result) = reported_result(verdict, index) else { return Status::default() };
+    let status = Status::new(result);
+    let until_reset = until_window_end(result.limit, form.now).unwrap_or(status.until_reset);
+    let whole = until_reset.as_secs() + u64::from(until_reset.subsec_nanos() > 0);
+    let details = details(result, form);
+    let name = |policy| details.map_or(policy, |details| &*details.name);
+    Status {
+        denied: status.denied && result.is_enforced(),
+        limit: status.limit.map(|(policy, limit)| (name(policy), limit)),
+        remaining: if status.denied { 0 } else { status.remaining },
+        until_reset: Duration::from_secs(whole.max(1)),
+    }
+}
+
+/// Returns the time until the window of a limit ends, if its windows are aligned to the clock.
+fn until_window_end(limit: &Limit, now: Timestamp) -> Option<Duration> {
+    let window_us = limit.window_us();
+    let is_aligned = limit.algorithm() == Algorithm::FixedWindow && window_us > 0;
+    is_aligned.then(|| Duration::from_micros(window_us - now.as_micros() % window_us))
+}
+
+/// The status that header fields describe: of a denial the last denied one, else the first with
+/// the least left.
+fn reported_status<'s, 'a>(allowed: bool, statuses: &'s [Status<'a>]) -> Option<&'s Status<'a>> {
+    let limited = || statuses.iter().filter(|status| status.limit.is_some());
+    match allowed {
+        false => limited().rfind(|status| status.denied),
+        true => limited().min_by_key(|status| status.remaining),
+    }
+}
+
+/// The request as `dynamic_metadata`, with the metadata of the limits that passed.
+fn reference_metadata<'a>(
+    request: &'a Request<'_>,
+    passed: impl Iterator<Item = &'a policy::Metadata>,
+) -> Metadata<'a> {
+    let descriptors = request.descriptors.iter().map(descriptor).collect();
+    let mut out = Metadata::new();
+    out.push(("domain", Value::Text(&request.domain)));
+    out.push(("descriptors", Value::List(descriptors)));
+    if request.hits_addend != 0 {
+        out.push(("hitsAddend", Value::Number(request.hits_addend.into())));
+    }
+    let mut merged = Vec::new();
+    passed.for_each(|fields| merge(&mut merged, fields));
+    if !merged.is_empty() {
+        out.push(("metadata", Value::Map(merged)));
+    }
+    out
+}
+
+/// Adds fields. Of two values with one name the first stays, unless both are maps, which are merged.
+fn merge<'a>(merged: &mut Vec<(&'a str, Value<'a>)>, fields: &'a policy::Metadata) {
+    for (name, value) in fields {
+        match (merged.iter_mut().find(|(known, _)| known == name), value) {
+            (Some((_, Value::Map(known))), MetadataValue::Map(fields)) => merge(known, fields),
+            (Some(_), _) => {}
+            (None, value) => merged.push((name, to_value(value))),
+        }
+    }
+}
+
+fn to_value(value: &MetadataValue) -> Value<'_> {
+    match value {
+        MetadataValue::Null => Value::Null,
+        MetadataValue::Bool(value) => Value::Bool(*value),
+        MetadataValue::Number(number) => Value::Double(*number),
+        MetadataValue::Text(text) => Value::Text(text),
+        MetadataValue::List(values) => Value::List(values.iter().map(to_value).collect()),
+        MetadataValue::Map(fields) => {
+            let mut merged = Vec::new();
+            merge(&mut merged, fields);
+            Value::Map(merged)
+        }
+    }
+}
+
+fn descriptor<'a>(descriptor: &Descriptor<'_>) -> Value<'a> {
+    let entries = descriptor.entries.iter();
+    let entries = entries.map(|(key, value)| Value::OwnedText(format!("{key}={value}"))).collect();
+    let mut out = vec![("entries", Value::List(entries))];
+    if let Some(limit) = &descriptor.limit {
+        let unit = Unit::from_number(limit.unit);
+        let unit = unit.map(|unit| format!(" unit:{}", unit.message_name())).unwrap_or_default();
+        let text = format!("requests_per_unit:{}{unit}", limit.requests_per_unit);
+        out.push(("limit", Value::OwnedText(text)));
+    }
+    if let Some(hits) = descriptor.hits_addend {
+        out.push(("hitsAddend", Value::Number(hits)));
+    }
+    Value::Map(out)
 }

@@ -3,12 +3,11 @@
 //! A [`GateRequest`] borrows from the Envoy request. [`EnvoyRequests`] owns the values that it
 //! needs in addition, and therefore must outlive it.
 
-use std::time::Duration;
-
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 use tidegate::unstable::attributes::Attributes;
 use tidegate::unstable::bounds;
+use tidegate::unstable::config::envoy::Unit;
 use tidegate::unstable::gate::{GateError, GateRequest, Subject};
 use tidegate::unstable::identity::parse_address;
 use tidegate::unstable::policy::MAX_KEY_BYTES;
@@ -203,25 +202,18 @@ fn request_limit_key(domain: &str, entries: &Entries<'_>) -> Vec<u8> {
 }
 
 fn request_limit(limit: &RequestLimit, algorithm: Algorithm) -> Result<Limit, FieldError> {
-    const DAY: u64 = 24 * 3600;
-    let seconds = match limit.unit {
-        1 => 1,
-        2 => 60,
-        3 => 3600,
-        4 => DAY,
-        5 => 30 * DAY,
-        6 => 365 * DAY,
-        7 => 7 * DAY,
-        unit => {
+    let unit = match Unit::from_number(limit.unit) {
+        None | Some(Unit::Unknown) => {
             let detail = format!(
-                "{unit} is not a unit of time: send SECOND (1), MINUTE (2), HOUR (3), DAY (4), \
-                 MONTH (5), \
-                 YEAR (6) or WEEK (7)"
+                "{} is not a unit of time: send SECOND (1), MINUTE (2), HOUR (3), DAY (4), \
+                 MONTH (5), YEAR (6) or WEEK (7)",
+                limit.unit
             );
             return Err(("limit.unit".into(), detail));
         }
+        Some(unit) => unit,
     };
-    let made = Limit::new(limit.requests_per_unit.into(), Duration::from_secs(seconds), algorithm);
+    let made = Limit::new(limit.requests_per_unit.into(), unit.duration(), algorithm);
     made.map_err(|error| ("limit".into(), error.to_string()))
 }
 

@@ -7,6 +7,12 @@ const most = (algorithm) => (stage) => stage.found(algorithm).most_in_window;
 const remaining = (algorithm) => (stage) => stage.found(algorithm).sample.remaining;
 const state = (algorithm, name) => (stage) => stage.found(algorithm).sample.state[name];
 
+// For the two attacks on the estimate.
+const MOST_OF_BOTH = [
+  { text: "What is the most that sliding-counter admits in any 15 s?", short: "most in any 15 s: sliding-counter", found: most("sliding-counter") },
+  { text: "And sliding-window?", short: "sliding-window", found: most("sliding-window") },
+];
+
 const EXPERIMENTS = [
   {
     id: "burst",
@@ -17,11 +23,7 @@ const EXPERIMENTS = [
       { text: "And sliding-counter?", short: "sliding-counter", found: admitted("sliding-counter") },
     ],
     algorithms: ["sliding-counter", "sliding-window"],
-    async run(stage) {
-      if (!(await stage.advanceTo(stage.windowUs() / 5))) return false;
-      await stage.send(8);
-      return stage.advanceTo(stage.windowUs() / 4);
-    },
+    run: (stage) => sendOnce(stage, { at: 1 / 5, count: 8, until: 1 / 4 }),
     why: "Five requests use up the limit, and the other three are denied. A denied request is not counted: it uses no units and does not make the wait longer.",
   },
   {
@@ -51,21 +53,14 @@ const EXPERIMENTS = [
       { text: "What is used of sliding-window then?", short: "used", found: state("sliding-window", "used") },
     ],
     algorithms: ["sliding-counter", "sliding-window"],
-    async run(stage) {
-      if (!(await stage.advanceTo(stage.windowUs() / 3))) return false;
-      await stage.send(3);
-      return stage.advanceTo(stage.windowUs() * 1.1);
-    },
+    run: (stage) => sendOnce(stage, { at: 1 / 3, count: 3, until: 1.1 }),
     why: "When a window ends, curr becomes prev, and curr starts again at 0. The estimate does not jump: it was 0 × 0 + 3, became 3 × 1 + 0, and now falls with the weight. sliding-window has no such boundary: its three units count until they are 15 s old, at 20 s.",
   },
   {
     id: "worst",
     title: "Break the estimate",
     text: "Five requests arrive in the last instant of a window. Then one arrives whenever sliding-counter's retry-after allows it, to the microsecond.",
-    questions: [
-      { text: "What is the most that sliding-counter admits in any 15 s?", short: "most in any 15 s: sliding-counter", found: most("sliding-counter") },
-      { text: "And sliding-window?", short: "sliding-window", found: most("sliding-window") },
-    ],
+    questions: MOST_OF_BOTH,
     algorithms: ["sliding-counter", "sliding-window"],
     run: (stage) => aimAtEstimate(stage, 5),
     why: "The estimate assumes that the five arrived evenly, and releases them one by one although all are recent. So 10 are admitted within 15 s, twice the limit. Only a client that aims at it gets that many. With a limit up to 20, sliding-window keeps the time of every admitted request, and admits 5.",
@@ -87,16 +82,21 @@ const EXPERIMENTS = [
     id: "beat",
     title: "Try to beat it",
     text: "The same attack on the estimate, at 60 per 15 s, where sliding-window counts in cells. 60 requests arrive in the last instant of a window. Then one arrives whenever sliding-counter's retry-after allows it.",
-    questions: [
-      { text: "What is the most that sliding-counter admits in any 15 s?", short: "most in any 15 s: sliding-counter", found: most("sliding-counter") },
-      { text: "And sliding-window?", short: "sliding-window", found: most("sliding-window") },
-    ],
+    questions: MOST_OF_BOTH,
     algorithms: ["sliding-counter", "sliding-window"],
     limit: 60,
     run: (stage) => aimAtEstimate(stage, 60),
     why: "sliding-counter assumes that the 60 arrived evenly over their window. It releases one every 0.25 s and admits 120, twice the limit. sliding-window measures: the limit's pace brings 3 units in the first 0.9 s of the cell, and none had arrived, so the cell has a lag of 3. Nothing in it expires until its last hit is 15 s old, and all 60 later requests are denied. Whatever is sent, sliding-window never admits more than 60 in any 15 s.",
   },
 ];
+
+/** Sends `count` requests at one moment, then waits. Times are in windows. */
+async function sendOnce(stage, { at, count, until }) {
+  const window = stage.windowUs();
+  if (!(await stage.advanceTo(at * window))) return false;
+  await stage.send(count);
+  return stage.advanceTo(until * window);
+}
 
 /** Sends `count` requests evenly over one window, then waits for half of the first cell to leave it. */
 async function sendEvenly(stage, count) {

@@ -12,8 +12,7 @@ use tidegate_core::Cost;
 use super::compiled_rule::{CompiledRule, NoKey, uses_address};
 use super::denial::{self, OnDenied, Rejection};
 use super::error::RuleFault;
-use super::guard::{GuardState, HeldPermits, RequestGuard};
-use super::head::Head;
+use super::request::{GuardState, Head, HeldPermits, RequestGuard};
 use super::reservation::{PendingPart, Reservation, SettleOnDrop};
 use super::rule::Limits;
 use crate::futures::CallTracker;
@@ -125,12 +124,12 @@ impl Core {
     /// Finds the address of the client that sent a request.
     #[inline(never)]
     fn identify(&self, active: &ActivePolicies, head: &mut Head<'_>) {
-        let peer = match &self.peer {
-            Some(peer) => peer(head.extensions()),
-            None => usual_peer(head.extensions()),
-        };
-        let identity = active.policies().identity();
-        head.client_ip = identity.client_ip(peer, &Headers::Map(head.headers()));
+        match &self.peer {
+            Some(peer) => head.client_ip = peer(head.extensions()),
+            None => usual_peer(head.extensions(), &mut head.client_ip),
+        }
+        let headers = Headers::Map(head.headers());
+        active.policies().identity().resolve(&mut head.client_ip, &headers);
     }
 
     /// Returns the limits that come with the request, for the rules with `limits_of`.
@@ -275,14 +274,15 @@ fn gate_needs_address(active: &ActivePolicies, attributes: &Attributes<'_>) -> b
     selected.iter().any(needs)
 }
 
-/// Returns the address of the peer from the extensions where servers put it. Not inlined, so that
-/// it writes only four bytes for an IPv4 address: a later read of sixteen would stall.
+/// Finds the address of the peer in the extensions where servers put it. It is written in place,
+/// four bytes of an IPv4 address: a copy of sixteen would stall.
 #[inline(never)]
-fn usual_peer(extensions: &Extensions) -> Option<IpAddr> {
+fn usual_peer(extensions: &Extensions, address: &mut Option<IpAddr>) {
     #[cfg(feature = "axum")]
     if let Some(info) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
-        return Some(info.0.ip());
+        *address = Some(info.0.ip());
+        return;
     }
     let socket = extensions.get().map(SocketAddr::ip);
-    socket.or_else(|| extensions.get::<IpAddr>().copied())
+    *address = socket.or_else(|| extensions.get::<IpAddr>().copied());
 }
