@@ -95,13 +95,15 @@
 
 mod cells;
 mod form;
+mod packed_cells;
 mod times;
 
 use alloc::vec::Vec;
 
 pub use cells::Cell;
-use cells::{Cells, InPlace, has_form_and_pace, newest_age, newest_before};
+use cells::{Cells, InPlace};
 pub use form::WindowForm;
+use packed_cells::{has_form_and_pace, newest_age, newest_before};
 use times::Times;
 
 use super::AlgorithmState;
