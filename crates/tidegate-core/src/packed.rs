@@ -295,22 +295,19 @@ impl<W: PackedWords> Packed<W> {
     }
 
     /// Whether charging a `sliding-window` at a time would change only the low bits of the deadline.
+    /// The time is then below 2^53 us.
     #[inline(always)]
     pub(crate) fn may_be_charged(&self, limit: &Limit, now_us: u64) -> bool {
-        let latest_us = now_us.wrapping_add(limit.latest_deadline_us() + Packed::DEADLINE_STEP_US);
-        latest_us >> DEADLINE_LOW_US_BITS == self.deadline_high
+        let latest_us =
+            now_us.saturating_add(limit.latest_deadline_us() + Packed::DEADLINE_STEP_US);
+        latest_us >> (Packed::DEADLINE_LOW_BITS + Packed::DEADLINE_SHIFT) == self.deadline_high
     }
 
-    /// The time for which the state still matters, if it [may be charged](Packed::may_be_charged) at
-    /// this time. It is more than that of any state of the limit if the deadline has passed.
-    ///
-    /// Both times have the same high bits then, up to the largest time to a deadline, so the low bits
-    /// determine the difference.
+    /// Whether the deadline has not passed, and is at most `latest_us` from now.
     #[inline(always)]
-    pub(crate) fn matters_for(&self, now_us: u64) -> u64 {
-        let low_us = self.body >> Packed::HEAD_BITS << Packed::DEADLINE_SHIFT;
-        // A deadline of now has passed.
-        (low_us.wrapping_sub(now_us).wrapping_sub(1) & ((1 << DEADLINE_LOW_US_BITS) - 1)) + 1
+    pub(crate) fn expires_within(&self, latest_us: u64, now_us: u64) -> bool {
+        // If the deadline has passed, the difference wraps around and is large.
+        self.deadline_us().wrapping_sub(now_us).wrapping_sub(1) < latest_us
     }
 
     /// Returns the deadline, in steps.
@@ -331,9 +328,6 @@ impl<W: PackedWords> Packed<W> {
         self.body & ((1 << Packed::HEAD_BITS) - 1)
     }
 }
-
-/// The number of bits of a time that the low bits of a deadline determine.
-const DEADLINE_LOW_US_BITS: u32 = Packed::DEADLINE_LOW_BITS + Packed::DEADLINE_SHIFT;
 
 /// The largest number that is at most `most` and has the low `bits` bits of `low`.
 #[inline]

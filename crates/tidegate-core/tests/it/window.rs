@@ -3,7 +3,8 @@
 
 use proptest::prelude::*;
 use tidegate_core::{
-    Algorithm, Cell, Cost, Limit, RetryAfter, SlidingWindow, State, Timestamp, WindowForm,
+    Algorithm, Attempt, Cell, Cost, Decision, Limit, Packed, PackedSize, RetryAfter, SlidingWindow,
+    State, Timestamp, WindowForm,
 };
 
 use crate::checked_state::{CheckedState, attempt_at, limit};
@@ -338,4 +339,45 @@ fn a_dropped_cell_does_not_widen_the_form() {
         assert!(state.decide(&limit, &attempt_at(cost, begin + after)).allowed);
     }
     assert!(matches!(&state, State::SlidingWindow(window) if window.form() == WindowForm::Cells15));
+}
+
+/// Decides on a packed state in place, and on an unpacked copy.
+fn decide_both(packed: &mut Packed, limit: &Limit, attempt: Attempt) -> [Option<Decision>; 2] {
+    let mut unpacked = State::unpack(limit, PackedSize::Large, packed);
+    let expected = unpacked.decide(limit, &attempt);
+    [packed.decide(limit, attempt, true), Some(expected)]
+}
+
+/// The low bits of the deadline are equal again after 2^43 us. A clock that stepped back by about as
+/// much made a state from the future look like one that is about to expire.
+#[test]
+fn state_from_the_future_is_recognised_after_a_long_step_back() {
+    for text in ["3000 per 1m", "3000000 per 1m", "50 per 1m"] {
+        let limit: Limit = text.parse().expect("a limit");
+        let mut state = State::new(&limit);
+        let charged_at = Timestamp::from_micros(1_768_014_631_463_808);
+        assert!(state.decide(&limit, &Attempt::new(limit.count(), charged_at)).allowed);
+        let mut packed = state.pack(&limit, PackedSize::Large).expect("a packed state");
+        let now = Timestamp::from_micros(1_759_218_538_491_600);
+        let [in_place, expected] = decide_both(&mut packed, &limit, Attempt::new(1, now));
+        assert!(in_place.is_none() || in_place == expected, "{text}: {in_place:?}");
+        assert!(expected.is_some_and(|decision| !decision.allowed), "{text}");
+    }
+}
+
+/// The sum of the latest time and the longest time to a deadline wrapped around, and matched a state
+/// of 1970.
+#[test]
+fn latest_time_is_not_taken_for_an_early_one() {
+    for text in ["5 per 1m", "30 per 1m", "3000 per 1m", "3000000 per 1m"] {
+        let limit: Limit = text.parse().expect("a limit");
+        let mut state = State::new(&limit);
+        let charged_at = Timestamp::from_micros(1_000_000);
+        assert!(state.decide(&limit, &Attempt::new(1, charged_at)).allowed);
+        let mut packed = state.pack(&limit, PackedSize::Large).expect("a packed state");
+        let before = packed;
+        let attempt = Attempt::new(1, Timestamp::LAST);
+        assert_eq!(packed.decide(&limit, attempt, true), None, "{text}");
+        assert_eq!(packed, before, "{text}");
+    }
 }

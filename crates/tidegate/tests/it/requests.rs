@@ -248,3 +248,24 @@ fn a_batch_without_times_panics() {
     let limit = limit("5 per 1m");
     let _ = limiter.check_batch_at(&[], &[Check::new("a", &limit, 1)], &mut Vec::new());
 }
+
+/// A request of the largest size is decided in the slots of its keys, one check inside the other.
+#[test]
+fn largest_request_is_charged_as_a_whole_or_not_at_all() {
+    for text in ["5 per 1m", "50 per 1m", "5000 per 1m", "5 per 1m fixed-window"] {
+        let limiter = Limiter::new();
+        let limit: Limit = text.parse().expect("a limit");
+        let names: Vec<String> = (0..MAX_CHECKS).map(|number| format!("key {number}")).collect();
+        let mut checks: Vec<Check<'_>> =
+            names.iter().map(|name| Check::new(name, &limit, 1)).collect();
+        // The first request inserts the keys, and the second one finds them in their slots.
+        for _ in 0..2 {
+            assert!(limiter.check_all(&checks).is_ok_and(|verdict| verdict.allowed), "{text}");
+        }
+        checks[MAX_CHECKS - 1].cost = Cost::Ask(limit.count());
+        let verdict = limiter.check_all(&checks).expect("valid");
+        assert!(!verdict.allowed, "{text}");
+        let left = limit.count() - 2;
+        assert!(verdict.decisions().iter().all(|decision| decision.remaining == left), "{text}");
+    }
+}

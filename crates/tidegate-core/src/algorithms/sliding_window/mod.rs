@@ -432,7 +432,7 @@ pub(crate) fn decide_cells<const FORM: usize, W: PackedWords>(
         return None;
     }
     let now = limit.cell_position(attempt.now);
-    let mut cells = if packed.matters_for(now_us) <= limit.latest_deadline_us() {
+    let mut cells = if packed.expires_within(limit.latest_deadline_us(), now_us) {
         if !has_form_and_pace(packed.body, form, pace) {
             return None;
         }
@@ -461,9 +461,8 @@ pub(crate) fn decide_cells<const FORM: usize, W: PackedWords>(
     }
     let decision = cells.report(limit, attempt.cost, &now, outcome);
     let head = cells.pack_head();
-    // A limit of a form with cells is not 0, so its reset is when its state expires. The time is so
-    // early that the sum does not overflow, because the state may be charged.
-    let deadline = (now_us + decision.reset_after.as_micros()).div_ceil(Packed::DEADLINE_STEP_US);
+    // A limit of a form with cells is not 0, so its reset is when its state expires.
+    let deadline = Packed::deadline_from_us(now_us + decision.reset_after.as_micros());
     packed.body = Packed::body(deadline, head);
     Some(decision)
 }

@@ -37,7 +37,8 @@ const ATTEMPTS: usize = if cfg!(loom) { 1 } else { 16 };
 enum FastPathMiss {
     /// Another thread has seized a slot. It will release the slot soon.
     Contended,
-    /// A state is not in its slot, or would not fit it afterwards.
+    /// A state is not in its slot or cannot be decided on there, checks share a state, or a denial
+    /// would charge something.
     NotApplicable,
 }
 
@@ -501,9 +502,8 @@ impl MemoryStore {
             Err(miss) => return SeveralOutcome::Missed(miss),
         };
         let words = seized.slot_ref.words();
-        // The time is read while the slot is seized, so that the times of a slot never run backwards.
-        let attempt = Attempt::new(check.cost, self.time(request.at));
-        let Some((decision, body)) = seized.decide::<KIND>(check.limit, attempt, admitted) else {
+        let Some((decision, body)) = self.decide_held::<KIND>(seized, check, request.at, admitted)
+        else {
             seized.slot_ref.release(seized.slot.body);
             return SeveralOutcome::Missed(FastPathMiss::NotApplicable);
         };
@@ -516,18 +516,48 @@ impl MemoryStore {
             return outcome;
         }
         seized.slot_ref.set_words(&words);
-        if outcome == SeveralOutcome::Denied
-            && let Some((decision, body)) = seized.decide::<KIND>(check.limit, attempt, false)
-        {
-            request.decisions[index] = decision;
-            seized.slot_ref.release(body);
-            return outcome;
-        }
-        seized.slot_ref.release(seized.slot.body);
-        match outcome {
+        let missed = match outcome {
             SeveralOutcome::Missed(_) => outcome,
-            _ => SeveralOutcome::Missed(FastPathMiss::NotApplicable),
-        }
+            _ => match self.decide_again::<KIND>(seized, check, request.at) {
+                Some((decision, body)) => {
+                    request.decisions[index] = decision;
+                    seized.slot_ref.release(body);
+                    return outcome;
+                }
+                None => SeveralOutcome::Missed(FastPathMiss::NotApplicable),
+            },
+        };
+        seized.slot_ref.release(seized.slot.body);
+        missed
+    }
+
+    /// Decides one of several checks on the state in its slot. The time is read while the slot is
+    /// seized, so that the times of a slot never run backwards.
+    ///
+    /// It is a separate function for builds without optimisation: its large frame is released before
+    /// the next check is decided.
+    #[inline]
+    fn decide_held<const KIND: usize>(
+        &self,
+        seized: SeizedSlot<'_>,
+        check: &Check<'_>,
+        at: Option<Timestamp>,
+        admitted: bool,
+    ) -> Option<(Decision, u64)> {
+        let attempt = Attempt::new(check.cost, self.time(at));
+        seized.decide::<KIND>(check.limit, attempt, admitted)
+    }
+
+    /// Decides a check whose request another check denies, on its restored state.
+    #[cold]
+    #[inline(never)]
+    fn decide_again<const KIND: usize>(
+        &self,
+        seized: SeizedSlot<'_>,
+        check: &Check<'_>,
+        at: Option<Timestamp>,
+    ) -> Option<(Decision, u64)> {
+        self.decide_held::<KIND>(seized, check, at, false)
     }
 
     /// Seizes the most probable slot of a check or, if it does not contain the state of the check,

@@ -52,7 +52,8 @@ impl Tags {
 pub(super) struct Slots(u64);
 
 impl Slots {
-    /// The first slot whose byte is zero.
+    /// The first slot whose byte is zero. A borrow can mark a byte that is not zero, but only one
+    /// above a byte that is.
     #[inline(always)]
     fn first_zero_byte(word: u64) -> Option<usize> {
         let marks = word.wrapping_sub(ONES) & !word & HIGH_BITS & IN_USE;
@@ -98,6 +99,7 @@ mod tests {
         for tag in 0..=u8::MAX {
             let expected: Vec<usize> = (0..GROUP).filter(|&slot| bytes[slot] == tag).collect();
             assert_eq!(tags.matching(tag).collect::<Vec<_>>(), expected, "{tag:#x}");
+            assert_eq!(tags.first_matching(tag), expected.first().copied(), "{tag:#x}");
         }
         assert_eq!(tags.empty().collect::<Vec<_>>(), [0]);
     }
