@@ -1,6 +1,9 @@
 //! The arguments of `tidegate replay`.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{ArgGroup, Args, ValueEnum};
 use tidegate::Limit;
@@ -8,6 +11,17 @@ use tidegate::Limit;
 use crate::algorithms::{Algorithms, algorithms};
 use crate::format::{KeyChoice, RoleField, UnitChoice, Zone};
 use crate::report::ReportArgs;
+
+/// Reads an argument that is a whole number.
+pub(crate) fn whole_number<N>(text: &str, accepted: RangeInclusive<N>) -> Result<N, String>
+where
+    N: FromStr + PartialOrd + Display,
+{
+    let number = text.parse().ok().filter(|number| accepted.contains(number));
+    number.ok_or_else(|| {
+        format!("write a whole number from {} to {}", accepted.start(), accepted.end())
+    })
+}
 
 /// Send recorded traffic through the rate limiter and see what it would have done
 ///

@@ -21,6 +21,7 @@ pub use self::summary::{
 };
 pub use self::text::{counted, grouped};
 
+use crate::args::whole_number;
 use crate::error::ReplayError;
 use crate::file_identity::is_same_file;
 
@@ -40,7 +41,7 @@ pub struct ReportArgs {
     pub html: Option<PathBuf>,
 
     /// The number of keys to list: those denied most, and those that came nearest to a denial
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = |text: &str| whole_number(text, 0..=1000_u16))]
     pub top: u16,
 }
 

@@ -21,6 +21,7 @@ use clap::Args;
 use tidegate::{Algorithm, Limit};
 
 use crate::algorithms::{Algorithms, algorithms};
+use crate::args::whole_number;
 use crate::block::Block;
 use crate::demand::Demand;
 use crate::error::ReplayError;
@@ -38,7 +39,7 @@ const MAX_EVENTS: f64 = 1e9;
 const MAX_LENGTH_US: u64 = 200 * 366 * 86_400_000_000;
 
 /// The maximum number of clients. Each is kept in memory with the time of its next request.
-const MAX_CLIENTS: i64 = 10_000_000;
+const MAX_CLIENTS: u32 = 10_000_000;
 
 /// Send generated traffic through the rate limiter and see what it does
 ///
@@ -70,7 +71,7 @@ pub struct SimulateArgs {
     algorithm: Option<Algorithms>,
 
     /// The number of clients; the default depends on the traffic
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_CLIENTS))]
+    #[arg(long, value_name = "N", value_parser = |text: &str| whole_number(text, 1..=MAX_CLIENTS))]
     clients: Option<u32>,
 
     /// The requests of a client per window, as a multiple of the limit
@@ -78,7 +79,7 @@ pub struct SimulateArgs {
     load: f64,
 
     /// The length of the simulation in windows
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = |text: &str| whole_number(text, 1..=u32::MAX))]
     windows: u32,
 
     /// The seed; another seed generates other traffic of the same kind

@@ -185,7 +185,14 @@ async fn require_host(request: Request, next: Next) -> Response {
 }
 
 async fn no_such_page(uri: Uri) -> RequestError {
-    let detail = format!("not found: {:.200}; see /dashboard, /metrics and /admin/v1", uri.path());
+    let detail = match uri.path() {
+        path if path.starts_with("/v1/") => {
+            "not found; checks are at the address of --http (default: 127.0.0.1:8080)".into()
+        }
+        path => {
+            format!("not found: {path:.200}; see /dashboard, /metrics and /admin/v1/policies")
+        }
+    };
     RequestError::new(ErrorKind::NotFound, detail)
 }
 

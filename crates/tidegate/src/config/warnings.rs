@@ -223,8 +223,8 @@ impl WrittenPolicy<'_, '_> {
             let is_first = other_index > index && other.is_covered_by(policy);
             if policy.is_covered_by(other) && !is_first && !is_replaced(other) {
                 let message = format!(
-                    "policy `{name}` never denies first: `{by}` matches the same requests under \
-                     the same key, and its limits are at least as strict"
+                    "policy `{name}` never denies first: `{by}` matches every request that it \
+                     matches, under the same key, and its limits are at least as strict"
                 );
                 let help = format!("lower the limits of `{name}`, or remove it");
                 return self.notice("name", message, help);

@@ -4,11 +4,11 @@
 //! The comparisons of conditions are incomplete, so an answer of `false` or `None` means that
 //! nothing is certain.
 
-use super::Mode;
 use super::condition::{Condition, EXAMPLE_ADDRESS};
 use super::definition::Policy;
 use super::request_field::RequestField;
 use super::template::{Alternative, Piece};
+use super::{Mode, OnStoreFailure};
 
 /// The requests whose key lacks a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +40,8 @@ impl Policy {
     }
 
     /// Returns whether `other` denies every request that the policy denies: it matches at least the
-    /// same requests, counts them under the same keys, and its limits are at least as strict.
-    /// `other` must not be replaced by another policy.
+    /// same requests, counts them under the same keys, and its limits and its `on_store_failure` are
+    /// at least as strict. `other` must not be replaced by another policy.
     pub(crate) fn is_covered_by(&self, other: &Policy) -> bool {
         let is_plain = |policy: &Policy| {
             let is_only_variant = policy.variants().len() == 1;
@@ -54,6 +54,11 @@ impl Policy {
                 theirs.id() == limit.id() && is_lower
             })
         };
+        let failure_strictness = |policy: &Policy| match policy.on_store_failure() {
+            OnStoreFailure::Allow => 0,
+            OnStoreFailure::Local => 1,
+            OnStoreFailure::Deny => 2,
+        };
         is_plain(self)
             && is_plain(other)
             && other.mode() == Mode::Enforce
@@ -63,6 +68,7 @@ impl Policy {
             && self.cost() == other.cost()
             && !self.limits().is_empty()
             && self.limits().iter().all(is_stricter)
+            && failure_strictness(other) >= failure_strictness(self)
             && self.matching().imply(other.matching())
     }
 

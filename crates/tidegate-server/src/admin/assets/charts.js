@@ -15,7 +15,7 @@ const color = (name) => getComputedStyle(document.documentElement).getPropertyVa
 /** Whether a line can be drawn: it has two values. */
 const isDrawable = (values) => values.filter((value) => Number.isFinite(value)).length > 1;
 
-/** A chart with a few lines, each `{name, color, dashed}`. Without data it shows `empty` instead. */
+/** A chart with a few lines, each `{name, color, dashed}`. Without data it shows `empty` instead, and until `draw` is called, that it is loading. */
 export class Chart {
   #plot = null;
   #lines = [];
@@ -25,9 +25,10 @@ export class Chart {
   constructor(place, { format, empty, log = false }) {
     this.place = place;
     this.format = format;
+    this.empty = empty;
     this.log = log;
     this.area = document.createElement("div");
-    this.note = Object.assign(document.createElement("p"), { className: "none", textContent: empty });
+    this.note = Object.assign(document.createElement("p"), { className: "none", textContent: "Loading." });
     this.legend = document.createElement("ul");
     this.legend.className = "legend";
     place.replaceChildren(this.note, this.area, this.legend);
@@ -46,6 +47,7 @@ export class Chart {
     [this.#lines, this.#times, this.#values] = [lines, times, values];
     const isEmpty = !values.some(isDrawable);
     [this.note.hidden, this.area.hidden, this.legend.hidden] = [!isEmpty, isEmpty, isEmpty];
+    this.note.textContent = this.empty;
     if (isEmpty) return;
     if (!this.#plot) return this.#build();
     this.#plot.setData([times, ...values]);

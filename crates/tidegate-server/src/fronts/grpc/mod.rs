@@ -18,7 +18,7 @@
 //! ends a stream at a symbol that it does not find.
 //!
 //! The deadline of a caller (`grpc-timeout`) is ignored: a decision in memory takes microseconds,
-//! and calls to a shared store have a shorter deadline.
+//! and a shared store has `store_timeout`.
 
 mod body;
 pub mod envoy;

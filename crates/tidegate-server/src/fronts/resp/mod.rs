@@ -60,9 +60,17 @@ impl RespFront {
     }
 }
 
-/// The error of a command with the wrong number of arguments.
+/// The error of a command with the wrong number of arguments. For the commands of tidegate, which
+/// clients do not know, it has their usage.
 pub fn wrong_arity(name: &str) -> RequestError {
-    RequestError::invalid(format!("wrong number of arguments for '{name}' command"))
+    let usage = match name {
+        "tg.check" => ": use TG.CHECK policy key [COST n] [ID id] [FORCE]",
+        "tg.limit" => ": use TG.LIMIT limits key [COST n] [ID id] [FORCE]",
+        "tg.peek" => ": use TG.PEEK policy key",
+        "tg.reset" => ": use TG.RESET policy key",
+        _ => "",
+    };
+    RequestError::invalid(format!("wrong number of arguments for '{name}' command{usage}"))
 }
 
 /// Converts an error of the gate, with fields named after the arguments of commands.

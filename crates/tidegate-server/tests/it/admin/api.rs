@@ -223,7 +223,14 @@ fn rejects_invalid_admin_requests() {
             "/admin/v2",
             404,
             None,
-            "not found: /admin/v2; see /dashboard, /metrics and /admin/v1",
+            "not found: /admin/v2; see /dashboard, /metrics and /admin/v1/policies",
+        ),
+        (
+            "POST",
+            "/v1/check",
+            404,
+            None,
+            "not found; checks are at the address of --http (default: 127.0.0.1:8080)",
         ),
         (
             "POST",

@@ -80,7 +80,8 @@ fn rejects_invalid_simulations() {
     refuse(&with(&["--traffic", "flood"]), &["flood", "poisson", "hot-tenant or all"]);
     refuse(&with(&["--traffic", "all"]), &["--traffic all requires --table"]);
     refuse(&with(&["--traffic", "poisson", "--load", "0"]), &["0.001 to 1000"]);
-    refuse(&with(&["--traffic", "poisson", "--clients", "0"]), &["1..=10000000"]);
+    refuse(&with(&["--traffic", "poisson", "--clients", "0"]), &["number from 1 to 10000000"]);
+    refuse(&with(&["--traffic", "poisson", "--top", "x"]), &["whole number from 0 to 1000"]);
     refuse(
         &with(&["--traffic", "poisson", "--windows", "400000000"]),
         &["more than a billion requests", "--windows"],

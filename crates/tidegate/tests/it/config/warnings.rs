@@ -68,6 +68,9 @@ fn does_not_warn_of_policies_that_complement_each_other() {
         ("limits: 5 per 1m", "match: { path: /a }, limits: 5 per 1m, cost: '{header:x}'"),
         ("limits: 5 per 1m, mode: observe", "match: { path: /a }, limits: 5 per 1m"),
         ("limits: 5 per 1m, exempt: { method: GET }", "match: { path: /a }, limits: 5 per 1m"),
+        // The second denies when the store fails, or still counts then.
+        ("limits: 5 per 1m", "match: { path: /a }, limits: 5 per 1m, on_store_failure: deny"),
+        ("limits: 5 per 1m, on_store_failure: allow", "match: { path: /a }, limits: 5 per 1m"),
         // The replaced policy also matches other requests, or the other one is off.
         ("limits: 9 per 1m", "match: { path: /a }, limits: 5 per 1h, replaces: a"),
         ("limits: 9 per 1m", "limits: 5 per 1h, replaces: a, mode: 'off'"),

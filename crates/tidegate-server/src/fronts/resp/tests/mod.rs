@@ -222,11 +222,11 @@ fn decides_as_documented() {
 fn rejects_invalid_commands() {
     #[rustfmt::skip]
     run(TestFront::without_secrets, &[
-        ("TG.CHECK\r\n", "-ERR wrong number of arguments for 'tg.check' command\r\n"),
-        ("TG.CHECK login\r\n", "-ERR wrong number of arguments for 'tg.check' command\r\n"),
-        ("TG.PEEK login a b\r\n", "-ERR wrong number of arguments for 'tg.peek' command\r\n"),
-        ("TG.RESET login\r\n", "-ERR wrong number of arguments for 'tg.reset' command\r\n"),
-        ("TG.LIMIT x\r\n", "-ERR wrong number of arguments for 'tg.limit' command\r\n"),
+        ("TG.CHECK\r\n", "-ERR wrong number of arguments for 'tg.check' command: use TG.CHECK policy key [COST n] [ID id] [FORCE]\r\n"),
+        ("TG.CHECK login\r\n", "-ERR wrong number of arguments for 'tg.check' command: use TG.CHECK policy key [COST n] [ID id] [FORCE]\r\n"),
+        ("TG.PEEK login a b\r\n", "-ERR wrong number of arguments for 'tg.peek' command: use TG.PEEK policy key\r\n"),
+        ("TG.RESET login\r\n", "-ERR wrong number of arguments for 'tg.reset' command: use TG.RESET policy key\r\n"),
+        ("TG.LIMIT x\r\n", "-ERR wrong number of arguments for 'tg.limit' command: use TG.LIMIT limits key [COST n] [ID id] [FORCE]\r\n"),
         ("TG.CHECK nobody a\r\n", "-ERR policy: there is no policy `nobody`\r\n"),
         ("TG.PEEK nobody a\r\n", "-ERR policy: there is no policy `nobody`\r\n"),
         ("TG.RESET nobody a\r\n", "-ERR policy: there is no policy `nobody`\r\n"),
@@ -314,7 +314,7 @@ fn runs_transactions() {
         ("MULTI\r\nTG.CHECK login a\r\nSET a b\r\nTG.CHECK login a\r\nEXEC\r\nTG.RESET login a\r\n", concat!("+OK\r\n+QUEUED\r\n",
             "-ERR unknown command 'SET', with args beginning with: 'a' 'b' \r\n", "+QUEUED\r\n",
             "-EXECABORT Transaction discarded because of previous errors.\r\n", ":0\r\n")),
-        ("MULTI\r\nTG.CHECK login\r\nEXEC\r\n", concat!("+OK\r\n-ERR wrong number of arguments for 'tg.check' command\r\n",
+        ("MULTI\r\nTG.CHECK login\r\nEXEC\r\n", concat!("+OK\r\n-ERR wrong number of arguments for 'tg.check' command: use TG.CHECK policy key [COST n] [ID id] [FORCE]\r\n",
             "-EXECABORT Transaction discarded because of previous errors.\r\n")),
         ("MULTI\r\nCOMMAND DOCS\r\nEXEC\r\n", concat!("+OK\r\n-ERR Command not allowed inside a transaction\r\n",
             "-EXECABORT Transaction discarded because of previous errors.\r\n")),
