@@ -42,6 +42,13 @@ enum FastPathMiss {
     NotApplicable,
 }
 
+/// Whether the slot of a check is already being loaded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Prefetched {
+    Yes,
+    No,
+}
+
 /// A seized slot, with the contents it had.
 #[derive(Clone, Copy)]
 struct SeizedSlot<'a> {
@@ -243,7 +250,8 @@ impl MemoryStore {
         at: Option<Timestamp>,
         retry_after: &mut RetryAfter,
     ) -> CompactDecision {
-        self.decide_hashed::<KIND>(check, at, retry_after, self.hash(check.key))
+        let hash = self.hash(check.key);
+        self.decide_hashed::<KIND>(check, at, retry_after, hash, Prefetched::No)
     }
 
     /// Decides a check whose key has this hash.
@@ -254,8 +262,9 @@ impl MemoryStore {
         at: Option<Timestamp>,
         retry_after: &mut RetryAfter,
         hash: u64,
+        prefetched: Prefetched,
     ) -> CompactDecision {
-        match self.try_one::<KIND>(check, at, hash) {
+        match self.try_one::<KIND>(check, at, hash, prefetched) {
             Ok(decision) => CompactDecision::new(decision, retry_after),
             Err(miss) => {
                 if miss == FastPathMiss::Contended {
@@ -274,27 +283,19 @@ impl MemoryStore {
         check: &Check<'_>,
         at: Option<Timestamp>,
         hash: u64,
+        prefetched: Prefetched,
     ) -> Result<Decision, FastPathMiss> {
         if check.overflow != Overflow::Refuse {
             return Err(FastPathMiss::NotApplicable);
         }
-        let seized = self.seize_probable::<KIND>(check, hash)?;
-        seized.decide_and_release::<KIND>(check, self.time(at))
-    }
-
-    /// Seizes the most probable slot of a check, if it contains the state of the check.
-    #[inline(always)]
-    fn seize_probable<const KIND: usize>(
-        &self,
-        check: &Check<'_>,
-        hash: u64,
-    ) -> Result<SeizedSlot<'_>, FastPathMiss> {
         let state_hash = hash ^ check.limit.id();
         let fingerprint = Fingerprint::new(state_hash);
         let span = self.table.span(self.table.shard_of(state_hash), PackedKind::ALL[KIND].size());
-        span.prefetch(fingerprint);
-        let slot_ref = span.probable_slot(fingerprint);
-        SeizedSlot::new(slot_ref.ok_or(FastPathMiss::NotApplicable)?, fingerprint)
+        if prefetched == Prefetched::No {
+            span.prefetch(fingerprint);
+        }
+        let slot_ref = span.probable_slot(fingerprint).ok_or(FastPathMiss::NotApplicable)?;
+        SeizedSlot::new(slot_ref, fingerprint)?.decide_and_release::<KIND>(check, self.time(at))
     }
 
     /// Decides a check whose state is not in its most probable slot, or whose slot is seized.
@@ -373,7 +374,10 @@ impl MemoryStore {
                 let mut retry_after = RetryAfter::Now;
                 let retry = &mut retry_after;
                 let decision = match check.limit.packed_kind() {
-                    Some(kind) => for_kind!(kind, self.decide_hashed, (check, at, retry, hash)),
+                    Some(kind) => {
+                        let loaded = Prefetched::Yes;
+                        for_kind!(kind, self.decide_hashed, (check, at, retry, hash, loaded))
+                    }
                     None => self.decide_after_miss(check, at, retry, hash),
                 };
                 decisions.push(decision.decision(check.limit, retry_after)?);
