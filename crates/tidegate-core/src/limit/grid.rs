@@ -100,8 +100,8 @@ pub(crate) struct EvenPace {
     pub(super) tick_us: u64,
     /// The window in ticks, rounded up.
     pub(super) window: Divisor,
-    /// `ceil(count * 2^(64 + rate_shift) / window)`; 0 if that does not fit, or if a tick is longer
-    /// than a microsecond.
+    /// `ceil(count * 2^(64 + rate_shift) / window)`; 0 if the count is 0 or not below the window, or
+    /// if a tick is longer than a microsecond.
     rate: u64,
     /// The largest number for which `count * 2^rate_shift < window`.
     rate_shift: u32,

@@ -77,7 +77,7 @@ pub enum ConnCommand {
     Serve,
     /// Finish the requests that have begun, then close.
     Drain,
-    /// End streamed responses, which have no end of their own, with a status.
+    /// End streamed responses, which would otherwise never end, with a status.
     EndStreams,
     /// Close immediately.
     Close,

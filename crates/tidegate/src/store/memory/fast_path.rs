@@ -5,7 +5,7 @@
 //! leaves all other states unchanged for `locked_path.rs`: those of new keys, states in the slab, and
 //! states that cannot be decided on in place ([`Packed::decide_kind`] lists the reasons).
 //!
-//! Its functions are compiled once for each kind of packed states (`for_kind!`).
+//! The functions that decide are compiled for each kind of packed states (`for_kind!`).
 
 use smallvec::SmallVec;
 use tidegate_core::{
