@@ -72,7 +72,7 @@ impl<'a> Span<'a> {
     }
 
     /// The next group, which takes the keys that do not fit this one.
-    #[inline]
+    #[inline(always)]
     fn next(self, group: usize) -> usize {
         if group + 1 == usize::from(self.groups) { 0 } else { group + 1 }
     }
@@ -119,13 +119,23 @@ impl<'a> Span<'a> {
         (0..usize::from(self.groups) * GROUP).map(move |slot| self.slot(slot))
     }
 
-    /// The most probable slot of a key: the first of its home group with the key's tag byte. It may
-    /// belong to another key.
+    /// The number of the most probable slot of a key: the first one with the key's tag byte in its
+    /// home group or, because one key in twelve is not in its home group, in the group after it. It
+    /// may belong to another key.
+    #[inline(always)]
+    fn probable_index(self, fingerprint: Fingerprint) -> Option<usize> {
+        let (home, tag) = (self.home(fingerprint), fingerprint.tag_byte());
+        if let Some(slot) = self.tags(home).first_matching(tag) {
+            return Some(home * GROUP + slot);
+        }
+        let next = self.next(home);
+        Some(next * GROUP + self.tags(next).first_matching(tag)?)
+    }
+
+    /// The most probable slot of a key. It may belong to another key.
     #[inline(always)]
     pub(super) fn probable_slot(self, fingerprint: Fingerprint) -> Option<SlotRef<'a>> {
-        let home = self.home(fingerprint);
-        let slot = self.tags(home).first_matching(fingerprint.tag_byte())?;
-        Some(self.slot(home * GROUP + slot))
+        Some(self.slot(self.probable_index(fingerprint)?))
     }
 
     /// Finds the slot of a key. Without the lock of the shard, the slot may be assigned to another key
@@ -153,9 +163,7 @@ impl<'a> Span<'a> {
             // The model checker would try every slot that it might be.
             return self.slots_at;
         }
-        let home = self.home(fingerprint);
-        let slot = self.tags(home).first_matching(fingerprint.tag_byte()).unwrap_or(0);
-        self.slot_word(home * GROUP + slot)
+        self.slot_word(self.probable_index(fingerprint).unwrap_or(0))
     }
 
     /// The first empty slot for a key. The caller holds the lock of the shard.
