@@ -7,7 +7,6 @@
 //!
 //! The functions that decide are compiled for each kind of packed states (`for_kind!`).
 
-use smallvec::SmallVec;
 use tidegate_core::{
     Algorithm, Attempt, Decided, Decision, Limit, Packed, PackedKind, ResetAfter, RetryAfter,
     Timestamp,
@@ -15,18 +14,14 @@ use tidegate_core::{
 
 use super::MemoryStore;
 use super::lock::Backoff;
-use super::request::{HashedCheck, INLINE_CHECKS};
+use super::request::HashedCheck;
 use super::slot::{Fingerprint, Slot, SlotRef};
-use super::span::slot_size;
-use crate::Request;
-use crate::{Check, CheckError, MAX_CHECKS, Overflow};
+use super::slot_groups::slot_size;
+use crate::{Check, CheckError, Overflow, Request};
 
 /// The number of checks of a batch whose cache misses are overlapped: enough to keep the memory busy,
 /// and few enough that the lines are still in the cache when the checks are decided.
 pub(crate) const BATCH: usize = 32;
-
-/// The number of attempts of a request with several checks before it takes the locks.
-const ATTEMPTS: usize = if cfg!(loom) { 1 } else { 16 };
 
 /// The reason that a request was not decided without a lock. No state has changed.
 ///
@@ -34,7 +29,7 @@ const ATTEMPTS: usize = if cfg!(loom) { 1 } else { 16 };
 /// word that is copied in pieces cannot be read as a whole without a delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
-enum FastPathMiss {
+pub(super) enum FastPathMiss {
     /// Another thread has seized a slot. It will release the slot soon.
     Contended,
     /// A state is not in its slot or cannot be decided on there, checks share a state, or a denial
@@ -51,15 +46,18 @@ enum Prefetched {
 
 /// A seized slot, with the contents it had.
 #[derive(Clone, Copy)]
-struct SeizedSlot<'a> {
-    slot_ref: SlotRef<'a>,
-    slot: Slot,
+pub(super) struct SeizedSlot<'a> {
+    pub(super) slot_ref: SlotRef<'a>,
+    pub(super) slot: Slot,
 }
 
 impl<'a> SeizedSlot<'a> {
     /// Seizes a slot that probably holds the state of a key.
     #[inline(always)]
-    fn new(slot_ref: SlotRef<'a>, fingerprint: Fingerprint) -> Result<Self, FastPathMiss> {
+    pub(super) fn new(
+        slot_ref: SlotRef<'a>,
+        fingerprint: Fingerprint,
+    ) -> Result<Self, FastPathMiss> {
         let slot = slot_ref.try_seize().ok_or(FastPathMiss::Contended)?;
         if !fingerprint.matches_inline(slot.tag) {
             slot_ref.release(slot.body);
@@ -72,7 +70,7 @@ impl<'a> SeizedSlot<'a> {
     /// decision and the body with which the slot has to be released, or `None` if the state was not
     /// decided on and is unchanged.
     #[inline(always)]
-    fn decide<const KIND: usize>(
+    pub(super) fn decide<const KIND: usize>(
         self,
         limit: &Limit,
         attempt: Attempt,
@@ -134,28 +132,7 @@ macro_rules! for_kind {
     };
 }
 
-/// A request with several checks while it is decided.
-struct Undecided<'a, 's> {
-    checks: &'a [Check<'a>],
-    at: Option<Timestamp>,
-    /// The hash of the key of the next check.
-    hash: u64,
-    /// The most probable slot of the next check.
-    slot_ref: Option<SlotRef<'s>>,
-    /// The decisions on the checks before the next one.
-    decisions: &'a mut SmallVec<[Decision; INLINE_CHECKS]>,
-}
-
-/// The result of several checks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SeveralOutcome {
-    /// All enforced checks admit the request.
-    Admitted,
-    /// An enforced check denies the request.
-    Denied,
-    /// The request was not decided. No state has changed.
-    Missed(FastPathMiss),
-}
+pub(super) use for_kind;
 
 /// A decision in two registers, for a call that is not inlined. Reading a decision from memory right
 /// after it was written in pieces of other sizes takes as long as some decisions.
@@ -204,10 +181,10 @@ impl CompactDecision {
 impl MemoryStore {
     /// Seizes the slot of a check.
     #[cold]
-    fn seize(&self, check: &HashedCheck<'_>) -> Result<SeizedSlot<'_>, FastPathMiss> {
+    pub(super) fn seize(&self, check: &HashedCheck<'_>) -> Result<SeizedSlot<'_>, FastPathMiss> {
         let kind = check.limit.packed_kind().ok_or(FastPathMiss::NotApplicable)?;
         let fingerprint = check.fingerprint();
-        let slot_ref = self.table.span(check.shard, kind.size()).find(fingerprint);
+        let slot_ref = self.table.slot_groups(check.shard, kind.size()).find(fingerprint);
         SeizedSlot::new(slot_ref.ok_or(FastPathMiss::NotApplicable)?, fingerprint)
     }
 
@@ -290,11 +267,12 @@ impl MemoryStore {
         }
         let state_hash = hash ^ check.limit.id();
         let fingerprint = Fingerprint::new(state_hash);
-        let span = self.table.span(self.table.shard_of(state_hash), PackedKind::ALL[KIND].size());
+        let groups =
+            self.table.slot_groups(self.table.shard_of(state_hash), PackedKind::ALL[KIND].size());
         if prefetched == Prefetched::No {
-            span.prefetch(fingerprint);
+            groups.prefetch(fingerprint);
         }
-        let slot_ref = span.probable_slot(fingerprint).ok_or(FastPathMiss::NotApplicable)?;
+        let slot_ref = groups.probable_slot(fingerprint).ok_or(FastPathMiss::NotApplicable)?;
         SeizedSlot::new(slot_ref, fingerprint)?.decide_and_release::<KIND>(check, self.time(at))
     }
 
@@ -404,188 +382,7 @@ impl MemoryStore {
     /// The index in the table of the first word of the most probable slot of a check.
     #[inline(always)]
     pub(super) fn probable_word(&self, check: &HashedCheck<'_>) -> usize {
-        let span = self.table.span(check.shard, slot_size(check.limit));
-        span.probable_word(check.fingerprint())
+        let groups = self.table.slot_groups(check.shard, slot_size(check.limit));
+        groups.probable_word(check.fingerprint())
     }
-
-    /// Decides all checks of a request, in order, and adds a decision for each. Returns `false` if
-    /// that requires a lock. The number of attempts is bounded, because two requests that each hold a
-    /// slot that the other needs could retry for ever.
-    #[inline]
-    pub(super) fn decide_unlocked(
-        &self,
-        checks: &[Check<'_>],
-        at: Option<Timestamp>,
-        decisions: &mut SmallVec<[Decision; INLINE_CHECKS]>,
-    ) -> bool {
-        if checks.len() > MAX_CHECKS {
-            // Validation on the locked path returns the error.
-            return false;
-        }
-        let mut backoff = Backoff::new();
-        for _ in 0..ATTEMPTS {
-            decisions.clear();
-            let request = &mut Undecided { checks, at, hash: 0, slot_ref: None, decisions };
-            self.locate_next(request, 0);
-            match self.decide_from(request, 0, true) {
-                SeveralOutcome::Admitted | SeveralOutcome::Denied => return true,
-                SeveralOutcome::Missed(FastPathMiss::Contended) => backoff.wait(),
-                SeveralOutcome::Missed(FastPathMiss::NotApplicable) => break,
-            }
-        }
-        false
-    }
-
-    /// Finds the most probable slot of the check with this index, and starts to load it.
-    #[inline(always)]
-    fn locate_next<'s>(&'s self, request: &mut Undecided<'_, 's>, index: usize) {
-        let checks = request.checks;
-        let Some(check) = checks.get(index) else { return };
-        // Checks with the same key are common.
-        if index == 0 || !std::ptr::eq(checks[index - 1].key, check.key) {
-            request.hash = self.hash(check.key);
-        }
-        let state_hash = request.hash ^ check.limit.id();
-        let span = self.table.span(self.table.shard_of(state_hash), slot_size(check.limit));
-        request.slot_ref = span.probable_slot(Fingerprint::new(state_hash));
-        if let Some(slot_ref) = request.slot_ref {
-            std::hint::black_box(slot_ref.tag());
-        }
-    }
-
-    /// Decides the checks of a request from an index on. They are charged if the checks before them
-    /// have `admitted` the request, and if all of them do.
-    #[inline(always)]
-    fn decide_from<'s>(
-        &'s self,
-        request: &mut Undecided<'_, 's>,
-        index: usize,
-        admitted: bool,
-    ) -> SeveralOutcome {
-        let Some(check) = request.checks.get(index) else {
-            // A denied request with `Overflow::Consume` charges the units that are left.
-            let consumes = |check: &Check<'_>| check.consumed_if_denied() > 0;
-            return match admitted {
-                true => SeveralOutcome::Admitted,
-                false if request.checks.iter().any(consumes) => {
-                    SeveralOutcome::Missed(FastPathMiss::NotApplicable)
-                }
-                false => SeveralOutcome::Denied,
-            };
-        };
-        match check.limit.packed_kind() {
-            Some(kind) => for_kind!(kind, self.decide_next, (request, index, admitted)),
-            None => SeveralOutcome::Missed(FastPathMiss::NotApplicable),
-        }
-    }
-
-    /// Decides a check, whose state is of the kind with the number `KIND`, and then those after it,
-    /// while it holds the slot. So no thread sees a part of the request. A thread that holds a slot
-    /// never waits for another one.
-    ///
-    /// The check is charged before the others are decided. If one of them denies the request, the
-    /// state is restored and decided on again.
-    #[inline(never)]
-    fn decide_next<'s, const KIND: usize>(
-        &'s self,
-        request: &mut Undecided<'_, 's>,
-        index: usize,
-        admitted: bool,
-    ) -> SeveralOutcome {
-        let (checks, hash) = (request.checks, request.hash);
-        let check = &checks[index];
-        let slot_ref = request.slot_ref;
-        // The slot of the next check is loaded while this one is decided.
-        self.locate_next(request, index + 1);
-        let seized = match self.seize_located(check, hash, slot_ref) {
-            Ok(seized) => seized,
-            // Checks that share a state have to be merged.
-            Err(_) if may_share_state(checks, index) => {
-                return SeveralOutcome::Missed(FastPathMiss::NotApplicable);
-            }
-            Err(miss) => return SeveralOutcome::Missed(miss),
-        };
-        let words = seized.slot_ref.words();
-        let Some((decision, body)) = self.decide_held::<KIND>(seized, check, request.at, admitted)
-        else {
-            seized.slot_ref.release(seized.slot.body);
-            return SeveralOutcome::Missed(FastPathMiss::NotApplicable);
-        };
-        request.decisions.push(decision);
-        let admits = admitted && (check.observed || decision.allowed);
-        let outcome = self.decide_from(request, index + 1, admits);
-        // Only a check that admits the request has been charged.
-        if outcome == SeveralOutcome::Admitted || outcome == SeveralOutcome::Denied && !admits {
-            seized.slot_ref.release(body);
-            return outcome;
-        }
-        seized.slot_ref.set_words(&words);
-        let missed = match outcome {
-            SeveralOutcome::Missed(_) => outcome,
-            _ => match self.decide_again::<KIND>(seized, check, request.at) {
-                Some((decision, body)) => {
-                    request.decisions[index] = decision;
-                    seized.slot_ref.release(body);
-                    return outcome;
-                }
-                None => SeveralOutcome::Missed(FastPathMiss::NotApplicable),
-            },
-        };
-        seized.slot_ref.release(seized.slot.body);
-        missed
-    }
-
-    /// Decides one of several checks on the state in its slot. The time is read while the slot is
-    /// seized, so that the times of a slot never run backwards.
-    ///
-    /// It is a separate function for builds without optimisation: its large frame is released before
-    /// the next check is decided.
-    #[inline]
-    fn decide_held<const KIND: usize>(
-        &self,
-        seized: SeizedSlot<'_>,
-        check: &Check<'_>,
-        at: Option<Timestamp>,
-        admitted: bool,
-    ) -> Option<(Decision, u64)> {
-        let attempt = Attempt::new(check.cost, self.time(at));
-        seized.decide::<KIND>(check.limit, attempt, admitted)
-    }
-
-    /// Decides a check whose request another check denies, on its restored state.
-    #[cold]
-    #[inline(never)]
-    fn decide_again<const KIND: usize>(
-        &self,
-        seized: SeizedSlot<'_>,
-        check: &Check<'_>,
-        at: Option<Timestamp>,
-    ) -> Option<(Decision, u64)> {
-        self.decide_held::<KIND>(seized, check, at, false)
-    }
-
-    /// Seizes the most probable slot of a check or, if it does not contain the state of the check,
-    /// the one that does.
-    #[inline(always)]
-    fn seize_located<'s>(
-        &'s self,
-        check: &Check<'_>,
-        hash: u64,
-        slot_ref: Option<SlotRef<'s>>,
-    ) -> Result<SeizedSlot<'s>, FastPathMiss> {
-        let fingerprint = Fingerprint::new(hash ^ check.limit.id());
-        let slot_ref = slot_ref.filter(|slot_ref| fingerprint.matches_inline(slot_ref.tag()));
-        match slot_ref {
-            Some(slot_ref) => SeizedSlot::new(slot_ref, fingerprint),
-            None => self.seize(&self.with_hash(hash, check)),
-        }
-    }
-}
-
-/// Whether a check may count in the state of an earlier check.
-#[cold]
-fn may_share_state(checks: &[Check<'_>], index: usize) -> bool {
-    let check = &checks[index];
-    let shares = |other: &Check<'_>| other.limit.id() == check.limit.id() && other.key == check.key;
-    checks[..index].iter().any(shares)
 }

@@ -60,7 +60,7 @@ mod tests {
             let mut shards = [0; SHARDS as usize];
             for key in &keys {
                 let hash = u128::from(hasher.hash(key.as_bytes()));
-                shards[(hash * u128::from(SHARDS) >> 64) as usize] += 1;
+                shards[((hash * u128::from(SHARDS)) >> 64) as usize] += 1;
             }
             let largest = shards.iter().max().copied().unwrap_or(0);
             assert!(largest <= most, "a shard has {largest} keys, the mean is {MEAN}");

@@ -16,7 +16,7 @@ use tidegate_core::{
 use super::request::{HashedCheck, InlineVec, StateCheck, counts, denied_full, lacks_room};
 use super::shard::LockedShard;
 use super::slot::{self, Slot, SlotRef};
-use super::span::slot_size;
+use super::slot_groups::slot_size;
 use super::{MemoryStore, WhenFull};
 use crate::Overflow;
 

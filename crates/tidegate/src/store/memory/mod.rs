@@ -6,9 +6,10 @@
 //! ```
 //!
 //! - `request.rs`: the states in which a request counts, and their decisions;
-//! - `fast_path.rs` decides without the lock of a shard if it can, and `locked_path.rs` with it;
+//! - `fast_path.rs` decides one check without the lock of a shard if it can, `fast_path_several.rs`
+//!   several checks, and `locked_path.rs` any request with the locks;
 //! - `hash.rs` hashes keys; `table.rs` is the block of shards; `shard.rs` inserts keys, grows and
-//!   evicts; `span.rs` finds slots by their tag bytes (`tags.rs`); `slot.rs` is a slot; `slab.rs`
+//!   evicts; `slot_groups.rs` finds slots by their tag bytes (`tags.rs`); `slot.rs` is a slot; `slab.rs`
 //!   holds states that do not fit a slot; `lock.rs` is the lock of a shard;
 //! - `idempotency.rs` remembers answers by id; `wait_forecast.rs` replays a queue on copies of
 //!   states.
@@ -24,6 +25,7 @@
 )]
 
 mod fast_path;
+mod fast_path_several;
 mod hash;
 mod idempotency;
 mod lock;
@@ -32,7 +34,7 @@ mod request;
 mod shard;
 mod slab;
 mod slot;
-mod span;
+mod slot_groups;
 mod table;
 mod tags;
 mod wait_forecast;

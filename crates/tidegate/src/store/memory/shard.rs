@@ -13,10 +13,32 @@ use tidegate_core::{Packed, PackedSize, Timestamp};
 use super::lock::{Guard, SpinMutex};
 use super::slab::Slab;
 use super::slot::{self, Fingerprint, Slot, SlotRef};
-use super::span::{MOST_GROUPS, Span, capacity, grown};
+use super::slot_groups::SlotGroups;
 use super::table::Table;
+use super::tags::GROUP;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicU32, AtomicU64};
+
+/// The number of groups of a new shard.
+pub(super) const FIRST_GROUPS: u8 = if cfg!(loom) { 2 } else { 1 };
+/// The most groups of a shard that is adjacent to the next one. A larger shard has moved to the area
+/// in which it can grow.
+pub(super) const NEAR_GROUPS: u8 = 2;
+/// The most groups of a shard. Their 787 usable slots are enough for a shard of a full table whose
+/// number of keys is fourteen standard deviations of a random distribution above the average.
+pub(super) const MOST_GROUPS: u8 = if cfg!(loom) { 4 } else { 105 };
+
+/// The number of slots that may be in use before a shard of `groups` groups has to grow. A shard that
+/// cannot grow is filled further.
+fn capacity(groups: u8) -> u32 {
+    let sixteenths = if groups == MOST_GROUPS { 15 } else { 14 };
+    u32::from(groups) * GROUP as u32 * sixteenths / 16
+}
+
+/// The number of groups that a shard of `groups` groups grows to.
+fn grown(groups: u8) -> u8 {
+    (groups + (groups / 8).max(1)).min(MOST_GROUPS)
+}
 
 #[derive(Debug)]
 #[repr(align(64))]
@@ -74,8 +96,8 @@ impl<'a> ShardRef<'a> {
 
 impl<'a> LockedShard<'a> {
     #[inline]
-    fn span(&self, size: PackedSize) -> Span<'a> {
-        self.shard.table.span(self.shard.index, size)
+    fn slot_groups(&self, size: PackedSize) -> SlotGroups<'a> {
+        self.shard.table.slot_groups(self.shard.index, size)
     }
 
     fn used(&self, size: PackedSize) -> u32 {
@@ -99,7 +121,7 @@ impl<'a> LockedShard<'a> {
 
     /// Finds the slot of a key.
     pub(super) fn find(&self, fingerprint: Fingerprint, size: PackedSize) -> Option<SlotRef<'a>> {
-        self.span(size).find(fingerprint)
+        self.slot_groups(size).find(fingerprint)
     }
 
     /// Assigns an empty slot to a key that was not found. Returns `None` if the table is full. With
@@ -130,7 +152,7 @@ impl<'a> LockedShard<'a> {
         }
         if self.has_room(size) || self.grow(size, steps_passed) {
             // A shard is never filled completely, so an empty slot exists.
-            let slot_ref = self.span(size).empty_slot(fingerprint)?;
+            let slot_ref = self.slot_groups(size).empty_slot(fingerprint)?;
             self.set_used(size, self.used(size) + 1);
             slot_ref.seize();
             return Some(self.insert_seized(slot_ref, mark));
@@ -147,7 +169,9 @@ impl<'a> LockedShard<'a> {
         steps_passed: u64,
     ) -> Option<SlotRef<'a>> {
         let may_have_expired = self.earliest(size).load(Relaxed) <= steps_passed;
-        may_have_expired.then(|| self.span(size).expired_slot(fingerprint, steps_passed)).flatten()
+        may_have_expired
+            .then(|| self.slot_groups(size).expired_slot(fingerprint, steps_passed))
+            .flatten()
     }
 
     /// Replaces the contents of a slot.
@@ -173,13 +197,13 @@ impl<'a> LockedShard<'a> {
     /// Assigns a seized slot to a key that had none, and releases it.
     fn insert_seized(&self, slot_ref: SlotRef<'a>, new: Slot) -> SlotRef<'a> {
         self.put_seized(slot_ref, new, &[0; Packed::WORDS]);
-        self.span(slot_ref.size()).set_tag_byte(slot_ref, new.fingerprint().tag_byte());
+        self.slot_groups(slot_ref.size()).set_tag_byte(slot_ref, new.fingerprint().tag_byte());
         slot_ref
     }
 
     /// Whether a slot can be assigned before the shard has to grow.
     fn has_room(&self, size: PackedSize) -> bool {
-        self.used(size) < capacity(self.span(size).groups)
+        self.used(size) < capacity(self.slot_groups(size).groups)
     }
 
     /// Reserves one of the table's `max_keys`, and evicts expired slots if none is left.
@@ -211,7 +235,7 @@ impl<'a> LockedShard<'a> {
         for size in [PackedSize::Small, PackedSize::Large] {
             if self.earliest(size).load(Relaxed) <= steps_passed {
                 let before = self.used(size);
-                self.rehash(size, steps_passed, self.span(size).groups);
+                self.rehash(size, steps_passed, self.slot_groups(size).groups);
                 freed += u64::from(before - self.used(size));
             }
         }
@@ -221,7 +245,7 @@ impl<'a> LockedShard<'a> {
     /// Evicts expired slots, and then grows unless that freed enough. Returns `false` if the shard is
     /// still full.
     fn grow(&mut self, size: PackedSize, steps_passed: u64) -> bool {
-        let groups = self.span(size).groups;
+        let groups = self.slot_groups(size).groups;
         self.rehash(size, steps_passed, groups);
         if self.used(size) >= capacity(groups) * 4 / 5 && groups < MOST_GROUPS {
             self.rehash(size, steps_passed, grown(groups));
@@ -229,12 +253,12 @@ impl<'a> LockedShard<'a> {
         self.has_room(size)
     }
 
-    /// Inserts every slot that has not expired again, into `groups` groups.
-    fn rehash(&mut self, size: PackedSize, steps_passed: u64, groups: u8) {
+    /// Inserts every slot that has not expired again, into `count` groups.
+    fn rehash(&mut self, size: PackedSize, steps_passed: u64, count: u8) {
         let mut kept = Vec::with_capacity(self.used(size) as usize);
         let mut dropped = 0;
-        let span = self.span(size);
-        for slot_ref in span.slots() {
+        let before = self.slot_groups(size);
+        for slot_ref in before.slots() {
             let slot = slot_ref.seize();
             let words = slot_ref.words();
             slot_ref.write(Slot::default(), &[0; Packed::WORDS]);
@@ -248,18 +272,18 @@ impl<'a> LockedShard<'a> {
                 kept.push((slot, words));
             }
         }
-        span.clear_tag_bytes();
-        self.shard.table.set_groups(self.shard.index, size, groups);
+        before.clear_tag_bytes();
+        self.shard.table.set_groups(self.shard.index, size, count);
         self.set_used(size, kept.len() as u32);
         self.shard.table.unreserve(dropped);
         let earliest = kept.iter().map(|(slot, _)| slot.deadline()).min().unwrap_or(u64::MAX);
         self.earliest(size).store(earliest, Relaxed);
-        let span = self.span(size);
+        let groups = self.slot_groups(size);
         for (slot, words) in kept {
-            let slot_ref = span.empty_slot(slot.fingerprint());
+            let slot_ref = groups.empty_slot(slot.fingerprint());
             let slot_ref = slot_ref.expect("there are more slots than keys");
             self.put(slot_ref, slot, &words);
-            span.set_tag_byte(slot_ref, slot.fingerprint().tag_byte());
+            groups.set_tag_byte(slot_ref, slot.fingerprint().tag_byte());
         }
     }
 

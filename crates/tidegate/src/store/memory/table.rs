@@ -17,9 +17,9 @@
 
 use tidegate_core::{PackedSize, Timestamp};
 
-use super::shard::{LockedShard, Shard, ShardRef};
+use super::shard::{FIRST_GROUPS, LockedShard, MOST_GROUPS, NEAR_GROUPS, Shard, ShardRef};
 use super::slot;
-use super::span::{FIRST_GROUPS, MOST_GROUPS, NEAR_GROUPS, Span, slot_words};
+use super::slot_groups::{SlotGroups, slot_words};
 use super::tags::GROUP;
 use crate::sync::{AtomicU64, Mutex, Ordering::Relaxed};
 
@@ -124,13 +124,13 @@ impl Table {
 
     /// The slots of a size that a shard uses.
     #[inline(always)]
-    pub(super) fn span(&self, shard: usize, size: PackedSize) -> Span<'_> {
+    pub(super) fn slot_groups(&self, shard: usize, size: PackedSize) -> SlotGroups<'_> {
         let Groups { first, count } =
             Groups::decode(self.groups[size as usize][shard].load(Relaxed));
         let region = &self.regions[size as usize];
         let tags_at = region.tags_at + first;
         let slots_at = region.slots_at + first * group_words(size);
-        Span { words: &self.words, tags_at, slots_at, groups: count, size }
+        SlotGroups { words: &self.words, tags_at, slots_at, groups: count, size }
     }
 
     /// Sets the number of groups of slots of a size that a shard uses. The caller holds the lock of
@@ -329,7 +329,7 @@ mod tests {
 
     /// The number of shards that have moved to the area of grown shards.
     fn moved(table: &Table) -> usize {
-        let groups = |shard: usize| table.span(shard, PackedSize::Small).groups;
+        let groups = |shard: usize| table.slot_groups(shard, PackedSize::Small).groups;
         (0..table.shards()).filter(|&shard| groups(shard) > NEAR_GROUPS).count()
     }
 

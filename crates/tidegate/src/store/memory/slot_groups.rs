@@ -15,15 +15,6 @@ use super::tags::{GROUP, Tags};
 use crate::sync::AtomicU64;
 use crate::sync::Ordering::Relaxed;
 
-/// The number of groups of a new shard.
-pub(super) const FIRST_GROUPS: u8 = if cfg!(loom) { 2 } else { 1 };
-/// The most groups of a shard that is adjacent to the next one. A larger shard has moved to the area
-/// in which it can grow.
-pub(super) const NEAR_GROUPS: u8 = 2;
-/// The most groups of a shard. Their 787 usable slots are enough for a shard of a full table whose
-/// number of keys is fourteen standard deviations of a random distribution above the average.
-pub(super) const MOST_GROUPS: u8 = if cfg!(loom) { 4 } else { 105 };
-
 /// The size of the slots in which the states of a limit are kept. States that can grow are in the
 /// slab, and a small slot holds their number.
 #[inline(always)]
@@ -40,21 +31,9 @@ pub(super) const fn slot_words(size: PackedSize) -> usize {
     }
 }
 
-/// The number of slots that may be in use before a shard of `groups` groups has to grow. A shard that
-/// cannot grow is filled further.
-pub(super) fn capacity(groups: u8) -> u32 {
-    let sixteenths = if groups == MOST_GROUPS { 15 } else { 14 };
-    u32::from(groups) * GROUP as u32 * sixteenths / 16
-}
-
-/// The number of groups that a shard of `groups` groups grows to.
-pub(super) fn grown(groups: u8) -> u8 {
-    (groups + (groups / 8).max(1)).min(MOST_GROUPS)
-}
-
 /// The slots that a shard uses for states of one size, at a point in time.
 #[derive(Clone, Copy)]
-pub(super) struct Span<'a> {
+pub(super) struct SlotGroups<'a> {
     pub(super) words: &'a [AtomicU64],
     /// The index of the first word of tag bytes. Each group has one.
     pub(super) tags_at: usize,
@@ -64,7 +43,7 @@ pub(super) struct Span<'a> {
     pub(super) size: PackedSize,
 }
 
-impl<'a> Span<'a> {
+impl<'a> SlotGroups<'a> {
     /// The group in which the lookup of a key begins.
     #[inline(always)]
     fn home(self, fingerprint: Fingerprint) -> usize {
