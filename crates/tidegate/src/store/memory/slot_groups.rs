@@ -104,11 +104,17 @@ impl<'a> SlotGroups<'a> {
     #[inline(always)]
     fn probable_index(self, fingerprint: Fingerprint) -> Option<usize> {
         let (home, tag) = (self.home(fingerprint), fingerprint.tag_byte());
-        if let Some(slot) = self.tags(home).first_matching(tag) {
-            return Some(home * GROUP + slot);
+        match self.tags(home).first_matching(tag) {
+            Some(slot) => Some(home * GROUP + slot),
+            None => self.probable_index_in(self.next(home), tag),
         }
-        let next = self.next(home);
-        Some(next * GROUP + self.tags(next).first_matching(tag)?)
+    }
+
+    /// The number of the first slot of a group that has a tag byte. It is not inlined, because it is
+    /// used rarely and lookups are at many places of the fast path.
+    #[inline(never)]
+    fn probable_index_in(self, group: usize, tag: u8) -> Option<usize> {
+        Some(group * GROUP + self.tags(group).first_matching(tag)?)
     }
 
     /// The most probable slot of a key. It may belong to another key.
