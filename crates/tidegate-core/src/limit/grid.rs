@@ -138,7 +138,8 @@ impl EvenPace {
     /// The units that arrive in `us` microseconds, if the rate is not known.
     #[cold]
     fn units_in_ticks(&self, us: u64) -> u64 {
-        self.window.quotient(self.count * (us / self.tick_us))
+        let ticks = if self.tick_us == 1 { us } else { us / self.tick_us };
+        self.window.quotient(self.count * ticks)
     }
 
     /// The microseconds in which `units` arrive, which are at least 1 and at most the units of a
