@@ -1,9 +1,10 @@
 //! The state of any limit, and dispatch to its algorithm.
 
 use crate::algorithms::AlgorithmState;
+use crate::limit::WindowPosition;
 use crate::{
-    Algorithm, Attempt, Decision, FixedWindow, Limit, PermitId, Permits, SlidingCounter,
-    SlidingLog, SlidingWindow, Timestamp, TokenBucket, View,
+    Algorithm, Attempt, Decision, FixedWindow, Limit, PermitId, Permits, ResetAfter,
+    SlidingCounter, SlidingLog, SlidingWindow, Timestamp, TokenBucket, View,
 };
 use crate::{Packed, PackedSize};
 
@@ -142,5 +143,65 @@ impl State {
             State::Concurrency(permits) => permits.renew(limit, permit, now),
             _ => false,
         }
+    }
+}
+
+/// Dispatches to the algorithm. A decision dispatches once, in `finish`.
+impl AlgorithmState for State {
+    fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
+        each!(self, state => state.advance(limit, now));
+    }
+
+    fn available(&self, limit: &Limit, now: &WindowPosition) -> u64 {
+        each!(self, state => state.available(limit, now))
+    }
+
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &WindowPosition) -> u64 {
+        each!(self, state => state.wait_us(limit, cost, now))
+    }
+
+    fn reset_after(&self, limit: &Limit, now: &WindowPosition) -> ResetAfter {
+        each!(self, state => state.reset_after(limit, now))
+    }
+
+    fn charge(&mut self, limit: &Limit, units: u64, attempt: &Attempt, now: &WindowPosition) {
+        each!(self, state => state.charge(limit, units, attempt, now));
+    }
+
+    fn admit(
+        &mut self,
+        limit: &Limit,
+        units: u64,
+        attempt: &Attempt,
+        now: &WindowPosition,
+        available: u64,
+    ) -> u64 {
+        each!(self, state => state.admit(limit, units, attempt, now, available))
+    }
+
+    fn refund(&mut self, limit: &Limit, units: u64) {
+        each!(self, state => state.refund(limit, units));
+    }
+
+    fn expires_at(&self, limit: &Limit) -> Timestamp {
+        each!(self, state => AlgorithmState::expires_at(state, limit))
+    }
+
+    fn held_entries(&self) -> usize {
+        each!(self, state => state.held_entries())
+    }
+
+    fn merge_newest_entry(&mut self, now: Timestamp) {
+        each!(self, state => state.merge_newest_entry(now));
+    }
+
+    fn finish(
+        &mut self,
+        limit: &Limit,
+        attempt: &Attempt,
+        now: &WindowPosition,
+        admitted: bool,
+    ) -> Decision {
+        each!(self, state => state.finish(limit, attempt, now, admitted))
     }
 }
