@@ -27,6 +27,7 @@
 //! - `entries.rs`: the packed log of `sliding-log`;
 //! - [`State`]: dispatch over the six algorithms;
 //! - [`Packed`]: a state in the fixed number of bits that a store keeps;
+//! - [`LeasedState`] and [`Lease`]: units that a node takes from a shared store and spends locally;
 //! - [`View`]: the contents of a state, for display.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![no_std]
@@ -39,6 +40,7 @@ mod attempt;
 mod decision;
 mod dyn_state;
 mod entries;
+mod lease;
 mod limit;
 mod packed;
 mod state;
@@ -59,6 +61,10 @@ pub use attempt::{Attempt, Cost, PermitId};
 pub use decision::{Decided, Decision, DenialReason, Denied, ResetAfter, RetryAfter};
 pub use dyn_state::DynState;
 pub use entries::{Entries, Entry};
+pub use lease::{
+    GiveBack, Grant, GrantId, Lease, LeaseRequest, LeasedState, MAX_GRANTS, MAX_LEASE_US,
+    MIN_LEASE_US,
+};
 pub use limit::{Algorithm, Limit, LimitError, LimitErrorKind, bounds};
 pub use packed::{Packed, PackedKind, PackedSize, PackedWords};
 pub use state::State;

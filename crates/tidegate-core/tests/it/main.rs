@@ -4,6 +4,8 @@
 
 mod checked_state;
 mod generators;
+mod lease_judge;
+mod lease_world;
 mod oracle;
 mod window_oracle;
 
@@ -11,6 +13,7 @@ mod counter_states;
 mod entries;
 mod exhaustive;
 mod fuzz;
+mod lease;
 mod properties;
 mod text;
 mod vectors;
