@@ -9,8 +9,8 @@ use tidegate::unstable::stats::{
 };
 
 use super::AdminState;
-use super::server_state::{FrontName, Reload, ServerState};
 use crate::logs;
+use crate::server_state::{FrontName, Reload, ServerState};
 
 /// Writes the page.
 pub fn page(state: &AdminState) -> String {

@@ -8,7 +8,6 @@
 //!   /rlconfig /stats               requires the admin secret; the pages of envoyproxy/ratelimit
 //! ```
 //!
-//! - `server_state.rs`: the state of the server and its counters, which the fronts update;
 //! - `metrics.rs`: the metrics page;
 //! - `policies.rs`, `stats_api.rs`: the admin API as JSON;
 //! - `history.rs`: samples of the last minutes; `events.rs`: the stream of denials;
@@ -20,7 +19,6 @@ mod history;
 mod metrics;
 mod policies;
 mod response;
-mod server_state;
 mod stats_api;
 
 use std::fmt::Write as _;
@@ -41,12 +39,12 @@ use tidegate::unstable::stats::{PROMETHEUS_CONTENT_TYPE, Stats};
 use tidegate_replay::uplot;
 
 pub use self::response::{AdminFront, text, with_type};
-pub use self::server_state::{FrontName, REPLY_CODES, ReplyCounts, ServerState};
 
 use self::history::History;
 use crate::authentication::{Access, AuthError};
 use crate::error::{ErrorKind, RequestError};
-use crate::serve::host_error;
+use crate::fronts::host_error;
+use crate::server_state::ServerState;
 use crate::web_pages::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, own_asset};
 
 /// The state that the handlers share.

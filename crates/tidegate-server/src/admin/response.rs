@@ -15,10 +15,10 @@ use hyper::body::{Body, Frame, SizeHint};
 use serde::Serialize;
 use tower_service::Service;
 
-use super::{FrontName, ServerState};
+use crate::connections::InFlight;
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::{Front, FrontCall};
-use crate::serve::InFlight;
+use crate::server_state::{FrontName, ServerState};
 
 /// Creates a plain-text response.
 pub fn text(status: StatusCode, text: impl Into<Cow<'static, str>>) -> Response {

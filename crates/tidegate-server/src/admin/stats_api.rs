@@ -19,8 +19,8 @@ use super::AdminState;
 use super::metrics::Process;
 use super::policies::find;
 use super::response::json;
-use super::server_state::{FrontName, RejectedConfig, Reload, ServerState};
 use crate::error::RequestError;
+use crate::server_state::{FrontName, RejectedConfig, Reload, ServerState};
 
 /// Returns the current totals. Clients compute rates from differences.
 pub async fn stats(State(state): State<AdminState>) -> Response {

@@ -25,8 +25,9 @@ pub use self::xds::{XdsAddress, xds_settings};
 
 use self::reader::Reader;
 use self::variables::DISTINCTIVE;
+use crate::connections::ListenAddr;
 use crate::logs::LogFormat;
-use crate::serve::{ListenAddr, ServeArgs};
+use crate::serve::ServeArgs;
 use crate::xds::XdsSettings;
 
 /// The bounds of a connection's age, those of the setting `grpc_max_connection_age`.

@@ -13,6 +13,7 @@
 
 pub mod grpc;
 pub mod http;
+mod http_protocol;
 pub mod resp;
 
 use std::convert::Infallible;
@@ -29,9 +30,11 @@ use tidegate::unstable::bounds;
 use tidegate::unstable::policy::MAX_KEY_BYTES;
 use tracing::Span;
 
+pub use self::http_protocol::{HttpProtocol, host_error};
+
 use self::http::body;
+use crate::connections::InFlight;
 use crate::error::RequestError;
-use crate::serve::InFlight;
 
 /// A protocol adapter over HTTP: responds to every request, with an error if necessary.
 pub trait Front: Send + Sync + 'static {

@@ -12,9 +12,10 @@ use tidegate::unstable::policy::{Mode, Policies, Policy, RequestField};
 
 use super::BoundFront;
 use super::config_source::ConfigSource;
-use super::settings::{FrontName, secret_of};
+use super::settings::secret_of;
 use crate::authentication::Access;
 use crate::logs;
+use crate::server_state::FrontName;
 
 /// The text of the banner, built once the sockets are bound.
 pub struct Banner {

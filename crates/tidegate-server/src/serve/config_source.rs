@@ -20,9 +20,9 @@ use tidegate::unstable::config::{Config, ConfigErrors, ConfigWarning, MAX_CONFIG
 use tidegate::unstable::policy::{Policies, PoliciesError};
 use tracing::{error, warn};
 
+use super::readiness::Readiness;
 use super::settings::ServeArgs;
-use super::shared_store::Readiness;
-use super::tls;
+use crate::connections::tls_warnings;
 use crate::envoy_ratelimit::{
     ConfigType, DEFAULT_STORE_TIMEOUT, EnvoySettings, VariableError, xds_settings,
 };
@@ -264,7 +264,7 @@ impl ConfigSource {
 
 /// Returns the warnings of a config and of the TLS files it names. `path` is its file.
 pub fn config_warnings(config: &Config, path: Option<&Path>) -> Vec<ConfigWarning> {
-    let tls = tls::warnings(config, path.and_then(Path::parent));
+    let tls = tls_warnings(config, path.and_then(Path::parent));
     config.warnings.iter().cloned().chain(tls).collect()
 }
 

@@ -7,15 +7,16 @@ use tidegate::unstable::config::Config;
 use tokio::task::JoinHandle;
 use tracing::info;
 
+use super::BoundFront;
 use super::config_source::ConfigSource;
 use super::error::ServeError;
-use super::listener::{Bounds, ListenSocket};
-use super::settings::{FrontName, FrontSettings, ListenAddr};
+use super::settings::FrontSettings;
 use super::shutdown::RunningFront;
-use super::{BoundFront, ServerState};
 use crate::admin::AdminFront;
 use crate::authentication::Access;
+use crate::connections::{Bounds, ListenAddr, ListenSocket};
 use crate::envoy_ratelimit::{EnvoyMetrics, EnvoySettings, PrometheusSettings, Statsd, router};
+use crate::server_state::{FrontName, ServerState};
 
 /// The metrics, and where they go. Empty without `--as-envoy-ratelimit`.
 #[derive(Default)]

@@ -8,11 +8,12 @@ use tidegate::OutOfMemory;
 use tidegate::redis::ConnectError;
 
 use super::config_source::ConfigSourceError;
-use super::settings::{FrontName, ListenAddr, ParseListenAddrError, secret_of};
-use super::tls::TlsError;
+use super::settings::secret_of;
 use crate::authentication::SecretError;
+use crate::connections::{ListenAddr, ParseListenAddrError, TlsError};
 use crate::envoy_ratelimit::VariableError;
 use crate::logs::LogError;
+use crate::server_state::FrontName;
 
 /// Why the server cannot start.
 #[derive(Debug, thiserror::Error)]

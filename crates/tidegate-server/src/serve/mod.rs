@@ -1,14 +1,11 @@
-//! `tidegate serve`: settings, sockets, reloads and shutdown.
+//! `tidegate serve`: settings, start, reloads and shutdown.
 //!
 //! ```text
 //!   settings.rs                   settings: flag > environment > file > default
 //!   unknown_env.rs                warns of misspelt environment variables
 //!   connection_limits.rs          how many connections each front may have, from the file descriptors
-//!   listener.rs                   sockets -> TLS (tls.rs) -> connections of any protocol
-//!   http_protocol.rs              connections over HTTP -> requests to a front
-//!   connection_stream.rs          records the progress of a connection; bounds the bytes read per poll
-//!   connections.rs                open connections, and their deadlines
-//!   shared_store.rs               the store that nodes share; readiness
+//!   store_connection.rs           connects to the store that nodes share; logs its failures
+//!   readiness.rs                  when the server is ready: its config, its store
 //!   config_source.rs, reload.rs   policies from files; SIGHUP and changed files
 //!   shutdown.rs                   signals, draining, exit
 //!   envoy_metrics.rs              the metrics of envoyproxy/ratelimit, served and sent
@@ -18,17 +15,13 @@
 mod banner;
 mod config_source;
 mod connection_limits;
-mod connection_stream;
-mod connections;
 mod envoy_metrics;
 mod error;
-mod http_protocol;
-mod listener;
+mod readiness;
 mod reload;
 mod settings;
-mod shared_store;
 mod shutdown;
-mod tls;
+mod store_connection;
 mod unknown_env;
 
 use std::sync::Arc;
@@ -42,31 +35,26 @@ use tidegate::{Clock, Limiter};
 use tokio::task::JoinHandle;
 
 pub use self::config_source::config_warnings;
-pub use self::connection_stream::ConnectionStream;
-pub use self::connections::{ConnCommand, ConnectionProgress, InFlight};
 pub use self::error::ServeError;
-pub use self::http_protocol::host_error;
-pub use self::listener::{Protocol, Stream};
-pub use self::settings::{ListenAddr, ServeArgs};
+pub use self::settings::ServeArgs;
 
 use self::banner::Banner;
 use self::config_source::ConfigSource;
 use self::connection_limits::{ConnectionLimits, DescriptorUsers};
-use self::connections::{Connections, MaxAge, TICK};
 use self::envoy_metrics::EnvoyExport;
-use self::http_protocol::HttpProtocol;
-use self::listener::{Bounds, ListenSocket, Listener};
 use self::reload::{EnvOverrides, ReloadedFronts, Reloader, StartConfig};
-use self::settings::{FrontName, FrontSettings, Settings};
+use self::settings::{FrontSettings, Settings};
 use self::shutdown::RunningFronts;
-use crate::admin::{self, AdminFront, ServerState};
+use crate::admin::{self, AdminFront};
 use crate::authentication::Secrets;
+use crate::connections::{Bounds, Connections, ListenSocket, Listener, MaxAge, Protocol, TICK};
 use crate::envoy_ratelimit::EnvoySettings;
-use crate::fronts::Front;
 use crate::fronts::grpc::GrpcFront;
 use crate::fronts::http::HttpFront;
 use crate::fronts::resp::RespFront;
+use crate::fronts::{Front, HttpProtocol};
 use crate::logs;
+use crate::server_state::{FrontName, ServerState};
 use crate::web_pages::{PageAddress, PageLinks};
 
 /// How often a hundredth of the store is swept for expired keys, so that the reported number of
@@ -182,7 +170,7 @@ impl Server {
         let limiter = limiter(config, clock.clone())?;
         let stats = Arc::new(Stats::new(clock));
         environment.show_keys(config, &stats);
-        let store = shared_store::connect(config).await?;
+        let store = store_connection::connect(config).await?;
         let mut gate = Gate::new(limiter, config.policies.clone(), stats);
         if let Some(store) = &store {
             gate = gate.with_shared_store(Arc::new(store.clone()), config.nodes);
@@ -235,7 +223,7 @@ impl Server {
         tokio::spawn(sweep(Arc::clone(&self.gate), Arc::clone(http)));
         if let Some(store) = &self.store {
             source.readiness().follow_store(store.clone(), &self.state);
-            tokio::spawn(shared_store::watch(store.clone(), config.store.to_string()));
+            tokio::spawn(store_connection::watch(store.clone(), config.store.to_string()));
         }
     }
 }
@@ -389,7 +377,7 @@ impl BoundFront {
     }
 }
 
-/// Commands connections past a deadline to close. Never returns.
+/// Commands connections without progress to close. Never returns.
 async fn reap_idle(connections: Arc<Connections>) {
     loop {
         tokio::time::sleep(TICK).await;

@@ -20,12 +20,12 @@ use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
 use super::config_source::{ConfigSource, ConfigSourceError};
+use super::readiness::Readiness;
 use super::settings::needing_restart;
-use super::shared_store::Readiness;
-use crate::admin::ServerState;
 use crate::envoy_ratelimit::EnvoyMetrics;
 use crate::fronts::grpc::GrpcFront;
 use crate::fronts::http::HttpFront;
+use crate::server_state::ServerState;
 use crate::xds::{self, Update};
 
 /// How often the files are read without an event.

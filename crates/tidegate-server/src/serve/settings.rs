@@ -1,10 +1,8 @@
 //! The settings of `tidegate serve`: its flags and variables ([`ServeArgs`]), and the effective
 //! settings. A flag overrides the environment, which overrides the file and the default.
 
-use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::Args;
@@ -15,10 +13,11 @@ use tidegate_replay::rate_algorithm;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::error::ServeError;
-use super::tls::{FrontTls, TlsFiles};
 use crate::authentication::{Access, Secrets};
+use crate::connections::{FrontTls, ListenAddr, TlsFiles};
 use crate::envoy_ratelimit::XdsAddress;
 use crate::logs::LogFormat;
+use crate::server_state::FrontName;
 
 /// Decide requests over HTTP, gRPC and RESP, and for gateways
 ///
@@ -115,67 +114,6 @@ Examples:
   tidegate serve --envoy-config /etc/ratelimit/config --algorithm fixed-window
   tidegate serve --config tidegate.yaml --http 127.0.0.1:9000 --admin off
   TIDEGATE_TOKENS=$(openssl rand -hex 32) tidegate serve --http 0.0.0.0:8080";
-
-/// The address on which a front listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ListenAddr {
-    /// The front is disabled.
-    Off,
-    At(SocketAddr),
-    /// The path of a unix socket, which only the gRPC front can have.
-    Unix(PathBuf),
-}
-
-/// The text is not a listen address.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ParseListenAddrError {
-    #[error(
-        "`{text}` has no host: write 127.0.0.1:{port} for this machine, 0.0.0.0:{port} for all"
-    )]
-    NoHost { text: String, port: u16 },
-    #[error("`{0}` is not an address: write host:port such as 127.0.0.1:8080, or off")]
-    NotAnAddress(String),
-    #[error("`unix:` has no path: write unix:/run/tidegate.sock")]
-    NoPath,
-}
-
-impl FromStr for ListenAddr {
-    type Err = ParseListenAddrError;
-
-    fn from_str(text: &str) -> Result<Self, ParseListenAddrError> {
-        if text == "off" {
-            return Ok(ListenAddr::Off);
-        }
-        match text.strip_prefix("unix:") {
-            Some("") => return Err(ParseListenAddrError::NoPath),
-            Some(path) => return Ok(ListenAddr::Unix(path.into())),
-            None => {}
-        }
-        if let Ok(address) = text.parse() {
-            return Ok(ListenAddr::At(address));
-        }
-        let error = || match text.strip_prefix(':').unwrap_or(text).parse() {
-            Ok(port) => ParseListenAddrError::NoHost { text: text.to_owned(), port },
-            Err(_) => ParseListenAddrError::NotAnAddress(text.to_owned()),
-        };
-        // A host name such as `localhost`. A port without a host is rejected.
-        let named = text.rsplit_once(':').is_some_and(|(host, _)| !host.is_empty());
-        let first = named.then(|| text.to_socket_addrs().ok()?.next()).flatten();
-        first.map(ListenAddr::At).ok_or_else(error)
-    }
-}
-
-impl fmt::Display for ListenAddr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ListenAddr::Off => f.write_str("off"),
-            ListenAddr::At(address) => address.fmt(f),
-            ListenAddr::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
-pub use crate::admin::FrontName;
 
 /// The default addresses of the fronts.
 const DEFAULT_HTTP: SocketAddr = SocketAddr::new(LOOPBACK, 8080);
@@ -313,49 +251,4 @@ pub fn needing_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("tls", old.tls != new.tls),
     ];
     fields.into_iter().filter(|(_, differs)| *differs).map(|(field, _)| field).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parses_listen_addresses() {
-        let rows = [
-            ("off", Ok("off")),
-            ("127.0.0.1:0", Ok("127.0.0.1:0")),
-            ("[::1]:8080", Ok("[::1]:8080")),
-            ("unix:/run/a:1.sock", Ok("unix:/run/a:1.sock")),
-            ("unix:", Err("`unix:` has no path: write unix:/run/tidegate.sock")),
-            (
-                "8080",
-                Err(
-                    "`8080` has no host: write 127.0.0.1:8080 for this machine, 0.0.0.0:8080 for all",
-                ),
-            ),
-            (
-                ":81",
-                Err("`:81` has no host: write 127.0.0.1:81 for this machine, 0.0.0.0:81 for all"),
-            ),
-            (
-                "127.0.0.1",
-                Err(
-                    "`127.0.0.1` is not an address: write host:port such as 127.0.0.1:8080, or off",
-                ),
-            ),
-            (
-                "1.2.3.4:99999",
-                Err(
-                    "`1.2.3.4:99999` is not an address: write host:port such as 127.0.0.1:8080, or off",
-                ),
-            ),
-            ("", Err("`` is not an address: write host:port such as 127.0.0.1:8080, or off")),
-        ];
-        for (text, expected) in rows {
-            let got = text.parse::<ListenAddr>();
-            let got = got.map(|choice| choice.to_string()).map_err(|error| error.to_string());
-            assert_eq!(got, expected.map(str::to_owned).map_err(str::to_owned), "{text}");
-        }
-        assert!(matches!("localhost:80".parse(), Ok(ListenAddr::At(at)) if at.ip().is_loopback()));
-    }
 }

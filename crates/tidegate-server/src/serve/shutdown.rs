@@ -10,8 +10,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
-use super::connections::{ConnCommand, Connections};
-use crate::admin::ServerState;
+use crate::connections::{ConnCommand, Connections};
+use crate::server_state::ServerState;
 
 /// How long requests in flight may take to finish. Kubernetes kills the process 30 s after SIGTERM.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::super::reader::{Reader, VariableError};
-use crate::serve::ListenAddr;
+use crate::connections::ListenAddr;
 
 /// The bounds of the interval between two packets to statsd.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);

@@ -12,8 +12,8 @@ use hyper::body::Incoming;
 use tonic::server::{ServerStreamingService, UnaryService};
 
 use super::{TonicResponse, server};
-use crate::admin::ServerState;
 use crate::fronts::grpc::envoy::SERVICE;
+use crate::server_state::ServerState;
 
 /// The prefix of all methods of the service.
 pub const PREFIX: &str = "/grpc.health.v1.Health/";

@@ -44,12 +44,12 @@ use tonic_prost::ProstCodec;
 
 use self::body::{GrpcBody, GrpcResponse, NotGrpc, code, collect, read_error};
 use self::health::Health;
-use crate::admin::{FrontName, ServerState};
 use crate::authentication::Access;
+use crate::connections::InFlight;
 use crate::envoy_ratelimit::{EnvoyMetrics, ReplySettings};
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::{Front, FrontCall, Start};
-use crate::serve::InFlight;
+use crate::server_state::{FrontName, ServerState};
 
 /// The only hot method.
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";

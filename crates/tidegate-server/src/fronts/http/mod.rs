@@ -47,12 +47,11 @@ pub use self::original_request::RequestTarget;
 
 use self::permits::LocalPermits;
 use self::response::{HttpBody, HttpResponse, RequestId, content};
-use crate::admin::{FrontName, ServerState};
 use crate::authentication::{Access, AuthError};
 use crate::envoy_ratelimit::{EnvoyMetrics, ReplySettings};
 use crate::error::{ErrorKind, RequestError};
-use crate::fronts::{Front, FrontCall, Start};
-use crate::serve::host_error;
+use crate::fronts::{Front, FrontCall, Start, host_error};
+use crate::server_state::{FrontName, ServerState};
 
 /// The path of the health check of envoyproxy/ratelimit.
 const HEALTH: &str = "/healthcheck";

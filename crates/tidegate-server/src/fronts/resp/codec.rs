@@ -15,8 +15,8 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use crate::admin::{REPLY_CODES, ReplyCounts};
 use crate::error::RequestError;
+use crate::server_state::{REPLY_CODES, ReplyCounts};
 
 /// The maximum number of arguments: enough for `COMMAND INFO` with all commands.
 pub const MAX_ARGS: i64 = 1024;

@@ -26,7 +26,7 @@ use super::codec::MAX_COMMAND_BYTES;
 use super::limit_cache::LimitCache;
 use super::pipeline::{self, Progress, RemoteBatch};
 use super::session::Session;
-use crate::serve::{ConnCommand, ConnectionProgress, ConnectionStream, Protocol, Stream};
+use crate::connections::{ConnCommand, ConnectionProgress, ConnectionStream, Protocol, Stream};
 
 impl Protocol for RespFront {
     /// As in Redis: idle connections of a pool are kept, those of an unreachable machine are not.
@@ -86,7 +86,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RespConnection<S> {
         self.stream.shutdown().await
     }
 
-    /// Records progress for the deadlines. A connection may be idle without limit, unless its
+    /// Records progress for the timeouts. A connection may be idle without limit, unless its
     /// secret, the rest of a command or the `EXEC` of a transaction is missing. Part of a command
     /// is not progress.
     fn record_progress(&self, leftover: &Leftover, answered: bool) {

@@ -11,8 +11,8 @@ use super::codec::{Args, MAX_BULK_BYTES};
 use super::commands::{ALL, Spec};
 use super::session::{Session, unknown_subcommand};
 use super::wrong_arity;
-use crate::admin::FrontName;
 use crate::error::RequestError;
+use crate::server_state::FrontName;
 
 /// The version of Redis whose connection commands are implemented.
 const REDIS_VERSION: &str = "7.2.0";

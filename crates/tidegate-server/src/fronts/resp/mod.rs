@@ -29,9 +29,9 @@ use std::sync::atomic::AtomicU64;
 
 use tidegate::unstable::gate::{Gate, GateError};
 
-use crate::admin::ServerState;
 use crate::authentication::Access;
 use crate::error::RequestError;
+use crate::server_state::ServerState;
 
 /// The RESP front.
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use super::connection::{ConnBuffers, MAX_REPLY_BYTES};
 use super::limit_cache::LimitCache;
 use super::query::{self, BorrowedQuery, OwnedQuery};
 use super::session::{ParsedCommand, Session};
-use crate::admin::ReplyCounts;
 use crate::error::RequestError;
+use crate::server_state::ReplyCounts;
 
 /// The maximum number of checks decided in one call: as many as the store prefetches memory for.
 const MAX_BATCH: usize = 32;

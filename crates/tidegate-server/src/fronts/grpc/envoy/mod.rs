@@ -32,8 +32,8 @@ pub use messages::{Descriptor, Entries, Request, RequestLimit};
 pub use reply::{Reply, ReplyForm, Status, Value};
 pub use to_gate_requests::{EnvoyRequests, MAX_DESCRIPTORS, MAX_ENTRIES, descriptor_error};
 
-use crate::admin::ServerState;
 use crate::error::{ErrorKind, RequestError};
+use crate::server_state::ServerState;
 
 /// Returns an error if no config was loaded yet. Without one, every request would pass.
 pub fn require_config(server_state: &ServerState) -> Result<(), RequestError> {

@@ -21,8 +21,8 @@ use super::RespFront;
 use super::connection::{ConnBuffers, Leftover};
 use super::pipeline::{self, Progress};
 use super::session::Session;
-use crate::admin::ServerState;
 use crate::authentication::{Access, Tokens};
+use crate::server_state::ServerState;
 
 const POLICIES: &str = r#"
 policies:

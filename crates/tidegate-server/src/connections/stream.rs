@@ -36,9 +36,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-use super::connections::ConnectionProgress;
-use super::settings::FrontName;
-use crate::admin::ServerState;
+use super::timeouts::ConnectionProgress;
+use crate::server_state::{FrontName, ServerState};
 
 /// The maximum duration of lingering.
 const LINGER: Duration = Duration::from_secs(2);

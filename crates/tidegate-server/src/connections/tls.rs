@@ -167,7 +167,7 @@ fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
 /// Returns the problems of the TLS files of a config: files that are missing, unreadable or do not
 /// match, and certificates that have expired. `base` is the directory of the config. Fronts that
 /// are off are skipped.
-pub fn warnings(config: &Config, base: Option<&Path>) -> Vec<ConfigWarning> {
+pub fn tls_warnings(config: &Config, base: Option<&Path>) -> Vec<ConfigWarning> {
     let (tls, fronts) = (&config.tls, &config.fronts);
     let all = [
         ("http", &tls.http, &fronts.http),

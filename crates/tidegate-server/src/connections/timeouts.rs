@@ -1,11 +1,11 @@
-//! Open connections, and their deadlines.
+//! Open connections, and their timeouts.
 //!
-//! A deadline applies to every connection: for the first bytes, for the rest of a request head, for
-//! reading a response, or for the next request. A timer per deadline would be set and cancelled
-//! with every request, which costs more than a decision. Instead, a request only updates counters
-//! and flags of its connection. A sweep every [`TICK`] compares them with those of the last sweep,
-//! and commands connections that made no progress for too long to close. A deadline is enforced up
-//! to one tick late.
+//! Every connection has a timeout: for the first bytes, for the rest of a request head, for reading
+//! a response, or for the next request. A timer per connection would be set and cancelled with
+//! every request, which costs more than a decision. Instead, a request only updates counters and
+//! flags of its connection. A sweep every [`TICK`] compares them with those of the last sweep, and
+//! commands connections that made no progress for too long to close. A connection is closed up to
+//! one tick late.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -126,7 +126,7 @@ impl Connections {
         self.open().len()
     }
 
-    /// Commands connections past a deadline to close. Called every [`TICK`].
+    /// Commands connections without progress to close. Called every [`TICK`].
     pub fn sweep(&self) {
         for entry in self.open().values_mut() {
             let command = entry.last_sweep.next_command(&entry.progress);

@@ -1,13 +1,15 @@
-//! The accept loop of all fronts: accept, TLS handshake, serve.
+//! The sockets of all fronts: listen, accept, TLS handshake, serve.
 //!
 //! The number of connections and the duration of a TLS handshake are bounded here; [`Connections`]
-//! has all later deadlines.
+//! has all later timeouts.
 
+use std::fmt;
 use std::future::Future;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,12 +20,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
-use super::connection_stream::ConnectionStream;
-use super::connections::{ConnGuard, ConnectionProgress, Connections, MaxAge};
-use super::settings::{FrontName, ListenAddr};
+use super::stream::ConnectionStream;
+use super::timeouts::{ConnGuard, ConnectionProgress, Connections, MaxAge};
 use super::tls::FrontTls;
-use crate::admin::ServerState;
 use crate::logs::LogThrottle;
+use crate::server_state::{FrontName, ServerState};
 
 /// The backlog of connections that wait in the kernel to be accepted: room for a burst of
 /// reconnects after a restart.
@@ -52,6 +53,65 @@ pub trait Protocol: Send + Sync + 'static {
         peer: SocketAddr,
         progress: Arc<ConnectionProgress>,
     ) -> impl Future<Output = ()> + Send;
+}
+
+/// The address on which a front listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListenAddr {
+    /// The front is disabled.
+    Off,
+    At(SocketAddr),
+    /// The path of a unix socket, which only the gRPC front can have.
+    Unix(PathBuf),
+}
+
+/// The text is not a listen address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseListenAddrError {
+    #[error(
+        "`{text}` has no host: write 127.0.0.1:{port} for this machine, 0.0.0.0:{port} for all"
+    )]
+    NoHost { text: String, port: u16 },
+    #[error("`{0}` is not an address: write host:port such as 127.0.0.1:8080, or off")]
+    NotAnAddress(String),
+    #[error("`unix:` has no path: write unix:/run/tidegate.sock")]
+    NoPath,
+}
+
+impl FromStr for ListenAddr {
+    type Err = ParseListenAddrError;
+
+    fn from_str(text: &str) -> Result<Self, ParseListenAddrError> {
+        if text == "off" {
+            return Ok(ListenAddr::Off);
+        }
+        match text.strip_prefix("unix:") {
+            Some("") => return Err(ParseListenAddrError::NoPath),
+            Some(path) => return Ok(ListenAddr::Unix(path.into())),
+            None => {}
+        }
+        if let Ok(address) = text.parse() {
+            return Ok(ListenAddr::At(address));
+        }
+        let error = || match text.strip_prefix(':').unwrap_or(text).parse() {
+            Ok(port) => ParseListenAddrError::NoHost { text: text.to_owned(), port },
+            Err(_) => ParseListenAddrError::NotAnAddress(text.to_owned()),
+        };
+        // A host name such as `localhost`. A port without a host is rejected.
+        let named = text.rsplit_once(':').is_some_and(|(host, _)| !host.is_empty());
+        let first = named.then(|| text.to_socket_addrs().ok()?.next()).flatten();
+        first.map(ListenAddr::At).ok_or_else(error)
+    }
+}
+
+impl fmt::Display for ListenAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenAddr::Off => f.write_str("off"),
+            ListenAddr::At(address) => address.fmt(f),
+            ListenAddr::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
 }
 
 /// The longest path of a unix socket that every system accepts: 104 bytes with a zero byte.
@@ -329,4 +389,49 @@ impl Acceptor {
 fn is_peer_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_listen_addresses() {
+        let rows = [
+            ("off", Ok("off")),
+            ("127.0.0.1:0", Ok("127.0.0.1:0")),
+            ("[::1]:8080", Ok("[::1]:8080")),
+            ("unix:/run/a:1.sock", Ok("unix:/run/a:1.sock")),
+            ("unix:", Err("`unix:` has no path: write unix:/run/tidegate.sock")),
+            (
+                "8080",
+                Err(
+                    "`8080` has no host: write 127.0.0.1:8080 for this machine, 0.0.0.0:8080 for all",
+                ),
+            ),
+            (
+                ":81",
+                Err("`:81` has no host: write 127.0.0.1:81 for this machine, 0.0.0.0:81 for all"),
+            ),
+            (
+                "127.0.0.1",
+                Err(
+                    "`127.0.0.1` is not an address: write host:port such as 127.0.0.1:8080, or off",
+                ),
+            ),
+            (
+                "1.2.3.4:99999",
+                Err(
+                    "`1.2.3.4:99999` is not an address: write host:port such as 127.0.0.1:8080, or off",
+                ),
+            ),
+            ("", Err("`` is not an address: write host:port such as 127.0.0.1:8080, or off")),
+        ];
+        for (text, expected) in rows {
+            let got = text.parse::<ListenAddr>();
+            let got = got.map(|choice| choice.to_string()).map_err(|error| error.to_string());
+            assert_eq!(got, expected.map(str::to_owned).map_err(str::to_owned), "{text}");
+        }
+        assert!(matches!("localhost:80".parse(), Ok(ListenAddr::At(at)) if at.ip().is_loopback()));
+    }
 }

@@ -20,13 +20,12 @@ use hyper_util::server::conn::auto;
 use tracing::field::Empty;
 use tracing::{debug, debug_span, warn};
 
-use super::connection_stream::{ConnectionStream, READ_PER_POLL};
-use super::connections::{ConnCommand, ConnectionProgress};
-use super::listener::{Protocol, Stream};
-use super::settings::FrontName;
-use crate::admin::ServerState;
-use crate::fronts::{Front, FrontCall, ResponseFuture};
+use super::{Front, FrontCall, ResponseFuture};
+use crate::connections::{
+    ConnCommand, ConnectionProgress, ConnectionStream, Protocol, READ_PER_POLL, Stream,
+};
 use crate::logs::LogThrottle;
+use crate::server_state::{FrontName, ServerState};
 
 /// The maximum size of a request head, and of the buffer it is read into. Gateways pass on the
 /// headers of their clients: nginx up to 32 KiB, Envoy up to 60 KiB. A larger head is rejected with
