@@ -181,7 +181,7 @@ impl EnvoySettings {
         args.admin.get_or_insert_with(|| self.admin.clone());
         args.resp.get_or_insert(ListenAddr::Off);
         args.grpc_client_name.clone_from(&self.grpc_client_name);
-        // The addresses of the reference are open, and so are these.
+        // The addresses of envoyproxy/ratelimit are open, and so are these.
         args.insecure_no_auth = true;
         if self.log_format == LogFormat::Json {
             args.log_format = LogFormat::Json;

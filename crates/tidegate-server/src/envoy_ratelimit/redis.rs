@@ -82,7 +82,7 @@ fn query(reader: &Reader, scheme: &str, tls: bool) -> Vec<String> {
     if tls && !scheme.starts_with("rediss") {
         options.push("tls=true".to_owned());
     }
-    // The reference reads these files only if TLS is on.
+    // envoyproxy/ratelimit reads these files only if TLS is on.
     let files = [
         ("ca", "REDIS_TLS_CACERT"),
         ("cert", "REDIS_TLS_CLIENT_CERT"),

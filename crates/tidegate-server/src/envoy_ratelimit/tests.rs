@@ -15,7 +15,7 @@ fn directory(settings: &EnvoySettings) -> String {
 }
 
 #[test]
-fn defaults_are_those_of_the_reference() {
+fn defaults_are_those_of_envoyproxy_ratelimit() {
     let settings = settings(&[("PATH", "/bin"), ("USE_STATSD", "false")]).expect("settings");
     let addresses = [&settings.http, &settings.grpc, &settings.admin].map(ToString::to_string);
     assert_eq!(addresses, ["0.0.0.0:8080", "0.0.0.0:8081", "0.0.0.0:6070"]);

@@ -11,6 +11,7 @@
 //!
 //! The bounds of the values that callers send are the same on every front.
 
+pub mod envoy;
 pub mod grpc;
 pub mod http;
 mod http_protocol;

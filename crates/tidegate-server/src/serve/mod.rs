@@ -199,11 +199,11 @@ impl Server {
         let replies = || source.variables().map(|variables| variables.replies.clone());
         let http = HttpFront::new(gate(), state(), config.headers, access(&settings.http))
             .with_algorithm(algorithm)
-            .with_reference(replies())
+            .with_envoy_ratelimit(replies())
             .with_metrics(export.metrics.clone());
         let grpc = GrpcFront::new(gate(), state(), config.headers, access(&settings.grpc))
             .with_algorithm(algorithm)
-            .with_reference(replies())
+            .with_envoy_ratelimit(replies())
             .with_metrics(export.metrics.clone());
         let resp = RespFront::new(gate(), state(), access(&settings.resp));
         let routes = admin::router(gate(), state(), self.store.clone(), access(&settings.admin));

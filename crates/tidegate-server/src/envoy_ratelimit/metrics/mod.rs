@@ -35,7 +35,7 @@ use self::series::{
     DeltaCounters, Hits, Registry, Series, limit_name, request_limit_name, unknown_domain,
 };
 use crate::error::{ErrorKind, RequestError};
-use crate::fronts::grpc::envoy::{Descriptor, Request};
+use crate::fronts::envoy::{Descriptor, RateLimitRequest};
 
 /// The upper bounds of the buckets of response times: those of the Prometheus client libraries.
 const RESPONSE_BOUNDS: [Duration; 11] = [
@@ -139,7 +139,12 @@ impl EnvoyMetrics {
     }
 
     /// Counts the hits of a request. `policies` are those that decided.
-    pub fn count(&self, verdict: &GateVerdict<'_>, request: &Request<'_>, policies: &Policies) {
+    pub fn count(
+        &self,
+        verdict: &GateVerdict<'_>,
+        request: &RateLimitRequest<'_>,
+        policies: &Policies,
+    ) {
         let active = self.active.load();
         for result in &verdict.results {
             let Some(descriptor) = request.descriptors.get(result.request_index) else { continue };
@@ -201,7 +206,7 @@ impl EnvoyMetrics {
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         clippy::cast_precision_loss,
-        reason = "the ratio is from 0 to 1, and the reference computes it with 32 bits"
+        reason = "the ratio is from 0 to 1, and envoyproxy/ratelimit computes it with 32 bits"
     )]
     fn near_from(&self, limit: u64) -> u64 {
         (limit as f32 * self.near_limit_ratio) as u64
@@ -233,7 +238,7 @@ impl EnvoyMetrics {
 }
 
 /// The hits of a descriptor; `None` if it refunds them.
-fn hits(request: &Request<'_>, descriptor: &Descriptor<'_>) -> Option<u64> {
+fn hits(request: &RateLimitRequest<'_>, descriptor: &Descriptor<'_>) -> Option<u64> {
     let hits = descriptor.hits_addend.unwrap_or_else(|| request.hits_addend.max(1).into());
     (!descriptor.is_negative_hits).then_some(hits)
 }

@@ -8,7 +8,7 @@ use tidegate::unstable::policy::{EnvoyDetails, EnvoyLevel};
 use tidegate::unstable::stats::Counters;
 use tracing::warn;
 
-use crate::fronts::grpc::envoy::Entries;
+use crate::fronts::envoy::Entries;
 
 /// The maximum number of series. Each takes about 1.5 KiB, so all of them take 6 MiB. The values of
 /// requests are part of some names, so the number would be unbounded otherwise.

@@ -7,7 +7,7 @@ use tidegate::unstable::policy::{EnvoyDetails, EnvoyLevel};
 use super::series::{MAX_NAME_BYTES, MAX_SERIES, Registry, limit_name, request_limit_name};
 use super::settings::{StatsdForm, StatsdSettings};
 use super::*;
-use crate::fronts::grpc::envoy::Entries;
+use crate::fronts::envoy::Entries;
 
 /// Levels as `key=value` of the config, then `v` for `value_to_metric` and `s` for
 /// `share_threshold`.
@@ -30,7 +30,7 @@ fn entries(values: &[&'static str]) -> Entries<'static> {
 }
 
 #[test]
-fn names_are_those_of_the_reference() {
+fn names_are_those_of_envoyproxy_ratelimit() {
     #[rustfmt::skip]
     let rows: [(&str, &[(&str, &str)], bool, &[&'static str], Option<&str>, &str); 11] = [
         // The config has the whole name.

@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use tonic::server::{ServerStreamingService, UnaryService};
 
 use super::{TonicResponse, server};
-use crate::fronts::grpc::envoy::SERVICE;
+use crate::fronts::envoy::SERVICE;
 use crate::server_state::ServerState;
 
 /// The prefix of all methods of the service.

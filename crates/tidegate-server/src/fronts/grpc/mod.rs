@@ -2,7 +2,7 @@
 //!
 //! | service | file |
 //! | --- | --- |
-//! | `envoy.service.ratelimit.v3.RateLimitService` | `rls.rs`, with `envoy/` |
+//! | `envoy.service.ratelimit.v3.RateLimitService` | `should_rate_limit.rs`, with `fronts/envoy/` |
 //! | `grpc.health.v1.Health` | `health.rs` |
 //! | `grpc.reflection.v1.ServerReflection`, and `v1alpha` | `reflection.rs` |
 //!
@@ -21,11 +21,9 @@
 //! and a shared store has `store_timeout`.
 
 mod body;
-pub mod envoy;
 mod health;
-mod protobuf;
 mod reflection;
-mod rls;
+mod should_rate_limit;
 
 use std::sync::Arc;
 use std::task::Context;
@@ -69,7 +67,7 @@ pub struct GrpcFront {
     /// The algorithm of limits that are sent with a request.
     algorithm: Algorithm,
     /// The contents of replies with `--as-envoy-ratelimit`.
-    reference: Option<ReplySettings>,
+    envoy_ratelimit: Option<ReplySettings>,
     /// The metrics of envoyproxy/ratelimit.
     metrics: Option<Arc<EnvoyMetrics>>,
 }
@@ -90,7 +88,7 @@ impl GrpcFront {
             forms,
             access,
             algorithm: Algorithm::default(),
-            reference: None,
+            envoy_ratelimit: None,
             metrics: None,
         }
     }
@@ -103,8 +101,8 @@ impl GrpcFront {
 
     /// Sets the contents of replies in the form of envoyproxy/ratelimit.
     #[must_use]
-    pub fn with_reference(self, reference: Option<ReplySettings>) -> Self {
-        GrpcFront { reference, ..self }
+    pub fn with_envoy_ratelimit(self, replies: Option<ReplySettings>) -> Self {
+        GrpcFront { envoy_ratelimit: replies, ..self }
     }
 
     /// Counts calls in the metrics of envoyproxy/ratelimit.

@@ -19,7 +19,7 @@ use tonic::server::StreamingService;
 
 use super::{TonicResponse, server};
 use crate::error::GrpcCode;
-use crate::fronts::grpc::envoy::SERVICE;
+use crate::fronts::envoy::SERVICE;
 
 pub const V1: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 pub const V1_ALPHA: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";

@@ -2,7 +2,7 @@
 //! The request is a `RateLimitRequest` and the response a `RateLimitResponse`, both in the JSON
 //! mapping of Protocol Buffers. The status is 200, or 429 when denied.
 //!
-//! The meaning of both is documented in `grpc/envoy/`; this file only decodes and encodes them. As
+//! The meaning of both is documented in `fronts/envoy/`; this file only decodes and encodes them. As
 //! the mapping specifies, names may be written `hitsAddend` or `hits_addend`, numbers may be
 //! quoted, `null` means absent, and values that are 0 or empty are omitted from the response.
 
@@ -20,7 +20,7 @@ use super::json_body::{BoundedVec, Object, Text, decode};
 use super::response::{HttpResponse, REQUEST_ID, RequestId, json as json_answer};
 use super::{HttpFront, read_json};
 use crate::error::RequestError;
-use crate::fronts::grpc::envoy::{
+use crate::fronts::envoy::{
     self, EnvoyRequests, MAX_DESCRIPTORS, MAX_ENTRIES, Reply, ReplyForm, Status,
 };
 
@@ -62,7 +62,7 @@ impl HttpFront {
         }
         let form = ReplyForm {
             forms: **self.forms.load(),
-            reference: self.reference.as_ref(),
+            envoy_ratelimit: self.envoy_ratelimit.as_ref(),
             policies: active.policies(),
             now: self.gate.now(),
         };
@@ -120,7 +120,7 @@ struct LimitBody {
 }
 
 impl<'a> RequestBody<'a> {
-    fn request(&'a self) -> envoy::Request<'a> {
+    fn request(&'a self) -> envoy::RateLimitRequest<'a> {
         let descriptors = self.descriptors.iter().flat_map(|first| &first.0);
         let descriptors = descriptors.map(|Object(one)| {
             let entries = one.entries.iter().flat_map(|first| &first.0);
@@ -135,7 +135,7 @@ impl<'a> RequestBody<'a> {
                 is_negative_hits: one.is_negative_hits.unwrap_or_default(),
             }
         });
-        envoy::Request {
+        envoy::RateLimitRequest {
             domain: text(&self.domain),
             descriptors: descriptors.collect(),
             hits_addend: self.hits_addend.map_or(0, |number| number.0),

@@ -65,7 +65,7 @@ pub struct HttpFront {
     /// The algorithm of limits that are sent with a request of Envoy.
     algorithm: Algorithm,
     /// The contents of replies to Envoy with `--as-envoy-ratelimit`.
-    reference: Option<ReplySettings>,
+    envoy_ratelimit: Option<ReplySettings>,
     /// The metrics of envoyproxy/ratelimit.
     metrics: Option<Arc<EnvoyMetrics>>,
     access: Access,
@@ -90,7 +90,7 @@ impl HttpFront {
             server_state,
             forms: ArcSwap::from_pointee(forms),
             algorithm: Algorithm::default(),
-            reference: None,
+            envoy_ratelimit: None,
             metrics: None,
             access,
             local_permits: LocalPermits::default(),
@@ -107,8 +107,8 @@ impl HttpFront {
 
     /// Sets the contents of replies to Envoy in the form of envoyproxy/ratelimit.
     #[must_use]
-    pub fn with_reference(self, reference: Option<ReplySettings>) -> Self {
-        HttpFront { reference, ..self }
+    pub fn with_envoy_ratelimit(self, replies: Option<ReplySettings>) -> Self {
+        HttpFront { envoy_ratelimit: replies, ..self }
     }
 
     /// Counts requests to `/json` in the metrics of envoyproxy/ratelimit.

@@ -19,7 +19,7 @@ use tidegate::unstable::headers::Forms;
 use tidegate::unstable::policy::{self, EnvoyDetails, MetadataValue, Policies};
 use tidegate::{Algorithm, Limit, Timestamp};
 
-use super::messages::{Descriptor, Request};
+use super::messages::{Descriptor, RateLimitRequest};
 use crate::envoy_ratelimit::ReplySettings;
 use crate::error::RequestError;
 
@@ -84,7 +84,7 @@ pub struct ReplyForm<'a> {
     /// The header fields of replies in tidegate's form.
     pub forms: Forms,
     /// The contents of replies in the form of envoyproxy/ratelimit; `None` for tidegate's form.
-    pub reference: Option<&'a ReplySettings>,
+    pub envoy_ratelimit: Option<&'a ReplySettings>,
     /// The policies that decided.
     pub policies: &'a Policies,
     /// The time of the limiter's clock.
@@ -98,14 +98,14 @@ impl<'a> Reply<'a> {
     /// When the request was denied because the store failed, which is not `OVER_LIMIT`.
     pub fn new(
         verdict: &GateVerdict<'a>,
-        request: &'a Request<'_>,
+        request: &'a RateLimitRequest<'_>,
         form: ReplyForm<'a>,
     ) -> Result<Self, RequestError> {
         if verdict.denial_reason() == Some(DenialReason::StoreFailed) {
             return Err(RequestError::store_failed(verdict));
         }
-        if let Some(settings) = form.reference {
-            return Ok(reference_reply(verdict, request, settings, form));
+        if let Some(settings) = form.envoy_ratelimit {
+            return Ok(envoy_ratelimit_reply(verdict, request, settings, form));
         }
         let reported = (0..request.descriptors.len()).map(|index| verdict.reported_limit_of(index));
         let mut statuses: SmallVec<[Status<'a>; 2]> =
@@ -189,19 +189,19 @@ fn metadata<'a>(verdict: &GateVerdict<'a>) -> Metadata<'a> {
 }
 
 /// Creates a reply in the form of envoyproxy/ratelimit.
-fn reference_reply<'a>(
+fn envoy_ratelimit_reply<'a>(
     verdict: &GateVerdict<'a>,
-    request: &'a Request<'_>,
+    request: &'a RateLimitRequest<'_>,
     settings: &'a ReplySettings,
     form: ReplyForm<'a>,
 ) -> Reply<'a> {
     let indexes = 0..request.descriptors.len();
     let mut statuses: SmallVec<[Status<'a>; 2]> =
-        indexes.clone().map(|index| reference_status(verdict, index, form)).collect();
+        indexes.clone().map(|index| envoy_ratelimit_status(verdict, index, form)).collect();
     let metadata = settings.dynamic_metadata.then(|| {
         let passed = indexes.filter(|index| !statuses[*index].denied);
         let passed = passed.filter_map(|index| details(reported_result(verdict, index)?, form));
-        reference_metadata(request, passed.filter_map(|details| details.metadata.as_deref()))
+        envoy_ratelimit_metadata(request, passed.filter_map(|details| details.metadata.as_deref()))
     });
     mark_unlimited(verdict, &mut statuses);
     let counts = settings.headers.as_ref().and_then(|names| {
@@ -236,7 +236,7 @@ fn details<'a>(result: &LimitResult<'_>, form: ReplyForm<'a>) -> Option<&'a Envo
 
 /// The status of a descriptor. The name is that of the limit, and not of the policy, which always
 /// has one.
-fn reference_status<'a>(
+fn envoy_ratelimit_status<'a>(
     verdict: &GateVerdict<'a>,
     index: usize,
     form: ReplyForm<'a>,
@@ -273,8 +273,8 @@ fn reported_status<'s, 'a>(allowed: bool, statuses: &'s [Status<'a>]) -> Option<
 }
 
 /// The request as `dynamic_metadata`, with the metadata of the limits that passed.
-fn reference_metadata<'a>(
-    request: &'a Request<'_>,
+fn envoy_ratelimit_metadata<'a>(
+    request: &'a RateLimitRequest<'_>,
     passed: impl Iterator<Item = &'a policy::Metadata>,
 ) -> Metadata<'a> {
     let descriptors = request.descriptors.iter().map(descriptor).collect();

@@ -10,7 +10,7 @@ use tidegate::unstable::policy::Policies;
 use super::GrpcFront;
 use super::body::{GrpcBody, GrpcResponse, single_message};
 use crate::error::RequestError;
-use crate::fronts::grpc::envoy::{self, EnvoyRequests, Reply, ReplyForm};
+use crate::fronts::envoy::{self, EnvoyRequests, Reply, ReplyForm};
 
 /// The initial capacity of a reply with one descriptor, and of each further descriptor.
 const REPLY_BYTES: usize = 320;
@@ -56,7 +56,7 @@ impl GrpcFront {
     fn reply<'a>(
         &'a self,
         verdict: &GateVerdict<'a>,
-        request: &'a envoy::Request<'_>,
+        request: &'a envoy::RateLimitRequest<'_>,
         policies: &'a Policies,
     ) -> Result<GrpcResponse, RequestError> {
         if let Some(metrics) = &self.metrics {
@@ -64,7 +64,7 @@ impl GrpcFront {
         }
         let form = ReplyForm {
             forms: **self.forms.load(),
-            reference: self.reference.as_ref(),
+            envoy_ratelimit: self.envoy_ratelimit.as_ref(),
             policies,
             now: self.gate.now(),
         };
@@ -92,8 +92,8 @@ impl GrpcFront {
     }
 }
 
-fn decode(message: &[u8]) -> Result<envoy::Request<'_>, RequestError> {
-    envoy::Request::decode(message)
+fn decode(message: &[u8]) -> Result<envoy::RateLimitRequest<'_>, RequestError> {
+    envoy::RateLimitRequest::decode(message)
         .map_err(|malformed| RequestError::invalid(malformed.to_string()))
 }
 

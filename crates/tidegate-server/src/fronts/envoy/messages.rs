@@ -5,11 +5,9 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 use tidegate::unstable::config::envoy::Unit;
 
+use super::protobuf::{Fields, Malformed, Wire, put_bytes, put_double, put_nested, put_number};
 use super::reply::{Reply, Status, Value};
 use super::{MAX_DESCRIPTORS, MAX_ENTRIES};
-use crate::fronts::grpc::protobuf::{
-    Fields, Malformed, Wire, put_bytes, put_double, put_nested, put_number,
-};
 
 /// Names and values, in order, in the form of
 /// [`Attributes`](tidegate::unstable::attributes::Attributes).
@@ -17,7 +15,7 @@ pub type Entries<'a> = SmallVec<[(Cow<'a, str>, Cow<'a, str>); 3]>;
 
 /// A `RateLimitRequest`: one decision about all of its descriptors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Request<'a> {
+pub struct RateLimitRequest<'a> {
     /// The domain, which selects the policies.
     pub domain: Cow<'a, str>,
     /// The descriptors to decide.
@@ -47,7 +45,7 @@ pub struct RequestLimit {
     pub unit: u64,
 }
 
-impl<'a> Request<'a> {
+impl<'a> RateLimitRequest<'a> {
     /// Decodes a message. At most one descriptor and one entry more than the maximum are kept, so
     /// that the excess can be detected: an empty one takes two bytes of a message and a hundred
     /// times as much here. Values are not validated.
@@ -55,7 +53,7 @@ impl<'a> Request<'a> {
     /// # Errors
     /// When the bytes are malformed.
     pub fn decode(message: &'a [u8]) -> Result<Self, Malformed> {
-        let mut request = Request::default();
+        let mut request = RateLimitRequest::default();
         for field in Fields::new(message) {
             match field? {
                 (1, value) => request.domain = text(value)?,
@@ -224,7 +222,7 @@ fn at_most_32_bits(number: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fronts::grpc::protobuf::{put_bytes, put_nested, put_number};
+    use crate::fronts::envoy::protobuf::{put_bytes, put_nested, put_number};
 
     #[test]
     fn decodes_known_fields_and_skips_others() {
@@ -247,7 +245,7 @@ mod tests {
         put_nested(&mut message, 2, |out| put_nested(out, 3, |_| {}));
         put_number(&mut message, 3, 5);
         put_number(&mut message, 77, 1);
-        let request = Request::decode(&message).expect("a message");
+        let request = RateLimitRequest::decode(&message).expect("a message");
         assert_eq!((&*request.domain, request.hits_addend), ("edge", 5));
         let [first, second] = &request.descriptors[..] else { panic!("{request:?}") };
         let entry = |key: &'static str, value: &'static str| (key.into(), value.into());
@@ -262,11 +260,11 @@ mod tests {
     fn decoding_bounds_descriptors_and_entries() {
         // The maximum number of empty descriptors that fit into the largest message, then entries.
         let message = [0x12, 0].repeat(512 * 1024);
-        let request = Request::decode(&message).expect("a message");
+        let request = RateLimitRequest::decode(&message).expect("a message");
         assert_eq!(request.descriptors.len(), MAX_DESCRIPTORS + 1);
         let mut message = Vec::new();
         put_nested(&mut message, 2, |out| out.extend([0x0a, 0].repeat(100_000)));
-        let request = Request::decode(&message).expect("a message");
+        let request = RateLimitRequest::decode(&message).expect("a message");
         assert_eq!(request.descriptors[0].entries.len(), MAX_ENTRIES + 1);
     }
 
@@ -285,7 +283,7 @@ mod tests {
             let length = next() % 40;
             // Small numbers are valid tags and lengths.
             let bytes: Vec<u8> = (0..length).map(|_| (next() % 35) as u8).collect();
-            read += u32::from(Request::decode(&bytes).is_ok());
+            read += u32::from(RateLimitRequest::decode(&bytes).is_ok());
         }
         assert!((100..19_900).contains(&read), "{read} of 20000");
     }

@@ -13,7 +13,7 @@ use tidegate::unstable::identity::parse_address;
 use tidegate::unstable::policy::MAX_KEY_BYTES;
 use tidegate::{Algorithm, CheckError, Cost, Limit, MAX_CHECKS, Overflow};
 
-use super::messages::{Descriptor, Entries, Request, RequestLimit};
+use super::messages::{Descriptor, Entries, RateLimitRequest, RequestLimit};
 use crate::error::{ErrorKind, RequestError};
 
 /// The maximum number of descriptors in a request: with one limit each, no more can be decided at
@@ -54,7 +54,10 @@ impl<'a> EnvoyRequests<'a> {
     ///
     /// # Errors
     /// When a field is invalid; the error names it.
-    pub fn new(request: &'a Request<'_>, algorithm: Algorithm) -> Result<Self, RequestError> {
+    pub fn new(
+        request: &'a RateLimitRequest<'_>,
+        algorithm: Algorithm,
+    ) -> Result<Self, RequestError> {
         if request.domain.is_empty() {
             return Err(RequestError::field(
                 "domain",
@@ -122,7 +125,7 @@ pub fn descriptor_error(error: GateError) -> RequestError {
 type FieldError = (String, String);
 
 fn to_descriptor_request<'a>(
-    request: &'a Request<'_>,
+    request: &'a RateLimitRequest<'_>,
     descriptor: &'a Descriptor<'_>,
     algorithm: Algorithm,
 ) -> Result<DescriptorRequest<'a>, FieldError> {
@@ -161,7 +164,7 @@ fn check_entries(entries: &Entries<'_>) -> Result<(), FieldError> {
 }
 
 /// The cost of a descriptor; `None` if each policy defines it.
-fn cost(request: &Request<'_>, descriptor: &Descriptor<'_>) -> Option<Cost> {
+fn cost(request: &RateLimitRequest<'_>, descriptor: &Descriptor<'_>) -> Option<Cost> {
     let hits = match (descriptor.hits_addend, request.hits_addend) {
         (Some(hits), _) => hits.min(MAX_HITS),
         (None, 0) if descriptor.is_negative_hits => 1,
@@ -226,11 +229,11 @@ mod tests {
         Descriptor { entries: entries.collect(), ..Descriptor::default() }
     }
 
-    fn request(descriptors: &[Descriptor<'static>]) -> Request<'static> {
-        Request { domain: "edge".into(), descriptors: descriptors.into(), hits_addend: 0 }
+    fn request(descriptors: &[Descriptor<'static>]) -> RateLimitRequest<'static> {
+        RateLimitRequest { domain: "edge".into(), descriptors: descriptors.into(), hits_addend: 0 }
     }
 
-    fn rejection(request: &Request<'_>) -> String {
+    fn rejection(request: &RateLimitRequest<'_>) -> String {
         let refused =
             EnvoyRequests::new(request, Algorithm::default()).expect_err("an invalid request");
         assert_eq!(refused.kind, ErrorKind::Invalid);
@@ -257,7 +260,7 @@ mod tests {
         ];
         for (hits_addend, is_negative_hits, of_request, expected) in rows {
             let one = Descriptor { hits_addend, is_negative_hits, ..descriptor(&[("a", "b")]) };
-            let request = Request { hits_addend: of_request, ..request(&[one]) };
+            let request = RateLimitRequest { hits_addend: of_request, ..request(&[one]) };
             let envoy_requests =
                 EnvoyRequests::new(&request, Algorithm::default()).expect("a valid request");
             let gate_requests = envoy_requests.gate_requests(Some("id"));
@@ -277,7 +280,7 @@ mod tests {
         let many = descriptor(&vec![("a", "b"); MAX_ENTRIES + 1]);
         #[rustfmt::skip]
         let rows = [
-            (Request { domain: "".into(), ..request(std::slice::from_ref(&good)) },
+            (RateLimitRequest { domain: "".into(), ..request(std::slice::from_ref(&good)) },
              "domain: it is empty: send the `domain` of the filter's configuration"),
             (request(&[]), "descriptors: it is empty: send at least one"),
             (request(&vec![good.clone(); 257]), "descriptors: there are more than 256: send fewer"),

@@ -2,14 +2,14 @@
 //! and from the gate.
 //!
 //! ```text
-//!   bytes --messages.rs--> Request --to_gate_requests.rs--> GateRequest --Gate::check--> GateVerdict
-//!         <--messages.rs-- Reply   <------------------------reply.rs-----------------------'
+//!   bytes -> messages.rs -> RateLimitRequest -> to_gate_requests.rs -> GateRequest -> Gate::check
+//!   bytes <- messages.rs <- Reply            <- reply.rs            <- GateVerdict <--'
 //! ```
 //!
-//! The messages are decoded and encoded by hand (`../protobuf.rs`). A request borrows all texts from
+//! The messages are decoded and encoded by hand (`protobuf.rs`). A request borrows all texts from
 //! the received bytes, and a reply is written into one buffer directly from the verdict. Generated
 //! types would own each text, and would bring Envoy's whole API, four megabytes of source, for six
-//! messages. `/json` of the HTTP front uses the same [`Request`] and [`Reply`] in JSON.
+//! messages. `/json` of the HTTP front uses the same [`RateLimitRequest`] and [`Reply`] in JSON.
 //!
 //! The meaning of a request, also documented in docs/envoy.md:
 //!
@@ -25,10 +25,11 @@
 //! [`GateRequest`]: tidegate::unstable::gate::GateRequest
 
 mod messages;
+mod protobuf;
 mod reply;
 mod to_gate_requests;
 
-pub use messages::{Descriptor, Entries, Request, RequestLimit};
+pub use messages::{Descriptor, Entries, RateLimitRequest, RequestLimit};
 pub use reply::{Reply, ReplyForm, Status, Value};
 pub use to_gate_requests::{EnvoyRequests, MAX_DESCRIPTORS, MAX_ENTRIES, descriptor_error};
 
