@@ -1,7 +1,8 @@
 //! Connections over HTTP/1.1 and HTTP/2: passes requests to a front and sends its responses.
 //!
-//! Everything that a peer can make the server buffer is bounded here: the size of a request head,
-//! the streams of an HTTP/2 connection, the bytes read per poll.
+//! What a peer can make the server buffer before a front has its request is bounded here: the size
+//! of a request head, the streams of an HTTP/2 connection, the bytes read per poll. Bodies are
+//! bounded in `request_body.rs`.
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;

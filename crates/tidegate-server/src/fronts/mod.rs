@@ -15,6 +15,7 @@ pub mod envoy;
 pub mod grpc;
 pub mod http;
 mod http_protocol;
+pub mod request_body;
 pub mod resp;
 
 use std::convert::Infallible;
@@ -24,7 +25,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use ::http::{Request, Response};
+use ::http::{HeaderName, Request, Response};
 use bytes::Bytes;
 use hyper::body::{Body, Incoming};
 use tidegate::unstable::bounds;
@@ -33,7 +34,6 @@ use tracing::Span;
 
 pub use self::http_protocol::{HttpProtocol, host_error};
 
-use self::http::body;
 use crate::connections::InFlight;
 use crate::error::RequestError;
 
@@ -76,7 +76,7 @@ impl FrontCall {
     ) -> Result<Option<Bytes>, RequestError> {
         match Pin::new(self.request.body_mut()).poll_frame(context) {
             Poll::Ready(Some(Ok(frame))) => Ok(frame.into_data().ok()),
-            Poll::Ready(Some(Err(_))) => Err(body::broken()),
+            Poll::Ready(Some(Err(_))) => Err(request_body::broken()),
             Poll::Ready(None) | Poll::Pending => Ok(None),
         }
     }
@@ -139,6 +139,9 @@ impl<F: Front> Future for ResponseFuture<F> {
         Poll::Ready(Ok(response))
     }
 }
+
+/// The header that holds the request id, in requests and responses.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The largest absolute cost, which equals the largest limit.
 #[expect(clippy::cast_possible_wrap, reason = "10^12 is far below 2^63")]

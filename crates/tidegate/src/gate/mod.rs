@@ -142,7 +142,7 @@ impl Gate {
         &self.stats
     }
 
-    /// Polls a future of this gate once. If counts are kept in memory, the future is ready, unless
+    /// Polls a future that decides with this gate once. If counts are kept in memory, the future is ready, unless
     /// the request has a `max_wait`.
     ///
     /// ```
@@ -167,14 +167,14 @@ impl Gate {
     /// Returns [`GateError::MustAwait`] if the store is shared, without polling the future, and if
     /// the request waits; otherwise the errors of the future.
     #[inline]
-    pub fn poll_now<T>(
+    pub fn poll_now<T, E: From<GateError>>(
         &self,
-        future: impl Future<Output = Result<T, GateError>>,
-    ) -> Result<T, GateError> {
+        future: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
         if self.is_shared() {
-            return Err(GateError::MustAwait);
+            return Err(GateError::MustAwait.into());
         }
-        poll_once(future).unwrap_or(Err(GateError::MustAwait))
+        poll_once(future).unwrap_or_else(|| Err(GateError::MustAwait.into()))
     }
 
     /// Decides one or several requests together: all are charged or none.

@@ -17,9 +17,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use super::MAX_MESSAGE_BYTES;
 use crate::error::{ErrorKind, RequestError};
-use crate::fronts::http::body as http_body;
+use crate::fronts::request_body::{self, MAX_ENVOY_BYTES};
 
 /// A response of this front.
 pub type GrpcResponse = Response<GrpcBody>;
@@ -241,7 +240,7 @@ pub fn single_message<'b>(
         return Err(RequestError::invalid("the call has no message: send one"));
     };
     let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
-    if length > MAX_MESSAGE_BYTES {
+    if length > MAX_ENVOY_BYTES {
         return Err(too_large());
     }
     match message.len() {
@@ -273,9 +272,9 @@ fn decompress(headers: &HeaderMap, message: &[u8]) -> Result<Vec<u8>, RequestErr
         }
     }
     let mut decompressed = Vec::new();
-    let most = MAX_MESSAGE_BYTES as u64 + 1;
+    let most = MAX_ENVOY_BYTES as u64 + 1;
     match GzDecoder::new(message).take(most).read_to_end(&mut decompressed) {
-        Ok(bytes) if bytes > MAX_MESSAGE_BYTES => Err(too_large()),
+        Ok(bytes) if bytes > MAX_ENVOY_BYTES => Err(too_large()),
         Ok(_) => Ok(decompressed),
         Err(_) => Err(RequestError::new(ErrorKind::Internal, "the message cannot be decompressed")),
     }
@@ -283,7 +282,7 @@ fn decompress(headers: &HeaderMap, message: &[u8]) -> Result<Vec<u8>, RequestErr
 
 /// Reads the whole body of a call with one message. `first` is the part that was already read.
 pub async fn collect(body: Incoming, first: Option<Bytes>) -> Result<Bytes, RequestError> {
-    http_body::collect(body, first, PREFIX_BYTES + MAX_MESSAGE_BYTES).await.map_err(read_error)
+    request_body::collect(body, first, PREFIX_BYTES + MAX_ENVOY_BYTES).await.map_err(read_error)
 }
 
 /// Converts the error of a body that could not be read to its gRPC wording.
@@ -299,7 +298,7 @@ pub fn read_error(error: RequestError) -> RequestError {
 
 fn too_large() -> RequestError {
     let message = format!(
-        "the message is larger than {MAX_MESSAGE_BYTES} bytes: send fewer or shorter entries"
+        "the message is larger than {MAX_ENVOY_BYTES} bytes: send fewer or shorter entries"
     );
     RequestError::new(ErrorKind::TooLarge, message)
 }
@@ -372,7 +371,7 @@ mod tests {
             body[0] = 1;
             body
         };
-        let (largest, larger) = (vec![7; MAX_MESSAGE_BYTES], vec![7; MAX_MESSAGE_BYTES + 1]);
+        let (largest, larger) = (vec![7; MAX_ENVOY_BYTES], vec![7; MAX_ENVOY_BYTES + 1]);
         let cut = &gzip(&[7; 100])[..20];
         #[rustfmt::skip]
         let rows: [(&str, Vec<u8>, Result<&[u8], GrpcCode>); 8] = [

@@ -46,16 +46,12 @@ use crate::authentication::Access;
 use crate::connections::InFlight;
 use crate::envoy_ratelimit::{EnvoyMetrics, ReplySettings};
 use crate::error::{ErrorKind, RequestError};
+use crate::fronts::request_body::MAX_ENVOY_BYTES;
 use crate::fronts::{Front, FrontCall, Start};
 use crate::server_state::{FrontName, ServerState};
 
 /// The only hot method.
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-
-/// The maximum size of a message. Envoy passes on headers of up to 60 KiB, and a dozen descriptors
-/// may hold the same header. A client must not be able to make the call fail, because Envoy may let
-/// the request pass then.
-const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
 
 /// The gRPC front.
 #[derive(Debug)]
@@ -177,7 +173,7 @@ impl Front for GrpcFront {
         let headers = call.request.headers();
         match first_chunk {
             Ok(Some(body)) if call.request.body().is_end_stream() && !self.gate.is_shared() => {
-                Start::Ready(self.respond(started, self.decide(headers, &body)))
+                Start::Ready(self.respond(started, self.decide_now(headers, &body)))
             }
             Ok(first_chunk) => Start::Later(first_chunk),
             Err(broken) => {
@@ -203,7 +199,10 @@ impl Front for GrpcFront {
             return GrpcBody::error(&error);
         }
         let decided = match collect(body, first_chunk).await {
-            Ok(body) => self.decide_async(&head.headers, &body).await,
+            Ok(body) => {
+                let active = Arc::clone(&self.gate.active_policies());
+                self.decide(&head.headers, &body, &active).await
+            }
             Err(error) => Err(error),
         };
         self.respond(started, decided)
@@ -232,7 +231,7 @@ where
     T: Message + Send + 'static,
     U: Message + Default + Send + 'static,
 {
-    Grpc::new(ProstCodec::default()).max_decoding_message_size(MAX_MESSAGE_BYTES)
+    Grpc::new(ProstCodec::default()).max_decoding_message_size(MAX_ENVOY_BYTES)
 }
 
 /// Why a request is not gRPC, if it is not.

@@ -1,55 +1,46 @@
 //! The rate limit service: decides `ShouldRateLimit` calls.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use http::HeaderMap;
-use tidegate::unstable::gate::GateVerdict;
+use tidegate::unstable::gate::{ActivePolicies, GateVerdict};
 use tidegate::unstable::policy::Policies;
 
 use super::GrpcFront;
 use super::body::{GrpcBody, GrpcResponse, single_message};
 use crate::error::RequestError;
+use crate::fronts::REQUEST_ID;
 use crate::fronts::envoy::{self, EnvoyRequests, Reply, ReplyForm};
 
 /// The initial capacity of a reply with one descriptor, and of each further descriptor.
 const REPLY_BYTES: usize = 320;
 const STATUS_BYTES: usize = 64;
 
-/// The header that holds the request id of a caller.
-const REQUEST_ID: &str = "x-request-id";
-
 impl GrpcFront {
     /// Decides in memory, without waiting.
-    pub(super) fn decide(
+    pub(super) fn decide_now(
         &self,
         headers: &HeaderMap,
         body: &[u8],
     ) -> Result<GrpcResponse, RequestError> {
         self.authorize(headers)?;
-        envoy::require_config(&self.server_state)?;
-        let message = single_message(headers, body)?;
-        let request = decode(&message)?;
-        let envoy_requests = EnvoyRequests::new(&request, self.algorithm)?;
-        let gate_requests = envoy_requests.gate_requests(request_id(headers));
         let active = self.gate.active_policies();
-        let verdict = self.gate.poll_now(self.gate.check(&active, &gate_requests));
-        self.reply(&verdict.map_err(envoy::descriptor_error)?, &request, active.policies())
+        self.gate.poll_now(self.decide(headers, body, &active))
     }
 
     /// Decides with any store.
-    pub(super) async fn decide_async(
+    pub(super) async fn decide(
         &self,
         headers: &HeaderMap,
         body: &[u8],
+        active: &ActivePolicies,
     ) -> Result<GrpcResponse, RequestError> {
         envoy::require_config(&self.server_state)?;
         let message = single_message(headers, body)?;
         let request = decode(&message)?;
         let envoy_requests = EnvoyRequests::new(&request, self.algorithm)?;
         let gate_requests = envoy_requests.gate_requests(request_id(headers));
-        let active = Arc::clone(&self.gate.active_policies());
-        let verdict = self.gate.check(&active, &gate_requests).await;
+        let verdict = self.gate.check(active, &gate_requests).await;
         self.reply(&verdict.map_err(envoy::descriptor_error)?, &request, active.policies())
     }
 

@@ -1,7 +1,4 @@
 //! `POST /v1/check` and `/v1/check/batch`.
-//!
-//! The responses are written by hand into one buffer: names of policies and algorithms need no
-//! escaping, and all other values are numbers.
 
 use std::slice;
 use std::sync::Arc;
@@ -13,23 +10,15 @@ use futures_util::future::join_all;
 use http::request::Parts as Head;
 use http::{HeaderMap, Request, StatusCode};
 use hyper::body::Incoming;
-use tidegate::RetryAfter;
-use tidegate::unstable::gate::{
-    GateError, GateRequest, GateVerdict, LimitResult, MAX_CONCURRENT_CHECKS,
-};
-use tidegate::unstable::stats::Decided;
+use tidegate::unstable::gate::{GateError, GateRequest, GateVerdict, MAX_CONCURRENT_CHECKS};
 
 use super::check_request::ParsedInputs;
+use super::check_response::{VERDICT_BYTES, respond, write_verdict};
 use super::json_body::{BatchBody, CheckBody, Object, decode};
-use super::response::{HttpResponse, REQUEST_ID, RequestId, json};
-use super::{HttpFront, body, json_only, read_json};
+use super::response::{HttpResponse, RequestId, json};
+use super::{HttpFront, json_only, read_json};
 use crate::error::RequestError;
-
-/// The maximum size of a check: 100 headers as attributes, with room to spare.
-const MAX_CHECK_BYTES: usize = 64 * 1024;
-
-/// The maximum size of a batch.
-const MAX_BATCH_BYTES: usize = 1024 * 1024;
+use crate::fronts::request_body::{self, MAX_BATCH_BYTES, MAX_CHECK_BYTES};
 
 /// The maximum number of checks in a batch: enough that the overhead of a request no longer
 /// matters, and few enough that other requests are not delayed.
@@ -71,7 +60,7 @@ impl HttpFront {
     ) -> HttpResponse {
         let (head, body) = request.into_parts();
         if let Err(error) = self.authorize(&head.headers) {
-            body::discard(head.version, body).await;
+            request_body::discard(head.version, body).await;
             return error.respond(&RequestId::of(&head.headers));
         }
         let decided = match read_json(&head, body, first, MAX_CHECK_BYTES).await {
@@ -200,17 +189,6 @@ fn batch_gate_request<'q, 'a: 'q>(
     Ok(gate_request)
 }
 
-fn respond(verdict: &GateVerdict<'_>, id: &RequestId<'_>) -> HttpResponse {
-    let more = verdict.results.len().saturating_sub(1) * RESULT_BYTES;
-    let mut out = Vec::with_capacity(VERDICT_BYTES + more);
-    write_verdict(verdict, &mut out);
-    let mut response = json(StatusCode::OK, out);
-    if !verdict.allowed {
-        response.headers_mut().insert(REQUEST_ID, id.header());
-    }
-    response
-}
-
 /// One of the [`MAX_WAITING`] slots of checks that wait.
 struct WaitSlot<'a>(&'a AtomicUsize);
 
@@ -224,107 +202,5 @@ impl<'a> WaitSlot<'a> {
 impl Drop for WaitSlot<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
-    }
-}
-
-/// The initial capacity of a response with one limit.
-pub const VERDICT_BYTES: usize = 320;
-/// The additional capacity for each further limit.
-const RESULT_BYTES: usize = 176;
-
-/// Appends a verdict without its closing brace, so that more fields can follow.
-pub fn write_open_verdict(verdict: &GateVerdict<'_>, out: &mut Vec<u8>) {
-    let reported = verdict.reported_limit();
-    put(out, if verdict.allowed { "{\"allowed\":true" } else { "{\"allowed\":false" });
-    put(out, ",\"policy\":");
-    put_name(out, reported.and_then(|result| result.policy));
-    put(out, ",\"limit\":");
-    put_option(out, reported.map(|result| result.decision.limit));
-    put(out, ",\"remaining\":");
-    put_option(out, reported.and_then(LimitResult::remaining));
-    put(out, ",\"retry_after_ms\":");
-    put_retry(out, verdict.retry_after());
-    put(out, ",\"reset_after_ms\":");
-    put_option(
-        out,
-        reported.and_then(|result| result.reset_after()).map(|reset| reset.as_millis()),
-    );
-    put(out, ",\"decided\":\"");
-    put(out, verdict.decided.name());
-    put(out, "\",\"limits\":[");
-    for (index, result) in verdict.results.iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        write_result(result, out);
-    }
-    out.push(b']');
-    if verdict.no_room {
-        put(out, ",\"no_room\":true");
-    }
-}
-
-/// Appends a verdict.
-fn write_verdict(verdict: &GateVerdict<'_>, out: &mut Vec<u8>) {
-    write_open_verdict(verdict, out);
-    out.push(b'}');
-}
-
-fn write_result(result: &LimitResult<'_>, out: &mut Vec<u8>) {
-    let decision = &result.decision;
-    put(out, "{\"policy\":");
-    put_name(out, result.policy);
-    put(out, ",\"limit\":");
-    put_number(out, decision.limit);
-    put(out, ",\"window_ms\":");
-    put_number(out, result.limit.window_us().div_ceil(1_000));
-    put(out, ",\"algorithm\":\"");
-    put(out, result.limit.algorithm().name());
-    put(out, "\",\"remaining\":");
-    put_option(out, result.remaining());
-    put(out, if decision.allowed { ",\"allowed\":true" } else { ",\"allowed\":false" });
-    put(out, ",\"retry_after_ms\":");
-    put_retry(out, decision.retry_after);
-    if !result.is_enforced() {
-        put(out, ",\"mode\":\"");
-        put(out, result.mode.name());
-        out.push(b'"');
-    }
-    if result.decided != Decided::Exact {
-        put(out, ",\"decided\":\"");
-        put(out, result.decided.name());
-        out.push(b'"');
-    }
-    out.push(b'}');
-}
-
-fn put(out: &mut Vec<u8>, text: &str) {
-    out.extend_from_slice(text.as_bytes());
-}
-
-fn put_number(out: &mut Vec<u8>, number: u64) {
-    put(out, itoa::Buffer::new().format(number));
-}
-
-fn put_option(out: &mut Vec<u8>, number: Option<u64>) {
-    match number {
-        Some(number) => put_number(out, number),
-        None => put(out, "null"),
-    }
-}
-
-fn put_retry(out: &mut Vec<u8>, retry_after: RetryAfter) {
-    put_option(out, retry_after.as_millis());
-}
-
-/// Appends the name of a policy, which is letters, digits, dots, underscores and dashes.
-fn put_name(out: &mut Vec<u8>, name: Option<&str>) {
-    match name {
-        Some(name) => {
-            out.push(b'"');
-            put(out, name);
-            out.push(b'"');
-        }
-        None => put(out, "null"),
     }
 }

@@ -17,24 +17,23 @@ use tidegate::Limit;
 use tidegate::unstable::config::envoy::Unit;
 
 use super::json_body::{BoundedVec, Object, Text, decode};
-use super::response::{HttpResponse, REQUEST_ID, RequestId, json as json_answer};
+use super::response::{HttpResponse, RequestId, json as json_answer};
 use super::{HttpFront, read_json};
 use crate::error::RequestError;
+use crate::fronts::REQUEST_ID;
 use crate::fronts::envoy::{
     self, EnvoyRequests, MAX_DESCRIPTORS, MAX_ENTRIES, Reply, ReplyForm, Status,
 };
+use crate::fronts::request_body::MAX_ENVOY_BYTES;
 
 /// The path of the endpoint.
 pub const PATH: &str = "/json";
-
-/// The maximum size of a request: as over gRPC, for the same reason.
-const MAX_BYTES: usize = 1024 * 1024;
 
 impl HttpFront {
     pub(super) async fn should_rate_limit(&self, request: Request<Incoming>) -> HttpResponse {
         let (head, body) = request.into_parts();
         let id = RequestId::of(&head.headers);
-        let answered = match read_json(&head, body, None, MAX_BYTES).await {
+        let answered = match read_json(&head, body, None, MAX_ENVOY_BYTES).await {
             Ok(body) => self.decide_envoy(&body, &id).await,
             Err(error) => Err(error),
         };

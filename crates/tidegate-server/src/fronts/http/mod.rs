@@ -2,7 +2,7 @@
 //!
 //! | path | file |
 //! | --- | --- |
-//! | `/v1/check`, `/v1/check/batch` | `check.rs`; the body is decoded by `json_body.rs` and converted by `check_request.rs` |
+//! | `/v1/check`, `/v1/check/batch` | `check.rs`; the body is decoded by `json_body.rs` and converted by `check_request.rs`, the response is written by `check_response.rs` |
 //! | `/v1/permits` | `permits.rs` |
 //! | `/v1/forward-auth` | `forward_auth.rs`, and `original_request.rs`, the request that the gateway received |
 //! | `/json` | `envoy_json.rs`: Envoy's rate limit service in JSON |
@@ -16,9 +16,9 @@
 //! before that, in the first poll of the request (`start`). A request that cannot be decided is a
 //! [`RequestError`], sent as problem+json.
 
-pub mod body;
 mod check;
 mod check_request;
+mod check_response;
 mod envoy_json;
 mod forward_auth;
 mod front_page;
@@ -50,6 +50,7 @@ use self::response::{HttpBody, HttpResponse, RequestId, content};
 use crate::authentication::{Access, AuthError};
 use crate::envoy_ratelimit::{EnvoyMetrics, ReplySettings};
 use crate::error::{ErrorKind, RequestError};
+use crate::fronts::request_body;
 use crate::fronts::{Front, FrontCall, Start, host_error};
 use crate::server_state::{FrontName, ServerState};
 
@@ -281,7 +282,7 @@ fn auth_error(why: AuthError) -> RequestError {
 /// Rejects a request whose body was not read.
 async fn reject_unread(request: Request<Incoming>, error: &RequestError) -> HttpResponse {
     let (head, body) = request.into_parts();
-    body::discard(head.version, body).await;
+    request_body::discard(head.version, body).await;
     error.respond(&RequestId::of(&head.headers))
 }
 
@@ -293,10 +294,10 @@ async fn read_json(
     max_bytes: usize,
 ) -> Result<Bytes, RequestError> {
     if let Err(error) = json_only(&head.headers) {
-        body::discard(head.version, body).await;
+        request_body::discard(head.version, body).await;
         return Err(error);
     }
-    body::collect(body, first, max_bytes).await
+    request_body::collect(body, first, max_bytes).await
 }
 
 /// Rejects bodies whose content type is not JSON. A body without a content type is accepted, and so

@@ -25,14 +25,13 @@ use tidegate::Permit;
 use tidegate::unstable::gate::{AnyPermit, GateError, GateRequest, GateVerdict, SharedPermit};
 use tidegate::unstable::headers::{PROBLEM_JSON, write_problem_as};
 
-use super::check::{VERDICT_BYTES, write_open_verdict};
+use super::check_response::{VERDICT_BYTES, write_open_verdict};
 use super::json_body::{PermitBody, RenewBody, decode};
-use super::response::{HttpResponse, REQUEST_ID, RequestId, content, json};
-use super::{HttpFront, body, json_only, read_json};
+use super::response::{HttpResponse, RequestId, content, json};
+use super::{HttpFront, json_only, read_json};
 use crate::error::{ErrorKind, RequestError};
-
-/// The maximum size of a permit request.
-const MAX_PERMIT_BYTES: usize = 64 * 1024;
+use crate::fronts::REQUEST_ID;
+use crate::fronts::request_body::{self, MAX_PERMIT_BYTES};
 
 impl HttpFront {
     pub(super) async fn acquire_permit(&self, request: Request<Incoming>) -> HttpResponse {
@@ -79,7 +78,7 @@ impl HttpFront {
 
     pub(super) async fn renew_permit(&self, request: Request<Incoming>, id: &str) -> HttpResponse {
         let (head, body) = request.into_parts();
-        let lease = match body::collect(body, None, MAX_PERMIT_BYTES).await {
+        let lease = match request_body::collect(body, None, MAX_PERMIT_BYTES).await {
             Ok(body) if body.is_empty() => Ok(None),
             Ok(body) => json_only(&head.headers).and_then(|()| decode::<RenewBody>(&body)?.lease()),
             Err(error) => Err(error),

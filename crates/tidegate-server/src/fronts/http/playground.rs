@@ -24,16 +24,14 @@ use tidegate_replay::playground::{Event, Scenario};
 
 use super::json_body::{JsonInt, Object, Text, decode};
 use super::response::{HttpResponse, RequestId, content, json};
-use super::{HttpFront, body, json_only};
+use super::{HttpFront, json_only};
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::MAX_COST;
+use crate::fronts::request_body::{self, MAX_SCENARIO_BYTES};
 use crate::web_pages::{self, Asset, CSS, HTML, ICON, SCRIPT, SVG, own_asset};
 
 /// The path of the endpoint.
 pub const ENDPOINT: &str = "/v1/playground";
-
-/// The maximum size of a body: the most events and samples, with long numbers and spaces.
-const MAX_BODY_BYTES: usize = 128 * 1024;
 
 /// The maximum number of limits: more than there are algorithms.
 const MAX_LIMITS: usize = 8;
@@ -81,7 +79,7 @@ impl HttpFront {
     }
 
     async fn play_body(&self, body: Incoming) -> Result<HttpResponse, RequestError> {
-        let body = body::collect(body, None, MAX_BODY_BYTES).await?;
+        let body = request_body::collect(body, None, MAX_SCENARIO_BYTES).await?;
         // The semaphore is never closed; if it were, the scenario would be decided anyway.
         let permit = Arc::clone(&self.playground_slots).acquire_owned().await;
         // Not on this thread, which serves requests: a scenario takes a thousand times as long as a

@@ -4,14 +4,12 @@ use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::io::Cursor;
 
-use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::Full;
 
 use crate::error::RequestError;
-
-/// The header that holds the request id, in requests and responses.
-pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+use crate::fronts::REQUEST_ID;
 
 /// The maximum length of an id that is adopted, because ids are logged.
 const MAX_ID_BYTES: usize = 128;

@@ -1,4 +1,7 @@
-//! Reads request bodies within bounds of size and time.
+//! Reads request bodies within bounds of size and time, for every front over HTTP.
+//!
+//! The size of a request head is bounded in `http_protocol.rs`, that of a RESP command in
+//! `resp/codec.rs`.
 
 use std::time::Duration;
 
@@ -8,6 +11,24 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 
 use crate::error::{ErrorKind, RequestError};
+
+/// The maximum size of a check: 100 headers as attributes, with room to spare.
+pub const MAX_CHECK_BYTES: usize = 64 * 1024;
+
+/// The maximum size of a batch of checks.
+pub const MAX_BATCH_BYTES: usize = 1024 * 1024;
+
+/// The maximum size of a request for a permit.
+pub const MAX_PERMIT_BYTES: usize = 64 * 1024;
+
+/// The maximum size of a request of Envoy, over gRPC and in JSON. Envoy passes on headers of up to
+/// 60 KiB, and a dozen descriptors may hold the same header. A client must not be able to make the
+/// call fail, because Envoy may let the request pass then.
+pub const MAX_ENVOY_BYTES: usize = 1024 * 1024;
+
+/// The maximum size of a scenario of the playground: the most events and samples, with long numbers
+/// and spaces.
+pub const MAX_SCENARIO_BYTES: usize = 128 * 1024;
 
 /// How long a body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
