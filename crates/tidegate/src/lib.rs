@@ -208,6 +208,9 @@
 
 // `unstable` exports the modules that have an `allow`. Dead code in them is found in builds with
 // that feature and `tower`.
+#[cfg(feature = "policies")]
+#[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]
+mod attributes;
 mod clock;
 #[cfg(feature = "config")]
 #[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]

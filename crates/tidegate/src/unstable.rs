@@ -20,7 +20,7 @@ pub use tidegate_core::bounds;
 /// The attributes of a request.
 #[cfg(feature = "policies")]
 pub mod attributes {
-    pub use crate::policy::attributes::*;
+    pub use crate::attributes::*;
 }
 
 /// Policies and settings from YAML.

@@ -13,7 +13,7 @@ use super::{Gate, GateError, GateRequest, GateVerdict, Subject};
 use crate::futures::join_all;
 use crate::headers::PrerenderedHeaders;
 use crate::policy::{Key, Mode, Policies, Policy, SelectedPolicy};
-use crate::stats::{LimitStats, Stats, looks_masked};
+use crate::stats::{LimitStats, Stats, has_masked_parts, looks_masked};
 use crate::text::excerpt;
 use crate::{Check, MAX_CHECKS};
 
@@ -197,7 +197,7 @@ impl Gate {
         let template = policy.key_template();
         let form = String::from_utf8_lossy(text);
         // In a URL, the `#` of a masked form and the hash after it are cut off unless encoded.
-        let is_masked = template.has_credentials()
+        let is_masked = has_masked_parts(template)
             && (looks_masked(text) || text.ends_with(TRUNCATED.as_bytes()));
         if is_masked && let Some(key) = self.stats.unmask(policy.name(), &form) {
             return Ok(FoundKey { masked: true, ..FoundKey::new(key) });

@@ -18,9 +18,9 @@ use super::active_policies::PreparedLimits;
 use super::decide::DecideOptions;
 use super::plan::{ConcurrencyMode, Plan};
 use super::{ActivePolicies, Gate, GateError, GateVerdict, LimitResult};
+use crate::attributes::Attributes;
 #[cfg(feature = "tower")]
 use crate::futures::CallTracker;
-use crate::policy::attributes::Attributes;
 use crate::policy::{Key, MAX_LIMITS, Policy, Template};
 use crate::stats::{Decided, Stats};
 

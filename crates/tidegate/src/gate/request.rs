@@ -8,8 +8,8 @@ use tidegate_core::{Cost, Limit};
 use super::code_policy::{CodeKey, CodePolicy};
 #[cfg(doc)]
 use crate::Limiter;
+use crate::attributes::Attributes;
 use crate::policy::SelectError;
-use crate::policy::attributes::Attributes;
 use crate::text::excerpt;
 use crate::{CheckError, Failure, Overflow, StoreError};
 

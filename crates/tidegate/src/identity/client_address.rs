@@ -27,8 +27,8 @@ use std::str::FromStr;
 use smallvec::SmallVec;
 
 use super::{Identity, forwarded_syntax};
+use crate::attributes::Headers;
 use crate::policy::ParseEnumError;
-use crate::policy::attributes::Headers;
 
 /// The maximum number of entries that a walk examines, which is longer than real chains of proxies.
 /// A longer chain of trusted addresses ends at the last one examined.

@@ -8,12 +8,12 @@ use std::ops::Range;
 
 use ipnet::IpNet;
 
-use super::attributes::{NormalizedRequest, NormalizedText};
 use super::descriptor;
 use super::descriptor::{
     DescriptorEntry, ExactValues, MAX_ENTRIES, Wildcard, Wildcards, all_imply, any_overlap,
 };
 use super::error::{ConditionError, ConditionErrorKind};
+use super::normalized_request::{NormalizedRequest, NormalizedText};
 use super::pattern::{Matched, Pattern};
 use super::request_field::{FieldValue, RequestField};
 use crate::identity::{Networks, parse_network};

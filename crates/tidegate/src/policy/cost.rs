@@ -4,7 +4,7 @@ use std::fmt;
 
 use tidegate_core::bounds;
 
-use super::attributes::NormalizedRequest;
+use super::normalized_request::NormalizedRequest;
 use super::request_field::{FieldValue, RequestField};
 use super::template::Template;
 use crate::text::write_escaped;

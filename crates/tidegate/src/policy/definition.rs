@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use tidegate_core::{Algorithm, Limit};
 
-use super::attributes::NormalizedRequest;
 use super::condition::Conditions;
 use super::cost::CostSource;
 use super::descriptor::EnvoyDetails;
 use super::error::PolicyError;
+use super::normalized_request::NormalizedRequest;
 use super::template::Template;
 use super::{Mode, OnStoreFailure};
 use crate::Overflow;

@@ -4,9 +4,9 @@
 
 use std::fmt;
 
-use super::attributes::NormalizedRequest;
 use super::definition::{Policy, is_concurrency};
 use super::key::Key;
+use super::normalized_request::NormalizedRequest;
 use super::{Mode, OnStoreFailure};
 use crate::Overflow;
 

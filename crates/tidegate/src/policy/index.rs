@@ -26,10 +26,10 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
-use super::attributes::NormalizedRequest;
 use super::condition::Condition;
 use super::definition::Policy;
 use super::descriptor::{DescriptorEntry, MAX_ENTRIES};
+use super::normalized_request::NormalizedRequest;
 use super::request_field::RequestField;
 
 /// The entries of a list that must have one exact value, a bit for each.

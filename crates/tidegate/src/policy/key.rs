@@ -22,7 +22,7 @@ use std::net::IpAddr;
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
-use super::attributes::{ReadOptions, host_name};
+use super::normalized_request::{ReadOptions, host_name};
 use super::path;
 use super::request_field::RequestField;
 use super::template::{Alternative, Piece, Template};
@@ -145,27 +145,22 @@ fn truncate(whole: &[u8]) -> Key {
 /// A run of bytes in a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeySegment<'t, 'k> {
-    /// Literal text, or a value that may be shown, including the length in front of it.
-    Readable(&'k [u8]),
-    /// The value of a header, cookie or query parameter.
-    Credential {
+    /// Literal text, or the mark of a missing value, including the length in front of it.
+    Literal(&'k [u8]),
+    /// The value of a request field.
+    Value {
+        field: &'t RequestField,
         /// Such as `header:x-api-key=`; empty for a slot without alternatives.
         tag: &'t str,
         value: &'k [u8],
-        /// Whether its length is written in front of it.
-        has_length: bool,
+        /// The tag and the value, including the length in front of them, if there is one.
+        whole: &'k [u8],
     },
 }
 
 pub(crate) type KeySegments<'t, 'k> = SmallVec<[KeySegment<'t, 'k>; 4]>;
 
 impl Template {
-    /// Returns whether its keys may hold credentials: values of headers, cookies or query
-    /// parameters.
-    pub(crate) fn has_credentials(&self) -> bool {
-        self.fields().any(RequestField::may_be_credential)
-    }
-
     /// Splits a key of this template into segments. Returns `None` if the template does not make
     /// this key, as for a truncated key or for one that a caller gave in another form.
     pub(crate) fn split<'t, 'k>(&'t self, key: &'k [u8]) -> Option<KeySegments<'t, 'k>> {
@@ -178,7 +173,7 @@ impl Template {
                     if literal != text.as_bytes() {
                         return None;
                     }
-                    segments.push(KeySegment::Readable(literal));
+                    segments.push(KeySegment::Literal(literal));
                     rest = after;
                 }
                 Piece::Slot(slot) => {
@@ -299,12 +294,9 @@ fn read<'t, 'k>(
     value: &'k [u8],
 ) -> Option<KeySegment<'t, 'k>> {
     if value == [MISSING] {
-        return Some(KeySegment::Readable(whole));
+        return Some(KeySegment::Literal(whole));
     }
-    let chosen = slot.iter().find(|one| value.starts_with(one.tag.as_bytes()))?;
-    if !chosen.field.may_be_credential() {
-        return Some(KeySegment::Readable(whole));
-    }
-    let has_length = whole.len() > value.len();
-    Some(KeySegment::Credential { tag: &chosen.tag, value: &value[chosen.tag.len()..], has_length })
+    let Alternative { field, tag } =
+        slot.iter().find(|one| value.starts_with(one.tag.as_bytes()))?;
+    Some(KeySegment::Value { field, tag, value: &value[tag.len()..], whole })
 }

@@ -14,8 +14,8 @@
 //! - `definition.rs`: [`Policy`] with its overrides; `cost.rs`: the cost of a request; `error.rs`;
 //! - `select.rs`: [`Policies`], the set of all policies; `index.rs`: the policies that may match a
 //!   request;
-//! - `attributes.rs`, `path.rs`: a request, as sent and in normal form; `request_field.rs`: the
-//!   fields that keys and conditions use;
+//! - `normalized_request.rs`, `path.rs`: a request in normal form; `request_field.rs`: the fields
+//!   that keys and conditions use;
 //! - `condition.rs`, `pattern.rs`, `descriptor.rs`: matching;
 //! - `template.rs`, `key.rs`: keys, and why they cannot collide;
 //! - `explain.rs`: the result of every policy for a request, with the reason;
@@ -43,7 +43,6 @@
 
 #[cfg(feature = "config")]
 mod analysis;
-pub(crate) mod attributes;
 mod condition;
 mod cost;
 mod definition;
@@ -52,6 +51,7 @@ mod error;
 mod explain;
 mod index;
 mod key;
+mod normalized_request;
 mod path;
 mod pattern;
 mod request_field;

@@ -5,7 +5,7 @@ use std::fmt;
 
 use http::HeaderName;
 
-use super::attributes::NormalizedRequest;
+use super::normalized_request::NormalizedRequest;
 use crate::identity::IpGroup;
 
 /// A field of a request: `client_ip`, `method`, `path`, `host`, `header:x`, `query:x`, `cookie:x`,
@@ -201,11 +201,6 @@ pub(super) enum FieldValue<'a> {
 }
 
 impl RequestField {
-    /// Returns whether its values may be credentials: API keys, bearer tokens, session cookies.
-    pub(super) fn may_be_credential(&self) -> bool {
-        matches!(self, RequestField::Header(_) | RequestField::Query(_) | RequestField::Cookie(_))
-    }
-
     /// Returns the descriptor that `x`, `x#2` or `#2` refers to.
     fn nth_descriptor(text: &str) -> Option<RequestField> {
         let (name, nth) = ordinal(text).unwrap_or((text, 1));

@@ -8,20 +8,20 @@ use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 use tidegate_core::{Limit, bounds};
 
-use super::attributes::{NormalizedRequest, Patterns, ReadOptions};
 use super::condition::Conditions;
 use super::definition::{MAX_REPLACED, Policy};
 use super::explain::{Explanation, explain};
 use super::index::{Index, MAX_COMPARED};
 use super::key::Key;
+use super::normalized_request::{NormalizedRequest, Patterns, ReadOptions};
 use super::path::PathVariants;
 use super::pattern::{Pattern, PatternSet};
 use super::request_field::RequestField;
 use super::template::Template;
 use super::{Mode, OnStoreFailure};
 use crate::Overflow;
+use crate::attributes::Attributes;
 use crate::identity::Identity;
-use crate::policy::attributes::Attributes;
 use crate::request::MAX_CHECKS;
 use crate::text::excerpt;
 

@@ -13,8 +13,8 @@ use std::str::FromStr;
 
 use smallvec::SmallVec;
 
-use super::attributes::NormalizedRequest;
 use super::key::{Key, KeyWriter, value_length};
+use super::normalized_request::NormalizedRequest;
 use super::request_field::{FieldValue, RequestField, RequestFieldError};
 use crate::identity::IpGroup;
 

@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 
 use sha2::{Digest, Sha256};
 
-use crate::policy::{Key, KeySegment, MAX_KEY_BYTES, Template};
+use crate::policy::{Key, KeySegment, MAX_KEY_BYTES, RequestField, Template};
 use crate::text::{floor_char_boundary, write_escaped};
 
 /// The maximum number of characters of a value that its masked form shows. It is never more than a
@@ -41,6 +41,17 @@ const MARK: &str = "...#";
 
 /// The minimum length of a secret. A secret that can be guessed protects nothing.
 pub(crate) const MIN_SECRET_BYTES: usize = 16;
+
+/// Returns whether the values of a field are masked, because they may be credentials: API keys,
+/// bearer tokens, session cookies.
+fn is_masked(field: &RequestField) -> bool {
+    matches!(field, RequestField::Header(_) | RequestField::Query(_) | RequestField::Cookie(_))
+}
+
+/// Returns whether the keys of a template have parts that are masked.
+pub(crate) fn has_masked_parts(template: &Template) -> bool {
+    template.fields().any(is_masked)
+}
 
 /// How keys appear in logs, events and rankings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -182,7 +193,7 @@ impl Masking {
 
     /// The text that is shown for a key that was not stored.
     pub(super) fn text_of(&self, template: &Template, key: &[u8]) -> ShownText {
-        let template = template.has_credentials().then(|| Arc::new(template.clone()));
+        let template = has_masked_parts(template).then(|| Arc::new(template.clone()));
         let mut stored = StoredKey::default();
         stored.set(key, template.as_ref());
         self.text(&stored)
@@ -196,30 +207,13 @@ impl Masking {
     }
 
     fn mask(&self, template: &Template, key: &StoredKey) -> ShownText {
-        let whole = [KeySegment::Credential { tag: "", value: &key.bytes, has_length: false }];
-        // A key that the template did not render was given by a caller. It may be the bare
-        // credential.
-        let segments = template.split(&key.bytes);
-        let segments = segments.as_deref().unwrap_or(&whole);
-        let is_credential =
-            |segment: &KeySegment<'_, '_>| !matches!(segment, KeySegment::Readable(_));
-        if !segments.iter().any(is_credential) {
-            return key.plain();
-        }
-        let mut masked_text = String::new();
-        for segment in segments {
-            match *segment {
-                KeySegment::Readable(bytes) => masked_text.push_str(&escaped(bytes)),
-                KeySegment::Credential { tag, value, has_length } => {
-                    let form = format!("{tag}{}", self.form(value));
-                    if has_length {
-                        // Writing to memory cannot fail.
-                        let _ = write!(masked_text, "{}#", form.len());
-                    }
-                    masked_text.push_str(&form);
-                }
-            }
-        }
+        let mut masked_text = match template.split(&key.bytes) {
+            Some(segments) if !segments.iter().any(is_masked_segment) => return key.plain(),
+            Some(segments) => self.mask_segments(&segments),
+            // A key that the template did not render was given by a caller. It may be the bare
+            // credential.
+            None => self.form(&key.bytes),
+        };
         let truncated = masked_text.len() > MAX_TEXT_BYTES;
         if truncated {
             let hash = self.mac.hash(&key.bytes);
@@ -228,6 +222,27 @@ impl Masking {
             masked_text = masked_text + MARK + &hash;
         }
         ShownText { bytes: masked_text.into_bytes(), truncated, masked: true }
+    }
+
+    fn mask_segments(&self, segments: &[KeySegment<'_, '_>]) -> String {
+        let mut masked_text = String::new();
+        for segment in segments {
+            match *segment {
+                KeySegment::Value { field, tag, value, whole } if is_masked(field) => {
+                    let form = format!("{tag}{}", self.form(value));
+                    let has_length = whole.len() > tag.len() + value.len();
+                    if has_length {
+                        // Writing to memory cannot fail.
+                        let _ = write!(masked_text, "{}#", form.len());
+                    }
+                    masked_text.push_str(&form);
+                }
+                KeySegment::Value { whole: shown, .. } | KeySegment::Literal(shown) => {
+                    masked_text.push_str(&escaped(shown));
+                }
+            }
+        }
+        masked_text
     }
 
     /// The masked form of a value.
@@ -239,6 +254,10 @@ impl Masking {
         let prefix: String = prefix.map(|byte| char::from(*byte)).collect();
         prefix + MARK + &self.mac.hash(value)
     }
+}
+
+fn is_masked_segment(segment: &KeySegment<'_, '_>) -> bool {
+    matches!(segment, KeySegment::Value { field, .. } if is_masked(field))
 }
 
 /// Whether a text contains a masked form.

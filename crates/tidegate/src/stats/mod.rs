@@ -44,9 +44,9 @@ pub use self::latency::{LATENCY_BOUNDS, LatencyCounts};
 pub use self::latency::{SERVICE_BOUNDS, ServiceLatency, ServiceTimer, TIMED_EVERY};
 #[cfg(feature = "config")]
 pub(crate) use self::mask::MIN_SECRET_BYTES;
-pub(crate) use self::mask::looks_masked;
 pub use self::mask::{LogKeys, MAX_SHOWN_CHARS, MaskSecret, SecretTooShort};
 pub use self::mask::{MAX_TEXT_BYTES, ShownText};
+pub(crate) use self::mask::{has_masked_parts, looks_masked};
 pub use self::prometheus::{
     MetricFamily, MetricKind, PROMETHEUS_CONTENT_TYPE, PrometheusText, write_memory_metrics,
 };
@@ -567,5 +567,5 @@ fn without_parameters(route: &str) -> Cow<'_, str> {
 /// The key template of a policy, if its keys may contain credentials.
 fn masked_template(policy: &Policy) -> Option<Arc<Template>> {
     let template = policy.key_template();
-    template.has_credentials().then(|| Arc::new(template.clone()))
+    has_masked_parts(template).then(|| Arc::new(template.clone()))
 }

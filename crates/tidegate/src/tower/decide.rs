@@ -15,6 +15,7 @@ use super::error::RuleFault;
 use super::request::{GuardState, Head, HeldPermits, RequestGuard};
 use super::reservation::{PendingPart, Reservation, SettleOnDrop};
 use super::rule::Limits;
+use crate::attributes::{Attributes, Headers};
 use crate::futures::CallTracker;
 use crate::futures::poll_once;
 use crate::gate::{
@@ -22,7 +23,6 @@ use crate::gate::{
     RequestContext, Subject,
 };
 use crate::headers::Forms;
-use crate::policy::attributes::{Attributes, Headers};
 use crate::policy::{Key, Mode, SelectedPolicy};
 
 pub(super) type PeerOf = dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync;

@@ -75,11 +75,11 @@ pub use self::request::Head;
 pub use self::reservation::Reservation;
 pub use self::rule::{Keyless, Limits, Rule, UnknownPlan};
 pub use self::service::{RateLimit, ResponseFuture};
+pub use crate::attributes::Headers;
 #[cfg(feature = "config")]
 pub use crate::config::{ConfigError, ConfigErrors};
 pub use crate::headers::{Form, Forms, FormsError};
 pub use crate::identity::{Identity, IpGroup, NetworkError, Source};
-pub use crate::policy::attributes::Headers;
 pub use crate::policy::{Mode, PathVariants};
 
 /// Compiles and runs the Rust code of the page.

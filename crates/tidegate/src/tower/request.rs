@@ -11,9 +11,9 @@ use http::{Extensions, HeaderMap, Method, Request, Response, Uri};
 use tokio::runtime::Handle;
 
 use super::reservation::SettleOnDrop;
+use crate::attributes::{Attributes, Headers};
 use crate::gate::{AnyPermit, Gate};
 use crate::headers::Fields;
-use crate::policy::attributes::{Attributes, Headers};
 use crate::stats::ServiceTimer;
 
 /// A request without its body. The closures of a [`Rule`](super::Rule) read it to make keys, costs

@@ -1,110 +1,17 @@
-//! The attributes of a request, which policies match and from which keys are rendered.
-//!
-//! All values are borrowed. A front sets the attributes that its protocol has. A missing attribute
-//! matches nothing, and is a missing part of a key.
-//!
-//! [`Attributes`] are as the client sent them. Policies see them as a [`NormalizedRequest`], with
-//! the normalised path and host, and the patterns that match them, computed once for all policies.
-//! Policies normalise, not fronts, so no front can omit it.
+//! A request as policies see it: its [`Attributes`] with the normalised path and host, and the
+//! patterns that match them, computed once for all policies.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use http::{HeaderMap, HeaderName};
+use http::HeaderName;
 
 use super::path::{self, PathVariants, Readings};
 use super::pattern::{Matched, PatternSet};
+use crate::attributes::Attributes;
 use crate::identity::{Identity, IpGroup};
 
-/// The attributes of one request.
-///
-/// ```
-/// use std::borrow::Cow;
-/// use tidegate::unstable::attributes::{Attributes, Headers};
-///
-/// let headers = [(Cow::from("X-Api-Key"), Cow::from("abc"))];
-/// let attributes = Attributes {
-///     method: Some("POST"),
-///     path: Some("/login"),
-///     client_ip: Some("192.0.2.1".parse()?),
-///     headers: Headers::Pairs(&headers),
-///     ..Attributes::default()
-/// };
-/// assert_eq!(attributes.headers.get("x-api-key"), Some(&b"abc"[..]));
-/// # Ok::<(), std::net::AddrParseError>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Attributes<'a> {
-    /// The method, as sent.
-    pub method: Option<&'a str>,
-    /// The path, as sent, without the query.
-    pub path: Option<&'a str>,
-    /// The query after the `?`, as sent.
-    pub query: Option<&'a str>,
-    /// The host, as sent, with or without a port.
-    pub host: Option<&'a str>,
-    /// The client's full address, already resolved through trusted proxies. An IPv4-mapped address
-    /// is IPv4.
-    pub client_ip: Option<IpAddr>,
-    /// The header fields.
-    pub headers: Headers<'a>,
-    /// The domain of the descriptors, as Envoy's rate limit filter sends it.
-    pub domain: Option<&'a str>,
-    /// Named values that are not part of HTTP, such as the entries of an Envoy descriptor, in
-    /// order. A name may occur more than once.
-    pub descriptors: &'a [(Cow<'a, str>, Cow<'a, str>)],
-}
-
-/// Header fields, in the form in which a front has them.
-#[derive(Clone, Copy, Debug, Default)]
-pub enum Headers<'a> {
-    /// No header fields.
-    #[default]
-    None,
-    /// The fields of an HTTP request, as hyper has them.
-    Map(&'a HeaderMap),
-    /// Pairs of names and values in any case and order, as in a JSON body.
-    Pairs(&'a [(Cow<'a, str>, Cow<'a, str>)]),
-}
-
-impl<'a> Headers<'a> {
-    /// Returns the first value of a header field. The name is case-insensitive.
-    pub fn get(&self, name: &str) -> Option<&'a [u8]> {
-        match *self {
-            Headers::None => None,
-            Headers::Map(map) => map.get(name).map(|value| value.as_bytes()),
-            Headers::Pairs(pairs) => in_pairs(pairs, name).next(),
-        }
-    }
-
-    /// Returns all values of a header field, in order. The name is case-insensitive.
-    pub fn all<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n> {
-        let (map, pairs) = match *self {
-            Headers::None => (None, &[][..]),
-            Headers::Map(map) => (Some(map), &[][..]),
-            Headers::Pairs(pairs) => (None, pairs),
-        };
-        let mapped = map.into_iter().flat_map(move |map| map.get_all(name).iter());
-        mapped.map(|value| value.as_bytes()).chain(in_pairs(pairs, name))
-    }
-
-    /// The first value of a header field whose name is already validated.
-    pub(crate) fn named(&self, name: &HeaderName) -> Option<&'a [u8]> {
-        match *self {
-            Headers::Map(map) => map.get(name).map(|value| value.as_bytes()),
-            _ => self.get(name.as_str()),
-        }
-    }
-}
-
-fn in_pairs<'a, 'n>(
-    pairs: &'a [(Cow<'a, str>, Cow<'a, str>)],
-    name: &'n str,
-) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n> {
-    let named = pairs.iter().filter(move |(key, _)| key.eq_ignore_ascii_case(name));
-    named.map(|(_, value)| value.as_bytes())
-}
-
+/// The normalised attributes of one request.
 pub(super) struct NormalizedRequest<'a> {
     attributes: &'a Attributes<'a>,
     identity: &'a Identity,
