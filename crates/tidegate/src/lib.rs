@@ -203,7 +203,8 @@
 //! - `limiter/`: [`Limiter`], in memory and over any store; `request.rs`, `verdict.rs`: requests
 //!   and verdicts;
 //! - `store/`: [`Store`], and in `store/memory/` the store in memory;
-//! - `fallback.rs`: decisions while a shared store fails; `wait_queue.rs`: ordered waiting;
+//! - `fallback.rs`: decisions while a shared store fails; `local_mirror.rs`: local counts that are
+//!   kept for that while it works; `wait_queue.rs`: ordered waiting;
 //! - `clock.rs`: clocks and timers.
 
 // `unstable` exports the modules that have an `allow`. Dead code in them is found in builds with
@@ -230,6 +231,7 @@ mod headers;
 #[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]
 mod identity;
 mod limiter;
+mod local_mirror;
 #[cfg(feature = "policies")]
 #[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]
 mod policy;

@@ -100,6 +100,9 @@ pub struct Check<'a> {
     pub overflow: Overflow,
 }
 
+/// The checks of a request.
+pub(crate) type Checks<'c> = SmallVec<[Check<'c>; 4]>;
+
 impl<'a> Check<'a> {
     /// Creates an enforced check.
     #[inline]

@@ -22,7 +22,8 @@ pub struct Verdict {
     /// [`Overflow::Consume`](crate::Overflow::Consume). Every decision then describes its limit
     /// after that: its `allowed` is whether the same cost would pass now.
     pub consumed: bool,
-    /// Whether the store was full for one of the keys; see [`WhenFull`](crate::WhenFull).
+    /// Whether the store was full for one of the keys, which [`WhenFull`](crate::WhenFull) decides
+    /// on. This has nothing to do with [`Overflow`](crate::Overflow).
     pub overflowed: bool,
     /// Whether a full store is the only reason that the request was denied, or that a forced charge
     /// was not recorded: no enforced limit is exhausted.

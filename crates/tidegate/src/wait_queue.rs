@@ -13,13 +13,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate_core::{Cost, RetryAfter, Timestamp};
+use tidegate_core::{Algorithm, Cost, Limit, RetryAfter, Timestamp};
 
 use crate::Request;
 use crate::clock::TimerKey;
 use crate::limiter::ListenerGuard;
+use crate::request::Checks;
 use crate::sync::Mutex;
-use crate::{Check, CheckError, Clock, MemoryStore, Overflow, Verdict};
+use crate::{Check, CheckError, Clock, MAX_CHECKS, MemoryStore, Overflow, Verdict};
 
 /// The default maximum number of waiters in a queue, beyond which callers are denied. Simulating a
 /// queue of this length takes noticeable time, for which other new callers of the same limiter
@@ -92,8 +93,8 @@ impl Queues {
         Waiting { queues: self, store, checks, queue_id, ticket, until, timer: None }.await
     }
 
-    /// The denial of a waiter that was not first before its deadline.
-    fn denial_at_deadline(&self, waiting: &Waiting<'_>) -> Result<Verdict, CheckError> {
+    /// The denial of a waiter that was not first before its wait ended.
+    fn denial_after_wait(&self, waiting: &Waiting<'_>) -> Result<Verdict, CheckError> {
         let queues = self.queues.lock();
         let queue = queues.get(&waiting.queue_id).into_iter().flatten();
         let ahead = queue.take_while(|waiter| waiter.ticket != waiting.ticket);
@@ -170,7 +171,7 @@ struct Waiting<'a> {
     checks: &'a [Check<'a>],
     queue_id: u64,
     ticket: u64,
-    /// The deadline of the caller.
+    /// The end of the caller's wait.
     until: Timestamp,
     timer: Option<TimerKey>,
 }
@@ -181,13 +182,13 @@ impl Future for Waiting<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.cancel_timer();
         if !self.queues.is_first(self.queue_id, self.ticket, context.waker()) {
-            // Other callers may delay the waiters ahead, but the deadline stays the same.
+            // Other callers may delay the waiters ahead, but the end of the wait stays the same.
             let remaining_us = self.remaining_us();
             if remaining_us > 0 {
                 self.wake_after(remaining_us, context);
                 return Poll::Pending;
             }
-            return Poll::Ready(self.queues.denial_at_deadline(&self));
+            return Poll::Ready(self.queues.denial_after_wait(&self));
         }
         let verdict = match self.store.decide_all(&Request::new(self.checks), None) {
             Ok(verdict) => verdict,
@@ -316,5 +317,25 @@ impl WaitUntil<'_> {
 impl Drop for WaitUntil<'_> {
     fn drop(&mut self) {
         self.cancel_timer();
+    }
+}
+
+/// A limit that never admits anything.
+pub(crate) fn deny_all() -> Option<Limit> {
+    Limit::new(0, Duration::from_millis(1), Algorithm::FixedWindow).ok()
+}
+
+/// Returns checks that get the same decisions and charge nothing. A check that never passes is
+/// added before them, so the request is denied and charges nothing. It has the key of the first
+/// check, so that it is decided in the same shard or slot. A request that already has
+/// [`MAX_CHECKS`] is peeked at instead, and decided as a cost of 1.
+pub(crate) fn dry_run_checks<'c>(checks: &[Check<'c>], deny_all: &'c Option<Limit>) -> Checks<'c> {
+    match (deny_all, checks) {
+        (Some(deny_all), [first, ..]) if checks.len() < MAX_CHECKS => {
+            let before = Check::new(first.key, deny_all, 1_u64);
+            let dry_run = checks.iter().map(|check| Check { overflow: Overflow::Refuse, ..*check });
+            std::iter::once(before).chain(dry_run).collect()
+        }
+        _ => checks.iter().map(|check| Check { cost: Cost::PEEK, ..*check }).collect(),
     }
 }

@@ -83,7 +83,7 @@ pub struct Config {
     pub max_keys: usize,
     /// The largest number of log entries and permits in memory.
     pub max_log_entries: u64,
-    /// The largest number of idempotency ids that are remembered.
+    /// The largest number of idempotency ids that are kept.
     pub max_ids: usize,
     /// The treatment of new keys when the store is full.
     pub when_full: WhenFull,

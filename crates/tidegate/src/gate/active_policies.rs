@@ -147,14 +147,14 @@ impl<'a> PolicyKeys<'a> {
         self.gate.find_key(self.active, self.policy, text).await
     }
 
-    /// Returns whether this process or its store remembers a key: something is counted under it, or
-    /// it is among the top keys and latest denials.
+    /// Returns whether a key was seen: something is counted under it, or it is among the top keys and
+    /// latest denials.
     ///
     /// # Errors
     /// Returns [`GateError::Store`] if the store failed.
     pub async fn is_seen(&self, key: &Key) -> Result<bool, GateError> {
         let is_used = self.gate.has_state(self.policy, key).await?;
-        Ok(is_used || self.gate.stats.remembers(self.policy.name(), key))
+        Ok(is_used || self.gate.stats.is_recent(self.policy.name(), key))
     }
 
     /// Returns the remaining units of a key under the policy's limits, without charging.

@@ -25,7 +25,7 @@ use tidegate_core::{Cost, Decision, Limit, bounds};
 use super::plan::{Plan, PlannedPolicy};
 use super::{GateError, GateVerdict, LimitResult};
 use crate::policy::{Mode, is_concurrency};
-use crate::request::consumed_if_denied;
+use crate::request::{Checks, consumed_if_denied};
 use crate::stats::{Decided, LimitStats, Outcome};
 use crate::{Check, CheckError, Limiter, Overflow, Verdict};
 
@@ -73,7 +73,7 @@ impl<'a> Plan<'a> {
             .min()
     }
 
-    pub(super) fn checks(&self) -> SmallVec<[Check<'_>; 4]> {
+    pub(super) fn checks(&self) -> Checks<'_> {
         let mut leased = self.leased.iter();
         let mut checks = SmallVec::new();
         for planned in &self.policies {

@@ -17,7 +17,7 @@ use super::permits::{AnyPermit, SharedPermit};
 use super::plan::Plan;
 use super::shared_store::SharedStore;
 use super::{Gate, GateError, GateVerdict, LimitResult, RequestContext};
-use crate::fallback::{FallbackRequest, LocalNode, StoreContext};
+use crate::fallback::{LocalNode, SharedRequest, StoreContext};
 use crate::futures::CallTracker;
 use crate::policy::{Mode, OnStoreFailure};
 use crate::{Check, Request, StoreError, Verdict};
@@ -146,18 +146,18 @@ impl Gate {
         }
         let permit = options.permit.then(|| shared.store().new_permit());
         let decided = {
-            let (fallback_request, node) =
-                (plan.fallback_request(options.id, permit), self.local_node(shared.nodes()));
+            let (shared_request, node) =
+                (plan.shared_request(options.id, permit), self.local_node(shared.nodes()));
             let deny_cache = plan.caches_denials();
             let request = Request {
                 id: options.id,
                 permit,
                 deny_cache,
-                ..Request::new(&fallback_request.checks)
+                ..Request::new(&shared_request.checks)
             };
-            let usage = node.read_usage(&fallback_request);
+            let usage = node.read_usage(&shared_request);
             let decided = shared.decide(&self.stats, &request).await;
-            decided.inspect(|verdict| node.mirror(&fallback_request, verdict, &usage))
+            decided.inspect(|verdict| node.mirror(&shared_request, verdict, &usage))
         };
         match decided {
             Ok(verdict) => {
@@ -210,8 +210,8 @@ impl Gate {
     ) -> Result<(), GateError> {
         let permit = options.permit.then(|| self.limiter.store().new_permit());
         let fallback = {
-            let fallback_request = plan.fallback_request(options.id, permit);
-            fallback_request.resolve(Some(self.local_node(store_context.nodes)), store_context)?
+            let shared_request = plan.shared_request(options.id, permit);
+            shared_request.resolve(Some(self.local_node(store_context.nodes)), store_context)?
         };
         let limits = plan.limits().zip(fallback.decisions);
         let results = limits.map(|((planned, limit), decision)| {
@@ -231,15 +231,15 @@ impl Gate {
 
 impl Plan<'_> {
     /// The checks of the plan, with the `on_store_failure` of each.
-    pub(super) fn fallback_request<'s>(
+    pub(super) fn shared_request<'s>(
         &'s self,
         id: Option<&'s [u8]>,
         permit: Option<PermitId>,
-    ) -> FallbackRequest<'s> {
+    ) -> SharedRequest<'s> {
         let on_failure = self.limits().map(|(planned, _)| planned.on_store_failure).collect();
         let denies = self.limits().any(|(planned, _)| {
             planned.on_store_failure == OnStoreFailure::Deny && planned.mode == Mode::Enforce
         });
-        FallbackRequest { checks: self.checks(), on_failure, denies, id, permit }
+        SharedRequest { checks: self.checks(), on_failure, denies, id, permit }
     }
 }

@@ -134,7 +134,7 @@ pub enum GateError {
         /// The keys.
         forms: Vec<String>,
     },
-    /// A masked key that does not match any key that this process remembers.
+    /// A masked key that does not match any of the top keys and latest denials.
     UnknownMask {
         /// The masked key.
         form: String,

@@ -14,9 +14,9 @@ use super::decide::DecideOptions;
 use super::plan::Plan;
 use super::shared_store::SharedStore;
 use super::{DenialReason, Gate, GateError, GateVerdict};
-use crate::fallback::{StoreContext, deny_all, dry_run_checks};
+use crate::fallback::StoreContext;
 use crate::futures::CallTracker;
-use crate::wait_queue::{Ticket, sleep};
+use crate::wait_queue::{Ticket, deny_all, dry_run_checks, sleep};
 use crate::{Clock, Request, StoreError};
 
 impl Gate {

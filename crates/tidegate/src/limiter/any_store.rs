@@ -7,9 +7,7 @@ use tidegate_core::{Cost, Decided, Decision, Limit, PermitId};
 
 use super::{Acquired, Limiter};
 use crate::Request;
-use crate::fallback::{
-    FallbackDecisions, FallbackRequest, LocalNode, OnStoreFailure, StoreContext,
-};
+use crate::fallback::{FallbackDecisions, LocalNode, OnStoreFailure, SharedRequest, StoreContext};
 use crate::futures::{MAX_CONCURRENT_CHECKS, join_all};
 use crate::request::validate;
 use crate::{Check, Permit, Store, StoreError, Verdict};
@@ -34,13 +32,13 @@ pub(super) struct DecidedRequest {
 
 impl Fallback {
     /// Adds the fallback of each check to a request.
-    fn fallback_request<'r>(&self, request: &Request<'r>) -> FallbackRequest<'r> {
+    fn shared_request<'r>(&self, request: &Request<'r>) -> SharedRequest<'r> {
         let on_failure = request.checks.iter().map(|_| self.on_failure).collect();
         let is_enforced = |check: &Check<'_>| !check.observed;
         let denies =
             self.on_failure == OnStoreFailure::Deny && request.checks.iter().any(is_enforced);
         let (checks, id) = (SmallVec::from_slice(request.checks), request.id);
-        FallbackRequest { checks, on_failure, denies, id, permit: request.permit }
+        SharedRequest { checks, on_failure, denies, id, permit: request.permit }
     }
 }
 
@@ -203,21 +201,21 @@ impl<S: Store> Limiter<S> {
         let Some(fallback) = &self.shared.fallback else {
             return Ok(decided(self.store().decide(request).await?, None));
         };
-        let fallback_request = fallback.fallback_request(request);
+        let shared_request = fallback.shared_request(request);
         let nodes = fallback.nodes.load(Ordering::Relaxed);
         let node = fallback.memory.as_ref().map(|memory| LocalNode { memory, nodes });
-        let usage = node.map(|node| (node, node.read_usage(&fallback_request)));
+        let usage = node.map(|node| (node, node.read_usage(&shared_request)));
         match self.store().decide(request).await {
             Ok(verdict) => {
                 if let Some((node, usage)) = &usage {
-                    node.mirror(&fallback_request, &verdict, usage);
+                    node.mirror(&shared_request, &verdict, usage);
                 }
                 Ok(decided(verdict, None))
             }
             Err(StoreError::Failed(_)) => {
                 let store_context =
                     StoreContext { nodes, next_attempt: self.store().next_attempt() };
-                let resolved = fallback_request.resolve(node, store_context)?;
+                let resolved = shared_request.resolve(node, store_context)?;
                 Ok(decided(combine(request.checks, &resolved), resolved.permit))
             }
             Err(error) => Err(error),

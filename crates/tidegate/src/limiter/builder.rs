@@ -55,7 +55,7 @@ impl Builder {
         self
     }
 
-    /// Sets the maximum number of idempotency ids that are remembered.
+    /// Sets the maximum number of idempotency ids that are kept.
     #[must_use]
     pub fn max_ids(mut self, max_ids: usize) -> Self {
         self.options.max_ids = max_ids;

@@ -268,7 +268,7 @@ impl Limiter {
     }
 
     /// Resets the usage of a limit by a key. Returns whether the key was tracked and not yet
-    /// expired. Idempotency ids stay remembered.
+    /// expired. Idempotency ids are kept.
     pub fn reset(&self, key: impl AsRef<[u8]>, limit: &Limit) -> bool {
         self.store().reset_now(key.as_ref(), limit)
     }

@@ -17,10 +17,9 @@ use tidegate_core::{Algorithm, Decided, Timestamp};
 
 use super::any_store::DecidedRequest;
 use super::{Acquired, Limiter};
-use crate::fallback::{deny_all, dry_run_checks};
 use crate::futures::block_on;
 use crate::sync::Mutex;
-use crate::wait_queue::{Ticket, sleep_until_release, without_overflow};
+use crate::wait_queue::{Ticket, deny_all, dry_run_checks, sleep_until_release, without_overflow};
 use crate::{Check, CheckError, MemoryStore, Request, Store, StoreError, Verdict};
 
 /// The maximum time between attempts of a waiter to acquire a permit from a shared store, because
@@ -73,16 +72,16 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Waits as [`Limiter::wait`] does, until a deadline.
+    /// Waits as [`Limiter::wait`] does, until a point in time.
     ///
     /// # Errors
     /// Returns the errors of [`Limiter::wait`].
     pub async fn wait_until(
         &self,
         checks: &[Check<'_>],
-        deadline: Instant,
+        until: Instant,
     ) -> Result<Verdict, StoreError> {
-        self.wait(checks, deadline.saturating_duration_since(Instant::now())).await
+        self.wait(checks, until.saturating_duration_since(Instant::now())).await
     }
 
     /// Acquires a permit as [`Limiter::acquire`] does, and waits for one up to `max_wait`.

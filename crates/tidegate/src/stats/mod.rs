@@ -495,7 +495,7 @@ impl Stats {
     }
 
     /// Whether a key of a policy is among the top keys or the latest denials.
-    pub(crate) fn remembers(&self, policy: &str, key: &Key) -> bool {
+    pub(crate) fn is_recent(&self, policy: &str, key: &Key) -> bool {
         self.keys(policy).any(|stored| stored.is(key))
     }
 
