@@ -6,7 +6,6 @@
 
 use std::fmt;
 
-#[cfg(feature = "redis")]
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Cost, Limit, PermitId};
 

@@ -11,16 +11,14 @@ use std::time::Instant;
 use smallvec::SmallVec;
 use tidegate_core::{Cost, Decision, Limit};
 
-use super::decide::DecideOptions;
-use super::plan::{KeyStart, Plan, SimpleCheck};
-use super::{
-    ActivePolicies, Gate, GateError, GateRequest, GateVerdict, LimitResult, RequestContext,
-    Subject, is_sampled,
-};
+use super::decide::{DecideOptions, GateCall};
+use super::plan::{KeyStart, SimpleCheck};
+use super::record::RequestContext;
+use super::{ActivePolicies, Gate, GateError, GateRequest, GateVerdict, LimitResult, Subject};
 use crate::Check;
 use crate::policy::{CostSource, MAX_KEY_BYTES, Mode, is_concurrency};
 use crate::request::consumed_if_denied;
-use crate::stats::{self, Counting, Decided, RequestRecord};
+use crate::stats::{self, Counting, Decided, RequestRecord, is_sampled};
 use crate::store::BATCH;
 
 /// The keys of a batch. The inline capacity is 32 bytes per request.
@@ -38,8 +36,8 @@ impl Gate {
         requests: &[GateRequest<'a>],
         mut on_verdict: impl FnMut(usize, Result<&GateVerdict<'a>, GateError>),
     ) {
-        // This plan is used for all requests whose limits are known, because a plan is large.
-        let mut plan = Plan::default();
+        // This call is used for all requests whose limits are known, because a call is large.
+        let mut call = GateCall::default();
         for (round, chunk) in requests.chunks(BATCH).enumerate() {
             let mut keys = Keys::new();
             let mut resolved = SmallVec::<[Option<ResolvedCheck<'a>>; BATCH]>::new();
@@ -53,13 +51,13 @@ impl Gate {
                 let number = round * BATCH + index;
                 if let Some((simple, key)) = resolved {
                     let key = &keys[key.clone()];
-                    let checked = self.check_resolved(*simple, key, request, &mut plan);
-                    on_verdict(number, checked.map(|()| &plan.verdict));
+                    let checked = self.check_resolved(*simple, key, request, &mut call);
+                    on_verdict(number, checked.map(|()| &call.verdict));
                 } else {
-                    let mut plan = Plan::default();
+                    let mut call = GateCall::default();
                     let request = slice::from_ref(request);
-                    let checked = self.poll_now(self.check_into(&mut plan, active, request));
-                    on_verdict(number, checked.map(|()| &plan.verdict));
+                    let checked = self.poll_now(self.check_into(&mut call, active, request));
+                    on_verdict(number, checked.map(|()| &call.verdict));
                 }
             }
         }
@@ -91,13 +89,12 @@ impl Gate {
         }
         let (policy, key, limits, prepared, units, overflow) = match request.subject {
             Subject::Key { policy, key, attributes: None } => {
-                let policy = active.policies().get(policy)?;
+                let (policy, prepared) = active.find(policy)?;
                 let variant = &policy.variants()[0];
                 let CostSource::Fixed(units) = *variant.cost() else { return None };
                 if variant.mode() != Mode::Enforce || !is_verbatim_key(key) {
                     return None;
                 }
-                let prepared = active.prepared_of(policy, 0);
                 (Some(policy.name()), key, variant.limits(), prepared, units, variant.overflow())
             }
             Subject::Limits { key, limits } => (None, key, limits, active.caller_limits(), 1, None),
@@ -115,7 +112,7 @@ impl Gate {
         Some((simple, start..keys.len()))
     }
 
-    /// Decides a request whose limits are known and records the decision. The plan holds the
+    /// Decides a request whose limits are known and records the decision. The call holds the
     /// verdict.
     #[inline]
     fn check_resolved<'a>(
@@ -123,21 +120,21 @@ impl Gate {
         simple: SimpleCheck<'a>,
         key: &[u8],
         request: &GateRequest<'_>,
-        plan: &mut Plan<'a>,
+        call: &mut GateCall<'a>,
     ) -> Result<(), GateError> {
         let prefix = simple.policy.unwrap_or_default().len() + 1;
         if let ([limit], None) = (simple.limits, request.id)
             && consumed_if_denied(simple.overflow, limit, simple.cost) == 0
         {
-            return self.check_single(simple, (key, &key[prefix..]), request, &mut plan.verdict);
+            return self.check_single(simple, (key, &key[prefix..]), request, &mut call.verdict);
         }
-        plan.clear();
-        plan.keys.extend_from_slice(key);
-        plan.push_simple(simple, KeyStart { start: 0, key_offset: prefix }, 0);
+        call.plan.clear();
+        call.plan.keys.extend_from_slice(key);
+        call.plan.push_simple(simple, KeyStart { start: 0, key_offset: prefix }, 0);
         let route = || request.subject.route();
         let context = RequestContext::of(slice::from_ref(request), &route);
         self.check_in_memory(
-            plan,
+            call,
             &context,
             DecideOptions { id: context.id, ..DecideOptions::CHECK },
         )?;
@@ -166,7 +163,7 @@ impl Gate {
             decided: Decided::Exact,
             exceeds_node_share: false,
         };
-        verdict.decide_one(result, &self.limiter, &Check::new(key, limit, simple.cost))?;
+        self.decide_one(verdict, result, &Check::new(key, limit, simple.cost))?;
         if matches!(simple.cost, Cost::Ask(1..)) {
             let result =
                 stats::LimitRecord::exact(stats, limit, short_key, &verdict.results[0].decision);

@@ -11,12 +11,12 @@ use std::time::Duration;
 use tidegate_core::Timestamp;
 use tidegate_core::{Cost, Limit};
 
-#[cfg(feature = "tower")]
-use super::RequestContext;
 use super::active_policies::PreparedLimits;
 #[cfg(feature = "tower")]
-use super::decide::DecideOptions;
+use super::decide::{DecideOptions, GateCall};
 use super::plan::{ConcurrencyMode, Plan};
+#[cfg(feature = "tower")]
+use super::record::RequestContext;
 use super::{ActivePolicies, Gate, GateError, GateVerdict, LimitResult};
 use crate::attributes::Attributes;
 #[cfg(feature = "tower")]
@@ -182,7 +182,7 @@ impl<'a> Adjustment<'a> {
 impl Gate {
     /// Charges or refunds the difference to the actual cost.
     pub(crate) async fn settle(&self, change: Adjustment<'_>) -> Result<(), GateError> {
-        self.change(&mut Plan::default(), &[change], None).await
+        self.change(&mut GateCall::default(), &[change], None).await
     }
 
     /// Charges additional units: all changes or none. Waits up to `max_wait` until they pass.
@@ -191,8 +191,8 @@ impl Gate {
         changes: &[Adjustment<'a>],
         max_wait: Option<Duration>,
     ) -> Result<GateVerdict<'a>, GateError> {
-        let mut plan = Plan::default();
-        self.change(&mut plan, changes, max_wait).await?;
+        let mut call = GateCall::default();
+        self.change(&mut call, changes, max_wait).await?;
         let route = || None;
         let context = RequestContext {
             id: None,
@@ -201,31 +201,31 @@ impl Gate {
             max_wait: None,
             is_counted: false,
         };
-        self.record(&plan, &context, None);
-        Ok(plan.verdict)
+        self.record(&call, &context, None);
+        Ok(call.verdict)
     }
 
     /// Decides changes. Units that were charged in local memory while the store was failing are
     /// changed there, because the store does not know of them.
     async fn change<'a>(
         &self,
-        plan: &mut Plan<'a>,
+        call: &mut GateCall<'a>,
         changes: &[Adjustment<'a>],
         max_wait: Option<Duration>,
     ) -> Result<(), GateError> {
         let now = self.now();
         for change in changes {
-            plan.push_adjustment(change, now);
+            call.plan.push_adjustment(change, now);
         }
         // A denial charges nothing, because the whole reservation is refunded then.
-        plan.disable_overflow();
+        call.plan.disable_overflow();
         let tracker = CallTracker::default();
-        match (&self.shared, max_wait.filter(|_| plan.can_wait())) {
+        match (&self.shared, max_wait.filter(|_| call.plan.can_wait())) {
             (Some(shared), _) if changes.iter().any(|change| change.charged.is_local()) => {
-                self.decide_by_fallback(plan, shared.store_context(), DecideOptions::CHECK)
+                self.decide_by_fallback(call, shared.store_context(), DecideOptions::CHECK)
             }
-            (_, Some(max_wait)) => Box::pin(self.wait_planned(&tracker, plan, max_wait)).await,
-            _ => self.decide(&tracker, plan, DecideOptions::CHECK).await,
+            (_, Some(max_wait)) => Box::pin(self.wait_planned(&tracker, call, max_wait)).await,
+            _ => self.decide(&tracker, call, DecideOptions::CHECK).await,
         }
     }
 }

@@ -11,16 +11,38 @@
 
 use std::time::Duration;
 
-use tidegate_core::{Decided, PermitId};
+use tidegate_core::{Decided, Decision, PermitId};
 
 use super::permits::{AnyPermit, SharedPermit};
-use super::plan::Plan;
+use super::plan::{Plan, PlannedPolicy};
 use super::shared_store::SharedStore;
 use super::{Gate, GateError, GateVerdict, LimitResult, RequestContext};
 use crate::fallback::{LocalNode, SharedRequest, StoreContext};
 use crate::futures::CallTracker;
 use crate::policy::{Mode, OnStoreFailure};
-use crate::{Check, Request, StoreError, Verdict};
+use crate::request::consumed_if_denied;
+use crate::stats::ServiceTimer;
+use crate::{Check, CheckError, Request, StoreError, Verdict};
+
+/// One call of the gate: a plan, and the results of deciding it. It is large, so it is created
+/// empty, filled in place and moved at most once.
+#[derive(Default)]
+pub(crate) struct GateCall<'a> {
+    pub(crate) plan: Plan<'a>,
+    /// The verdict of the last attempt.
+    pub(crate) verdict: GateVerdict<'a>,
+    /// The permit, if one was acquired.
+    pub(crate) permit: Option<AnyPermit>,
+    /// A timer for the service of an admitted request, if that is timed.
+    pub(crate) timer: Option<ServiceTimer>,
+}
+
+impl GateCall<'_> {
+    /// Sets the verdict to the store's verdict on the checks of the plan.
+    pub(super) fn set_verdict(&mut self, verdict: &Verdict) {
+        self.verdict.set(&self.plan.policies, &self.plan.effective, verdict);
+    }
+}
 
 /// Options for deciding a plan.
 #[derive(Clone, Copy, Default)]
@@ -53,33 +75,33 @@ impl DecideOptions<'_> {
 }
 
 impl Gate {
-    /// Decides a plan, and decides it again if a quota is exhausted and another one may have room.
-    /// The plan holds the verdict and, if one was acquired, the permit. The caller may be cancelled
+    /// Decides the plan of a call, and decides it again if a quota is exhausted and another one may have room.
+    /// The call holds the verdict and, if one was acquired, the permit. The caller may be cancelled
     /// before a shared store has replied, so the call is tracked.
     pub(super) async fn decide(
         &self,
         tracker: &CallTracker,
-        plan: &mut Plan<'_>,
+        call: &mut GateCall<'_>,
         options: DecideOptions<'_>,
     ) -> Result<(), GateError> {
         match &self.shared {
-            None => self.decide_in_memory(plan, options),
+            None => self.decide_in_memory(call, options),
             Some(shared) => {
-                tracker.track(Box::pin(self.decide_shared(shared, plan, options))).await
+                tracker.track(Box::pin(self.decide_shared(shared, call, options))).await
             }
         }
     }
 
-    /// Decides a plan in local memory, as [`Gate::decide`] does.
+    /// Decides the plan of a call in local memory, as [`Gate::decide`] does.
     pub(super) fn decide_in_memory(
         &self,
-        plan: &mut Plan<'_>,
+        call: &mut GateCall<'_>,
         options: DecideOptions<'_>,
     ) -> Result<(), GateError> {
-        let options = options.without_unused_id(plan);
+        let options = options.without_unused_id(&call.plan);
         loop {
-            self.attempt_in_memory(plan, options)?;
-            if !plan.should_retry() {
+            self.attempt_in_memory(call, options)?;
+            if !call.should_retry() {
                 return Ok(());
             }
         }
@@ -87,48 +109,83 @@ impl Gate {
 
     fn attempt_in_memory(
         &self,
-        plan: &mut Plan<'_>,
+        call: &mut GateCall<'_>,
         options: DecideOptions<'_>,
     ) -> Result<(), GateError> {
         // A single enforced limit has nothing to combine, so it needs no `Request`.
         if options.id.is_none()
             && !options.permit
-            && let Some(decided) = plan.decide_single(&self.limiter)
+            && let Some(decided) = self.decide_single(call)
         {
             return Ok(decided?);
         }
-        self.request_in_memory(plan, options)
+        self.request_in_memory(call, options)
+    }
+
+    /// Decides a plan directly if it has a single check, which is enforced and whose denial charges
+    /// nothing. Returns `None` otherwise.
+    fn decide_single(&self, call: &mut GateCall<'_>) -> Option<Result<(), CheckError>> {
+        let plan = &call.plan;
+        let [planned] = &plan.policies[..] else { return None };
+        let (&PlannedPolicy { mode, cost, overflow, .. }, [limit]) = (planned, planned.limits)
+        else {
+            return None;
+        };
+        if mode != Mode::Enforce || consumed_if_denied(overflow, limit, cost) > 0 {
+            return None;
+        }
+        let check = Check::new(plan.key_of(planned), limit, cost);
+        let result = planned.result(limit, Decision::default(), Decided::Exact);
+        Some(self.decide_one(&mut call.verdict, result, &check))
+    }
+
+    /// Decides a single enforced check in local memory, and sets the verdict to the result, which
+    /// has everything but the decision.
+    #[inline(always)]
+    pub(super) fn decide_one<'a>(
+        &self,
+        verdict: &mut GateVerdict<'a>,
+        result: LimitResult<'a>,
+        check: &Check<'_>,
+    ) -> Result<(), CheckError> {
+        verdict.results.clear();
+        verdict.results.push(result);
+        let decision = &mut verdict.results[0].decision;
+        *decision = self.limiter.store().decide_one(check, None)?;
+        (verdict.allowed, verdict.decided) = (decision.allowed, Decided::Exact);
+        (verdict.no_room, verdict.reported) = (decision.no_room, Some(0));
+        Ok(())
     }
 
     fn request_in_memory(
         &self,
-        plan: &mut Plan<'_>,
+        call: &mut GateCall<'_>,
         options: DecideOptions<'_>,
     ) -> Result<(), GateError> {
         if options.permit {
-            let acquired = self.limiter.acquire(&plan.checks())?;
-            plan.set_verdict(acquired.verdict());
-            plan.permit = acquired.permit().map(AnyPermit::Local);
+            let acquired = self.limiter.acquire(&call.plan.checks())?;
+            call.set_verdict(acquired.verdict());
+            call.permit = acquired.permit().map(AnyPermit::Local);
             return Ok(());
         }
         let verdict = {
-            let checks = plan.checks();
+            let checks = call.plan.checks();
             self.limiter.decide(&Request { id: options.id, ..Request::new(&checks) })?
         };
-        plan.set_verdict(&verdict);
+        call.set_verdict(&verdict);
         Ok(())
     }
 
     async fn decide_shared(
         &self,
         shared: &SharedStore,
-        plan: &mut Plan<'_>,
+        call: &mut GateCall<'_>,
         options: DecideOptions<'_>,
     ) -> Result<(), GateError> {
-        let options = options.without_unused_id(plan);
+        let options = options.without_unused_id(&call.plan);
         loop {
-            self.attempt_shared(shared, plan, options).await?;
-            if !plan.should_retry() {
+            self.attempt_shared(shared, call, options).await?;
+            if !call.should_retry() {
                 return Ok(());
             }
         }
@@ -137,18 +194,18 @@ impl Gate {
     async fn attempt_shared(
         &self,
         shared: &SharedStore,
-        plan: &mut Plan<'_>,
+        call: &mut GateCall<'_>,
         options: DecideOptions<'_>,
     ) -> Result<(), GateError> {
-        if plan.is_empty() {
+        if call.plan.is_empty() {
             // No limit applies, so the store is not called.
-            return self.decide_by_fallback(plan, shared.store_context(), options);
+            return self.decide_by_fallback(call, shared.store_context(), options);
         }
         let permit = options.permit.then(|| shared.store().new_permit());
         let decided = {
             let (shared_request, node) =
-                (plan.shared_request(options.id, permit), self.local_node(shared.nodes()));
-            let deny_cache = plan.caches_denials();
+                (call.plan.shared_request(options.id, permit), self.local_node(shared.nodes()));
+            let deny_cache = call.plan.caches_denials();
             let request = Request {
                 id: options.id,
                 permit,
@@ -161,15 +218,16 @@ impl Gate {
         };
         match decided {
             Ok(verdict) => {
-                plan.set_verdict(&verdict);
+                call.set_verdict(&verdict);
                 let permit = permit.filter(|_| verdict.allowed);
-                let permit = permit.map(|id| SharedPermit::new(plan, id, &verdict, options.lease));
-                plan.permit = permit.map(AnyPermit::Shared);
+                let permit =
+                    permit.map(|id| SharedPermit::new(&call.plan, id, &verdict, options.lease));
+                call.permit = permit.map(AnyPermit::Shared);
                 Ok(())
             }
             Err(StoreError::Check(error)) => Err(error.into()),
             Err(StoreError::Failed(_)) => {
-                self.decide_by_fallback(plan, shared.store_context(), options)
+                self.decide_by_fallback(call, shared.store_context(), options)
             }
         }
     }
@@ -201,30 +259,30 @@ impl Gate {
         LocalNode { memory: &self.limiter, nodes }
     }
 
-    /// Applies the policies' `on_store_failure`. The plan holds the verdict and the permit.
+    /// Applies the policies' `on_store_failure`. The call holds the verdict and the permit.
     pub(super) fn decide_by_fallback(
         &self,
-        plan: &mut Plan<'_>,
+        call: &mut GateCall<'_>,
         store_context: StoreContext,
         options: DecideOptions<'_>,
     ) -> Result<(), GateError> {
         let permit = options.permit.then(|| self.limiter.store().new_permit());
         let fallback = {
-            let shared_request = plan.shared_request(options.id, permit);
+            let shared_request = call.plan.shared_request(options.id, permit);
             shared_request.resolve(Some(self.local_node(store_context.nodes)), store_context)?
         };
-        let limits = plan.limits().zip(fallback.decisions);
+        let limits = call.plan.limits().zip(fallback.decisions);
         let results = limits.map(|((planned, limit), decision)| {
             let exceeds_node_share = planned.on_store_failure == OnStoreFailure::Local
                 && decision.decided == Decided::FailedClosed;
             let decided = if exceeds_node_share { Decided::Local } else { decision.decided };
             LimitResult { exceeds_node_share, ..planned.result(limit, decision, decided) }
         });
-        plan.verdict = GateVerdict {
+        call.verdict = GateVerdict {
             no_room: fallback.no_room,
             ..GateVerdict::from_results(results.collect())
         };
-        plan.permit = fallback.permit.map(AnyPermit::Local);
+        call.permit = fallback.permit.map(AnyPermit::Local);
         Ok(())
     }
 }

@@ -15,56 +15,59 @@
 //! has to be awaited: [`Gate::poll_now`] polls once.
 //!
 //! - `request.rs`: requests to the gate, and their errors; `verdict.rs`: verdicts;
-//! - `plan.rs`: which policies apply to a request; `checks.rs`: their checks, also if these have
+//! - `plan.rs`: which policies apply to a request, and their checks; `conflicts.rs`: checks with
 //!   different limits for one count; `quotas.rs`: requests that need room in one of several quotas;
 //! - `decide.rs`: calls of the store, and decisions while it fails; `shared_store.rs`: a store that
-//!   nodes share; `waiting.rs`: waiting requests;
-//! - `active_policies.rs`: policies with their counters and keys; `code_policy.rs`: policies in
-//!   code;
+//!   nodes share; `waiting.rs`: waiting requests; `record.rs`: what the statistics get;
+//! - `active_policies.rs`: policies with their counters; `policy_keys.rs`: finds, peeks at and
+//!   resets keys; `code_policy.rs`: policies in code;
 //! - `permits.rs`: requests that are then served, and permits; `batch.rs`: pipelines of simple
 //!   requests.
 
 mod active_policies;
 mod batch;
-mod checks;
 mod code_policy;
+mod conflicts;
 mod decide;
 mod permits;
 mod plan;
+mod policy_keys;
 mod quotas;
+mod record;
 mod request;
 mod shared_store;
 mod verdict;
 mod waiting;
 
 use std::future::Future;
-use std::ptr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
-use smallvec::SmallVec;
-use tidegate_core::Cost;
 
-pub use self::active_policies::{ActivePolicies, FoundKey, PolicyKeys};
+pub use self::active_policies::ActivePolicies;
 #[cfg(feature = "tower")]
 pub(crate) use self::code_policy::{Adjustment, ChargeRecord};
 pub use self::code_policy::{CodeKey, CodePolicy};
 pub use self::permits::{Admission, AnyPermit, PermitGrant, SharedPermit};
+pub use self::policy_keys::{FoundKey, PolicyKeys};
 pub use self::request::{GateError, GateRequest, Subject};
 pub(crate) use self::shared_store::ErasedStore;
 pub use self::verdict::{DenialReason, GateVerdict, LimitResult};
 
 use self::decide::DecideOptions;
+pub(crate) use self::decide::GateCall;
+pub(crate) use self::plan::ConcurrencyMode;
 #[cfg(feature = "tower")]
-pub(crate) use self::plan::KeyBytes;
-pub(crate) use self::plan::{ConcurrencyMode, Plan};
+pub(crate) use self::plan::{KeyBytes, Plan};
+pub(crate) use self::record::RequestContext;
+use self::record::{Timing, route_of};
 use self::shared_store::SharedStore;
 use crate::futures::CallTracker;
 pub use crate::futures::MAX_CONCURRENT_CHECKS;
 use crate::futures::poll_once;
 use crate::policy::Policies;
-use crate::stats::{self, CountedResult, Counting, RequestRecord, Stats, is_near, is_sampled};
+use crate::stats::Stats;
 use crate::wait_queue::Queues;
 use crate::{Limiter, Store, Timestamp};
 
@@ -194,46 +197,46 @@ impl Gate {
         active: &'a ActivePolicies,
         requests: &[GateRequest<'a>],
     ) -> Result<GateVerdict<'a>, GateError> {
-        let mut plan = Plan::default();
-        self.check_into(&mut plan, active, requests).await?;
-        Ok(plan.verdict)
+        let mut call = GateCall::default();
+        self.check_into(&mut call, active, requests).await?;
+        Ok(call.verdict)
     }
 
-    /// Decides requests as [`Gate::check`] does. The plan must be empty; it holds the verdict
+    /// Decides requests as [`Gate::check`] does. The call must be empty; it holds the verdict
     /// afterwards.
     async fn check_into<'a>(
         &self,
-        plan: &mut Plan<'a>,
+        call: &mut GateCall<'a>,
         active: &'a ActivePolicies,
         requests: &[GateRequest<'a>],
     ) -> Result<(), GateError> {
-        plan.build(active, requests, ConcurrencyMode::Reject)?;
+        call.plan.build(active, requests, ConcurrencyMode::Reject)?;
         let route = || route_of(requests);
         let context = RequestContext::of(requests, &route);
         let (timing, tracker) = (Timing::begin(self), &CallTracker::default());
         match context.max_wait {
             None => {
-                self.decide(tracker, plan, DecideOptions { id: context.id, ..DecideOptions::CHECK })
+                self.decide(tracker, call, DecideOptions { id: context.id, ..DecideOptions::CHECK })
                     .await?
             }
-            Some(max_wait) => Box::pin(self.wait_planned(tracker, plan, max_wait)).await?,
+            Some(max_wait) => Box::pin(self.wait_planned(tracker, call, max_wait)).await?,
         }
-        plan.verdict.unlimited = plan.unlimited();
-        self.record(plan, &context, timing.elapsed(context.max_wait));
+        call.verdict.unlimited = call.plan.unlimited();
+        self.record(call, &context, timing.elapsed(context.max_wait));
         Ok(())
     }
 
-    /// Decides a plan in local memory and records the decisions.
+    /// Decides the plan of a call in local memory and records the decisions.
     #[inline]
     fn check_in_memory(
         &self,
-        plan: &mut Plan<'_>,
+        call: &mut GateCall<'_>,
         context: &RequestContext<'_>,
         options: DecideOptions<'_>,
     ) -> Result<Timing, GateError> {
         let timing = Timing::begin(self);
-        self.decide_in_memory(plan, options)?;
-        self.record(plan, context, timing.elapsed(None));
+        self.decide_in_memory(call, options)?;
+        self.record(call, context, timing.elapsed(None));
         Ok(timing)
     }
 
@@ -252,19 +255,19 @@ impl Gate {
         lease: Option<Duration>,
     ) -> Result<PermitGrant<'a>, GateError> {
         let requests = std::slice::from_ref(request);
-        let mut plan = Plan::default();
-        plan.build(active, requests, ConcurrencyMode::AcquirePermit(lease))?;
+        let mut call = GateCall::default();
+        call.plan.build(active, requests, ConcurrencyMode::AcquirePermit(lease))?;
         let timing = Timing::begin(self);
         self.decide(
             &CallTracker::default(),
-            &mut plan,
+            &mut call,
             DecideOptions { lease, ..DecideOptions::PERMIT },
         )
         .await?;
         let route = || route_of(requests);
-        self.record(&plan, &RequestContext::of(requests, &route), timing.elapsed(None));
-        let (lease, max_lease) = permits::leases(&plan, lease);
-        Ok(PermitGrant { permit: plan.permit, verdict: plan.verdict, lease, max_lease })
+        self.record(&call, &RequestContext::of(requests, &route), timing.elapsed(None));
+        let (lease, max_lease) = permits::leases(&call.plan, lease);
+        Ok(PermitGrant { permit: call.permit, verdict: call.verdict, lease, max_lease })
     }
 
     /// Returns the keys of a policy, to find, peek at and reset them.
@@ -277,107 +280,5 @@ impl Gate {
         policy: &str,
     ) -> Result<PolicyKeys<'a>, GateError> {
         Ok(PolicyKeys::new(self, active, active.policies().get_or_err(policy)?))
-    }
-
-    /// Records the request and the decisions of a plan, with the path and the request id. Peeks,
-    /// refunds and forced charges are not recorded.
-    fn record(&self, plan: &Plan<'_>, context: &RequestContext<'_>, elapsed: Option<Duration>) {
-        let mut counting = Counting::new(plan.verdict.allowed);
-        let reported = plan.verdict.reported_limit();
-        plan.for_each_counted(|_, result, stats| {
-            let near_miss = is_near(result.limit, result.remaining());
-            let (allowed, decided) = (result.decision.allowed, result.decided);
-            let is_reported = reported.is_some_and(|reported| ptr::eq(reported, result));
-            counting.add(stats, CountedResult { allowed, near_miss, decided }, is_reported);
-        });
-        let unlimited = if counting.has_limits() { None } else { plan.unlimited_stats() };
-        let is_counted = counting.has_limits() || unlimited.is_some() || plan.policies().is_empty();
-        if context.is_counted && is_counted {
-            self.stats.count_request(&counting, unlimited);
-        }
-        if counting.has_limits() && self.stats.add(&counting, elapsed) {
-            self.record_notable(plan, context, &counting, elapsed);
-        }
-    }
-
-    #[cold]
-    fn record_notable(
-        &self,
-        plan: &Plan<'_>,
-        context: &RequestContext<'_>,
-        counting: &Counting<'_>,
-        elapsed: Option<Duration>,
-    ) {
-        let mut results = SmallVec::<[stats::LimitRecord<'_>; 4]>::new();
-        plan.for_each_counted(|planned, result, stats| {
-            results.push(stats::LimitRecord {
-                stats,
-                limit: result.limit,
-                key: plan.key_without_policy(planned),
-                allowed: result.decision.allowed,
-                remaining: result.remaining(),
-                retry_after: result.decision.retry_after,
-                decided: result.decided,
-            });
-        });
-        let (allowed, route) = (plan.verdict.allowed, (context.route)());
-        let request_id = context.request_id;
-        let record = RequestRecord { limits: &results, allowed, route, request_id, elapsed };
-        self.stats.record_notable(&record, counting);
-    }
-}
-
-/// The settings that requests decided together share. Each is taken from the first request that has
-/// it.
-#[derive(Clone, Copy)]
-pub(crate) struct RequestContext<'q> {
-    /// The idempotency id.
-    pub(crate) id: Option<&'q [u8]>,
-    /// Returns the path. It is called only for denials, would-be denials and near misses.
-    pub(crate) route: &'q (dyn Fn() -> Option<&'q str> + Sync),
-    pub(crate) request_id: Option<&'q str>,
-    /// The longest wait; see [`GateRequest::max_wait`].
-    pub(crate) max_wait: Option<Duration>,
-    /// Whether this is counted as a request. Peeks, refunds, forced charges and charges that are
-    /// added to an earlier request are not.
-    pub(crate) is_counted: bool,
-}
-
-impl<'q> RequestContext<'q> {
-    fn of(requests: &[GateRequest<'q>], route: &'q (dyn Fn() -> Option<&'q str> + Sync)) -> Self {
-        RequestContext {
-            id: requests.iter().find_map(|request| request.id),
-            route,
-            request_id: requests.iter().find_map(|request| request.request_id),
-            max_wait: requests.iter().find_map(|request| request.max_wait),
-            is_counted: requests.iter().any(|request| matches!(request.cost(1), Cost::Ask(1..))),
-        }
-    }
-}
-
-/// The path of the first request that has one.
-fn route_of<'q>(requests: &[GateRequest<'q>]) -> Option<&'q str> {
-    requests.iter().find_map(|request| request.subject.route())
-}
-
-/// The start of a decision, and whether the decision is sampled for timing.
-#[derive(Clone, Copy)]
-struct Timing {
-    started: Option<Instant>,
-    is_sampled: bool,
-}
-
-impl Timing {
-    /// Samples one decision in `TIMED_EVERY`. Over a shared store every decision is timed, because
-    /// reading the clock is cheap compared with a round trip.
-    fn begin(gate: &Gate) -> Self {
-        let is_sampled = is_sampled();
-        Timing { started: (is_sampled || gate.is_shared()).then(Instant::now), is_sampled }
-    }
-
-    /// The duration of the decision. `None` for a request that may have waited, because the wait is
-    /// not part of deciding.
-    fn elapsed(self, max_wait: Option<Duration>) -> Option<Duration> {
-        self.started.filter(|_| max_wait.is_none()).map(|started| started.elapsed())
     }
 }

@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use tidegate_core::{Limit, PermitId, bounds};
 
-use super::decide::DecideOptions;
+use super::decide::{DecideOptions, GateCall};
 use super::plan::{ConcurrencyMode, Plan};
-use super::{
-    ActivePolicies, Gate, GateError, GateRequest, GateVerdict, RequestContext, Timing, route_of,
-};
+use super::record::{RequestContext, Timing, route_of};
+use super::{ActivePolicies, Gate, GateError, GateRequest, GateVerdict};
 use crate::futures::{CallTracker, join_all};
 use crate::policy::is_concurrency;
 use crate::stats::ServiceTimer;
@@ -50,33 +49,33 @@ impl Gate {
         active: &'a ActivePolicies,
         requests: &[GateRequest<'a>],
     ) -> Result<Admission<'a>, GateError> {
-        let mut plan = Plan::default();
-        plan.build(active, requests, ConcurrencyMode::Acquire)?;
+        let mut call = GateCall::default();
+        call.plan.build(active, requests, ConcurrencyMode::Acquire)?;
         let route = || route_of(requests);
         let context = RequestContext::of(requests, &route);
-        self.admit_planned(&CallTracker::default(), &mut plan, &context).await?;
-        Ok(Admission { verdict: plan.verdict, permit: plan.permit, timer: plan.timer })
+        self.admit_planned(&CallTracker::default(), &mut call, &context).await?;
+        Ok(Admission { verdict: call.verdict, permit: call.permit, timer: call.timer })
     }
 
-    /// Admits a request if every limit of a plan allows it. The plan holds the result. The caller
+    /// Admits a request if every limit of its plan allows it. The call holds the result. The caller
     /// may be cancelled before the store has replied.
     pub(crate) async fn admit_planned(
         &self,
         tracker: &CallTracker,
-        plan: &mut Plan<'_>,
+        call: &mut GateCall<'_>,
         context: &RequestContext<'_>,
     ) -> Result<(), GateError> {
         let timing = Timing::begin(self);
-        let max_wait = context.max_wait.filter(|_| plan.can_wait());
+        let max_wait = context.max_wait.filter(|_| call.plan.can_wait());
         match max_wait {
-            Some(max_wait) => Box::pin(self.admit_after_wait(tracker, plan, max_wait)).await?,
+            Some(max_wait) => Box::pin(self.admit_after_wait(tracker, call, max_wait)).await?,
             None => {
-                let options = DecideOptions::for_admission(plan, context);
-                self.decide(tracker, plan, options).await?;
+                let options = DecideOptions::for_admission(&call.plan, context);
+                self.decide(tracker, call, options).await?;
             }
         }
-        self.record(plan, context, timing.elapsed(max_wait));
-        start_service_timer(plan, timing);
+        self.record(call, context, timing.elapsed(max_wait));
+        start_service_timer(call, timing);
         Ok(())
     }
 
@@ -86,12 +85,12 @@ impl Gate {
     #[inline(always)]
     pub(crate) fn admit_in_memory(
         &self,
-        plan: &mut Plan<'_>,
+        call: &mut GateCall<'_>,
         context: &RequestContext<'_>,
     ) -> Result<(), GateError> {
-        let options = DecideOptions::for_admission(plan, context);
-        let timing = self.check_in_memory(plan, context, options)?;
-        start_service_timer(plan, timing);
+        let options = DecideOptions::for_admission(&call.plan, context);
+        let timing = self.check_in_memory(call, context, options)?;
+        start_service_timer(call, timing);
         Ok(())
     }
 }
@@ -99,20 +98,21 @@ impl Gate {
 /// Starts the service timer of an admitted request. It is started for sampled requests, and for
 /// every request that an observed policy would have denied: these are few, and their cost is the
 /// reason to observe.
-fn start_service_timer(plan: &mut Plan<'_>, timing: Timing) {
-    let GateVerdict { allowed, results, .. } = &plan.verdict;
+fn start_service_timer(call: &mut GateCall<'_>, timing: Timing) {
+    let GateVerdict { allowed, results, .. } = &call.verdict;
     let would_deny = || results.iter().any(|result| !result.decision.allowed);
     // A request that charges nothing is a peek, and is not timed.
     if *allowed
-        && (would_deny() || (timing.is_sampled && !results.is_empty() && plan.changes_counts()))
+        && (would_deny()
+            || (timing.is_sampled && !results.is_empty() && call.plan.changes_counts()))
     {
-        set_service_timer(plan);
+        set_service_timer(call);
     }
 }
 
 #[cold]
-fn set_service_timer(plan: &mut Plan<'_>) {
-    plan.timer = Some(ServiceTimer::new(plan.outcomes()));
+fn set_service_timer(call: &mut GateCall<'_>) {
+    call.timer = Some(ServiceTimer::new(call.outcomes()));
 }
 
 /// The result of [`Gate::acquire`].
@@ -300,6 +300,51 @@ impl SharedPermit {
         let is_lease = |length| Self::limit(length).is_some();
         let fits = permit.lease_us <= permit.max_lease_us && is_lease(permit.lease());
         (fits && is_lease(permit.max_lease())).then_some(permit)
+    }
+}
+
+impl Plan<'_> {
+    /// Sets the lease of the `concurrency` limits. There must be one, unless no policy applies.
+    pub(super) fn set_lease(&mut self, lease: Option<Duration>) -> Result<(), GateError> {
+        let concurrency_limits = || {
+            self.policies.iter().flat_map(|planned| planned.limits).filter(|l| is_concurrency(l))
+        };
+        if concurrency_limits().next().is_none() && !self.policies.is_empty() {
+            let policy = match &self.policies[..] {
+                [only] => only.policy.map(Into::into),
+                _ => None,
+            };
+            return Err(GateError::NoConcurrencyLimit { policy });
+        }
+        let Some(lease) = lease else { return Ok(()) };
+        let leased: Option<Vec<Limit>> = concurrency_limits()
+            .map(|limit| {
+                let fits = lease <= Duration::from_micros(limit.window_us());
+                fits.then(|| Limit::concurrent(limit.count(), lease).ok()).flatten()
+            })
+            .collect();
+        let max_lease = Duration::from_micros(self.max_lease_us());
+        self.leased =
+            leased.filter(|_| lease <= max_lease).ok_or(GateError::LeaseTooLong { max_lease })?;
+        Ok(())
+    }
+
+    /// The longest lease that can be requested: the shortest lease of the `concurrency` limits or,
+    /// if there are none, the longest that any limit can have.
+    pub(super) fn max_lease_us(&self) -> u64 {
+        let limits = self.policies.iter().flat_map(|planned| planned.limits);
+        let leases = limits.filter(|limit| is_concurrency(limit)).map(Limit::window_us);
+        leases.min().unwrap_or(bounds::MAX_WINDOW_US)
+    }
+
+    /// The shortest lease of the limits that are held.
+    pub(super) fn lease_us(&self) -> Option<u64> {
+        let checks = self.checks();
+        checks
+            .iter()
+            .filter(|check| is_concurrency(check.limit))
+            .map(|check| check.limit.window_us())
+            .min()
     }
 }
 

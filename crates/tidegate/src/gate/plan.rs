@@ -1,6 +1,5 @@
-//! Plans: the policies that apply to requests, and what is needed to check them.
+//! Plans: the policies that apply to requests, and the checks that follow from them.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,16 +7,18 @@ use smallvec::SmallVec;
 use tidegate_core::{Cost, Decision, Limit, Timestamp};
 
 use super::active_policies::PreparedLimits;
-use super::checks::EffectiveCheck;
 #[cfg(feature = "tower")]
 use super::code_policy::Adjustment;
 use super::code_policy::CodePolicy;
-use super::permits::AnyPermit;
+use super::conflicts::EffectiveCheck;
 use super::{ActivePolicies, GateError, GateRequest, GateVerdict, LimitResult, Subject};
-use crate::policy::{CostSource, Mode, OnStoreFailure, SelectedPolicy, is_concurrency};
-use crate::stats::{Decided, LimitStats, ServiceTimer};
+use crate::policy::{
+    CostSource, Mode, OnStoreFailure, SelectedPolicy, is_concurrency, replaced_names,
+};
+use crate::request::Checks;
+use crate::stats::{Decided, LimitStats};
 use crate::text::InlineBytes;
-use crate::{CheckError, MAX_CHECKS, Overflow};
+use crate::{Check, CheckError, MAX_CHECKS, Overflow, Verdict};
 
 /// The keys of a plan. The inline capacity is enough for a typical request.
 pub(crate) type KeyBytes = InlineBytes<128>;
@@ -46,19 +47,12 @@ pub(crate) struct Plan<'a> {
     /// requested.
     pub(super) leased: Vec<Limit>,
     /// The limit and cost of each check, if several requests conflict about one count; otherwise
-    /// empty. See `checks.rs`.
+    /// empty. See `conflicts.rs`.
     pub(super) effective: Vec<EffectiveCheck<'a>>,
     /// The number of enforced quotas. If there are several, one with room is enough.
     pub(super) quotas: usize,
     /// Whether a denial must not consume yet, because another quota may have room.
     pub(super) defers_overflow: bool,
-    /// The verdict of the last attempt. It is large, so it is filled in place and moved at most
-    /// once.
-    pub(crate) verdict: GateVerdict<'a>,
-    /// The permit, if one was acquired.
-    pub(crate) permit: Option<AnyPermit>,
-    /// A timer for the service of an admitted request, if that is timed.
-    pub(crate) timer: Option<ServiceTimer>,
 }
 
 /// A policy that applies to a request, or the limits that its caller provides.
@@ -370,11 +364,7 @@ impl<'a> Plan<'a> {
     /// Removes the policies that another one replaces, also across requests.
     #[cold]
     fn replace(&mut self) {
-        let replaced: HashSet<&str> = self
-            .policies
-            .iter()
-            .flat_map(|planned| planned.replaces.iter().map(|name| &**name))
-            .collect();
+        let replaced = replaced_names(self.policies.iter().map(|planned| planned.replaces));
         self.policies.retain(|planned| planned.policy.is_none_or(|name| !replaced.contains(name)));
     }
 
@@ -395,6 +385,108 @@ impl<'a> Plan<'a> {
             Some(planned) => Err(GateError::NeedsPermit { policy: planned.policy.map(Into::into) }),
             None => Ok(()),
         }
+    }
+}
+
+/// What a plan says about its checks.
+impl<'a> Plan<'a> {
+    /// The checks, in the order of the policies and their limits.
+    pub(super) fn checks(&self) -> Checks<'_> {
+        let mut leased = self.leased.iter();
+        let mut checks = SmallVec::new();
+        for planned in &self.policies {
+            for limit in planned.limits {
+                let limit =
+                    if is_concurrency(limit) { leased.next().unwrap_or(limit) } else { limit };
+                let planned_cost = (limit, planned.cost);
+                let (limit, cost) =
+                    self.effective.get(checks.len()).copied().unwrap_or(planned_cost);
+                let overflow =
+                    if self.defers_overflow { Overflow::Refuse } else { planned.overflow };
+                let check = Check { overflow, ..Check::new(self.key_of(planned), limit, cost) };
+                let observed = planned.mode == Mode::Observe || planned.skipped;
+                checks.push(if observed { check.observed() } else { check });
+            }
+        }
+        checks
+    }
+
+    /// Whether an allowed request charges or refunds anything.
+    pub(super) fn changes_counts(&self) -> bool {
+        let units = |planned: &PlannedPolicy<'_>| match planned.cost {
+            Cost::Ask(units) | Cost::Force(units) | Cost::Refund(units) => units,
+        };
+        self.policies.iter().any(|planned| units(planned) > 0)
+    }
+
+    /// Makes denials charge nothing, whatever the policies specify.
+    pub(super) fn disable_overflow(&mut self) {
+        for planned in &mut self.policies {
+            planned.overflow = Overflow::Refuse;
+        }
+    }
+
+    /// Whether a policy has a `concurrency` limit.
+    pub(super) fn has_concurrency(&self) -> bool {
+        self.policies.iter().any(PlannedPolicy::has_concurrency)
+    }
+
+    /// Whether the request can wait: a limit is enforced, and no enforced policy has a
+    /// `concurrency` limit.
+    pub(super) fn can_wait(&self) -> bool {
+        let mut enforced = self.policies.iter().filter(|planned| planned.mode == Mode::Enforce);
+        enforced.clone().any(|planned| !planned.limits.is_empty())
+            && !enforced.any(PlannedPolicy::has_concurrency)
+    }
+
+    /// Whether no limit applies.
+    pub(super) fn is_empty(&self) -> bool {
+        self.limits().next().is_none()
+    }
+
+    /// The indexes of the requests that matched a policy without limits.
+    pub(super) fn unlimited(&self) -> Vec<usize> {
+        let unlimited = self.policies.iter().filter(|planned| planned.limits.is_empty());
+        unlimited.map(|planned| planned.request_index).collect()
+    }
+
+    /// Whether the store may return a cached denial, which every policy must permit. With several
+    /// quotas it may not, because a cached denial does not report which of them are exhausted.
+    pub(super) fn caches_denials(&self) -> bool {
+        self.quotas < 2 && self.policies.iter().all(|planned| planned.deny_cache)
+    }
+
+    pub(super) fn policies(&self) -> &[PlannedPolicy<'a>] {
+        &self.policies
+    }
+
+    /// The key of a planned policy as the store sees it.
+    pub(super) fn key_of(&self, planned: &PlannedPolicy<'_>) -> &[u8] {
+        &self.keys[planned.key.start..planned.key.end]
+    }
+
+    /// Every limit with its policy, in the order of the checks.
+    pub(super) fn limits(&self) -> impl Iterator<Item = (&PlannedPolicy<'a>, &'a Limit)> {
+        let limits = self
+            .policies
+            .iter()
+            .flat_map(|planned| planned.limits.iter().map(move |l| (planned, l)));
+        let effective = |index: usize| self.effective.get(index).map(|(limit, _)| *limit);
+        limits
+            .enumerate()
+            .map(move |(index, (planned, limit))| (planned, effective(index).unwrap_or(limit)))
+    }
+
+    /// Converts the store's verdict on the checks.
+    pub(super) fn verdict_of(&self, verdict: &Verdict) -> GateVerdict<'a> {
+        let mut combined = GateVerdict::default();
+        combined.set(&self.policies, &self.effective, verdict);
+        combined
+    }
+
+    /// The key of a planned policy, without the name of the policy.
+    pub(super) fn key_without_policy(&self, planned: &PlannedPolicy<'_>) -> &[u8] {
+        &self.keys[planned.key.key_offset..planned.key.end]
     }
 }
 

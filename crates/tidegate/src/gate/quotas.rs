@@ -13,23 +13,19 @@ use smallvec::SmallVec;
 use tidegate_core::RetryAfter;
 
 use super::GateVerdict;
+use super::decide::GateCall;
 use super::plan::{Plan, PlannedPolicy};
 use crate::Overflow;
 use crate::policy::Mode;
 use crate::stats::Decided;
 
-impl Plan<'_> {
-    /// Whether there are several quotas, of which one is enough.
-    pub(super) fn has_choice(&self) -> bool {
-        self.quotas >= 2
-    }
-
+impl GateCall<'_> {
     /// Whether the request has to be decided again: without the quotas that denied it, or to
     /// consume what is left.
     #[inline]
     pub(super) fn should_retry(&mut self) -> bool {
         !self.verdict.allowed
-            && self.defers_overflow
+            && self.plan.defers_overflow
             && (self.skip_exhausted() || self.allow_overflow())
     }
 
@@ -37,10 +33,10 @@ impl Plan<'_> {
     /// again. After a failure of the store it does not, because the request may have been charged.
     fn allow_overflow(&mut self) -> bool {
         let consumes = |planned: &PlannedPolicy<'_>| planned.overflow == Overflow::Consume;
-        let again = self.can_choose(&self.verdict)
-            && self.policies.iter().any(consumes)
-            && self.changes_counts();
-        self.defers_overflow &= !again;
+        let again = self.plan.can_choose(&self.verdict)
+            && self.plan.policies.iter().any(consumes)
+            && self.plan.changes_counts();
+        self.plan.defers_overflow &= !again;
         again
     }
 
@@ -48,20 +44,27 @@ impl Plan<'_> {
     /// whether to decide again, which is true fewer times than there are quotas. The denial charged
     /// nothing, so there is nothing to undo.
     fn skip_exhausted(&mut self) -> bool {
-        if self.verdict.allowed || !self.can_choose(&self.verdict) {
+        if self.verdict.allowed || !self.plan.can_choose(&self.verdict) {
             return false;
         }
-        let waits = self.waits(&self.verdict);
-        let all = || self.policies.iter().zip(&waits).filter(|(planned, _)| !planned.skipped);
+        let waits = self.plan.waits(&self.verdict);
+        let all = || self.plan.policies.iter().zip(&waits).filter(|(planned, _)| !planned.skipped);
         let others_deny = all().any(|(planned, wait_us)| planned.is_required() && *wait_us > 0);
         let has_room = all().any(|(planned, wait_us)| planned.is_enforced_quota && *wait_us == 0);
         if others_deny || !has_room {
             return false;
         }
-        for (planned, wait_us) in self.policies.iter_mut().zip(&waits) {
+        for (planned, wait_us) in self.plan.policies.iter_mut().zip(&waits) {
             planned.skipped |= planned.is_enforced_quota && *wait_us > 0;
         }
         true
+    }
+}
+
+impl Plan<'_> {
+    /// Whether there are several quotas, of which one is enough.
+    pub(super) fn has_choice(&self) -> bool {
+        self.quotas >= 2
     }
 
     /// Stops skipping quotas, for a new attempt.

@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 pub use tidegate_core::DenialReason;
 use tidegate_core::{Decision, Limit, ResetAfter, RetryAfter};
 
-use super::checks::EffectiveCheck;
 use super::code_policy::CodePolicy;
+use super::conflicts::EffectiveCheck;
 use super::plan::PlannedPolicy;
 use crate::headers::{
     self, Fields, Form, Forms, LimitList, PrerenderedHeaders, Problem, ResponseView,
@@ -18,7 +18,7 @@ use crate::headers::{
 use crate::policy::Mode;
 use crate::stats::Decided;
 use crate::verdict::{QUEUED_RETRY_US, reported_limit};
-use crate::{Check, CheckError, Limiter, Timestamp, Verdict};
+use crate::{Timestamp, Verdict};
 
 /// The verdict on a request. It is allowed if every enforced limit allows it.
 #[derive(Clone, Debug, Default)]
@@ -113,23 +113,6 @@ impl<'a> GateVerdict<'a> {
                 self.results.push(planned.result(limit, *decision, Decided::Exact));
             }
         }
-    }
-
-    /// Decides a single enforced check, and sets the verdict to the result.
-    #[inline(always)]
-    pub(super) fn decide_one(
-        &mut self,
-        result: LimitResult<'a>,
-        limiter: &Limiter,
-        check: &Check<'_>,
-    ) -> Result<(), CheckError> {
-        self.results.clear();
-        self.results.push(result);
-        let decision = &mut self.results[0].decision;
-        *decision = limiter.store().decide_one(check, None)?;
-        (self.allowed, self.decided) = (decision.allowed, Decided::Exact);
-        (self.no_room, self.reported) = (decision.no_room, Some(0));
-        Ok(())
     }
 
     /// Combines results that were not all decided by the store. Any denial by an enforced limit

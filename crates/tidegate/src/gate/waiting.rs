@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use tidegate_core::{RetryAfter, Timestamp};
 
-use super::decide::DecideOptions;
-use super::plan::Plan;
+use super::decide::{DecideOptions, GateCall};
+use super::plan::{Plan, PlannedPolicy};
 use super::shared_store::SharedStore;
 use super::{DenialReason, Gate, GateError, GateVerdict};
 use crate::fallback::StoreContext;
 use crate::futures::CallTracker;
+use crate::policy::Mode;
 use crate::wait_queue::{Ticket, deny_all, dry_run_checks, sleep};
 use crate::{Clock, Request, StoreError};
 
@@ -23,22 +24,22 @@ impl Gate {
     pub(super) async fn wait_planned(
         &self,
         tracker: &CallTracker,
-        plan: &mut Plan<'_>,
+        call: &mut GateCall<'_>,
         max_wait: Duration,
     ) -> Result<(), GateError> {
         // Attempts to pass do not report usage, so none of them consumes.
-        plan.disable_overflow();
-        if self.shared.is_none() && !plan.has_choice() {
-            let verdict = self.limiter.wait(&plan.checks(), max_wait).await?;
-            plan.set_verdict(&verdict);
+        call.plan.disable_overflow();
+        if self.shared.is_none() && !call.plan.has_choice() {
+            let verdict = self.limiter.wait(&call.plan.checks(), max_wait).await?;
+            call.set_verdict(&verdict);
             return Ok(());
         }
         let max_wait_us = u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX);
         let until = self.limiter.store().clock().now().plus_micros(max_wait_us);
-        let (queue_id, _) = self.limiter.store().queue_id(&plan.checks())?;
+        let (queue_id, _) = self.limiter.store().queue_id(&call.plan.checks())?;
         match Ticket::new(&self.queues, queue_id) {
-            Some(ticket) => self.wait_in_queue(tracker, plan, (&ticket, until)).await,
-            None => self.deny_queued(plan).await,
+            Some(ticket) => self.wait_in_queue(tracker, call, (&ticket, until)).await,
+            None => self.deny_queued(call).await,
         }
     }
 
@@ -48,63 +49,64 @@ impl Gate {
     pub(super) async fn admit_after_wait(
         &self,
         tracker: &CallTracker,
-        plan: &mut Plan<'_>,
+        call: &mut GateCall<'_>,
         max_wait: Duration,
     ) -> Result<(), GateError> {
-        let mut observed = plan.split_off_observed();
-        self.wait_planned(tracker, plan, max_wait).await?;
-        if !plan.verdict.allowed || observed.is_empty() {
+        let mut observed = call.split_off_observed();
+        self.wait_planned(tracker, call, max_wait).await?;
+        if !call.verdict.allowed || observed.plan.is_empty() {
             return Ok(());
         }
         self.decide(tracker, &mut observed, DecideOptions::PERMIT).await?;
-        plan.rejoin(observed);
+        call.rejoin(observed);
         Ok(())
     }
 
     async fn wait_in_queue(
         &self,
         tracker: &CallTracker,
-        plan: &mut Plan<'_>,
+        call: &mut GateCall<'_>,
         (ticket, until): (&Ticket<'_>, Timestamp),
     ) -> Result<(), GateError> {
         let clock = self.limiter.store().clock();
         if !ticket.is_first() {
-            let outcome = self.dry_run(plan).await?;
-            let hopeless = |verdict: &GateVerdict<'_>| !passes_before(plan, verdict, clock, until);
+            let outcome = self.dry_run(&call.plan).await?;
+            let hopeless =
+                |verdict: &GateVerdict<'_>| !passes_before(&call.plan, verdict, clock, until);
             // Its own wait, without the queue, is already too long.
             if let Some(verdict) = outcome.filter(hopeless) {
-                plan.verdict = verdict;
+                call.verdict = verdict;
                 return Ok(());
             }
             if !ticket.until_first(clock, until).await {
-                return self.deny_queued(plan).await;
+                return self.deny_queued(call).await;
             }
         }
         loop {
-            plan.reset_skips();
-            self.decide(tracker, plan, DecideOptions::CHECK).await?;
-            let verdict = &plan.verdict;
+            call.plan.reset_skips();
+            self.decide(tracker, call, DecideOptions::CHECK).await?;
+            let verdict = &call.verdict;
             if verdict.allowed
                 || tracker.is_cancelled()
-                || !passes_before(plan, verdict, clock, until)
+                || !passes_before(&call.plan, verdict, clock, until)
             {
                 return Ok(());
             }
-            let wait_us = plan.retry_after(verdict).as_micros().unwrap_or_default();
+            let wait_us = call.plan.retry_after(verdict).as_micros().unwrap_or_default();
             sleep(clock, clock.now().plus_micros(wait_us)).await;
         }
     }
 
     /// Denies a request that did not become first in time, or whose queue is full.
-    async fn deny_queued(&self, plan: &mut Plan<'_>) -> Result<(), GateError> {
-        let Some(verdict) = self.dry_run(plan).await? else {
+    async fn deny_queued(&self, call: &mut GateCall<'_>) -> Result<(), GateError> {
+        let Some(verdict) = self.dry_run(&call.plan).await? else {
             // The queue is not used while the store fails.
             let store_context =
                 self.shared.as_ref().map_or(StoreContext::MEMORY, SharedStore::store_context);
-            return self.decide_by_fallback(plan, store_context, DecideOptions::CHECK);
+            return self.decide_by_fallback(call, store_context, DecideOptions::CHECK);
         };
-        let is_free = plan.retry_after(&verdict) == RetryAfter::Now;
-        plan.verdict = if is_free { verdict.into_queued_denial() } else { verdict };
+        let is_free = call.plan.retry_after(&verdict) == RetryAfter::Now;
+        call.verdict = if is_free { verdict.into_queued_denial() } else { verdict };
         Ok(())
     }
 
@@ -122,6 +124,34 @@ impl Gate {
             Err(StoreError::Check(error)) => Err(error.into()),
             Err(StoreError::Failed(_)) => Ok(None),
         }
+    }
+}
+
+impl<'a> GateCall<'a> {
+    /// Moves the observed policies with `concurrency` limits to a separate call.
+    fn split_off_observed(&mut self) -> GateCall<'a> {
+        let mut split = GateCall::default();
+        let is_observed = |planned: &PlannedPolicy<'_>| {
+            planned.mode == Mode::Observe && planned.has_concurrency()
+        };
+        if !self.plan.policies.iter().any(is_observed) {
+            return split;
+        }
+        // All keys are copied, so that the key ranges stay valid.
+        split.plan.keys.clone_from(&self.plan.keys);
+        let (observed, rest) = self.plan.policies.drain(..).partition(is_observed);
+        (split.plan.policies, self.plan.policies) = (observed, rest);
+        self.plan.resolve_conflicts();
+        split.plan.resolve_conflicts();
+        split
+    }
+
+    /// Appends the policies, results and permit of a call that was split off.
+    fn rejoin(&mut self, split: GateCall<'a>) {
+        self.permit = split.permit;
+        self.plan.policies.extend(split.plan.policies);
+        self.verdict.results.extend(split.verdict.results);
+        self.plan.resolve_conflicts();
     }
 }
 

@@ -46,8 +46,8 @@ pub(super) type PolicyIndices = SmallVec<[u32; 8]>;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Index {
     hashes: RandomState,
-    /// Policies that are not indexed by a hash: any request may match them. Ascending.
-    unconditional: Vec<u32>,
+    /// Policies that no hash finds: every request is compared with them. Ascending.
+    unindexed: Vec<u32>,
     /// Policies that require a domain, but no exact list of entries, by domain.
     by_domain: HashMap<u64, Vec<u32>, RandomState>,
     /// The masks in use, by domain and names.
@@ -94,7 +94,7 @@ impl Index {
         let entries = conditions.find_map(Condition::exact_entries);
         let Some(entries) = entries else {
             match domains {
-                None => self.unconditional.push(policy_index),
+                None => self.unindexed.push(policy_index),
                 Some(domains) => domains.iter().for_each(|domain| {
                     let domain_hash = self.hash(Some(domain));
                     self.by_domain.entry(domain_hash).or_default().push(policy_index);
@@ -136,12 +136,12 @@ impl Index {
     }
 
     /// Returns the policies that a request may match, or `None` if these are
-    /// [`Index::unconditional`].
+    /// [`Index::unindexed`].
     pub(super) fn candidates(&self, request: &NormalizedRequest<'_>) -> Option<PolicyIndices> {
         if request.domain().is_none() && request.entries().is_empty() {
             return None;
         }
-        let mut indices = PolicyIndices::from_slice(&self.unconditional);
+        let mut indices = PolicyIndices::from_slice(&self.unindexed);
         if let Some(by_domain) =
             request.domain().and_then(|d| self.by_domain.get(&self.hash(Some(d))))
         {
@@ -157,9 +157,9 @@ impl Index {
         Some(indices)
     }
 
-    /// Returns the policies that any request may match, in order.
-    pub(super) fn unconditional(&self) -> &[u32] {
-        &self.unconditional
+    /// Returns the policies that every request is compared with, in order.
+    pub(super) fn unindexed(&self) -> &[u32] {
+        &self.unindexed
     }
 
     fn find(

@@ -83,6 +83,7 @@ pub use key::{Key, MAX_KEY_BYTES};
 pub use path::PathVariants;
 pub use pattern::{Pattern, PatternError};
 pub use request_field::{RequestField, RequestFieldError};
+pub(crate) use select::replaced_names;
 pub use select::{Policies, PoliciesError, SelectError, SelectedPolicy};
 pub use template::{SHARED_KEY, Template, TemplateError, TemplateErrorKind};
 #[cfg(feature = "tower")]

@@ -1,7 +1,7 @@
 //! The set of all policies, and the selection of those that apply to a request.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use foldhash::fast::RandomState;
@@ -47,6 +47,8 @@ type Names = HashMap<Box<str>, u32, RandomState>;
 pub struct SelectedPolicy<'p> {
     /// The policy.
     pub policy: &'p Policy,
+    /// The index of the policy in [`Policies::iter`].
+    pub policy_index: usize,
     /// The key that identifies who is counted.
     pub key: Key,
     /// The limits of the variant.
@@ -64,10 +66,16 @@ pub struct SelectedPolicy<'p> {
 }
 
 impl<'p> SelectedPolicy<'p> {
-    fn new(policy: &'p Policy, key: Key, variant: usize, cost: u64) -> Self {
+    fn new(
+        (policy_index, policy): (usize, &'p Policy),
+        key: Key,
+        variant: usize,
+        cost: u64,
+    ) -> Self {
         let chosen = &policy.variants()[variant];
         SelectedPolicy {
             policy,
+            policy_index,
             key,
             limits: chosen.limits(),
             mode: chosen.mode(),
@@ -143,15 +151,10 @@ impl Policies {
         attributes: &Attributes<'_>,
     ) -> Result<SmallVec<[SelectedPolicy<'p>; 4]>, SelectError> {
         let mut matched_policies = self.matching(attributes)?;
-        if matched_policies.iter().all(|one| one.policy.replaces().is_empty()) {
-            return Ok(matched_policies);
+        let replaced = replaced_names(matched_policies.iter().map(|one| one.policy.replaces()));
+        if !replaced.is_empty() {
+            matched_policies.retain(|one| !replaced.contains(one.policy.name()));
         }
-        let replaced: SmallVec<[bool; 4]> = matched_policies
-            .iter()
-            .map(|one| is_replaced(one.policy.name(), matched_policies.iter()))
-            .collect();
-        let mut replaced = replaced.into_iter();
-        matched_policies.retain(|_| !replaced.next().unwrap_or(false));
         Ok(matched_policies)
     }
 
@@ -165,10 +168,11 @@ impl Policies {
         let request = self.normalize(attributes);
         let candidates = self.index.candidates(&request);
         let mut selected = SmallVec::new();
-        for &index in candidates.as_deref().unwrap_or(self.index.unconditional()) {
-            let policy = &self.policies[index as usize];
+        for &index in candidates.as_deref().unwrap_or(self.index.unindexed()) {
+            let index = index as usize;
+            let policy = &self.policies[index];
             if policy.matching().all_match(&request)
-                && let Some(chosen) = choose(policy, &request)?
+                && let Some(chosen) = choose((index, policy), &request)?
             {
                 selected.push(chosen);
             }
@@ -186,7 +190,8 @@ impl Policies {
         name: &str,
         attributes: &Attributes<'_>,
     ) -> Result<Option<SelectedPolicy<'p>>, SelectError> {
-        choose(self.get_or_err(name)?, &self.normalize(attributes))
+        let found = self.find(name).ok_or_else(|| SelectError::unknown_policy(name))?;
+        choose(found, &self.normalize(attributes))
     }
 
     /// Returns the policy with this name under a key that the caller gives, or `None` if there is
@@ -209,18 +214,25 @@ impl Policies {
         key: Key,
         attributes: Option<&Attributes<'_>>,
     ) -> Option<SelectedPolicy<'p>> {
-        let policy = self.get(name)?;
+        let (index, policy) = self.find(name)?;
         let variant = attributes.map_or(0, |a| policy.variant_for(&self.normalize(a)));
         let cost = match policy.variants()[variant].cost() {
             super::CostSource::Fixed(units) => *units,
             super::CostSource::From(_) => 1,
         };
-        Some(SelectedPolicy::new(policy, key, variant, cost))
+        Some(SelectedPolicy::new((index, policy), key, variant, cost))
     }
 
     /// Returns the policy with this name.
     pub fn get(&self, name: &str) -> Option<&Policy> {
-        self.names.get(name).map(|&index| &self.policies[index as usize])
+        self.find(name).map(|(_, policy)| policy)
+    }
+
+    /// Returns the policy with this name, and its index.
+    #[inline]
+    pub(crate) fn find(&self, name: &str) -> Option<(usize, &Policy)> {
+        let index = *self.names.get(name)? as usize;
+        Some((index, &self.policies[index]))
     }
 
     /// Returns the policy with this name.
@@ -228,7 +240,7 @@ impl Policies {
     /// # Errors
     /// Returns [`SelectError::UnknownPolicy`] if there is none.
     pub fn get_or_err(&self, name: &str) -> Result<&Policy, SelectError> {
-        self.get(name).ok_or_else(|| SelectError::UnknownPolicy { name: excerpt(name) })
+        self.get(name).ok_or_else(|| SelectError::unknown_policy(name))
     }
 
     /// Returns all policies in order.
@@ -303,7 +315,7 @@ impl<'p> IntoIterator for &'p Policies {
 
 /// Returns how a policy applies to a request that it matches; `None` if it is off or exempts it.
 fn choose<'p>(
-    policy: &'p Policy,
+    (index, policy): (usize, &'p Policy),
     request: &NormalizedRequest<'_>,
 ) -> Result<Option<SelectedPolicy<'p>>, SelectError> {
     if policy.exempt().first_exempting(request).is_some() {
@@ -324,15 +336,15 @@ fn choose<'p>(
         }
     };
     let key = policy.key_template().render(request);
-    Ok(Some(SelectedPolicy::new(policy, key, variant, cost)))
+    Ok(Some(SelectedPolicy::new((index, policy), key, variant, cost)))
 }
 
-/// Returns whether one of the matched policies replaces the policy with this name.
-fn is_replaced<'s, 'p: 's>(
-    name: &str,
-    mut matched_policies: impl Iterator<Item = &'s SelectedPolicy<'p>>,
-) -> bool {
-    matched_policies.any(|one| one.policy.replaces().iter().any(|replaced| **replaced == *name))
+/// Returns the names of the policies that others replace. `replaces` has the list of each policy
+/// that applies.
+pub(crate) fn replaced_names<'p>(
+    replaces: impl Iterator<Item = &'p [Box<str>]>,
+) -> HashSet<&'p str> {
+    replaces.flatten().map(|name| &**name).collect()
 }
 
 /// Returns the index of each policy by its name.
@@ -409,6 +421,12 @@ pub enum SelectError {
         /// Its value, shortened.
         found: String,
     },
+}
+
+impl SelectError {
+    fn unknown_policy(name: &str) -> Self {
+        SelectError::UnknownPolicy { name: excerpt(name) }
+    }
 }
 
 impl fmt::Display for SelectError {

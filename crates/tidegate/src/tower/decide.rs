@@ -19,8 +19,8 @@ use crate::attributes::{Attributes, Headers};
 use crate::futures::CallTracker;
 use crate::futures::poll_once;
 use crate::gate::{
-    ActivePolicies, CodePolicy, ConcurrencyMode, Gate, GateError, GateRequest, GateVerdict, Plan,
-    RequestContext, Subject,
+    ActivePolicies, CodePolicy, ConcurrencyMode, Gate, GateCall, GateError, GateRequest,
+    GateVerdict, Plan, RequestContext, Subject,
 };
 use crate::headers::Forms;
 use crate::policy::{Key, Mode, SelectedPolicy};
@@ -100,10 +100,10 @@ impl Core {
         self.identify(active, head);
         let attributes = self.fixed.is_none().then(|| head.attributes());
         let request_limits = self.request_limits(head)?;
-        // Not a tuple of both: a plan is large, and would be copied out of it.
-        let mut plan = Plan::default();
+        // Not a tuple of both: a call is large, and would be copied out of it.
+        let mut call = GateCall::default();
         let mut reserving = Vec::new();
-        let planned = (&mut plan, &mut reserving);
+        let planned = (&mut call.plan, &mut reserving);
         self.plan(active, attributes.as_ref(), &request_limits, head, planned)?;
         let route = || Some(head.path());
         let named = RequestContext {
@@ -114,11 +114,11 @@ impl Core {
             is_counted: true,
         };
         let admission = match self.is_immediate() {
-            true => self.gate.admit_in_memory(&mut plan, &named),
-            false => self.gate.admit_planned(tracker, &mut plan, &named).await,
+            true => self.gate.admit_in_memory(&mut call, &named),
+            false => self.gate.admit_planned(tracker, &mut call, &named).await,
         };
         admission.map_err(|error| self.refuse(head, &error))?;
-        self.finish(head, &mut plan, reserving, guard)
+        self.finish(head, &mut call, reserving, guard)
     }
 
     /// Finds the address of the client that sent a request.
@@ -207,20 +207,20 @@ impl Core {
     fn finish(
         self: &Arc<Self>,
         head: &Head<'_>,
-        plan: &mut Plan<'_>,
+        call: &mut GateCall<'_>,
         reserving: Vec<PendingPart>,
         guard: &mut RequestGuard,
     ) -> Result<(), RejectionResponse> {
-        if !plan.verdict.allowed {
-            return Err(self.deny(head, &plan.verdict));
+        if !call.verdict.allowed {
+            return Err(self.deny(head, &call.verdict));
         }
         if self.forms != Forms::NONE {
-            plan.verdict.fill_fields(self.forms, || self.gate.now(), &mut guard.fields);
+            call.verdict.fill_fields(self.forms, || self.gate.now(), &mut guard.fields);
         }
-        if plan.permit.is_some() || plan.timer.is_some() || !reserving.is_empty() {
-            let permits = plan.permit.take().map(|permit| HeldPermits::new(&self.gate, permit));
-            let reservation = Reservation::new(self, reserving, &plan.verdict);
-            let (timer, unsettled) = (plan.timer.take(), reservation.map(SettleOnDrop::new));
+        if call.permit.is_some() || call.timer.is_some() || !reserving.is_empty() {
+            let permits = call.permit.take().map(|permit| HeldPermits::new(&self.gate, permit));
+            let reservation = Reservation::new(self, reserving, &call.verdict);
+            let (timer, unsettled) = (call.timer.take(), reservation.map(SettleOnDrop::new));
             guard.held = Some(Box::new(GuardState { permits, timer, unsettled }));
         }
         Ok(())
