@@ -18,7 +18,7 @@ use serde::Serialize;
 use tidegate::unstable::stats::{Denial, StreamItem, TooManySubscribers};
 
 use super::AdminState;
-use super::response::header;
+use super::header;
 use crate::error::{ErrorKind, RequestError};
 
 /// The interval of comments: well below the idle timeouts of proxies.

@@ -16,7 +16,7 @@ use tidegate::unstable::gate::Gate;
 use tidegate::unstable::stats::{LatencyCounts, OTHER, Outcome, Stats};
 use tokio::time::MissedTickBehavior;
 
-use super::response::json;
+use super::json;
 use super::stats_api::RequestsView;
 use super::{AdminState, ServerState};
 

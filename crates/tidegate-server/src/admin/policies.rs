@@ -12,7 +12,7 @@ use tidegate::unstable::gate::{ActivePolicies, FoundKey, LimitResult};
 use tidegate::unstable::policy::{Policy, Variant};
 
 use super::AdminState;
-use super::response::json;
+use super::json;
 use crate::error::{ErrorKind, RequestError};
 use crate::logs::some;
 

@@ -16,9 +16,9 @@ use tidegate::unstable::stats::{
 };
 
 use super::AdminState;
+use super::json;
 use super::metrics::Process;
 use super::policies::find;
-use super::response::json;
 use crate::error::RequestError;
 use crate::server_state::{FrontName, RejectedConfig, Reload, ServerState};
 

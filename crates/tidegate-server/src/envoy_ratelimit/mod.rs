@@ -6,7 +6,6 @@
 //! arguments before they are read, and to each config after it was loaded.
 
 mod metrics;
-mod reader;
 mod redis;
 mod variables;
 mod xds;
@@ -20,11 +19,10 @@ use tidegate::unstable::config::{Config, StoreUrl, Tls};
 use tokio_rustls::rustls::pki_types::ServerName;
 
 pub use self::metrics::{EnvoyMetrics, MetricsSettings, PrometheusSettings, Statsd, router};
-pub use self::reader::VariableError;
+pub use self::variables::VariableError;
 pub use self::xds::{XdsAddress, xds_settings};
 
-use self::reader::Reader;
-use self::variables::DISTINCTIVE;
+use self::variables::{DISTINCTIVE, Reader};
 use crate::connections::ListenAddr;
 use crate::logs::LogFormat;
 use crate::serve::ServeArgs;

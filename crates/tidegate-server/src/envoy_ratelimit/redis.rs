@@ -3,7 +3,7 @@
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tidegate::unstable::config::{StoreUrl, StoreUrlError};
 
-use super::reader::{Reader, VariableError};
+use super::variables::{Reader, VariableError};
 
 /// The characters that are encoded in the path of a URL.
 const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');

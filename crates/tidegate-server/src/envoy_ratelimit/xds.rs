@@ -6,7 +6,7 @@ use http::uri::Authority;
 use tonic::metadata::{Ascii, MetadataKey, MetadataValue};
 
 use super::environment;
-use super::reader::{Reader, VariableError};
+use super::variables::{Reader, VariableError};
 use crate::xds::{BackoffSettings, XdsSettings, XdsTls};
 
 /// The largest message if `XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES` is not set: the default of gRPC.

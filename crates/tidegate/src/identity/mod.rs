@@ -1,11 +1,8 @@
 //! Who a client is by its address: `client_address.rs` determines the address behind proxies, and
-//! this file groups it.
-//!
-//! `forwarded_syntax.rs` parses the header fields of proxies, and `networks.rs` looks up addresses
-//! in lists of networks, here and in conditions.
+//! this file groups it. `networks.rs` looks up addresses in lists of networks, here and in
+//! conditions.
 
 mod client_address;
-mod forwarded_syntax;
 mod networks;
 
 pub use self::client_address::{MAX_HOPS, Source, parse_address};

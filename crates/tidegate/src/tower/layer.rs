@@ -1,31 +1,41 @@
-//! The layer.
+//! The layer, and its builder.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::marker::PhantomData;
+use std::net::IpAddr;
 #[cfg(feature = "config")]
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+#[cfg(feature = "axum")]
+use axum::response::IntoResponse;
+use http::Extensions;
+#[cfg(not(feature = "axum"))]
+use http::Response;
 use tower_layer::Layer;
 
 #[cfg(feature = "axum")]
 use super::body::Axum;
 use super::body::Wrapped;
-use super::builder::LayerBuilder;
 use super::compiled_rule::CompiledRule;
-use super::decide::Core;
-use super::error::KeyError;
+use super::decide::{Core, PeerOf};
+#[cfg(feature = "axum")]
+use super::denial::read_body;
+use super::denial::{OnDenied, Rejection};
+use super::error::{KeyError, LayerError, LayerFault};
+use super::request::Head;
 use super::rule::Rule;
 use super::service::RateLimit;
 #[cfg(feature = "config")]
 use crate::config::{Config, ConfigErrors};
-#[cfg(feature = "unstable")]
-use crate::gate::Gate;
-use crate::gate::{CodeKey, CodePolicy, FoundKey, GateError};
-#[cfg(feature = "unstable")]
-use crate::stats::Stats;
-use crate::stats::{PrometheusText, write_memory_metrics};
-use crate::{Decision, Limit};
+use crate::gate::{CodeKey, CodePolicy, ErasedStore, FoundKey, Gate, GateError};
+use crate::headers::Forms;
+use crate::identity::Identity;
+use crate::policy::{PathVariants, Policies};
+use crate::stats::{PrometheusText, Stats, write_memory_metrics};
+use crate::{Decision, Limit, Limiter, MAX_CHECKS, Store};
 
 /// Limits the requests to any HTTP service. Clones, and the services they wrap, share their
 /// counts.
@@ -230,4 +240,258 @@ impl<K> fmt::Debug for RateLimitLayer<K> {
             self.core.policies().map(|code_policy| code_policy.policy().name()).collect();
         f.debug_struct("RateLimitLayer").field("rules", &rules).finish_non_exhaustive()
     }
+}
+
+/// Settings for a [`RateLimitLayer`].
+#[derive(Default)]
+#[must_use = "it becomes a layer with `build`"]
+pub struct LayerBuilder {
+    rules: Vec<Rule>,
+    gate: Option<Arc<Gate>>,
+    /// The policies of a config file.
+    policies: Option<Policies>,
+    limiter: Option<Limiter>,
+    store: Option<(Arc<dyn ErasedStore>, u32)>,
+    stats: Option<Arc<Stats>>,
+    identity: Option<Identity>,
+    path_variants: Option<PathVariants>,
+    forms: Forms,
+    max_wait: Option<Duration>,
+    peer: Option<Box<PeerOf>>,
+    on_denied: Option<Box<OnDenied>>,
+}
+
+impl LayerBuilder {
+    #[cfg(feature = "unstable")]
+    pub(super) fn from_gate(gate: Arc<Gate>) -> Self {
+        LayerBuilder { gate: Some(gate), ..LayerBuilder::default() }
+    }
+
+    /// Adds a rule. A request is admitted if all rules that apply to it admit it, and is charged
+    /// under all of them or none.
+    pub fn rule(mut self, rule: Rule) -> Self {
+        self.rules.push(rule);
+        self
+    }
+
+    /// Adds the policies of a config file and sets the forms of the header fields to those of the
+    /// file (feature `config`). [`RateLimitLayer::reload_config_file`] reads the policies again.
+    ///
+    /// The file also sets which proxies are trusted and how paths are read, so
+    /// [`identity`](Self::identity) and [`path_variants`](Self::path_variants) cannot be set as
+    /// well. Its other settings, such as `store`, are for the server and are ignored here.
+    ///
+    /// ```no_run
+    /// use tidegate::tower::RateLimitLayer;
+    ///
+    /// let layer = RateLimitLayer::builder().config_file("tidegate.yaml")?.build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// All errors in the file.
+    #[cfg(feature = "config")]
+    pub fn config_file(mut self, path: impl AsRef<Path>) -> Result<Self, ConfigErrors> {
+        let config = Config::load(path.as_ref())?;
+        (self.policies, self.forms) = (Some(config.policies), config.headers);
+        Ok(self)
+    }
+
+    /// Sets the forms of the header fields. Default: the newest draft.
+    pub fn headers(mut self, forms: Forms) -> Self {
+        self.forms = forms;
+        self
+    }
+
+    /// Sets how long a request may wait for its limits; a request that would wait longer is denied
+    /// immediately. Requests under `concurrency` limits do not wait.
+    pub fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = Some(max_wait);
+        self
+    }
+
+    /// Sets which proxies are trusted with the client's address, and how IPv6 addresses are
+    /// grouped. Default: no proxy, and /64.
+    pub fn identity(mut self, identity: Identity) -> Self {
+        self.identity = Some(identity);
+        self
+    }
+
+    /// Sets how path parameters (`/login;x=1`) and backslashes are read in `{path}` keys. Default:
+    /// [`PathVariants::Merge`].
+    pub fn path_variants(mut self, path_variants: PathVariants) -> Self {
+        self.path_variants = Some(path_variants);
+        self
+    }
+
+    /// Sets how the address of the connection is found in the extensions of a request. Default:
+    /// axum's `ConnectInfo<SocketAddr>` (with feature `axum`), a `SocketAddr` or an `IpAddr`.
+    pub fn peer(
+        mut self,
+        peer: impl Fn(&Extensions) -> Option<IpAddr> + Send + Sync + 'static,
+    ) -> Self {
+        self.peer = Some(Box::new(peer));
+        self
+    }
+
+    /// Sets the limiter that keeps the counts. With a [`store`](Self::store), it decides while the
+    /// store fails. Default: a limiter in memory.
+    pub fn limiter(mut self, limiter: Limiter) -> Self {
+        self.limiter = Some(limiter);
+        self
+    }
+
+    /// Sets a store that `nodes` nodes share, such as `tidegate::redis::RedisStore`.
+    pub fn store<S: Store>(mut self, store: Arc<S>, nodes: u32) -> Self {
+        self.store = Some((store, nodes));
+        self
+    }
+
+    /// Sets where decisions are counted (feature `unstable`).
+    #[cfg(feature = "unstable")]
+    pub fn stats(mut self, stats: Arc<Stats>) -> Self {
+        self.stats = Some(stats);
+        self
+    }
+
+    /// Sets the response to rejected requests, for every cause: a denial, a failed store or a
+    /// request that cannot be decided. The closure gets the request's head and a [`Rejection`] with
+    /// the response that is sent by default. The returned response is completed: a status of 200
+    /// becomes that of the rejection, and missing header fields, such as `Retry-After`, are added.
+    ///
+    /// ```
+    /// use axum::response::Html;
+    /// use tidegate::tower::{RateLimitLayer, Rule};
+    ///
+    /// let layer = RateLimitLayer::builder()
+    ///     .rule(Rule::new("api", ["60 per 1m".parse()?]))
+    ///     .on_denied(|_, rejection| Html(format!("<h1>{}</h1>", rejection.status())))
+    ///     .build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// The body must be complete, as that of a `String`, `Html` or `Json` is, and at most 1 MiB.
+    /// Otherwise the default response is sent.
+    #[cfg(feature = "axum")]
+    pub fn on_denied<R: IntoResponse>(
+        mut self,
+        on_denied: impl Fn(&Head<'_>, Rejection) -> R + Send + Sync + 'static,
+    ) -> Self {
+        self.on_denied = Some(Box::new(move |head, rejection| {
+            read_body(on_denied(head, rejection).into_response())
+        }));
+        self
+    }
+
+    /// Sets the response to rejected requests, for every cause: a denial, a failed store or a
+    /// request that cannot be decided. The closure gets the request's head and a [`Rejection`] with
+    /// the response that is sent by default. The returned response is completed: a status of 200
+    /// becomes that of the rejection, and missing header fields, such as `Retry-After`, are added.
+    /// With feature `axum` the closure returns any `IntoResponse`.
+    #[cfg(not(feature = "axum"))]
+    pub fn on_denied<R: Into<Response<String>>>(
+        mut self,
+        on_denied: impl Fn(&Head<'_>, Rejection) -> R + Send + Sync + 'static,
+    ) -> Self {
+        self.on_denied = Some(Box::new(move |head, rejection| {
+            Some(on_denied(head, rejection).into().map(Into::into))
+        }));
+        self
+    }
+
+    /// Builds the layer.
+    ///
+    /// # Errors
+    /// If a rule is invalid, two rules conflict, or a setting conflicts with a file or a gate.
+    pub fn build(self) -> Result<RateLimitLayer, LayerError> {
+        self.try_build().map_err(LayerError)
+    }
+
+    fn try_build(mut self) -> Result<RateLimitLayer, LayerFault> {
+        if self.rules.is_empty() && self.gate.is_none() && self.policies.is_none() {
+            return Err(LayerFault::NoRules);
+        }
+        let given_gate = self.gate.take();
+        let is_fixed = given_gate.is_none() && self.policies.is_none();
+        let gate = match given_gate {
+            Some(gate) => self.check_gate(gate)?,
+            None => Arc::new(self.own_gate()?),
+        };
+        let rules = self.rules.into_iter().map(|rule| CompiledRule::new(&gate, rule));
+        let rules = rules.collect::<Result<Box<[CompiledRule]>, _>>()?;
+        check_rules(&gate, &rules)?;
+        let fixed = is_fixed.then(|| Arc::clone(&gate.active_policies()));
+        let LayerBuilder { forms, max_wait, peer, on_denied, .. } = self;
+        let core = Core { gate, fixed, rules, forms, max_wait, peer, on_denied };
+        Ok(RateLimitLayer::of(core))
+    }
+
+    fn own_gate(&mut self) -> Result<Gate, LayerFault> {
+        let limiter = match self.limiter.take() {
+            Some(limiter) => limiter,
+            None => Limiter::builder().build()?,
+        };
+        let policies = match self.policies.take() {
+            Some(policies) => self.check_file(policies)?,
+            None => Policies::new(Vec::new(), self.identity.take().unwrap_or_default())?
+                .with_path_variants(self.path_variants.take().unwrap_or_default()),
+        };
+        let gate = Gate::new(limiter, policies, self.stats.take().unwrap_or_default());
+        Ok(match self.store.take() {
+            Some((store, nodes)) => gate.with_erased_store(store, nodes),
+            None => gate,
+        })
+    }
+
+    fn check_file(&self, policies: Policies) -> Result<Policies, LayerFault> {
+        match self.reading() {
+            Some(setting) => Err(LayerFault::ConflictsWithFile { setting }),
+            None => Ok(policies),
+        }
+    }
+
+    /// The name of a setting of how requests are read, if one was set.
+    fn reading(&self) -> Option<&'static str> {
+        let identity = self.identity.as_ref().map(|_| "identity");
+        identity.or(self.path_variants.map(|_| "path_variants"))
+    }
+
+    fn check_gate(&self, gate: Arc<Gate>) -> Result<Arc<Gate>, LayerFault> {
+        let settings = [
+            ("limiter", self.limiter.is_some()),
+            ("store", self.store.is_some()),
+            ("stats", self.stats.is_some()),
+            ("config_file", self.policies.is_some()),
+        ];
+        let conflict = settings.into_iter().find_map(|(setting, is_set)| is_set.then_some(setting));
+        match conflict.or(self.reading()) {
+            Some(setting) => Err(LayerFault::ConflictsWithGate { setting }),
+            None => Ok(gate),
+        }
+    }
+}
+
+impl fmt::Debug for LayerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LayerBuilder").field("rules", &self.rules).finish_non_exhaustive()
+    }
+}
+
+/// Checks that names differ, and that the limits of all rules fit into one request.
+fn check_rules(gate: &Gate, rules: &[CompiledRule]) -> Result<(), LayerFault> {
+    let loaded = gate.active_policies();
+    let mut names: HashSet<&str> = loaded.policies().iter().map(|policy| policy.name()).collect();
+    for code_policy in rules.iter().flat_map(CompiledRule::policies) {
+        let name = code_policy.policy().name();
+        if !names.insert(name) {
+            return Err(LayerFault::SameName { name: name.to_owned() });
+        }
+    }
+    let most = |rule: &CompiledRule| {
+        rule.policies().map(|code_policy| code_policy.policy().limits().len()).max()
+    };
+    if rules.iter().filter_map(most).sum::<usize>() > MAX_CHECKS {
+        return Err(LayerFault::TooManyRules);
+    }
+    Ok(())
 }

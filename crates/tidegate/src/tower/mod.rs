@@ -43,7 +43,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! - `layer.rs`: [`RateLimitLayer`]; `builder.rs`: [`LayerBuilder`];
+//! - `layer.rs`: [`RateLimitLayer`] and its [`LayerBuilder`];
 //! - `rule.rs`: [`Rule`] and [`Limits`]; `compiled_rule.rs`: a rule with its policies;
 //! - `request.rs`: a request without its body, and the state of an admitted one; `decide.rs`: the
 //!   decision about a request;
@@ -53,7 +53,6 @@
 //!   applying a rule to a request.
 
 mod body;
-mod builder;
 mod compiled_rule;
 mod decide;
 mod denial;
@@ -67,10 +66,10 @@ mod service;
 #[cfg(feature = "axum")]
 pub use self::body::Axum;
 pub use self::body::{Bodies, LimitedBody, Wrapped};
-pub use self::builder::LayerBuilder;
+
 pub use self::denial::Rejection;
 pub use self::error::{KeyError, LayerError};
-pub use self::layer::RateLimitLayer;
+pub use self::layer::{LayerBuilder, RateLimitLayer};
 pub use self::request::Head;
 pub use self::reservation::Reservation;
 pub use self::rule::{Keyless, Limits, Rule, UnknownPlan};

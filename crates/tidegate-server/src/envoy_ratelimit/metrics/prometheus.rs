@@ -4,6 +4,7 @@
 //! Further parts have no label, so limits that differ in them alone are summed.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,33 @@ use tidegate::unstable::stats::{MetricKind as Kind, PROMETHEUS_CONTENT_TYPE, Pro
 use super::series::Hits;
 use super::{EnvoyMetrics, RESPONSE_BOUNDS, RESPONSE_SUM, ServiceCount};
 use crate::admin::{text, with_type};
+use crate::connections::ListenAddr;
+use crate::envoy_ratelimit::variables::{Reader, VariableError};
+
+/// The page for Prometheus.
+#[derive(Clone, Debug)]
+pub struct PrometheusSettings {
+    pub address: SocketAddr,
+    pub path: String,
+}
+
+/// Reads the settings; `None` if there is no page.
+pub fn read_settings(reader: &Reader) -> Result<Option<PrometheusSettings>, VariableError> {
+    if !reader.boolean("USE_PROMETHEUS")? {
+        return Ok(None);
+    }
+    let text = reader.text("PROMETHEUS_ADDR");
+    // A port alone is that of every address.
+    let host = if text.starts_with(':') { "0.0.0.0" } else { "" };
+    let Ok(ListenAddr::At(address)) = format!("{host}{text}").parse() else {
+        return Err(reader.error("PROMETHEUS_ADDR", "write an address and a port, such as :9090"));
+    };
+    let path = reader.text("PROMETHEUS_PATH").to_owned();
+    if !path.starts_with('/') {
+        return Err(reader.error("PROMETHEUS_PATH", "write a path that begins with `/`"));
+    }
+    Ok(Some(PrometheusSettings { address, path }))
+}
 
 /// Creates the routes of the page at `path`.
 pub fn router(metrics: Arc<EnvoyMetrics>, path: String) -> Router {

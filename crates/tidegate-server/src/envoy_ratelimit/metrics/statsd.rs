@@ -14,8 +14,82 @@ use tokio::net::{TcpStream, UdpSocket, lookup_host};
 use tracing::{info, warn};
 
 use super::series::Hits;
-use super::settings::{StatsdForm, StatsdSettings};
 use super::{EnvoyMetrics, SERVICE_NAMES};
+use crate::envoy_ratelimit::variables::{Reader, VariableError};
+
+/// The bounds of the interval between two packets to statsd.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+const MAX_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// The maximum length of all tags, so that a line of statsd always fits into a packet.
+const MAX_TAG_BYTES: usize = 512;
+
+const TAGS: &str = "EXTRA_TAGS";
+
+/// The receiver of statsd, and the form of what it receives.
+#[derive(Clone, Debug)]
+pub struct StatsdSettings {
+    pub host: String,
+    pub port: u16,
+    pub form: StatsdForm,
+    pub interval: Duration,
+    /// The tags of all metrics, in order of name.
+    pub tags: Vec<(String, String)>,
+}
+
+/// The protocol and the form of tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatsdForm {
+    Tcp,
+    Udp,
+    /// UDP, with tags in the form of Datadog.
+    DogStatsd,
+}
+
+/// Reads the settings; `None` if nothing is sent.
+pub fn read_settings(reader: &Reader) -> Result<Option<StatsdSettings>, VariableError> {
+    let is_datadog = reader.boolean("USE_DOG_STATSD")?;
+    // Statsd is the default, unless Prometheus is used instead.
+    let is_default = !reader.is_set("USE_STATSD");
+    let is_replaced = is_default && reader.boolean("USE_PROMETHEUS")?;
+    if !is_datadog && (is_replaced || !reader.boolean("USE_STATSD")?) {
+        return Ok(None);
+    }
+    let form = match reader.text("STATSD_PROTOCOL") {
+        _ if is_datadog => StatsdForm::DogStatsd,
+        "tcp" => StatsdForm::Tcp,
+        "udp" => StatsdForm::Udp,
+        _ => return Err(reader.error("STATSD_PROTOCOL", "write tcp or udp")),
+    };
+    let interval = reader.duration("STATS_FLUSH_INTERVAL")?;
+    if !(MIN_INTERVAL..=MAX_INTERVAL).contains(&interval) {
+        return Err(reader.error("STATS_FLUSH_INTERVAL", "write a duration from 100ms to 1h"));
+    }
+    let host = reader.text("STATSD_HOST").to_owned();
+    Ok(Some(StatsdSettings {
+        host,
+        port: reader.number("STATSD_PORT")?,
+        form,
+        interval,
+        tags: tags(reader)?,
+    }))
+}
+
+/// Reads the tags. Characters with a meaning in statsd are replaced.
+fn tags(reader: &Reader) -> Result<Vec<(String, String)>, VariableError> {
+    let clean = |text: String| {
+        let is_special = |c: char| ".:|,#".contains(c) || c.is_control() || c.is_whitespace();
+        text.replace(is_special, "_")
+    };
+    let pairs = reader.pairs(TAGS, ':')?.into_iter();
+    let mut tags: Vec<_> = pairs.map(|(name, value)| (clean(name), clean(value))).collect();
+    tags.sort();
+    let bytes: usize = tags.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
+    if bytes > MAX_TAG_BYTES {
+        return Err(reader.error(TAGS, format!("tags may take {MAX_TAG_BYTES} bytes in all")));
+    }
+    Ok(tags)
+}
 
 /// The maximum size of a packet: the payload that fits into an Ethernet frame.
 const MAX_PACKET_BYTES: usize = 1432;

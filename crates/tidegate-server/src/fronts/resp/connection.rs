@@ -22,8 +22,8 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tracing::debug;
 
 use super::RespFront;
+use super::arguments::LimitCache;
 use super::codec::MAX_COMMAND_BYTES;
-use super::limit_cache::LimitCache;
 use super::pipeline::{self, Progress, RemoteBatch};
 use super::session::Session;
 use crate::connections::{ConnCommand, ConnectionProgress, ConnectionStream, Protocol, Stream};

@@ -3,7 +3,7 @@
 //! ```text
 //!   bytes -> codec.rs -> session.rs -> query.rs -> the gate -> query.rs (replies), codec.rs -> bytes
 //!                          |  arguments.rs: TG.CHECK, TG.PEEK, TG.RESET, TG.LIMIT, CL.THROTTLE,
-//!                          |    THROTTLE; limit_cache.rs: limits that callers send
+//!                          |    THROTTLE, and a cache of the limits in them
 //!                          |  transaction.rs: MULTI, EXEC, DISCARD
 //!                          \- introspection.rs: HELLO, INFO, CONFIG, COMMAND; commands.rs: the table
 //! ```
@@ -16,7 +16,6 @@ mod codec;
 mod commands;
 mod connection;
 mod introspection;
-mod limit_cache;
 mod pipeline;
 mod query;
 mod session;

@@ -6,10 +6,10 @@ use tidegate::unstable::gate::{ActivePolicies, GateRequest, MAX_CONCURRENT_CHECK
 use tracing::debug;
 
 use super::RespFront;
+use super::arguments::LimitCache;
 use super::codec::{Args, MAX_COMMAND_BYTES, ProtocolError, decode};
 use super::codec::{Replies, RespVersion};
 use super::connection::{ConnBuffers, MAX_REPLY_BYTES};
-use super::limit_cache::LimitCache;
 use super::query::{self, BorrowedQuery, OwnedQuery};
 use super::session::{ParsedCommand, Session};
 use crate::error::RequestError;

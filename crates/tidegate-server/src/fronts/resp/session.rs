@@ -1,10 +1,10 @@
 //! The state of a connection, and the commands that use it.
 
 use super::RespFront;
+use super::arguments::LimitCache;
 use super::codec::{Args, whole_number};
 use super::codec::{Replies, RespVersion};
 use super::commands::{Command, Spec};
-use super::limit_cache::LimitCache;
 use super::query::{BorrowedQuery, QueryKind};
 use super::transaction::{EXEC_ARITY, ExecRun, QueuedCommands, aborted};
 use super::{arguments, introspection};

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::super::reader::excerpt;
 use super::model::{DescriptorConfig, DomainConfig, RateLimitConfig, Unit};
-use super::source::Source;
+use super::read::Source;
 use crate::policy::{MAX_ENTRIES, MAX_ENTRY_NAME_BYTES};
 
 /// One domain, with the descriptors of all its sources.

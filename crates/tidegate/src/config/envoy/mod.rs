@@ -11,9 +11,9 @@
 //!   messages ---------------+                                --> build.rs (a policy per limit)
 //! ```
 //!
-//! - `source.rs`: the errors and notices of each file or message, and their positions;
+//! - `read.rs`: also the errors and notices of each file or message, and their positions;
 //! - `model.rs`: also the values that the `exempt` of a policy lists, at its level and at every level
-//!   above; `names.rs`: the names of policies;
+//!   above; `build.rs`: also the names of policies;
 //! - `write.rs`: writes the policies as a config, for `tidegate config convert`.
 //!
 //! ```
@@ -35,9 +35,7 @@
 mod build;
 mod check;
 mod model;
-mod names;
 mod read;
-mod source;
 mod write;
 
 use std::fmt;
@@ -45,7 +43,7 @@ use std::path::{Path, PathBuf};
 
 use tidegate_core::Algorithm;
 
-use self::source::Source;
+use self::read::Source;
 use super::error::{ConfigError, ConfigErrors, ConfigWarning};
 use super::{Config, MAX_CONFIG_BYTES, read_text};
 
