@@ -4,9 +4,7 @@ use smallvec::SmallVec;
 use tidegate_core::{Decided, Decision, DenialReason, Denied, RetryAfter};
 
 use crate::Check;
-
-/// The retry-after of a denial because others wait ahead. It is short, because the queue moves.
-pub(crate) const QUEUED_RETRY_US: u64 = 1_000;
+use crate::wait_queue::QUEUED_RETRY_US;
 
 /// The verdict on a request. It is allowed if every enforced check allows it.
 ///

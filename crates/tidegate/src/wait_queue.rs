@@ -27,6 +27,9 @@ use crate::{Check, CheckError, Clock, MAX_CHECKS, MemoryStore, Overflow, Verdict
 /// wait. A caller that finds the queue full is denied without the simulation.
 pub(crate) const MAX_WAITERS: usize = 1024;
 
+/// The retry-after of a denial because others wait ahead. It is short, because the queue moves.
+pub(crate) const QUEUED_RETRY_US: u64 = 1_000;
+
 /// Queues of waiters, by the hash of their keys and limits.
 #[derive(Debug)]
 pub(crate) struct Queues {

@@ -17,7 +17,8 @@ use crate::headers::{
 };
 use crate::policy::Mode;
 use crate::stats::Decided;
-use crate::verdict::{QUEUED_RETRY_US, reported_limit};
+use crate::verdict::reported_limit;
+use crate::wait_queue::QUEUED_RETRY_US;
 use crate::{Timestamp, Verdict};
 
 /// The verdict on a request. It is allowed if every enforced limit allows it.

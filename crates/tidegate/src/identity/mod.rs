@@ -1,28 +1,21 @@
 //! Who a client is by its address: `client_address.rs` determines the address behind proxies, and
-//! this file groups it. `networks.rs` looks up addresses in lists of networks, here and in
-//! conditions.
+//! `networks.rs` groups addresses by network, and looks them up in lists of networks.
 
 mod client_address;
 mod networks;
 
 pub use self::client_address::{MAX_HOPS, Source, parse_address};
-pub(crate) use self::networks::{Networks, parse_network};
+pub use self::networks::IpGroup;
+pub(crate) use self::networks::{DEFAULT_IPV6_PREFIX, IPV6_PREFIXES, Networks, parse_network};
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
-use std::ops::RangeInclusive;
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 
 use crate::policy::ConditionErrorKind;
 use crate::text::excerpt;
 
-/// The prefix lengths by which IPv6 addresses can be grouped. Zero would put the whole Internet
-/// into one group.
-pub(crate) const IPV6_PREFIXES: RangeInclusive<u8> = 1..=128;
-/// The default prefix length of IPv6 groups. A household or a machine is typically assigned a /64,
-/// and can use any address in it.
-pub(crate) const DEFAULT_IPV6_PREFIX: u8 = 64;
 /// A text that [`Identity::trusting`] rejects. The message says what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkError {
@@ -114,57 +107,5 @@ impl Identity {
     #[inline]
     pub fn group(&self, ip: IpAddr) -> IpGroup {
         IpGroup::new(ip, self.ipv6_prefix)
-    }
-}
-
-/// An IPv4 address, or an IPv6 network such as `2001:db8:0:1::/64`.
-///
-/// A client with one IPv6 address usually has 2^64 of them. If they were counted separately, it
-/// would never reach a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct IpGroup {
-    network: IpAddr,
-    prefix: u8,
-}
-
-impl IpGroup {
-    /// Creates the group of an address. `ipv6_prefix` is 1 to 128.
-    #[inline]
-    pub(super) fn new(ip: IpAddr, ipv6_prefix: u8) -> Self {
-        match ip {
-            IpAddr::V4(ip) => IpGroup { network: IpAddr::V4(ip), prefix: 32 },
-            IpAddr::V6(ip) => IpGroup::new_v6(ip, ipv6_prefix),
-        }
-    }
-
-    #[inline(never)]
-    fn new_v6(ip: Ipv6Addr, prefix: u8) -> Self {
-        match ip.to_canonical() {
-            ip @ IpAddr::V4(_) => IpGroup { network: ip, prefix: 32 },
-            IpAddr::V6(ip) => {
-                let mask = u128::MAX << (128 - u32::from(prefix));
-                IpGroup { network: IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & mask)), prefix }
-            }
-        }
-    }
-
-    /// Returns the first address of the group.
-    pub const fn network(&self) -> IpAddr {
-        self.network
-    }
-
-    /// Returns the number of bits that the addresses of the group have in common.
-    pub const fn prefix(&self) -> u8 {
-        self.prefix
-    }
-}
-
-/// The prefix is omitted if the group is a single address.
-impl fmt::Display for IpGroup {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.network {
-            IpAddr::V6(network) if self.prefix < 128 => write!(f, "{network}/{}", self.prefix),
-            network => write!(f, "{network}"),
-        }
     }
 }
