@@ -171,14 +171,14 @@ fn every_history(texts: [&str; 2], unit: u64, depth: usize) -> i128 {
 
 #[test]
 fn sliding_log_holds_its_limit_with_leases() {
-    assert_eq!(every_history(["3 per 1s sliding-log", "2 per 1s sliding-log"], 1, 9), 3);
+    assert_eq!(every_history(["3 per 1s sliding-log", "2 per 1s sliding-log"], 1, 8), 3);
 }
 
 #[test]
 fn sliding_window_holds_its_limit_with_leases() {
     // The other limit widens the state.
     let texts = ["21 per 1s sliding-window", "2001 per 1s sliding-window"];
-    assert_eq!(every_history(texts, 7, 9), 21);
+    assert_eq!(every_history(texts, 7, 8), 21);
     let texts = ["3000 per 1s sliding-window", "2000003 per 1s sliding-window"];
     assert_eq!(every_history(texts, 1_000, 8), 3_000);
 }
