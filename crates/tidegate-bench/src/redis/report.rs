@@ -28,20 +28,21 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
     }
     writeln!(
         text,
-        "\n{:<23}{:>22}{:>9}{:>9}{:>11}{:>13}",
-        "", "per Redis CPU-second", "spread", "/ incr", "/ two-keys", "/ sorted-set"
+        "\n{:<23}{:>22}{:>9}{:>9}{:>11}{:>13}{:>11}",
+        "", "per Redis CPU-second", "spread", "/ incr", "/ two-keys", "/ sorted-set", "per entry"
     )?;
     for row in &results.rows {
         let over = |peer| crate::report::number_or_dash(ratio(results, row.subject, peer), 3);
         writeln!(
             text,
-            "  {:<21}{:>22.0}{:>8.0}%{:>9}{:>11}{:>13}",
+            "  {:<21}{:>22.0}{:>8.0}%{:>9}{:>11}{:>13}{:>11}",
             name_of(&row.subject),
             row.median(),
             row.spread() * 100.0,
             over(Subject::Incr),
             over(Subject::TwoKeys),
-            over(Subject::SortedSet)
+            over(Subject::SortedSet),
+            crate::report::number_or_dash(row.per_entry(), 1)
         )?;
     }
     let bytes = &results.bytes;
@@ -63,7 +64,10 @@ fn ratio(results: &Results, tidegate: Subject, peer: Subject) -> Option<f64> {
 }
 
 fn bars(results: &Results) -> Vec<Bar> {
-    use Subject::{Incr, SortedSet, Tidegate, TidegateCoalesced, TwoKeys};
+    use Subject::{
+        Bucket, Counter, HotBucket, HotCounter, HotLog, HotTwoLimits, HotWindow, Incr,
+        LargeCounter, SortedSet, Tidegate, TwoKeys, TwoLimits, Window,
+    };
     let faster = |name: &str, tidegate, peer, must, aim| Bar {
         at_least: true,
         ..Bar::at_most(name, ratio(results, tidegate, peer), Some(must), Some(aim))
@@ -72,7 +76,11 @@ fn bars(results: &Results) -> Vec<Bar> {
         faster("single / INCR", Tidegate, Incr, 0.18, 0.25),
         faster("single / two-key script", Tidegate, TwoKeys, 1.15, 1.4),
         faster("single / sorted-set script", Tidegate, SortedSet, 1.3, 1.6),
-        faster("coalesced / two-key script", TidegateCoalesced, TwoKeys, 2.5, 3.5),
+        faster("64 callers, counter / INCR", Counter, Incr, 0.35, 0.45),
+        faster("64 callers, large counter / INCR", LargeCounter, Incr, 0.35, 0.45),
+        faster("64 callers, sliding-window / INCR", Window, Incr, 0.25, 0.35),
+        faster("64 callers, two limits / INCR", TwoLimits, Incr, 0.22, 0.3),
+        faster("64 callers, token-bucket / INCR", Bucket, Incr, 0.3, 0.4),
         Bar::at_most(
             "bytes per key, sliding-counter",
             Some(results.bytes.sliding_counter),
@@ -80,6 +88,11 @@ fn bars(results: &Results) -> Vec<Bar> {
             Some(150.0),
         ),
     ];
+    for subject in [HotCounter, HotWindow, HotBucket, HotLog, HotTwoLimits] {
+        let name = format!("decisions per entry, {}", name_of(&subject));
+        let measured = row(results, subject).and_then(Row::per_entry);
+        bars.push(Bar { at_least: true, ..Bar::at_most(&name, measured, Some(20.0), Some(40.0)) });
+    }
     let limits = [(0.30, 0.27), (0.05, 0.035)];
     for ((entries, (tidegate, peer)), (must, aim)) in
         LOGS.iter().zip(&results.bytes.logs).zip(limits)
@@ -113,5 +126,6 @@ pub fn json(results: &Results) -> Value {
 
 fn row_json(row: &Row) -> Value {
     json!({ "subject": name_of(&row.subject), "per_cpu_second": row.median().round(),
-        "spread": rounded(row.spread(), 1000.0) })
+        "spread": rounded(row.spread(), 1000.0),
+        "per_entry": row.per_entry().map(|per_entry| rounded(per_entry, 100.0)) })
 }

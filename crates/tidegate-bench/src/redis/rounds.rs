@@ -1,15 +1,16 @@
 //! Times all subjects in several rounds, each on an empty server.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Connection, Pipeline, Value};
 use tidegate::redis::{RedisOptions, RedisStore};
-use tidegate::{Limit, Limiter};
+use tidegate::{Check, Limit, Request, Store, StoreError};
 
 use super::memory::{self, KeySizes};
 use super::server::{Server, info_text, processor_seconds};
-use super::subjects::{CommandBuilder, LIMIT, Subject, WINDOW_S};
+use super::subjects::{CommandBuilder, Subject};
 use crate::BoxError;
 use crate::cli::RedisArgs;
 use crate::inprocess::{load_average, median, selected_or_all};
@@ -40,11 +41,22 @@ pub struct Row {
     pub subject: Subject,
     /// Decisions per second of the server's processor time, one value per round.
     pub per_second: Vec<f64>,
+    /// Decisions per entry of a script call, one value per round; empty without the store.
+    pub per_entry: Vec<f64>,
 }
 
 impl Row {
+    fn new(subject: Subject) -> Self {
+        Row { subject, per_second: Vec::new(), per_entry: Vec::new() }
+    }
+
     pub fn median(&self) -> f64 {
         median(&self.per_second)
+    }
+
+    /// Returns the median of the decisions per entry.
+    pub fn per_entry(&self) -> Option<f64> {
+        (!self.per_entry.is_empty()).then(|| median(&self.per_entry))
     }
 
     /// Returns (largest - smallest) / median over the rounds.
@@ -62,12 +74,11 @@ pub fn run(args: &RedisArgs) -> Result<Results, BoxError> {
     let server = Server::start(&args.server)?;
     let mut connection = server.connect()?;
     let subjects = selected_or_all(&args.subject);
-    let mut rows: Vec<Row> =
-        subjects.iter().map(|&subject| Row { subject, per_second: Vec::new() }).collect();
+    let mut rows: Vec<Row> = subjects.iter().map(|&subject| Row::new(subject)).collect();
     let turns = TurnRunner { server: &server, decisions, pipeline: usize::from(args.pipeline) };
     for round in 0..rounds {
         for row in &mut rows {
-            row.per_second.push(turns.run(row.subject, &mut connection, round as u64)?);
+            turns.run(row, &mut connection, round as u64)?;
         }
     }
     let bytes = memory::measure(&mut connection, &server, args.quick)?;
@@ -95,19 +106,20 @@ struct TurnRunner<'a> {
 }
 
 impl TurnRunner<'_> {
-    /// Runs one turn and returns the decisions per second of the server's processor time.
-    fn run(
-        &self,
-        subject: Subject,
-        connection: &mut Connection,
-        seed: u64,
-    ) -> Result<f64, BoxError> {
+    /// Runs one turn and adds its results to the row.
+    fn run(&self, row: &mut Row, connection: &mut Connection, seed: u64) -> Result<(), BoxError> {
         redis::cmd("FLUSHALL").query::<()>(connection)?;
-        let seconds = match subject {
-            Subject::TidegateCoalesced => self.coalesced(connection, seed)?,
-            _ => self.pipelined(subject, connection, seed)?,
+        let seconds = match row.subject.store_limits() {
+            Some(limits) => {
+                let keys = if row.subject.is_hot() { 1 } else { KEYS };
+                let (seconds, per_entry) = self.through_store(connection, &limits, keys, seed)?;
+                row.per_entry.push(per_entry);
+                seconds
+            }
+            None => self.pipelined(row.subject, connection, seed)?,
         };
-        Ok(f64::from(self.decisions) / seconds)
+        row.per_second.push(f64::from(self.decisions) / seconds);
+        Ok(())
     }
 
     fn pipelined(
@@ -176,53 +188,73 @@ impl TurnRunner<'_> {
         pipeline
     }
 
-    /// Decides through the store's own client, with concurrent callers that use separate keys.
-    fn coalesced(&self, connection: &mut Connection, seed: u64) -> Result<f64, BoxError> {
+    /// Decides through the store's own client, with concurrent callers that use separate keys or one.
+    /// Returns the processor time of the server, and the decisions per entry of a script call.
+    fn through_store(
+        &self,
+        connection: &mut Connection,
+        limits: &[Limit],
+        keys: u32,
+        seed: u64,
+    ) -> Result<(f64, f64), BoxError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let limit: Limit = format!("{LIMIT} per {WINDOW_S}s sliding-counter").parse()?;
         runtime.block_on(async {
             let options = RedisOptions {
                 timeout: Duration::from_secs(5),
                 ..RedisOptions::new(self.server.url())
             };
-            let limiter = Limiter::with_store(RedisStore::connect(options).await?);
-            run_callers(&limiter, &limit, CALLERS, KEYS / CALLERS, None).await?;
-            let before = processor_seconds(connection)?;
-            run_callers(&limiter, &limit, CALLERS, self.decisions / CALLERS, Some(seed)).await?;
-            Ok(processor_seconds(connection)? - before)
+            let store = RedisStore::connect(options).await?;
+            let callers = Callers { store: store.clone(), limits: limits.into(), keys };
+            callers.run(KEYS / CALLERS, None).await?;
+            let (before, stats) = (processor_seconds(connection)?, store.stats());
+            callers.run(self.decisions / CALLERS, Some(seed)).await?;
+            let seconds = processor_seconds(connection)? - before;
+            let after = store.stats();
+            let decisions = (after.requests - stats.requests) as f64;
+            let shared = (after.coalesced - stats.coalesced) as f64;
+            Ok((seconds, decisions / (decisions - shared)))
         })
     }
 }
 
-/// Runs `callers` tasks of `times` decisions each. A task uses its own keys: in order without a
-/// seed, at random with one.
-async fn run_callers(
-    limiter: &Limiter<RedisStore>,
-    limit: &Limit,
-    callers: u32,
-    times: u32,
-    seed: Option<u64>,
-) -> Result<(), BoxError> {
-    let tasks: Vec<_> = (0..callers)
-        .map(|caller| {
-            let (limiter, limit) = (limiter.clone(), *limit);
-            tokio::spawn(async move {
-                let mut random = Random(seed.unwrap_or(0) << 8 | u64::from(caller));
-                for time in 0..times {
-                    let each = KEYS / callers;
-                    let own = if seed.is_some() { random.below(each) } else { time % each };
-                    let key = key_name(caller * each + own);
-                    let decision = limiter.check_async(&key, &limit, 1).await?;
-                    assert!(decision.allowed, "incorrect set-up: {key} was denied");
-                }
-                Ok::<(), tidegate::StoreError>(())
+/// Concurrent callers of a store.
+struct Callers {
+    store: RedisStore,
+    limits: Arc<[Limit]>,
+    /// The number of keys: each caller has separate ones, or all use one.
+    keys: u32,
+}
+
+impl Callers {
+    /// Runs the callers with `times` decisions each. A caller uses its keys in order without a seed,
+    /// and at random with one.
+    async fn run(&self, times: u32, seed: Option<u64>) -> Result<(), BoxError> {
+        let tasks: Vec<_> = (0..CALLERS)
+            .map(|caller| {
+                let (store, limits) = (self.store.clone(), Arc::clone(&self.limits));
+                let (first, each) = match self.keys / CALLERS {
+                    0 => (0, 1),
+                    each => (caller * each, each),
+                };
+                tokio::spawn(async move {
+                    let mut random = Random(seed.unwrap_or(0) << 8 | u64::from(caller));
+                    for time in 0..times {
+                        let own = if seed.is_some() { random.below(each) } else { time % each };
+                        let key = key_name(first + own);
+                        let checks: Vec<Check<'_>> =
+                            limits.iter().map(|limit| Check::new(&key, limit, 1)).collect();
+                        let verdict = store.decide(&Request::new(&checks)).await?;
+                        assert!(verdict.allowed, "incorrect set-up: {key} was denied");
+                    }
+                    Ok::<(), StoreError>(())
+                })
             })
-        })
-        .collect();
-    for task in tasks {
-        task.await??;
+            .collect();
+        for task in tasks {
+            task.await??;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Returns a name of thirteen bytes, the typical size of a user id.

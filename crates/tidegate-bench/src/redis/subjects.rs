@@ -4,13 +4,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
 use redis::{Cmd, Connection, RedisResult, Value};
-use tidegate::Limit;
-use tidegate::unstable::redis::{
-    CounterEntry, CounterReply, KeyNames, Script, counter_call, decode_counter_reply,
-};
+use tidegate::unstable::redis::{KeyNames, Script, ScriptMode, ScriptPlan};
+use tidegate::{Check, Limit, Request};
 
 /// High enough that nothing is denied: a denial is cheaper, by an amount that differs per design.
 pub const LIMIT: u64 = 1_000;
+/// The limit of subjects on one key, for the same reason.
+const LARGE_LIMIT: u64 = 6_000_000;
 /// The window of all designs, in seconds.
 pub const WINDOW_S: u64 = 60;
 const TWO_KEYS: &str = include_str!("scripts/two_keys.lua");
@@ -27,8 +27,30 @@ pub enum Subject {
     SortedSet,
     /// tidegate, one script call per decision.
     Tidegate,
-    /// tidegate through its store: 64 concurrent, independent callers.
-    TidegateCoalesced,
+    /// tidegate through its store, 64 concurrent callers with separate keys: a `sliding-counter`.
+    Counter,
+    /// A `sliding-counter` whose limit is too large for the integer form.
+    LargeCounter,
+    /// A `sliding-window`.
+    Window,
+    /// A `token-bucket`.
+    Bucket,
+    /// A `sliding-log`.
+    Log,
+    /// Two `sliding-counter`s in every request.
+    TwoLimits,
+    /// Two `sliding-window`s in every request.
+    TwoWindows,
+    /// The same 64 callers on one key: a `sliding-counter`.
+    HotCounter,
+    /// A `sliding-window` on one key.
+    HotWindow,
+    /// A `token-bucket` on one key.
+    HotBucket,
+    /// A `sliding-log` on one key.
+    HotLog,
+    /// Two `sliding-counter`s on one key.
+    HotTwoLimits,
 }
 
 impl Subject {
@@ -38,8 +60,50 @@ impl Subject {
             Subject::TwoKeys => "a script: GET, GET, INCRBY, EXPIRE",
             Subject::SortedSet => "a script: ZREMRANGEBYSCORE, ZCARD, ZADD, EXPIRE",
             Subject::Tidegate => "sliding-counter, one script call for each decision",
-            Subject::TidegateCoalesced => "sliding-counter, 64 callers of one RedisStore",
+            Subject::Counter => "sliding-counter, 64 callers of one RedisStore, separate keys",
+            Subject::LargeCounter => "the same, under 6,000,000 per minute",
+            Subject::Window => "sliding-window, separate keys",
+            Subject::Bucket => "token-bucket, separate keys",
+            Subject::Log => "sliding-log, separate keys",
+            Subject::TwoLimits => "two sliding-counters per request, separate keys",
+            Subject::TwoWindows => "two sliding-windows per request, separate keys",
+            Subject::HotCounter => "sliding-counter, 64 callers on one key",
+            Subject::HotWindow => "sliding-window, one key",
+            Subject::HotBucket => "token-bucket, one key",
+            Subject::HotLog => "sliding-log, one key",
+            Subject::HotTwoLimits => "two sliding-counters per request, one key",
         }
+    }
+
+    /// Returns the limits of a subject that is called through the store.
+    pub fn store_limits(self) -> Option<Vec<Limit>> {
+        let (algorithm, has_two) = match self {
+            Subject::Incr | Subject::TwoKeys | Subject::SortedSet | Subject::Tidegate => {
+                return None;
+            }
+            Subject::Counter | Subject::LargeCounter | Subject::HotCounter => {
+                ("sliding-counter", false)
+            }
+            Subject::Window | Subject::HotWindow => ("sliding-window", false),
+            Subject::Bucket | Subject::HotBucket => ("token-bucket", false),
+            Subject::Log | Subject::HotLog => ("sliding-log", false),
+            Subject::TwoLimits | Subject::HotTwoLimits => ("sliding-counter", true),
+            Subject::TwoWindows => ("sliding-window", true),
+        };
+        let is_large = self == Subject::LargeCounter || self.is_hot();
+        let count = if is_large { LARGE_LIMIT } else { LIMIT };
+        let texts = [
+            format!("{count} per {WINDOW_S}s {algorithm}"),
+            format!("{} per 1h {algorithm}", count * 10),
+        ];
+        let texts = &texts[..if has_two { 2 } else { 1 }];
+        Some(texts.iter().map(|text| text.parse().expect("a limit")).collect())
+    }
+
+    /// Returns whether all callers use one key.
+    pub fn is_hot(self) -> bool {
+        use Subject::{HotBucket, HotCounter, HotLog, HotTwoLimits, HotWindow};
+        [HotBucket, HotCounter, HotLog, HotTwoLimits, HotWindow].contains(&self)
     }
 }
 
@@ -55,10 +119,10 @@ impl CommandBuilder {
     pub fn new(subject: Subject, connection: &mut Connection) -> RedisResult<Self> {
         let limit = format!("{LIMIT} per {WINDOW_S}s sliding-counter").parse().expect("a limit");
         let script = match subject {
-            Subject::Incr | Subject::TidegateCoalesced => None,
             Subject::TwoKeys => Some(TWO_KEYS),
             Subject::SortedSet => Some(SORTED_SET),
-            Subject::Tidegate => Some(Script::Counter.source()),
+            Subject::Tidegate => Some(Script::Request.source()),
+            _ => None,
         };
         let sha = match script {
             Some(script) => redis::cmd("SCRIPT").arg("LOAD").arg(script).query(connection)?,
@@ -78,15 +142,13 @@ impl CommandBuilder {
             }
             Subject::TwoKeys => self.two_keys(key),
             Subject::SortedSet => self.sorted_set(key, now_ms()),
-            Subject::Tidegate | Subject::TidegateCoalesced => {
-                counter_call(&self.limit, &[self.entry(key)], None).cmd()
-            }
+            _ => self.plan(key).call(ScriptMode::Decide, None).cmd(),
         }
     }
 
-    fn entry(&self, key: &str) -> CounterEntry {
-        let key = KeyNames::new("tg").state(key.as_bytes(), &self.limit);
-        CounterEntry { key, units: 1, times: 1 }
+    fn plan(&self, key: &str) -> ScriptPlan {
+        let checks = [Check::new(key, &self.limit, 1)];
+        ScriptPlan::new(&Request::new(&checks), &KeyNames::new("tg")).expect("a valid request")
     }
 
     fn two_keys(&self, key: &str) -> Cmd {
@@ -117,8 +179,8 @@ impl CommandBuilder {
                 matches!(reply[..], [Value::Int(1), Value::Int(_)])
             }
             (Subject::Tidegate, reply) => {
-                let replies = decode_counter_reply(&self.limit, &[self.entry("")], reply);
-                matches!(replies.as_deref(), Ok([CounterReply::Decided(decisions)]) if decisions[0].allowed)
+                let decided = self.plan("").decode_reply(ScriptMode::Decide, reply);
+                decided.is_ok_and(|decided| decided.admitted)
             }
             _ => false,
         }

@@ -49,9 +49,9 @@ impl Default for TokenBucket {
 }
 
 impl TokenBucket {
-    /// Creates a bucket with a debt, in ticks of this limit, at a time.
-    pub fn with_debt(limit: &Limit, at: Timestamp, debt: u64) -> Self {
-        TokenBucket { at, debt, tick_us: limit.tick_us() }
+    /// Creates a bucket with a debt at a time. The debt is measured in ticks of this length.
+    pub fn new(at: Timestamp, debt: u64, tick_us: u64) -> Self {
+        TokenBucket { at, debt, tick_us: tick_us.max(1) }
     }
 
     /// Returns the length of the ticks in which the debt is measured.

@@ -1,24 +1,21 @@
 //! The commands of one write to a server, and the callers that wait for their replies.
 //!
-//! Requests for the counter script under one limit share a call, and equal ones on one key share an
-//! entry of it. Other equal requests are merged into one with the sum of their costs. So a hot key
-//! costs a server no more than a cold one. Every other job is a separate call. All calls of a batch
-//! are pipelined, and the callers of each are answered when its reply arrives.
+//! Requests share calls of `request.lua`, and requests on the same states share an entry of a call.
+//! So a hot key costs a server little more than a cold one. Every other job is a separate command.
+//! All commands of a batch are pipelined, and the callers of each are answered when its reply
+//! arrives.
 //!
 //! `batch_builder.rs` assembles the calls from jobs.
 
-use std::collections::VecDeque;
 use std::time::Instant;
 
 use redis::{Cmd, ServerError, Value};
-use tidegate_core::{Limit, Timestamp};
 
-use super::batch_builder::{BatchBuilder, BatchEntry};
+use super::batch_builder::{BatchBuilder, BatchedRequest};
 use super::breaker::{ConnectionHealth, WriteOutcome};
 use super::connection::{CommandSender, PendingReply, script_load_commands, text_of};
-use super::counter::{self, CounterEntry};
 use super::deferred_release::ReplySender;
-use super::plan::{ScriptMode, ScriptPlan};
+use super::entry::{CallBuilder, Entry, EntryError};
 use super::queue::{Claim, SelectedJob};
 use super::server::{CallError, CallReply, Job, SendMode, Work};
 use super::stats::StoreCounters;
@@ -46,9 +43,15 @@ pub(super) struct BatchedCommand {
 #[derive(Debug)]
 pub(super) enum Waiters {
     One(Waiter),
-    /// The callers of every entry of a counter call.
-    Counted(Limit, Vec<CounterEntry>, Vec<Vec<Waiter>>),
-    MergedRequests(Box<MergedRequests>),
+    /// The entries of a call, in order.
+    Entries(Vec<AwaitedEntry>),
+}
+
+/// An entry of a call, and the callers of its requests, in order.
+#[derive(Debug)]
+pub(super) struct AwaitedEntry {
+    pub(super) entry: Entry,
+    pub(super) waiters: Vec<Waiter>,
 }
 
 /// A caller that waits for a reply.
@@ -70,15 +73,6 @@ impl Waiter {
     }
 }
 
-/// Equal requests, sent as one request that costs as much as the first `sent_count` of them.
-#[derive(Debug)]
-pub(super) struct MergedRequests {
-    plan: ScriptPlan,
-    at: Option<Timestamp>,
-    pub(super) sent_count: usize,
-    pub(super) waiters: VecDeque<Waiter>,
-}
-
 impl Batch {
     /// Builds the batch of the selected jobs.
     pub(super) fn gather(jobs: impl Iterator<Item = SelectedJob>, deployment: Deployment) -> Self {
@@ -88,22 +82,16 @@ impl Batch {
             let Job { work, send_mode, reply, keys, .. } = job;
             let waiter = Waiter { reply, _claim: claim };
             requests += 1;
-            coalesced += usize::from(match work {
-                Work::Send(cmd, ..) => {
+            match work {
+                Work::Send(cmd, _) => {
                     let waiters = Waiters::One(waiter);
-                    builder.push(
-                        BatchEntry::Whole(BatchedCommand::new(cmd, send_mode, waiters)),
-                        &keys,
-                    );
-                    false
+                    builder.send(BatchedCommand::new(cmd, send_mode, waiters), &keys);
                 }
-                Work::Count(fast_check, at) => builder.count(fast_check, at, send_mode, waiter),
-                Work::Decide(plan, at) => {
-                    let plan =
-                        MergedRequests { plan: *plan, at, sent_count: 1, waiters: [waiter].into() };
-                    builder.merge(plan, send_mode, &keys, group)
+                Work::Decide(plan, mode, at, _) => {
+                    let request = BatchedRequest { plan: *plan, mode, at, send_mode, waiter };
+                    coalesced += usize::from(builder.decide(request, &keys, group));
                 }
-            });
+            }
         }
         Batch { commands: builder.finish(), requests, coalesced }
     }
@@ -118,7 +106,7 @@ impl Batch {
         self.requests
     }
 
-    /// The number of jobs that were merged with an equal one before them.
+    /// The number of requests that share an entry with one before them.
     pub(super) fn coalesced(&self) -> usize {
         self.coalesced
     }
@@ -162,9 +150,8 @@ async fn send(
 }
 
 impl Write {
-    /// Answers every caller as soon as its reply arrives. A command whose reply proves that it was
-    /// not carried out is sent again, and so is the part of a denied merged request that may still
-    /// fit.
+    /// Answers every caller as soon as its reply arrives. A command that was not carried out because
+    /// the server has lost the scripts is sent again.
     pub(super) async fn settle(
         self,
         queried: Option<Address>,
@@ -229,7 +216,43 @@ impl ReplyHandler<'_> {
                 command.waiters.error(&error);
                 None
             }
-            value => command.waiters.deliver(value).map(|merged| merged.command(command.asking)),
+            value => {
+                match command.waiters {
+                    Waiters::One(waiter) => waiter.deliver(Ok(CallReply::Value(value))),
+                    Waiters::Entries(entries) => self.deliver(entries, &value),
+                }
+                None
+            }
+        }
+    }
+
+    /// Answers the callers of the entries of a call.
+    fn deliver(&mut self, entries: Vec<AwaitedEntry>, value: &Value) {
+        let decoded = CallBuilder::decode(value, entries.iter().map(|awaited| &awaited.entry));
+        let decoded = match decoded {
+            Ok(decoded) => decoded,
+            Err(failure) => {
+                return Waiters::Entries(entries).error(&CallError::Failed(failure));
+            }
+        };
+        for (awaited, replies) in entries.into_iter().zip(decoded) {
+            match replies {
+                Ok(replies) => {
+                    for (waiter, script_reply) in awaited.waiters.into_iter().zip(replies) {
+                        waiter.deliver(Ok(CallReply::Decided(Box::new(script_reply))));
+                    }
+                }
+                Err(error) => {
+                    let error = match error {
+                        EntryError::Server(error) => self.error(&error),
+                        EntryError::Store(StoreError::Failed(failure)) => {
+                            CallError::Failed(failure)
+                        }
+                        EntryError::Store(StoreError::Check(error)) => CallError::Invalid(error),
+                    };
+                    Waiters::Entries(vec![awaited]).error(&error);
+                }
+            }
         }
     }
 
@@ -311,8 +334,9 @@ impl Waiters {
     fn is_awaited(&self) -> bool {
         match self {
             Waiters::One(waiter) => waiter.is_awaited(),
-            Waiters::Counted(_, _, waiters) => waiters.iter().flatten().any(Waiter::is_awaited),
-            Waiters::MergedRequests(merged) => merged.waiters.iter().any(Waiter::is_awaited),
+            Waiters::Entries(entries) => {
+                entries.iter().flat_map(|entry| &entry.waiters).any(Waiter::is_awaited)
+            }
         }
     }
 
@@ -320,96 +344,9 @@ impl Waiters {
         let fail = |waiter: Waiter| waiter.deliver(Err(error.clone()));
         match self {
             Waiters::One(waiter) => fail(waiter),
-            Waiters::Counted(_, _, waiters) => waiters.into_iter().flatten().for_each(fail),
-            Waiters::MergedRequests(merged) => merged.waiters.into_iter().for_each(fail),
-        }
-    }
-
-    /// Answers the callers that the reply covers. Returns the rest of a merged request.
-    fn deliver(self, value: Value) -> Option<MergedRequests> {
-        match self {
-            Waiters::One(waiter) => waiter.deliver(Ok(CallReply::Value(value))),
-            Waiters::MergedRequests(merged) => return merged.deliver(&value),
-            Waiters::Counted(limit, entries, waiters) => {
-                match counter::decode_reply(&limit, &entries, &value) {
-                    Ok(script_reply) => deliver_counted(script_reply, waiters),
-                    Err(error) => {
-                        Waiters::Counted(limit, entries, waiters).error(&failed(error));
-                    }
-                }
+            Waiters::Entries(entries) => {
+                entries.into_iter().flat_map(|entry| entry.waiters).for_each(fail);
             }
-        }
-        None
-    }
-}
-
-/// The failure of a job whose reply could not be decoded.
-fn failed(error: StoreError) -> CallError {
-    CallError::Failed(match error {
-        StoreError::Failed(failure) => failure,
-        StoreError::Check(error) => Failure::Refused(error.to_string().into()),
-    })
-}
-
-fn deliver_counted(replies: Vec<counter::CounterReply>, waiters: Vec<Vec<Waiter>>) {
-    for (reply, waiters) in replies.into_iter().zip(waiters) {
-        match reply {
-            counter::CounterReply::Decided(decisions) => {
-                for (waiter, decision) in waiters.into_iter().zip(decisions) {
-                    waiter.deliver(Ok(CallReply::Counted(decision)));
-                }
-            }
-            counter::CounterReply::NotCompact => {
-                waiters.into_iter().for_each(|waiter| waiter.deliver(Ok(CallReply::NotCounted)));
-            }
-        }
-    }
-}
-
-impl MergedRequests {
-    /// Answers the callers that the reply covers, and returns the rest. A denial of a merged
-    /// request charged nothing, so the part that still fits is sent again. A denial of a single
-    /// request applies to all that are left.
-    fn deliver(mut self, value: &Value) -> Option<MergedRequests> {
-        let times = self.sent_count as u64;
-        let script_reply = match self.plan.repeated(times).decode_reply(value) {
-            Ok(script_reply) => script_reply,
-            Err(error) => {
-                Waiters::MergedRequests(Box::new(self)).error(&failed(error));
-                return None;
-            }
-        };
-        let left = self.plan.repeats_left(&script_reply);
-        if script_reply.admitted {
-            let first = self.waiters.drain(..self.sent_count);
-            for (waiter, script_reply) in first.zip(self.plan.each(times, &script_reply)) {
-                waiter.deliver(Ok(CallReply::Decided(Box::new(script_reply))));
-            }
-        } else if self.sent_count == 1 {
-            for waiter in self.waiters {
-                waiter.deliver(Ok(CallReply::Decided(Box::new(script_reply.clone()))));
-            }
-            return None;
-        }
-        self.waiters.retain(Waiter::is_awaited);
-        self.sent_count =
-            usize::try_from(left).unwrap_or(usize::MAX).clamp(1, self.waiters.len().max(1));
-        (!self.waiters.is_empty()).then_some(self)
-    }
-
-    /// Whether `one` is an equal request.
-    pub(super) fn is_equal(&self, one: &MergedRequests) -> bool {
-        self.plan.states() == one.plan.states() && self.at == one.at
-    }
-
-    pub(super) fn command(self, asking: bool) -> BatchedCommand {
-        let cmd =
-            self.plan.repeated(self.sent_count as u64).call(ScriptMode::Decide, self.at).cmd();
-        BatchedCommand {
-            cmd,
-            asking,
-            scripts_loaded: false,
-            waiters: Waiters::MergedRequests(Box::new(self)),
         }
     }
 }

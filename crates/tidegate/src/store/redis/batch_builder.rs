@@ -1,184 +1,182 @@
 //! Assembles the jobs of one write into calls.
 //!
-//! Jobs that touch the same key keep their order: a job joins a call only if no later call of
-//! the write touches one of its keys. `queue.rs` keeps the order between writes, and decides which
-//! equal requests share a call.
+//! Requests under the same limits share a group of a call, and all groups that fit share a call.
+//! Jobs that touch the same key keep their order: a request joins an entry or a group only if no
+//! later one of the write touches one of its keys. `queue.rs` keeps the order between writes, and
+//! decides which requests share an entry.
 
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
-use tidegate_core::{Limit, Timestamp};
+use tidegate_core::Timestamp;
 
-use super::batch::{BatchedCommand, MergedRequests, Waiter, Waiters};
+use super::batch::{AwaitedEntry, BatchedCommand, Waiter, Waiters};
 use super::cluster::slot_of;
-use super::counter::{self, CounterEntry, FastCheck, MAX_TIMES};
+use super::entry::{CallBuilder, Entry};
 use super::key_names::slot_key;
-use super::server::{SendMode, key_hash};
+use super::plan::{ScriptMode, ScriptPlan};
+use super::server::SendMode;
 use super::url::Deployment;
 
-/// The maximum number of keys in one call of the counter script. Larger calls gain little, and
-/// other clients of the server wait while they run.
-const MAX_KEYS: usize = 64;
+/// The maximum number of states in one call, unless a single request has more. Larger calls gain
+/// little, and other clients of the server wait while they run.
+const MAX_STATES: usize = 64;
 
-/// The calls of a batch that is being assembled, in the order in which they will be sent.
+/// The commands of a batch that is being assembled, in the order in which they will be sent.
 pub(super) struct BatchBuilder {
     deployment: Deployment,
-    calls: Vec<BatchEntry>,
-    /// The newest counter call with a batch key.
-    latest: HashMap<BatchKey, usize, RandomState>,
-    /// The calls of merged requests, by group.
-    groups: HashMap<usize, usize, RandomState>,
-    /// The last call that touches a key, by the key's hash.
-    last: HashMap<u64, usize, RandomState>,
+    commands: Vec<BatchItem>,
+    /// The newest call that others can join, by the time and the slot of its requests.
+    open: HashMap<(Option<Timestamp>, u16), usize, RandomState>,
+    /// The entries, by the group of `queue.rs`.
+    entries: HashMap<usize, Place, RandomState>,
+    /// The last place that touches a key, by the key's hash.
+    last: HashMap<u64, Place, RandomState>,
 }
 
-/// One call of a batch.
-pub(super) enum BatchEntry {
-    Whole(BatchedCommand),
-    CounterCall(CounterCall),
-    MergedRequests(Box<MergedRequests>),
+/// One command of a batch.
+enum BatchItem {
+    Command(BatchedCommand),
+    Call(EntryCall),
 }
 
-/// The properties that counter requests must share to be in one call.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct BatchKey {
-    count: u64,
-    window_us: u64,
+/// A call that is being assembled.
+struct EntryCall {
     at: Option<Timestamp>,
-    slot: u16,
+    send_mode: SendMode,
+    groups: Vec<Vec<AwaitedEntry>>,
+    states: usize,
 }
 
-/// A call of the counter script that is being assembled.
-pub(super) struct CounterCall {
-    limit: Limit,
-    at: Option<Timestamp>,
-    entries: Vec<CounterEntry>,
-    replies: Vec<Vec<Waiter>>,
-    /// The index in `entries` of each key.
-    index: HashMap<Vec<u8>, usize, RandomState>,
+/// The indexes of a command, of a group in it and of an entry in that. Places are in the order in
+/// which the server carries them out.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    command: usize,
+    group: usize,
+    entry: usize,
 }
 
 impl BatchBuilder {
     pub(super) fn new(deployment: Deployment) -> Self {
-        let (latest, groups, last) = Default::default();
-        BatchBuilder { deployment, calls: Vec::new(), latest, groups, last }
+        let (open, entries, last) = Default::default();
+        BatchBuilder { deployment, commands: Vec::new(), open, entries, last }
     }
 
-    pub(super) fn push(&mut self, entry: BatchEntry, keys: &[u64]) -> usize {
-        let index = self.calls.len();
-        self.calls.push(entry);
-        self.last.extend(keys.iter().map(|key| (*key, index)));
-        index
+    /// Adds a separate command.
+    pub(super) fn send(&mut self, command: BatchedCommand, keys: &[u64]) {
+        let place = Place { command: self.commands.len(), group: 0, entry: 0 };
+        self.commands.push(BatchItem::Command(command));
+        self.last.extend(keys.iter().map(|key| (*key, place)));
     }
 
-    /// Adds a counter request. Returns whether it joined an equal one.
-    pub(super) fn count(
+    /// Adds a request. Returns whether it joined the entry of its group.
+    pub(super) fn decide(&mut self, request: BatchedRequest, keys: &[u64], group: usize) -> bool {
+        let BatchedRequest { mut plan, mode, at, send_mode, waiter } = request;
+        if send_mode == SendMode::Batched
+            && let Some(&place) = self.entries.get(&group)
+            && let BatchItem::Call(call) = &mut self.commands[place.command]
+        {
+            let awaited = &mut call.groups[place.group][place.entry];
+            // Requests whose hashes collide are on other states, and do not join.
+            match awaited.entry.join(plan, mode) {
+                None => {
+                    awaited.waiters.push(waiter);
+                    return true;
+                }
+                Some(other) => plan = other,
+            }
+        }
+        let entry = Entry::new(plan, mode);
+        let command = self.call_for(&entry, at, send_mode, keys);
+        let after = keys.iter().filter_map(|key| self.last.get(key)).max();
+        let first_group = after.filter(|after| after.command == command).map_or(0, |it| it.group);
+        let BatchItem::Call(call) = &mut self.commands[command] else { return false };
+        let awaited = AwaitedEntry { entry, waiters: vec![waiter] };
+        let (index, entry) = call.push(awaited, first_group);
+        let place = Place { command, group: index, entry };
+        self.entries.insert(group, place);
+        self.last.extend(keys.iter().map(|key| (*key, place)));
+        false
+    }
+
+    /// The index of the call that an entry is added to.
+    fn call_for(
         &mut self,
-        fast_check: FastCheck,
+        entry: &Entry,
         at: Option<Timestamp>,
         send_mode: SendMode,
-        waiter: Waiter,
-    ) -> bool {
-        let key = key_hash(&fast_check.key);
-        if send_mode != SendMode::Batched {
-            let mut single = CounterCall::new(fast_check.limit, at);
-            single.add(fast_check, waiter);
-            self.push(BatchEntry::Whole(single.finish(send_mode)), &[key]);
-            return false;
-        }
-        let slot = if self.deployment == Deployment::Cluster {
-            slot_of(slot_key(&fast_check.key))
-        } else {
-            0
-        };
-        let (count, window_us) = (fast_check.limit.count(), fast_check.limit.window_us());
-        let batch_key = BatchKey { count, window_us, at, slot };
-        let after = self.last.get(&key).copied().unwrap_or(0);
-        let latest = self.latest.get(&batch_key).copied().filter(|index| *index >= after);
-        let fits = |calls: &[BatchEntry], index: usize| match &calls[index] {
-            BatchEntry::CounterCall(counting) => counting.has_room_for(&fast_check),
-            BatchEntry::Whole(_) | BatchEntry::MergedRequests(_) => false,
-        };
-        let index = latest.filter(|index| fits(&self.calls, *index)).unwrap_or_else(|| {
-            self.push(BatchEntry::CounterCall(CounterCall::new(fast_check.limit, at)), &[])
-        });
-        self.latest.insert(batch_key, index);
-        self.last.insert(key, index);
-        match &mut self.calls[index] {
-            BatchEntry::CounterCall(counting) => counting.add(fast_check, waiter),
-            BatchEntry::Whole(_) | BatchEntry::MergedRequests(_) => false,
-        }
-    }
-
-    /// Adds a request to the call of its group. Returns whether it joined an equal one.
-    pub(super) fn merge(
-        &mut self,
-        one: MergedRequests,
-        send_mode: SendMode,
         keys: &[u64],
-        group: usize,
-    ) -> bool {
-        if send_mode != SendMode::Batched {
-            self.push(BatchEntry::Whole(one.command(send_mode == SendMode::Asking)), keys);
-            return false;
-        }
-        // Requests whose hashes collide are not equal, and do not share a call.
-        if let Some(&index) = self.groups.get(&group)
-            && let BatchEntry::MergedRequests(merged) = &mut self.calls[index]
-            && merged.is_equal(&one)
+    ) -> usize {
+        let slot = match entry.states().first() {
+            Some(state) if self.deployment == Deployment::Cluster => slot_of(slot_key(&state.key)),
+            _ => 0,
+        };
+        let after = keys.iter().filter_map(|key| self.last.get(key)).max();
+        if send_mode == SendMode::Batched
+            && let Some(&command) = self.open.get(&(at, slot))
+            && after.is_none_or(|after| after.command <= command)
+            && let BatchItem::Call(call) = &self.commands[command]
+            && call.states + entry.states().len() <= MAX_STATES
         {
-            merged.waiters.extend(one.waiters);
-            merged.sent_count = merged.waiters.len();
-            return true;
+            return command;
         }
-        let index = self.push(BatchEntry::MergedRequests(Box::new(one)), keys);
-        self.groups.insert(group, index);
-        false
+        let command = self.commands.len();
+        self.commands.push(BatchItem::Call(EntryCall {
+            at,
+            send_mode,
+            groups: Vec::new(),
+            states: 0,
+        }));
+        if send_mode == SendMode::Batched {
+            self.open.insert((at, slot), command);
+        }
+        command
     }
 
     pub(super) fn finish(self) -> Vec<BatchedCommand> {
-        let finish = |entry| match entry {
-            BatchEntry::Whole(command) => command,
-            BatchEntry::CounterCall(counting) => counting.finish(SendMode::Batched),
-            BatchEntry::MergedRequests(merged) => merged.command(false),
+        let finish = |item| match item {
+            BatchItem::Command(command) => command,
+            BatchItem::Call(call) => call.finish(),
         };
-        self.calls.into_iter().map(finish).collect()
+        self.commands.into_iter().map(finish).collect()
     }
 }
 
-impl CounterCall {
-    fn new(limit: Limit, at: Option<Timestamp>) -> Self {
-        let index = HashMap::default();
-        CounterCall { limit, at, entries: Vec::new(), replies: Vec::new(), index }
-    }
+/// A request, and the caller that waits for its reply.
+pub(super) struct BatchedRequest {
+    pub(super) plan: ScriptPlan,
+    pub(super) mode: ScriptMode,
+    pub(super) at: Option<Timestamp>,
+    pub(super) send_mode: SendMode,
+    pub(super) waiter: Waiter,
+}
 
-    /// Whether a request can join the call, which holds each key once and with one cost.
-    fn has_room_for(&self, fast_check: &FastCheck) -> bool {
-        match self.index.get(&fast_check.key) {
-            Some(&index) => {
-                let CounterEntry { units, times, .. } = self.entries[index];
-                units == fast_check.units && times < MAX_TIMES
+impl EntryCall {
+    /// Adds an entry to a group from `first_group` on, or to a new one. Returns the indexes of the
+    /// group and of the entry in it.
+    fn push(&mut self, awaited: AwaitedEntry, first_group: usize) -> (usize, usize) {
+        self.states += awaited.entry.states().len();
+        let shares = |group: &&Vec<AwaitedEntry>| group[0].entry.shares_group(&awaited.entry);
+        let known = self.groups.iter().skip(first_group).position(|group| shares(&group));
+        let group = match known {
+            Some(offset) => first_group + offset,
+            None => {
+                self.groups.push(Vec::new());
+                self.groups.len() - 1
             }
-            None => self.entries.len() < MAX_KEYS,
-        }
+        };
+        self.groups[group].push(awaited);
+        (group, self.groups[group].len() - 1)
     }
 
-    /// Adds a request. Returns whether it joined an equal one.
-    fn add(&mut self, fast_check: FastCheck, waiter: Waiter) -> bool {
-        if let Some(&index) = self.index.get(&fast_check.key) {
-            self.entries[index].times += 1;
-            self.replies[index].push(waiter);
-            return true;
+    fn finish(self) -> BatchedCommand {
+        let mut call = CallBuilder::new(self.at);
+        for group in &self.groups {
+            let entries: Vec<&Entry> = group.iter().map(|awaited| &awaited.entry).collect();
+            call.push(&entries);
         }
-        self.index.insert(fast_check.key.clone(), self.entries.len());
-        self.entries.push(CounterEntry { key: fast_check.key, units: fast_check.units, times: 1 });
-        self.replies.push(vec![waiter]);
-        false
-    }
-
-    fn finish(self, send_mode: SendMode) -> BatchedCommand {
-        let CounterCall { limit, at, entries, replies, .. } = self;
-        let cmd = counter::call(&limit, &entries, at).cmd();
-        BatchedCommand::new(cmd, send_mode, Waiters::Counted(limit, entries, replies))
+        let entries = self.groups.into_iter().flatten().collect();
+        BatchedCommand::new(call.finish().cmd(), self.send_mode, Waiters::Entries(entries))
     }
 }

@@ -29,7 +29,8 @@ use super::Inner;
 use super::breaker::ReconnectBackoff;
 use super::connection::{DialError, Dialer};
 use super::error::ConnectError;
-use super::plan::{ScriptMode, ScriptPlan, ScriptReply, SlotPart};
+use super::plan::{ScriptMode, ScriptPlan, ScriptReply, SlotPart, Undo};
+use super::script;
 use super::server::{ServerClient, ServerStatus, ServerTarget};
 use super::stats::StoreCounters;
 use super::url::{Address, RedisUrl};
@@ -402,14 +403,20 @@ impl CrossSlotRequest {
         part: &SlotPart,
         mode: ScriptMode,
     ) -> Result<ScriptReply, StoreError> {
-        self.inner.call_plan(&part.plan, mode, self.at).await
+        self.inner.submit_plan(&part.plan, mode, self.at).await
     }
 
     async fn refund(&self, charged: &[ScriptReply]) {
         for (part, script_reply) in self.parts.iter().zip(charged) {
+            let Undo { releases, plan } = part.plan.undo(script_reply);
             let mut is_undone = true;
-            for call in part.plan.undo(script_reply, self.at) {
+            for state in releases {
+                let call = script::release_call(vec![state], part.plan.permit(), self.at);
                 is_undone &= self.inner.call(&call).await.is_ok();
+            }
+            if let Some(plan) = plan {
+                let undone = self.inner.submit_plan(&plan, ScriptMode::Undo, self.at).await;
+                is_undone &= undone.is_ok();
             }
             // Units that could not be refunded count until they expire. Permits are released as
             // soon as that is possible.

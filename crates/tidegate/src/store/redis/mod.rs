@@ -5,9 +5,10 @@
 //! ```
 //!
 //! The decision is made twice, on the same numbers: by a script, which charges, and by the core,
-//! which computes the answer from the state that the script read. No decision waits longer than the
-//! deadline, is queued while disconnected, or is repeated if its outcome is unknown. Releases of
-//! permits are repeated.
+//! which computes the answer from the state that the script read. Requests that wait together are
+//! sent together, and those on the same states share an entry of a call. No decision waits longer
+//! than the deadline, is queued while disconnected, or is repeated if its outcome is unknown.
+//! Releases of permits are repeated.
 //!
 //! - `url.rs`, `options.rs`: the address and the settings of a store; `error.rs`: why it cannot be
 //!   used; `stats.rs`: its counters;
@@ -17,8 +18,8 @@
 //!   the calls of one write; `breaker.rs`: when a server counts as down, and the backoff;
 //! - `topology.rs`: one server, Sentinel or Cluster; `cluster.rs`: the map of slots, and requests
 //!   whose keys are in several slots;
-//! - `key_names.rs`, `plan.rs`, `counter.rs`, `script.rs`, `lua/`: script calls and
-//!   their replies;
+//! - `key_names.rs`, `plan.rs`, `entry.rs`, `stored_state.rs`, `script.rs`, `lua/`: script calls
+//!   and their replies;
 //! - `deny_cache.rs`: denials that are answered from memory;
 //! - `deferred_release.rs`: releases the permits of acquires that nobody waits for any more.
 
@@ -27,9 +28,9 @@ mod batch_builder;
 mod breaker;
 mod cluster;
 mod connection;
-mod counter;
 mod deferred_release;
 mod deny_cache;
+mod entry;
 mod error;
 mod key_names;
 mod options;
@@ -39,6 +40,7 @@ mod script;
 mod server;
 mod server_info;
 mod stats;
+mod stored_state;
 mod topology;
 mod url;
 
@@ -54,7 +56,6 @@ use tidegate_core::{Cost, Limit, PermitId, Timestamp};
 
 use self::connection::Dialer;
 use self::connection::IoThread;
-use self::counter::FastCheck;
 use self::deferred_release::{PendingPermit, ReleaseQueue, RetryOnDrop};
 use self::deny_cache::{DenyCache, GenerationIndexes, Lookup};
 pub use self::error::{ConnectError, UrlError};
@@ -75,14 +76,11 @@ use crate::{Failure, Request, Store, StoreError, Verdict};
 /// communicate with it directly.
 #[cfg(feature = "unstable")]
 pub mod wire {
-    pub use super::counter::{
-        CounterEntry, CounterReply, FastCheck, call as counter_call,
-        decode_reply as decode_counter_reply, is_fast, verdict as fast_verdict,
-    };
     pub use super::deny_cache::MAX_AGE as MAX_DENY_CACHE;
+    pub use super::entry::{CallBuilder, Entry, EntryError};
     pub use super::key_names::{KeyNames, slot_key};
-    pub use super::plan::{PlannedState, ScriptMode, ScriptPlan, ScriptReply, SlotPart};
-    pub use super::script::{ACL_RULES, Script, ScriptCall, permit_call, was_held};
+    pub use super::plan::{PlannedState, ScriptMode, ScriptPlan, ScriptReply, SlotPart, Undo};
+    pub use super::script::{ACL_RULES, Script, ScriptCall, permit_call, release_call, was_held};
 }
 
 /// Checks the syntax of a URL, without connecting.
@@ -334,15 +332,6 @@ impl Inner {
         request: &Request<'_>,
         at: Option<Timestamp>,
     ) -> Result<Verdict, StoreError> {
-        if let Some(fast_check) = FastCheck::of(request, &self.key_names) {
-            let slot = self.topology.slot(&fast_check.key);
-            let work = || Work::Count(fast_check.clone(), at);
-            if let CallReply::Counted(decision) =
-                self.topology.submit(slot, work, &self.counters).await?
-            {
-                return Ok(counter::verdict(request.checks, decision));
-            }
-        }
         let plan = ScriptPlan::new(request, &self.key_names)?;
         if plan.states().is_empty() {
             return Ok(Verdict::new(request.checks, []));
@@ -354,27 +343,28 @@ impl Inner {
             let _invalidation = self.invalidate_denials(request);
             cluster::decide_across_slots(self, plan.clone(), split_by_slot, at).await?
         } else {
-            self.submit_plan(&plan, at).await?
+            self.submit_plan(&plan, ScriptMode::Decide, at).await?
         };
         Ok(plan.verdict(request.checks, &script_reply))
     }
 
-    /// Decides a plan whose keys are in one slot.
+    /// Submits a plan whose keys are in one slot.
     async fn submit_plan(
         &self,
         plan: &ScriptPlan,
+        mode: ScriptMode,
         at: Option<Timestamp>,
     ) -> Result<ScriptReply, StoreError> {
-        if !plan.is_mergeable() {
-            return self.call_plan(plan, ScriptMode::Decide, at).await;
-        }
-        let slot = plan.states().first().map_or(0, |state| self.topology.slot(&state.key));
-        // `repeated` drops `overflow`, which does not affect a mergeable plan. So requests that differ
-        // only in it are equal, and are merged.
-        let work = || Work::Decide(Box::new(plan.repeated(1)), at);
+        let first = plan.states().first().map(|state| &state.key);
+        let first = first.or(plan.id().map(|id| &id.key));
+        let slot = first.map_or(0, |key| self.topology.slot(key));
+        // The permits are released if the caller no longer waits when the answer arrives.
+        let pending_permit = self.pending_permit(plan).filter(|_| mode == ScriptMode::Decide);
+        let pending_permit = pending_permit.map(Arc::new);
+        let work = || Work::Decide(Box::new(plan.clone()), mode, at, pending_permit.clone());
         match self.topology.submit(slot, work, &self.counters).await? {
             CallReply::Decided(script_reply) => Ok(*script_reply),
-            _ => Err(script::unexpected_reply(&Value::Nil).into()),
+            CallReply::Value(value) => Err(script::unexpected_reply(&value).into()),
         }
     }
 
@@ -386,7 +376,7 @@ impl Inner {
         let (slot, key_hashes) = (self.topology.slot(&name), smallvec![key_hash(&name)]);
         let mut command = Cmd::new();
         command.arg("DEL").arg(name);
-        match self.with_deadline(self.send(slot, &command, key_hashes, None)).await? {
+        match self.with_deadline(self.send(slot, &command, key_hashes)).await? {
             Value::Int(count) => Ok(count > 0),
             other => Err(script::unexpected_reply(&other).into()),
         }
@@ -394,30 +384,9 @@ impl Inner {
 
     /// Calls a script. All keys must be in one slot.
     async fn call(&self, call: &ScriptCall) -> Result<Value, StoreError> {
-        self.call_acquiring(call, None).await
-    }
-
-    /// Calls a script that may acquire permits. They are released if the caller no longer waits
-    /// when the answer arrives.
-    async fn call_acquiring(
-        &self,
-        call: &ScriptCall,
-        pending_permit: Option<PendingPermit>,
-    ) -> Result<Value, StoreError> {
         let slot = call.keys.first().map_or(0, |name| self.topology.slot(name));
         let key_hashes = call.keys.iter().map(|name| key_hash(name)).collect();
-        self.send(slot, &call.cmd(), key_hashes, pending_permit.map(Arc::new)).await
-    }
-
-    /// Decides a plan whose keys are in one slot, as a separate call.
-    async fn call_plan(
-        &self,
-        plan: &ScriptPlan,
-        mode: ScriptMode,
-        at: Option<Timestamp>,
-    ) -> Result<ScriptReply, StoreError> {
-        let pending_permit = self.pending_permit(plan).filter(|_| mode == ScriptMode::Decide);
-        plan.decode_reply(&self.call_acquiring(&plan.call(mode, at), pending_permit).await?)
+        self.send(slot, &call.cmd(), key_hashes).await
     }
 
     /// The permits that a plan acquires if it is admitted; `None` if it acquires none.
@@ -436,12 +405,11 @@ impl Inner {
         slot: u16,
         command: &Cmd,
         key_hashes: KeyHashes,
-        pending_permit: Option<Arc<PendingPermit>>,
     ) -> Result<Value, StoreError> {
-        let work = || Work::Send(command.clone(), key_hashes.clone(), pending_permit.clone());
+        let work = || Work::Send(command.clone(), key_hashes.clone());
         match self.topology.submit(slot, work, &self.counters).await? {
             CallReply::Value(value) => Ok(value),
-            _ => Err(script::unexpected_reply(&Value::Nil).into()),
+            CallReply::Decided(_) => Err(script::unexpected_reply(&Value::Nil).into()),
         }
     }
 

@@ -1,14 +1,15 @@
-//! Converts a request to a call of `request.lua`, and the reply to a verdict.
+//! Converts a request to a plan, and its decisions to a verdict.
 //!
 //! A plan owns its data, so that it can be sent to the task that communicates with the server.
+//! `entry.rs` converts plans to calls of `request.lua`.
 
 use redis::Value;
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Attempt, Cost, Decision, Limit, PermitId, Timestamp};
+use tidegate_core::{Algorithm, Cost, Decision, Limit, PermitId, Timestamp};
 
+use super::entry::{CallBuilder, Entry};
 use super::key_names::{self, KeyNames};
-use super::script;
-use super::script::{Script, ScriptCall, time_arg, unexpected_reply};
+use super::script::{self, ScriptCall};
 use crate::Request;
 use crate::request::MergedChecks;
 use crate::request::consumed_if_denied;
@@ -16,7 +17,11 @@ use crate::store::StoreError;
 use crate::{Check, CheckError, Overflow, Verdict};
 
 /// A list with inline space for the checks of most requests.
-type Few<T> = SmallVec<[T; 4]>;
+pub(super) type Few<T> = SmallVec<[T; 4]>;
+
+/// The numbers of the roles of states in `request.lua`; 0 is enforced.
+const OBSERVED: u8 = 1;
+const CONSUMES: u8 = 2;
 
 /// A request as a list of the states in which it counts, each once.
 #[derive(Clone, Debug)]
@@ -44,6 +49,11 @@ pub struct PlannedState {
 }
 
 impl PlannedState {
+    /// The number of its role in `request.lua`.
+    pub(super) fn role(&self) -> u8 {
+        if self.consumes() { CONSUMES } else { u8::from(self.observed) }
+    }
+
     /// Returns whether a denial of the request charges the units that are left.
     pub fn consumes(&self) -> bool {
         !self.observed && consumed_if_denied(self.overflow, &self.limit, self.cost) > 0
@@ -52,17 +62,19 @@ impl PlannedState {
 
 /// An idempotency id.
 #[derive(Clone, Debug)]
-struct IdempotencyId {
+pub(super) struct IdempotencyId {
+    /// The name of its key in Redis, in the slot of the first state.
+    pub(super) key: Vec<u8>,
     /// A digest of the id and the names of all states.
     digest: String,
     /// The costs of all states. A request with the same id but other costs is an error.
-    costs: Vec<u8>,
+    pub(super) costs: Vec<u8>,
     /// The time for which the id is remembered: the longest window.
-    window_us: u64,
+    pub(super) window_us: u64,
 }
 
 /// The effect of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScriptMode {
     /// Decides the request, and charges it if it is admitted.
     Decide,
@@ -83,7 +95,7 @@ pub struct ScriptReply {
     pub admitted: bool,
     /// Whether the request was denied and consumed the units that were left in some state.
     pub consumed: bool,
-    decisions: Few<Decision>,
+    pub(super) decisions: Few<Decision>,
 }
 
 /// The part of a plan whose keys are in one slot.
@@ -93,6 +105,15 @@ pub struct SlotPart {
     pub plan: ScriptPlan,
     /// The index of each of its states in the whole plan.
     states: Few<usize>,
+}
+
+/// How to undo a charge.
+#[derive(Clone, Debug)]
+pub struct Undo {
+    /// The states from which the permit is released.
+    pub releases: Vec<Vec<u8>>,
+    /// The plan that refunds the other states, to be called in [`ScriptMode::Undo`].
+    pub plan: Option<ScriptPlan>,
 }
 
 impl ScriptPlan {
@@ -124,11 +145,6 @@ impl ScriptPlan {
         &self.states
     }
 
-    /// Returns whether the request has an idempotency id or a permit.
-    pub fn has_id_or_permit(&self) -> bool {
-        self.id.is_some() || self.permit != PermitId::default()
-    }
-
     /// Returns whether a denial may charge the units that are left.
     pub fn consumes(&self) -> bool {
         self.states.iter().any(PlannedState::consumes)
@@ -142,6 +158,11 @@ impl ScriptPlan {
         })
     }
 
+    /// The idempotency id.
+    pub(super) fn id(&self) -> Option<&IdempotencyId> {
+        self.id.as_ref()
+    }
+
     /// The permit under which those are held.
     pub(super) fn permit(&self) -> PermitId {
         self.permit
@@ -150,83 +171,41 @@ impl ScriptPlan {
     /// Returns the call that decides the plan, at `now` or, if it is `None`, at the server's time.
     /// All keys must be in one slot; see [`ScriptPlan::split_by_slot`].
     pub fn call(&self, mode: ScriptMode, now: Option<Timestamp>) -> ScriptCall {
-        self.call_with(mode, self.id_key(), now)
+        let mut call = CallBuilder::new(now);
+        call.push(&[&Entry::new(self.clone(), mode)]);
+        call.finish()
     }
 
-    /// Whether equal requests can be merged into one with the sum of their costs. That is not
-    /// possible with an id, a permit, a refund, a forced charge, an observed check or a cost that
-    /// consumes the units that are left.
-    pub(super) fn is_mergeable(&self) -> bool {
-        let is_plain = |state: &PlannedState| {
+    /// Whether equal requests can be decided as one run: each asks for at least a unit of every
+    /// state, all states are enforced, and a denial charges nothing.
+    pub(super) fn is_plain(&self) -> bool {
+        self.states.iter().all(|state| {
             matches!(state.cost, Cost::Ask(1..))
                 && !state.observed
                 && !state.consumes()
                 && state.limit.algorithm() != Algorithm::Concurrency
-        };
-        !self.has_id_or_permit() && self.states.iter().all(is_plain)
-    }
-
-    /// The sum of `times` equal requests. The plan must be mergeable.
-    pub(super) fn repeated(&self, times: u64) -> ScriptPlan {
-        let states = self.states.iter().map(|state| {
-            let cost = Cost::Ask(units(state).saturating_mul(times));
-            // A denied cost of 1 consumes nothing, and a sum of such costs must not either.
-            PlannedState { cost, overflow: Overflow::Refuse, ..state.clone() }
-        });
-        // All fields are listed, so that a new field must be considered here.
-        let (members, permit) = (self.members.clone(), PermitId::default());
-        ScriptPlan { states: states.collect(), members, id: None, permit }
-    }
-
-    /// The number of equal requests that empty states would admit, at least 1.
-    pub(super) fn max_repeats(&self) -> u64 {
-        let capacity = |state: &PlannedState| match state.limit.algorithm() {
-            Algorithm::TokenBucket => state.limit.burst(),
-            _ => state.limit.count(),
-        };
-        let times = self.states.iter().map(|state| capacity(state) / units(state));
-        times.min().unwrap_or(1).max(1)
-    }
-
-    /// The number of equal requests that still fit after this reply.
-    pub(super) fn repeats_left(&self, script_reply: &ScriptReply) -> u64 {
-        let both = self.states.iter().zip(&script_reply.decisions);
-        both.map(|(state, decision)| decision.remaining / units(state)).min().unwrap_or(0)
-    }
-
-    /// The replies to requests that were merged and admitted together, in order. Each `remaining`
-    /// is the number of units that were left after that request.
-    pub(super) fn each(&self, times: u64, last: &ScriptReply) -> impl Iterator<Item = ScriptReply> {
-        (0..times).rev().map(move |behind| {
-            let mut script_reply = last.clone();
-            for (state, decision) in self.states.iter().zip(&mut script_reply.decisions) {
-                decision.remaining += units(state) * behind;
-            }
-            script_reply
         })
     }
 
-    /// Decodes the reply to the call of this plan.
+    /// This plan with the roles of another request that has the same states and costs.
+    pub(super) fn with_roles(&self, roles: &[u8]) -> ScriptPlan {
+        let mut plan = self.clone();
+        for (state, &role) in plan.states.iter_mut().zip(roles) {
+            state.observed = role == OBSERVED;
+            state.overflow = if role == CONSUMES { Overflow::Consume } else { Overflow::Refuse };
+        }
+        plan
+    }
+
+    /// Decodes the reply to the call of this plan alone.
     ///
     /// # Errors
     /// If the reply is an error or has another form, and [`CheckError::IdReused`].
-    pub fn decode_reply(&self, reply: &Value) -> Result<ScriptReply, StoreError> {
-        let read = script::decode_request_reply(reply, &self.states)
-            .ok_or_else(|| unexpected_reply(reply))?;
-        if read.outcome == script::RequestOutcome::IdReused {
-            return Err(CheckError::IdReused.into());
-        }
-        let admitted = read.outcome == script::RequestOutcome::Admitted;
-        // If so, the reply describes the states after the charge.
-        let consumed = read.outcome == script::RequestOutcome::Consumed;
-        let both = self.states.iter().zip(read.states);
-        let decisions = both.map(|(state, numbers)| {
-            let (mut equivalent_state, cost) = script::equivalent_state(state, read.now, numbers);
-            let attempt = Attempt::new(cost, read.now);
-            let admits = equivalent_state.advance_and_check(&state.limit, &attempt);
-            equivalent_state.finish(&state.limit, &attempt, admitted && admits)
-        });
-        Ok(ScriptReply { admitted, consumed, decisions: decisions.collect() })
+    pub fn decode_reply(&self, mode: ScriptMode, reply: &Value) -> Result<ScriptReply, StoreError> {
+        let entry = Entry::new(self.clone(), mode);
+        let mut replies = CallBuilder::decode(reply, std::iter::once(&entry))?;
+        let decided = replies.pop().unwrap_or(Ok(Vec::new()))?.pop();
+        decided.ok_or_else(|| script::unexpected_reply(&Value::Nil).into())
     }
 
     /// Returns the verdict on the request from which the plan was made.
@@ -270,14 +249,14 @@ impl ScriptPlan {
         ScriptReply { admitted, consumed, decisions: all.into_iter().flatten().collect() }
     }
 
-    /// Returns the calls that undo the charges of a part, if it was admitted, and delete its
-    /// idempotency id.
-    pub fn undo(&self, script_reply: &ScriptReply, now: Option<Timestamp>) -> Vec<ScriptCall> {
+    /// Returns how to undo the charges of a part, if it was admitted, and to delete its idempotency
+    /// id.
+    pub fn undo(&self, script_reply: &ScriptReply) -> Undo {
+        let mut undo = Undo { releases: Vec::new(), plan: None };
         if !script_reply.admitted {
-            return Vec::new();
+            return undo;
         }
-        let mut calls = Vec::new();
-        let mut undone = ScriptPlan { states: Few::new(), ..self.clone() };
+        let mut plan = ScriptPlan { states: Few::new(), members: Few::new(), ..self.clone() };
         for (state, decision) in self.states.iter().zip(&script_reply.decisions) {
             let cost = match state.cost {
                 _ if !decision.allowed => continue,
@@ -285,20 +264,16 @@ impl ScriptPlan {
                 Cost::Ask(_) | Cost::Force(_)
                     if state.limit.algorithm() == Algorithm::Concurrency =>
                 {
-                    calls.push(script::release_call(vec![state.key.clone()], self.permit, now));
+                    undo.releases.push(state.key.clone());
                     continue;
                 }
                 Cost::Ask(units) | Cost::Force(units) => Cost::Refund(units),
                 Cost::Refund(units) => Cost::Force(units),
             };
-            undone.states.push(PlannedState { cost, ..state.clone() });
+            plan.states.push(PlannedState { cost, ..state.clone() });
         }
-        if !undone.states.is_empty() || undone.id.is_some() {
-            // The name of the id contains the slot of the first state, which `undone` may lack.
-            let id_key = self.id_key();
-            calls.push(undone.call_with(ScriptMode::Undo, id_key, now));
-        }
-        calls
+        undo.plan = (!plan.states.is_empty() || plan.id.is_some()).then_some(plan);
+        undo
     }
 
     /// Sets the idempotency id. The states are sorted by name, so that the id does not depend on
@@ -309,47 +284,28 @@ impl ScriptPlan {
         let position = |state: usize| order.iter().position(|&other| other == state);
         self.members = self.members.iter().filter_map(|&state| position(state)).collect();
         self.states = order.iter().map(|&state| self.states[state].clone()).collect();
+        let digest = key_names::id_digest(self.states.iter().map(|state| &*state.key), id);
         self.id = Some(IdempotencyId {
-            digest: key_names::id_digest(self.states.iter().map(|state| &*state.key), id),
+            key: id_key(&self.states, &digest),
+            digest,
             costs: self.states.iter().flat_map(|state| script::cost_text(state.cost)).collect(),
             window_us: self.states.iter().map(|s| s.limit.window_us()).max().unwrap_or(0),
         });
     }
 
-    fn id_key(&self) -> Option<Vec<u8>> {
-        let (id, first) = (self.id.as_ref()?, self.states.first()?);
-        Some(key_names::id_name(&first.key, &id.digest))
-    }
-
-    fn call_with(
-        &self,
-        mode: ScriptMode,
-        id_key: Option<Vec<u8>>,
-        now: Option<Timestamp>,
-    ) -> ScriptCall {
-        let mut args = vec![time_arg(now), script::encode_plan(&self.states, mode, self.permit)];
-        if let (Some(id), Some(_)) = (&self.id, &id_key) {
-            args.push(id.costs.clone());
-            args.push(id.window_us.to_string().into_bytes());
-        }
-        let keys = self.states.iter().map(|state| state.key.clone()).chain(id_key).collect();
-        ScriptCall { script: Script::Request, keys, args }
-    }
-
-    fn slot_part(&self, states: Few<usize>) -> SlotPart {
-        let plan = ScriptPlan {
-            states: states.iter().map(|&state| self.states[state].clone()).collect(),
-            members: (0..states.len()).collect(),
-            id: self.id.clone(),
-            permit: self.permit,
+    fn slot_part(&self, indexes: Few<usize>) -> SlotPart {
+        let states: Few<_> = indexes.iter().map(|&state| self.states[state].clone()).collect();
+        let with_key = |id: &IdempotencyId| {
+            let key = id_key(&states, &id.digest);
+            IdempotencyId { key, ..id.clone() }
         };
-        SlotPart { plan, states }
+        let id = self.id.as_ref().map(with_key);
+        let members = (0..states.len()).collect();
+        SlotPart { plan: ScriptPlan { states, members, id, permit: self.permit }, states: indexes }
     }
 }
 
-/// The units that a request charges to a state, at least 1.
-pub(super) fn units(state: &PlannedState) -> u64 {
-    match state.cost {
-        Cost::Ask(units) | Cost::Force(units) | Cost::Refund(units) => units.max(1),
-    }
+/// The name of the key of an idempotency id, in the slot of the first state.
+fn id_key(states: &[PlannedState], digest: &str) -> Vec<u8> {
+    states.first().map_or(Vec::new(), |first| key_names::id_name(&first.key, digest))
 }

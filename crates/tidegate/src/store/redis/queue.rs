@@ -11,12 +11,9 @@
 //! [`InFlightWindow`]). A job that does not fit into the queue, or has waited for too long, is shed: the
 //! caller gets an error immediately, and nothing was charged.
 //!
-//! Equal requests of several callers are merged into one call. If the server denies the merged
-//! request, the part that still fits is sent again. Until the call is answered, its callers'
-//! other jobs on the same keys stay in the queue, so that the jobs of one caller take effect in
-//! order. Equal requests of one caller are not merged: the jobs behind them would have to wait.
-//! Requests for the counter script are an exception. One call decides each of them in order, so
-//! equal ones of any callers share an entry of it.
+//! Requests on the same states share an entry of a call, in which the server decides them in order.
+//! A request joins an entry only if no later job of the write touches one of its keys, so the jobs
+//! of one caller take effect in order.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +23,7 @@ use foldhash::fast::RandomState;
 use tokio::sync::Notify;
 use tokio::task;
 
-use super::server::{Job, KeyHashes, SendMode};
+use super::server::{Job, KeyHashes, SendMode, Work};
 use crate::Failure;
 
 /// The capacity of the queue. A server makes a few hundred thousand decisions a second: more
@@ -39,18 +36,18 @@ const MAX_QUEUED_FOR_KEY: usize = 4096;
 /// The maximum number of jobs in one write.
 const MAX_BATCH: usize = 1024;
 
-/// The weight of a key in a call of the counter script. A call of any other script takes about
-/// eight times as long.
-const COUNT_WEIGHT: usize = 1;
-const CALL_WEIGHT: usize = 8;
+/// The weight of a separate command. The weight of a request is the number of its states, each of
+/// which takes a server 2 to 4 us, or longer if it is a long log.
+const COMMAND_WEIGHT: usize = 4;
 /// The maximum weight in flight. It is enough to keep a server busy that is 10 ms away.
-const MAX_IN_FLIGHT: usize = 1024 * CALL_WEIGHT;
+const MAX_IN_FLIGHT: usize = 4096;
 /// The weight that may be in flight even to the slowest server.
-const MIN_IN_FLIGHT: usize = 128 * CALL_WEIGHT;
-/// One caller or one key may use `1/SHARES` of the weight in flight: at most 128 calls.
+const MIN_IN_FLIGHT: usize = 512;
+/// One caller or one key may use `1/SHARES` of the weight in flight: at most 512 states.
 const SHARES: usize = 8;
-/// The growth of the window after a write that did not queue at the server: one call in each share.
-const INCREASE: usize = SHARES * CALL_WEIGHT;
+/// The growth of the window after a write that did not queue at the server: four states in each
+/// share.
+const INCREASE: usize = SHARES * 4;
 /// A write may spend `1/QUEUEING_PART` of the deadline in the server's queue.
 const QUEUEING_PART: u32 = 5;
 
@@ -76,59 +73,39 @@ struct Jobs {
 #[derive(Debug)]
 pub(super) struct SelectedJob {
     pub(super) job: Job,
-    /// `None` for a counter job that joins an equal one and so costs the server nothing.
+    /// `None` for a request that joins an entry and so costs the server little.
     pub(super) claim: Option<Claim>,
-    /// The index of the first job of its group: equal jobs that share a call.
+    /// The index of the first job of its group: requests that share an entry.
     pub(super) group: usize,
 }
 
 /// The groups of one write.
 #[derive(Default)]
 struct Groups {
-    /// The newest group of equal jobs, by their hash.
-    open: HashMap<u64, Group, RandomState>,
-    /// The last group that touches a key, by the key's hash.
+    /// The first job of the newest group, by the hash of its requests.
+    open: HashMap<u64, usize, RandomState>,
+    /// The first job of the last group that touches a key, by the key's hash.
     last: HashMap<u64, usize, RandomState>,
-}
-
-struct Group {
-    first: usize,
-    callers: HashSet<Caller, RandomState>,
-    /// The number of jobs that may still join.
-    room: u64,
 }
 
 impl Groups {
     fn of(selected: &[SelectedJob]) -> Self {
         let mut groups = Groups::default();
-        selected
-            .iter()
-            .enumerate()
-            .for_each(|(at, selected)| groups.add(at, &selected.job, selected.group));
+        selected.iter().for_each(|selected| groups.add(&selected.job, selected.group));
         groups
     }
 
-    /// The group that a job can join: an equal one behind which no job touches the same keys.
+    /// The group that a job can join: one on the same states behind which no job touches its keys.
     fn joined(&self, job: &Job) -> Option<usize> {
-        let group = self.open.get(&job.merge_hash?)?;
-        let is_last = job.keys.iter().all(|key| self.last.get(key) == Some(&group.first));
-        let is_another = job.work.is_count() || !group.callers.contains(&job.caller);
-        (is_last && is_another && group.room > 0 && job.send_mode == SendMode::Batched)
-            .then_some(group.first)
+        let first = *self.open.get(&job.entry_hash?)?;
+        let is_last = job.keys.iter().all(|key| self.last.get(key) == Some(&first));
+        (is_last && job.send_mode == SendMode::Batched).then_some(first)
     }
 
-    /// Adds the job at index `at` of the selected jobs to the group whose first job is `first`.
-    fn add(&mut self, at: usize, job: &Job, first: usize) {
+    /// Adds a job to the group whose first job is `first`.
+    fn add(&mut self, job: &Job, first: usize) {
         self.last.extend(job.keys.iter().map(|key| (*key, first)));
-        let Some(merge_hash) = job.merge_hash else { return };
-        if first == at {
-            let group = Group { first, callers: HashSet::default(), room: job.max_merged };
-            self.open.insert(merge_hash, group);
-        }
-        if let Some(group) = self.open.get_mut(&merge_hash) {
-            group.callers.insert(job.caller);
-            group.room = group.room.saturating_sub(1);
-        }
+        self.open.extend(job.entry_hash.map(|entry_hash| (entry_hash, first)));
     }
 }
 
@@ -199,10 +176,10 @@ impl Queue {
                 left.push_back(job);
                 continue;
             }
-            let claim = counts.claim(&job, joined, selected, flow);
+            let claim = joined.is_none().then(|| counts.claim(&job, flow));
             jobs.uncount(&job);
             let group = joined.unwrap_or(selected.len());
-            groups.add(selected.len(), &job, group);
+            groups.add(&job, group);
             selected.push(SelectedJob { job, claim, group });
         }
         jobs.waiting = left;
@@ -253,9 +230,9 @@ impl Jobs {
 
 /// The weight that may be in flight on one connection.
 ///
-/// A script call takes a server 10 to 60 us, depending on its limits, and longer on a busy machine.
-/// A fixed number of calls in flight would delay every job behind them by anything from a few
-/// milliseconds to several deadlines. So the window is halved when a write takes longer than the
+/// A state takes a server 2 to 30 us, depending on its limit, and longer on a busy machine. A fixed
+/// number of states in flight would delay every job behind them by anything from a few milliseconds
+/// to several deadlines. So the window is halved when a write takes longer than the
 /// quickest one by more than a fifth of the deadline, and grows a little with every other write, as
 /// the congestion window of TCP Vegas does.
 #[derive(Debug)]
@@ -297,9 +274,6 @@ struct Counts {
     total: usize,
     by_caller: HashMap<Caller, usize, RandomState>,
     for_key: HashMap<u64, usize, RandomState>,
-    /// The merged requests in flight, by caller and key: the hash of the request, and the number of
-    /// jobs of the caller in it.
-    merged: HashMap<(Caller, u64), (u64, usize), RandomState>,
 }
 
 impl FlowControl {
@@ -314,64 +288,26 @@ impl FlowControl {
 }
 
 impl Counts {
-    /// Whether a job may be sent now. A merged request may have to be sent again, in parts. So
-    /// until it is answered, its callers may send only equal requests on its keys.
+    /// Whether a job may be sent now. A job that joins an entry weighs nothing.
     fn admit(&self, job: &Job, joins: bool) -> bool {
-        let is_ordered = |key: &u64| match self.merged.get(&(job.caller, *key)) {
-            Some((merge_hash, _)) => job.merge_hash == Some(*merge_hash),
-            None => true,
-        };
         let share = self.window.size / SHARES;
         let has_share = |weight: Option<&usize>| weight.is_none_or(|weight| *weight < share);
-        // A job that joins a call weighs nothing.
-        job.keys.iter().all(is_ordered)
-            && (joins
-                || has_share(self.by_caller.get(&job.caller))
-                    && job.keys.iter().all(|key| has_share(self.for_key.get(key))))
+        joins
+            || has_share(self.by_caller.get(&job.caller))
+                && job.keys.iter().all(|key| has_share(self.for_key.get(key)))
     }
 
-    /// Adds a job to the weight in flight. A job that joins a call weighs nothing.
-    fn claim(
-        &mut self,
-        job: &Job,
-        joined: Option<usize>,
-        selected: &mut [SelectedJob],
-        flow: &Arc<FlowControl>,
-    ) -> Option<Claim> {
-        let is_count = job.work.is_count();
-        if joined.is_some() && is_count {
-            return None;
-        }
-        let weight = match (joined, is_count) {
-            (Some(_), _) => 0,
-            (None, true) => COUNT_WEIGHT,
-            (None, false) => CALL_WEIGHT,
+    /// Adds a job to the weight in flight.
+    fn claim(&mut self, job: &Job, flow: &Arc<FlowControl>) -> Claim {
+        let weight = match &job.work {
+            Work::Decide(plan, ..) => plan.states().len(),
+            Work::Send(..) => COMMAND_WEIGHT,
         };
         let (caller, keys) = (job.caller, job.keys.clone());
-        if weight > 0 {
-            self.total += weight;
-            *self.by_caller.entry(caller).or_default() += weight;
-            keys.iter().for_each(|key| *self.for_key.entry(*key).or_default() += weight);
-        }
-        let flow = Arc::clone(flow);
-        let mut claim = Claim { flow, caller, keys, weight, is_merged: false };
-        if let (Some(first), Some(merge_hash)) = (joined, job.merge_hash) {
-            self.merge(&mut claim, merge_hash);
-            if let Some(first) =
-                selected.get_mut(first).and_then(|selected| selected.claim.as_mut())
-            {
-                self.merge(first, merge_hash);
-            }
-        }
-        Some(claim)
-    }
-
-    fn merge(&mut self, claim: &mut Claim, merge_hash: u64) {
-        if !std::mem::replace(&mut claim.is_merged, true) {
-            for key in &claim.keys {
-                self.merged.entry((claim.caller, *key)).or_insert((merge_hash, 0)).1 += 1;
-            }
-        }
+        self.total += weight;
+        *self.by_caller.entry(caller).or_default() += weight;
+        keys.iter().for_each(|key| *self.for_key.entry(*key).or_default() += weight);
+        Claim { flow: Arc::clone(flow), caller, keys, weight }
     }
 }
 
@@ -382,28 +318,15 @@ pub(super) struct Claim {
     caller: Caller,
     keys: KeyHashes,
     weight: usize,
-    is_merged: bool,
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
         let mut counts = self.flow.counts();
         counts.total -= self.weight;
-        if self.weight > 0 {
-            subtract(&mut counts.by_caller, self.caller, self.weight);
-        }
+        subtract(&mut counts.by_caller, self.caller, self.weight);
         for key in &self.keys {
-            if self.weight > 0 {
-                subtract(&mut counts.for_key, *key, self.weight);
-            }
-            if self.is_merged
-                && let Some((_, count)) = counts.merged.get_mut(&(self.caller, *key))
-            {
-                *count -= 1;
-                if *count == 0 {
-                    counts.merged.remove(&(self.caller, *key));
-                }
-            }
+            subtract(&mut counts.for_key, *key, self.weight);
         }
     }
 }

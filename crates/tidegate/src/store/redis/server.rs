@@ -26,23 +26,22 @@ use std::time::{Duration, Instant};
 
 use foldhash::fast::FixedState;
 use redis::{Cmd, Value};
-use smallvec::{SmallVec, smallvec};
-use tidegate_core::{Decision, Timestamp};
+use smallvec::SmallVec;
+use tidegate_core::Timestamp;
 use tokio::sync::{Notify, watch};
 
 use super::batch::Batch;
 use super::breaker::{ConnectionHealth, ReconnectBackoff, WriteOutcome};
 use super::connection::{Connection, DialError, Dialer};
-use super::counter::FastCheck;
 use super::deferred_release::{PendingPermit, ReplyReceiver, ReplySender, channel};
 use super::error::ConnectError;
-use super::plan::{PlannedState, ScriptPlan, ScriptReply, units};
+use super::plan::{ScriptMode, ScriptPlan, ScriptReply};
 use super::queue::{Caller, FlowControl, Queue, SelectedJob};
 use super::server_info::ServerInfo;
 use super::stats::StoreCounters;
 use super::topology::Sentinels;
 use super::url::{Address, Deployment};
-use crate::Failure;
+use crate::{CheckError, Failure};
 
 /// The time for which a write in flight delays the next one. A server in the same rack has replied
 /// by then, and few large writes cost a server the least.
@@ -58,57 +57,36 @@ const STABLE_AFTER: Duration = Duration::from_secs(1);
 /// The content of a job.
 #[derive(Debug)]
 pub(super) enum Work {
-    /// A request for the counter script, which can share a call with others.
-    Count(FastCheck, Option<Timestamp>),
-    /// Any other request that can be merged with equal ones.
-    Decide(Box<ScriptPlan>, Option<Timestamp>),
-    /// A separate command, the hashes of the keys it touches, and the permits that it may acquire.
-    Send(Cmd, KeyHashes, Option<Arc<PendingPermit>>),
+    /// A request, at a given time or at the server's, and the permits that it may acquire.
+    Decide(Box<ScriptPlan>, ScriptMode, Option<Timestamp>, Option<Arc<PendingPermit>>),
+    /// A separate command, and the hashes of the keys it touches.
+    Send(Cmd, KeyHashes),
 }
 
 impl Work {
-    pub(super) fn is_count(&self) -> bool {
-        matches!(self, Work::Count(..))
-    }
-
     /// The hashes of the keys it touches.
     fn keys(&self) -> KeyHashes {
         match self {
-            Work::Count(fast_check, _) => smallvec![key_hash(&fast_check.key)],
-            Work::Decide(plan, _) => plan.states().iter().map(|s| key_hash(&s.key)).collect(),
-            Work::Send(_, keys, _) => keys.clone(),
-        }
-    }
-
-    /// A hash of work that can share a call: equal work has an equal hash.
-    fn merge_hash(&self) -> Option<u64> {
-        let hashing = FixedState::default();
-        match self {
-            Work::Count(fast_check, at) => Some(hashing.hash_one((
-                &fast_check.key,
-                fast_check.limit.count(),
-                fast_check.units,
-                at,
-            ))),
-            Work::Decide(plan, at) => {
-                let mut hasher = hashing.build_hasher();
-                at.hash(&mut hasher);
-                for state in plan.states() {
-                    let PlannedState { key, limit, .. } = state;
-                    (key, limit.count(), limit.burst(), units(state)).hash(&mut hasher);
-                }
-                Some(hasher.finish())
+            Work::Decide(plan, ..) => {
+                let states = plan.states().iter().map(|state| &state.key);
+                states.chain(plan.id().map(|id| &id.key)).map(|key| key_hash(key)).collect()
             }
-            Work::Send(..) => None,
+            Work::Send(_, keys) => keys.clone(),
         }
     }
 
-    /// The number of equal jobs that may share a call: as many as empty states would admit.
-    fn max_merged(&self) -> u64 {
-        match self {
-            Work::Decide(plan, _) => plan.max_repeats(),
-            Work::Count(..) | Work::Send(..) => u64::MAX,
+    /// A hash of requests that can share an entry: those on the same states have an equal hash.
+    fn entry_hash(&self) -> Option<u64> {
+        let Work::Decide(plan, mode, at, _) = self else { return None };
+        if plan.id().is_some() {
+            return None;
         }
+        let mut hasher = FixedState::default().build_hasher();
+        (mode, at).hash(&mut hasher);
+        for state in plan.states() {
+            (&state.key, state.limit.count(), state.limit.burst()).hash(&mut hasher);
+        }
+        Some(hasher.finish())
     }
 }
 
@@ -123,10 +101,7 @@ pub(super) fn key_hash(name: &[u8]) -> u64 {
 /// The reply to a job.
 #[derive(Debug)]
 pub(super) enum CallReply {
-    Counted(Decision),
     Decided(Box<ScriptReply>),
-    /// The counter script cannot decide this state, and has changed nothing.
-    NotCounted,
     Value(Value),
 }
 
@@ -134,6 +109,8 @@ pub(super) enum CallReply {
 #[derive(Clone, Debug)]
 pub(super) enum CallError {
     Failed(Failure),
+    /// Not carried out: the request is invalid.
+    Invalid(CheckError),
     /// Not carried out: the slot has moved to another server (`MOVED`).
     Moved(Address),
     /// Not carried out: this call, but not later ones, must be sent to another server (`ASK`).
@@ -163,10 +140,8 @@ pub(super) struct Job {
     pub(super) caller: Caller,
     /// The hashes of the keys it touches.
     pub(super) keys: KeyHashes,
-    /// A hash of work that can share a call.
-    pub(super) merge_hash: Option<u64>,
-    /// The number of equal jobs that may share a call.
-    pub(super) max_merged: u64,
+    /// A hash of requests that can share an entry.
+    pub(super) entry_hash: Option<u64>,
     pub(super) queued: Instant,
 }
 
@@ -245,22 +220,13 @@ impl ServerClient {
             return Err(Failure::Down);
         }
         let pending_permit = match &work {
-            Work::Send(_, _, pending_permit) => pending_permit.clone(),
-            Work::Count(..) | Work::Decide(..) => None,
+            Work::Decide(_, _, _, pending_permit) => pending_permit.clone(),
+            Work::Send(..) => None,
         };
         let (reply, receiver) = channel(pending_permit);
-        let (keys, merge_hash, max_merged) = (work.keys(), work.merge_hash(), work.max_merged());
+        let (keys, entry_hash) = (work.keys(), work.entry_hash());
         let (caller, queued) = (tokio::task::try_id(), Instant::now());
-        self.queue.push(Job {
-            work,
-            send_mode,
-            reply,
-            caller,
-            keys,
-            merge_hash,
-            max_merged,
-            queued,
-        })?;
+        self.queue.push(Job { work, send_mode, reply, caller, keys, entry_hash, queued })?;
         Ok(receiver)
     }
 

@@ -19,7 +19,7 @@ use super::server::{
 use super::server_info::ServerInfo;
 use super::stats::StoreCounters;
 use super::url::{Address, Deployment, Login, RedisUrl};
-use crate::Failure;
+use crate::{Failure, StoreError};
 
 /// The maximum number of times that a call is sent again. A slot that is being migrated takes two
 /// redirects, and some retries if the call has several keys.
@@ -77,7 +77,7 @@ impl Topology {
         slot: u16,
         work: impl Fn() -> Work,
         counters: &StoreCounters,
-    ) -> Result<CallReply, Failure> {
+    ) -> Result<CallReply, StoreError> {
         let (mut server, mut send_mode) = (self.server(slot)?, SendMode::Batched);
         for resends in 0..=MAX_RESENDS {
             if resends > 0 {
@@ -89,8 +89,9 @@ impl Topology {
                 Ok(reply) => return Ok(reply),
                 Err(CallError::Failed(failure)) => {
                     self.refresh_after(&failure);
-                    return Err(failure);
+                    return Err(failure.into());
                 }
+                Err(CallError::Invalid(error)) => return Err(error.into()),
                 Err(CallError::Moved(address)) => {
                     self.refresh_after(&Failure::Down);
                     (self.server_at(&address)?, SendMode::Single)
@@ -104,7 +105,7 @@ impl Topology {
                 }
             };
         }
-        Err(Failure::Refused("TRYAGAIN: the slot of this key is being moved".into()))
+        Err(Failure::Refused("TRYAGAIN: the slot of this key is being moved".into()).into())
     }
 
     fn server(&self, slot: u16) -> Result<Arc<ServerClient>, Failure> {

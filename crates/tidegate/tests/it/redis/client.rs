@@ -2,8 +2,8 @@
 
 use redis::{ConnectionLike, Value};
 use tidegate::unstable::redis::{
-    CounterEntry, CounterReply, FastCheck, KeyNames, Script, ScriptCall, ScriptMode, ScriptPlan,
-    counter_call, decode_counter_reply, fast_verdict, permit_call, was_held,
+    CallBuilder, Entry, KeyNames, Script, ScriptCall, ScriptMode, ScriptPlan, ScriptReply,
+    permit_call, was_held,
 };
 use tidegate::{
     Check, Cost, Decision, Failure, Limit, PermitId, PermitOperation, Request, StoreError,
@@ -30,26 +30,10 @@ impl Client {
     }
 
     pub fn run(&mut self, call: &ScriptCall) -> Result<Value, StoreError> {
-        let reply = self.connection.req_command(&call.cmd()).and_then(Value::extract_error);
-        reply.map_err(|error| Failure::Refused(error.to_string().into()).into())
-    }
-
-    /// Returns the reply and the values at these names after the call. All is done in one
-    /// transaction, so that no key expires in between.
-    pub fn run_and_read(&mut self, call: &ScriptCall, names: &[&[u8]]) -> (Value, Vec<Kept>) {
-        let mut all = redis::pipe();
-        all.atomic().add_command(call.cmd());
-        for name in names {
-            all.cmd("GET").arg(name).cmd("PTTL").arg(name);
+        match self.connection.req_command(&call.cmd()).expect("a connection") {
+            Value::ServerError(error) => Err(Failure::Refused(error.to_string().into()).into()),
+            reply => Ok(reply),
         }
-        let mut replies = all.query::<Vec<Value>>(&mut self.connection).expect("sound").into_iter();
-        let reply = replies.next().expect("the call's");
-        let kept = std::iter::from_fn(|| Some((replies.next()?, replies.next()?)));
-        let kept = kept.map(|(value, ttl)| Kept {
-            value: redis::from_redis_value(value).expect("a string, or none"),
-            ttl_ms: redis::from_redis_value(ttl).expect("a number"),
-        });
-        (reply, kept.collect())
     }
 
     /// The value at a name, and its TTL.
@@ -74,24 +58,24 @@ impl Client {
     ) -> Result<Verdict, StoreError> {
         let plan = ScriptPlan::new(request, &self.names)?;
         let reply = self.run(&plan.call(mode, now))?;
-        Ok(plan.verdict(request.checks, &plan.decode_reply(&reply)?))
+        Ok(plan.verdict(request.checks, &plan.decode_reply(mode, &reply)?))
     }
 
-    /// Decides a request with `counter.lua` where possible, as the store does.
-    pub fn decide_quickly(
+    /// Decides groups of entries in one call. Returns for every entry the replies to its requests, or
+    /// why it failed.
+    pub fn decide_entries(
         &mut self,
-        request: &Request<'_>,
+        groups: &[Vec<Entry>],
         now: Option<Timestamp>,
-    ) -> Result<Verdict, StoreError> {
-        if let Some(quick) = FastCheck::of(request, &self.names) {
-            let entry = CounterEntry { key: quick.key, units: quick.units, times: 1 };
-            let reply = self.run(&counter_call(&quick.limit, std::slice::from_ref(&entry), now))?;
-            let replies = decode_counter_reply(&quick.limit, &[entry], &reply)?;
-            if let [CounterReply::Decided(decisions)] = &replies[..] {
-                return Ok(fast_verdict(request.checks, decisions[0]));
-            }
+    ) -> Vec<Result<Vec<ScriptReply>, StoreError>> {
+        let mut call = CallBuilder::new(now);
+        for group in groups {
+            call.push(&group.iter().collect::<Vec<_>>());
         }
-        self.decide(request, now)
+        let reply = self.run(&call.finish()).expect("a reply");
+        let replies = CallBuilder::decode(&reply, groups.iter().flatten());
+        let replies = replies.expect("a reply for every entry").into_iter();
+        replies.map(|replies| replies.map_err(StoreError::from)).collect()
     }
 
     pub fn check(

@@ -119,24 +119,24 @@ fn unread_admission_is_released() {
 /// An acquire that is dropped before it was sent acquires and charges nothing.
 #[test]
 fn dropped_queued_acquire_is_never_sent() {
-    /// The number of calls for one key that may be in flight.
-    const SHARE: u64 = 128;
+    /// The number of writes that may be in flight.
+    const WRITES: u64 = 16;
     let server = Server::start(Engine::Redis);
     run(async {
         let proxy = Proxy::start(server.address());
         let store = connect(proxy.url()).await;
         proxy.hold();
         let mut others = JoinSet::new();
-        for _ in 0..SHARE {
+        for number in 1..=WRITES {
             let store = store.clone();
             others.spawn(async move { acquire(&store, "key").await });
+            eventually("it is in flight", async || proxy.arrived() == number).await;
         }
-        eventually("the key's share is in flight", async || proxy.arrived() == SHARE).await;
         let calls = store.stats().calls;
         poll_once(pin!(acquire(&store, "key")));
         proxy.pass_all();
         assert!(others.join_all().await.iter().all(Result::is_ok));
-        assert_eq!(held_permits(&store, "key").await, SHARE);
+        assert_eq!(held_permits(&store, "key").await, WRITES);
         assert_eq!(store.stats().calls, calls + 1, "only the look was sent");
     });
 }

@@ -4,10 +4,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use tidegate::unstable::redis::{
-    CounterEntry, CounterReply, ScriptMode, ScriptPlan, counter_call, decode_counter_reply,
-    is_fast, permit_call,
-};
+use tidegate::unstable::redis::{Entry, ScriptMode, ScriptPlan, permit_call};
 use tidegate::{Algorithm, Check, Failure, Limit, PermitId, PermitOperation, Request, StoreError};
 
 use super::client::Client;
@@ -83,9 +80,8 @@ fn foreign_values_are_errors_and_unchanged() {
                 let request = Request::new(&checks).with_permit(PermitId(1));
                 let reason = refused(client.decide(&request, Some(at(NOW))));
                 assert!(reason.contains("is not a state"), "{text}, {value:?}: {reason}");
-                let quick = client
-                    .decide_quickly(&Request::new(&checks[1..]).with_permit(PermitId(1)), None);
-                refused(quick);
+                let alone = Request::new(&checks[1..]).with_permit(PermitId(1));
+                refused(client.decide(&alone, None));
                 assert_eq!(client.get(&name), Some(value));
                 assert_eq!(client.keys(), std::slice::from_ref(&name));
             }
@@ -117,7 +113,6 @@ fn values_of_another_type_are_errors_and_unchanged() {
             let checks = [Check::new("key", &limit, 1)];
             let request = Request::new(&checks).with_permit(PermitId(1));
             assert!(refused(client.decide(&request, None)).contains("WRONGTYPE"), "{text}");
-            assert!(refused(client.decide_quickly(&request, None)).contains("WRONGTYPE"), "{text}");
             let length: u64 =
                 redis::cmd("LLEN").arg(&name).query(&mut client.connection).expect("a list");
             assert_eq!(length, 1);
@@ -128,29 +123,40 @@ fn values_of_another_type_are_errors_and_unchanged() {
     });
 }
 
-/// In a call with many keys, foreign values are reported as such, and the other keys are decided.
+/// In a call with many entries, an entry with a foreign value fails and charges nothing, and the
+/// others are decided.
 #[test]
-fn foreign_value_fails_only_its_own_key() {
-    let limit = limit("10 per 1m sliding-counter");
-    assert!(is_fast(&limit));
+fn foreign_value_fails_only_its_own_entry() {
     on_each(|_, server| {
         let mut client = Client::new(server, "tg");
-        let entries: Vec<CounterEntry> = (0..8_u8)
-            .map(|key| CounterEntry { key: client.names.state(&[key], &limit), units: 1, times: 1 })
-            .collect();
-        client.set(&entries[1].key, b"hello");
-        client.set(&entries[3].key, b"9223372036854775807");
-        client.set(&entries[5].key, b"-5");
-        client.set(&entries[6].key, b"9007199254740993");
-        let reply = client.run(&counter_call(&limit, &entries, None)).expect("sound");
-        let replies = decode_counter_reply(&limit, &entries, &reply).expect("a sound reply");
-        let not_compact: Vec<usize> =
-            (0..8).filter(|&index| replies[index] == CounterReply::NotCompact).collect();
-        assert_eq!(not_compact, [1, 3, 5, 6]);
-        for (index, value) in
-            [(1, "hello"), (3, "9223372036854775807"), (5, "-5"), (6, "9007199254740993")]
-        {
-            assert_eq!(client.get(&entries[index].key), Some(value.as_bytes().to_vec()));
+        for text in LIMITS {
+            let limit = limit(text);
+            redis::cmd("FLUSHALL").exec(&mut client.connection).expect("a server that listens");
+            let foreign = client.names.state(b"foreign", &limit);
+            client.set(&foreign, b"hello");
+            let list = client.names.state(b"list", &limit);
+            redis::cmd("LPUSH").arg(&list).arg("x").exec(&mut client.connection).expect("a list");
+            let entry = |keys: &[&str]| {
+                let checks: Vec<_> = keys.iter().map(|key| Check::new(key, &limit, 1)).collect();
+                let request = Request::new(&checks).with_permit(PermitId(1));
+                let plan = ScriptPlan::new(&request, &client.names).expect("sound");
+                Entry::new(plan, ScriptMode::Decide)
+            };
+            let groups = [
+                vec![entry(&["a"]), entry(&["foreign"]), entry(&["b"]), entry(&["list"])],
+                vec![entry(&["c", "foreign"]), entry(&["a", "b"])],
+                vec![entry(&["a"])],
+            ];
+            let replies = client.decide_entries(&groups, None);
+            let is_decided: Vec<bool> = replies.iter().map(Result::is_ok).collect();
+            assert_eq!(is_decided, [true, false, true, false, false, true, true], "{text}");
+            let reasons: Vec<String> =
+                replies.into_iter().filter(Result::is_err).map(refused).collect();
+            assert!(reasons[0].contains("is not a state"), "{text}: {}", reasons[0]);
+            assert!(reasons[1].contains("WRONGTYPE"), "{text}: {}", reasons[1]);
+            assert!(reasons[2].contains("is not a state"), "{text}: {}", reasons[2]);
+            assert_eq!(client.get(&foreign), Some(b"hello".to_vec()), "{text}");
+            assert_eq!(client.get(&client.names.state(b"c", &limit)), None, "{text}");
         }
     });
 }
@@ -177,9 +183,6 @@ fn keys_expire_and_only_declared_keys_are_used() {
                 declared
                     .extend(call.keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()));
                 client.run(&call).expect("sound");
-                let _ = client
-                    .decide_quickly(&Request::new(&checks[..1]).with_permit(PermitId(1)), None)
-                    .expect("sound");
             }
         }
         let keys = client.keys();

@@ -1,14 +1,11 @@
 //! On random traces, the decisions and the stored states are exactly those of the core.
 
 use std::cell::RefCell;
-use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use tidegate::unstable::redis::{
-    CounterEntry, CounterReply, ScriptMode, counter_call, decode_counter_reply, is_fast,
-};
-use tidegate::{Algorithm, Check, Cost, Decision, Limit, Request};
+use tidegate::unstable::redis::{Entry, ScriptMode, ScriptPlan};
+use tidegate::{Check, Limit, Request};
 use tidegate_core::Attempt;
 
 use super::client::Client;
@@ -16,8 +13,8 @@ use super::servers::on_each;
 use super::state::assert_kept;
 use crate::common::{NOW, at};
 use crate::generators::{
-    Gap, GeneratedCheck, Model, Step, any_limit, any_step, cases, decide_all, distinct_checks,
-    keys, window_limits,
+    Gap, GeneratedCheck, Model, any_limit, any_step, cases, decide_all, distinct_checks, keys,
+    window_limits,
 };
 
 /// Runs a property on each server, which is empty at the start of a case.
@@ -67,92 +64,81 @@ fn sliding_windows_change_their_form_as_in_the_core() {
 }
 
 fn compare_single_checks(limits: &impl Strategy<Value = Vec<Limit>>) {
-    let steps = prop::collection::vec((any_step(), any::<bool>()), 1..60);
+    let steps = prop::collection::vec(any_step(), 1..60);
     hold(150, &(limits, steps), |client, (limits, steps)| {
         let (mut model, mut now) = (Model::default(), NOW);
-        for (step, quickly) in steps {
+        for step in steps {
             let limit = limits[step.limit.index(limits.len())];
             now = step.gap.after(now, limit.window_us());
             let (cost, key) = (step.cost(&limit), [step.key]);
             let expected = model.decide(step.key, &limit, &Attempt::new(cost, at(now)));
             let checks = [Check::new(&key, &limit, cost)];
-            let request = Request::new(&checks);
-            let verdict = match quickly {
-                true => client.decide_quickly(&request, Some(at(now))),
-                false => client.decide(&request, Some(at(now))),
-            };
+            let verdict = client.decide(&Request::new(&checks), Some(at(now)));
             let decision = verdict.expect("sound").decisions()[0];
-            assert_eq!(decision, expected, "{limit}, {cost:?} at {now}, quickly: {quickly}");
+            assert_eq!(decision, expected, "{limit}, {cost:?} at {now}");
             assert_all_kept(client, &mut model, step.key, &limit, now);
         }
     });
 }
 
-/// Only limits of the fast path, which `counter.lua` decides.
+/// Requests of any costs on shared states, as entries of one call. Equal requests in a row are one
+/// run, and requests that share only some of their states are separate entries.
 #[test]
-fn calls_with_many_keys_decide_as_single_checks() {
-    let limit =
-        (0_u64..2_000, 1_000_u64..200_000_000).prop_filter_map("not quick", |(count, us)| {
-            let limit = Limit::new(count, Duration::from_micros(us), Algorithm::SlidingCounter);
-            limit.ok().filter(is_fast)
-        });
-    let entry = (0_u8..4, 1_u64..30, 1_u32..40);
-    let call = (any_step(), prop::collection::vec(entry, 1..6));
-    let strategy = (limit, prop::collection::vec(call, 1..40));
-    hold(150, &strategy, |client, (limit, calls)| {
+fn entries_of_a_call_decide_as_separate_requests() {
+    let check = (any_step(), prop::bool::weighted(0.2));
+    let request = (prop::collection::vec(check, 1..4), 1_usize..5);
+    let calls = prop::collection::vec(prop::collection::vec(request, 1..8), 1..12);
+    hold(150, &(changing_limits(), calls), |client, (limits, calls)| {
         let (mut model, mut now) = (Model::default(), NOW);
-        for (step, mut entries) in calls {
-            now = step.gap.after(now, limit.window_us());
-            entries.sort_by_key(|(key, ..)| *key);
-            entries.dedup_by_key(|(key, ..)| *key);
-            entries.retain(|(_, units, _)| *units <= limit.count());
-            decide_entries(client, &mut model, &limit, &entries, now);
-            correct(client, &mut model, &limit, &step, now);
+        for mut requests in calls {
+            let first = requests[0].0[0].0;
+            now = first.gap.after(now, limits[first.limit.index(limits.len())].window_us());
+            // Half of the keys and few of the limits, so that requests share states.
+            for (step, _) in requests.iter_mut().flat_map(|(checks, _)| checks) {
+                step.key %= 3;
+            }
+            let requests: Vec<Vec<GeneratedCheck>> = requests
+                .iter()
+                .flat_map(|(steps, times)| vec![distinct_checks(steps, &limits); *times])
+                .collect();
+            compare_entries(client, &mut model, &requests, now);
         }
     });
 }
 
-fn decide_entries(
+fn compare_entries(
     client: &mut Client,
     model: &mut Model,
-    limit: &Limit,
-    requested: &[(u8, u64, u32)],
+    requests: &[Vec<GeneratedCheck>],
     now: u64,
 ) {
-    let entries = requested.iter().map(|&(key, units, times)| {
-        let key = client.names.state(&[key], limit);
-        CounterEntry { key, units, times }
-    });
-    let entries: Vec<CounterEntry> = entries.collect();
-    if entries.is_empty() {
-        return;
-    }
-    let reply = client.run(&counter_call(limit, &entries, Some(at(now)))).expect("sound");
-    let replies = decode_counter_reply(limit, &entries, &reply).expect("a sound reply");
-    for (&(key, units, times), counter_reply) in requested.iter().zip(replies) {
-        let decisions = match counter_reply {
-            CounterReply::Decided(decisions) => decisions.to_vec(),
-            // A forced charge exceeded the counts that fit the integer.
-            CounterReply::NotCompact => {
-                let check = |_| client.check([key], limit, units, Some(at(now)));
-                (0..times).map(check).collect()
-            }
+    let keys = keys();
+    let checks: Vec<Vec<Check<'_>>> = requests
+        .iter()
+        .map(|request| request.iter().map(|generated| generated.check(&keys)).collect())
+        .collect();
+    let mut groups = Vec::<Vec<Entry>>::new();
+    for checks in &checks {
+        let plan = ScriptPlan::new(&Request::new(checks), &client.names).expect("sound");
+        let entry = groups.last_mut().and_then(|group| group.last_mut());
+        let rest = match entry {
+            Some(entry) => entry.join(plan, ScriptMode::Decide),
+            None => Some(plan),
         };
-        let attempt = Attempt::new(units, at(now));
-        let expected: Vec<Decision> =
-            (0..times).map(|_| model.decide(key, limit, &attempt)).collect();
-        assert_eq!(decisions, expected, "{limit}, {times} times {units} at {now}");
-        assert_all_kept(client, model, key, limit, now);
+        groups.extend(rest.map(|plan| vec![Entry::new(plan, ScriptMode::Decide)]));
     }
-}
-
-/// Forces or refunds units, if the step does so.
-fn correct(client: &mut Client, model: &mut Model, limit: &Limit, step: &Step, now: u64) {
-    let cost = step.cost(limit);
-    if step.key < 4 && !matches!(cost, Cost::Ask(_)) {
-        let expected = model.decide(step.key, limit, &Attempt::new(cost, at(now)));
-        assert_eq!(client.check([step.key], limit, cost, Some(at(now))), expected);
-        assert_all_kept(client, model, step.key, limit, now);
+    let replies = client.decide_entries(&groups, Some(at(now)));
+    let replies: Vec<_> =
+        replies.into_iter().flat_map(|replies| replies.expect("decided")).collect();
+    assert_eq!(replies.len(), requests.len());
+    for ((generated, checks), reply) in requests.iter().zip(&checks).zip(replies) {
+        let plan = ScriptPlan::new(&Request::new(checks), &client.names).expect("sound");
+        let verdict = plan.verdict(checks, &reply);
+        let expected = decide_all(model, generated, now);
+        assert_eq!((verdict.allowed, verdict.decisions().to_vec()), expected, "{generated:?}");
+    }
+    for generated in requests.iter().flatten() {
+        assert_all_kept(client, model, generated.key, &generated.limit, now);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Requests over several slots: splitting them into parts, and undoing charges.
 
-use tidegate::unstable::redis::{ScriptMode, ScriptPlan, SlotPart, slot_key};
+use tidegate::unstable::redis::{ScriptMode, ScriptPlan, SlotPart, Undo, release_call, slot_key};
 use tidegate::{Check, Cost, Limit, PermitId, Request};
 
 use super::client::Client;
@@ -16,7 +16,7 @@ fn slot(name: &[u8]) -> u16 {
 macro_rules! decide {
     ($client:expr, $part:expr, $mode:expr) => {{
         let reply = $client.run(&$part.plan.call($mode, Some(at(NOW)))).expect("sound");
-        $part.plan.decode_reply(&reply).expect("a sound reply")
+        $part.plan.decode_reply($mode, &reply).expect("a sound reply")
     }};
 }
 
@@ -125,12 +125,17 @@ fn undo_reverts_the_charge_of_a_part() {
                 let replies = decide!(client, part, ScriptMode::Decide);
                 assert!(replies.admitted);
                 assert_ne!(all(&mut client), kept);
-                for call in part.plan.undo(&replies, Some(at(NOW))) {
+                let Undo { releases, plan: refunds } = part.plan.undo(&replies);
+                for state in releases {
+                    let call = release_call(vec![state], PermitId(2), Some(at(NOW)));
                     client.run(&call).expect("sound");
                 }
+                let refunds = refunds.expect("something was charged");
+                client.run(&refunds.call(ScriptMode::Undo, Some(at(NOW)))).expect("sound");
                 assert_eq!(undone(&all(&mut client)), undone(&kept), "{before} before, id {id:?}");
                 let denied = decide!(client, part, ScriptMode::Dry);
-                assert!(part.plan.undo(&denied, None).is_empty(), "nothing was charged");
+                let nothing = part.plan.undo(&denied);
+                assert!(nothing.releases.is_empty() && nothing.plan.is_none(), "{nothing:?}");
             }
         }
     });

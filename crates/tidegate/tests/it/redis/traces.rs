@@ -1,11 +1,8 @@
 //! Recorded traffic, decided by servers, gives the published digests.
 
 use redis::Value;
-use tidegate::unstable::redis::{
-    CounterEntry, CounterReply, FastCheck, ScriptCall, ScriptMode, ScriptPlan, counter_call,
-    decode_counter_reply, is_fast,
-};
-use tidegate::{Check, Limit, Request};
+use tidegate::unstable::redis::{Entry, ScriptCall, ScriptMode, ScriptPlan};
+use tidegate::{Algorithm, Check, Limit, Request};
 
 use super::client::Client;
 use super::servers::{Engine, Server};
@@ -22,46 +19,29 @@ fn run_all(client: &mut Client, calls: &[ScriptCall]) -> Vec<Value> {
     pipeline.query(&mut client.connection).expect("replies")
 }
 
-/// Decides events with `counter.lua`. Events of one time are one call, and events of one key in it
-/// are one entry.
-fn decide_quickly(client: &mut Client, limit: &Limit, events: &[Event]) -> Vec<bool> {
-    let mut calls = Vec::<(Vec<CounterEntry>, ScriptCall)>::new();
-    let mut positions = Vec::<(usize, usize)>::new();
-    for group in events.chunk_by(|a, b| a.at == b.at) {
-        let mut entries = Vec::<CounterEntry>::new();
-        for event in group {
+/// Decides events of one time in one call. Events of one key in it share an entry.
+fn decide_in_entries(client: &mut Client, limit: &Limit, events: &[Event]) -> Vec<bool> {
+    let mut allowed = Vec::new();
+    for same_time in events.chunk_by(|a, b| a.at == b.at) {
+        let (mut entries, mut positions) = (Vec::<Entry>::new(), Vec::new());
+        for event in same_time {
             let checks = [Check::new(&event.key, limit, 1)];
-            let quick =
-                FastCheck::of(&Request::new(&checks), &client.names).expect("a quick limit");
-            let known = entries.iter().position(|entry| entry.key == quick.key);
-            let entry = known.unwrap_or_else(|| {
-                entries.push(CounterEntry { key: quick.key, units: quick.units, times: 0 });
-                entries.len() - 1
-            });
-            entries[entry].times += 1;
-            positions.push((calls.len(), entry));
+            let plan = ScriptPlan::new(&Request::new(&checks), &client.names).expect("sound");
+            let known = entries.iter().position(|entry| entry.states() == plan.states());
+            let index = known.unwrap_or(entries.len());
+            positions.push((index, entries.get(index).map_or(0, Entry::requests)));
+            match entries.get_mut(index) {
+                Some(entry) => assert!(entry.join(plan, ScriptMode::Decide).is_none()),
+                None => entries.push(Entry::new(plan, ScriptMode::Decide)),
+            }
         }
-        let call = counter_call(limit, &entries, Some(group[0].at));
-        calls.push((entries, call));
+        let replies = client.decide_entries(&[entries], Some(same_time[0].at));
+        let admitted = |(entry, request): (usize, usize)| {
+            replies[entry].as_ref().expect("decided")[request].admitted
+        };
+        allowed.extend(positions.into_iter().map(admitted));
     }
-    let mut replies = Vec::<Vec<std::vec::IntoIter<bool>>>::new();
-    for chunk in calls.chunks(PIPELINE) {
-        let only: Vec<ScriptCall> = chunk.iter().map(|(_, call)| call.clone()).collect();
-        for ((entries, _), reply) in chunk.iter().zip(run_all(client, &only)) {
-            let decided = decode_counter_reply(limit, entries, &reply).expect("a sound reply");
-            let allowed = |reply: CounterReply| match reply {
-                CounterReply::Decided(decisions) => {
-                    decisions.iter().map(|d| d.allowed).collect::<Vec<_>>().into_iter()
-                }
-                CounterReply::NotCompact => panic!("nobody else was here"),
-            };
-            replies.push(decided.into_iter().map(allowed).collect());
-        }
-    }
-    positions
-        .iter()
-        .map(|&(call, entry)| replies[call][entry].next().expect("one a time"))
-        .collect()
+    allowed
 }
 
 fn decide(client: &mut Client, limit: &Limit, events: &[Event]) -> Vec<bool> {
@@ -80,7 +60,9 @@ fn decide(client: &mut Client, limit: &Limit, events: &[Event]) -> Vec<bool> {
             .map(|(plan, event)| plan.call(ScriptMode::Decide, Some(event.at)))
             .collect();
         for (plan, reply) in plans.iter().zip(run_all(client, &calls)) {
-            allowed.push(plan.decode_reply(&reply).expect("a sound reply").admitted);
+            allowed.push(
+                plan.decode_reply(ScriptMode::Decide, &reply).expect("a sound reply").admitted,
+            );
         }
     }
     allowed
@@ -106,9 +88,9 @@ fn compare_on(server: &Server) {
     };
     compare(is_run, |limit, events| {
         redis::cmd("FLUSHALL").exec(&mut client.connection).expect("a server that listens");
-        match is_fast(limit) {
-            true => decide_quickly(&mut client, limit, events),
-            false => decide(&mut client, limit, events),
+        match limit.algorithm() {
+            Algorithm::SlidingCounter => decide_in_entries(&mut client, limit, events),
+            _ => decide(&mut client, limit, events),
         }
     });
 }

@@ -4,15 +4,14 @@
 -- ARGV     1 the time in microseconds, or '' for the server's time
 --
 -- A function costs time even if it is not called, because every run of a script creates it again.
--- So rarely used functions are nested in a function that creates them on demand: see large.lua.
+-- So the functions of an algorithm are nested in one function, which creates them on demand.
 
+local redis_call = redis.call
 -- 2^53: doubles are exact up to it, and no count, time or product is larger.
 local MOST = 9007199254740992
 -- The kinds of cost.
 local ASK, FORCE, REFUND = 0, 1, 2
 
--- The numbers of the algorithms, as in script.rs.
-local LOG, WINDOW, COUNTER, FIXED, BUCKET = 0, 1, 2, 3, 4
 -- The current key, for the message of corrupt().
 local key
 
@@ -22,28 +21,34 @@ local is_given = now ~= ''
 if is_given then
   now = now + 0
 else
-  local time = redis.call('TIME')
+  local time = redis_call('TIME')
   now = time[1] * 1000000 + time[2]
 end
 
--- Raises an error for a value that is not a state of tidegate. It is called before the first write.
+-- Raises an error for a value that is not a state of tidegate. It is called before the first write
+-- of an entry.
 local function corrupt()
   error('tidegate: the value at ' .. key .. ' is not a state: delete it, or use another key_prefix', 0)
 end
 
--- Stores a state until it expires, or deletes it if `after` is false (an empty state).
-local function write(name, before, after, expires)
+-- Stores a state until it expires, or deletes it if `after` is false (an empty state). `before` is
+-- the stored value, and `expired` the time until which that is kept, if it is known.
+local function write(name, before, after, expires, expired)
   if not after or expires <= now then
     if before then
-      redis.call('DEL', name)
+      redis_call('DEL', name)
     end
-  elseif after ~= before then
+  elseif after == before then
+    return
+  elseif before and expires == expired then
+    redis_call('SET', name, after, 'KEEPTTL')
+  else
     -- One millisecond longer than needed, because Redis rounds down the time it starts from. A
     -- given time is unrelated to the clock by which Redis expires keys, so an hour is added.
     local left = expires - now
     if left > MOST then
       left = MOST
     end
-    redis.call('SET', name, after, 'PX', (left - left % 1000) / 1000 + (is_given and 3600000 or 2))
+    redis_call('SET', name, after, 'PX', (left - left % 1000) / 1000 + (is_given and 3600000 or 2))
   end
 end

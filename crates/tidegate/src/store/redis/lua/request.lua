@@ -1,46 +1,182 @@
--- Decides a request atomically: charges all of its states or none. The exception is a denial that
--- consumes the units that are left.
+-- Decides requests. An entry is a list of requests on the same states; its states are read once,
+-- charged by its requests in order, and written once. A request charges all of its states or none.
+-- The exception is a denial that consumes the units that are left.
 --
--- KEYS     the keys of the states, all different; then the key of the idempotency id, if any
+-- KEYS     for every entry the keys of its states, all different, and the key of its idempotency id,
+--          if it has one
 -- ARGV     1 the time in microseconds, or '' for the server's time
---          2 the permit; the mode (a byte: 0 decide, 1 dry run, 2 undo, 3 deny and consume);
---            then for every state three bytes and eight numbers:
---              algorithm (the numbers of script.rs)
---              kind of cost: 0 ask, 1 force, 2 refund
---              role: 0 enforced; 1 observed, which never denies; 2 enforced, and a denial consumes
---                the units that are left, at most those requested
---              units, window, count, capacity, cap, tick, ticks, and the radix of a
---                sliding-counter (else 0)
---          3 the costs that are requested under the id (only with an id)
---          4 the time in microseconds for which the id is remembered (only with an id)
--- returns  the outcome (a byte: 0 denied, 1 admitted, 2 the id was used for another request,
---          3 denied, and units were consumed), the time, and, unless the outcome is 2, for every
---          state three numbers or, for a sliding-window, the length of its bytes (a byte) and its
---          bytes. The file of each algorithm describes them. Outcome 3 reports the states after
---          the charge
---
--- Numbers in ARGV[2] and in the reply are 8 bytes, little-endian. Nothing is written before all
--- states have been read and decided, so an error changes nothing.
-local LIMIT = '<BBBI8I8I8I8I8I8I8I8'
+--          2 and later: a group each, which is a list of entries under the same limits:
+--              mode (1 byte): 0 decide, 1 dry run, 2 undo, 3 deny and consume
+--              number of states of each entry, and of entries (2 bytes each)
+--              whether all entries have the same requests, which then follow once (1 byte)
+--              length of the costs that are remembered under an id, or 0 without an id (2 bytes).
+--                A group with an id has one entry
+--              for every state the limit: algorithm (1 byte, the numbers of script.rs), window,
+--                count, capacity, cap, tick, ticks, and the radix of a sliding-counter (else 0)
+--              for every entry its number of runs of equal requests (2 bytes) and the runs:
+--                the number of requests (4 bytes), 1 for plain requests or 0 (1 byte); if they are
+--                plain, their units for every state; otherwise the permit, and for every state
+--                  kind of cost (1 byte): 0 ask, 1 force, 2 refund
+--                  role (1 byte): 0 enforced; 1 observed, which never denies; 2 enforced, and a
+--                    denial consumes the units that are left, at most those requested
+--                  units
+--              with an id: the costs, and the time in microseconds for which the id is remembered
+--            Numbers without a size are 8 bytes, and all are little-endian. Plain requests are to be
+--            decided (mode 0), ask for at least one unit of every state, all of which are enforced,
+--            and do not consume
+-- returns  an array: the time, then for every entry the value of each state from before its
+--          requests (nil if it does not exist). For a sliding-log and for permits it is instead a
+--          summary for every run, three numbers that the file of the algorithm describes: from
+--          before an ask, and after a forced charge or a refund. The third one applies to a denial,
+--          after the run has charged what it could.
+--          An entry with an id has a single value instead: the time, and for each state its role,
+--          the length (4 bytes) and the bytes of its value; empty if the id was used for other
+--          costs. An entry that failed has an error in place of its first value, and was not written
 local DECIDE, DRY, UNDO, CONSUME = 0, 1, 2, 3
 local OBSERVED, CONSUMES = 1, 2
-local DENIED, ADMITTED, ID_REUSED, CONSUMED = 0, 1, 2, 3
-local plan, id_costs = ARGV[2], ARGV[3]
-local permit, mode, limits = struct.unpack('<I8B', plan)
-local states = id_costs and #KEYS - 1 or #KEYS
+local unpack_numbers = struct.unpack
+local KEYS, replies = KEYS, { now }
 
--- A reply that charged something is repeated byte for byte while its id is remembered.
-local id, remembered
-if id_costs then
-  id = KEYS[#KEYS]
-  key = id
-  remembered = (mode == DECIDE or mode == CONSUME) and redis.call('GET', id)
+-- Creates an object for the states of a limit, which holds one of them at a time:
+--   load(value)             reads a stored state, and advances it to now
+--   available()             returns the units that are available
+--   charge(units, permit)   adds units, whether or not they are available
+--   refund(units)           removes units, newest first
+--   store(name)             writes the state
+-- and for states that are replied as a summary:
+--   summary()               returns its first two numbers
+--   freed_by(cost)          returns when there is room for a cost
+local function state_of(algorithm, limit)
+  if algorithm == 0 then
+    return sliding_log(limit)
+  elseif algorithm == 1 then
+    return sliding_window(limit)
+  elseif algorithm == 2 then
+    return sliding_counter(limit)
+  elseif algorithm == 3 then
+    return fixed_window(limit)
+  elseif algorithm == 4 then
+    return token_bucket(limit)
+  end
+  return concurrency(limit)
 end
-if remembered then
+
+local function read_states(group, position, number)
+  local states = {}
+  for i = 1, number do
+    local algorithm, limit = nil, {}
+    algorithm, limit.window, limit.count, limit.capacity, limit.cap, limit.tick, limit.ticks,
+      limit.radix, position = unpack_numbers('<BI8I8I8I8I8I8I8', group, position)
+    states[i] = state_of(algorithm, limit)
+    states.has_summaries = states.has_summaries or states[i].summary ~= nil
+  end
+  return states, position
+end
+
+-- Reads the runs of an entry.
+local function read_runs(group, position, number)
+  local runs, length = {}, nil
+  length, position = unpack_numbers('<I2', group, position)
+  for i = 1, length do
+    local run = { units = {} }
+    local is_plain
+    run.times, is_plain, position = unpack_numbers('<I4B', group, position)
+    if is_plain == 0 then
+      run.kinds, run.roles = {}, {}
+      run.permit, position = unpack_numbers('<I8', group, position)
+    end
+    for state = 1, number do
+      if run.kinds then
+        run.kinds[state], run.roles[state], position = unpack_numbers('<BB', group, position)
+      end
+      run.units[state], position = unpack_numbers('<I8', group, position)
+    end
+    runs[i] = run
+  end
+  return runs, position
+end
+
+-- Appends the summary of a state to those of earlier runs.
+local function summarize(summaries, i, total, newest, freed)
+  summaries[i] = (summaries[i] or '') .. struct.pack('<I8I8I8', total, newest, freed)
+end
+
+-- Decides a run of plain requests at once: each of them is admitted while all states have room.
+local function decide_plain(states, run, summaries)
+  local asked, times = run.units, run.times
+  for i = 1, #states do
+    local room, units = states[i].available(), asked[i]
+    if room < times * units then
+      times = (room - room % units) / units
+    end
+  end
+  for i = 1, #states do
+    local state, units, total, newest = states[i], asked[i], nil, nil
+    if state.summary then
+      total, newest = state.summary()
+    end
+    if times > 0 then
+      state.charge(times * units)
+    end
+    if total then
+      summarize(summaries, i, total, newest, times < run.times and state.freed_by(units) or 0)
+    end
+  end
+  return times > 0
+end
+
+-- Decides any single request. Returns whether it charged something.
+local function decide_any(states, run, summaries, mode)
+  local admitted, consumed, rooms, fits = mode == DECIDE or mode == UNDO, false, {}, {}
+  for i, state in ipairs(states) do
+    -- A peek is decided as a request for one unit.
+    rooms[i] = state.available()
+    fits[i] = run.kinds[i] ~= ASK or rooms[i] >= math.max(run.units[i], 1)
+    admitted = admitted and (fits[i] or run.roles[i] == OBSERVED)
+  end
+  for i, state in ipairs(states) do
+    local kind, units, total, newest = run.kinds[i], run.units[i], nil, nil
+    if state.summary and kind == ASK then
+      total, newest = state.summary()
+    end
+    if admitted and fits[i] and kind == REFUND then
+      state.refund(units)
+    elseif admitted and fits[i] and units > 0 then
+      state.charge(units, run.permit)
+    elseif run.roles[i] == CONSUMES and not admitted and mode ~= DRY then
+      local taken = math.max(math.min(units, rooms[i]), 0)
+      if taken > 0 then
+        state.charge(taken)
+        consumed = true
+      end
+    end
+    if total then
+      local is_denied = not (admitted and fits[i])
+      local freed = is_denied and state.freed_by(math.max(units, 1)) or 0
+      summarize(summaries, i, total, newest, freed)
+    elseif state.summary then
+      total, newest = state.summary()
+      summarize(summaries, i, total, newest, 0)
+    end
+  end
+  return admitted or consumed
+end
+
+-- Returns the value under an id, the reply that is repeated byte for byte while the id is
+-- remembered, and whether it was given to other costs.
+local function recall(id, costs, mode)
+  if mode == DRY or mode == UNDO then
+    return
+  end
+  key = id
+  local remembered = redis_call('GET', id)
+  if not remembered then
+    return
+  end
   if #remembered < 17 or string.byte(remembered) ~= 0x87 then
     corrupt()
   end
-  local since, period, length, start = struct.unpack('<I7I7I2', remembered, 2)
+  local since, period, length, start = unpack_numbers('<I7I7I2', remembered, 2)
   if since > now then
     -- The clock stepped back: the period starts again.
     since = now
@@ -48,151 +184,115 @@ if remembered then
     write(id, remembered, again .. string.sub(remembered, start), since + period)
   end
   if since + period > now then
-    if string.sub(remembered, start, start + length - 1) ~= id_costs then
-      return struct.pack('<BI8', ID_REUSED, now)
-    end
-    return string.sub(remembered, start + length)
+    local is_other = string.sub(remembered, start, start + length - 1) ~= costs
+    return remembered, string.sub(remembered, start + length), is_other
   end
+  return remembered
 end
 
--- Reads every state, advances it to now, and computes its reply and whether it admits the cost.
-local raws, first, second, third, admits, heads, settles = {}, {}, {}, {}, {}, {}, {}
-local admitted = mode == DECIDE or mode == UNDO
-local position = limits
-for i = 1, states do
-  key = KEYS[i]
-  local raw = redis.call('GET', key)
-  local algorithm, kind, role, units, window, count, capacity, cap, tick, ticks, extra
-  algorithm, kind, role, units, window, count, capacity, cap, tick, ticks, extra, position =
-    struct.unpack(LIMIT, plan, position)
-  -- A peek is decided as a request for one unit.
-  local least = units > 0 and units or 1
-  local a, b, c, fits
-  if algorithm == COUNTER then
-    a, b = load_counter(raw, window, cap, extra)
-    local elapsed = now % window
-    local left = ticks - (elapsed - elapsed % tick) / tick
-    local room = count - b - least + 1
-    fits = room > 0 and a * left < room * ticks
-  elseif algorithm == FIXED then
-    a = load_fixed(raw, window, cap)
-    fits = a + least <= count
-  elseif algorithm == BUCKET then
-    a = load_bucket(raw, window, count, tick, ticks)
-    fits = least <= capacity and a <= (capacity - least) * ticks
-  elseif algorithm == LOG and kind == ASK and role ~= CONSUMES then
-    a, b, c, heads[i] = load_log(raw, window)
-    fits = a and a + least <= count
-    if not fits and (least > 1 or a ~= count) then
-      -- More than the oldest entry must expire; only a walk over the log finds out when.
-      a = nil
-    end
+-- Decides an entry whose state i is at KEYS[used + i]. Sets the reply for it at values[offset + i].
+-- Returns whether a request charged something.
+local function decide_entry(states, runs, used, mode, values, offset)
+  for i = 1, #states do
+    key = KEYS[used + i]
+    local value = redis_call('GET', key)
+    states[i].load(value)
+    values[offset + i] = value
   end
-  if not a then
-    local attempt = {
-      kind = kind, units = units, least = least, window = window, count = count,
-      capacity = capacity, cap = cap, extra = extra, permit = permit,
-    }
-    fits, settles[i], a, b, c = open_large(algorithm, raw, attempt)
-  end
-  fits = fits or kind ~= ASK
-  admitted = admitted and (fits or role == OBSERVED)
-  raws[i], first[i], second[i], third[i], admits[i] = raw, a, b or 0, c or 0, fits
-end
-
--- Charges the states, if the request is admitted or consumes, and packs all of them.
-local afters, expires, added, bytes = {}, {}, {}, {}
-local consumed = false
-position = limits
-for i = 1, states do
-  local algorithm, kind, role, units, window, count, capacity, cap, tick, ticks, extra
-  algorithm, kind, role, units, window, count, capacity, cap, tick, ticks, extra, position =
-    struct.unpack(LIMIT, plan, position)
-  local charged = admitted and admits[i]
-  -- The units that a denial consumes.
-  local taken = 0
-  if role == CONSUMES and not admitted and mode ~= DRY then
-    local left
-    if algorithm == COUNTER then
-      local elapsed = now % window
-      local weighed = first[i] * (ticks - (elapsed - elapsed % tick) / tick)
-      left = count - second[i] - (weighed - weighed % ticks) / ticks
-    elseif algorithm == BUCKET then
-      left = capacity * ticks - first[i]
-      left = (left - left % ticks) / ticks
+  local charged, summaries = false, states.has_summaries and {}
+  for i = 1, #runs do
+    local run, did = runs[i], nil
+    if run.kinds then
+      did = decide_any(states, run, summaries, mode)
     else
-      left = count - first[i]
+      did = decide_plain(states, run, summaries)
     end
-    taken = math.max(math.min(units, left), 0)
-    consumed = consumed or taken > 0
+    charged = charged or did
   end
-  if settles[i] then
-    afters[i], expires[i], first[i], second[i], third[i], bytes[i] = settles[i](charged, taken)
-  elseif algorithm == LOG then
-    local added = charged and units or 0
-    afters[i], expires[i] =
-      keep_log(raws[i], heads[i], first[i], second[i], third[i], window, added)
-  elseif algorithm == COUNTER then
-    local previous, current = first[i], second[i]
-    if charged and kind == REFUND then
-      local from_current = math.min(units, current)
-      current = current - from_current
-      previous = math.max(previous - (units - from_current), 0)
-    elseif charged then
-      current = kind == ASK and current + units or math.min(current + units, cap)
-    elseif taken > 0 then
-      current = current + taken
-      second[i] = current
+  for i = 1, #states do
+    if summaries and summaries[i] then
+      values[offset + i] = summaries[i]
     end
-    afters[i], expires[i], added[i] = keep_counter(previous, current, window, extra, raws[i])
-  elseif algorithm == FIXED then
-    local used = first[i]
-    if charged then
-      used = kind == REFUND and math.max(used - units, 0) or math.min(used + units, cap)
-    elseif taken > 0 then
-      used = used + taken
-      first[i] = used
+    if mode ~= DRY then
+      states[i].store(KEYS[used + i])
     end
-    afters[i], expires[i] = keep_fixed(used, window)
-  else
-    local debt = first[i]
-    if charged then
-      local moved = math.min(units, cap) * ticks
-      debt = kind == REFUND and math.max(debt - moved, 0) or math.min(debt + moved, MOST)
-    elseif taken > 0 then
-      debt = debt + taken * ticks
-      first[i] = debt
-    end
-    afters[i], expires[i] = keep_bucket(debt, window, count, tick)
   end
+  return charged
 end
 
-local reply = struct.pack('<BI8', admitted and ADMITTED or consumed and CONSUMED or DENIED, now)
-for i = 1, states do
-  if bytes[i] then
-    reply = reply .. struct.pack('<B', #bytes[i]) .. bytes[i]
-  else
-    reply = reply .. struct.pack('<I8I8I8', first[i], second[i], third[i])
+-- Decides the only request of an entry with an id. Returns its reply.
+local function decide_with_id(states, runs, used, mode, costs, period)
+  local id = KEYS[used + #states + 1]
+  local remembered, reply, is_other = recall(id, costs, mode)
+  if reply then
+    return is_other and '' or reply
   end
-end
-if mode == DRY then
+  local values = {}
+  local charged = decide_entry(states, runs, used, mode, values, 0)
+  reply = struct.pack('<I8', now)
+  local roles = runs[1].roles
+  for i = 1, #states do
+    local value = values[i] or ''
+    reply = reply .. struct.pack('<BI4', roles and roles[i] or 0, #value) .. value
+  end
+  if mode == UNDO then
+    redis_call('DEL', id)
+  elseif charged and mode ~= DRY then
+    local record = struct.pack('<BI7I7I2', 0x87, now, period, #costs) .. costs .. reply
+    write(id, remembered, record, now + period)
+  elseif remembered then
+    -- The id has expired.
+    redis_call('DEL', id)
+  end
   return reply
 end
-for i = 1, states do
-  if not added[i] then
-    write(KEYS[i], raws[i], afters[i], expires[i])
-  elseif added[i] ~= 0 then
-    redis.call('INCRBY', KEYS[i], added[i])
+
+-- Returns the error of an entry as a reply. An error of a command begins with its code, except in
+-- Redis before 7.0.
+local function failed(problem)
+  local text = type(problem) == 'table' and problem.err or tostring(problem)
+  return redis.error_reply(string.find(text, '^%u+ ') and text or 'ERR ' .. text)
+end
+
+-- The numbers of keys and replies of all entries before the current one.
+local used_keys, filled = 0, 1
+for argument = 2, #ARGV do
+  local group = ARGV[argument]
+  local mode, number, entries, is_same, id_bytes, position = unpack_numbers('<BI2I2BI2', group)
+  local states, runs
+  states, position = read_states(group, position, number)
+  if is_same == 1 then
+    runs, position = read_runs(group, position, number)
+  end
+  local has_id = id_bytes > 0
+  local keys, values = has_id and number + 1 or number, has_id and 1 or number
+
+  local function decide_entries()
+    while entries > 0 do
+      if is_same == 0 then
+        runs, position = read_runs(group, position, number)
+      end
+      if has_id then
+        local costs = string.sub(group, position, position + id_bytes - 1)
+        local period = unpack_numbers('<I8', group, position + id_bytes)
+        replies[filled + 1] = decide_with_id(states, runs, used_keys, mode, costs, period)
+      else
+        decide_entry(states, runs, used_keys, mode, replies, filled)
+      end
+      used_keys, filled, entries = used_keys + keys, filled + values, entries - 1
+    end
+  end
+
+  while entries > 0 do
+    local is_done, problem = pcall(decide_entries)
+    if not is_done then
+      -- Only the current entry has failed.
+      replies[filled + 1] = failed(problem)
+      for i = 2, values do
+        replies[filled + i] = false
+      end
+      used_keys, filled, entries = used_keys + keys, filled + values, entries - 1
+    end
   end
 end
-if id and mode == UNDO then
-  redis.call('DEL', id)
-elseif id and (admitted or consumed) then
-  local period = ARGV[4] + 0
-  local record = struct.pack('<BI7I7I2', 0x87, now, period, #id_costs) .. id_costs .. reply
-  write(id, remembered, record, now + period)
-elseif remembered then
-  -- The id has expired.
-  redis.call('DEL', id)
-end
-return reply
+return replies

@@ -7,36 +7,49 @@
 -- Bytes of the forms with 15, 7 and 3 cells: 0x89, 0x8a or 0x8b; the pace (5 bytes); the index of
 -- the newest cell (7 bytes); for every cell, oldest first, 16 times its distance from the newest
 -- cell plus its last hit (1 byte), its units (2, 3 or 5 bytes) and its lag (1, 3 or 5 bytes).
---
--- Reply: these bytes from before the charge or, if a denial consumed units, from after it.
-local function sliding_window(raw, want)
+local function sliding_window(limit)
   local TIMES, WIDEST = 0, 3
   local CELLS = { 15, 7, 3 }
   local LARGEST_LIMIT = { [0] = 20, 2000, 2000000 }
   local MOST_UNITS = { [0] = 20, 2047, 2097151, 1099511627775 }
-  local PACKED_CELL = { '<BI2I1', '<BI3I3', '<BI5I5' }
+  local PACKED_CELL = { [0] = 'I2', 'BI2I1', 'BI3I3', 'BI5I5' }
   local CELL_BYTES = { 4, 7, 11 }
-  local window = want.window
-  -- The state: its form and pace, times of the log form, and cells of the others, oldest first.
-  local form, pace, times = TIMES, 0, {}
+  local window, count = limit.window, limit.count
+  local raw, changed, kept_until
+  -- The state: its form and pace, and its `size` cells, oldest first. In the log form an index is a
+  -- time in steps of the grid, and the other lists are not used.
+  local form, pace, size = nil, nil, 0
   local indexes, units, lags, steps = {}, {}, {}, {}
   -- Derived from form and pace: the length of a tick of the pace, the window in ticks, the length
-  -- of a cell (in the log form, of a step of its grid) and of a fifteenth of a cell, and the window
-  -- in steps of the grid.
-  local tick, ticks, cell, step, grid_window
+  -- of a cell (in the log form, of a step of its grid) and of a fifteenth of a cell, the window in
+  -- steps of the grid, and the units that arrive at the pace in a cell.
+  local tick, ticks, cell, step, grid_window, most_lag
+  -- The formats of states by their size, for `form`.
+  local formats
+  local all_formats = { [0] = {}, {}, {}, {} }
+  local self = {}
 
   local function div(a, b)
     return (a - a % b) / b
   end
   local function div_up(a, b)
-    return div(a + b - 1, b)
+    a = a + b - 1
+    return (a - a % b) / b
+  end
+  -- Returns the units that arrive at the pace in `us` microseconds.
+  local function paced(us)
+    local product = pace * ((us - us % tick) / tick)
+    return (product - product % ticks) / ticks
   end
   local function use(new_form, new_pace)
-    form, pace = new_form, new_pace
+    if form == new_form and pace == new_pace then
+      return
+    end
+    form, pace, formats = new_form, new_pace, all_formats[new_form]
     if form == TIMES then
       -- 1, 2, 5, 10, 20, ...
       local GROWTH, turn = { 2, 2.5, 2 }, 1
-      pace, cell = 0, 1
+      cell = 1
       while div_up(window, cell) > 65535 do
         cell = cell * GROWTH[turn]
         turn = turn % 3 + 1
@@ -53,18 +66,27 @@ local function sliding_window(raw, want)
       tick = tick * 10
       ticks = div_up(window, tick)
     end
+    most_lag = paced(cell)
   end
-  local function form_of(limit)
+  local function form_of(number)
     local found = TIMES
-    while found < WIDEST and limit > LARGEST_LIMIT[found] do
+    while found < WIDEST and number > LARGEST_LIMIT[found] do
       found = found + 1
     end
     return found
   end
-  -- Returns the units that arrive at the pace in `us` microseconds.
-  local function paced(us)
-    return div(pace * div(us, tick), ticks)
+  local wanted_form = form_of(count)
+  -- Returns the format of everything behind the mark.
+  local function format_of(cells)
+    local format = formats[cells]
+    if not format then
+      local head = form == TIMES and '<I7' or '<I5I7'
+      format = head .. string.rep(PACKED_CELL[form], cells)
+      formats[cells] = format
+    end
+    return format
   end
+
   local function last_offset(i)
     return math.min(steps[i] * step, cell)
   end
@@ -72,64 +94,71 @@ local function sliding_window(raw, want)
   local function whole(i)
     return indexes[i] * cell + last_offset(i) + window
   end
-  local function is_empty()
-    return #times == 0 and #indexes == 0
+  -- Returns the time until which a state is stored, from its newest index: the end of that cell and
+  -- a window, so that most writes need not change the expiry. In the log form, it is the end of the
+  -- sixteenth of a window in which the newest time expires.
+  local function stored_until(newest)
+    if form == TIMES then
+      local grid = div_up(window, 16)
+      return div_up((newest + grid_window) * cell, grid) * grid
+    end
+    return (newest + 1) * cell + window
   end
 
-  local function used()
-    local sum = #times
-    for i = 1, #indexes do
-      local expired = 0
-      local passed = now - window - indexes[i] * cell
-      if passed > 0 then
-        expired = math.min(math.max(paced(passed) - lags[i], 0), units[i])
-      end
-      sum = sum + units[i] - expired
-    end
-    return sum
-  end
   local function add(added, at)
+    changed = true
     if form == TIMES then
+      local time = div_up(at, cell)
       for _ = 1, added do
-        times[#times + 1] = div_up(at, cell)
+        size = size + 1
+        indexes[size] = time
       end
       return
     end
-    local index, offset = div(at, cell), at % cell
-    local i = #indexes
+    local offset = at % cell
+    local index = (at - offset) / cell
+    local i = size
     if i == 0 or indexes[i] ~= index then
       i = i + 1
+      size = i
       indexes[i], units[i], lags[i], steps[i] = index, 0, 0, 0
     end
-    lags[i] = math.min(math.max(lags[i], paced(offset) - units[i]), paced(cell))
+    lags[i] = math.min(math.max(lags[i], paced(offset) - units[i]), most_lag)
     units[i] = math.min(units[i] + added, MOST_UNITS[form])
     steps[i] = math.max(steps[i], div_up(offset, step))
   end
+  -- Removes the oldest `dropped` cells or times.
+  local function drop(dropped)
+    if dropped == 0 then
+      return
+    end
+    changed, size = true, size - dropped
+    for i = 1, size do
+      local from = i + dropped
+      indexes[i], units[i], lags[i], steps[i] = indexes[from], units[from], lags[from], steps[from]
+    end
+  end
   -- Removes cells whose last unit is a window old.
   local function drop_expired()
-    local kept = 0
-    for i = 1, #indexes do
-      local index, unit, lag, last = indexes[i], units[i], lags[i], steps[i]
-      local is_live = whole(i) > now
-      indexes[i], units[i], lags[i], steps[i] = nil, nil, nil, nil
-      if is_live then
-        kept = kept + 1
-        indexes[kept], units[kept], lags[kept], steps[kept] = index, unit, lag, last
-      end
+    local dropped = 0
+    while dropped < size and whole(dropped + 1) <= now do
+      dropped = dropped + 1
     end
+    drop(dropped)
   end
   -- Charges all held units again in the next wider form, under another pace.
   local function widen(new_pace)
-    local at, held = {}, {}
-    for i = 1, #times do
-      at[i], held[i] = times[i] * cell, 1
+    local at, held, cells = {}, {}, size
+    for i = 1, cells do
+      if form == TIMES then
+        at[i], held[i] = indexes[i] * cell, 1
+      else
+        at[i], held[i] = whole(i) - window, units[i]
+      end
     end
-    for i = 1, #indexes do
-      at[i], held[i] = whole(i) - window, units[i]
-    end
-    times, indexes, units, lags, steps = {}, {}, {}, {}, {}
+    size = 0
     use(form + 1, new_pace)
-    for i = 1, #at do
+    for i = 1, cells do
       add(held[i], math.min(at[i], now))
     end
     -- The log holds units up to a step of its grid longer than a window, so their cell may have
@@ -138,9 +167,11 @@ local function sliding_window(raw, want)
   end
   local function make_room(added, new_pace)
     while form < WIDEST do
-      local held, i = #times, #indexes
-      if i > 0 and indexes[i] == div(now, cell) then
-        held = units[i]
+      local held = 0
+      if form == TIMES then
+        held = size
+      elseif size > 0 and indexes[size] == div(now, cell) then
+        held = units[size]
       end
       if held + added <= MOST_UNITS[form] then
         return
@@ -148,128 +179,80 @@ local function sliding_window(raw, want)
       widen(new_pace)
     end
   end
-  local function charge(added)
-    if added == 0 then
-      return
+
+  -- Reads the log form, and rejects bytes that this script cannot have written.
+  local function load_times()
+    use(TIMES, 0)
+    size = (#raw - 8) / 2
+    if size < 1 or size % 1 ~= 0 or size > 20 then
+      corrupt()
     end
-    local limit = want.count
-    local wanted = form_of(limit)
-    if is_empty() then
-      use(wanted, limit)
-    end
-    while form < wanted do
-      widen(limit)
-    end
-    make_room(added, limit)
-    if form ~= TIMES and pace ~= limit then
-      use(form, limit)
-      for i = 1, #indexes do
-        lags[i] = paced(last_offset(i))
+    local numbers = { struct.unpack(format_of(size), raw, 2) }
+    local newest, farther = numbers[1], 65536
+    for i = 1, size do
+      local distance = numbers[i + 1]
+      if distance > farther then
+        corrupt()
       end
+      farther = distance
+      indexes[i] = newest - distance
     end
-    add(added, now)
+    if farther ~= 0 or newest * cell > MOST then
+      corrupt()
+    end
   end
-  local function refund(taken)
-    while taken > 0 and #times > 0 do
-      times[#times] = nil
-      taken = taken - 1
+  -- Reads a form with cells, and rejects bytes that this script cannot have written.
+  local function load_cells(new_form)
+    size = (#raw - 13) / CELL_BYTES[new_form]
+    if size < 1 or size % 1 ~= 0 or size > CELLS[new_form] + 1 then
+      corrupt()
     end
-    while taken > 0 and #indexes > 0 do
-      local i = #indexes
-      local from = math.min(taken, units[i])
-      taken = taken - from
-      units[i] = units[i] - from
-      if units[i] == 0 then
-        indexes[i], units[i], lags[i], steps[i] = nil, nil, nil, nil
+    formats = all_formats[new_form]
+    local old_form = form
+    form = new_form
+    local numbers = { struct.unpack(format_of(size), raw, 2) }
+    form = old_form
+    local held_pace, newest = numbers[1], numbers[2]
+    if form_of(held_pace) > new_form then
+      corrupt()
+    end
+    use(new_form, held_pace)
+    local most_units, farther, from = MOST_UNITS[form], CELLS[form] + 1, 3
+    for i = 1, size do
+      local head, held, lag = numbers[from], numbers[from + 1], numbers[from + 2]
+      local last = head % 16
+      local distance = (head - last) / 16
+      if held < 1 or held > most_units or lag > most_lag or distance >= farther then
+        corrupt()
       end
+      farther, from = distance, from + 3
+      indexes[i], units[i], lags[i], steps[i] = newest - distance, held, lag, last
+    end
+    -- The last cell is the newest, and times are exact in a double.
+    if farther ~= 0 or newest * cell > MOST then
+      corrupt()
     end
   end
 
-  -- Reads the state, and rejects bytes that this script cannot have written.
-  local function load()
-    local mark = string.byte(raw) or 0
-    if mark < 0x88 or mark > 0x8b or #raw < 10 then
-      corrupt()
-    end
-    local newest, place, last
-    if mark == 0x88 then
-      use(TIMES, 0)
-      newest, place = struct.unpack('<I7', raw, 2)
-      if #raw % 2 == 1 or #raw > 48 then
-        corrupt()
-      end
-      while place <= #raw do
-        last, place = struct.unpack('<I2', raw, place)
-        times[#times + 1] = newest - last
-        if #times > 1 and times[#times] < times[#times - 1] then
-          corrupt()
-        end
-      end
-    else
-      local new_form = mark - 0x88
-      local held_pace
-      held_pace, newest, place = struct.unpack('<I5I7', raw, 2)
-      local cells = (#raw - 13) / CELL_BYTES[new_form]
-      if cells < 1 or cells % 1 ~= 0 or form_of(held_pace) > new_form then
-        corrupt()
-      end
-      use(new_form, held_pace)
-      for i = 1, cells do
-        local head
-        head, units[i], lags[i], place = struct.unpack(PACKED_CELL[form], raw, place)
-        last, steps[i] = div(head, 16), head % 16
-        indexes[i] = newest - last
-        if units[i] < 1 or units[i] > MOST_UNITS[form] or last > CELLS[form] or lags[i] > paced(cell)
-          or (i > 1 and indexes[i] <= indexes[i - 1]) then
-          corrupt()
-        end
-      end
-    end
-    -- The last entry is the newest, and times are exact in a double.
-    if last ~= 0 or newest * cell > MOST then
-      corrupt()
-    end
-  end
-  local function pack()
-    if is_empty() then
-      return ''
-    end
-    local parts = {}
-    if form == TIMES then
-      local newest = times[#times]
-      parts[1] = struct.pack('<BI7', 0x88, newest)
-      for i = 1, #times do
-        parts[i + 1] = struct.pack('<I2', newest - times[i])
-      end
-    else
-      local newest = indexes[#indexes]
-      parts[1] = struct.pack('<BI5I7', 0x88 + form, pace, newest)
-      for i = 1, #indexes do
-        local head = (newest - indexes[i]) * 16 + steps[i]
-        parts[i + 1] = struct.pack(PACKED_CELL[form], head, units[i], lags[i])
-      end
-    end
-    return table.concat(parts)
-  end
   local function advance()
     if form == TIMES then
-      local newest, passed, held = div_up(now, cell), div(now, cell), times
-      times = {}
-      for i = 1, #held do
-        -- Times after now move to now, because the clock stepped back.
-        local at = math.min(held[i], newest)
-        if at + grid_window > passed then
-          times[#times + 1] = at
-        end
+      local newest, passed, dropped = div_up(now, cell), div(now, cell), 0
+      while dropped < size and math.min(indexes[dropped + 1], newest) + grid_window <= passed do
+        dropped = dropped + 1
+      end
+      drop(dropped)
+      -- Times after now move to now, because the clock stepped back.
+      local i = size
+      while i > 0 and indexes[i] > newest do
+        indexes[i], changed = newest, true
+        i = i - 1
       end
       return
     end
     -- The units of cells after now are charged again now, because the clock stepped back.
-    local current, ahead, i = div(now, cell), 0, #indexes
-    while i > 0 and indexes[i] > current do
-      ahead = ahead + units[i]
-      indexes[i], units[i], lags[i], steps[i] = nil, nil, nil, nil
-      i = i - 1
+    local current, ahead = div(now, cell), 0
+    while size > 0 and indexes[size] > current do
+      ahead, size, changed = ahead + units[size], size - 1, true
     end
     drop_expired()
     if ahead > 0 then
@@ -278,32 +261,96 @@ local function sliding_window(raw, want)
     end
   end
 
-  if raw then
-    load()
-    advance()
-  else
-    use(TIMES, 0)
-  end
-  local held = used()
-  local described = pack()
-  return held + want.least <= want.count, function(charged, taken)
-    if charged and want.kind == REFUND then
-      refund(want.units)
-    elseif charged then
-      charge(want.units)
-    elseif taken > 0 then
-      charge(taken)
-      described = pack()
+  function self.load(value)
+    raw, changed, size, kept_until = value, false, 0, nil
+    if not value then
+      return
     end
-    if is_empty() then
-      return false, now, held, 0, 0, described
-    end
-    local expires
-    if form == TIMES then
-      expires = (times[#times] + grid_window) * cell
+    local mark = string.byte(value)
+    if mark == 0x88 then
+      load_times()
+    elseif mark and mark > 0x88 and mark < 0x8c then
+      load_cells(mark - 0x88)
     else
-      expires = whole(#indexes)
+      corrupt()
     end
-    return pack(), expires, held, 0, 0, described
-  end, held
+    kept_until = stored_until(indexes[size])
+    advance()
+  end
+
+  function self.available()
+    if size == 0 or form == TIMES then
+      return count - size
+    end
+    local used, since = 0, now - window
+    for i = 1, size do
+      used = used + units[i]
+      local passed = since - indexes[i] * cell
+      if passed > 0 then
+        local expired = paced(passed) - lags[i]
+        if expired > 0 then
+          used = used - math.min(expired, units[i])
+        end
+      end
+    end
+    return count - used
+  end
+
+  function self.charge(added)
+    if size == 0 then
+      use(wanted_form, count)
+    end
+    while form < wanted_form do
+      widen(count)
+    end
+    make_room(added, count)
+    if form ~= TIMES and pace ~= count then
+      use(form, count)
+      for i = 1, size do
+        lags[i] = paced(last_offset(i))
+      end
+    end
+    add(added, now)
+  end
+
+  function self.refund(taken)
+    changed = true
+    while taken > 0 and size > 0 do
+      local from = form == TIMES and 1 or math.min(taken, units[size])
+      taken = taken - from
+      if form ~= TIMES then
+        units[size] = units[size] - from
+      end
+      if form == TIMES or units[size] == 0 then
+        size = size - 1
+      end
+    end
+  end
+
+  function self.store(name)
+    if size == 0 then
+      return write(name, raw, false)
+    elseif not changed then
+      return
+    end
+    local newest, numbers = indexes[size], {}
+    if form == TIMES then
+      numbers[1] = newest
+      for i = 1, size do
+        numbers[i + 1] = newest - indexes[i]
+      end
+    else
+      numbers[1], numbers[2] = pace, newest
+      local to = 3
+      for i = 1, size do
+        numbers[to], numbers[to + 1] = (newest - indexes[i]) * 16 + steps[i], units[i]
+        numbers[to + 2] = lags[i]
+        to = to + 3
+      end
+    end
+    local after = string.char(0x88 + form) .. struct.pack(format_of(size), unpack(numbers))
+    write(name, raw, after, stored_until(newest), kept_until)
+  end
+
+  return self
 end

@@ -1,0 +1,133 @@
+//! Decodes states as `request.lua` replies with them.
+//!
+//! For most algorithms the reply is the stored value, which the file of the algorithm in `lua/`
+//! describes. A log or permits can be large, so the reply is a summary for each run of equal
+//! requests: the sum of the costs, the newest time, and the time at which the missing units are
+//! freed. From these [`Summary::equivalent_state`] builds a state that decides as the whole log
+//! would, so the code of the core computes the decision.
+
+use smallvec::SmallVec;
+use tidegate_core::{
+    Algorithm, Cell, Entries, Entry, FixedWindow, Limit, Permits, SlidingCounter, SlidingLog,
+    SlidingWindow, State, Timestamp, TokenBucket, WindowForm, bounds,
+};
+
+/// Whether the reply for a state is a list of summaries.
+pub(super) fn is_summarized(limit: &Limit) -> bool {
+    matches!(limit.algorithm(), Algorithm::SlidingLog | Algorithm::Concurrency)
+}
+
+/// The radix of a `sliding-counter` that is stored as an integer: the largest power of two for which
+/// states stay below 2^53 until the year 2112, and a count times the window does, too. It depends
+/// only on the window, so a limit whose number changes still reads the same counts.
+pub(super) fn radix(limit: &Limit) -> u64 {
+    let window_us = limit.window_us();
+    let squared = 1_u64 << ((2 * window_us).ilog2() / 2);
+    let most = bounds::MAX_PRODUCT / window_us;
+    squared.min(1 << most.ilog2())
+}
+
+/// Decodes a stored value that is not summarized; `None` if it is not a state.
+pub(super) fn decode(limit: &Limit, value: Option<&[u8]>) -> Option<State> {
+    let Some(value) = value else { return Some(State::new(limit)) };
+    Some(match limit.algorithm() {
+        Algorithm::SlidingCounter => State::SlidingCounter(decode_counter(limit, value)?),
+        Algorithm::FixedWindow => {
+            let [index, count] = numbers(0x84, value)?;
+            State::FixedWindow(FixedWindow { index, count })
+        }
+        Algorithm::TokenBucket => {
+            let [at, debt, tick_us] = numbers(0x85, value)?;
+            State::TokenBucket(TokenBucket::new(Timestamp::from_micros(at), debt, tick_us))
+        }
+        Algorithm::SlidingWindow => State::SlidingWindow(decode_window(value)?),
+        Algorithm::SlidingLog | Algorithm::Concurrency => return None,
+    })
+}
+
+fn decode_counter(limit: &Limit, value: &[u8]) -> Option<SlidingCounter> {
+    if !value.first()?.is_ascii_digit() {
+        let [index, previous, current] = numbers(0x83, value)?;
+        return Some(SlidingCounter { index, previous, current });
+    }
+    let number: u64 = std::str::from_utf8(value).ok()?.parse().ok()?;
+    let (radix, counts) = (radix(limit), number % (radix(limit) * radix(limit)));
+    let index = number / radix / radix;
+    Some(SlidingCounter { index, previous: counts / radix, current: counts % radix })
+}
+
+/// The numbers of seven bytes each behind a mark.
+fn numbers<const N: usize>(mark: u8, value: &[u8]) -> Option<[u64; N]> {
+    let (&first, rest) = value.split_first()?;
+    let (chunks, rest) = rest.as_chunks::<7>();
+    let chunks: &[[u8; 7]; N] = chunks.try_into().ok()?;
+    (first == mark && rest.is_empty()).then(|| chunks.map(|bytes| number(&bytes)))
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
+
+fn decode_window(value: &[u8]) -> Option<SlidingWindow> {
+    let (&mark, rest) = value.split_first()?;
+    let (form, unit_bytes, lag_bytes) = match mark {
+        0x88 => {
+            let (newest, distances) = rest.split_at_checked(7)?;
+            let newest = number(newest);
+            let times: SmallVec<[u64; 20]> =
+                distances.chunks(2).map(|pair| newest.saturating_sub(number(pair))).collect();
+            return SlidingWindow::from_times(&times);
+        }
+        0x89 => (WindowForm::Cells15, 2, 1),
+        0x8a => (WindowForm::Cells7, 3, 3),
+        0x8b => (WindowForm::Cells3, 5, 5),
+        _ => return None,
+    };
+    let (head, cells) = rest.split_at_checked(12)?;
+    let (pace, newest) = (number(&head[..5]), number(&head[5..]));
+    let mut list = SmallVec::<[(u64, Cell); 16]>::new();
+    for cell in cells.chunks(1 + unit_bytes + lag_bytes) {
+        let (units, lag) = cell.get(1..)?.split_at_checked(unit_bytes)?;
+        let index = newest.checked_sub(u64::from(cell[0] >> 4))?;
+        let steps = u64::from(cell[0] & 0xf);
+        list.push((index, Cell { units: number(units), lag: number(lag), steps }));
+    }
+    SlidingWindow::from_cells(form, pace, &list)
+}
+
+/// The summary of a log or of permits for one run of equal requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Summary {
+    /// The sum of the costs.
+    pub(super) total: u64,
+    /// The time of the newest entry, or the end of the last lease.
+    newest_us: u64,
+    /// The time at which a denied request of the run has room.
+    freeing_us: u64,
+}
+
+impl Summary {
+    /// Decodes the first summary of a reply. Returns it and the rest.
+    pub(super) fn decode(reply: &[u8]) -> Option<(Self, &[u8])> {
+        let (numbers, rest) = reply.split_first_chunk::<24>()?;
+        let (numbers, _) = numbers.as_chunks::<8>();
+        let [total, newest_us, freeing_us] =
+            [numbers[0], numbers[1], numbers[2]].map(u64::from_le_bytes);
+        Some((Summary { total, newest_us, freeing_us }, rest))
+    }
+
+    /// A state of two entries that decides as the whole state. The first entry frees the units that
+    /// a denied request lacks, and the second one holds the rest.
+    pub(super) fn equivalent_state(&self, limit: &Limit, now: Timestamp, lacking: u64) -> State {
+        let mut entries = Entries::new();
+        let lacking = lacking.min(self.total);
+        for (micros, cost) in [(self.freeing_us, lacking), (self.newest_us, self.total - lacking)] {
+            entries.push(Entry { at: Timestamp::from_micros(micros), cost });
+        }
+        if limit.algorithm() == Algorithm::SlidingLog {
+            return State::SlidingLog(SlidingLog::from(entries));
+        }
+        let held = entries.iter().map(|entry| (entry.cost, entry.at));
+        State::Concurrency(Permits::until(now, held))
+    }
+}
