@@ -62,7 +62,7 @@ fn shared(page: &mut PrometheusText, store: &RedisStats, latency: &LatencyCounts
         ),
         (
             "tidegate_store_coalesced_total",
-            "Requests that shared an entry of a call with an equal one.",
+            "Requests that shared an entry of a call with an earlier one on the same states.",
             store.coalesced,
         ),
         (

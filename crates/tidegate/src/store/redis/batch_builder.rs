@@ -20,7 +20,7 @@ use super::url::Deployment;
 
 /// The maximum number of states in one call, unless a single request has more. Larger calls gain
 /// little, and other clients of the server wait while they run.
-const MAX_STATES: usize = 64;
+const MAX_STATES: usize = 128;
 
 /// The commands of a batch that is being assembled, in the order in which they will be sent.
 pub(super) struct BatchBuilder {

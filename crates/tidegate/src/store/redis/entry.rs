@@ -67,6 +67,7 @@ impl Entry {
     }
 
     /// Returns the number of requests.
+    #[cfg(feature = "unstable")]
     pub fn requests(&self) -> usize {
         self.requests
     }
@@ -113,6 +114,18 @@ impl Entry {
         self.states().iter().map(|state| &state.limit)
     }
 
+    /// Whether the entry is one plain request for one unit of every state, and the reply has no
+    /// summaries.
+    fn is_unit(&self) -> bool {
+        let is_unit = |state: &PlannedState| {
+            state.cost == Cost::Ask(1) && !stored_state::is_summarized(&state.limit)
+        };
+        self.requests == 1
+            && self.id().is_none()
+            && self.runs[0].is_plain(self.mode)
+            && self.states().iter().all(is_unit)
+    }
+
     /// The number of values in the reply.
     fn values(&self) -> usize {
         if self.id().is_some() { 1 } else { self.states().len() }
@@ -140,7 +153,7 @@ impl Entry {
     }
 
     /// Decodes the values of the reply into a reply for each request, in order.
-    fn decode(&self, now: Timestamp, values: &[Value]) -> Result<Vec<ScriptReply>, EntryError> {
+    fn decode(&self, now: Timestamp, values: &[&Value]) -> Result<Vec<ScriptReply>, EntryError> {
         let unexpected = || EntryError::Store(unexpected_reply(&Value::Nil).into());
         let mut parts = Few::new();
         for value in values {
@@ -389,6 +402,25 @@ fn encode_length(length: usize) -> [u8; 2] {
     u16::try_from(length).unwrap_or(u16::MAX).to_le_bytes()
 }
 
+/// Whether no two entries share a state.
+fn have_distinct_states(entries: &[&Entry]) -> bool {
+    let mut keys: Vec<&[u8]> =
+        entries.iter().flat_map(|entry| entry.states()).map(|state| &*state.key).collect();
+    keys.sort_unstable();
+    keys.windows(2).all(|pair| pair[0] != pair[1])
+}
+
+/// How the requests of a group are encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GroupRequests {
+    /// For each entry.
+    Each = 0,
+    /// Once for all entries.
+    Same = 1,
+    /// Not at all: each entry asks for one unit of every state.
+    Unit = 2,
+}
+
 /// Builds a call, group by group. All keys must be in one slot.
 #[derive(Debug)]
 pub struct CallBuilder {
@@ -407,6 +439,11 @@ impl CallBuilder {
         let Some(first) = entries.first() else { return };
         let runs: Vec<Vec<u8>> = entries.iter().map(|entry| entry.encode_runs()).collect();
         let is_same = runs.windows(2).all(|pair| pair[0] == pair[1]);
+        let requests = match is_same {
+            true if first.is_unit() && have_distinct_states(entries) => GroupRequests::Unit,
+            true => GroupRequests::Same,
+            false => GroupRequests::Each,
+        };
         let id = first.id();
         let states = first.states().len();
         let mut group = Vec::with_capacity(GROUP_BYTES + LIMIT_BYTES * states + runs[0].len());
@@ -418,10 +455,14 @@ impl CallBuilder {
         });
         group.extend_from_slice(&encode_length(states));
         group.extend_from_slice(&encode_length(entries.len()));
-        group.push(is_same.into());
+        group.push(requests as u8);
         group.extend_from_slice(&encode_length(id.map_or(0, |id| id.costs.len())));
         first.limits().for_each(|limit| script::encode_limit(limit, &mut group));
-        let written = if is_same { &runs[..1] } else { &runs };
+        let written = match requests {
+            GroupRequests::Each => &runs[..],
+            GroupRequests::Same => &runs[..1],
+            GroupRequests::Unit => &[],
+        };
         written.iter().for_each(|runs| group.extend_from_slice(runs));
         if let Some(id) = id {
             group.extend_from_slice(&id.costs);
@@ -449,10 +490,17 @@ impl CallBuilder {
         entries: impl Iterator<Item = &'e Entry>,
     ) -> Result<Vec<Result<Vec<ScriptReply>, EntryError>>, Failure> {
         let Value::Array(values) = reply else { return Err(unexpected_reply(reply)) };
-        let Some((Value::Int(now), mut rest)) = values.split_first() else {
+        let Some((Value::Int(now), values)) = values.split_first() else {
             return Err(unexpected_reply(&Value::Nil));
         };
         let now = u64::try_from(*now).map_err(|_| unexpected_reply(&Value::Nil))?;
+        // The values of some groups are arrays.
+        let flat = values.iter().flat_map(|value| match value {
+            Value::Array(values) => &values[..],
+            value => std::slice::from_ref(value),
+        });
+        let flat: Vec<&Value> = flat.collect();
+        let mut rest = &flat[..];
         let mut decoded = Vec::new();
         for entry in entries {
             let Some((values, after)) = rest.split_at_checked(entry.values()) else {
@@ -462,5 +510,28 @@ impl CallBuilder {
             rest = after;
         }
         if rest.is_empty() { Ok(decoded) } else { Err(unexpected_reply(&Value::Nil)) }
+    }
+}
+
+/// A plan that is sent alone, for tests and benchmarks.
+#[cfg(feature = "unstable")]
+impl ScriptPlan {
+    /// Returns the call that decides this plan alone, at `now` or, if it is `None`, at the server's time.
+    /// All keys must be in one slot; see [`ScriptPlan::split_by_slot`].
+    pub fn call(&self, mode: ScriptMode, now: Option<Timestamp>) -> ScriptCall {
+        let mut call = CallBuilder::new(now);
+        call.push(&[&Entry::new(self.clone(), mode)]);
+        call.finish()
+    }
+
+    /// Decodes the reply to the call of this plan alone.
+    ///
+    /// # Errors
+    /// If the reply is an error or has another form, and [`CheckError::IdReused`].
+    pub fn decode_reply(&self, mode: ScriptMode, reply: &Value) -> Result<ScriptReply, StoreError> {
+        let entry = Entry::new(self.clone(), mode);
+        let mut replies = CallBuilder::decode(reply, std::iter::once(&entry))?;
+        let decided = replies.pop().unwrap_or(Ok(Vec::new()))?.pop();
+        decided.ok_or_else(|| unexpected_reply(&Value::Nil).into())
     }
 }

@@ -3,17 +3,14 @@
 //! A plan owns its data, so that it can be sent to the task that communicates with the server.
 //! `entry.rs` converts plans to calls of `request.lua`.
 
-use redis::Value;
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Cost, Decision, Limit, PermitId, Timestamp};
+use tidegate_core::{Algorithm, Cost, Decision, Limit, PermitId};
 
-use super::entry::{CallBuilder, Entry};
 use super::key_names::{self, KeyNames};
-use super::script::{self, ScriptCall};
+use super::script;
 use crate::Request;
 use crate::request::MergedChecks;
 use crate::request::consumed_if_denied;
-use crate::store::StoreError;
 use crate::{Check, CheckError, Overflow, Verdict};
 
 /// A list with inline space for the checks of most requests.
@@ -168,14 +165,6 @@ impl ScriptPlan {
         self.permit
     }
 
-    /// Returns the call that decides the plan, at `now` or, if it is `None`, at the server's time.
-    /// All keys must be in one slot; see [`ScriptPlan::split_by_slot`].
-    pub fn call(&self, mode: ScriptMode, now: Option<Timestamp>) -> ScriptCall {
-        let mut call = CallBuilder::new(now);
-        call.push(&[&Entry::new(self.clone(), mode)]);
-        call.finish()
-    }
-
     /// Whether equal requests can be decided as one run: each asks for at least a unit of every
     /// state, all states are enforced, and a denial charges nothing.
     pub(super) fn is_plain(&self) -> bool {
@@ -195,17 +184,6 @@ impl ScriptPlan {
             state.overflow = if role == CONSUMES { Overflow::Consume } else { Overflow::Refuse };
         }
         plan
-    }
-
-    /// Decodes the reply to the call of this plan alone.
-    ///
-    /// # Errors
-    /// If the reply is an error or has another form, and [`CheckError::IdReused`].
-    pub fn decode_reply(&self, mode: ScriptMode, reply: &Value) -> Result<ScriptReply, StoreError> {
-        let entry = Entry::new(self.clone(), mode);
-        let mut replies = CallBuilder::decode(reply, std::iter::once(&entry))?;
-        let decided = replies.pop().unwrap_or(Ok(Vec::new()))?.pop();
-        decided.ok_or_else(|| script::unexpected_reply(&Value::Nil).into())
     }
 
     /// Returns the verdict on the request from which the plan was made.

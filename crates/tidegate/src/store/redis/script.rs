@@ -72,7 +72,7 @@ impl Script {
 /// database other than 0 also needs `+select`. The user of the Sentinels needs only
 /// `+sentinel|get-master-addr-by-name`.
 pub const ACL_RULES: &str = "~tg:* -@all +evalsha +script|load +info +asking \
-                             +cluster|slots +get +set +incrby +del +time";
+                             +cluster|slots +get +mget +set +setrange +incrby +del +time";
 
 /// A call of a script. All its keys are in one slot.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,7 +10,8 @@
 //!
 //! Batching adds no delay to an idle client: with nothing in flight, a job is sent immediately, and
 //! jobs that arrive while a write is in flight share the next write. The next write waits for the
-//! one in flight for at most [`BATCH_INTERVAL`], so no caller waits for two long round trips.
+//! one in flight for at most [`BATCH_INTERVAL`], so no caller waits for two long round trips. Under
+//! load, a write also waits for callers that were just answered, for at most [`GATHER_TIME`].
 //!
 //! A caller that gives up drops its receiver. Its job is then not sent if it is still queued, and
 //! the reply is discarded if it was sent; other callers of the write are not affected. The permits
@@ -46,6 +47,11 @@ use crate::{CheckError, Failure};
 /// The time for which a write in flight delays the next one. A server in the same rack has replied
 /// by then, and few large writes cost a server the least.
 const BATCH_INTERVAL: Duration = Duration::from_millis(1);
+/// The longest time for which a write waits for callers that were just answered. Under load they
+/// usually have a next job.
+const GATHER_TIME: Duration = Duration::from_micros(200);
+/// The time without a new job after which such a write is sent.
+const GATHER_PAUSE: Duration = Duration::from_micros(40);
 /// The maximum number of writes in flight.
 const MAX_WRITES: usize = 16;
 /// The part of the deadline, in tenths, after which a queued job is shed. Its reply would be late,
@@ -412,6 +418,7 @@ impl Runner {
         selected: &mut Vec<SelectedJob>,
     ) {
         let max_queue_time = self.dialer.timeout * MAX_WAIT_TENTHS / 10;
+        let mut was_idle = false;
         loop {
             self.queue.shed(max_queue_time);
             let next_at = last.map_or_else(Instant::now, |last| last.sent + BATCH_INTERVAL);
@@ -428,17 +435,43 @@ impl Runner {
             // arrive until then.
             let again_at = if is_spaced { Instant::now() + BATCH_INTERVAL } else { next_at };
             let is_idle = may_send && self.queue.is_empty();
+            was_idle |= is_idle;
             tokio::select! {
                 () = health.answered() => {}
                 () = self.queue.arrived(), if is_idle => {}
                 () = tokio::time::sleep_until(again_at.into()), if !is_idle => {}
             }
         }
-        // Callers that were just answered are about to submit their next jobs, on other threads.
-        // Yielding lets those jobs share this write.
-        if last.is_some_and(|last| last.requests > 1) && !selected.is_empty() {
+        if let Some(last) = last
+            && last.requests > 1
+            && !selected.is_empty()
+        {
+            let queued = if was_idle { 0 } else { selected.len() };
+            self.gather(flow, queued + last.requests, selected).await;
+        }
+    }
+
+    /// Adds the jobs of callers that were just answered, which are about to submit them on other
+    /// threads, until there are `expected` jobs. So that a few large writes are sent instead of many
+    /// small ones, it waits a little as long as jobs arrive.
+    async fn gather(
+        &self,
+        flow: &Arc<FlowControl>,
+        expected: usize,
+        selected: &mut Vec<SelectedJob>,
+    ) {
+        let start = Instant::now();
+        let mut last_arrival = start;
+        while selected.len() < expected {
             tokio::task::yield_now().await;
+            let (before, now) = (selected.len(), Instant::now());
             self.queue.take(flow, selected);
+            if selected.len() > before {
+                last_arrival = now;
+            }
+            if now > start + GATHER_TIME || now > last_arrival + GATHER_PAUSE {
+                return;
+            }
         }
     }
 

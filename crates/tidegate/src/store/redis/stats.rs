@@ -25,10 +25,9 @@ pub struct RedisStats {
     pub calls: u64,
     /// Writes to a connection. Several calls may share one.
     pub batches: u64,
-    /// Requests that were merged with an equal one before them.
+    /// Requests that shared an entry of a call with an earlier one on the same states.
     pub coalesced: u64,
-    /// Calls that were sent again, because a reply proved that they were not carried out or to
-    /// decide the rest of a merged request.
+    /// Calls that were sent again, because a reply proved that they were not carried out.
     pub resent: u64,
     /// Writes that were answered, or whose connection failed.
     pub round_trips: u64,

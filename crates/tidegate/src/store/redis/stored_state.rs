@@ -37,7 +37,8 @@ pub(super) fn decode(limit: &Limit, value: Option<&[u8]>) -> Option<State> {
             State::FixedWindow(FixedWindow { index, count })
         }
         Algorithm::TokenBucket => {
-            let [at, debt, tick_us] = numbers(0x85, value)?;
+            // The last number is the time until which the value is kept.
+            let [at, debt, tick_us, _] = numbers(0x85, value)?;
             State::TokenBucket(TokenBucket::new(Timestamp::from_micros(at), debt, tick_us))
         }
         Algorithm::SlidingWindow => State::SlidingWindow(decode_window(value)?),

@@ -185,7 +185,7 @@ fn missing_rights_are_found_when_connecting() {
         run(connect(&url));
         let commands: Vec<&str> =
             ACL_RULES.split_whitespace().filter_map(|rule| rule.strip_prefix('+')).collect();
-        assert_eq!(commands.len(), 10);
+        assert_eq!(commands.len(), 12);
         for command in commands {
             let _: () = server.command(&["ACL", "SETUSER", "tidegate", &format!("-{command}")]);
             match connect_error(&url) {

@@ -81,8 +81,8 @@ fn keys_expire_with_their_state() {
         // Until the end of the next window: one to two windows.
         ("5 per 1h sliding-counter", 7_200),
         ("5 per 1h fixed-window", 3_600),
-        // The time to repay two units.
-        ("5 per 1h token-bucket", 1_440),
+        // The time to repay two units, and an eighth of a window.
+        ("5 per 1h token-bucket", 1_890),
         ("5 concurrent lease 1h", 3_600),
     ];
     on_each(|_, server| {

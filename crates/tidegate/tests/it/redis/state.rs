@@ -41,6 +41,8 @@ pub fn radix(limit: &Limit) -> u64 {
 pub fn parse(raw: &[u8], limit: &Limit) -> Plain {
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |n, &byte| n << 8 | u64::from(byte));
     let sevens = || raw[1..22].chunks(7).map(number).collect::<Vec<_>>();
+    // The time until which a bucket is kept is not a part of its state.
+    assert!(raw[0] != 0x85 || raw.len() == 29, "{raw:?}");
     match (limit.algorithm(), raw[0]) {
         (Algorithm::SlidingCounter, b'0'..=b'9') => {
             let value: u64 = std::str::from_utf8(raw).expect("digits").parse().expect("a number");

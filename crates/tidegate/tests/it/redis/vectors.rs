@@ -40,7 +40,7 @@ fn scripts_agree_with_the_vectors_on_redis_and_valkey() {
     on_each(|engine, server| {
         let client = Rc::new(RefCell::new(Client::new(server, "")));
         let case = RefCell::new(0);
-        run(&engine.to_string(), |limit| {
+        run(engine, |limit| {
             *case.borrow_mut() += 1;
             client.borrow_mut().names = KeyNames::new(&case.borrow().to_string());
             Box::new(Redis { limit, client: Rc::clone(&client) })

@@ -2,16 +2,18 @@
 -- tidegate-core.
 --
 -- Bytes: 0x84, the index and the count (7 bytes each).
-local function fixed_window(limit)
-  local window, cap = limit.window, limit.cap
+local function fixed_window(window, count, _, cap)
   local this = (now - now % window) / window
   local raw, index, used
-  local self = {}
 
-  function self.load(value)
+  local function available()
+    return count - used
+  end
+
+  local function load(value)
     raw, index, used = value, this, 0
     if not value then
-      return
+      return count
     end
     if #value ~= 15 or string.byte(value) ~= 0x84 then
       corrupt()
@@ -22,24 +24,21 @@ local function fixed_window(limit)
     elseif used > cap then
       used = cap
     end
+    return count - used
   end
 
-  function self.available()
-    return limit.count - used
-  end
-
-  function self.charge(units)
+  local function charge(units)
     used = math.min(used + units, cap)
   end
 
-  function self.refund(units)
+  local function refund(units)
     used = math.max(used - units, 0)
   end
 
-  function self.store(name)
+  local function store(name)
     local after = used > 0 and struct.pack('<BI7I7', 0x84, this, used)
     write(name, raw, after, (this + 1) * window, (index + 1) * window)
   end
 
-  return self
+  return { load = load, available = available, charge = charge, refund = refund, store = store }
 end

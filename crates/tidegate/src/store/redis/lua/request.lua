@@ -8,7 +8,9 @@
 --          2 and later: a group each, which is a list of entries under the same limits:
 --              mode (1 byte): 0 decide, 1 dry run, 2 undo, 3 deny and consume
 --              number of states of each entry, and of entries (2 bytes each)
---              whether all entries have the same requests, which then follow once (1 byte)
+--              requests (1 byte): 0 each entry has its own; 1 all have the same, which follow once;
+--                2 each has one plain request for one unit of every state, none of which is replied
+--                as a summary or in two entries, and no requests follow
 --              length of the costs that are remembered under an id, or 0 without an id (2 bytes).
 --                A group with an id has one entry
 --              for every state the limit: algorithm (1 byte, the numbers of script.rs), window,
@@ -29,269 +31,314 @@
 --          summary for every run, three numbers that the file of the algorithm describes: from
 --          before an ask, and after a forced charge or a refund. The third one applies to a denial,
 --          after the run has charged what it could.
+--          If each entry has one request for one unit, the values of the group are an array.
 --          An entry with an id has a single value instead: the time, and for each state its role,
 --          the length (4 bytes) and the bytes of its value; empty if the id was used for other
 --          costs. An entry that failed has an error in place of its first value, and was not written
-local DECIDE, DRY, UNDO, CONSUME = 0, 1, 2, 3
+local DECIDE, DRY, UNDO = 0, 1, 2
 local OBSERVED, CONSUMES = 1, 2
-local unpack_numbers = struct.unpack
-local KEYS, replies = KEYS, { now }
-
--- Creates an object for the states of a limit, which holds one of them at a time:
---   load(value)             reads a stored state, and advances it to now
---   available()             returns the units that are available
+local SAME, UNIT = 1, 2
+local KEYS, replies, unpack_numbers = KEYS, { now }, struct.unpack
+-- The states of the group. Each is a table of functions that hold the state of one entry at a time:
+--   load(value)             reads a stored state, advances it to now, and returns its available units
+--   available()             returns the available units
 --   charge(units, permit)   adds units, whether or not they are available
 --   refund(units)           removes units, newest first
 --   store(name)             writes the state
 -- and for states that are replied as a summary:
 --   summary()               returns its first two numbers
 --   freed_by(cost)          returns when there is room for a cost
-local function state_of(algorithm, limit)
-  if algorithm == 0 then
-    return sliding_log(limit)
+local states = {}
+
+local function create_state(algorithm, ...)
+  if algorithm == 2 then
+    return sliding_counter(...)
   elseif algorithm == 1 then
-    return sliding_window(limit)
-  elseif algorithm == 2 then
-    return sliding_counter(limit)
-  elseif algorithm == 3 then
-    return fixed_window(limit)
+    return sliding_window(...)
   elseif algorithm == 4 then
-    return token_bucket(limit)
+    return token_bucket(...)
+  elseif algorithm == 0 then
+    return sliding_log(...)
+  elseif algorithm == 3 then
+    return fixed_window(...)
   end
-  return concurrency(limit)
+  return concurrency(...)
 end
 
-local function read_states(group, position, number)
-  local states = {}
-  for i = 1, number do
-    local algorithm, limit = nil, {}
-    algorithm, limit.window, limit.count, limit.capacity, limit.cap, limit.tick, limit.ticks,
-      limit.radix, position = unpack_numbers('<BI8I8I8I8I8I8I8', group, position)
-    states[i] = state_of(algorithm, limit)
-    states.has_summaries = states.has_summaries or states[i].summary ~= nil
-  end
-  return states, position
-end
+-- Functions that many calls do not need.
+local function create_rare()
+  local self = {}
 
--- Reads the runs of an entry.
-local function read_runs(group, position, number)
-  local runs, length = {}, nil
-  length, position = unpack_numbers('<I2', group, position)
-  for i = 1, length do
-    local run = { units = {} }
-    local is_plain
-    run.times, is_plain, position = unpack_numbers('<I4B', group, position)
-    if is_plain == 0 then
-      run.kinds, run.roles = {}, {}
-      run.permit, position = unpack_numbers('<I8', group, position)
+  -- Reads the runs of an entry.
+  function self.read_runs(group, position, number)
+    local runs, length = {}, nil
+    length, position = unpack_numbers('<I2', group, position)
+    for i = 1, length do
+      local run = { units = {} }
+      local is_plain
+      run.times, is_plain, position = unpack_numbers('<I4B', group, position)
+      if is_plain == 0 then
+        run.kinds, run.roles = {}, {}
+        run.permit, position = unpack_numbers('<I8', group, position)
+      end
+      for state = 1, number do
+        if run.kinds then
+          run.kinds[state], run.roles[state], position = unpack_numbers('<BB', group, position)
+        end
+        run.units[state], position = unpack_numbers('<I8', group, position)
+      end
+      runs[i] = run
     end
-    for state = 1, number do
+    return runs, position
+  end
+
+  -- Appends the summary of a state to those of earlier runs.
+  local function summarize(values, at, total, newest, freed)
+    values[at] = (values[at] or '') .. struct.pack('<I8I8I8', total, newest, freed)
+  end
+
+  -- Decides a run of plain requests at once: each of them is admitted while all states have room.
+  -- Returns whether it charged something.
+  function self.decide_plain(number, run, values, offset)
+    local asked, times = run.units, run.times
+    for i = 1, number do
+      local room, units = states[i].available(), asked[i]
+      if room < times * units then
+        times = (room - room % units) / units
+      end
+    end
+    for i = 1, number do
+      local total, newest
+      if states[i].summary then
+        total, newest = states[i].summary()
+      end
+      if times > 0 then
+        states[i].charge(times * asked[i])
+      end
+      if total then
+        local freed = times < run.times and states[i].freed_by(asked[i]) or 0
+        summarize(values, offset + i, total, newest, freed)
+      end
+    end
+    return times > 0
+  end
+
+  -- Decides any single request. Returns whether it charged something.
+  function self.decide_any(number, run, values, offset, mode)
+    local admitted, consumed, rooms, fits = mode == DECIDE or mode == UNDO, false, {}, {}
+    for i = 1, number do
+      -- A peek is decided as a request for one unit.
+      rooms[i] = states[i].available()
+      fits[i] = run.kinds[i] ~= ASK or rooms[i] >= math.max(run.units[i], 1)
+      admitted = admitted and (fits[i] or run.roles[i] == OBSERVED)
+    end
+    for i = 1, number do
+      local kind, units, total, newest = run.kinds[i], run.units[i], nil, nil
+      if states[i].summary and kind == ASK then
+        total, newest = states[i].summary()
+      end
+      if admitted and fits[i] and kind == REFUND then
+        states[i].refund(units)
+      elseif admitted and fits[i] and units > 0 then
+        states[i].charge(units, run.permit)
+      elseif run.roles[i] == CONSUMES and not admitted and mode ~= DRY then
+        local taken = math.max(math.min(units, rooms[i]), 0)
+        if taken > 0 then
+          states[i].charge(taken)
+          consumed = true
+        end
+      end
+      if total then
+        local is_denied = not (admitted and fits[i])
+        local freed = is_denied and states[i].freed_by(math.max(units, 1)) or 0
+        summarize(values, offset + i, total, newest, freed)
+      elseif states[i].summary then
+        total, newest = states[i].summary()
+        summarize(values, offset + i, total, newest, 0)
+      end
+    end
+    return admitted or consumed
+  end
+
+  -- Decides the runs of an entry whose state i is at KEYS[used + i]. Sets the reply for it at
+  -- values[offset + i]. Returns whether a request charged something.
+  function self.decide_runs(number, runs, used, mode, values, offset)
+    for i = 1, number do
+      key = KEYS[used + i]
+      local value = redis_call('GET', key)
+      states[i].load(value)
+      values[offset + i] = not states[i].summary and value
+    end
+    local charged = false
+    for i = 1, #runs do
+      local run, did = runs[i], nil
       if run.kinds then
-        run.kinds[state], run.roles[state], position = unpack_numbers('<BB', group, position)
+        did = self.decide_any(number, run, values, offset, mode)
+      else
+        did = self.decide_plain(number, run, values, offset)
       end
-      run.units[state], position = unpack_numbers('<I8', group, position)
-    end
-    runs[i] = run
-  end
-  return runs, position
-end
-
--- Appends the summary of a state to those of earlier runs.
-local function summarize(summaries, i, total, newest, freed)
-  summaries[i] = (summaries[i] or '') .. struct.pack('<I8I8I8', total, newest, freed)
-end
-
--- Decides a run of plain requests at once: each of them is admitted while all states have room.
-local function decide_plain(states, run, summaries)
-  local asked, times = run.units, run.times
-  for i = 1, #states do
-    local room, units = states[i].available(), asked[i]
-    if room < times * units then
-      times = (room - room % units) / units
-    end
-  end
-  for i = 1, #states do
-    local state, units, total, newest = states[i], asked[i], nil, nil
-    if state.summary then
-      total, newest = state.summary()
-    end
-    if times > 0 then
-      state.charge(times * units)
-    end
-    if total then
-      summarize(summaries, i, total, newest, times < run.times and state.freed_by(units) or 0)
-    end
-  end
-  return times > 0
-end
-
--- Decides any single request. Returns whether it charged something.
-local function decide_any(states, run, summaries, mode)
-  local admitted, consumed, rooms, fits = mode == DECIDE or mode == UNDO, false, {}, {}
-  for i, state in ipairs(states) do
-    -- A peek is decided as a request for one unit.
-    rooms[i] = state.available()
-    fits[i] = run.kinds[i] ~= ASK or rooms[i] >= math.max(run.units[i], 1)
-    admitted = admitted and (fits[i] or run.roles[i] == OBSERVED)
-  end
-  for i, state in ipairs(states) do
-    local kind, units, total, newest = run.kinds[i], run.units[i], nil, nil
-    if state.summary and kind == ASK then
-      total, newest = state.summary()
-    end
-    if admitted and fits[i] and kind == REFUND then
-      state.refund(units)
-    elseif admitted and fits[i] and units > 0 then
-      state.charge(units, run.permit)
-    elseif run.roles[i] == CONSUMES and not admitted and mode ~= DRY then
-      local taken = math.max(math.min(units, rooms[i]), 0)
-      if taken > 0 then
-        state.charge(taken)
-        consumed = true
-      end
-    end
-    if total then
-      local is_denied = not (admitted and fits[i])
-      local freed = is_denied and state.freed_by(math.max(units, 1)) or 0
-      summarize(summaries, i, total, newest, freed)
-    elseif state.summary then
-      total, newest = state.summary()
-      summarize(summaries, i, total, newest, 0)
-    end
-  end
-  return admitted or consumed
-end
-
--- Returns the value under an id, the reply that is repeated byte for byte while the id is
--- remembered, and whether it was given to other costs.
-local function recall(id, costs, mode)
-  if mode == DRY or mode == UNDO then
-    return
-  end
-  key = id
-  local remembered = redis_call('GET', id)
-  if not remembered then
-    return
-  end
-  if #remembered < 17 or string.byte(remembered) ~= 0x87 then
-    corrupt()
-  end
-  local since, period, length, start = unpack_numbers('<I7I7I2', remembered, 2)
-  if since > now then
-    -- The clock stepped back: the period starts again.
-    since = now
-    local again = struct.pack('<BI7I7I2', 0x87, since, period, length)
-    write(id, remembered, again .. string.sub(remembered, start), since + period)
-  end
-  if since + period > now then
-    local is_other = string.sub(remembered, start, start + length - 1) ~= costs
-    return remembered, string.sub(remembered, start + length), is_other
-  end
-  return remembered
-end
-
--- Decides an entry whose state i is at KEYS[used + i]. Sets the reply for it at values[offset + i].
--- Returns whether a request charged something.
-local function decide_entry(states, runs, used, mode, values, offset)
-  for i = 1, #states do
-    key = KEYS[used + i]
-    local value = redis_call('GET', key)
-    states[i].load(value)
-    values[offset + i] = value
-  end
-  local charged, summaries = false, states.has_summaries and {}
-  for i = 1, #runs do
-    local run, did = runs[i], nil
-    if run.kinds then
-      did = decide_any(states, run, summaries, mode)
-    else
-      did = decide_plain(states, run, summaries)
-    end
-    charged = charged or did
-  end
-  for i = 1, #states do
-    if summaries and summaries[i] then
-      values[offset + i] = summaries[i]
+      charged = charged or did
     end
     if mode ~= DRY then
-      states[i].store(KEYS[used + i])
+      for i = 1, number do
+        states[i].store(KEYS[used + i])
+      end
     end
+    return charged
   end
-  return charged
+
+  -- Returns the value under an id, the reply that is repeated byte for byte while the id is
+  -- remembered, and whether it was given to other costs.
+  local function recall(id, costs, mode)
+    if mode == DRY or mode == UNDO then
+      return
+    end
+    key = id
+    local remembered = redis_call('GET', id)
+    if not remembered then
+      return
+    end
+    if #remembered < 17 or string.byte(remembered) ~= 0x87 then
+      corrupt()
+    end
+    local since, period, length, start = unpack_numbers('<I7I7I2', remembered, 2)
+    if since > now then
+      -- The clock stepped back: the period starts again.
+      since = now
+      local again = struct.pack('<BI7I7I2', 0x87, since, period, length)
+      write(id, remembered, again .. string.sub(remembered, start), since + period)
+    end
+    if since + period > now then
+      local is_other = string.sub(remembered, start, start + length - 1) ~= costs
+      return remembered, string.sub(remembered, start + length), is_other
+    end
+    return remembered
+  end
+
+  -- Decides the only request of an entry with an id. Returns its reply.
+  function self.decide_with_id(number, runs, used, mode, costs, period)
+    local id = KEYS[used + number + 1]
+    local remembered, reply, is_other = recall(id, costs, mode)
+    if reply then
+      return is_other and '' or reply
+    end
+    local values = {}
+    local charged = self.decide_runs(number, runs, used, mode, values, 0)
+    reply = struct.pack('<I8', now)
+    local roles = runs[1].roles
+    for i = 1, number do
+      local value = values[i] or ''
+      reply = reply .. struct.pack('<BI4', roles and roles[i] or 0, #value) .. value
+    end
+    if mode == UNDO then
+      redis_call('DEL', id)
+    elseif charged and mode ~= DRY then
+      local record = struct.pack('<BI7I7I2', 0x87, now, period, #costs) .. costs .. reply
+      write(id, remembered, record, now + period)
+    elseif remembered then
+      -- The id has expired.
+      redis_call('DEL', id)
+    end
+    return reply
+  end
+
+  -- Returns the error of an entry as a reply. An error of a command begins with its code, except in
+  -- Redis before 7.0.
+  function self.failed(problem)
+    local text = type(problem) == 'table' and problem.err or tostring(problem)
+    return redis.error_reply(string.find(text, '^%u+ ') and text or 'ERR ' .. text)
+  end
+
+  return self
 end
 
--- Decides the only request of an entry with an id. Returns its reply.
-local function decide_with_id(states, runs, used, mode, costs, period)
-  local id = KEYS[used + #states + 1]
-  local remembered, reply, is_other = recall(id, costs, mode)
-  if reply then
-    return is_other and '' or reply
+local rare
+-- The numbers of keys and of replies of all entries before the current one, the number of entries of
+-- the group that are left, and the position of the next bytes to read in the group.
+local used, filled, left, position = 0, 1, 0, 1
+
+-- Decides entries with one request each, for one unit of every state. It does the same as
+-- decide_runs, with less work for each state: all were read at once, and their values are `values`.
+local function decide_units(number, values, total)
+  while left > 0 do
+    local at, fits = (total - left) * number, true
+    for i = 1, number do
+      local value = values[at + i]
+      key = KEYS[used + i]
+      if not value then
+        -- Fails if the value has another type than a string.
+        redis_call('GET', key)
+      end
+      fits = states[i].load(value) >= 1 and fits
+    end
+    for i = 1, number do
+      local state = states[i]
+      if fits then
+        state.charge(1)
+      end
+      state.store(KEYS[used + i])
+    end
+    used, left = used + number, left - 1
   end
-  local values = {}
-  local charged = decide_entry(states, runs, used, mode, values, 0)
-  reply = struct.pack('<I8', now)
-  local roles = runs[1].roles
-  for i = 1, #states do
-    local value = values[i] or ''
-    reply = reply .. struct.pack('<BI4', roles and roles[i] or 0, #value) .. value
-  end
-  if mode == UNDO then
-    redis_call('DEL', id)
-  elseif charged and mode ~= DRY then
-    local record = struct.pack('<BI7I7I2', 0x87, now, period, #costs) .. costs .. reply
-    write(id, remembered, record, now + period)
-  elseif remembered then
-    -- The id has expired.
-    redis_call('DEL', id)
-  end
-  return reply
 end
 
--- Returns the error of an entry as a reply. An error of a command begins with its code, except in
--- Redis before 7.0.
-local function failed(problem)
-  local text = type(problem) == 'table' and problem.err or tostring(problem)
-  return redis.error_reply(string.find(text, '^%u+ ') and text or 'ERR ' .. text)
+-- Decides the entries that are left of a group.
+local function decide_entries(number, group, mode, runs, id_bytes)
+  while left > 0 do
+    local current = runs
+    if not current then
+      current, position = rare.read_runs(group, position, number)
+    end
+    if id_bytes > 0 then
+      local costs = string.sub(group, position, position + id_bytes - 1)
+      local period = unpack_numbers('<I8', group, position + id_bytes)
+      replies[filled + 1] = rare.decide_with_id(number, current, used, mode, costs, period)
+      used, filled = used + number + 1, filled + 1
+    else
+      rare.decide_runs(number, current, used, mode, replies, filled)
+      used, filled = used + number, filled + number
+    end
+    left = left - 1
+  end
 end
 
--- The numbers of keys and replies of all entries before the current one.
-local used_keys, filled = 0, 1
 for argument = 2, #ARGV do
   local group = ARGV[argument]
-  local mode, number, entries, is_same, id_bytes, position = unpack_numbers('<BI2I2BI2', group)
-  local states, runs
-  states, position = read_states(group, position, number)
-  if is_same == 1 then
-    runs, position = read_runs(group, position, number)
+  local mode, number, requests, id_bytes
+  mode, number, left, requests, id_bytes, position = unpack_numbers('<BI2I2BI2', group)
+  for i = 1, number do
+    states[i] = create_state(unpack_numbers('<BI8I8I8I8I8I8I8', group, position))
+    position = position + 57
   end
-  local has_id = id_bytes > 0
-  local keys, values = has_id and number + 1 or number, has_id and 1 or number
-
-  local function decide_entries()
-    while entries > 0 do
-      if is_same == 0 then
-        runs, position = read_runs(group, position, number)
+  if requests == UNIT then
+    local values, total = redis_call('MGET', unpack(KEYS, used + 1, used + left * number)), left
+    replies[filled + 1], filled = values, filled + 1
+    while left > 0 do
+      local is_done, problem = pcall(decide_units, number, values, total)
+      if not is_done then
+        -- Only the current entry has failed.
+        rare = rare or create_rare()
+        values[(total - left) * number + 1] = rare.failed(problem)
+        used, left = used + number, left - 1
       end
-      if has_id then
-        local costs = string.sub(group, position, position + id_bytes - 1)
-        local period = unpack_numbers('<I8', group, position + id_bytes)
-        replies[filled + 1] = decide_with_id(states, runs, used_keys, mode, costs, period)
-      else
-        decide_entry(states, runs, used_keys, mode, replies, filled)
-      end
-      used_keys, filled, entries = used_keys + keys, filled + values, entries - 1
     end
-  end
-
-  while entries > 0 do
-    local is_done, problem = pcall(decide_entries)
-    if not is_done then
-      -- Only the current entry has failed.
-      replies[filled + 1] = failed(problem)
-      for i = 2, values do
-        replies[filled + i] = false
+  else
+    rare = rare or create_rare()
+    local runs
+    if requests == SAME then
+      runs, position = rare.read_runs(group, position, number)
+    end
+    local has_id = id_bytes > 0
+    while left > 0 do
+      local is_done, problem = pcall(decide_entries, number, group, mode, runs, id_bytes)
+      if not is_done then
+        replies[filled + 1] = rare.failed(problem)
+        for i = 2, has_id and 1 or number do
+          replies[filled + i] = false
+        end
+        used = used + (has_id and number + 1 or number)
+        filled, left = filled + (has_id and 1 or number), left - 1
       end
-      used_keys, filled, entries = used_keys + keys, filled + values, entries - 1
     end
   end
 end

@@ -14,7 +14,8 @@ if not redis.acl_check_cmd then
 end
 local name = ARGV[1]
 local commands = {
-  {'GET', name}, {'SET', name, '0', 'PX', '1'}, {'INCRBY', name, '1'}, {'DEL', name}, {'TIME'},
+  {'GET', name}, {'MGET', name}, {'SET', name, '0', 'PX', '1'}, {'SETRANGE', name, '0', '0'},
+  {'INCRBY', name, '1'}, {'DEL', name}, {'TIME'},
 }
 for i = 2, #ARGV do
   commands[#commands + 1] = {ARGV[i]}

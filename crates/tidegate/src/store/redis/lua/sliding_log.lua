@@ -7,9 +7,8 @@
 --
 -- Summary: the sum of the costs, the time of the newest entry, and the time of the entry whose
 -- expiry makes room.
-local function sliding_log(limit)
+local function sliding_log(window, count, capacity, cap)
   local byte, char, sub = string.byte, string.char, string.sub
-  local window, count = limit.window, limit.count
   local HEADER = 22
   -- The size of the largest log, about 40,000 entries. Beyond it, a new entry is merged with the
   -- newest one. Expired entries are removed in a walk, during which Redis serves nobody else; a
@@ -22,7 +21,6 @@ local function sliding_log(limit)
   -- not yet among them; `total` includes them.
   local raw, packed, head, tail
   local oldest, newest, total, added, changed, kept_until
-  local self = {}
 
   local function until_grid(time)
     return math.ceil((time + window) / GRID) * GRID
@@ -185,11 +183,15 @@ local function sliding_log(limit)
     end
   end
 
-  function self.load(value)
+  local function available()
+    return count - total
+  end
+
+  local function load(value)
     raw, packed, head, tail = value, '', 1, 0
     oldest, newest, total, added, changed, kept_until = 0, 0, 0, 0, false, nil
     if not value then
-      return
+      return count
     end
     if #value <= HEADER or byte(value) ~= 0x81 then
       corrupt()
@@ -209,14 +211,11 @@ local function sliding_log(limit)
       push(now, cost)
     end
     drop_expired()
-  end
-
-  function self.available()
     return count - total
   end
 
-  function self.charge(units)
-    units = math.min(units, math.max(limit.cap - total, 0))
+  local function charge(units)
+    units = math.min(units, math.max(cap - total, 0))
     if added == 0 and total > 0 and tail - head + 1 > MAX_BYTES then
       -- Moves the newest entry to now, so that the log does not grow. Its units count until the new
       -- entry expires.
@@ -225,7 +224,7 @@ local function sliding_log(limit)
     added, total = added + units, total + units
   end
 
-  function self.refund(units)
+  local function refund(units)
     flush()
     while units > 0 and total > 0 do
       local at = newest
@@ -237,7 +236,7 @@ local function sliding_log(limit)
     drop_expired()
   end
 
-  function self.store(name)
+  local function store(name)
     flush()
     if total == 0 then
       return write(name, raw, false)
@@ -247,19 +246,22 @@ local function sliding_log(limit)
     end
   end
 
-  function self.summary()
+  local function summary()
     return total, added > 0 and now or newest
   end
 
   -- Returns the time of the entry whose expiry makes room for a cost; 0 if there is room, or the
   -- cost exceeds the capacity.
-  function self.freed_by(cost)
+  local function freed_by(cost)
     local lacking = total + cost - count
-    if lacking <= 0 or cost > limit.capacity then
+    if lacking <= 0 or cost > capacity then
       return 0
     end
     return time_of_unit(lacking)
   end
 
-  return self
+  return {
+    load = load, available = available, charge = charge, refund = refund, store = store,
+    summary = summary, freed_by = freed_by,
+  }
 end

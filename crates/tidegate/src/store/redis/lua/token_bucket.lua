@@ -1,12 +1,18 @@
 -- token-bucket: a time and a debt. It matches algorithms/token_bucket.rs of tidegate-core.
 --
--- Bytes: 0x85, the time, the debt and the tick in which the debt is measured (7 bytes each).
-local function token_bucket(limit)
-  local window, count, tick, ticks = limit.window, limit.count, limit.tick, limit.ticks
+-- Bytes: 0x85, the time, the debt, the tick in which the debt is measured, and the time until which
+-- the value is kept (7 bytes each). That time is an eighth of a window later than needed, so that most
+-- writes need not change the expiry.
+local function token_bucket(window, count, capacity, cap, tick, ticks)
   local now_tick = (now - now % tick) / tick
-  local most = limit.capacity * ticks
-  local raw, debt
-  local self = {}
+  local most = capacity * ticks
+  local raw, debt, kept_until, old_tick
+  local ceil, pack_numbers, unpack_numbers = math.ceil, struct.pack, struct.unpack
+
+  local function available()
+    local left = most - debt
+    return (left - left % ticks) / ticks
+  end
 
   -- Returns debt * ticks / old, rounded up, for a debt in ticks of another length, of which `old`
   -- are a window. The product has too many bits for a double, so the remainder is multiplied and
@@ -23,16 +29,16 @@ local function token_bucket(limit)
     return math.min((owed - rest) / old * ticks + quotient + (digits > 0 and 1 or 0), MOST)
   end
 
-  function self.load(value)
-    raw, debt = value, 0
+  local function load(value)
+    raw, debt, kept_until, old_tick = value, 0, 0, nil
     if not value then
-      return
+      return capacity
     end
-    if #value ~= 22 or string.byte(value) ~= 0x85 then
+    if #value ~= 29 or string.byte(value) ~= 0x85 then
       corrupt()
     end
-    local at, old_tick
-    at, debt, old_tick = struct.unpack('<I7I7I7', value, 2)
+    local at
+    at, debt, old_tick, kept_until = unpack_numbers('<I7I7I7I7', value, 2)
     if old_tick < 1 or debt > MOST then
       corrupt()
     end
@@ -45,32 +51,37 @@ local function token_bucket(limit)
         debt = 0
       end
     end
+    return available()
   end
 
-  function self.available()
-    local left = most - debt
-    return (left - left % ticks) / ticks
+  local function charge(units)
+    debt = debt + (units < cap and units or cap) * ticks
+    if debt > MOST then
+      debt = MOST
+    end
   end
 
-  function self.charge(units)
-    debt = math.min(debt + math.min(units, limit.cap) * ticks, MOST)
+  local function refund(units)
+    debt = math.max(debt - math.min(units, cap) * ticks, 0)
   end
 
-  function self.refund(units)
-    debt = math.max(debt - math.min(units, limit.cap) * ticks, 0)
-  end
-
-  function self.store(name)
+  local function store(name)
     if debt == 0 then
       return write(name, raw, false)
     end
     -- A count of 0 never repays the debt. It is kept for a window, in case the count is raised.
     local expires = now + window
     if count > 0 then
-      expires = (now_tick + math.ceil(debt / count)) * tick
+      expires = (now_tick + ceil(debt / count)) * tick
     end
-    write(name, raw, struct.pack('<BI7I7I7', 0x85, now, debt, tick), expires)
+    if expires <= kept_until and old_tick == tick then
+      redis_call('SETRANGE', name, '1', pack_numbers('<I7I7', now, debt))
+    else
+      local until_then = math.max(kept_until, math.min(expires + ceil(window / 8), MOST))
+      local after = pack_numbers('<BI7I7I7I7', 0x85, now, debt, tick, until_then)
+      write(name, raw, after, until_then, kept_until)
+    end
   end
 
-  return self
+  return { load = load, available = available, charge = charge, refund = refund, store = store }
 end
