@@ -93,18 +93,18 @@
 //! 48 bytes of cells, their position, form and pace. An admission reads the oldest and the current
 //! cell. Computing a retry-after, or changing the form or the pace, reads all of them.
 
-mod cells;
+mod cells_form;
 mod form;
+mod log_form;
 mod packed_cells;
-mod times;
 
 use alloc::vec::Vec;
 
-pub use cells::Cell;
-use cells::{Cells, InPlace};
+pub use cells_form::Cell;
+use cells_form::{Cells, InPlace};
 pub use form::WindowForm;
+use log_form::Times;
 use packed_cells::{has_form_and_pace, newest_age, newest_before};
-use times::Times;
 
 use super::AlgorithmState;
 use crate::limit::{Grid, WindowPosition};

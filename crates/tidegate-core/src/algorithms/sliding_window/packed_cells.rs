@@ -8,7 +8,7 @@
 //! The forms differ in the number of bits, and in which words the last numbers fit. The oldest and the
 //! newest cell have fixed positions, because every decision reads them.
 
-use super::cells::{Cell, Cells};
+use super::cells_form::{Cell, Cells};
 use super::form::STEP_BITS;
 use super::{WORDS, WindowForm};
 use crate::PackedWords;

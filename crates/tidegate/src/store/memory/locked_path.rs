@@ -5,24 +5,19 @@
 //! in a slot is copied, and the slot stays seized until the copy is written back, so that the fast
 //! path cannot change it.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use smallvec::SmallVec;
 use tidegate_core::{
     Algorithm, Attempt, Cost, Decision, DynState, Limit, Packed, PackedSize, PermitId, State,
     Timestamp,
 };
 
-use super::request::{HashedCheck, InlineVec, StateCheck, counts, denied_full, lacks_room};
+use super::MemoryStore;
+use super::request::{HashedCheck, InlineVec, StateCheck};
 use super::shard::LockedShard;
 use super::slot::{self, Slot, SlotRef};
 use super::slot_groups::slot_size;
-use super::{MemoryStore, WhenFull};
+use super::when_full::{WhenFull, denied_full, lacks_room};
 use crate::Overflow;
-
-/// The number of times that a decision evicts expired states before it gives up. More than one may be
-/// needed, because an evicted state may not free what is missing.
-const RECLAIMS: usize = 8;
 
 /// The states of a request in locked shards.
 struct LoadedStates<'l, 's> {
@@ -304,51 +299,6 @@ impl MemoryStore {
         }
     }
 
-    /// Merges the newest entry of a log with the one that is about to be charged, if the bound on
-    /// entries is reached.
-    fn merge_if_full(
-        &self,
-        state: &mut dyn DynState,
-        before: usize,
-        limit: &Limit,
-        attempt: &Attempt,
-    ) {
-        if limit.algorithm() == Algorithm::SlidingLog
-            && counts(attempt.cost)
-            && !self.has_entries(state, before)
-        {
-            state.merge_newest(attempt.now);
-            self.counters.merged_entries.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// Whether the store has a log entry or permit left, including those that a state has dropped.
-    fn has_entries(&self, state: &dyn DynState, before: usize) -> bool {
-        let dropped = before.saturating_sub(state.entries()) as u64;
-        self.table.entries() < self.max_log_entries.saturating_add(dropped)
-    }
-
-    /// Whether a cost needs another log entry or permit, and the store is out of them.
-    fn lacks_entry(&self, state: &dyn DynState, before: usize, limit: &Limit, cost: Cost) -> bool {
-        let needs_entry = match limit.algorithm() {
-            // A log that is not empty can merge the new entry with its newest one.
-            Algorithm::SlidingLog => state.entries() == 0,
-            Algorithm::Concurrency => true,
-            _ => false,
-        };
-        needs_entry && counts(cost) && !self.has_entries(state, before)
-    }
-
-    /// The decision about a log entry or permit that does not fit the store.
-    fn decide_when_full(&self, limit: &Limit, attempt: &Attempt) -> Decision {
-        self.counters.overflowed.fetch_add(1, Relaxed);
-        match self.when_full {
-            // Decided on a new state, so that a cost that can never pass is still denied.
-            WhenFull::Allow => State::new(limit).decide(limit, attempt),
-            WhenFull::Deny | WhenFull::Overflow => denied_full(limit, attempt.cost),
-        }
-    }
-
     /// Writes the states back to their slots.
     fn put_back(&self, checks: &[StateCheck<'_>], mut loaded: LoadedStates<'_, '_>) {
         for (index, check) in checks.iter().enumerate() {
@@ -385,31 +335,6 @@ impl MemoryStore {
             is_full && state.slot_ref.is_none() && check.full.is_none()
                 || self.lacks_entries_for(check.hashed.limit)
         })
-    }
-
-    /// Evicts expired states if the store is full for another key, or for another log entry or
-    /// permit. Returns `false` if the key of the check is new and the store is still full.
-    fn evict_for_new_key(
-        &self,
-        locked: &mut LockedShard<'_>,
-        check: &StateCheck<'_>,
-        now: Timestamp,
-    ) -> bool {
-        let limit = check.hashed.limit;
-        let is_known = |locked: &LockedShard<'_>| {
-            check.full.is_some() || find(locked, &check.hashed).is_some()
-        };
-        for _ in 0..RECLAIMS {
-            let is_full = self.table.is_full() && !is_known(locked);
-            if !is_full && !self.lacks_entries_for(limit) || locked.reclaim(now) == 0 {
-                break;
-            }
-        }
-        !(self.table.is_full() || self.lacks_entries_for(limit)) || is_known(locked)
-    }
-
-    fn lacks_entries_for(&self, limit: &Limit) -> bool {
-        limit.packed_kind().is_none() && self.table.entries() >= self.max_log_entries
     }
 }
 

@@ -6,6 +6,7 @@
 //! ```
 //!
 //! - `request.rs`: the states in which a request counts, and their decisions;
+//! - `when_full.rs`: what happens when there is no room for a key or a log entry;
 //! - `fast_path.rs` decides one check without the lock of a shard if it can, `fast_path_several.rs`
 //!   several checks, and `locked_path.rs` any request with the locks;
 //! - `hash.rs` hashes keys; `table.rs` is the block of shards; `shard.rs` inserts keys, grows and
@@ -38,6 +39,7 @@ mod slot_groups;
 mod table;
 mod tags;
 mod wait_forecast;
+mod when_full;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,26 +53,12 @@ use self::hash::{KeyHasher, random_bits};
 use self::idempotency::IdempotencyCache;
 use self::request::OBSERVED_MARK;
 use self::table::Table;
+pub use self::when_full::WhenFull;
 use crate::Request;
 use crate::futures::poll_once;
 use crate::request::MAX_CHECKS;
 use crate::store::{PermitOperation, Store, StoreError};
 use crate::{Check, Clock, Verdict};
-
-/// The treatment of new keys when the store is full.
-///
-/// A key that is already tracked is never affected, because dropping it would reset its limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WhenFull {
-    /// All new keys share one state per limit. They are limited together, and tracked keys are not
-    /// affected.
-    #[default]
-    Overflow,
-    /// New keys are denied.
-    Deny,
-    /// New keys are allowed and not counted.
-    Allow,
-}
 
 /// The bounds of a memory store.
 #[derive(Clone, Copy, Debug)]

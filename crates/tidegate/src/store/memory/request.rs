@@ -3,15 +3,14 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use smallvec::SmallVec;
-use tidegate_core::{Cost, Decided, Decision, Limit, ResetAfter, RetryAfter, Timestamp};
+use tidegate_core::{Cost, Decision, Limit, Timestamp};
 
+use super::MemoryStore;
 use super::locked_path::CheckOutcome;
 use super::slot::Fingerprint;
-use super::{MemoryStore, WhenFull};
-use crate::Request;
-use crate::request::consumed_if_denied;
-use crate::request::{SharedCount, validate};
-use crate::{Check, CheckError, Overflow, Verdict};
+use super::when_full::{WhenFull, record_room};
+use crate::request::{SharedCount, consumed_if_denied, validate};
+use crate::{Check, CheckError, Overflow, Request, Verdict};
 
 /// The number of checks of a request that are kept inline. Few requests have more, and theirs are
 /// kept on the heap.
@@ -121,7 +120,7 @@ impl MemoryStore {
     }
 
     /// Replaces the hash of a check, and with it the shard.
-    fn set_hash(&self, check: &mut HashedCheck<'_>, hash: u64) {
+    pub(super) fn set_hash(&self, check: &mut HashedCheck<'_>, hash: u64) {
         check.hash = hash;
         check.shard = self.table.shard_of(check.state_hash());
     }
@@ -317,72 +316,9 @@ impl MemoryStore {
             }
         }
     }
-
-    /// Records that the key of a check is new and the store is full, and chooses its treatment. The
-    /// check may then count in another state, in another shard, so the caller locks again.
-    pub(super) fn mark_full(&self, checks: &mut [StateCheck<'_>], index: usize) {
-        checks[index].store_was_full = true;
-        self.counters.overflowed.fetch_add(1, Relaxed);
-        checks[index].full = Some(match (self.when_full, checks[index].full) {
-            (WhenFull::Allow, _) => WhenFull::Allow,
-            (WhenFull::Overflow, None) => {
-                // Two new keys of one request are still counted separately.
-                let id = checks[index].hashed.limit.id();
-                let is_like = |c: &&StateCheck<'_>| c.full.is_some() && c.hashed.limit.id() == id;
-                let before = checks.iter().filter(is_like).count() as u64;
-                let hash = self.overflow_hash.wrapping_add(before);
-                self.set_hash(&mut checks[index].hashed, hash);
-                WhenFull::Overflow
-            }
-            _ => WhenFull::Deny,
-        });
-    }
-}
-
-/// Records in a verdict whether the store was full, and whether a denial charged something.
-fn record_room(verdict: &mut Verdict, checks: &[StateCheck<'_>]) {
-    verdict.overflowed = checks.iter().any(|check| check.store_was_full);
-    verdict.consumed = checks.iter().any(|check| check.consumed);
-    let mut enforced = checks.iter().filter(|check| !check.observed);
-    verdict.no_room = match verdict.allowed {
-        true => enforced.any(|check| check.no_room),
-        // If another limit is exhausted too, the store is not the only reason of the denial.
-        false => enforced.all(|check| check.admits || check.no_room),
-    };
 }
 
 /// Whether a cost adds to what is counted.
 pub(super) fn counts(cost: Cost) -> bool {
     matches!(cost, Cost::Ask(1..) | Cost::Force(1..))
-}
-
-/// Whether a check without a slot was denied for that reason, or is a forced charge that was not
-/// recorded. A cost that can never pass would also be denied with a slot.
-pub(super) fn lacks_room(decision: &Decision, cost: Cost) -> bool {
-    match cost {
-        Cost::Ask(_) => !decision.allowed && decision.retry_after != RetryAfter::Never,
-        Cost::Force(units) => units > 0,
-        Cost::Refund(_) => false,
-    }
-}
-
-/// The decision about a new key of a full store that is denied. The wait is an estimate: keys usually
-/// expire within a window. Forced charges and refunds are never denied, although they cannot be
-/// recorded.
-pub(super) fn denied_full(limit: &Limit, cost: Cost) -> Decision {
-    let allowed = matches!(cost, Cost::Refund(_) | Cost::Force(_));
-    let retry_after = match cost {
-        Cost::Refund(_) | Cost::Force(_) => RetryAfter::Now,
-        Cost::Ask(units) if units.max(1) > limit.capacity() => RetryAfter::Never,
-        _ => RetryAfter::Micros(limit.window_us()),
-    };
-    Decision {
-        allowed,
-        limit: limit.count(),
-        remaining: 0,
-        retry_after,
-        reset_after: ResetAfter::from_micros(limit.window_us()),
-        no_room: false,
-        decided: Decided::Exact,
-    }
 }
