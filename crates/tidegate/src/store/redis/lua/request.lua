@@ -35,6 +35,7 @@
 --          An entry with an id has a single value instead: the time, and for each state its role,
 --          the length (4 bytes) and the bytes of its value; empty if the id was used for other
 --          costs. An entry that failed has an error in place of its first value, and was not written
+-- The mode 3, deny and consume, is none of these: it admits nothing and writes what it consumes.
 local DECIDE, DRY, UNDO = 0, 1, 2
 local OBSERVED, CONSUMES = 1, 2
 local SAME, UNIT = 1, 2

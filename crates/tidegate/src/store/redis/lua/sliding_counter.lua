@@ -2,7 +2,7 @@
 -- of tidegate-core.
 --
 -- Bytes: the integer (index * radix + previous) * radix + current as decimal text, if the counts
--- fit (see `radix` in states.rs); otherwise 0x83, the index, the previous and the current count (7
+-- fit (see `radix` in stored_state.rs); otherwise 0x83, the index, the previous and the current count (7
 -- bytes each). Redis stores an integer without an allocation, and INCRBY charges it.
 --
 -- A state is kept until the end of the next window, whatever is added in this one.
