@@ -1,6 +1,6 @@
 //! Generates the tonic clients and servers for `grpc` and `xds`, without `protoc`, for the messages
-//! in `src/grpc/messages.rs` and `src/xds/messages.rs`. The generated code is the same that users of
-//! tonic have.
+//! in `src/grpc/messages.rs` and `src/xds/messages.rs`. The generated code is the same that users
+//! of tonic have.
 
 use tonic_build::manual::{Builder, Method, Service};
 

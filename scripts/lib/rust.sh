@@ -17,6 +17,21 @@ rust_component() { cargo "$1" --version || rustup component add "$2"; }
 check_format() {
     rust_component fmt rustfmt
     cargo fmt --all --check
+    check_comment_width
+}
+
+# rustfmt does not wrap comments. Code blocks, tables and lines with a URL may be wider.
+check_comment_width() {
+    local wide
+    # Comments of the shared store, leases and the config are not wrapped yet.
+    wide=$(find crates examples -name '*.rs' -not -path '*/target/*' -not -path '*/tidegate/*/redis/*' \
+        -not -path '*/lease/*' -not -path '*/src/config/*' -exec awk '
+        FNR == 1 || !/^ *\/\// { block = 0 }
+        /^ *\/\/[\/!]? *```/ { block = !block }
+        /^ *\/\// && length > 100 && !block && !/:\/\// && !/^ *\/\/[\/!]? *\|/ {
+            print FILENAME ":" FNR ": the comment is wider than 100 columns"
+        }' {} +)
+    if [[ $wide ]]; then printf '%s\n' "$wide" >&2; return 1; fi
 }
 
 lint() {

@@ -190,8 +190,8 @@ pub enum DenialReason {
     LimitReached,
     /// The store is full, and does not track the key yet.
     StoreFull,
-    /// The shared store failed, and the policy denies requests in that case. The usage of the key is
-    /// unknown.
+    /// The shared store failed, and the policy denies requests in that case. The usage of the key
+    /// is unknown.
     StoreFailed,
     /// The queue of waiting callers is full.
     QueueFull,

@@ -270,7 +270,8 @@ const CHUNK_BYTES: usize = 4096;
 /// The bytes that a chunk holds without an allocation, enough for about 15 entries. A larger number
 /// would cost long logs more memory than it saves short ones.
 const INLINE_BYTES: usize = 63;
-/// The bytes that an allocator adds to an allocation, and the multiple that it rounds the sum up to.
+/// The bytes that an allocator adds to an allocation, and the multiple that it rounds the sum up
+/// to.
 const ALLOCATION_BYTES: [usize; 2] = [8, 16];
 /// The largest cost or distance of an entry. The lowest bit of its varint marks which one it is.
 const MAX_NUMBER: u64 = u64::MAX >> 1;
@@ -325,7 +326,8 @@ impl Chunk {
         chunk
     }
 
-    /// Appends an entry that is not older than the last one. Returns `false` if it needs a new chunk.
+    /// Appends an entry that is not older than the last one. Returns `false` if it needs a new
+    /// chunk.
     #[inline(always)]
     fn append(&mut self, at: u64, cost: u64) -> bool {
         let distance = at - self.last_at;

@@ -1,14 +1,14 @@
 //! States in a fixed number of bits, as a store keeps them.
 //!
-//! A store that keeps millions of states lays them out in cache lines together with their keys, so a
-//! state has to fit exactly. There are two sizes: 40 bits, for counters, and those 40 bits with
-//! six more words, for every other state of bounded size. Logs and permits can
-//! grow, so they are not packed.
+//! A store that keeps millions of states lays them out in cache lines together with their keys, so
+//! a state has to fit exactly. There are two sizes: 40 bits, for counters, and those 40 bits with
+//! six more words, for every other state of bounded size. Logs and permits can grow, so they are
+//! not packed.
 //!
 //! Both sizes have a *deadline*: the time from which on the state no longer matters, in steps of
 //! 2^19 us (about half a second), rounded up. A store drops a state by its deadline without knowing
-//! its limit. The deadline also determines, to within a step, when the state was last charged, so the
-//! state keeps only the low bits of its window or cell index.
+//! its limit. The deadline also determines, to within a step, when the state was last charged, so
+//! the state keeps only the low bits of its window or cell index.
 
 use crate::algorithms::AlgorithmState;
 use crate::algorithms::sliding_window::{decide_cells, decide_times};
@@ -33,8 +33,8 @@ pub enum PackedSize {
 /// Counts of a `sliding-counter` below this are packed in the small size: two of them fill it.
 pub(crate) const SMALL_COUNT: u64 = (1 << (Packed::HEAD_BITS / 2)) - 1;
 
-/// The representation of the packed states of a limit: its algorithm, size and form in one number, so
-/// that a decision branches once.
+/// The representation of the packed states of a limit: its algorithm, size and form in one number,
+/// so that a decision branches once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PackedKind {
     /// A `sliding-counter` of the small size.
@@ -136,8 +136,8 @@ impl PackedWords for () {
 /// A packed state of bounded size. The default is a state that holds nothing.
 ///
 /// Its *deadline* is the time from which on the state no longer matters, in steps of
-/// [`Packed::DEADLINE_STEP_US`], rounded up. It is below [`Packed::DEADLINE_END`]. Its *head* is the
-/// first 40 bits of the state, which are never all set.
+/// [`Packed::DEADLINE_STEP_US`], rounded up. It is below [`Packed::DEADLINE_END`]. Its *head* is
+/// the first 40 bits of the state, which are never all set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packed<W = [u64; 6]> {
     /// The bits of the deadline that are not in the body.
@@ -153,8 +153,8 @@ impl Packed {
     pub const WORDS: usize = 6;
     /// The number of bits in the head.
     pub const HEAD_BITS: u32 = 40;
-    /// The number of low bits of the deadline that are in the body. A decision that would change the
-    /// other bits requires that the store locks the state.
+    /// The number of low bits of the deadline that are in the body. A decision that would change
+    /// the other bits requires that the store locks the state.
     pub const DEADLINE_LOW_BITS: u32 = u64::BITS - Self::HEAD_BITS;
     /// The length of a deadline step in microseconds.
     pub const DEADLINE_STEP_US: u64 = 1 << Self::DEADLINE_SHIFT;
@@ -233,7 +233,8 @@ impl<W: PackedWords> Packed<W> {
     /// Returns `None`, and leaves the state unchanged, if the store has to unpack the state and to
     /// lock it for this decision: if the new state would not fit its size, if its deadline would
     /// become earlier or change in more than the low bits, or if a `sliding-window` is charged
-    /// unconditionally or refunded, has the form or pace of another limit, or is ahead of the clock.
+    /// unconditionally or refunded, has the form or pace of another limit, or is ahead of the
+    /// clock.
     #[inline(always)]
     pub fn decide_kind<const KIND: usize>(
         &mut self,
@@ -294,8 +295,8 @@ impl<W: PackedWords> Packed<W> {
         true
     }
 
-    /// Whether charging a `sliding-window` at a time would change only the low bits of the deadline.
-    /// The time is then below 2^53 us.
+    /// Whether charging a `sliding-window` at a time would change only the low bits of the
+    /// deadline. The time is then below 2^53 us.
     #[inline(always)]
     pub(crate) fn may_be_charged(&self, limit: &Limit, now_us: u64) -> bool {
         let latest_us =

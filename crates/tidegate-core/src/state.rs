@@ -57,8 +57,8 @@ impl State {
         each!(self, state => state.decide(limit, attempt))
     }
 
-    /// Advances the state to the time of the attempt and returns whether this limit admits the cost,
-    /// without charging it.
+    /// Advances the state to the time of the attempt and returns whether this limit admits the
+    /// cost, without charging it.
     ///
     /// A request with several limits calls this for all of them first, and then [`State::finish`].
     pub fn advance_and_check(&mut self, limit: &Limit, attempt: &Attempt) -> bool {

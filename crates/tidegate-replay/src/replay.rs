@@ -172,8 +172,8 @@ fn runs(args: &ReplayArgs) -> Result<(Vec<Run>, Option<Run>), ReplayError> {
     Ok((plan.into_iter().map(Run::new).collect(), exact))
 }
 
-/// Returns the counter of the largest burst, which only the page shows. It counts by one key and one
-/// window, so it does not apply to policies.
+/// Returns the counter of the largest burst, which only the page shows. It counts by one key and
+/// one window, so it does not apply to policies.
 fn demand(args: &ReplayArgs) -> Option<Demand> {
     let limit = args.rules.limits.first()?;
     args.report.html.is_some().then(|| Demand::new(limit))

@@ -2,8 +2,8 @@
 //!
 //! Each check has a fallback: allow, deny, or decide in the local memory of this node with the
 //! limit divided by the number of nodes. For the last one, local memory mirrors what the store
-//! charges while it works (`local_mirror.rs`). A cost that fits the whole limit, but not the share of this node, is denied because the
-//! store failed, and can be retried.
+//! charges while it works (`local_mirror.rs`). A cost that fits the whole limit, but not the share
+//! of this node, is denied because the store failed, and can be retried.
 //!
 //! A denial charges nothing or, if a check is consuming, what is left. If an enforced check denies
 //! because the store failed, nothing is charged: the others are only checked.

@@ -278,8 +278,9 @@ pub mod redis {
 pub mod unstable {
     //! Internals that `tidegate-server` is built from (feature `unstable`).
     //!
-    //! These items are not covered by a promise of stability: names and signatures may change in any
-    //! release. Programs should use the items at the root of the crate, in `tower` and in `redis`.
+    //! These items are not covered by a promise of stability: names and signatures may change in
+    //! any release. Programs should use the items at the root of the crate, in `tower` and in
+    //! `redis`.
     //!
     //! | module | contents | feature |
     //! | --- | --- | --- |

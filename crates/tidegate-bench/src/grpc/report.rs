@@ -73,8 +73,8 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
             both(|turn| server_busy(turn) * 100.0),
             median(tidegate, load_us),
         )?;
-        // `disturbed` counts the turns of three worker groups. The rows with one and with two limits
-        // share it.
+        // `disturbed` counts the turns of three worker groups. The rows with one and with two
+        // limits share it.
         if row.limits == 2 && row.disturbed * 10 > 3 * results.rounds {
             writeln!(text, "  other programs ran: {} turns were made again", row.disturbed)?;
         }

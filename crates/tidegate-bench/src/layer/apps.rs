@@ -82,7 +82,8 @@ pub const AGEING_TIME: Duration = Duration::from_millis(2_500);
 impl App {
     pub fn new(subject: Subject) -> Self {
         let App { router, tracked_clients } = App::without_state(subject);
-        // `into_make_service` does the same. Without it axum would apply the layers to every request.
+        // `into_make_service` does the same. Without it axum would apply the layers to every
+        // request.
         App { router: router.with_state(()), tracked_clients }
     }
 

@@ -188,8 +188,8 @@ impl TurnRunner<'_> {
         pipeline
     }
 
-    /// Decides through the store's own client, with concurrent callers that use separate keys or one.
-    /// Returns the processor time of the server, and the decisions per entry of a script call.
+    /// Decides through the store's own client, with concurrent callers that use separate keys or
+    /// one. Returns the processor time of the server, and the decisions per entry of a script call.
     fn through_store(
         &self,
         connection: &mut Connection,
@@ -226,8 +226,8 @@ struct Callers {
 }
 
 impl Callers {
-    /// Runs the callers with `times` decisions each. A caller uses its keys in order without a seed,
-    /// and at random with one.
+    /// Runs the callers with `times` decisions each. A caller uses its keys in order without a
+    /// seed, and at random with one.
     async fn run(&self, times: u32, seed: Option<u64>) -> Result<(), BoxError> {
         let tasks: Vec<_> = (0..CALLERS)
             .map(|caller| {

@@ -78,7 +78,8 @@ impl ControlPlane {
     }
 }
 
-/// Returns an encoded config of many descriptors with one limit each. The limits differ by `number`.
+/// Returns an encoded config of many descriptors with one limit each. The limits differ by
+/// `number`.
 pub fn config(descriptors: u32, number: u32) -> Vec<u8> {
     let descriptor = |value: u32| Descriptor {
         key: KEY.to_owned(),

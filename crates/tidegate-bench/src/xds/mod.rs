@@ -4,9 +4,9 @@
 //! - `messages.rs`: the proto;
 //! - `control_plane.rs`: a tonic server that sends configs, in this process.
 //!
-//! tidegate runs as a separate process in the mode `--as-envoy-ratelimit` with its metrics, as under
-//! Envoy Gateway. One connection sends a check after the other and times each. The same checks are
-//! timed for as long without configs: their slowest is caused by the machine.
+//! tidegate runs as a separate process in the mode `--as-envoy-ratelimit` with its metrics, as
+//! under Envoy Gateway. One connection sends a check after the other and times each. The same
+//! checks are timed for as long without configs: their slowest is caused by the machine.
 
 mod control_plane;
 pub mod messages;

@@ -54,8 +54,8 @@ impl Held {
 }
 
 impl Permits {
-    /// Creates permits without ids that are held since `now`, from their costs and the ends of their
-    /// leases.
+    /// Creates permits without ids that are held since `now`, from their costs and the ends of
+    /// their leases.
     pub fn until(now: Timestamp, held: impl IntoIterator<Item = (u64, Timestamp)>) -> Self {
         let mut permits = Permits::default();
         for (cost, ends) in held {
@@ -71,8 +71,8 @@ impl Permits {
         permits
     }
 
-    /// Returns the held permits with their costs and the ends of their leases, in the order in which
-    /// the leases end.
+    /// Returns the held permits with their costs and the ends of their leases, in the order in
+    /// which the leases end.
     pub fn held(&self) -> impl Iterator<Item = (PermitId, u64, Timestamp)> {
         self.held.iter().map(|held| (held.id, held.cost, held.ends()))
     }

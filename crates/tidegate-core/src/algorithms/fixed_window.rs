@@ -34,7 +34,8 @@ pub struct FixedWindow {
 
 impl FixedWindow {
     /// Packs the count and, in the large size, the index. In the small size the deadline is the
-    /// end of the window and determines the index, because windows are at least a deadline step long.
+    /// end of the window and determines the index, because windows are at least a deadline step
+    /// long.
     #[inline]
     pub(crate) fn pack(&self, limit: &Limit, size: PackedSize) -> Option<Packed> {
         if size == PackedSize::Large {

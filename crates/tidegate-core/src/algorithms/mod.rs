@@ -3,7 +3,8 @@
 //! All implement one trait, [`AlgorithmState`]: advance the state to `now`, return how much
 //! is available, charge, refund, and return when a cost will pass. Everything in a
 //! decision (admission, remaining, retry-after, reset-after) is derived from these in
-//! [`AlgorithmState::apply`] and [`AlgorithmState::report`], so the algorithms cannot disagree about it.
+//! [`AlgorithmState::apply`] and [`AlgorithmState::report`], so the algorithms cannot disagree
+//! about it.
 
 pub(crate) mod concurrency;
 pub(crate) mod fixed_window;

@@ -52,8 +52,8 @@ impl SlidingLog {
 
     /// Moves the newest entry to `now`, so that an entry that is pushed at `now` is merged with it.
     ///
-    /// The log then does not grow. The units of the moved entry expire later, so no more is admitted
-    /// than before.
+    /// The log then does not grow. The units of the moved entry expire later, so no more is
+    /// admitted than before.
     pub fn merge_newest(&mut self, now: Timestamp) {
         if let Some(newest) = self.entries.pop_newest() {
             self.entries.push(Entry { at: now, cost: newest.cost });

@@ -7,8 +7,8 @@
 use super::bounds;
 use crate::Timestamp;
 
-/// Where the windows of a limit or, for a `sliding-window`, the cells of a form lie in time, and the
-/// pace that the cells are measured against.
+/// Where the windows of a limit or, for a `sliding-window`, the cells of a form lie in time, and
+/// the pace that the cells are measured against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grid {
     /// The window; for `concurrency`, the lease.
@@ -100,8 +100,8 @@ pub(crate) struct EvenPace {
     pub(super) tick_us: u64,
     /// The window in ticks, rounded up.
     pub(super) window: Divisor,
-    /// `ceil(count * 2^(64 + rate_shift) / window)`; 0 if the count is 0 or not below the window, or
-    /// if a tick is longer than a microsecond.
+    /// `ceil(count * 2^(64 + rate_shift) / window)`; 0 if the count is 0 or not below the window,
+    /// or if a tick is longer than a microsecond.
     rate: u64,
     /// The largest number for which `count * 2^rate_shift < window`.
     rate_shift: u32,
@@ -122,9 +122,9 @@ impl EvenPace {
 
     /// The units that arrive in `us` microseconds, which are at most a window.
     ///
-    /// Multiplying by the rate is exact: the rate is too large by less than 1, so the product is too
-    /// large by less than `us / 2^(64 + rate_shift)`. That is less than `1 / window`, which is too
-    /// little to reach the next whole number, because `us * count` is at most 2^53 and
+    /// Multiplying by the rate is exact: the rate is too large by less than 1, so the product is
+    /// too large by less than `us / 2^(64 + rate_shift)`. That is less than `1 / window`, which is
+    /// too little to reach the next whole number, because `us * count` is at most 2^53 and
     /// `2^rate_shift` at least `window / (2 * count)`.
     #[inline(always)]
     pub(crate) fn units_in(&self, us: u64) -> u64 {
@@ -208,7 +208,8 @@ mod tests {
         }
     }
 
-    /// The times are close to those at which a unit arrives, where an inexact rate would show first.
+    /// The times are close to those at which a unit arrives, where an inexact rate would show
+    /// first.
     #[test]
     fn counts_units_exactly() {
         let windows = [1_000, 1_048_576, 59_999_999, 60_000_000, 3_600_000_000];

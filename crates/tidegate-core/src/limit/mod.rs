@@ -234,8 +234,8 @@ impl Limit {
         Self::per(count, 86_400 * 1_000_000)
     }
 
-    /// Creates a limit without validation: a count of 32 bits is within bounds, and so are the windows
-    /// of the methods above.
+    /// Creates a limit without validation: a count of 32 bits is within bounds, and so are the
+    /// windows of the methods above.
     const fn per(count: u32, window_us: u64) -> Self {
         Self::build(count as u64, window_us, Algorithm::SlidingWindow)
     }
@@ -260,8 +260,8 @@ impl Limit {
     /// Returns this `token-bucket` limit with another burst.
     ///
     /// # Errors
-    /// Returns an error if the burst is 0 or above [`bounds::MAX_COUNT`], or if the algorithm is not
-    /// `token-bucket`.
+    /// Returns an error if the burst is 0 or above [`bounds::MAX_COUNT`], or if the algorithm is
+    /// not `token-bucket`.
     pub fn with_burst(mut self, burst: u64) -> Result<Self, LimitError> {
         if self.algorithm != Algorithm::TokenBucket {
             return Err(LimitErrorKind::BurstWithoutTokens.into());
@@ -292,7 +292,8 @@ impl Limit {
         let largest = if self.count > self.burst { self.count } else { self.burst };
         let pace = EvenPace::new(largest, self.grid.window_us);
         let window = match self.algorithm {
-            // Permits carry their own lease, so a limit with another lease counts in the same state.
+            // Permits carry their own lease, so a limit with another lease counts in the same
+            // state.
             Algorithm::Concurrency => 0,
             _ => self.grid.window_us,
         };

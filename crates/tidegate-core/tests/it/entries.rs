@@ -17,8 +17,8 @@ impl Model {
         self.0.iter().map(|&(_, cost)| cost).sum()
     }
 
-    /// Appends as documented: an entry that is not newer than the newest is added to it, a cost of 0
-    /// adds nothing, and an entry is at most 2^63 - 1.
+    /// Appends as documented: an entry that is not newer than the newest is added to it, a cost of
+    /// 0 adds nothing, and an entry is at most 2^63 - 1.
     pub fn push(&mut self, at: u64, cost: u64) {
         match self.0.back_mut() {
             Some(newest) if at <= newest.0 => {

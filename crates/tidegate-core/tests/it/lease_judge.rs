@@ -1,5 +1,6 @@
-//! The judge of leases: a plain list of the units that were really admitted, with their times on the
-//! clock of the store. It recomputes every count from the list and shares no code with the crate.
+//! The judge of leases: a plain list of the units that were really admitted, with their times on
+//! the clock of the store. It recomputes every count from the list and shares no code with the
+//! crate.
 
 use tidegate_core::{Algorithm, Limit};
 

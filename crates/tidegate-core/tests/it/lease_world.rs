@@ -3,8 +3,8 @@
 //! Every step is an [`Action`]. Messages may arrive at any time after they were sent, in any order,
 //! or never; so a lost message, a crashed node and a partition are histories in which some actions
 //! do not occur. The clock of the first node is slow by the whole drift allowance. After every step
-//! the [`Judge`] looks at the units that were really admitted, and at those that the nodes could spend
-//! at once.
+//! the [`Judge`] looks at the units that were really admitted, and at those that the nodes could
+//! spend at once.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -184,7 +184,8 @@ impl World {
         self.messages.iter().any(is_its)
     }
 
-    /// Whether a message may arrive twice. A reply does not: it answers one request on a connection.
+    /// Whether a message may arrive twice. A reply does not: it answers one request on a
+    /// connection.
     pub fn is_repeatable(&self, message: usize) -> bool {
         !matches!(self.messages[message], Message::Reply(..))
     }

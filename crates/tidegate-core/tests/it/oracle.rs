@@ -134,8 +134,8 @@ impl Oracle {
         (then == u64::MAX || self.admits(cost, then)) && (wait == 0 || !self.admits(cost, then - 1))
     }
 
-    /// Whether the whole limit is available again after `reset`. For a `sliding-window` that is when
-    /// the last hit, rounded up, is a window old.
+    /// Whether the whole limit is available again after `reset`. For a `sliding-window` that is
+    /// when the last hit, rounded up, is a window old.
     pub fn resets_after(&self, reset: u64, now: u64) -> bool {
         let capacity = u64::try_from(self.capacity).expect("fits");
         if self.algorithm != Algorithm::SlidingWindow {
@@ -232,8 +232,8 @@ impl Oracle {
         }
     }
 
-    /// A level that charges increase and time decreases, but never below zero, is the largest sum of
-    /// the steps since some point in time.
+    /// A level that charges increase and time decreases, but never below zero, is the largest sum
+    /// of the steps since some point in time.
     fn debt(&self, now: u64) -> u128 {
         let (mut sum, mut largest, mut later) = (0_i128, 0_i128, now);
         let rate = i128::try_from(self.count).expect("fits");

@@ -92,8 +92,8 @@ fn bound(limit: &Limit) -> u128 {
     }
 }
 
-/// The time by which a `sliding-window` may release a unit late: a cell and a fifteenth of it, or two
-/// steps of the log's grid.
+/// The time by which a `sliding-window` may release a unit late: a cell and a fifteenth of it, or
+/// two steps of the log's grid.
 pub fn late_us(form: WindowForm, window_us: u64) -> u64 {
     let cell_us = form.cell_us(window_us);
     cell_us + if form == WindowForm::Times { cell_us } else { cell_us.div_ceil(15) }
@@ -102,8 +102,8 @@ pub fn late_us(form: WindowForm, window_us: u64) -> u64 {
 proptest! {
     #![proptest_config(config(4_000))]
 
-    /// Every decision is that of the oracle, and every wait is sufficient and minimal, for all kinds
-    /// of steps and a clock that may step back.
+    /// Every decision is that of the oracle, and every wait is sufficient and minimal, for all
+    /// kinds of steps and a clock that may step back.
     #[test]
     fn every_decision_matches_the_oracle(limit in any_limit(), begin in start(), trace in anything(24)) {
         let mut checked = CheckedState::new(limit);
@@ -330,8 +330,8 @@ proptest! {
                 break;
             };
             prop_assert!(after.head() < (1 << Packed::HEAD_BITS) - 1);
-            // Under one limit, and without forced charges and steps back, all attempts are decided in
-            // place whose deadline does not come close to another value of the high bits.
+            // Under one limit, and without forced charges and steps back, all attempts are decided
+            // in place whose deadline does not come close to another value of the high bits.
             let latest = (now + 2 * limit.window_us() + 4 * Packed::DEADLINE_STEP_US) / Packed::DEADLINE_STEP_US;
             is_plain &= matches!(attempt.cost, Cost::Ask(_)) && changes >> number & 1 == 0 && now >= last;
             let stays = [after.deadline(), latest]

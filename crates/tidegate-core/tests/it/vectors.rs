@@ -21,8 +21,8 @@ fn run(text: &str, rows: &[Row]) {
     }
 }
 
-/// With 8 units in the previous window and 3 in the current one, the estimate is exactly 5 after 45 s
-/// of 60, and the limit is 5.
+/// With 8 units in the previous window and 3 in the current one, the estimate is exactly 5 after
+/// 45 s of 60, and the limit is 5.
 #[test]
 fn counter_denies_at_exactly_its_limit() {
     let (previous, current) = (Cost::Force(8), Cost::Force(3));
@@ -99,8 +99,8 @@ fn fixed_window_admits_twice_where_the_log_does_not() {
     }
 }
 
-/// A refund takes the permit that was charged last, even if another one was charged at the same time
-/// and has a longer lease.
+/// A refund takes the permit that was charged last, even if another one was charged at the same
+/// time and has a longer lease.
 #[test]
 fn a_refund_takes_the_permit_just_charged() {
     let (long, short) = (limit("5 concurrent lease 1m"), limit("5 concurrent lease 1s"));
@@ -160,7 +160,8 @@ fn a_converted_debt_is_rounded_up() {
     assert_eq!(decision.remaining, fast.count() - 1);
 }
 
-/// After the clock stepped back, a short lease that began in the future ends before an older long one.
+/// After the clock stepped back, a short lease that began in the future ends before an older long
+/// one.
 #[test]
 fn leases_end_in_order_after_the_clock_stepped_back() {
     let (long, short) = (limit("5 concurrent lease 1m"), limit("5 concurrent lease 1s"));

@@ -78,8 +78,8 @@ proptest! {
         cases: 1_000, failure_persistence: None, ..ProptestConfig::default()
     })]
 
-    /// With one limit and time that moves forward, it never counts less than the log, and is at most
-    /// a cell and a step late.
+    /// With one limit and time that moves forward, it never counts less than the log, and is at
+    /// most a cell and a step late.
     #[test]
     fn counts_no_less_than_the_log_and_releases_within_a_cell(
         count in any_count(), window_us in window_us(),
@@ -106,8 +106,8 @@ proptest! {
         }
     }
 
-    /// With alternating limits, forced charges, refunds and a clock that steps, it never counts less
-    /// than the log, and is empty within a window and a cell.
+    /// With alternating limits, forced charges, refunds and a clock that steps, it never counts
+    /// less than the log, and is empty within a window and a cell.
     #[test]
     fn holds_across_limits_and_clock_steps(
         counts in prop::collection::vec(any_count(), 1..4), window_us in window_us(),
@@ -214,8 +214,8 @@ fn alternating_limits_do_not_delay_releases() {
     }
 }
 
-/// Forced charges above the cap of a form widen it. After the refund the state is empty, and the next
-/// charge uses the form of its limit.
+/// Forced charges above the cap of a form widen it. After the refund the state is empty, and the
+/// next charge uses the form of its limit.
 #[test]
 fn forced_charges_beyond_every_cap_can_be_refunded() {
     let rows = [
@@ -348,8 +348,8 @@ fn decide_both(packed: &mut Packed, limit: &Limit, attempt: Attempt) -> [Option<
     [packed.decide(limit, attempt, true), Some(expected)]
 }
 
-/// The low bits of the deadline are equal again after 2^43 us. A clock that stepped back by about as
-/// much made a state from the future look like one that is about to expire.
+/// The low bits of the deadline are equal again after 2^43 us. A clock that stepped back by about
+/// as much made a state from the future look like one that is about to expire.
 #[test]
 fn state_from_the_future_is_recognised_after_a_long_step_back() {
     for text in ["3000 per 1m", "3000000 per 1m", "50 per 1m"] {
@@ -365,8 +365,8 @@ fn state_from_the_future_is_recognised_after_a_long_step_back() {
     }
 }
 
-/// The sum of the latest time and the longest time to a deadline wrapped around, and matched a state
-/// of 1970.
+/// The sum of the latest time and the longest time to a deadline wrapped around, and matched a
+/// state of 1970.
 #[test]
 fn latest_time_is_not_taken_for_an_early_one() {
     for text in ["5 per 1m", "30 per 1m", "3000 per 1m", "3000000 per 1m"] {

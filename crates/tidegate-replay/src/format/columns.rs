@@ -1,5 +1,5 @@
-//! Lines of fields in a fixed order: csv with column names, W3C logs, and logs whose order of fields
-//! is known.
+//! Lines of fields in a fixed order: csv with column names, W3C logs, and logs whose order of
+//! fields is known.
 
 use std::borrow::Cow;
 use std::ops::RangeInclusive;

@@ -109,8 +109,8 @@ impl Format {
         }
     }
 
-    /// Returns whether lines of this format may contain a field of a request. Columns and JSON lines
-    /// may contain any field except the domain.
+    /// Returns whether lines of this format may contain a field of a request. Columns and JSON
+    /// lines may contain any field except the domain.
     pub fn may_contain(self, field: &RequestField) -> bool {
         match self {
             Format::Clf | Format::Combined => clf::may_contain(field),

@@ -1,4 +1,5 @@
-//! Escapes keys and paths for display: they can contain anything, and must not control the terminal.
+//! Escapes keys and paths for display: they can contain anything, and must not control the
+//! terminal.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! TLS of a front: its files, their problems, and the certificates of clients.
 //!
-//! Certificates are replaced while a server runs, so the files are read again and again. Connections
-//! that are open keep the certificate that they began with.
+//! Certificates are replaced while a server runs, so the files are read again and again.
+//! Connections that are open keep the certificate that they began with.
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};

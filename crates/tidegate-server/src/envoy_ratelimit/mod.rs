@@ -1,9 +1,9 @@
 //! The settings of `tidegate serve --as-envoy-ratelimit`: the environment variables of
 //! envoyproxy/ratelimit.
 //!
-//! `variables.rs` is the table of all of them. Each is used, ignored with a warning, or refused with
-//! an error. The values become one plain struct, [`EnvoySettings`], which `serve/` applies: to the
-//! arguments before they are read, and to each config after it was loaded.
+//! `variables.rs` is the table of all of them. Each is used, ignored with a warning, or refused
+//! with an error. The values become one plain struct, [`EnvoySettings`], which `serve/` applies: to
+//! the arguments before they are read, and to each config after it was loaded.
 
 mod metrics;
 mod redis;
@@ -38,8 +38,8 @@ const AGE_GRACE: &str = "GRPC_MAX_CONNECTION_AGE_GRACE";
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The timeout of a store if no variable and no config file sets it. Envoy waits 20 ms for an answer
-/// by default, and the answer from memory, when the store fails, must arrive in that time.
+/// The timeout of a store if no variable and no config file sets it. Envoy waits 20 ms for an
+/// answer by default, and the answer from memory, when the store fails, must arrive in that time.
 pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_millis(15);
 
 /// The settings that the variables of envoyproxy/ratelimit define.

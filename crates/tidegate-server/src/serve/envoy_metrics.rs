@@ -1,4 +1,5 @@
-//! The metrics of envoyproxy/ratelimit: the socket for Prometheus and the task that sends to statsd.
+//! The metrics of envoyproxy/ratelimit: the socket for Prometheus and the task that sends to
+//! statsd.
 
 use std::sync::Arc;
 
@@ -64,8 +65,8 @@ impl EnvoyExport {
         self.page.is_some()
     }
 
-    /// Divides the connections of the admin front with the page. Returns those of the page, then the
-    /// rest.
+    /// Divides the connections of the admin front with the page. Returns those of the page, then
+    /// the rest.
     pub fn divide(&self, admin: Bounds) -> (Bounds, Bounds) {
         let page = if self.serves_page() { admin.connections / 2 } else { 0 };
         let of = |connections| Bounds { connections, ..admin };

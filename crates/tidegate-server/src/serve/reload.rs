@@ -49,8 +49,8 @@ struct ReloadState {
     readiness: Readiness,
     /// The fingerprint of the content that was last read, valid or not.
     seen: Option<u64>,
-    /// The policies that the last reload replaced. A check may still use them. They are freed later,
-    /// because freeing thousands of policies takes milliseconds.
+    /// The policies that the last reload replaced. A check may still use them. They are freed
+    /// later, because freeing thousands of policies takes milliseconds.
     retired: Vec<Retired>,
 }
 

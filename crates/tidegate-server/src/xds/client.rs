@@ -65,8 +65,8 @@ struct Client {
 }
 
 impl Client {
-    /// Opens a stream and applies its configs. Returns `Ok` if nobody receives updates any more, and
-    /// an error when the stream ends.
+    /// Opens a stream and applies its configs. Returns `Ok` if nobody receives updates any more,
+    /// and an error when the stream ends.
     async fn follow(&mut self) -> Result<(), StreamError> {
         let (requests, mut responses) = self.open().await?;
         info!(address = self.settings.address, "connected to the xDS control plane");
@@ -168,7 +168,8 @@ impl Client {
     }
 }
 
-/// Returns the newest response that has arrived. Each holds all configs, so older ones are obsolete.
+/// Returns the newest response that has arrived. Each holds all configs, so older ones are
+/// obsolete.
 fn newest(
     responses: &mut Streaming<DiscoveryResponse>,
     mut response: DiscoveryResponse,

@@ -24,7 +24,8 @@ impl Sentinel {
         Sentinel::with(server, "")
     }
 
-    /// Starts a primary and its replica, which require this password, and a Sentinel, which does not.
+    /// Starts a primary and its replica, which require this password, and a Sentinel, which does
+    /// not.
     pub fn with_password(password: &str) -> Self {
         let server = |arguments: &[&str]| RedisServer::with_password(password, arguments);
         Sentinel::with(server, &format!("sentinel auth-pass \"{NAME}\" {password}\n"))

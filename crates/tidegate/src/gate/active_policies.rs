@@ -63,8 +63,8 @@ impl ActivePolicies {
     /// Validates a request without deciding it.
     ///
     /// # Errors
-    /// Returns the errors of [`Gate::check`](super::Gate::check), except those that are found only when a request is
-    /// decided.
+    /// Returns the errors of [`Gate::check`](super::Gate::check), except those that are found only
+    /// when a request is decided.
     pub fn validate(&self, request: &GateRequest<'_>) -> Result<(), GateError> {
         Plan::default().build(self, std::slice::from_ref(request), ConcurrencyMode::Reject)
     }

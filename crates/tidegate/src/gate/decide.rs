@@ -75,9 +75,9 @@ impl DecideOptions<'_> {
 }
 
 impl Gate {
-    /// Decides the plan of a call, and decides it again if a quota is exhausted and another one may have room.
-    /// The call holds the verdict and, if one was acquired, the permit. The caller may be cancelled
-    /// before a shared store has replied, so the call is tracked.
+    /// Decides the plan of a call, and decides it again if a quota is exhausted and another one may
+    /// have room. The call holds the verdict and, if one was acquired, the permit. The caller may
+    /// be cancelled before a shared store has replied, so the call is tracked.
     pub(super) async fn decide(
         &self,
         tracker: &CallTracker,

@@ -121,9 +121,9 @@ impl Gate {
         }
     }
 
-    /// Replaces the policies, and returns the old ones. Counts are kept: a limit finds its counts by
-    /// the name of its policy, the key, its algorithm and its window. A caller that keeps the old
-    /// policies until no check uses them frees them itself; otherwise the last check does.
+    /// Replaces the policies, and returns the old ones. Counts are kept: a limit finds its counts
+    /// by the name of its policy, the key, its algorithm and its window. A caller that keeps the
+    /// old policies until no check uses them frees them itself; otherwise the last check does.
     pub fn reload(&self, policies: Policies) -> Arc<ActivePolicies> {
         self.active.swap(Arc::new(ActivePolicies::new(policies, &self.stats)))
     }
@@ -145,8 +145,8 @@ impl Gate {
         &self.stats
     }
 
-    /// Polls a future that decides with this gate once. If counts are kept in memory, the future is ready, unless
-    /// the request has a `max_wait`.
+    /// Polls a future that decides with this gate once. If counts are kept in memory, the future is
+    /// ready, unless the request has a `max_wait`.
     ///
     /// ```
     /// use std::sync::Arc;

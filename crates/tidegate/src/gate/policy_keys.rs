@@ -64,8 +64,8 @@ impl<'a> PolicyKeys<'a> {
         self.gate.find_key(self.active, self.policy, text).await
     }
 
-    /// Returns whether a key was seen: something is counted under it, or it is among the top keys and
-    /// latest denials.
+    /// Returns whether a key was seen: something is counted under it, or it is among the top keys
+    /// and latest denials.
     ///
     /// # Errors
     /// Returns [`GateError::Store`] if the store failed.

@@ -40,8 +40,8 @@ impl Policy {
     }
 
     /// Returns whether `other` denies every request that the policy denies: it matches at least the
-    /// same requests, counts them under the same keys, and its limits and its `on_store_failure` are
-    /// at least as strict. `other` must not be replaced by another policy.
+    /// same requests, counts them under the same keys, and its limits and its `on_store_failure`
+    /// are at least as strict. `other` must not be replaced by another policy.
     pub(crate) fn is_covered_by(&self, other: &Policy) -> bool {
         let is_plain = |policy: &Policy| {
             let is_only_variant = policy.variants().len() == 1;
@@ -111,8 +111,9 @@ impl Policy {
         })
     }
 
-    /// Returns the fields of a request that the policy matches, with their values: those of `match`,
-    /// the client's address, and a header that the key needs. `None` if no such request is obvious.
+    /// Returns the fields of a request that the policy matches, with their values: those of
+    /// `match`, the client's address, and a header that the key needs. `None` if no such request is
+    /// obvious.
     pub fn example_request(&self) -> Option<Vec<(RequestField, String)>> {
         let example = |one: &Condition| Some((one.field().clone(), one.example()?));
         let mut fields: Vec<(RequestField, String)> =

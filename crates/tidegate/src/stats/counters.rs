@@ -85,9 +85,9 @@ impl<const N: usize> Counters<N> {
 /// burden a metrics database with a single process.
 pub const MAX_SERIES: usize = 4096;
 
-/// The counters of a series: allowed and denied decisions by [`Decided`], near misses, then requests
-/// by [`Outcome`]. All of them fit into the two cache lines of a stripe, so that counting the request
-/// touches no other line than counting the decision of its reported limit.
+/// The counters of a series: allowed and denied decisions by [`Decided`], near misses, then
+/// requests by [`Outcome`]. All of them fit into the two cache lines of a stripe, so that counting
+/// the request touches no other line than counting the decision of its reported limit.
 type SeriesCounters = Counters<{ REQUESTS + Outcome::ALL.len() }>;
 
 /// The number of variants of [`Decided`].

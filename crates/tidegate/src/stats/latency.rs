@@ -116,9 +116,10 @@ const BOUNDS: [Duration; LATENCY_BOUNDS.len()] = [
 /// requests that an observed policy would have denied are always timed.
 pub const TIMED_EVERY: u8 = 32;
 
-/// Whether this request is sampled for timing. Requests are chosen by multiples of the golden ratio, which are
-/// evenly distributed, and not at a fixed distance: if the requests of several policies alternate,
-/// each policy gets its share, whereas a fixed distance could always choose the same policy.
+/// Whether this request is sampled for timing. Requests are chosen by multiples of the golden
+/// ratio, which are evenly distributed, and not at a fixed distance: if the requests of several
+/// policies alternate, each policy gets its share, whereas a fixed distance could always choose the
+/// same policy.
 #[inline(always)]
 pub(crate) fn is_sampled() -> bool {
     const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15; // 2^64 / 1.618...

@@ -3,8 +3,8 @@
 //! - `POST /login`: five failed attempts in 15 minutes per address. Successful logins do not count.
 //! - `/v1/..`: a number of requests per minute and user, by plan or from the database, and 300 per
 //!   minute and address, however many users share it. Both are charged or none.
-//! - `POST /v1/complete`: a number of tokens per minute and user. The handler estimates the cost from
-//!   the body and reports the actual use of the model. A failure of the model costs nothing.
+//! - `POST /v1/complete`: a number of tokens per minute and user. The handler estimates the cost
+//!   from the body and reports the actual use of the model. A failure of the model costs nothing.
 //!
 //! ```text
 //! $ cargo run -p tidegate-examples --bin axum_api

@@ -21,11 +21,11 @@ pub struct Cell {
 /// Units in the cells of one form, measured against one pace.
 ///
 /// The form and the pace do not change. The [`SlidingWindow`](super::SlidingWindow) that holds the
-/// cells replaces them when a limit or a charge requires another form or pace. So where the form is a
-/// constant, the positions of all numbers are constants too.
+/// cells replaces them when a limit or a charge requires another form or pace. So where the form is
+/// a constant, the positions of all numbers are constants too.
 ///
-/// `W` gives access to the words of the cells. They are in the state itself or, while a packed state
-/// is decided in place, in the packed state.
+/// `W` gives access to the words of the cells. They are in the state itself or, while a packed
+/// state is decided in place, in the packed state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cells<W = [u64; WORDS]> {
     pub(super) form: WindowForm,
@@ -153,8 +153,8 @@ impl Cells {
         Self::empty(form, pace, [0; WORDS])
     }
 
-    /// Restores cells with their indexes, oldest first. Returns `None` if `form` is the log form, or
-    /// is too narrow for the cells or for the pace.
+    /// Restores cells with their indexes, oldest first. Returns `None` if `form` is the log form,
+    /// or is too narrow for the cells or for the pace.
     pub(super) fn from_cells(form: WindowForm, pace: u64, cells: &[(u64, Cell)]) -> Option<Self> {
         let &(newest, _) = cells.last()?;
         if form == WindowForm::Times || form < WindowForm::of(pace) {
@@ -228,8 +228,8 @@ impl<W: CellWords> Cells<W> {
         cells
     }
 
-    /// Returns the head of the packed state of cells that are not empty. Numbers that do not fit the
-    /// head are written into the bits of the words that the cells leave unused.
+    /// Returns the head of the packed state of cells that are not empty. Numbers that do not fit
+    /// the head are written into the bits of the words that the cells leave unused.
     #[inline(always)]
     pub(super) fn pack_head(&mut self) -> u64 {
         let Self { form, total, pace, last, .. } = *self;
@@ -408,8 +408,8 @@ impl<W: CellWords> Cells<W> {
         ((bits / u64::BITS) as usize, bits % u64::BITS)
     }
 
-    /// Removes cells whose last unit is a window old, at the time `elapsed_us` after the start of the
-    /// cell `current`. No cell may be later than that.
+    /// Removes cells whose last unit is a window old, at the time `elapsed_us` after the start of
+    /// the cell `current`. No cell may be later than that.
     #[inline(always)]
     pub(super) fn drop_expired(&mut self, grid: &Grid, current: u64, elapsed_us: u64) {
         self.expired = 0;

@@ -1,6 +1,7 @@
 //! The forms of a `sliding-window`: the number of its cells, and the bits of their numbers.
 
-/// The representation of a [`SlidingWindow`](super::SlidingWindow), from the narrowest to the widest.
+/// The representation of a [`SlidingWindow`](super::SlidingWindow), from the narrowest to the
+/// widest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WindowForm {
     /// Stores the times of up to 20 units.

@@ -13,8 +13,8 @@ const NEWEST_BITS: u32 = 20;
 
 /// The times of up to 20 units.
 ///
-/// `W` gives access to their words. They are in the state itself or, while a packed state is decided
-/// in place, in the packed state.
+/// `W` gives access to their words. They are in the state itself or, while a packed state is
+/// decided in place, in the packed state.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Times<W = [u64; WORDS]> {
     /// The number of times.
@@ -100,7 +100,8 @@ impl<W: PackedWords> Times<W> {
         self.newest.saturating_sub(age)
     }
 
-    /// Appends a time. `newest` is already set to this time, or to the last of those to be appended.
+    /// Appends a time. `newest` is already set to this time, or to the last of those to be
+    /// appended.
     #[inline(always)]
     fn push(&mut self, time: u64) {
         let (word, shift) = self.position(self.total);

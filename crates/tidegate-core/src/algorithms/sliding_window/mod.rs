@@ -72,10 +72,10 @@
 //!
 //! # Forms and paces
 //!
-//! A key can be counted under several limits over the same window: after a reload, with an override,
-//! or on nodes with different configurations. Forced charges can exceed any limit. So a state has a
-//! [`WindowForm`] (the log, 15, 7 or 3 cells) and a pace (the `L` of `f` above), and both can change while
-//! it holds units. Before units are charged under a limit:
+//! A key can be counted under several limits over the same window: after a reload, with an
+//! override, or on nodes with different configurations. Forced charges can exceed any limit. So a
+//! state has a [`WindowForm`] (the log, 15, 7 or 3 cells) and a pace (the `L` of `f` above), and
+//! both can change while it holds units. Before units are charged under a limit:
 //!
 //! 1. An empty state takes the form and the pace of the limit.
 //! 2. A form that is too narrow for the limit, or for the units, is widened: all held units are
@@ -85,8 +85,8 @@
 //!    pace, so they are raised until each cell is released as a whole.
 //!
 //! Alternating limits therefore lose precision, but never exceed the bound. A unit is released late
-//! by at most one cell of each form that held it, and everything is released one window, one cell and
-//! one fifteenth of a cell after the last charge.
+//! by at most one cell of each form that held it, and everything is released one window, one cell
+//! and one fifteenth of a cell after the last charge.
 //!
 //! # Cost
 //!
@@ -110,8 +110,8 @@ use super::AlgorithmState;
 use crate::limit::{Grid, WindowPosition};
 use crate::{Attempt, CellView, Cost, Decision, Limit, Packed, PackedWords, ResetAfter, Timestamp};
 
-/// Words of a packed state: 15 cells of 23 bits, 7 of 44 or 3 of 83 and, in the bits that these leave
-/// unused, the newest cell; or 20 times of 16.
+/// Words of a packed state: 15 cells of 23 bits, 7 of 44 or 3 of 83 and, in the bits that these
+/// leave unused, the newest cell; or 20 times of 16.
 const WORDS: usize = Packed::WORDS;
 
 /// The state of a `sliding-window`. The default holds nothing.
@@ -378,11 +378,12 @@ fn packed_form(head: u64) -> WindowForm {
     WindowForm::ALL[(head & 3) as usize]
 }
 
-/// Decides on a packed state in place, under a limit of the log form. Returns `None`, and leaves the
-/// state unchanged, if it has to be unpacked.
+/// Decides on a packed state in place, under a limit of the log form. Returns `None`, and leaves
+/// the state unchanged, if it has to be unpacked.
 ///
-/// Nearly all decisions request one or more units, find a state that is empty or has the form and the
-/// pace of the limit, and find no time later than now. All others are made on the unpacked state.
+/// Nearly all decisions request one or more units, find a state that is empty or has the form and
+/// the pace of the limit, and find no time later than now. All others are made on the unpacked
+/// state.
 #[inline(always)]
 pub(crate) fn decide_times<W: PackedWords>(
     packed: &mut Packed<W>,
@@ -412,11 +413,11 @@ pub(crate) fn decide_times<W: PackedWords>(
     Some(decision)
 }
 
-/// Decides on a packed state in place, under a limit of a form with cells. Returns `None`, and leaves
-/// the state unchanged, if it has to be unpacked; see [`decide_times`].
+/// Decides on a packed state in place, under a limit of a form with cells. Returns `None`, and
+/// leaves the state unchanged, if it has to be unpacked; see [`decide_times`].
 ///
-/// `FORM` is the index of the form in [`WindowForm::ALL`]. Because it is a constant, the numbers of a state
-/// have constant positions and stay in registers.
+/// `FORM` is the index of the form in [`WindowForm::ALL`]. Because it is a constant, the numbers of
+/// a state have constant positions and stay in registers.
 #[inline(always)]
 pub(crate) fn decide_cells<const FORM: usize, W: PackedWords>(
     packed: &mut Packed<W>,
@@ -436,8 +437,8 @@ pub(crate) fn decide_cells<const FORM: usize, W: PackedWords>(
         if !has_form_and_pace(packed.body, form, pace) {
             return None;
         }
-        // It follows from the deadline that the newest cell is fewer than 2^13 cells before or after
-        // the current one.
+        // It follows from the deadline that the newest cell is fewer than 2^13 cells before or
+        // after the current one.
         let newest = now.index - newest_age(now.index, packed.body, form)?;
         let mut cells = Cells::unpack(form, packed.body, newest, InPlace(&mut packed.words));
         if form == WindowForm::Cells3 && cells.pace != pace {

@@ -5,8 +5,8 @@
 //!   words   cells between the oldest and the newest, youngest first | oldest | total | newest
 //! ```
 //!
-//! The forms differ in the number of bits, and in which words the last numbers fit. The oldest and the
-//! newest cell have fixed positions, because every decision reads them.
+//! The forms differ in the number of bits, and in which words the last numbers fit. The oldest and
+//! the newest cell have fixed positions, because every decision reads them.
 
 use super::cells_form::{Cell, Cells};
 use super::form::STEP_BITS;
@@ -15,7 +15,8 @@ use crate::PackedWords;
 use crate::packed::with_low_bits;
 
 /// The number of bits of the index of the newest cell in a packed state. A cell is at least 67 us
-/// long, so fewer than 2^13 cells begin within a deadline step, and the low bits identify one of them.
+/// long, so fewer than 2^13 cells begin within a deadline step, and the low bits identify one of
+/// them.
 pub(super) const INDEX_BITS: u32 = 14;
 
 impl WindowForm {
@@ -27,7 +28,8 @@ impl WindowForm {
     }
 }
 
-/// The form and, if it is not in the words, the pace, as the low bits of the head of a packed state.
+/// The form and, if it is not in the words, the pace, as the low bits of the head of a packed
+/// state.
 #[inline(always)]
 pub(super) const fn packed_form_and_pace(form: WindowForm, pace: u64) -> u64 {
     match form {
@@ -67,7 +69,8 @@ pub(super) fn newest_age(current: u64, head: u64, form: WindowForm) -> Option<u6
 /// The first bit of the pace in the head of a packed state, after the form.
 const PACE_SHIFT: u32 = 2;
 
-/// The first bit of the number of cells from the oldest to the newest in the head of a packed state.
+/// The first bit of the number of cells from the oldest to the newest in the head of a packed
+/// state.
 pub(super) const fn span_shift(form: WindowForm) -> u32 {
     match form {
         WindowForm::Cells3 => PACE_SHIFT,
@@ -88,8 +91,8 @@ pub(super) struct Tail {
     pub(super) last: Cell,
 }
 
-/// The first bits of the numbers in the last word of the form with 15 cells. The first two bits of it
-/// belong to the cells between the oldest and the newest.
+/// The first bits of the numbers in the last word of the form with 15 cells. The first two bits of
+/// it belong to the cells between the oldest and the newest.
 mod bits15 {
     use super::*;
 
@@ -104,10 +107,10 @@ mod bits15 {
     pub(super) const STEPS: u32 = LAG + LAG_BITS;
 }
 
-/// The first bits of the numbers in the last two words of the form with 7 cells. The last word but one
-/// begins with 8 bits of the cells between the oldest and the newest, then has the oldest cell, and
-/// ends with the steps of the newest. The last word has the units and the lag of the newest, and the
-/// total.
+/// The first bits of the numbers in the last two words of the form with 7 cells. The last word but
+/// one begins with 8 bits of the cells between the oldest and the newest, then has the oldest cell,
+/// and ends with the steps of the newest. The last word has the units and the lag of the newest,
+/// and the total.
 mod bits7 {
     use super::*;
 
@@ -123,9 +126,9 @@ mod bits7 {
 
 /// The first bits of the numbers in the last four words of the form with 3 cells. The first of them
 /// begins with 38 bits of the cells between the oldest and the newest, and has the high bits of the
-/// lag of the oldest. The others have the units of the oldest and the low bits of the pace; the units
-/// of the newest, the high bits of the pace and both steps; and the lag of the newest and the low bits
-/// of the lag of the oldest. The total is not kept.
+/// lag of the oldest. The others have the units of the oldest and the low bits of the pace; the
+/// units of the newest, the high bits of the pace and both steps; and the lag of the newest and the
+/// low bits of the lag of the oldest. The total is not kept.
 mod bits3 {
     use super::*;
 

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The name of a limit usually follows from its config. The counters of such a limit are looked up
-//! when its policy becomes active, so counting takes one look-up by policy and a few additions. Only
-//! `detailed_metric`, `value_to_metric` and limits that are sent with a request put values of the
-//! request into names. Their number is bounded by [`series::MAX_SERIES`].
+//! when its policy becomes active, so counting takes one look-up by policy and a few additions.
+//! Only `detailed_metric`, `value_to_metric` and limits that are sent with a request put values of
+//! the request into names. Their number is bounded by [`series::MAX_SERIES`].
 
 mod prometheus;
 mod series;
@@ -200,8 +200,8 @@ impl EnvoyMetrics {
         }
     }
 
-    /// Counts the hits of one limit. `charged` is false if another limit denied the request, so that
-    /// nothing was charged.
+    /// Counts the hits of one limit. `charged` is false if another limit denied the request, so
+    /// that nothing was charged.
     fn count_result(&self, series: &Series, result: &LimitResult<'_>, hits: u64, charged: bool) {
         let add = |which: Hits, count: u64| {
             if count > 0 {

@@ -1,4 +1,5 @@
-//! The page for Prometheus, with the names and labels of the default mapper of envoyproxy/ratelimit.
+//! The page for Prometheus, with the names and labels of the default mapper of
+//! envoyproxy/ratelimit.
 //!
 //! The mapper splits a name at its dots: the first part is the domain, the next two are the keys.
 //! Further parts have no label, so limits that differ in them alone are summed.

@@ -292,7 +292,8 @@ fn envoy_ratelimit_metadata<'a>(
     out
 }
 
-/// Adds fields. Of two values with one name the first stays, unless both are maps, which are merged.
+/// Adds fields. Of two values with one name the first stays, unless both are maps, which are
+/// merged.
 fn merge<'a>(merged: &mut Vec<(&'a str, Value<'a>)>, fields: &'a policy::Metadata) {
     for (name, value) in fields {
         match (merged.iter_mut().find(|(known, _)| known == name), value) {

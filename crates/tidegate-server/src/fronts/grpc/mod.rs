@@ -14,8 +14,8 @@
 //! of `serve/`. A stream ends with a status when the server drains, and when its connection has
 //! reached its maximum age and the time to finish calls has passed.
 //!
-//! The crates tonic-health and tonic-reflection are not used: the first lacks `List`, and the second
-//! ends a stream at a symbol that it does not find.
+//! The crates tonic-health and tonic-reflection are not used: the first lacks `List`, and the
+//! second ends a stream at a symbol that it does not find.
 //!
 //! The deadline of a caller (`grpc-timeout`) is ignored: a decision in memory takes microseconds,
 //! and a shared store has `store_timeout`.

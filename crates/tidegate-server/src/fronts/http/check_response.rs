@@ -1,7 +1,7 @@
 //! The JSON response to a check, which that of a permit extends.
 //!
-//! It is written by hand into one buffer: names of policies and algorithms need no escaping, and all
-//! other values are numbers.
+//! It is written by hand into one buffer: names of policies and algorithms need no escaping, and
+//! all other values are numbers.
 
 use http::StatusCode;
 use tidegate::RetryAfter;

@@ -2,8 +2,8 @@
 //! The request is a `RateLimitRequest` and the response a `RateLimitResponse`, both in the JSON
 //! mapping of Protocol Buffers. The status is 200, or 429 when denied.
 //!
-//! The meaning of both is documented in `fronts/envoy/`; this file only decodes and encodes them. As
-//! the mapping specifies, names may be written `hitsAddend` or `hits_addend`, numbers may be
+//! The meaning of both is documented in `fronts/envoy/`; this file only decodes and encodes them.
+//! As the mapping specifies, names may be written `hitsAddend` or `hits_addend`, numbers may be
 //! quoted, `null` means absent, and values that are 0 or empty are omitted from the response.
 
 use std::fmt;

@@ -2,10 +2,10 @@
 //!
 //! `TG.CHECK`, `TG.LIMIT`, `TG.PEEK` and `TG.RESET` are those of tidegate. `CL.THROTTLE` of
 //! redis-cell and `THROTTLE` of throttlecrab implement the generic cell rate algorithm (GCRA),
-//! described as a bucket: `count` tokens are returned per `period` seconds, up to the capacity. That
-//! is the `token-bucket` of tidegate, which stores the debt instead of a theoretical arrival time:
-//! that time is `owed / count` ahead, so both admit the same requests. redis-cell and throttlecrab
-//! round the time between tokens down to nanoseconds; nothing is rounded here.
+//! described as a bucket: `count` tokens are returned per `period` seconds, up to the capacity.
+//! That is the `token-bucket` of tidegate, which stores the debt instead of a theoretical arrival
+//! time: that time is `owed / count` ahead, so both admit the same requests. redis-cell and
+//! throttlecrab round the time between tokens down to nanoseconds; nothing is rounded here.
 //!
 //! A client of redis-cell sends the same few numbers with every command, and creating a [`Limit`]
 //! from them takes several divisions, which is longer than a decision. So limits are cached by the

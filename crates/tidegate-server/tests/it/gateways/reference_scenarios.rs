@@ -3,8 +3,8 @@
 //!
 //! The steps are those of the integration tests of envoyproxy/ratelimit, with other names
 //! (`scenarios/`). Where a limit has been used up exactly, a question of 0 hits is denied here and
-//! not there, which docs/envoy.md documents. So its two scenarios with such questions end one request
-//! per limit earlier.
+//! not there, which docs/envoy.md documents. So its two scenarios with such questions end one
+//! request per limit earlier.
 
 use tidegate_testkit::eventually;
 
@@ -145,8 +145,8 @@ fn metadata_names_a_pool_with_quota() {
     assert_eq!(pools, [Some("first"), Some("second"), Some("second"), None, None]);
 }
 
-/// The usage sequence of Envoy Gateway: 21 in a window and a usage of 10. The third response uses up
-/// the limit, and the fourth request is denied.
+/// The usage sequence of Envoy Gateway: 21 in a window and a usage of 10. The third response uses
+/// up the limit, and the fourth request is denied.
 #[test]
 fn fourth_request_of_a_usage_limit_is_denied() {
     let setup = start("reference-usage");

@@ -1,7 +1,7 @@
 //! `tidegate replay` and `tidegate simulate`.
 //!
-//! - `formats.rs`, `access_logs.rs`, `format_equivalence.rs`: input; `output.rs`: output; `bad_input.rs`: rejected
-//!   input;
+//! - `formats.rs`, `access_logs.rs`, `format_equivalence.rs`: input; `output.rs`: output;
+//!   `bad_input.rs`: rejected input;
 //! - `reports.rs`: the summary, pages and suggestions; `policies.rs`: policies of a config;
 //!   `hints.rs`: suspicious input; `simulate.rs`: simulated traffic;
 //! - `generated_traces.rs`: seeded traces compared with a naive limiter (`naive_limiter.rs`) and

@@ -220,7 +220,8 @@ fn names_missing_parts_of_keys() {
     }
 }
 
-/// Requests under a concurrency limit are not denied, because a trace cannot show whether they were.
+/// Requests under a concurrency limit are not denied, because a trace cannot show whether they
+/// were.
 #[test]
 fn leaves_out_requests_that_need_permits() {
     let files = Files::new("policies-permits");

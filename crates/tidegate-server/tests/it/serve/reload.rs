@@ -174,7 +174,8 @@ fn reload_changes_headers_and_proxies() {
     let more = "headers: [x-ratelimit]\ntrusted_proxies: [127.0.0.0/8]\n";
     server.files.write("tidegate.yaml", format!("{more}{}", config("10 per 1h")));
     wait_for(|| ask().header("x-ratelimit-limit").map(drop));
-    // A request during the reload may be decided under the old policies and answered in the new form.
+    // A request during the reload may be decided under the old policies and answered in the new
+    // form.
     ask();
     assert!(left(&server, "192.0.2.1").1 < 10);
 }

@@ -1,5 +1,5 @@
-//! The deployment that Envoy Gateway 1.9 creates: the command `/bin/ratelimit` without arguments, its
-//! environment, its probes and its traffic.
+//! The deployment that Envoy Gateway 1.9 creates: the command `/bin/ratelimit` without arguments,
+//! its environment, its probes and its traffic.
 
 use serde_json::{Value, json};
 use tidegate_testkit::Authority;
@@ -128,9 +128,9 @@ fn environment_of_the_deployment_is_enough() {
     assert!(page.contains("unit=HOUR requests_per_unit=21"), "{page}");
 }
 
-/// A rule with `cost.request: 0` and a response cost: Envoy sends 0 hits when a request arrives, and
-/// the usage of the response when it ends. With 21 per hour and a usage of 10, the third response
-/// uses up the limit, and the fourth request is denied.
+/// A rule with `cost.request: 0` and a response cost: Envoy sends 0 hits when a request arrives,
+/// and the usage of the response when it ends. With 21 per hour and a usage of 10, the third
+/// response uses up the limit, and the fourth request is denied.
 #[test]
 fn fourth_request_of_a_usage_limit_is_denied() {
     let mut deployment = Deployment::new("envoy-gateway-usage");

@@ -2,8 +2,8 @@
 //! shard.
 //!
 //! It applies to every state that is in its slot, of any algorithm and for any number of limits. It
-//! leaves all other states unchanged for `locked_path.rs`: those of new keys, states in the slab, and
-//! states that cannot be decided on in place ([`Packed::decide_kind`] lists the reasons).
+//! leaves all other states unchanged for `locked_path.rs`: those of new keys, states in the slab,
+//! and states that cannot be decided on in place ([`Packed::decide_kind`] lists the reasons).
 //!
 //! The functions that decide are compiled for each kind of packed states (`for_kind!`).
 
@@ -19,14 +19,14 @@ use super::slot::{Fingerprint, Slot, SlotRef};
 use super::slot_groups::slot_size;
 use crate::{Check, CheckError, Overflow, Request};
 
-/// The number of checks of a batch whose cache misses are overlapped: enough to keep the memory busy,
-/// and few enough that the lines are still in the cache when the checks are decided.
+/// The number of checks of a batch whose cache misses are overlapped: enough to keep the memory
+/// busy, and few enough that the lines are still in the cache when the checks are decided.
 pub(crate) const BATCH: usize = 32;
 
 /// The reason that a request was not decided without a lock. No state has changed.
 ///
-/// The enum is as wide as a word. In a `Result` it has the position of a word of [`SeizedSlot`], and a
-/// word that is copied in pieces cannot be read as a whole without a delay.
+/// The enum is as wide as a word. In a `Result` it has the position of a word of [`SeizedSlot`],
+/// and a word that is copied in pieces cannot be read as a whole without a delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(super) enum FastPathMiss {
@@ -111,8 +111,8 @@ impl<'a> SeizedSlot<'a> {
 
 /// Calls a function that is compiled for each kind of packed states, with the kind of a limit.
 ///
-/// Where the kind is a constant, all numbers of a state have constant positions. The code for one kind
-/// is also short enough that its variables stay in registers.
+/// Where the kind is a constant, all numbers of a state have constant positions. The code for one
+/// kind is also short enough that its variables stay in registers.
 macro_rules! for_kind {
     ($kind:expr, $($function:ident).+, $arguments:tt) => {
         match $kind {
@@ -134,8 +134,8 @@ macro_rules! for_kind {
 
 pub(super) use for_kind;
 
-/// A decision in two registers, for a call that is not inlined. Reading a decision from memory right
-/// after it was written in pieces of other sizes takes as long as some decisions.
+/// A decision in two registers, for a call that is not inlined. Reading a decision from memory
+/// right after it was written in pieces of other sizes takes as long as some decisions.
 #[derive(Clone, Copy)]
 struct CompactDecision {
     /// The remaining units, with the marks below.

@@ -1,8 +1,8 @@
 //! The fast path of a request with several checks, which are charged together or not at all.
 //!
 //! Every check seizes its slot, charges it and then decides the checks after it, while it holds the
-//! slot. If one of them denies the request or cannot be decided here, the states are restored on the
-//! way back.
+//! slot. If one of them denies the request or cannot be decided here, the states are restored on
+//! the way back.
 
 use smallvec::SmallVec;
 use tidegate_core::{Attempt, Decision, PackedKind, Timestamp};
@@ -43,8 +43,8 @@ enum SeveralOutcome {
 
 impl MemoryStore {
     /// Decides all checks of a request, in order, and adds a decision for each. Returns `false` if
-    /// that requires a lock. The number of attempts is bounded, because two requests that each hold a
-    /// slot that the other needs could retry for ever.
+    /// that requires a lock. The number of attempts is bounded, because two requests that each hold
+    /// a slot that the other needs could retry for ever.
     #[inline]
     pub(super) fn decide_unlocked(
         &self,
@@ -174,8 +174,8 @@ impl MemoryStore {
     /// Decides one of several checks on the state in its slot. The time is read while the slot is
     /// seized, so that the times of a slot never run backwards.
     ///
-    /// It is a separate function for builds without optimisation: its large frame is released before
-    /// the next check is decided.
+    /// It is a separate function for builds without optimisation: its large frame is released
+    /// before the next check is decided.
     #[inline]
     fn decide_in_slot<const KIND: usize>(
         &self,

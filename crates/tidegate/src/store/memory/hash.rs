@@ -1,10 +1,10 @@
 //! Hashing of keys by foldhash, with a random seed in every process.
 //!
 //! The quality variant of foldhash is used, which multiplies once more than the fast one. With the
-//! fast variant, the hashes of keys that differ in one word only, such as numbered users, are nearly
-//! multiples of one number. With some seeds their shards and tag bytes are then far from random: the
-//! largest shard of a million keys had up to 750 of them instead of 580, and one lookup in ten found
-//! the tag byte of another key instead of one in eighty.
+//! fast variant, the hashes of keys that differ in one word only, such as numbered users, are
+//! nearly multiples of one number. With some seeds their shards and tag bytes are then far from
+//! random: the largest shard of a million keys had up to 750 of them instead of 580, and one lookup
+//! in ten found the tag byte of another key instead of one in eighty.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::OnceLock;
@@ -47,8 +47,8 @@ mod tests {
 
     use super::*;
 
-    /// The largest of 400 shards, for keys that differ in a few digits. A shard of random keys exceeds
-    /// seven standard deviations less often than once in 10^11.
+    /// The largest of 400 shards, for keys that differ in a few digits. A shard of random keys
+    /// exceeds seven standard deviations less often than once in 10^11.
     #[test]
     fn shards_of_numbered_keys_have_similar_sizes() {
         const SHARDS: u64 = 400;

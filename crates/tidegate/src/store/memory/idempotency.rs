@@ -10,8 +10,8 @@ use tidegate_core::{Cost, Timestamp};
 use crate::sync::Mutex;
 use crate::{CheckError, Clock, Verdict};
 
-/// The smallest number of ids in a shard. Ids are kept in shards, so that few requests wait for each
-/// other, and removing the expired ids of one is quick.
+/// The smallest number of ids in a shard. Ids are kept in shards, so that few requests wait for
+/// each other, and removing the expired ids of one is quick.
 const SHARD_IDS: usize = 64;
 const MAX_SHARDS: usize = 256;
 
@@ -57,10 +57,10 @@ impl IdempotencyCache {
         self.len.load(Relaxed)
     }
 
-    /// Returns the remembered verdict of a request or that of `decide`, and whether the cache was too
-    /// full to remember it. A verdict that charged something (an admission, or a denial that consumed
-    /// the units left) is remembered for the window. Requests with the same id wait for each other,
-    /// so that only one is charged.
+    /// Returns the remembered verdict of a request or that of `decide`, and whether the cache was
+    /// too full to remember it. A verdict that charged something (an admission, or a denial that
+    /// consumed the units left) is remembered for the window. Requests with the same id wait for
+    /// each other, so that only one is charged.
     pub(super) fn get_or_decide(
         &self,
         fingerprint: u64,

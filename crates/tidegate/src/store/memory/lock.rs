@@ -8,9 +8,9 @@ use std::sync::TryLockError;
 use crate::sync::{RawMutex, RawMutexGuard, spin_loop, yield_now};
 
 /// The length of the first and the last pause of a waiter between attempts. Each pause is twice as
-/// long as the one before. Without pauses, two threads on one hot key would exchange its cache lines
-/// for every decision. With them, each thread makes a few dozen decisions at full speed in turn, and
-/// both make more decisions.
+/// long as the one before. Without pauses, two threads on one hot key would exchange its cache
+/// lines for every decision. With them, each thread makes a few dozen decisions at full speed in
+/// turn, and both make more decisions.
 const FIRST_PAUSES: u32 = if cfg!(loom) { 2 } else { 16 };
 const LAST_PAUSES: u32 = if cfg!(loom) { 1 } else { 128 };
 

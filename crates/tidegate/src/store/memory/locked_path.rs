@@ -1,9 +1,9 @@
 //! The locked path: decides under the locks of all shards in which a request counts.
 //!
 //! The shards are locked in the order of their indexes, so two requests cannot deadlock. Then every
-//! state is loaded and checked before any is charged. A state in the slab is decided in place. A state
-//! in a slot is copied, and the slot stays seized until the copy is written back, so that the fast
-//! path cannot change it.
+//! state is loaded and checked before any is charged. A state in the slab is decided in place. A
+//! state in a slot is copied, and the slot stays seized until the copy is written back, so that the
+//! fast path cannot change it.
 
 use smallvec::SmallVec;
 use tidegate_core::{
@@ -113,8 +113,8 @@ impl MemoryStore {
         decision
     }
 
-    /// Decides one check on a log. Returns `None` if the log is not in the slab, or if the store may
-    /// be out of entries.
+    /// Decides one check on a log. Returns `None` if the log is not in the slab, or if the store
+    /// may be out of entries.
     fn decide_on_log(
         &self,
         check: &HashedCheck<'_>,
@@ -166,7 +166,8 @@ impl MemoryStore {
         shards.iter().map(|&shard| self.table.lock(shard)).collect()
     }
 
-    /// Decides and charges. An error is the index of a check whose key is new while the store is full.
+    /// Decides and charges. An error is the index of a check whose key is new while the store is
+    /// full.
     fn decide_holding_locks<'s>(
         &'s self,
         locks: &mut [LockedShard<'s>],
@@ -315,8 +316,8 @@ impl MemoryStore {
         }
     }
 
-    /// Releases the slots unchanged. In particular, a slot that was just claimed has not expired, so
-    /// it is not taken from its key while others are claimed.
+    /// Releases the slots unchanged. In particular, a slot that was just claimed has not expired,
+    /// so it is not taken from its key while others are claimed.
     fn restore(&self, mut loaded: LoadedStates<'_, '_>) {
         for index in 0..loaded.states.len() {
             let LoadedState { slot_ref, slot, copy, entries, .. } = loaded.states[index];

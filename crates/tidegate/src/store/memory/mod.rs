@@ -10,8 +10,8 @@
 //! - `fast_path.rs` decides one check without the lock of a shard if it can, `fast_path_several.rs`
 //!   several checks, and `locked_path.rs` any request with the locks;
 //! - `hash.rs` hashes keys; `table.rs` is the block of shards; `shard.rs` inserts keys, grows and
-//!   evicts; `slot_groups.rs` finds slots by their tag bytes (`tags.rs`); `slot.rs` is a slot; `slab.rs`
-//!   holds states that do not fit a slot; `lock.rs` is the lock of a shard;
+//!   evicts; `slot_groups.rs` finds slots by their tag bytes (`tags.rs`); `slot.rs` is a slot;
+//!   `slab.rs` holds states that do not fit a slot; `lock.rs` is the lock of a shard;
 //! - `idempotency.rs` remembers answers by id; `wait_forecast.rs` replays a queue on copies of
 //!   states.
 //!

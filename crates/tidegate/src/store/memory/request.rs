@@ -212,8 +212,8 @@ impl MemoryStore {
         }
     }
 
-    /// The [`MemoryStore::request_fingerprint`] of a request, its costs, and the time in microseconds
-    /// for which its verdict is remembered.
+    /// The [`MemoryStore::request_fingerprint`] of a request, its costs, and the time in
+    /// microseconds for which its verdict is remembered.
     fn idempotency_key(&self, checks: &[StateCheck<'_>], id: &[u8]) -> (u64, InlineVec<Cost>, u64) {
         let window_us =
             checks.iter().map(|check| check.hashed.limit.window_us()).max().unwrap_or(0);
@@ -285,8 +285,8 @@ impl MemoryStore {
         Ok(())
     }
 
-    /// Returns a number that is equal for requests that count in the same states, and so wait in the
-    /// same queue, and the cost of the request in each of the states.
+    /// Returns a number that is equal for requests that count in the same states, and so wait in
+    /// the same queue, and the cost of the request in each of the states.
     pub(crate) fn queue_id(&self, checks: &[Check<'_>]) -> Result<(u64, Box<[Cost]>), CheckError> {
         let mut states = InlineVec::new();
         self.merge(checks, false, &mut states, &mut InlineVec::new())?;

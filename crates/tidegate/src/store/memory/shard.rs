@@ -1,12 +1,12 @@
 //! One shard: two small open-addressed tables, for small and for large slots, under one lock.
 //!
 //! There are two nested locks. The lock of the shard protects the assignment of slots to keys: tags
-//! and tag bytes change only under it. The lock of a slot is its body: the thread that exchanges the
-//! body for [`SEIZED`](super::slot::SEIZED) owns the slot until it stores a body again, and only the
-//! owner changes the body or the words that belong to it. The fast path seizes slots without the lock
-//! of the shard, does not wait while it holds them, and gives up if another thread holds one. So a
-//! thread that holds the lock of a shard may wait for a slot, but a thread that holds a slot never
-//! waits for the lock of a shard.
+//! and tag bytes change only under it. The lock of a slot is its body: the thread that exchanges
+//! the body for [`SEIZED`](super::slot::SEIZED) owns the slot until it stores a body again, and
+//! only the owner changes the body or the words that belong to it. The fast path seizes slots
+//! without the lock of the shard, does not wait while it holds them, and gives up if another thread
+//! holds one. So a thread that holds the lock of a shard may wait for a slot, but a thread that
+//! holds a slot never waits for the lock of a shard.
 
 use tidegate_core::{Packed, PackedSize, Timestamp};
 
@@ -21,15 +21,15 @@ use crate::sync::{AtomicU32, AtomicU64};
 
 /// The number of groups of a new shard.
 pub(super) const FIRST_GROUPS: u8 = if cfg!(loom) { 2 } else { 1 };
-/// The most groups of a shard that is adjacent to the next one. A larger shard has moved to the area
-/// in which it can grow.
+/// The most groups of a shard that is adjacent to the next one. A larger shard has moved to the
+/// area in which it can grow.
 pub(super) const NEAR_GROUPS: u8 = 2;
 /// The most groups of a shard. Their 787 usable slots are enough for a shard of a full table whose
 /// number of keys is fourteen standard deviations of a random distribution above the average.
 pub(super) const MOST_GROUPS: u8 = if cfg!(loom) { 4 } else { 105 };
 
-/// The number of slots that may be in use before a shard of `groups` groups has to grow. A shard that
-/// cannot grow is filled further.
+/// The number of slots that may be in use before a shard of `groups` groups has to grow. A shard
+/// that cannot grow is filled further.
 fn capacity(groups: u8) -> u32 {
     let sixteenths = if groups == MOST_GROUPS { 15 } else { 14 };
     u32::from(groups) * GROUP as u32 * sixteenths / 16
@@ -125,8 +125,8 @@ impl<'a> LockedShard<'a> {
     }
 
     /// Assigns an empty slot to a key that was not found. Returns `None` if the table is full. With
-    /// `over_capacity` it assigns one even then, for the few keys that the store itself needs. It may
-    /// move all slots of the shard, so the caller must not have seized any of them.
+    /// `over_capacity` it assigns one even then, for the few keys that the store itself needs. It
+    /// may move all slots of the shard, so the caller must not have seized any of them.
     pub(super) fn claim(
         &mut self,
         fingerprint: Fingerprint,
@@ -242,8 +242,8 @@ impl<'a> LockedShard<'a> {
         freed
     }
 
-    /// Evicts expired slots, and then grows unless that freed enough. Returns `false` if the shard is
-    /// still full.
+    /// Evicts expired slots, and then grows unless that freed enough. Returns `false` if the shard
+    /// is still full.
     fn grow(&mut self, size: PackedSize, steps_passed: u64) -> bool {
         let groups = self.slot_groups(size).groups;
         self.rehash(size, steps_passed, groups);

@@ -10,8 +10,8 @@ pub(super) struct Slab {
     free: Vec<u32>,
 }
 
-/// A state in the slab. Nearly all are logs and permits, so the others are boxed. The alignment keeps
-/// a state within two adjacent cache lines, which a processor loads together.
+/// A state in the slab. Nearly all are logs and permits, so the others are boxed. The alignment
+/// keeps a state within two adjacent cache lines, which a processor loads together.
 #[derive(Debug)]
 #[repr(align(32))]
 enum SlabEntry {

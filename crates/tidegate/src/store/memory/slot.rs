@@ -32,8 +32,8 @@ const HEAD_MASK: u64 = (1 << HEAD_BITS) - 1;
 /// slot is not evicted.
 const NO_DEADLINE: u64 = Packed::DEADLINE_END;
 
-/// The body of a slot that a thread has seized. No other body has all bits set, because no packed head
-/// has.
+/// The body of a slot that a thread has seized. No other body has all bits set, because no packed
+/// head has.
 pub(super) const SEIZED: u64 = u64::MAX;
 
 /// The tag and the body of a slot. An empty slot is all zeros.
@@ -43,8 +43,8 @@ pub(super) struct Slot {
     pub(super) body: u64,
 }
 
-/// The part of a tag that identifies the key: 53 bits of its hash, at their position in the tag, and
-/// the mark of a slot in use.
+/// The part of a tag that identifies the key: 53 bits of its hash, at their position in the tag,
+/// and the mark of a slot in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint(u64);
 
@@ -143,8 +143,8 @@ impl Slot {
         self.deadline() <= deadline_steps_passed
     }
 
-    /// Returns the slot without a state. It is expired, so that it can be assigned to another key, but
-    /// not empty, so that keys in later groups are still found.
+    /// Returns the slot without a state. It is expired, so that it can be assigned to another key,
+    /// but not empty, so that keys in later groups are still found.
     pub(super) fn cleared(self) -> Self {
         Slot::inline(self.fingerprint(), 0, 0)
     }
@@ -201,7 +201,8 @@ impl<'a> SlotRef<'a> {
     /// Seizes the slot and returns its body, or [`SEIZED`] if it is seized already.
     ///
     /// A plain exchange is cheaper than one that compares, and does not change a seized slot. Under
-    /// the model checker, however, a waiter would read the value of its own failed exchange for ever.
+    /// the model checker, however, a waiter would read the value of its own failed exchange for
+    /// ever.
     #[inline(always)]
     fn exchange(self) -> u64 {
         if !cfg!(loom) {
@@ -264,15 +265,16 @@ impl<'a> SlotRef<'a> {
         self.body().store(body, Release);
     }
 
-    /// Replaces the contents of a seized slot and releases it. The caller holds the lock of the shard.
+    /// Replaces the contents of a seized slot and releases it. The caller holds the lock of the
+    /// shard.
     pub(super) fn write(self, slot: Slot, words: &[u64; Packed::WORDS]) {
         self.words[0].store(slot.tag, Relaxed);
         self.set_words(words);
         self.release(slot.body);
     }
 
-    /// Reads the tag and the body of the slot, and waits while it is seized. The caller holds the lock
-    /// of the shard, so only the body may change afterwards.
+    /// Reads the tag and the body of the slot, and waits while it is seized. The caller holds the
+    /// lock of the shard, so only the body may change afterwards.
     pub(super) fn read(self) -> Slot {
         let mut backoff = Backoff::new();
         loop {

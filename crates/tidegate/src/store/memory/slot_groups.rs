@@ -1,9 +1,9 @@
 //! The slots that a shard uses for states of one size, and the lookup of keys among them.
 //!
 //! Slots are in groups of eight whose [tag bytes](super::tags) are in one word. A key is in the
-//! first group, from its home group on, that had an empty or expired slot for it. Slots become empty
-//! only when the shard is rehashed, so a lookup stops at the first group with an empty slot. An
-//! expired slot stays in use until it is assigned to another key.
+//! first group, from its home group on, that had an empty or expired slot for it. Slots become
+//! empty only when the shard is rehashed, so a lookup stops at the first group with an empty slot.
+//! An expired slot stays in use until it is assigned to another key.
 //!
 //! Tag bytes are separate from the slots and contiguous: those of a million keys take little more
 //! than a megabyte, which stays in the cache. So a lookup misses the cache once, for the slot.
@@ -68,10 +68,10 @@ impl<'a> SlotGroups<'a> {
         Tags(self.words[self.tags_at + group].load(Relaxed))
     }
 
-    /// Starts to load the first slot of a key's home group. The slots of a group are nearly always on
-    /// one page, and in a large table a processor takes longer to translate the address of the page
-    /// than to load a line. So the translation starts while the tag bytes, which determine the slot,
-    /// are loaded.
+    /// Starts to load the first slot of a key's home group. The slots of a group are nearly always
+    /// on one page, and in a large table a processor takes longer to translate the address of the
+    /// page than to load a line. So the translation starts while the tag bytes, which determine the
+    /// slot, are loaded.
     #[inline(always)]
     pub(super) fn prefetch(self, fingerprint: Fingerprint) {
         if !cfg!(loom) {
@@ -110,8 +110,8 @@ impl<'a> SlotGroups<'a> {
         }
     }
 
-    /// The number of the first slot of a group that has a tag byte. It is not inlined, because it is
-    /// used rarely and lookups are at many places of the fast path.
+    /// The number of the first slot of a group that has a tag byte. It is not inlined, because it
+    /// is used rarely and lookups are at many places of the fast path.
     #[inline(never)]
     fn probable_index_in(self, group: usize, tag: u8) -> Option<usize> {
         Some(group * GROUP + self.tags(group).first_matching(tag)?)
@@ -123,9 +123,9 @@ impl<'a> SlotGroups<'a> {
         Some(self.slot(self.probable_index(fingerprint)?))
     }
 
-    /// Finds the slot of a key. Without the lock of the shard, the slot may be assigned to another key
-    /// before it is seized, and then has another tag. If the tag of a seized slot matches, it is the
-    /// slot of the key, because a key has one slot, and a slot that it left is cleared.
+    /// Finds the slot of a key. Without the lock of the shard, the slot may be assigned to another
+    /// key before it is seized, and then has another tag. If the tag of a seized slot matches, it
+    /// is the slot of the key, because a key has one slot, and a slot that it left is cleared.
     pub(super) fn find(self, fingerprint: Fingerprint) -> Option<SlotRef<'a>> {
         for group in self.path(fingerprint) {
             let tags = self.tags(group);

@@ -1,19 +1,19 @@
 //! The table: many small open-addressed shards in one block of memory.
 //!
-//! The cost of a decision about a key that was not used recently is that of its cache misses, so the
-//! table is laid out to have one. A state is in its slot, four small slots or one large slot fill a
-//! cache line, and the slot is found by [tag bytes](super::tags) that stay in the cache.
+//! The cost of a decision about a key that was not used recently is that of its cache misses, so
+//! the table is laid out to have one. A state is in its slot, four small slots or one large slot
+//! fill a cache line, and the slot is found by [tag bytes](super::tags) that stay in the cache.
 //!
-//! No operation stops all threads. A shard holds a few hundred keys and has its own lock. It grows by
-//! a fraction at a time, and evicts expired slots before it grows, which takes some 20 us in a few
-//! pages. The block for all shards is allocated when the table is created, but its pages are touched,
-//! and so take memory, only as shards grow into them. The growth of a shard never moves the keys of
-//! another, and an active key is never evicted.
+//! No operation stops all threads. A shard holds a few hundred keys and has its own lock. It grows
+//! by a fraction at a time, and evicts expired slots before it grows, which takes some 20 us in a
+//! few pages. The block for all shards is allocated when the table is created, but its pages are
+//! touched, and so take memory, only as shards grow into them. The growth of a shard never moves
+//! the keys of another, and an active key is never evicted.
 //!
-//! Most tables are nearly empty: they have room for a million keys and hold some thousands. So shards
-//! are adjacent at first, with one or two groups each, and move to a larger area when they grow. A
-//! few keys are then on few pages. Otherwise ten thousand keys would be on thousands of pages, more
-//! than the TLB of a processor has entries.
+//! Most tables are nearly empty: they have room for a million keys and hold some thousands. So
+//! shards are adjacent at first, with one or two groups each, and move to a larger area when they
+//! grow. A few keys are then on few pages. Otherwise ten thousand keys would be on thousands of
+//! pages, more than the TLB of a processor has entries.
 
 use tidegate_core::{PackedSize, Timestamp};
 
@@ -28,8 +28,8 @@ const LINE_WORDS: usize = LINE_BYTES / size_of::<u64>();
 /// The average number of keys of a shard when the table is full. Its slots of either size can hold
 /// 787.
 const SHARD_KEYS: usize = 480;
-/// The number of shards that are searched for expired slots when a new key finds the table full. That
-/// is one load for each, which takes some microseconds.
+/// The number of shards that are searched for expired slots when a new key finds the table full.
+/// That is one load for each, which takes some microseconds.
 const SEARCHED_SHARDS: usize = 4096;
 /// The sizes of slots, in the order of their discriminants.
 const SIZES: [PackedSize; 2] = [PackedSize::Small, PackedSize::Large];
@@ -40,8 +40,8 @@ const MIN_SHARDS: usize = if cfg!(loom) { 2 } else { 64 };
 pub(super) struct Table {
     words: Box<[AtomicU64]>,
     shards: Box<[Shard]>,
-    /// For each size, the groups of slots that each shard uses. They are separate from the shards and
-    /// so small that they stay in the cache: a slot is found without waiting for its shard.
+    /// For each size, the groups of slots that each shard uses. They are separate from the shards
+    /// and so small that they stay in the cache: a slot is found without waiting for its shard.
     groups: [Box<[AtomicU64]>; 2],
     /// For each size, the position of the groups.
     regions: [Region; 2],
@@ -277,8 +277,8 @@ fn near_groups(shard: usize) -> Groups {
 /// The number of groups reserved for each shard: those of a small shard, and those of a grown one.
 const SHARD_GROUPS: usize = NEAR_GROUPS as usize + MOST_GROUPS as usize;
 
-/// The number of words of the block for each shard: in both sizes, a word of tag bytes and the slots
-/// of each group.
+/// The number of words of the block for each shard: in both sizes, a word of tag bytes and the
+/// slots of each group.
 const SHARD_WORDS: usize =
     SHARD_GROUPS * (2 + group_words(PackedSize::Small) + group_words(PackedSize::Large));
 

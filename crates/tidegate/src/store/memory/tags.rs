@@ -2,8 +2,8 @@
 //!
 //! Every slot has a byte that is zero if the slot is empty and otherwise eight bits of its key's
 //! hash. A lookup compares the bytes of a whole group in a few instructions, without a branch per
-//! slot and without loading the slots. One comparison in 255 finds the slot of another key, which the
-//! fingerprint in the slot reveals.
+//! slot and without loading the slots. One comparison in 255 finds the slot of another key, which
+//! the fingerprint in the slot reveals.
 
 /// The number of slots in a group. It is small under the model checker, which tracks every word.
 pub(super) const GROUP: usize = if cfg!(loom) { 2 } else { 8 };

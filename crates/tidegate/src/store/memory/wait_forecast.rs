@@ -19,8 +19,8 @@ struct CopiedState<'a> {
 }
 
 impl CopiedState<'_> {
-    /// The denial of the limit at `now`, computed from its state at `first_at`, the time at which the
-    /// request will be first in the queue.
+    /// The denial of the limit at `now`, computed from its state at `first_at`, the time at which
+    /// the request will be first in the queue.
     fn denial_at(&self, first_at: Timestamp, now: Timestamp) -> Decision {
         let attempt = Attempt::new(self.cost, first_at);
         let mut state = self.state.clone();
@@ -50,8 +50,8 @@ impl MemoryStore {
     }
 
     /// Returns the denial of a request that has to wait behind too many others to compute all of
-    /// them. It will be first in the queue at `first_at`, when the last of them is expected to pass.
-    /// Their charges are not included, so the wait is a lower bound.
+    /// them. It will be first in the queue at `first_at`, when the last of them is expected to
+    /// pass. Their charges are not included, so the wait is a lower bound.
     pub(crate) fn forecast_after(
         &self,
         checks: &[Check<'_>],

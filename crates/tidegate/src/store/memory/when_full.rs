@@ -1,8 +1,8 @@
 //! What happens when the store is full: of keys, or of log entries and permits.
 //!
-//! Expired states are evicted first. If that is not enough, a log merges its new entry with its newest
-//! one, and a new key, a permit and the first entry of a log are treated as [`WhenFull`] says. An
-//! active key is never evicted.
+//! Expired states are evicted first. If that is not enough, a log merges its new entry with its
+//! newest one, and a new key, a permit and the first entry of a log are treated as [`WhenFull`]
+//! says. An active key is never evicted.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -32,8 +32,8 @@ pub enum WhenFull {
     Allow,
 }
 
-/// The number of times that a decision evicts expired states before it gives up. More than one may be
-/// needed, because an evicted state may not free what is missing.
+/// The number of times that a decision evicts expired states before it gives up. More than one may
+/// be needed, because an evicted state may not free what is missing.
 const RECLAIMS: usize = 8;
 
 impl MemoryStore {
@@ -156,9 +156,9 @@ pub(super) fn lacks_room(decision: &Decision, cost: Cost) -> bool {
     }
 }
 
-/// The decision about a new key of a full store that is denied. The wait is an estimate: keys usually
-/// expire within a window. Forced charges and refunds are never denied, although they cannot be
-/// recorded.
+/// The decision about a new key of a full store that is denied. The wait is an estimate: keys
+/// usually expire within a window. Forced charges and refunds are never denied, although they
+/// cannot be recorded.
 pub(super) fn denied_full(limit: &Limit, cost: Cost) -> Decision {
     let allowed = matches!(cost, Cost::Refund(_) | Cost::Force(_));
     let retry_after = match cost {

@@ -1,8 +1,9 @@
 //! Configs: the settings read from valid ones, and the complete message for every invalid one.
 //!
 //! `errors/NAME.yaml` must be rejected with exactly the text of `errors/NAME.txt`, and
-//! `warnings/NAME.yaml` accepted with the warnings of `warnings/NAME.txt`. After a change of wording, `TIDEGATE_BLESS=1 cargo test -p tidegate --features config --test it config`
-//! rewrites the messages; review the diff.
+//! `warnings/NAME.yaml` accepted with the warnings of `warnings/NAME.txt`. After a change of
+//! wording, `TIDEGATE_BLESS=1 cargo test -p tidegate --features config --test it config` rewrites
+//! the messages; review the diff.
 
 mod errors;
 mod hostile_input;
