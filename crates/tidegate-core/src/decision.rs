@@ -43,7 +43,8 @@ impl RetryAfter {
         }
     }
 
-    /// Returns the wait in seconds, rounded up, for a `Retry-After` header; `None` means never.
+    /// Returns the wait in whole seconds, rounded up, as a `Retry-After` header states it; `None`
+    /// means never.
     pub const fn as_secs(self) -> Option<u64> {
         match self.as_micros() {
             Some(micros) => Some(micros.div_ceil(1_000_000)),

@@ -23,7 +23,7 @@
 //! The modules, in reading order:
 //!
 //! - [`limit`](Limit): a validated limit, and its text form in `limit/text.rs`;
-//! - `algorithms/`: one file for each algorithm, with its idea, its bound and its cost;
+//! - `algorithms/`: a file or directory for each algorithm, with its idea, its bound and its cost;
 //! - `entries.rs`: the packed log of `sliding-log`;
 //! - [`State`]: dispatch over the six algorithms;
 //! - [`Packed`]: a state in the fixed number of bits that a store keeps;

@@ -298,7 +298,8 @@ pub(crate) struct MergedChecks<'a> {
 
 #[cfg(feature = "redis")]
 impl<'a> MergedChecks<'a> {
-    /// Adds the checks of a request.
+    /// Adds the checks of a request, and merges those that share a state. `MemoryStore::merge`
+    /// merges by the same rules, but compares hashes instead of keys.
     ///
     /// # Errors
     /// Returns an error if the checks are not valid, as [`validate`] does, or if they contradict

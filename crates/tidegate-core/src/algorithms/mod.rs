@@ -1,4 +1,4 @@
-//! The six algorithms, one file each.
+//! The six algorithms, one file or directory each.
 //!
 //! All implement one trait, [`AlgorithmState`]: advance the state to `now`, return how much
 //! is available, charge, refund, and return when a cost will pass. Everything in a
@@ -23,7 +23,8 @@ pub(crate) struct ChargeOutcome {
     remaining: u64,
 }
 
-/// The state of one limit as a window over time.
+/// The state of a key under one limit, as the algorithm of the limit represents it: units with
+/// times, counts per window, a debt that time repays, or permits.
 ///
 /// Every method but `advance` requires a state that was advanced to `now`.
 pub(crate) trait AlgorithmState {

@@ -145,8 +145,8 @@ impl Gate {
         &self.stats
     }
 
-    /// Polls a future that decides with this gate once. If counts are kept in memory, the future is
-    /// ready, unless the request has a `max_wait`.
+    /// Polls a future of this gate exactly once, for callers that are not async. If counts are kept
+    /// in memory, the future is ready then, unless the request has a `max_wait`.
     ///
     /// ```
     /// use std::sync::Arc;

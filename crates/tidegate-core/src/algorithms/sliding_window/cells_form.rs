@@ -20,9 +20,10 @@ pub struct Cell {
 
 /// Units in the cells of one form, measured against one pace.
 ///
-/// The form and the pace do not change. The [`SlidingWindow`](super::SlidingWindow) that holds the
-/// cells replaces them when a limit or a charge requires another form or pace. So where the form is
-/// a constant, the positions of all numbers are constants too.
+/// The form of cells does not change: the [`SlidingWindow`](super::SlidingWindow) that holds them
+/// charges their units to new cells when a limit or a charge requires a wider form. So where the
+/// form is a constant, the positions of all numbers are constants too. The pace changes in place,
+/// and the lags are raised.
 ///
 /// `W` gives access to the words of the cells. They are in the state itself or, while a packed
 /// state is decided in place, in the packed state.

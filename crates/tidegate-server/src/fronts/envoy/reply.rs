@@ -42,7 +42,8 @@ pub struct Reply<'a> {
 /// The status of one descriptor.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Status<'a> {
-    /// Whether an enforced limit denies it.
+    /// Whether the reported limit denies the descriptor. It is false for an observed limit and if
+    /// no limit is reported.
     pub denied: bool,
     /// The reported limit, with the name of its policy; `None` if no limit applies, or if the
     /// remaining units are unknown.
@@ -133,7 +134,7 @@ fn mark_unlimited(verdict: &GateVerdict<'_>, statuses: &mut [Status<'_>]) {
 }
 
 impl<'a> Status<'a> {
-    /// The status of a descriptor for which this limit is reported.
+    /// The status of a descriptor for which this limit is reported, as if the limit were enforced.
     fn new(result: &LimitResult<'a>) -> Self {
         let denied = !result.decision.allowed;
         let retry_us = result.decision.retry_after.as_micros();

@@ -10,9 +10,10 @@
 //! a prefix of five bytes, and a response ends with a status in its trailers (`body.rs`). That is
 //! little code, and a general server such as tonic costs more than the decision: a tonic service
 //! that always returns OK is no faster than this front, which decides. All other services, which
-//! may stream, use tonic's codec and streams. Connections, TLS, draining and their bounds are those
-//! of `serve/`. A stream ends with a status when the server drains, and when its connection has
-//! reached its maximum age and the time to finish calls has passed.
+//! may stream, use tonic's codec and streams. Connections, TLS, draining and their bounds are in
+//! `connections/`; HTTP/2 and its bounds are in `fronts/http_protocol.rs`. A stream ends with a
+//! status when the server drains, and when its connection has reached its maximum age and the time
+//! to finish calls has passed.
 //!
 //! The crates tonic-health and tonic-reflection are not used: the first lacks `List`, and the
 //! second ends a stream at a symbol that it does not find.

@@ -90,6 +90,10 @@ impl HttpFront {
     }
 
     /// Decides a check that may wait, or whose store is shared.
+    ///
+    /// A check that waits was already decoded by [`HttpFront::check_sync`], which finds out that it
+    /// waits, and is decoded again here. The decoded check borrows from its body, so it cannot be
+    /// passed on to the boxed future that waits, and decoding is short compared with a wait.
     async fn check_async(&self, head: &Head, body: &[u8]) -> Result<HttpResponse, RequestError> {
         let body: CheckBody<'_> = decode(body)?;
         let inputs = body.inputs()?;

@@ -1,9 +1,9 @@
-//! The fast path: seizes the slots of a request, decides and releases them, without the lock of a
-//! shard.
+//! The fast path of one check: seizes its slot, decides and releases the slot, without the lock of
+//! a shard. Requests with several checks are decided in `fast_path_several.rs`.
 //!
-//! It applies to every state that is in its slot, of any algorithm and for any number of limits. It
-//! leaves all other states unchanged for `locked_path.rs`: those of new keys, states in the slab,
-//! and states that cannot be decided on in place ([`Packed::decide_kind`] lists the reasons).
+//! It applies to states that are in their slots. Logs and permits are in the slab, so they take the
+//! locked path (`locked_path.rs`). So do new keys, and states that cannot be decided on in place
+//! ([`Packed::decide_kind`] lists the reasons). All of these are left unchanged here.
 //!
 //! The functions that decide are compiled for each kind of packed states (`for_kind!`).
 

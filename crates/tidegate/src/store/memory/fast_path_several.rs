@@ -218,7 +218,12 @@ impl MemoryStore {
     }
 }
 
-/// Whether a check may count in the state of an earlier check.
+/// Whether a check may count in the state of an earlier check, so that its slot is seized by its
+/// own request.
+///
+/// The mode of the checks is ignored. An observed check counts apart from an enforced one with the
+/// same key and limit, but only the locked path gives it another key ([`MemoryStore::merge`]); here
+/// both would use the same slot.
 #[cold]
 fn may_share_state(checks: &[Check<'_>], index: usize) -> bool {
     let check = &checks[index];

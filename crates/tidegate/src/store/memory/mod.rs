@@ -15,6 +15,35 @@
 //! - `idempotency.rs` remembers answers by id; `wait_forecast.rs` replays a queue on copies of
 //!   states.
 //!
+//! The functions that decide, with the conditions under which they call each other:
+//!
+//! ```text
+//! decide_one                       one check
+//! |- decide_packed                 its states fit a slot; compiled for each kind of them
+//! |  '- decide_hashed
+//! |     |- try_one                 the most probable slot, without a lock
+//! |     '- decide_after_miss       another slot, a new key, or a slot that is seized
+//! '- decide_after_miss             a log, which is in the slab
+//!    |- decide_all                 `Overflow::Consume`
+//!    '- decide_one_after_miss
+//!       |- decide_and_release      any slot of the key, without a lock
+//!       '- decide_one_locked
+//!          |- decide_on_log        a log in the slab
+//!          '- decide_locked
+//! decide_batch                     several requests with one check: prefetches, then as decide_one
+//! |- decide_hashed
+//! '- decide_after_miss
+//! decide_all                       one request with any number of checks
+//! |- decide_with_id                a request with an id: decide_into, unless it is remembered
+//! '- decide_into
+//!    |- decide_unlocked            all checks without a lock
+//!    |  '- decide_rest, decide_with_rest    call each other, once for each check
+//!    '- decide_on_locked_path      any request
+//!       '- decide_locked           locks the shards
+//!          '- decide_holding_locks
+//! decide_once                      remembers by its id what the caller decides
+//! ```
+//!
 //! Keys are not stored. A slot has the low 53 bits of a keyed hash, and the top bits
 //! choose its shard. For ten million keys the probability that *any* two share a state is
 //! about 3 in a million. The hash is seeded by the operating system, so a client cannot
@@ -221,10 +250,11 @@ impl MemoryStore {
         operation: PermitOperation,
     ) -> bool {
         let overflowed = self.counters.overflowed.load(Ordering::Relaxed) > 0;
-        // A key that was new when the store was full holds its permits under an overflow key.
         let hash = self.hash(key);
         self.update_permit_of(hash, limit, operation)
+            // An observed permit may be under its own key (`set_observed_apart`).
             || self.update_permit_of(hash ^ OBSERVED_MARK, limit, operation)
+            // A key that was new when the store was full holds its permits under an overflow key.
             || overflowed
                 && self.overflow_hashes().any(|hash| self.update_permit_of(hash, limit, operation))
     }

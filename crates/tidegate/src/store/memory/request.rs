@@ -242,6 +242,9 @@ impl MemoryStore {
     /// Merges the checks of a request that share a state, and determines the shard of each state.
     /// `members` gets the index of the state of each check, or stays empty if no two checks share
     /// a state.
+    ///
+    /// `MergedChecks::add_all` in `crate::request` merges by the same rules for shared stores,
+    /// which compare keys instead of hashes.
     #[inline]
     pub(super) fn merge<'a>(
         &self,
