@@ -42,7 +42,7 @@ impl<T: AlgorithmState> DynState for T {
         admitted: bool,
         decision: &mut Decision,
     ) {
-        *decision = AlgorithmState::finish(
+        *decision = AlgorithmState::apply_and_report(
             self,
             limit,
             attempt,

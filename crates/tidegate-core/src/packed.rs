@@ -47,7 +47,7 @@ pub enum PackedKind {
     LargeFixed,
     /// A `token-bucket`.
     Bucket,
-    /// A `sliding-window` in the log form.
+    /// A `sliding-window` in the times form.
     Times,
     /// A `sliding-window` of 15 cells.
     Cells15,
@@ -207,23 +207,26 @@ impl Packed {
 impl<W: PackedWords> Packed<W> {
     /// Decides on a state of the kind of the limit in place; see [`Packed::decide_kind`]. Returns
     /// `None` also if the states of the limit can grow.
+    ///
+    /// The memory store does not call it: it selects the kind before it finds the slot, so that
+    /// both are compiled for each kind. The tests use it.
     #[inline]
     pub fn decide(&mut self, limit: &Limit, attempt: Attempt, admitted: bool) -> Option<Decision> {
-        macro_rules! decide {
+        macro_rules! decide_as {
             ($kind:ident) => {
                 self.decide_kind::<{ PackedKind::$kind as usize }>(limit, attempt, admitted)
             };
         }
         match limit.packed_kind()? {
-            PackedKind::SmallCounter => decide!(SmallCounter),
-            PackedKind::LargeCounter => decide!(LargeCounter),
-            PackedKind::SmallFixed => decide!(SmallFixed),
-            PackedKind::LargeFixed => decide!(LargeFixed),
-            PackedKind::Bucket => decide!(Bucket),
-            PackedKind::Times => decide!(Times),
-            PackedKind::Cells15 => decide!(Cells15),
-            PackedKind::Cells7 => decide!(Cells7),
-            PackedKind::Cells3 => decide!(Cells3),
+            PackedKind::SmallCounter => decide_as!(SmallCounter),
+            PackedKind::LargeCounter => decide_as!(LargeCounter),
+            PackedKind::SmallFixed => decide_as!(SmallFixed),
+            PackedKind::LargeFixed => decide_as!(LargeFixed),
+            PackedKind::Bucket => decide_as!(Bucket),
+            PackedKind::Times => decide_as!(Times),
+            PackedKind::Cells15 => decide_as!(Cells15),
+            PackedKind::Cells7 => decide_as!(Cells7),
+            PackedKind::Cells3 => decide_as!(Cells3),
         }
     }
 
@@ -243,11 +246,11 @@ impl<W: PackedWords> Packed<W> {
         admitted: bool,
     ) -> Option<Decision> {
         let size = PackedKind::ALL[KIND].size();
-        macro_rules! decide {
+        macro_rules! decide_and_pack {
             ($state:ident => $pack:expr) => {{
                 let now = limit.window_position(attempt.now);
                 $state.advance(limit, &now);
-                let decision = $state.finish(limit, &attempt, &now, admitted);
+                let decision = $state.apply_and_report(limit, &attempt, &now, admitted);
                 let packed = $pack;
                 self.replace(size, packed).then_some(decision)
             }};
@@ -255,15 +258,15 @@ impl<W: PackedWords> Packed<W> {
         match PackedKind::ALL[KIND] {
             PackedKind::SmallCounter | PackedKind::LargeCounter => {
                 let mut counter = SlidingCounter::unpack(limit, size, self);
-                decide!(counter => counter.pack(limit, size))
+                decide_and_pack!(counter => counter.pack(limit, size))
             }
             PackedKind::SmallFixed | PackedKind::LargeFixed => {
                 let mut window = FixedWindow::unpack(limit, size, self);
-                decide!(window => window.pack(limit, size))
+                decide_and_pack!(window => window.pack(limit, size))
             }
             PackedKind::Bucket => {
                 let mut bucket = TokenBucket::unpack(self);
-                decide!(bucket => bucket.pack(limit))
+                decide_and_pack!(bucket => bucket.pack(limit))
             }
             PackedKind::Times => decide_times(self, limit, attempt, admitted),
             PackedKind::Cells15 => {

@@ -78,7 +78,7 @@ impl State {
     /// [`State::advance_and_check`].
     pub fn finish(&mut self, limit: &Limit, attempt: &Attempt, admitted: bool) -> Decision {
         let now = limit.window_position(attempt.now);
-        each!(self, state => state.finish(limit, attempt, &now, admitted))
+        each!(self, state => state.apply_and_report(limit, attempt, &now, admitted))
     }
 
     /// Returns the time from which on the state decides like a new one, because nothing it counted
@@ -195,13 +195,13 @@ impl AlgorithmState for State {
         each!(self, state => state.merge_newest_entry(now));
     }
 
-    fn finish(
+    fn apply_and_report(
         &mut self,
         limit: &Limit,
         attempt: &Attempt,
         now: &WindowPosition,
         admitted: bool,
     ) -> Decision {
-        each!(self, state => state.finish(limit, attempt, now, admitted))
+        each!(self, state => state.apply_and_report(limit, attempt, now, admitted))
     }
 }

@@ -22,9 +22,9 @@ pub enum View {
     SlidingWindow {
         /// Units that count against the limit.
         used: u64,
-        /// The length of a cell in microseconds. In the log form a cell is one step of its grid.
+        /// The length of a cell in microseconds. In the times form a cell is one step of its grid.
         cell_us: u64,
-        /// The limit against whose pace lags are measured; 0 in the log form.
+        /// The limit against whose pace lags are measured; 0 in the times form.
         pace: u64,
         /// The cells that hold units, oldest first.
         cells: Vec<CellView>,

@@ -158,9 +158,10 @@ pub(crate) trait AlgorithmState {
         }
     }
 
-    /// Calls [`AlgorithmState::apply`] and [`AlgorithmState::report`].
+    /// Charges the cost if it was `admitted`, and returns the decision: [`AlgorithmState::apply`],
+    /// then [`AlgorithmState::report`].
     #[inline(always)]
-    fn finish(
+    fn apply_and_report(
         &mut self,
         limit: &Limit,
         attempt: &Attempt,
@@ -180,7 +181,13 @@ pub(crate) trait AlgorithmState {
         attempt: &Attempt,
         now: &WindowPosition,
     ) {
-        apply_correction(self, limit, units, attempt, now);
+        if let Cost::Refund(_) = attempt.cost {
+            self.refund(limit, units);
+            // Units that the refund restored may have expired since.
+            self.advance(limit, now);
+        } else {
+            self.charge(limit, units, attempt, now);
+        }
     }
 
     /// Decides for this limit on its own.
@@ -188,23 +195,6 @@ pub(crate) trait AlgorithmState {
     fn decide(&mut self, limit: &Limit, attempt: &Attempt) -> Decision {
         let now = limit.window_position(attempt.now);
         self.advance(limit, &now);
-        self.finish(limit, attempt, &now, true)
-    }
-}
-
-/// Applies a forced charge or a refund.
-fn apply_correction<T: AlgorithmState + ?Sized>(
-    state: &mut T,
-    limit: &Limit,
-    units: u64,
-    attempt: &Attempt,
-    now: &WindowPosition,
-) {
-    if let Cost::Refund(_) = attempt.cost {
-        state.refund(limit, units);
-        // Units that the refund restored may have expired since.
-        state.advance(limit, now);
-    } else {
-        state.charge(limit, units, attempt, now);
+        self.apply_and_report(limit, attempt, &now, true)
     }
 }

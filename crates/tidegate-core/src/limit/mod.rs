@@ -130,7 +130,7 @@ pub struct Limit {
     packed_kind: Option<PackedKind>,
     id: u64,
     /// The largest time from now to the deadline of a `sliding-window`, unless the clock stepped
-    /// back: a window, a cell (in the log form, two steps of its grid) and a deadline step.
+    /// back: a window, a cell (in the times form, two steps of its grid) and a deadline step.
     latest_deadline_us: u64,
     algorithm: Algorithm,
 }

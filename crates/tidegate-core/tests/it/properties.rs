@@ -93,7 +93,7 @@ fn bound(limit: &Limit) -> u128 {
 }
 
 /// The time by which a `sliding-window` may release a unit late: a cell and a fifteenth of it, or
-/// two steps of the log's grid.
+/// two steps of the grid of the times form.
 pub fn late_us(form: WindowForm, window_us: u64) -> u64 {
     let cell_us = form.cell_us(window_us);
     cell_us + if form == WindowForm::Times { cell_us } else { cell_us.div_ceil(15) }
@@ -227,8 +227,9 @@ proptest! {
             let _ = touched.decide(&limit, &attempt_at(Cost::Refund(units), now));
         }
         if let State::SlidingWindow(window) = &plain {
-            // The last hit and the lag of a cell stay, and so does a wider form. The log form holds
-            // units up to two steps of its grid longer than a window, and a wider form does not.
+            // The last hit and the lag of a cell stay, and so does a wider form. The times form
+            // holds units up to two steps of its grid longer than a window, and a wider form does
+            // not.
             let left = [&touched, &plain].map(|state| peek(state, &limit, 0, now).remaining);
             let same_form = matches!(&touched, State::SlidingWindow(t) if t.form() == window.form());
             let may_release = window.form() == WindowForm::Times;

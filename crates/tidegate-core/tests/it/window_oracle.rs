@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 /// The forms, narrowest first: cells to the window, the largest limit, the most units in a cell.
-/// The log form holds 20 units.
+/// The times form holds 20 units.
 const FORMS: [(i128, i128, i128); 4] =
     [(0, 20, 20), (15, 2_000, 2_047), (7, 2_000_000, 2_097_151), (3, i128::MAX, (1 << 40) - 1)];
 
@@ -20,7 +20,7 @@ pub struct WindowOracle {
     window: i128,
     form: usize,
     pace: i128,
-    /// The log form: one time per unit.
+    /// The times form: one time per unit.
     times: Vec<i128>,
     cells: BTreeMap<i128, Cell>,
 }
@@ -39,8 +39,8 @@ impl WindowOracle {
         FORMS.iter().position(|(_, most, _)| limit <= *most).expect("the last has no end")
     }
 
-    /// The step of the log's grid: the smallest of 1, 2, 5, 10, ... that divides the window into
-    /// at most 65,535.
+    /// The step of the grid of the times form: the smallest of 1, 2, 5, 10, ... that divides the
+    /// window into at most 65,535.
     fn tick(&self) -> i128 {
         let ticks = (0..30).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_i128.pow(power)));
         ticks.into_iter().find(|tick| div_ceil(self.window, *tick) <= 65_535).expect("some")

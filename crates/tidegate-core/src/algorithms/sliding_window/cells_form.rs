@@ -154,7 +154,7 @@ impl Cells {
         Self::empty(form, pace, [0; WORDS])
     }
 
-    /// Restores cells with their indexes, oldest first. Returns `None` if `form` is the log form,
+    /// Restores cells with their indexes, oldest first. Returns `None` if `form` is the times form,
     /// or is too narrow for the cells or for the pace.
     pub(super) fn from_cells(form: WindowForm, pace: u64, cells: &[(u64, Cell)]) -> Option<Self> {
         let &(newest, _) = cells.last()?;

@@ -15,9 +15,9 @@ pub enum WindowForm {
     Cells3,
 }
 
-/// The most units in the log form: 20 times of 16 bits.
-pub(super) const LOG_UNITS: u64 = 20;
-/// The number of bits of a time in the log form. The window is at most 2^16 - 1 grid steps long.
+/// The most units in the times form: 20 times of 16 bits.
+pub(super) const MAX_TIMES: u64 = 20;
+/// The number of bits of a time in the times form. The window is at most 2^16 - 1 grid steps long.
 pub(super) const TIME_BITS: u32 = 16;
 /// The number of bits of a last hit, which counts fifteenths of a cell.
 pub(super) const STEP_BITS: u32 = 4;
@@ -38,7 +38,7 @@ impl WindowForm {
         }
     }
 
-    /// Returns the number of cells in a window; 0 in the log form.
+    /// Returns the number of cells in a window; 0 in the times form.
     pub const fn cells(self) -> u64 {
         match self {
             WindowForm::Times => 0,
@@ -82,10 +82,10 @@ impl WindowForm {
         self.unit_bits() + self.lag_bits() + STEP_BITS
     }
 
-    /// The most units that the log, or a cell, can hold.
+    /// The most units that the times form, or a cell of another form, can hold.
     pub(super) const fn most_units(self) -> u64 {
         match self {
-            WindowForm::Times => LOG_UNITS,
+            WindowForm::Times => MAX_TIMES,
             _ => (1 << self.unit_bits()) - 1,
         }
     }
@@ -99,10 +99,10 @@ impl WindowForm {
         cell_us.div_ceil(STEPS)
     }
 
-    /// Returns the length of a cell; in the log form, the step of the grid.
+    /// Returns the length of a cell; in the times form, the step of the grid.
     pub const fn cell_us(self, window_us: u64) -> u64 {
         match self {
-            WindowForm::Times => log_step_us(window_us),
+            WindowForm::Times => times_step_us(window_us),
             _ => window_us.div_ceil(self.cells()),
         }
     }
@@ -110,7 +110,7 @@ impl WindowForm {
 
 /// The smallest of 1, 2, 5, 10, 20, 50, ... microseconds that divides a window into at most 65,535
 /// steps.
-const fn log_step_us(window_us: u64) -> u64 {
+const fn times_step_us(window_us: u64) -> u64 {
     const MOST_STEPS: u64 = (1 << TIME_BITS) - 1;
     // The factors from one step to the next are 2, 2.5 and 2.
     let (mut step_us, mut number) = (1, 0);

@@ -61,20 +61,21 @@
 //! in 48 bytes for every limit.
 //!
 //! Limits up to 20 need no cells: 20 times fit in the same 48 bytes, on a grid of 1 us or of
-//! less than `W / 26,214`. Such a limit is a log, and is late by less than two steps of the grid.
+//! less than `W / 26,214`. Such a state, in the *times form*, is late by less than two steps of the
+//! grid.
 //!
 //! # Bound
 //!
 //! **`L`, always.** Released units are at least a window old, so `used` is never below the
-//! number of units admitted in the last window, and the argument for the log applies. The price is
-//! that capacity may return late, by at most one cell. `docs/proof.md` has the proof, and
+//! number of units admitted in the last window, and the argument for `sliding-log` applies. The
+//! price is that capacity may return late, by at most one cell. `docs/proof.md` has the proof, and
 //! `docs/accuracy.md` the effect on real traffic.
 //!
 //! # Forms and paces
 //!
 //! A key can be counted under several limits over the same window: after a reload, with an
 //! override, or on nodes with different configurations. Forced charges can exceed any limit. So a
-//! state has a [`WindowForm`] (the log, 15, 7 or 3 cells) and a pace (the `L` of `f` above), and
+//! state has a [`WindowForm`] (times, or 15, 7 or 3 cells) and a pace (the `L` of `f` above), and
 //! both can change while it holds units. Before units are charged under a limit:
 //!
 //! 1. An empty state takes the form and the pace of the limit.
@@ -95,16 +96,16 @@
 
 mod cells_form;
 mod form;
-mod log_form;
 mod packed_cells;
+mod times_form;
 
 use alloc::vec::Vec;
 
 pub use cells_form::Cell;
 use cells_form::{Cells, InPlace};
 pub use form::WindowForm;
-use log_form::Times;
 use packed_cells::{has_form_and_pace, newest_age, newest_before};
+use times_form::Times;
 
 use super::AlgorithmState;
 use crate::limit::{Grid, WindowPosition};
@@ -144,7 +145,7 @@ macro_rules! each {
 }
 
 impl SlidingWindow {
-    /// Restores a state in the log form from its times, oldest first, at most a window apart.
+    /// Restores a state in the times form from its times, oldest first, at most a window apart.
     /// Returns `None` if there are too many, or if they are not in order.
     pub fn from_times(times: &[u64]) -> Option<Self> {
         let contents = WindowContents::Times(Times::from_times(times)?);
@@ -152,7 +153,7 @@ impl SlidingWindow {
     }
 
     /// Restores a state from its cells, oldest first, with their indexes. Returns `None` if `form`
-    /// is the log form, or is too narrow for the cells or for the pace.
+    /// is the times form, or is too narrow for the cells or for the pace.
     pub fn from_cells(form: WindowForm, pace: u64, cells: &[(u64, Cell)]) -> Option<Self> {
         let contents = WindowContents::Cells(Cells::from_cells(form, pace, cells)?);
         Some(SlidingWindow { contents })
@@ -175,7 +176,7 @@ impl SlidingWindow {
         }
     }
 
-    /// Returns the pace, which is the limit that lags are measured against; 0 in the log form.
+    /// Returns the pace, which is the limit that lags are measured against; 0 in the times form.
     pub fn pace(&self) -> u64 {
         match &self.contents {
             WindowContents::Times(_) => 0,
@@ -198,7 +199,7 @@ impl SlidingWindow {
         self.total() == 0
     }
 
-    /// Returns the cells that hold units with their indexes, oldest first; none in the log form.
+    /// Returns the cells that hold units with their indexes, oldest first; none in the times form.
     pub fn cells(&self) -> impl DoubleEndedIterator<Item = (u64, Cell)> {
         let cells = match &self.contents {
             WindowContents::Times(_) => None,
@@ -207,7 +208,7 @@ impl SlidingWindow {
         cells.into_iter().flatten()
     }
 
-    /// Returns the times of the log form in steps of its grid, oldest first; none in the other
+    /// Returns the times in the times form in steps of its grid, oldest first; none in the other
     /// forms.
     pub fn times(&self) -> impl DoubleEndedIterator<Item = u64> {
         let times = match &self.contents {
@@ -258,7 +259,7 @@ impl SlidingWindow {
         cells.total - expired
     }
 
-    /// The cells for display. In the log form, the units at one time are one cell.
+    /// The cells for display. In the times form, the units at one time are one cell.
     pub(crate) fn view(&self, limit: &Limit, now: Timestamp) -> Vec<CellView> {
         let grid = Grid::new(limit, self.form(), self.pace());
         let at = |index: u64| Timestamp::from_micros(index.saturating_mul(grid.cell.value));
@@ -324,8 +325,8 @@ impl SlidingWindow {
         let now_us = now.at.as_micros();
         let mut wider = Cells::new(form, pace);
         let grid = wider.grid(limit);
-        // The log holds units up to a step of its grid longer than a window. Their cell may have
-        // expired, and there would be more cells than the form has room for.
+        // The times form holds units up to a step of its grid longer than a window. Their cell may
+        // have expired, and there would be more cells than the form has room for.
         let (current, elapsed_us) = grid.cell.split(now_us);
         let oldest = current.saturating_sub(form.cells());
         for (last_us, units) in self.held(limit) {
@@ -378,7 +379,7 @@ fn packed_form(head: u64) -> WindowForm {
     WindowForm::ALL[(head & 3) as usize]
 }
 
-/// Decides on a packed state in place, under a limit of the log form. Returns `None`, and leaves
+/// Decides on a packed state in place, under a limit of the times form. Returns `None`, and leaves
 /// the state unchanged, if it has to be unpacked.
 ///
 /// Nearly all decisions request one or more units, find a state that is empty or has the form and
@@ -392,8 +393,8 @@ pub(crate) fn decide_times<W: PackedWords>(
     admitted: bool,
 ) -> Option<Decision> {
     let Cost::Ask(units) = attempt.cost else { return None };
-    let is_log = packed_form(packed.body) == WindowForm::Times;
-    if !is_log || !packed.may_be_charged(limit, attempt.now.as_micros()) {
+    let is_times = packed_form(packed.body) == WindowForm::Times;
+    if !is_times || !packed.may_be_charged(limit, attempt.now.as_micros()) {
         return None;
     }
     let now = limit.cell_position(attempt.now);
@@ -403,7 +404,7 @@ pub(crate) fn decide_times<W: PackedWords>(
         return None;
     }
     times.advance(limit, &now);
-    let decision = times.finish(limit, &Attempt::new(units, now.at), &now, admitted);
+    let decision = times.apply_and_report(limit, &Attempt::new(units, now.at), &now, admitted);
     if times.total == 0 {
         // The deadline would become earlier.
         return None;

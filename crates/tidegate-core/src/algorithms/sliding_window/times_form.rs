@@ -1,13 +1,13 @@
-//! The log form: the times of up to 20 units, in steps of a grid.
+//! The times form: the times of up to 20 units, in steps of a grid.
 
-use super::form::{LOG_UNITS, TIME_BITS};
+use super::form::{MAX_TIMES, TIME_BITS};
 use super::{WORDS, WindowForm};
 use crate::algorithms::AlgorithmState;
 use crate::limit::{Divisor, WindowPosition};
 use crate::packed::with_low_bits;
 use crate::{Attempt, Limit, Packed, PackedWords, ResetAfter, Timestamp};
 
-/// The number of bits of the newest time in a packed log. A deadline step is at most 2^19
+/// The number of bits of the newest time in packed times. A deadline step is at most 2^19
 /// steps of the grid.
 const NEWEST_BITS: u32 = 20;
 
@@ -34,20 +34,20 @@ fn window_steps(limit: &Limit, step: Divisor) -> u64 {
 }
 
 impl Times {
-    /// Restores a log from its times, oldest first, at most a window apart. Returns `None` if there
-    /// are too many, or if they are not in order.
+    /// Restores times, oldest first, at most a window apart. Returns `None` if there are too many,
+    /// or if they are not in order.
     pub(super) fn from_times(times: &[u64]) -> Option<Self> {
-        let mut log = Times { newest: *times.last()?, ..Self::default() };
-        if times.len() as u64 > LOG_UNITS || !times.is_sorted() {
+        let mut restored = Times { newest: *times.last()?, ..Self::default() };
+        if times.len() as u64 > MAX_TIMES || !times.is_sorted() {
             return None;
         }
         for &time in times {
-            if (log.newest - time) >> TIME_BITS > 0 {
+            if (restored.newest - time) >> TIME_BITS > 0 {
                 return None;
             }
-            log.push(time);
+            restored.push(time);
         }
-        Some(log)
+        Some(restored)
     }
 
     pub(super) fn pack(self, limit: &Limit) -> Option<Packed> {
@@ -57,21 +57,21 @@ impl Times {
 }
 
 impl<W: PackedWords> Times<W> {
-    /// Restores a log that was packed, from its words.
+    /// Restores times that were packed, from their words.
     #[inline(always)]
     pub(super) fn unpack(limit: &Limit, head: u64, deadline_us: u64, words: W) -> Self {
         let total = head >> 2 & 0x1f;
-        let mut log = Times { total, oldest: head >> 7 & 0x1f, newest: 0, words };
+        let mut restored = Times { total, oldest: head >> 7 & 0x1f, newest: 0, words };
         if total > 0 {
             let step = limit.cell(WindowForm::Times);
             // The newest is a window old by the deadline, and was not a deadline step earlier.
             let latest = step.split(deadline_us).0 - window_steps(limit, step);
-            log.newest = with_low_bits(latest, head >> 12, NEWEST_BITS);
+            restored.newest = with_low_bits(latest, head >> 12, NEWEST_BITS);
         }
-        log
+        restored
     }
 
-    /// The head of the packed log, and its deadline.
+    /// The head of the packed times, and their deadline.
     #[inline(always)]
     pub(super) fn pack_head(&self, limit: &Limit) -> Option<(u64, u64)> {
         if self.total == 0 {
@@ -114,7 +114,7 @@ impl<W: PackedWords> Times<W> {
     /// The word of a time, and the first of its bits in that word.
     #[inline(always)]
     fn position(&self, number: u64) -> (usize, u64) {
-        let position = (self.oldest + number) % LOG_UNITS;
+        let position = (self.oldest + number) % MAX_TIMES;
         ((position / 4) as usize, position % 4 * u64::from(TIME_BITS))
     }
 
@@ -128,9 +128,9 @@ impl<W: PackedWords> Times<W> {
     /// Moves times later than `newest` to `newest`, because the clock stepped back.
     #[cold]
     fn reenter_future(&mut self, newest: u64) {
-        let mut log: Times = Times { newest, ..Times::default() };
-        self.iter().for_each(|time| log.push(time.min(newest)));
-        let Times { total, oldest, newest, words } = log;
+        let mut moved: Times = Times { newest, ..Times::default() };
+        self.iter().for_each(|time| moved.push(time.min(newest)));
+        let Times { total, oldest, newest, words } = moved;
         (self.total, self.oldest, self.newest) = (total, oldest, newest);
         for (number, bits) in words.into_iter().enumerate() {
             self.words.set(number, bits);
@@ -147,7 +147,7 @@ impl<W: PackedWords> Times<W> {
     #[inline(always)]
     pub(super) fn add(&mut self, units: u64, passed: u64, rest_us: u64) {
         self.newest = passed + u64::from(rest_us > 0);
-        for _ in 0..units.min(LOG_UNITS - self.total) {
+        for _ in 0..units.min(MAX_TIMES - self.total) {
             self.push(self.newest);
         }
     }
@@ -164,7 +164,7 @@ impl<W: PackedWords> AlgorithmState for Times<W> {
         }
         let window = window_steps(limit, step);
         while self.total > 0 && self.time(0).saturating_add(window) <= passed {
-            self.oldest = (self.oldest + 1) % LOG_UNITS;
+            self.oldest = (self.oldest + 1) % MAX_TIMES;
             self.total -= 1;
         }
         if self.total == 0 {
