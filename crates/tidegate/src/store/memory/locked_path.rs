@@ -191,7 +191,7 @@ impl MemoryStore {
                 has_room = true;
                 continue;
             }
-            let admitted = self.check_all(checks, &mut loaded, &attempt);
+            let admitted = self.probe_all(checks, &mut loaded, &attempt);
             let mut without_slot: InlineVec<usize> = SmallVec::new();
             for (index, (check, state)) in checks.iter().zip(&loaded.states).enumerate() {
                 if state.slot_ref.is_none() && check.must_be_kept(state.outcome, admitted) {
@@ -216,9 +216,9 @@ impl MemoryStore {
         }
     }
 
-    /// Checks all states without charging them. Returns whether every enforced limit admits the
-    /// request.
-    fn check_all(
+    /// Finds out which states admit the request, without charging them. Returns whether every
+    /// enforced limit does.
+    fn probe_all(
         &self,
         checks: &[StateCheck<'_>],
         loaded: &mut LoadedStates<'_, '_>,
@@ -228,14 +228,14 @@ impl MemoryStore {
         for (index, check) in checks.iter().enumerate() {
             let attempt = Attempt { cost: check.hashed.cost, ..*attempt };
             let before = loaded.states[index].entries;
-            let outcome = self.check_one(check, loaded.state(index), before, &attempt);
+            let outcome = self.probe_one(check, loaded.state(index), before, &attempt);
             admitted &= check.observed || outcome.admits;
             loaded.states[index].outcome = outcome;
         }
         admitted
     }
 
-    fn check_one(
+    fn probe_one(
         &self,
         check: &StateCheck<'_>,
         state: &mut dyn DynState,

@@ -38,7 +38,7 @@
 //! '- decide_into
 //!    |- decide_unlocked            all checks without a lock
 //!    |  '- decide_rest, decide_with_rest    call each other, once for each check
-//!    '- decide_on_locked_path      any request
+//!    '- merge_and_decide_locked    any request
 //!       '- decide_locked           locks the shards
 //!          '- decide_holding_locks
 //! decide_once                      remembers by its id what the caller decides

@@ -165,7 +165,7 @@ impl MemoryStore {
         verdict: &mut Verdict,
     ) -> Result<(), CheckError> {
         if !self.decide_unlocked(request.checks, at, &mut verdict.decisions) {
-            return self.decide_on_locked_path(request, at, verdict);
+            return self.merge_and_decide_locked(request, at, verdict);
         }
         verdict.conclude(request.checks);
         Ok(())
@@ -173,7 +173,7 @@ impl MemoryStore {
 
     /// Merges the checks of a request that share a state, and decides under locks.
     #[inline(never)]
-    fn decide_on_locked_path(
+    fn merge_and_decide_locked(
         &self,
         request: &Request<'_>,
         at: Option<Timestamp>,
