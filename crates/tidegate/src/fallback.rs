@@ -2,7 +2,7 @@
 //!
 //! Each check has a fallback: allow, deny, or decide in the local memory of this node with the
 //! limit divided by the number of nodes. For the last one, local memory mirrors what the store
-//! charges while it works (`local_mirror.rs`). A cost that fits the whole limit, but not the share
+//! charges while it works (`local_node.rs`). A cost that fits the whole limit, but not the share
 //! of this node, is denied because the store failed, and can be retried.
 //!
 //! A denial charges nothing or, if a check is consuming, what is left. If an enforced check denies
@@ -16,9 +16,9 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Cost, Decided, Decision, Limit, PermitId, RetryAfter};
 
+use crate::local_node::LocalNode;
 use crate::request::Checks;
-use crate::wait_queue::{deny_all, dry_run_checks};
-use crate::{Check, CheckError, Limiter, Permit, Request};
+use crate::{Check, CheckError, Permit};
 
 /// The decision about a check when the store fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -88,7 +88,7 @@ pub(crate) struct SharedRequest<'c> {
 
 impl SharedRequest<'_> {
     /// Whether anything is charged or refunded.
-    pub(crate) fn charges(&self) -> bool {
+    pub(crate) fn changes_counts(&self) -> bool {
         self.checks.iter().any(|check| check.cost != Cost::PEEK)
     }
 
@@ -100,9 +100,9 @@ impl SharedRequest<'_> {
     }
 
     /// The checks that are decided in local memory, under the shares of this node.
-    pub(crate) fn local<'s>(&'s self, node_limits: &'s [Limit]) -> Checks<'s> {
+    pub(crate) fn local_checks<'s>(&'s self, node_limits: &'s [Limit]) -> Checks<'s> {
         self.local_indices()
-            .map(|at| Check { limit: &node_limits[at], ..self.checks[at] })
+            .map(|index| Check { limit: &node_limits[index], ..self.checks[index] })
             .collect()
     }
 
@@ -117,7 +117,7 @@ impl SharedRequest<'_> {
         store_context: StoreContext,
     ) -> Result<FallbackDecisions, CheckError> {
         let node_limits = self.node_limits(store_context.nodes);
-        let checks = self.local(&node_limits);
+        let checks = self.local_checks(&node_limits);
         let (decided, no_room, permit) = match node {
             None => (SmallVec::new(), false, None),
             Some(node) if self.denies => (node.dry_run(&checks)?, false, None),
@@ -129,7 +129,7 @@ impl SharedRequest<'_> {
             OnStoreFailure::Allow => failed(check.limit, true, store_context),
             OnStoreFailure::Deny => failed(check.limit, false, store_context),
             OnStoreFailure::Local => match decided.next() {
-                Some(decision) => local(decision, fits(check, &self.checks), store_context),
+                Some(decision) => as_local(decision, fits(check, &self.checks), store_context),
                 // There is a decision for every local check.
                 None => failed(check.limit, false, store_context),
             },
@@ -161,51 +161,13 @@ fn failed(limit: &Limit, allowed: bool, store_context: StoreContext) -> Decision
 
 /// Converts a decision of local memory. `fits` means that the whole limit can admit the cost. If
 /// only the share of this node cannot, the failure of the store is the reason for the denial.
-fn local(decision: Decision, fits: bool, store_context: StoreContext) -> Decision {
+fn as_local(decision: Decision, fits: bool, store_context: StoreContext) -> Decision {
     match decision.retry_after {
         RetryAfter::Never if fits => {
             let retry_after = store_context.retry_after();
             Decision { decided: Decided::FailedClosed, retry_after, ..decision }
         }
         _ => Decision { decided: Decided::Local, ..decision },
-    }
-}
-
-/// The local memory of a node that uses a shared store.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LocalNode<'n> {
-    pub(crate) memory: &'n Limiter,
-    /// The number of nodes that share the limits.
-    pub(crate) nodes: u32,
-}
-
-impl LocalNode<'_> {
-    /// Decides checks in local memory, and acquires a permit there if the request has one.
-    fn decide(
-        self,
-        shared_request: &SharedRequest<'_>,
-        checks: &[Check<'_>],
-    ) -> Result<(SmallVec<[Decision; 4]>, bool, Option<Permit>), CheckError> {
-        let id = shared_request.id.filter(|_| shared_request.permit.is_none());
-        let request = Request { id, permit: shared_request.permit, ..Request::new(checks) };
-        let verdict = self.memory.decide(&request)?;
-        let permit = shared_request.permit.filter(|_| verdict.allowed);
-        let permit = permit.map(|id| Permit::new(self.memory.clone(), id, checks, &verdict));
-        Ok((verdict.decisions, verdict.no_room, permit))
-    }
-
-    /// The decisions of local memory, without charging anything.
-    fn dry_run(self, checks: &[Check<'_>]) -> Result<SmallVec<[Decision; 4]>, CheckError> {
-        if checks.is_empty() {
-            return Ok(SmallVec::new());
-        }
-        let permit = Some(self.memory.store().new_permit());
-        let deny_all = deny_all();
-        let dry_run = dry_run_checks(checks, &deny_all);
-        let mut decisions =
-            self.memory.decide(&Request { permit, ..Request::new(&dry_run) })?.decisions;
-        decisions.drain(..dry_run.len() - checks.len());
-        Ok(decisions)
     }
 }
 

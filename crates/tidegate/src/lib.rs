@@ -203,8 +203,9 @@
 //! - `limiter/`: [`Limiter`], in memory and over any store; `request.rs`, `verdict.rs`: requests
 //!   and verdicts;
 //! - `store/`: [`Store`], and in `store/memory/` the store in memory;
-//! - `fallback.rs`: decisions while a shared store fails; `local_mirror.rs`: local counts that are
-//!   kept for that while it works; `wait_queue.rs`: ordered waiting;
+//! - `fallback.rs`: decisions while a shared store fails; `local_node.rs`: the local memory for
+//!   them, which mirrors the store while it works; `wait_queue.rs`: ordered waiting; `dry_run.rs`:
+//!   checks that charge nothing;
 //! - `clock.rs`: clocks and timers.
 
 // `unstable` exports the modules that have an `allow`. Dead code in them is found in builds with
@@ -216,6 +217,7 @@ mod clock;
 #[cfg(feature = "config")]
 #[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]
 mod config;
+mod dry_run;
 mod fallback;
 mod futures;
 #[cfg(feature = "policies")]
@@ -231,7 +233,7 @@ mod headers;
 #[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]
 mod identity;
 mod limiter;
-mod local_mirror;
+mod local_node;
 #[cfg(feature = "policies")]
 #[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]
 mod policy;

@@ -1,7 +1,8 @@
-//! The mirror of a shared store in the local memory of a node, kept while the store works.
+//! The local memory of a node that uses a shared store. It decides checks with the fallback `local`
+//! while the store fails (`fallback.rs`), and mirrors the store while it works.
 //!
-//! Checks with the fallback `local` must not start an outage with empty counts. So what the store
-//! charges through this node is charged in local memory too, by these rules:
+//! Such checks must not start an outage with empty counts. So what the store charges through this
+//! node is charged in local memory too, by these rules:
 //!
 //! - **A request with an id is charged once.** The id is stored with the charge in local memory: a
 //!   replay charges nothing, and a retry during the outage is admitted again.
@@ -24,10 +25,18 @@
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Cost, Decision, Limit, PermitId, RetryAfter};
 
-use crate::fallback::{LocalNode, SharedRequest, per_node_limit};
+use crate::dry_run::{deny_all, dry_run_checks};
+use crate::fallback::{SharedRequest, per_node_limit};
 use crate::request::Checks;
-use crate::wait_queue::deny_all;
-use crate::{Check, MAX_CHECKS, Overflow, Request, Verdict};
+use crate::{Check, CheckError, Limiter, MAX_CHECKS, Overflow, Permit, Request, Verdict};
+
+/// The local memory of a node that uses a shared store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalNode<'n> {
+    pub(crate) memory: &'n Limiter,
+    /// The number of nodes that share the limits.
+    pub(crate) nodes: u32,
+}
 
 /// The local usage of a request's limits, before the store decides.
 pub(crate) struct LocalUsage {
@@ -38,17 +47,50 @@ pub(crate) struct LocalUsage {
 }
 
 impl LocalNode<'_> {
+    /// Decides checks in local memory, and acquires a permit there if the request has one.
+    pub(crate) fn decide(
+        self,
+        shared_request: &SharedRequest<'_>,
+        checks: &[Check<'_>],
+    ) -> Result<(SmallVec<[Decision; 4]>, bool, Option<Permit>), CheckError> {
+        let id = shared_request.id.filter(|_| shared_request.permit.is_none());
+        let request = Request { id, permit: shared_request.permit, ..Request::new(checks) };
+        let verdict = self.memory.decide(&request)?;
+        let permit = shared_request.permit.filter(|_| verdict.allowed);
+        let permit = permit.map(|id| Permit::new(self.memory.clone(), id, checks, &verdict));
+        Ok((verdict.decisions, verdict.no_room, permit))
+    }
+
+    /// The decisions of local memory, without charging anything.
+    pub(crate) fn dry_run(
+        self,
+        checks: &[Check<'_>],
+    ) -> Result<SmallVec<[Decision; 4]>, CheckError> {
+        if checks.is_empty() {
+            return Ok(SmallVec::new());
+        }
+        let permit = Some(self.memory.store().new_permit());
+        let deny_all = deny_all();
+        let dry_run = dry_run_checks(checks, &deny_all);
+        let mut decisions =
+            self.memory.decide(&Request { permit, ..Request::new(&dry_run) })?.decisions;
+        decisions.drain(..dry_run.len() - checks.len());
+        Ok(decisions)
+    }
+
     /// Reads the local usage for a request.
     pub(crate) fn read_usage(self, shared_request: &SharedRequest<'_>) -> LocalUsage {
         let local_limit = |check: &Check<'_>| local_limit(check.limit, self.nodes);
         let limits: SmallVec<[Limit; 4]> = shared_request.checks.iter().map(local_limit).collect();
         let mut counted = SmallVec::from_elem(0, shared_request.checks.len());
-        if shared_request.id.is_none() && shared_request.charges() {
+        if shared_request.id.is_none() && shared_request.changes_counts() {
             let indices: SmallVec<[usize; 4]> = shared_request.local_indices().collect();
-            let kept = |&at: &usize| Check { limit: &limits[at], ..shared_request.checks[at] };
+            let kept =
+                |&index: &usize| Check { limit: &limits[index], ..shared_request.checks[index] };
             let checks: Checks<'_> = indices.iter().map(kept).collect();
-            for (&at, units) in indices.iter().zip(self.counted(&checks, shared_request.permit)) {
-                counted[at] = units;
+            for (&index, units) in indices.iter().zip(self.counted(&checks, shared_request.permit))
+            {
+                counted[index] = units;
             }
         }
         LocalUsage { limits, counted }
@@ -91,14 +133,17 @@ impl LocalNode<'_> {
     ) {
         let all = &shared_request.checks;
         let (mut charges, mut refunds) = (Checks::new(), Checks::new());
-        for at in shared_request.local_indices().filter(|&at| verdict.decisions[at].allowed) {
-            let limit = &usage.limits[at];
-            let Some(charge) = mirror_charge(&Check { limit, ..all[at] }) else { continue };
-            let mut excess = excess(&all[at], &verdict.decisions[at], usage.counted[at]);
+        for index in
+            shared_request.local_indices().filter(|&index| verdict.decisions[index].allowed)
+        {
+            let limit = &usage.limits[index];
+            let Some(charge) = mirror_charge(&Check { limit, ..all[index] }) else { continue };
+            let mut excess = excess(&all[index], &verdict.decisions[index], usage.counted[index]);
             if excess > 0 {
                 // Units that were released locally while the store decided are no longer counted.
                 let now = self.counted(std::slice::from_ref(&charge), shared_request.permit);
-                let released = usage.counted[at].saturating_sub(now.first().copied().unwrap_or(0));
+                let released =
+                    usage.counted[index].saturating_sub(now.first().copied().unwrap_or(0));
                 excess = excess.saturating_sub(released);
             }
             if excess > 0 && !refunds.iter().any(|other| other.shares_state(&charge)) {
@@ -119,7 +164,7 @@ impl LocalNode<'_> {
         }
         let Some(id) = shared_request.id else { return charge(&charges) };
         let node_limits = shared_request.node_limits(self.nodes);
-        let local = shared_request.local(&node_limits);
+        let local = shared_request.local_checks(&node_limits);
         let request = Request::new(&local).with_id(id);
         drop(self.memory.store().decide_once(&request, || {
             charge(&charges);
@@ -130,7 +175,7 @@ impl LocalNode<'_> {
     /// Consumes the shares of this node as the store consumed the limits.
     fn mirror_consumption(self, shared_request: &SharedRequest<'_>) {
         let node_limits = shared_request.node_limits(self.nodes);
-        let local = shared_request.local(&node_limits);
+        let local = shared_request.local_checks(&node_limits);
         let deny_all = deny_all();
         let denied: Checks<'_> = local.iter().filter(|one| consumes(one)).copied().collect();
         let (Some(deny_all), Some(first)) = (&deny_all, denied.first()) else { return };

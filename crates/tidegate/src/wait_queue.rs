@@ -13,14 +13,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Cost, Limit, RetryAfter, Timestamp};
+use tidegate_core::{Cost, RetryAfter, Timestamp};
 
 use crate::Request;
 use crate::clock::TimerKey;
 use crate::limiter::ListenerGuard;
-use crate::request::Checks;
 use crate::sync::Mutex;
-use crate::{Check, CheckError, Clock, MAX_CHECKS, MemoryStore, Overflow, Verdict};
+use crate::{Check, CheckError, Clock, MemoryStore, Overflow, Verdict};
 
 /// The default maximum number of waiters in a queue, beyond which callers are denied. Simulating a
 /// queue of this length takes noticeable time, for which other new callers of the same limiter
@@ -320,25 +319,5 @@ impl WaitUntil<'_> {
 impl Drop for WaitUntil<'_> {
     fn drop(&mut self) {
         self.cancel_timer();
-    }
-}
-
-/// A limit that never admits anything.
-pub(crate) fn deny_all() -> Option<Limit> {
-    Limit::new(0, Duration::from_millis(1), Algorithm::FixedWindow).ok()
-}
-
-/// Returns checks that get the same decisions and charge nothing. A check that never passes is
-/// added before them, so the request is denied and charges nothing. It has the key of the first
-/// check, so that it is decided in the same shard or slot. A request that already has
-/// [`MAX_CHECKS`] is peeked at instead, and decided as a cost of 1.
-pub(crate) fn dry_run_checks<'c>(checks: &[Check<'c>], deny_all: &'c Option<Limit>) -> Checks<'c> {
-    match (deny_all, checks) {
-        (Some(deny_all), [first, ..]) if checks.len() < MAX_CHECKS => {
-            let before = Check::new(first.key, deny_all, 1_u64);
-            let dry_run = checks.iter().map(|check| Check { overflow: Overflow::Refuse, ..*check });
-            std::iter::once(before).chain(dry_run).collect()
-        }
-        _ => checks.iter().map(|check| Check { cost: Cost::PEEK, ..*check }).collect(),
     }
 }

@@ -7,8 +7,9 @@ use tidegate_core::{Cost, Decided, Decision, Limit, PermitId};
 
 use super::{Acquired, Limiter};
 use crate::Request;
-use crate::fallback::{FallbackDecisions, LocalNode, OnStoreFailure, SharedRequest, StoreContext};
+use crate::fallback::{FallbackDecisions, OnStoreFailure, SharedRequest, StoreContext};
 use crate::futures::{MAX_CONCURRENT_CHECKS, join_all};
+use crate::local_node::LocalNode;
 use crate::request::validate;
 use crate::{Check, Permit, Store, StoreError, Verdict};
 

@@ -17,9 +17,10 @@ use tidegate_core::{Algorithm, Decided, Timestamp};
 
 use super::any_store::DecidedRequest;
 use super::{Acquired, Limiter};
+use crate::dry_run::{deny_all, dry_run_checks};
 use crate::futures::block_on;
 use crate::sync::Mutex;
-use crate::wait_queue::{Ticket, deny_all, dry_run_checks, sleep_until_release, without_overflow};
+use crate::wait_queue::{Ticket, sleep_until_release, without_overflow};
 use crate::{Check, CheckError, MemoryStore, Request, Store, StoreError, Verdict};
 
 /// The maximum time between attempts of a waiter to acquire a permit from a shared store, because
