@@ -72,15 +72,13 @@ impl ReportedLimit {
 
     /// The wait for the forms that require one. For a request that can never pass, this is the time
     /// until all units are available.
-    fn reset_us(&self) -> u64 {
-        self.wait_us.unwrap_or(self.reset_after_us)
+    fn reset(&self) -> Duration {
+        Duration::from_micros(self.wait_us.unwrap_or(self.reset_after_us))
     }
 
-    /// [`ReportedLimit::reset_us`] as a point in time, in seconds since 1970, rounded up.
+    /// [`ReportedLimit::reset`] as a point in time, in seconds since 1970, rounded up.
     fn reset_at(&self) -> u64 {
-        let [now, wait] = [self.now.as_micros(), self.reset_us()].map(Duration::from_micros);
-        let reset = now.saturating_add(wait);
-        reset.as_secs() + u64::from(reset.subsec_nanos() > 0)
+        seconds_up(Duration::from_micros(self.now.as_micros()).saturating_add(self.reset()))
     }
 }
 
@@ -144,7 +142,7 @@ impl Fields {
         let [newest, seventh, sixth, x] = Form::ALL.map(|form| self.forms.contains(form));
         // `Retry-After`, if the request was denied and can pass later.
         if let (false, Some(wait_us @ 1..)) = (self.reported.allowed, self.reported.wait_us) {
-            out.insert(RETRY_AFTER, number(seconds_up(wait_us)));
+            out.insert(RETRY_AFTER, number(seconds_up(Duration::from_micros(wait_us))));
         }
         // Two forms that use the same field name cannot both be sent: as one list they would be
         // malformed in either form. The newest is sent.
@@ -168,7 +166,7 @@ impl Fields {
         if sixth {
             // `RateLimit-Limit: 100`, `RateLimit-Remaining: 50`, `RateLimit-Reset: 30`.
             let limit = if x { self.limit.clone() } else { self.limit.take() };
-            put(DRAFT_6, limit, seconds_up(self.reported.reset_us()));
+            put(DRAFT_6, limit, seconds_up(self.reported.reset()));
         }
         if x {
             // `X-RateLimit-Limit: 100`, `-Remaining: 50`, `-Reset: 1700000030`.
@@ -181,7 +179,7 @@ impl Fields {
         let mut bytes = [0; MAX_NUMERALS];
         let numerals = numerals(&mut bytes, |numerals| {
             if let Some(wait_us) = self.reported.wait_us {
-                numerals.put_integer(seconds_up(wait_us));
+                numerals.put_integer(seconds_up(Duration::from_micros(wait_us)));
                 numerals.put(b";t=");
             }
             numerals.put_integer(remaining);
@@ -199,7 +197,7 @@ impl Fields {
         text.extend_from_slice(b"limit=");
         text.extend_from_slice(self.limit.as_ref().map_or(&[][..], HeaderValue::as_bytes));
         put_parameter(&mut text, b", remaining=", remaining);
-        put_parameter(&mut text, b", reset=", seconds_up(self.reported.reset_us()));
+        put_parameter(&mut text, b", reset=", seconds_up(self.reported.reset()));
         value(&*text)
     }
 }
@@ -296,13 +294,13 @@ pub(crate) fn number(number: u64) -> HeaderValue {
 }
 
 /// Converts to whole seconds, rounded up.
-fn seconds_up(time_us: u64) -> u64 {
-    time_us.div_ceil(1_000_000)
+pub fn seconds_up(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
 /// The window in whole seconds, at least 1, because the fields are integers.
 fn window_seconds(limit: &Limit) -> u64 {
-    seconds_up(limit.window_us())
+    seconds_up(Duration::from_micros(limit.window_us()))
 }
 
 /// Appends `"api";q=100;w=60`. Returns the range of the name.

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
-pub use fields::MAX_POLICY_BYTES;
+pub use fields::{MAX_POLICY_BYTES, seconds_up};
 pub use forms::{Form, Forms, FormsError};
 pub use problem::{PROBLEM_JSON, Problem, write_problem, write_problem_as};
 

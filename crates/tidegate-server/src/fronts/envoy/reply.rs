@@ -15,7 +15,7 @@ use http::HeaderMap;
 use smallvec::SmallVec;
 use tidegate::unstable::config::envoy::Unit;
 use tidegate::unstable::gate::{DenialReason, GateVerdict, LimitResult};
-use tidegate::unstable::headers::Forms;
+use tidegate::unstable::headers::{Forms, seconds_up};
 use tidegate::unstable::policy::{self, EnvoyDetails, MetadataValue, Policies};
 use tidegate::{Algorithm, Limit, Timestamp};
 
@@ -245,14 +245,13 @@ fn envoy_ratelimit_status<'a>(
     let Some(result) = reported_result(verdict, index) else { return Status::default() };
     let status = Status::new(result);
     let until_reset = until_window_end(result.limit, form.now).unwrap_or(status.until_reset);
-    let whole = until_reset.as_secs() + u64::from(until_reset.subsec_nanos() > 0);
     let details = details(result, form);
     let name = |policy| details.map_or(policy, |details| &*details.name);
     Status {
         denied: status.denied && result.is_enforced(),
         limit: status.limit.map(|(policy, limit)| (name(policy), limit)),
         remaining: if status.denied { 0 } else { status.remaining },
-        until_reset: Duration::from_secs(whole.max(1)),
+        until_reset: Duration::from_secs(seconds_up(until_reset).max(1)),
     }
 }
 
