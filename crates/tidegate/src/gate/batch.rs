@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use tidegate_core::{Cost, Decision, Limit};
 
 use super::decide::{DecideOptions, GateCall};
-use super::plan::{KeyStart, SimpleCheck};
+use super::plan::{KeyStart, SimpleCheck, write_policy};
 use super::record::RequestContext;
 use super::{ActivePolicies, Gate, GateError, GateRequest, GateVerdict, LimitResult, Subject};
 use crate::Check;
@@ -104,8 +104,7 @@ impl Gate {
             return None;
         }
         let start = keys.len();
-        keys.extend_from_slice(policy.unwrap_or_default().as_bytes());
-        keys.push(0);
+        write_policy(policy.unwrap_or_default(), |bytes| keys.extend_from_slice(bytes));
         keys.extend_from_slice(key);
         let overflow = overflow.unwrap_or(request.overflow);
         let simple = SimpleCheck { policy, limits, cost: request.cost(units), overflow, prepared };
@@ -141,7 +140,8 @@ impl Gate {
         Ok(())
     }
 
-    /// Decides a request under a single limit. A plan takes 10 % more instructions.
+    /// Decides a request under a single limit. A plan takes 10 % more instructions. The steps are
+    /// those of [`Gate::decide_single`] and [`Gate::record`], and must stay equal to them.
     #[inline]
     fn check_single<'a>(
         &self,

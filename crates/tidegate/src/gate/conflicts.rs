@@ -24,18 +24,15 @@ use super::plan::{Plan, PlannedPolicy};
 pub(super) type EffectiveCheck<'a> = (&'a Limit, Cost);
 
 impl<'a> Plan<'a> {
-    /// Resolves conflicts between checks that count in the same state; see the
-    /// top of this file.
+    /// Resolves conflicts between checks that count in the same state; see the top of this file.
     pub(super) fn resolve_conflicts(&mut self) {
         self.effective.clear();
-        if self.policies.len() > 1 {
-            self.effective = self.effective_checks();
-        }
+        self.effective = self.effective_checks();
     }
 
     /// The limit and cost of each check, in order. It is empty without a conflict, which is the
     /// usual case.
-    pub(super) fn effective_checks(&self) -> Vec<EffectiveCheck<'a>> {
+    fn effective_checks(&self) -> Vec<EffectiveCheck<'a>> {
         if !self.has_conflict() {
             return Vec::new();
         }

@@ -11,13 +11,13 @@
 
 use std::time::Duration;
 
-use tidegate_core::{Decided, Decision, PermitId};
+use tidegate_core::{Decided, Decision};
 
 use super::permits::{AnyPermit, SharedPermit};
 use super::plan::{Plan, PlannedPolicy};
 use super::shared_store::SharedStore;
 use super::{Gate, GateError, GateVerdict, LimitResult, RequestContext};
-use crate::fallback::{SharedRequest, StoreContext};
+use crate::fallback::StoreContext;
 use crate::futures::CallTracker;
 use crate::local_node::LocalNode;
 use crate::policy::{Mode, OnStoreFailure};
@@ -120,7 +120,7 @@ impl Gate {
         {
             return Ok(decided?);
         }
-        self.request_in_memory(call, options)
+        self.decide_request_in_memory(call, options)
     }
 
     /// Decides a plan directly if it has a single check, which is enforced and whose denial charges
@@ -158,7 +158,7 @@ impl Gate {
         Ok(())
     }
 
-    fn request_in_memory(
+    fn decide_request_in_memory(
         &self,
         call: &mut GateCall<'_>,
         options: DecideOptions<'_>,
@@ -285,20 +285,5 @@ impl Gate {
         };
         call.permit = fallback.permit.map(AnyPermit::Local);
         Ok(())
-    }
-}
-
-impl Plan<'_> {
-    /// The checks of the plan, with the `on_store_failure` of each.
-    pub(super) fn shared_request<'s>(
-        &'s self,
-        id: Option<&'s [u8]>,
-        permit: Option<PermitId>,
-    ) -> SharedRequest<'s> {
-        let on_failure = self.limits().map(|(planned, _)| planned.on_store_failure).collect();
-        let denies = self.limits().any(|(planned, _)| {
-            planned.on_store_failure == OnStoreFailure::Deny && planned.mode == Mode::Enforce
-        });
-        SharedRequest { checks: self.checks(), on_failure, denies, id, permit }
     }
 }

@@ -256,7 +256,7 @@ impl Gate {
     ) -> Result<PermitGrant<'a>, GateError> {
         let requests = std::slice::from_ref(request);
         let mut call = GateCall::default();
-        call.plan.build(active, requests, ConcurrencyMode::AcquirePermit(lease))?;
+        call.plan.build(active, requests, ConcurrencyMode::RequirePermit(lease))?;
         let timing = Timing::begin(self);
         self.decide(
             &CallTracker::default(),

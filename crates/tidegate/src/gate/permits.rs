@@ -50,7 +50,7 @@ impl Gate {
         requests: &[GateRequest<'a>],
     ) -> Result<Admission<'a>, GateError> {
         let mut call = GateCall::default();
-        call.plan.build(active, requests, ConcurrencyMode::Acquire)?;
+        call.plan.build(active, requests, ConcurrencyMode::HoldIfAny)?;
         let route = || route_of(requests);
         let context = RequestContext::of(requests, &route);
         self.admit_planned(&CallTracker::default(), &mut call, &context).await?;

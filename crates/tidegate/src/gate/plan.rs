@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate_core::{Cost, Decision, Limit, Timestamp};
+use tidegate_core::{Cost, Decision, Limit, PermitId, Timestamp};
 
 use super::active_policies::PreparedLimits;
 #[cfg(feature = "tower")]
@@ -12,6 +12,7 @@ use super::code_policy::Adjustment;
 use super::code_policy::CodePolicy;
 use super::conflicts::EffectiveCheck;
 use super::{ActivePolicies, GateError, GateRequest, GateVerdict, LimitResult, Subject};
+use crate::fallback::SharedRequest;
 use crate::policy::{
     CostSource, Mode, OnStoreFailure, SelectedPolicy, is_concurrency, replaced_names,
 };
@@ -31,9 +32,9 @@ pub(crate) enum ConcurrencyMode {
     /// They are checked without being held.
     Peek,
     /// They are held, if there are any.
-    Acquire,
+    HoldIfAny,
     /// They are held, optionally for less than their lease. There must be one.
-    AcquirePermit(Option<Duration>),
+    RequirePermit(Option<Duration>),
 }
 
 /// The checks of one request, or of several that are decided together. It is large, so it is
@@ -165,8 +166,8 @@ impl<'a> Plan<'a> {
         }
         match concurrency {
             ConcurrencyMode::Reject => self.reject_concurrency(requests),
-            ConcurrencyMode::Peek | ConcurrencyMode::Acquire => Ok(()),
-            ConcurrencyMode::AcquirePermit(lease) => self.set_lease(lease),
+            ConcurrencyMode::Peek | ConcurrencyMode::HoldIfAny => Ok(()),
+            ConcurrencyMode::RequirePermit(lease) => self.set_lease(lease),
         }
     }
 
@@ -218,11 +219,11 @@ impl<'a> Plan<'a> {
                 };
                 let check = CodeCheck {
                     request_index: index,
+                    overflow: code_policy.policy().overflow().unwrap_or(request.overflow),
                     ..CodeCheck::new(code_policy, None, request.cost(units))
                 };
-                let overflow = code_policy.policy().overflow().unwrap_or(request.overflow);
                 let key = self.write_key(code_policy.policy().count_name(), key.to_key().as_ref());
-                self.push_code_check(CodeCheck { overflow, ..check }, key);
+                self.push_code_check(check, key);
             }
         }
         Ok(())
@@ -236,22 +237,7 @@ impl<'a> Plan<'a> {
         request_index: usize,
     ) {
         let key = self.end_key(key);
-        self.policies.push(PlannedPolicy {
-            policy: simple.policy,
-            code_policy: None,
-            request_index,
-            is_enforced_quota: false,
-            skipped: false,
-            replaces: &[],
-            limits: simple.limits,
-            mode: Mode::Enforce,
-            cost: simple.cost,
-            overflow: simple.overflow,
-            on_store_failure: OnStoreFailure::default(),
-            deny_cache: true,
-            prepared: simple.prepared,
-            key,
-        });
+        self.policies.push(PlannedPolicy { request_index, ..PlannedPolicy::new(simple, key) });
     }
 
     /// Removes all policies and keys, so that the plan can be used for another request.
@@ -297,21 +283,14 @@ impl<'a> Plan<'a> {
             return self.keys.truncate(key.start);
         }
         let key = self.end_key(key);
+        let simple = SimpleCheck { policy: Some(policy.name()), limits, cost, overflow, prepared };
         self.policies.push(PlannedPolicy {
-            policy: Some(policy.name()),
             code_policy: Some(code_policy),
             request_index,
-            is_enforced_quota: false,
-            skipped: false,
-            replaces: &[],
-            limits,
             mode: policy.mode(),
-            cost,
-            overflow,
             on_store_failure: policy.on_store_failure(),
             deny_cache: policy.caches_denials(),
-            prepared,
-            key,
+            ..PlannedPolicy::new(simple, key)
         });
     }
 
@@ -324,21 +303,21 @@ impl<'a> Plan<'a> {
     ) {
         let key = self.write_key(selected.policy.name(), selected.key.as_ref());
         let key = self.end_key(key);
-        self.policies.push(PlannedPolicy {
+        let simple = SimpleCheck {
             policy: Some(selected.policy.name()),
-            code_policy: None,
-            request_index: index,
-            is_enforced_quota: selected.policy.is_quota() && selected.mode == Mode::Enforce,
-            skipped: false,
-            replaces: selected.policy.replaces(),
             limits: selected.limits,
-            mode: selected.mode,
             cost: request.cost(selected.cost),
             overflow: selected.overflow.unwrap_or(request.overflow),
+            prepared: active.prepared(selected),
+        };
+        self.policies.push(PlannedPolicy {
+            request_index: index,
+            is_enforced_quota: selected.policy.is_quota() && selected.mode == Mode::Enforce,
+            replaces: selected.policy.replaces(),
+            mode: selected.mode,
             on_store_failure: selected.on_store_failure,
             deny_cache: selected.policy.caches_denials(),
-            prepared: active.prepared(selected),
-            key,
+            ..PlannedPolicy::new(simple, key)
         });
     }
 
@@ -346,7 +325,7 @@ impl<'a> Plan<'a> {
     #[inline]
     pub(crate) fn begin_key(&mut self, policy: &str) -> KeyStart {
         let start = self.keys.len();
-        write_policy(policy, &mut self.keys);
+        write_policy(policy, |bytes| self.keys.extend_from_slice(bytes));
         KeyStart { start, key_offset: self.keys.len() }
     }
 
@@ -409,6 +388,19 @@ impl<'a> Plan<'a> {
             }
         }
         checks
+    }
+
+    /// The checks for a shared store, with the `on_store_failure` of each.
+    pub(super) fn shared_request<'s>(
+        &'s self,
+        id: Option<&'s [u8]>,
+        permit: Option<PermitId>,
+    ) -> SharedRequest<'s> {
+        let on_failure = self.limits().map(|(planned, _)| planned.on_store_failure).collect();
+        let denies = self.limits().any(|(planned, _)| {
+            planned.on_store_failure == OnStoreFailure::Deny && planned.mode == Mode::Enforce
+        });
+        SharedRequest { checks: self.checks(), on_failure, denies, id, permit }
     }
 
     /// Whether an allowed request charges or refunds anything.
@@ -491,6 +483,27 @@ impl<'a> Plan<'a> {
 }
 
 impl<'a> PlannedPolicy<'a> {
+    /// Plans enforced limits, with the default of every other setting.
+    #[inline(always)]
+    fn new(simple: SimpleCheck<'a>, key: KeyRange) -> Self {
+        PlannedPolicy {
+            policy: simple.policy,
+            code_policy: None,
+            request_index: 0,
+            is_enforced_quota: false,
+            skipped: false,
+            replaces: &[],
+            limits: simple.limits,
+            mode: Mode::Enforce,
+            cost: simple.cost,
+            overflow: simple.overflow,
+            on_store_failure: OnStoreFailure::default(),
+            deny_cache: true,
+            prepared: simple.prepared,
+            key,
+        }
+    }
+
     pub(super) fn has_concurrency(&self) -> bool {
         self.limits.iter().any(is_concurrency)
     }
@@ -529,7 +542,7 @@ impl<'a> PlannedPolicy<'a> {
 /// Writes the prefix of a policy's keys in the store. Names cannot contain NUL, so two policies
 /// never share a count.
 #[inline]
-pub(super) fn write_policy<const N: usize>(policy: &str, out: &mut InlineBytes<N>) {
-    out.extend_from_slice(policy.as_bytes());
-    out.extend_from_slice(&[0]);
+pub(super) fn write_policy(policy: &str, mut append: impl FnMut(&[u8])) {
+    append(policy.as_bytes());
+    append(&[0]);
 }

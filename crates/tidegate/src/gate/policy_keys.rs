@@ -186,7 +186,7 @@ impl Gate {
 /// including those of the overrides.
 fn states<'p>(policy: &'p Policy, key: &Key) -> (Vec<u8>, Vec<&'p Limit>) {
     let mut name = KeyBytes::new();
-    write_policy(policy.count_name(), &mut name);
+    write_policy(policy.count_name(), |bytes| name.extend_from_slice(bytes));
     name.extend_from_slice(key.as_ref());
     let mut limits: Vec<&Limit> =
         policy.variants().iter().flat_map(|variant| variant.limits()).collect();

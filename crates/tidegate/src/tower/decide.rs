@@ -199,7 +199,7 @@ impl Core {
             let request = GateRequest::new(Subject::Request(attributes));
             plan.match_policies(active, &request, 0).map_err(|error| self.refuse(head, &error))?;
         }
-        plan.finalize(&[], ConcurrencyMode::Acquire).map_err(|error| self.refuse(head, &error))
+        plan.finalize(&[], ConcurrencyMode::HoldIfAny).map_err(|error| self.refuse(head, &error))
     }
 
     /// Turns the gate's verdict into the guard of an admitted request, or into a denial.
