@@ -174,7 +174,7 @@ impl RequestError {
     /// Appends a problem document.
     pub fn write_problem(&self, out: &mut String) {
         let (status, field) = (self.kind.codes().0, self.field.as_deref());
-        write_problem(&Problem::BadRequest { status, field, detail: &self.detail }, out);
+        write_problem(&Problem::Undecided { status, field, detail: &self.detail }, out);
     }
 
     /// Creates an HTTP response with a problem document. `body` converts the document to a body.

@@ -22,9 +22,9 @@ pub enum Problem<'a> {
     /// The store failed, and a policy fails closed: 503. It is never a 429, because the client did
     /// not cause it.
     ReducedCapacity(&'a ResponseView<'a>),
-    /// The request is invalid.
-    BadRequest {
-        /// The status: 400 or a more specific one.
+    /// The request was not decided: it is invalid, the caller has no access, or the server failed.
+    Undecided {
+        /// The status: 400 if no other one is more specific.
         status: StatusCode,
         /// The invalid field, as the request spells it: `limits[0]`.
         field: Option<&'a str>,
@@ -39,7 +39,7 @@ impl Problem<'_> {
         match self {
             Problem::QuotaExceeded(_) | Problem::NoRoom(_) => StatusCode::TOO_MANY_REQUESTS,
             Problem::ReducedCapacity(_) => StatusCode::SERVICE_UNAVAILABLE,
-            Problem::BadRequest { status, .. } => *status,
+            Problem::Undecided { status, .. } => *status,
         }
     }
 
@@ -53,12 +53,12 @@ impl Problem<'_> {
             Problem::ReducedCapacity(_) => {
                 out.write_str("the request cannot be decided now; try again later")
             }
-            Problem::BadRequest { detail, .. } => out.write_str(detail),
+            Problem::Undecided { detail, .. } => out.write_str(detail),
         }
     }
 
-    /// The type and title as registered for rate limits. A bad request has the type `about:blank`,
-    /// which adds nothing to its status.
+    /// The type and title as registered for rate limits. A request that was not decided has the
+    /// type `about:blank`, which adds nothing to its status.
     fn type_and_title(&self) -> (&'static str, &'static str) {
         match self {
             Problem::QuotaExceeded(_) => (
@@ -69,7 +69,7 @@ impl Problem<'_> {
                 "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
                 "Request cannot be satisfied due to temporary server capacity constraints",
             ),
-            Problem::BadRequest { status, .. } => {
+            Problem::Undecided { status, .. } => {
                 ("about:blank", status.canonical_reason().unwrap_or("Refused"))
             }
         }
@@ -83,7 +83,7 @@ impl Problem<'_> {
 /// use tidegate::unstable::headers::{Problem, write_problem};
 ///
 /// let mut body = String::new();
-/// let problem = Problem::BadRequest {
+/// let problem = Problem::Undecided {
 ///     status: StatusCode::BAD_REQUEST,
 ///     field: Some("cost"),
 ///     detail: "expected a whole number",
@@ -116,10 +116,10 @@ pub fn write_problem_as(problem: &Problem<'_>, status: StatusCode, out: &mut Str
         Problem::QuotaExceeded(response)
         | Problem::NoRoom(response)
         | Problem::ReducedCapacity(response) => violated_policies(out, response),
-        Problem::BadRequest { field: Some(field), .. } => {
+        Problem::Undecided { field: Some(field), .. } => {
             member(out, "field", |out| out.put(field));
         }
-        Problem::BadRequest { field: None, .. } => {}
+        Problem::Undecided { field: None, .. } => {}
     }
     out.push('}');
 }

@@ -83,22 +83,23 @@ impl Policy {
     /// apart.
     pub(crate) fn missing_key_part(&self) -> Option<(String, SharedBy)> {
         let template = self.key_template();
-        let slots = || {
+        let fields = || {
             template.pieces.iter().filter_map(|piece| match piece {
-                Piece::Slot(slot) => Some(&**slot),
+                Piece::Field(alternatives) => Some(&**alternatives),
                 Piece::Literal(_) => None,
             })
         };
-        let alternatives = |slot: &'_ [Alternative]| -> Vec<Presence> {
-            slot.iter().map(|alternative| self.presence(&alternative.field)).collect()
+        let presences = |alternatives: &'_ [Alternative]| -> Vec<Presence> {
+            alternatives.iter().map(|alternative| self.presence(&alternative.field)).collect()
         };
-        let has_address =
-            |slot: &[Alternative]| slot.iter().any(|one| one.field == RequestField::ClientIp);
-        if slots().any(has_address) {
+        let has_address = |alternatives: &[Alternative]| {
+            alternatives.iter().any(|one| one.field == RequestField::ClientIp)
+        };
+        if fields().any(has_address) {
             return None;
         }
-        slots().find_map(|slot| {
-            let found = alternatives(slot);
+        fields().find_map(|alternatives| {
+            let found = presences(alternatives);
             if found.contains(&Presence::Always) {
                 return None;
             }
@@ -106,7 +107,7 @@ impl Policy {
                 true => SharedBy::Some,
                 false => SharedBy::All,
             };
-            let names: Vec<String> = slot.iter().map(|one| one.field.to_string()).collect();
+            let names: Vec<String> = alternatives.iter().map(|one| one.field.to_string()).collect();
             Some((names.join(" | "), shared))
         })
     }

@@ -150,7 +150,7 @@ pub(crate) enum KeySegment<'t, 'k> {
     /// The value of a request field.
     Value {
         field: &'t RequestField,
-        /// Such as `header:x-api-key=`; empty for a slot without alternatives.
+        /// Such as `header:x-api-key=`; empty for a field without alternatives.
         tag: &'t str,
         value: &'k [u8],
         /// The tag and the value, including the length in front of them, if there is one.
@@ -176,7 +176,7 @@ impl Template {
                     segments.push(KeySegment::Literal(literal));
                     rest = after;
                 }
-                Piece::Slot(slot) => {
+                Piece::Field(alternatives) => {
                     let (whole, value) = match self.is_composite {
                         true => with_length(rest)?,
                         false => {
@@ -185,7 +185,7 @@ impl Template {
                             (whole, whole)
                         }
                     };
-                    segments.push(read(slot, whole, value)?);
+                    segments.push(read(alternatives, whole, value)?);
                     rest = &rest[whole.len()..];
                 }
             }
@@ -193,14 +193,15 @@ impl Template {
         rest.is_empty().then_some(segments)
     }
 
-    /// Returns the keys that a plain value may represent: one per alternative of the only slot. The
-    /// result is empty for a template with several slots, because its keys hold several values.
+    /// Returns the keys that a plain value may represent: one per alternative of the only field.
+    /// The result is empty for a template with several fields, because its keys hold several
+    /// values.
     pub(super) fn possible_keys(&self, value: &[u8], options: &ReadOptions) -> Vec<Key> {
-        let slots = self.pieces.iter().filter_map(|piece| match piece {
-            Piece::Slot(slot) => Some(slot),
+        let fields = self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Field(alternatives) => Some(alternatives),
             Piece::Literal(_) => None,
         });
-        let alternatives = slots.filter(|_| !self.is_composite).flatten();
+        let alternatives = fields.filter(|_| !self.is_composite).flatten();
         let keys = alternatives.filter_map(|one| {
             let value =
                 normalized_value(&one.field, value, options).filter(|value| !value.is_empty())?;
@@ -214,8 +215,8 @@ impl Template {
     pub(super) fn may_make(&self, key: &[u8], options: &ReadOptions) -> bool {
         match &*self.pieces {
             // A bare value is a key if it is in the normal form of its field.
-            [Piece::Slot(slot)] if slot.len() == 1 => {
-                let normalized = normalized_value(&slot[0].field, key, options);
+            [Piece::Field(alternatives)] if alternatives.len() == 1 => {
+                let normalized = normalized_value(&alternatives[0].field, key, options);
                 key == [MISSING] || normalized.is_some_and(|value| *value == *key)
             }
             _ => self.split(key).is_some(),
@@ -225,18 +226,19 @@ impl Template {
     /// Returns whether the template makes this key, and adds something to the bare value, such as a
     /// tag. Such a text is read as a key, not as a value.
     pub(crate) fn is_full_form(&self, key: &[u8]) -> bool {
-        let is_bare = matches!(&*self.pieces, [Piece::Slot(slot)] if slot.len() == 1);
+        let is_bare =
+            matches!(&*self.pieces, [Piece::Field(alternatives)] if alternatives.len() == 1);
         !is_bare && self.split(key).is_some()
     }
 
-    /// Returns the key of a request in which the only slot has this value.
+    /// Returns the key of a request in which the only field has this value.
     fn key_of(&self, chosen: &Alternative, value: &[u8]) -> Key {
         let mut writer = KeyWriter::default();
         for piece in &self.pieces {
             match piece {
                 Piece::Literal(text) => writer.literal(text),
-                Piece::Slot(_) if chosen.tag.is_empty() => writer.value(value),
-                Piece::Slot(_) => writer.tagged(&chosen.tag, value),
+                Piece::Field(_) if chosen.tag.is_empty() => writer.value(value),
+                Piece::Field(_) => writer.tagged(&chosen.tag, value),
             }
         }
         writer.finish()
@@ -246,7 +248,7 @@ impl Template {
     fn literal_bytes_after(&self, index: usize) -> usize {
         let length = |piece: &Piece| match piece {
             Piece::Literal(text) => text.len(),
-            Piece::Slot(_) => 0,
+            Piece::Field(_) => 0,
         };
         self.pieces[index + 1..].iter().map(length).sum()
     }
@@ -287,9 +289,9 @@ fn with_length(rest: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((rest.get(..end)?, rest.get(mark + 1..end)?))
 }
 
-/// Reads the `value` of a slot; `whole` includes its length.
+/// Reads the `value` of a field; `whole` includes its length.
 fn read<'t, 'k>(
-    slot: &'t [Alternative],
+    alternatives: &'t [Alternative],
     whole: &'k [u8],
     value: &'k [u8],
 ) -> Option<KeySegment<'t, 'k>> {
@@ -297,6 +299,6 @@ fn read<'t, 'k>(
         return Some(KeySegment::Literal(whole));
     }
     let Alternative { field, tag } =
-        slot.iter().find(|one| value.starts_with(one.tag.as_bytes()))?;
+        alternatives.iter().find(|one| value.starts_with(one.tag.as_bytes()))?;
     Some(KeySegment::Value { field, tag, value: &value[tag.len()..], whole })
 }

@@ -289,7 +289,7 @@ impl Policies {
         template.may_make(key.as_ref(), &self.options)
     }
 
-    /// Returns whether a request has a value for every slot of a template.
+    /// Returns whether a request has a value for every field of a template.
     #[cfg(feature = "tower")]
     pub(crate) fn has_key(&self, template: &Template, attributes: &Attributes<'_>) -> bool {
         template.has_all_fields(&NormalizedRequest::new(

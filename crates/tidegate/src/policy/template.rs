@@ -45,37 +45,38 @@ pub const SHARED_KEY: &str = "all";
 pub struct Template {
     text: Box<str>,
     pub(super) pieces: Box<[Piece]>,
-    /// Whether there are several slots, whose values are prefixed with their lengths.
+    /// Whether there are several fields, whose values are prefixed with their lengths.
     pub(super) is_composite: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
     Literal(Box<str>),
-    Slot(Box<[Alternative]>),
+    /// A pair of braces, with one or more request fields. The first that has a value is used.
+    Field(Box<[Alternative]>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Alternative {
     pub(super) field: RequestField,
-    /// Such as `header:x-api-key=`; empty for a slot without alternatives.
+    /// Such as `header:x-api-key=`; empty for a field without alternatives.
     pub(super) tag: Box<str>,
 }
 
 impl Template {
     /// Returns all fields in order, including alternatives.
     pub fn fields(&self) -> impl Iterator<Item = &RequestField> {
-        let slots = self.pieces.iter().filter_map(|piece| match piece {
-            Piece::Slot(slot) => Some(slot),
+        let fields = self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Field(alternatives) => Some(alternatives),
             Piece::Literal(_) => None,
         });
-        slots.flat_map(|slot| slot.iter().map(|alternative| &alternative.field))
+        fields.flat_map(|alternatives| alternatives.iter().map(|alternative| &alternative.field))
     }
 
     /// Returns the template `{client_ip}`.
     pub fn client_ip() -> Self {
         let alternative = Alternative { field: RequestField::ClientIp, tag: "".into() };
-        let pieces = [Piece::Slot([alternative].into())].into();
+        let pieces = [Piece::Field([alternative].into())].into();
         Template { text: "{client_ip}".into(), pieces, is_composite: false }
     }
 
@@ -87,7 +88,7 @@ impl Template {
     /// Returns the field, if the template is a single field without alternatives or literal text.
     pub fn single(&self) -> Option<&RequestField> {
         match &*self.pieces {
-            [Piece::Slot(slot)] if slot.len() == 1 => Some(&slot[0].field),
+            [Piece::Field(alternatives)] if alternatives.len() == 1 => Some(&alternatives[0].field),
             _ => None,
         }
     }
@@ -98,19 +99,20 @@ impl Template {
         for piece in &self.pieces {
             match piece {
                 Piece::Literal(text) => writer.literal(text),
-                Piece::Slot(slot) => self.render_slot(slot, request, &mut writer),
+                Piece::Field(alternatives) => self.render_field(alternatives, request, &mut writer),
             }
         }
         writer.finish()
     }
 
-    fn render_slot(
+    fn render_field(
         &self,
-        slot: &[Alternative],
+        alternatives: &[Alternative],
         request: &NormalizedRequest<'_>,
         writer: &mut KeyWriter,
     ) {
-        let mut found = slot.iter().filter_map(|a| Some((&*a.tag, a.field.value(request)?)));
+        let mut found =
+            alternatives.iter().filter_map(|a| Some((&*a.tag, a.field.value(request)?)));
         let Some((tag, value)) = found.next() else {
             if self.is_composite {
                 writer.length(1);
@@ -135,28 +137,31 @@ impl Template {
         }
     }
 
-    /// Returns the alternatives of each slot whose value the request lacks.
+    /// Returns the alternatives of each field whose value the request lacks.
     pub(super) fn missing(&self, request: &NormalizedRequest<'_>) -> Vec<String> {
-        self.empty_slots(request).map(|slot| names(slot).join(" | ")).collect()
+        self.empty_fields(request).map(|alternatives| names(alternatives).join(" | ")).collect()
     }
 
-    /// Returns whether the request has a value for every slot.
+    /// Returns whether the request has a value for every field.
     #[cfg(feature = "tower")]
     pub(super) fn has_all_fields(&self, request: &NormalizedRequest<'_>) -> bool {
-        self.empty_slots(request).next().is_none()
+        self.empty_fields(request).next().is_none()
     }
 
-    fn empty_slots(&self, request: &NormalizedRequest<'_>) -> impl Iterator<Item = &[Alternative]> {
-        let slots = self.pieces.iter().filter_map(|piece| match piece {
-            Piece::Slot(slot) => Some(&**slot),
+    fn empty_fields(
+        &self,
+        request: &NormalizedRequest<'_>,
+    ) -> impl Iterator<Item = &[Alternative]> {
+        let fields = self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Field(alternatives) => Some(&**alternatives),
             Piece::Literal(_) => None,
         });
-        slots.filter(|slot| slot.iter().all(|a| a.field.value(request).is_none()))
+        fields.filter(|alternatives| alternatives.iter().all(|a| a.field.value(request).is_none()))
     }
 }
 
-fn names(slot: &[Alternative]) -> Vec<String> {
-    slot.iter().map(|alternative| alternative.field.to_string()).collect()
+fn names(alternatives: &[Alternative]) -> Vec<String> {
+    alternatives.iter().map(|alternative| alternative.field.to_string()).collect()
 }
 
 /// Every octet as text followed by a dot, and the length of that text.
@@ -234,7 +239,7 @@ pub enum TemplateErrorKind {
     Unopened,
     /// The template has a control character.
     Control,
-    /// A field is listed twice among the alternatives of a slot.
+    /// A request field is listed twice among the alternatives of a field.
     Twice,
     /// The text between the braces is not a request field.
     RequestField(RequestFieldError),
@@ -321,12 +326,12 @@ impl FromStr for Template {
             return fail(TemplateErrorKind::Control, at..at + c.len_utf8());
         }
         let pieces = Pieces { text, at: 0, literal: String::new(), pieces: Vec::new() }.parse()?;
-        let slots = pieces.iter().filter(|piece| matches!(piece, Piece::Slot(_))).count();
-        if slots == 0 && text != SHARED_KEY {
+        let fields = pieces.iter().filter(|piece| matches!(piece, Piece::Field(_))).count();
+        if fields == 0 && text != SHARED_KEY {
             return fail(TemplateErrorKind::NoField, 0..text.len());
         }
         let template =
-            Template { text: text.into(), pieces: pieces.into(), is_composite: slots > 1 };
+            Template { text: text.into(), pieces: pieces.into(), is_composite: fields > 1 };
         if template.fields().count() > MAX_TEMPLATE_FIELDS {
             return fail(TemplateErrorKind::TooLong, 0..text.len());
         }
@@ -350,7 +355,7 @@ impl Pieces<'_> {
                     self.literal.push(c);
                     self.at += 2;
                 }
-                '{' => self.slot()?,
+                '{' => self.field()?,
                 '}' => {
                     let span = self.at..self.at + 1;
                     return Err(TemplateError { kind: TemplateErrorKind::Unopened, span });
@@ -372,7 +377,7 @@ impl Pieces<'_> {
         }
     }
 
-    fn slot(&mut self) -> Result<(), TemplateError> {
+    fn field(&mut self) -> Result<(), TemplateError> {
         let start = self.at + 1;
         let Some(length) = self.text[start..].find('}') else {
             let span = self.at..self.text.len();
@@ -398,8 +403,9 @@ impl Pieces<'_> {
         let is_choice = fields.len() > 1;
         let tag =
             |field: &RequestField| if is_choice { format!("{field}=") } else { String::new() };
-        let slot = fields.into_iter().map(|field| Alternative { tag: tag(&field).into(), field });
-        self.pieces.push(Piece::Slot(slot.collect()));
+        let alternatives =
+            fields.into_iter().map(|field| Alternative { tag: tag(&field).into(), field });
+        self.pieces.push(Piece::Field(alternatives.collect()));
         self.at = start + length + 1;
         Ok(())
     }

@@ -30,7 +30,8 @@ pub(super) type PeerOf = dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync;
 /// The rules with `limits_of` that apply to the request, by index, with the limits they got.
 type RequestLimits = Vec<(usize, Option<Limits>)>;
 
-pub(super) struct Core {
+/// The state that all clones of a layer share.
+pub(super) struct LayerState {
     pub(super) gate: Arc<Gate>,
     /// The active policies of a gate without policies, which are never reloaded. `None` if a file
     /// or a gate provides policies.
@@ -45,7 +46,7 @@ pub(super) struct Core {
 /// The response to a rejected request.
 pub(super) type RejectionResponse = Box<Response<Bytes>>;
 
-impl Core {
+impl LayerState {
     /// Whether requests are decided without waiting: in memory, and without `max_wait`.
     pub(super) fn is_immediate(&self) -> bool {
         !self.gate.is_shared() && self.max_wait.is_none()

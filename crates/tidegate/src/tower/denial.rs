@@ -277,7 +277,7 @@ pub(super) fn fail(head: &Head<'_>, status: StatusCode, detail: &str) -> Respons
 
 fn document_of(status: StatusCode, detail: &str) -> Response<String> {
     let mut body = String::new();
-    write_problem(&Problem::BadRequest { status, field: None, detail }, &mut body);
+    write_problem(&Problem::Undecided { status, field: None, detail }, &mut body);
     document(status, body)
 }
 

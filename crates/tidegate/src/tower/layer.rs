@@ -20,7 +20,7 @@ use tower_layer::Layer;
 use super::body::Axum;
 use super::body::Wrapped;
 use super::compiled_rule::CompiledRule;
-use super::decide::{Core, PeerOf};
+use super::decide::{LayerState, PeerOf};
 #[cfg(feature = "axum")]
 use super::denial::read_body;
 use super::denial::{OnDenied, Rejection};
@@ -49,7 +49,7 @@ use crate::{Decision, Limit, Limiter, MAX_CHECKS, Store};
 /// # Ok::<(), tidegate::LimitError>(())
 /// ```
 pub struct RateLimitLayer<K = Wrapped> {
-    pub(super) core: Arc<Core>,
+    pub(super) layer_state: Arc<LayerState>,
     bodies: PhantomData<fn() -> K>,
 }
 
@@ -64,8 +64,8 @@ impl RateLimitLayer {
         builder.build().expect("one limit stands with itself, and a million keys reserve 146 MB")
     }
 
-    pub(super) fn of(core: Core) -> Self {
-        RateLimitLayer { core: Arc::new(core), bodies: PhantomData }
+    pub(super) fn of(layer_state: LayerState) -> Self {
+        RateLimitLayer { layer_state: Arc::new(layer_state), bodies: PhantomData }
     }
 
     /// Returns a builder for a layer with several rules or other settings.
@@ -103,7 +103,7 @@ impl RateLimitLayer {
     /// as they are, so that axum does not box each of them once more.
     #[cfg(feature = "axum")]
     pub fn for_axum(self) -> RateLimitLayer<Axum> {
-        RateLimitLayer { core: self.core, bodies: PhantomData }
+        RateLimitLayer { layer_state: self.layer_state, bodies: PhantomData }
     }
 }
 
@@ -111,13 +111,13 @@ impl<K> RateLimitLayer<K> {
     /// Returns the gate that decides (feature `unstable`).
     #[cfg(feature = "unstable")]
     pub fn gate(&self) -> &Arc<Gate> {
-        &self.core.gate
+        &self.layer_state.gate
     }
 
     /// Returns what was counted (feature `unstable`).
     #[cfg(feature = "unstable")]
     pub fn stats(&self) -> &Arc<Stats> {
-        self.core.gate.stats()
+        self.layer_state.gate.stats()
     }
 
     /// Returns metrics for Prometheus as text (version 0.0.4 of the format): requests by policy and
@@ -134,7 +134,7 @@ impl<K> RateLimitLayer<K> {
     /// # Ok::<(), tidegate::LimitError>(())
     /// ```
     pub fn metrics(&self) -> String {
-        let gate = &self.core.gate;
+        let gate = &self.layer_state.gate;
         let mut page = PrometheusText::default();
         gate.stats().write_metrics(&mut page, gate.active_policies().policies());
         write_memory_metrics(&mut page, &gate.limiter().stats());
@@ -151,14 +151,14 @@ impl<K> RateLimitLayer<K> {
     pub fn reload_config_file(&self, path: impl AsRef<Path>) -> Result<(), ConfigErrors> {
         let path = path.as_ref();
         let policies = Config::load(path)?.policies;
-        if self.core.fixed.is_some() {
+        if self.layer_state.fixed.is_some() {
             return Err(ConfigErrors::whole(
                 &path.display().to_string(),
                 "this layer has no policies of a config file to replace",
                 "build it with `config_file`",
             ));
         }
-        self.core.gate.reload(policies);
+        self.layer_state.gate.reload(policies);
         Ok(())
     }
 
@@ -174,7 +174,7 @@ impl<K> RateLimitLayer<K> {
     pub async fn peek(&self, rule: &str, key: &str) -> Result<Vec<(Limit, Decision)>, KeyError> {
         let policy = self.policy(rule)?;
         let found = self.find(policy, key).await?;
-        let peeked = policy.peek(&self.core.gate, CodeKey::Key(&found.key)).await;
+        let peeked = policy.peek(&self.layer_state.gate, CodeKey::Key(&found.key)).await;
         let verdict = peeked?;
         let decisions = verdict
             .results
@@ -193,21 +193,21 @@ impl<K> RateLimitLayer<K> {
     pub async fn reset(&self, rule: &str, key: &str) -> Result<bool, KeyError> {
         let found = self.find(self.policy(rule)?, key).await?;
         let is_named = |code_policy: &CodePolicy| code_policy.policy().name() == rule;
-        let rules = self.core.rules.iter().filter(|rule| rule.policies().any(is_named));
+        let rules = self.layer_state.rules.iter().filter(|rule| rule.policies().any(is_named));
         let mut any = false;
         for code_policy in rules.flat_map(CompiledRule::policies) {
-            let reset = code_policy.reset(&self.core.gate, CodeKey::Key(&found.key)).await;
+            let reset = code_policy.reset(&self.layer_state.gate, CodeKey::Key(&found.key)).await;
             any |= reset?;
         }
         Ok(any)
     }
 
     async fn find(&self, code_policy: &CodePolicy, key: &str) -> Result<FoundKey, KeyError> {
-        let gate = &self.core.gate;
+        let gate = &self.layer_state.gate;
         let active = Arc::clone(&gate.active_policies());
         let found = gate.find_key(&active, code_policy.policy(), key.as_bytes()).await?;
         let is_own = |one: &CodePolicy| std::ptr::eq(one, code_policy);
-        let mut rules = self.core.rules.iter().filter(|rule| rule.policies().any(is_own));
+        let mut rules = self.layer_state.rules.iter().filter(|rule| rule.policies().any(is_own));
         match rules.find(|rule| !rule.may_have_key(&active, &found.key)) {
             Some(rule) => Err(KeyError::not_a_key(rule.name(), key)),
             None => Ok(found),
@@ -215,14 +215,15 @@ impl<K> RateLimitLayer<K> {
     }
 
     fn policy(&self, name: &str) -> Result<&CodePolicy, KeyError> {
-        let found = self.core.policies().find(|code_policy| code_policy.policy().name() == name);
+        let found =
+            self.layer_state.policies().find(|code_policy| code_policy.policy().name() == name);
         found.ok_or_else(|| GateError::unknown_policy(name).into())
     }
 }
 
 impl<K> Clone for RateLimitLayer<K> {
     fn clone(&self) -> Self {
-        RateLimitLayer { core: Arc::clone(&self.core), bodies: PhantomData }
+        RateLimitLayer { layer_state: Arc::clone(&self.layer_state), bodies: PhantomData }
     }
 }
 
@@ -230,14 +231,14 @@ impl<S, K> Layer<S> for RateLimitLayer<K> {
     type Service = RateLimit<S, K>;
 
     fn layer(&self, inner: S) -> RateLimit<S, K> {
-        RateLimit::new(inner, Arc::clone(&self.core))
+        RateLimit::new(inner, Arc::clone(&self.layer_state))
     }
 }
 
 impl<K> fmt::Debug for RateLimitLayer<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rules: Vec<&str> =
-            self.core.policies().map(|code_policy| code_policy.policy().name()).collect();
+            self.layer_state.policies().map(|code_policy| code_policy.policy().name()).collect();
         f.debug_struct("RateLimitLayer").field("rules", &rules).finish_non_exhaustive()
     }
 }
@@ -422,8 +423,8 @@ impl LayerBuilder {
         check_rules(&gate, &rules)?;
         let fixed = is_fixed.then(|| Arc::clone(&gate.active_policies()));
         let LayerBuilder { forms, max_wait, peer, on_denied, .. } = self;
-        let core = Core { gate, fixed, rules, forms, max_wait, peer, on_denied };
-        Ok(RateLimitLayer::of(core))
+        let layer_state = LayerState { gate, fixed, rules, forms, max_wait, peer, on_denied };
+        Ok(RateLimitLayer::of(layer_state))
     }
 
     fn own_gate(&mut self) -> Result<Gate, LayerFault> {

@@ -31,7 +31,7 @@ use smallvec::SmallVec;
 use tidegate_core::{Cost, Timestamp, bounds};
 
 use super::compiled_rule::CompiledRule;
-use super::decide::Core;
+use super::decide::LayerState;
 use super::denial::Rejection;
 use super::request::Background;
 use super::rule::Limits;
@@ -62,7 +62,7 @@ use crate::stats::Decided;
 pub struct Reservation(Arc<Inner>);
 
 struct Inner {
-    core: Arc<Core>,
+    layer_state: Arc<LayerState>,
     parts: SmallVec<[ReservedPart; 1]>,
     background: Background,
 }
@@ -109,22 +109,26 @@ type Units = SmallVec<[(usize, u64); 1]>;
 impl Reservation {
     /// Creates the reservation of an admitted request. Returns `None` if no rule reserves.
     pub(super) fn new(
-        core: &Arc<Core>,
+        layer_state: &Arc<LayerState>,
         reserving: Vec<PendingPart>,
         verdict: &GateVerdict<'_>,
     ) -> Option<Self> {
         if reserving.is_empty() {
             return None;
         }
-        let now = core.gate.now();
+        let now = layer_state.gate.now();
         let parts =
             reserving.into_iter().filter_map(|PendingPart { key, policy_index, limits, units }| {
-                let charged = ChargeRecord::of(core.policy_at(policy_index)?, key, verdict);
+                let charged = ChargeRecord::of(layer_state.policy_at(policy_index)?, key, verdict);
                 let progress = Mutex::new(Progress { units, at: now, stage: Stage::Open });
                 Some(ReservedPart { policy_index, limits, charged, progress })
             });
-        let (parts, background) = (parts.collect(), Background::of(&core.gate));
-        Some(Reservation(Arc::new(Inner { core: Arc::clone(core), parts, background })))
+        let (parts, background) = (parts.collect(), Background::of(&layer_state.gate));
+        Some(Reservation(Arc::new(Inner {
+            layer_state: Arc::clone(layer_state),
+            parts,
+            background,
+        })))
     }
 
     /// Changes the estimate to `units`, for example when the handler has read the body. A larger
@@ -159,7 +163,7 @@ impl Reservation {
         let inner = Arc::clone(&self.0);
         // A cost above the largest limit never passes, so it can be capped.
         let units = units.min(bounds::MAX_COUNT);
-        if !inner.core.gate.is_shared() {
+        if !inner.layer_state.gate.is_shared() {
             return inner.reserve(units).await;
         }
         let working = Arc::clone(&inner);
@@ -188,10 +192,11 @@ impl Reservation {
     /// Settles one rule at its actual cost, under any plan. Returns `false` if no rule of this name
     /// has a reservation. A plan can also be named: `rule.plan`.
     pub fn commit_for(&self, rule: &str, actual: u64) -> bool {
-        self.0.commit(actual, |core, (index, policy)| {
+        self.0.commit(actual, |layer_state, (index, policy)| {
             // The policy with index 0 has the name of the rule.
             let mut named =
-                [core.policy_at((index, 0)), core.policy_at((index, policy))].into_iter();
+                [layer_state.policy_at((index, 0)), layer_state.policy_at((index, policy))]
+                    .into_iter();
             named.any(|code_policy| {
                 code_policy.is_some_and(|code_policy| code_policy.policy().name() == rule)
             })
@@ -210,7 +215,7 @@ impl Reservation {
 
 impl Inner {
     fn rule(&self, part: &ReservedPart) -> Option<&CompiledRule> {
-        self.core.rules.get(part.policy_index.0)
+        self.layer_state.rules.get(part.policy_index.0)
     }
 
     /// Whether the handler settles this part. Other parts are settled by the response alone.
@@ -221,11 +226,12 @@ impl Inner {
     fn commit(
         self: &Arc<Self>,
         actual: u64,
-        is_selected: impl Fn(&Core, (usize, usize)) -> bool,
+        is_selected: impl Fn(&LayerState, (usize, usize)) -> bool,
     ) -> bool {
         let mut found = false;
         for (index, part) in self.parts.iter().enumerate() {
-            if self.is_settled_by_handler(part) && is_selected(&self.core, part.policy_index) {
+            if self.is_settled_by_handler(part) && is_selected(&self.layer_state, part.policy_index)
+            {
                 found = true;
                 if let Some(units) = part.commit(actual) {
                     self.correct(index, units, actual);
@@ -250,7 +256,7 @@ impl Inner {
             .filter(|(_, part)| self.is_settled_by_handler(part))
             .filter_map(|(index, part)| Some((index, part.reopen()?)))
             .collect();
-        let max_wait = self.core.max_wait;
+        let max_wait = self.layer_state.max_wait;
         let holds_any = open.iter().any(|(_, held)| *held > 0);
         if !(holds_any && self.must_renew(&open, units)) {
             let missing = open.iter().map(|(index, held)| (*index, units.saturating_sub(*held)));
@@ -274,7 +280,7 @@ impl Inner {
     /// Whether the units held so far must be charged again for a new estimate: under some limit
     /// they have left the window, or an enforced limit never admits the whole estimate.
     fn must_renew(&self, open: &Units, units: u64) -> bool {
-        let now = self.core.gate.now();
+        let now = self.layer_state.gate.now();
         open.iter().filter(|(_, held)| *held > 0).any(|(index, _)| {
             let Some(change) = self.change(*index, Cost::PEEK) else { return false };
             let is_enforced = change.code_policy.policy().mode() == Mode::Enforce;
@@ -296,18 +302,18 @@ impl Inner {
         if changes.is_empty() {
             return Ok(());
         }
-        let gate = &self.core.gate;
+        let gate = &self.layer_state.gate;
         let verdict = gate.charge_more(&changes, max_wait).await;
         let verdict =
             verdict.map_err(|error: GateError| Rejection::of_failure(error.to_string()))?;
         if !verdict.allowed {
-            return Err(Rejection::of_verdict(&verdict, self.core.forms, gate.now()));
+            return Err(Rejection::of_verdict(&verdict, self.layer_state.forms, gate.now()));
         }
         for (index, units) in more() {
             let part = &self.parts[*index];
             // Units that were not charged, or charged in this node's memory because the store has
             // failed meanwhile, are not refunded: the refund would take units of other requests.
-            let code_policy = self.core.policy_at(part.policy_index);
+            let code_policy = self.layer_state.policy_at(part.policy_index);
             let is_counted = (verdict.decided == Decided::Exact || part.charged.is_local())
                 && code_policy.is_some_and(|code_policy| {
                     ChargeRecord::covers_all_limits(code_policy, &verdict)
@@ -325,7 +331,7 @@ impl Inner {
         let units = self.parts[index].lower(0);
         if let Some(change) = self.change(index, Cost::Refund(units)).filter(|_| units > 0) {
             // A refund that fails is not repeated: it would fail again.
-            drop(self.core.gate.settle(change).await);
+            drop(self.layer_state.gate.settle(change).await);
         }
     }
 
@@ -347,22 +353,22 @@ impl Inner {
         let inner = Arc::clone(self);
         let settling = async move {
             match inner.change(index, cost) {
-                Some(change) => inner.core.gate.settle(change).await,
+                Some(change) => inner.layer_state.gate.settle(change).await,
                 None => Ok(()),
             }
         };
         // The result is ignored: the checks were valid when the units were reserved, and a change
         // that a shared store does not accept now would not be accepted later either.
-        if self.core.gate.is_shared() {
+        if self.layer_state.gate.is_shared() {
             self.background.run(async move { drop(settling.await) });
         } else {
-            drop(self.core.gate.poll_now(settling));
+            drop(self.layer_state.gate.poll_now(settling));
         }
     }
 
     fn change(&self, index: usize, cost: Cost) -> Option<Adjustment<'_>> {
         let part = self.parts.get(index)?;
-        let code_policy = self.core.policy_at(part.policy_index)?;
+        let code_policy = self.layer_state.policy_at(part.policy_index)?;
         Some(Adjustment {
             code_policy,
             limits: part.limits.as_deref(),

@@ -17,20 +17,20 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::body::{Bodies, Wrapped};
-use super::decide::{Core, RejectionResponse};
+use super::decide::{LayerState, RejectionResponse};
 use super::request::{Background, Head, RequestGuard};
 use crate::futures::CallTracker;
 
 /// A service behind a [`RateLimitLayer`](super::RateLimitLayer).
 pub struct RateLimit<S, K = Wrapped> {
     inner: S,
-    core: Arc<Core>,
+    layer_state: Arc<LayerState>,
     bodies: PhantomData<fn() -> K>,
 }
 
 impl<S, K> RateLimit<S, K> {
-    pub(super) fn new(inner: S, core: Arc<Core>) -> Self {
-        RateLimit { inner, core, bodies: PhantomData }
+    pub(super) fn new(inner: S, layer_state: Arc<LayerState>) -> Self {
+        RateLimit { inner, layer_state, bodies: PhantomData }
     }
 
     /// Returns a reference to the inner service.
@@ -51,7 +51,7 @@ impl<S, K> RateLimit<S, K> {
 
 impl<S: Clone, K> Clone for RateLimit<S, K> {
     fn clone(&self) -> Self {
-        RateLimit::new(self.inner.clone(), Arc::clone(&self.core))
+        RateLimit::new(self.inner.clone(), Arc::clone(&self.layer_state))
     }
 }
 
@@ -74,11 +74,11 @@ where
     // Not inlined: the future is large, and is then made where the caller keeps it.
     #[inline(never)]
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        if !self.core.is_immediate() {
+        if !self.layer_state.is_immediate() {
             return self.call_later(request);
         }
         let mut guard = RequestGuard::EMPTY;
-        if let Err(denial) = self.core.decide_now(Head::of(&request), &mut guard) {
+        if let Err(denial) = self.layer_state.decide_now(Head::of(&request), &mut guard) {
             return ResponseFuture::new(State::Denied { response: Some(denial) });
         }
         guard.reserve(&mut request);
@@ -97,10 +97,10 @@ impl<S, K> RateLimit<S, K> {
     {
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
-        let core = Arc::clone(&self.core);
+        let layer_state = Arc::clone(&self.layer_state);
         let future = Box::pin(async move {
             let (parts, body) = request.into_parts();
-            let (decided, parts) = DecisionFuture::new(core, parts).await;
+            let (decided, parts) = DecisionFuture::new(layer_state, parts).await;
             match decided {
                 Ok(guard) => {
                     let mut request = Request::from_parts(parts, body);
@@ -198,14 +198,15 @@ pub(super) struct DecisionFuture {
 }
 
 impl DecisionFuture {
-    pub(super) fn new(core: Arc<Core>, parts: Parts) -> Self {
-        let background = Background::of(&core.gate);
+    pub(super) fn new(layer_state: Arc<LayerState>, parts: Parts) -> Self {
+        let background = Background::of(&layer_state.gate);
         let tracker = Arc::<CallTracker>::default();
         let call_tracker = Arc::clone(&tracker);
         let future = Box::pin(async move {
-            let (active, mut guard) = (core.active_policies(), RequestGuard::EMPTY);
-            let decided =
-                core.decide(&active, &mut Head::of_parts(&parts), &call_tracker, &mut guard).await;
+            let (active, mut guard) = (layer_state.active_policies(), RequestGuard::EMPTY);
+            let decided = layer_state
+                .decide(&active, &mut Head::of_parts(&parts), &call_tracker, &mut guard)
+                .await;
             (decided.map(|()| guard), parts)
         });
         DecisionFuture { future: Some(future), tracker, background }

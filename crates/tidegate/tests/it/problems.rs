@@ -21,7 +21,7 @@ fn parsed(problem: &Problem<'_>) -> Value {
 }
 
 fn bad<'a>(field: Option<&'a str>, detail: &'a str) -> Problem<'a> {
-    Problem::BadRequest { status: StatusCode::BAD_REQUEST, field, detail }
+    Problem::Undecided { status: StatusCode::BAD_REQUEST, field, detail }
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn bad_request_title_is_its_status() {
         [(400, "Bad Request"), (404, "Not Found"), (413, "Payload Too Large"), (499, "Refused")];
     for (code, title) in rows {
         let status = StatusCode::from_u16(code).expect("a status");
-        let problem = Problem::BadRequest { status, field: None, detail: "because" };
+        let problem = Problem::Undecided { status, field: None, detail: "because" };
         assert_eq!(problem.status(), status);
         let expected =
             json!({"type": "about:blank", "title": title, "status": code, "detail": "because"});
