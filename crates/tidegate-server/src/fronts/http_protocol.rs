@@ -177,11 +177,11 @@ impl<F: Front> Protocol for HttpProtocol<F> {
         });
         let io = TokioIo::new(stream.paced(name, Arc::clone(&self.server_state)));
         let mut served = pin!(self.builder.serve_connection(io, service));
-        let (mut known, mut draining) = (false, false);
+        let (mut has_waker, mut draining) = (false, false);
         let ended = poll_fn(|context| {
-            if !known {
+            if !has_waker {
                 progress.set_waker(context.waker());
-                known = true;
+                has_waker = true;
             }
             match progress.command() {
                 ConnCommand::Serve => {}

@@ -47,7 +47,7 @@ impl Signals {
 
 impl Stop {
     /// Waits for the first of the signals and returns its name.
-    async fn come(&mut self) -> &'static str {
+    async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
@@ -84,12 +84,12 @@ impl RunningFronts {
     /// Serves until a signal arrives, then drains. A second signal ends the process without
     /// draining.
     pub async fn until(self, mut stop: Stop) {
-        let signal = stop.come().await;
+        let signal = stop.next().await;
         self.server_state.set_ready(false);
         info!(signal, "draining: refusing new connections, finishing requests in progress");
         tokio::select! {
             () = self.drain() => {}
-            signal = stop.come() => warn!(signal, "second signal: exiting immediately"),
+            signal = stop.next() => warn!(signal, "second signal: exiting immediately"),
         }
     }
 

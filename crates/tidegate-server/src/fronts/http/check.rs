@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use http::request::Parts as Head;
+use http::request::Parts;
 use http::{HeaderMap, Request, StatusCode};
 use hyper::body::Incoming;
 use tidegate::unstable::gate::{GateError, GateRequest, GateVerdict, MAX_CONCURRENT_CHECKS};
@@ -82,11 +82,11 @@ impl HttpFront {
         if body.max_wait()?.is_some() {
             return Ok(CheckProgress::MustWait);
         }
-        let id = RequestId::of(headers);
+        let request_id = RequestId::of(headers);
         let active = self.gate.active_policies();
-        let gate_request = GateRequest { request_id: Some(id.as_str()), ..gate_request };
+        let gate_request = GateRequest { request_id: Some(request_id.as_str()), ..gate_request };
         let verdict = self.gate.poll_now(self.gate.check(&active, &[gate_request]))?;
-        Ok(CheckProgress::Decided(respond(&verdict, &id)))
+        Ok(CheckProgress::Decided(respond(&verdict, &request_id)))
     }
 
     /// Decides a check that may wait, or whose store is shared.
@@ -94,37 +94,37 @@ impl HttpFront {
     /// A check that waits was already decoded by [`HttpFront::check_sync`], which finds out that it
     /// waits, and is decoded again here. The decoded check borrows from its body, so it cannot be
     /// passed on to the boxed future that waits, and decoding is short compared with a wait.
-    async fn check_async(&self, head: &Head, body: &[u8]) -> Result<HttpResponse, RequestError> {
+    async fn check_async(&self, head: &Parts, body: &[u8]) -> Result<HttpResponse, RequestError> {
         let body: CheckBody<'_> = decode(body)?;
         let inputs = body.inputs()?;
-        let id = RequestId::of(&head.headers);
+        let request_id = RequestId::of(&head.headers);
         let gate_request =
-            GateRequest { request_id: Some(id.as_str()), ..body.gate_request(&inputs)? };
+            GateRequest { request_id: Some(request_id.as_str()), ..body.gate_request(&inputs)? };
         let active = Arc::clone(&self.gate.active_policies());
-        let waits = body
-            .max_wait()?
-            .and_then(|max_wait| WaitSlot::begin(&self.waiting).map(|waiting| (max_wait, waiting)));
+        let waits = body.max_wait()?.and_then(|max_wait| {
+            WaitingCheck::begin(&self.waiting).map(|waiting| (max_wait, waiting))
+        });
         let max_wait = waits.as_ref().map(|(max_wait, _)| *max_wait);
         let verdict = self.gate.check(&active, &[GateRequest { max_wait, ..gate_request }]).await?;
-        Ok(respond(&verdict, &id))
+        Ok(respond(&verdict, &request_id))
     }
 
     pub(super) async fn batch(&self, request: Request<Incoming>) -> HttpResponse {
         let (head, body) = request.into_parts();
         let read = read_json(&head, body, None, MAX_BATCH_BYTES).await;
-        let id = RequestId::of(&head.headers);
+        let request_id = RequestId::of(&head.headers);
         let answered = match read {
-            Ok(body) => self.batch_of(&body, &id).await,
+            Ok(body) => self.batch_of(&body, &request_id).await,
             Err(error) => Err(error),
         };
-        answered.unwrap_or_else(|error| error.respond(&id))
+        answered.unwrap_or_else(|error| error.respond(&request_id))
     }
 
     /// Decides a batch. All checks are validated before any is charged.
     async fn batch_of(
         &self,
         body: &[u8],
-        id: &RequestId<'_>,
+        request_id: &RequestId<'_>,
     ) -> Result<HttpResponse, RequestError> {
         let BatchBody { checks } = decode(body)?;
         if checks.len() > MAX_BATCH {
@@ -132,16 +132,18 @@ impl HttpFront {
             return Err(RequestError::field("checks", detail));
         }
         let active = Arc::clone(&self.gate.active_policies());
-        let each =
+        let at_index =
             |index: usize| move |error: RequestError| error.within(&format!("checks[{index}]"));
         let numbered = || checks.iter().enumerate();
-        let inputs = numbered().map(|(index, Object(check))| check.inputs().map_err(each(index)));
+        let inputs =
+            numbered().map(|(index, Object(check))| check.inputs().map_err(at_index(index)));
         let inputs: Vec<ParsedInputs<'_>> = inputs.collect::<Result<_, _>>()?;
         let gate_requests = numbered().zip(&inputs).map(|((index, Object(check)), inputs)| {
-            let gate_request = batch_gate_request(check, inputs).map_err(each(index))?;
-            let gate_request = GateRequest { request_id: Some(id.as_str()), ..gate_request };
+            let gate_request = batch_gate_request(check, inputs).map_err(at_index(index))?;
+            let gate_request =
+                GateRequest { request_id: Some(request_id.as_str()), ..gate_request };
             let valid = active.validate(&gate_request).map_err(RequestError::from);
-            valid.map_err(each(index))?;
+            valid.map_err(at_index(index))?;
             Ok(gate_request)
         });
         let gate_requests: Vec<GateRequest<'_>> =
@@ -158,7 +160,7 @@ impl HttpFront {
                 // another cost.
                 Err(error) => {
                     let mut problem = String::new();
-                    each(index)(error.into()).write_problem(&mut problem);
+                    at_index(index)(error.into()).write_problem(&mut problem);
                     out.extend_from_slice(problem.as_bytes());
                 }
             }
@@ -166,8 +168,8 @@ impl HttpFront {
         if self.gate.is_shared() {
             let mut index = 0;
             for together in gate_requests.chunks(MAX_CONCURRENT_CHECKS) {
-                let each = together.iter().map(slice::from_ref);
-                let checks = each.map(|gate_request| self.gate.check(&active, gate_request));
+                let single = together.iter().map(slice::from_ref);
+                let checks = single.map(|gate_request| self.gate.check(&active, gate_request));
                 for verdict in join_all(checks).await {
                     put(index, verdict.as_ref().map_err(GateError::clone));
                     index += 1;
@@ -193,17 +195,18 @@ fn batch_gate_request<'q, 'a: 'q>(
     Ok(gate_request)
 }
 
-/// One of the [`MAX_WAITING`] slots of checks that wait.
-struct WaitSlot<'a>(&'a AtomicUsize);
+/// A check that waits, of which there are at most [`MAX_WAITING`].
+struct WaitingCheck<'a>(&'a AtomicUsize);
 
-impl<'a> WaitSlot<'a> {
+impl<'a> WaitingCheck<'a> {
+    /// Counts another check that waits. Returns `None` if too many do.
     fn begin(waiting: &'a AtomicUsize) -> Option<Self> {
-        let slot = WaitSlot(waiting);
-        (waiting.fetch_add(1, Relaxed) < MAX_WAITING).then_some(slot)
+        let check = WaitingCheck(waiting);
+        (waiting.fetch_add(1, Relaxed) < MAX_WAITING).then_some(check)
     }
 }
 
-impl Drop for WaitSlot<'_> {
+impl Drop for WaitingCheck<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }

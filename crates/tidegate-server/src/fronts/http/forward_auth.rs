@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use tidegate::unstable::attributes::{Attributes, Headers};
 use tidegate::unstable::gate::{ActivePolicies, GateRequest, GateVerdict, Subject};
 
-use super::original_request::{HeaderFamily, OriginalRequest, is_client_query};
+use super::original_request::{OriginalRequest, TargetSource, is_client_query};
 use super::response::{HttpResponse, RequestId, content};
 use super::{HttpFront, auth_error};
 use crate::error::RequestError;
@@ -29,7 +29,7 @@ fn path_after_prefix(path: &str) -> Option<&str> {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ForwardAuthOptions {
     deny_status: Option<StatusCode>,
-    from: Option<HeaderFamily>,
+    from: Option<TargetSource>,
 }
 
 impl ForwardAuthOptions {
@@ -60,7 +60,7 @@ impl ForwardAuthOptions {
                 }
                 "from" if options.from.is_none() => {
                     let unknown = || RequestError::field("from", "use forwarded or original");
-                    options.from = Some(HeaderFamily::from_name(value).ok_or_else(unknown)?);
+                    options.from = Some(TargetSource::from_name(value).ok_or_else(unknown)?);
                 }
                 _ => {}
             }
@@ -225,7 +225,7 @@ fn without_caching(
 mod tests {
     use super::*;
 
-    type Read<E> = Result<(Option<u16>, Option<HeaderFamily>), E>;
+    type Read<E> = Result<(Option<u16>, Option<TargetSource>), E>;
 
     fn options(query: &str, target: &str) -> Read<String> {
         let target = target.parse().expect("a value");
@@ -241,7 +241,7 @@ mod tests {
         let rows: [(&str, Read<&str>); 9] = [
             ("", Ok((None, None))),
             ("deny_status=403", Ok((Some(403), None))),
-            ("from=original&deny_status=499", Ok((Some(499), Some(HeaderFamily::Original)))),
+            ("from=original&deny_status=499", Ok((Some(499), Some(TargetSource::Original)))),
             ("a=b&deny_status=404&deny_status=403", Ok((Some(404), None))),
             ("deny_status=200", Err("deny_status")),
             ("deny_status=503", Err("deny_status")),

@@ -26,9 +26,9 @@ use http::{HeaderMap, Request};
 
 use crate::error::RequestError;
 
-/// The source of the original request.
+/// Where the gateway names the target of the original request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeaderFamily {
+pub enum TargetSource {
     /// The headers `X-Forwarded-*`.
     Forwarded,
     /// The headers `X-Original-*`.
@@ -37,13 +37,13 @@ pub enum HeaderFamily {
     Path,
 }
 
-impl HeaderFamily {
-    /// Returns the family with this name in `?from=`. `Path` is never selected by name: a path
+impl TargetSource {
+    /// Returns the source with this name in `?from=`. `Path` is never selected by name: a path
     /// after the prefix always takes precedence.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
-            "forwarded" => Some(HeaderFamily::Forwarded),
-            "original" => Some(HeaderFamily::Original),
+            "forwarded" => Some(TargetSource::Forwarded),
+            "original" => Some(TargetSource::Original),
             _ => None,
         }
     }
@@ -85,12 +85,12 @@ impl<'a> OriginalRequest<'a> {
     pub fn of<B>(
         request: &'a Request<B>,
         suffix: &'a str,
-        from: Option<HeaderFamily>,
+        from: Option<TargetSource>,
     ) -> Result<Self, RequestError> {
         match from {
             Some(from) => OriginalRequest::from(request, suffix, from),
             None if !suffix.is_empty() => {
-                OriginalRequest::from(request, suffix, HeaderFamily::Path)
+                OriginalRequest::from(request, suffix, TargetSource::Path)
             }
             None => OriginalRequest::guess(request),
         }
@@ -99,18 +99,18 @@ impl<'a> OriginalRequest<'a> {
     fn from<B>(
         request: &'a Request<B>,
         suffix: &'a str,
-        from: HeaderFamily,
+        from: TargetSource,
     ) -> Result<Self, RequestError> {
         let headers = request.headers();
         let own_method = || Cow::Borrowed(request.method().as_str());
         match from {
-            HeaderFamily::Path => Ok(OriginalRequest {
+            TargetSource::Path => Ok(OriginalRequest {
                 method: own_method(),
                 path: (!suffix.is_empty()).then_some(Cow::Borrowed(suffix)),
                 query: request.uri().query().filter(|_| !suffix.is_empty()).map(Cow::Borrowed),
                 host: own_host(request)?,
             }),
-            HeaderFamily::Forwarded => {
+            TargetSource::Forwarded => {
                 let target = target_in(request, &FORWARDED_URI)?;
                 let target = target.ok_or_else(|| missing("X-Forwarded-Uri"))?;
                 Ok(OriginalRequest {
@@ -119,7 +119,7 @@ impl<'a> OriginalRequest<'a> {
                     ..target
                 })
             }
-            HeaderFamily::Original => {
+            TargetSource::Original => {
                 let target = original_target(request)?;
                 let target = target.ok_or_else(|| missing("X-Original-URI"))?;
                 Ok(OriginalRequest {
@@ -137,14 +137,14 @@ impl<'a> OriginalRequest<'a> {
         let (forwarded, original) =
             (single_value(headers, &FORWARDED_URI)?, original_target(request)?);
         let from = match (forwarded, original) {
-            (None, None) if headers.contains_key(&FORWARDED_METHOD) => HeaderFamily::Forwarded,
-            (None, None) if headers.contains_key(&ORIGINAL_METHOD) => HeaderFamily::Original,
-            (None, None) => HeaderFamily::Path,
-            (Some(_), None) => HeaderFamily::Forwarded,
-            (None, Some(_)) => HeaderFamily::Original,
+            (None, None) if headers.contains_key(&FORWARDED_METHOD) => TargetSource::Forwarded,
+            (None, None) if headers.contains_key(&ORIGINAL_METHOD) => TargetSource::Original,
+            (None, None) => TargetSource::Path,
+            (Some(_), None) => TargetSource::Forwarded,
+            (None, Some(_)) => TargetSource::Original,
             (Some(_), Some(_)) => {
-                let forwarded = OriginalRequest::from(request, "", HeaderFamily::Forwarded)?;
-                let original = OriginalRequest::from(request, "", HeaderFamily::Original)?;
+                let forwarded = OriginalRequest::from(request, "", TargetSource::Forwarded)?;
+                let original = OriginalRequest::from(request, "", TargetSource::Original)?;
                 return match forwarded == original {
                     true => Ok(forwarded),
                     false => Err(conflict("X-Forwarded-*", "X-Original-*")),
@@ -285,7 +285,7 @@ mod tests {
     }
 
     /// `METHOD host path query` of the original request, or the detail of the error.
-    fn original(lines: &[&str], suffix: &str, from: Option<HeaderFamily>) -> String {
+    fn original(lines: &[&str], suffix: &str, from: Option<TargetSource>) -> String {
         let mut request = Request::builder().method("GET").uri(format!("/v1/forward-auth{suffix}"));
         *request.headers_mut().expect("a builder") = headers(lines);
         let request = request.body(()).expect("a request");
@@ -302,9 +302,9 @@ mod tests {
 
     #[test]
     fn reads_original_request_from_one_header_family() {
-        let forwarded = Some(HeaderFamily::Forwarded);
+        let forwarded = Some(TargetSource::Forwarded);
         #[rustfmt::skip]
-        let rows: &[(&[&str], &str, Option<HeaderFamily>, &str)] = &[
+        let rows: &[(&[&str], &str, Option<TargetSource>, &str)] = &[
             (&["host: tg"], "", None, "GET tg - -"),
             (&["host: shop.example"], "/login?a=1", None, "GET shop.example /login a=1"),
             (&["host: s"], "//login/../x", None, "GET s //login/../x -"),
@@ -322,7 +322,7 @@ mod tests {
             (&["host: s", "x-forwarded-uri: /login", "x-original-method: OPTIONS"], "", None, "GET s /login -"),
             (&["host: s", "x-original-uri: /login", "x-forwarded-method: OPTIONS", "x-forwarded-host: free"], "", None, "GET s /login -"),
             (&["x-forwarded-uri: /login", "x-original-uri: /free"], "", forwarded, "GET - /login -"),
-            (&["x-forwarded-uri: /login", "x-original-uri: /free"], "", Some(HeaderFamily::Original), "GET - /free -"),
+            (&["x-forwarded-uri: /login", "x-original-uri: /free"], "", Some(TargetSource::Original), "GET - /free -"),
             (&["x-forwarded-uri: /login", "x-original-uri: /login"], "", None, "GET - /login -"),
             // Unusual bytes hide nothing.
             (&["x-forwarded-uri: /login?\u{e9}"], "", None, "GET - /login \u{e9}"),
@@ -336,20 +336,20 @@ mod tests {
     #[test]
     fn rejects_contradictory_headers() {
         #[rustfmt::skip]
-        let rows: &[(&[&str], Option<HeaderFamily>, &str)] = &[
+        let rows: &[(&[&str], Option<TargetSource>, &str)] = &[
             (&["x-forwarded-uri: /login", "x-original-uri: /free"], None, "X-Forwarded-* and X-Original-* differ"),
             (&["x-forwarded-uri: /login", "x-original-url: http://h/free"], None, "X-Forwarded-* and X-Original-* differ"),
             (&["x-forwarded-uri: /a", "x-original-uri: /a", "x-forwarded-method: PUT", "x-original-method: GET"], None, "differ"),
             (&["x-original-uri: /login", "x-original-url: http://h/free"], None, "X-Original-URI and X-Original-URL differ"),
             // The target is the same, and the host may be the client's choice.
             (&["host: shop", "x-original-uri: /login", "x-original-url: http://free/login"], None, "X-Original-URI and X-Original-URL differ"),
-            (&["host: shop", "x-original-uri: /login", "x-original-url: http://free/login"], Some(HeaderFamily::Original), "X-Original-URI and X-Original-URL differ"),
+            (&["host: shop", "x-original-uri: /login", "x-original-url: http://free/login"], Some(TargetSource::Original), "X-Original-URI and X-Original-URL differ"),
             (&["host: shop", "x-original-uri: /login", "x-forwarded-uri: /login", "x-forwarded-host: free"], None, "X-Forwarded-* and X-Original-* differ"),
             (&["x-forwarded-uri: /login", "x-forwarded-uri: /free"], None, "x-forwarded-uri was sent twice"),
-            (&["x-original-uri: /login"], Some(HeaderFamily::Forwarded), "X-Forwarded-Uri is missing"),
-            (&["x-forwarded-uri: /login"], Some(HeaderFamily::Original), "X-Original-URI is missing"),
+            (&["x-original-uri: /login"], Some(TargetSource::Forwarded), "X-Forwarded-Uri is missing"),
+            (&["x-forwarded-uri: /login"], Some(TargetSource::Original), "X-Original-URI is missing"),
             (&["x-forwarded-method: POST"], None, "X-Forwarded-Uri is missing"),
-            (&["x-forwarded-uri: "], Some(HeaderFamily::Forwarded), "X-Forwarded-Uri is missing"),
+            (&["x-forwarded-uri: "], Some(TargetSource::Forwarded), "X-Forwarded-Uri is missing"),
             (&["x-original-method: POST"], None, "X-Original-URI is missing"),
         ];
         for (lines, from, expected) in rows {
