@@ -8,7 +8,7 @@ use tidegate::unstable::policy::{RequestField, Template};
 
 use crate::calendar::Utc;
 use crate::format::Format;
-use crate::policy_replay::Undecided;
+use crate::policy_replay::UndecidedCounts;
 use crate::reader_thread::ReadReport;
 use crate::report::{counted, escape_path};
 use crate::trace_file::FileReport;
@@ -16,10 +16,11 @@ use crate::trace_file::FileReport;
 /// Times before the second day of 1970 are probably not in microseconds.
 const EARLY_US: u64 = 86_400_000_000;
 
-/// Zones differ by multiples of a quarter of an hour. Times in logs are out of order by some
-/// seconds.
+/// Zones differ by multiples of a quarter of an hour.
 const QUARTER_US: u64 = 900_000_000;
-const WAVER_US: u64 = 60_000_000;
+
+/// The most by which times in a log are usually out of order.
+const DISORDER_US: u64 = 60_000_000;
 
 /// Times after the year 2100 are probably not in the given unit.
 const LATE_US: u64 = 4_102_444_800_000_000;
@@ -43,7 +44,7 @@ impl ReadReport {
         let step_us = self.problems.largest_step_us;
         let beside_us = step_us % QUARTER_US;
         if step_us >= 2 * QUARTER_US
-            && (beside_us <= WAVER_US || beside_us >= QUARTER_US - WAVER_US)
+            && (beside_us <= DISORDER_US || beside_us >= QUARTER_US - DISORDER_US)
         {
             let minutes = (step_us + QUARTER_US / 2) / QUARTER_US * 15;
             let (hours, minutes) = (minutes / 60, minutes % 60);
@@ -141,7 +142,7 @@ fn incomplete_keys(template: &Template, requests: u64, files: &[FileReport]) -> 
     format!("{requests} {verb} no `{field}`{reason}; such requests share one key")
 }
 
-impl Undecided {
+impl UndecidedCounts {
     /// Returns hints about requests that were not decided as usual, each of one or two sentences.
     pub fn hints(&self, files: &[FileReport]) -> Vec<String> {
         let first = self.first.as_deref().unwrap_or_default();

@@ -22,12 +22,13 @@ const FIRST_SLOTS: usize = 1 << 12;
 pub struct KeyNumbers {
     hasher: RandomState,
     /// Open addressing, at most seven eighths full.
-    slots: Vec<Slot>,
+    slots: Vec<KeyRecord>,
     count: u32,
 }
 
+/// A slot of the table: one key, or none.
 #[derive(Clone, Copy, Debug, Default)]
-struct Slot {
+struct KeyRecord {
     hash: u64,
     /// One more than the key's number; 0 in an empty slot.
     order: u32,
@@ -38,7 +39,7 @@ struct Slot {
 
 impl KeyNumbers {
     pub fn new() -> Self {
-        let slots = vec![Slot::default(); FIRST_SLOTS];
+        let slots = vec![KeyRecord::default(); FIRST_SLOTS];
         KeyNumbers { hasher: RandomState::default(), slots, count: 0 }
     }
 
@@ -56,8 +57,8 @@ impl KeyNumbers {
     /// Returns how often each key was looked up, by key number.
     pub fn events(&self) -> Vec<u32> {
         let mut events = vec![0; self.count as usize];
-        for slot in self.slots.iter().filter(|slot| slot.order > 0) {
-            events[slot.order as usize - 1] = slot.events;
+        for record in self.slots.iter().filter(|record| record.order > 0) {
+            events[record.order as usize - 1] = record.events;
         }
         events
     }
@@ -67,7 +68,7 @@ impl KeyNumbers {
         hashes.clear();
         hashes.extend(block.events().map(|(_, key)| self.hash(key)));
         let rows = &mut block.rows;
-        self.number(hashes, |at, number| rows[at].key = number);
+        self.number(hashes, |index, number| rows[index].key = number);
     }
 
     /// Returns the number of one key.
@@ -90,17 +91,17 @@ impl KeyNumbers {
 
     #[inline]
     fn number_one(&mut self, hash: u64) -> u32 {
-        let mut at = self.home(hash);
+        let mut index = self.home(hash);
         loop {
-            let slot = self.slots[at];
-            if slot.order == 0 {
-                return self.add(at, hash);
+            let record = self.slots[index];
+            if record.order == 0 {
+                return self.add(index, hash);
             }
-            if slot.hash == hash {
-                self.slots[at].events = slot.events.saturating_add(1);
-                return slot.order - 1;
+            if record.hash == hash {
+                self.slots[index].events = record.events.saturating_add(1);
+                return record.order - 1;
             }
-            at = (at + 1) & (self.slots.len() - 1);
+            index = (index + 1) & (self.slots.len() - 1);
         }
     }
 
@@ -112,9 +113,9 @@ impl KeyNumbers {
     }
 
     #[cold]
-    fn add(&mut self, at: usize, hash: u64) -> u32 {
+    fn add(&mut self, index: usize, hash: u64) -> u32 {
         self.count += 1;
-        self.slots[at] = Slot { hash, order: self.count, events: 1 };
+        self.slots[index] = KeyRecord { hash, order: self.count, events: 1 };
         if self.count as usize > self.slots.len() / 8 * 7 {
             self.grow();
         }
@@ -122,16 +123,16 @@ impl KeyNumbers {
     }
 
     fn grow(&mut self) {
-        let larger = vec![Slot::default(); self.slots.len() * 2];
-        for slot in std::mem::replace(&mut self.slots, larger) {
-            if slot.order == 0 {
+        let larger = vec![KeyRecord::default(); self.slots.len() * 2];
+        for record in std::mem::replace(&mut self.slots, larger) {
+            if record.order == 0 {
                 continue;
             }
-            let mut at = self.home(slot.hash);
-            while self.slots[at].order != 0 {
-                at = (at + 1) & (self.slots.len() - 1);
+            let mut index = self.home(record.hash);
+            while self.slots[index].order != 0 {
+                index = (index + 1) & (self.slots.len() - 1);
             }
-            self.slots[at] = slot;
+            self.slots[index] = record;
         }
     }
 }
@@ -147,7 +148,7 @@ mod tests {
         let hashes: Vec<u64> = (0..count).map(|key| keys.hash(&key.to_le_bytes())).collect();
         for _ in 0..2 {
             let mut numbers = Vec::new();
-            keys.number(&hashes, |at, number| numbers.push((at, number)));
+            keys.number(&hashes, |index, number| numbers.push((index, number)));
             let expected: Vec<_> = (0..count).map(|number| (number as usize, number)).collect();
             assert_eq!(numbers, expected);
             assert_eq!(keys.count(), u64::from(count));

@@ -41,7 +41,7 @@ pub struct PolicyReplay {
     /// The keys of all policies, numbered together.
     keys: KeyNumbers,
     key_text: Vec<u8>,
-    pub undecided: Undecided,
+    pub undecided: UndecidedCounts,
 }
 
 /// One limit of one policy.
@@ -63,7 +63,7 @@ impl PolicyLimit {
 
 /// The numbers of requests that were not decided as usual.
 #[derive(Clone, Debug, Default)]
-pub struct Undecided {
+pub struct UndecidedCounts {
     /// Requests that matched no policy, and passed.
     pub unmatched: u64,
     /// Requests that matched a policy that needs a permit, and are neither admitted nor denied.
@@ -79,7 +79,7 @@ pub struct Undecided {
     pub first: Option<String>,
 }
 
-impl Undecided {
+impl UndecidedCounts {
     fn count_incomplete(&mut self, policy: &Policy) {
         match self.incomplete.get_mut(policy.name()) {
             Some((_, requests)) => *requests += 1,
@@ -122,7 +122,7 @@ impl PolicyReplay {
             limit_index,
             keys: KeyNumbers::new(),
             key_text: Vec::new(),
-            undecided: Undecided::default(),
+            undecided: UndecidedCounts::default(),
         })
     }
 

@@ -11,7 +11,7 @@ use crate::block::Block;
 use crate::engine::{Engine, EventOutcome, Memory};
 use crate::error::ReplayError;
 use crate::ground_truth::{GroundTruth, MaxCount};
-use crate::policy_replay::{self, PolicyReplay, Undecided};
+use crate::policy_replay::{self, PolicyReplay, UndecidedCounts};
 use crate::tally::Tally;
 
 /// The number of blocks between two measurements of the memory held.
@@ -242,7 +242,7 @@ impl Run {
 
     /// For policies, returns the requests that were not decided as usual, and how often each key
     /// was used.
-    pub fn undecided(&self) -> Option<(&Undecided, Vec<u32>)> {
+    pub fn undecided(&self) -> Option<(&UndecidedCounts, Vec<u32>)> {
         match &self.counts.limit_set {
             LimitSet::Limits(_) => None,
             LimitSet::Policies(policies, _) => Some((&policies.undecided, policies.events_of())),

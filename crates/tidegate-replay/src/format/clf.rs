@@ -15,14 +15,14 @@ use std::borrow::Cow;
 use memchr::{memchr, memchr_iter, memmem};
 use tidegate::unstable::policy::RequestField;
 
-use super::fields::{ALL, KeySource};
 use super::line_attributes::{LineAttributes, text};
+use super::roles::{ALL, KeySource};
 use super::time::{Times, log_date_us};
 use super::{BadLine, Event, ParseOptions};
 
-/// The fields that a line must have.
+/// The variant of the format: without or with the referer and the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fields {
+pub enum Variant {
     Common,
     Combined,
 }
@@ -70,7 +70,7 @@ const DATE_BYTES: usize = 26;
 /// Parses the lines of one file.
 #[derive(Clone, Debug)]
 pub struct ClfParser {
-    fields: Fields,
+    variant: Variant,
     /// Whether lines begin with a virtual host.
     vhost: bool,
     field: Field,
@@ -86,7 +86,7 @@ impl ClfParser {
     /// the key's name.
     pub fn new<'l>(
         options: &ParseOptions,
-        fields: Fields,
+        variant: Variant,
         lines: impl Iterator<Item = &'l [u8]>,
     ) -> Option<Self> {
         let (all, with_vhost) = lines.fold((0_u32, 0), |(all, with), line| {
@@ -98,12 +98,12 @@ impl ClfParser {
             _ => Field::Host,
         };
         let has = match field {
-            Field::Agent | Field::Referer | Field::Forwarded => fields == Fields::Combined,
+            Field::Agent | Field::Referer | Field::Forwarded => variant == Variant::Combined,
             Field::Vhost => vhost,
             _ => true,
         };
         has.then(|| ClfParser {
-            fields,
+            variant,
             vhost,
             field,
             key: options.key.clone(),
@@ -123,9 +123,9 @@ impl ClfParser {
         let parts = Parts::of(line, self.vhost)?;
         let time_us = self.time_us(parts.date)?;
         let (request, status, rest) = request(parts.rest)?;
-        let quoted = match self.fields {
-            Fields::Common => None,
-            Fields::Combined => Some(referer_and_agent(rest)?),
+        let quoted = match self.variant {
+            Variant::Common => None,
+            Variant::Combined => Some(referer_and_agent(rest)?),
         };
         let key = match (self.field, quoted) {
             _ if matches!(self.key, KeySource::All) => Cow::Borrowed(ALL),
@@ -340,11 +340,11 @@ mod tests {
 
     const DATE: &str = "[01/Jan/1970:00:00:02 +0000]";
 
-    fn key(line: &str, fields: Fields, key: &str) -> Result<String, BadLine> {
+    fn key(line: &str, variant: Variant, key: &str) -> Result<String, BadLine> {
         let line = line.replace("DATE", DATE);
         let key = KeySource::new(Some(&key.parse().expect(key)));
         let options = ParseOptions { key, ..ParseOptions::default() };
-        let log = ClfParser::new(&options, fields, [line.as_bytes()].into_iter());
+        let log = ClfParser::new(&options, variant, [line.as_bytes()].into_iter());
         let event = log.ok_or(BadLine::NoKey)?.parse(line.as_bytes()).map(|event| {
             assert_eq!((event.time_us, event.cost), (2_000_000, 1));
             String::from_utf8_lossy(&event.key).into_owned()
@@ -358,31 +358,33 @@ mod tests {
         let full = "h - u DATE \"GET /\" 200 5 \"r \\\" r\" \"an \\\" agent\" 0.1";
         let nginx = "h - - DATE \"GET /\" 200 5 \"-\" \"a\\\\\" \"10.0.0.1, 10.0.0.2\" rt=0.1";
         let vhost = "www.x.org:443 h - - DATE \"GET /\" 200 5 \"-\" \"a\"";
-        for (line, fields, field, expected) in [
-            (plain, Fields::Common, "host", "h"),
-            (plain, Fields::Common, "method", "GET"),
-            (plain, Fields::Common, "path", "/p"),
-            (plain, Fields::Common, "status", "200"),
-            ("h - a b DATE \"GET / HTTP/1.0\" 200 -", Fields::Common, "user", "a b"),
-            ("h - - DATE \"say \"hi\" 1\" 200 5", Fields::Common, "host", "h"),
-            ("h - - DATE \"-\" - - \"r\" \"a\"", Fields::Common, "host", "h"),
-            (full, Fields::Combined, "agent", "an \\\" agent"),
-            (full, Fields::Combined, "user", "u"),
-            (full, Fields::Combined, "referer", "r \\\" r"),
-            (nginx, Fields::Combined, "agent", "a\\\\"),
-            (nginx, Fields::Combined, "forwarded", "10.0.0.1, 10.0.0.2"),
-            (nginx, Fields::Combined, "{header:x-forwarded-for}", "10.0.0.1, 10.0.0.2"),
-            (vhost, Fields::Combined, "host", "h"),
-            (vhost, Fields::Combined, "vhost", "www.x.org:443"),
-            (vhost, Fields::Combined, "{host}{path}", "9#www.x.org1#/"),
-            (plain, Fields::Common, "{method} {query:q} {descriptor:user}", "3#GET 1#1 1#u"),
+        for (line, variant, field, expected) in [
+            (plain, Variant::Common, "host", "h"),
+            (plain, Variant::Common, "method", "GET"),
+            (plain, Variant::Common, "path", "/p"),
+            (plain, Variant::Common, "status", "200"),
+            ("h - a b DATE \"GET / HTTP/1.0\" 200 -", Variant::Common, "user", "a b"),
+            ("h - - DATE \"say \"hi\" 1\" 200 5", Variant::Common, "host", "h"),
+            ("h - - DATE \"-\" - - \"r\" \"a\"", Variant::Common, "host", "h"),
+            (full, Variant::Combined, "agent", "an \\\" agent"),
+            (full, Variant::Combined, "user", "u"),
+            (full, Variant::Combined, "referer", "r \\\" r"),
+            (nginx, Variant::Combined, "agent", "a\\\\"),
+            (nginx, Variant::Combined, "forwarded", "10.0.0.1, 10.0.0.2"),
+            (nginx, Variant::Combined, "{header:x-forwarded-for}", "10.0.0.1, 10.0.0.2"),
+            (vhost, Variant::Combined, "host", "h"),
+            (vhost, Variant::Combined, "vhost", "www.x.org:443"),
+            (vhost, Variant::Combined, "{host}{path}", "9#www.x.org1#/"),
+            (plain, Variant::Common, "{method} {query:q} {descriptor:user}", "3#GET 1#1 1#u"),
         ] {
-            assert_eq!(key(line, fields, field).expect(line), expected, "{line}, {field}");
+            assert_eq!(key(line, variant, field).expect(line), expected, "{line}, {field}");
         }
-        for (fields, field) in
-            [(Fields::Common, "agent"), (Fields::Combined, "vhost"), (Fields::Combined, "planet")]
-        {
-            assert!(key(full, fields, field).is_err(), "{field}");
+        for (variant, field) in [
+            (Variant::Common, "agent"),
+            (Variant::Combined, "vhost"),
+            (Variant::Combined, "planet"),
+        ] {
+            assert!(key(full, variant, field).is_err(), "{field}");
         }
     }
 
@@ -395,7 +397,7 @@ mod tests {
         ] {
             let line = format!("h - - [{date}] \"GET /\" 200 5");
             let mut log =
-                ClfParser::new(&ParseOptions::default(), Fields::Common, std::iter::empty())
+                ClfParser::new(&ParseOptions::default(), Variant::Common, std::iter::empty())
                     .expect("a host");
             for _ in 0..2 {
                 let event = log.parse(line.as_bytes()).unwrap_or_else(|e| panic!("{date}: {e}"));
@@ -407,20 +409,20 @@ mod tests {
     #[test]
     fn rejects_truncated_lines() {
         let whole = format!("host - user {DATE} \"GET / HTTP/1.0\" 200 1839 \"-\" \"agent\"");
-        assert!(key(&whole, Fields::Combined, "host").is_ok());
+        assert!(key(&whole, Variant::Combined, "host").is_ok());
         for length in 0..whole.len() {
-            assert!(key(&whole[..length], Fields::Combined, "host").is_err(), "{length}");
+            assert!(key(&whole[..length], Variant::Combined, "host").is_err(), "{length}");
         }
         let size = whole.find("1839").expect("the size");
         for length in 0..size {
-            assert!(key(&whole[..length], Fields::Common, "host").is_err(), "{length}");
+            assert!(key(&whole[..length], Variant::Common, "host").is_err(), "{length}");
         }
     }
 
     #[test]
     fn reports_why_a_line_is_malformed() {
         let why =
-            |line: &str| key(line, Fields::Combined, "host").expect_err("a bad line").to_string();
+            |line: &str| key(line, Variant::Combined, "host").expect_err("a bad line").to_string();
         assert_eq!(why("h"), BadLine::NoDate.to_string());
         assert_eq!(why("h - - [x] \"GET /\" 200 5"), BadLine::BadDate.to_string());
         assert_eq!(why("h - - DATE GET / 200 5"), BadLine::NoRequest.to_string());

@@ -8,11 +8,11 @@ use memchr::memchr;
 use smallvec::SmallVec;
 
 use super::field_map::{FieldMap, MissingField, Values};
-use super::fields::Role;
+use super::roles::Role;
 use super::{BadLine, Event, ParseOptions, csv};
 
 /// The fields of a line.
-pub type Fields<'a> = SmallVec<[Cow<'a, [u8]>; 8]>;
+pub type FieldValues<'a> = SmallVec<[Cow<'a, [u8]>; 8]>;
 
 /// The maximum number of columns. Lines with more are not traffic.
 const MAX_COLUMNS: usize = 256;
@@ -30,7 +30,7 @@ pub enum Splitter {
 }
 
 impl Splitter {
-    pub fn split(self, line: &[u8]) -> Result<Fields<'_>, BadLine> {
+    pub fn split(self, line: &[u8]) -> Result<FieldValues<'_>, BadLine> {
         let tab = || memchr(b'\t', line).map_or(b' ', |_| b'\t');
         let w3c = if self == Splitter::W3c { tab() } else { 0 };
         let mut fields = SmallVec::new();

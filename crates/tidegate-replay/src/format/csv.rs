@@ -9,7 +9,7 @@ use memchr::memchr;
 
 use super::columns::{Columns, Splitter, cut};
 use super::field_map::parse_cost;
-use super::fields::KeySource;
+use super::roles::KeySource;
 use super::time::digits;
 use super::{BadLine, Event, ParseOptions};
 

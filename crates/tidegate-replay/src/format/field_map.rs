@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 use tidegate::unstable::identity::parse_address;
 
-use super::fields::{ALL, KeySource, Role, is_same_name};
 use super::line_attributes::{LineAttributes, text};
+use super::roles::{ALL, KeySource, Role, is_same_name};
 use super::time::Times;
 use super::{BadLine, Event, ParseOptions};
 

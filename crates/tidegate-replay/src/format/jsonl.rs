@@ -12,7 +12,7 @@ use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::field_map::{FieldMap, MissingField, Values};
-use super::fields::Role;
+use super::roles::Role;
 use super::{BadLine, Event, ParseOptions};
 
 /// The maximum number of names considered to assign roles. Logs have fewer.

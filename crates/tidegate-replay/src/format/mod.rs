@@ -9,10 +9,10 @@ mod clf;
 mod columns;
 mod csv;
 mod field_map;
-mod fields;
 mod jsonl;
 mod line_attributes;
 mod log_columns;
+mod roles;
 mod time;
 
 use std::borrow::Cow;
@@ -20,8 +20,8 @@ use std::borrow::Cow;
 use tidegate::unstable::policy::RequestField;
 
 pub use self::bad_line::BadLine;
-pub use self::fields::{KeyChoice, KeySource, Role, RoleField};
 pub use self::line_attributes::LineAttributes;
+pub use self::roles::{KeyChoice, KeySource, Role, RoleField};
 pub use self::time::{Unit, UnitChoice, Zone};
 
 use self::clf::ClfParser;
@@ -209,8 +209,8 @@ impl Parser {
         mut lines: impl Iterator<Item = &'a [u8]> + Clone,
     ) -> Result<Self, ParserError> {
         match format {
-            Format::Clf => Self::log(options, clf::Fields::Common, lines),
-            Format::Combined => Self::log(options, clf::Fields::Combined, lines),
+            Format::Clf => Self::log(options, clf::Variant::Common, lines),
+            Format::Combined => Self::log(options, clf::Variant::Combined, lines),
             Format::Jsonl => JsonlParser::new(options, lines.clone())
                 .map(Parser::Jsonl)
                 .map_err(|missing| ParserError::new(missing, jsonl::names(lines))),
@@ -230,10 +230,10 @@ impl Parser {
 
     fn log<'a>(
         options: &ParseOptions,
-        fields: clf::Fields,
+        variant: clf::Variant,
         lines: impl Iterator<Item = &'a [u8]>,
     ) -> Result<Self, ParserError> {
-        let parser = ClfParser::new(options, fields, lines);
+        let parser = ClfParser::new(options, variant, lines);
         parser.map(|log| Parser::Log(Box::new(log))).ok_or_else(|| {
             let names = ClfParser::key_names().map(String::from).collect();
             match &options.key {
