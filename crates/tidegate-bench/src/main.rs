@@ -16,9 +16,9 @@
 //! - `resp/`: the RESP front compared with Redis and throttlecrab, see `resp/mod.rs`;
 //! - `faults/`: calls and limits while Redis fails, see `faults/mod.rs`;
 //! - `storm/`: clients that retry, see `storm/mod.rs`;
-//! - `bars.rs`, `report.rs`: performance targets ("bars"), tables and JSON.
+//! - `thresholds.rs`, `report.rs`: thresholds of measured figures ("bars" in tables and JSON), and
+//!   the tables and JSON.
 
-mod bars;
 mod cli;
 mod faults;
 mod grpc;
@@ -34,6 +34,7 @@ mod resp;
 mod rss;
 mod storm;
 mod subjects;
+mod thresholds;
 mod workloads;
 mod xds;
 

@@ -14,11 +14,11 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::bars::Bar;
 use crate::histogram::Histogram;
 use crate::measure::CpuWait;
-use crate::report::{bar_json, to_text, write_bars};
+use crate::report::{threshold_json, to_text, write_thresholds};
 use crate::subjects::{COUNTER, EPOCH_NS, Governor, OneLimit, WINDOW, version};
+use crate::thresholds::Threshold;
 use crate::workloads::{WINDOW_NS, write_key};
 
 /// Number of keys that one subject fills before the next subject continues.
@@ -151,29 +151,29 @@ fn write_table(text: &mut String, pauses: &Pauses) -> std::fmt::Result {
         writeln!(text, "{:>13}{:>9}{:>8}", times.max_ns, times.over_100_us, times.over_1_ms)?;
     }
     writeln!(text, "tidegate found no room for {} of its decisions", pauses.overflowed)?;
-    write_bars(text, &bars(pauses))
+    write_thresholds(text, &thresholds(pauses))
 }
 
 /// Compares both algorithms with governor. The thresholds are the values of `sliding-counter` when
 /// all other states were kept outside of the table: the larger ratio of two runs on a shared
 /// machine. A maximum is a single decision, so one run that misses its threshold says little.
-fn bars(pauses: &Pauses) -> Vec<Bar> {
+fn thresholds(pauses: &Pauses) -> Vec<Threshold> {
     let of = |phase, subject| {
         let row = pauses.rows.iter().find(|row| (row.phase, row.subject) == (phase, subject));
         row.map(|row| [row.times.all_but_one_in(1_000) as f64, row.times.max_ns as f64])
     };
-    let mut bars = Vec::new();
+    let mut thresholds = Vec::new();
     for subject in ["tidegate", "tidegate-counter"] {
         for (phase, must) in [("fill", [2.8, 0.19]), ("refill", [2.06, 1.89])] {
             let ratio = of(phase, subject).zip(of(phase, "governor"));
             for (at, figure) in ["p99.9", "max"].into_iter().enumerate() {
                 let name = format!("{subject} / governor, {phase}, {figure}");
                 let measured = ratio.map(|(tidegate, peer)| tidegate[at] / peer[at]);
-                bars.push(Bar::at_most(&name, measured, Some(must[at]), None));
+                thresholds.push(Threshold::at_most(&name, measured, Some(must[at]), None));
             }
         }
     }
-    bars
+    thresholds
 }
 
 /// Renders the report as JSON.
@@ -196,6 +196,6 @@ pub fn json(pauses: &Pauses) -> Value {
             })
         })
         .collect();
-    let bars: Vec<Value> = bars(pauses).iter().map(bar_json).collect();
-    json!({ "rows": rows, "bars": bars, "overflowed": pauses.overflowed })
+    let thresholds: Vec<Value> = thresholds(pauses).iter().map(threshold_json).collect();
+    json!({ "rows": rows, "bars": thresholds, "overflowed": pauses.overflowed })
 }

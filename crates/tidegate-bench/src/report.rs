@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use crate::bars::{self, Bar};
 use crate::cli::{Mode, name_of};
 use crate::inprocess::{Results, Row};
 use crate::rss::FULL_LOG_ENTRIES;
 use crate::subjects::SubjectKind;
+use crate::thresholds::{self, Threshold};
 
 /// Fraction of time spent waiting for a processor above which the report prints a warning.
 const BUSY: f64 = 0.05;
@@ -65,7 +65,7 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
             "\nsliding-log of {FULL_LOG_ENTRIES} entries, 600 ms apart: {bytes:.0} bytes per key, {per_entry:.2} per entry"
         )?;
     }
-    write_bars(text, &bars::bars(results))
+    write_thresholds(text, &thresholds::thresholds(results))
 }
 
 fn write_rows(text: &mut String, results: &Results) -> std::fmt::Result {
@@ -114,35 +114,36 @@ fn max_queued(results: &Results) -> f64 {
     results.rows.iter().map(|row| row.queued).fold(0.0, f64::max)
 }
 
-/// Writes the bars with the measured values and whether they are met.
-pub fn write_bars(text: &mut String, bars: &[Bar]) -> std::fmt::Result {
+/// Writes the thresholds with the measured values and whether they are met.
+pub fn write_thresholds(text: &mut String, thresholds: &[Threshold]) -> std::fmt::Result {
     writeln!(
         text,
         "\n{:<62}{:>10}{:>10}{:>9}{:>10}{:>9}",
         "bar", "measured", "must", "", "aim", ""
     )?;
-    for bar in bars {
+    for threshold in thresholds {
         writeln!(
             text,
             "  {:<60}{:>10}{:>10}{:>9}{:>10}{:>9}",
-            bar.name,
-            number_or_dash(bar.measured, 3),
-            threshold(bar, bar.must),
-            verdict(bar, bar.must),
-            threshold(bar, bar.aim),
-            verdict(bar, bar.aim)
+            threshold.name,
+            number_or_dash(threshold.measured, 3),
+            bound_text(threshold, threshold.must),
+            verdict(threshold, threshold.must),
+            bound_text(threshold, threshold.aim),
+            verdict(threshold, threshold.aim)
         )?;
     }
     Ok(())
 }
 
-fn threshold(bar: &Bar, value: Option<f64>) -> String {
-    let sign = if bar.at_least { ">=" } else { "<=" };
-    value.map_or_else(String::new, |value| format!("{sign} {value}"))
+/// Formats one of the two bounds of a threshold.
+fn bound_text(threshold: &Threshold, bound: Option<f64>) -> String {
+    let sign = if threshold.at_least { ">=" } else { "<=" };
+    bound.map_or_else(String::new, |bound| format!("{sign} {bound}"))
 }
 
-fn verdict(bar: &Bar, threshold: Option<f64>) -> &'static str {
-    match bar.met(threshold) {
+fn verdict(threshold: &Threshold, bound: Option<f64>) -> &'static str {
+    match threshold.met(bound) {
         Some(true) => "met",
         Some(false) => "missed",
         None => "",
@@ -156,12 +157,12 @@ pub fn number_or_dash(value: Option<f64>, decimals: usize) -> String {
 
 /// Returns the time relative to a single call of a peer in the same run.
 fn ratio(results: &Results, row: &Row, peer: SubjectKind) -> Option<f64> {
-    let peer = bars::find(results, row.workload, row.threads, Mode::Single, peer)?;
+    let peer = thresholds::find(results, row.workload, row.threads, Mode::Single, peer)?;
     Some(row.ns_per_decision / peer.ns_per_decision)
 }
 
 fn speed_up(results: &Results, row: &Row) -> Option<f64> {
-    let one = bars::find(results, row.workload, 1, row.mode, row.subject)?;
+    let one = thresholds::find(results, row.workload, 1, row.mode, row.subject)?;
     (row.threads > 1).then(|| row.per_second / one.per_second)
 }
 
@@ -189,10 +190,11 @@ pub fn json(results: &Results) -> Value {
         .collect();
     let subjects: serde_json::Map<String, Value> =
         results.subjects.iter().map(|kind| (name_of(kind), json!(kind.describe()))).collect();
-    let bars: Vec<Value> = bars::bars(results).iter().map(bar_json).collect();
+    let thresholds: Vec<Value> =
+        thresholds::thresholds(results).iter().map(threshold_json).collect();
     json!({
         "rows": rows,
-        "bars": bars,
+        "bars": thresholds,
         "full_log_bytes_per_key": results.full_log_bytes,
         "details": details,
         "subjects": subjects,
@@ -216,10 +218,10 @@ fn row_json(row: &Row) -> Value {
     })
 }
 
-/// Renders a bar as JSON.
-pub fn bar_json(bar: &Bar) -> Value {
-    json!({ "name": bar.name, "measured": bar.measured, "must": bar.must, "aim": bar.aim,
-        "must_met": bar.met(bar.must), "aim_met": bar.met(bar.aim) })
+/// Renders a threshold as JSON.
+pub fn threshold_json(threshold: &Threshold) -> Value {
+    json!({ "name": threshold.name, "measured": threshold.measured, "must": threshold.must, "aim": threshold.aim,
+        "must_met": threshold.met(threshold.must), "aim_met": threshold.met(threshold.aim) })
 }
 
 /// Rounds to a multiple of 1 / `scale`; further digits are noise.

@@ -20,9 +20,9 @@ use tokio::task::JoinSet;
 
 use super::nodes::connect_gate;
 use crate::BoxError;
-use crate::bars::Bar;
 use crate::cli::{FaultsArgs, name_of};
 use crate::redis::server::Server;
+use crate::thresholds::Threshold;
 
 /// A load on a healthy Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -219,7 +219,7 @@ pub fn header() -> String {
     )
 }
 
-pub fn bars(result: &[LoadResult]) -> Vec<Bar> {
+pub fn thresholds(result: &[LoadResult]) -> Vec<Threshold> {
     let each = result.iter().flat_map(|result| {
         let (exact, closed) = match result.load {
             Load::HotKey => (
@@ -234,8 +234,11 @@ pub fn bars(result: &[LoadResult]) -> Vec<Bar> {
         let all = (result.crowd.exact + result.bystanders.exact) as f64
             / (result.crowd.all() + result.bystanders.all()).max(1) as f64;
         [
-            Bar { at_least: true, ..Bar::at_most(exact, Some(100.0 * all), Some(99.0), None) },
-            Bar::at_most(closed, Some(result.bystanders.failed as f64), Some(0.0), None),
+            Threshold {
+                at_least: true,
+                ..Threshold::at_most(exact, Some(100.0 * all), Some(99.0), None)
+            },
+            Threshold::at_most(closed, Some(result.bystanders.failed as f64), Some(0.0), None),
         ]
     });
     each.collect()

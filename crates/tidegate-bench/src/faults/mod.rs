@@ -11,7 +11,7 @@
 //! - `oracle.rs`: the maximum admitted in any window, and its bound;
 //! - `load.rs`: excessive load on one key or by one caller, on a healthy Redis;
 //! - `proxy.rs`: a proxy that delays answers of Redis;
-//! - `report.rs`: table, bars and JSON.
+//! - `report.rs`: table, thresholds and JSON.
 
 mod fault;
 mod load;

@@ -1,4 +1,4 @@
-//! Table, bars and JSON.
+//! Table, thresholds and JSON.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use super::FaultResult;
 use super::load::{self, LoadResult};
 use super::nodes::Policy;
 use super::oracle::{bound, max_in_window};
-use crate::bars::Bar;
 use crate::cli::name_of;
-use crate::report::{bar_json, processor, to_text, write_bars};
+use crate::report::{processor, threshold_json, to_text, write_thresholds};
+use crate::thresholds::Threshold;
 
 /// Default time that a caller waits for the store.
 const DEADLINE: Duration = Duration::from_millis(25);
@@ -30,7 +30,7 @@ pub fn table(results: &[FaultResult], load_results: &[LoadResult]) -> String {
         if !load_results.is_empty() {
             write!(text, "\n{}", load::header())?;
             load_results.iter().try_for_each(|result| text.write_str(&load::table_row(result)))?;
-            write_bars(text, &load::bars(load_results))?;
+            write_thresholds(text, &load::thresholds(load_results))?;
         }
         Ok(())
     })
@@ -80,7 +80,7 @@ fn write_report(text: &mut String, results: &[FaultResult]) -> std::fmt::Result 
     for result in results {
         writeln!(text, "  {:<16} {}", name_of(&result.fault), result.fault.describe())?;
     }
-    write_bars(text, &bars(results))
+    write_thresholds(text, &thresholds(results))
 }
 
 fn count(result: &FaultResult, decided: Decided) -> usize {
@@ -100,25 +100,25 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-fn bars(results: &[FaultResult]) -> Vec<Bar> {
+fn thresholds(results: &[FaultResult]) -> Vec<Threshold> {
     use super::Fault::{Killed, Stopped};
     let of = |fault| results.iter().find(|result| result.fault == fault);
     let worst = results.iter().map(|result| ms(result.recovery)).fold(0.0, f64::max);
     let most_ms = ms(DEADLINE) + 5.0;
     vec![
-        Bar::at_most(
+        Threshold::at_most(
             "Redis stopped: a call at p99.9, ms",
             of(Stopped).map(|stopped| ms(latency(stopped, 999))),
             Some(most_ms),
             None,
         ),
-        Bar::at_most(
+        Threshold::at_most(
             "Redis killed: a call at p99.9, ms",
             of(Killed).map(|killed| ms(latency(killed, 999))),
             Some(most_ms),
             None,
         ),
-        Bar::at_most("recovery, the longest, ms", Some(worst), Some(2_000.0), Some(500.0)),
+        Threshold::at_most("recovery, the longest, ms", Some(worst), Some(2_000.0), Some(500.0)),
     ]
 }
 
@@ -145,9 +145,9 @@ pub fn json(results: &[FaultResult], load_results: &[LoadResult]) -> Value {
                 "recovery_ms": ms(result.recovery) })
         })
         .collect();
-    let mut all_bars = if results.is_empty() { Vec::new() } else { bars(results) };
-    all_bars.extend(load::bars(load_results));
-    let bars: Vec<Value> = all_bars.iter().map(bar_json).collect();
+    let mut all_thresholds = if results.is_empty() { Vec::new() } else { thresholds(results) };
+    all_thresholds.extend(load::thresholds(load_results));
+    let thresholds: Vec<Value> = all_thresholds.iter().map(threshold_json).collect();
     let loads: Vec<Value> = load_results.iter().map(load::json).collect();
-    json!({ "faults": faults, "loads": loads, "bars": bars, "processor": processor() })
+    json!({ "faults": faults, "loads": loads, "bars": thresholds, "processor": processor() })
 }

@@ -2,7 +2,7 @@
 //! answer and counts.
 //!
 //! It has one thread and, for every server, several connections with several requests in flight
-//! each. The servers are loaded in turns, as in `http/turns.rs`.
+//! each. The servers are loaded in turns, as in `http/alternating_load.rs`.
 
 use std::fmt;
 use std::io;

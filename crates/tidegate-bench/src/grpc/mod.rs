@@ -5,7 +5,7 @@
 //! - `load.rs`: a tonic client as the load generator, a separate process;
 //! - `server.rs`: a running server process, and the check that tidegate enforces limits;
 //! - `rounds.rs`: a whole run;
-//! - `report.rs`: table, bars and JSON.
+//! - `report.rs`: table, thresholds and JSON.
 //!
 //! Turns, processor times, placement and estimates are those of `http/`.
 

@@ -1,17 +1,17 @@
-//! Table, bars and JSON.
+//! Table, thresholds and JSON.
 
 use std::fmt::Write;
 
 use serde_json::{Value, json};
 
 use super::rounds::{KEYS, Results, Row};
-use crate::bars::Bar;
 use crate::http::{
     Estimate, LOOSE_LIMITS, TurnResult, estimate_json, load_us, p50_us, p99_us, per_second,
     server_busy, server_us, with_interval,
 };
-use crate::report::{bar_json, processor, to_text, write_bars, write_machine};
+use crate::report::{processor, threshold_json, to_text, write_machine, write_thresholds};
 use crate::subjects::version;
+use crate::thresholds::Threshold;
 
 /// Renders the readable report.
 pub fn table(results: &Results) -> String {
@@ -84,7 +84,7 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
         "\nWhere a server is busy less than 90 % of the time the load is the limit, and the ratio of\n\
          req/s says less than that of cpu us."
     )?;
-    write_bars(text, &bars(results))
+    write_thresholds(text, &thresholds(results))
 }
 
 fn name(row: &Row) -> String {
@@ -96,20 +96,25 @@ fn ratio(row: &Row, metric: fn(&TurnResult) -> f64) -> Estimate {
     Estimate::ratio(&row.tidegate, &row.tonic, metric)
 }
 
-fn bars(results: &Results) -> Vec<Bar> {
-    let bar = |row: &Row| {
+fn thresholds(results: &Results) -> Vec<Threshold> {
+    let threshold = |row: &Row| {
         let measured = Some(ratio(row, per_second).median);
-        Bar::at_least(&format!("{}: req/s / tonic", name(row)), measured, Some(0.85), Some(0.95))
+        Threshold::at_least(
+            &format!("{}: req/s / tonic", name(row)),
+            measured,
+            Some(0.85),
+            Some(0.95),
+        )
     };
-    results.rows.iter().map(bar).collect()
+    results.rows.iter().map(threshold).collect()
 }
 
-/// Renders JSON. `rows` and `bars` are stable; the rest describes the measurement.
+/// Renders JSON. `rows` and `bars` (the thresholds) are stable; the rest describes the measurement.
 pub fn json(results: &Results) -> Value {
-    let bars: Vec<Value> = bars(results).iter().map(bar_json).collect();
+    let thresholds: Vec<Value> = thresholds(results).iter().map(threshold_json).collect();
     json!({
         "rows": results.rows.iter().map(row_json).collect::<Vec<_>>(),
-        "bars": bars,
+        "bars": thresholds,
         "tonic": version("tonic"),
         "keys": KEYS,
         "rounds": results.rounds,

@@ -22,10 +22,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::LocalSet;
 
+use super::alternating_load::TurnArgs;
 use super::process::CpuTimes;
-use super::turns::TurnArgs;
 use super::wire::{Budget, HttpResponse, Request, RequestKind};
-use super::{soak, turns};
+use super::{alternating_load, soak};
 use crate::cli::name_of;
 use crate::histogram::Histogram;
 
@@ -153,7 +153,7 @@ pub fn record_answer() {
 async fn work(args: &LoadArgs) -> io::Result<LoadReport> {
     let counted = match args.job {
         Job::Fill => fill(args).await?,
-        Job::Turns => return turns::run(args).await,
+        Job::Turns => return alternating_load::run(args).await,
         Job::Soak => soak::run_load(args).await?,
     };
     Ok(LoadReport { turns: vec![vec![counted]], disturbed: 0 })

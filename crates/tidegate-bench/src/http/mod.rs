@@ -10,12 +10,13 @@
 //! - `baseline.rs`: axum handlers without decisions, a separate process;
 //! - `process.rs`: processor time and affinity of processes;
 //! - `setup.rs`: prepares the servers and checks that they enforce limits;
-//! - `turns.rs`: loads the servers in turns, inside the load process;
+//! - `alternating_load.rs`: loads the servers in turns, inside the load process;
 //! - `rounds.rs`: a whole run, and the ratios within its rounds;
 //! - `soak.rs`: full load while the config changes, with every answer checked;
 //! - `stalled_log.rs`: full load while the log is not read;
-//! - `report.rs`: table, bars and JSON.
+//! - `report.rs`: table, thresholds and JSON.
 
+mod alternating_load;
 mod baseline;
 mod load;
 mod process;
@@ -26,9 +27,9 @@ mod server;
 mod setup;
 mod soak;
 mod stalled_log;
-mod turns;
 mod wire;
 
+pub use alternating_load::{TurnArgs, TurnGate, WorkerGroup, take_turns};
 pub use baseline::{BaselineArgs, serve as serve_baseline};
 pub use load::{LoadArgs, LoadReport, TurnResult, record_answer, with_answer_timeout};
 pub use process::{CpuTimes, pinned_to};
@@ -37,7 +38,6 @@ pub use report::{SATURATED, estimate_json, percent, with_interval};
 pub use rounds::{Estimate, Subject, load_us, p50_us, p99_us, per_second, server_busy, server_us};
 pub use server::{Program, Server, affects_measurement};
 pub use setup::{CpuPlacement, MAX_QUEUED, temp_directory};
-pub use turns::{TurnArgs, TurnGate, WorkerGroup, take_turns};
 pub use wire::{AGEING_TIME, LIMITS, LOOSE_LIMITS, config};
 
 use std::io;

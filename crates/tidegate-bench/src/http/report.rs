@@ -1,4 +1,4 @@
-//! Table, bars and JSON.
+//! Table, thresholds and JSON.
 
 use std::fmt::Write;
 
@@ -9,9 +9,9 @@ use super::rounds::{
     Estimate, Results, Row, Subject, load_us, p50_us, p99_us, per_second, server_busy, server_us,
 };
 use super::soak::SoakResult;
-use crate::bars::Bar;
 use crate::cli::name_of;
-use crate::report::{bar_json, processor, rounded, to_text, write_bars, write_machine};
+use crate::report::{processor, rounded, threshold_json, to_text, write_machine, write_thresholds};
+use crate::thresholds::Threshold;
 
 /// Fraction of busy time below which the throughput was limited by the load and not the server.
 pub const SATURATED: f64 = 0.90;
@@ -43,7 +43,7 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
     for (server_kind, took) in &results.starts {
         writeln!(text, "  {:<31}{:>8.1} ms", server_kind.name(), took.as_secs_f64() * 1e3)?;
     }
-    write_bars(text, &bars(results))
+    write_thresholds(text, &thresholds(results))
 }
 
 fn where_they_run(results: &Results) -> &'static str {
@@ -137,21 +137,21 @@ fn ratio(
     results.row(other).map(|other| row.ratio(other, metric))
 }
 
-/// Returns the bars of the server, for policies with two limits of which one in six matches.
-fn bars(results: &Results) -> Vec<Bar> {
-    let bar = |subject: Subject| {
+/// Returns the thresholds of the server, for policies with two limits of which one in six matches.
+fn thresholds(results: &Results) -> Vec<Threshold> {
+    let threshold = |subject: Subject| {
         let row = results.row(subject);
         let over = row.and_then(|row| ratio(results, row, Subject::Axum, per_second));
         let name = format!("{}: req/s / axum", name_of(&subject));
-        Bar::at_least(&name, over.map(|estimate| estimate.median), Some(0.85), Some(0.92))
+        Threshold::at_least(&name, over.map(|estimate| estimate.median), Some(0.85), Some(0.92))
     };
-    [Subject::AttributesTwoLimits, Subject::ForwardAuthTwoLimits].map(bar).into()
+    [Subject::AttributesTwoLimits, Subject::ForwardAuthTwoLimits].map(threshold).into()
 }
 
-/// Renders JSON. `rows` and `bars` are stable; the rest describes the measurement.
+/// Renders JSON. `rows` and `bars` (the thresholds) are stable; the rest describes the measurement.
 pub fn json(results: &Results) -> Value {
     let rows: Vec<Value> = results.rows.iter().map(|row| row_json(results, row)).collect();
-    let bars: Vec<Value> = bars(results).iter().map(bar_json).collect();
+    let thresholds: Vec<Value> = thresholds(results).iter().map(threshold_json).collect();
     let starts: serde_json::Map<String, Value> = results
         .starts
         .iter()
@@ -161,7 +161,7 @@ pub fn json(results: &Results) -> Value {
         .collect();
     json!({
         "rows": rows,
-        "bars": bars,
+        "bars": thresholds,
         "start_to_first_answer_ms": starts,
         "connections": results.settings.connections,
         "keys": results.settings.keys,

@@ -28,7 +28,7 @@ const POLICIES: u32 = 400;
 const FILL: Duration = Duration::from_secs(5);
 
 /// The 99.9th percentile of the latency must be below this.
-const BAR: Duration = Duration::from_millis(50);
+const MAX_P999: Duration = Duration::from_millis(50);
 
 /// The log line that reports dropped lines, and the field with their number.
 const REPORT: &str = "log lines were dropped";
@@ -51,20 +51,20 @@ pub struct StalledLogResult {
 }
 
 impl StalledLogResult {
-    /// Returns an error if the bar is not met.
+    /// Returns an error if the threshold is not met.
     pub fn verify(&self) -> io::Result<()> {
-        if self.p999 < BAR {
+        if self.p999 < MAX_P999 {
             return Ok(());
         }
-        Err(io::Error::other(format!("p99.9 is {:?}; it must be below {BAR:?}", self.p999)))
+        Err(io::Error::other(format!("p99.9 is {:?}; it must be below {MAX_P999:?}", self.p999)))
     }
 
     pub fn text(&self) -> String {
         let rate = self.answers as f64 / self.elapsed.as_secs_f64();
-        let met = if self.p999 < BAR { "met" } else { "NOT MET" };
+        let met = if self.p999 < MAX_P999 { "met" } else { "NOT MET" };
         format!(
             "log not read, one processor: {} checks, all denied, {rate:.0}/s\n\
-             p50 {:?}, p99 {:?}, p99.9 {:?} (bar: below {BAR:?}, {met})\n\
+             p50 {:?}, p99 {:?}, p99.9 {:?} (bar: below {MAX_P999:?}, {met})\n\
              {} log lines dropped; ended {:?} after SIGTERM\n",
             self.answers, self.p50, self.p99, self.p999, self.dropped, self.ended
         )
@@ -78,8 +78,8 @@ impl StalledLogResult {
             "p50_ms": ms(self.p50),
             "p99_ms": ms(self.p99),
             "p999_ms": ms(self.p999),
-            "bar_ms": ms(BAR),
-            "met": self.p999 < BAR,
+            "bar_ms": ms(MAX_P999),
+            "met": self.p999 < MAX_P999,
             "dropped_lines": self.dropped,
             "ended_ms": ms(self.ended),
         })

@@ -9,7 +9,7 @@
 //!
 //! - `apps.rs`: the apps;
 //! - `rounds.rs`: the timed turns and the checks of the set-up;
-//! - `report.rs`: table, bars and JSON.
+//! - `report.rs`: table, thresholds and JSON.
 
 mod apps;
 mod report;

@@ -1,4 +1,4 @@
-//! Table, bars and JSON.
+//! Table, thresholds and JSON.
 
 use std::fmt::Write;
 
@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use super::apps::Subject;
 use super::rounds::{CLIENTS, Results, Row};
-use crate::bars::Bar;
 use crate::http::Estimate;
-use crate::report::{bar_json, processor, rounded, to_text, write_bars, write_machine};
+use crate::report::{processor, rounded, threshold_json, to_text, write_machine, write_thresholds};
 use crate::subjects::version;
+use crate::thresholds::Threshold;
 
 /// Renders the readable report.
 pub fn table(results: &Results) -> String {
@@ -42,7 +42,7 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
             }
         }
     }
-    write_bars(text, &bars(results))
+    write_thresholds(text, &thresholds(results))
 }
 
 /// Returns the cost of a layer, or `None` for the app without one.
@@ -56,7 +56,7 @@ fn find(results: &Results, subject: Subject, clients: u32) -> Option<&Row> {
 
 /// Computes ratios within each process, because some processes are slower than others whatever
 /// they run.
-fn bars(results: &Results) -> Vec<Bar> {
+fn thresholds(results: &Results) -> Vec<Threshold> {
     let ratio = |measured, baseline, clients| {
         let added = |subject| Some(&find(results, subject, clients)?.added);
         let pairs = added(measured)?.iter().zip(added(baseline)?);
@@ -75,7 +75,7 @@ fn bars(results: &Results) -> Vec<Bar> {
     let each = CLIENTS.into_iter().flat_map(|clients| {
         pairs.map(|(measured, baseline, description, [must, aim])| {
             let name = format!("added, {clients} clients: {description}");
-            Bar::at_most(&name, ratio(measured, baseline, clients), Some(must), Some(aim))
+            Threshold::at_most(&name, ratio(measured, baseline, clients), Some(must), Some(aim))
         })
     });
     each.collect()
@@ -94,7 +94,7 @@ pub fn json(results: &Results) -> Value {
     });
     json!({
         "rows": rows.collect::<Vec<Value>>(),
-        "bars": bars(results).iter().map(bar_json).collect::<Vec<Value>>(),
+        "bars": thresholds(results).iter().map(threshold_json).collect::<Vec<Value>>(),
         "tower_governor": version("tower_governor"),
         "axum": version("axum"),
         "processes": results.processes,

@@ -8,7 +8,7 @@
 //! - `subjects.rs`: the compared designs and their commands; `scripts/`: the scripts of the others;
 //! - `rounds.rs`: checks the set-up, then times the subjects;
 //! - `memory.rs`: bytes per key, as counted by the server;
-//! - `report.rs`: table, bars and JSON.
+//! - `report.rs`: table, thresholds and JSON.
 
 mod memory;
 mod report;

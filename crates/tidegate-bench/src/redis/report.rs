@@ -1,4 +1,4 @@
-//! Table, bars and JSON.
+//! Table, thresholds and JSON.
 
 use std::fmt::Write;
 
@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use super::memory::LOGS;
 use super::rounds::{Results, Row};
 use super::subjects::Subject;
-use crate::bars::Bar;
 use crate::cli::name_of;
-use crate::report::{bar_json, processor, rounded, to_text, write_bars, write_machine};
+use crate::report::{processor, rounded, threshold_json, to_text, write_machine, write_thresholds};
+use crate::thresholds::Threshold;
 
 /// Renders the readable report.
 pub fn table(results: &Results) -> String {
@@ -51,7 +51,7 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
     for (entries, (tidegate, peer)) in LOGS.iter().zip(&bytes.logs) {
         writeln!(text, "  log of {entries} entries {tidegate:.0}; sorted set {peer:.0}")?;
     }
-    write_bars(text, &bars(results))
+    write_thresholds(text, &thresholds(results))
 }
 
 fn row(results: &Results, subject: Subject) -> Option<&Row> {
@@ -63,16 +63,16 @@ fn ratio(results: &Results, tidegate: Subject, peer: Subject) -> Option<f64> {
     Some(row(results, tidegate)?.median() / row(results, peer)?.median())
 }
 
-fn bars(results: &Results) -> Vec<Bar> {
+fn thresholds(results: &Results) -> Vec<Threshold> {
     use Subject::{
         Bucket, Counter, HotBucket, HotCounter, HotLog, HotTwoLimits, HotWindow, Incr,
         LargeCounter, SortedSet, Tidegate, TwoKeys, TwoLimits, Window,
     };
-    let faster = |name: &str, tidegate, peer, must, aim| Bar {
+    let faster = |name: &str, tidegate, peer, must, aim| Threshold {
         at_least: true,
-        ..Bar::at_most(name, ratio(results, tidegate, peer), Some(must), Some(aim))
+        ..Threshold::at_most(name, ratio(results, tidegate, peer), Some(must), Some(aim))
     };
-    let mut bars = vec![
+    let mut thresholds = vec![
         faster("single / INCR", Tidegate, Incr, 0.18, 0.25),
         faster("single / two-key script", Tidegate, TwoKeys, 1.15, 1.4),
         faster("single / sorted-set script", Tidegate, SortedSet, 1.3, 1.6),
@@ -81,7 +81,7 @@ fn bars(results: &Results) -> Vec<Bar> {
         faster("64 callers, sliding-window / INCR", Window, Incr, 0.25, 0.35),
         faster("64 callers, two limits / INCR", TwoLimits, Incr, 0.22, 0.3),
         faster("64 callers, token-bucket / INCR", Bucket, Incr, 0.3, 0.4),
-        Bar::at_most(
+        Threshold::at_most(
             "bytes per key, sliding-counter",
             Some(results.bytes.sliding_counter),
             Some(170.0),
@@ -91,28 +91,31 @@ fn bars(results: &Results) -> Vec<Bar> {
     for subject in [HotCounter, HotWindow, HotBucket, HotLog, HotTwoLimits] {
         let name = format!("decisions per entry, {}", name_of(&subject));
         let measured = row(results, subject).and_then(Row::per_entry);
-        bars.push(Bar { at_least: true, ..Bar::at_most(&name, measured, Some(20.0), Some(40.0)) });
+        thresholds.push(Threshold {
+            at_least: true,
+            ..Threshold::at_most(&name, measured, Some(20.0), Some(40.0))
+        });
     }
     let limits = [(0.30, 0.27), (0.05, 0.035)];
     for ((entries, (tidegate, peer)), (must, aim)) in
         LOGS.iter().zip(&results.bytes.logs).zip(limits)
     {
         let name = format!("bytes of a log of {entries} / sorted set");
-        bars.push(Bar::at_most(&name, Some(tidegate / peer), Some(must), Some(aim)));
+        thresholds.push(Threshold::at_most(&name, Some(tidegate / peer), Some(must), Some(aim)));
     }
-    bars
+    thresholds
 }
 
 /// Renders the report as JSON.
 pub fn json(results: &Results) -> Value {
     let rows: Vec<Value> = results.rows.iter().map(row_json).collect();
-    let bars: Vec<Value> = bars(results).iter().map(bar_json).collect();
+    let thresholds: Vec<Value> = thresholds(results).iter().map(threshold_json).collect();
     let logs = LOGS.iter().zip(&results.bytes.logs).map(|(entries, (tidegate, peer))| {
         json!({ "entries": entries, "tidegate": tidegate.round(), "sorted_set": peer.round() })
     });
     json!({
         "rows": rows,
-        "bars": bars,
+        "bars": thresholds,
         "bytes_per_key": { "sliding_counter": rounded(results.bytes.sliding_counter, 10.0),
             "logs": logs.collect::<Vec<_>>() },
         "server": results.server,

@@ -3,7 +3,7 @@
 //! - `subjects.rs`: the measured commands;
 //! - `servers.rs`: starts the servers and checks that they enforce limits;
 //! - `rounds.rs`: alternates the subjects and computes ratios within rounds;
-//! - `report.rs`: table, bars and JSON.
+//! - `report.rs`: table, thresholds and JSON.
 
 mod report;
 mod rounds;

@@ -1,4 +1,4 @@
-//! Table, bars and JSON.
+//! Table, thresholds and JSON.
 
 use std::fmt::Write;
 
@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use super::rounds::{Results, Row, TurnResult};
 use super::subjects::Subject;
-use crate::bars::Bar;
 use crate::cli::name_of;
 use crate::http::{Estimate, SATURATED, estimate_json, percent, with_interval};
-use crate::report::{bar_json, processor, to_text, write_bars, write_machine};
+use crate::report::{processor, threshold_json, to_text, write_machine, write_thresholds};
+use crate::thresholds::Threshold;
 
 fn per_second(turn: &TurnResult) -> f64 {
     turn.per_second
@@ -46,7 +46,7 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
          depend on that.",
         percent(SATURATED)
     )?;
-    write_bars(text, &bars(results))
+    write_thresholds(text, &thresholds(results))
 }
 
 fn write_rows(text: &mut String, results: &Results, pipeline: u16) -> std::fmt::Result {
@@ -84,8 +84,8 @@ fn ratio(
     results.row(other, row.pipeline).map(|other| row.ratio(other, metric))
 }
 
-fn bars(results: &Results) -> Vec<Bar> {
-    let mut bars = Vec::new();
+fn thresholds(results: &Results) -> Vec<Threshold> {
+    let mut thresholds = Vec::new();
     for (subject, pipeline, must, aim) in [
         (Subject::Check, 16, 0.60, 0.7),
         (Subject::Check, 64, 0.45, 0.6),
@@ -98,18 +98,18 @@ fn bars(results: &Results) -> Vec<Bar> {
         let over = row.and_then(|row| ratio(results, row, Subject::Ping, per_second));
         let name = format!("{}, pipelines of {pipeline} / redis-ping", name_of(&subject));
         let measured = over.map(|estimate| estimate.median);
-        bars.push(Bar::at_least(&name, measured, Some(must), Some(aim)));
+        thresholds.push(Threshold::at_least(&name, measured, Some(must), Some(aim)));
     }
-    bars
+    thresholds
 }
 
-/// Renders JSON. `rows` and `bars` are stable; the rest describes the measurement.
+/// Renders JSON. `rows` and `bars` (the thresholds) are stable; the rest describes the measurement.
 pub fn json(results: &Results) -> Value {
     let rows: Vec<Value> = results.rows.iter().map(|row| row_json(results, row)).collect();
-    let bars: Vec<Value> = bars(results).iter().map(bar_json).collect();
+    let thresholds: Vec<Value> = thresholds(results).iter().map(threshold_json).collect();
     json!({
         "rows": rows,
-        "bars": bars,
+        "bars": thresholds,
         "connections": results.connections,
         "keys": results.keys,
         "rounds": results.rounds,

@@ -1,5 +1,5 @@
 //! Many clients in a loop on one key: how much of the limit they use, and how many requests they
-//! send for it.
+//! send for it. The module is named after its command, `tidegate-bench storm`.
 //!
 //! Each client sends again as soon as it may: immediately after a success, or when its retry
 //! strategy allows. Two figures must be read together. *Goodput* is the number of admitted
@@ -13,7 +13,7 @@
 //! - `scenario.rs`: clients, limit, and changes during a run;
 //! - `simulation.rs`: a scenario in virtual time with the real limiter, reproducible;
 //! - `live.rs`: the first scenario over HTTP, with the server as a process and the middleware;
-//! - `report.rs`: table, bars and JSON.
+//! - `report.rs`: table, thresholds and JSON.
 
 mod client;
 mod live;
@@ -39,7 +39,7 @@ pub struct Outcome {
 /// Runs the storm and prints the report.
 ///
 /// # Errors
-/// When a server does not start or answer, or a bar is missed.
+/// When a server does not start or answer, or a threshold is missed.
 pub fn run(args: &StormArgs) -> io::Result<()> {
     let strategies = selected_or_all(&args.strategy);
     let outcomes = if args.on_virtual_time {

@@ -1,4 +1,4 @@
-//! Table, bars and JSON.
+//! Table, thresholds and JSON.
 
 use std::fmt::Write as _;
 
@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use super::Outcome;
 use super::client::RetryStrategy;
 use super::scenario::STORM;
-use crate::bars::Bar;
 use crate::cli::name_of;
-use crate::report::{bar_json, rounded, to_text, write_bars};
+use crate::report::{rounded, threshold_json, to_text, write_thresholds};
+use crate::thresholds::Threshold;
 
 /// Renders the readable report.
 pub fn table(outcomes: &[Outcome]) -> String {
@@ -34,33 +34,33 @@ fn write_report(text: &mut String, outcomes: &[Outcome]) -> std::fmt::Result {
             counts.successes.iter().max().unwrap_or(&0)
         )?;
     }
-    write_bars(text, &bars(outcomes))
+    write_thresholds(text, &thresholds(outcomes))
 }
 
-/// Returns the bars of the helper in the main scenario.
-fn bars(outcomes: &[Outcome]) -> Vec<Bar> {
+/// Returns the thresholds of the helper in the main scenario.
+fn thresholds(outcomes: &[Outcome]) -> Vec<Threshold> {
     let helper = outcomes.iter().find(|outcome| {
         outcome.strategy == RetryStrategy::Helper && outcome.scenario == STORM.name
     });
     let goodput = helper.map(|outcome| outcome.counts.goodput());
     let sent = helper.map(|outcome| outcome.counts.sent_per_success());
     vec![
-        Bar {
+        Threshold {
             at_least: true,
-            ..Bar::at_most("storm, helper: goodput / limit", goodput, Some(0.93), Some(0.95))
+            ..Threshold::at_most("storm, helper: goodput / limit", goodput, Some(0.93), Some(0.95))
         },
-        Bar::at_most("storm, helper: requests sent / success", sent, Some(1.35), Some(1.2)),
+        Threshold::at_most("storm, helper: requests sent / success", sent, Some(1.35), Some(1.2)),
     ]
 }
 
-/// Describes the bars that are missed.
+/// Describes the thresholds that are missed.
 pub fn missed(outcomes: &[Outcome]) -> Vec<String> {
-    let bars = bars(outcomes);
-    let missed = bars.iter().filter(|bar| bar.met(bar.must) == Some(false));
-    missed.map(|bar| format!("missed: {}", bar.name)).collect()
+    let thresholds = thresholds(outcomes);
+    let missed = thresholds.iter().filter(|threshold| threshold.met(threshold.must) == Some(false));
+    missed.map(|threshold| format!("missed: {}", threshold.name)).collect()
 }
 
-/// Renders JSON. `rows` and `bars` are stable.
+/// Renders JSON. `rows` and `bars` (the thresholds) are stable.
 pub fn json(outcomes: &[Outcome]) -> Value {
     let row = |Outcome { scenario, strategy, counts }: &Outcome| {
         json!({
@@ -76,6 +76,6 @@ pub fn json(outcomes: &[Outcome]) -> Value {
         })
     };
     let rows: Vec<Value> = outcomes.iter().map(row).collect();
-    let bars: Vec<Value> = bars(outcomes).iter().map(bar_json).collect();
-    json!({ "rows": rows, "bars": bars })
+    let thresholds: Vec<Value> = thresholds(outcomes).iter().map(threshold_json).collect();
+    json!({ "rows": rows, "bars": thresholds })
 }

@@ -42,7 +42,7 @@ pub const WARM_UP_WINDOWS: u32 = 5;
 pub const CHANGE_WINDOW: u32 = 12;
 pub const SETTLED_WINDOW: u32 = 16;
 
-/// The main scenario, which the bars apply to.
+/// The main scenario, which the thresholds apply to.
 pub const STORM: Scenario = Scenario {
     name: "storm",
     clients: 200,

@@ -25,13 +25,13 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use self::control_plane::{ControlPlane, KEY, config};
-use crate::bars::Bar;
 use crate::cli::XdsArgs;
 use crate::grpc::{connect, is_ok, send_request};
 use crate::histogram::Histogram;
 use crate::http::{affects_measurement, build_tidegate, temp_directory};
 use crate::inprocess::load_average;
-use crate::report::{bar_json, rounded, to_text, write_bars, write_machine};
+use crate::report::{rounded, threshold_json, to_text, write_machine, write_thresholds};
+use crate::thresholds::Threshold;
 
 /// The pause between two configs. tidegate applies at most ten per second.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -179,7 +179,7 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
         let total = times.total;
         writeln!(text, "  {name:<12}p99    {p99:>7.2}  slowest {max:>7.2}  of {total}")?;
     }
-    write_bars(text, &bars(results))
+    write_thresholds(text, &thresholds(results))
 }
 
 /// The configs as a whole, the first tenth and the last.
@@ -195,15 +195,25 @@ fn median_and_max(times: &[Duration]) -> [f64; 2] {
     [ms[ms.len() / 2], ms[ms.len() - 1]]
 }
 
-fn bars(results: &Results) -> Vec<Bar> {
+fn thresholds(results: &Results) -> Vec<Threshold> {
     let [_, slowest] = median_and_max(&results.pushes);
     let check = results.during.max_ns as f64 / 1e6;
     let [_, (_, first), (_, last)] = parts(&results.pushes);
     let growth = median_and_max(last)[0] / median_and_max(first)[0];
     vec![
-        Bar::at_most("ms until a config is accepted, slowest", Some(slowest), Some(200.0), None),
-        Bar::at_most("ms of the slowest check meanwhile", Some(check), Some(5.0), None),
-        Bar::at_most("median, last tenth of the configs / first", Some(growth), Some(1.5), None),
+        Threshold::at_most(
+            "ms until a config is accepted, slowest",
+            Some(slowest),
+            Some(200.0),
+            None,
+        ),
+        Threshold::at_most("ms of the slowest check meanwhile", Some(check), Some(5.0), None),
+        Threshold::at_most(
+            "median, last tenth of the configs / first",
+            Some(growth),
+            Some(1.5),
+            None,
+        ),
     ]
 }
 
@@ -217,7 +227,7 @@ fn json(results: &Results) -> Value {
         "accepted_ms": pushes,
         "checks_meanwhile": times(&results.during),
         "checks_without": times(&results.quiet),
-        "bars": bars(results).iter().map(bar_json).collect::<Vec<_>>(),
+        "bars": thresholds(results).iter().map(threshold_json).collect::<Vec<_>>(),
         "load": [results.load_before, results.load_after],
     })
 }

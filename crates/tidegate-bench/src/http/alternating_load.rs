@@ -1,4 +1,4 @@
-//! Loads several servers in turns.
+//! Alternating load: loads several servers one after the other, in short turns.
 
 use std::cell::{Cell, RefCell};
 use std::io;

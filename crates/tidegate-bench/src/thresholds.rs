@@ -1,44 +1,47 @@
-//! Bars: thresholds for measured figures, required ("must") and desired ("aim").
+//! Thresholds for measured figures, required ("must") and desired ("aim"). Tables and JSON call
+//! them bars.
 
 use crate::cli::{Mode, name_of};
 use crate::inprocess::{Results, Row};
 use crate::subjects::SubjectKind;
 use crate::workloads::Workload;
 
-/// One bar, with the measured value if there is one.
-pub struct Bar {
+/// One threshold, with the measured value if there is one.
+pub struct Threshold {
     pub name: String,
     pub measured: Option<f64>,
     pub must: Option<f64>,
     pub aim: Option<f64>,
-    /// Whether larger values are better. Most bars are costs, where smaller values are better.
+    /// Whether larger values are better. Most thresholds are costs, where smaller values are
+    /// better.
     pub at_least: bool,
 }
 
-impl Bar {
-    /// Creates a bar for a cost: `must` and `aim` are upper bounds.
+impl Threshold {
+    /// Creates a threshold for a cost: `must` and `aim` are upper bounds.
     pub fn at_most(name: &str, measured: Option<f64>, must: Option<f64>, aim: Option<f64>) -> Self {
-        Bar { name: name.to_owned(), measured, must, aim, at_least: false }
+        Threshold { name: name.to_owned(), measured, must, aim, at_least: false }
     }
 
-    /// Creates a bar for a gain: `must` and `aim` are lower bounds.
+    /// Creates a threshold for a gain: `must` and `aim` are lower bounds.
     pub fn at_least(
         name: &str,
         measured: Option<f64>,
         must: Option<f64>,
         aim: Option<f64>,
     ) -> Self {
-        Bar { at_least: true, ..Bar::at_most(name, measured, must, aim) }
+        Threshold { at_least: true, ..Threshold::at_most(name, measured, must, aim) }
     }
 
-    /// Returns whether a threshold is met, or `None` if either value is missing.
-    pub fn met(&self, threshold: Option<f64>) -> Option<bool> {
-        let (measured, threshold) = (self.measured?, threshold?);
-        Some(if self.at_least { measured >= threshold } else { measured <= threshold })
+    /// Returns whether one of the two bounds is met, or `None` if either value is missing.
+    pub fn met(&self, bound: Option<f64>) -> Option<bool> {
+        let (measured, bound) = (self.measured?, bound?);
+        Some(if self.at_least { measured >= bound } else { measured <= bound })
     }
 }
 
-/// A bar on the time of a subject relative to a single call of another subject in the same run.
+/// A threshold on the time of a subject relative to a single call of another subject in the same
+/// run.
 struct Ratio {
     subject: SubjectKind,
     against: SubjectKind,
@@ -67,7 +70,7 @@ impl Ratio {
         Ratio { mode: Mode::Batch32, ..self }
     }
 
-    fn bar(&self, results: &Results) -> Bar {
+    fn threshold(&self, results: &Results) -> Threshold {
         let &Ratio { subject, against, mode, threads, workload, must, aim } = self;
         let tidegate = find(results, workload, threads, mode, subject);
         let peer = find(results, workload, threads, Mode::Single, against);
@@ -79,15 +82,16 @@ impl Ratio {
         };
         let [subject, against] = [subject, against].map(|kind| name_of(&kind));
         let name = format!("{subject} / {against}, {}{conditions}", name_of(&workload));
-        Bar::at_most(&name, measured, Some(must), Some(aim))
+        Threshold::at_most(&name, measured, Some(must), Some(aim))
     }
 }
 
-/// Returns all bars of in-process decisions.
-pub fn bars(results: &Results) -> Vec<Bar> {
-    let mut bars: Vec<Bar> = ratios().iter().map(|ratio| ratio.bar(results)).collect();
-    bars.extend(memory_bars(results));
-    bars
+/// Returns all thresholds of in-process decisions.
+pub fn thresholds(results: &Results) -> Vec<Threshold> {
+    let mut thresholds: Vec<Threshold> =
+        ratios().iter().map(|ratio| ratio.threshold(results)).collect();
+    thresholds.extend(memory_thresholds(results));
+    thresholds
 }
 
 fn ratios() -> [Ratio; 21] {
@@ -120,8 +124,8 @@ fn ratios() -> [Ratio; 21] {
     ]
 }
 
-/// Returns the bars on memory. `sliding-window` takes the same memory for any limit.
-fn memory_bars(results: &Results) -> Vec<Bar> {
+/// Returns the thresholds on memory. `sliding-window` takes the same memory for any limit.
+fn memory_thresholds(results: &Results) -> Vec<Threshold> {
     let bytes = |kind, workload| {
         let mut rows = results.rows.iter();
         let row = rows.find(|row| row.subject == kind && row.workload == workload);
@@ -132,11 +136,11 @@ fn memory_bars(results: &Results) -> Vec<Bar> {
         (SubjectKind::TidegateSmall, Workload::MillionUniform, "mean of 0.7M, 1M, 1.4M keys"),
         (SubjectKind::Tidegate, Workload::TenMillionUniform, "10M keys"),
     ];
-    let bar = |(kind, workload, keys)| {
+    let threshold = |(kind, workload, keys)| {
         let name = format!("{}: bytes per key, {keys}", name_of(&kind));
-        Bar::at_most(&name, bytes(kind, workload), Some(100.0), Some(84.0))
+        Threshold::at_most(&name, bytes(kind, workload), Some(100.0), Some(84.0))
     };
-    sizes.map(bar).into()
+    sizes.map(threshold).into()
 }
 
 /// Returns the row of one table cell, if it was measured.
@@ -158,11 +162,11 @@ mod tests {
 
     #[test]
     fn bars_compare_in_their_direction() {
-        let cost = Bar::at_most("cost", Some(0.3), Some(0.3), Some(0.1));
+        let cost = Threshold::at_most("cost", Some(0.3), Some(0.3), Some(0.1));
         assert_eq!((cost.met(cost.must), cost.met(cost.aim)), (Some(true), Some(false)));
-        let gain = Bar::at_least("gain", Some(1.6), None, Some(1.7));
+        let gain = Threshold::at_least("gain", Some(1.6), None, Some(1.7));
         assert_eq!((gain.met(gain.must), gain.met(gain.aim)), (None, Some(false)));
-        let unmeasured = Bar::at_most("unmeasured", None, Some(1.0), None);
+        let unmeasured = Threshold::at_most("unmeasured", None, Some(1.0), None);
         assert_eq!(unmeasured.met(unmeasured.must), None);
     }
 }
