@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use tidegate::Limit;
 use tidegate::unstable::policy::{RequestField, Template};
 
-use crate::calendar::Utc;
 use crate::format::Format;
 use crate::policy_replay::UndecidedCounts;
 use crate::reader_thread::ReadReport;
 use crate::report::{counted, escape_path};
 use crate::trace_file::FileReport;
+use crate::utc::Utc;
 
 /// Times before the second day of 1970 are probably not in microseconds.
 const EARLY_US: u64 = 86_400_000_000;

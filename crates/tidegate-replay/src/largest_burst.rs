@@ -8,17 +8,17 @@ use crate::ground_truth::{GroundTruth, MaxCount};
 
 /// Counts the units that each key requests within the window of a limit.
 #[derive(Debug)]
-pub struct Demand {
+pub struct LargestBurst {
     counts: GroundTruth,
     largest: MaxCount,
     /// The name of the key with the largest count.
     key: Vec<u8>,
 }
 
-impl Demand {
+impl LargestBurst {
     pub fn new(limit: &Limit) -> Self {
         let counts = GroundTruth::new(limit.window_us(), limit.count());
-        Demand { counts, largest: MaxCount::default(), key: Vec::new() }
+        LargestBurst { counts, largest: MaxCount::default(), key: Vec::new() }
     }
 
     /// Counts the events of a block.
@@ -47,13 +47,13 @@ mod tests {
     #[test]
     fn counts_requests_that_are_denied() {
         let limit = "1 per 10s".parse().expect("a limit");
-        let mut demand = Demand::new(&limit);
-        assert!(demand.largest().is_none());
+        let mut burst = LargestBurst::new(&limit);
+        assert!(burst.largest().is_none());
         for (key, seconds) in [(0, &[1, 2, 3][..]), (1, &[4, 5, 6, 7, 99]), (0, &[99])] {
             let events: Vec<_> = seconds.iter().map(|second| (second * 1_000_000, key)).collect();
-            demand.take(&Block::of(&events));
+            burst.take(&Block::of(&events));
         }
-        let (largest, key) = demand.largest().expect("a burst");
+        let (largest, key) = burst.largest().expect("a burst");
         assert_eq!((largest.count, largest.time_us), (4, 7_000_000));
         assert_eq!(key, 1_u32.to_le_bytes());
     }

@@ -19,8 +19,6 @@
 mod algorithms;
 mod args;
 mod block;
-mod calendar;
-mod demand;
 mod engine;
 mod error;
 mod file_identity;
@@ -29,6 +27,7 @@ mod ground_truth;
 mod hints;
 mod input;
 mod keys;
+mod largest_burst;
 pub mod playground;
 mod policy_replay;
 mod problems;
@@ -42,6 +41,7 @@ mod suggest;
 mod tally;
 mod timeline;
 mod trace_file;
+mod utc;
 mod zstd;
 
 pub use crate::algorithms::rate_algorithm;

@@ -18,12 +18,12 @@ use tidegate::{Algorithm, Limit};
 use crate::algorithms::Algorithms;
 use crate::args::{ReadingArgs, ReplayArgs};
 use crate::block::Block;
-use crate::demand::Demand;
 use crate::engine::EventOutcome;
 use crate::error::ReplayError;
 use crate::file_identity::{is_dash, is_same_file, is_same_output};
 use crate::format::{KeySource, ParseOptions};
 use crate::input::{self, BytesRead};
+use crate::largest_burst::LargestBurst;
 use crate::progress::Progress;
 use crate::reader_thread::{BLOCKS, BlockChannels, ReadReport, Reader};
 use crate::report::{AtomicFile, ReportWriter, Summary, SummaryOptions};
@@ -49,7 +49,7 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
         runs,
         exact,
         decisions: decisions.transpose()?,
-        demand: demand(args),
+        burst: burst_counter(args),
         events: 0,
         progress: Progress::new(total_bytes, bytes_read.clone()),
     };
@@ -69,7 +69,7 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
     let report = replay.run(&reader, &args.files)?;
     let elapsed = started.elapsed();
     let suggestions = suggestions(args, &reader, &mut replay.progress, report.events())?;
-    let Replay { runs, exact, decisions, demand, progress, .. } = replay;
+    let Replay { runs, exact, decisions, burst, progress, .. } = replay;
     drop(progress);
     if report.events() == 0 {
         let malformed = report.problems.malformed.count;
@@ -86,7 +86,7 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
     let summary = Summary::of_replay(&report, &runs, options);
     let asked = args.rules.limits.first().map_or_else(Algorithm::default, Limit::algorithm);
     let summary = summary.with_suggestions(&suggestions).with_main(asked);
-    let summary = summary.with_burst(demand.as_ref());
+    let summary = summary.with_burst(burst.as_ref());
     report_writer.print(&summary, to_stderr)
 }
 
@@ -174,9 +174,9 @@ fn runs(args: &ReplayArgs) -> Result<(Vec<Run>, Option<Run>), ReplayError> {
 
 /// Returns the counter of the largest burst, which only the page shows. It counts by one key and
 /// one window, so it does not apply to policies.
-fn demand(args: &ReplayArgs) -> Option<Demand> {
+fn burst_counter(args: &ReplayArgs) -> Option<LargestBurst> {
     let limit = args.rules.limits.first()?;
-    args.report.html.is_some().then(|| Demand::new(limit))
+    args.report.html.is_some().then(|| LargestBurst::new(limit))
 }
 
 fn suggestions(
@@ -248,7 +248,7 @@ struct Replay {
     /// of them.
     exact: Option<Run>,
     decisions: Option<DecisionsFile>,
-    demand: Option<Demand>,
+    burst: Option<LargestBurst>,
     events: u64,
     progress: Progress,
 }
@@ -269,7 +269,7 @@ impl Replay {
         let mut consumer = BlockConsumer {
             has_exact,
             decisions: self.decisions.as_mut(),
-            demand: self.demand.as_mut(),
+            burst: self.burst.as_mut(),
             events: &mut self.events,
             progress: &mut self.progress,
         };
@@ -311,7 +311,7 @@ impl Replay {
 struct BlockConsumer<'r> {
     has_exact: bool,
     decisions: Option<&'r mut DecisionsFile>,
-    demand: Option<&'r mut Demand>,
+    burst: Option<&'r mut LargestBurst>,
     events: &'r mut u64,
     progress: &'r mut Progress,
 }
@@ -327,8 +327,8 @@ impl BlockConsumer<'_> {
         for (counts, answers) in counts.iter_mut().zip(answers.iter_mut()) {
             counts.take(block, answers);
         }
-        if let Some(demand) = &mut self.demand {
-            demand.take(block);
+        if let Some(burst) = &mut self.burst {
+            burst.take(block);
         }
         let Some((exact, others)) = answers.split_first() else { return Ok(()) };
         for (counts, answers) in counts[1..].iter_mut().zip(others) {

@@ -2,7 +2,7 @@
 
 use super::summary::{AlgorithmSummary, LimitSummary, ProblemsSummary, Summary};
 use super::text::{counted, grouped, window_of};
-use crate::calendar::Utc;
+use crate::utc::Utc;
 
 impl Summary {
     /// Returns what was found, as sentences. The first is about all requests.

@@ -6,8 +6,8 @@ use serde::Serialize;
 use tidegate::Algorithm;
 
 use super::escape::{escape_key, escape_path};
-use crate::demand::Demand;
 use crate::error::ReplayError;
+use crate::largest_burst::LargestBurst;
 use crate::policy_replay::split_key;
 use crate::problems::{Problem, Problems};
 use crate::reader_thread::ReadReport;
@@ -311,8 +311,8 @@ impl Summary {
         self
     }
 
-    pub fn with_burst(mut self, demand: Option<&Demand>) -> Self {
-        self.burst = demand.and_then(Demand::largest).map(|(largest, key)| Burst {
+    pub fn with_burst(mut self, burst: Option<&LargestBurst>) -> Self {
+        self.burst = burst.and_then(LargestBurst::largest).map(|(largest, key)| Burst {
             count: largest.count,
             key: escape_key(key),
             at_us: largest.time_us,

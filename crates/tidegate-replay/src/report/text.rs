@@ -5,7 +5,7 @@ use std::fmt;
 use super::summary::{
     AlgorithmSummary, KeySummary, LimitSummary, ProblemSummary, ProblemsSummary, Summary,
 };
-use crate::calendar::Utc;
+use crate::utc::Utc;
 
 /// The number of keys listed on a terminal, even if `--top` is larger.
 const KEYS_SHOWN: usize = 5;

@@ -23,8 +23,8 @@ use tidegate::{Algorithm, Limit};
 use crate::algorithms::{Algorithms, algorithms};
 use crate::args::whole_number;
 use crate::block::Block;
-use crate::demand::Demand;
 use crate::error::ReplayError;
+use crate::largest_burst::LargestBurst;
 use crate::progress::Progress;
 use crate::report::{KeyTotals, ReportArgs, ReportWriter, Summary, SummaryOptions, TrafficSummary};
 use crate::run::{self, Run};
@@ -163,7 +163,7 @@ pub fn run(args: &SimulateArgs) -> Result<(), ReplayError> {
     let page = match args.report.html {
         Some(_) => PageCounts {
             exact: run::exact_log(&plan).map(Run::new),
-            demand: first.map(Demand::new),
+            burst: first.map(LargestBurst::new),
         },
         None => PageCounts::default(),
     };
@@ -218,7 +218,7 @@ impl SimulateArgs {
 struct PageCounts {
     /// The exact log that a single inexact run is compared with.
     exact: Option<Run>,
-    demand: Option<Demand>,
+    burst: Option<LargestBurst>,
 }
 
 /// Generated and decided traffic.
@@ -227,7 +227,7 @@ struct SimulationRun {
     /// The number of requests of each key in the first run.
     events_of: Vec<u32>,
     /// Counts the largest burst. `None` if it is not shown, or if it differs between runs.
-    demand: Option<Demand>,
+    burst: Option<LargestBurst>,
     compared: bool,
 }
 
@@ -246,11 +246,11 @@ impl SimulationRun {
                     events_of = counted;
                 }
             }
-            return Ok(SimulationRun { runs, events_of, demand: None, compared: false });
+            return Ok(SimulationRun { runs, events_of, burst: None, compared: false });
         }
         let compared = runs.len() > 1 || page.exact.is_some();
         let events_of = run_open_loop(spec, &mut runs, &mut page)?;
-        Ok(SimulationRun { runs, events_of, demand: page.demand, compared })
+        Ok(SimulationRun { runs, events_of, burst: page.burst, compared })
     }
 
     fn summary(&self, spec: &TrafficSpec, options: SummaryOptions) -> Summary {
@@ -267,7 +267,7 @@ impl SimulationRun {
         };
         let span = (spec.start_us(), spec.end_us());
         let summary = Summary::of_traffic(traffic, &self.runs, &keys, span, options);
-        summary.with_burst(self.demand.as_ref())
+        summary.with_burst(self.burst.as_ref())
     }
 }
 
@@ -293,8 +293,8 @@ fn run_open_loop(
                 run.take(&block)?;
             }
             run::compare(&block, runs, page.exact.as_ref());
-            if let Some(demand) = &mut page.demand {
-                demand.take(&block);
+            if let Some(burst) = &mut page.burst {
+                burst.take(&block);
             }
             shown.at(&block);
             block.clear();
