@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bars_compare_in_their_direction() {
+    fn costs_have_upper_and_gains_lower_bounds() {
         let cost = Threshold::at_most("cost", Some(0.3), Some(0.3), Some(0.1));
         assert_eq!((cost.met(cost.must), cost.met(cost.aim)), (Some(true), Some(false)));
         let gain = Threshold::at_least("gain", Some(1.6), None, Some(1.7));

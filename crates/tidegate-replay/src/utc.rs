@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_times() {
+    fn times_are_shown_in_whole_seconds_of_utc() {
         assert_eq!(Utc { time_us: 0 }.to_string(), "1970-01-01 00:00:00Z");
         assert_eq!(Utc { time_us: 807_249_601_999_999 }.to_string(), "1995-08-01 04:00:01Z");
         assert_eq!(Utc { time_us: 1 << 53 }.to_string(), "2255-06-05 23:47:34Z");

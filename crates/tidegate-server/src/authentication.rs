@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn recognizes_local_hosts() {
+    fn only_loopback_names_and_addresses_are_local() {
         #[rustfmt::skip]
         let rows = [
             ("localhost", true), ("localhost:8080", true), ("LocalHost.", true), ("a.b.localhost:1", true),

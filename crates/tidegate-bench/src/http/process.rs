@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_times_count_work() {
+    fn cpu_times_increase_while_the_process_runs() {
         let before = CpuTimes::of("self").expect("schedstat is readable");
         let mut sum = 0_u64;
         (0..20_000_000_u64).for_each(|n| sum = std::hint::black_box(sum ^ n));

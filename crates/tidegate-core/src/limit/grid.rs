@@ -183,7 +183,7 @@ mod tests {
     /// The dividends are close to multiples of the divisor, where an inexact quotient would show
     /// first, up to the largest dividends.
     #[test]
-    fn divides_exactly() {
+    fn quotients_by_multiplication_equal_integer_division() {
         let powers = (0..62).map(|power| 1_u64 << power);
         let others = [3, 7, 10, 15, 999_983, 60_000_000, 3_600_000_000, bounds::MAX_WINDOW_US];
         for value in powers.flat_map(|power| [power, power + 1]).chain(others) {
@@ -211,7 +211,7 @@ mod tests {
     /// The times are close to those at which a unit arrives, where an inexact rate would show
     /// first.
     #[test]
-    fn counts_units_exactly() {
+    fn units_of_a_pace_equal_the_exact_quotient() {
         let windows = [1_000, 1_048_576, 59_999_999, 60_000_000, 3_600_000_000];
         let counts = [0, 1, 2, 3, 7, 600, 1_023, 1_024, 65_535, 2_000_000, 1_000_000_007];
         for window_us in windows.into_iter().chain([bounds::MAX_WINDOW_US]) {

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn parses_keys() {
+    fn any_field_of_a_log_line_can_be_the_key() {
         let plain = "h - u DATE \"GET /p?q=1 HTTP/1.0\" 200 5";
         let full = "h - u DATE \"GET /\" 200 5 \"r \\\" r\" \"an \\\" agent\" 0.1";
         let nginx = "h - - DATE \"GET /\" 200 5 \"-\" \"a\\\\\" \"10.0.0.1, 10.0.0.2\" rt=0.1";

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn splits_lines() {
+    fn lines_are_split_outside_quotes_and_brackets() {
         for (splitter, line, expected) in [
             (Splitter::Csv(b','), "a,\"b,\"\"c\",", &["a", "b,\"c", ""][..]),
             (Splitter::Csv(b';'), "a,b;c", &["a,b", "c"]),

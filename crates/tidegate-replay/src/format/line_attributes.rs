@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn packing_round_trips() {
+    fn packed_attributes_are_unpacked_unchanged() {
         let mut packed = Vec::new();
         let mut attributes =
             LineAttributes { client: Some("::1".into()), ..LineAttributes::default() };

@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_roles() {
+    fn roles_need_a_known_name_and_a_field() {
         for (text, role) in [
             ("time=ts", Some(Role::Time)),
             ("header:X-Api-Key=k", Some(Role::Header("x-api-key".into()))),

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_shares() {
+    fn shares_are_rounded_but_never_to_zero_or_all() {
         for (part, all, text) in [
             (12, 1_000, "1.2 %"),
             (1, 3, "33.3 %"),

@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_ranges() {
+    fn ranges_show_the_smallest_and_largest_share() {
         let share = |admitted, over| Share { admitted, log_admitted: 1_000, over, requests: 2_000 };
         for (shares, text) in [
             (vec![share(983, 0), share(1_000, 0)], "98.3 to 100.0 (0)"),

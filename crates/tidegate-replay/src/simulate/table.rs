@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_shares() {
+    fn small_shares_keep_significant_digits() {
         for (count, of, text) in [
             (0, 0, "0"),
             (0, 7, "0"),

@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_proc_files() {
+    fn proc_files_give_values_or_none_if_malformed() {
         let stat = "7 (a ) b) S 1 7 7 0 -1 4194560 1 0 0 0 250 31 0 0 20 0 4 0 100 1 2 3";
         assert_eq!(cpu(stat), Some(Duration::from_millis(2_810)));
         let status = "Name:\tx\nVmSize:\t  2048 kB\nVmRSS:\t   12 kB\n";
@@ -278,7 +278,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn reads_own_process() {
+    fn every_metric_of_the_process_has_a_value() {
         let process = Process::read();
         assert!(process.resident_bytes > Some(100_000), "{process:?}");
         assert!(process.virtual_bytes >= process.resident_bytes, "{process:?}");

@@ -184,7 +184,7 @@ fn bad_settings_of_the_control_plane_are_errors() {
 
 /// Every used variable is read: a value that no type accepts is an error, or changes the settings.
 #[test]
-fn table_names_what_is_read() {
+fn every_used_variable_of_the_table_is_read() {
     let plain = format!("{:?}", settings(&[]).expect("settings"));
     for variable in VARIABLES {
         let is_of_files = variable.name.starts_with("RUNTIME_");
@@ -229,7 +229,7 @@ fn table_names_what_is_read() {
 }
 
 #[test]
-fn page_has_the_table() {
+fn documentation_lists_the_variables_of_the_table() {
     let page = include_str!("../../../../docs/envoy.md");
     let rows: Vec<&str> =
         page.lines().skip_while(|line| !line.starts_with("| variable |")).collect();

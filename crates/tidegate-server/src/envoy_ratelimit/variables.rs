@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_pairs() {
+    fn pairs_are_split_at_the_first_separator() {
         let read = |text: &str| {
             let name = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS";
             let pairs = Reader::new([(name.into(), text.into())]).pairs(name, ':');

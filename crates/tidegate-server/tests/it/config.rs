@@ -214,7 +214,7 @@ Nothing limits this request.
 ];
 
 #[test]
-fn explains_decisions() {
+fn explain_lists_matching_policies_with_key_and_limits() {
     for (request, expected) in EXPLAINED {
         let args = [&["explain", "--config", EXAMPLE], *request].concat();
         assert_eq!(tidegate(&args).succeeded().stdout, *expected, "{request:?}");

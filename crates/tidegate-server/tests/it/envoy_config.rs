@@ -87,7 +87,7 @@ fn serves_the_converted_config() {
 }
 
 #[test]
-fn reports_unconvertible_config() {
+fn conversion_error_shows_line_and_field() {
     let files = Files::new("envoy-bad");
     let path = files.write("a.yaml", "domain: a\ndescriptors:\n  - key: k\n    ratelimit: 5\n");
     let run = tidegate(&["config", "convert", "--from", "envoy", &path]);
@@ -113,7 +113,7 @@ fn reports_unconvertible_config() {
 }
 
 #[test]
-fn decides_as_documented() {
+fn converted_limits_deny_and_report_their_descriptor() {
     let files = directory("envoy-decisions");
     let server = Start::new("envoy-decisions-server").env("TIDEGATE_ENVOY_CONFIG", &files.path(""));
     let server = server.run();
@@ -219,7 +219,7 @@ fn combines_envoy_files_with_config() {
 
 /// The request body, the status, and the field in the error.
 #[test]
-fn json_endpoint_decides() {
+fn json_endpoint_accepts_valid_requests_and_names_invalid_fields() {
     let server = Start::new("envoy-json").run();
     let entry = r#"{"entries":[{"key":"a","value":"b"}]"#;
     let of = |rest: &str| format!(r#"{{"domain":"d","descriptors":[{entry}{rest}}}]}}"#);

@@ -29,7 +29,7 @@ fn completions_cover_every_command() {
 }
 
 #[test]
-fn bash_completion_works() {
+fn bash_completes_commands_options_and_values() {
     let script = Files::new("papers-bash")
         .write("tidegate.bash", tidegate(&["completions", "bash"]).succeeded().stdout);
     let rows = [

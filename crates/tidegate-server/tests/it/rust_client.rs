@@ -30,7 +30,7 @@ fn serve(test: &str) -> (Server, Client) {
 }
 
 #[tokio::test]
-async fn client_checks_and_batches() {
+async fn client_receives_decisions_of_checks_and_batches() {
     let (_server, client) = serve("client-checks");
     let login = Check::policy("login", "alice");
     let first = client.check(&login).await.expect("a response");

@@ -455,7 +455,7 @@ proptest! {
 
     /// For all inputs the fields can be parsed, and the names are unique and refer to each other.
     #[test]
-    fn fields_are_structured(any_limit_rows in any_limit_rows(), reported in prop::option::of(0..12_usize), allowed: bool) {
+    fn fields_of_any_limits_are_valid_structured_fields(any_limit_rows in any_limit_rows(), reported in prop::option::of(0..12_usize), allowed: bool) {
         let any_limit_rows: Vec<LimitRow<'_>> = any_limit_rows.iter().map(|t| (t.0.as_str(), t.1.as_str(), t.2, t.3, t.4)).collect();
         let out = rendered(forms("draft-10,draft-6,x-ratelimit"), allowed, reported, &any_limit_rows);
         let reported_row = reported.and_then(|index| any_limit_rows.get(index));
@@ -495,7 +495,7 @@ proptest! {
     }
 
     #[test]
-    fn older_fields_are_structured(any_limit_rows in any_limit_rows(), reported in 0..12_usize, allowed: bool) {
+    fn draft_7_fields_of_any_limits_are_valid_structured_fields(any_limit_rows in any_limit_rows(), reported in 0..12_usize, allowed: bool) {
         let any_limit_rows: Vec<LimitRow<'_>> = any_limit_rows.iter().map(|t| (t.0.as_str(), t.1.as_str(), t.2, t.3, t.4)).collect();
         let out = rendered(forms("draft-7"), allowed, Some(reported), &any_limit_rows);
         if let Some(field) = out.get("ratelimit") {

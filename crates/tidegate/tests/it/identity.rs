@@ -268,7 +268,7 @@ fn invalid_networks_are_rejected() {
 
 /// Rows of `(address, prefix, group)`.
 #[test]
-fn addresses_are_grouped() {
+fn ipv6_addresses_are_grouped_by_their_prefix() {
     let rows = [
         ("198.51.100.7", 64, "198.51.100.7"),
         ("198.51.100.7", 1, "198.51.100.7"),

@@ -63,7 +63,7 @@ fn permit_of_several_units_releases_all() {
 }
 
 #[test]
-fn a_lease_ends() {
+fn permit_is_free_again_after_its_lease() {
     let (limiter, clock) = limiter();
     let limit = limit("1 concurrent lease 30s");
     let lost = hold(&limiter, "a", &limit, 1);
@@ -83,7 +83,7 @@ fn a_lease_ends() {
 }
 
 #[test]
-fn a_lease_is_renewed() {
+fn renewed_permit_is_held_beyond_its_lease() {
     let (limiter, clock) = limiter();
     let limit = limit("1 concurrent lease 30s");
     let permit = hold(&limiter, "a", &limit, 1);

@@ -51,7 +51,7 @@ proptest! {
     }
 
     #[test]
-    fn order_does_not_matter(
+    fn decisions_do_not_depend_on_the_order_of_checks(
         limits in any_limits(),
         requests in requests(),
     ) {

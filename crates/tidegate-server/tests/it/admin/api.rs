@@ -146,7 +146,7 @@ fn history_has_the_requests_of_the_last_minutes() {
 }
 
 #[test]
-fn stats_are_json() {
+fn stats_report_decisions_store_and_config() {
     let server = Server::start("stats", POLICIES);
     server.logins(3, "192.0.2.1");
     let stats = server.get("/admin/v1/stats").json();

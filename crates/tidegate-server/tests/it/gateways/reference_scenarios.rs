@@ -67,7 +67,7 @@ fn shadow_mode_never_denies() {
 }
 
 #[test]
-fn limits_replace_others() {
+fn replaced_limits_neither_deny_nor_charge() {
     let setup = start("reference-replaces");
     // A larger limit in place of one that denies everything.
     expect(&setup, "/two", &["tenant: a", "plan: blocked"], &[429]);

@@ -96,7 +96,7 @@ fn rejects_permit_without_matching_policy() {
 }
 
 #[test]
-fn lease_expires() {
+fn permit_is_free_again_after_its_lease() {
     let server = serve("leases");
     let body = r#"{"key":"k","limits":["1 concurrent lease 300ms"]}"#;
     let path = format!("/v1/permits/{}", id_of(&take(&server, body)));
@@ -106,7 +106,7 @@ fn lease_expires() {
 }
 
 #[test]
-fn renewed_lease_expires_at_new_time() {
+fn renewed_permit_is_held_until_the_new_lease_ends() {
     let server = serve("renewed-leases");
     let body = r#"{"key":"k","limits":["1 concurrent lease 1h"]}"#;
     let path = format!("/v1/permits/{}", id_of(&take(&server, body)));

@@ -30,7 +30,7 @@ fn one_per_ten_seconds(trace: impl AsRef<[u8]>, args: &[&str], expected: &str) {
 }
 
 #[test]
-fn reads_csv() {
+fn csv_may_have_a_header_quotes_and_any_bytes() {
     one_per_ten_seconds("1000,a\n2000,b\n3000,a", &[], "110");
     one_per_ten_seconds("time_us,key\n1000,a\n2000,a\n", &[], "10");
     one_per_ten_seconds("\n\ntime_us,key,cost\r\n1000,a,1\r\n\r\n2000,a,1\r\n", &[], "10");
@@ -49,7 +49,7 @@ fn negative_cost_refunds_and_zero_peeks() {
 }
 
 #[test]
-fn reads_jsonl() {
+fn jsonl_fields_may_be_in_any_order() {
     let trace =
         "{\"time_us\":1000,\"key\":\"a\"}\n{\"key\":\"\\u0061\",\"cost\":1,\"time_us\":2000}\n";
     one_per_ten_seconds(trace, &[], "10");

@@ -169,7 +169,7 @@ fn policy_names_depend_only_on_the_descriptor_path() {
 }
 
 #[test]
-fn sizes_are_bounded() {
+fn numbers_depth_and_file_size_are_bounded() {
     let tree = |count: usize| {
         let all = (0..count).map(|number| {
             format!("- {{ key: a, value: v{number}, rate_limit: {{ unit: day, requests_per_unit: 1 }} }}\n")

@@ -170,7 +170,7 @@ fn run(front: impl Fn() -> TestFront, rows: &[Row]) {
 }
 
 #[test]
-fn decides_as_documented() {
+fn replies_report_limits_remaining_units_and_waits() {
     #[rustfmt::skip]
     run(TestFront::without_secrets, &[
         ("TG.CHECK login a\r\n", "*7\r\n:1\r\n:2\r\n:1\r\n:0\r\n:60000\r\n$5\r\nlogin\r\n$5\r\nexact\r\n"),
@@ -298,7 +298,7 @@ fn answers_introspection_commands() {
 }
 
 #[test]
-fn runs_transactions() {
+fn transactions_charge_at_exec_or_not_at_all() {
     const ABORTED: &str = "-EXECABORT Transaction discarded because of previous errors.\r\n";
     #[rustfmt::skip]
     run(TestFront::without_secrets, &[
@@ -419,7 +419,7 @@ fn numbers(reply: &str) -> Vec<i64> {
 }
 
 #[test]
-fn matches_redis_cell_examples() {
+fn cl_throttle_gives_the_replies_of_redis_cell_examples() {
     let front = TestFront::without_secrets();
     let mut client = front.connect();
     let mut ask = |words: &[&str]| numbers(&client.exchange(&command(words)));

@@ -33,7 +33,7 @@ fn redis_cli(server: &Server, args: &[&str]) -> String {
 }
 
 #[test]
-fn redis_cli_works() {
+fn redis_cli_checks_and_authenticates() {
     let [open, closed] = servers("cli");
     let checked = |remaining| format!("1\n2\n{remaining}\n0\n3600000\nlogin\nexact\n");
     assert_eq!(redis_cli(&open, &["TG.CHECK", "login", "a"]), checked(1));
@@ -103,7 +103,7 @@ fn client_subcommands_are_documented() {
 }
 
 #[test]
-fn redis_benchmark_works() {
+fn every_command_of_redis_benchmark_is_decided() {
     let [open, _closed] = servers("benchmark");
     let port = open.resp().port().to_string();
     let mut command = Command::new("redis-benchmark");
@@ -131,20 +131,20 @@ fn script(mut command: Command, name: &str, servers: &[Server; 2]) -> String {
 }
 
 #[test]
-fn redis_py_works() {
+fn redis_py_script_succeeds() {
     let python = Command::new(installed("REDIS_PY_PYTHON"));
     assert_eq!(script(python, "redis_py.py", &servers("py")), "done\n");
 }
 
 #[test]
-fn ioredis_works() {
+fn ioredis_script_succeeds() {
     let mut node = Command::new("node");
     node.env("NODE_PATH", installed("IOREDIS_MODULES"));
     assert_eq!(script(node, "ioredis.cjs", &servers("ioredis")), "done\n");
 }
 
 #[test]
-fn redis_rs_works() {
+fn redis_rs_checks_over_both_protocols() {
     let [open, closed] = servers("rs");
     let url = |server: &Server, user: &str| format!("redis://{user}{}", server.resp());
     for (url, key) in [
