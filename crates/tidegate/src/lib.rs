@@ -204,8 +204,7 @@
 //!   and verdicts;
 //! - `store/`: [`Store`], and in `store/memory/` the store in memory;
 //! - `fallback.rs`: decisions while a shared store fails; `local_node.rs`: the local memory for
-//!   them, which mirrors the store while it works; `wait_queue.rs`: ordered waiting; `dry_run.rs`:
-//!   checks that charge nothing;
+//!   them, which mirrors the store while it works; `wait_queue.rs`: ordered waiting;
 //! - `clock.rs`: clocks and timers.
 
 // `unstable` exports the modules that have an `allow`. Dead code in them is found in builds with
@@ -217,7 +216,6 @@ mod clock;
 #[cfg(feature = "config")]
 #[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]
 mod config;
-mod dry_run;
 mod fallback;
 mod futures;
 #[cfg(feature = "policies")]

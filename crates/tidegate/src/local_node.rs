@@ -25,9 +25,8 @@
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Cost, Decision, Limit, PermitId, RetryAfter};
 
-use crate::dry_run::{deny_all, dry_run_checks};
 use crate::fallback::{SharedRequest, per_node_limit};
-use crate::request::Checks;
+use crate::request::{Checks, deny_all, dry_run_checks};
 use crate::{Check, CheckError, Limiter, MAX_CHECKS, Overflow, Permit, Request, Verdict};
 
 /// The local memory of a node that uses a shared store.

@@ -14,10 +14,10 @@ use super::decide::{DecideOptions, GateCall};
 use super::plan::{Plan, PlannedPolicy};
 use super::shared_store::SharedStore;
 use super::{DenialReason, Gate, GateError, GateVerdict};
-use crate::dry_run::{deny_all, dry_run_checks};
 use crate::fallback::StoreContext;
 use crate::futures::CallTracker;
 use crate::policy::Mode;
+use crate::request::{deny_all, dry_run_checks};
 use crate::wait_queue::{Ticket, sleep};
 use crate::{Clock, Request, StoreError};
 

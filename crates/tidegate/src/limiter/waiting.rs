@@ -17,8 +17,8 @@ use tidegate_core::{Algorithm, Decided, Timestamp};
 
 use super::any_store::DecidedRequest;
 use super::{Acquired, Limiter};
-use crate::dry_run::{deny_all, dry_run_checks};
 use crate::futures::block_on;
+use crate::request::{deny_all, dry_run_checks};
 use crate::sync::Mutex;
 use crate::wait_queue::{Ticket, sleep_until_release, without_overflow};
 use crate::{Check, CheckError, MemoryStore, Request, Store, StoreError, Verdict};

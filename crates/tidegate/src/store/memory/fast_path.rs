@@ -13,10 +13,10 @@ use tidegate_core::{
 };
 
 use super::MemoryStore;
-use super::lock::Backoff;
 use super::request::HashedCheck;
 use super::slot::{Fingerprint, Slot, SlotRef};
 use super::slot_groups::slot_size;
+use crate::sync::Backoff;
 use crate::{Check, CheckError, Overflow, Request};
 
 /// The number of checks of a batch whose cache misses are overlapped: enough to keep the memory

@@ -9,10 +9,10 @@ use tidegate_core::{Attempt, Decision, PackedKind, Timestamp};
 
 use super::MemoryStore;
 use super::fast_path::{FastPathMiss, SeizedSlot, for_kind};
-use super::lock::Backoff;
 use super::request::INLINE_CHECKS;
 use super::slot::{Fingerprint, SlotRef};
 use super::slot_groups::slot_size;
+use crate::sync::Backoff;
 use crate::{Check, MAX_CHECKS};
 
 /// The number of attempts of a request with several checks before it takes the locks.

@@ -10,8 +10,8 @@
 //! - `fast_path.rs` decides one check without the lock of a shard if it can, `fast_path_several.rs`
 //!   several checks, and `locked_path.rs` any request with the locks;
 //! - `hash.rs` hashes keys; `table.rs` is the block of shards; `shard.rs` inserts keys, grows and
-//!   evicts; `slot_groups.rs` finds slots by their tag bytes (`tags.rs`); `slot.rs` is a slot;
-//!   `slab.rs` holds states that do not fit a slot; `lock.rs` is the lock of a shard;
+//!   evicts; `slot_groups.rs` finds slots by their tag bytes; `slot.rs` is a slot;
+//!   `slab.rs` holds states that do not fit a slot;
 //! - `idempotency.rs` remembers answers by id; `wait_forecast.rs` replays a queue on copies of
 //!   states.
 //!
@@ -58,7 +58,6 @@ mod fast_path;
 mod fast_path_several;
 mod hash;
 mod idempotency;
-mod lock;
 mod locked_path;
 mod request;
 mod shard;
@@ -66,7 +65,6 @@ mod slab;
 mod slot;
 mod slot_groups;
 mod table;
-mod tags;
 mod wait_forecast;
 mod when_full;
 

@@ -10,14 +10,12 @@
 
 use tidegate_core::{Packed, PackedSize, Timestamp};
 
-use super::lock::{Guard, SpinMutex};
 use super::slab::Slab;
 use super::slot::{self, Fingerprint, Slot, SlotRef};
-use super::slot_groups::SlotGroups;
+use super::slot_groups::{GROUP, SlotGroups};
 use super::table::Table;
-use super::tags::GROUP;
 use crate::sync::Ordering::Relaxed;
-use crate::sync::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64, SpinGuard, SpinMutex};
 
 /// The number of groups of a new shard.
 pub(super) const FIRST_GROUPS: u8 = if cfg!(loom) { 2 } else { 1 };
@@ -73,7 +71,7 @@ pub(super) struct ShardRef<'a> {
 #[derive(Debug)]
 pub(super) struct LockedShard<'a> {
     shard: ShardRef<'a>,
-    slab: Guard<'a, Slab>,
+    slab: SpinGuard<'a, Slab>,
 }
 
 impl<'a> ShardRef<'a> {

@@ -16,9 +16,8 @@
 
 use tidegate_core::{Packed, PackedSize, PackedWords, Timestamp};
 
-use super::lock::Backoff;
-use crate::sync::AtomicU64;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{AtomicU64, Backoff};
 
 const FINGERPRINT_SHIFT: u32 = 11;
 const USED: u64 = 1 << 10;

@@ -2,7 +2,7 @@
 //!
 //! The cost of a decision about a key that was not used recently is that of its cache misses, so
 //! the table is laid out to have one. A state is in its slot, four small slots or one large slot
-//! fill a cache line, and the slot is found by [tag bytes](super::tags) that stay in the cache.
+//! fill a cache line, and the slot is found by tag bytes that stay in the cache.
 //!
 //! No operation stops all threads. A shard holds a few hundred keys and has its own lock. It grows
 //! by a fraction at a time, and evicts expired slots before it grows, which takes some 20 us in a
@@ -19,8 +19,7 @@ use tidegate_core::{PackedSize, Timestamp};
 
 use super::shard::{FIRST_GROUPS, LockedShard, MOST_GROUPS, NEAR_GROUPS, Shard, ShardRef};
 use super::slot;
-use super::slot_groups::{SlotGroups, slot_words};
-use super::tags::GROUP;
+use super::slot_groups::{GROUP, SlotGroups, slot_words};
 use crate::sync::{AtomicU64, Mutex, Ordering::Relaxed};
 
 const LINE_BYTES: usize = 64;
