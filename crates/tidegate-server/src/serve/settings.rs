@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use clap::builder::UnknownArgumentValueParser;
 use tidegate::Algorithm;
 use tidegate::unstable::config::{Config, Fronts, Tls};
 use tidegate_replay::rate_algorithm;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::error::ServeError;
+use super::unknown_flags::UnknownFlags;
 use crate::authentication::{Access, Secrets};
 use crate::connections::{FrontTls, ListenAddr, TlsFiles};
 use crate::envoy_ratelimit::XdsAddress;
@@ -76,9 +76,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_ADMIN")]
     pub admin: Option<ListenAddr>,
 
-    /// Rejected with a suggestion, because other servers have it
-    #[arg(long = "port", value_name = "PORT", hide = true, value_parser = UnknownArgumentValueParser::suggest_arg("--http").and_suggest("an example: `--http 127.0.0.1:8080`"))]
-    pub unknown_port: Option<String>,
+    #[command(flatten)]
+    pub unknown: UnknownFlags,
 
     /// The format of the log on standard error; RUST_LOG selects what is logged
     #[arg(long, value_enum, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value_t)]
