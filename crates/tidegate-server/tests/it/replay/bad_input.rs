@@ -41,6 +41,12 @@ fn rejects_missing_rules() {
 }
 
 #[test]
+fn suggests_quotes_for_limit_that_shell_split() {
+    let hint = "put the whole limit in quotes: --limit \"10 per 1s\"";
+    tidegate(&["replay", "a.csv", "--limit", "10", "per", "10s"]).failed(2, &[hint]);
+}
+
+#[test]
 fn rejects_directory() {
     let files = Files::new("directory");
     replay(&files.path(""), &[]).failed(1, &["is a directory", "name its files"]);
