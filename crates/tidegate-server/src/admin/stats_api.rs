@@ -288,7 +288,13 @@ impl TopQuery {
                     };
                     query.n = n.ok_or_else(detail)?;
                 }
-                _ => return Err(RequestError::field("query", "use by, policy and n alone")),
+                _ => {
+                    let name = name.chars().take(64).collect::<String>();
+                    return Err(RequestError::field(
+                        name,
+                        "it is unknown: use `by`, `policy` or `n`",
+                    ));
+                }
             }
         }
         Ok(query)

@@ -210,7 +210,13 @@ fn rejects_invalid_admin_requests() {
         ("GET", "/admin/v1/top?n=0", 400, Some("n"), "use a whole number from 1 to 1000"),
         ("GET", "/admin/v1/top?n=-1", 400, Some("n"), "use a whole number from 1 to 1000"),
         ("GET", "/admin/v1/top?n=1001", 400, Some("n"), "use a whole number from 1 to 1000"),
-        ("GET", "/admin/v1/top?limit=5", 400, Some("query"), "use by, policy and n alone"),
+        (
+            "GET",
+            "/admin/v1/top?limit=5",
+            400,
+            Some("limit"),
+            "it is unknown: use `by`, `policy` or `n`",
+        ),
         (
             "GET",
             "/admin/v1/top?policy=nobody",
