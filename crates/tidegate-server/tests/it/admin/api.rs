@@ -219,6 +219,27 @@ fn rejects_invalid_admin_requests() {
         ),
         (
             "GET",
+            "/admin/v1/events?policy=login",
+            400,
+            Some("policy"),
+            "it is unknown: use no parameters",
+        ),
+        (
+            "GET",
+            "/admin/v1/history?seconds=60",
+            400,
+            Some("seconds"),
+            "it is unknown: use no parameters",
+        ),
+        (
+            "DELETE",
+            "/admin/v1/policies/login/keys/a?b",
+            400,
+            Some("b"),
+            "it is unknown: use `key`, or percent-encode the key",
+        ),
+        (
+            "GET",
             "/admin/v1/top?policy=nobody",
             404,
             Some("policy"),
