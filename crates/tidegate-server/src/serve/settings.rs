@@ -47,7 +47,7 @@ pub struct ServeArgs {
 
     /// Take the place of envoyproxy/ratelimit: read its environment variables, listen on its
     /// ports, and reply as it does; also set if the program is started as `ratelimit`
-    #[arg(long, env = "TIDEGATE_AS_ENVOY_RATELIMIT", value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long, env = "TIDEGATE_AS_ENVOY_RATELIMIT", value_parser = switch)]
     pub as_envoy_ratelimit: bool,
 
     /// The algorithm of limits from --envoy-config or --envoy-xds, and of limits that come with a request;
@@ -57,7 +57,7 @@ pub struct ServeArgs {
     pub algorithm: Option<Algorithm>,
 
     /// Allow several files of --envoy-config to have the same domain
-    #[arg(long, env = "TIDEGATE_MERGE_DOMAINS", value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long, env = "TIDEGATE_MERGE_DOMAINS", value_parser = switch)]
     pub merge_domains: bool,
 
     /// The address of the HTTP API [default: 127.0.0.1:8080]
@@ -85,13 +85,23 @@ pub struct ServeArgs {
 
     /// Serve other machines without authentication: anyone who can connect can use
     /// up the limits of others
-    #[arg(long, env = "TIDEGATE_INSECURE_NO_AUTH", value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long, env = "TIDEGATE_INSECURE_NO_AUTH", value_parser = switch)]
     pub insecure_no_auth: bool,
 
     /// The name that client certificates of the gRPC front must have. Only a variable of
     /// envoyproxy/ratelimit sets it.
     #[arg(skip)]
     pub grpc_client_name: Option<ServerName<'static>>,
+}
+
+/// Parses the variable of a flag without a value. Any other text is an error, so that a misspelt
+/// "no" does not turn authentication off.
+fn switch(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "t" | "yes" | "y" | "on" | "1" => Ok(true),
+        "false" | "f" | "no" | "n" | "off" | "0" | "" => Ok(false),
+        _ => Err("write true or false".into()),
+    }
 }
 
 const SERVE_HELP: &str = "\

@@ -114,6 +114,21 @@ fn flags_of_other_servers_have_suggestions() {
 }
 
 #[test]
+fn misspelt_switch_does_not_turn_authentication_off() {
+    let fails = |value: &str, code: i32, part: &str| {
+        let start = Start::new("start-switch").env("TIDEGATE_INSECURE_NO_AUTH", value);
+        let (exited, text) = start.args(&["--http", "0.0.0.0:0"]).fails();
+        assert!(exited == code && text.contains(part), "{value}: {exited} {text}");
+    };
+    for value in ["nope", "disabled", "-1"] {
+        fails(value, 2, "for '--insecure-no-auth': write true or false");
+    }
+    for value in ["", "no", "False", "0", "off"] {
+        fails(value, 1, "TIDEGATE_TOKENS is not set");
+    }
+}
+
+#[test]
 fn warns_of_misspelt_variables() {
     let start = Start::new("start-misspelt").env("TIDEGATE_CONFG", "x").env("TIDEGATE_SPEED", "9");
     // The variables that Kubernetes sets for a service named `tidegate`.
