@@ -145,7 +145,7 @@ fn warns_of_misspelt_variables() {
         warned,
         [
             "TIDEGATE_CONFG is not a setting of tidegate; did you mean TIDEGATE_CONFIG?",
-            "TIDEGATE_PORT is not a setting of tidegate; see `tidegate serve --help`",
+            "TIDEGATE_PORT is not a setting of tidegate; did you mean TIDEGATE_HTTP?",
             "TIDEGATE_SPEED is not a setting of tidegate; see `tidegate serve --help`"
         ],
         "{log}"
