@@ -7,7 +7,7 @@ CARGO_DENY=0.20.2
 LIBRARIES=(tidegate-core tidegate tidegate-client)
 
 # Test modules that start other programs: servers, gateways, clients, promtool.
-NEED_PROGRAMS=(redis gateways:: grpc:: promtool resp::clients shared_store:: http::documented)
+NEED_PROGRAMS=(redis gateways:: grpc:: envoy_mode:: xds:: promtool resp::clients shared_store:: http::documented)
 # These take half of the time: recorded traces in a debug build, and tests that wait for clients.
 SLOW=(recorded_traces:: closes_slow_clients closes_stalled_connections_and_keeps_idle_ones)
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{ArgGroup, Args, ValueEnum};
-use tidegate::Limit;
+use tidegate::{Limit, LimitError};
 
 use crate::algorithms::{Algorithms, algorithms};
 use crate::format::{KeyChoice, RoleField, UnitChoice, Zone};
@@ -71,7 +71,7 @@ pub struct RuleArgs {
     ///
     /// With several limits, an event passes if every limit admits it; if one does not, none is
     /// charged.
-    #[arg(long = "limit", value_name = "LIMIT", allow_hyphen_values = true)]
+    #[arg(long = "limit", value_name = "LIMIT", allow_hyphen_values = true, value_parser = limit)]
     pub limits: Vec<Limit>,
 
     /// Use the policies of this config file instead, through the gate that serves them
@@ -81,6 +81,16 @@ pub struct RuleArgs {
     /// The algorithm to use instead of those of the limits, or `all` to compare them
     #[arg(long, value_name = "NAME|all", value_parser = algorithms)]
     pub algorithm: Option<Algorithms>,
+}
+
+/// Parses a limit. If it is only a number, the shell has probably split a limit without quotes.
+pub fn limit(text: &str) -> Result<Limit, String> {
+    text.parse().map_err(|error: LimitError| {
+        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let hint =
+            if is_number { "\nput the whole limit in quotes: --limit \"10 per 1s\"" } else { "" };
+        format!("{error}{hint}")
+    })
 }
 
 /// How lines are parsed.

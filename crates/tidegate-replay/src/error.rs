@@ -257,6 +257,13 @@ pub enum FileFault {
     UnknownFormat { first_line: String },
     #[error("no `#Fields:` line before the first event; a w3c log names its columns there")]
     NoDirective,
+    /// The option names another format than that of the file.
+    #[error(
+        "does not have the format {}; it looks like {other}: use --format {other}, or leave out --format",
+        .format.name(),
+        other = .looks_like.name()
+    )]
+    OtherFormat { format: Format, looks_like: Format },
     #[error(
         "no field of format {} is known to be the time; name it with --field time=NAME ({})",
         .format.name(),

@@ -19,7 +19,7 @@ use crate::algorithms::Algorithms;
 use crate::args::{ReadingArgs, ReplayArgs};
 use crate::block::Block;
 use crate::engine::EventOutcome;
-use crate::error::ReplayError;
+use crate::error::{FileFault, ReplayError};
 use crate::file_identity::{is_dash, is_same_file, is_same_output};
 use crate::format::{KeySource, ParseOptions};
 use crate::input::{self, BytesRead};
@@ -72,10 +72,7 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
     let Replay { runs, exact, decisions, burst, progress, .. } = replay;
     drop(progress);
     if report.events() == 0 {
-        let malformed = report.problems.malformed.count;
-        let problems = report.problems;
-        let mut problems = problems.damaged.first.into_iter().chain(problems.malformed.first);
-        return Err(ReplayError::NoEvents { malformed, first: problems.next() });
+        return Err(no_events(report));
     }
     let to_stderr = decisions.as_ref().is_some_and(|decisions| is_dash(&decisions.path));
     if let Some(decisions) = decisions {
@@ -88,6 +85,20 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
     let summary = summary.with_suggestions(&suggestions).with_main(asked);
     let summary = summary.with_burst(burst.as_ref());
     report_writer.print(&summary, to_stderr)
+}
+
+/// Returns the reason that no line of the input is an event.
+fn no_events(report: ReadReport) -> ReplayError {
+    let mistaken = report.files.iter().find_map(|file| {
+        let fault = FileFault::OtherFormat { format: file.format?, looks_like: file.looks_like? };
+        Some(fault.at(&file.path))
+    });
+    mistaken.unwrap_or_else(|| {
+        let malformed = report.problems.malformed.count;
+        let problems = report.problems;
+        let mut problems = problems.damaged.first.into_iter().chain(problems.malformed.first);
+        ReplayError::NoEvents { malformed, first: problems.next() }
+    })
 }
 
 /// Reads one file with the default settings and passes its events to `take` in blocks.

@@ -26,6 +26,8 @@ pub struct FileReport {
     pub path: PathBuf,
     /// `None` if the file is damaged before its first complete line.
     pub format: Option<Format>,
+    /// The format that the first lines have, if `--format` names another.
+    pub looks_like: Option<Format>,
     pub compression: Option<Compression>,
     /// The unit of numeric times, and whether it was guessed.
     pub unit: Option<(Unit, bool)>,
@@ -68,14 +70,16 @@ impl TraceFile {
         bytes_read: &BytesRead,
     ) -> Result<Self, ReplayError> {
         let mut lines = Lines::open(path, bytes_read)?;
-        let (format, parser) = match parser(path, &mut lines, reading.format, options)? {
-            Some((format, parser)) => (Some(format), Some(parser)),
-            None => (None, None),
+        let detected = parser(path, &mut lines, reading.format, options)?;
+        let (format, looks_like, parser) = match detected {
+            Some((format, looks_like, parser)) => (Some(format), looks_like, Some(parser)),
+            None => (None, None, None),
         };
         let is_log = matches!(format, Some(Format::Clf | Format::Combined));
         let report = FileReport {
             path: path.to_path_buf(),
             format,
+            looks_like,
             compression: lines.compression(),
             unit: None,
             lines: 0,
@@ -221,13 +225,13 @@ fn hash(line: &[u8]) -> u64 {
 }
 
 /// Detects the format and creates a parser for it. Returns `None` if the file is damaged before its
-/// first complete line.
+/// first complete line. The second format is that of the first lines, if `choice` is another.
 fn parser(
     path: &Path,
     lines: &mut Lines,
     choice: FormatChoice,
     options: &ParseOptions,
-) -> Result<Option<(Format, Parser)>, ReplayError> {
+) -> Result<Option<(Format, Option<Format>, Parser)>, ReplayError> {
     lines.peek(DETECT_LINES)?;
     let (damaged, begins) = (lines.damage().is_some(), lines.overlong());
     let first = lines.peek(DETECT_LINES)?;
@@ -238,6 +242,7 @@ fn parser(
         (None, None) if damaged => return Ok(None),
         (None, None) => return Err(FileFault::Empty.at(path)),
     };
+    let detected = Format::detect(first.iter().copied(), options.unit);
     let format = match choice {
         FormatChoice::Csv => Format::Csv,
         FormatChoice::Jsonl => Format::Jsonl,
@@ -246,19 +251,23 @@ fn parser(
         FormatChoice::Envoy => Format::Envoy,
         FormatChoice::Alb => Format::Alb,
         FormatChoice::W3c => Format::W3c,
-        FormatChoice::Auto => Format::detect(first.iter().copied(), options.unit)
-            .ok_or_else(|| unknown_format(first_line).at(path))?,
+        FormatChoice::Auto => detected.ok_or_else(|| unknown_format(first_line).at(path))?,
     };
+    let looks_like = detected.filter(|&detected| detected != format);
     let broken = || first.iter().find_map(|line| broken_json(line));
     match Parser::new(format, options, first.iter().copied()) {
-        Ok(parser) => Ok(Some((format, parser))),
+        Ok(parser) => Ok(Some((format, looks_like, parser))),
         Err(ParserError::Time(names))
             if names.is_empty()
                 && let Some(why) = broken() =>
         {
             Err(FileFault::BrokenJson(why).at(path))
         }
-        Err(error) => Err(FileFault::new(format, error).at(path)),
+        Err(error) => Err(match looks_like {
+            Some(looks_like) => FileFault::OtherFormat { format, looks_like },
+            None => FileFault::new(format, error),
+        }
+        .at(path)),
     }
 }
 

@@ -77,8 +77,8 @@
       ["Denied", share(asked.denied, decided) || "0 %", `${count(asked.denied)} requests`],
       ["Keys denied", short(asked.keys_denied), `of ${count(asked.keys)}`],
       ["Near misses", short(asked.near_misses), share(asked.near_misses, decided)],
-      ["Largest count", most ? short(most.largest_rolling_count) : "0", most ? `limit ${count(most.count)} per ${span(most.window_us)}` : ""],
-      ["Inexact decisions", short(wrong), share(wrong, decided)],
+      ["Largest count", most ? short(most.largest_rolling_count) : "0", most ? `limit ${most.limit.split(" ", 3).join(" ")}` : ""],
+      ["Wrong decisions", short(wrong), `${share(wrong, decided) || "0 %"}, above the limit or wrongly denied`],
     ];
     byId("tiles").append(...list.map(([name, value, small]) => {
       const tile = element("section", "", "tile");
@@ -109,8 +109,9 @@
   function keys(run) {
     byId("keys-of").textContent = `under ${run.algorithm}`;
     const row = (key) => [key.policy ? `${key.policy}  ${key.key}` : key.key, count(key.events), count(key.denied), count(key.near_misses)];
-    for (const [id, list] of [["denied", run.most_denied], ["nearest", run.nearest]]) {
-      const rows = list.length ? list.map(row) : [["none", "", "", ""]];
+    for (const [id, list, found] of [["denied", run.most_denied, run.keys_denied], ["nearest", run.nearest, run.near_misses]]) {
+      // With `--top 0` the lists are empty although there are such keys.
+      const rows = list.length ? list.map(row) : [[found ? "not listed (--top 0)" : "none", "", "", ""]];
       table(id, ["key", "requests", "denied", "near misses"], rows, "key");
     }
   }

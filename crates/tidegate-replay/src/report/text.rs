@@ -121,7 +121,7 @@ impl Summary {
     /// Writes the keys denied most by the requested algorithm.
     fn write_keys(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(run) = self.algorithms.get(self.main) else { return Ok(()) };
-        let lists = [("most denied", &run.most_denied), ("nearest to it", &run.nearest)];
+        let lists = [("most denied", &run.most_denied), ("nearest to a denial", &run.nearest)];
         for (title, keys) in lists {
             if keys.is_empty() {
                 continue;

@@ -21,7 +21,7 @@ use clap::Args;
 use tidegate::{Algorithm, Limit};
 
 use crate::algorithms::{Algorithms, algorithms};
-use crate::args::whole_number;
+use crate::args::{limit, whole_number};
 use crate::block::Block;
 use crate::error::ReplayError;
 use crate::largest_burst::LargestBurst;
@@ -53,7 +53,8 @@ pub struct SimulateArgs {
         long = "limit",
         value_name = "LIMIT",
         required_unless_present = "accuracy",
-        allow_hyphen_values = true
+        allow_hyphen_values = true,
+        value_parser = limit
     )]
     limits: Vec<Limit>,
 
@@ -75,7 +76,7 @@ pub struct SimulateArgs {
     clients: Option<u32>,
 
     /// The requests of a client per window, as a multiple of the limit
-    #[arg(long, value_name = "X", default_value = "1", value_parser = load)]
+    #[arg(long, value_name = "X", default_value = "1", value_parser = load, allow_negative_numbers = true)]
     load: f64,
 
     /// The length of the simulation in windows
@@ -83,7 +84,7 @@ pub struct SimulateArgs {
     windows: u32,
 
     /// The seed; another seed generates other traffic of the same kind
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = |text: &str| whole_number(text, 0..=u64::MAX), allow_negative_numbers = true)]
     seed: u64,
 
     /// Print one table of every algorithm on each selected traffic, as Markdown

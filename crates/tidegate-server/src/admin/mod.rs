@@ -90,8 +90,9 @@ pub fn router(
         .route("/admin/v1/policies/{policy}/keys", get(policies::peek).delete(policies::reset))
         .route("/admin/v1/stats", get(stats_api::stats))
         .route("/admin/v1/history", get(history::history))
-        .route("/admin/v1/top", get(stats_api::top))
         .route("/admin/v1/events", get(events::stream))
+        .route_layer(middleware::from_fn(reject_unknown_parameters))
+        .route("/admin/v1/top", get(stats_api::top))
         .route("/rlconfig", get(list_limits))
         .route("/stats", get(list_metrics))
         .route_layer(middleware::from_fn_with_state(state.clone(), authorize));
@@ -178,6 +179,28 @@ async fn authorize(State(state): State<AdminState>, request: Request, next: Next
             RequestError::new(ErrorKind::Forbidden, detail).into_response()
         }
     }
+}
+
+/// Rejects query parameters other than `key` of a key's page. If they were ignored,
+/// `events?policy=login` would look like a filter, and `DELETE .../keys/a?b` would reset the key `a`.
+async fn reject_unknown_parameters(request: Request, next: Next) -> Response {
+    let takes_key = request.uri().path().starts_with("/admin/v1/policies/");
+    let names = request.uri().query().unwrap_or_default().split('&');
+    let mut names = names.filter_map(|pair| pair.split('=').next()).filter(|name| !name.is_empty());
+    match names.find(|name| !takes_key || *name != "key") {
+        None => next.run(request).await,
+        Some(name) => {
+            let known =
+                if takes_key { "`key`, or percent-encode the key" } else { "no parameters" };
+            unknown_parameter(name, known).into_response()
+        }
+    }
+}
+
+/// The error about a query parameter, whose name can be as long as the URL.
+fn unknown_parameter(name: &str, known: &str) -> RequestError {
+    let name: String = name.chars().take(64).collect();
+    RequestError::field(name, format!("it is unknown: use {known}"))
 }
 
 /// Rejects requests without exactly one `Host` header, where HTTP requires one.

@@ -16,9 +16,9 @@ use tidegate::unstable::stats::{
 };
 
 use super::AdminState;
-use super::json;
 use super::metrics::Process;
 use super::policies::find;
+use super::{json, unknown_parameter};
 use crate::error::RequestError;
 use crate::server_state::{FrontName, RejectedConfig, Reload, ServerState};
 
@@ -288,7 +288,7 @@ impl TopQuery {
                     };
                     query.n = n.ok_or_else(detail)?;
                 }
-                _ => return Err(RequestError::field("query", "use by, policy and n alone")),
+                _ => return Err(unknown_parameter(name, "`by`, `policy` or `n`")),
             }
         }
         Ok(query)

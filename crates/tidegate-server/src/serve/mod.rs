@@ -23,6 +23,7 @@ mod settings;
 mod shutdown;
 mod store_connection;
 mod unknown_env;
+mod unknown_flags;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use clap::builder::UnknownArgumentValueParser;
 use tidegate::Algorithm;
 use tidegate::unstable::config::{Config, Fronts, Tls};
 use tidegate_replay::rate_algorithm;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::error::ServeError;
+use super::unknown_flags::UnknownFlags;
 use crate::authentication::{Access, Secrets};
 use crate::connections::{FrontTls, ListenAddr, TlsFiles};
 use crate::envoy_ratelimit::XdsAddress;
@@ -47,7 +47,7 @@ pub struct ServeArgs {
 
     /// Take the place of envoyproxy/ratelimit: read its environment variables, listen on its
     /// ports, and reply as it does; also set if the program is started as `ratelimit`
-    #[arg(long, env = "TIDEGATE_AS_ENVOY_RATELIMIT", value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long, env = "TIDEGATE_AS_ENVOY_RATELIMIT", value_parser = switch)]
     pub as_envoy_ratelimit: bool,
 
     /// The algorithm of limits from --envoy-config or --envoy-xds, and of limits that come with a
@@ -57,7 +57,7 @@ pub struct ServeArgs {
     pub algorithm: Option<Algorithm>,
 
     /// Allow several files of --envoy-config to have the same domain
-    #[arg(long, env = "TIDEGATE_MERGE_DOMAINS", value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long, env = "TIDEGATE_MERGE_DOMAINS", value_parser = switch)]
     pub merge_domains: bool,
 
     /// The address of the HTTP API [default: 127.0.0.1:8080]
@@ -76,9 +76,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_ADMIN")]
     pub admin: Option<ListenAddr>,
 
-    /// Rejected with a suggestion, because other servers have it
-    #[arg(long = "port", value_name = "PORT", hide = true, value_parser = UnknownArgumentValueParser::suggest_arg("--http").and_suggest("an example: `--http 127.0.0.1:8080`"))]
-    pub unknown_port: Option<String>,
+    #[command(flatten)]
+    pub unknown: UnknownFlags,
 
     /// The format of the log on standard error; RUST_LOG selects what is logged
     #[arg(long, value_enum, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value_t)]
@@ -86,13 +85,23 @@ pub struct ServeArgs {
 
     /// Serve other machines without authentication: anyone who can connect can use
     /// up the limits of others
-    #[arg(long, env = "TIDEGATE_INSECURE_NO_AUTH", value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long, env = "TIDEGATE_INSECURE_NO_AUTH", value_parser = switch)]
     pub insecure_no_auth: bool,
 
     /// The name that client certificates of the gRPC front must have. Only a variable of
     /// envoyproxy/ratelimit sets it.
     #[arg(skip)]
     pub grpc_client_name: Option<ServerName<'static>>,
+}
+
+/// Parses the variable of a flag without a value. Any other text is an error, so that a misspelt
+/// "no" does not turn authentication off.
+fn switch(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "t" | "yes" | "y" | "on" | "1" => Ok(true),
+        "false" | "f" | "no" | "n" | "off" | "0" | "" => Ok(false),
+        _ => Err("write true or false".into()),
+    }
 }
 
 const SERVE_HELP: &str = "\

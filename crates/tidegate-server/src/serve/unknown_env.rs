@@ -33,7 +33,7 @@ pub fn warn_of_unknown() {
     };
     for (name, _) in ours.iter().filter(|(name, value)| !is_fine(name, value)) {
         let variable = name.escape_debug().to_string();
-        match nearest(name, &known) {
+        match nearest(name, &known).or_else(|| equivalent(name)) {
             Some(near) => {
                 tracing::warn!("{variable} is not a setting of tidegate; did you mean {near}?")
             }
@@ -114,9 +114,46 @@ fn nearest<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
     (distance(&near) <= MAX_DISTANCE).then_some(near)
 }
 
+/// Returns the variable that sets what a name of another system sets.
+fn equivalent(name: &str) -> Option<&'static str> {
+    let words: Vec<&str> = name.strip_prefix(PREFIX)?.split('_').collect();
+    let has_any = |of: &[&str]| of.iter().any(|word| words.contains(word));
+    if has_any(&["PORT", "LISTEN", "BIND", "ADDR", "ADDRESS", "HOST"]) {
+        let fronts = [
+            ("ADMIN", "TIDEGATE_ADMIN"),
+            ("METRICS", "TIDEGATE_ADMIN"),
+            ("GRPC", "TIDEGATE_GRPC"),
+            ("RESP", "TIDEGATE_RESP"),
+        ];
+        let front = fronts.into_iter().find(|(word, _)| words.contains(word));
+        return Some(front.map_or("TIDEGATE_HTTP", |(_, variable)| variable));
+    }
+    has_any(&["REDIS", "VALKEY"]).then_some("TIDEGATE_STORE")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn suggests_variable_for_words_of_other_systems() {
+        let known = known();
+        let rows = [
+            ("TIDEGATE_PORT", Some("TIDEGATE_HTTP")),
+            ("TIDEGATE_HTTP_ADDR", Some("TIDEGATE_HTTP")),
+            ("TIDEGATE_LISTEN", Some("TIDEGATE_HTTP")),
+            ("TIDEGATE_ADMIN_PORT", Some("TIDEGATE_ADMIN")),
+            ("TIDEGATE_METRICS_ADDR", Some("TIDEGATE_ADMIN")),
+            ("TIDEGATE_GRPC_PORT", Some("TIDEGATE_GRPC")),
+            ("TIDEGATE_REDIS_URL", Some("TIDEGATE_STORE")),
+            ("TIDEGATE_REDISTRIBUTE", None),
+            ("TIDEGATE_SPEED", None),
+        ];
+        for (name, expected) in rows {
+            assert_eq!(equivalent(name), expected, "{name}");
+            assert!(expected.is_none_or(|one| known.iter().any(|known| known == one)), "{name}");
+        }
+    }
 
     #[test]
     fn suggests_nearest_variable() {

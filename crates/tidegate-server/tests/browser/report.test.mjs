@@ -101,6 +101,19 @@ test("lines of equal values are all visible", async () => {
   await page.done();
 });
 
+test("wrong decisions have one meaning, and unlisted keys are not called none", async () => {
+  // 10 at the end of a window and 10 after it: fixed-window admits 10 too many, the log would not.
+  const lines = Array.from({ length: 20 }, (_, index) => [index < 10 ? 9.5 : 10.5, "busy"]).concat([[10.6, "busy"]]);
+  const page = await open(browser, report("wrong", lines, ["--limit", "10 per 10s fixed-window", "--top", "0"]));
+  const tile = page.locator(".tile", { hasText: "Wrong decisions" });
+  assert.match(await tile.textContent(), /10.*%, above the limit or wrongly denied$/);
+  assert.equal(await page.locator("h3", { hasText: "decisions" }).textContent(), "Wrong decisions, and decisions unlike sliding-log");
+  assert.match(await page.locator(".tile", { hasText: "Largest count" }).textContent(), /limit 10 per 10s$/);
+  assert.ok((await page.textContent("#denied")).includes("not listed (--top 0)"));
+  assert.deepEqual(await flaws(page), []);
+  await page.done();
+});
+
 test("a single request and a report without denials are shown", async () => {
   const page = await open(browser, report("one", [[0, "a"]], ["--limit", "1 per 1s"]), { viewport: { width: 390, height: 844 } });
   assert.equal(await page.textContent("#lead"), "sliding-window would have admitted the only request.");

@@ -195,6 +195,15 @@ fn in_braces(text: &str) -> Option<String> {
 
 /// Returns the request field that was probably meant by an unknown word.
 pub(super) fn meant_request_field(word: &str) -> Option<String> {
+    // Names of other systems that are too short or too different to be found by their spelling.
+    match word {
+        "ip" | "client" | "remote_addr" | "remote_ip" | "remote_address" | "addr" => {
+            return Some("client_ip".into());
+        }
+        "uri" | "url" | "route" => return Some("path".into()),
+        "user_agent" | "user-agent" => return Some("header:user-agent".into()),
+        _ => {}
+    }
     let (kind, name) = match word.split_once(':') {
         Some((kind, name)) => (kind, Some(name)),
         None => (word, None),

@@ -469,6 +469,45 @@ fn field_name(path: &str) -> &str {
     name.split('[').next().unwrap_or_default()
 }
 
+/// Words of other systems, and those that take their place here.
+const WORDS_ELSEWHERE: [(&str, &str); 28] = [
+    ("allowlist", "exempt"),
+    ("backend", "store"),
+    ("dry-run", "observe"),
+    ("duration", "window"),
+    ("fail-closed", "deny"),
+    ("fail-open", "allow"),
+    ("identifier", "key"),
+    ("interval", "window"),
+    ("listen", "http"),
+    ("log-only", "observe"),
+    ("metrics", "admin"),
+    ("open", "allow"),
+    ("closed", "deny"),
+    ("per", "window"),
+    ("period", "window"),
+    ("policy", "policies"),
+    ("port", "http"),
+    ("quota", "limits"),
+    ("rate", "limit"),
+    ("rate-limits", "policies"),
+    ("redis", "store"),
+    ("rules", "policies"),
+    ("shadow", "observe"),
+    ("skip", "exempt"),
+    ("storage", "store"),
+    ("unit", "window"),
+    ("weight", "cost"),
+    ("whitelist", "exempt"),
+];
+
+/// Returns the word of `words` that takes the place of a word of other systems.
+fn equivalent<'w>(found: &str, mut words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
+    let found = found.to_ascii_lowercase().replace('_', "-");
+    let (_, word) = WORDS_ELSEWHERE.iter().find(|(elsewhere, _)| *elsewhere == found)?;
+    words.find(|here| here == word)
+}
+
 /// Returns the help for a word that is not one of `words`.
 pub(super) fn suggest<'w>(found: &str, words: impl Iterator<Item = &'w str> + Clone) -> String {
     if let Some(algorithm) = Algorithm::equivalent(found) {
@@ -477,6 +516,9 @@ pub(super) fn suggest<'w>(found: &str, words: impl Iterator<Item = &'w str> + Cl
     if found == "buckets" {
         return "leave it out: `sliding-window` replaced `sliding-buckets` and has no buckets"
             .into();
+    }
+    if let Some(word) = equivalent(found, words.clone()) {
+        return format!("use `{word}`, which takes its place here");
     }
     match closest(found, words.clone()) {
         Some(word) => format!("did you mean `{word}`?"),

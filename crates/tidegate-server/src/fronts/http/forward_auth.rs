@@ -40,33 +40,49 @@ impl ForwardAuthOptions {
         }
         // The query is the client's, or the client copied the gateway's query to make it look so.
         // In both cases, its `from` must not select which headers are trusted.
-        match ForwardAuthOptions::parse(query) {
-            Ok(ForwardAuthOptions { from: Some(_), .. }) => Err(RequestError::field(
+        let selects = |(name, value)| name == "from" && TargetSource::from_name(value).is_some();
+        if parameters(query).any(selects) {
+            return Err(RequestError::field(
                 "from",
                 "it is in the gateway's URL and in the client's query, so its origin is unknown: change the gateway's URL",
-            )),
-            _ => Ok(ForwardAuthOptions::default()),
+            ));
         }
+        Ok(ForwardAuthOptions::default())
     }
 
-    /// Parses a query. The first value of each option is used, and other parameters are ignored.
+    /// Parses a query of the gateway. A parameter that is unknown or given twice is an error: if it
+    /// were ignored, a misspelt option would have no effect and nobody would notice.
     fn parse(query: &str) -> Result<Self, RequestError> {
         let mut options = ForwardAuthOptions::default();
-        for pair in query.split('&') {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            match name {
-                "deny_status" if options.deny_status.is_none() => {
-                    options.deny_status = Some(deny_status(value)?);
-                }
-                "from" if options.from.is_none() => {
+        for (name, value) in parameters(query) {
+            let is_repeated = match name {
+                "deny_status" => options.deny_status.replace(deny_status(value)?).is_some(),
+                "from" => {
                     let unknown = || RequestError::field("from", "use forwarded or original");
-                    options.from = Some(TargetSource::from_name(value).ok_or_else(unknown)?);
+                    let from = TargetSource::from_name(value).ok_or_else(unknown)?;
+                    options.from.replace(from).is_some()
                 }
-                _ => {}
+                _ => return Err(RequestError::field(excerpt(name), UNKNOWN_PARAMETER)),
+            };
+            if is_repeated {
+                return Err(RequestError::field(excerpt(name), "it is given twice: keep one"));
             }
         }
         Ok(options)
     }
+}
+
+const UNKNOWN_PARAMETER: &str = "it is unknown: use `from` or `deny_status`";
+
+/// The beginning of a name, which can be as long as the URL.
+fn excerpt(name: &str) -> String {
+    name.chars().take(64).collect()
+}
+
+/// The names and values in a query.
+fn parameters(query: &str) -> impl Iterator<Item = (&str, &str)> {
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")))
 }
 
 /// Parses a status. Only 4xx is accepted, because a gateway must not take a denial for success.
@@ -238,11 +254,15 @@ mod tests {
 
     #[test]
     fn parses_options_of_gateway_url() {
-        let rows: [(&str, Read<&str>); 9] = [
+        let rows: [(&str, Read<&str>); 13] = [
             ("", Ok((None, None))),
             ("deny_status=403", Ok((Some(403), None))),
             ("from=original&deny_status=499", Ok((Some(499), Some(TargetSource::Original)))),
-            ("a=b&deny_status=404&deny_status=403", Ok((Some(404), None))),
+            ("deny_status=404&", Ok((Some(404), None))),
+            ("deny_status=404&deny_status=403", Err("deny_status")),
+            ("from=forwarded&from=forwarded", Err("from")),
+            ("denystatus=403", Err("denystatus")),
+            ("from=forwarded&policy", Err("policy")),
             ("deny_status=200", Err("deny_status")),
             ("deny_status=503", Err("deny_status")),
             ("deny_status=x", Err("deny_status")),
@@ -261,6 +281,8 @@ mod tests {
             ("deny_status=404", Ok((None, None))),
             ("from=2026-01-01", Ok((None, None))),
             ("from=original", Err("from".to_owned())),
+            ("a=1&from=original", Err("from".to_owned())),
+            ("policy=free&a=1", Ok((None, None))),
         ];
         for (query, expected) in rows {
             assert_eq!(options(query, &format!("/login?{query}")), expected, "{query}");

@@ -21,7 +21,7 @@ fn parses_requests_of_each_gateway() {
     // All requests come from this address: they share one limit, whichever gateway sends them in
     // whichever form.
     #[rustfmt::skip]
-    let rows: [(&str, &str, Fields<'_>, u16); 12] = [
+    let rows: [(&str, &str, Fields<'_>, u16); 13] = [
         ("GET", "/v1/forward-auth", &[], 200),
         ("GET", "/v1/forward-auth", &caddy, 200),
         ("POST", "/v1/forward-auth/login?deny_status=418", &[], 200),
@@ -34,6 +34,7 @@ fn parses_requests_of_each_gateway() {
         ("POST", "/v1/forward-auth//x/../%6Cogin", &[], 429),
         ("GET", "/v1/forward-auth?a=1", &caddy, 429),
         ("GET", "/v1/forward-auth?a=1&from=original", &caddy, 400),
+        ("GET", "/v1/forward-auth?from=forwarded&deny_staus=403", &caddy, 400),
         ("HEAD", "/v1/forward-auth", &caddy, 429),
     ];
     for (method, path, headers, status) in rows {
@@ -45,6 +46,27 @@ fn parses_requests_of_each_gateway() {
         }
         let denied = status != 200 && status != 400;
         assert_eq!(reply.header("retry-after").is_some(), denied, "{reply:?}");
+    }
+}
+
+#[test]
+fn names_unknown_and_repeated_parameters() {
+    let server = serve("forward-parameters");
+    let login = [("x-forwarded-method", "POST"), ("x-forwarded-uri", "/login?next=home")];
+    let rows = [
+        ("denystatus=403", "denystatus", "it is unknown: use `from` or `deny_status`"),
+        ("from=forwarded&policy=login", "policy", "it is unknown: use `from` or `deny_status`"),
+        ("from=forwarded&from=original", "from", "it is given twice: keep one"),
+    ];
+    for (query, field, detail) in rows {
+        let reply = ask(&server, "GET", &format!("/v1/forward-auth?{query}"), &login);
+        assert_eq!(reply.status, 400, "{query}: {reply:?}");
+        let problem = reply.json();
+        assert_eq!((&problem["field"], &problem["detail"]), (&json!(field), &json!(detail)));
+    }
+    // Nothing was charged, and the client's own query is not the gateway's.
+    for status in [200, 200, 429] {
+        assert_eq!(ask(&server, "GET", "/v1/forward-auth?next=home", &login).status, status);
     }
 }
 

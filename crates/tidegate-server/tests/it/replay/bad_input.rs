@@ -41,6 +41,12 @@ fn rejects_missing_rules() {
 }
 
 #[test]
+fn suggests_quotes_for_limit_that_shell_split() {
+    let hint = "put the whole limit in quotes: --limit \"10 per 1s\"";
+    tidegate(&["replay", "a.csv", "--limit", "10", "per", "10s"]).failed(2, &[hint]);
+}
+
+#[test]
 fn rejects_directory() {
     let files = Files::new("directory");
     replay(&files.path(""), &[]).failed(1, &["is a directory", "name its files"]);
@@ -66,6 +72,37 @@ fn rejects_unknown_format() {
     replay(&path, &["--format", "xml"]).failed(2, &["xml", "combined"]);
     let binary = files.write("noise", [0_u8, 1, 2, 255, 10, 0, 0].repeat(1_000));
     replay(&binary, &[]).failed(1, &["noise", "--format"]);
+}
+
+#[test]
+fn names_format_of_file_if_option_names_another() {
+    let files = Files::new("other-format");
+    let csv = files.write("named.csv", "time_us,key\n1,a\n2,a\n");
+    let plain = files.write("plain.csv", "1,a\n2,a\n");
+    let line =
+        "192.0.2.1 - - [01/Aug/1995:00:00:01 -0400] \"GET / HTTP/1.0\" 200 5 \"-\" \"curl\"\n";
+    let log = files.write("access.log", line.repeat(3));
+    let objects = files.write("app.jsonl", "{\"time_us\":1,\"key\":\"a\"}\n");
+    let rows = [
+        (&csv, "clf", "csv"),
+        (&csv, "jsonl", "csv"),
+        (&csv, "w3c", "csv"),
+        (&plain, "combined", "csv"),
+        (&log, "csv", "combined"),
+        (&log, "jsonl", "combined"),
+        (&log, "envoy", "combined"),
+        (&objects, "csv", "jsonl"),
+        (&objects, "clf", "jsonl"),
+    ];
+    for (path, format, looks_like) in rows {
+        let message = format!(
+            "{path}: does not have the format {format}; it looks like {looks_like}: use --format \
+             {looks_like}, or leave out --format\n"
+        );
+        replay(path, &["--format", format]).failed(1, &[&message]);
+    }
+    // A field that is missing from the right format is still named.
+    replay(&csv, &["--format", "csv", "--key", "user"]).failed(1, &["--key user", "time_us, key"]);
 }
 
 #[test]

@@ -52,7 +52,7 @@ most denied by sliding-window
          events  denied  near misses
   burst      40       4           28
 
-nearest to it by sliding-window
+nearest to a denial by sliding-window
          events  denied  near misses
   burst      40       4           28";
     assert_eq!(steady(&run.stdout), expected, "{}", run.stdout);

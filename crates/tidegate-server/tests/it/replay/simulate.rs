@@ -82,6 +82,9 @@ fn rejects_invalid_simulations() {
     refuse(&with(&["--traffic", "poisson", "--load", "0"]), &["0.001 to 1000"]);
     refuse(&with(&["--traffic", "poisson", "--clients", "0"]), &["number from 1 to 10000000"]);
     refuse(&with(&["--traffic", "poisson", "--top", "x"]), &["whole number from 0 to 1000"]);
+    refuse(&with(&["--traffic", "poisson", "--top", "-1"]), &["whole number from 0 to 1000"]);
+    refuse(&with(&["--traffic", "poisson", "--load", "-1"]), &["0.001 to 1000"]);
+    refuse(&with(&["--traffic", "poisson", "--seed", "abc"]), &["whole number from 0 to 184467"]);
     refuse(
         &with(&["--traffic", "poisson", "--windows", "400000000"]),
         &["more than a billion requests", "--windows"],

@@ -94,10 +94,38 @@ fn printed_example_is_decided_by_the_first_policy() {
 }
 
 #[test]
-fn port_suggests_http() {
-    let suggested = "tip: a similar argument exists: '--http'";
-    let parts = ["unexpected argument '--port", suggested, "`--http 127.0.0.1:8080`"];
-    tidegate(&["serve", "--port", "8080"]).failed(2, &parts);
+fn flags_of_other_servers_have_suggestions() {
+    let http = ["tip: a similar argument exists: '--http'", "`--http 127.0.0.1:8080`"];
+    for flag in ["--port", "-p", "--listen", "--bind", "--addr", "--address", "--host"] {
+        tidegate(&["serve", flag, ":8080"]).failed(2, &http);
+    }
+    tidegate(&["serve", "--listen", ":8080"]).failed(2, &["unexpected argument '--listen"]);
+    let rows = [
+        ("--metrics", ":9100", "tip: a similar argument exists: '--admin'"),
+        ("-c", "tidegate.yaml", "tip: a similar argument exists: '--config'"),
+        ("--store", "redis://cache", "tip: set TIDEGATE_STORE, or `store` in the config"),
+        ("--redis", "redis://cache", "tip: set TIDEGATE_STORE, or `store` in the config"),
+        ("--tls-cert", "a.pem", "tip: TLS is set in the config: `tls: { http: { cert: FILE,"),
+        ("--tls-key", "a.pem", "tip: TLS is set in the config: `tls: { http: { cert: FILE,"),
+    ];
+    for (flag, value, tip) in rows {
+        tidegate(&["serve", flag, value]).failed(2, &[tip]);
+    }
+}
+
+#[test]
+fn misspelt_switch_does_not_turn_authentication_off() {
+    let fails = |value: &str, code: i32, part: &str| {
+        let start = Start::new("start-switch").env("TIDEGATE_INSECURE_NO_AUTH", value);
+        let (exited, text) = start.args(&["--http", "0.0.0.0:0"]).fails();
+        assert!(exited == code && text.contains(part), "{value}: {exited} {text}");
+    };
+    for value in ["nope", "disabled", "-1"] {
+        fails(value, 2, "for '--insecure-no-auth': write true or false");
+    }
+    for value in ["", "no", "False", "0", "off"] {
+        fails(value, 1, "TIDEGATE_TOKENS is not set");
+    }
 }
 
 #[test]
@@ -117,7 +145,7 @@ fn warns_of_misspelt_variables() {
         warned,
         [
             "TIDEGATE_CONFG is not a setting of tidegate; did you mean TIDEGATE_CONFIG?",
-            "TIDEGATE_PORT is not a setting of tidegate; see `tidegate serve --help`",
+            "TIDEGATE_PORT is not a setting of tidegate; did you mean TIDEGATE_HTTP?",
             "TIDEGATE_SPEED is not a setting of tidegate; see `tidegate serve --help`"
         ],
         "{log}"
