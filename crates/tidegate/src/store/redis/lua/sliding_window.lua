@@ -428,7 +428,7 @@ local function sliding_window(window, count)
     if form > 0 and string.byte(value) == mark and size % 1 == 0 and size > 0 and size <= most_cells + 1 then
       cells = { struct.unpack(window_format(form, size), value) }
       local newest = cells[3]
-      -- Cells farther from the newest one than this are partly older than the window.
+      -- Cells at this distance from the newest one, or farther, began a window ago or earlier.
       local border, farther, used = newest - since / cell, most_cells + 1, 0
       last = 1 + 3 * size
       if cells[2] ~= count or newest > current then
@@ -441,7 +441,7 @@ local function sliding_window(window, count)
           corrupt()
         end
         farther, used = distance, used + units
-        if distance > border then
+        if distance >= border then
           local start = (newest - distance) * cell
           if start + math.min(head % 16 * step, cell) <= since then
             -- The cell has expired.
