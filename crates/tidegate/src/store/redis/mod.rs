@@ -18,8 +18,8 @@
 //!   the calls of one write; `breaker.rs`: when a server counts as down, and the backoff;
 //! - `topology.rs`: one server, Sentinel or Cluster; `cluster.rs`: the map of slots, and requests
 //!   whose keys are in several slots;
-//! - `key_names.rs`, `plan.rs`, `entry.rs`, `stored_state.rs`, `script.rs`, `lua/`: script calls
-//!   and their replies;
+//! - `key_names.rs`, `plan.rs`, `entry.rs`, `lease_call.rs`, `stored_state.rs`, `script.rs`,
+//!   `lua/`: script calls and their replies;
 //! - `deny_cache.rs`: denials that are answered from memory;
 //! - `deferred_release.rs`: releases the permits of acquires that nobody waits for any more.
 
@@ -33,6 +33,7 @@ mod deny_cache;
 mod entry;
 mod error;
 mod key_names;
+mod lease_call;
 mod options;
 mod plan;
 mod queue;
@@ -60,6 +61,7 @@ use self::deferred_release::{PendingPermit, ReleaseQueue, RetryOnDrop};
 use self::deny_cache::{DenyCache, GenerationIndexes, Lookup};
 pub use self::error::{ConnectError, UrlError};
 use self::key_names::KeyNames;
+use self::lease_call::{LeaseEntry, LeaseOperation, decode_lease_reply, lease_call};
 pub use self::options::RedisOptions;
 use self::plan::{ScriptMode, ScriptPlan, ScriptReply};
 use self::script::ScriptCall;
@@ -79,6 +81,9 @@ pub mod wire {
     pub use super::deny_cache::MAX_AGE as MAX_DENY_CACHE;
     pub use super::entry::{CallBuilder, Entry, EntryError};
     pub use super::key_names::{KeyNames, slot_key};
+    pub use super::lease_call::{
+        LeaseEntry, LeaseOperation, LeaseReply, decode_lease_reply, lease_call,
+    };
     pub use super::plan::{PlannedState, ScriptMode, ScriptPlan, ScriptReply, SlotPart, Undo};
     pub use super::script::{ACL_RULES, Script, ScriptCall, permit_call, release_call, was_held};
 }
@@ -372,14 +377,13 @@ impl Inner {
         let cell = |denials: &DenyCache| smallvec![denials.cell(key, limit)];
         let _invalidation =
             self.denials.as_ref().map(|denials| InvalidateOnDrop::new(denials, cell(denials)));
-        let name = self.key_names.state(key, limit);
-        let (slot, key_hashes) = (self.topology.slot(&name), smallvec![key_hash(&name)]);
-        let mut command = Cmd::new();
-        command.arg("DEL").arg(name);
-        match self.with_deadline(self.send(slot, &command, key_hashes)).await? {
-            Value::Int(count) => Ok(count > 0),
-            other => Err(script::unexpected_reply(&other).into()),
-        }
+        let key = self.key_names.state(key, limit);
+        let operations = vec![LeaseOperation::Reset];
+        let entries = [LeaseEntry { key, limit: *limit, operations }];
+        let reply = self.with_deadline(self.call(&lease_call(&entries, None))).await?;
+        let replies = decode_lease_reply(&entries, &reply)?;
+        let reply = replies.into_iter().next().unwrap_or(Err(script::unexpected_reply(&reply)))?;
+        Ok(reply.existed)
     }
 
     /// Calls a script. All keys must be in one slot.

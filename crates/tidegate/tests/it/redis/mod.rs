@@ -3,8 +3,9 @@
 //! If the program of a server is missing, the tests fail and name it. `scripts/lib/redis.sh`
 //! installs the programs.
 //!
-//! - `parity.rs`, `vectors.rs`, `traces.rs`, `state.rs`, `real_server.rs`, `idempotency.rs`,
-//!   `permits.rs`: the decisions and states are those of the core and of the memory store;
+//! - `parity.rs`, `lease_parity.rs`, `vectors.rs`, `traces.rs`, `state.rs`, `real_server.rs`,
+//!   `idempotency.rs`, `permits.rs`: the decisions and states are those of the core and of the
+//!   memory store;
 //! - `key_names.rs`, `foreign_values.rs`, `failures.rs`, `slot_parts.rs`: names of keys, values
 //!   that are not states, servers that refuse calls, requests over several slots;
 //! - `client.rs`: a plain client; `servers/`: single servers, Sentinels, clusters, TLS, a proxy,
@@ -31,6 +32,7 @@ mod foreign_values;
 mod health;
 mod idempotency;
 mod key_names;
+mod lease_parity;
 mod limiter;
 mod ordering;
 mod outages;

@@ -18,7 +18,7 @@ use crate::generators::{
 };
 
 /// Runs a property on each server, which is empty at the start of a case.
-fn hold<S: Strategy>(count: u32, strategy: &S, property: impl Fn(&mut Client, S::Value)) {
+pub fn hold<S: Strategy>(count: u32, strategy: &S, property: impl Fn(&mut Client, S::Value)) {
     on_each(|engine, server| {
         let client = RefCell::new(Client::new(server, "tg"));
         let mut runner = TestRunner::new(cases(count));
@@ -36,7 +36,7 @@ fn hold<S: Strategy>(count: u32, strategy: &S, property: impl Fn(&mut Client, S:
 
 /// Limits, each perhaps followed by itself with another count: a small one, or one so large that
 /// its ticks are the coarsest.
-fn changing_limits() -> impl Strategy<Value = Vec<Limit>> {
+pub fn changing_limits() -> impl Strategy<Value = Vec<Limit>> {
     let number = prop_oneof![0_u64..10, 1_000..10_000_u64, Just(1_000_000_000_000)];
     prop::collection::vec((any_limit(), prop::option::of(number)), 1..4).prop_map(|limits| {
         let both = |(limit, number): (Limit, Option<u64>)| {

@@ -333,7 +333,7 @@ local function any_sliding_window(window, count)
     if size == 0 then
       return write(name, raw, false)
     elseif not changed then
-      return
+      return raw, kept_until
     end
     local newest, numbers = indexes[size], { 0x88 + form, nil, nil }
     if form == TIMES then
@@ -351,7 +351,7 @@ local function any_sliding_window(window, count)
       end
     end
     local after = struct.pack(window_format(form, size), unpack(numbers))
-    write(name, raw, after, stored_until(newest), kept_until)
+    return write(name, raw, after, stored_until(newest), kept_until)
   end
 
   return { load = load, replace = replace, available = available, charge = charge, refund = refund, store = store }
@@ -507,13 +507,14 @@ local function sliding_window(window, count)
   local function store(name)
     if is_general then
       return general.store(name)
-    elseif changed and is_last_only then
+    elseif name and changed and is_last_only then
       local bytes = struct.pack(cell_format, cells[last], cells[last + 1], cells[last + 2])
       redis_call('SETRANGE', name, last_offset(#raw), bytes)
     elseif changed then
       local after = struct.pack(window_format(form, (last - 1) / 3), unpack(cells))
-      write(name, raw, after, (current + 1) * cell + window, kept_until)
+      return write(name, raw, after, (current + 1) * cell + window, kept_until)
     end
+    return raw, kept_until
   end
 
   return { load = load, available = available, charge = charge, refund = refund, store = store }
