@@ -15,7 +15,8 @@
 //! - `batches.rs`: callers that share writes; `ordering.rs`: the order of one caller's checks;
 //!   `overload.rs`: more checks than a server can answer; `concurrent_nodes.rs`: several stores
 //!   that share a limit;
-//! - `deny_cache.rs`: denials that are answered from memory;
+//! - `deny_cache.rs`: denials that are answered from memory; `leases.rs`: units of hot keys that
+//!   nodes spend without a round trip;
 //! - `dropped_acquires.rs`: acquires that nobody waits for; `limiter.rs`: the limiter over a
 //!   server;
 //! - `sentinel.rs`, `cluster.rs`: failover, and slots that are migrated.
@@ -33,6 +34,7 @@ mod health;
 mod idempotency;
 mod key_names;
 mod lease_parity;
+mod leases;
 mod limiter;
 mod ordering;
 mod outages;
