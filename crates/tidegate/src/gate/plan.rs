@@ -75,6 +75,7 @@ pub(super) struct PlannedPolicy<'a> {
     pub(super) overflow: Overflow,
     pub(super) on_store_failure: OnStoreFailure,
     pub(super) deny_cache: bool,
+    pub(super) lease: bool,
     pub(super) prepared: &'a PreparedLimits,
     pub(super) key: KeyRange,
 }
@@ -249,6 +250,8 @@ impl<'a> Plan<'a> {
             overflow: simple.overflow,
             on_store_failure: OnStoreFailure::default(),
             deny_cache: true,
+            // Limits that callers send are not leased.
+            lease: false,
             prepared: simple.prepared,
             key,
         });
@@ -310,6 +313,8 @@ impl<'a> Plan<'a> {
             overflow,
             on_store_failure: policy.on_store_failure(),
             deny_cache: policy.caches_denials(),
+            // The options of the store decide for policies in code.
+            lease: true,
             prepared,
             key,
         });
@@ -337,6 +342,7 @@ impl<'a> Plan<'a> {
             overflow: selected.overflow.unwrap_or(request.overflow),
             on_store_failure: selected.on_store_failure,
             deny_cache: selected.policy.caches_denials(),
+            lease: selected.policy.leases(),
             prepared: active.prepared(selected),
             key,
         });
@@ -454,6 +460,11 @@ impl<'a> Plan<'a> {
     /// quotas it may not, because a cached denial does not report which of them are exhausted.
     pub(super) fn caches_denials(&self) -> bool {
         self.quotas < 2 && self.policies.iter().all(|planned| planned.deny_cache)
+    }
+
+    /// Whether the store may answer from leased units, which every policy must permit.
+    pub(super) fn leases(&self) -> bool {
+        self.policies.iter().all(|planned| planned.lease)
     }
 
     pub(super) fn policies(&self) -> &[PlannedPolicy<'a>] {

@@ -245,7 +245,9 @@ impl Leases {
             reset_after: ResetAfter::from_micros(answer.reset_after_us),
             ..Decision::default()
         });
-        Some(Verdict::new(checks, decisions))
+        let mut verdict = Verdict::new(checks, decisions);
+        verdict.remembered = true;
+        Some(verdict)
     }
 
     /// Starts to lease a hot key, unless too many are leased.
@@ -343,7 +345,7 @@ fn is_leasable(limit: &Limit) -> bool {
         Algorithm::SlidingLog => limit.count() <= MAX_LEASED_LOG,
         Algorithm::SlidingCounter | Algorithm::FixedWindow | Algorithm::TokenBucket => true,
     };
-    has_leases && limit.window_us() >= MIN_WINDOW_US
+    has_leases && limit.count() > 0 && limit.window_us() >= MIN_WINDOW_US
 }
 
 /// Whether two checks count in the same state. The store merges such checks.
