@@ -23,6 +23,8 @@ mod clock_drift;
 mod hot_keys;
 mod key_leases;
 mod renewal;
+#[cfg(test)]
+mod simulation;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
