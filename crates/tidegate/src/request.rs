@@ -21,12 +21,14 @@ pub struct Request<'a> {
     pub(crate) permit: Option<PermitId>,
     /// Whether the store may return a cached denial.
     pub(crate) deny_cache: bool,
+    /// Whether the store may answer from units that it has leased to this node.
+    pub(crate) lease: bool,
 }
 
 impl<'a> Request<'a> {
     /// Creates a request without an idempotency id and without a permit.
     pub fn new(checks: &'a [Check<'a>]) -> Self {
-        Request { checks, id: None, permit: None, deny_cache: true }
+        Request { checks, id: None, permit: None, deny_cache: true, lease: true }
     }
 
     /// Sets an idempotency id.
@@ -50,6 +52,11 @@ impl<'a> Request<'a> {
     /// Returns whether the store may return a cached denial.
     pub fn deny_cache(&self) -> bool {
         self.deny_cache
+    }
+
+    /// Returns whether the store may answer from units that this node has leased.
+    pub fn lease(&self) -> bool {
+        self.lease
     }
 }
 

@@ -31,7 +31,7 @@
 //! | give-back | the grant shrinks to the units that the node keeps; a repeated or delayed message changes nothing |
 //! | deadline | the units are charged at the deadline, and the grant is closed; later give-backs are ignored |
 //! | refund | none: a refund takes units of the state, never units that are out |
-//! | reset | none: the state is emptied, and units that are out stay held |
+//! | reset | none: the state is emptied, with units whose deadline has passed; units that are out stay held |
 //! | other limit, widening, other pace | none: the units are charged under the limit that is in force after the deadline |
 //! | clock steps back to before the grant | the grant counts as granted now, and is held for its whole duration again |
 //! | clock steps forward past the deadline | the units are charged; see [the bound](#clock-steps) |

@@ -64,6 +64,11 @@ impl Lease {
         if self.sent <= now && now < self.stop { self.units - self.spent } else { 0 }
     }
 
+    /// Returns the units that were not spent, whether or not the lease has ended.
+    pub fn unspent(&self) -> u64 {
+        self.units - self.spent
+    }
+
     /// Spends units and returns how many are left. A cost of 0 spends nothing, and needs one unit as
     /// a peek does. Returns `None`, and spends nothing, if the store has to decide: if too few units
     /// are left, or the lease has ended.

@@ -74,6 +74,28 @@ impl LeasedState {
         AlgorithmState::decide(self, limit, attempt)
     }
 
+    /// Advances the state to the time of the attempt and returns whether this limit admits the cost,
+    /// without charging it, as [`State::advance_and_check`] does.
+    pub fn advance_and_check(&mut self, limit: &Limit, attempt: &Attempt) -> bool {
+        let now = limit.window_position(attempt.now);
+        self.advance(limit, &now);
+        self.admits(limit, attempt, &now)
+    }
+
+    /// Returns the largest cost that passes at `now`. The state must have been advanced to `now` by
+    /// [`LeasedState::advance_and_check`].
+    pub fn available(&self, limit: &Limit, now: Timestamp) -> u64 {
+        AlgorithmState::available(self, limit, &limit.window_position(now))
+    }
+
+    /// Charges the cost if it was `admitted` by every limit that is enforced, and returns the
+    /// decision of this limit. The state must have been advanced to the time of the attempt by
+    /// [`LeasedState::advance_and_check`].
+    pub fn finish(&mut self, limit: &Limit, attempt: &Attempt, admitted: bool) -> Decision {
+        let now = limit.window_position(attempt.now);
+        AlgorithmState::finish(self, limit, attempt, &now, admitted)
+    }
+
     /// Grants units for a time, as many as are requested and available. Returns `None` if the limit
     /// has no leases, if nothing is available, if too little is left of an aligned window, if too
     /// many grants are open, or if one with this id is open.
@@ -85,7 +107,7 @@ impl LeasedState {
     ) -> Option<Grant> {
         let position = limit.window_position(now);
         self.advance(limit, &position);
-        let available = self.available(limit, &position);
+        let available = AlgorithmState::available(self, limit, &position);
         let units = request.units.min(available.div_ceil(request.divisor.max(1)));
         let duration_us = request.duration_us.min(limit.longest_lease_us(now));
         let deadline = now.plus_micros(duration_us);
@@ -119,8 +141,10 @@ impl LeasedState {
         AlgorithmState::expires_at(self, limit)
     }
 
-    /// Forgets what was counted. Units that are out stay held, because they may still be spent.
-    pub fn reset(&mut self, limit: &Limit) {
+    /// Forgets what was counted until `now`. Units that are out stay held, because they may still be
+    /// spent.
+    pub fn reset(&mut self, limit: &Limit, now: Timestamp) {
+        self.advance(limit, &limit.window_position(now));
         self.state = State::new(limit);
     }
 }
@@ -208,7 +232,7 @@ impl AlgorithmState for LeasedState {
     ) -> u64 {
         self.charge(limit, units, attempt, now);
         // A `sliding-window` may count units again that were released.
-        self.available(limit, now)
+        AlgorithmState::available(self, limit, now)
     }
 
     fn refund(&mut self, limit: &Limit, units: u64) {

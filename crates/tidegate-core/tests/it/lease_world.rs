@@ -247,7 +247,7 @@ impl World {
             Action::Refund(units) => self.refund(rules, units),
             Action::Reset => {
                 self.judge.reset();
-                self.store.reset(&limit);
+                self.store.reset(&limit, self.store_time());
                 if rules.mistake == Mistake::ResetForgetsGrants {
                     self.store = LeasedState::new(&limit);
                 }

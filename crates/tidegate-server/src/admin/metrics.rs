@@ -30,6 +30,42 @@ pub fn page(state: &AdminState) -> String {
     page.finish()
 }
 
+/// The counters of leases of hot keys.
+fn leases(store: &RedisStats) -> [(&'static str, &'static str, u64); 6] {
+    [
+        (
+            "tidegate_store_lease_hits_total",
+            "Requests answered from leased units, without a call to the shared store.",
+            store.lease_hits,
+        ),
+        (
+            "tidegate_store_lease_granted_units_total",
+            "Units of hot keys that the shared store granted to this server.",
+            store.lease_units_granted,
+        ),
+        (
+            "tidegate_store_lease_spent_units_total",
+            "Leased units that requests spent.",
+            store.lease_units_spent,
+        ),
+        (
+            "tidegate_store_lease_given_back_units_total",
+            "Leased units given back to the shared store.",
+            store.lease_units_given_back,
+        ),
+        (
+            "tidegate_store_lease_expired_units_total",
+            "Leased units neither spent nor given back in time; they count as used.",
+            store.lease_units_expired,
+        ),
+        (
+            "tidegate_store_lease_clock_drifts_total",
+            "Times that leases were suspended because the clocks drifted apart.",
+            store.lease_clock_drifts,
+        ),
+    ]
+}
+
 fn shared(page: &mut PrometheusText, store: &RedisStats, latency: &LatencyCounts) {
     use Kind::{Counter, Gauge};
     let help = "1 while the shared store answers, 0 while on_store_failure applies.";
@@ -91,9 +127,11 @@ fn shared(page: &mut PrometheusText, store: &RedisStats, latency: &LatencyCounts
             store.deferred_releases_dropped,
         ),
     ];
-    for (name, help, value) in rows {
+    for (name, help, value) in rows.into_iter().chain(leases(store)) {
         page.single(name, Counter, help, value);
     }
+    let help = "Leases of hot keys with units that can be spent.";
+    page.single("tidegate_store_leases_active", Gauge, help, store.leases_active);
     let help = "Time until the shared store answered requests that were sent, or the deadline.";
     page.latency("tidegate_store_duration_seconds", help, latency);
 }

@@ -36,6 +36,7 @@ struct PolicyView<'a> {
     mode: &'static str,
     on_store_failure: &'static str,
     deny_cache: bool,
+    lease: &'static str,
     cost: String,
     /// Null if the default of the front applies.
     overflow: Option<&'static str>,
@@ -63,6 +64,7 @@ impl<'a> PolicyView<'a> {
             mode: policy.mode().name(),
             on_store_failure: policy.on_store_failure().name(),
             deny_cache: policy.caches_denials(),
+            lease: if policy.leases() { "auto" } else { "off" },
             cost: policy.cost().to_string(),
             overflow: policy.overflow().map(Overflow::name),
             exempt: policy.exempt().iter().map(ToString::to_string).collect(),

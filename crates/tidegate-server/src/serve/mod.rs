@@ -138,6 +138,9 @@ async fn serve(
     server.state.set_ready(true);
     banner.print(&exposed);
     running.until(signals.stop).await;
+    if let Some(store) = server.store {
+        store.give_back_leases().await;
+    }
     if let Some(statsd) = statsd {
         statsd.finish().await;
     }

@@ -26,7 +26,9 @@ pub async fn connect(config: &Config) -> Result<Option<RedisStore>, ServeError> 
         url: url.to_owned(),
         timeout: config.store_timeout,
         key_prefix: config.key_prefix.clone(),
+        // Each policy sets these two.
         deny_cache: true,
+        leases: true,
     };
     Ok(Some(RedisStore::connect(options).await?))
 }

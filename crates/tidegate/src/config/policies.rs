@@ -11,7 +11,8 @@ use tidegate_core::{Algorithm, Limit, LimitError, LimitErrorKind, bounds};
 use super::conditions::{ReadConditions, read_conditions, read_exempt};
 use super::reader::{LocatedNode, Object, Reader, closest, excerpt, join};
 use super::schema::{
-    ALGORITHMS, CONCURRENT, MODES, ON_STORE_FAILURE, OVERFLOW, OVERRIDE, POLICY, RATE, UNLIMITED,
+    ALGORITHMS, CONCURRENT, LEASE, LEASE_AUTO, MODES, ON_STORE_FAILURE, OVERFLOW, OVERRIDE, POLICY,
+    RATE, UNLIMITED,
 };
 use super::yaml::Value;
 use super::{Config, warnings};
@@ -101,6 +102,7 @@ fn read_policy(
         .with_mode(read_mode(&object).unwrap_or_default())
         .with_on_store_failure(read_on_store_failure(&object).unwrap_or_default())
         .with_deny_cache(read_flag(reader, &object, "deny_cache").unwrap_or(true))
+        .with_lease(object.word("lease", &LEASE) == Some(LEASE_AUTO))
         .with_quota(read_flag(reader, &object, "quota").unwrap_or(false))
         .with_cost(read_cost(reader, &object).unwrap_or_default());
     if let Some(overflow) = read_overflow(&object) {

@@ -85,6 +85,9 @@ pub(super) const WHEN_FULL: [&str; 3] = ["overflow", "deny", "allow"];
 pub(super) const UNLIMITED: &str = "unlimited";
 pub(super) const MODES: [&str; 3] = ["enforce", "observe", "off"];
 pub(super) const ON_STORE_FAILURE: [&str; 3] = ["allow", "deny", "local"];
+/// The value of `lease` with which units of hot keys are leased.
+pub(super) const LEASE_AUTO: &str = "auto";
+pub(super) const LEASE: [&str; 2] = ["off", LEASE_AUTO];
 pub(super) const OVERFLOW: [&str; 2] = [Overflow::Refuse.name(), Overflow::Consume.name()];
 /// The algorithms with a window; `concurrent` limits have a separate form.
 pub(super) const ALGORITHMS: [&str; 5] = [
@@ -241,6 +244,11 @@ pub(super) const POLICY: &[Field] = &[
         "deny_cache",
         FieldType::Boolean,
         "Whether denials of a shared store are remembered, for up to a second; default: true",
+    ),
+    field(
+        "lease",
+        FieldType::Words(&LEASE),
+        "Whether this node takes units of hot keys from a shared store in advance: auto or off; default: off",
     ),
     field(
         "quota",

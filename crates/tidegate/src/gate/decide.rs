@@ -206,11 +206,12 @@ impl Gate {
         let decided = {
             let (shared_request, node) =
                 (call.plan.shared_request(options.id, permit), self.local_node(shared.nodes()));
-            let deny_cache = call.plan.caches_denials();
+            let (deny_cache, lease) = (call.plan.caches_denials(), call.plan.leases());
             let request = Request {
                 id: options.id,
                 permit,
                 deny_cache,
+                lease,
                 ..Request::new(&shared_request.checks)
             };
             let usage = node.read_usage(&shared_request);

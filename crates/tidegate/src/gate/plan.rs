@@ -76,6 +76,7 @@ pub(super) struct PlannedPolicy<'a> {
     pub(super) overflow: Overflow,
     pub(super) on_store_failure: OnStoreFailure,
     pub(super) deny_cache: bool,
+    pub(super) lease: bool,
     pub(super) prepared: &'a PreparedLimits,
     pub(super) key: KeyRange,
 }
@@ -290,6 +291,8 @@ impl<'a> Plan<'a> {
             mode: policy.mode(),
             on_store_failure: policy.on_store_failure(),
             deny_cache: policy.caches_denials(),
+            // The options of the store decide for policies in code.
+            lease: true,
             ..PlannedPolicy::new(simple, key)
         });
     }
@@ -317,6 +320,7 @@ impl<'a> Plan<'a> {
             mode: selected.mode,
             on_store_failure: selected.on_store_failure,
             deny_cache: selected.policy.caches_denials(),
+            lease: selected.policy.leases(),
             ..PlannedPolicy::new(simple, key)
         });
     }
@@ -448,6 +452,11 @@ impl<'a> Plan<'a> {
         self.quotas < 2 && self.policies.iter().all(|planned| planned.deny_cache)
     }
 
+    /// Whether the store may answer from leased units, which every policy must permit.
+    pub(super) fn leases(&self) -> bool {
+        self.policies.iter().all(|planned| planned.lease)
+    }
+
     pub(super) fn policies(&self) -> &[PlannedPolicy<'a>] {
         &self.policies
     }
@@ -499,6 +508,8 @@ impl<'a> PlannedPolicy<'a> {
             overflow: simple.overflow,
             on_store_failure: OnStoreFailure::default(),
             deny_cache: true,
+            // Limits that callers send are not leased.
+            lease: false,
             prepared: simple.prepared,
             key,
         }

@@ -43,6 +43,7 @@ pub struct Policy {
     replaces: Box<[Box<str>]>,
     quota: bool,
     deny_cache: bool,
+    lease: bool,
     envoy_details: Option<Arc<EnvoyDetails>>,
     overrides: Vec<Override>,
     /// The policy itself, then one variant per override; never empty.
@@ -174,6 +175,7 @@ impl Policy {
             replaces: Box::default(),
             quota: false,
             deny_cache: true,
+            lease: false,
             envoy_details: None,
             overrides: Vec::new(),
             variants: vec![base],
@@ -235,6 +237,13 @@ impl Policy {
     #[must_use]
     pub fn with_deny_cache(mut self, deny_cache: bool) -> Self {
         self.deny_cache = deny_cache;
+        self
+    }
+
+    /// Sets whether units of hot keys are leased from a shared store. Default: `false`.
+    #[must_use]
+    pub fn with_lease(mut self, lease: bool) -> Self {
+        self.lease = lease;
         self
     }
 
@@ -365,6 +374,11 @@ impl Policy {
     /// Returns whether denials by a shared store are cached in memory until they end.
     pub fn caches_denials(&self) -> bool {
         self.deny_cache
+    }
+
+    /// Returns whether units of hot keys are leased from a shared store.
+    pub fn leases(&self) -> bool {
+        self.lease
     }
 
     /// Returns the details of the limit in an envoyproxy/ratelimit config, if the policy comes from

@@ -174,24 +174,27 @@ impl Model {
         self.state(key, limit).decide(limit, attempt)
     }
 
+    pub fn known(&self) -> Vec<(u8, Limit)> {
+        self.states.iter().map(|(&(key, _), &(limit, _))| (key, limit)).collect()
+    }
+}
+
+/// States without a store, which [`decide_all`] decides on.
+pub trait States {
     /// Returns whether the state alone admits the attempt.
-    pub fn admits(&mut self, key: u8, limit: &Limit, attempt: &Attempt) -> bool {
+    fn admits(&mut self, key: u8, limit: &Limit, attempt: &Attempt) -> bool;
+
+    /// Finishes the decision on an attempt after [`States::admits`].
+    fn settle(&mut self, key: u8, limit: &Limit, attempt: &Attempt, admitted: bool) -> Decision;
+}
+
+impl States for Model {
+    fn admits(&mut self, key: u8, limit: &Limit, attempt: &Attempt) -> bool {
         self.state(key, limit).advance_and_check(limit, attempt)
     }
 
-    /// Finishes the decision on an attempt after [`Model::admits`].
-    pub fn settle(
-        &mut self,
-        key: u8,
-        limit: &Limit,
-        attempt: &Attempt,
-        admitted: bool,
-    ) -> Decision {
+    fn settle(&mut self, key: u8, limit: &Limit, attempt: &Attempt, admitted: bool) -> Decision {
         self.state(key, limit).finish(limit, attempt, admitted)
-    }
-
-    pub fn known(&self) -> Vec<(u8, Limit)> {
-        self.states.iter().map(|(&(key, _), &(limit, _))| (key, limit)).collect()
     }
 }
 
@@ -241,7 +244,11 @@ pub fn distinct_checks(steps: &[(Step, bool)], limits: &[Limit]) -> Vec<Generate
 
 /// Decides a request on states without a store: all checks are charged or none, or consumed where
 /// they consume.
-pub fn decide_all(model: &mut Model, checks: &[GeneratedCheck], now: u64) -> (bool, Vec<Decision>) {
+pub fn decide_all(
+    model: &mut impl States,
+    checks: &[GeneratedCheck],
+    now: u64,
+) -> (bool, Vec<Decision>) {
     let attempt = |check: &GeneratedCheck| Attempt::new(check.cost, at(now));
     let admits: Vec<bool> =
         checks.iter().map(|check| model.admits(check.key, &check.limit, &attempt(check))).collect();
@@ -251,7 +258,7 @@ pub fn decide_all(model: &mut Model, checks: &[GeneratedCheck], now: u64) -> (bo
             let peek = Attempt::new(Cost::PEEK, at(now));
             let left = model.settle(check.key, &check.limit, &peek, false).remaining;
             let consumed = Attempt::new(Cost::Force(check.consumed_of(left)), at(now));
-            let _ = model.decide(check.key, &check.limit, &consumed);
+            let _ = model.settle(check.key, &check.limit, &consumed, true);
         }
         model.settle(check.key, &check.limit, &attempt(check), allowed && admits)
     };

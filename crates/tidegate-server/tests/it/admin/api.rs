@@ -19,6 +19,7 @@ fn lists_active_policies() {
         "mode": "enforce",
         "on_store_failure": "local",
         "deny_cache": true,
+        "lease": "off",
         "cost": "1",
         "overflow": null,
         "exempt": ["client_ip: 192.168.0.0/16"],

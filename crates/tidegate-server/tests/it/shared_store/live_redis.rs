@@ -253,6 +253,45 @@ fn store_duration_counts_only_sent_requests() {
     assert_eq!(metric("duration_seconds_count"), sent);
 }
 
+/// A policy with `lease: auto` answers a hot key from leased units, and a policy without it does not.
+/// A server that is stopped gives its units back.
+#[test]
+fn hot_keys_are_leased_where_the_policy_says_so() {
+    let redis = start_redis();
+    let config = format!(
+        "store: {}\nstore_timeout: 5s\npolicies:\n  \
+         - {{ name: leased, key: \"{{client_ip}}\", limits: [\"100000 per 1h\"], lease: auto }}\n  \
+         - {{ name: plain, key: \"{{client_ip}}\", limits: [\"100000 per 1h\"] }}\n",
+        redis.url_with_login()
+    );
+    let start = |name: &str| Start::new(name).config(&config).run();
+    let (mut one, two) = (start("shared-live-lease-1"), start("shared-live-lease-2"));
+    let hits =
+        |server: &Server| server.metric("tidegate_store_lease_hits_total").expect("a metric");
+    let send = |server: &Server, policy: &str| {
+        let checks = vec![format!(r#"{{"policy":"{policy}","key":"alice"}}"#); 100];
+        let batch = format!(r#"{{"checks":[{}]}}"#, checks.join(","));
+        let reply = server.post("/v1/check/batch", &batch).json();
+        let answers = reply["answers"].as_array().expect("answers").clone();
+        assert!(answers.iter().all(|it| it["allowed"] == true && it["decided"] == "exact"));
+        answers.len()
+    };
+    for _ in 0..10 {
+        send(&one, "plain");
+    }
+    assert_eq!(hits(&one), 0);
+    let mut used = 0;
+    wait_for(|| {
+        used += send(&one, "leased");
+        (hits(&one) > 0).then_some(())
+    });
+    assert!(one.metric("tidegate_store_lease_granted_units_total").expect("a metric") > 0);
+    one.signal("-TERM");
+    assert_eq!(one.ended(), 0);
+    let left = check(&two, "leased", "alice")[2].as_u64().expect("a number");
+    assert!(left < 100_000 - u64::try_from(used).expect("few"), "{left} after {used}");
+}
+
 fn take(server: &Server) -> Reply {
     server.post("/v1/permits", r#"{"policy":"jobs","key":"alice","ttl_ms":20000}"#)
 }

@@ -502,7 +502,7 @@ fn unreadable(path: &Path, reason: &dyn std::fmt::Display) -> ConnectError {
 #[derive(Debug)]
 pub(super) struct IoThread {
     runtime: Handle,
-    _running: oneshot::Sender<()>,
+    running: Option<oneshot::Sender<()>>,
 }
 
 impl IoThread {
@@ -516,10 +516,19 @@ impl IoThread {
             // This does not wait for a host name that is being resolved.
             runtime.shutdown_background();
         })?;
-        Ok(IoThread { runtime: handle, _running: running })
+        Ok(IoThread { runtime: handle, running: Some(running) })
     }
 
     pub(super) fn runtime(&self) -> &Handle {
         &self.runtime
+    }
+
+    /// Ends the thread after a last task, instead of when this is dropped.
+    pub(super) fn end_after(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        let running = self.running.take();
+        self.runtime.spawn(async move {
+            task.await;
+            drop(running);
+        });
     }
 }

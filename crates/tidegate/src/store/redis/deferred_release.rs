@@ -293,7 +293,7 @@ mod tests {
         for _ in 0..MAX_QUEUED_RELEASES + 3 {
             pending_permit.release_later();
         }
-        let stats = counters.read(true);
+        let stats = counters.read(true, 0);
         assert_eq!(stats.deferred_releases, MAX_QUEUED_RELEASES as u64 + 3);
         assert_eq!(stats.deferred_releases_dropped, 3);
     }

@@ -7,7 +7,7 @@
 //! the format.
 
 use redis::{ServerError, Value};
-use tidegate_core::{Attempt, Cost, Limit, State, Timestamp};
+use tidegate_core::{Attempt, Cost, Decision, LeasedState, Limit, State, Timestamp};
 
 use super::plan::{Few, PlannedState, ScriptMode, ScriptPlan, ScriptReply};
 use super::script::{self, Script, ScriptCall, unexpected_reply};
@@ -197,10 +197,17 @@ impl Entry {
     fn replay(&self, now: Timestamp, values: &[Option<&[u8]>]) -> Option<Vec<ScriptReply>> {
         let mut states = Few::new();
         for (limit, value) in self.limits().zip(values) {
+            let with_grants = value.filter(|value| stored_state::has_grants(limit, value));
             states.push(match (stored_state::is_summarized(limit), value) {
+                _ if with_grants.is_some() => {
+                    let state = stored_state::decode_leased(limit, with_grants)?;
+                    RepliedState::Whole(AnyState::Leased(Box::new(state)))
+                }
                 (true, Some(summaries)) => RepliedState::Summaries(summaries),
                 (true, None) => return None,
-                (false, value) => RepliedState::Whole(stored_state::decode(limit, *value)?),
+                (false, value) => {
+                    RepliedState::Whole(AnyState::Plain(stored_state::decode(limit, *value)?))
+                }
             });
         }
         let mut replies = Vec::with_capacity(self.requests);
@@ -214,9 +221,38 @@ impl Entry {
 /// A state in the reply of an entry.
 enum RepliedState<'r> {
     /// The state before the next request.
-    Whole(State),
+    Whole(AnyState),
     /// The summaries of the following runs.
     Summaries(&'r [u8]),
+}
+
+/// A state with or without open grants.
+enum AnyState {
+    Plain(State),
+    Leased(Box<LeasedState>),
+}
+
+impl AnyState {
+    fn advance_and_check(&mut self, limit: &Limit, attempt: &Attempt) -> bool {
+        match self {
+            AnyState::Plain(state) => state.advance_and_check(limit, attempt),
+            AnyState::Leased(state) => state.advance_and_check(limit, attempt),
+        }
+    }
+
+    fn available(&self, limit: &Limit, now: Timestamp) -> u64 {
+        match self {
+            AnyState::Plain(state) => state.available(limit, now),
+            AnyState::Leased(state) => state.available(limit, now),
+        }
+    }
+
+    fn finish(&mut self, limit: &Limit, attempt: &Attempt, admitted: bool) -> Decision {
+        match self {
+            AnyState::Plain(state) => state.finish(limit, attempt, admitted),
+            AnyState::Leased(state) => state.finish(limit, attempt, admitted),
+        }
+    }
 }
 
 /// The effect of a request on one state.
@@ -264,7 +300,7 @@ impl Run {
             equivalents = self.equivalent_states(mode, now, states, &summaries);
         }
         for _ in 0..self.times {
-            let mut current: Few<&mut State> = Few::new();
+            let mut current: Few<&mut AnyState> = Few::new();
             let mut from_summaries = equivalents.iter_mut();
             for state in &mut *states {
                 current.push(match state {
@@ -284,7 +320,7 @@ impl Run {
         now: Timestamp,
         states: &mut [RepliedState<'_>],
         summaries: &[Option<Summary>],
-    ) -> Few<State> {
+    ) -> Few<AnyState> {
         let mut available: Few<u64> = Few::new();
         for ((state, summary), planned) in states.iter_mut().zip(summaries).zip(self.plan.states())
         {
@@ -308,7 +344,7 @@ impl Run {
                 }
                 _ => 0,
             };
-            Some(summary.equivalent_state(&planned.limit, now, lacking))
+            Some(AnyState::Plain(summary.equivalent_state(&planned.limit, now, lacking)))
         });
         equivalents.collect()
     }
@@ -344,12 +380,12 @@ impl Run {
         &self,
         mode: ScriptMode,
         now: Timestamp,
-        states: &mut [&mut State],
+        states: &mut [&mut AnyState],
     ) -> ScriptReply {
         let mut effects = Few::<Effect>::new();
         let mut admitted = matches!(mode, ScriptMode::Decide | ScriptMode::Undo);
         for (planned, state) in self.plan.states().iter().zip(&mut *states) {
-            let attempt = Attempt::new(replayed_cost(planned), now);
+            let attempt = Attempt::new(replayed_cost(planned, state), now);
             let admits = state.advance_and_check(&planned.limit, &attempt);
             let consumed = consumed(planned, mode, state.available(&planned.limit, now));
             effects.push(Effect { admits, consumed });
@@ -358,7 +394,7 @@ impl Run {
         let mut is_consumed = false;
         let both = self.plan.states().iter().zip(states).zip(effects);
         let decisions = both.map(|((planned, state), Effect { admits, consumed })| {
-            let attempt = Attempt::new(replayed_cost(planned), now);
+            let attempt = Attempt::new(replayed_cost(planned, state), now);
             if !admitted && consumed > 0 {
                 // The decision is a denial, computed from the state after the charge.
                 is_consumed = true;
@@ -374,11 +410,11 @@ impl Run {
 
 /// The cost that is applied to a state of the reply. A summary describes the state after a forced
 /// charge or a refund, and a refund of 0 then returns its current values.
-fn replayed_cost(planned: &PlannedState) -> Cost {
+fn replayed_cost(planned: &PlannedState, state: &AnyState) -> Cost {
+    let is_summary =
+        matches!(state, AnyState::Plain(_)) && stored_state::is_summarized(&planned.limit);
     match planned.cost {
-        Cost::Force(_) | Cost::Refund(_) if stored_state::is_summarized(&planned.limit) => {
-            Cost::Refund(0)
-        }
+        Cost::Force(_) | Cost::Refund(_) if is_summary => Cost::Refund(0),
         cost => cost,
     }
 }

@@ -1,7 +1,7 @@
 //! The Redis store, which keeps states that several nodes share.
 //!
 //! ```text
-//!   request -> deny cache -> plan -> queue -> batch -> script in Redis -> raw state -> decision
+//!   request -> leases -> deny cache -> plan -> queue -> batch -> script in Redis -> raw state -> decision
 //! ```
 //!
 //! The decision is made twice, on the same numbers: by a script, which charges, and by the core,
@@ -18,9 +18,10 @@
 //!   the calls of one write; `breaker.rs`: when a server counts as down, and the backoff;
 //! - `topology.rs`: one server, Sentinel or Cluster; `cluster.rs`: the map of slots, and requests
 //!   whose keys are in several slots;
-//! - `key_names.rs`, `plan.rs`, `entry.rs`, `stored_state.rs`, `script.rs`, `lua/`: script calls
-//!   and their replies;
+//! - `key_names.rs`, `plan.rs`, `entry.rs`, `lease_call.rs`, `stored_state.rs`, `script.rs`,
+//!   `lua/`: script calls and their replies;
 //! - `deny_cache.rs`: denials that are answered from memory;
+//! - `leases/`: units of hot keys that are spent without a round trip;
 //! - `deferred_release.rs`: releases the permits of acquires that nobody waits for any more.
 
 mod batch;
@@ -33,6 +34,8 @@ mod deny_cache;
 mod entry;
 mod error;
 mod key_names;
+mod lease_call;
+mod leases;
 mod options;
 mod plan;
 mod queue;
@@ -50,7 +53,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, Value};
+use redis::Value;
 use smallvec::smallvec;
 use tidegate_core::{Cost, Limit, PermitId, Timestamp};
 
@@ -60,10 +63,12 @@ use self::deferred_release::{PendingPermit, ReleaseQueue, RetryOnDrop};
 use self::deny_cache::{DenyCache, GenerationIndexes, Lookup};
 pub use self::error::{ConnectError, UrlError};
 use self::key_names::KeyNames;
+use self::lease_call::{LeaseEntry, LeaseOperation, decode_lease_reply, lease_call};
+use self::leases::Leases;
 pub use self::options::RedisOptions;
 use self::plan::{ScriptMode, ScriptPlan, ScriptReply};
 use self::script::ScriptCall;
-use self::server::{CallReply, KeyHashes, Work, key_hash};
+use self::server::{CallReply, Work};
 pub use self::stats::RedisStats;
 use self::stats::StoreCounters;
 use self::topology::Topology;
@@ -79,6 +84,9 @@ pub mod wire {
     pub use super::deny_cache::MAX_AGE as MAX_DENY_CACHE;
     pub use super::entry::{CallBuilder, Entry, EntryError};
     pub use super::key_names::{KeyNames, slot_key};
+    pub use super::lease_call::{
+        LeaseEntry, LeaseOperation, LeaseReply, decode_lease_reply, lease_call,
+    };
     pub use super::plan::{PlannedState, ScriptMode, ScriptPlan, ScriptReply, SlotPart, Undo};
     pub use super::script::{ACL_RULES, Script, ScriptCall, permit_call, release_call, was_held};
 }
@@ -109,6 +117,7 @@ struct Inner {
     topology: Topology,
     counters: Arc<StoreCounters>,
     denials: Option<DenyCache>,
+    leases: Option<Arc<Leases>>,
     deferred_release: ReleaseQueue,
     /// Runs the tasks of the store.
     io_thread: IoThread,
@@ -153,6 +162,7 @@ impl RedisStore {
         let topology = Topology::start(&url, Arc::new(dialer), Arc::clone(&counters)).await?;
         let (deferred_release, waiting) = ReleaseQueue::new(Arc::clone(&counters));
         let denials = options.deny_cache.then(|| DenyCache::new(Arc::clone(&counters)));
+        let leases = options.leases.then(|| Arc::new(Leases::new(Arc::clone(&counters))));
         let inner = Inner {
             url,
             key_names,
@@ -160,6 +170,7 @@ impl RedisStore {
             topology,
             counters,
             denials,
+            leases,
             deferred_release,
             io_thread,
             permits: AtomicU64::new(0),
@@ -168,12 +179,25 @@ impl RedisStore {
         let inner = Arc::new(inner);
         let releasing = deferred_release::release_all(Arc::downgrade(&inner), waiting);
         inner.io_thread.runtime().spawn(releasing);
+        if inner.leases.is_some() {
+            inner.io_thread.runtime().spawn(leases::renew_all(Arc::downgrade(&inner)));
+        }
         Ok(RedisStore { inner })
     }
 
     /// Returns the counters of the store.
     pub fn stats(&self) -> RedisStats {
-        self.inner.counters.read(self.inner.topology.is_up())
+        let leases_active = self.inner.leases.as_ref().map_or(0, |leases| leases.active());
+        self.inner.counters.read(self.inner.topology.is_up(), leases_active)
+    }
+
+    /// Gives back the units that this node has leased, so that other nodes can use them. Call it
+    /// before the program ends. A store that is dropped gives them back in the background, if the
+    /// program runs for long enough.
+    pub async fn give_back_leases(&self) {
+        if let Some(leases) = &self.inner.leases {
+            leases::give_back_all(leases, &self.inner.topology, self.inner.timeout).await;
+        }
     }
 
     /// Returns warnings for the operator about settings of the servers that put limits at risk,
@@ -260,6 +284,10 @@ impl Store for RedisStore {
 impl Inner {
     async fn decide(self: &Arc<Self>, request: &Request<'_>) -> Result<Verdict, StoreError> {
         self.counters.requests.fetch_add(1, Relaxed);
+        let leased = self.leases.as_ref().and_then(|it| it.decide(request, &self.key_names));
+        if let Some(verdict) = leased {
+            return Ok(verdict);
+        }
         let candidate = match self.lookup(request) {
             Lookup::Denied(verdict) => {
                 self.counters.deny_cache_hits.fetch_add(1, Relaxed);
@@ -271,6 +299,12 @@ impl Inner {
         let verdict = self.decide_with_deadline(request, None).await?;
         if let (Some(denials), Some(candidate)) = (&self.denials, candidate) {
             denials.insert(candidate, &verdict, Instant::now());
+        }
+        if !verdict.allowed
+            && let Some(leases) = &self.leases
+            && let Some(leased) = leases.peek(request)
+        {
+            return Ok(leased);
         }
         Ok(verdict)
     }
@@ -372,21 +406,19 @@ impl Inner {
         let cell = |denials: &DenyCache| smallvec![denials.cell(key, limit)];
         let _invalidation =
             self.denials.as_ref().map(|denials| InvalidateOnDrop::new(denials, cell(denials)));
-        let name = self.key_names.state(key, limit);
-        let (slot, key_hashes) = (self.topology.slot(&name), smallvec![key_hash(&name)]);
-        let mut command = Cmd::new();
-        command.arg("DEL").arg(name);
-        match self.with_deadline(self.send(slot, &command, key_hashes)).await? {
-            Value::Int(count) => Ok(count > 0),
-            other => Err(script::unexpected_reply(&other).into()),
-        }
+        let key = self.key_names.state(key, limit);
+        let operations = vec![LeaseOperation::Reset];
+        let entries = [LeaseEntry { key, limit: *limit, operations }];
+        let reply = self.with_deadline(self.call(&lease_call(&entries, None))).await?;
+        let replies = decode_lease_reply(&entries, &reply)?;
+        let reply = replies.into_iter().next().unwrap_or(Err(script::unexpected_reply(&reply)))?;
+        Ok(reply.existed)
     }
 
     /// Calls a script. All keys must be in one slot.
     async fn call(&self, call: &ScriptCall) -> Result<Value, StoreError> {
         let slot = call.keys.first().map_or(0, |name| self.topology.slot(name));
-        let key_hashes = call.keys.iter().map(|name| key_hash(name)).collect();
-        self.send(slot, &call.cmd(), key_hashes).await
+        self.topology.send_call(slot, call, &self.counters).await
     }
 
     /// The permits that a plan acquires if it is admitted; `None` if it acquires none.
@@ -400,24 +432,22 @@ impl Inner {
         })
     }
 
-    async fn send(
-        &self,
-        slot: u16,
-        command: &Cmd,
-        key_hashes: KeyHashes,
-    ) -> Result<Value, StoreError> {
-        let work = || Work::Send(command.clone(), key_hashes.clone());
-        match self.topology.submit(slot, work, &self.counters).await? {
-            CallReply::Value(value) => Ok(value),
-            CallReply::Decided(_) => Err(script::unexpected_reply(&Value::Nil).into()),
-        }
-    }
-
     /// Invalidates the cached denials of a request that may refund units: now, and when the
     /// returned guard is dropped, which also happens if the caller drops the request.
     fn invalidate_denials(&self, request: &Request<'_>) -> Option<InvalidateOnDrop<'_>> {
         let denials = self.denials.as_ref()?;
         Some(InvalidateOnDrop::new(denials, denials.cells(request)))
+    }
+}
+
+/// Gives back leases when the last handle is dropped.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let Some(leases) = self.leases.take().filter(|leases| leases.has_keys()) else { return };
+        let (topology, timeout) = (self.topology.clone(), self.timeout);
+        self.io_thread.end_after(async move {
+            leases::give_back_all(&leases, &topology, timeout).await;
+        });
     }
 }
 

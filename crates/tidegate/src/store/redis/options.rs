@@ -21,6 +21,9 @@ pub struct RedisOptions {
     pub key_prefix: String,
     /// Whether repeated denials are answered from memory; default: `true`.
     pub deny_cache: bool,
+    /// Whether units of hot keys are leased: taken from the store before they are spent, and spent
+    /// without a round trip. Nothing is admitted beyond the limits. Default: `false`.
+    pub leases: bool,
 }
 
 impl RedisOptions {
@@ -31,6 +34,7 @@ impl RedisOptions {
             timeout: Duration::from_millis(25),
             key_prefix: "tg".into(),
             deny_cache: true,
+            leases: false,
         }
     }
 
@@ -60,6 +64,7 @@ impl fmt::Debug for RedisOptions {
             .field("timeout", &self.timeout)
             .field("key_prefix", &self.key_prefix)
             .field("deny_cache", &self.deny_cache)
+            .field("leases", &self.leases)
             .finish()
     }
 }

@@ -25,13 +25,15 @@ pub enum Script {
     Request,
     /// Releases or renews a permit.
     Permit,
+    /// Grants units to nodes, takes units back, and resets states.
+    Lease,
     /// Checks that the user may run the commands of the other scripts.
     Rights,
 }
 
 impl Script {
     /// All scripts.
-    pub const ALL: [Script; 3] = [Script::Request, Script::Permit, Script::Rights];
+    pub const ALL: [Script; 4] = [Script::Request, Script::Permit, Script::Lease, Script::Rights];
 
     /// Returns the Lua source.
     pub const fn source(self) -> &'static str {
@@ -45,7 +47,22 @@ impl Script {
                 include_str!("lua/sliding_window.lua"),
                 include_str!("lua/permits.lua"),
                 include_str!("lua/concurrency.lua"),
+                include_str!("lua/algorithms.lua"),
+                include_str!("lua/leased.lua"),
                 include_str!("lua/request.lua"),
+            ),
+            Script::Lease => concat!(
+                include_str!("lua/common.lua"),
+                include_str!("lua/sliding_counter.lua"),
+                include_str!("lua/fixed_window.lua"),
+                include_str!("lua/token_bucket.lua"),
+                include_str!("lua/sliding_log.lua"),
+                include_str!("lua/sliding_window.lua"),
+                include_str!("lua/permits.lua"),
+                include_str!("lua/concurrency.lua"),
+                include_str!("lua/algorithms.lua"),
+                include_str!("lua/leased.lua"),
+                include_str!("lua/lease.lua"),
             ),
             Script::Permit => concat!(
                 include_str!("lua/common.lua"),

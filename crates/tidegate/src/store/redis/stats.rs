@@ -55,6 +55,21 @@ pub struct RedisStats {
     /// Permits that were not released in the background, because the queue was full. Such a permit
     /// is held until its lease ends.
     pub deferred_releases_dropped: u64,
+    /// Requests that were answered from leases.
+    pub lease_hits: u64,
+    /// Units that the store granted to this node.
+    pub lease_units_granted: u64,
+    /// Units that were spent from leases.
+    pub lease_units_spent: u64,
+    /// Units that were given back to the store.
+    pub lease_units_given_back: u64,
+    /// Units that were neither spent nor given back before their lease ended. They count as used.
+    pub lease_units_expired: u64,
+    /// Leases with units that can be spent now.
+    pub leases_active: u64,
+    /// The number of times that leases were suspended, because the clocks of this node and of the
+    /// store drifted apart.
+    pub lease_clock_drifts: u64,
 }
 
 impl RedisStats {
@@ -88,6 +103,12 @@ pub(super) struct StoreCounters {
     pub(super) connections: AtomicU64,
     pub(super) deferred_releases: AtomicU64,
     pub(super) deferred_releases_dropped: AtomicU64,
+    pub(super) lease_hits: AtomicU64,
+    pub(super) lease_granted: AtomicU64,
+    pub(super) lease_spent: AtomicU64,
+    pub(super) lease_given_back: AtomicU64,
+    pub(super) lease_expired: AtomicU64,
+    pub(super) lease_drifts: AtomicU64,
     warnings: Mutex<BTreeSet<String>>,
     last_error: Mutex<Option<String>>,
     /// The time of the next attempt to connect to a server that is down. It is in the past once the
@@ -159,7 +180,7 @@ impl StoreCounters {
         self.last_foreign.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn read(&self, up: bool) -> RedisStats {
+    pub(super) fn read(&self, up: bool, leases_active: u64) -> RedisStats {
         let read = |counter: &AtomicU64| counter.load(Relaxed);
         let [failed_down, failed_timed_out, failed_lost, failed_refused, failed_overloaded] =
             [0, 1, 2, 3, 4].map(|index: usize| read(&self.failed[index]));
@@ -183,6 +204,13 @@ impl StoreCounters {
             connections: read(&self.connections),
             deferred_releases: read(&self.deferred_releases),
             deferred_releases_dropped: read(&self.deferred_releases_dropped),
+            lease_hits: read(&self.lease_hits),
+            lease_units_granted: read(&self.lease_granted),
+            lease_units_spent: read(&self.lease_spent),
+            lease_units_given_back: read(&self.lease_given_back),
+            lease_units_expired: read(&self.lease_expired),
+            leases_active,
+            lease_clock_drifts: read(&self.lease_drifts),
         }
     }
 }

@@ -5,12 +5,21 @@
 //! requests: the sum of the costs, the newest time, and the time at which the missing units are
 //! freed. From these [`Summary::equivalent_state`] builds a state that decides as the whole log
 //! would, so the code of the core computes the decision.
+//!
+//! A value with open grants is always replied whole, and is decoded to a [`LeasedState`].
 
 use smallvec::SmallVec;
 use tidegate_core::{
-    Algorithm, Cell, Entries, Entry, FixedWindow, Limit, Permits, SlidingCounter, SlidingLog,
-    SlidingWindow, State, Timestamp, TokenBucket, WindowForm, bounds,
+    Algorithm, Cell, Entries, Entry, FixedWindow, Grant, GrantId, LeasedState, Limit, Permits,
+    SlidingCounter, SlidingLog, SlidingWindow, State, Timestamp, TokenBucket, WindowForm, bounds,
 };
+
+/// The first byte of a value with open grants; see `lua/leased.lua`.
+const GRANTED: u8 = 0x8c;
+/// The bytes of an open grant.
+const GRANT_BYTES: usize = 24;
+/// The bytes of a log before its entries.
+const LOG_HEADER: usize = 22;
 
 /// Whether the reply for a state is a list of summaries.
 pub(super) fn is_summarized(limit: &Limit) -> bool {
@@ -27,7 +36,73 @@ pub(super) fn radix(limit: &Limit) -> u64 {
     squared.min(1 << most.ilog2())
 }
 
-/// Decodes a stored value that is not summarized; `None` if it is not a state.
+/// Whether a value in a reply has open grants. The last byte of a summary is 0, because it belongs to
+/// a time below 2^53.
+pub(super) fn has_grants(limit: &Limit, value: &[u8]) -> bool {
+    match is_summarized(limit) {
+        true => value.last().is_some_and(|last| *last != 0),
+        false => value.first() == Some(&GRANTED),
+    }
+}
+
+/// Decodes a stored value with or without open grants; `None` if it is not a state.
+pub(super) fn decode_leased(limit: &Limit, value: Option<&[u8]>) -> Option<LeasedState> {
+    let (state, grants) = match value {
+        Some([GRANTED, rest @ .., number]) => {
+            let grant_bytes = usize::from(*number) * GRANT_BYTES;
+            let (state, grants) = rest.split_at_checked(rest.len().checked_sub(grant_bytes)?)?;
+            let grants = grants.chunks(GRANT_BYTES).map(decode_grant).collect();
+            ((!state.is_empty()).then_some(state), grants)
+        }
+        state => (state, Vec::new()),
+    };
+    let state = match (limit.algorithm(), state) {
+        (Algorithm::SlidingLog, Some(state)) => State::SlidingLog(decode_log(state)?),
+        (_, state) => decode(limit, state)?,
+    };
+    LeasedState::from_parts(state, grants)
+}
+
+fn decode_grant(bytes: &[u8]) -> Grant {
+    let [id, units, deadline, duration_us] =
+        [&bytes[..7], &bytes[7..14], &bytes[14..21], &bytes[21..]].map(number);
+    Grant { id: GrantId(id), units, deadline: Timestamp::from_micros(deadline), duration_us }
+}
+
+fn decode_log(value: &[u8]) -> Option<SlidingLog> {
+    let (header, mut bytes) = value.split_at_checked(LOG_HEADER)?;
+    if header[0] != 0x81 {
+        return None;
+    }
+    let mut entries = Entries::new();
+    let (mut at, mut is_first) = (number(&header[1..8]), true);
+    while !bytes.is_empty() {
+        let distance = take_varint(&mut bytes)? >> 1;
+        // The distance of the oldest entry is ignored.
+        at = if is_first { at } else { at.checked_add(distance)? };
+        is_first = false;
+        let mut after = bytes;
+        let cost = match take_varint(&mut after) {
+            Some(number) if number % 2 == 1 => {
+                bytes = after;
+                number >> 1
+            }
+            _ => 1,
+        };
+        entries.push(Entry { at: Timestamp::from_micros(at), cost });
+    }
+    Some(SlidingLog::from(entries))
+}
+
+/// Takes the number of seven bits a byte that is at the start of `bytes`.
+fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
+    let length = bytes.iter().position(|byte| *byte < 0x80)? + 1;
+    let (digits, rest) = bytes.split_at_checked(length).filter(|_| length <= 9)?;
+    *bytes = rest;
+    Some(digits.iter().rev().fold(0, |number, byte| number << 7 | u64::from(byte & 0x7f)))
+}
+
+/// Decodes a stored value without grants that is not summarized; `None` if it is not a state.
 pub(super) fn decode(limit: &Limit, value: Option<&[u8]>) -> Option<State> {
     let Some(value) = value else { return Some(State::new(limit)) };
     Some(match limit.algorithm() {

@@ -13,8 +13,10 @@ use super::cluster::{Cluster, slot_of};
 use super::connection::{Connection, DialError, Dialer};
 use super::error::ConnectError;
 use super::key_names::slot_key;
+use super::script::{ScriptCall, unexpected_reply};
 use super::server::{
-    CallError, CallReply, SendMode, ServerClient, ServerStatus, ServerTarget, Work,
+    CallError, CallReply, KeyHashes, SendMode, ServerClient, ServerStatus, ServerTarget, Work,
+    key_hash,
 };
 use super::server_info::ServerInfo;
 use super::stats::StoreCounters;
@@ -106,6 +108,22 @@ impl Topology {
             };
         }
         Err(Failure::Refused("TRYAGAIN: the slot of this key is being moved".into()).into())
+    }
+
+    /// Calls a script on keys of one slot.
+    pub(super) async fn send_call(
+        &self,
+        slot: u16,
+        call: &ScriptCall,
+        counters: &StoreCounters,
+    ) -> Result<Value, StoreError> {
+        let key_hashes: KeyHashes = call.keys.iter().map(|name| key_hash(name)).collect();
+        let command = call.cmd();
+        let work = || Work::Send(command.clone(), key_hashes.clone());
+        match self.submit(slot, work, counters).await? {
+            CallReply::Value(value) => Ok(value),
+            CallReply::Decided(_) => Err(unexpected_reply(&Value::Nil).into()),
+        }
     }
 
     fn server(&self, slot: u16) -> Result<Arc<ServerClient>, Failure> {

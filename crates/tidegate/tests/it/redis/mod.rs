@@ -3,8 +3,9 @@
 //! If the program of a server is missing, the tests fail and name it. `scripts/lib/redis.sh`
 //! installs the programs.
 //!
-//! - `parity.rs`, `vectors.rs`, `traces.rs`, `state.rs`, `real_server.rs`, `idempotency.rs`,
-//!   `permits.rs`: the decisions and states are those of the core and of the memory store;
+//! - `parity.rs`, `lease_parity.rs`, `vectors.rs`, `traces.rs`, `state.rs`, `real_server.rs`,
+//!   `idempotency.rs`, `permits.rs`: the decisions and states are those of the core and of the
+//!   memory store;
 //! - `key_names.rs`, `foreign_values.rs`, `failures.rs`, `slot_parts.rs`: names of keys, values
 //!   that are not states, servers that refuse calls, requests over several slots;
 //! - `client.rs`: a plain client; `servers/`: single servers, Sentinels, clusters, TLS, a proxy,
@@ -14,7 +15,8 @@
 //! - `batches.rs`: callers that share writes; `ordering.rs`: the order of one caller's checks;
 //!   `overload.rs`: more checks than a server can answer; `concurrent_nodes.rs`: several stores
 //!   that share a limit;
-//! - `deny_cache.rs`: denials that are answered from memory;
+//! - `deny_cache.rs`: denials that are answered from memory; `leases.rs`: units of hot keys that
+//!   nodes spend without a round trip;
 //! - `dropped_acquires.rs`: acquires that nobody waits for; `limiter.rs`: the limiter over a
 //!   server;
 //! - `sentinel.rs`, `cluster.rs`: failover, and slots that are migrated.
@@ -31,6 +33,8 @@ mod foreign_values;
 mod health;
 mod idempotency;
 mod key_names;
+mod lease_parity;
+mod leases;
 mod limiter;
 mod ordering;
 mod outages;

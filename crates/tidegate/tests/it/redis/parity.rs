@@ -18,7 +18,7 @@ use crate::generators::{
 };
 
 /// Runs a property on each server, which is empty at the start of a case.
-fn hold<S: Strategy>(count: u32, strategy: &S, property: impl Fn(&mut Client, S::Value)) {
+pub fn hold<S: Strategy>(count: u32, strategy: &S, property: impl Fn(&mut Client, S::Value)) {
     on_each(|engine, server| {
         let client = RefCell::new(Client::new(server, "tg"));
         let mut runner = TestRunner::new(cases(count));
@@ -36,7 +36,7 @@ fn hold<S: Strategy>(count: u32, strategy: &S, property: impl Fn(&mut Client, S:
 
 /// Limits, each perhaps followed by itself with another count: a small one, or one so large that
 /// its ticks are the coarsest.
-fn changing_limits() -> impl Strategy<Value = Vec<Limit>> {
+pub fn changing_limits() -> impl Strategy<Value = Vec<Limit>> {
     let number = prop_oneof![0_u64..10, 1_000..10_000_u64, Just(1_000_000_000_000)];
     prop::collection::vec((any_limit(), prop::option::of(number)), 1..4).prop_map(|limits| {
         let both = |(limit, number): (Limit, Option<u64>)| {
@@ -178,6 +178,28 @@ fn states(client: &mut Client, generated_checks: &[GeneratedCheck]) -> Vec<Optio
     let names: Vec<_> =
         generated_checks.iter().map(|p| client.names.state(&[p.key], &p.limit)).collect();
     names.iter().map(|name| client.get(name)).collect()
+}
+
+/// Regression: the script counted a cell whose only units were charged at its beginning, and are now
+/// exactly a window old. The node admitted a request that the script had not charged.
+#[test]
+fn cell_that_began_a_window_ago_has_expired() {
+    on_each(|_, server| {
+        let mut client = Client::new(server, "tg");
+        let limit: Limit = "30 per 15ms".parse().expect("a limit");
+        let (start, window_us) = (NOW - NOW % 1_000, limit.window_us());
+        for (now, cost, remaining) in [(start, 29, 1), (start + window_us - 1, 1, 0)] {
+            assert_eq!(client.check([0], &limit, cost, Some(at(now))).remaining, remaining);
+        }
+        let now = start + window_us;
+        assert_eq!(client.check([0], &limit, 29, Some(at(now))).remaining, 0);
+        let name = client.names.state(&[0], &limit);
+        let mut model = Model::default();
+        for (now, cost) in [(start, 29), (start + window_us - 1, 1), (now, 29)] {
+            assert!(model.decide(0, &limit, &Attempt::new(cost, at(now))).allowed);
+        }
+        assert_kept(&client.stored(&name), &limit, model.state(0, &limit), at(now));
+    });
 }
 
 /// Long logs lose many of their oldest or newest entries in one step.

@@ -32,8 +32,15 @@ local function corrupt()
 end
 
 -- Stores a state until it expires, or deletes it if `after` is false (an empty state). `before` is
--- the stored value, and `expired` the time until which that is kept, if it is known.
+-- the stored value, and `expired` the time until which that is kept, if it is known. Without a name
+-- it writes nothing, and returns the bytes (false if the state is empty) and their expiry.
 local function write(name, before, after, expires, expired)
+  if not name then
+    if not after or expires <= now then
+      return false, 0
+    end
+    return type(after) == 'number' and string.format('%.0f', after) or after, expires
+  end
   if not after or expires <= now then
     if before then
       redis_call('DEL', name)

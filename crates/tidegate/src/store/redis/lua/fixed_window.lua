@@ -37,7 +37,7 @@ local function fixed_window(window, count, _, cap)
 
   local function store(name)
     local after = used > 0 and struct.pack('<BI7I7', 0x84, this, used)
-    write(name, raw, after, (this + 1) * window, (index + 1) * window)
+    return write(name, raw, after, (this + 1) * window, (index + 1) * window)
   end
 
   return { load = load, available = available, charge = charge, refund = refund, store = store }

@@ -30,7 +30,8 @@
 --          requests (nil if it does not exist). For a sliding-log and for permits it is instead a
 --          summary for every run, three numbers that the file of the algorithm describes: from
 --          before an ask, and after a forced charge or a refund. The third one applies to a denial,
---          after the run has charged what it could.
+--          after the run has charged what it could. A log with grants is replied whole, however
+--          (see leased.lua): its last byte is not 0.
 --          If each entry has one request for one unit, the values of the group are an array.
 --          An entry with an id has a single value instead: the time, and for each state its role,
 --          the length (4 bytes) and the bytes of its value; empty if the id was used for other
@@ -40,31 +41,8 @@ local DECIDE, DRY, UNDO = 0, 1, 2
 local OBSERVED, CONSUMES = 1, 2
 local SAME, UNIT = 1, 2
 local KEYS, replies, unpack_numbers = KEYS, { now }, struct.unpack
--- The states of the group. Each is a table of functions that hold the state of one entry at a time:
---   load(value)             reads a stored state, advances it to now, and returns its available units
---   available()             returns the available units
---   charge(units, permit)   adds units, whether or not they are available
---   refund(units)           removes units, newest first
---   store(name)             writes the state
--- and for states that are replied as a summary:
---   summary()               returns its first two numbers
---   freed_by(cost)          returns when there is room for a cost
+-- The states of the group; see algorithms.lua.
 local states = {}
-
-local function create_state(algorithm, ...)
-  if algorithm == 2 then
-    return sliding_counter(...)
-  elseif algorithm == 1 then
-    return sliding_window(...)
-  elseif algorithm == 4 then
-    return token_bucket(...)
-  elseif algorithm == 0 then
-    return sliding_log(...)
-  elseif algorithm == 3 then
-    return fixed_window(...)
-  end
-  return concurrency(...)
-end
 
 -- Functions that many calls do not need.
 local function create_rare()
@@ -243,6 +221,28 @@ local function create_rare()
     return reply
   end
 
+  -- Decides an entry that failed once more, if values of its states have grants: such values are
+  -- rejected before the first write of an entry. `decide` decides the entry. Returns whether it did,
+  -- and otherwise why not.
+  function self.decide_leased(problem, number, group, first, decide, ...)
+    local plain, is_leased = {}, false
+    for i = 1, number do
+      local value = redis.pcall('GET', KEYS[first + i])
+      plain[i] = states[i]
+      if type(value) == 'string' and string.byte(value) == GRANTED then
+        states[i], is_leased = leased(group, 9 + (i - 1) * LIMIT_BYTES), true
+      end
+    end
+    local is_done = false
+    if is_leased then
+      is_done, problem = pcall(decide, ...)
+    end
+    for i = 1, number do
+      states[i] = plain[i]
+    end
+    return is_done, problem
+  end
+
   -- Returns the error of an entry as a reply. An error of a command begins with its code, except in
   -- Redis before 7.0.
   function self.failed(problem)
@@ -257,6 +257,8 @@ local rare
 -- The numbers of keys and of replies of all entries before the current one, the number of entries of
 -- the group that are left, and the position of the next bytes to read in the group.
 local used, filled, left, position = 0, 1, 0, 1
+-- The runs of the current entry.
+local current
 
 -- Decides entries with one request each, for one unit of every state. It does the same as
 -- decide_runs, with less work for each state: all were read at once, and their values are `values`.
@@ -283,24 +285,40 @@ local function decide_units(number, values, total)
   end
 end
 
+-- Decides the current entry.
+local function decide_entry(number, group, mode, id_bytes)
+  if id_bytes > 0 then
+    local costs = string.sub(group, position, position + id_bytes - 1)
+    local period = unpack_numbers('<I8', group, position + id_bytes)
+    replies[filled + 1] = rare.decide_with_id(number, current, used, mode, costs, period)
+    used, filled = used + number + 1, filled + 1
+  else
+    rare.decide_runs(number, current, used, mode, replies, filled)
+    used, filled = used + number, filled + number
+  end
+  left = left - 1
+end
+
 -- Decides the entries that are left of a group.
 local function decide_entries(number, group, mode, runs, id_bytes)
   while left > 0 do
-    local current = runs
+    current = runs
     if not current then
       current, position = rare.read_runs(group, position, number)
     end
-    if id_bytes > 0 then
-      local costs = string.sub(group, position, position + id_bytes - 1)
-      local period = unpack_numbers('<I8', group, position + id_bytes)
-      replies[filled + 1] = rare.decide_with_id(number, current, used, mode, costs, period)
-      used, filled = used + number + 1, filled + 1
-    else
-      rare.decide_runs(number, current, used, mode, replies, filled)
-      used, filled = used + number, filled + number
-    end
-    left = left - 1
+    decide_entry(number, group, mode, id_bytes)
   end
+end
+
+-- Decides the current entry of a group with one request for one unit of every state, of which at
+-- least one has grants.
+local function decide_leased_unit(number, values, offset)
+  local run = { times = 1, units = {} }
+  for i = 1, number do
+    run.units[i] = 1
+  end
+  rare.decide_runs(number, { run }, used, DECIDE, values, offset)
+  used, left = used + number, left - 1
 end
 
 for argument = 2, #ARGV do
@@ -308,8 +326,8 @@ for argument = 2, #ARGV do
   local mode, number, requests, id_bytes
   mode, number, left, requests, id_bytes, position = unpack_numbers('<BI2I2BI2', group)
   for i = 1, number do
-    states[i] = create_state(unpack_numbers('<BI8I8I8I8I8I8I8', group, position))
-    position = position + 57
+    states[i] = create_state(unpack_numbers(LIMIT_FORMAT, group, position))
+    position = position + LIMIT_BYTES
   end
   if requests == UNIT then
     local values, total = redis_call('MGET', unpack(KEYS, used + 1, used + left * number)), left
@@ -319,8 +337,13 @@ for argument = 2, #ARGV do
       if not is_done then
         -- Only the current entry has failed.
         rare = rare or create_rare()
-        values[(total - left) * number + 1] = rare.failed(problem)
-        used, left = used + number, left - 1
+        local offset = (total - left) * number
+        is_done, problem = rare.decide_leased(
+          problem, number, group, used, decide_leased_unit, number, values, offset)
+        if not is_done then
+          values[offset + 1] = rare.failed(problem)
+          used, left = used + number, left - 1
+        end
       end
     end
   else
@@ -332,6 +355,10 @@ for argument = 2, #ARGV do
     local has_id = id_bytes > 0
     while left > 0 do
       local is_done, problem = pcall(decide_entries, number, group, mode, runs, id_bytes)
+      if not is_done then
+        is_done, problem = rare.decide_leased(
+          problem, number, group, used, decide_entry, number, group, mode, id_bytes)
+      end
       if not is_done then
         replies[filled + 1] = rare.failed(problem)
         for i = 2, has_id and 1 or number do

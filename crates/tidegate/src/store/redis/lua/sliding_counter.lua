@@ -96,15 +96,15 @@ local function sliding_counter(window, count, _, cap, tick, ticks, radix)
       return write(name, raw, false)
     end
     local number = base + previous * radix + current
-    if stored_current and (previous >= radix or current >= radix or number >= MOST) then
+    if name and stored_current and (previous >= radix or current >= radix or number >= MOST) then
       if current ~= stored_current then
         redis_call('SETRANGE', name, '15', struct.pack('<I7', current))
       end
     elseif previous >= radix or current >= radix or number >= MOST then
       local after = struct.pack('<BI7I7I7', 0x83, this, previous, current)
-      write(name, raw, after, (this + 2) * window, (index + 2) * window)
-    elseif not stored then
-      write(name, raw, number, (this + 2) * window, (index + 2) * window)
+      return write(name, raw, after, (this + 2) * window, (index + 2) * window)
+    elseif not stored or not name then
+      return write(name, raw, number, (this + 2) * window, (index + 2) * window)
     elseif number ~= stored then
       -- Formatting a number takes Redis longer than this comparison.
       number = number - stored

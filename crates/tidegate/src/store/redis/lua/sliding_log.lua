@@ -240,9 +240,9 @@ local function sliding_log(window, count, capacity, cap)
     flush()
     if total == 0 then
       return write(name, raw, false)
-    elseif changed then
+    elseif changed or not name then
       local after = struct.pack('<BI7I7I7', 0x81, oldest, newest, total) .. sub(packed, head, tail)
-      write(name, raw, after, until_grid(newest), kept_until)
+      return write(name, raw, after, until_grid(newest), kept_until)
     end
   end
 

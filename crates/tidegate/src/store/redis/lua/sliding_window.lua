@@ -333,7 +333,7 @@ local function any_sliding_window(window, count)
     if size == 0 then
       return write(name, raw, false)
     elseif not changed then
-      return
+      return raw, kept_until
     end
     local newest, numbers = indexes[size], { 0x88 + form, nil, nil }
     if form == TIMES then
@@ -351,7 +351,7 @@ local function any_sliding_window(window, count)
       end
     end
     local after = struct.pack(window_format(form, size), unpack(numbers))
-    write(name, raw, after, stored_until(newest), kept_until)
+    return write(name, raw, after, stored_until(newest), kept_until)
   end
 
   return { load = load, replace = replace, available = available, charge = charge, refund = refund, store = store }
@@ -428,7 +428,7 @@ local function sliding_window(window, count)
     if form > 0 and string.byte(value) == mark and size % 1 == 0 and size > 0 and size <= most_cells + 1 then
       cells = { struct.unpack(window_format(form, size), value) }
       local newest = cells[3]
-      -- Cells farther from the newest one than this are partly older than the window.
+      -- Cells at this distance from the newest one, or farther, began a window ago or earlier.
       local border, farther, used = newest - since / cell, most_cells + 1, 0
       last = 1 + 3 * size
       if cells[2] ~= count or newest > current then
@@ -441,7 +441,7 @@ local function sliding_window(window, count)
           corrupt()
         end
         farther, used = distance, used + units
-        if distance > border then
+        if distance >= border then
           local start = (newest - distance) * cell
           if start + math.min(head % 16 * step, cell) <= since then
             -- The cell has expired.
@@ -507,13 +507,14 @@ local function sliding_window(window, count)
   local function store(name)
     if is_general then
       return general.store(name)
-    elseif changed and is_last_only then
+    elseif name and changed and is_last_only then
       local bytes = struct.pack(cell_format, cells[last], cells[last + 1], cells[last + 2])
       redis_call('SETRANGE', name, last_offset(#raw), bytes)
     elseif changed then
       local after = struct.pack(window_format(form, (last - 1) / 3), unpack(cells))
-      write(name, raw, after, (current + 1) * cell + window, kept_until)
+      return write(name, raw, after, (current + 1) * cell + window, kept_until)
     end
+    return raw, kept_until
   end
 
   return { load = load, available = available, charge = charge, refund = refund, store = store }

@@ -74,12 +74,12 @@ local function token_bucket(window, count, capacity, cap, tick, ticks)
     if count > 0 then
       expires = (now_tick + ceil(debt / count)) * tick
     end
-    if expires <= kept_until and old_tick == tick then
+    if name and expires <= kept_until and old_tick == tick then
       redis_call('SETRANGE', name, '1', pack_numbers('<I7I7', now, debt))
     else
       local until_then = math.max(kept_until, math.min(expires + ceil(window / 8), MOST))
       local after = pack_numbers('<BI7I7I7I7', 0x85, now, debt, tick, until_then)
-      write(name, raw, after, until_then, kept_until)
+      return write(name, raw, after, until_then, kept_until)
     end
   end
 

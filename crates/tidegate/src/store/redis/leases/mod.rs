@@ -1,0 +1,359 @@
+//! Leases: units of hot keys that this node has taken from the store and spends without asking it.
+//!
+//! ```text
+//!   request -> every state leased and enough units left? --yes--> verdict
+//!                  |no                                              (no round trip)
+//!                  v
+//!               the store decides, and the key is counted; a hot key gets a lease
+//! ```
+//!
+//! [`tidegate_core::LeasedState`] explains why nothing is admitted beyond the limit. This module
+//! decides which keys are leased, how many units a lease has and how long it lasts:
+//!
+//! - `hot_keys.rs` finds hot keys in constant memory;
+//! - `key_leases.rs` has the leases of one key: spending, sizing, renewal, giving back;
+//! - `renewal.rs` is the task that sends grants and give-backs;
+//! - `clock_drift.rs` compares the clocks of the node and of the store.
+//!
+//! A request takes part only if each of its limits can be answered from leases. Requests with an
+//! idempotency id, a permit, an observed check, a forced charge or a denial that consumes are always
+//! decided by the store.
+
+mod clock_drift;
+mod hot_keys;
+mod key_leases;
+mod renewal;
+#[cfg(test)]
+mod simulation;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use foldhash::fast::RandomState;
+use tidegate_core::{Algorithm, Cost, Decision, GrantId, Limit, ResetAfter, Timestamp};
+use tokio::sync::Notify;
+
+use self::clock_drift::DriftDetector;
+use self::hot_keys::HotKeys;
+use self::key_leases::{KeyLeases, LocalAnswer};
+pub(super) use self::renewal::{give_back_all, renew_all};
+use super::key_names::KeyNames;
+use super::plan::Few;
+use super::stats::StoreCounters;
+use crate::request::may_consume;
+use crate::{Check, MAX_CHECKS, Request, Verdict};
+
+/// The maximum number of leased keys. Others are decided by the store. A tick looks at all of them.
+const MAX_LEASED_KEYS: usize = 1024;
+const SHARDS: usize = 16;
+/// The shortest window of a leased limit. The shortest useful lease is a hundredth of it, and its
+/// units count that much longer.
+const MIN_WINDOW_US: u64 = 1_000_000;
+/// The largest `sliding-log` that is leased. The script replies with the whole log while units of it
+/// are out.
+const MAX_LEASED_LOG: u64 = 1_000;
+/// The size of the id of a grant, which must be exact in the doubles of Lua.
+const GRANT_BITS: u32 = 53;
+
+/// The leases of a store.
+pub(super) struct Leases {
+    random: RandomState,
+    clock: NodeClock,
+    shards: Box<[Mutex<Shard>]>,
+    keys: AtomicUsize,
+    hot_keys: HotKeys,
+    /// The clocks of the servers, by slot.
+    drift: Mutex<HashMap<u16, DriftDetector>>,
+    /// Whether leases are suspended because the clocks drift apart.
+    suspended: AtomicBool,
+    /// Keys that need a new lease now.
+    due: Mutex<Vec<Arc<LeasedKey>>>,
+    woken: Notify,
+    grants: AtomicU64,
+    counters: Arc<StoreCounters>,
+}
+
+type Shard = HashMap<u64, Arc<LeasedKey>, RandomState>;
+
+/// A key under one limit that is leased.
+pub(super) struct LeasedKey {
+    hash: u64,
+    key: Box<[u8]>,
+    /// The name of the key in Redis.
+    name: Vec<u8>,
+    limit: Limit,
+    leases: Mutex<KeyLeases>,
+}
+
+impl LeasedKey {
+    fn leases(&self) -> MutexGuard<'_, KeyLeases> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The time on the clocks of this node.
+///
+/// A lease ends by whichever clock is ahead. The monotonic clock never steps, but on many systems it
+/// stands still while the machine is suspended; the wall clock does not.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NodeTime {
+    /// The monotonic clock, since the store was created.
+    pub(super) monotonic: Timestamp,
+    /// The wall clock.
+    pub(super) wall: Timestamp,
+}
+
+struct NodeClock {
+    start: Instant,
+}
+
+impl NodeClock {
+    fn now(&self) -> NodeTime {
+        let micros = |duration: std::time::Duration| {
+            Timestamp::from_micros(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
+        };
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        NodeTime { monotonic: micros(self.start.elapsed()), wall: micros(wall) }
+    }
+}
+
+impl Leases {
+    pub(super) fn new(counters: Arc<StoreCounters>) -> Self {
+        Leases {
+            random: RandomState::default(),
+            clock: NodeClock { start: Instant::now() },
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            keys: AtomicUsize::new(0),
+            hot_keys: HotKeys::new(),
+            drift: Mutex::default(),
+            suspended: AtomicBool::new(false),
+            due: Mutex::default(),
+            woken: Notify::new(),
+            grants: AtomicU64::new(0),
+            counters,
+        }
+    }
+
+    /// Decides a request from leases; `None` if the store has to. Then the keys of the request are
+    /// counted, and hot ones are leased.
+    pub(super) fn decide(&self, request: &Request<'_>, key_names: &KeyNames) -> Option<Verdict> {
+        let refunds = match leasable(request)? {
+            RequestKind::Ask => false,
+            RequestKind::Refund => true,
+        };
+        let now = self.clock.now();
+        let hashes: Few<u64> = request.checks.iter().map(|check| self.hash(check)).collect();
+        let keys = self.find(request.checks, &hashes);
+        if let Some(keys) = &keys
+            && let Some(verdict) = self.answer(request.checks, keys, now)
+        {
+            self.counters.lease_hits.fetch_add(1, Relaxed);
+            return Some(verdict);
+        }
+        if keys.is_none() && !refunds && !self.suspended.load(Relaxed) {
+            for (check, hash) in request.checks.iter().zip(hashes) {
+                if self.hot_keys.note(hash, now.monotonic) {
+                    self.lease(check, hash, key_names, now);
+                }
+            }
+        }
+        None
+    }
+
+    /// Answers a peek that the store denied, because this node may still have units. A peek is
+    /// decided as a request for one unit.
+    pub(super) fn peek(&self, request: &Request<'_>) -> Option<Verdict> {
+        let is_peek = |check: &Check<'_>| check.cost == Cost::PEEK && !check.observed;
+        if request.id.is_some() || !request.lease || !request.checks.iter().all(is_peek) {
+            return None;
+        }
+        let hashes: Few<u64> = request.checks.iter().map(|check| self.hash(check)).collect();
+        self.answer(request.checks, &self.find(request.checks, &hashes)?, self.clock.now())
+    }
+
+    /// Whether any key is leased.
+    pub(super) fn has_keys(&self) -> bool {
+        self.keys.load(Relaxed) > 0
+    }
+
+    /// Returns the number of leases that can be spent from.
+    pub(super) fn active(&self) -> u64 {
+        let now = self.clock.now();
+        self.all_keys().iter().map(|key| key.leases().active(now)).sum()
+    }
+
+    fn hash(&self, check: &Check<'_>) -> u64 {
+        let mut hasher = self.random.build_hasher();
+        hasher.write(check.key);
+        hasher.write_u64(check.limit.id());
+        hasher.finish()
+    }
+
+    /// The leased keys of all checks; `None` if one is not leased. A key whose limit has changed is
+    /// given back.
+    fn find(&self, checks: &[Check<'_>], hashes: &[u64]) -> Option<Few<Arc<LeasedKey>>> {
+        if self.keys.load(Relaxed) == 0 {
+            return None;
+        }
+        let mut keys = Few::new();
+        for (check, &hash) in checks.iter().zip(hashes) {
+            let key = self.shard(hash).get(&hash).cloned().filter(|key| *key.key == *check.key)?;
+            if key.limit != *check.limit {
+                if key.leases().close() {
+                    self.wake(key);
+                }
+                return None;
+            }
+            keys.push(key);
+        }
+        Some(keys)
+    }
+
+    /// Charges or refunds all checks, or none.
+    fn answer(
+        &self,
+        checks: &[Check<'_>],
+        keys: &[Arc<LeasedKey>],
+        now: NodeTime,
+    ) -> Option<Verdict> {
+        let mut answers: Few<LocalAnswer> = Few::new();
+        for (check, key) in checks.iter().zip(keys) {
+            let (answer, is_due) = key.leases().apply(check.cost, now);
+            if is_due {
+                self.wake(Arc::clone(key));
+            }
+            let Some(answer) = answer else {
+                // Units that are put back after their lease has ended are lost, which only admits
+                // less.
+                for ((check, key), _) in checks.iter().zip(keys).zip(&answers) {
+                    key.leases().undo(check.cost, now);
+                }
+                return None;
+            };
+            answers.push(answer);
+        }
+        for check in checks {
+            if let Cost::Ask(units) = check.cost {
+                self.counters.lease_spent.fetch_add(units, Relaxed);
+            }
+        }
+        let decisions = checks.iter().zip(answers).map(|(check, answer)| Decision {
+            allowed: true,
+            limit: check.limit.count(),
+            remaining: answer.left,
+            reset_after: ResetAfter::from_micros(answer.reset_after_us),
+            ..Decision::default()
+        });
+        let mut verdict = Verdict::new(checks, decisions);
+        verdict.remembered = true;
+        Some(verdict)
+    }
+
+    /// Starts to lease a hot key, unless too many are leased.
+    fn lease(&self, check: &Check<'_>, hash: u64, key_names: &KeyNames, now: NodeTime) {
+        if self.keys.load(Relaxed) >= MAX_LEASED_KEYS {
+            return;
+        }
+        let mut shard = self.shard(hash);
+        if shard.contains_key(&hash) {
+            return;
+        }
+        let key = Arc::new(LeasedKey {
+            hash,
+            key: check.key.into(),
+            name: key_names.state(check.key, check.limit),
+            limit: *check.limit,
+            leases: Mutex::new(KeyLeases::new(check.limit, hot_keys::RATE, now)),
+        });
+        shard.insert(hash, Arc::clone(&key));
+        drop(shard);
+        self.keys.fetch_add(1, Relaxed);
+        self.wake(key);
+    }
+
+    fn remove(&self, key: &LeasedKey) {
+        let mut shard = self.shard(key.hash);
+        if shard.get(&key.hash).is_some_and(|current| std::ptr::eq(&raw const **current, key)) {
+            shard.remove(&key.hash);
+            self.keys.fetch_sub(1, Relaxed);
+        }
+    }
+
+    fn all_keys(&self) -> Vec<Arc<LeasedKey>> {
+        let mut keys = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            keys.extend(shard.values().cloned());
+        }
+        keys
+    }
+
+    /// Lets the task look at a key.
+    fn wake(&self, key: Arc<LeasedKey>) {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner).push(key);
+        self.woken.notify_one();
+    }
+
+    /// A random id, so that no other grant of any node has it.
+    fn new_grant_id(&self) -> GrantId {
+        let number = self.grants.fetch_add(1, Relaxed);
+        let random = std::hash::RandomState::new().hash_one(number);
+        GrantId((random >> (u64::BITS - GRANT_BITS)).max(1))
+    }
+
+    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
+        let index = usize::try_from(hash >> 33).unwrap_or(0) % SHARDS;
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The kind of a request that leases can answer.
+enum RequestKind {
+    Ask,
+    Refund,
+}
+
+/// The kind of a request; `None` if only the store can decide it.
+fn leasable(request: &Request<'_>) -> Option<RequestKind> {
+    let checks = request.checks;
+    let is_plain = request.lease
+        && request.id.is_none()
+        && request.permit.is_none()
+        && (1..=MAX_CHECKS).contains(&checks.len())
+        && checks.iter().all(|check| !check.observed && is_leasable(check.limit))
+        && !may_consume(checks)
+        && !share_states(checks);
+    if !is_plain {
+        return None;
+    }
+    if checks.iter().all(|check| matches!(check.cost, Cost::Ask(1..))) {
+        Some(RequestKind::Ask)
+    } else if checks.iter().all(|check| matches!(check.cost, Cost::Refund(1..))) {
+        Some(RequestKind::Refund)
+    } else {
+        None
+    }
+}
+
+/// Whether keys can be leased under a limit.
+fn is_leasable(limit: &Limit) -> bool {
+    let has_leases = match limit.algorithm() {
+        Algorithm::Concurrency => false,
+        // A log of up to 20 units, of which a lease would take most.
+        Algorithm::SlidingWindow => limit.count() > 20,
+        Algorithm::SlidingLog => limit.count() <= MAX_LEASED_LOG,
+        Algorithm::SlidingCounter | Algorithm::FixedWindow | Algorithm::TokenBucket => true,
+    };
+    has_leases && limit.count() > 0 && limit.window_us() >= MIN_WINDOW_US
+}
+
+/// Whether two checks count in the same state. The store merges such checks.
+fn share_states(checks: &[Check<'_>]) -> bool {
+    let is_shared = |(index, check): (usize, &Check<'_>)| {
+        checks[..index].iter().any(|other| other.shares_state(check))
+    };
+    checks.iter().enumerate().any(is_shared)
+}

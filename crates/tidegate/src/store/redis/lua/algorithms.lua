@@ -1,0 +1,27 @@
+-- Creates the state of a limit from its numbers, as script.rs encodes them: the algorithm, window,
+-- count, capacity, cap, tick, ticks, and the radix of a sliding-counter.
+local LIMIT_FORMAT, LIMIT_BYTES = '<BI8I8I8I8I8I8I8', 57
+
+-- Each state is a table of functions that hold the state of one key at a time:
+--   load(value)             reads a stored state, advances it to now, and returns its available units
+--   available()             returns the available units
+--   charge(units, permit)   adds units, whether or not they are available
+--   refund(units)           removes units, newest first
+--   store(name)             writes the state; without a name, see write()
+-- and for states that are replied as a summary:
+--   summary()               returns its first two numbers
+--   freed_by(cost)          returns when there is room for a cost
+local function create_state(algorithm, ...)
+  if algorithm == 2 then
+    return sliding_counter(...)
+  elseif algorithm == 1 then
+    return sliding_window(...)
+  elseif algorithm == 4 then
+    return token_bucket(...)
+  elseif algorithm == 0 then
+    return sliding_log(...)
+  elseif algorithm == 3 then
+    return fixed_window(...)
+  end
+  return concurrency(...)
+end
