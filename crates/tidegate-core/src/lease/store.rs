@@ -93,7 +93,7 @@ impl LeasedState {
     /// [`LeasedState::advance_and_check`].
     pub fn finish(&mut self, limit: &Limit, attempt: &Attempt, admitted: bool) -> Decision {
         let now = limit.window_position(attempt.now);
-        AlgorithmState::finish(self, limit, attempt, &now, admitted)
+        AlgorithmState::apply_and_report(self, limit, attempt, &now, admitted)
     }
 
     /// Grants units for a time, as many as are requested and available. Returns `None` if the limit
