@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   settings.rs                   settings: flag > environment > file > default
-//!   unknown_env.rs                warns of misspelt environment variables
+//!   unknown_settings.rs           warns of misspelt variables, suggests flags for unknown ones
 //!   connection_limits.rs          how many connections each front may have, from the file descriptors
 //!   store_connection.rs           connects to the store that nodes share; logs its failures
 //!   readiness.rs                  when the server is ready: its config, its store
@@ -22,8 +22,7 @@ mod reload;
 mod settings;
 mod shutdown;
 mod store_connection;
-mod unknown_env;
-mod unknown_flags;
+mod unknown_settings;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,8 +79,8 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
     let args = &args;
     let default_filter = variables.as_ref().map_or(logs::DEFAULT_FILTER, |one| one.log_filter);
     let _logging = logs::start(args.log_format, default_filter)?;
-    unknown_env::warn_of_unknown();
-    unknown_env::warn_of_envoy(variables.as_deref());
+    unknown_settings::warn_of_unknown();
+    unknown_settings::warn_of_envoy(variables.as_deref());
     let source = ConfigSource::new(args, variables)?;
     let (mut config, is_loaded) = source.load_first().map_err(ServeError::Config)?;
     let secrets = Secrets::from_env()?;

@@ -12,7 +12,7 @@ use tidegate_replay::rate_algorithm;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::error::ServeError;
-use super::unknown_flags::UnknownFlags;
+use super::unknown_settings::UnknownFlags;
 use crate::authentication::{Access, Secrets};
 use crate::connections::{FrontTls, ListenAddr, TlsFiles};
 use crate::envoy_ratelimit::XdsAddress;

@@ -7,24 +7,56 @@
 //! accepted config stays in force meanwhile.
 //!
 //! ```text
-//!   control plane --DiscoveryResponse--> client.rs, messages.rs --Update-> serve/reload.rs
-//!                 <--ACK or NACK--------                       <--result--
+//!   control plane --DiscoveryResponse--> xds/ --Update-> serve/reload.rs
+//!                 <--ACK or NACK--------      <--result--
 //! ```
 //!
 //! Bounds: one message is at most [`XdsSettings::max_message_bytes`] large, configs that arrive
 //! while another is applied are skipped except for the newest, and a control plane that stops
 //! responding is detected by pings.
 
-mod client;
 mod messages;
 
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use futures_util::{FutureExt as _, stream};
+use http::uri::PathAndQuery;
+use prost::Message as _;
+use prost_types::Any;
 use tidegate::unstable::config::envoy::DomainConfig;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
+use tonic::client::Grpc;
+use tonic::codec::Streaming;
+use tonic::metadata::{MetadataKey, MetadataValue};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic_prost::ProstCodec;
+use tracing::{debug, info, warn};
 
-pub use self::client::run;
+use self::messages::{
+    DiscoveryRequest, DiscoveryResponse, Node, RateLimitConfig, Status, text_struct,
+};
+
+const STREAM: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
+
+/// The code of a rejected config: INVALID_ARGUMENT.
+const INVALID_ARGUMENT: i32 = 3;
+
+/// The largest size of a reason that is sent to the control plane. It stays below the limit of
+/// gRPC on metadata, because control planes log it and some pass it on there.
+const MAX_REASON_BYTES: usize = 4096;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The control plane is pinged this often, and must reply within the timeout.
+const PING_EVERY: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time from one config to the next. A control plane that sends configs without end is slowed
+/// down by flow control, and only the newest config that arrived meanwhile is applied.
+const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The settings of the client.
 #[derive(Clone, Debug)]
@@ -68,4 +100,261 @@ pub struct Update {
     pub configs: Vec<DomainConfig>,
     /// Receives the result: an error is sent to the control plane.
     pub result: oneshot::Sender<Result<(), String>>,
+}
+
+/// Receives configs and sends them to `updates`, until the receiver is dropped.
+pub async fn run(settings: XdsSettings, updates: mpsc::Sender<Update>) {
+    let mut client = Client { settings, updates, accepted: String::new(), failures: 0 };
+    loop {
+        let Err(error) = client.follow().await else { return };
+        let pause = pause_after(client.settings.backoff, client.failures);
+        client.failures = client.failures.saturating_add(1);
+        let address = &client.settings.address;
+        warn!(address, retry_in = ?pause, "no configs from the xDS control plane: {error}");
+        tokio::time::sleep(pause).await;
+    }
+}
+
+struct Client {
+    settings: XdsSettings,
+    updates: mpsc::Sender<Update>,
+    /// The version that was last accepted.
+    accepted: String,
+    /// The number of streams that failed since the last response.
+    failures: u32,
+}
+
+impl Client {
+    /// Opens a stream and applies its configs. Returns `Ok` if nobody receives updates any more,
+    /// and an error when the stream ends.
+    async fn follow(&mut self) -> Result<(), StreamError> {
+        let (requests, mut responses) = self.open().await?;
+        info!(address = self.settings.address, "connected to the xDS control plane");
+        loop {
+            let first = responses.message().await?.ok_or(StreamError::Ended)?;
+            let next = tokio::time::Instant::now() + INTERVAL;
+            let response = newest(&mut responses, first);
+            self.failures = 0;
+            // A large config takes milliseconds, in which a check could not be made.
+            let decoding = tokio::task::spawn_blocking(move || (decode(&response), response));
+            let (decoded, response) = decoding.await.map_err(|_| StreamError::Ended)?;
+            let result = match decoded {
+                Err(reason) => {
+                    let version = &response.version_info;
+                    warn!(version, "rejected a response of the xDS control plane: {reason}");
+                    Err(reason)
+                }
+                Ok(configs) => {
+                    let (result, applied) = oneshot::channel();
+                    let update = Update { configs, result };
+                    if self.updates.send(update).await.is_err() {
+                        return Ok(());
+                    }
+                    let Ok(applied) = applied.await else { return Ok(()) };
+                    applied
+                }
+            };
+            let acknowledgement = self.acknowledge(response, result);
+            requests.send(acknowledgement).await.map_err(|_| StreamError::Ended)?;
+            tokio::time::sleep_until(next).await;
+        }
+    }
+
+    async fn open(
+        &self,
+    ) -> Result<(mpsc::Sender<DiscoveryRequest>, Streaming<DiscoveryResponse>), StreamError> {
+        let channel = connect(&self.settings).await?;
+        let mut grpc =
+            Grpc::new(channel).max_decoding_message_size(self.settings.max_message_bytes);
+        grpc.ready().await.map_err(StreamError::Connect)?;
+        let (requests, outgoing) = mpsc::channel(1);
+        let first = DiscoveryRequest {
+            version_info: self.accepted.clone(),
+            node: Some(self.node()),
+            type_url: TYPE_URL.to_owned(),
+            ..DiscoveryRequest::default()
+        };
+        let first = stream::once(async { first });
+        let later = stream::unfold(outgoing, |mut outgoing: mpsc::Receiver<_>| async move {
+            outgoing.recv().await.map(|request| (request, outgoing))
+        });
+        let mut request = tonic::Request::new(stream::StreamExt::chain(first, later));
+        for (name, value) in &self.settings.headers {
+            let name = name.parse::<MetadataKey<_>>();
+            let value = value.parse::<MetadataValue<_>>();
+            if let (Ok(name), Ok(value)) = (name, value) {
+                request.metadata_mut().insert(name, value);
+            }
+        }
+        let path = PathAndQuery::from_static(STREAM);
+        let responses = grpc.streaming(request, path, ProstCodec::default()).await?;
+        Ok((requests, responses.into_inner()))
+    }
+
+    fn node(&self) -> Node {
+        Node {
+            id: self.settings.node_id.clone(),
+            metadata: Some(text_struct(&self.settings.node_metadata)),
+            user_agent_name: "tidegate".to_owned(),
+        }
+    }
+
+    /// Returns the acknowledgement of a response, or its rejection.
+    fn acknowledge(
+        &mut self,
+        response: DiscoveryResponse,
+        result: Result<(), String>,
+    ) -> DiscoveryRequest {
+        let version = response.version_info;
+        let error_detail = match result {
+            Ok(()) => {
+                debug!(version, "accepted a config over xDS");
+                self.accepted = version;
+                None
+            }
+            Err(reason) => {
+                debug!(version, "rejected a config over xDS");
+                let message = shorten(reason);
+                Some(Status { code: INVALID_ARGUMENT, message })
+            }
+        };
+        DiscoveryRequest {
+            version_info: self.accepted.clone(),
+            node: None,
+            type_url: TYPE_URL.to_owned(),
+            response_nonce: response.nonce,
+            error_detail,
+        }
+    }
+}
+
+/// Returns the newest response that has arrived. Each holds all configs, so older ones are
+/// obsolete.
+fn newest(
+    responses: &mut Streaming<DiscoveryResponse>,
+    mut response: DiscoveryResponse,
+) -> DiscoveryResponse {
+    // The end of the stream, and an error, are found again by the next read.
+    while let Some(Ok(Some(next))) = responses.message().now_or_never() {
+        response = next;
+    }
+    response
+}
+
+/// Decodes all configs of a response, or returns why it is rejected.
+fn decode(response: &DiscoveryResponse) -> Result<Vec<DomainConfig>, String> {
+    if response.type_url != TYPE_URL {
+        let found = response.type_url.escape_debug();
+        return Err(format!("the response has the type `{found}`; expected {TYPE_URL}"));
+    }
+    response
+        .resources
+        .iter()
+        .enumerate()
+        .map(|(index, resource)| decode_one(index, resource))
+        .collect()
+}
+
+fn decode_one(index: usize, resource: &Any) -> Result<DomainConfig, String> {
+    if resource.type_url != TYPE_URL {
+        let found = resource.type_url.escape_debug();
+        return Err(format!("resources[{index}] has the type `{found}`; send {TYPE_URL}"));
+    }
+    RateLimitConfig::decode(&*resource.value)
+        .map(Into::into)
+        .map_err(|error| format!("resources[{index}] is not a RateLimitConfig: {error}"))
+}
+
+async fn connect(settings: &XdsSettings) -> Result<Channel, StreamError> {
+    let scheme = if settings.tls.is_some() { "https" } else { "http" };
+    let mut endpoint = Endpoint::from_shared(format!("{scheme}://{}", settings.address))
+        .map_err(StreamError::Connect)?
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .keep_alive_while_idle(true);
+    if let Some(files) = &settings.tls {
+        endpoint = endpoint.tls_config(tls(files).await?).map_err(StreamError::Connect)?;
+    }
+    endpoint.connect().await.map_err(StreamError::Connect)
+}
+
+async fn tls(files: &XdsTls) -> Result<ClientTlsConfig, StreamError> {
+    let mut config = ClientTlsConfig::new();
+    match &files.ca {
+        Some(path) => config = config.ca_certificate(Certificate::from_pem(read(path).await?)),
+        None => config = config.with_native_roots(),
+    }
+    if let Some((certificate, key)) = &files.identity {
+        config = config.identity(Identity::from_pem(read(certificate).await?, read(key).await?));
+    }
+    if let Some(name) = &files.server_name {
+        config = config.domain_name(name);
+    }
+    Ok(config)
+}
+
+async fn read(path: &Path) -> Result<Vec<u8>, StreamError> {
+    let path = path.to_owned();
+    let read = tokio::task::spawn_blocking(move || {
+        std::fs::read(&path).map_err(|error| StreamError::File(path, error))
+    });
+    read.await.unwrap_or(Err(StreamError::Ended))
+}
+
+/// The pause after a number of failures: doubled with each, up to the maximum.
+fn pause_after(backoff: BackoffSettings, failures: u32) -> Duration {
+    let pause = backoff.first.saturating_mul(1 << failures.min(16)).min(backoff.max);
+    if backoff.jitter { pause.mul_f64(random_between_half_and_one()) } else { pause }
+}
+
+fn random_between_half_and_one() -> f64 {
+    let random = getrandom::u32().unwrap_or_default();
+    0.5 + f64::from(random) / f64::from(u32::MAX) / 2.0
+}
+
+/// Cuts a reason at [`MAX_REASON_BYTES`].
+fn shorten(mut reason: String) -> String {
+    if reason.len() > MAX_REASON_BYTES {
+        reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
+        reason.push_str(" ...");
+    }
+    reason
+}
+
+/// Why a stream could not be opened, or ended.
+#[derive(Debug)]
+enum StreamError {
+    Connect(tonic::transport::Error),
+    File(std::path::PathBuf, std::io::Error),
+    Status(tonic::Status),
+    Ended,
+}
+
+impl From<tonic::Status> for StreamError {
+    fn from(status: tonic::Status) -> Self {
+        StreamError::Status(status)
+    }
+}
+
+impl fmt::Display for StreamError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StreamError::Connect(error) => {
+                write!(f, "{error}")?;
+                // The cause is in the sources: refused, unknown host, certificate.
+                let mut source = std::error::Error::source(error);
+                while let Some(error) = source {
+                    write!(f, ": {error}")?;
+                    source = error.source();
+                }
+                Ok(())
+            }
+            StreamError::File(path, error) => write!(f, "{}: {error}", path.display()),
+            StreamError::Status(status) => {
+                write!(f, "{}: {}", status.code(), status.message().escape_debug())
+            }
+            StreamError::Ended => f.write_str("the stream ended"),
+        }
+    }
 }
