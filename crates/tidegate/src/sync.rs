@@ -37,8 +37,8 @@ const LAST_PAUSES: u32 = if cfg!(loom) { 1 } else { 128 };
 /// A mutex whose waiters spin, for a shard of the memory store. It ignores poisoning, as [`Mutex`]
 /// does.
 ///
-/// It is held for tens of nanoseconds, so a waiter that spins gets it sooner than one that sleeps. A
-/// waiter that has spun for some time yields, in case the holder was descheduled.
+/// It is held for tens of nanoseconds, so a waiter that spins gets it sooner than one that sleeps.
+/// A waiter that has spun for some time yields, in case the holder was descheduled.
 #[derive(Debug, Default)]
 pub(crate) struct SpinMutex<T>(RawMutex<T>);
 

@@ -28,8 +28,8 @@ pub struct Verdict {
     pub no_room: bool,
     pub(crate) decisions: SmallVec<[Decision; 4]>,
     reported: Option<usize>,
-    /// Whether the shared store was not called: this is a cached denial, or it was decided from units
-    /// that the store has leased to this node.
+    /// Whether the shared store was not called: this is a cached denial, or it was decided from
+    /// units that the store has leased to this node.
     pub remembered: bool,
     /// Whether the request was denied because the queue of waiting callers is full.
     pub queue_full: bool,

@@ -182,7 +182,8 @@ async fn authorize(State(state): State<AdminState>, request: Request, next: Next
 }
 
 /// Rejects query parameters other than `key` of a key's page. If they were ignored,
-/// `events?policy=login` would look like a filter, and `DELETE .../keys/a?b` would reset the key `a`.
+/// `events?policy=login` would look like a filter, and `DELETE .../keys/a?b` would reset the key
+/// `a`.
 async fn reject_unknown_parameters(request: Request, next: Next) -> Response {
     let takes_key = request.uri().path().starts_with("/admin/v1/policies/");
     let names = request.uri().query().unwrap_or_default().split('&');

@@ -253,8 +253,8 @@ fn store_duration_counts_only_sent_requests() {
     assert_eq!(metric("duration_seconds_count"), sent);
 }
 
-/// A policy with `lease: auto` answers a hot key from leased units, and a policy without it does not.
-/// A server that is stopped gives its units back.
+/// A policy with `lease: auto` answers a hot key from leased units, and a policy without it does
+/// not. A server that is stopped gives its units back.
 #[test]
 fn hot_keys_are_leased_where_the_policy_says_so() {
     let redis = start_redis();

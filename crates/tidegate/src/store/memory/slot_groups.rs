@@ -5,10 +5,10 @@
 //! empty only when the shard is rehashed, so a lookup stops at the first group with an empty slot.
 //! An expired slot stays in use until it is assigned to another key.
 //!
-//! Every slot has a tag byte that is zero if the slot is empty and otherwise eight bits of its key's
-//! hash. A lookup compares the bytes of a whole group in a few instructions, without a branch per
-//! slot and without loading the slots. One comparison in 255 finds the slot of another key, which the
-//! fingerprint in the slot reveals.
+//! Every slot has a tag byte that is zero if the slot is empty and otherwise eight bits of its
+//! key's hash. A lookup compares the bytes of a whole group in a few instructions, without a branch
+//! per slot and without loading the slots. One comparison in 255 finds the slot of another key,
+//! which the fingerprint in the slot reveals.
 //!
 //! Tag bytes are separate from the slots and contiguous: those of a million keys take little more
 //! than a megabyte, which stays in the cache. So a lookup misses the cache once, for the slot.
