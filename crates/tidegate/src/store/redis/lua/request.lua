@@ -44,6 +44,12 @@ local KEYS, replies, unpack_numbers = KEYS, { now }, struct.unpack
 -- The states of the group; see algorithms.lua.
 local states = {}
 
+-- The numbers of keys and of replies of all entries before the current one, the number of entries of
+-- the group that are left, and the position of the next bytes to read in the group.
+local used, filled, left, position = 0, 1, 0, 1
+-- The runs of the current entry.
+local current
+
 -- Functions that many calls do not need.
 local function create_rare()
   local self = {}
@@ -221,6 +227,31 @@ local function create_rare()
     return reply
   end
 
+  -- Decides the current entry.
+  function self.decide_entry(number, group, mode, id_bytes)
+    if id_bytes > 0 then
+      local costs = string.sub(group, position, position + id_bytes - 1)
+      local period = unpack_numbers('<I8', group, position + id_bytes)
+      replies[filled + 1] = self.decide_with_id(number, current, used, mode, costs, period)
+      used, filled = used + number + 1, filled + 1
+    else
+      self.decide_runs(number, current, used, mode, replies, filled)
+      used, filled = used + number, filled + number
+    end
+    left = left - 1
+  end
+
+  -- Decides the current entry of a group with one request for one unit of every state, of which at
+  -- least one has grants.
+  function self.decide_leased_unit(number, values, offset)
+    local run = { times = 1, units = {} }
+    for i = 1, number do
+      run.units[i] = 1
+    end
+    self.decide_runs(number, { run }, used, DECIDE, values, offset)
+    used, left = used + number, left - 1
+  end
+
   -- Decides an entry that failed once more, if values of its states have grants: such values are
   -- rejected before the first write of an entry. `decide` decides the entry. Returns whether it did,
   -- and otherwise why not.
@@ -254,11 +285,6 @@ local function create_rare()
 end
 
 local rare
--- The numbers of keys and of replies of all entries before the current one, the number of entries of
--- the group that are left, and the position of the next bytes to read in the group.
-local used, filled, left, position = 0, 1, 0, 1
--- The runs of the current entry.
-local current
 
 -- Decides entries with one request each, for one unit of every state. It does the same as
 -- decide_runs, with less work for each state: all were read at once, and their values are `values`.
@@ -285,20 +311,6 @@ local function decide_units(number, values, total)
   end
 end
 
--- Decides the current entry.
-local function decide_entry(number, group, mode, id_bytes)
-  if id_bytes > 0 then
-    local costs = string.sub(group, position, position + id_bytes - 1)
-    local period = unpack_numbers('<I8', group, position + id_bytes)
-    replies[filled + 1] = rare.decide_with_id(number, current, used, mode, costs, period)
-    used, filled = used + number + 1, filled + 1
-  else
-    rare.decide_runs(number, current, used, mode, replies, filled)
-    used, filled = used + number, filled + number
-  end
-  left = left - 1
-end
-
 -- Decides the entries that are left of a group.
 local function decide_entries(number, group, mode, runs, id_bytes)
   while left > 0 do
@@ -306,19 +318,8 @@ local function decide_entries(number, group, mode, runs, id_bytes)
     if not current then
       current, position = rare.read_runs(group, position, number)
     end
-    decide_entry(number, group, mode, id_bytes)
+    rare.decide_entry(number, group, mode, id_bytes)
   end
-end
-
--- Decides the current entry of a group with one request for one unit of every state, of which at
--- least one has grants.
-local function decide_leased_unit(number, values, offset)
-  local run = { times = 1, units = {} }
-  for i = 1, number do
-    run.units[i] = 1
-  end
-  rare.decide_runs(number, { run }, used, DECIDE, values, offset)
-  used, left = used + number, left - 1
 end
 
 for argument = 2, #ARGV do
@@ -339,7 +340,7 @@ for argument = 2, #ARGV do
         rare = rare or create_rare()
         local offset = (total - left) * number
         is_done, problem = rare.decide_leased(
-          problem, number, group, used, decide_leased_unit, number, values, offset)
+          problem, number, group, used, rare.decide_leased_unit, number, values, offset)
         if not is_done then
           values[offset + 1] = rare.failed(problem)
           used, left = used + number, left - 1
@@ -357,7 +358,7 @@ for argument = 2, #ARGV do
       local is_done, problem = pcall(decide_entries, number, group, mode, runs, id_bytes)
       if not is_done then
         is_done, problem = rare.decide_leased(
-          problem, number, group, used, decide_entry, number, group, mode, id_bytes)
+          problem, number, group, used, rare.decide_entry, number, group, mode, id_bytes)
       end
       if not is_done then
         replies[filled + 1] = rare.failed(problem)
