@@ -1,8 +1,8 @@
 //! Leases: units of a hot key that a node spends without asking the shared store.
 //!
 //! A shared store decides every request of a key, so a key with many requests is bound by the round
-//! trips to the store. The naive remedy is to count on every node and to exchange the counts now and
-//! then. It admits too much: between two exchanges no node knows what the others admit.
+//! trips to the store. The naive remedy is to count on every node and to exchange the counts now
+//! and then. It admits too much: between two exchanges no node knows what the others admit.
 //!
 //! A lease reverses the order. The node takes `k` units from the store *before* it spends them, for
 //! at most a duration `d`. The store counts them as used from then on. What the node does not spend
@@ -17,10 +17,11 @@
 //!
 //! # What the store keeps
 //!
-//! A [`LeasedState`] is the [`State`](crate::State) of the limit and a list of open grants. The units
-//! of an open grant are *held*: they are not in the state yet, and they are not available. The
-//! available units are those of the state, less all held units. After the deadline of a grant its units are
-//! charged to the state at the time of the deadline, whether or not the node has spent them.
+//! A [`LeasedState`] is the [`State`](crate::State) of the limit and a list of open grants. The
+//! units of an open grant are *held*: they are not in the state yet, and they are not available.
+//! The available units are those of the state, less all held units. After the deadline of a grant
+//! its units are charged to the state at the time of the deadline, whether or not the node has
+//! spent them.
 //!
 //! Why they are held, and not charged at once: only a charge at the deadline is late enough (see
 //! below), and a state cannot be charged ahead of its time without special rules for refunds,
@@ -38,17 +39,17 @@
 //!
 //! # Why it holds
 //!
-//! Claim: **nothing is admitted beyond the bound of the algorithm.** Let a unit be spent at the time
-//! `s`, under a grant with the deadline `D`.
+//! Claim: **nothing is admitted beyond the bound of the algorithm.** Let a unit be spent at the
+//! time `s`, under a grant with the deadline `D`.
 //!
 //! 1. *`s <= D`.* The store granted it at `t`, after the node sent the request at `r <= t`, and
-//!    `D = t + d`. The node stops when its own clock shows `d - d/1000` since it sent the request. By
-//!    then at most `d` has passed on the clock of the store, because the two differ in rate by at
-//!    most one in a thousand. So `s <= r + d <= D`.
+//!    `D = t + d`. The node stops when its own clock shows `d - d/1000` since it sent the request.
+//!    By then at most `d` has passed on the clock of the store, because the two differ in rate by
+//!    at most one in a thousand. So `s <= r + d <= D`.
 //! 2. *Every unit is counted, and not before its time.* While the grant is open the unit is held.
-//!    Afterwards the state has it at `D >= s`. A state that counts a unit at a later time releases it
-//!    later. So at any time, held units and units of the state together are at least those that an
-//!    ordinary store would count, had it admitted every unit at the time at which it was spent.
+//!    Afterwards the state has it at `D >= s`. A state that counts a unit at a later time releases
+//!    it later. So at any time, held units and units of the state together are at least those that
+//!    an ordinary store would count, had it admitted every unit at the time at which it was spent.
 //! 3. *Units that are out fit.* A grant takes available units only. So after every admission and
 //!    every grant, all that is counted is within the limit, including units that are not yet spent.
 //!    Spending one moves it from "may be spent" to "spent", and the sum stays.
@@ -56,15 +57,15 @@
 //! For `sliding-log` and `sliding-window`: take a window `(s - W, s]`, and the last admission or
 //! grant `e <= s`. Every unit of the window was counted at `e`, because its counted time is above
 //! `s - W >= e - W`. The sum at `e` was at most `L`. For `fixed-window` and `sliding-counter` the
-//! deadline is cut at the end of the aligned window, so the units are counted in the window in which they
-//! are spent. For `token-bucket`, let `Q` be the debt had every unit been charged when it was spent,
-//! and `R` the debt of the state. Then `Q <= R + spent units of open grants`: time lowers both sides
-//! by the same amount unless `Q` is 0, a spent unit raises both by the same, and at a deadline the
-//! right side does not fall. So `Q` never exceeds the burst.
+//! deadline is cut at the end of the aligned window, so the units are counted in the window in
+//! which they are spent. For `token-bucket`, let `Q` be the debt had every unit been charged when
+//! it was spent, and `R` the debt of the state. Then `Q <= R + spent units of open grants`: time
+//! lowers both sides by the same amount unless `Q` is 0, a spent unit raises both by the same, and
+//! at a deadline the right side does not fall. So `Q` never exceeds the burst.
 //!
-//! Refunds remove the newest unit of the true history and the newest unit of the state. If the first
-//! was spent under an open grant, the unit that replaces it in the count is held until the deadline, which is
-//! later than the time of any unit in the history.
+//! Refunds remove the newest unit of the true history and the newest unit of the state. If the
+//! first was spent under an open grant, the unit that replaces it in the count is held until the
+//! deadline, which is later than the time of any unit in the history.
 //!
 //! Whatever is lost only under-admits: after a lost reply, a crash, or a lost give-back, the units
 //! are counted until `D` and then for a window, although they were not spent.
@@ -72,9 +73,9 @@
 //! # Clock steps
 //!
 //! After a step of the store's clock forward, the store may reach a deadline before the node stops.
-//! The units that are out at the step may then be spent besides what the store admits, and no others.
-//! After a step back the same holds for a `sliding-counter`, because its estimate of older units
-//! rises again. For the other algorithms a step back opens nothing.
+//! The units that are out at the step may then be spent besides what the store admits, and no
+//! others. After a step back the same holds for a `sliding-counter`, because its estimate of older
+//! units rises again. For the other algorithms a step back opens nothing.
 //!
 //! # Limits without leases
 //!
@@ -95,7 +96,8 @@ use crate::{Algorithm, Limit, Timestamp, WindowForm};
 pub const MAX_LEASE_US: u64 = 10 * 1_000_000;
 /// The shortest lease: 1 ms, about the time that the reply takes.
 pub const MIN_LEASE_US: u64 = 1_000;
-/// The most open grants of a state. Each of them takes bytes in the state and time in every decision.
+/// The most open grants of a state. Each of them takes bytes in the state and time in every
+/// decision.
 pub const MAX_GRANTS: usize = 64;
 
 /// Identifies a grant. The node chooses it with the request, below 2^53.

@@ -37,8 +37,8 @@ impl Lease {
     /// Creates the lease of a grant for which the request was *sent* at this time.
     ///
     /// The lease ends the duration of the grant after that, less one part in a thousand and one
-    /// microsecond for the drift of the clocks, and less `margin_us`. The margin is the resolution of
-    /// the clock that [`Lease::spend`] is called with: the most by which it may be behind.
+    /// microsecond for the drift of the clocks, and less `margin_us`. The margin is the resolution
+    /// of the clock that [`Lease::spend`] is called with: the most by which it may be behind.
     pub fn new(grant: &Grant, sent: Timestamp, margin_us: u64) -> Self {
         let drift_us = grant.duration_us.div_ceil(DRIFT_DIVISOR) + 1;
         let spent_within_us = grant.duration_us.saturating_sub(drift_us.saturating_add(margin_us));
@@ -69,9 +69,9 @@ impl Lease {
         self.units - self.spent
     }
 
-    /// Spends units and returns how many are left. A cost of 0 spends nothing, and needs one unit as
-    /// a peek does. Returns `None`, and spends nothing, if the store has to decide: if too few units
-    /// are left, or the lease has ended.
+    /// Spends units and returns how many are left. A cost of 0 spends nothing, and needs one unit
+    /// as a peek does. Returns `None`, and spends nothing, if the store has to decide: if too few
+    /// units are left, or the lease has ended.
     pub fn spend(&mut self, units: u64, now: Timestamp) -> Option<u64> {
         let left = self.left(now);
         if units.max(1) > left {
@@ -88,8 +88,8 @@ impl Lease {
         refunded
     }
 
-    /// Gives back all but `left` of the units that are not spent. They cannot be spent any more from
-    /// then on, whether or not the message arrives.
+    /// Gives back all but `left` of the units that are not spent. They cannot be spent any more
+    /// from then on, whether or not the message arrives.
     pub fn give_back(&mut self, left: u64) -> GiveBack {
         self.units = self.units.min(self.spent.saturating_add(left));
         GiveBack { id: self.id, keep: self.units }

@@ -74,8 +74,8 @@ impl LeasedState {
         AlgorithmState::decide(self, limit, attempt)
     }
 
-    /// Advances the state to the time of the attempt and returns whether this limit admits the cost,
-    /// without charging it, as [`State::advance_and_check`] does.
+    /// Advances the state to the time of the attempt and returns whether this limit admits the
+    /// cost, without charging it, as [`State::advance_and_check`] does.
     pub fn advance_and_check(&mut self, limit: &Limit, attempt: &Attempt) -> bool {
         let now = limit.window_position(attempt.now);
         self.advance(limit, &now);
@@ -121,8 +121,8 @@ impl LeasedState {
         Some(grant)
     }
 
-    /// Takes back the units of a grant that the node does not keep, and returns their number. It is 0
-    /// if the grant is closed, or already as small.
+    /// Takes back the units of a grant that the node does not keep, and returns their number. It is
+    /// 0 if the grant is closed, or already as small.
     pub fn give_back(&mut self, limit: &Limit, back: &GiveBack, now: Timestamp) -> u64 {
         self.advance(limit, &limit.window_position(now));
         let open = self.grants.iter_mut().find(|grant| grant.id == back.id);
@@ -135,14 +135,14 @@ impl LeasedState {
         returned
     }
 
-    /// Returns the time from which on the state decides like a new one, if no more is granted. It is
-    /// exact only for a state that was advanced by a decision.
+    /// Returns the time from which on the state decides like a new one, if no more is granted. It
+    /// is exact only for a state that was advanced by a decision.
     pub fn expires_at(&self, limit: &Limit) -> Timestamp {
         AlgorithmState::expires_at(self, limit)
     }
 
-    /// Forgets what was counted until `now`. Units that are out stay held, because they may still be
-    /// spent.
+    /// Forgets what was counted until `now`. Units that are out stay held, because they may still
+    /// be spent.
     pub fn reset(&mut self, limit: &Limit, now: Timestamp) {
         self.advance(limit, &limit.window_position(now));
         self.state = State::new(limit);
@@ -186,8 +186,9 @@ impl AlgorithmState for LeasedState {
         AlgorithmState::available(&self.state, limit, now).saturating_sub(self.held())
     }
 
-    /// All held units are taken to be spent. Between two deadlines they are constant, so the wait is
-    /// that of the state for the cost and the held units, unless it ends after the next deadline.
+    /// All held units are taken to be spent. Between two deadlines they are constant, so the wait
+    /// is that of the state for the cost and the held units, unless it ends after the next
+    /// deadline.
     fn wait_us(&self, limit: &Limit, cost: u64, now: &WindowPosition) -> u64 {
         if self.grants.is_empty() {
             return self.state.wait_us(limit, cost, now);

@@ -134,8 +134,8 @@ impl<'c> Walk<'c, '_, '_> {
         }
     }
 
-    /// Returns the condition of preferred values. Returns `None`, and reports why, if the node cannot
-    /// be reached or the condition is too large.
+    /// Returns the condition of preferred values. Returns `None`, and reports why, if the node
+    /// cannot be reached or the condition is too large.
     fn exempt(
         &mut self,
         node: Descriptor<'c>,
@@ -366,8 +366,8 @@ impl Draft<'_> {
     }
 }
 
-/// Returns the request field of an entry, for conditions and keys: the entry after `nth` others with
-/// the same key and `position` others.
+/// Returns the request field of an entry, for conditions and keys: the entry after `nth` others
+/// with the same key and `position` others.
 fn request_field(key: &str, nth: usize, position: usize) -> RequestField {
     let ordinal = |count: usize| u16::try_from(count + 1).unwrap_or(u16::MAX);
     let named = RequestField::Descriptor { name: key.into(), nth: ordinal(nth) };

@@ -119,7 +119,8 @@ impl Walk<'_, '_> {
     fn descriptor(&self, config: &DescriptorConfig) {
         match &*config.key {
             "" => self.fail("key", "a descriptor has an empty key", "write `key: NAME`"),
-            // Envoy Gateway sends the name of a route as both, with a `*` for a route without a host.
+            // Envoy Gateway sends the name of a route as both, with a `*` for a route without a
+            // host.
             key if key.contains('*') && key != config.value => {
                 let help = "keys are compared as they are: write out each";
                 self.fail("key", "a key with `*` in it", help);

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! - `read.rs`: also the errors and notices of each file or message, and their positions;
-//! - `model.rs`: also the values that the `exempt` of a policy lists, at its level and at every level
-//!   above; `build.rs`: also the names of policies;
+//! - `model.rs`: also the values that the `exempt` of a policy lists, at its level and at every
+//!   level above; `build.rs`: also the names of policies;
 //! - `write.rs`: writes the policies as a config, for `tidegate config convert`.
 //!
 //! ```
@@ -49,8 +49,8 @@ use super::{Config, MAX_CONFIG_BYTES, read_text};
 
 pub use self::model::{DescriptorConfig, DomainConfig, RateLimitConfig, Unit};
 
-/// The largest number of files in a directory, and of its subdirectories. Each file is a domain, and
-/// real directories have far fewer.
+/// The largest number of files in a directory, and of its subdirectories. Each file is a domain,
+/// and real directories have far fewer.
 pub const MAX_FILES: usize = 1024;
 
 /// The name and text of a file.
@@ -103,8 +103,8 @@ impl EnvoyFile {
     /// Lists the `.yaml` and `.yml` files of a directory and its subdirectories, sorted by path.
     /// Names that begin with a dot are skipped, because Kubernetes uses them for its own files.
     /// Links to directories are skipped, as in envoyproxy/ratelimit. Other entries that are not
-    /// files are skipped, because reading a pipe would block. A dangling link is kept, so that it is
-    /// reported when it is read.
+    /// files are skipped, because reading a pipe would block. A dangling link is kept, so that it
+    /// is reported when it is read.
     ///
     /// # Errors
     /// Returns an error if a directory cannot be read, or if the number of such files is zero or
@@ -211,8 +211,8 @@ fn convert_sources<'c>(
 }
 
 impl Converted {
-    /// Writes the policies as a config, which `tidegate config convert` prints. Parsing it gives the
-    /// same policies, without the details of [`Converted::omitted`].
+    /// Writes the policies as a config, which `tidegate config convert` prints. Parsing it gives
+    /// the same policies, without the details of [`Converted::omitted`].
     ///
     /// # Errors
     /// Returns an error if the text would be larger than a config may be.

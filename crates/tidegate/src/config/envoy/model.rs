@@ -1,7 +1,7 @@
 //! A config of envoyproxy/ratelimit as plain values, as its messages
-//! (`ratelimit.config.ratelimit.v3.RateLimitConfig`) define it. Files are read into the same values.
-//! Empty texts, `false` and 0 mean that a field is missing. Which descriptor a value belongs to
-//! depends on its siblings, some of which are preferred to others.
+//! (`ratelimit.config.ratelimit.v3.RateLimitConfig`) define it. Files are read into the same
+//! values. Empty texts, `false` and 0 mean that a field is missing. Which descriptor a value
+//! belongs to depends on its siblings, some of which are preferred to others.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;

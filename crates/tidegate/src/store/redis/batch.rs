@@ -150,8 +150,8 @@ async fn send(
 }
 
 impl Write {
-    /// Answers every caller as soon as its reply arrives. A command that was not carried out because
-    /// the server has lost the scripts is sent again.
+    /// Answers every caller as soon as its reply arrives. A command that was not carried out
+    /// because the server has lost the scripts is sent again.
     pub(super) async fn settle(
         self,
         queried: Option<Address>,

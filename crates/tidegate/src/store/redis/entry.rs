@@ -470,7 +470,8 @@ impl CallBuilder {
         CallBuilder { keys: Vec::new(), args: vec![script::time_arg(now)] }
     }
 
-    /// Adds a group of entries with equal limits and mode. If the entry has an id, it must be alone.
+    /// Adds a group of entries with equal limits and mode. If the entry has an id, it must be
+    /// alone.
     pub fn push(&mut self, entries: &[&Entry]) {
         let Some(first) = entries.first() else { return };
         let runs: Vec<Vec<u8>> = entries.iter().map(|entry| entry.encode_runs()).collect();
@@ -516,8 +517,8 @@ impl CallBuilder {
         ScriptCall { script: Script::Request, keys: self.keys, args: self.args }
     }
 
-    /// Decodes the reply to a call with these entries: for each of them a reply to every request, or
-    /// the error with which the entry failed.
+    /// Decodes the reply to a call with these entries: for each of them a reply to every request,
+    /// or the error with which the entry failed.
     ///
     /// # Errors
     /// If the reply as a whole is an error or has another form.
@@ -552,8 +553,8 @@ impl CallBuilder {
 /// A plan that is sent alone, for tests and benchmarks.
 #[cfg(feature = "unstable")]
 impl ScriptPlan {
-    /// Returns the call that decides this plan alone, at `now` or, if it is `None`, at the server's time.
-    /// All keys must be in one slot; see [`ScriptPlan::split_by_slot`].
+    /// Returns the call that decides this plan alone, at `now` or, if it is `None`, at the server's
+    /// time. All keys must be in one slot; see [`ScriptPlan::split_by_slot`].
     pub fn call(&self, mode: ScriptMode, now: Option<Timestamp>) -> ScriptCall {
         let mut call = CallBuilder::new(now);
         call.push(&[&Entry::new(self.clone(), mode)]);

@@ -18,8 +18,8 @@ pub enum LeaseOperation {
     Grant(LeaseRequest),
     /// Takes back the units that a node does not keep.
     GiveBack(GiveBack),
-    /// Forgets what was counted, whatever the value is. Units that are out stay held. It must be the
-    /// only operation of its entry.
+    /// Forgets what was counted, whatever the value is. Units that are out stay held. It must be
+    /// the only operation of its entry.
     Reset,
 }
 
@@ -47,8 +47,8 @@ pub struct LeaseReply {
     pub grant: Option<Grant>,
 }
 
-/// Returns the call that applies operations to states, at `now` or, if it is `None`, at the server's
-/// time. All keys must be different and in one slot.
+/// Returns the call that applies operations to states, at `now` or, if it is `None`, at the
+/// server's time. All keys must be different and in one slot.
 pub fn lease_call(entries: &[LeaseEntry], now: Option<Timestamp>) -> ScriptCall {
     let encoded = entries.iter().map(LeaseEntry::encode);
     ScriptCall {

@@ -8,8 +8,8 @@
 //! bounded share of the jobs in flight and of the queue. Jobs are taken in FIFO order. A job whose
 //! caller or key has used up its share stays in the queue, together with all later jobs of the same
 //! caller and key. The amount of work in flight is adapted to the speed of the server (see
-//! [`InFlightWindow`]). A job that does not fit into the queue, or has waited for too long, is shed: the
-//! caller gets an error immediately, and nothing was charged.
+//! [`InFlightWindow`]). A job that does not fit into the queue, or has waited for too long, is
+//! shed: the caller gets an error immediately, and nothing was charged.
 //!
 //! Requests on the same states share an entry of a call, in which the server decides them in order.
 //! A request joins an entry only if no later job of the write touches one of its keys, so the jobs

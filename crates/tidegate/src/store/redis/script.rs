@@ -4,9 +4,10 @@
 //! sources are in `lua/`. Code that several scripts share is in separate files, which are put in
 //! front of the scripts that need them.
 //!
-//! The arguments of `request.lua` are binary. Numbers are 8 bytes, little-endian. Lua reads them into
-//! doubles, which are exact up to 2^53. Larger costs are cut to that, which changes nothing, because
-//! counts are capped below it. `entry.rs` encodes the calls of this script and decodes the replies.
+//! The arguments of `request.lua` are binary. Numbers are 8 bytes, little-endian. Lua reads them
+//! into doubles, which are exact up to 2^53. Larger costs are cut to that, which changes nothing,
+//! because counts are capped below it. `entry.rs` encodes the calls of this script and decodes the
+//! replies.
 
 use std::sync::OnceLock;
 

@@ -452,8 +452,8 @@ impl Runner {
     }
 
     /// Adds the jobs of callers that were just answered, which are about to submit them on other
-    /// threads, until there are `expected` jobs. So that a few large writes are sent instead of many
-    /// small ones, it waits a little as long as jobs arrive.
+    /// threads, until there are `expected` jobs. So that a few large writes are sent instead of
+    /// many small ones, it waits a little as long as jobs arrive.
     async fn gather(
         &self,
         flow: &Arc<FlowControl>,

@@ -26,9 +26,9 @@ pub(super) fn is_summarized(limit: &Limit) -> bool {
     matches!(limit.algorithm(), Algorithm::SlidingLog | Algorithm::Concurrency)
 }
 
-/// The radix of a `sliding-counter` that is stored as an integer: the largest power of two for which
-/// states stay below 2^53 until the year 2112, and a count times the window does, too. It depends
-/// only on the window, so a limit whose number changes still reads the same counts.
+/// The radix of a `sliding-counter` that is stored as an integer: the largest power of two for
+/// which states stay below 2^53 until the year 2112, and a count times the window does, too. It
+/// depends only on the window, so a limit whose number changes still reads the same counts.
 pub(super) fn radix(limit: &Limit) -> u64 {
     let window_us = limit.window_us();
     let squared = 1_u64 << ((2 * window_us).ilog2() / 2);
@@ -36,8 +36,8 @@ pub(super) fn radix(limit: &Limit) -> u64 {
     squared.min(1 << most.ilog2())
 }
 
-/// Whether a value in a reply has open grants. The last byte of a summary is 0, because it belongs to
-/// a time below 2^53.
+/// Whether a value in a reply has open grants. The last byte of a summary is 0, because it belongs
+/// to a time below 2^53.
 pub(super) fn has_grants(limit: &Limit, value: &[u8]) -> bool {
     match is_summarized(limit) {
         true => value.last().is_some_and(|last| *last != 0),

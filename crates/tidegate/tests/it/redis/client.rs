@@ -61,8 +61,8 @@ impl Client {
         Ok(plan.verdict(request.checks, &plan.decode_reply(mode, &reply)?))
     }
 
-    /// Decides groups of entries in one call. Returns for every entry the replies to its requests, or
-    /// why it failed.
+    /// Decides groups of entries in one call. Returns for every entry the replies to its requests,
+    /// or why it failed.
     pub fn decide_entries(
         &mut self,
         groups: &[Vec<Entry>],

@@ -48,8 +48,8 @@ fn ids_are_remembered_as_in_memory() {
                 .expect("a small store");
             let (mut now, mut earliest) = (NOW, NOW);
             for GeneratedRequest { step, checks, id } in requests {
-                // The clock steps back only while nothing has expired: memory may have forgotten what
-                // has, and Redis not yet.
+                // The clock steps back only while nothing has expired: memory may have forgotten
+                // what has, and Redis not yet.
                 let may_step_back = now < earliest + SHORTEST_US;
                 if may_step_back || !matches!(step.gap, Gap::Back(_)) {
                     now = step.gap.after(now, SHORTEST_US);

@@ -295,9 +295,9 @@ fn equal_requests_of_a_hot_key_are_merged() {
     }
 }
 
-/// Regression: when a merged request was denied, the sum of its costs, which is above 1, consumed the
-/// units that were left. A denied cost of 1 charges nothing, so requests with and without `consuming`
-/// are equal.
+/// Regression: when a merged request was denied, the sum of its costs, which is above 1, consumed
+/// the units that were left. A denied cost of 1 charges nothing, so requests with and without
+/// `consuming` are equal.
 #[test]
 fn merged_costs_of_one_do_not_consume() {
     const CALLERS: u64 = 300;

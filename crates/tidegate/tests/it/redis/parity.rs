@@ -180,8 +180,8 @@ fn states(client: &mut Client, generated_checks: &[GeneratedCheck]) -> Vec<Optio
     names.iter().map(|name| client.get(name)).collect()
 }
 
-/// Regression: the script counted a cell whose only units were charged at its beginning, and are now
-/// exactly a window old. The node admitted a request that the script had not charged.
+/// Regression: the script counted a cell whose only units were charged at its beginning, and are
+/// now exactly a window old. The node admitted a request that the script had not charged.
 #[test]
 fn cell_that_began_a_window_ago_has_expired() {
     on_each(|_, server| {

@@ -78,8 +78,8 @@ fn recorded_traffic_is_decided_as_published() {
     });
 }
 
-/// Compares every second digest, from the number `turn` on. The engines take turns, because one call
-/// per event takes long. Each of them runs every algorithm.
+/// Compares every second digest, from the number `turn` on. The engines take turns, because one
+/// call per event takes long. Each of them runs every algorithm.
 fn compare_on(server: &Server, turn: usize) {
     let mut client = Client::new(server, "tg");
     // Of `sliding-window`, one limit is run for each form that is in the traces. These take half of

@@ -1,9 +1,9 @@
 //! Detects clocks that drift apart by more than leases allow for.
 //!
 //! A lease ends on the clock of the node. That is safe while the clock of the store is faster by at
-//! most one part in a thousand. Each reply has the time of the store, and the node knows when it sent
-//! the request and when it received the reply. So the difference of the two clocks is known up to the
-//! round trip:
+//! most one part in a thousand. Each reply has the time of the store, and the node knows when it
+//! sent the request and when it received the reply. So the difference of the two clocks is known up
+//! to the round trip:
 //!
 //! ```text
 //!   store - node    is between    store - received    and    store - sent
@@ -74,8 +74,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000;
 
-    /// A reply after `at` microseconds, whose round trip takes 400 us, and in the middle of which the
-    /// clock of the store is ahead by `ahead`.
+    /// A reply after `at` microseconds, whose round trip takes 400 us, and in the middle of which
+    /// the clock of the store is ahead by `ahead`.
     fn reply(at: u64, ahead: i64) -> ReplyTimes {
         let time = Timestamp::from_micros;
         let store = (500 * SECOND + at + 200).checked_add_signed(ahead).expect("later than 1970");

@@ -13,8 +13,8 @@ use tidegate_core::Timestamp;
 const CELLS: usize = 4096;
 /// The interval in which requests are counted, in microseconds.
 const INTERVAL_US: u64 = 100_000;
-/// The requests in an interval from which on a key is hot. A lease takes two commands to take and to
-/// give back, so it pays off quickly.
+/// The requests in an interval from which on a key is hot. A lease takes two commands to take and
+/// to give back, so it pays off quickly.
 const HOT_REQUESTS: u64 = 32;
 /// The rate of requests at which a key becomes hot, in a second.
 pub(super) const RATE: u64 = HOT_REQUESTS * 1_000_000 / INTERVAL_US;

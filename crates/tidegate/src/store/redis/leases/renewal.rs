@@ -1,8 +1,8 @@
 //! The task that takes leases, renews them and gives them back.
 //!
 //! It looks at all leased keys once in a [`TICK`], and at a key that runs out of units immediately.
-//! The operations of all keys that are due share calls of `lease.lua`, which go through the queue of
-//! their server like any other command.
+//! The operations of all keys that are due share calls of `lease.lua`, which go through the queue
+//! of their server like any other command.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,13 +16,15 @@ use super::clock_drift::ReplyTimes;
 use super::key_leases::EndedUnits;
 use super::{LeasedKey, Leases, NodeTime};
 
-/// The time between two looks at all keys: a small part of the shortest lease that is renewed often.
+/// The time between two looks at all keys: a small part of the shortest lease that is renewed
+/// often.
 const TICK: Duration = Duration::from_millis(5);
 /// The maximum number of states in one call, so that other clients of the server do not wait long.
 const MAX_ENTRIES: usize = 32;
 /// The time for which leases are suspended after the clocks drifted apart.
 const SUSPENSION: Duration = Duration::from_secs(10);
-/// The maximum number of slots whose clocks are compared. The servers of a cluster have a clock each.
+/// The maximum number of slots whose clocks are compared. The servers of a cluster have a clock
+/// each.
 const MAX_COMPARED: usize = 1024;
 /// The warning that an operator sees.
 const DRIFT_WARNING: &str = "the clocks of this node and of the store drift apart by more than \
@@ -84,8 +86,8 @@ impl Leases {
         std::mem::take(&mut *self.due.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The operations of all keys that are due, as the entries of calls with one slot each. Keys that
-    /// are no longer hot are dropped.
+    /// The operations of all keys that are due, as the entries of calls with one slot each. Keys
+    /// that are no longer hot are dropped.
     fn entries_of(
         &self,
         keys: Vec<Arc<LeasedKey>>,
