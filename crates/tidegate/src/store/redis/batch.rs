@@ -36,7 +36,7 @@ pub(super) struct BatchedCommand {
     cmd: Cmd,
     asking: bool,
     /// Whether this is the second attempt, before which the scripts are loaded again.
-    scripts_loaded: bool,
+    is_resent: bool,
     waiters: Waiters,
 }
 
@@ -78,7 +78,7 @@ impl Batch {
     pub(super) fn gather(jobs: impl Iterator<Item = SelectedJob>, deployment: Deployment) -> Self {
         let mut builder = BatchBuilder::new(deployment);
         let (mut requests, mut coalesced) = (0, 0);
-        for SelectedJob { job, claim, group } in jobs {
+        for SelectedJob { job, claim, first_job } in jobs {
             let Job { work, send_mode, reply, keys, .. } = job;
             let waiter = Waiter { reply, _claim: claim };
             requests += 1;
@@ -89,7 +89,7 @@ impl Batch {
                 }
                 Work::Decide(plan, mode, at, _) => {
                     let request = BatchedRequest { plan: *plan, mode, at, send_mode, waiter };
-                    coalesced += usize::from(builder.decide(request, &keys, group));
+                    coalesced += usize::from(builder.decide(request, &keys, first_job));
                 }
             }
         }
@@ -133,7 +133,7 @@ async fn send(
     commands: Vec<BatchedCommand>,
 ) -> Vec<(Option<BatchedCommand>, PendingReply)> {
     let (mut cmds, mut owners) = (Vec::new(), Vec::new());
-    if commands.iter().any(|command| command.scripts_loaded) {
+    if commands.iter().any(|command| command.is_resent) {
         cmds.extend(script_load_commands());
         owners.resize_with(cmds.len(), || None);
     }
@@ -205,11 +205,11 @@ impl ReplyHandler<'_> {
     /// Answers the callers of a command. Returns the command that is to be sent again, if any.
     fn settle(&mut self, command: BatchedCommand, value: Value) -> Option<BatchedCommand> {
         match value {
-            Value::ServerError(error) if error.code() == "NOSCRIPT" && !command.scripts_loaded => {
+            Value::ServerError(error) if error.code() == "NOSCRIPT" && !command.is_resent => {
                 command
                     .waiters
                     .is_awaited()
-                    .then_some(BatchedCommand { scripts_loaded: true, ..command })
+                    .then_some(BatchedCommand { is_resent: true, ..command })
             }
             Value::ServerError(error) => {
                 let error = self.error(&error);
@@ -321,12 +321,7 @@ fn refused(error: &ServerError) -> CallError {
 
 impl BatchedCommand {
     pub(super) fn new(cmd: Cmd, send_mode: SendMode, waiters: Waiters) -> Self {
-        BatchedCommand {
-            cmd,
-            asking: send_mode == SendMode::Asking,
-            scripts_loaded: false,
-            waiters,
-        }
+        BatchedCommand { cmd, asking: send_mode == SendMode::Asking, is_resent: false, waiters }
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) struct BatchBuilder {
     commands: Vec<BatchItem>,
     /// The newest call that others can join, by the time and the slot of its requests.
     open: HashMap<(Option<Timestamp>, u16), usize, RandomState>,
-    /// The entries, by the group of `queue.rs`.
+    /// The entries, by their first job; see `queue.rs`.
     entries: HashMap<usize, Place, RandomState>,
     /// The last place that touches a key, by the key's hash.
     last: HashMap<u64, Place, RandomState>,
@@ -70,11 +70,16 @@ impl BatchBuilder {
         self.last.extend(keys.iter().map(|key| (*key, place)));
     }
 
-    /// Adds a request. Returns whether it joined the entry of its group.
-    pub(super) fn decide(&mut self, request: BatchedRequest, keys: &[u64], group: usize) -> bool {
+    /// Adds a request to the entry of its first job. Returns whether the entry existed.
+    pub(super) fn decide(
+        &mut self,
+        request: BatchedRequest,
+        keys: &[u64],
+        first_job: usize,
+    ) -> bool {
         let BatchedRequest { mut plan, mode, at, send_mode, waiter } = request;
         if send_mode == SendMode::Batched
-            && let Some(&place) = self.entries.get(&group)
+            && let Some(&place) = self.entries.get(&first_job)
             && let BatchItem::Call(call) = &mut self.commands[place.command]
         {
             let awaited = &mut call.groups[place.group][place.entry];
@@ -95,7 +100,7 @@ impl BatchBuilder {
         let awaited = AwaitedEntry { entry, waiters: vec![waiter] };
         let (index, entry) = call.push(awaited, first_group);
         let place = Place { command, group: index, entry };
-        self.entries.insert(group, place);
+        self.entries.insert(first_job, place);
         self.last.extend(keys.iter().map(|key| (*key, place)));
         false
     }

@@ -5,7 +5,7 @@
 //! cache, so a client that keeps sending while it is denied costs Redis nothing. Only a refund and
 //! a reset can end a denial sooner:
 //!
-//! - On this node they are noticed. Each state has a cell that counts them, a denial stores the
+//! - On this node they are noticed. Each state has a generation that counts them, a denial stores the
 //!   counts from *before* it was sent, and it is not used if they have changed.
 //! - On another node they are not noticed, so a denial is used for at most [`MAX_AGE`].
 //!
@@ -45,9 +45,9 @@ const SWEEP: Duration = Duration::from_millis(50);
 /// The size of the longest cache key. Requests with a longer one are not cached, which bounds the
 /// memory.
 const MAX_CACHE_KEY_BYTES: usize = 512;
-/// The number of cells, which count refunds and resets. If two states share a cell, denials are
+/// The number of generations, which count refunds and resets. If two states share one, denials are
 /// only invalidated more often than necessary.
-const CELLS: usize = 4096;
+const GENERATIONS: usize = 4096;
 
 type CacheKey = SmallVec<[u8; 128]>;
 
@@ -57,7 +57,7 @@ pub(super) struct DenyCache {
     /// The counters of the store, among them the connections that failed.
     counters: Arc<StoreCounters>,
     shards: Box<[Mutex<DenyShard>]>,
-    cells: Box<[AtomicU32]>,
+    generations: Box<[AtomicU32]>,
 }
 
 #[derive(Default)]
@@ -73,17 +73,17 @@ struct CachedDenial {
     versions: Versions,
 }
 
-/// The counts of the cells, and of failed connections, from before a request was sent.
+/// The generations, and the count of failed connections, from before a request was sent.
 type Versions = SmallVec<[u32; 5]>;
 
-/// The indexes of the cells of some states.
+/// The indexes of the generations of some states.
 pub(super) type GenerationIndexes = SmallVec<[u16; 4]>;
 
 /// A request that was sent and may be cached if it is denied.
 pub(super) struct Candidate {
     cache_key: CacheKey,
     shard: usize,
-    cells: GenerationIndexes,
+    generations: GenerationIndexes,
     versions: Versions,
     sent: Instant,
 }
@@ -104,7 +104,7 @@ impl DenyCache {
             random: RandomState::new(),
             counters,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            cells: (0..CELLS).map(|_| AtomicU32::new(0)).collect(),
+            generations: (0..GENERATIONS).map(|_| AtomicU32::new(0)).collect(),
         }
     }
 
@@ -112,26 +112,28 @@ impl DenyCache {
     pub(super) fn lookup(&self, request: &Request<'_>, now: Instant) -> Lookup {
         let Some(cache_key) = cache_key(request) else { return Lookup::NotCacheable };
         let shard = self.hash(&cache_key) % SHARDS;
-        let cells = self.cells(request);
-        let versions = self.versions(&cells);
+        let generations = self.generations(request);
+        let versions = self.versions(&generations);
         let known =
             self.shard(shard).by_key.get(&cache_key).and_then(|denial| denial.at(now, &versions));
         match known {
             Some(verdict) => Lookup::Denied(verdict),
-            None => Lookup::Unknown(Candidate { cache_key, shard, cells, versions, sent: now }),
+            None => {
+                Lookup::Unknown(Candidate { cache_key, shard, generations, versions, sent: now })
+            }
         }
     }
 
     /// Caches a verdict that was received at `now`, if it is a denial.
     pub(super) fn insert(&self, candidate: Candidate, verdict: &Verdict, now: Instant) {
-        let Candidate { cache_key, shard, cells, versions, sent } = candidate;
+        let Candidate { cache_key, shard, generations, versions, sent } = candidate;
         let wait = match verdict.retry_after() {
             RetryAfter::Now => return,
             RetryAfter::Micros(micros) => Duration::from_micros(micros).min(MAX_AGE),
             RetryAfter::Never => MAX_AGE,
         };
         let until = sent + (wait - wait / DRIFT);
-        if verdict.allowed || until <= now || self.versions(&cells) != versions {
+        if verdict.allowed || until <= now || self.versions(&generations) != versions {
             return;
         }
         let mut denials = self.shard(shard);
@@ -142,33 +144,34 @@ impl DenyCache {
         }
     }
 
-    /// Invalidates the denials that depend on these cells, because units of their states may have
+    /// Invalidates the denials that depend on these generations, because units of their states may have
     /// been refunded.
-    pub(super) fn invalidate(&self, cells: &GenerationIndexes) {
-        for cell in cells {
-            self.cells[usize::from(*cell)].fetch_add(1, Ordering::SeqCst);
+    pub(super) fn invalidate(&self, generations: &GenerationIndexes) {
+        for generation in generations {
+            self.generations[usize::from(*generation)].fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// The cells of the states of a request.
-    pub(super) fn cells(&self, request: &Request<'_>) -> GenerationIndexes {
-        request.checks.iter().map(|check| self.cell(check.key, check.limit)).collect()
+    /// The indexes of the generations of the states of a request.
+    pub(super) fn generations(&self, request: &Request<'_>) -> GenerationIndexes {
+        request.checks.iter().map(|check| self.generation(check.key, check.limit)).collect()
     }
 
-    fn versions(&self, cells: &GenerationIndexes) -> Versions {
-        let version = |cell: &u16| self.cells[usize::from(*cell)].load(Ordering::SeqCst);
+    fn versions(&self, generations: &GenerationIndexes) -> Versions {
+        let version =
+            |generation: &u16| self.generations[usize::from(*generation)].load(Ordering::SeqCst);
         let disconnects = self.counters.breaker_openings.load(Ordering::SeqCst);
         // There are far fewer connections than a `u32` can count.
         let disconnects = u32::try_from(disconnects).unwrap_or(u32::MAX);
-        cells.iter().map(version).chain([disconnects]).collect()
+        generations.iter().map(version).chain([disconnects]).collect()
     }
 
-    /// The cell of one state.
-    pub(super) fn cell(&self, key: &[u8], limit: &Limit) -> u16 {
+    /// The index of the generation of one state.
+    pub(super) fn generation(&self, key: &[u8], limit: &Limit) -> u16 {
         let mut hasher = self.random.build_hasher();
         hasher.write(key);
         hasher.write_u64(limit.id());
-        u16::try_from(hasher.finish() % CELLS as u64).unwrap_or(0)
+        u16::try_from(hasher.finish() % GENERATIONS as u64).unwrap_or(0)
     }
 
     fn hash(&self, cache_key: &[u8]) -> usize {
@@ -324,13 +327,13 @@ mod tests {
         let now = Instant::now();
         let denial = denial(&checks, RetryAfter::Micros(900_000));
         for (key, limit) in [("alice", &limits[0]), ("bob", &limits[1])] {
-            let cells = smallvec![cache.cell(key.as_bytes(), limit)];
+            let generations = smallvec![cache.generation(key.as_bytes(), limit)];
             cache.insert(candidate(&cache, &request, now), &denial, now);
             assert!(known(&cache, &request, now).is_some());
-            cache.invalidate(&cells);
+            cache.invalidate(&generations);
             assert!(known(&cache, &request, now).is_none());
             let sending = candidate(&cache, &request, now);
-            cache.invalidate(&cells);
+            cache.invalidate(&generations);
             cache.insert(sending, &denial, now);
             assert!(known(&cache, &request, now).is_none());
         }

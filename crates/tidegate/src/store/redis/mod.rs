@@ -10,6 +10,10 @@
 //! than the deadline, is queued while disconnected, or is repeated if its outcome is unknown.
 //! Releases of permits are repeated.
 //!
+//! Requests that wait together are one *write* of commands. A *call* is a command that runs
+//! `request.lua`. It has *groups* of entries under the same limits. An *entry* is a list of requests
+//! on the same states, and a *run* is a number of equal requests in it.
+//!
 //! - `url.rs`, `options.rs`: the address and the settings of a store; `error.rs`: why it cannot be
 //!   used; `stats.rs`: its counters;
 //! - `connection.rs`: one connection, its TLS, and the thread that runs all tasks of a store;
@@ -403,9 +407,11 @@ impl Inner {
     }
 
     async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, StoreError> {
-        let cell = |denials: &DenyCache| smallvec![denials.cell(key, limit)];
-        let _invalidation =
-            self.denials.as_ref().map(|denials| InvalidateOnDrop::new(denials, cell(denials)));
+        let generation = |denials: &DenyCache| smallvec![denials.generation(key, limit)];
+        let _invalidation = self
+            .denials
+            .as_ref()
+            .map(|denials| InvalidateOnDrop::new(denials, generation(denials)));
         let key = self.key_names.state(key, limit);
         let operations = vec![LeaseOperation::Reset];
         let entries = [LeaseEntry { key, limit: *limit, operations }];
@@ -436,7 +442,7 @@ impl Inner {
     /// returned guard is dropped, which also happens if the caller drops the request.
     fn invalidate_denials(&self, request: &Request<'_>) -> Option<InvalidateOnDrop<'_>> {
         let denials = self.denials.as_ref()?;
-        Some(InvalidateOnDrop::new(denials, denials.cells(request)))
+        Some(InvalidateOnDrop::new(denials, denials.generations(request)))
     }
 }
 
@@ -454,21 +460,21 @@ impl Drop for Inner {
 /// Invalidates cached denials when it is created and when it is dropped.
 struct InvalidateOnDrop<'a> {
     denials: &'a DenyCache,
-    cells: GenerationIndexes,
+    generations: GenerationIndexes,
 }
 
 impl<'a> InvalidateOnDrop<'a> {
     /// Invalidates denials immediately: a later check of the same caller must not be answered by a
     /// denial from before this call.
-    fn new(denials: &'a DenyCache, cells: GenerationIndexes) -> Self {
-        denials.invalidate(&cells);
-        InvalidateOnDrop { denials, cells }
+    fn new(denials: &'a DenyCache, generations: GenerationIndexes) -> Self {
+        denials.invalidate(&generations);
+        InvalidateOnDrop { denials, generations }
     }
 }
 
 impl Drop for InvalidateOnDrop<'_> {
     fn drop(&mut self) {
-        self.denials.invalidate(&self.cells);
+        self.denials.invalidate(&self.generations);
     }
 }
 

@@ -75,34 +75,34 @@ pub(super) struct SelectedJob {
     pub(super) job: Job,
     /// `None` for a request that joins an entry and so costs the server little.
     pub(super) claim: Option<Claim>,
-    /// The index of the first job of its group: requests that share an entry.
-    pub(super) group: usize,
+    /// The index of the first job of its entry. Jobs with the same one share an entry.
+    pub(super) first_job: usize,
 }
 
-/// The groups of one write.
+/// The entries of one write that further jobs can join.
 #[derive(Default)]
-struct Groups {
-    /// The first job of the newest group, by the hash of its requests.
+struct OpenEntries {
+    /// The first job of the newest entry, by the hash of its requests.
     open: HashMap<u64, usize, RandomState>,
-    /// The first job of the last group that touches a key, by the key's hash.
+    /// The first job of the last entry that touches a key, by the key's hash.
     last: HashMap<u64, usize, RandomState>,
 }
 
-impl Groups {
+impl OpenEntries {
     fn of(selected: &[SelectedJob]) -> Self {
-        let mut groups = Groups::default();
-        selected.iter().for_each(|selected| groups.add(&selected.job, selected.group));
-        groups
+        let mut entries = OpenEntries::default();
+        selected.iter().for_each(|selected| entries.add(&selected.job, selected.first_job));
+        entries
     }
 
-    /// The group that a job can join: one on the same states behind which no job touches its keys.
+    /// The entry that a job can join: one on the same states behind which no job touches its keys.
     fn joined(&self, job: &Job) -> Option<usize> {
         let first = *self.open.get(&job.entry_hash?)?;
         let is_last = job.keys.iter().all(|key| self.last.get(key) == Some(&first));
         (is_last && job.send_mode == SendMode::Batched).then_some(first)
     }
 
-    /// Adds a job to the group whose first job is `first`.
+    /// Adds a job to the entry whose first job is `first`.
     fn add(&mut self, job: &Job, first: usize) {
         self.last.extend(job.keys.iter().map(|key| (*key, first)));
         self.open.extend(job.entry_hash.map(|entry_hash| (entry_hash, first)));
@@ -156,7 +156,7 @@ impl Queue {
             return;
         }
         let mut counts = flow.counts();
-        let mut groups = Groups::of(selected);
+        let mut entries = OpenEntries::of(selected);
         let mut left = VecDeque::new();
         let mut held: HashSet<(Caller, u64), RandomState> = HashSet::default();
         while let Some(job) = jobs.waiting.pop_front() {
@@ -169,7 +169,7 @@ impl Queue {
                 left.append(&mut jobs.waiting);
                 break;
             }
-            let joined = groups.joined(&job);
+            let joined = entries.joined(&job);
             let is_behind = job.keys.iter().any(|key| held.contains(&(job.caller, *key)));
             if is_behind || !counts.admit(&job, joined.is_some()) {
                 held.extend(job.keys.iter().map(|key| (job.caller, *key)));
@@ -178,9 +178,9 @@ impl Queue {
             }
             let claim = joined.is_none().then(|| counts.claim(&job, flow));
             jobs.uncount(&job);
-            let group = joined.unwrap_or(selected.len());
-            groups.add(&job, group);
-            selected.push(SelectedJob { job, claim, group });
+            let first_job = joined.unwrap_or(selected.len());
+            entries.add(&job, first_job);
+            selected.push(SelectedJob { job, claim, first_job });
         }
         jobs.waiting = left;
     }

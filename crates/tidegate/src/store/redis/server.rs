@@ -171,7 +171,7 @@ impl ServerStatus {
 
     /// Records the outcome of a write. Returns whether the server came up or stopped being up. A
     /// reply to a write that was sent before the refused one does not end the refusal.
-    fn note(&mut self, outcome: WriteOutcome, write: u64) -> bool {
+    fn note_outcome(&mut self, outcome: WriteOutcome, write: u64) -> bool {
         let after = match (*self, outcome) {
             (ServerStatus::Up, WriteOutcome::Refused) => ServerStatus::Refusing(write),
             (ServerStatus::Refusing(last), WriteOutcome::Refused) => {
@@ -199,7 +199,7 @@ pub(super) enum ServerTarget {
 pub(super) struct ServerClient {
     queue: Arc<Queue>,
     state: watch::Receiver<ServerStatus>,
-    first: watch::Receiver<Option<ConnectError>>,
+    first_error: watch::Receiver<Option<ConnectError>>,
 }
 
 impl ServerClient {
@@ -212,12 +212,19 @@ impl ServerClient {
     ) -> Self {
         let queue = Arc::new(Queue::default());
         let (state, state_seen) = watch::channel(ServerStatus::Starting);
-        let (first, first_seen) = watch::channel(None);
+        let (first_error, first_error_seen) = watch::channel(None);
         let runtime = dialer.runtime.clone();
-        let runner =
-            Runner { target, dialer, counters, on_down, queue: Arc::clone(&queue), state, first };
+        let runner = Runner {
+            target,
+            dialer,
+            counters,
+            on_down,
+            queue: Arc::clone(&queue),
+            state,
+            first_error,
+        };
         runtime.spawn(runner.run());
-        ServerClient { queue, state: state_seen, first: first_seen }
+        ServerClient { queue, state: state_seen, first_error: first_error_seen }
     }
 
     /// Queues a job.
@@ -246,8 +253,8 @@ impl ServerClient {
         let mut state = self.state.clone();
         // The task runs as long as `self` exists, so the sender is not dropped.
         let _ = state.wait_for(|state| *state != ServerStatus::Starting).await;
-        let first = self.first.borrow().clone();
-        first.map_or(Ok(()), Err)
+        let first_error = self.first_error.borrow().clone();
+        first_error.map_or(Ok(()), Err)
     }
 }
 
@@ -265,7 +272,7 @@ struct Runner {
     on_down: Option<Arc<Notify>>,
     queue: Arc<Queue>,
     state: watch::Sender<ServerStatus>,
-    first: watch::Sender<Option<ConnectError>>,
+    first_error: watch::Sender<Option<ConnectError>>,
 }
 
 /// Why a connection is no longer served.
@@ -300,7 +307,7 @@ impl Runner {
                     }
                     false
                 }
-                Some(Err(error)) => self.note(error),
+                Some(Err(error)) => self.note_dial_error(error),
             };
             let next_attempt = Instant::now() + backoff.next(refused);
             self.counters.set_next_attempt(next_attempt);
@@ -328,7 +335,7 @@ impl Runner {
     }
 
     /// Records why connecting failed. Returns whether retrying less often is enough.
-    fn note(&self, error: DialError) -> bool {
+    fn note_dial_error(&self, error: DialError) -> bool {
         let starting = *self.state.borrow() == ServerStatus::Starting;
         match error {
             DialError::Unreachable(text) => {
@@ -341,7 +348,7 @@ impl Runner {
                 // server. All other errors require a change by an operator.
                 let slowly = error != ConnectError::IsReplica;
                 if starting {
-                    self.first.send_replace(Some(error));
+                    self.first_error.send_replace(Some(error));
                 }
                 slowly
             }
@@ -497,7 +504,8 @@ impl Runner {
         let sent = Instant::now();
         tokio::spawn(async move {
             let note = |outcome: WriteOutcome| {
-                let changed = state.send_if_modified(|state| state.note(outcome, write_number));
+                let changed =
+                    state.send_if_modified(|state| state.note_outcome(outcome, write_number));
                 if changed && outcome == WriteOutcome::Answered {
                     counters.set_last_error(None);
                 }
@@ -536,12 +544,12 @@ mod tests {
     #[test]
     fn older_reply_does_not_end_a_refusal() {
         let mut state = ServerStatus::Up;
-        assert!(state.note(WriteOutcome::Refused, 2));
-        assert!(!state.note(WriteOutcome::Answered, 1));
+        assert!(state.note_outcome(WriteOutcome::Refused, 2));
+        assert!(!state.note_outcome(WriteOutcome::Answered, 1));
         assert_eq!(state, ServerStatus::Refusing(2));
-        assert!(!state.note(WriteOutcome::Refused, 4));
-        assert!(!state.note(WriteOutcome::Answered, 3));
-        assert!(state.note(WriteOutcome::Answered, 5));
+        assert!(!state.note_outcome(WriteOutcome::Refused, 4));
+        assert!(!state.note_outcome(WriteOutcome::Answered, 3));
+        assert!(state.note_outcome(WriteOutcome::Answered, 5));
         assert_eq!(state, ServerStatus::Up);
     }
 }
