@@ -355,7 +355,10 @@ impl Oracle {
 }
 
 fn seeds() -> u64 {
-    std::env::var("TIDEGATE_LEASE_SIMULATIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(10)
+    std::env::var("TIDEGATE_LEASE_SIMULATIONS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(10)
 }
 
 /// Limits below, at and above the demand of all nodes, which is about 8,000 in a second.
