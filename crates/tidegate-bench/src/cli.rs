@@ -38,6 +38,8 @@ pub enum Command {
     Resp(RespArgs),
     /// Calls and limits while Redis fails, checked against the documented bounds.
     Faults(FaultsArgs),
+    /// Several nodes on one limit: over-admission, share of the limit used, and the cost for Redis.
+    Fleet(FleetArgs),
     /// Many retrying clients on one key: how much of the limit they use, and how many requests they
     /// send.
     Storm(StormArgs),
@@ -234,6 +236,29 @@ pub struct FaultsArgs {
     /// Shorter faults: long enough to check the bounds, too short to time anything.
     #[arg(long)]
     pub short: bool,
+    /// Server to start: redis-server or valkey-server.
+    #[arg(long, value_name = "PATH", default_value = "redis-server")]
+    pub server: PathBuf,
+}
+
+#[derive(Args)]
+pub struct FleetArgs {
+    /// Print JSON instead of the table.
+    #[arg(long)]
+    pub json: bool,
+    /// Only these scenes (comma-separated or repeated).
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub scene: Vec<crate::fleet::Scene>,
+    /// Only these designs (comma-separated or repeated).
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub design: Vec<crate::fleet::Design>,
+    /// Duration of each scene and design, in seconds.
+    #[arg(long, default_value_t = 20)]
+    pub seconds: u64,
+    /// Send requests on cold keys too, 200 in a second on every node, and report their latency.
+    /// Their commands are then counted with the others.
+    #[arg(long)]
+    pub cold: bool,
     /// Server to start: redis-server or valkey-server.
     #[arg(long, value_name = "PATH", default_value = "redis-server")]
     pub server: PathBuf,

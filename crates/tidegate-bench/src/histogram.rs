@@ -29,6 +29,17 @@ impl Histogram {
         self.over_1_ms += u64::from(ns > 1_000_000);
     }
 
+    /// Adds the durations of another histogram.
+    pub fn add(&mut self, other: &Histogram) {
+        for (count, added) in self.counts.iter_mut().zip(&other.counts) {
+            *count += added;
+        }
+        self.total += other.total;
+        self.max_ns = self.max_ns.max(other.max_ns);
+        self.over_100_us += other.over_100_us;
+        self.over_1_ms += other.over_1_ms;
+    }
+
     /// Returns the time that all but one in `one_in` durations stay below: 100 is the 99th
     /// percentile.
     pub fn all_but_one_in(&self, one_in: u64) -> u64 {

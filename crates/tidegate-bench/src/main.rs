@@ -15,12 +15,14 @@
 //! - `redis/`: the cost of a shared decision for Redis, see `redis/mod.rs`;
 //! - `resp/`: the RESP front compared with Redis and throttlecrab, see `resp/mod.rs`;
 //! - `faults/`: calls and limits while Redis fails, see `faults/mod.rs`;
+//! - `fleet/`: several nodes on one limit, see `fleet/mod.rs`;
 //! - `storm/`: clients that retry, see `storm/mod.rs`;
 //! - `thresholds.rs`, `report.rs`: thresholds of measured figures ("bars" in tables and JSON), and
 //!   the tables and JSON.
 
 mod cli;
 mod faults;
+mod fleet;
 mod grpc;
 mod histogram;
 mod http;
@@ -69,6 +71,7 @@ fn main() -> ExitCode {
         cli::Command::Redis(args) => return exit_code(redis::run(&args)),
         cli::Command::Resp(args) => return exit_code(resp::run(&args)),
         cli::Command::Faults(args) => return exit_code(faults::run(&args)),
+        cli::Command::Fleet(args) => return exit_code(fleet::run(&args)),
         cli::Command::Storm(args) => return exit_code(storm::run(&args)),
         cli::Command::HttpBaseline(args) => return exit_code(http::serve_baseline(&args)),
         cli::Command::HttpLoad(args) => return exit_code(http::load(&args)),

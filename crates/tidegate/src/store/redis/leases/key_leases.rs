@@ -3,8 +3,8 @@
 //! ```text
 //!   demand   ______/~~~~~~~~~~~~~~~~~~~~~~~~~~~~\_____
 //!   lease 1        |====================|                 taken when the key is hot
-//!   lease 2                       |====================|  taken when a quarter of lease 1 is left;
-//!                                                         lease 1 keeps what it will spend until then
+//!   lease 2                  |====================|       taken when half of lease 1 is left;
+//!                                                         lease 1 keeps a few units until it arrives
 //!   idle                                        |> given back, and the key is dropped
 //! ```
 //!
@@ -24,21 +24,32 @@ use super::NodeTime;
 /// then for a window, so half a percent of a window is the most that a lease costs the limit.
 const WINDOW_PART: u64 = 200;
 /// The shortest duration, in microseconds: enough for some round trips.
-const MIN_DURATION_US: u64 = 10_000;
+const MIN_DURATION_US: u64 = 20_000;
 /// The longest duration, in microseconds. A node that crashes takes its units along for this time and
 /// a window.
 const MAX_DURATION_US: u64 = 500_000;
 /// The margin of [`Lease::new`], in microseconds: the clocks are read in whole microseconds.
 const CLOCK_MARGIN_US: u64 = 1;
-/// A lease is renewed when `1/RENEW_PART` of its time or of its units is left.
-const RENEW_PART: u64 = 4;
+/// A lease is renewed when `1/RENEW_PART` of its time is left. On a busy machine the reply may take
+/// many milliseconds.
+const RENEW_PART: u64 = 2;
+/// A lease is also renewed when it has the units of `1/LOW_PART` of its time left.
+const LOW_PART: u64 = 4;
+/// A lease that ends with more than `1/WASTE_PART` of its units unspent was wasted, and the next one
+/// is requested after a pause.
+const WASTE_PART: u64 = 16;
+/// The time for which a lease that is renewed keeps units, in microseconds: long enough for the next
+/// lease to arrive. Units that are left when a lease ends are lost, so it is at most half of the time
+/// that the lease has left.
+const KEEP_US: u64 = 10_000;
 /// The fewest units that are worth a lease.
 const MIN_UNITS: u64 = 8;
 /// The share of the available units that a node takes at most, if no other node has a lease: one in
 /// this number. Each other node that has one adds this number, so that units are left for everybody.
 const SHARE: u64 = 2;
-/// The interval in which demand is measured, in microseconds.
+/// The interval in which demand is measured, in microseconds, and the first, shorter one.
 const MEASURE_US: u64 = 50_000;
+const FIRST_MEASURE_US: u64 = 10_000;
 /// The pause after a lease that was refused or too small, in microseconds. It doubles up to the
 /// longest one.
 const MIN_PAUSE_US: u64 = 5_000;
@@ -75,6 +86,8 @@ pub(super) struct KeyLeases {
 #[derive(Clone, Copy, Debug)]
 struct HeldLease {
     lease: Lease,
+    /// The units that were granted.
+    units: u64,
     /// The duration after which the lease ends on either clock, and the time on the wall clock at
     /// which its request was sent.
     lasts_us: u64,
@@ -242,11 +255,11 @@ impl KeyLeases {
             && self.held.len() < MAX_HELD
             && now.monotonic >= self.not_before
             && self.wanted_units() >= MIN_UNITS;
-        let ahead_us = self.duration_us() / RENEW_PART;
+        let (ahead_us, low_us) = (self.duration_us() / RENEW_PART, self.duration_us() / LOW_PART);
         let lasts = |held: &HeldLease| held.left(now) > 0 && held.time_left_us(now) > ahead_us;
         is_possible
             && (!self.held.iter().any(lasts)
-                || self.left(now) < self.demand.units_in(ahead_us).max(1))
+                || self.left(now) < self.demand.units_in(low_us).max(1))
     }
 
     /// Measures demand, and returns the operations to send now, if any. A request for a lease has the
@@ -266,11 +279,13 @@ impl KeyLeases {
         if self.is_closed || self.demand.is_idle(now.monotonic) {
             self.give_back_all(now, ended);
         }
-        let wants_lease = self.wants_lease(now);
+        let (wants_lease, duration_us) = (self.wants_lease(now), self.duration_us());
         if wants_lease {
-            // The leases that end soon keep what they will spend until then.
             for held in &mut self.held {
-                let needed = self.demand.units_in(held.time_left_us(now));
+                let time_left_us = held.time_left_us(now);
+                let ends_soon = time_left_us <= duration_us / RENEW_PART;
+                let kept_us = if ends_soon { KEEP_US.min(time_left_us / 2) } else { time_left_us };
+                let needed = self.demand.units_in(kept_us);
                 held.give_back(needed, now, ended, &mut self.give_backs);
             }
         }
@@ -279,7 +294,7 @@ impl KeyLeases {
         let request = wants_lease.then(|| LeaseRequest {
             id: new_id(),
             units: self.wanted_units(),
-            duration_us: self.duration_us(),
+            duration_us,
             divisor: SHARE.saturating_mul(self.other_nodes.saturating_add(1)),
         });
         operations.extend(request.map(LeaseOperation::Grant));
@@ -326,7 +341,7 @@ impl KeyLeases {
             Some(grant) => {
                 ended.granted += grant.units;
                 self.accept(&grant, sent, now, ended);
-                if grant.units < request.units / RENEW_PART {
+                if grant.units < request.units / LOW_PART {
                     self.pause(now);
                 }
             }
@@ -345,7 +360,7 @@ impl KeyLeases {
     fn accept(&mut self, grant: &Grant, sent: NodeTime, now: NodeTime, ended: &mut EndedUnits) {
         let lease = Lease::new(grant, sent.monotonic, CLOCK_MARGIN_US);
         let lasts_us = lease.stop().as_micros().saturating_sub(sent.monotonic.as_micros());
-        let held = HeldLease { lease, lasts_us, sent_wall: sent.wall };
+        let held = HeldLease { lease, units: grant.units, lasts_us, sent_wall: sent.wall };
         if held.left(now) == 0 {
             // The reply came too late.
             self.give_backs.push(GiveBack { id: grant.id, keep: 0 });
@@ -353,7 +368,6 @@ impl KeyLeases {
             return self.pause(now);
         }
         self.held.push(held);
-        self.pause_us = MIN_PAUSE_US;
     }
 
     /// Requests no lease for a while, because few units are left or the store does not answer.
@@ -371,11 +385,20 @@ impl KeyLeases {
     /// Drops leases that have ended. If there are many, the oldest one without units is dropped too;
     /// refunds of its units are then made by the store.
     fn drop_ended(&mut self, now: NodeTime, ended: &mut EndedUnits) {
-        self.held.retain(|held| {
-            let is_live = held.is_live(now);
-            ended.expired += if is_live { 0 } else { held.lease.unspent() };
-            is_live
-        });
+        let is_ended = |held: &HeldLease| !held.is_live(now);
+        let is_wasted = |held: &HeldLease| held.lease.unspent() > held.units / WASTE_PART;
+        let (mut has_ended, mut was_wasted) = (false, false);
+        for held in self.held.iter().filter(|held| is_ended(held)) {
+            ended.expired += held.lease.unspent();
+            has_ended = true;
+            was_wasted |= is_wasted(held);
+        }
+        self.held.retain(|held| !is_ended(held));
+        if was_wasted {
+            self.pause(now);
+        } else if has_ended {
+            self.pause_us = MIN_PAUSE_US;
+        }
         if self.held.len() >= MAX_HELD
             && let Some(index) = self.held.iter().position(|held| held.lease.unspent() == 0)
         {
@@ -415,7 +438,7 @@ impl Demand {
     /// Updates the rate, if the interval is over. It follows a rise faster than a fall.
     fn measure(&mut self, now: Timestamp) {
         let elapsed_us = now.as_micros().saturating_sub(self.measured_at.as_micros());
-        if elapsed_us < MEASURE_US {
+        if elapsed_us < if self.is_measured { MEASURE_US } else { FIRST_MEASURE_US } {
             return;
         }
         let measured = self.units.saturating_mul(1_000_000) / elapsed_us;
@@ -514,17 +537,17 @@ mod tests {
         let [LeaseOperation::Grant(request)] = operations[..] else { panic!("{operations:?}") };
         assert_eq!((request.units, request.duration_us, request.divisor), (300, 300 * MS, 2));
         assert!(world.spend(1, 1));
-        // A quarter of the time is left. The lease keeps what it needs until it ends.
-        for ms in 1..200 {
+        // Half of the time is left. The lease keeps what it needs until the next one arrives.
+        for ms in 1..140 {
             assert!(world.spend(1, ms * MS), "{ms}");
             assert!(world.exchange(ms * MS).is_empty(), "{ms}");
         }
-        let operations = world.exchange(226 * MS);
+        let operations = world.exchange(152 * MS);
         let [LeaseOperation::GiveBack(back), LeaseOperation::Grant(_)] = operations[..] else {
             panic!("{operations:?}")
         };
-        assert!((200 + 60..200 + 80).contains(&back.keep), "{back:?}");
-        assert_eq!(world.node.active(at(226 * MS)), 2);
+        assert!((140 + 8..140 + 15).contains(&back.keep), "{back:?}");
+        assert_eq!(world.node.active(at(152 * MS)), 2);
     }
 
     #[test]

@@ -49,7 +49,7 @@ use crate::{Check, MAX_CHECKS, Request, Verdict};
 /// The maximum number of leased keys. Others are decided by the store. A tick looks at all of them.
 const MAX_LEASED_KEYS: usize = 1024;
 const SHARDS: usize = 16;
-/// The shortest window of a leased limit. The shortest useful lease is a hundredth of it, and its
+/// The shortest window of a leased limit. The shortest useful lease is a fiftieth of it, and its
 /// units count that much longer.
 const MIN_WINDOW_US: u64 = 1_000_000;
 /// The largest `sliding-log` that is leased. The script replies with the whole log while units of it
