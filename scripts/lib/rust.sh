@@ -23,9 +23,7 @@ check_format() {
 # rustfmt does not wrap comments. Code blocks, tables and lines with a URL may be wider.
 check_comment_width() {
     local wide
-    # Comments of the shared store, leases and the config are not wrapped yet.
-    wide=$(find crates examples -name '*.rs' -not -path '*/target/*' -not -path '*/tidegate/*/redis/*' \
-        -not -path '*/lease/*' -not -path '*/src/config/*' -exec awk '
+    wide=$(find crates examples -name '*.rs' -not -path '*/target/*' -exec awk '
         FNR == 1 || !/^ *\/\// { block = 0 }
         /^ *\/\/[\/!]? *```/ { block = !block }
         /^ *\/\// && length > 100 && !block && !/:\/\// && !/^ *\/\/[\/!]? *\|/ {

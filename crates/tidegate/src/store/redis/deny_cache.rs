@@ -5,8 +5,8 @@
 //! cache, so a client that keeps sending while it is denied costs Redis nothing. Only a refund and
 //! a reset can end a denial sooner:
 //!
-//! - On this node they are noticed. Each state has a generation that counts them, a denial stores the
-//!   counts from *before* it was sent, and it is not used if they have changed.
+//! - On this node they are noticed. Each state has a generation that counts them, a denial stores
+//!   the counts from *before* it was sent, and it is not used if they have changed.
 //! - On another node they are not noticed, so a denial is used for at most [`MAX_AGE`].
 //!
 //! A denial that consumes the units that are left charges something, so it is never cached. All
@@ -144,8 +144,8 @@ impl DenyCache {
         }
     }
 
-    /// Invalidates the denials that depend on these generations, because units of their states may have
-    /// been refunded.
+    /// Invalidates the denials that depend on these generations, because units of their states may
+    /// have been refunded.
     pub(super) fn invalidate(&self, generations: &GenerationIndexes) {
         for generation in generations {
             self.generations[usize::from(*generation)].fetch_add(1, Ordering::SeqCst);

@@ -25,8 +25,8 @@ use super::NodeTime;
 const WINDOW_PART: u64 = 200;
 /// The shortest duration, in microseconds: enough for some round trips.
 const MIN_DURATION_US: u64 = 20_000;
-/// The longest duration, in microseconds. A node that crashes takes its units along for this time and
-/// a window.
+/// The longest duration, in microseconds. A node that crashes takes its units along for this time
+/// and a window.
 const MAX_DURATION_US: u64 = 500_000;
 /// The margin of [`Lease::new`], in microseconds: the clocks are read in whole microseconds.
 const CLOCK_MARGIN_US: u64 = 1;
@@ -35,17 +35,18 @@ const CLOCK_MARGIN_US: u64 = 1;
 const RENEW_PART: u64 = 2;
 /// A lease is also renewed when it has the units of `1/LOW_PART` of its time left.
 const LOW_PART: u64 = 4;
-/// A lease that ends with more than `1/WASTE_PART` of its units unspent was wasted, and the next one
-/// is requested after a pause.
+/// A lease that ends with more than `1/WASTE_PART` of its units unspent was wasted, and the next
+/// one is requested after a pause.
 const WASTE_PART: u64 = 16;
-/// The time for which a lease that is renewed keeps units, in microseconds: long enough for the next
-/// lease to arrive. Units that are left when a lease ends are lost, so it is at most half of the time
-/// that the lease has left.
+/// The time for which a lease that is renewed keeps units, in microseconds: long enough for the
+/// next lease to arrive. Units that are left when a lease ends are lost, so it is at most half of
+/// the time that the lease has left.
 const KEEP_US: u64 = 10_000;
 /// The fewest units that are worth a lease.
 const MIN_UNITS: u64 = 8;
 /// The share of the available units that a node takes at most, if no other node has a lease: one in
-/// this number. Each other node that has one adds this number, so that units are left for everybody.
+/// this number. Each other node that has one adds this number, so that units are left for
+/// everybody.
 const SHARE: u64 = 2;
 /// The interval in which demand is measured, in microseconds, and the first, shorter one.
 const MEASURE_US: u64 = 50_000;
@@ -56,8 +57,8 @@ const MIN_PAUSE_US: u64 = 5_000;
 const MAX_PAUSE_US: u64 = 1_000_000;
 /// The time without demand after which all units are given back, in microseconds.
 const IDLE_US: u64 = 100_000;
-/// The largest number of leases of a key. One is spent from, and the next one may be taken before it
-/// ends; more are only held after bursts.
+/// The largest number of leases of a key. One is spent from, and the next one may be taken before
+/// it ends; more are only held after bursts.
 const MAX_HELD: usize = 4;
 
 /// The leases of one key on this node.
@@ -168,8 +169,8 @@ impl KeyLeases {
         }
     }
 
-    /// Charges an ask, or refunds units, from the leases. Returns the answer, or `None` if the store
-    /// has to decide, and whether the task should look at this key.
+    /// Charges an ask, or refunds units, from the leases. Returns the answer, or `None` if the
+    /// store has to decide, and whether the task should look at this key.
     pub(super) fn apply(&mut self, cost: Cost, now: NodeTime) -> (Option<LocalAnswer>, bool) {
         let is_done = match cost {
             Cost::Ask(units) => {
@@ -262,8 +263,8 @@ impl KeyLeases {
                 || self.left(now) < self.demand.units_in(low_us).max(1))
     }
 
-    /// Measures demand, and returns the operations to send now, if any. A request for a lease has the
-    /// id that `new_id` returns.
+    /// Measures demand, and returns the operations to send now, if any. A request for a lease has
+    /// the id that `new_id` returns.
     pub(super) fn operations(
         &mut self,
         now: NodeTime,
@@ -382,8 +383,8 @@ impl KeyLeases {
         self.reset_at = now.monotonic.plus_micros(decision.reset_after.as_micros());
     }
 
-    /// Drops leases that have ended. If there are many, the oldest one without units is dropped too;
-    /// refunds of its units are then made by the store.
+    /// Drops leases that have ended. If there are many, the oldest one without units is dropped
+    /// too; refunds of its units are then made by the store.
     fn drop_ended(&mut self, now: NodeTime, ended: &mut EndedUnits) {
         let is_ended = |held: &HeldLease| !held.is_live(now);
         let is_wasted = |held: &HeldLease| held.lease.unspent() > held.units / WASTE_PART;

@@ -8,19 +8,17 @@
 //! ```
 //!
 //! [`tidegate_core::LeasedState`] explains why nothing is admitted beyond the limit. This module
-//! decides which keys are leased, how many units a lease has and how long it lasts:
+//! finds hot keys in constant memory ([`HotKeys`]), and decides how many units a lease has and how
+//! long it lasts:
 //!
-//! - `hot_keys.rs` finds hot keys in constant memory;
 //! - `key_leases.rs` has the leases of one key: spending, sizing, renewal, giving back;
-//! - `renewal.rs` is the task that sends grants and give-backs;
-//! - `clock_drift.rs` compares the clocks of the node and of the store.
+//! - `renewal.rs` is the task that sends grants and give-backs, and compares the clocks of the node
+//!   and of the store.
 //!
 //! A request takes part only if each of its limits can be answered from leases. Requests with an
-//! idempotency id, a permit, an observed check, a forced charge or a denial that consumes are always
-//! decided by the store.
+//! idempotency id, a permit, an observed check, a forced charge or a denial that consumes are
+//! always decided by the store.
 
-mod clock_drift;
-mod hot_keys;
 mod key_leases;
 mod renewal;
 #[cfg(test)]
@@ -36,9 +34,8 @@ use foldhash::fast::RandomState;
 use tidegate_core::{Algorithm, Cost, Decision, GrantId, Limit, ResetAfter, Timestamp};
 use tokio::sync::Notify;
 
-use self::clock_drift::DriftDetector;
-use self::hot_keys::HotKeys;
 use self::key_leases::{KeyLeases, LocalAnswer};
+use self::renewal::DriftDetector;
 pub(super) use self::renewal::{give_back_all, renew_all};
 use super::key_names::KeyNames;
 use super::plan::Few;
@@ -52,8 +49,8 @@ const SHARDS: usize = 16;
 /// The shortest window of a leased limit. The shortest useful lease is a fiftieth of it, and its
 /// units count that much longer.
 const MIN_WINDOW_US: u64 = 1_000_000;
-/// The largest `sliding-log` that is leased. The script replies with the whole log while units of it
-/// are out.
+/// The largest `sliding-log` that is leased. The script replies with the whole log while units of
+/// it are out.
 const MAX_LEASED_LOG: u64 = 1_000;
 /// The size of the id of a grant, which must be exact in the doubles of Lua.
 const GRANT_BITS: u32 = 53;
@@ -96,8 +93,8 @@ impl LeasedKey {
 
 /// The time on the clocks of this node.
 ///
-/// A lease ends by whichever clock is ahead. The monotonic clock never steps, but on many systems it
-/// stands still while the machine is suspended; the wall clock does not.
+/// A lease ends by whichever clock is ahead. The monotonic clock never steps, but on many systems
+/// it stands still while the machine is suspended; the wall clock does not.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeTime {
     /// The monotonic clock, since the store was created.
@@ -266,7 +263,7 @@ impl Leases {
             key: check.key.into(),
             name: key_names.state(check.key, check.limit),
             limit: *check.limit,
-            leases: Mutex::new(KeyLeases::new(check.limit, hot_keys::RATE, now)),
+            leases: Mutex::new(KeyLeases::new(check.limit, HOT_RATE, now)),
         });
         shard.insert(hash, Arc::clone(&key));
         drop(shard);
@@ -356,4 +353,65 @@ fn share_states(checks: &[Check<'_>]) -> bool {
         checks[..index].iter().any(|other| other.shares_state(check))
     };
     checks.iter().enumerate().any(is_shared)
+}
+
+/// The number of cells: 32 KiB. A few hot keys among 100,000 cold ones share a cell with some of
+/// these, which adds few requests to their count.
+const HOT_KEY_CELLS: usize = 4096;
+/// The interval in which requests are counted, in microseconds.
+const HOT_INTERVAL_US: u64 = 100_000;
+/// The requests in an interval from which on a key is hot. A lease takes two commands to take and
+/// to give back, so it pays off quickly.
+const HOT_REQUESTS: u64 = 32;
+/// The rate of requests at which a key becomes hot, in a second.
+const HOT_RATE: u64 = HOT_REQUESTS * 1_000_000 / HOT_INTERVAL_US;
+
+/// Finds hot keys: those with many requests on this node within a short time.
+///
+/// Keys are counted in a table of fixed size by their hash. Two keys may share a cell, so a key may
+/// look hotter than it is. It is then leased in vain for a moment, and dropped when its own demand
+/// was measured.
+struct HotKeys {
+    /// Each cell has the number of its interval in the upper half, and a count in the lower one.
+    cells: Box<[AtomicU64]>,
+}
+
+impl HotKeys {
+    fn new() -> Self {
+        HotKeys { cells: (0..HOT_KEY_CELLS).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// Counts a request. Returns whether the key has just become hot in this interval.
+    fn note(&self, hash: u64, now: Timestamp) -> bool {
+        let interval = (now.as_micros() / HOT_INTERVAL_US) << 32 >> 32;
+        let cell = &self.cells[usize::try_from(hash % HOT_KEY_CELLS as u64).unwrap_or(0)];
+        let counted = cell.load(Relaxed);
+        // Counts that are lost because of a race do not matter.
+        if counted >> 32 == interval {
+            (cell.fetch_add(1, Relaxed) & u64::from(u32::MAX)) + 1 == HOT_REQUESTS
+        } else {
+            cell.store(interval << 32 | 1, Relaxed);
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_requests_in_an_interval_make_a_key_hot_once() {
+        let hot_keys = HotKeys::new();
+        let at =
+            |interval: u64, part: u64| Timestamp::from_micros(interval * HOT_INTERVAL_US + part);
+        let notes = |interval, count: u64| {
+            (0..count).filter(|part| hot_keys.note(7, at(interval, *part))).count()
+        };
+        assert_eq!(notes(5, HOT_REQUESTS - 1), 0);
+        assert_eq!(notes(6, HOT_REQUESTS - 1), 0);
+        assert_eq!(notes(6, 1), 1);
+        assert_eq!(notes(6, 1_000), 0);
+        assert!((0..1_000).all(|hash| !hot_keys.note(hash, at(7, 0))));
+    }
 }
