@@ -141,16 +141,16 @@ impl Leases {
             RequestKind::Ask => false,
             RequestKind::Refund => true,
         };
-        let now = self.clock.now();
         let hashes: Few<u64> = request.checks.iter().map(|check| self.hash(check)).collect();
         let keys = self.find(request.checks, &hashes);
         if let Some(keys) = &keys
-            && let Some(verdict) = self.answer(request.checks, keys, now)
+            && let Some(verdict) = self.answer(request.checks, keys)
         {
             self.counters.lease_hits.fetch_add(1, Relaxed);
             return Some(verdict);
         }
         if keys.is_none() && !refunds && !self.suspended.load(Relaxed) {
+            let now = self.clock.now();
             for (check, hash) in request.checks.iter().zip(hashes) {
                 if self.hot_keys.note(hash, now.monotonic) {
                     self.lease(check, hash, key_names, now);
@@ -168,7 +168,7 @@ impl Leases {
             return None;
         }
         let hashes: Few<u64> = request.checks.iter().map(|check| self.hash(check)).collect();
-        self.answer(request.checks, &self.find(request.checks, &hashes)?, self.clock.now())
+        self.answer(request.checks, &self.find(request.checks, &hashes)?)
     }
 
     /// Whether any key is leased.
@@ -209,16 +209,15 @@ impl Leases {
         Some(keys)
     }
 
-    /// Charges or refunds all checks, or none.
-    fn answer(
-        &self,
-        checks: &[Check<'_>],
-        keys: &[Arc<LeasedKey>],
-        now: NodeTime,
-    ) -> Option<Verdict> {
+    /// Charges or refunds all checks, or none. The time is read while a key is locked: a thread
+    /// that waited for the lock must not spend units of a lease that has ended meanwhile.
+    fn answer(&self, checks: &[Check<'_>], keys: &[Arc<LeasedKey>]) -> Option<Verdict> {
         let mut answers: Few<LocalAnswer> = Few::new();
         for (check, key) in checks.iter().zip(keys) {
-            let (answer, is_due) = key.leases().apply(check.cost, now);
+            let (answer, is_due) = {
+                let mut leases = key.leases();
+                leases.apply(check.cost, self.clock.now())
+            };
             if is_due {
                 self.wake(Arc::clone(key));
             }
@@ -226,7 +225,8 @@ impl Leases {
                 // Units that are put back after their lease has ended are lost, which only admits
                 // less.
                 for ((check, key), _) in checks.iter().zip(keys).zip(&answers) {
-                    key.leases().undo(check.cost, now);
+                    let mut leases = key.leases();
+                    leases.undo(check.cost, self.clock.now());
                 }
                 return None;
             };
