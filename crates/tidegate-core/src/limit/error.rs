@@ -78,7 +78,10 @@ impl LimitErrorKind {
                 "this algorithm is called `token-bucket` here",
                 "write `token-bucket`, then `burst N` for what it holds",
             ),
-            Self::BurstOutOfRange => ("the burst is out of range", "use 1 to 1000000000000"),
+            Self::BurstOutOfRange => (
+                "the burst is missing or out of range",
+                "write `burst N`, with N from 1 to 1000000000000",
+            ),
             Self::BurstWithoutTokens => (
                 "this algorithm has no burst",
                 "write `token-bucket burst N`, or leave `burst` out",

@@ -121,7 +121,10 @@ const MESSAGES: &[(Kind, &str)] = &[
         Kind::TokenBucketName,
         "this algorithm is called `token-bucket` here: write `token-bucket`, then `burst N` for what it holds",
     ),
-    (Kind::BurstOutOfRange, "the burst is out of range: use 1 to 1000000000000"),
+    (
+        Kind::BurstOutOfRange,
+        "the burst is missing or out of range: write `burst N`, with N from 1 to 1000000000000",
+    ),
     (
         Kind::BurstWithoutTokens,
         "this algorithm has no burst: write `token-bucket burst N`, or leave `burst` out",

@@ -50,9 +50,9 @@ pub struct ServeArgs {
     #[arg(long, env = "TIDEGATE_AS_ENVOY_RATELIMIT", value_parser = switch)]
     pub as_envoy_ratelimit: bool,
 
-    /// The algorithm of limits from --envoy-config or --envoy-xds, and of limits that come with a
-    /// request; `fixed-window` has the windows of envoyproxy/ratelimit [default: sliding-window, or
-    /// fixed-window with --as-envoy-ratelimit]
+    /// The algorithm of limits from --envoy-config or --envoy-xds, and of limits that Envoy sends
+    /// with a request; `fixed-window` has the windows of envoyproxy/ratelimit [default:
+    /// sliding-window, or fixed-window with --as-envoy-ratelimit]
     #[arg(long, value_name = "NAME", env = "TIDEGATE_ALGORITHM", value_parser = rate_algorithm)]
     pub algorithm: Option<Algorithm>,
 

@@ -28,9 +28,9 @@ export function wait(ms) {
 
 export function ago(s) {
   if (s < 120) return `${Math.max(0, Math.ceil(s))} s`;
-  if (s < 7200) return `${Math.ceil(s / 60)} min`;
-  if (s < 172800) return `${Math.ceil(s / 3600)} h`;
-  return `${Math.ceil(s / 86400)} d`;
+  if (s < 7200) return `${Math.round(s / 60)} min`;
+  if (s < 172800) return `${Math.round(s / 3600)} h`;
+  return `${Math.round(s / 86400)} d`;
 }
 
 /** Returns a time of day on a 24-hour clock, in the zone of the browser. */

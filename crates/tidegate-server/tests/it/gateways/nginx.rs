@@ -1,6 +1,7 @@
 //! nginx's `auth_request`.
 
-use super::processes::{CheckedOver, Fields, Gateway};
+use super::processes::{CheckedOver, Fails, Fields, Gateway, GatewaySetup};
+use super::{ALICE, login};
 
 const NGINX: Gateway = Gateway {
     program: "nginx",
@@ -16,3 +17,15 @@ const NGINX: Gateway = Gateway {
 };
 
 super::gateway_tests!(NGINX);
+
+/// Regression: `auth_request` passed the 401 for a missing token on to every client.
+#[test]
+fn missing_token_is_not_a_401_for_clients() {
+    for fails in [Fails::Closed, Fails::Open] {
+        let mut setup = GatewaySetup::start(&NGINX, fails, &format!("token-{fails:?}"), "");
+        setup.tidegate.require_token("a-secret-that-nginx-does-not-send");
+        let response = setup.send(&login(ALICE));
+        assert_eq!(response.status, 503, "{response:?}");
+        assert!(!response.reached_application(), "{response:?}");
+    }
+}

@@ -162,6 +162,7 @@ pub struct Tidegate {
     checked_over: CheckedOver,
     config: String,
     log: String,
+    token: Option<&'static str>,
     process: Option<Process>,
 }
 
@@ -176,10 +177,17 @@ impl Tidegate {
             checked_over,
             config: files.write("tidegate.yaml", example + more),
             log: files.path("tidegate.log"),
+            token: None,
             process: None,
         };
         tidegate.restart();
         tidegate
+    }
+
+    /// Restarts with a token, which the gateway does not know.
+    pub fn require_token(&mut self, token: &'static str) {
+        self.token = Some(token);
+        self.restart();
     }
 
     pub fn restart(&mut self) {
@@ -200,6 +208,7 @@ impl Tidegate {
             command.args(["--config", &self.config]);
         }
         command.args(["--http", http, "--grpc", grpc]);
+        command.envs(self.token.map(|token| ("TIDEGATE_TOKENS", token)));
         let mut process = Process::start(command, &self.log);
         process.until("listens", || TcpStream::connect(&*address).is_ok());
         self.process = Some(process);

@@ -279,7 +279,7 @@ fn rejects_invalid_limits_and_algorithms() {
         let help = format!("use {ours}, which takes its place here");
         refuse(&["--limit", "10 per 1s", "--algorithm", name], &[&help]);
     }
-    refuse(&["--limit", "10 per 1s token-bucket burst 0"], &["burst is out of range"]);
+    refuse(&["--limit", "10 per 1s token-bucket burst 0"], &["burst is missing or out of range"]);
     refuse(&["--limit", "10 concurrent"], &["10 concurrent", "cannot be replayed"]);
     let limit = ["--limit", "10 per 1s"];
     let with = |more: &[&'static str]| [&limit[..], more].concat();

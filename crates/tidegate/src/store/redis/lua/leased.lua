@@ -5,8 +5,8 @@
 -- their deadlines, its id, units and deadline (7 bytes each) and its duration (3 bytes); the number
 -- of open grants (1 byte). The last byte is not 0, unlike that of a summary.
 --
--- The other algorithms reject the first byte. So a key without grants costs nothing more, and
--- request.lua decides an entry again that failed for this reason.
+-- The other algorithms reject the first byte, and request.lua decides an entry again that failed for
+-- this reason. So keys without grants cost no command more, only the functions that are created.
 local GRANTED = 0x8c
 
 -- Creates a state with grants of the limit that is encoded at a position of `bytes`.
