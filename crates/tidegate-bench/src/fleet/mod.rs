@@ -38,7 +38,7 @@ pub enum Scene {
     Apisix,
     /// 8 nodes, 6,000,000 per minute, as many offered.
     Minute,
-    /// The same, with nine tenths of the requests on one node.
+    /// The scene `minute` with nine tenths of the requests on one node.
     MinuteUneven,
     /// 8 nodes, 100,000 per second, 110,000 offered.
     Second,

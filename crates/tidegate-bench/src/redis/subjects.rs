@@ -41,7 +41,7 @@ pub enum Subject {
     TwoLimits,
     /// Two `sliding-window`s in every request.
     TwoWindows,
-    /// The same 64 callers on one key: a `sliding-counter`.
+    /// 64 callers on one key: a `sliding-counter`.
     HotCounter,
     /// A `sliding-window` on one key.
     HotWindow,

@@ -46,7 +46,7 @@ struct Search<'a> {
     depth: usize,
 }
 
-/// What a search has seen.
+/// The results of a search.
 struct Outcome {
     states: usize,
     fullest: i128,
