@@ -23,7 +23,7 @@
 //! its units are charged to the state at the time of the deadline, whether or not the node has
 //! spent them.
 //!
-//! Why they are held, and not charged at once: only a charge at the deadline is late enough (see
+//! They are held and not charged at once, because only a charge at the deadline is late enough (see
 //! below), and a state cannot be charged ahead of its time without special rules for refunds,
 //! widening and state from the future. Held units need none of these rules.
 //!
@@ -67,7 +67,7 @@
 //! first was spent under an open grant, the unit that replaces it in the count is held until the
 //! deadline, which is later than the time of any unit in the history.
 //!
-//! Whatever is lost only under-admits: after a lost reply, a crash, or a lost give-back, the units
+//! A loss only under-admits: after a lost reply, a crash, or a lost give-back, the units
 //! are counted until `D` and then for a window, although they were not spent.
 //!
 //! # Clock steps

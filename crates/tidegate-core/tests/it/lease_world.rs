@@ -131,7 +131,7 @@ pub struct World {
     limit: usize,
     pub store: LeasedState,
     leases: [Option<(Lease, Granted)>; 2],
-    /// How many leases each node has asked for.
+    /// The number of leases that each node has requested.
     asked: [u64; 2],
     /// The id of the last lease that each node took.
     accepted: [u64; 2],

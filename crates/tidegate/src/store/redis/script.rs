@@ -32,6 +32,25 @@ pub enum Script {
     Rights,
 }
 
+/// The source of a script that decides on states of any algorithm.
+macro_rules! with_states {
+    ($script:literal) => {
+        concat!(
+            include_str!("lua/common.lua"),
+            include_str!("lua/sliding_counter.lua"),
+            include_str!("lua/fixed_window.lua"),
+            include_str!("lua/token_bucket.lua"),
+            include_str!("lua/sliding_log.lua"),
+            include_str!("lua/sliding_window.lua"),
+            include_str!("lua/permits.lua"),
+            include_str!("lua/concurrency.lua"),
+            include_str!("lua/algorithms.lua"),
+            include_str!("lua/leased.lua"),
+            include_str!($script),
+        )
+    };
+}
+
 impl Script {
     /// All scripts.
     pub const ALL: [Script; 4] = [Script::Request, Script::Permit, Script::Lease, Script::Rights];
@@ -39,32 +58,8 @@ impl Script {
     /// Returns the Lua source.
     pub const fn source(self) -> &'static str {
         match self {
-            Script::Request => concat!(
-                include_str!("lua/common.lua"),
-                include_str!("lua/sliding_counter.lua"),
-                include_str!("lua/fixed_window.lua"),
-                include_str!("lua/token_bucket.lua"),
-                include_str!("lua/sliding_log.lua"),
-                include_str!("lua/sliding_window.lua"),
-                include_str!("lua/permits.lua"),
-                include_str!("lua/concurrency.lua"),
-                include_str!("lua/algorithms.lua"),
-                include_str!("lua/leased.lua"),
-                include_str!("lua/request.lua"),
-            ),
-            Script::Lease => concat!(
-                include_str!("lua/common.lua"),
-                include_str!("lua/sliding_counter.lua"),
-                include_str!("lua/fixed_window.lua"),
-                include_str!("lua/token_bucket.lua"),
-                include_str!("lua/sliding_log.lua"),
-                include_str!("lua/sliding_window.lua"),
-                include_str!("lua/permits.lua"),
-                include_str!("lua/concurrency.lua"),
-                include_str!("lua/algorithms.lua"),
-                include_str!("lua/leased.lua"),
-                include_str!("lua/lease.lua"),
-            ),
+            Script::Request => with_states!("lua/request.lua"),
+            Script::Lease => with_states!("lua/lease.lua"),
             Script::Permit => concat!(
                 include_str!("lua/common.lua"),
                 include_str!("lua/permits.lua"),
