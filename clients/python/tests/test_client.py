@@ -9,6 +9,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -71,6 +72,9 @@ def test_checks_a_request_by_its_attributes(client: Client) -> None:
     answer = client.check(attributes=attributes)
     assert (answer.policy, answer.remaining) == ("api", 2)
     assert [line.mode for line in answer.limits] == [None, "observe"]
+    once = client.check(attributes=Attributes(domain="messaging", descriptors={"kind": "sms", "to": who}))
+    again = client.check(attributes=Attributes(domain="messaging", descriptors=[{"kind": "sms"}, {"to": who}]))
+    assert [(one.policy, one.allowed) for one in (once, again)] == [("messages", True), ("messages", False)]
     nothing = client.check(attributes=Attributes(path="/elsewhere"))
     assert (nothing.allowed, nothing.policy, nothing.limits) == (True, None, ())
 
@@ -384,6 +388,18 @@ def test_rejects_limits_that_are_a_string(call: Callable[..., object]) -> None:
     expected = r"^limits must be a list of strings, such as \['5 per 1m'\], not a string$"
     with Client() as client, pytest.raises(TypeError, match=expected):
         call(client, key="a", limits="5 per 1m")
+
+
+def test_rejects_unknown_fields() -> None:
+    fields: Any = {"clientIp": "192.0.2.7"}
+    check: Any = {"policy": "login", "key": "a"}
+    with Client() as client:
+        with pytest.raises(TypeError, match="unexpected keyword argument 'clientIp'"):
+            Attributes(**fields)
+        with pytest.raises(TypeError, match=r"^attributes must be Attributes, such as .*, not dict$"):
+            client.check(attributes=fields)
+        with pytest.raises(TypeError, match=r"^checks must be Check, such as .*, not dict$"):
+            client.check_batch([check])
 
 
 @pytest.mark.parametrize("bad", [{"url": "localhost:8080"}, {"timeout": 0}, {"timeout": float("nan")}])

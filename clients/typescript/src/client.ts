@@ -4,7 +4,7 @@
 // usually delays another request. A check with an `id` can be repeated safely.
 
 import type { Answer, Denied, Problem } from "./answers.js";
-import { DeadlineExceeded, UnexpectedAnswer, Unreachable } from "./errors.js";
+import { DeadlineExceeded, UnexpectedAnswer, Unreachable, rejectUnknown } from "./errors.js";
 import { Permit } from "./permit.js";
 import {
   type Check,
@@ -14,7 +14,8 @@ import {
   decodeAnswer,
   decodeAnswers,
   decodeGrant,
-  encode,
+  encodeCheck,
+  encodePermit,
   unexpected,
 } from "./wire.js";
 
@@ -44,8 +45,12 @@ export class Client {
   constructor(options: string | URL | ClientOptions = {}) {
     const isUrl = typeof options === "string" || options instanceof URL;
     const settings: ClientOptions = isUrl ? { url: String(options) } : options;
+    rejectUnknown("options", settings, ["url", "token", "timeoutMs", "fetch"]);
     const { url = "http://127.0.0.1:8080", token, timeoutMs = 1000, fetch: send } = settings;
-    if (!/^https?:\/\//.test(url)) throw new RangeError(`url must start with http:// or https://, not ${url}`);
+    // A message ends up in logs, so it does not show a password.
+    const shown = url.replace(/\/\/[^/]*@/, "//");
+    if (!/^https?:\/\//.test(url)) throw new RangeError(`url must start with http:// or https://, not ${shown}`);
+    if (shown !== url) throw new RangeError(`url must not have a user or password, which fetch rejects: use ${shown} and token`);
     if (!(timeoutMs > 0 && timeoutMs < 2 ** 31)) {
       throw new RangeError(`timeoutMs must be more than 0 and less than 2^31, not ${timeoutMs}`);
     }
@@ -60,30 +65,30 @@ export class Client {
   /** Sends a check. */
   async check(check: WaitingCheck): Promise<Answer> {
     // The time that a check may wait at the server is added to the timeout.
-    return decodeAnswer(await this.#send("POST", "/v1/check", encode(check), check.maxWaitMs));
+    return decodeAnswer(await this.#send("POST", "/v1/check", encodeCheck(check), check.maxWaitMs));
   }
 
   /** Sends up to 1,000 checks. Answers are in order; an `id` used before with another cost gets a `Problem`. */
   async checkBatch(checks: readonly Check[]): Promise<(Answer | Problem)[]> {
-    const body = { checks: checks.map(encode) };
+    const body = { checks: checks.map(encodeCheck) };
     return decodeAnswers(await this.#send("POST", "/v1/check/batch", body), checks.length);
   }
 
   /** Acquires a permit under a concurrency limit. Check `allowed`: only a `Permit` can be held. */
   async permit(request: PermitRequest): Promise<Permit | Denied> {
-    const grant = decodeGrant(await this.#send("POST", "/v1/permits", encode(request)));
+    const grant = decodeGrant(await this.#send("POST", "/v1/permits", encodePermit(request)));
     if ("allowed" in grant) return grant;
     return new Permit(grant, (method, path, body) => this.#send(method, path, body));
   }
 
   async #send(method: string, path: string, body?: object, extraMs = 0): Promise<Raw> {
     const timeoutMs = this.#timeoutMs + extraMs;
-    const url = withoutCredentials(this.#url + path);
+    const url = this.#url + path;
     // Not `AbortSignal.timeout`, whose timer continues after the answer has arrived.
     const deadline = new AbortController();
     const timer = setTimeout(() => deadline.abort(), timeoutMs);
     try {
-      const response = await this.#fetch(this.#url + path, {
+      const response = await this.#fetch(url, {
         method,
         headers: this.#headers,
         body: body === undefined ? null : JSON.stringify(body),
@@ -120,11 +125,6 @@ async function read(response: Response, url: string): Promise<string> {
     }
     text += decoder.decode(value, { stream: true });
   }
-}
-
-/** A URL for an error message, which ends up in logs. */
-function withoutCredentials(url: string): string {
-  return url.replace(/^(https?:\/\/)[^/]*@/, "$1");
 }
 
 /** The reason of a failed `fetch`, whose own message is only "fetch failed". */

@@ -35,3 +35,15 @@ export class Unavailable extends Rejected {}
 
 /** The permit is no longer held: its lease ended before it was renewed or given back. */
 export class PermitLost extends Rejected {}
+
+/**
+ * Throws a `TypeError` for an unknown member. JavaScript does not check types, and a misspelt member would
+ * otherwise be ignored.
+ */
+export function rejectUnknown(where: string, value: object, names: readonly string[]): void {
+  const unknown = Object.keys(value).find((name) => !names.includes(name));
+  if (unknown === undefined) return;
+  const camel = unknown.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
+  const help = names.includes(camel) ? `use ${camel}` : `use ${names.slice(0, -1).join(", ")} or ${names.at(-1)}`;
+  throw new TypeError(`${where}: ${unknown} is unknown: ${help}`);
+}

@@ -1,5 +1,6 @@
 // Retries for `fetch`, and for other functions that return a similar response.
 
+import { rejectUnknown } from "./errors.js";
 import { type Fields, advise } from "./fields.js";
 import { IDEMPOTENCY_KEY, type Course, Retrier } from "./retry.js";
 import { sleep } from "./sleep.js";
@@ -36,6 +37,7 @@ export async function retry<R extends ResponseLike>(
   send: (headers: Readonly<Record<string, string>>) => Promise<R>,
   options: RetryOptions = {},
 ): Promise<R> {
+  rejectUnknown("options", options, ["method", "origin", "retrier", "failures", "signal", "sleep"]);
   const { method = "GET", retrier = shared } = options;
   const course = retrier.begin(method);
   return run(course, { ...options, retrier }, () => send(course.key === null ? {} : { [IDEMPOTENCY_KEY]: course.key }));

@@ -15,6 +15,7 @@
 //
 // `Course` decides and does not wait, so that it can be tested without a clock.
 
+import { rejectUnknown } from "./errors.js";
 import { type Fields, advise } from "./fields.js";
 import { Pacer } from "./pacer.js";
 
@@ -51,6 +52,7 @@ export class Backoff {
   readonly options: Readonly<Required<BackoffOptions>>;
 
   constructor(options: BackoffOptions = {}) {
+    rejectUnknown("backoff", options, Object.keys(DEFAULTS));
     this.options = { ...DEFAULTS, ...options };
     for (const [name, value] of Object.entries(this.options)) {
       // Timers accept at most 2^31 ms.
@@ -125,6 +127,7 @@ export class Retrier {
   readonly pacer: Pacer;
 
   constructor(options: RetrierOptions = {}) {
+    rejectUnknown("retrier", options, ["backoff", "budget", "statuses", "keysHonoured"]);
     this.backoff = options.backoff ?? new Backoff();
     this.budget = options.budget ?? new Budget();
     this.statuses = new Set(options.statuses ?? WORTH_A_RETRY);

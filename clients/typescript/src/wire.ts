@@ -1,7 +1,7 @@
 // The wire format of requests and answers.
 
 import type { Answer, Denied, Line, Problem } from "./answers.js";
-import { PermitLost, Rejected, Unavailable, UnexpectedAnswer } from "./errors.js";
+import { PermitLost, Rejected, Unavailable, UnexpectedAnswer, rejectUnknown } from "./errors.js";
 import { advise } from "./fields.js";
 
 /** The attributes of a request, by which the server selects policies and makes keys. */
@@ -12,7 +12,10 @@ export interface Attributes {
   host?: string;
   clientIp?: string;
   headers?: Record<string, string>;
-  descriptors?: Record<string, string>;
+  /** The domain of the descriptors. */
+  domain?: string;
+  /** Several objects, where a name occurs twice. */
+  descriptors?: Record<string, string> | readonly Record<string, string>[];
 }
 
 interface Options {
@@ -60,10 +63,23 @@ export interface Grant {
   readonly ttlMs: number;
 }
 
-/** Returns the body of a request with the API's names. JSON leaves out members that are `undefined`. */
-export function encode(question: WaitingCheck | PermitRequest): object {
-  const { attributes, maxWaitMs, ttlMs, ...same }: AnyQuestion = question;
-  return { ...same, attributes: encodeAttributes(attributes), max_wait_ms: maxWaitMs, ttl_ms: ttlMs };
+const QUESTION = ["policy", "key", "attributes", "limits", "cost"];
+const CHECK = [...QUESTION, "id", "force", "maxWaitMs"];
+const PERMIT = [...QUESTION, "ttlMs"];
+const ATTRIBUTES = ["method", "path", "query", "host", "clientIp", "headers", "domain", "descriptors"];
+
+/** Returns the body of a check with the API's names. JSON leaves out members that are `undefined`. */
+export function encodeCheck(check: WaitingCheck): object {
+  rejectUnknown("check", check, CHECK);
+  const { maxWaitMs, ...same }: AnyQuestion = check;
+  return { ...same, attributes: encodeAttributes(same.attributes), max_wait_ms: maxWaitMs };
+}
+
+/** Returns the body of a request for a permit with the API's names. */
+export function encodePermit(request: PermitRequest): object {
+  rejectUnknown("permit", request, PERMIT);
+  const { ttlMs, ...same }: AnyQuestion = request;
+  return { ...same, attributes: encodeAttributes(same.attributes), ttl_ms: ttlMs };
 }
 
 interface AnyQuestion {
@@ -74,6 +90,7 @@ interface AnyQuestion {
 
 function encodeAttributes(attributes: Attributes | undefined): object | undefined {
   if (attributes === undefined) return undefined;
+  rejectUnknown("attributes", attributes, ATTRIBUTES);
   const { clientIp, ...same } = attributes;
   return { ...same, client_ip: clientIp };
 }

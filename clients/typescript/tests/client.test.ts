@@ -6,6 +6,7 @@ import { setTimeout as pause } from "node:timers/promises";
 
 import {
   type Answer,
+  Backoff,
   Client,
   type ClientOptions,
   DeadlineExceeded,
@@ -14,10 +15,12 @@ import {
   PermitLost,
   type Problem,
   Rejected,
+  Retrier,
   Unavailable,
   UnexpectedAnswer,
   Unreachable,
   admit,
+  retry,
 } from "@tidegate/client";
 import { NOBODY, somebody, startSilent, startTidegate } from "./support.js";
 
@@ -65,6 +68,11 @@ test("checks a request by its attributes", async () => {
   const answer = await client.check({ attributes });
   assert.deepEqual([answer.policy, answer.remaining], ["api", 2]);
   assert.deepEqual(answer.limits.map((line) => line.mode), [null, "observe"]);
+  const to = somebody();
+  for (const descriptors of [{ kind: "sms", to }, [{ kind: "sms" }, { to }]]) {
+    const { policy, allowed } = await client.check({ attributes: { domain: "messaging", descriptors } });
+    assert.deepEqual([policy, allowed], ["messages", !Array.isArray(descriptors)]);
+  }
   const nothing = await client.check({ attributes: { path: "/elsewhere" } });
   assert.deepEqual([nothing.allowed, nothing.policy, nothing.limits], [true, null, []]);
 });
@@ -110,6 +118,27 @@ test("throws an exception that names the field for bad input", async () => {
       assert.ok(error.message.startsWith(`answer from ${url}/v1/`) && error.message.endsWith(` (field ${field})`));
       return true;
     });
+  }
+});
+
+// Regression: fields with the names of the HTTP API were dropped, and the limit counted another key.
+test("rejects unknown fields, and names the right one", async () => {
+  const attributes = { client_ip: "192.0.2.7" } as object;
+  const subject = { policy: "login", key: "a" };
+  const rows: [() => unknown, string][] = [
+    [() => client.check({ attributes }), "attributes: client_ip is unknown: use clientIp"],
+    [() => client.checkBatch([{ attributes }]), "attributes: client_ip is unknown: use clientIp"],
+    [() => client.check({ ...subject, max_wait_ms: 5 } as typeof subject), "check: max_wait_ms is unknown: use maxWaitMs"],
+    [() => client.permit({ ...subject, ttl_ms: 5 } as typeof subject), "permit: ttl_ms is unknown: use ttlMs"],
+    [() => client.permit({ ...subject, id: "a" } as typeof subject), "permit: id is unknown: use policy, key, attributes, limits, cost or ttlMs"],
+    [() => new Client({ timeout_ms: 5 } as ClientOptions), "options: timeout_ms is unknown: use timeoutMs"],
+    [() => new Client({ timeout: 5 } as ClientOptions), "options: timeout is unknown: use url, token, timeoutMs or fetch"],
+    [() => new Retrier({ retries: 2 } as object), "retrier: retries is unknown: use backoff, budget, statuses or keysHonoured"],
+    [() => new Backoff({ max_wait_ms: 2 } as object), "backoff: max_wait_ms is unknown: use maxWaitMs"],
+    [() => retry(() => fetch(url), { retries: 2 } as object), "options: retries is unknown: use method, origin, retrier, failures, signal or sleep"],
+  ];
+  for (const [call, message] of rows) {
+    await assert.rejects(async () => call(), { name: "TypeError", message });
   }
 });
 
@@ -199,7 +228,7 @@ test("names the URL of an unreachable server", async () => {
 const ANSWER = { allowed: true, policy: null, limit: 1, remaining: 1, retry_after_ms: 0, reset_after_ms: 0 };
 const SOUND = { ...ANSWER, decided: "exact", limits: [] };
 const answering = (status: number, body: string | null, options: ClientOptions = {}) =>
-  new Client({ url: "http://user:secret@limiter", fetch: async () => new Response(body, { status }), ...options });
+  new Client({ url: "http://limiter", fetch: async () => new Response(body, { status }), ...options });
 
 test("rejects responses that are not from tidegate", async () => {
   const rows: [number, string, string][] = [
@@ -268,6 +297,9 @@ test("rejects a misspelt onFailure before anything fails", async () => {
 
 test("names invalid settings", () => {
   assert.throws(() => new Client("localhost:8080"), /^RangeError: url must/);
+  const withPassword = (url: string) => () => new Client(url);
+  assert.throws(withPassword("http://u:secret@localhost:8080"), /^RangeError: url must not have a user or password, which fetch rejects: use http:\/\/localhost:8080 and token$/);
+  assert.throws(withPassword("ftp://u:secret@localhost"), /^RangeError: url must start with http:\/\/ or https:\/\/, not ftp:\/\/localhost$/);
   assert.throws(() => new Client({ url: "localhost:8080" }), /^RangeError: url must/);
   assert.throws(() => new Client({ timeoutMs: 0 }), /^RangeError: timeoutMs must/);
   assert.throws(() => new Client({ timeoutMs: NaN }), /^RangeError: timeoutMs must/);

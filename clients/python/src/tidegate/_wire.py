@@ -32,13 +32,18 @@ class Attributes:
     host: str | None = None
     client_ip: str | None = None
     headers: Mapping[str, str] | None = None
-    descriptors: Mapping[str, str] | None = None
+    descriptors: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None
+    """Several mappings, where a name occurs twice."""
+    domain: str | None = None
+    """The domain of the descriptors."""
 
     def json(self) -> dict[str, object]:
         body = _present(vars(self))
         for name in ("headers", "descriptors"):
             if isinstance(pairs := body.get(name), Mapping):
                 body[name] = dict(pairs)
+        if isinstance(several := body.get("descriptors"), (list, tuple)):
+            body["descriptors"] = [dict(one) for one in several]
         return body
 
 
@@ -59,6 +64,9 @@ class Check:
         # A string is a sequence of strings too: each character would become a limit.
         if isinstance(self.limits, str):
             raise TypeError(f"limits must be a list of strings, such as [{self.limits!r}], not a string")
+        if not isinstance(self.attributes, (Attributes, type(None))):
+            kind = type(self.attributes).__name__
+            raise TypeError(f"attributes must be Attributes, such as Attributes(path='/login'), not {kind}")
 
     def json(self) -> dict[str, object]:
         body = _present(vars(self))
@@ -90,6 +98,15 @@ class Grant:
 
 class Malformed(Exception):
     """A body that tidegate does not send."""
+
+
+def rows(checks: Iterable[Check]) -> list[dict[str, object]]:
+    """The checks of a batch."""
+    listed = list(checks)
+    for check in listed:
+        if not isinstance(check, Check):
+            raise TypeError(f"checks must be Check, such as Check('login', 'alice'), not {type(check).__name__}")
+    return [check.json() for check in listed]
 
 
 def encode(body: object) -> bytes:
