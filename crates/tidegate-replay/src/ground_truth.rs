@@ -20,6 +20,16 @@ pub struct GroundTruth {
     /// Indexed by key number.
     logs: Vec<Log>,
     largest: MaxCount,
+    /// The counts that keys had between requests, if they are kept.
+    held: Option<Vec<HeldCount>>,
+}
+
+/// A count that a key had between two times, both inclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldCount {
+    pub from_us: u64,
+    pub to_us: u64,
+    pub count: u64,
 }
 
 /// The largest number of units admitted for one key, net of refunds, in any half-open window.
@@ -70,7 +80,25 @@ struct LogEntry {
 impl GroundTruth {
     /// Creates counts for a limit of `limit` units per window.
     pub fn new(window_us: u64, limit: u64) -> Self {
-        GroundTruth { window_us, limit, logs: Vec::new(), largest: MaxCount::default() }
+        GroundTruth { window_us, limit, logs: Vec::new(), largest: MaxCount::default(), held: None }
+    }
+
+    /// Keeps the counts between requests from now on, for [`GroundTruth::take_held`].
+    pub fn keep_held(&mut self) {
+        self.held = Some(Vec::new());
+    }
+
+    /// Returns the counts that keys had until their last request, and forgets them.
+    pub fn take_held(&mut self) -> impl Iterator<Item = HeldCount> {
+        self.held.iter_mut().flat_map(|held| held.drain(..))
+    }
+
+    /// Ends the counts of all keys at this time.
+    pub fn finish(&mut self, end_us: u64) {
+        if self.held.is_some() {
+            let logs = self.logs.iter_mut();
+            logs.for_each(|log| log.expire(end_us, self.window_us, &mut self.held));
+        }
     }
 
     pub fn largest(&self) -> MaxCount {
@@ -127,7 +155,7 @@ impl GroundTruth {
         if log.newest().is_some_and(|newest| newest.at_us > row.time_us) {
             log.step_back(row.time_us);
         }
-        log.expire(row.time_us, self.window_us);
+        log.expire(row.time_us, self.window_us, &mut self.held);
         let cost = row.cost.unsigned_abs();
         let fits = log.total.saturating_add(cost.max(1)) <= self.limit;
         if admitted && row.cost < 0 {
@@ -144,14 +172,36 @@ impl GroundTruth {
 }
 
 impl Log {
-    /// Drops entries that are at least a window old.
+    /// Drops entries that are at least a window old. If counts between requests are kept, adds
+    /// those since the newest entry to `held`.
     #[inline]
-    fn expire(&mut self, now_us: u64, window_us: u64) {
+    fn expire(&mut self, now_us: u64, window_us: u64, held: &mut Option<Vec<HeldCount>>) {
+        if let Some(held) = held {
+            self.push_held(now_us, window_us, held);
+        }
         while let Some(oldest) = self.oldest()
             && oldest.at_us.saturating_add(window_us) <= now_us
         {
             self.total -= oldest.cost;
             self.drop_oldest();
+        }
+    }
+
+    /// Adds the counts from the newest entry until now: a count ends when its oldest entry expires.
+    fn push_held(&self, now_us: u64, window_us: u64, held: &mut Vec<HeldCount>) {
+        let Some(newest) = self.newest() else { return };
+        let (mut from_us, mut count) = (newest.at_us, self.total);
+        let (inline, list) = match &self.list {
+            None => (&self.inline[..self.inline_count()], None),
+            Some(list) => (&[][..], Some(list.iter())),
+        };
+        for entry in inline.iter().chain(list.into_iter().flatten()) {
+            let end_us = entry.at_us.saturating_add(window_us);
+            held.push(HeldCount { from_us, to_us: now_us.min(end_us - 1), count });
+            if end_us > now_us {
+                return;
+            }
+            (from_us, count) = (end_us, count - entry.cost);
         }
     }
 
@@ -329,6 +379,25 @@ mod tests {
         let rows = [100, 50, 60].map(|at| Row::numbered(at, 1, 7));
         ground_truth.record_all(&rows, |at| at != 1, |_, _| ());
         assert_eq!(ground_truth.largest().count, 1, "the first is as of 50, so it is gone at 60");
+    }
+
+    #[test]
+    fn keeps_counts_between_requests() {
+        let mut ground_truth = GroundTruth::new(10, 5);
+        ground_truth.keep_held();
+        let held = |(from_us, to_us, count)| HeldCount { from_us, to_us, count };
+        for (time_us, cost, admitted, expected) in [
+            (1, 1, true, &[][..]),
+            (5, 2, true, &[(1, 5, 1)]),
+            (8, 1, false, &[(5, 8, 3)]),
+            (30, 1, true, &[(5, 10, 3), (11, 14, 2)]),
+        ] {
+            ground_truth.record_one(&Row::numbered(time_us, cost, 0), admitted);
+            let expected: Vec<_> = expected.iter().copied().map(held).collect();
+            assert_eq!(ground_truth.take_held().collect::<Vec<_>>(), expected, "at {time_us}");
+        }
+        ground_truth.finish(99);
+        assert_eq!(ground_truth.take_held().collect::<Vec<_>>(), [held((30, 39, 1))]);
     }
 
     #[test]

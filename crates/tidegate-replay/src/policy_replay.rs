@@ -130,6 +130,11 @@ impl PolicyReplay {
         &self.limits
     }
 
+    /// Returns the ground truth of each limit.
+    pub fn ground_truths(&mut self) -> impl Iterator<Item = &mut GroundTruth> {
+        self.limits.iter_mut().map(|limit| &mut limit.ground_truth)
+    }
+
     /// Returns how often each key was used. A key of two policies counts as two keys.
     pub fn events_of(&self) -> Vec<u32> {
         self.keys.events()
@@ -233,6 +238,7 @@ impl PolicyReplay {
             None => true_count.count,
         };
         tally.timeline.record_max(place, at, count);
+        tally.timeline.record_held(at, policy_limit.ground_truth.take_held());
         true_count.fits
     }
 

@@ -37,7 +37,10 @@ const MAX_FILES: usize = 256;
 /// Replays the files and prints the report.
 pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
     check_args(args)?;
-    let (runs, exact) = runs(args)?;
+    let (mut runs, exact) = runs(args)?;
+    if args.report.has_timeline() {
+        runs = runs.into_iter().map(Run::keep_held).collect();
+    }
     let sizes = args.files.iter().map(|path| input::inspect(path));
     let total_bytes = sizes.sum::<Result<Option<u64>, _>>()?;
     let read: Vec<&Path> =
@@ -69,11 +72,12 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
     let report = replay.run(&reader, &args.files)?;
     let elapsed = started.elapsed();
     let suggestions = suggestions(args, &reader, &mut replay.progress, report.events())?;
-    let Replay { runs, exact, decisions, burst, progress, .. } = replay;
+    let Replay { mut runs, exact, decisions, burst, progress, .. } = replay;
     drop(progress);
     if report.events() == 0 {
         return Err(no_events(report));
     }
+    runs.iter_mut().for_each(Run::finish);
     let to_stderr = decisions.as_ref().is_some_and(|decisions| is_dash(&decisions.path));
     if let Some(decisions) = decisions {
         decisions.finish()?;

@@ -122,6 +122,7 @@ impl OutcomeCounter {
                     timeline.record_max(bins[at] as usize, limit, true_count.count);
                 },
             );
+            timeline.record_held(limit, ground_truth.take_held());
         }
     }
 
@@ -176,6 +177,30 @@ impl Run {
         let (fits, bins) = (Vec::new(), Vec::new());
         let counts = OutcomeCounter { limit_set, tally: Tally::new(limit_count), fits, bins, busy };
         Run { decider, counts, answers: Vec::new() }
+    }
+
+    /// Keeps the largest counts between requests too, for a plot or a list over time.
+    pub fn keep_held(mut self) -> Self {
+        match &mut self.counts.limit_set {
+            LimitSet::Limits(all) => all.iter_mut().for_each(GroundTruth::keep_held),
+            LimitSet::Policies(policies, _) => {
+                policies.ground_truths().for_each(GroundTruth::keep_held);
+            }
+        }
+        self
+    }
+
+    /// Ends the counts of all keys. Call it after the last block.
+    pub fn finish(&mut self) {
+        let OutcomeCounter { limit_set, tally: Tally { timeline, .. }, .. } = &mut self.counts;
+        let ground_truths: &mut dyn Iterator<Item = &mut GroundTruth> = match limit_set {
+            LimitSet::Limits(ground_truths) => &mut ground_truths.iter_mut(),
+            LimitSet::Policies(policies, _) => &mut policies.ground_truths(),
+        };
+        for (limit, ground_truth) in ground_truths.enumerate() {
+            ground_truth.finish(timeline.end_us());
+            timeline.record_held(limit, ground_truth.take_held());
+        }
     }
 
     /// Decides a block and counts the outcomes.

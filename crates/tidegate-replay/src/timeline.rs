@@ -4,6 +4,8 @@
 //! many, their width doubles and neighbours are added in pairs. Bins begin at multiples of their
 //! width, so the result does not depend on the order of times.
 
+use crate::ground_truth::HeldCount;
+
 /// The largest number of bins: about as many as a plot can show as separate pixels.
 pub const MAX_BINS: usize = 480;
 
@@ -76,6 +78,23 @@ impl Timeline {
     pub fn record_max(&mut self, index: usize, limit: usize, count: u64) {
         let most = &mut self.most[index * self.limits + limit];
         *most = count.max(*most);
+    }
+
+    /// Records the true counts that keys of a limit had between requests. These times are between
+    /// the first and the last bin.
+    pub fn record_held(&mut self, limit: usize, held: impl Iterator<Item = HeldCount>) {
+        for HeldCount { from_us, to_us, count } in held {
+            let [first, last] = [from_us, to_us].map(|time_us| {
+                let index = (time_us / self.width_us).saturating_sub(self.first);
+                usize::try_from(index).unwrap_or(usize::MAX).min(self.bins.len() - 1)
+            });
+            (first..=last).for_each(|index| self.record_max(index, limit, count));
+        }
+    }
+
+    /// Returns the last time of the last bin.
+    pub fn end_us(&self) -> u64 {
+        ((self.first + self.bins.len() as u64) * self.width_us).saturating_sub(1)
     }
 
     /// Adds a bin for a time outside of all bins.
@@ -175,6 +194,15 @@ mod tests {
             assert_eq!(backwards.start_us(), timeline.start_us());
             assert!(backwards.most(1).eq(timeline.most(1)));
         }
+    }
+
+    #[test]
+    fn bins_have_counts_between_requests() {
+        let mut timeline = counted([0, 5_500].into_iter());
+        let held = HeldCount { from_us: 1_200, to_us: 3_999, count: 7_000 };
+        timeline.record_held(1, [held].into_iter());
+        assert_eq!(timeline.most(1).collect::<Vec<_>>(), [0, 7_000, 7_000, 7_000, 0, 5_500]);
+        assert_eq!(timeline.end_us(), 5_999);
     }
 
     #[test]

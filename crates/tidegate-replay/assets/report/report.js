@@ -26,7 +26,11 @@
     const body = at.createTBody();
     for (const row of rows) {
       const line = body.insertRow();
-      row.forEach((text, index) => line.append(element("td", text, index === 0 ? first : "")));
+      row.forEach((text, index) => {
+        const cell = element("td", text, index === 0 ? first : "");
+        cell.dataset.label = heads[index];
+        line.append(cell);
+      });
     }
   }
 
@@ -47,7 +51,9 @@
   }
 
   const share = (part, all) => (all ? `${+((100 * part) / all).toPrecision(3)} %` : "");
-  const limits = (run) => run.limits.map((l) => (l.policy ? `${l.policy}: ${l.limit}` : l.limit));
+  const modeOf = (l) => ({ observe: "observed", enforce: "enforced" })[l.mode] ?? l.mode;
+  const observed = (l) => (l.mode === "observe" ? " (observed)" : "");
+  const limits = (run) => run.limits.map((l) => (l.policy ? `${l.policy}: ${l.limit}${observed(l)}` : l.limit));
   const asked = data.algorithms[data.main];
 
   /** The limit of a run that its largest count exceeds, or comes closest to. */
@@ -77,7 +83,7 @@
       ["Denied", share(asked.denied, decided) || "0 %", `${count(asked.denied)} requests`],
       ["Keys denied", short(asked.keys_denied), `of ${count(asked.keys)}`],
       ["Near misses", short(asked.near_misses), share(asked.near_misses, decided)],
-      ["Largest count", most ? short(most.largest_rolling_count) : "0", most ? `limit ${most.limit.split(" ", 3).join(" ")}` : ""],
+      ["Largest count", most ? short(most.largest_rolling_count) : "0", most ? `${most.policy ? `${most.policy}: ` : ""}limit ${most.limit.split(" ", 3).join(" ")}${observed(most)}` : ""],
       ["Wrong decisions", short(wrong), `${share(wrong, decided) || "0 %"}, above the limit or wrongly denied`],
     ];
     byId("tiles").append(...list.map(([name, value, small]) => {
@@ -88,15 +94,27 @@
   }
 
   function compared() {
-    const heads = ["algorithm", "admitted", "denied", "keys denied", "near misses", "largest count / limit", "above the limit", "wrongly denied"];
+    // Clients that react to denials send each algorithm a different number of requests.
+    const different = data.algorithms.some((run) => run.events !== data.algorithms[0].events);
+    const heads = ["algorithm", ...(different ? ["requests"] : []), "admitted", "denied", "keys denied", "near misses", "largest count / limit", "above the limit", "wrongly denied"];
     const differ = data.algorithms.some((run) => run.differ !== undefined);
     const rows = data.algorithms.map((run) => {
       const most = worst(run);
       const largest = most ? `${count(most.largest_rolling_count)} / ${count(most.count)}` : "";
-      const numbers = [run.admitted, run.denied, run.keys_denied, run.near_misses].map(count);
+      const numbers = [...(different ? [run.events] : []), run.admitted, run.denied, run.keys_denied, run.near_misses].map(count);
       return [run.algorithm, ...numbers, largest, count(run.over_admitted), count(run.false_denials), ...(differ ? [count(run.differ)] : [])];
     });
     table("compared", differ ? [...heads, "unlike sliding-log"] : heads, rows);
+  }
+
+  /** Lists the limits of policies, which do not all see the same requests. */
+  function policies(run) {
+    const rows = run.limits.filter((l) => l.policy).map((l) => [
+      l.policy, l.limit, modeOf(l), count(l.asked), count(l.denied), `${count(l.largest_rolling_count)} / ${count(l.count)}`,
+    ]);
+    byId("policies").hidden = !rows.length;
+    byId("policies-of").textContent = `under ${run.algorithm === "policies" ? "their own algorithms" : run.algorithm}`;
+    table("policy-limits", ["policy", "limit", "mode", "checked", "denied", "largest count / limit"], rows, "text");
   }
 
   function suggested() {
@@ -107,7 +125,7 @@
   }
 
   function keys(run) {
-    byId("keys-of").textContent = `under ${run.algorithm}`;
+    byId("keys-of").textContent = run.algorithm === "policies" ? "under the policies" : `under ${run.algorithm}`;
     const row = (key) => [key.policy ? `${key.policy}  ${key.key}` : key.key, count(key.events), count(key.denied), count(key.near_misses)];
     for (const [id, list, found] of [["denied", run.most_denied, run.keys_denied], ["nearest", run.nearest, run.near_misses]]) {
       // With `--top 0` the lists are empty although there are such keys.
@@ -137,7 +155,7 @@
 
   /** Draws lines `{label, values, color, dash}`. Each line is thinner than those below it, so that
    * lines of equal values can all be seen. */
-  function plot(id, about, times, lines, format) {
+  function plot(id, about, times, widthS, lines, format) {
     const at = byId(id);
     const area = document.createElement("div");
     area.setAttribute("role", "img");
@@ -148,12 +166,12 @@
     const axis = { stroke: color("--quiet"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
     const series = lines.map((line, index) => ({
       stroke: colors[index], dash: line.dash, width: 1.5 + 2 * (lines.length - 1 - index),
-      paths: line.dash ? undefined : uPlot.paths.stepped({ align: 1 }), points: { show: false }, spanGaps: true,
+      paths: uPlot.paths.stepped({ align: 1, extend: true }), points: { show: false },
     }));
     const values = [...legend.children];
     const show = (shown) => lines.forEach((line, index) => {
       const value = line.values[shown];
-      values[index].lastElementChild.textContent = shown === null || shown === undefined ? line.total : value === null ? "–" : format(value);
+      values[index].lastElementChild.textContent = shown === null || shown === undefined ? line.total : format(value);
     });
     values.push(...lines.map((line, index) => {
       const item = document.createElement("li");
@@ -168,7 +186,7 @@
       legend: { show: false },
       cursor: { y: false, drag: { setScale: false, x: false, y: false } },
       scales: {
-        x: { range: (_, least, most) => (least === most ? [least - 1, most + 1] : [least, most]) },
+        x: { range: (_, least, most) => [least, most + widthS] },
         y: { range: (_, __, most) => [0, Math.max((most ?? 0) * 1.1, 1)] },
       },
       axes: [{ ...axis, values: clock, space: 90, size: 44 }, { ...axis, values: (_, all) => all.map(format), size: 60, space: 34 }],
@@ -180,10 +198,10 @@
   }
 
   /** Draws the lines that are not zero everywhere, or shows a sentence if there are none. */
-  function plotUnlessZero(id, times, lines, none) {
+  function plotUnlessZero(id, times, widthS, lines, none) {
     const drawn = lines.filter((line) => line.values.some((n) => n > 0));
     if (!drawn.length) return byId(id).replaceChildren(element("p", none, "quiet"));
-    return plot(id, drawn.map((line) => `${line.total} ${line.label}`).join(", "), times, drawn, short);
+    return plot(id, drawn.map((line) => `${line.total} ${line.label}`).join(", "), times, widthS, drawn, short);
   }
 
   const MOST_LINES = 6;
@@ -193,21 +211,22 @@
     plots = [];
     const line = run.timeline;
     if (!line) return;
+    const widthS = line.width_us / 1e6;
     const times = line.admitted.map((_, index) => (line.start_us + index * line.width_us) / 1e6);
     const counts = (label, values, name) => ({ label, values, color: name, total: short(values.reduce((sum, n) => sum + n, 0)) });
     const decided = [counts("admitted", line.admitted, "--allowed"), counts("denied", line.denied, "--denied")];
-    plot("plot-decided", decided.map((one) => `${one.total} ${one.label}`).join(", "), times, decided, short);
+    plot("plot-decided", decided.map((one) => `${one.total} ${one.label}`).join(", "), times, widthS, decided, short);
     const percent = (n) => `${count(Math.round(n))} %`;
     const most = line.most.map((values, index) => {
       const of = Math.max(run.limits[index].count, 1);
-      const shares = values.map((n, bin) => (line.admitted[bin] + line.denied[bin] ? (100 * n) / of : null));
+      const shares = values.map((n) => (100 * n) / of);
       return { label: limits(run)[index], values: shares, peak: Math.max(0, ...shares) };
     });
     const highest = most.toSorted((a, b) => b.peak - a.peak).slice(0, MOST_LINES);
     highest.forEach((one) => { one.total = `${percent(one.peak)} at most`; });
     const limit = { label: "limit", values: times.map(() => 100), dash: [6, 5], color: "--text", total: "100 %" };
-    plot("plot-most", highest.map((one) => `${one.label}: ${one.total}`).join(", "), times, [...highest, limit], percent);
-    plotUnlessZero("plot-wrong", times, [
+    plot("plot-most", highest.map((one) => `${one.label}: ${one.total}`).join(", "), times, widthS, [...highest, limit], percent);
+    plotUnlessZero("plot-wrong", times, widthS, [
       counts("unlike sliding-log", line.differ, "--three"),
       counts("above the limit", line.over_admitted, "--denied"),
       counts("wrongly denied", line.false_denials, "--would"),
@@ -238,7 +257,7 @@
     });
     const show = () => {
       const run = data.algorithms[select.value];
-      if (run) { draw(run); keys(run); }
+      if (run) { draw(run); keys(run); policies(run); }
     };
     select.addEventListener("change", show);
     select.value = data.main;

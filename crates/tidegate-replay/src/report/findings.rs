@@ -12,6 +12,7 @@ impl Summary {
         findings.extend(run.not_replayed.filter(|&count| count > 0).map(|count| {
             format!("Not replayed: {} under a concurrency limit.", counted(count, "request"))
         }));
+        findings.extend(run.limits.iter().filter_map(observed_denials));
         findings.extend(self.largest_burst(run));
         // With a single key, the first sentence is about it.
         findings.extend(run.most_denied.first().filter(|_| run.keys > 1).map(|key| {
@@ -24,6 +25,7 @@ impl Summary {
         }));
         findings.extend(exactness(run));
         findings.extend(self.comparison());
+        findings.extend(self.different_requests());
         findings.extend(self.input_problems());
         findings
     }
@@ -61,6 +63,17 @@ impl Summary {
         }
     }
 
+    fn different_requests(&self) -> Option<String> {
+        let events = || self.algorithms.iter().map(|run| run.events);
+        let [fewest, most] = [events().min()?, events().max()?].map(grouped);
+        self.has_different_requests().then(|| {
+            format!(
+                "Clients react to denials, so each algorithm received different requests: from \
+                 {fewest} to {most}."
+            )
+        })
+    }
+
     fn input_problems(&self) -> Option<String> {
         let kinds: [(&ProblemsSummary, &str, &str); 3] = [
             (&self.skipped, "skipped line", ""),
@@ -81,7 +94,7 @@ fn denied(run: &AlgorithmSummary) -> String {
         name => name,
     };
     let decided = run.admitted + run.denied;
-    let [events, keys] = [decided, run.keys].map(grouped);
+    let (events, keys) = (grouped(decided), counted(run.keys, "key"));
     match (run.denied, decided) {
         (0, 0) => return "No request was replayed.".into(),
         (0, 1) => return format!("{subject} would have admitted the only request."),
@@ -92,8 +105,19 @@ fn denied(run: &AlgorithmSummary) -> String {
     let share = share(run.denied, decided);
     format!(
         "{subject} would have denied {share} of requests: {denied} of {events}, from {keys_denied} \
-         of {keys} keys."
+         of {keys}."
     )
+}
+
+/// Returns what a limit of an observed policy would have denied.
+fn observed_denials(limit: &LimitSummary) -> Option<String> {
+    let denied = limit.denied.filter(|&denied| denied > 0 && limit.mode == Some("observe"))?;
+    let (policy, [denied, checked]) = (limit.policy.as_ref()?, [denied, limit.asked?].map(grouped));
+    Some(format!(
+        "The policy {policy} is only observed; its limit {} would have denied {denied} of {checked} \
+         requests.",
+        limit.limit
+    ))
 }
 
 /// Returns whether decisions agree with the count that is kept separately from the limiter.

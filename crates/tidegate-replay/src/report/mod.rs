@@ -45,6 +45,13 @@ pub struct ReportArgs {
     pub top: u16,
 }
 
+impl ReportArgs {
+    /// Whether the report has counts over time.
+    pub fn has_timeline(&self) -> bool {
+        self.html.is_some() || self.timeline
+    }
+}
+
 /// The destinations of a report.
 pub struct ReportWriter {
     json: bool,

@@ -22,6 +22,7 @@ pub struct Summary {
     /// The generated traffic, if the events do not come from files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traffic: Option<TrafficSummary>,
+    /// The events of the requested algorithm, if they differ between algorithms.
     pub events: u64,
     pub keys: u64,
     pub lines: u64,
@@ -279,21 +280,22 @@ impl Summary {
         }
     }
 
-    pub fn of_traffic(
+    /// Summarizes generated traffic. Each run has the totals of its own requests, because clients
+    /// may react to the answers of the run.
+    pub fn of_traffic<'r>(
         traffic: TrafficSummary,
-        runs: &[Run],
-        keys: &KeyTotals<'_>,
+        runs: impl Iterator<Item = (&'r Run, KeyTotals<'r>)>,
         (from_us, to_us): (u64, u64),
         options: SummaryOptions,
     ) -> Self {
-        let algorithms: Vec<_> =
-            runs.iter().map(|run| AlgorithmSummary::new(run, keys, options.compared)).collect();
-        let events = algorithms.first().map_or(0, |run| run.events);
+        let summed = runs.map(|(run, keys)| AlgorithmSummary::new(run, &keys, options.compared));
+        let algorithms: Vec<_> = summed.collect();
+        let (events, keys) = algorithms.first().map_or((0, 0), |run| (run.events, run.keys));
         let all = algorithms.iter().map(|run| run.events).sum();
         Summary {
             traffic: Some(traffic),
             events,
-            keys: keys.count,
+            keys,
             from_us,
             to_us,
             span_us: to_us - from_us,
@@ -308,7 +310,19 @@ impl Summary {
     pub fn with_main(mut self, algorithm: Algorithm) -> Self {
         let named = |run: &AlgorithmSummary| run.algorithm == algorithm.name();
         self.main = self.algorithms.iter().position(named).unwrap_or(0);
+        if self.has_different_requests()
+            && let Some(main) = self.algorithms.get(self.main)
+        {
+            self.events = main.events;
+        }
         self
+    }
+
+    /// Whether the algorithms received different requests, because clients react to denials.
+    pub fn has_different_requests(&self) -> bool {
+        let mut events = self.algorithms.iter().map(|run| run.events);
+        let first = events.next();
+        events.any(|events| Some(events) != first)
     }
 
     pub fn with_burst(mut self, burst: Option<&LargestBurst>) -> Self {

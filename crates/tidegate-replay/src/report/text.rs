@@ -41,7 +41,11 @@ impl fmt::Display for Summary {
 impl Summary {
     fn write_heading(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [events, keys] = [counted(self.events, "event"), counted(self.keys, "key")];
-        writeln!(f, "{events} of {keys} in {}", Span { us: self.span_us })?;
+        write!(f, "{events} of {keys} in {}", Span { us: self.span_us })?;
+        match self.algorithms.get(self.main).filter(|_| self.has_different_requests()) {
+            Some(run) => writeln!(f, " under {}", run.algorithm)?,
+            None => f.write_str("\n")?,
+        }
         if let Some(traffic) = &self.traffic {
             return writeln!(f, "  {}: {}; seed {}", traffic.name, traffic.about, traffic.seed);
         }
@@ -77,13 +81,17 @@ impl Summary {
     /// Writes the limits of policies, which do not all see the same events.
     fn write_policies(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for run in self.algorithms.iter().filter(|run| run.has_policies()) {
-            let heads = ["", "checked", "denied", "most", ""].map(String::from).to_vec();
+            let heads = ["", "checked", "denied", "most"].map(String::from).to_vec();
             let row = |limit: &LimitSummary| {
                 let policy = limit.policy.as_deref().unwrap_or_default();
                 let [asked, denied] = [limit.asked, limit.denied].map(|n| grouped(n.unwrap_or(0)));
                 let most = grouped(limit.largest_rolling_count);
-                let mode = limit.mode.filter(|mode| *mode != "enforce").unwrap_or_default();
-                vec![format!("{policy}: {}", limit.limit), asked, denied, most, mode.into()]
+                let mode = match limit.mode {
+                    Some("observe") => " (observed)",
+                    Some("off") => " (off)",
+                    _ => "",
+                };
+                vec![format!("{policy}: {}{mode}", limit.limit), asked, denied, most]
             };
             let rows = [heads].into_iter().chain(run.limits.iter().map(row)).collect();
             writeln!(f, "{}", Table { rows })?;
@@ -92,7 +100,10 @@ impl Summary {
     }
 
     fn table(&self) -> Table {
-        let mut heads = vec![String::new(), "admitted".into(), "denied".into()];
+        let mut heads = vec![String::new()];
+        let different = self.has_different_requests();
+        heads.extend(different.then(|| "events".to_string()));
+        heads.extend(["admitted".to_string(), "denied".to_string()]);
         // The runs have the same policies, so none or all of them leave requests out.
         let not_replayed = |run: &AlgorithmSummary| run.not_replayed.filter(|&count| count > 0);
         let leaves_out = self.algorithms.iter().any(|run| not_replayed(run).is_some());
@@ -108,7 +119,8 @@ impl Summary {
         heads.extend(compared.then(|| "unlike sliding-log".to_string()));
         heads.push("decisions/s".into());
         let row = |run: &AlgorithmSummary| {
-            let numbers = [run.admitted, run.denied].into_iter();
+            let numbers = different.then_some(run.events).into_iter();
+            let numbers = numbers.chain([run.admitted, run.denied]);
             let numbers = numbers.chain(not_replayed(run)).chain([run.keys_denied]);
             let largest = run.shared_limits().map(|limit| limit.largest_rolling_count);
             let numbers = numbers.chain(largest).chain([run.over_admitted, run.false_denials]);

@@ -165,9 +165,11 @@ pub fn run(args: &SimulateArgs) -> Result<(), ReplayError> {
         Some(_) => PageCounts {
             exact: run::exact_log(&plan).map(Run::new),
             burst: first.map(LargestBurst::new),
+            ..PageCounts::default()
         },
         None => PageCounts::default(),
     };
+    let page = PageCounts { over_time: args.report.has_timeline(), ..page };
     let started = Instant::now();
     let simulated = SimulationRun::new(spec, plan, page)?;
     let (elapsed, compared) = (started.elapsed(), simulated.compared);
@@ -214,19 +216,22 @@ impl SimulateArgs {
     }
 }
 
-/// Counts that only the page shows.
+/// Counts that only the page and the timeline show.
 #[derive(Default)]
 struct PageCounts {
     /// The exact log that a single inexact run is compared with.
     exact: Option<Run>,
     burst: Option<LargestBurst>,
+    /// Whether to keep the largest counts between requests.
+    over_time: bool,
 }
 
 /// Generated and decided traffic.
 struct SimulationRun {
     runs: Vec<Run>,
-    /// The number of requests of each key in the first run.
-    events_of: Vec<u32>,
+    /// The number of requests of each key: one list for each run of clients that react to answers,
+    /// and a single list if all runs received the same requests.
+    events_of: Vec<Vec<u32>>,
     /// Counts the largest burst. `None` if it is not shown, or if it differs between runs.
     burst: Option<LargestBurst>,
     compared: bool,
@@ -238,36 +243,36 @@ impl SimulationRun {
         plan: Vec<Vec<Limit>>,
         mut page: PageCounts,
     ) -> Result<Self, ReplayError> {
-        let mut runs: Vec<Run> = plan.into_iter().map(Run::new).collect();
+        let over_time = |run: Run| if page.over_time { run.keep_held() } else { run };
+        let mut runs: Vec<Run> = plan.into_iter().map(Run::new).map(over_time).collect();
         if spec.traffic.reacts_to_answers() {
-            let mut events_of = Vec::new();
-            for (index, run) in runs.iter_mut().enumerate() {
-                let counted = run_reactive(spec, run)?;
-                if index == 0 {
-                    events_of = counted;
-                }
-            }
+            let events_of = runs.iter_mut().map(|run| run_reactive(spec, run));
+            let events_of = events_of.collect::<Result<_, _>>()?;
+            runs.iter_mut().for_each(Run::finish);
             return Ok(SimulationRun { runs, events_of, burst: None, compared: false });
         }
         let compared = runs.len() > 1 || page.exact.is_some();
-        let events_of = run_open_loop(spec, &mut runs, &mut page)?;
+        let events_of = vec![run_open_loop(spec, &mut runs, &mut page)?];
+        runs.iter_mut().for_each(Run::finish);
         Ok(SimulationRun { runs, events_of, burst: page.burst, compared })
     }
 
     fn summary(&self, spec: &TrafficSpec, options: SummaryOptions) -> Summary {
-        let keys = KeyTotals {
-            count: self.events_of.iter().filter(|&&events| events > 0).count() as u64,
-            events_of: &self.events_of,
+        let keys = self.events_of.iter().map(|events_of| KeyTotals {
+            count: events_of.iter().filter(|&&events| events > 0).count() as u64,
+            events_of,
             top: options.top,
             of_policies: false,
-        };
+        });
+        // A single list applies to all runs.
+        let runs = self.runs.iter().zip(keys.cycle());
         let traffic = TrafficSummary {
             name: spec.traffic.name().into(),
             about: spec.about(),
             seed: spec.seed,
         };
         let span = (spec.start_us(), spec.end_us());
-        let summary = Summary::of_traffic(traffic, &self.runs, &keys, span, options);
+        let summary = Summary::of_traffic(traffic, runs, span, options);
         summary.with_burst(self.burst.as_ref())
     }
 }

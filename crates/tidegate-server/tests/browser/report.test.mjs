@@ -114,6 +114,56 @@ test("wrong decisions have one meaning, and unlisted keys are not called none", 
   await page.done();
 });
 
+// Regression: a step showed only the counts of keys with a request in it, and the last count was drawn until the next
+// request, also after it had expired.
+test("the largest count is the rolling count of all keys", async () => {
+  // A key reaches its limit of 2 at 0 s, for 10 s. Another one has a request every second, and nobody from 60 s to 100 s.
+  const lines = [[0, "a"], [0, "a"], ...Array.from({ length: 60 }, (_, second) => [second, "b"]), [100, "b"]];
+  lines.sort(([one], [other]) => one - other);
+  const page = await open(browser, report("rolling", lines, ["--limit", "2 per 10s sliding-log"]));
+  const { most, width_us: width } = await page.evaluate(() => JSON.parse(document.getElementById("data").textContent).algorithms[0].timeline);
+  const at = (second) => most[0][Math.floor((second * 1e6) / width)];
+  assert.deepEqual([0.5, 5.5, 9.5, 59.5, 75.5, 100].map(at), [2, 2, 2, 2, 0, 1]);
+  await page.done();
+});
+
+test("labels and tables are not cut on a phone", async () => {
+  const url = report("phone", hostile(), ["--limit", "5 per 1s sliding-log", "--limit", "123456789 per 366d token-bucket burst 12345678901", "--suggest", "99"]);
+  const page = await open(browser, url, { viewport: { width: 390, height: 844 } });
+  const cut = await page.locator(".legend span, .blocks td, .tile small").evaluateAll((all) =>
+    all.filter((one) => one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).display !== "inline").map((one) => one.textContent));
+  assert.deepEqual(cut, []);
+  const hidden = await page.locator(".scroll:has(.blocks)").evaluateAll((all) => all.map((area) => area.scrollWidth - area.clientWidth));
+  assert.ok(hidden.every((width) => width <= 1), `hidden columns: ${hidden}`);
+  await page.done();
+});
+
+test("observed policies are listed and marked", async () => {
+  const config = join(home, "observed.yaml");
+  writeFileSync(config, `policies:
+  - { name: api, key: "{header:x-user}", limits: ["9 per 1s sliding-log"] }
+  - { name: login, key: "{header:x-user}", limits: ["1 per 1m sliding-log"], mode: observe }
+`);
+  const trace = join(home, "observed.jsonl");
+  writeFileSync(trace, `{"ts":1700000000,"http_x_user":"a"}\n`.repeat(3));
+  const path = join(home, "observed.html");
+  execFileSync(process.env.TIDEGATE_BIN, ["replay", trace, "--config", config, "--html", path], { stdio: ["ignore", "ignore", "inherit"] });
+  for (const width of [390, 1400]) {
+    const page = await open(browser, pathToFileURL(path).href, { viewport: { width, height: 900 } });
+    const rows = await page.locator("#policy-limits tbody tr").evaluateAll((all) => all.map((row) => [...row.cells].map((cell) => cell.textContent)));
+    assert.deepEqual(rows, [
+      ["api", "9 per 1s sliding-log", "enforced", "3", "0", "3 / 9"],
+      ["login", "1 per 1m sliding-log", "observed", "3", "2", "1 / 1"],
+    ]);
+    assert.match(await page.textContent("#findings"), /The policy login is only observed; its limit 1 per 1m sliding-log would have denied 2 of 3 requests\./);
+    assert.match(await page.textContent("#about"), /login: 1 per 1m sliding-log \(observed\)/);
+    assert.match(await page.textContent("#plot-most"), /login: 1 per 1m sliding-log \(observed\)/);
+    assert.equal(await isTooWide(page), false);
+    assert.deepEqual(await flaws(page), []);
+    await page.done();
+  }
+});
+
 test("a single request and a report without denials are shown", async () => {
   const page = await open(browser, report("one", [[0, "a"]], ["--limit", "1 per 1s"]), { viewport: { width: 390, height: 844 } });
   assert.equal(await page.textContent("#lead"), "sliding-window would have admitted the only request.");

@@ -95,6 +95,7 @@ fn replays_policies_as_served() {
     };
     assert_eq!(row("checked"), ["most", "denied", "checked"]);
     assert_eq!(row("api: 2 per 10s")[..3], ["2", "1", "5"]);
+    assert_eq!(row("watch: ")[1..4], ["7", "11", "(observed)"]);
     let first = &run["most_denied"][0];
     assert_eq!((&first["policy"], &first["key"]), (&"api".into(), &"client_ip=192.0.2.1".into()));
     // `--algorithm` changes the algorithm of all limits.
@@ -235,7 +236,7 @@ fn leaves_out_requests_that_need_permits() {
             "time_us,path\n1,/jobs\n2,/api\n3,/api\n4,/jobs\n5,/jobs\n",
             ["1", "1", "3", "1"],
             &[
-                "The policies would have denied 50.0 % of requests: 1 of 2, from 1 of 1 keys.",
+                "The policies would have denied 50.0 % of requests: 1 of 2, from 1 of 1 key.",
                 "Not replayed: 3 requests under a concurrency limit.",
             ],
         ),

@@ -54,6 +54,41 @@ fn each_traffic_shows_its_effect() {
     }
 }
 
+/// Regression: all algorithms had the number of events of the first one, although clients that
+/// react to denials send each a different number.
+#[test]
+fn retry_storm_counts_the_events_of_each_algorithm() {
+    let args = ["--traffic", "retry-storm", "--windows", "20", "--algorithm", "all"];
+    let json = simulate(&args);
+    let runs = json["algorithms"].as_array().expect("algorithms");
+    let events = |run: &Value| run["events"].as_u64().expect("a number");
+    for run in runs {
+        assert_eq!(run["most_denied"][0]["events"], run["events"], "{run}");
+    }
+    let main = runs.iter().find(|run| run["algorithm"] == "sliding-window").expect("the default");
+    assert_ne!(events(main), events(&runs[0]));
+    assert_eq!(json["events"], main["events"], "those of the requested algorithm");
+
+    let files = Files::new("storm");
+    let page = files.path("page.html");
+    let args = [&["simulate", "--limit", "10 per 10s", "--html", &page], &args[..]].concat();
+    let text = tidegate(&args).succeeded().stdout;
+    let heading = text.lines().next().expect("a heading");
+    assert!(heading.ends_with(" of 1 key in 3 min 20 s under sliding-window"), "{heading}");
+    let row = |name: &str| {
+        let mut rows = text.lines().filter(|line| line.starts_with(name));
+        let words = rows.next().expect(name).split_whitespace().map(|word| word.replace(',', ""));
+        words.collect::<Vec<_>>()
+    };
+    for run in runs {
+        let name = run["algorithm"].as_str().expect("a name");
+        assert_eq!(row(name)[1], events(run).to_string(), "{text}");
+    }
+    assert_eq!(row("  tenant")[1], events(main).to_string(), "{text}");
+    let page = fs::read_to_string(&page).expect("a page");
+    assert!(page.contains("each algorithm received different requests: from "), "{page}");
+}
+
 #[test]
 fn simulation_writes_the_same_reports() {
     let files = Files::new("simulated");
