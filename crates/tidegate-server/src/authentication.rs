@@ -64,7 +64,8 @@ impl AuthError {
             AuthError::MissingSecret => RequestError::new(
                 ErrorKind::Unauthenticated,
                 format!(
-                    "authentication required: send one of TIDEGATE_TOKENS as {secret_location}"
+                    "authentication required: the secret is missing or wrong; send one of \
+                     TIDEGATE_TOKENS as {secret_location}"
                 ),
             ),
             AuthError::ForeignSite => RequestError::new(

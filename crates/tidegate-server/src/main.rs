@@ -6,6 +6,7 @@
 //! - `fronts/`: the protocols over which decisions are requested: `http/`, `grpc/`, `resp/`.
 //! - `admin/`: health, metrics, the admin API and the dashboard.
 //! - `authentication.rs`: which callers a front accepts.
+//! - `background.rs`: threads with a low priority.
 //! - `envoy_ratelimit/`: the environment variables of envoyproxy/ratelimit.
 //! - `error.rs`: the error of a request, for every protocol.
 //! - `logs/`: logging.
@@ -15,6 +16,7 @@
 
 mod admin;
 mod authentication;
+mod background;
 mod commands;
 mod connections;
 mod envoy_ratelimit;

@@ -54,6 +54,8 @@ pub struct ServerState {
     resp_replies: Counters<{ REPLY_CODES.len() }>,
     reloads: [AtomicU64; 2],
     reloaded_at: AtomicU64,
+    /// The fingerprint of the policies in use.
+    fingerprint: AtomicU64,
     rejected_config: ArcSwapOption<RejectedConfig>,
     /// The paths of the config; `None` for the built-in default.
     source: Option<String>,
@@ -140,6 +142,7 @@ impl ServerState {
             reloads: Default::default(),
             // The config the server started with was read without error.
             reloaded_at: AtomicU64::new(since_epoch(started).as_secs()),
+            fingerprint: AtomicU64::new(0),
             rejected_config: ArcSwapOption::empty(),
             source: None,
             page_links: OnceLock::new(),
@@ -249,6 +252,16 @@ impl ServerState {
     pub fn count_connection(self: &Arc<Self>, front: FrontName) -> ConnectionCount {
         self.fronts[front as usize].connections.fetch_add(1, Relaxed);
         ConnectionCount { server_state: Arc::clone(self), front }
+    }
+
+    /// Sets the fingerprint of the policies in use.
+    pub fn set_fingerprint(&self, fingerprint: u64) {
+        self.fingerprint.store(fingerprint, Relaxed);
+    }
+
+    /// The fingerprint of the policies in use.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint.load(Relaxed)
     }
 
     /// Records a successful reload.

@@ -271,7 +271,10 @@ pub use policy::ParseEnumError;
 /// over it.
 #[cfg(feature = "redis")]
 pub mod redis {
-    pub use crate::store::redis::{ConnectError, RedisOptions, RedisStats, RedisStore, UrlError};
+    pub use crate::store::redis::{
+        ConnectError, DataLoss, LiveNode, RedisOptions, RedisServer, RedisStats, RedisStore,
+        UrlError,
+    };
 }
 
 #[cfg(feature = "unstable")]

@@ -105,6 +105,25 @@ pub(crate) fn write_escaped(bytes: &[u8], f: &mut impl fmt::Write) -> fmt::Resul
     Ok(())
 }
 
+/// Returns the bytes that [`write_escaped`] writes as this text, or `None` if the text has no
+/// escapes, or invalid ones.
+pub(crate) fn unescape(text: &[u8]) -> Option<Vec<u8>> {
+    let hex = |digit: u8| u8::try_from(char::from(digit).to_digit(16)?).ok();
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, after @ ..] = rest {
+        let (byte, after) = match (first, after) {
+            (b'\\', [b'\\', after @ ..]) => (b'\\', after),
+            (b'\\', [b'x', high, low, after @ ..]) => ((hex(*high)? << 4) | hex(*low)?, after),
+            (b'\\', _) => return None,
+            (byte, after) => (*byte, after),
+        };
+        bytes.push(byte);
+        rest = after;
+    }
+    (bytes.len() < text.len()).then_some(bytes)
+}
+
 /// Whether a character reorders or hides the text around it, so that it must be escaped.
 pub fn is_invisible(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
@@ -125,6 +144,29 @@ pub(crate) fn excerpt(name: &str) -> String {
     out
 }
 
+/// Whether two names differ by at most one character: added, missing, wrong, or swapped with the
+/// next one. Upper and lower case are the same, and so are `-` and `_`. The time is linear, because
+/// clients send such names.
+pub(crate) fn is_one_typo_apart(one: &str, other: &str) -> bool {
+    /// Most of the shortest names differ by one character.
+    const MIN_BYTES: usize = 3;
+    let same = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    let is_same = |(one, other): &(&u8, &u8)| same(**one) == same(**other);
+    let (mut one, mut other) = (one.as_bytes(), other.as_bytes());
+    if one.len().min(other.len()) < MIN_BYTES || one.len().abs_diff(other.len()) > 1 {
+        return false;
+    }
+    let start = one.iter().zip(other).take_while(is_same).count();
+    (one, other) = (&one[start..], &other[start..]);
+    let end = one.iter().rev().zip(other.iter().rev()).take_while(is_same).count();
+    (one, other) = (&one[..one.len() - end], &other[..other.len() - end]);
+    match (one, other) {
+        ([] | [_], [] | [_]) => true,
+        ([a, b], [c, d]) => is_same(&(a, d)) && is_same(&(b, c)),
+        _ => false,
+    }
+}
+
 /// The last character boundary of `text` at or before `index`. The standard library has this as
 /// `str::floor_char_boundary` from Rust 1.91 on, which is newer than this crate requires.
 pub(crate) fn floor_char_boundary(text: &str, index: usize) -> usize {
@@ -134,7 +176,41 @@ pub(crate) fn floor_char_boundary(text: &str, index: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::floor_char_boundary;
+    use super::{floor_char_boundary, is_one_typo_apart, unescape, write_escaped};
+
+    #[test]
+    fn unescape_reverses_write_escaped() {
+        let rows: [&[u8]; 5] = [b"\0", b"a\\b\xff", b"\\\\", b"\x1b[m", "\u{200b}é".as_bytes()];
+        for bytes in rows {
+            let mut text = String::new();
+            write_escaped(bytes, &mut text).expect("a text");
+            assert_eq!(unescape(text.as_bytes()).as_deref(), Some(bytes), "{text}");
+        }
+        for text in ["", "plain", "a\\", "\\x0", "\\x+f", "\\n"] {
+            assert_eq!(unescape(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn recognizes_names_with_one_typo() {
+        for (one, other, expected) in [
+            ("login", "login", true),
+            ("login", "logn", true),
+            ("login", "logiin", true),
+            ("login", "lagin", true),
+            ("login", "lgoin", true),
+            ("Log_In", "log-in", true),
+            ("aaa", "aaaa", true),
+            ("login", "lgion", false),
+            ("login", "logout", false),
+            ("login", "log", false),
+            ("ab", "abc", false),
+            ("", "", false),
+        ] {
+            assert_eq!(is_one_typo_apart(one, other), expected, "{one} and {other}");
+            assert_eq!(is_one_typo_apart(other, one), expected, "{other} and {one}");
+        }
+    }
 
     #[test]
     fn never_cuts_inside_a_character() {

@@ -1,9 +1,10 @@
 //! `/admin/v1/history`: the requests of the last minutes, so that the charts of the dashboard begin
 //! before the page was opened.
 //!
-//! A task samples the counters once per second. A sample holds differences, not totals: only the
-//! policies that had requests take space, and a policy that joins or leaves a sample does not look
-//! like a jump. Times are on the monotonic clock, so a step of the wall clock does not affect them.
+//! A background thread samples the counters once per second, which takes milliseconds if there are
+//! thousands of policies. A sample holds differences, not totals: only the policies that had
+//! requests take space, and a policy that joins or leaves a sample does not look like a jump. Times
+//! are on the monotonic clock, so a step of the wall clock does not affect them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,11 +15,12 @@ use axum::response::Response;
 use serde::Serialize;
 use tidegate::unstable::gate::Gate;
 use tidegate::unstable::stats::{LatencyCounts, OTHER, Outcome, Stats};
-use tokio::time::MissedTickBehavior;
+use tracing::warn;
 
 use super::json;
 use super::stats_api::RequestsView;
 use super::{AdminState, ServerState};
+use crate::background;
 
 /// The interval between samples.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
@@ -42,7 +44,7 @@ pub struct History {
 #[derive(Debug, Default)]
 struct Ring {
     samples: VecDeque<Sample>,
-    /// The totals at the end of the last sample.
+    /// The totals at the end of the last sample, of policies that had requests.
     uptime: Duration,
     requests: BTreeMap<Arc<str>, Outcomes>,
     latency: LatencyCounts,
@@ -67,23 +69,25 @@ impl History {
         let history = Arc::new(History::default());
         let (sampled, server_state) = (Arc::clone(&history), Arc::clone(server_state));
         let gate = Arc::downgrade(gate);
-        tokio::spawn(async move {
-            let mut ticks = tokio::time::interval(SAMPLE_EVERY);
-            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            loop {
-                ticks.tick().await;
-                let Some(gate) = gate.upgrade() else { return };
+        let sampling = background::spawn("history", move || {
+            while let Some(gate) = gate.upgrade() {
                 let tracked_keys = gate.limiter().stats().tracked_keys;
                 sampled.sample(gate.stats(), tracked_keys, server_state.uptime());
+                drop(gate);
+                std::thread::sleep(SAMPLE_EVERY);
             }
         });
+        if let Err(error) = sampling {
+            warn!(%error, "the charts of the dashboard begin when it is opened");
+        }
         history
     }
 
     /// Adds a sample of everything since the last one.
     fn sample(&self, stats: &Stats, tracked_keys: u64, uptime: Duration) {
+        let requests = stats.requests().into_iter().map(|one| (one.policy, one.outcomes));
         let requests: BTreeMap<_, _> =
-            stats.requests().into_iter().map(|one| (one.policy, one.outcomes)).collect();
+            requests.filter(|(_, outcomes)| *outcomes != Outcomes::default()).collect();
         let latency = stats.latency();
         let mut ring = self.ring();
         let length = uptime.saturating_sub(ring.uptime);

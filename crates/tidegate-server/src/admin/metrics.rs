@@ -3,12 +3,15 @@
 use std::fs;
 use std::time::Duration;
 
-use tidegate::redis::RedisStats;
+use tidegate::Store as _;
+use tidegate::redis::{DataLoss, RedisServer, RedisStats, RedisStore};
 use tidegate::unstable::stats::{
     LatencyCounts, MetricKind as Kind, PrometheusText, Stats, write_memory_metrics,
 };
 
 use super::AdminState;
+use super::fleet::differing;
+use super::policies::shown_fingerprint;
 use crate::logs;
 use crate::server_state::{FrontName, Reload, ServerState};
 
@@ -21,6 +24,8 @@ pub fn page(state: &AdminState) -> String {
     page.single("tidegate_max_keys", Kind::Gauge, help, max_keys);
     if let Some(store) = &state.store {
         shared(&mut page, &store.stats(), &state.stats().store_latency());
+        store_servers(&mut page, &store.servers());
+        nodes(&mut page, store, &state.server_state);
     }
     fronts(&mut page, &state.server_state);
     http2(&mut page, &state.server_state);
@@ -75,6 +80,11 @@ fn shared(page: &mut PrometheusText, store: &RedisStats, latency: &LatencyCounts
     for (kind, count) in store.failures() {
         family.sample(&[("kind", kind)], count);
     }
+    let help = "Times that the shared store lost data, by reason; limits then start from zero.";
+    let mut family = page.family("tidegate_store_data_losses_total", Counter, help);
+    for (loss, count) in DataLoss::ALL.into_iter().zip(store.data_losses) {
+        family.sample(&[("reason", loss.name())], count);
+    }
     let rows = [
         (
             "tidegate_store_requests_total",
@@ -95,6 +105,16 @@ fn shared(page: &mut PrometheusText, store: &RedisStats, latency: &LatencyCounts
             "tidegate_store_batches_total",
             "Writes to connections of the shared store; several calls may share one.",
             store.batches,
+        ),
+        (
+            "tidegate_store_sent_total",
+            "Requests and other operations sent to the shared store, in calls.",
+            store.sent,
+        ),
+        (
+            "tidegate_store_queue_timeouts_total",
+            "Requests not sent because they waited too long in this server's queue.",
+            store.queue_timeouts,
         ),
         (
             "tidegate_store_coalesced_total",
@@ -130,10 +150,44 @@ fn shared(page: &mut PrometheusText, store: &RedisStats, latency: &LatencyCounts
     for (name, help, value) in rows.into_iter().chain(leases(store)) {
         page.single(name, Counter, help, value);
     }
-    let help = "Leases of hot keys with units that can be spent.";
-    page.single("tidegate_store_leases_active", Gauge, help, store.leases_active);
+    let gauges = [
+        (
+            "tidegate_store_leases_active",
+            "Leases of hot keys with units that can be spent.",
+            store.leases_active,
+        ),
+        (
+            "tidegate_store_queue_depth",
+            "Requests and other operations that wait in this server to be sent.",
+            store.queued,
+        ),
+        (
+            "tidegate_store_calls_in_flight",
+            "Calls that were sent to the shared store and are not answered yet.",
+            store.calls_in_flight,
+        ),
+    ];
+    for (name, help, value) in gauges {
+        page.single(name, Gauge, help, value);
+    }
     let help = "Time until the shared store answered requests that were sent, or the deadline.";
     page.latency("tidegate_store_duration_seconds", help, latency);
+}
+
+fn store_servers(page: &mut PrometheusText, servers: &[RedisServer]) {
+    let help = "1 while this server of the shared store answers, 0 while it does not.";
+    let mut family = page.family("tidegate_store_server_up", Kind::Gauge, help);
+    for server in servers {
+        family.sample(&[("server", &server.address)], u8::from(server.up));
+    }
+}
+
+fn nodes(page: &mut PrometheusText, store: &RedisStore, server_state: &ServerState) {
+    let help = "Servers that share the store and are alive; 0 if it is not known yet.";
+    page.single("tidegate_store_nodes", Kind::Gauge, help, store.nodes().unwrap_or(0));
+    let differing = differing(&store.live_nodes(), server_state.fingerprint());
+    let help = "Other servers that share the store and have other policies than this one.";
+    page.single("tidegate_store_config_drift", Kind::Gauge, help, differing);
 }
 
 fn fronts(page: &mut PrometheusText, server_state: &ServerState) {
@@ -199,6 +253,9 @@ fn server(page: &mut PrometheusText, server_state: &ServerState, stats: &Stats) 
     let help = "1, with the version as label.";
     page.family("tidegate_build_info", Kind::Gauge, help)
         .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    let help = "1, with the fingerprint of the policies as label.";
+    page.family("tidegate_config_info", Kind::Gauge, help)
+        .sample(&[("fingerprint", &shown_fingerprint(server_state.fingerprint()))], 1);
     page.single(
         "tidegate_start_time_seconds",
         Kind::Gauge,

@@ -9,12 +9,13 @@
 //! ```
 //!
 //! - `metrics.rs`: the metrics page;
-//! - `policies.rs`, `stats_api.rs`: the admin API as JSON;
+//! - `policies.rs`, `stats_api.rs`, `fleet.rs`: the admin API as JSON;
 //! - `history.rs`: samples of the last minutes; `events.rs`: the stream of denials;
 //! - this file: the router as a front, and its responses;
 //! - `assets/`: the dashboard, a web page over this API.
 
 mod events;
+mod fleet;
 mod history;
 mod metrics;
 mod policies;
@@ -45,7 +46,9 @@ use tidegate::unstable::stats::{PROMETHEUS_CONTENT_TYPE, Stats};
 use tidegate_replay::uplot;
 use tower_service::Service;
 
+pub use self::fleet::differing;
 use self::history::History;
+pub use self::policies::fingerprint;
 use crate::authentication::{Access, AuthError};
 use crate::connections::InFlight;
 use crate::error::{ErrorKind, RequestError};
@@ -89,6 +92,7 @@ pub fn router(
         )
         .route("/admin/v1/policies/{policy}/keys", get(policies::peek).delete(policies::reset))
         .route("/admin/v1/stats", get(stats_api::stats))
+        .route("/admin/v1/fleet", get(fleet::list))
         .route("/admin/v1/history", get(history::history))
         .route("/admin/v1/events", get(events::stream))
         .route_layer(middleware::from_fn(reject_unknown_parameters))
@@ -170,7 +174,8 @@ async fn authorize(State(state): State<AdminState>, request: Request, next: Next
     match state.access.authorize_operator(request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(AuthError::MissingSecret) => {
-            let detail = "send `Authorization: Bearer` with the secret of TIDEGATE_ADMIN_TOKEN";
+            let detail = "authentication required: the secret is missing or wrong; send that of \
+                          TIDEGATE_ADMIN_TOKEN as `Authorization: Bearer ...`";
             RequestError::new(ErrorKind::Unauthenticated, detail).into_response()
         }
         Err(AuthError::ForeignSite) => {
@@ -224,8 +229,11 @@ async fn no_such_page(uri: Uri) -> RequestError {
     RequestError::new(ErrorKind::NotFound, detail)
 }
 
-async fn no_such_method() -> RequestError {
-    let detail = "method not allowed here: use GET, or DELETE to reset a key";
+async fn no_such_method(uri: Uri) -> RequestError {
+    let detail = match uri.path().contains("/keys") {
+        true => "method not allowed here: use GET, or DELETE to reset the key",
+        false => "method not allowed here: use GET",
+    };
     RequestError::new(ErrorKind::MethodNotAllowed(None), detail)
 }
 

@@ -1,4 +1,5 @@
-//! `/admin/v1/policies`: the active policies, and the remaining units of their keys.
+//! `/admin/v1/policies`: the active policies, their fingerprint, and the remaining units of their
+//! keys.
 
 use std::sync::Arc;
 
@@ -7,9 +8,11 @@ use axum::response::Response;
 use http::Uri;
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 use tidegate::Overflow;
-use tidegate::unstable::gate::{ActivePolicies, FoundKey, LimitResult};
-use tidegate::unstable::policy::{Policy, Variant};
+use tidegate::unstable::config::Config;
+use tidegate::unstable::gate::{ActivePolicies, FoundKey, GateError, LimitResult};
+use tidegate::unstable::policy::{Policy, SelectError, Variant};
 
 use super::AdminState;
 use super::json;
@@ -20,10 +23,33 @@ use crate::logs::some;
 pub async fn list(State(state): State<AdminState>) -> Response {
     #[derive(Serialize)]
     struct Page<'a> {
+        fingerprint: String,
         policies: Vec<PolicyView<'a>>,
     }
     let active = state.gate.active_policies();
-    json(&Page { policies: active.policies().iter().map(PolicyView::new).collect() })
+    let fingerprint = shown_fingerprint(state.server_state.fingerprint());
+    json(&Page { fingerprint, policies: active.policies().iter().map(PolicyView::new).collect() })
+}
+
+/// A short digest of everything that decides which requests are limited and how: the policies in
+/// order, and the settings by which clients and paths are read. Nodes of one version with an equal
+/// config have an equal fingerprint.
+pub fn fingerprint(config: &Config) -> u64 {
+    let mut digest = Sha256::new();
+    for policy in &config.policies {
+        // Serializing to memory cannot fail, because no key of a map is anything but a string.
+        let bytes = serde_json::to_vec(&PolicyView::new(policy)).unwrap_or_default();
+        digest.update(bytes.len().to_le_bytes());
+        digest.update(bytes);
+    }
+    digest.update(format!("{:?} {:?}", config.identity, config.path_variants));
+    let digest = digest.finalize();
+    digest.first_chunk().map_or(0, |first| u64::from_be_bytes(*first))
+}
+
+/// A fingerprint as it is shown: 16 hexadecimal digits.
+pub fn shown_fingerprint(fingerprint: u64) -> String {
+    format!("{fingerprint:016x}")
 }
 
 #[derive(Serialize)]
@@ -41,6 +67,8 @@ struct PolicyView<'a> {
     /// Null if the default of the front applies.
     overflow: Option<&'static str>,
     exempt: Vec<String>,
+    replaces: &'a [Box<str>],
+    quota: bool,
     overrides: Vec<VariantView>,
 }
 
@@ -68,6 +96,8 @@ impl<'a> PolicyView<'a> {
             cost: policy.cost().to_string(),
             overflow: policy.overflow().map(Overflow::name),
             exempt: policy.exempt().iter().map(ToString::to_string).collect(),
+            replaces: policy.replaces(),
+            quota: policy.is_quota(),
             // The first variant is the policy itself.
             overrides: policy.variants().iter().skip(1).map(VariantView::new).collect(),
         }
@@ -106,7 +136,7 @@ pub async fn peek(State(state): State<AdminState>, uri: Uri) -> Result<Response,
     let active = Arc::clone(&state.gate.active_policies());
     let known = find(&active, &policy)?;
     let keys = state.gate.keys(&active, &policy)?;
-    let found = keys.find(&key).await?;
+    let found = keys.find_shown(&key).await?;
     let key = shown(&state, known, &found);
     let seen = keys.is_seen(&found.key).await?;
     let verdict = keys.peek(&found.key).await?;
@@ -160,7 +190,7 @@ pub async fn reset(State(state): State<AdminState>, uri: Uri) -> Result<Response
     let active = Arc::clone(&state.gate.active_policies());
     let known = find(&active, &policy)?;
     let keys = state.gate.keys(&active, &policy)?;
-    let found = keys.find(&key).await?;
+    let found = keys.find_shown(&key).await?;
     let reset = keys.reset(&found.key).await?;
     let logged = state.stats().show(known.key_template(), &found.key);
     tracing::info!(policy = known.name(), key = some(&logged), reset, "key reset");
@@ -193,7 +223,10 @@ impl PolicyKey {
 
 /// Returns the policy with this name, or a 404 error.
 pub fn find<'a>(active: &'a ActivePolicies, policy: &str) -> Result<&'a Policy, RequestError> {
-    active.policies().get_or_err(policy).map_err(|error| unknown_policy(&error.to_string()))
+    active.policies().get_or_err(policy).map_err(|error| match error {
+        SelectError::UnknownPolicy { near: Some(_), .. } => GateError::from(error).into(),
+        error => unknown_policy(&error.to_string()),
+    })
 }
 
 fn unknown_policy(problem: &str) -> RequestError {

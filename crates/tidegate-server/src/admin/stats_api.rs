@@ -1,5 +1,5 @@
 //! Statistics as JSON: `/admin/v1/stats` returns all counters, `/admin/v1/top` the keys and routes
-//! that were denied most, would have been, or nearly were.
+//! that were denied most, would have been, or nearly were, and those with most requests.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -258,7 +258,8 @@ pub async fn top(State(state): State<AdminState>, uri: Uri) -> Result<Response, 
         find(&state.gate.active_policies(), policy)?;
     }
     let top = state.stats().top(query.by, query.policy.as_deref(), query.n);
-    Ok(json(&TopView::new(&query, &top)))
+    let one_in = query.by.sampled_one_in(state.gate.is_shared());
+    Ok(json(&TopView::new(&query, &top, one_in)))
 }
 
 struct TopQuery {
@@ -298,6 +299,8 @@ impl TopQuery {
 #[derive(Serialize)]
 struct TopView<'a> {
     by: &'static str,
+    /// The counts are estimated from one request in this many; 1 if every request is counted.
+    sampled_one_in: u32,
     policy: Option<&'a str>,
     /// The period that the counts cover.
     covers_seconds: u64,
@@ -323,9 +326,10 @@ struct EntryView {
 }
 
 impl<'a> TopView<'a> {
-    fn new(query: &'a TopQuery, top: &Top) -> Self {
+    fn new(query: &'a TopQuery, top: &Top, sampled_one_in: u32) -> Self {
         TopView {
             by: query.by.name(),
+            sampled_one_in,
             policy: query.policy.as_deref(),
             covers_seconds: top.covers.as_secs(),
             keys: ListView::new(&top.keys, encoded),
@@ -350,17 +354,11 @@ impl ListView {
 }
 
 /// The key percent-encoded, or its masked form, which the lookup accepts too. A key that is
-/// truncated and not masked cannot be looked up. A key that begins with a single NUL stands for a
-/// missing part, which no caller can name (if a value itself begins with a NUL, the key has one
-/// more).
+/// truncated and not masked cannot be looked up.
 fn encoded(key: &ShownText) -> Option<String> {
+    let encode = |bytes: &[u8]| percent_encode(bytes, NON_ALPHANUMERIC).to_string();
     if key.is_masked() {
-        return Some(percent_encode(key.to_string().as_bytes(), NON_ALPHANUMERIC).to_string());
+        return Some(encode(key.to_string().as_bytes()));
     }
-    let bytes = match key.as_bytes() {
-        [0, rest @ ..] if rest.first() == Some(&0) => rest,
-        [] | [0, ..] => return None,
-        bytes => bytes,
-    };
-    (!key.is_truncated()).then(|| percent_encode(bytes, NON_ALPHANUMERIC).to_string())
+    (!key.is_truncated() && !key.as_bytes().is_empty()).then(|| encode(key.as_bytes()))
 }

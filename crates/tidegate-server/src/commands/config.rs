@@ -148,7 +148,10 @@ fn summary(config: &Config) -> String {
 
 /// Describes the store that nodes share.
 pub fn shared(config: &Config) -> String {
-    let nodes = counted(config.nodes as usize, "node", "nodes");
+    let nodes = match config.nodes {
+        0 => "all nodes that are alive".to_owned(),
+        nodes => counted(nodes as usize, "node", "nodes"),
+    };
     format!("counts in {} for {nodes}", config.store)
 }
 

@@ -112,6 +112,9 @@ fn output(config: &Config, attributes: &Attributes<'_>, peer: Option<IpAddr>) ->
     if config.store != StoreUrl::Memory {
         let _ = write!(out, "{}", super::config::shared(config));
         let _ = match config.nodes {
+            0 => {
+                writeln!(out, "; what is decided locally has its limits divided by their number\n")
+            }
             1 => writeln!(out, "\n"),
             nodes => writeln!(out, "; what is decided locally has its limits divided by {nodes}\n"),
         };

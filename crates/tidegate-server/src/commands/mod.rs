@@ -12,6 +12,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 use clap_mangen::Man;
@@ -88,11 +89,35 @@ pub fn parse(mut args: Vec<OsString>) -> Command {
     if is_ratelimit && args.len() == 1 {
         args.push("serve".into());
     }
-    let mut command = Cli::parse_from(args).command;
+    let parsed = Cli::try_parse_from(&args);
+    let mut command = parsed.unwrap_or_else(|error| name_variable(error, &args).exit()).command;
     if let Command::Serve(serve) = &mut command {
         serve.as_envoy_ratelimit |= is_ratelimit;
     }
     command
+}
+
+/// Names the environment variable in an error about its value. The error of clap names only the
+/// flag, which the user may not have written.
+fn name_variable(mut error: clap::Error, args: &[OsString]) -> clap::Error {
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
+        return error;
+    };
+    let mut cli = Cli::command();
+    cli.build();
+    let flags = cli.find_subcommand("serve").into_iter().flat_map(clap::Command::get_arguments);
+    let named = flags.filter(|flag| flag.to_string() == *argument);
+    let mut named = named.filter_map(|flag| Some((flag.get_env()?.to_str()?, flag.get_long()?)));
+    let Some((variable, flag)) = named.next() else { return error };
+    let is_flag = |arg: &OsString| {
+        let name = arg.to_str().and_then(|arg| arg.strip_prefix("--")?.split('=').next());
+        name == Some(flag)
+    };
+    if !args.iter().any(is_flag) {
+        let both = format!("{variable} ({argument})");
+        error.insert(ContextKind::InvalidArg, ContextValue::String(both));
+    }
+    error
 }
 
 /// Runs a subcommand.

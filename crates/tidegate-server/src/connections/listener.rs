@@ -78,6 +78,20 @@ pub enum ParseListenAddrError {
     NoPath,
 }
 
+impl ListenAddr {
+    /// Whether sockets at both addresses would receive the same connections.
+    pub fn overlaps(&self, other: &ListenAddr) -> bool {
+        match (self, other) {
+            (ListenAddr::At(one), ListenAddr::At(other)) => {
+                let (ip, other_ip) = (one.ip(), other.ip());
+                let is_any = ip.is_unspecified() || other_ip.is_unspecified();
+                one.port() == other.port() && (is_any || ip == other_ip)
+            }
+            _ => false,
+        }
+    }
+}
+
 impl FromStr for ListenAddr {
     type Err = ParseListenAddrError;
 

@@ -18,13 +18,19 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName,
 use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use tokio_rustls::rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use tokio_rustls::rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig,
-    SignatureScheme, crypto,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore,
+    ServerConfig, SignatureScheme, crypto,
 };
 use tracing::{info, warn};
 
 /// How often the files are read.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
+
+/// The problem of a certificate without extensions, which OpenSSL creates with the old version 1.
+const OLD_VERSION: &str = "the certificate has the old X.509 version 1, and version 3 is needed: \
+     create it with a subjectAltName, for example with `-addext \
+     subjectAltName=DNS:limits.example.com` for `openssl req -x509`, or with that name in an \
+     `-extfile` for `openssl x509 -req`";
 
 /// The TLS of a front, with the files as they were last read.
 #[derive(Debug)]
@@ -155,6 +161,11 @@ fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
         let reason = match reason {
             Error::InconsistentKeys(_) => {
                 format!("the certificate does not belong to the key {}", files.key.display())
+            }
+            Error::InvalidCertificate(CertificateError::Other(OtherError(reason)))
+                if reason.to_string() == "UnsupportedCertVersion" =>
+            {
+                OLD_VERSION.into()
             }
             reason => reason.to_string(),
         };

@@ -242,12 +242,11 @@ fn grpc_tls(reader: &Reader) -> Result<Option<Tls>, VariableError> {
 
 fn grpc_client_name(reader: &Reader) -> Result<Option<ServerName<'static>>, VariableError> {
     const NAME: &str = "GRPC_CLIENT_TLS_SAN";
-    let Some(name) = reader.non_empty(NAME) else { return Ok(None) };
-    if reader.non_empty("GRPC_CLIENT_TLS_CACERT").is_none() {
+    let name = reader.server_name(NAME)?;
+    if name.is_some() && reader.non_empty("GRPC_CLIENT_TLS_CACERT").is_none() {
         return Err(reader.error(NAME, "set GRPC_CLIENT_TLS_CACERT too, the authority of clients"));
     }
-    let name = ServerName::try_from(name.to_owned());
-    name.map(Some).map_err(|_| reader.error(NAME, "this is neither a host name nor an address"))
+    Ok(name)
 }
 
 /// Returns the filter of the log. The lowest level of the log is `error`.

@@ -158,7 +158,8 @@ fn reads_settings_of_the_control_plane() {
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     assert_eq!(xds.node_metadata, [pair("a", "b"), pair("c", "d=e")]);
     assert_eq!(xds.headers, [pair("x-team", "edge")]);
-    assert_eq!(xds.tls.and_then(|tls| tls.server_name).as_deref(), Some("name"));
+    let server_name = xds.tls.and_then(|tls| tls.server_name);
+    assert_eq!(server_name, ServerName::try_from("name").ok());
     assert_eq!(xds.backoff.first, Duration::from_millis(100), "never without a pause");
     assert_eq!((xds.backoff.max, xds.backoff.jitter), (Duration::from_secs(60), false));
     assert_eq!(xds.max_message_bytes, 1000);
@@ -174,9 +175,15 @@ fn bad_settings_of_the_control_plane_are_errors() {
         ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "a b:c", ": a name or value cannot be sent"),
         ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "4MB", "=4MB: this is not a whole number"),
         ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "on", "=on: write true or false"),
+        (
+            "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
+            "a b",
+            "=a b: this is neither a host name nor an address",
+        ),
     ];
     for (name, value, expected) in rows {
-        let error = settings(&[("CONFIG_TYPE", "GRPC_XDS_SOTW"), (name, value)]);
+        let on = [("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true")];
+        let error = settings(&[&on[..], &[(name, value)]].concat());
         let error = error.expect_err(expected).to_string();
         assert!(error.starts_with(&format!("{name}{expected}")), "{error}");
     }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
+use tokio_rustls::rustls::pki_types::ServerName;
+
 use self::Treatment::{Ignored, Refused, Used};
 
 /// A variable of envoyproxy/ratelimit.
@@ -248,6 +250,16 @@ impl Reader {
         parse_duration(self.text(name)).ok_or_else(|| self.error(name, help))
     }
 
+    /// Reads the name that a certificate must have; `None` if it is empty.
+    pub fn server_name(
+        &self,
+        name: &'static str,
+    ) -> Result<Option<ServerName<'static>>, VariableError> {
+        let read = |text: &str| ServerName::try_from(text.to_owned());
+        let help = "this is neither a host name nor an address";
+        self.non_empty(name).map(read).transpose().map_err(|_| self.error(name, help))
+    }
+
     /// Reads names and values, with `separator` between each name and its value.
     pub fn pairs(
         &self,
@@ -312,8 +324,11 @@ fn parse_duration(text: &str) -> Option<Duration> {
         return Some(Duration::ZERO);
     }
     let mut rest = text.strip_prefix('+').unwrap_or(text);
+    if rest.is_empty() {
+        return None;
+    }
     let mut total = Duration::ZERO;
-    while !rest.is_empty() || total.is_zero() && text.is_empty() {
+    while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (number, after) = rest.split_at(digits);
         let unit = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
@@ -350,6 +365,7 @@ mod tests {
             ("150us", Some(150)),
             ("24h", Some(86_400_000_000)),
             ("", None),
+            ("+", None),
             ("10", None),
             ("-1s", None),
             ("s", None),

@@ -100,6 +100,6 @@ fn tls(reader: &Reader) -> Result<Option<XdsTls>, VariableError> {
     Ok(Some(XdsTls {
         ca: path("CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
         identity,
-        server_name: reader.non_empty("CONFIG_GRPC_XDS_SERVER_TLS_SAN").map(str::to_owned),
+        server_name: reader.server_name("CONFIG_GRPC_XDS_SERVER_TLS_SAN")?,
     }))
 }

@@ -49,6 +49,9 @@ pub enum ConfigSourceError {
     Config(ConfigErrors),
     #[error(transparent)]
     Envoy(EnvoyErrors),
+    /// A response of the control plane that cannot be decoded.
+    #[error("{0}")]
+    Response(String),
     /// A pipe or device, which can be read only once.
     #[error(
         "{0}: not a regular file, so it cannot be read again: restart to read another config, or \

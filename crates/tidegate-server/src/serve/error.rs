@@ -53,6 +53,9 @@ pub enum ServeError {
     UnixSocket { front: FrontName },
     #[error(fmt = write_bind_error)]
     Bind { front: FrontName, address: ListenAddr, error: io::Error },
+    /// Two fronts of this server have the same address.
+    #[error(fmt = write_same_address)]
+    SameAddress { fronts: Box<[(FrontName, ListenAddr); 2]> },
     #[error("PROMETHEUS_ADDR={address}: {error}")]
     BindPrometheus { address: SocketAddr, error: io::Error },
     /// The limit on open files is too low for these fronts.
@@ -88,6 +91,25 @@ fn write_bind_error(
         }
         io::ErrorKind::AddrNotAvailable => f.write_str("this machine does not have that address"),
         _ => write!(f, "{error}"),
+    }
+}
+
+fn write_same_address(
+    fronts: &[(FrontName, ListenAddr); 2],
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    let [(first, first_address), (second, second_address)] = fronts;
+    let [first, second] = [first, second].map(|front| front.name());
+    write!(
+        f,
+        "--{first} {first_address} and --{second} {second_address}: two fronts of this server have \
+         the same address; choose another port for one of them"
+    )?;
+    match second_address {
+        ListenAddr::At(address) => {
+            write!(f, " (--{second} {}:0 takes a free one), or --{second} off", Host(address))
+        }
+        _ => Ok(()),
     }
 }
 

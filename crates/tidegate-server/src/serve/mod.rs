@@ -4,7 +4,7 @@
 //!   settings.rs                   settings: flag > environment > file > default
 //!   unknown_settings.rs           warns of misspelt variables, suggests flags for unknown ones
 //!   connection_limits.rs          how many connections each front may have, from the file descriptors
-//!   store_connection.rs           connects to the store that nodes share; logs its failures
+//!   store_connection.rs           connects to the store that nodes share; announces this one, logs failures
 //!   readiness.rs                  when the server is ready: its config, its store
 //!   config_source.rs, reload.rs   policies from files; SIGHUP and changed files
 //!   shutdown.rs                   signals, draining, exit
@@ -24,6 +24,7 @@ mod shutdown;
 mod store_connection;
 mod unknown_settings;
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,7 +48,9 @@ use self::settings::{FrontSettings, Settings};
 use self::shutdown::RunningFronts;
 use crate::admin::{self, AdminFront};
 use crate::authentication::Secrets;
-use crate::connections::{Bounds, Connections, ListenSocket, Listener, MaxAge, Protocol, TICK};
+use crate::connections::{
+    Bounds, Connections, ListenAddr, ListenSocket, Listener, MaxAge, Protocol, TICK,
+};
 use crate::envoy_ratelimit::EnvoySettings;
 use crate::fronts::grpc::GrpcFront;
 use crate::fronts::http::HttpFront;
@@ -131,7 +134,7 @@ async fn serve(
         ReloadedFronts { http: fronts.http, grpc: fronts.grpc, metrics: export.metrics.clone() };
     let started = StartConfig { config, environment };
     let reloader = Reloader::new(source, started, server.gate, reloaded, Arc::clone(&server.state));
-    tokio::spawn(reloader.run(signals.hangup));
+    reloader.start(signals.hangup).map_err(ServeError::System)?;
 
     let statsd = export.start_statsd();
     server.state.set_ready(true);
@@ -139,6 +142,7 @@ async fn serve(
     running.until(signals.stop).await;
     if let Some(store) = server.store {
         store.give_back_leases().await;
+        store.withdraw().await;
     }
     if let Some(statsd) = statsd {
         statsd.finish().await;
@@ -179,6 +183,7 @@ impl Server {
             gate = gate.with_shared_store(Arc::new(store.clone()), config.nodes);
         }
         let state = Arc::new(ServerState::new(config.max_keys).read_from(source.name()));
+        state.set_fingerprint(admin::fingerprint(config));
         Ok(Server { gate: Arc::new(gate), store, state })
     }
 
@@ -226,7 +231,8 @@ impl Server {
         tokio::spawn(sweep(Arc::clone(&self.gate), Arc::clone(http)));
         if let Some(store) = &self.store {
             source.readiness().follow_store(store.clone(), &self.state);
-            tokio::spawn(store_connection::watch(store.clone(), config.store.to_string()));
+            let (name, state) = (config.store.to_string(), Arc::clone(&self.state));
+            tokio::spawn(store_connection::watch(store.clone(), name, state));
         }
     }
 }
@@ -274,7 +280,12 @@ struct Sockets {
 
 impl Sockets {
     fn bind(settings: Settings) -> Result<Self, ServeError> {
-        let bind = |front: Option<FrontSettings>| front.map(BoundFront::new).transpose();
+        let mut bound = Vec::new();
+        let mut bind = |front: Option<FrontSettings>| {
+            let front = front.map(|settings| BoundFront::new(settings, &bound)).transpose()?;
+            bound.extend(front.as_ref().map(BoundFront::address));
+            Ok::<_, ServeError>(front)
+        };
         Ok(Sockets {
             http: bind(settings.http)?,
             grpc: bind(settings.grpc)?,
@@ -330,14 +341,27 @@ struct BoundFront {
 }
 
 impl BoundFront {
-    fn new(settings: FrontSettings) -> Result<Self, ServeError> {
+    /// Binds the socket of a front. `bound` are the fronts that are already bound: one of them may
+    /// be the reason that the address is in use.
+    fn new(settings: FrontSettings, bound: &[(FrontName, ListenAddr)]) -> Result<Self, ServeError> {
         match ListenSocket::bind(&settings.address) {
             Ok(socket) => Ok(BoundFront { settings, socket }),
             Err(error) => {
                 let FrontSettings { front, address, .. } = settings;
-                Err(ServeError::Bind { front, address, error })
+                let own = bound.iter().find(|(_, other)| other.overlaps(&address));
+                match own.filter(|_| error.kind() == io::ErrorKind::AddrInUse) {
+                    Some(first) => {
+                        let fronts = Box::new([first.clone(), (front, address)]);
+                        Err(ServeError::SameAddress { fronts })
+                    }
+                    None => Err(ServeError::Bind { front, address, error }),
+                }
             }
         }
+    }
+
+    fn address(&self) -> (FrontName, ListenAddr) {
+        (self.settings.front, self.settings.address.clone())
     }
 
     fn page_address(&self) -> Option<PageAddress> {

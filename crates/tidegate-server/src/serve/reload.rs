@@ -6,7 +6,11 @@
 //! never changes. A change of the *content* triggers a reload. File system events only cause the
 //! content to be read earlier, and because events can be lost (network file systems, full queues),
 //! it is also read every [`POLL`].
+//!
+//! A background thread reads, decodes, converts and frees configs. A large config keeps it busy for
+//! tens of milliseconds.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +26,8 @@ use tracing::{error, info, warn};
 use super::config_source::{ConfigSource, ConfigSourceError};
 use super::readiness::Readiness;
 use super::settings::needing_restart;
+use crate::admin;
+use crate::background;
 use crate::envoy_ratelimit::EnvoyMetrics;
 use crate::fronts::grpc::GrpcFront;
 use crate::fronts::http::HttpFront;
@@ -100,43 +106,49 @@ impl Reloader {
         Reloader { source, state }
     }
 
-    /// Watches and reloads for as long as the future is polled.
-    pub async fn run(self, mut hangup: Signal) {
-        let mut source = self.source;
-        if source.is_none() {
-            while hangup.recv().await.is_some() {
-                info!("SIGHUP: there is no config to reload");
-            }
-            return;
-        }
-        // The capacity is one, because events carry no information beyond that something changed.
-        let (events, mut happened) = mpsc::channel(1);
-        let _watcher = watch(&source.directories(), events);
-        let mut updates = follow_control_plane(&source);
-        let mut state = self.state;
-        loop {
-            let event = tokio::select! {
-                hung_up = hangup.recv() => Event::Check { forced: hung_up.is_some() },
-                Some(()) = happened.recv() => {
-                    tokio::time::sleep(SETTLE).await;
-                    let _ = happened.try_recv();
-                    Event::Check { forced: false }
-                }
-                Some(update) = updates.recv() => Event::Received(update),
-                () = tokio::time::sleep(POLL) => Event::Check { forced: false },
-            };
-            // Reading and compiling take a while, and the file system may hang.
-            let reloading = tokio::task::spawn_blocking(move || {
+    /// Starts to watch and to reload. The thread that reloads may hang with the file system, so
+    /// nothing waits for it to end.
+    ///
+    /// # Errors
+    /// When the operating system refuses to start a thread.
+    pub fn start(self, hangup: Signal) -> io::Result<()> {
+        let Reloader { mut source, mut state } = self;
+        let (events, mut received) = mpsc::channel(1);
+        tokio::spawn(send_events(source.clone(), hangup, events));
+        background::spawn("reload", move || {
+            while let Some(event) = received.blocking_recv() {
                 source = state.handle(source, event);
-                (state, source)
-            });
-            match reloading.await {
-                Ok(back) => (state, source) = back,
-                Err(error) => {
-                    error!(%error, "reloading has ended");
-                    return;
-                }
             }
+        })
+    }
+}
+
+/// Sends every reason to reload.
+async fn send_events(source: ConfigSource, mut hangup: Signal, events: mpsc::Sender<Event>) {
+    if source.is_none() {
+        while hangup.recv().await.is_some() {
+            info!("SIGHUP: there is no config to reload");
+        }
+        return;
+    }
+    // The capacity is one, because changes carry no information beyond that something changed.
+    let (changes, mut changed) = mpsc::channel(1);
+    let _watcher = watch(&source.directories(), changes);
+    let mut updates = follow_control_plane(&source);
+    loop {
+        let event = tokio::select! {
+            hung_up = hangup.recv() => Event::Check { forced: hung_up.is_some() },
+            Some(()) = changed.recv() => {
+                tokio::time::sleep(SETTLE).await;
+                let _ = changed.try_recv();
+                Event::Check { forced: false }
+            }
+            Some(update) = updates.recv() => Event::Received(update),
+            () = tokio::time::sleep(POLL) => Event::Check { forced: false },
+        };
+        if events.send(event).await.is_err() {
+            error!("reloading has ended");
+            return;
         }
     }
 }
@@ -168,13 +180,19 @@ impl ReloadState {
                 self.reload_if_changed(&source, forced);
                 source
             }
-            Event::Received(Update { configs, result }) => {
-                let received = source.with_received(configs);
-                let reloaded = self.reload(&received, received.load_again());
+            Event::Received(update) => {
+                let received = update.decode().map(|configs| source.with_received(configs));
+                let (reloaded, next) = match received {
+                    Ok(received) => (self.reload(&received, received.load_again()), received),
+                    Err(reason) => {
+                        let rejected = Err(ConfigSourceError::Response(reason));
+                        (self.reload(&source, rejected), source.clone())
+                    }
+                };
                 let is_accepted = reloaded.is_ok();
                 // The client ends only with the process.
-                let _ = result.send(reloaded);
-                if is_accepted { received } else { source }
+                let _ = update.result.send(reloaded);
+                if is_accepted { next } else { source }
             }
         }
     }
@@ -207,11 +225,12 @@ impl ReloadState {
             self.apply(config, is_complete)
         });
         if let Err(errors) = &reloaded {
-            error!("the config was not reloaded, the old one stays: {errors}");
+            // It is logged last: metrics that are read after the log line include it.
             self.server_state.record_rejected_config(errors.clone());
             if let Some(metrics) = &self.fronts.metrics {
                 metrics.count_rejected_config();
             }
+            error!("the config was not reloaded, the old one stays: {errors}");
         }
         reloaded
     }
@@ -229,7 +248,7 @@ impl ReloadState {
         }
         self.readiness.record_config(&self.server_state, is_complete.then_some(&config));
         let fields = needing_restart(&started.config, &config);
-        let policies = config.policies.len();
+        let (policies, fingerprint) = (config.policies.len(), admin::fingerprint(&config));
         started.environment.show_keys(&config, self.gate.stats());
         if let Some(metrics) = &self.fronts.metrics {
             self.retired.push(Box::new(metrics.set_policies(&config.policies)));
@@ -238,6 +257,7 @@ impl ReloadState {
         self.gate.set_nodes(config.nodes);
         self.fronts.http.set_forms(config.headers);
         self.fronts.grpc.set_forms(config.headers);
+        self.server_state.set_fingerprint(fingerprint);
         self.server_state.record_reload();
         info!(policies, "the config was reloaded");
         if !fields.is_empty() {

@@ -27,6 +27,7 @@ use prost::Message as _;
 use prost_types::Any;
 use tidegate::unstable::config::envoy::DomainConfig;
 use tokio::sync::{mpsc, oneshot};
+use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::client::Grpc;
 use tonic::codec::Streaming;
 use tonic::metadata::{MetadataKey, MetadataValue};
@@ -82,7 +83,7 @@ pub struct XdsTls {
     /// The certificate and key of this client.
     pub identity: Option<(PathBuf, PathBuf)>,
     /// The name that the server's certificate must have; by default the host of the address.
-    pub server_name: Option<String>,
+    pub server_name: Option<ServerName<'static>>,
 }
 
 /// The pauses between attempts to connect.
@@ -94,10 +95,11 @@ pub struct BackoffSettings {
     pub jitter: bool,
 }
 
-/// All configs of one response, to be applied.
+/// All configs of one response, to be decoded and applied.
 #[derive(Debug)]
 pub struct Update {
-    pub configs: Vec<DomainConfig>,
+    type_url: String,
+    resources: Vec<Any>,
     /// Receives the result: an error is sent to the control plane.
     pub result: oneshot::Sender<Result<(), String>>,
 }
@@ -133,29 +135,20 @@ impl Client {
         loop {
             let first = responses.message().await?.ok_or(StreamError::Ended)?;
             let next = tokio::time::Instant::now() + INTERVAL;
-            let response = newest(&mut responses, first);
+            let (response, failed) = newest(&mut responses, first);
             self.failures = 0;
-            // A large config takes milliseconds, in which a check could not be made.
-            let decoding = tokio::task::spawn_blocking(move || (decode(&response), response));
-            let (decoded, response) = decoding.await.map_err(|_| StreamError::Ended)?;
-            let result = match decoded {
-                Err(reason) => {
-                    let version = &response.version_info;
-                    warn!(version, "rejected a response of the xDS control plane: {reason}");
-                    Err(reason)
-                }
-                Ok(configs) => {
-                    let (result, applied) = oneshot::channel();
-                    let update = Update { configs, result };
-                    if self.updates.send(update).await.is_err() {
-                        return Ok(());
-                    }
-                    let Ok(applied) = applied.await else { return Ok(()) };
-                    applied
-                }
-            };
-            let acknowledgement = self.acknowledge(response, result);
-            requests.send(acknowledgement).await.map_err(|_| StreamError::Ended)?;
+            let DiscoveryResponse { version_info, resources, type_url, nonce } = response;
+            let (result, applied) = oneshot::channel();
+            if self.updates.send(Update { type_url, resources, result }).await.is_err() {
+                return Ok(());
+            }
+            let Ok(applied) = applied.await else { return Ok(()) };
+            let acknowledgement = self.acknowledge(version_info, nonce, applied);
+            // If the stream has ended, the next read returns the reason.
+            let _ = requests.send(acknowledgement).await;
+            if let Some(status) = failed {
+                return Err(status.into());
+            }
             tokio::time::sleep_until(next).await;
         }
     }
@@ -202,10 +195,10 @@ impl Client {
     /// Returns the acknowledgement of a response, or its rejection.
     fn acknowledge(
         &mut self,
-        response: DiscoveryResponse,
+        version: String,
+        nonce: String,
         result: Result<(), String>,
     ) -> DiscoveryRequest {
-        let version = response.version_info;
         let error_detail = match result {
             Ok(()) => {
                 debug!(version, "accepted a config over xDS");
@@ -222,37 +215,39 @@ impl Client {
             version_info: self.accepted.clone(),
             node: None,
             type_url: TYPE_URL.to_owned(),
-            response_nonce: response.nonce,
+            response_nonce: nonce,
             error_detail,
         }
     }
 }
 
-/// Returns the newest response that has arrived. Each holds all configs, so older ones are
-/// obsolete.
+/// Returns the newest response that has arrived, and the error that ended the stream after it, if
+/// there is one. Each response holds all configs, so older ones are obsolete.
 fn newest(
     responses: &mut Streaming<DiscoveryResponse>,
     mut response: DiscoveryResponse,
-) -> DiscoveryResponse {
-    // The end of the stream, and an error, are found again by the next read.
-    while let Some(Ok(Some(next))) = responses.message().now_or_never() {
-        response = next;
+) -> (DiscoveryResponse, Option<tonic::Status>) {
+    loop {
+        match responses.message().now_or_never() {
+            Some(Ok(Some(next))) => response = next,
+            // An error is returned only once.
+            Some(Err(status)) => return (response, Some(status)),
+            // The end of the stream is found again by the next read.
+            Some(Ok(None)) | None => return (response, None),
+        }
     }
-    response
 }
 
-/// Decodes all configs of a response, or returns why it is rejected.
-fn decode(response: &DiscoveryResponse) -> Result<Vec<DomainConfig>, String> {
-    if response.type_url != TYPE_URL {
-        let found = response.type_url.escape_debug();
-        return Err(format!("the response has the type `{found}`; expected {TYPE_URL}"));
+impl Update {
+    /// Decodes all configs, or returns why the response is rejected.
+    pub fn decode(&self) -> Result<Vec<DomainConfig>, String> {
+        if self.type_url != TYPE_URL {
+            let found = self.type_url.escape_debug();
+            return Err(format!("the response has the type `{found}`; expected {TYPE_URL}"));
+        }
+        let resources = self.resources.iter().enumerate();
+        resources.map(|(index, resource)| decode_one(index, resource)).collect()
     }
-    response
-        .resources
-        .iter()
-        .enumerate()
-        .map(|(index, resource)| decode_one(index, resource))
-        .collect()
 }
 
 fn decode_one(index: usize, resource: &Any) -> Result<DomainConfig, String> {
@@ -260,23 +255,29 @@ fn decode_one(index: usize, resource: &Any) -> Result<DomainConfig, String> {
         let found = resource.type_url.escape_debug();
         return Err(format!("resources[{index}] has the type `{found}`; send {TYPE_URL}"));
     }
-    RateLimitConfig::decode(&*resource.value)
-        .map(Into::into)
-        .map_err(|error| format!("resources[{index}] is not a RateLimitConfig: {error}"))
+    let mut config: DomainConfig = RateLimitConfig::decode(&*resource.value)
+        .map_err(|error| format!("resources[{index}] is not a RateLimitConfig: {error}"))?
+        .into();
+    // Errors have the name or the domain of a config.
+    if config.name.is_empty() && config.domain.is_empty() {
+        config.name = format!("resources[{index}]");
+    }
+    Ok(config)
 }
 
 async fn connect(settings: &XdsSettings) -> Result<Channel, StreamError> {
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     let mut endpoint = Endpoint::from_shared(format!("{scheme}://{}", settings.address))
         .map_err(StreamError::Connect)?
-        .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT)
         .keep_alive_while_idle(true);
     if let Some(files) = &settings.tls {
         endpoint = endpoint.tls_config(tls(files).await?).map_err(StreamError::Connect)?;
     }
-    endpoint.connect().await.map_err(StreamError::Connect)
+    // `Endpoint::connect_timeout` does not cover the TLS handshake.
+    let connecting = tokio::time::timeout(CONNECT_TIMEOUT, endpoint.connect()).await;
+    connecting.map_err(|_| StreamError::ConnectTimeout)?.map_err(StreamError::Connect)
 }
 
 async fn tls(files: &XdsTls) -> Result<ClientTlsConfig, StreamError> {
@@ -289,7 +290,7 @@ async fn tls(files: &XdsTls) -> Result<ClientTlsConfig, StreamError> {
         config = config.identity(Identity::from_pem(read(certificate).await?, read(key).await?));
     }
     if let Some(name) = &files.server_name {
-        config = config.domain_name(name);
+        config = config.domain_name(name.to_str());
     }
     Ok(config)
 }
@@ -326,6 +327,7 @@ fn shorten(mut reason: String) -> String {
 #[derive(Debug)]
 enum StreamError {
     Connect(tonic::transport::Error),
+    ConnectTimeout,
     File(std::path::PathBuf, std::io::Error),
     Status(tonic::Status),
     Ended,
@@ -349,6 +351,9 @@ impl fmt::Display for StreamError {
                     source = error.source();
                 }
                 Ok(())
+            }
+            StreamError::ConnectTimeout => {
+                write!(f, "not connected within {CONNECT_TIMEOUT:?}")
             }
             StreamError::File(path, error) => write!(f, "{}: {error}", path.display()),
             StreamError::Status(status) => {

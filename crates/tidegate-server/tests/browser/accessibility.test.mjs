@@ -10,7 +10,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { pathToFileURL } from "node:url";
-import { browse, flaws, isTooWide, open, post, serve } from "./harness.mjs";
+import { browse, flaws, fleetNode, isTooWide, open, post, serve, shareStore } from "./harness.mjs";
 
 const SCHEMES = ["light", "dark"];
 const WIDTHS = [390, 1400];
@@ -122,6 +122,11 @@ async function loseServer(page) {
   await page.locator("#content.stale").waitFor();
 }
 
+async function showFleet(page) {
+  await shareStore(page, [fleetNode("tidegate-0:8080", { own: true }), fleetNode("tidegate-1:8080", { differs: true })]);
+  await page.locator("#fleet-nodes .alarm").waitFor();
+}
+
 const PAGES = [
   { name: "the playground", url: () => `${server.http}/playground`, show: (page) => page.locator(".lane").first().waitFor() },
   { name: "the playground after each experiment", url: () => `${server.http}/playground`, show: runExperiments },
@@ -132,6 +137,7 @@ const PAGES = [
   { name: "the token form of the playground", url: () => `${guarded.http}/playground`, expects: /401/, show: (page) => page.locator("#token").waitFor() },
   { name: "the dashboard with data", url: () => `${server.admin}/dashboard`, show: showDenials },
   { name: "the dashboard with a key and the question about its reset", url: () => `${server.admin}/dashboard`, show: askForReset },
+  { name: "the dashboard with nodes that differ", url: () => `${server.admin}/dashboard`, show: showFleet },
   { name: "the dashboard without its server", url: () => `${server.admin}/dashboard`, expects: /ERR_/, show: loseServer },
   { name: "the token form of the dashboard", url: () => `${guarded.admin}/dashboard`, expects: /401/, show: (page) => page.locator("#token").waitFor() },
   { name: "the report of a replay", url: replayReport, show: (page) => page.locator("#suggested").waitFor() },

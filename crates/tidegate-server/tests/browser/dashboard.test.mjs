@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { gzipSync } from "node:zlib";
-import { browse, flaws, isTooWide, open, post, serve } from "./harness.mjs";
+import { browse, flaws, fleetNode, isTooWide, open, post, serve, shareStore } from "./harness.mjs";
 
 const MASKED = `
 policies:
@@ -265,6 +265,24 @@ test("a store that is gone is seen, and how answers are made then", async () => 
   } finally {
     await mine.stop();
   }
+});
+
+test("nodes that share the store are listed, and those with other policies are marked", async () => {
+  const page = await dashboard();
+  await shows(page, "#state", "ready");
+  assert.ok(await page.isHidden("#fleet"), "this server shares no store");
+  const own = fleetNode("a:8080", { own: true });
+  const other = fleetNode(HOSTILE, { fingerprint: "c1d94e0b7a26385f", differs: true });
+  await shareStore(page, [own, other]);
+  await shows(page, "#fleet-note.alarm", "1 of 2 nodes");
+  const rows = await page.locator("#fleet-nodes tr").allInnerTexts();
+  assert.match(rows[0], /<img src=x.*different.*c1d94e0b7a26385f.*3 s ago/s, "the one that differs is first");
+  assert.match(rows[1], /a:8080 \(this server\).*the same.*6f0d3a51c2b87e94/s);
+  assert.equal(await page.title(), "tidegate dashboard");
+  await page.unroute("**/admin/v1/fleet");
+  await shareStore(page, [own, fleetNode("b:8080")]);
+  await shows(page, "#fleet-note:not(.alarm)", "the same policies: 2 in all");
+  await page.done();
 });
 
 test("a token opens it, and is forgotten when asked", async () => {

@@ -92,6 +92,18 @@ export async function flaws(page) {
   return violations.flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.target.join(" ")} ${node.failureSummary}`));
 }
 
+/** Lets the dashboard show these nodes, as if they shared a store. */
+export function shareStore(page, nodes) {
+  const differing = nodes.filter((node) => node.differs).length;
+  const json = { fingerprint: "6f0d3a51c2b87e94", differing, nodes };
+  return page.route("**/admin/v1/fleet", (route) => route.fulfill({ json }));
+}
+
+/** A node, as the admin API lists it. */
+export const fleetNode = (name, more = {}) => ({
+  name, id: "a91c54be07d2f318", fingerprint: "6f0d3a51c2b87e94", last_seen_seconds: 2.5, own: false, differs: false, ...more,
+});
+
 /** Returns whether anything is wider than the window. */
 export const isTooWide = (page) => page.evaluate(() => document.documentElement.scrollWidth > window.innerWidth);
 

@@ -66,6 +66,19 @@ fn prints_warnings_and_refuses_them_if_strict() {
     tidegate(&["config", "check", "--strict", EXAMPLE]).succeeded();
 }
 
+/// A certificate of X.509 version 1, as `openssl x509 -req` creates it without an extension.
+const VERSION_1: &str = "\
+-----BEGIN CERTIFICATE-----
+MIIBJTCBywIUNPLejC8EQiB9lyrN0SCtTL/qN68wCgYIKoZIzj0EAwIwFDESMBAG
+A1UEAwwJbG9jYWxob3N0MCAXDTI2MTExODExMzUwOVoYDzIxMjYxMDI1MTEzNTA5
+WjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNC
+AATg+elTPKY9l+wxpAGb9qjekwxJfoVAU/kOzEQZodgzrD8udzNM9NwaZrUibHh7
+ItaNM/v8cUE2pMkQqWrwMseTMAoGCCqGSM49BAMCA0kAMEYCIQCpvwiHl/Xmujhj
+R2Ml5KQCChTxZs6rhsARAbVAWaQZfAIhAJoLiX1J4vKeKcd2Nbh8WbxlSWrlFK2+
+eSTnzqFKhc2E
+-----END CERTIFICATE-----
+";
+
 #[test]
 fn warns_of_tls_files() {
     let files = Files::new("config-tls");
@@ -78,9 +91,10 @@ fn warns_of_tls_files() {
     files.write("old-cert.pem", old_cert);
     files.write("old-key.pem", old_key);
     files.write("empty.pem", "");
+    files.write("v1.pem", VERSION_1);
     files.write("ca.pem", authority.pem());
     // The files, and the fields with their files and problems.
-    let rows: [(&str, &[(&str, &str, &str)]); 7] = [
+    let rows: [(&str, &[(&str, &str, &str)]); 8] = [
         ("cert: cert.pem, key: key.pem, client_ca: ca.pem", &[]),
         (
             "cert: none.pem, key: no-key.pem",
@@ -104,6 +118,15 @@ fn warns_of_tls_files() {
         (
             "cert: old-cert.pem, key: old-key.pem",
             &[("tls.http.cert", "old-cert.pem", "the certificate expired ")],
+        ),
+        (
+            "cert: v1.pem, key: key.pem",
+            &[(
+                "tls.http.cert",
+                "v1.pem",
+                "the certificate has the old X.509 version 1, and version 3 is needed: create it \
+                 with a subjectAltName, ",
+            )],
         ),
         (
             "cert: cert.pem, key: key.pem, client_ca: old-cert.pem",

@@ -204,6 +204,12 @@ impl RedisServer {
         assert!(self.comes_up(), "the server does not restart: {}", self.log());
     }
 
+    /// Restarts the server on its port, empty, with more arguments.
+    pub fn restart_with(&mut self, more: &[&str]) {
+        self.arguments.extend(more.iter().copied().map(String::from));
+        self.restart();
+    }
+
     /// Suspends the server. Its sockets stay open.
     pub fn pause(&self) {
         self.signal("-STOP");

@@ -71,7 +71,8 @@ pub struct Config {
     pub store_timeout: Duration,
     /// The prefix of every key in a shared store.
     pub key_prefix: String,
-    /// The number of nodes that share the limits, for `on_store_failure: local`.
+    /// The number of nodes that share the limits, for `on_store_failure: local`; 0 for as many as
+    /// have announced themselves (`auto`).
     pub nodes: u32,
     /// The rate limit headers of responses.
     pub headers: Forms,

@@ -356,11 +356,12 @@ impl<'s> Reader<'s> {
         let unit_ms = UNITS_MS.iter().find(|(name, _)| *name == unit).map(|(_, ms)| ms);
         let Some((unit_ms, amount)) = unit_ms.zip(amount.parse::<u64>().ok()) else {
             let message = format!("`{}` is not a length of time", excerpt(text));
-            self.fail(
-                located,
-                message,
-                "write a whole number and ms, s, m, h, d or w, for example `25ms`",
-            );
+            let usual = Duration::from_millis(25);
+            let example = if range.contains(&usual) { usual } else { *range.start() };
+            let example = format_duration(example);
+            let help =
+                format!("write a whole number and ms, s, m, h, d or w, for example `{example}`");
+            self.fail(located, message, help);
             return None;
         };
         let duration = amount.checked_mul(*unit_ms).map(Duration::from_millis);
@@ -464,7 +465,7 @@ pub(super) fn join(path: &str, name: &str) -> String {
 }
 
 /// Returns the last field of a path, without its index.
-fn field_name(path: &str) -> &str {
+pub(super) fn field_name(path: &str) -> &str {
     let name = path.rsplit('.').next().unwrap_or_default();
     name.split('[').next().unwrap_or_default()
 }

@@ -34,6 +34,8 @@ pub(super) enum FieldType {
     /// One of these words, or a list of them.
     WordList(&'static [&'static str]),
     Integer(u64, u64),
+    /// An integer, or this word.
+    IntegerOr(u64, u64, &'static str),
     /// `true` or `false`.
     Boolean,
     /// A duration such as `25ms`.
@@ -100,6 +102,8 @@ pub(super) const ALGORITHMS: [&str; 5] = [
 
 /// The largest number of nodes. Divided among more, a limit has little meaning.
 pub(super) const MAX_NODES: u64 = 10_000;
+/// The value of `nodes` that lets the store count them.
+pub(super) const AUTO: &str = "auto";
 /// The largest number of keys: four times as many as fit in the largest available machines.
 pub(super) const MAX_KEYS: u64 = 1 << 36;
 
@@ -117,8 +121,8 @@ pub(super) const TOP: &[Field] = &[
     field("key_prefix", FieldType::Text, "The prefix of all keys in a shared store; default: tg"),
     field(
         "nodes",
-        FieldType::Integer(1, MAX_NODES),
-        "How many servers share the limits, for on_store_failure: local; default: 1",
+        FieldType::IntegerOr(1, MAX_NODES, AUTO),
+        "How many servers share the limits, for on_store_failure: local; auto: as many as are alive, counted in the shared store; default: 1",
     ),
     field(
         "headers",
@@ -419,6 +423,9 @@ fn type_schema(field_type: &FieldType) -> Value {
         }
         FieldType::Integer(least, most) => {
             json!({ "type": "integer", "minimum": least, "maximum": most })
+        }
+        FieldType::IntegerOr(least, most, word) => {
+            json!({ "anyOf": [type_schema(&FieldType::Integer(*least, *most)), { "enum": [word] }] })
         }
         FieldType::Boolean => json!({ "type": "boolean" }),
         FieldType::Duration => json!({ "type": "string", "pattern": "^[0-9]+(ms|s|m|h|d|w)$" }),

@@ -9,8 +9,8 @@ use ipnet::IpNet;
 use super::error::SourceLocation;
 use super::reader::{LocatedNode, Object, Reader, excerpt};
 use super::schema::{
-    FORMS, FORWARDED_HEADERS, LOG_KEYS, MAX_KEYS, MAX_NODES, PATH_VARIANTS, STORE_SCHEMES, TLS,
-    TLS_FILES, WHEN_FULL,
+    AUTO, FORMS, FORWARDED_HEADERS, LOG_KEYS, MAX_KEYS, MAX_NODES, PATH_VARIANTS, STORE_SCHEMES,
+    TLS, TLS_FILES, WHEN_FULL,
 };
 use super::{Config, Fronts, Tls};
 use crate::WhenFull;
@@ -39,8 +39,7 @@ pub(super) fn read_settings(reader: &Reader<'_>, object: &Object<'_, '_>, config
         &mut config.key_prefix,
         object.get("key_prefix").and_then(|located| read_prefix(reader, &located)),
     );
-    let nodes = object.integer("nodes", 1..=MAX_NODES);
-    set(&mut config.nodes, nodes.and_then(|nodes| u32::try_from(nodes).ok()));
+    set(&mut config.nodes, object.get("nodes").and_then(|located| read_nodes(reader, &located)));
     set(
         &mut config.headers,
         object.get("headers").and_then(|located| read_forms(reader, &located)),
@@ -100,6 +99,22 @@ fn read_store(reader: &Reader<'_>, located: &LocatedNode) -> Option<StoreUrl> {
     let store: Result<StoreUrl, _> = reader.text(located)?.parse();
     // The error does not show the text, because it may contain a password.
     store.map_err(|error| reader.fail(located, error.problem(), error.help())).ok()
+}
+
+/// Reads the number of nodes, which is 0 for `auto`.
+fn read_nodes(reader: &Reader<'_>, located: &LocatedNode) -> Option<u32> {
+    let scalar = reader.scalar(located)?;
+    if scalar.text == AUTO {
+        return Some(0);
+    }
+    let digits = scalar.text.replace('_', "");
+    let number = digits.parse::<u32>().ok().filter(|_| scalar.is_plain);
+    let nodes = number.filter(|number| (1..=MAX_NODES).contains(&u64::from(*number)));
+    if nodes.is_none() {
+        let message = format!("`{}` is not a number of nodes", excerpt(&scalar.text));
+        reader.fail(located, message, format!("write 1 to {MAX_NODES} without quotes, or `auto`"));
+    }
+    nodes
 }
 
 fn read_prefix(reader: &Reader<'_>, located: &LocatedNode) -> Option<String> {

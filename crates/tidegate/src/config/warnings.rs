@@ -3,7 +3,7 @@
 //! A warning is reported only where the config leaves no doubt, or where `tidegate explain` would
 //! show the same for an ordinary request.
 
-use super::reader::{LocatedNode, Object, Reader, excerpt, suggest};
+use super::reader::{LocatedNode, Object, Reader, excerpt, field_name, suggest};
 use super::schema::POLICY;
 use crate::policy::{Mode, Pattern, Policy, SharedBy};
 
@@ -70,6 +70,9 @@ pub(super) fn check_pattern(reader: &Reader<'_>, located: &LocatedNode, text: &s
         format!("`{}` looks like a regular expression, but is matched as a glob", excerpt(text));
     let help = match as_glob(text) {
         Some(glob) => format!("write `{glob}`"),
+        None if field_name(&located.path) == "host" => {
+            "write `*` for anything, dots included, and `{a,b}` for alternatives".into()
+        }
         None => "write `*` for anything within a segment, `**` for any segments, and `{a,b}` for \
                  alternatives"
             .into(),

@@ -171,10 +171,17 @@ impl Gate {
             let mut counting = Counting::new(result.allowed);
             counting.add(result.stats, result.counted(), true);
             self.stats.count_request(&counting, None);
-            if self.stats.add(&counting, elapsed) {
+            if self.stats.add(&mut counting, elapsed) {
                 let (route, request_id) = (request.subject.route(), request.request_id);
                 let (limits, allowed) = (&[result], result.allowed);
-                let record = RequestRecord { limits, allowed, route, request_id, elapsed };
+                let record = RequestRecord {
+                    limits,
+                    allowed,
+                    route,
+                    request_id,
+                    elapsed,
+                    ..RequestRecord::default()
+                };
                 self.stats.record_notable(&record, &counting);
             }
         }

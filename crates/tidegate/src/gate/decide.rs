@@ -15,7 +15,7 @@ use tidegate_core::{Decided, Decision};
 
 use super::permits::{AnyPermit, SharedPermit};
 use super::plan::{Plan, PlannedPolicy};
-use super::shared_store::SharedStore;
+use super::shared_store::{SharedStore, was_sent};
 use super::{Gate, GateError, GateVerdict, LimitResult, RequestContext};
 use crate::fallback::StoreContext;
 use crate::futures::CallTracker;
@@ -34,6 +34,11 @@ pub(crate) struct GateCall<'a> {
     pub(crate) verdict: GateVerdict<'a>,
     /// The permit, if one was acquired.
     pub(crate) permit: Option<AnyPermit>,
+    /// Whether the request was sent to the shared store.
+    pub(crate) was_sent: bool,
+    /// Whether the request was admitted from units that the shared store has leased to this node.
+    /// The remaining units are then those of the node, not those of the limit.
+    pub(crate) was_leased: bool,
     /// A timer for the service of an admitted request, if that is timed.
     pub(crate) timer: Option<ServiceTimer>,
 }
@@ -218,6 +223,9 @@ impl Gate {
             let decided = shared.decide(&self.stats, &request).await;
             decided.inspect(|verdict| node.mirror(&shared_request, verdict, &usage))
         };
+        call.was_sent |= was_sent(&decided);
+        call.was_leased =
+            decided.as_ref().is_ok_and(|verdict| verdict.allowed && verdict.remembered);
         match decided {
             Ok(verdict) => {
                 call.set_verdict(&verdict);

@@ -99,6 +99,7 @@ impl Gate {
     /// Keeps counts in a store that `nodes` gates share: `tidegate::redis::RedisStore` for many
     /// machines, or a [`MemoryStore`](crate::MemoryStore) for several gates of one process. The
     /// limiter is then the local memory of this node, for policies with `on_store_failure: local`.
+    /// If `nodes` is 0, it is the number that the store knows ([`Store::nodes`]), or 1.
     #[must_use]
     pub fn with_shared_store<S: Store>(self, store: Arc<S>, nodes: u32) -> Self {
         self.with_erased_store(store, nodes)
@@ -114,7 +115,7 @@ impl Gate {
         self.shared.is_some()
     }
 
-    /// Changes the number of nodes that share the limits.
+    /// Changes the number of nodes that share the limits; 0 for as many as the store knows.
     pub fn set_nodes(&self, nodes: u32) {
         if let Some(shared) = &self.shared {
             shared.set_nodes(nodes);

@@ -193,7 +193,7 @@ impl<'a> Plan<'a> {
             }
             Subject::Key { policy, key, attributes } => {
                 let Some(selected) = policies.with_key(policy, key, attributes) else {
-                    return Err(GateError::unknown_policy(policy));
+                    return Err(policies.unknown_policy(policy).into());
                 };
                 if selected.mode != Mode::Off {
                     self.push(active, &selected, request, index);

@@ -10,7 +10,7 @@ use super::{ActivePolicies, Gate, GateError, GateRequest, GateVerdict, Subject};
 use crate::futures::join_all;
 use crate::policy::{Key, Mode, Policy};
 use crate::stats::{has_masked_parts, looks_masked};
-use crate::text::excerpt;
+use crate::text::{excerpt, unescape};
 use crate::{Check, MAX_CHECKS};
 
 /// The end of a masked key whose hash was cut off.
@@ -62,6 +62,29 @@ impl<'a> PolicyKeys<'a> {
     /// value; [`GateError::Store`] if the store failed.
     pub async fn find(&self, text: &[u8]) -> Result<FoundKey, GateError> {
         self.gate.find_key(self.active, self.policy, text).await
+    }
+
+    /// Returns the key that an operator refers to by a text from a log, a ranking or a page. These
+    /// show control characters as escapes, and a missing part as a NUL, so besides
+    /// [`PolicyKeys::find`]:
+    ///
+    /// - a text that begins with a NUL is a whole key;
+    /// - a text with escapes is the key that is shown in that way, unless the text itself refers to
+    ///   a key in use.
+    ///
+    /// # Errors
+    /// As [`PolicyKeys::find`].
+    pub async fn find_shown(&self, text: &[u8]) -> Result<FoundKey, GateError> {
+        if text.first() == Some(&0) {
+            return Ok(FoundKey::new(Key::from_rendered(text)));
+        }
+        let found = self.find(text).await?;
+        match unescape(text) {
+            Some(key) if !found.masked && !self.gate.has_state(self.policy, &found.key).await? => {
+                Ok(FoundKey::new(Key::from_rendered(&key)))
+            }
+            _ => Ok(found),
+        }
     }
 
     /// Returns whether a key was seen: something is counted under it, or it is among the top keys

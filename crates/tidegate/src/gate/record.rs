@@ -26,7 +26,7 @@ impl Gate {
         let mut counting = Counting::new(call.verdict.allowed);
         let reported = call.verdict.reported_limit();
         call.for_each_counted(|_, result, stats| {
-            let near_miss = is_near(result.limit, result.remaining());
+            let near_miss = is_near(result.limit, call.remaining(result));
             let (allowed, decided) = (result.decision.allowed, result.decided);
             let is_reported = reported.is_some_and(|reported| ptr::eq(reported, result));
             counting.add(stats, CountedResult { allowed, near_miss, decided }, is_reported);
@@ -37,7 +37,7 @@ impl Gate {
         if context.is_counted && is_counted {
             self.stats.count_request(&counting, unlimited);
         }
-        if counting.has_limits() && self.stats.add(&counting, elapsed) {
+        if counting.has_limits() && self.stats.add(&mut counting, elapsed) {
             self.record_notable(call, context, &counting, elapsed);
         }
     }
@@ -57,19 +57,27 @@ impl Gate {
                 limit: result.limit,
                 key: call.plan.key_without_policy(planned),
                 allowed: result.decision.allowed,
-                remaining: result.remaining(),
+                remaining: call.remaining(result),
                 retry_after: result.decision.retry_after,
                 decided: result.decided,
             });
         });
         let (allowed, route) = (call.verdict.allowed, (context.route)());
         let request_id = context.request_id;
-        let record = RequestRecord { limits: &results, allowed, route, request_id, elapsed };
+        let (is_shared, was_sent) = (self.is_shared(), call.was_sent);
+        let limits = &results;
+        let record =
+            RequestRecord { limits, allowed, route, request_id, elapsed, is_shared, was_sent };
         self.stats.record_notable(&record, counting);
     }
 }
 
 impl<'a> GateCall<'a> {
+    /// The units of a limit that remain for all nodes; `None` if they are unknown.
+    fn remaining(&self, result: &LimitResult<'_>) -> Option<u64> {
+        result.remaining().filter(|_| !self.was_leased)
+    }
+
     /// The outcome of each policy, with the counter of its first limit.
     pub(super) fn outcomes(&self) -> impl Iterator<Item = (&LimitStats, Outcome)> {
         let mut results = self.verdict.results.iter();
@@ -128,7 +136,7 @@ impl<'a> GateCall<'a> {
 pub(crate) struct RequestContext<'q> {
     /// The idempotency id.
     pub(crate) id: Option<&'q [u8]>,
-    /// Returns the path. It is called only for denials, would-be denials and near misses.
+    /// Returns the path. It is called only for denials, would-be denials, near misses and samples.
     pub(crate) route: &'q (dyn Fn() -> Option<&'q str> + Sync),
     pub(crate) request_id: Option<&'q str>,
     /// The longest wait; see [`GateRequest::max_wait`].

@@ -9,8 +9,7 @@ use super::code_policy::{CodeKey, CodePolicy};
 #[cfg(doc)]
 use crate::Limiter;
 use crate::attributes::Attributes;
-use crate::policy::SelectError;
-use crate::text::excerpt;
+use crate::policy::{SelectError, write_unknown_policy};
 use crate::{CheckError, Failure, Overflow, StoreError};
 
 /// A request to the gate: who is counted, and at what cost.
@@ -126,6 +125,8 @@ pub enum GateError {
     UnknownPolicy {
         /// The name.
         name: String,
+        /// The name that was probably meant.
+        near: Option<String>,
     },
     /// The policies could not be evaluated for the request.
     Select(SelectError),
@@ -162,18 +163,12 @@ pub enum GateError {
     Store(Failure),
 }
 
-impl GateError {
-    /// An unknown policy. The name is truncated if it is long, and escaped, so that it is safe to
-    /// print in a terminal.
-    pub(crate) fn unknown_policy(name: &str) -> Self {
-        GateError::UnknownPolicy { name: excerpt(name) }
-    }
-}
-
 impl fmt::Display for GateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            GateError::UnknownPolicy { name } => write!(f, "there is no policy `{name}`"),
+            GateError::UnknownPolicy { name, near } => {
+                write_unknown_policy(name, near.as_deref(), f)
+            }
             GateError::Select(error) => error.fmt(f),
             GateError::AmbiguousKey { forms } => {
                 write!(f, "several keys hold this value: name one of `{}`", forms.join("`, `"))
@@ -220,7 +215,7 @@ impl std::error::Error for GateError {}
 impl From<SelectError> for GateError {
     fn from(error: SelectError) -> Self {
         match error {
-            SelectError::UnknownPolicy { name } => GateError::UnknownPolicy { name },
+            SelectError::UnknownPolicy { name, near } => GateError::UnknownPolicy { name, near },
             error => GateError::Select(error),
         }
     }

@@ -33,6 +33,7 @@ pub(crate) trait ErasedStore: Send + Sync {
         operation: PermitOperation,
     ) -> StoreFuture<'a, bool>;
     fn next_attempt(&self) -> Duration;
+    fn nodes(&self) -> Option<u32>;
 }
 
 impl<S: Store> ErasedStore for S {
@@ -60,26 +61,34 @@ impl<S: Store> ErasedStore for S {
     fn next_attempt(&self) -> Duration {
         Store::next_attempt(self)
     }
+
+    fn nodes(&self) -> Option<u32> {
+        Store::nodes(self)
+    }
 }
 
 /// The shared store of a gate, with the number of nodes that share it.
 pub(super) struct SharedStore {
     store: Arc<dyn ErasedStore>,
-    /// The number of nodes that share the limits.
+    /// The number of nodes that share the limits; 0 for as many as the store knows.
     nodes: AtomicU32,
 }
 
 impl SharedStore {
     pub(super) fn new(store: Arc<dyn ErasedStore>, nodes: u32) -> Self {
-        SharedStore { store, nodes: AtomicU32::new(nodes.max(1)) }
+        SharedStore { store, nodes: AtomicU32::new(nodes) }
     }
 
     pub(super) fn store(&self) -> &dyn ErasedStore {
         &*self.store
     }
 
+    /// The number of nodes that share the limits; 1 as long as it is not known.
     pub(super) fn nodes(&self) -> u32 {
-        self.nodes.load(Ordering::Relaxed)
+        match self.nodes.load(Ordering::Relaxed) {
+            0 => self.store.nodes().unwrap_or(1),
+            nodes => nodes,
+        }
     }
 
     /// The context of the fallback if the store fails now.
@@ -88,7 +97,7 @@ impl SharedStore {
     }
 
     pub(super) fn set_nodes(&self, nodes: u32) {
-        self.nodes.store(nodes.max(1), Ordering::Relaxed);
+        self.nodes.store(nodes, Ordering::Relaxed);
     }
 
     /// Sends a request to the store. Records the duration if the request reached the store.
@@ -108,7 +117,7 @@ impl SharedStore {
 
 /// Whether a request reached the store. It did not if a cached denial was returned, or if it failed
 /// before it was sent.
-fn was_sent(decided: &Result<Verdict, StoreError>) -> bool {
+pub(super) fn was_sent(decided: &Result<Verdict, StoreError>) -> bool {
     match decided {
         Ok(verdict) => !verdict.remembered,
         Err(StoreError::Check(error)) => *error == CheckError::IdReused,

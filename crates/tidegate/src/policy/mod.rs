@@ -83,8 +83,8 @@ pub use key::{Key, MAX_KEY_BYTES};
 pub use path::PathVariants;
 pub use pattern::{Pattern, PatternError};
 pub use request_field::{RequestField, RequestFieldError};
-pub(crate) use select::replaced_names;
 pub use select::{Policies, PoliciesError, SelectError, SelectedPolicy};
+pub(crate) use select::{replaced_names, write_unknown_policy};
 pub use template::{SHARED_KEY, Template, TemplateError, TemplateErrorKind};
 #[cfg(feature = "tower")]
 pub(crate) use template::{write_group, write_ipv4};

@@ -23,11 +23,15 @@ use crate::Overflow;
 use crate::attributes::Attributes;
 use crate::identity::Identity;
 use crate::request::MAX_CHECKS;
-use crate::text::excerpt;
+use crate::text::{excerpt, is_one_typo_apart};
 
 /// The largest number of policies. A request is compared with at most [`MAX_COMPARED`] of them;
 /// this bounds the memory and the time to load a set.
 pub(crate) const MAX_POLICIES: usize = 65_536;
+
+/// The number of policies whose names an unknown name is compared with. Anyone who can send
+/// requests can send such names.
+const MAX_NAMES_COMPARED: usize = 1024;
 
 /// A set of policies. The default is empty.
 #[derive(Clone, Debug, Default)]
@@ -190,7 +194,7 @@ impl Policies {
         name: &str,
         attributes: &Attributes<'_>,
     ) -> Result<Option<SelectedPolicy<'p>>, SelectError> {
-        let found = self.find(name).ok_or_else(|| SelectError::unknown_policy(name))?;
+        let found = self.find(name).ok_or_else(|| self.unknown_policy(name))?;
         choose(found, &self.normalize(attributes))
     }
 
@@ -240,7 +244,12 @@ impl Policies {
     /// # Errors
     /// Returns [`SelectError::UnknownPolicy`] if there is none.
     pub fn get_or_err(&self, name: &str) -> Result<&Policy, SelectError> {
-        self.get(name).ok_or_else(|| SelectError::unknown_policy(name))
+        self.get(name).ok_or_else(|| self.unknown_policy(name))
+    }
+
+    #[cold]
+    pub(crate) fn unknown_policy(&self, name: &str) -> SelectError {
+        SelectError::unknown_policy(name, self.policies.iter().map(Policy::name))
     }
 
     /// Returns all policies in order.
@@ -411,6 +420,8 @@ pub enum SelectError {
     UnknownPolicy {
         /// The requested name, shortened.
         name: String,
+        /// The name that was probably meant.
+        near: Option<String>,
     },
     /// The field that the cost comes from does not hold a whole number up to 10^12.
     BadCost {
@@ -424,15 +435,31 @@ pub enum SelectError {
 }
 
 impl SelectError {
-    fn unknown_policy(name: &str) -> Self {
-        SelectError::UnknownPolicy { name: excerpt(name) }
+    /// An unknown policy beside the names of those that exist. The name is truncated if it is long,
+    /// and escaped, so that it is safe to print in a terminal.
+    pub(crate) fn unknown_policy<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Self {
+        let mut names = names.take(MAX_NAMES_COMPARED);
+        let near = names.find(|near| is_one_typo_apart(name, near)).map(str::to_owned);
+        SelectError::UnknownPolicy { name: excerpt(name), near }
     }
+}
+
+/// Writes the error about an unknown policy.
+pub(crate) fn write_unknown_policy(
+    name: &str,
+    near: Option<&str>,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    write!(f, "there is no policy `{name}`")?;
+    near.map_or(Ok(()), |near| write!(f, "; did you mean `{near}`?"))
 }
 
 impl fmt::Display for SelectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SelectError::UnknownPolicy { name } => write!(f, "there is no policy `{name}`"),
+            SelectError::UnknownPolicy { name, near } => {
+                write_unknown_policy(name, near.as_deref(), f)
+            }
             SelectError::BadCost { policy, field, found } => write!(
                 f,
                 "the cost for policy `{policy}` comes from {field}, which holds `{found}`: send a whole \

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::thread::LocalKey;
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
@@ -116,19 +117,35 @@ const BOUNDS: [Duration; LATENCY_BOUNDS.len()] = [
 /// requests that an observed policy would have denied are always timed.
 pub const TIMED_EVERY: u8 = 32;
 
-/// Whether this request is sampled for timing. Requests are chosen by multiples of the golden
-/// ratio, which are evenly distributed, and not at a fixed distance: if the requests of several
-/// policies alternate, each policy gets its share, whereas a fixed distance could always choose the
-/// same policy.
+/// One timed request in this many is ranked by volume on each thread, because a ranking costs more
+/// than a decision.
+pub(crate) const RANKED_EVERY: u8 = 32;
+
+/// Whether this request is sampled for timing.
 #[inline(always)]
 pub(crate) fn is_sampled() -> bool {
-    const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15; // 2^64 / 1.618...
+    // The first request of a thread is timed, so that there is a value even if requests are few.
     thread_local!(static SEQUENCE: Cell<u64> = const { Cell::new(0) });
-    SEQUENCE.with(|sequence| {
-        // The first request of a thread is timed, so that there is a value even if requests are
-        // few.
+    is_chosen(&SEQUENCE, TIMED_EVERY)
+}
+
+/// Whether this request, which is timed, is sampled for the rankings by volume.
+#[inline]
+pub(super) fn is_ranked() -> bool {
+    // The first request of a thread is not ranked, because it would stand for many.
+    thread_local!(static SEQUENCE: Cell<u64> = const { Cell::new(u64::MAX / 2) });
+    is_chosen(&SEQUENCE, RANKED_EVERY)
+}
+
+/// Chooses one call in `every`, by multiples of the golden ratio, which are evenly distributed, and
+/// not at a fixed distance: if the requests of several policies alternate, each policy gets its
+/// share, whereas a fixed distance could always choose the same policy.
+#[inline(always)]
+fn is_chosen(sequence: &'static LocalKey<Cell<u64>>, every: u8) -> bool {
+    const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15; // 2^64 / 1.618...
+    sequence.with(|sequence| {
         let now = sequence.replace(sequence.get().wrapping_add(GOLDEN));
-        now < u64::MAX / u64::from(TIMED_EVERY)
+        now < u64::MAX / u64::from(every)
     })
 }
 

@@ -6,8 +6,9 @@
 //! - Counters per policy, limit and mode. They are resolved to a [`LimitStats`] once per reload.
 //!   Recording is then one relaxed add per limit in a stripe of the calling thread, one for the
 //!   request in the counters of its reported limit, and another one for the latency.
-//! - Names of keys and routes, recorded only for a denial, a would-be denial or a near miss: a
-//!   heavy-hitter sketch per policy ([`Stats::top`]) and a stream of denials ([`Stats::events`]).
+//! - Names of keys and routes, recorded only for a denial, a would-be denial or a near miss, and
+//!   for a sample of all requests: a heavy-hitter sketch per policy ([`Stats::top`]) and a stream
+//!   of denials ([`Stats::events`]).
 //!
 //! A key never becomes the name of a counter, because an attacker can create any number of keys.
 //! Everything is bounded: series, tracked policies, sketch entries, bytes of text, events and their
@@ -41,6 +42,7 @@ pub use self::events::{
 };
 pub(crate) use self::latency::is_sampled;
 pub use self::latency::{LATENCY_BOUNDS, LatencyCounts};
+use self::latency::{RANKED_EVERY, is_ranked};
 pub use self::latency::{SERVICE_BOUNDS, ServiceLatency, ServiceTimer, TIMED_EVERY};
 #[cfg(feature = "config")]
 pub(crate) use self::mask::MIN_SECRET_BYTES;
@@ -119,11 +121,17 @@ pub enum RankBy {
     WouldDeny,
     /// Requests that were allowed and left at most 5 % of the limit.
     Near,
+    /// Requests that were allowed. Estimated from samples.
+    Allowed,
+    /// Requests that were sent to a shared store: not those that were answered from memory, or that
+    /// failed before. Estimated from samples.
+    StoreCalls,
 }
 
 impl RankBy {
     /// Every ranking.
-    pub const ALL: [RankBy; 3] = [RankBy::Denied, RankBy::WouldDeny, RankBy::Near];
+    pub const ALL: [RankBy; 5] =
+        [RankBy::Denied, RankBy::WouldDeny, RankBy::Near, RankBy::Allowed, RankBy::StoreCalls];
 
     /// Returns the name used in queries.
     pub const fn name(self) -> &'static str {
@@ -131,6 +139,21 @@ impl RankBy {
             RankBy::Denied => "denied",
             RankBy::WouldDeny => "would_deny",
             RankBy::Near => "near",
+            RankBy::Allowed => "allowed",
+            RankBy::StoreCalls => "store_calls",
+        }
+    }
+
+    /// Returns the number of requests that one recorded request stands for. `is_shared` is whether
+    /// the requests are decided by a shared store. It is 1 if every request is recorded.
+    pub fn sampled_one_in(self, is_shared: bool) -> u32 {
+        match self {
+            RankBy::Denied | RankBy::WouldDeny | RankBy::Near => 1,
+            // All requests to a shared store are timed.
+            RankBy::Allowed | RankBy::StoreCalls if is_shared => u32::from(RANKED_EVERY),
+            RankBy::Allowed | RankBy::StoreCalls => {
+                u32::from(TIMED_EVERY) * u32::from(RANKED_EVERY)
+            }
         }
     }
 }
@@ -147,7 +170,7 @@ pub struct UnknownRanking;
 
 impl fmt::Display for UnknownRanking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("use denied, would_deny or near")
+        f.write_str("use denied, would_deny, near, allowed or store_calls")
     }
 }
 
@@ -240,6 +263,10 @@ pub struct RequestRecord<'a> {
     pub request_id: Option<&'a str>,
     /// The duration of the decision; `None` if it was not measured.
     pub elapsed: Option<Duration>,
+    /// Whether a shared store decides. In that case every request is timed.
+    pub is_shared: bool,
+    /// Whether the request was sent to the shared store.
+    pub was_sent: bool,
 }
 
 /// A request whose limits are being counted.
@@ -247,6 +274,8 @@ pub(crate) struct Counting<'s> {
     stripe: Stripe,
     allowed: bool,
     is_notable: bool,
+    /// Whether the request is sampled for the rankings by volume.
+    is_ranked: bool,
     outcome: Outcome,
     /// The limit under which the request is counted: the first observed limit that would have
     /// denied it or, if there is none, the reported limit, or the first one if none is enforced.
@@ -258,7 +287,8 @@ impl<'s> Counting<'s> {
     #[inline]
     pub(crate) fn new(allowed: bool) -> Self {
         let outcome = if allowed { Outcome::Allowed } else { Outcome::Denied };
-        Counting { stripe: stripe(), allowed, is_notable: false, outcome, counted: None }
+        let (is_notable, is_ranked) = (false, false);
+        Counting { stripe: stripe(), allowed, is_notable, is_ranked, outcome, counted: None }
     }
 
     /// Counts the result of one limit. `is_reported` is whether the verdict reports it.
@@ -405,7 +435,7 @@ impl Stats {
             counting.add(limit.stats, limit.counted(), is_reported);
         }
         self.count_request(&counting, None);
-        if self.add(&counting, record.elapsed) {
+        if self.add(&mut counting, record.elapsed) {
             self.record_notable(record, &counting);
         }
     }
@@ -422,11 +452,12 @@ impl Stats {
 
     /// Adds the duration of a decision. Returns whether the keys have to be recorded.
     #[inline]
-    pub(crate) fn add(&self, counting: &Counting<'_>, elapsed: Option<Duration>) -> bool {
+    pub(crate) fn add(&self, counting: &mut Counting<'_>, elapsed: Option<Duration>) -> bool {
         if let Some(elapsed) = elapsed {
             self.latency.add(counting.stripe, elapsed);
+            counting.is_ranked = is_ranked();
         }
-        counting.is_notable
+        counting.is_notable || counting.is_ranked
     }
 
     /// Records the duration of a call to the shared store, including failures.
@@ -434,25 +465,51 @@ impl Stats {
         self.store_latency.add(stripe(), elapsed);
     }
 
-    /// Records the key of a request in the rankings, once and under the policy that counts the
-    /// request, and publishes its denials, one per policy.
+    /// Records the key of a request in the rankings, under the policy that counts the request, and
+    /// publishes its denials, one per policy. A quota that was skipped denies, although the request
+    /// is allowed: that is not published.
     #[cold]
     pub(crate) fn record_notable(&self, record: &RequestRecord<'_>, counting: &Counting<'_>) {
         let now = self.clock.now();
         let route = record.route.map(without_parameters);
         let record = &RequestRecord { route: route.as_deref(), ..*record };
         if let Some((by, limit)) = counting.ranked(record.limits) {
-            let (key, template) = (limit.key, limit.stats.template());
-            let observation = Observation { by, key, template, route: record.route };
-            limit.stats.tracker().add(&observation, self.period(now));
+            self.rank(by, limit, record, now);
+        }
+        let volume = [
+            (RankBy::Allowed, counting.outcome != Outcome::Denied),
+            (RankBy::StoreCalls, record.was_sent),
+        ];
+        if counting.is_ranked
+            && let Some(counted) = counting.counted
+            && let Some(limit) = record.limits.iter().find(|limit| limit.stats.same_policy(counted))
+        {
+            for (by, _) in volume.into_iter().filter(|(_, is_ranked)| *is_ranked) {
+                self.rank(by, limit, record, now);
+            }
         }
         for limits in record.limits.chunk_by(|a, b| a.stats.same_policy(b.stats)) {
             if let Some(limit) = longest_wait(limits)
+                && !(record.allowed && limit.stats.denied_outcome() == Outcome::Denied)
                 && let Some(suppressed) = limit.stats.tracker().may_publish(now)
             {
                 self.events.publish(record, limit, now, suppressed);
             }
         }
+    }
+
+    /// Adds the key of a limit, and the route of the request, to a ranking.
+    fn rank(
+        &self,
+        by: RankBy,
+        limit: &LimitRecord<'_>,
+        record: &RequestRecord<'_>,
+        now: Timestamp,
+    ) {
+        let (key, template) = (limit.key, limit.stats.template());
+        let count = by.sampled_one_in(record.is_shared).into();
+        let observation = Observation { by, key, template, route: record.route, count };
+        limit.stats.tracker().add(&observation, self.period(now));
     }
 
     fn period(&self, now: Timestamp) -> u64 {

@@ -1,4 +1,4 @@
-//! Keys and routes that were denied most often recently, per policy.
+//! Keys and routes that were denied most often recently, or had most requests, per policy.
 //!
 //! Counts that never expire would list last week's attacker for ever. So each ranking is a pair of
 //! Space-Saving sketches, one for this period and one for the previous period; when a period ends,
@@ -20,7 +20,7 @@ use crate::policy::Template;
 use crate::sync::Mutex;
 
 /// The maximum number of policies with separate rankings. The others share one. If an attacker
-/// fills every ranking of every policy, they take about 35 MB; and 120 MB if all keys are masked
+/// fills every ranking of every policy, they take about 60 MB; and 200 MB if all keys are masked
 /// keys of 1,024 bytes, which are stored whole.
 pub const MAX_TRACKED_POLICIES: usize = 128;
 
@@ -34,6 +34,8 @@ pub(super) struct Observation<'a> {
     /// The template that rendered the key, if it has to be masked.
     pub template: Option<&'a Arc<Template>>,
     pub route: Option<&'a str>,
+    /// The number of requests that it stands for.
+    pub count: u64,
 }
 
 /// The rankings and service times of a policy.
@@ -62,9 +64,10 @@ impl PolicyTracker {
         let route = observation.route.map(|route| (hash(route.as_bytes()), route));
         let key_hash = hash(observation.key);
         let mut ranking = self.rankings[observation.by as usize].lock();
-        ranking.keys.advance_to(period).add(key_hash, observation.key, observation.template);
+        let (key, count) = (observation.key, observation.count);
+        ranking.keys.advance_to(period).add(key_hash, key, observation.template, count);
         if let Some((route_hash, route)) = route {
-            ranking.routes.advance_to(period).add(route_hash, route.as_bytes(), None);
+            ranking.routes.advance_to(period).add(route_hash, route.as_bytes(), None, count);
         }
     }
 
@@ -290,15 +293,21 @@ pub(super) struct Counter<'a> {
 }
 
 impl Sketch {
-    /// Counts a name. `template` is the one that rendered it, if it has to be masked.
-    pub(super) fn add(&mut self, hash: u64, name: &[u8], template: Option<&Arc<Template>>) {
+    /// Counts a name `count` times. `template` is the one that rendered it, if it has to be masked.
+    pub(super) fn add(
+        &mut self,
+        hash: u64,
+        name: &[u8],
+        template: Option<&Arc<Template>>,
+        count: u64,
+    ) {
         if let Some(index) = self.find(hash) {
-            self.counts[index] += 1;
+            self.counts[index] += count;
             return;
         }
         if self.hashes.len() < SKETCH_ENTRIES {
             self.hashes.push(hash);
-            self.counts.push(1);
+            self.counts.push(count);
             let mut stored = StoredKey::default();
             stored.set(name, template);
             self.names.push(Name { error: 0, stored });
@@ -309,7 +318,7 @@ impl Sketch {
         let error = self.floor();
         let Some(index) = self.counts.iter().position(|count| *count == error) else { return };
         self.hashes[index] = hash;
-        self.counts[index] = error + 1;
+        self.counts[index] = error + count;
         // The memory is reused, so that a flood of new names does not allocate.
         self.names[index].error = error;
         self.names[index].stored.set(name, template);

@@ -103,6 +103,11 @@ pub trait Store: Send + Sync + 'static {
     fn next_attempt(&self) -> Duration {
         Duration::ZERO
     }
+
+    /// Returns the number of nodes that share the store, at least 1; `None` if it is not known.
+    fn nodes(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// A store that is shared by several limiters.
@@ -134,6 +139,10 @@ impl<S: Store> Store for Arc<S> {
 
     fn next_attempt(&self) -> Duration {
         S::next_attempt(self)
+    }
+
+    fn nodes(&self) -> Option<u32> {
+        S::nodes(self)
     }
 }
 

@@ -33,7 +33,7 @@ use crate::config::{Config, ConfigErrors};
 use crate::gate::{CodeKey, CodePolicy, ErasedStore, FoundKey, Gate, GateError};
 use crate::headers::Forms;
 use crate::identity::Identity;
-use crate::policy::{PathVariants, Policies};
+use crate::policy::{PathVariants, Policies, SelectError};
 use crate::stats::{PrometheusText, Stats, write_memory_metrics};
 use crate::{Decision, Limit, Limiter, MAX_CHECKS, Store};
 
@@ -215,9 +215,12 @@ impl<K> RateLimitLayer<K> {
     }
 
     fn policy(&self, name: &str) -> Result<&CodePolicy, KeyError> {
-        let found =
-            self.layer_state.policies().find(|code_policy| code_policy.policy().name() == name);
-        found.ok_or_else(|| GateError::unknown_policy(name).into())
+        let policies = || self.layer_state.policies();
+        let found = policies().find(|code_policy| code_policy.policy().name() == name);
+        found.ok_or_else(|| {
+            let names = policies().map(|code_policy| code_policy.policy().name());
+            GateError::from(SelectError::unknown_policy(name, names)).into()
+        })
     }
 }
 

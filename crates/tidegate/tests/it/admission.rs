@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate::unstable::attributes::Attributes;
 use tidegate::unstable::config::Config;
 use tidegate::unstable::gate::{ActivePolicies, Gate, GateRequest, Subject};
-use tidegate::unstable::stats::Stats;
+use tidegate::unstable::stats::{Outcome, Stats, StreamItem};
 use tidegate::{ManualClock, MemoryOptions, MemoryStore};
 
 use crate::common::limiter;
@@ -89,6 +89,26 @@ fn one_free_quota_admits_a_waiting_request() {
                 "the waiter is first, and 10 s exceed its max_wait"
             );
         }
+    }
+}
+
+/// Regression: the skipped quota of an allowed request was published as a denial.
+#[test]
+fn skipped_quota_of_an_allowed_request_is_no_denial() {
+    for (gate, _clock) in gates() {
+        let (active, attributes) = (Arc::clone(&gate.active_policies()), request("/"));
+        let mut reader = gate.stats().events().subscribe(None).expect("free capacity");
+        let check = || block_on(check(&gate, &active, &attributes, None, false));
+        assert!(check(), "both quotas have units left");
+        assert!(check(), "the first quota is used up and skipped");
+        assert_eq!(reader.try_next(), None);
+
+        assert!(!check(), "both quotas are used up");
+        for policy in ["often", "seldom"] {
+            let Some(StreamItem::Denial(denial)) = reader.try_next() else { panic!("{policy}") };
+            assert_eq!((&*denial.policy, denial.outcome), (policy, Outcome::Denied));
+        }
+        assert_eq!(reader.try_next(), None);
     }
 }
 

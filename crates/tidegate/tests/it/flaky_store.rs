@@ -20,6 +20,8 @@ pub struct FlakyStore {
 #[derive(Clone, Copy, Debug)]
 pub enum Behavior {
     Healthy,
+    /// Requests are admitted from units that the store has leased to the node.
+    Leased,
     Down,
     TimedOut,
     Lost,
@@ -62,7 +64,7 @@ impl FlakyStore {
         self.delay().await;
         let behavior = *self.behavior.lock().unwrap_or_else(PoisonError::into_inner);
         let failure = match behavior {
-            Behavior::Healthy => return Ok(()),
+            Behavior::Healthy | Behavior::Leased => return Ok(()),
             Behavior::Down => Failure::Down,
             Behavior::TimedOut => Failure::TimedOut,
             Behavior::Lost => Failure::Lost,
@@ -78,8 +80,12 @@ impl FlakyStore {
 impl Store for FlakyStore {
     async fn decide(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
         self.arrive().await?;
-        let decided = self.store.decide(request).await;
+        let mut decided = self.store.decide(request).await;
         self.delay().await;
+        let behavior = *self.behavior.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Behavior::Leased, Ok(verdict)) = (behavior, &mut decided) {
+            verdict.remembered = true;
+        }
         decided
     }
 

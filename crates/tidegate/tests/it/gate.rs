@@ -220,10 +220,13 @@ fn invalid_requests_have_distinct_errors() {
     let held: [Limit; 1] = ["3 concurrent".parse().expect("a limit")];
     let needs = |policy: Option<&str>| GateError::NeedsPermit { policy: policy.map(Into::into) };
     let rows = [
-        (under("nobody", "x").subject, GateError::UnknownPolicy { name: "nobody".into() }),
+        (
+            under("nobody", "x").subject,
+            GateError::UnknownPolicy { name: "nobody".into(), near: None },
+        ),
         (
             Subject::Policy { policy: "no\n", attributes: &jobs },
-            GateError::UnknownPolicy { name: "no\\x0a".into() },
+            GateError::UnknownPolicy { name: "no\\x0a".into(), near: None },
         ),
         (Subject::Request(&jobs), needs(Some("jobs"))),
         (under("watched-jobs", "x").subject, needs(Some("watched-jobs"))),
@@ -277,7 +280,7 @@ fn reload_keeps_counts() {
     let before = Arc::clone(&fixture.gate.active_policies());
     fixture.gate.reload(policies(&POLICIES.replace("name: user", "name: other")));
     assert!(fixture.gate.keys(&before, "user").is_ok());
-    let unknown = GateError::UnknownPolicy { name: "user".into() };
+    let unknown = GateError::UnknownPolicy { name: "user".into(), near: None };
     assert_eq!(check(), Err(unknown));
     assert_eq!(fixture.left("other", "alice"), [3, 5]);
 }

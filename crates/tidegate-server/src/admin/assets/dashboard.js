@@ -8,7 +8,7 @@ import { Intervals, quantile, rateOf, total } from "./intervals.js";
 import { ago, bar, cell, clock, element, labelled, pairs, rate, row, seconds, short, wait } from "./format.js";
 
 const POLL_MS = 1000;      // interval of polling counts
-const TOP_EVERY = 3;       // rankings are polled with every third of them
+const TOP_EVERY = 3;       // rankings and nodes are polled with every third of them
 const POLICIES_DRAWN = 6;  // maximum number of lines in the chart by policy
 const EVENTS_SHOWN = 100;  // maximum number of denials on the page
 const RETRY_MS = 3000;     // delay before reconnecting the stream
@@ -233,12 +233,28 @@ function showPolicies(now, changes) {
   fill("policies", rows, 9, "No policies.");
 }
 
+// ---- the nodes that share the store
+
+function showFleet({ differing, nodes }) {
+  $("fleet").hidden = nodes.length === 0;
+  put("fleet-note", differing
+    ? `${differing} of ${nodes.length} nodes that share the store have other policies than this one.`
+    : `All nodes that share the store have the same policies: ${nodes.length} in all.`, differing > 0);
+  const sorted = nodes.toSorted((one, other) => other.differs - one.differs);
+  fill("fleet-nodes", sorted.map((node) => row(
+    cell(node.own ? `${node.name} (this server)` : node.name, "name"),
+    cell(node.differs ? "different" : "the same", node.differs ? "alarm" : ""),
+    cell(node.fingerprint, "mono"), cell(`${ago(node.last_seen_seconds)} ago`, "num"),
+  )), 4, "None.");
+}
+
 // ---- rankings
 
 function showTop(top) {
   const covers = ago(Math.max(1, top.covers_seconds));
   $("top-note").textContent =
-    `Last ${covers}. The true count is between count − error and count; ` +
+    (top.sampled_one_in > 1 ? `Last ${covers}, estimated from one request in ${top.sampled_one_in.toLocaleString("en")}; `
+      : `Last ${covers}. The true count is between count − error and count; `) +
     `keys not listed: at most ${top.keys.unlisted_at_most}, routes: at most ${top.routes.unlisted_at_most}.`;
   const counts = (entry) => [cell(short(entry.count), "num"), cell(entry.error ? `−${short(entry.error)}` : "0", "num")];
   const keys = top.keys.entries.map((entry) => {
@@ -438,7 +454,10 @@ async function poll() {
   showCounts(now);
   $("content").classList.remove("stale");
   last = now;
-  if (polls % TOP_EVERY === 0) await refreshTop();
+  if (polls % TOP_EVERY === 0) {
+    await refreshTop();
+    showFleet(await requestJson("admin/v1/fleet"));
+  }
   if (lookup && !$("confirm").open) await refreshKey();
   polls += 1;
 }

@@ -133,11 +133,15 @@ impl Registry {
 
     /// Removes all series but those of these names, if the table is full.
     pub fn make_room<'a>(&self, names: impl Iterator<Item = &'a str>) {
-        let mut all = self.series.write().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= MAX_SERIES {
-            let kept: HashSet<&str> = names.collect();
-            all.retain(|name, _| kept.contains(&**name));
+        if self.series.read().unwrap_or_else(PoisonError::into_inner).len() < MAX_SERIES {
+            return;
         }
+        // Checks wait for the lock, so the set is made before and the series are freed after.
+        let kept: HashSet<&str> = names.collect();
+        let mut all = self.series.write().unwrap_or_else(PoisonError::into_inner);
+        let removed: Vec<_> = all.extract_if(|name, _| !kept.contains(&**name)).collect();
+        drop(all);
+        drop(removed);
     }
 
     /// Returns all series, in no order.

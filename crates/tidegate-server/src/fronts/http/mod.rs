@@ -266,11 +266,14 @@ fn is_check(request: &Request<Incoming>) -> bool {
 }
 
 fn not_found(path: &str) -> RequestError {
-    let detail = match path {
-        "/metrics" | "/healthz" | "/readyz" => {
-            "not found; metrics and health are at the address of --admin (default: 127.0.0.1:9090)"
+    let is_admin =
+        ["/metrics", "/healthz", "/readyz"].contains(&path) || path.starts_with("/admin/");
+    let detail = match is_admin {
+        true => {
+            "not found; metrics, health and the admin API are at the address of --admin \
+             (default: 127.0.0.1:9090)"
         }
-        _ => "not found; see / for the pages and /openapi.json for the API",
+        false => "not found; see / for the pages and /openapi.json for the API",
     };
     RequestError::new(ErrorKind::NotFound, detail)
 }

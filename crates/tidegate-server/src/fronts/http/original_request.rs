@@ -147,7 +147,11 @@ impl<'a> OriginalRequest<'a> {
                 let original = OriginalRequest::from(request, "", TargetSource::Original)?;
                 return match forwarded == original {
                     true => Ok(forwarded),
-                    false => Err(conflict("X-Forwarded-*", "X-Original-*")),
+                    false => Err(conflict(
+                        "X-Forwarded-*",
+                        "X-Original-*",
+                        ", or add ?from=forwarded or ?from=original to its URL for tidegate",
+                    )),
                 };
             }
         };
@@ -178,7 +182,9 @@ fn target_in<'a, B>(
 /// the host, because one may be the client's.
 fn original_target<B>(request: &Request<B>) -> Result<Option<OriginalRequest<'_>>, RequestError> {
     match (target_in(request, &ORIGINAL_URI)?, target_in(request, &ORIGINAL_URL)?) {
-        (Some(uri), Some(url)) if uri != url => Err(conflict("X-Original-URI", "X-Original-URL")),
+        (Some(uri), Some(url)) if uri != url => {
+            Err(conflict("X-Original-URI", "X-Original-URL", ""))
+        }
         (uri, url) => Ok(url.or(uri)),
     }
 }
@@ -187,11 +193,11 @@ fn missing(name: &str) -> RequestError {
     RequestError::invalid(format!("{name} is missing: configure the gateway to send it"))
 }
 
-fn conflict(one: &str, other: &str) -> RequestError {
+/// The error for two headers that differ. `alternative` is what else the operator can do.
+fn conflict(one: &str, other: &str, alternative: &str) -> RequestError {
     RequestError::invalid(format!(
         "{one} and {other} differ, and the client may have sent one of them: have the gateway \
-         remove the one that it does not set, or add ?from=forwarded or ?from=original to its URL \
-         for tidegate"
+         remove the one that it does not set{alternative}"
     ))
 }
 
@@ -337,10 +343,11 @@ mod tests {
     fn rejects_contradictory_headers() {
         #[rustfmt::skip]
         let rows: &[(&[&str], Option<TargetSource>, &str)] = &[
-            (&["x-forwarded-uri: /login", "x-original-uri: /free"], None, "X-Forwarded-* and X-Original-* differ"),
+            (&["x-forwarded-uri: /login", "x-original-uri: /free"], None, "or add ?from=forwarded or ?from=original"),
             (&["x-forwarded-uri: /login", "x-original-url: http://h/free"], None, "X-Forwarded-* and X-Original-* differ"),
             (&["x-forwarded-uri: /a", "x-original-uri: /a", "x-forwarded-method: PUT", "x-original-method: GET"], None, "differ"),
             (&["x-original-uri: /login", "x-original-url: http://h/free"], None, "X-Original-URI and X-Original-URL differ"),
+            (&["x-original-uri: /login", "x-original-url: http://h/free"], Some(TargetSource::Original), "remove the one that it does not set"),
             // The target is the same, and the host may be the client's choice.
             (&["host: shop", "x-original-uri: /login", "x-original-url: http://free/login"], None, "X-Original-URI and X-Original-URL differ"),
             (&["host: shop", "x-original-uri: /login", "x-original-url: http://free/login"], Some(TargetSource::Original), "X-Original-URI and X-Original-URL differ"),

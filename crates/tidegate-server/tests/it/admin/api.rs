@@ -5,6 +5,7 @@ use tidegate_testkit::eventually;
 
 use super::server::Server;
 use super::{POLICIES, with_full_keys};
+use crate::server_harness::wait_for;
 
 #[test]
 fn lists_active_policies() {
@@ -23,6 +24,8 @@ fn lists_active_policies() {
         "cost": "1",
         "overflow": null,
         "exempt": ["client_ip: 192.168.0.0/16"],
+        "replaces": [],
+        "quota": false,
         "overrides": [{
             "when": ["header:x-org: acme"],
             "limits": ["5000 per 1h sliding-window"],
@@ -37,6 +40,42 @@ fn lists_active_policies() {
     let names: Vec<_> =
         policies["policies"].as_array().expect("a list").iter().map(|p| &p["name"]).collect();
     assert_eq!(names, ["login", "api", "watched"]);
+    // Nothing is shared, so there are no other nodes.
+    let fleet = server.get("/admin/v1/fleet").json();
+    let fingerprint = &policies["fingerprint"];
+    assert_eq!(fleet, json!({"fingerprint": fingerprint, "differing": 0, "nodes": []}));
+    // It depends on what decides, and on nothing else.
+    let same =
+        Server::start("policies-same", &POLICIES.replace("policies:", "max_keys: 9\npolicies:"));
+    assert_eq!(same.get("/admin/v1/policies").json()["fingerprint"], *fingerprint);
+    let other = Server::start("policies-other", &POLICIES.replace("1000 per 1h", "1001 per 1h"));
+    assert_ne!(other.get("/admin/v1/policies").json()["fingerprint"], *fingerprint);
+}
+
+#[test]
+fn ranks_keys_by_volume() {
+    let large = POLICIES.replace("1000 per 1h", "1000000000 per 1h");
+    let server = Server::start("top-volume", &large);
+    let one = |number: usize| {
+        let key = if number.is_multiple_of(4) { "seldom" } else { "often" };
+        json!({"path": "/api/items", "headers": {"x-api-key": key}})
+    };
+    let checks: Vec<Value> = (0..400).map(|number| json!({"attributes": one(number)})).collect();
+    let batch = json!({"checks": checks}).to_string();
+    // One request in 1,024 is ranked, on each thread.
+    let top = wait_for(|| {
+        server.post("/v1/check/batch", &batch);
+        let top = server.get("/admin/v1/top?by=allowed&policy=api").json();
+        Some(top).filter(|top| top["keys"]["entries"][0]["count"].as_u64() > Some(8_000))
+    });
+    assert_eq!((&top["by"], &top["sampled_one_in"]), (&json!("allowed"), &json!(1024)));
+    let first = &top["keys"]["entries"][0];
+    let name = first["name"].as_str().expect("text");
+    assert!(name.starts_with("header:x-api-key=o...#"), "{first}");
+    assert_eq!(first["count"].as_u64().map(|count| count % 1024), Some(0), "{first}");
+    assert_eq!(top["routes"]["entries"][0]["name"], "/api/items");
+    let calls = server.get("/admin/v1/top?by=store_calls").json();
+    assert_eq!(calls["keys"]["entries"], json!([]), "there is no shared store");
 }
 
 /// Returns the units left of each limit.
@@ -77,6 +116,40 @@ fn peeks_and_resets_a_key() {
     assert_eq!((none.status, &none.json()["field"]), (400, &json!("key")));
 }
 
+/// Regression: the key that requests without a key share could not be looked up or reset.
+#[test]
+fn finds_keys_with_control_bytes() {
+    let config =
+        "policies: [{ name: users, key: '{header:x-user}', limits: ['2 per 1h sliding-log'] }]\n";
+    let server = Server::start("control-bytes", &format!("log_keys: full\n{config}"));
+    let requests =
+        [r"{}", r#"{"headers":{"x-user":"a\u0001b"}}"#, r#"{"headers":{"x-user":"a\\b"}}"#];
+    for attributes in requests {
+        (0..3).for_each(|_| drop(server.check(attributes, &[])));
+    }
+    // A caller that names a NUL as its key has another key than requests without one.
+    (0..3).for_each(|_| drop(server.check_body(r#"{"policy":"users","key":"\u0000"}"#, &[])));
+    let top = server.get("/admin/v1/top").json();
+    let entries = top["keys"]["entries"].as_array().expect("entries");
+    assert_eq!(entries.len(), 4, "{top}");
+    for (name, encoded) in
+        [("\\x00", "%00"), ("\\x00\\x00", "%00%00"), ("a\\x01b", "a%01b"), ("a\\\\b", "a%5Cb")]
+    {
+        let entry = entries.iter().find(|entry| entry["name"] == name).expect(name);
+        assert_eq!(entry["encoded"], encoded);
+        // The key as it is shown, in the query, as the form of the dashboard sends it.
+        let typed = name.replace('\\', "%5C");
+        for path in [format!("/{encoded}"), format!("?key={encoded}"), format!("?key={typed}")] {
+            let path = format!("/admin/v1/policies/users/keys{path}");
+            let found = server.get(&path).json();
+            assert_eq!((&found["key"], remaining(&found)), (&json!(name), vec![0]), "{path}");
+        }
+        let path = format!("/admin/v1/policies/users/keys/{encoded}");
+        assert_eq!(server.ask("DELETE", &path, &[]).json()["reset"], true, "{path}");
+        assert_eq!(remaining(&server.get(&path).json()), [2], "{path}");
+    }
+}
+
 #[test]
 fn rejects_keys_of_limits_sent_by_callers() {
     let server = Server::start("own", POLICIES);
@@ -107,6 +180,7 @@ fn ranks_keys_with_error_bounds() {
     assert_eq!(top["keys"], json!({"entries": keys, "unlisted_at_most": 0}));
     assert_eq!(top["routes"]["entries"], json!([entry("/login", None, "login", 3)]));
     assert_eq!((&top["by"], &top["policy"]), (&json!("denied"), &json!(null)));
+    assert_eq!(top["sampled_one_in"], 1);
     assert!(top["covers_seconds"].as_u64().is_some(), "{top}");
     // The ranking links to the key.
     let path =
@@ -187,6 +261,13 @@ fn rejects_invalid_admin_requests() {
             "there is no policy `nobody`: see /admin/v1/policies",
         ),
         (
+            "GET",
+            "/admin/v1/policies/Logn/keys/a",
+            404,
+            Some("policy"),
+            "there is no policy `Logn`; did you mean `login`?",
+        ),
+        (
             "DELETE",
             "/admin/v1/policies/%1b%5Bm/keys/a",
             404,
@@ -207,7 +288,13 @@ fn rejects_invalid_admin_requests() {
             Some("policy"),
             &format!("there is no policy `{}...`: see /admin/v1/policies", "x".repeat(64)),
         ),
-        ("GET", "/admin/v1/top?by=size", 400, Some("by"), "use denied, would_deny or near"),
+        (
+            "GET",
+            "/admin/v1/top?by=size",
+            400,
+            Some("by"),
+            "use denied, would_deny, near, allowed or store_calls",
+        ),
         ("GET", "/admin/v1/top?n=0", 400, Some("n"), "use a whole number from 1 to 1000"),
         ("GET", "/admin/v1/top?n=-1", 400, Some("n"), "use a whole number from 1 to 1000"),
         ("GET", "/admin/v1/top?n=1001", 400, Some("n"), "use a whole number from 1 to 1000"),
@@ -260,19 +347,14 @@ fn rejects_invalid_admin_requests() {
             None,
             "not found; checks are at the address of --http (default: 127.0.0.1:8080)",
         ),
+        ("POST", "/metrics", 405, None, "method not allowed here: use GET"),
+        ("DELETE", "/admin/v1/policies", 405, None, "method not allowed here: use GET"),
         (
             "POST",
-            "/metrics",
+            "/admin/v1/policies/login/keys/a",
             405,
             None,
-            "method not allowed here: use GET, or DELETE to reset a key",
-        ),
-        (
-            "DELETE",
-            "/admin/v1/policies",
-            405,
-            None,
-            "method not allowed here: use GET, or DELETE to reset a key",
+            "method not allowed here: use GET, or DELETE to reset the key",
         ),
     ];
     for (method, path, status, field, detail) in rows {
@@ -298,6 +380,7 @@ fn admin_api_requires_secret() {
     let guarded = [
         "/admin/v1/policies",
         "/admin/v1/stats",
+        "/admin/v1/fleet",
         "/admin/v1/history",
         "/admin/v1/top",
         "/admin/v1/events",

@@ -83,7 +83,7 @@ fn authenticates_by_metadata() {
     let start = Start::new("grpc-secrets").config(CONFIG).args(&["--grpc", "127.0.0.1:0"]);
     let server = start.env("TIDEGATE_TOKENS", "first,second").run();
     let mut client = GrpcClient::new(&server);
-    let message = "authentication required: send one of TIDEGATE_TOKENS as metadata `authorization: Bearer ...`";
+    let message = "authentication required: the secret is missing or wrong; send one of TIDEGATE_TOKENS as metadata `authorization: Bearer ...`";
     let refused = json!({ "code": "UNAUTHENTICATED", "message": message });
     assert_eq!(client.limit(&question()), refused);
     let rows = [

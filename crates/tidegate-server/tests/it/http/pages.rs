@@ -84,4 +84,5 @@ fn links_of_open_fronts_keep_the_host_name() {
     get(&off, "/dashboard", &[]).refuses(404, None, "not found; see /");
     assert!(!get(&off, "/", &[]).text().contains("dashboard"));
     get(&off, "/metrics", &[]).refuses(404, None, "at the address of --admin");
+    get(&off, "/admin/v1/policies", &[]).refuses(404, None, "at the address of --admin");
 }

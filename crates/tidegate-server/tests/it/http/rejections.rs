@@ -62,6 +62,7 @@ fn rejects_invalid_bodies_by_field() {
         (r#"{"key":"a","limits":["5 concurrent"]}"#, 409, Some("limits"), "acquire one with POST /v1/permits"),
         (r#"{"policy":"jobs","key":"a"}"#, 409, Some("policy"), "policy `jobs` has a concurrency limit"),
         (r#"{"policy":"nobody","key":"a"}"#, 404, Some("policy"), "there is no policy `nobody`"),
+        (r#"{"policy":"lgoin","key":"a"}"#, 404, Some("policy"), "there is no policy `lgoin`; did you mean `login`?"),
         (&long_policy, 404, Some("policy"), &cut),
         (&long_policy_of_request, 404, Some("policy"), &cut),
         (r#"{"policy":"\u001b[2J<img>","key":"a"}"#, 404, Some("policy"), "there is no policy `"),

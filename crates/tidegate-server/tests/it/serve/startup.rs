@@ -121,7 +121,11 @@ fn misspelt_switch_does_not_turn_authentication_off() {
         assert!(exited == code && text.contains(part), "{value}: {exited} {text}");
     };
     for value in ["nope", "disabled", "-1"] {
-        fails(value, 2, "for '--insecure-no-auth': write true or false");
+        fails(
+            value,
+            2,
+            "for 'TIDEGATE_INSECURE_NO_AUTH (--insecure-no-auth)': write true or false",
+        );
     }
     for value in ["", "no", "False", "0", "off"] {
         fails(value, 1, "TIDEGATE_TOKENS is not set");
@@ -202,11 +206,15 @@ fn flag_overrides_environment_overrides_file() {
 fn reports_why_it_cannot_start() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = taken.local_addr().expect("an address").to_string();
+    let free = tidegate_testkit::free_address().to_string();
     let start = |test: &str| Start::new(&format!("start-fails-{test}"));
     #[rustfmt::skip]
     let rows: Vec<(Start, i32, String)> = vec![
         (start("taken").args(&["--http", &taken]), 1, format!(
             "error: --http {taken}: the address is in use: stop the other program, or choose another port (--http 127.0.0.1:0 takes a free one)\n")),
+        (start("same").args(&["--resp", &free, "--admin", &free]), 1, format!(
+            "error: --resp {free} and --admin {free}: two fronts of this server have the same address; choose another \
+             port for one of them (--admin 127.0.0.1:0 takes a free one), or --admin off\n")),
         (start("foreign").args(&["--http", "192.0.2.1:80"]).env("TIDEGATE_TOKENS", "s"), 1,
             "error: --http 192.0.2.1:80: this machine does not have that address\n".into()),
         (start("open").args(&["--http", "0.0.0.0:0"]), 1,
@@ -224,6 +232,12 @@ fn reports_why_it_cannot_start() {
         (start("no-certificate").config(&format!("tls: {{ http: {{ cert: c.pem, key: k.pem }} }}\n{TWO_PER_HOUR}")), 1,
             "error: tls cert: ".into()),
         (start("config").config("policies: 7\n"), 1, "error: ".into()),
+        (start("variable").without_flags().env("TIDEGATE_HTTP", "banana"), 2,
+            "error: invalid value 'banana' for 'TIDEGATE_HTTP (--http <ADDR|off>)': `banana` is not an address".into()),
+        (start("variable-choice").without_flags().env("TIDEGATE_LOG_FORMAT", "xml"), 2,
+            "error: invalid value 'xml' for 'TIDEGATE_LOG_FORMAT (--log-format <FORMAT>)'".into()),
+        (start("flag-before-variable").env("TIDEGATE_HTTP", "off").args(&["--http", "banana"]), 2,
+            "error: invalid value 'banana' for '--http <ADDR|off>': `banana` is not an address".into()),
         (start("word").args(&["--http", "8080"]), 2, "error: invalid value '8080' for '--http <ADDR|off>': `8080` has no host".into()),
     ];
     for (start, code, expected) in rows {

@@ -1,11 +1,13 @@
 //! Counts in a shared store, as callers, gateways and operators see them.
 //!
 //! - `live_redis.rs`: with a real `redis-server`; `sentinel_and_cluster.rs`: with several of them;
+//! - `fleet.rs`: servers that know each other;
 //! - `store_outage.rs`: while the store is unreachable;
 //! - `documented_setup.rs`: the setup in the documentation;
 //! - `secrets.rs`: the password of the store is never shown.
 
 mod documented_setup;
+mod fleet;
 mod live_redis;
 pub mod redis_servers;
 mod secrets;

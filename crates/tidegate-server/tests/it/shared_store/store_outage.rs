@@ -2,6 +2,7 @@
 //! reports it.
 
 use serde_json::json;
+use tidegate_testkit::redis::{Engine, RedisServer};
 
 use super::{EXCEEDED, REDUCED, check, forward, node};
 use crate::server_harness::{JSON, Server, wait_for};
@@ -28,6 +29,20 @@ fn starts_without_store_and_is_ready() {
     assert_eq!(server.metric("tidegate_store_up"), Some(0));
     let stats = server.admin_get("/admin/v1/stats").json();
     assert_eq!(stats["store"]["shared"]["up"], false);
+}
+
+/// Regression: only the first reason was logged, however long the store stayed unavailable.
+#[test]
+fn logs_the_new_reason_of_an_outage() {
+    let mut redis = RedisServer::start(Engine::Redis);
+    let server = node("shared-down-reason", &redis.url()).run();
+    redis.kill();
+    wait_for(|| server.log().contains("Connection refused").then_some(()));
+    redis.restart_with(&["--requirepass", "pw"]);
+    let log = wait_for(|| Some(server.log()).filter(|log| log.contains("NOAUTH")));
+    let line = log.lines().find(|line| line.contains("NOAUTH")).expect("a line");
+    assert!(line.contains("store still unavailable, for another reason"), "{line}");
+    assert!(line.contains("the store refused the credentials: "), "{line}");
 }
 
 #[test]

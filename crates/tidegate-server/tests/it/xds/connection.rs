@@ -56,6 +56,31 @@ fn control_plane_that_hangs_does_not_hold_up_the_server() {
     assert_eq!(server.ended(), 0);
 }
 
+/// A control plane that accepts connections and never begins the TLS handshake.
+#[test]
+fn tls_handshake_that_hangs_is_given_up() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a socket");
+    let address = silent.local_addr().expect("an address").to_string();
+    let start = Start::new("xds-silent-tls").args(&["--envoy-xds", &address]);
+    let server = start.env("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true").run();
+    server.logged("no configs from the xDS control plane: not connected within");
+}
+
+/// The reason is logged, and the config that was sent before is applied.
+#[test]
+fn stream_that_fails_behind_a_config_is_logged_with_its_reason() {
+    let mut plane = ControlPlane::new(json!({}));
+    let server = start("xds-abort", &plane).run();
+    plane.subscribed();
+    let last = json!({ "reason": "node unknown", "version": "1", "configs": [config("a", 10)] });
+    plane.script.call("send_and_abort", last);
+    let log = server.logged("no configs from the xDS control plane");
+    assert!(log.contains("node unknown"), "{log}");
+    assert_eq!(limit(&server, "a"), Some(10));
+    let request = plane.subscribed();
+    assert_eq!(request["version_info"], "1", "the accepted version: {request}");
+}
+
 /// The last config stays while a control plane does not respond any more.
 #[test]
 fn control_plane_that_stops_keeps_the_config() {

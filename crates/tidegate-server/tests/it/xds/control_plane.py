@@ -110,6 +110,8 @@ class ControlPlane(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):
 
         threading.Thread(target=receive, daemon=True).start()
         while (response := responses.get()) is not None:
+            if isinstance(response, str):
+                context.abort(grpc.StatusCode.PERMISSION_DENIED, response)
             yield response
 
     def serve(self, port=0, ca=None, cert=None, key=None):
@@ -152,6 +154,15 @@ class ControlPlane(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):
             for stream in self.streams:
                 stream.put(response)
         return {"nonce": response.nonce}
+
+    def send_and_abort(self, reason, **response):
+        """Sends a response, and ends the stream with an error."""
+        self.send(**response)
+        with self.lock:
+            for stream in self.streams:
+                stream.put(reason)
+            self.streams.clear()
+        return {}
 
     def push(self, version, **response):
         """Sends a response, and returns the request that acknowledges or rejects it."""

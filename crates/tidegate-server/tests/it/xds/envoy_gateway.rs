@@ -122,7 +122,8 @@ fn environment_of_the_deployment_is_enough() {
     assert_eq!(status["limit_remaining"], 20, "{reply}");
     let unlimited = json!({ "domain": DOMAIN, "descriptors": [descriptor(&[("other", "x")])] });
     assert_eq!(envoy.code(&unlimited), "OK");
-    let keys: Vec<String> = deployment.redis.command(&["KEYS", "*"]);
+    // The names of states have braces.
+    let keys: Vec<String> = deployment.redis.command(&["KEYS", "*{*"]);
     assert_eq!(keys.len(), 1, "{keys:?}");
     let page = deployment.server.admin_get("/rlconfig").text();
     assert!(page.contains("unit=HOUR requests_per_unit=21"), "{page}");

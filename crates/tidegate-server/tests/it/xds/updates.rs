@@ -58,12 +58,13 @@ fn bad_configs_are_rejected_with_the_reason() {
     let twice = json!({ "name": "twice", "domain": "a", "descriptors": [{ "key": "user" }] });
     let no_domain = json!({ "name": "nameless", "descriptors": [] });
     #[rustfmt::skip]
-    let rows: [(Value, &[&str]); 7] = [
+    let rows: [(Value, &[&str]); 8] = [
         (json!({ "configs": [unit] }), &["bad-limits", "descriptors[1].rate_limit"]),
         // A valid config beside an invalid one is rejected too.
         (json!({ "configs": [config("a", 99), unit] }), &["bad-limits"]),
         (json!({ "configs": [config("a", 99), twice] }), &["domain"]),
         (json!({ "configs": [no_domain] }), &["nameless", "domain"]),
+        (json!({ "configs": [config("a", 99), { "descriptors": [] }] }), &["resources[1]", "domain"]),
         (json!({ "raw": [["type.googleapis.com/other.Type", ""]] }), &["resources[0]", "other.Type"]),
         (json!({ "raw": [[TYPE_URL, "ffffffff"]] }), &["resources[0]", "not a RateLimitConfig"]),
         (json!({ "type_url": "type.googleapis.com/x.Y", "configs": [] }), &["x.Y", TYPE_URL]),
@@ -78,6 +79,8 @@ fn bad_configs_are_rejected_with_the_reason() {
         assert_eq!(limit(&server, "a"), Some(10), "the old config stays");
         assert_eq!(limit(&server, "bad"), None);
     }
+    let metrics = server.admin_get("/metrics").text();
+    assert!(metrics.contains("tidegate_reloads_total{result=\"refused\"} 8\n"), "{metrics}");
     plane.accepted("mended", &[config("a", 11)]);
     assert_eq!(limit(&server, "a"), Some(11));
 }

@@ -110,15 +110,11 @@ impl<'a> SlotGroups<'a> {
         let (home, tag) = (self.home(fingerprint), fingerprint.tag_byte());
         match self.tags(home).first_matching(tag) {
             Some(slot) => Some(home * GROUP + slot),
-            None => self.probable_index_in(self.next(home), tag),
+            None => {
+                let next = self.next(home);
+                Some(next * GROUP + self.tags(next).first_matching_rarely(tag)?)
+            }
         }
-    }
-
-    /// The number of the first slot of a group that has a tag byte. It is not inlined, because it
-    /// is used rarely and lookups are at many places of the fast path.
-    #[inline(never)]
-    fn probable_index_in(self, group: usize, tag: u8) -> Option<usize> {
-        Some(group * GROUP + self.tags(group).first_matching(tag)?)
     }
 
     /// The most probable slot of a key. It may belong to another key.
@@ -225,6 +221,14 @@ impl Tags {
     #[inline(always)]
     pub(super) fn first_matching(self, tag: u8) -> Option<usize> {
         Slots::first_zero_byte(self.0 ^ (ONES * u64::from(tag)))
+    }
+
+    /// The first slot whose byte is `tag`, for lookups that rarely need it. It is not inlined,
+    /// because lookups are at many places of the fast path. Its arguments are in registers.
+    #[cold]
+    #[inline(never)]
+    fn first_matching_rarely(self, tag: u8) -> Option<usize> {
+        self.first_matching(tag)
     }
 
     /// The slots that are empty.

@@ -7,9 +7,8 @@
 //!
 //! `batch_builder.rs` assembles the calls from jobs.
 
-use std::time::Instant;
-
 use redis::{Cmd, ServerError, Value};
+use tokio::time::Instant;
 
 use super::batch_builder::{BatchBuilder, BatchedRequest};
 use super::breaker::{ConnectionHealth, WriteOutcome};

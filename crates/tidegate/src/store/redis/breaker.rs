@@ -6,10 +6,11 @@
 //! reconnects in the background, with random pauses that grow, so that many nodes do not reconnect
 //! at the same time.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
+use foldhash::quality::FixedState;
 use tokio::sync::Notify;
 
 /// The number of deadlines without any reply after which a server counts as down. A single slow
@@ -121,13 +122,14 @@ impl ConnectionHealth {
 #[derive(Debug)]
 pub(super) struct ReconnectBackoff {
     next: Duration,
-    random: RandomState,
+    random: FixedState,
     selected: u64,
 }
 
 impl ReconnectBackoff {
-    pub(super) fn new() -> Self {
-        ReconnectBackoff { next: MIN_BACKOFF, random: RandomState::new(), selected: 0 }
+    /// Creates pauses that depend on a random seed.
+    pub(super) fn new(seed: u64) -> Self {
+        ReconnectBackoff { next: MIN_BACKOFF, random: FixedState::with_seed(seed), selected: 0 }
     }
 
     /// Resets the next pause to the shortest.
@@ -188,7 +190,7 @@ mod tests {
 
     #[test]
     fn backoff_grows_within_bounds_and_is_random() {
-        let (mut one, mut other) = (ReconnectBackoff::new(), ReconnectBackoff::new());
+        let (mut one, mut other) = (ReconnectBackoff::new(1), ReconnectBackoff::new(2));
         let mut longest = MIN_BACKOFF;
         let mut differ = false;
         for _ in 0..20 {

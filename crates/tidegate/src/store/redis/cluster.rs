@@ -19,11 +19,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
-use std::time::Instant;
 
 use redis::Value;
 use tidegate_core::Timestamp;
 use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 
 use super::Inner;
 use super::breaker::ReconnectBackoff;
@@ -32,7 +32,7 @@ use super::error::ConnectError;
 use super::plan::{ScriptMode, ScriptPlan, ScriptReply, SlotPart, Undo};
 use super::script;
 use super::server::{ServerClient, ServerStatus, ServerTarget};
-use super::stats::StoreCounters;
+use super::stats::{DataLoss, StoreCounters};
 use super::url::{Address, RedisUrl};
 use crate::{Failure, StoreError};
 
@@ -96,8 +96,7 @@ impl Cluster {
             }
             Ok(()) => {}
         }
-        let servers: Vec<Arc<ServerClient>> = cluster.servers().values().cloned().collect();
-        for server in servers {
+        for server in cluster.clients() {
             server.started().await?;
         }
         let keeping = refresh_loop(Arc::downgrade(&cluster), Arc::clone(&cluster.stale));
@@ -108,6 +107,11 @@ impl Cluster {
     /// The server that has a slot; `None` if none is known.
     pub(super) fn server(&self, slot: u16) -> Option<Arc<ServerClient>> {
         self.map().server(slot).cloned()
+    }
+
+    /// The clients of all servers, sorted by address.
+    pub(super) fn clients(&self) -> Vec<Arc<ServerClient>> {
+        self.servers().values().cloned().collect()
     }
 
     /// The server that a redirect or the map names. Its client is created if it does not exist;
@@ -204,12 +208,26 @@ impl Cluster {
             .into_iter()
             .filter_map(|range| Some((range.first, range.last, self.server_at(&range.primary)?)));
         let map = Arc::new(Map { ranges: servers.collect() });
+        self.count_failovers(&kept);
         *self.map.write().unwrap_or_else(PoisonError::into_inner) = map;
         // Slots may be on their way to a connected server that has none yet.
         let keep = |address: &Address, server: &mut Arc<ServerClient>| {
             kept.contains(address) || server.state() != ServerStatus::Down
         };
         self.servers().retain(keep);
+    }
+
+    /// Counts the servers of the current map that are down and not in the next one: replicas took
+    /// their place, which may have missed writes. A server whose slots were moved is not down.
+    fn count_failovers(&self, kept: &BTreeSet<Address>) {
+        let map = self.map();
+        for (address, server) in self.servers().iter() {
+            let had_slots = || map.ranges.iter().any(|range| Arc::ptr_eq(&range.2, server));
+            if server.state() == ServerStatus::Down && !kept.contains(address) && had_slots() {
+                let text = "it is down, and other servers have its slots";
+                self.counters.lost_data(&address.to_string(), DataLoss::Restart, text);
+            }
+        }
     }
 
     fn map(&self) -> Arc<Map> {
@@ -224,7 +242,8 @@ impl Cluster {
 /// Reads the map whenever it is stale, and repeatedly while a server is down. Returns when the
 /// cluster is dropped.
 async fn refresh_loop(cluster: Weak<Cluster>, stale: Arc<Notify>) {
-    let mut backoff = ReconnectBackoff::new();
+    let Some(seed) = cluster.upgrade().map(|it| it.dialer.machine.random()) else { return };
+    let mut backoff = ReconnectBackoff::new(seed);
     loop {
         let is_current = match cluster.upgrade() {
             None => return,

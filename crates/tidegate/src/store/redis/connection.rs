@@ -28,16 +28,14 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 use tokio_rustls::{TlsConnector, rustls};
 
 use super::error::ConnectError;
+use super::machine::Machine;
 use super::script::{Script, ScriptCall};
-use super::server_info::ServerInfo;
+use super::server_info::{DataMarks, ServerInfo};
 use super::url::{Address, ClientTlsFiles, Deployment, Login};
 
 /// The maximum number of commands that wait for the socket. It is larger than the number that can
 /// be in flight, so that queueing a command never waits, and the order is kept.
 const WRITE_BUFFER: usize = 16 * 1024;
-/// The interval of role checks. Until a demoted primary is noticed, it decides denials on old data,
-/// because only writes fail on a replica.
-const ROLE_EVERY: Duration = Duration::from_secs(1);
 
 /// Opens connections to the servers of a store.
 #[derive(Clone)]
@@ -54,6 +52,8 @@ pub(super) struct Dialer {
     pub(super) sample: Vec<u8>,
     /// Runs the tasks that communicate with servers.
     pub(super) runtime: Handle,
+    /// Opens the sockets of a simulation.
+    pub(super) machine: Machine,
 }
 
 /// The reason that connecting failed.
@@ -151,19 +151,26 @@ impl Connection {
         while ended.changed().await.is_ok() {}
     }
 
-    /// Waits until the server reports that it is a replica. A server that does not answer is
-    /// detected by
-    /// [`ConnectionHealth`](super::breaker::ConnectionHealth).
-    pub(super) async fn demoted(&mut self) {
-        loop {
-            tokio::time::sleep(ROLE_EVERY).await;
-            let info = self.send_command(&["INFO", "replication"]).await;
-            if let Ok(Value::BulkString(text)) = info
-                && ServerInfo::read(&String::from_utf8_lossy(&text)).is_replica
-            {
-                return;
+    /// Whether the server reports that it is a replica.
+    pub(super) async fn is_replica(&mut self) -> bool {
+        let info = self.send_command(&["INFO", "replication"]).await;
+        matches!(info, Ok(Value::BulkString(text))
+            if ServerInfo::read(&String::from_utf8_lossy(&text)).is_replica)
+    }
+
+    /// Reads what the server reports about the data of database `db`, in one round trip.
+    pub(super) async fn data_marks(&mut self, db: u32) -> Result<DataMarks, DialError> {
+        let mut commands = Pipeline::new();
+        for section in DataMarks::SECTIONS {
+            commands.cmd("INFO").arg(section);
+        }
+        let mut info = String::new();
+        for value in self.send_all(&commands).await? {
+            if let Value::BulkString(text) = value {
+                info.push_str(&String::from_utf8_lossy(&text));
             }
         }
+        Ok(DataMarks::read(&info, db))
     }
 
     async fn send_command(&mut self, command: &[&str]) -> Result<Value, DialError> {
@@ -300,6 +307,13 @@ impl Dialer {
         login: &Login,
         db: u32,
     ) -> Result<Connection, DialError> {
+        #[cfg(feature = "unstable")]
+        if let Machine::Simulated(machine) = &self.machine {
+            let socket = machine.connect().await;
+            let socket =
+                socket.map_err(|error| DialError::Unreachable(error.to_string().into()))?;
+            return log_in(begin(socket, TLS_HINT).await?, login, db).await;
+        }
         if address.is_socket() {
             let socket = connect_unix(&address.host).await;
             let socket = socket.map_err(|reason| DialError::Unreachable(reason.into()))?;
@@ -442,7 +456,10 @@ fn refused(error: &ServerError) -> DialError {
     DialError::Refused(match error.code() {
         "NOAUTH" | "WRONGPASS" => ConnectError::Credentials(text),
         "NOPERM" => ConnectError::NotPermitted(text),
-        "LOADING" | "MASTERDOWN" | "BUSY" | "CLUSTERDOWN" => return DialError::Unreachable(text),
+        // `NOSCRIPT`: the scripts that were just loaded are gone, by a failover or `SCRIPT FLUSH`.
+        "LOADING" | "MASTERDOWN" | "BUSY" | "CLUSTERDOWN" | "NOSCRIPT" => {
+            return DialError::Unreachable(text);
+        }
         // Other clients may disconnect.
         "ERR" if text.contains("max number of clients") => return DialError::Unreachable(text),
         _ => ConnectError::Unusable(text),
@@ -506,7 +523,11 @@ pub(super) struct IoThread {
 }
 
 impl IoThread {
-    pub(super) fn start() -> io::Result<Self> {
+    /// Starts the thread. A simulation has a single thread, and runs the tasks on its runtime.
+    pub(super) fn start(machine: &Machine) -> io::Result<Self> {
+        if !matches!(machine, Machine::Real) {
+            return Ok(IoThread { runtime: Handle::current(), running: None });
+        }
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let (running, dropped) = oneshot::channel::<()>();

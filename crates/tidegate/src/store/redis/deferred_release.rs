@@ -20,13 +20,14 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::Value;
 use tidegate_core::PermitId;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::Inner;
 use super::breaker::ReconnectBackoff;
@@ -115,7 +116,8 @@ impl Drop for RetryOnDrop {
 
 /// Sends releases until the store is dropped.
 pub(super) async fn release_all(store: Weak<Inner>, mut waiting: mpsc::Receiver<Release>) {
-    let mut backoff = ReconnectBackoff::new();
+    let Some(seed) = store.upgrade().map(|inner| inner.machine.random()) else { return };
+    let mut backoff = ReconnectBackoff::new(seed);
     let mut group = Vec::new();
     while waiting.recv_many(&mut group, RELEASES_PER_BATCH).await > 0 {
         let Some(inner) = store.upgrade() else { return };

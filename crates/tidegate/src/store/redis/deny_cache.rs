@@ -19,13 +19,15 @@
 //! is never denied for too long, and a reported wait is never too short.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use foldhash::quality::FixedState;
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Cost, Limit, ResetAfter, RetryAfter};
+use tokio::time::Instant;
 
 use super::stats::StoreCounters;
 use crate::request::may_consume;
@@ -53,7 +55,7 @@ type CacheKey = SmallVec<[u8; 128]>;
 
 /// The cache of denials.
 pub(super) struct DenyCache {
-    random: RandomState,
+    hasher: FixedState,
     /// The counters of the store, among them the connections that failed.
     counters: Arc<StoreCounters>,
     shards: Box<[Mutex<DenyShard>]>,
@@ -99,9 +101,10 @@ pub(super) enum Lookup {
 }
 
 impl DenyCache {
-    pub(super) fn new(counters: Arc<StoreCounters>) -> Self {
+    /// Creates an empty cache, whose hashes depend on a random seed.
+    pub(super) fn new(counters: Arc<StoreCounters>, seed: u64) -> Self {
         DenyCache {
-            random: RandomState::new(),
+            hasher: FixedState::with_seed(seed),
             counters,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             generations: (0..GENERATIONS).map(|_| AtomicU32::new(0)).collect(),
@@ -168,14 +171,14 @@ impl DenyCache {
 
     /// The index of the generation of one state.
     pub(super) fn generation(&self, key: &[u8], limit: &Limit) -> u16 {
-        let mut hasher = self.random.build_hasher();
+        let mut hasher = self.hasher.build_hasher();
         hasher.write(key);
         hasher.write_u64(limit.id());
         u16::try_from(hasher.finish() % GENERATIONS as u64).unwrap_or(0)
     }
 
     fn hash(&self, cache_key: &[u8]) -> usize {
-        usize::try_from(self.random.hash_one(cache_key) >> 33).unwrap_or(0)
+        usize::try_from(self.hasher.hash_one(cache_key) >> 33).unwrap_or(0)
     }
 
     fn shard(&self, shard: usize) -> MutexGuard<'_, DenyShard> {
@@ -282,7 +285,7 @@ mod tests {
 
     #[test]
     fn denial_expires_from_send_time_and_ages_from_receipt() {
-        let cache = DenyCache::new(Arc::default());
+        let cache = DenyCache::new(Arc::default(), 1);
         let limit = limit("1 per 1h");
         let checks = [Check::new("alice", &limit, 1)];
         let request = Request::new(&checks);
@@ -304,7 +307,7 @@ mod tests {
 
     #[test]
     fn entries_expire_after_max_age() {
-        let cache = DenyCache::new(Arc::default());
+        let cache = DenyCache::new(Arc::default(), 1);
         let limit = limit("1 per 1h");
         for retry_after in [RetryAfter::Micros(3_600_000_000), RetryAfter::Never] {
             let key = format!("{retry_after:?}");
@@ -320,7 +323,7 @@ mod tests {
 
     #[test]
     fn refunds_invalidate_cached_and_pending_denials() {
-        let cache = DenyCache::new(Arc::default());
+        let cache = DenyCache::new(Arc::default(), 1);
         let limits = [limit("1 per 1h"), limit("1 per 1m")];
         let checks = [Check::new("alice", &limits[0], 1), Check::new("bob", &limits[1], 1)];
         let request = Request::new(&checks);
@@ -341,7 +344,7 @@ mod tests {
 
     #[test]
     fn only_plain_checks_are_cached_each_under_its_own_key() {
-        let cache = DenyCache::new(Arc::default());
+        let cache = DenyCache::new(Arc::default(), 1);
         let (counter, other) = (limit("1 per 1h"), limit("2 per 1h"));
         let held = limit("1 concurrent");
         let now = Instant::now();
@@ -393,7 +396,7 @@ mod tests {
 
     #[test]
     fn cache_is_bounded() {
-        let cache = DenyCache::new(Arc::default());
+        let cache = DenyCache::new(Arc::default(), 1);
         let limit = limit("1 per 1h");
         let now = Instant::now();
         let long = "k".repeat(MAX_CACHE_KEY_BYTES);

@@ -404,7 +404,7 @@ impl Run {
             state.finish(&planned.limit, &attempt, admitted && admits)
         });
         let decisions = decisions.collect();
-        ScriptReply { admitted, consumed: is_consumed, decisions }
+        ScriptReply { now, admitted, consumed: is_consumed, decisions }
     }
 }
 

@@ -5,6 +5,7 @@
 //!   tg:1:{alice}l1h             key alice without a policy, sliding-log over an hour
 //!   tg:1:{alice}w1m~            sliding-window; the state of a check that is only observed
 //!   tg:1:{alice}#5f0c...        an idempotency id
+//!   tg:1:nodes                  the nodes that share the store
 //! ```
 //!
 //! The number after the prefix is the version of the formats in `lua/`. Nodes of different versions
@@ -68,6 +69,11 @@ impl KeyNames {
         let mut name = self.state(key, limit);
         name.push(OBSERVER);
         name
+    }
+
+    /// The name of the table of nodes. No state has it, because their names have braces.
+    pub(super) fn nodes(&self) -> Vec<u8> {
+        format!("{}:{FORMAT_VERSION}:nodes", self.prefix).into_bytes()
     }
 
     /// A name with the prefix of all names, which no state has.

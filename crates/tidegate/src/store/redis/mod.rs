@@ -15,6 +15,7 @@
 //! requests on the same states, and a *run* is a number of equal requests in it.
 //!
 //! - `url.rs`: the address of a store; `error.rs`: why it cannot be used; `stats.rs`: its counters;
+//!   `machine.rs`: clocks and random numbers, and what a simulation replaces;
 //! - `connection.rs`: one connection, its TLS, and the thread that runs all tasks of a store;
 //!   `server_info.rs`: the properties that a server reports;
 //! - `server.rs`: sends to one server; `queue.rs`: jobs that wait; `batch_builder.rs`, `batch.rs`:
@@ -25,6 +26,7 @@
 //!   `lua/`: script calls and their replies;
 //! - `deny_cache.rs`: denials that are answered from memory;
 //! - `leases/`: units of hot keys that are spent without a round trip;
+//! - `heartbeat.rs`: the nodes that share the store;
 //! - `deferred_release.rs`: releases the permits of acquires that nobody waits for any more.
 
 mod batch;
@@ -36,9 +38,11 @@ mod deferred_release;
 mod deny_cache;
 mod entry;
 mod error;
+mod heartbeat;
 mod key_names;
 mod lease_call;
 mod leases;
+mod machine;
 mod plan;
 mod queue;
 mod script;
@@ -53,25 +57,29 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::Value;
 use smallvec::smallvec;
 use tidegate_core::{Cost, Limit, PermitId, Timestamp};
+use tokio::time::Instant;
 
 use self::connection::Dialer;
 use self::connection::IoThread;
 use self::deferred_release::{PendingPermit, ReleaseQueue, RetryOnDrop};
 use self::deny_cache::{DenyCache, GenerationIndexes, Lookup};
 pub use self::error::{ConnectError, UrlError};
+use self::heartbeat::Heartbeats;
+pub use self::heartbeat::LiveNode;
 use self::key_names::KeyNames;
 use self::lease_call::{LeaseEntry, LeaseOperation, decode_lease_reply, lease_call};
-use self::leases::Leases;
+use self::leases::{AskStore, Leases};
+use self::machine::Machine;
 use self::plan::{ScriptMode, ScriptPlan, ScriptReply};
 use self::script::ScriptCall;
 use self::server::{CallReply, Work};
-pub use self::stats::RedisStats;
 use self::stats::StoreCounters;
+pub use self::stats::{DataLoss, RedisServer, RedisStats};
 use self::topology::Topology;
 use self::url::RedisUrl;
 use super::PermitOperation;
@@ -88,6 +96,7 @@ pub mod wire {
     pub use super::lease_call::{
         LeaseEntry, LeaseOperation, LeaseReply, decode_lease_reply, lease_call,
     };
+    pub use super::machine::{Boxed, SimulatedMachine, SimulatedSocket};
     pub use super::plan::{PlannedState, ScriptMode, ScriptPlan, ScriptReply, SlotPart, Undo};
     pub use super::script::{ACL_RULES, Script, ScriptCall, permit_call, release_call, was_held};
 }
@@ -182,9 +191,11 @@ struct Inner {
     counters: Arc<StoreCounters>,
     denials: Option<DenyCache>,
     leases: Option<Arc<Leases>>,
+    heartbeats: Arc<Heartbeats>,
     deferred_release: ReleaseQueue,
     /// Runs the tasks of the store.
     io_thread: IoThread,
+    machine: Machine,
     permits: AtomicU64,
     random: RandomState,
 }
@@ -206,10 +217,26 @@ impl RedisStore {
     /// # Errors
     /// See [`ConnectError`].
     pub async fn connect(options: RedisOptions) -> Result<Self, ConnectError> {
+        Self::connect_on(Machine::Real, options).await
+    }
+
+    /// Connects to a simulated store. All tasks run on the current runtime.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    #[cfg(feature = "unstable")]
+    pub async fn connect_simulated(
+        machine: Arc<dyn machine::SimulatedMachine>,
+        options: RedisOptions,
+    ) -> Result<Self, ConnectError> {
+        Self::connect_on(Machine::Simulated(machine), options).await
+    }
+
+    async fn connect_on(machine: Machine, options: RedisOptions) -> Result<Self, ConnectError> {
         let url = options.check()?;
         let tls = url.tls.as_ref().map(connection::tls_connector).transpose()?;
         let key_names = KeyNames::new(&options.key_prefix);
-        let io_thread = IoThread::start().map_err(|error| {
+        let io_thread = IoThread::start(&machine).map_err(|error| {
             ConnectError::Unusable(format!("its thread cannot be started: {error}").into())
         })?;
         let dialer = Dialer {
@@ -221,12 +248,14 @@ impl RedisStore {
             timeout: options.timeout,
             sample: key_names.sample(),
             runtime: io_thread.runtime().clone(),
+            machine: machine.clone(),
         };
         let counters = Arc::new(StoreCounters::default());
         let topology = Topology::start(&url, Arc::new(dialer), Arc::clone(&counters)).await?;
         let (deferred_release, waiting) = ReleaseQueue::new(Arc::clone(&counters));
-        let denials = options.deny_cache.then(|| DenyCache::new(Arc::clone(&counters)));
-        let leases = options.leases.then(|| Arc::new(Leases::new(Arc::clone(&counters))));
+        let denials =
+            options.deny_cache.then(|| DenyCache::new(Arc::clone(&counters), machine.random()));
+        let leases = options.leases.then(|| Arc::new(Leases::new(Arc::clone(&counters), &machine)));
         let inner = Inner {
             url,
             key_names,
@@ -235,8 +264,10 @@ impl RedisStore {
             counters,
             denials,
             leases,
+            heartbeats: Arc::new(Heartbeats::new()),
             deferred_release,
             io_thread,
+            machine,
             permits: AtomicU64::new(0),
             random: RandomState::new(),
         };
@@ -252,7 +283,17 @@ impl RedisStore {
     /// Returns the counters of the store.
     pub fn stats(&self) -> RedisStats {
         let leases_active = self.inner.leases.as_ref().map_or(0, |leases| leases.active());
-        self.inner.counters.read(self.inner.topology.is_up(), leases_active)
+        let queued = self.inner.topology.queued() as u64;
+        RedisStats {
+            queued,
+            ..self.inner.counters.read(self.inner.topology.is_up(), leases_active)
+        }
+    }
+
+    /// Returns the servers of the store: the primaries of a cluster, the primary that the Sentinels
+    /// named last, or the single server. At most 128 servers of a cluster are returned.
+    pub fn servers(&self) -> Vec<RedisServer> {
+        self.inner.topology.servers()
     }
 
     /// Gives back the units that this node has leased, so that other nodes can use them. Call it
@@ -262,6 +303,29 @@ impl RedisStore {
         if let Some(leases) = &self.inner.leases {
             leases::give_back_all(leases, &self.inner.topology, self.inner.timeout).await;
         }
+    }
+
+    /// Announces this node to the others that share the store, from now on every five seconds, with
+    /// a name for operators and a fingerprint of its policies. A later call changes both. Without
+    /// it, this node is not counted.
+    ///
+    /// The name is cut to 72 printable ASCII characters.
+    pub fn announce(&self, name: &str, fingerprint: u64) {
+        if self.inner.heartbeats.announce(name, fingerprint) {
+            self.inner.io_thread.runtime().spawn(heartbeat::beat(Arc::downgrade(&self.inner)));
+        }
+    }
+
+    /// Returns the nodes that have announced themselves in the last 15 seconds, at most 256, as of
+    /// the last heartbeat of this node; none if it has not announced itself.
+    pub fn live_nodes(&self) -> Vec<LiveNode> {
+        self.inner.heartbeats.live_nodes()
+    }
+
+    /// Ends the announcement of this node, so that others do not count it any more. Call it before
+    /// the program ends. Otherwise it counts for 15 seconds.
+    pub async fn withdraw(&self) {
+        self.inner.withdraw().await;
     }
 
     /// Returns warnings for the operator about settings of the servers that put limits at risk,
@@ -283,6 +347,12 @@ impl RedisStore {
         self.inner.counters.last_foreign()
     }
 
+    /// Returns how data was last lost: the server, and what happened to it. See
+    /// [`RedisStats::data_losses`].
+    pub fn last_data_loss(&self) -> Option<String> {
+        self.inner.counters.last_data_loss()
+    }
+
     /// Decides a request at a given time and without the deny cache, for tests.
     #[cfg(feature = "unstable")]
     pub async fn decide_at(
@@ -290,7 +360,7 @@ impl RedisStore {
         now: Timestamp,
         request: &Request<'_>,
     ) -> Result<Verdict, StoreError> {
-        self.inner.decide_with_deadline(request, Some(now)).await
+        self.inner.decide_with_deadline(request, Some(now), Duration::ZERO).await
     }
 }
 
@@ -340,6 +410,12 @@ impl Store for RedisStore {
         drop(self.inner.io_thread.runtime().spawn(task));
     }
 
+    /// Returns the number of nodes that have [announced](RedisStore::announce) themselves: the
+    /// largest number of the last 15 seconds, or the last known one while the store fails.
+    fn nodes(&self) -> Option<u32> {
+        self.inner.heartbeats.count()
+    }
+
     fn next_attempt(&self) -> Duration {
         self.inner.counters.next_attempt().saturating_duration_since(Instant::now())
     }
@@ -348,10 +424,12 @@ impl Store for RedisStore {
 impl Inner {
     async fn decide(self: &Arc<Self>, request: &Request<'_>) -> Result<Verdict, StoreError> {
         self.counters.requests.fetch_add(1, Relaxed);
-        let leased = self.leases.as_ref().and_then(|it| it.decide(request, &self.key_names));
-        if let Some(verdict) = leased {
-            return Ok(verdict);
-        }
+        let leases = self.leases.as_ref();
+        let answer = leases.map(|leases| leases.decide(request, &self.key_names));
+        let gather_time = match answer.unwrap_or(Err(AskStore::NOW)) {
+            Ok(verdict) => return Ok(verdict),
+            Err(AskStore { gather_time }) => gather_time.min(self.timeout / 5),
+        };
         let candidate = match self.lookup(request) {
             Lookup::Denied(verdict) => {
                 self.counters.deny_cache_hits.fetch_add(1, Relaxed);
@@ -360,7 +438,7 @@ impl Inner {
             Lookup::Unknown(candidate) => Some(candidate),
             Lookup::NotCacheable => None,
         };
-        let verdict = self.decide_with_deadline(request, None).await?;
+        let verdict = self.decide_with_deadline(request, None, gather_time).await?;
         if let (Some(denials), Some(candidate)) = (&self.denials, candidate) {
             denials.insert(candidate, &verdict, Instant::now());
         }
@@ -382,13 +460,20 @@ impl Inner {
         self: &Arc<Self>,
         request: &Request<'_>,
         at: Option<Timestamp>,
+        gather_time: Duration,
     ) -> Result<Verdict, StoreError> {
         // A refund may end denials early. A check that consumes the units that are left makes the
         // waits of cached denials too short.
         let is_plain_cost = |check: &crate::Check<'_>| matches!(check.cost, Cost::Ask(_));
         let is_plain = request.checks.iter().all(is_plain_cost) && !may_consume(request.checks);
         let _invalidation = (!is_plain).then(|| self.invalidate_denials(request));
-        let decided = self.with_deadline(self.send_request(request, at)).await;
+        let send = async {
+            if gather_time > Duration::ZERO {
+                tokio::time::sleep(gather_time).await;
+            }
+            self.send_request(request, at).await
+        };
+        let decided = self.with_deadline(send).await;
         decided.inspect_err(|error| {
             let checks = request.checks.iter().map(|check| (check.key, check.limit));
             self.note_foreign(error, checks);
@@ -443,6 +528,7 @@ impl Inner {
         } else {
             self.submit_plan(&plan, ScriptMode::Decide, at).await?
         };
+        self.machine.note_decided(script_reply.now);
         Ok(plan.verdict(request.checks, &script_reply))
     }
 

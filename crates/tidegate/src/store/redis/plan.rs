@@ -4,7 +4,7 @@
 //! `entry.rs` converts plans to calls of `request.lua`.
 
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Cost, Decision, Limit, PermitId};
+use tidegate_core::{Algorithm, Cost, Decision, Limit, PermitId, Timestamp};
 
 use super::key_names::{self, KeyNames};
 use super::script;
@@ -87,6 +87,8 @@ pub enum ScriptMode {
 /// The decisions of a plan's states, in the order of the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptReply {
+    /// The time of the store at which the request was decided.
+    pub now: Timestamp,
     /// Whether all enforced states admitted the request. If not, nothing was charged, unless
     /// `consumed` is set.
     pub admitted: bool,
@@ -217,14 +219,16 @@ impl ScriptPlan {
     ) -> ScriptReply {
         let mut all: Few<Option<Decision>> = self.states.iter().map(|_| None).collect();
         let (mut admitted, mut consumed) = (true, false);
+        let mut now = Timestamp::from_micros(0);
         for (part, script_reply) in split_by_slot {
+            now = now.max(script_reply.now);
             admitted &= script_reply.admitted;
             consumed |= script_reply.consumed;
             for (&state, &decision) in part.states.iter().zip(&script_reply.decisions) {
                 all[state] = Some(decision);
             }
         }
-        ScriptReply { admitted, consumed, decisions: all.into_iter().flatten().collect() }
+        ScriptReply { now, admitted, consumed, decisions: all.into_iter().flatten().collect() }
     }
 
     /// Returns how to undo the charges of a part, if it was admitted, and to delete its idempotency

@@ -17,11 +17,12 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use tokio::sync::Notify;
 use tokio::task;
+use tokio::time::Instant;
 
 use super::server::{Job, KeyHashes, SendMode, Work};
 use crate::Failure;
@@ -138,6 +139,11 @@ impl Queue {
         self.jobs().waiting.is_empty()
     }
 
+    /// The number of jobs that wait.
+    pub(super) fn len(&self) -> usize {
+        self.jobs().waiting.len()
+    }
+
     /// Marks the queue as closed, because no more jobs will be added.
     pub(super) fn close(&self) {
         self.jobs().closed = true;
@@ -185,16 +191,18 @@ impl Queue {
         jobs.waiting = left;
     }
 
-    /// Sheds jobs that have waited for `max_queue_time`.
-    pub(super) fn shed(&self, max_queue_time: Duration) {
+    /// Sheds jobs that have waited for `max_queue_time`. Returns their number.
+    pub(super) fn shed(&self, max_queue_time: Duration) -> usize {
         let now = Instant::now();
-        let mut jobs = self.jobs();
+        let (mut jobs, mut shed) = (self.jobs(), 0);
         while jobs.waiting.front().is_some_and(|job| now >= job.queued + max_queue_time) {
             if let Some(job) = jobs.waiting.pop_front() {
                 jobs.uncount(&job);
                 job.fail(Failure::Overloaded);
+                shed += 1;
             }
         }
+        shed
     }
 
     /// Fails all queued jobs.

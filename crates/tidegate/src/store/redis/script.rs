@@ -28,6 +28,8 @@ pub enum Script {
     Permit,
     /// Grants units to nodes, takes units back, and resets states.
     Lease,
+    /// Records that a node is alive, and lists all nodes.
+    Heartbeat,
     /// Checks that the user may run the commands of the other scripts.
     Rights,
 }
@@ -53,7 +55,8 @@ macro_rules! with_states {
 
 impl Script {
     /// All scripts.
-    pub const ALL: [Script; 4] = [Script::Request, Script::Permit, Script::Lease, Script::Rights];
+    pub const ALL: [Script; 5] =
+        [Script::Request, Script::Permit, Script::Lease, Script::Heartbeat, Script::Rights];
 
     /// Returns the Lua source.
     pub const fn source(self) -> &'static str {
@@ -65,6 +68,9 @@ impl Script {
                 include_str!("lua/permits.lua"),
                 include_str!("lua/permit.lua"),
             ),
+            Script::Heartbeat => {
+                concat!(include_str!("lua/common.lua"), include_str!("lua/heartbeat.lua"))
+            }
             Script::Rights => include_str!("lua/rights.lua"),
         }
     }

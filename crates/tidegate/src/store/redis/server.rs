@@ -21,15 +21,16 @@
 //! connect is still in progress.
 
 use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 use tidegate_core::Timestamp;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use super::batch::Batch;
 use super::breaker::{ConnectionHealth, ReconnectBackoff, WriteOutcome};
@@ -38,8 +39,8 @@ use super::deferred_release::{PendingPermit, ReplyReceiver, ReplySender, channel
 use super::error::ConnectError;
 use super::plan::{ScriptMode, ScriptPlan, ScriptReply};
 use super::queue::{Caller, FlowControl, Queue, SelectedJob};
-use super::server_info::ServerInfo;
-use super::stats::StoreCounters;
+use super::server_info::{DataMarks, ServerInfo};
+use super::stats::{RedisServer, StoreCounters};
 use super::topology::Sentinels;
 use super::url::{Address, Deployment};
 use crate::{CheckError, Failure};
@@ -57,6 +58,11 @@ const MAX_WRITES: usize = 16;
 /// The part of the deadline, in tenths, after which a queued job is shed. Its reply would be late,
 /// and the error reports that nothing was charged.
 const MAX_WAIT_TENTHS: u32 = 9;
+/// The interval of role checks. Until a demoted primary is noticed, it decides denials on old data,
+/// because only writes fail on a replica.
+const ROLE_EVERY: Duration = Duration::from_secs(1);
+/// The number of role checks between two looks at the data of the server.
+const ROLE_CHECKS_PER_LOOK: u32 = 5;
 /// A connection that lasted longer than this is replaced immediately, without a backoff.
 const STABLE_AFTER: Duration = Duration::from_secs(1);
 
@@ -195,8 +201,19 @@ pub(super) enum ServerTarget {
     Sentinel(Arc<Sentinels>),
 }
 
+impl ServerTarget {
+    /// The address of the server; `None` while no Sentinel has named it.
+    fn address(&self) -> Option<Address> {
+        match self {
+            ServerTarget::Fixed(address) => Some(address.clone()),
+            ServerTarget::Sentinel(sentinels) => sentinels.last_primary(),
+        }
+    }
+}
+
 /// The callers' handle to a server. When it is dropped, its task stops and closes the connection.
 pub(super) struct ServerClient {
+    target: ServerTarget,
     queue: Arc<Queue>,
     state: watch::Receiver<ServerStatus>,
     first_error: watch::Receiver<Option<ConnectError>>,
@@ -215,16 +232,17 @@ impl ServerClient {
         let (first_error, first_error_seen) = watch::channel(None);
         let runtime = dialer.runtime.clone();
         let runner = Runner {
-            target,
+            target: target.clone(),
             dialer,
             counters,
             on_down,
             queue: Arc::clone(&queue),
             state,
             first_error,
+            data_marks: Mutex::default(),
         };
         runtime.spawn(runner.run());
-        ServerClient { queue, state: state_seen, first_error: first_error_seen }
+        ServerClient { target, queue, state: state_seen, first_error: first_error_seen }
     }
 
     /// Queues a job.
@@ -245,6 +263,17 @@ impl ServerClient {
 
     pub(super) fn state(&self) -> ServerStatus {
         *self.state.borrow()
+    }
+
+    /// The number of jobs that wait to be sent.
+    pub(super) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// The address and the health of the server; `None` while no Sentinel has named it.
+    pub(super) fn describe(&self) -> Option<RedisServer> {
+        let address = self.target.address()?.to_string();
+        Some(RedisServer { address, up: self.state() == ServerStatus::Up })
     }
 
     /// Waits for the end of the first attempt to connect. Returns an error only if the server was
@@ -273,6 +302,8 @@ struct Runner {
     queue: Arc<Queue>,
     state: watch::Sender<ServerStatus>,
     first_error: watch::Sender<Option<ConnectError>>,
+    /// The last report of the server about its data, on this connection or an earlier one.
+    data_marks: Mutex<Option<DataMarks>>,
 }
 
 /// Why a connection is no longer served.
@@ -285,7 +316,7 @@ enum End {
 
 impl Runner {
     async fn run(mut self) {
-        let mut backoff = ReconnectBackoff::new();
+        let mut backoff = ReconnectBackoff::new(self.dialer.machine.random());
         loop {
             let refused = match self.dial().await {
                 None => return,
@@ -312,7 +343,7 @@ impl Runner {
             let next_attempt = Instant::now() + backoff.next(refused);
             self.counters.set_next_attempt(next_attempt);
             self.fail_queued();
-            if self.or_dropped(tokio::time::sleep_until(next_attempt.into())).await.is_none() {
+            if self.or_dropped(tokio::time::sleep_until(next_attempt)).await.is_none() {
                 return;
             }
         }
@@ -361,6 +392,7 @@ impl Runner {
         tokio::pin!(doing);
         while !self.queue.is_closed() {
             tokio::select! {
+                biased;
                 done = &mut doing => return Some(done),
                 () = self.queue.arrived() => self.queue.fail_all(&Failure::Down),
             }
@@ -377,17 +409,12 @@ impl Runner {
         self.queue.fail_all(&Failure::Down);
     }
 
-    async fn serve(&mut self, connection: Connection) -> End {
+    async fn serve(&self, connection: Connection) -> End {
         let (health, flow) =
             (Arc::new(ConnectionHealth::default()), Arc::new(FlowControl::default()));
         let (closed, silent) = (connection.closed(), health.silent(self.dialer.timeout));
         tokio::pin!(closed, silent);
-        // The servers of a cluster redirect callers themselves.
-        let mut watched = connection.clone();
-        let is_cluster = self.dialer.deployment == Deployment::Cluster;
-        let demoted = async move {
-            if is_cluster { std::future::pending().await } else { watched.demoted().await }
-        };
+        let demoted = self.demoted(connection.clone());
         tokio::pin!(demoted);
         let (mut selected, mut last) = (Vec::new(), None);
         loop {
@@ -416,6 +443,33 @@ impl Runner {
         }
     }
 
+    /// Looks at the data of the server now and then. Returns when the server reports that it is a
+    /// replica, except in a cluster, whose servers redirect callers themselves. A server that does
+    /// not answer is detected by [`ConnectionHealth`].
+    async fn demoted(&self, mut connection: Connection) {
+        let is_cluster = self.dialer.deployment == Deployment::Cluster;
+        loop {
+            self.look_at_data(&mut connection).await;
+            for _ in 0..ROLE_CHECKS_PER_LOOK {
+                tokio::time::sleep(ROLE_EVERY).await;
+                if !is_cluster && connection.is_replica().await {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Counts data that the server has lost since the last look.
+    async fn look_at_data(&self, connection: &mut Connection) {
+        let Ok(marks) = connection.data_marks(self.dialer.db).await else { return };
+        let mut last = self.data_marks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((loss, text)) = last.as_ref().and_then(|before| marks.lost_since(before)) {
+            let address = self.target.address().map_or_else(String::new, |it| it.to_string());
+            self.counters.lost_data(&address, loss, &text);
+        }
+        *last = Some(marks);
+    }
+
     /// Collects the jobs of the next write; none if the handle was dropped.
     async fn next_write(
         &self,
@@ -427,7 +481,7 @@ impl Runner {
         let max_queue_time = self.dialer.timeout * MAX_WAIT_TENTHS / 10;
         let mut was_idle = false;
         loop {
-            self.queue.shed(max_queue_time);
+            StoreCounters::add(&self.counters.queue_timeouts, self.queue.shed(max_queue_time));
             let next_at = last.map_or_else(Instant::now, |last| last.sent + BATCH_INTERVAL);
             let is_spaced = Instant::now() >= next_at;
             let writes = health.writes();
@@ -444,9 +498,10 @@ impl Runner {
             let is_idle = may_send && self.queue.is_empty();
             was_idle |= is_idle;
             tokio::select! {
+                biased;
                 () = health.answered() => {}
                 () = self.queue.arrived(), if is_idle => {}
-                () = tokio::time::sleep_until(again_at.into()), if !is_idle => {}
+                () = tokio::time::sleep_until(again_at), if !is_idle => {}
             }
         }
         if let Some(last) = last
@@ -470,7 +525,7 @@ impl Runner {
         let start = Instant::now();
         let mut last_arrival = start;
         while selected.len() < expected {
-            tokio::task::yield_now().await;
+            self.dialer.machine.yield_now().await;
             let (before, now) = (selected.len(), Instant::now());
             self.queue.take(flow, selected);
             if selected.len() > before {
@@ -493,8 +548,11 @@ impl Runner {
             ServerTarget::Fixed(address) => Some(address.clone()),
             ServerTarget::Sentinel(_) => None,
         };
-        StoreCounters::add(&self.counters.calls, batch.calls());
         StoreCounters::add(&self.counters.coalesced, batch.coalesced());
+        StoreCounters::add(&self.counters.sent, batch.requests());
+        let calls = batch.calls();
+        StoreCounters::add(&self.counters.calls, calls);
+        StoreCounters::add(&self.counters.calls_in_flight, calls);
         let write_number = self.counters.batches.fetch_add(1, Relaxed);
         let (counters, state, health) =
             (Arc::clone(&self.counters), self.state.clone(), Arc::clone(health));
@@ -515,6 +573,7 @@ impl Runner {
             };
             let outcome = write.settle(queried, &health, &counters, note).await;
             note(outcome);
+            counters.calls_in_flight.fetch_sub(calls as u64, Relaxed);
             flow.answered(sent, timeout);
             health.write_finished();
         });

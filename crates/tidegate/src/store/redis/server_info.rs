@@ -1,6 +1,7 @@
-//! The properties that a server reports, and whether it can be used.
+//! The properties that a server reports, whether it can be used, and whether it has lost data.
 
 use super::error::ConnectError;
+use super::stats::DataLoss;
 use super::url::Deployment;
 
 /// The oldest supported version, which is the first with ACLs and exact script replication.
@@ -71,9 +72,101 @@ impl ServerInfo {
     }
 }
 
+/// The report of a server about its data. Two reports show whether data was lost between them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct DataMarks {
+    /// The id of the process, which is random.
+    run_id: Box<str>,
+    /// The number of keys in the database of the store.
+    keys: u64,
+    /// The number of `FLUSHALL` and `FLUSHDB` commands since the process started.
+    flushes: u64,
+    /// The number of keys that were evicted since the process started.
+    evicted: u64,
+}
+
+impl DataMarks {
+    /// The sections of `INFO` that have the marks. Servers before 7.0 take one per command.
+    pub(super) const SECTIONS: [&str; 4] = ["server", "keyspace", "stats", "commandstats"];
+
+    /// Reads the marks of database `db` from the text of the sections.
+    pub(super) fn read(info: &str, db: u32) -> Self {
+        let mut marks = DataMarks::default();
+        let database = format!("db{db}");
+        for line in info.lines() {
+            let Some((name, value)) = line.trim_end().split_once(':') else { continue };
+            // The value of a line with several values: `keys=2,expires=2` or `calls=1,usec=5`.
+            let first = || value.split(['=', ',']).nth(1)?.parse().ok();
+            match name {
+                "run_id" => marks.run_id = value.into(),
+                "evicted_keys" => marks.evicted = value.parse().unwrap_or(0),
+                "cmdstat_flushall" | "cmdstat_flushdb" => marks.flushes += first().unwrap_or(0),
+                name if name == database => marks.keys = first().unwrap_or(0),
+                _ => {}
+            }
+        }
+        marks
+    }
+
+    /// Returns the data that was lost since `before`, with a description.
+    pub(super) fn lost_since(&self, before: &DataMarks) -> Option<(DataLoss, String)> {
+        if before.run_id.is_empty() || self.run_id.is_empty() {
+            return None;
+        }
+        if self.run_id != before.run_id {
+            let (had, has) = (before.keys, self.keys);
+            let text = format!(
+                "it restarted, or another server took its place; it had {had} keys and has {has}"
+            );
+            return Some((DataLoss::Restart, text));
+        }
+        // The counts fall after `CONFIG RESETSTAT`.
+        if self.flushes > before.flushes {
+            return Some((DataLoss::Flush, "FLUSHALL or FLUSHDB was run on it".into()));
+        }
+        let evicted = self.evicted.saturating_sub(before.evicted);
+        (evicted > 0).then(|| {
+            let text = format!("it evicted {evicted} keys for lack of memory: set noeviction");
+            (DataLoss::Eviction, text)
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lost_data_is_recognized() {
+        let marks = |run_id: &str, keys: u64, flushes: u64, evicted: u64| {
+            let info = format!(
+                "# Server\r\nrun_id:{run_id}\r\n# Keyspace\r\ndb0:keys=9,expires=9\r\n\
+                 db3:keys={keys},expires={keys},avg_ttl=5\r\n# Stats\r\nevicted_keys:{evicted}\r\n\
+                 # Commandstats\r\ncmdstat_flushall:calls={flushes},usec=3\r\n\
+                 cmdstat_flushdb:calls=1,usec=3\r\n"
+            );
+            DataMarks::read(&info, 3)
+        };
+        let before = marks("a", 7, 0, 5);
+        assert_eq!(before, DataMarks { run_id: "a".into(), keys: 7, flushes: 1, evicted: 5 });
+        let rows = [
+            (marks("a", 0, 0, 5), None),
+            (marks("b", 2, 0, 0), Some((DataLoss::Restart, "had 7 keys and has 2"))),
+            (marks("a", 0, 1, 5), Some((DataLoss::Flush, "FLUSHALL"))),
+            (marks("a", 7, 0, 8), Some((DataLoss::Eviction, "evicted 3 keys"))),
+            // After `CONFIG RESETSTAT`.
+            (marks("a", 7, 0, 0), None),
+            (DataMarks::default(), None),
+        ];
+        for (now, expected) in rows {
+            let lost = now.lost_since(&before);
+            assert_eq!(lost.as_ref().map(|lost| lost.0), expected.map(|lost| lost.0), "{now:?}");
+            if let (Some((_, text)), Some((_, excerpt))) = (lost, expected) {
+                assert!(text.contains(excerpt), "{text}");
+            }
+        }
+        assert_eq!(before.lost_since(&DataMarks::default()), None);
+    }
 
     fn server_info(version: &str, mode: &str, role: &str) -> ServerInfo {
         ServerInfo::read(&format!(

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::{Failure, StoreError};
 
@@ -27,6 +29,13 @@ pub struct RedisStats {
     pub batches: u64,
     /// Requests that shared an entry of a call with an earlier one on the same states.
     pub coalesced: u64,
+    /// Requests and other operations that were sent. `sent - coalesced` is the number of entries of
+    /// the calls, so `sent / calls` is the number of requests per call.
+    pub sent: u64,
+    /// Requests and other operations that wait in this process to be sent.
+    pub queued: u64,
+    /// Calls that were sent and are not answered yet.
+    pub calls_in_flight: u64,
     /// Calls that were sent again, because a reply proved that they were not carried out.
     pub resent: u64,
     /// Writes that were answered, or whose connection failed.
@@ -35,9 +44,13 @@ pub struct RedisStats {
     pub round_trip_us: u64,
     /// Requests that failed because too many requests waited. They were not sent.
     pub failed_overloaded: u64,
+    /// Requests that waited for too long to be sent, so they failed as overloaded. They are part of
+    /// `failed_overloaded`; the others found a full queue.
+    pub queue_timeouts: u64,
     /// Requests that failed because the store was down. They were not sent, or not carried out.
     pub failed_down: u64,
-    /// Requests that failed because the store did not answer in time.
+    /// Requests that failed because the store did not answer in time. Requests that waited for too
+    /// long before they were sent count as overloaded.
     pub failed_timed_out: u64,
     /// Requests that failed because the connection broke.
     pub failed_lost: u64,
@@ -45,6 +58,8 @@ pub struct RedisStats {
     pub failed_refused: u64,
     /// Requests that failed because the value at a key is not a state of tidegate.
     pub foreign: u64,
+    /// The number of times that data was lost, in the order of [`DataLoss::ALL`].
+    pub data_losses: [u64; DataLoss::ALL.len()],
     /// Connections that failed, or were given up, after they had been established.
     pub breaker_openings: u64,
     /// Connections that were established.
@@ -72,6 +87,41 @@ pub struct RedisStats {
     pub lease_clock_drifts: u64,
 }
 
+/// How a store lost data. The limits of lost keys start from zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DataLoss {
+    /// A server restarted, or another one took its place. What was not saved or replicated is lost.
+    Restart,
+    /// `FLUSHALL` or `FLUSHDB` was run on a server.
+    Flush,
+    /// A server evicted keys for lack of memory.
+    Eviction,
+}
+
+impl DataLoss {
+    /// Every variant.
+    pub const ALL: [DataLoss; 3] = [DataLoss::Restart, DataLoss::Flush, DataLoss::Eviction];
+
+    /// Returns the name used in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DataLoss::Restart => "restart",
+            DataLoss::Flush => "flush",
+            DataLoss::Eviction => "eviction",
+        }
+    }
+}
+
+/// A server of a store, and whether it is usable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RedisServer {
+    /// The host and the port, or the path of a unix socket.
+    pub address: String,
+    /// Whether the server is connected and did not refuse the last call.
+    pub up: bool,
+}
+
 impl RedisStats {
     /// Returns the number of failures by the name of their kind.
     pub fn failures(&self) -> [(&'static str, u64); 5] {
@@ -93,12 +143,17 @@ pub(super) struct StoreCounters {
     pub(super) calls: AtomicU64,
     pub(super) batches: AtomicU64,
     pub(super) coalesced: AtomicU64,
+    pub(super) sent: AtomicU64,
+    pub(super) calls_in_flight: AtomicU64,
+    pub(super) queue_timeouts: AtomicU64,
     pub(super) resent: AtomicU64,
     round_trips: AtomicU64,
     round_trip_us: AtomicU64,
     failed: [AtomicU64; 5],
     foreign: AtomicU64,
     last_foreign: Mutex<Option<String>>,
+    data_losses: [AtomicU64; DataLoss::ALL.len()],
+    last_data_loss: Mutex<Option<String>>,
     pub(super) breaker_openings: AtomicU64,
     pub(super) connections: AtomicU64,
     pub(super) deferred_releases: AtomicU64,
@@ -180,6 +235,17 @@ impl StoreCounters {
         self.last_foreign.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Counts lost data. `server` is the address of the server.
+    pub(super) fn lost_data(&self, server: &str, loss: DataLoss, text: &str) {
+        self.data_losses[loss as usize].fetch_add(1, Relaxed);
+        let text = format!("{server}: {text}");
+        *self.last_data_loss.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+    }
+
+    pub(super) fn last_data_loss(&self) -> Option<String> {
+        self.last_data_loss.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     pub(super) fn read(&self, up: bool, leases_active: u64) -> RedisStats {
         let read = |counter: &AtomicU64| counter.load(Relaxed);
         let [failed_down, failed_timed_out, failed_lost, failed_refused, failed_overloaded] =
@@ -191,15 +257,21 @@ impl StoreCounters {
             calls: read(&self.calls),
             batches: read(&self.batches),
             coalesced: read(&self.coalesced),
+            sent: read(&self.sent),
+            // The queues of the servers know it.
+            queued: 0,
+            calls_in_flight: read(&self.calls_in_flight),
             resent: read(&self.resent),
             round_trips: read(&self.round_trips),
             round_trip_us: read(&self.round_trip_us),
             failed_overloaded,
+            queue_timeouts: read(&self.queue_timeouts),
             failed_down,
             failed_timed_out,
             failed_lost,
             failed_refused,
             foreign: read(&self.foreign),
+            data_losses: std::array::from_fn(|index| read(&self.data_losses[index])),
             breaker_openings: read(&self.breaker_openings),
             connections: read(&self.connections),
             deferred_releases: read(&self.deferred_releases),

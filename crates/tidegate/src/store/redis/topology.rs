@@ -4,7 +4,7 @@
 //! each primary, and redirects are followed. A call is sent again only after a reply which proves
 //! that it was not carried out.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::Value;
@@ -19,7 +19,7 @@ use super::server::{
     key_hash,
 };
 use super::server_info::ServerInfo;
-use super::stats::StoreCounters;
+use super::stats::{RedisServer, StoreCounters};
 use super::url::{Address, Deployment, Login, RedisUrl};
 use crate::{Failure, StoreError};
 
@@ -29,6 +29,9 @@ const MAX_RESENDS: u32 = 6;
 /// The delay after `TRYAGAIN`, which a call gets if its keys are on both sides of a migration. It
 /// is multiplied by the number of times that the call was sent again.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
+
+/// The maximum number of servers whose health is reported separately. Each is a series of a metric.
+const MAX_LISTED_SERVERS: usize = 128;
 
 /// The servers of a store.
 #[derive(Clone)]
@@ -61,6 +64,25 @@ impl Topology {
         match self {
             Topology::Single(server) => server.state() == ServerStatus::Up,
             Topology::Cluster(cluster) => cluster.is_up(),
+        }
+    }
+
+    /// The number of jobs that wait to be sent.
+    pub(super) fn queued(&self) -> usize {
+        match self {
+            Topology::Single(server) => server.queued(),
+            Topology::Cluster(cluster) => cluster.clients().iter().map(|it| it.queued()).sum(),
+        }
+    }
+
+    /// The servers and their health.
+    pub(super) fn servers(&self) -> Vec<RedisServer> {
+        match self {
+            Topology::Single(server) => server.describe().into_iter().collect(),
+            Topology::Cluster(cluster) => {
+                let clients = cluster.clients().into_iter().take(MAX_LISTED_SERVERS);
+                clients.filter_map(|server| server.describe()).collect()
+            }
         }
     }
 
@@ -162,6 +184,8 @@ pub(super) struct Sentinels {
     hosts: Mutex<Vec<Address>>,
     master: Box<str>,
     login: Login,
+    /// The primary that a Sentinel named last.
+    last_primary: Mutex<Option<Address>>,
 }
 
 impl Sentinels {
@@ -170,7 +194,13 @@ impl Sentinels {
             hosts: Mutex::new(url.hosts.clone()),
             master: url.master.as_str().into(),
             login: url.sentinel_login.clone(),
+            last_primary: Mutex::default(),
         }
+    }
+
+    /// The primary that a Sentinel named last.
+    pub(super) fn last_primary(&self) -> Option<Address> {
+        self.last_primary.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Connects to the primary that the Sentinels name. During a failover they may name the failed
@@ -180,6 +210,7 @@ impl Sentinels {
         dialer: &Dialer,
     ) -> Result<(Connection, ServerInfo), DialError> {
         let primary = self.primary(dialer).await?;
+        *self.last_primary.lock().unwrap_or_else(PoisonError::into_inner) = Some(primary.clone());
         match dialer.dial(&primary).await {
             Err(DialError::Refused(ConnectError::IsReplica)) => {
                 Err(DialError::Unreachable("the primary the Sentinels name is a replica".into()))
@@ -226,8 +257,8 @@ impl Sentinels {
         }
     }
 
-    fn hosts(&self) -> std::sync::MutexGuard<'_, Vec<Address>> {
-        self.hosts.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn hosts(&self) -> MutexGuard<'_, Vec<Address>> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

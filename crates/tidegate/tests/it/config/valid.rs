@@ -46,6 +46,12 @@ fn documented_example_parses() {
 }
 
 #[test]
+fn nodes_can_be_counted() {
+    let config = "nodes: auto\npolicies: [{ name: a, key: all, limits: 1 per 1s }]";
+    assert_eq!(Config::parse(config, "tidegate.yaml").expect("a config").nodes, 0);
+}
+
+#[test]
 fn every_field_is_read() {
     let config = load("everything");
     assert_eq!(config.store, StoreUrl::Redis("rediss://:secret@cache.internal:6379/0".into()));

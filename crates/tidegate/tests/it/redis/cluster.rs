@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use tidegate::redis::DataLoss;
 use tidegate::unstable::redis::{KeyNames, slot_key};
 use tidegate::{Check, Failure, Limit, Request, Store, StoreError};
 use tokio::task::JoinSet;
@@ -145,7 +146,16 @@ fn killed_primary_is_replaced_without_affecting_other_slots() {
         for key in &keys {
             let _ = check(&store, key, &limit, 1).await.expect("a decision");
         }
+        let addresses = [0, 1, 2].map(|index| cluster.nodes[index].address());
+        let health = || -> Vec<(String, bool)> {
+            store.servers().into_iter().map(|server| (server.address, server.up)).collect()
+        };
+        let known = health();
+        assert_eq!(known.len(), 3, "{known:?}");
+        assert!(addresses.iter().all(|one| known.contains(&(one.clone(), true))), "{known:?}");
         cluster.nodes[0].kill();
+        eventually("it is reported", async || health().contains(&(addresses[0].clone(), false)))
+            .await;
         let mut failed = 0_u64;
         eventually("a replica takes over", async || {
             match check(&store, &keys[0], &limit, 1).await {
@@ -163,6 +173,12 @@ fn killed_primary_is_replaced_without_affecting_other_slots() {
             let _ = check(&store, key, &limit, 1).await.expect("a decision");
         }
         eventually("all of it is up", async || store.stats().up).await;
+        let now = health();
+        assert_eq!(now.len(), 3, "{now:?}");
+        assert_eq!(store.stats().data_losses[DataLoss::Restart as usize], 1);
+        let lost = store.last_data_loss().expect("a description");
+        assert!(lost.starts_with(&addresses[0]), "{lost}");
+        assert!(now.iter().all(|(address, up)| *up && *address != addresses[0]), "{now:?}");
         for (key, used) in keys.iter().zip([1, 2, 2]) {
             // A replica may have missed the last write.
             let left = remaining(&store, key, &limit).await;

@@ -1,6 +1,6 @@
 //! Servers that answer but do not decide. Each kind is detected and reported.
 
-use tidegate::redis::{RedisOptions, RedisStore};
+use tidegate::redis::{DataLoss, RedisOptions, RedisStore};
 use tidegate::unstable::redis::KeyNames;
 use tidegate::{Failure, StoreError};
 
@@ -157,6 +157,72 @@ fn a_foreign_value_is_counted_without_its_key() {
                 }
             }
             assert!(store.stats().up, "other keys are answered");
+        });
+    }
+}
+
+/// Waits until data was lost in this way, and only in this way.
+async fn wait_until_lost(store: &RedisStore, loss: DataLoss, excerpt: &str) {
+    let lost = || store.stats().data_losses[loss as usize];
+    eventually("it is noticed", async || lost() == 1).await;
+    assert_eq!(store.stats().data_losses.iter().sum::<u64>(), 1);
+    let text = store.last_data_loss().expect("a description");
+    assert!(text.contains(excerpt), "{text}");
+}
+
+#[test]
+fn lost_data_is_noticed() {
+    for engine in Engine::ALL {
+        let server = Server::start(engine);
+        run(async {
+            let store = connect(server.url()).await;
+            wait_until_recovered(&store).await;
+            // An empty store and keys that are deleted are not lost data.
+            let _: i64 = server.command(&["DEL", "tg:1:{alice}c1d", "tg:1:{alice}l1d"]);
+            let _: i64 = server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
+            eventually("it reconnects", async || store.stats().connections == 2).await;
+            assert!(check(&store, "alice", &limit(LIMITS[0]), 1).await.expect("one").allowed);
+            assert_eq!(store.stats().data_losses, [0; 3]);
+            let _: () = server.command(&["FLUSHALL"]);
+            // Nothing is sent meanwhile: the connection looks by itself.
+            wait_until_lost(&store, DataLoss::Flush, "FLUSHALL").await;
+            assert!(store.stats().up);
+        });
+    }
+}
+
+#[test]
+fn restart_of_the_store_is_noticed() {
+    for engine in Engine::ALL {
+        let mut server = Server::start(engine);
+        run(async {
+            let store = connect(server.url()).await;
+            wait_until_recovered(&store).await;
+            server.kill();
+            server.restart();
+            wait_until_lost(&store, DataLoss::Restart, " and has 0").await;
+            assert!(store.last_data_loss().expect("one").starts_with(&server.address()));
+        });
+    }
+}
+
+#[test]
+fn eviction_is_noticed() {
+    for engine in Engine::ALL {
+        let server = Server::with(engine, &["--maxmemory-policy", "allkeys-lru"]);
+        run(async {
+            let store = connect(server.url()).await;
+            wait_until_recovered(&store).await;
+            let _: () = server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+            let lost = || store.stats().data_losses[DataLoss::Eviction as usize];
+            eventually("it is noticed", async || {
+                // The server evicts keys when a command is run. The result does not matter.
+                drop(check(&store, "alice", &limit(LIMITS[0]), 1).await);
+                lost() > 0
+            })
+            .await;
+            let text = store.last_data_loss().expect("a description");
+            assert!(text.contains("keys for lack of memory"), "{text}");
         });
     }
 }

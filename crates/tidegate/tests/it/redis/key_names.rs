@@ -8,7 +8,7 @@ use tidegate::{Check, Limit, Request};
 
 use super::client::Client;
 use super::servers::on_each;
-use crate::common::limit;
+use crate::common::{NOW, at, limit};
 use crate::generators::{any_limit, cases};
 
 /// The rows are keys, limits and their names.
@@ -86,11 +86,11 @@ fn keys_can_be_any_bytes() {
             for (index, key) in keys.iter().enumerate() {
                 let checks = [Check::new(*key, limit, index as u64 % 3 + 1)];
                 for _ in 0..2 {
-                    let _ = client.decide(&Request::new(&checks), None).expect("sound");
+                    let _ = client.decide(&Request::new(&checks), Some(at(NOW))).expect("sound");
                 }
             }
             for (index, key) in keys.iter().enumerate() {
-                let remaining = client.check(key, limit, 0, None).remaining;
+                let remaining = client.check(key, limit, 0, Some(at(NOW))).remaining;
                 assert_eq!(remaining, 5_u64.saturating_sub([2, 4, 3][index % 3]), "{limit}");
             }
         }

@@ -12,6 +12,7 @@
 //!   and stores over them;
 //! - `connect.rs`: connecting, and the errors of it; `outages.rs`: servers that fail; `health.rs`:
 //!   servers that answer but do not decide;
+//! - `heartbeat.rs`: nodes that know each other;
 //! - `batches.rs`: callers that share writes; `ordering.rs`: the order of one caller's checks;
 //!   `overload.rs`: more checks than a server can answer; `concurrent_nodes.rs`: several stores
 //!   that share a limit;
@@ -31,6 +32,7 @@ mod dropped_acquires;
 mod failures;
 mod foreign_values;
 mod health;
+mod heartbeat;
 mod idempotency;
 mod key_names;
 mod lease_parity;

@@ -225,6 +225,41 @@ fn queued_checks_per_caller_are_bounded() {
     });
 }
 
+/// Requests that wait in the queue, calls in flight, and requests that the queue kept for too long
+/// are counted apart from requests that the server did not answer.
+#[test]
+fn queue_and_calls_in_flight_are_counted() {
+    const CHECKS: u64 = 1000;
+    let server = Server::start(Engine::Redis);
+    let proxy = Proxy::start(server.address());
+    run(async {
+        let timeout = Duration::from_secs(3);
+        let store = connect_with(RedisOptions { timeout, ..options(proxy.url()) }).await;
+        let stats = store.stats();
+        assert_eq!((stats.queued, stats.calls_in_flight, stats.sent), (0, 0, 0));
+        proxy.hold();
+        let greedy = tokio::spawn(batch(store.clone(), 1000));
+        eventually("its share is in flight", async || store.stats().sent == SHARE).await;
+        eventually("the others wait", async || store.stats().queued == CHECKS - SHARE).await;
+        let stats = store.stats();
+        assert!(stats.calls_in_flight > 0 && stats.calls_in_flight <= stats.calls, "{stats:?}");
+        assert!(stats.calls <= stats.sent, "{stats:?}");
+        // Nothing is answered before the deadline.
+        let results = greedy.await.expect("it ends");
+        let stats = store.stats();
+        let count = |failure: Failure| {
+            let failed = Err(StoreError::Failed(failure));
+            results.iter().filter(|result| **result == failed).count() as u64
+        };
+        assert!(stats.queue_timeouts > 0, "{stats:?}");
+        assert_eq!(stats.queue_timeouts, count(Failure::Overloaded));
+        assert_eq!(stats.failed_timed_out, count(Failure::TimedOut));
+        assert_eq!(stats.queued, 0);
+        proxy.pass_all();
+        eventually("all is answered", async || store.stats().calls_in_flight == 0).await;
+    });
+}
+
 /// Regression: the tasks of the store shared the runtime of its callers. While that was busy,
 /// replies were not read, and callers of all keys timed out although the server had answered.
 #[test]

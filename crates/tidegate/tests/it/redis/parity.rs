@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tidegate::unstable::redis::{Entry, ScriptMode, ScriptPlan};
-use tidegate::{Check, Limit, Request};
+use tidegate::{Check, Cost, Limit, Request};
 use tidegate_core::Attempt;
 
 use super::client::Client;
@@ -199,6 +199,34 @@ fn cell_that_began_a_window_ago_has_expired() {
             assert!(model.decide(0, &limit, &Attempt::new(cost, at(now))).allowed);
         }
         assert_kept(&client.stored(&name), &limit, model.state(0, &limit), at(now));
+    });
+}
+
+/// Regression: the first of some equal requests changed the pace of the state, so that held units
+/// count for longer. The script charged all requests, and the node denied the others.
+#[test]
+fn run_that_changes_the_pace_charges_what_it_admits() {
+    on_each(|_, server| {
+        let mut client = Client::new(server, "tg");
+        let [before, after] =
+            ["60 per 15s", "61 per 15s"].map(|text| text.parse::<Limit>().expect("a limit"));
+        let check = |limit: Limit, units: u64| {
+            vec![GeneratedCheck {
+                key: 0,
+                limit,
+                cost: Cost::Ask(units),
+                observed: false,
+                consuming: false,
+            }]
+        };
+        let (mut model, start) = (Model::default(), NOW - NOW % 1_000_000);
+        for (at_ms, units) in [(0, 1), (250, 1), (500, 1), (750, 1), (7_000, 56)] {
+            let now = start + at_ms * 1_000;
+            compare_entries(&mut client, &mut model, &[check(before, units)], now);
+        }
+        // Two units of the first second have expired at the pace of the first limit.
+        let now = start + 15_500_000;
+        compare_entries(&mut client, &mut model, &vec![check(after, 1); 3], now);
     });
 }
 

@@ -1,5 +1,7 @@
 //! Failover by Sentinel.
 
+use tidegate::redis::DataLoss;
+
 use super::servers::{NAME, Sentinel, connect, eventually, run};
 use super::{check, limit};
 
@@ -46,6 +48,11 @@ fn a_killed_primary_is_replaced() {
             .await;
         let now = stand.primary();
         assert_ne!(now, was);
+        let servers = store.servers();
+        let [server] = servers.as_slice() else { panic!("one server: {servers:?}") };
+        assert_eq!((&server.address, server.up), (&stand.servers[now].address(), true));
+        let losses = || store.stats().data_losses[DataLoss::Restart as usize];
+        eventually("it is noticed", async || losses() == 1).await;
         // Units that had been replicated still count.
         let decision = check(&store, "alice", &limit, 1).await.expect("a decision");
         assert!(decision.remaining == 998 || decision.remaining == 999, "{decision:?}");

@@ -199,6 +199,20 @@ fn nodes_share_a_limit() {
     assert_eq!(fixture.read(0, &nothing), (true, Decided::Exact, None, None));
 }
 
+/// The units that remain of a lease are not those that remain of the limit.
+#[test]
+fn requests_from_leases_are_not_near_misses() {
+    for (behavior, near_misses) in [(Behavior::Healthy, 1), (Behavior::Leased, 0)] {
+        let fixture = Fixture::new();
+        fixture.set_behavior(behavior);
+        let expected = outcome(true, Decided::Exact, "slow", Some(0));
+        assert_eq!(fixture.read(0, &under("slow", "alice")), expected);
+        let all = fixture.nodes[0].stats().series();
+        let series = all.iter().find(|series| &*series.policy == "slow").expect("a series");
+        assert_eq!(series.near, near_misses, "{behavior:?}");
+    }
+}
+
 #[test]
 fn on_store_failure_decides_while_the_store_fails() {
     for behavior in [Behavior::Down, Behavior::TimedOut, Behavior::Lost] {
@@ -428,7 +442,7 @@ fn invalid_request_is_not_a_store_failure() {
     for behavior in [Behavior::Healthy, Behavior::Down] {
         fixture.set_behavior(behavior);
         assert_eq!(left(&under("jobs", "bob")), Err(needs.clone()));
-        let unknown = GateError::UnknownPolicy { name: "nobody".into() };
+        let unknown = GateError::UnknownPolicy { name: "nobody".into(), near: None };
         assert_eq!(left(&under("nobody", "bob")), Err(unknown));
     }
     // A store that must be awaited cannot be used synchronously.
@@ -471,7 +485,7 @@ fn peek_and_reset_use_the_store_only() {
     fixture.set_behavior(Behavior::Healthy);
     assert_eq!((reset(), reset()), (Ok(true), Ok(false)));
     assert_eq!(left(), Ok(outcome(true, Decided::Exact, "here", Some(9))));
-    let unknown = GateError::UnknownPolicy { name: "nobody".into() };
+    let unknown = GateError::UnknownPolicy { name: "nobody".into(), near: None };
     assert_eq!(first.keys(&active, "nobody").map(drop), Err(unknown));
 }
 

@@ -195,3 +195,41 @@ fn long_names_with_a_common_prefix_are_distinct() {
         stats.top(RankBy::Denied, None, 9).keys.entries.iter().map(|e| e.count).collect();
     assert_eq!(counts, [3, 2]);
 }
+
+/// Volumes are estimated from one request in 32, if every request is timed.
+#[test]
+fn volumes_are_estimated_from_samples() {
+    const REQUESTS: u64 = 32_000;
+    let (stats, _clock) = stats();
+    let ten = stats.limit("p", &limit("10 per 1s"), Mode::Enforce);
+    assert_eq!(RankBy::Allowed.sampled_one_in(false), 1024);
+    assert_eq!(RankBy::Denied.sampled_one_in(true), 1);
+    for number in 0..REQUESTS {
+        let (key, allowed): (&[u8], bool) = match number % 4 {
+            0 => (b"cold", true),
+            1 => (b"denied", false),
+            _ => (b"hot", true),
+        };
+        let result = if allowed { allowing(&ten, key) } else { denying(&ten, key) };
+        stats.record(&RequestRecord {
+            limits: &[result],
+            allowed,
+            elapsed: Some(Duration::from_micros(1)),
+            is_shared: true,
+            // Denials are answered from memory.
+            was_sent: allowed,
+            ..RequestRecord::default()
+        });
+    }
+    let one_in = u64::from(RankBy::StoreCalls.sampled_one_in(true));
+    for by in [RankBy::Allowed, RankBy::StoreCalls] {
+        let keys = stats.top(by, None, 10).keys;
+        let names: Vec<String> = keys.entries.iter().map(|entry| entry.name.to_string()).collect();
+        assert_eq!(names, ["hot", "cold"], "{by}");
+        for (entry, share) in keys.entries.iter().zip([REQUESTS / 2, REQUESTS / 4]) {
+            assert_eq!((entry.count % one_in, entry.error), (0, 0), "{by} {entry:?}");
+            assert!(entry.count.abs_diff(share) < share / 10, "{by} {entry:?}");
+        }
+    }
+    assert_eq!(stats.top(RankBy::Denied, None, 10).keys.entries[0].count, REQUESTS / 4);
+}

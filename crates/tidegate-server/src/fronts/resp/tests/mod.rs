@@ -229,6 +229,7 @@ fn rejects_invalid_commands() {
         ("TG.LIMIT x\r\n", "-ERR wrong number of arguments for 'tg.limit' command: use TG.LIMIT limits key [COST n] [ID id] [FORCE]\r\n"),
         ("TG.CHECK nobody a\r\n", "-ERR policy: there is no policy `nobody`\r\n"),
         ("TG.PEEK nobody a\r\n", "-ERR policy: there is no policy `nobody`\r\n"),
+        ("TG.PEEK logins a\r\n", "-ERR policy: there is no policy `logins`; did you mean `login`?\r\n"),
         ("TG.RESET nobody a\r\n", "-ERR policy: there is no policy `nobody`\r\n"),
         ("TG.CHECK \"\\xff\" a\r\n", "-ERR policy: not valid UTF-8\r\n"),
         ("TG.CHECK \"a\\r\\nb\" a\r\n", "-ERR policy: there is no policy `a\\x0d\\x0ab`\r\n"),

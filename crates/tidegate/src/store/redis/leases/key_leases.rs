@@ -17,8 +17,8 @@ use tidegate_core::{
 };
 
 use super::super::lease_call::{LeaseOperation, LeaseReply};
-
-use super::NodeTime;
+use super::super::machine::NodeTime;
+use super::{GATHER_US, MIN_GATHERED};
 
 /// The duration of a lease: this part of the window. A unit counts until the end of its lease, and
 /// then for a window, so half a percent of a window is the most that a lease costs the limit.
@@ -77,6 +77,8 @@ pub(super) struct KeyLeases {
     /// No lease is requested before this time.
     not_before: Timestamp,
     pause_us: u64,
+    /// Whether the latest lease was refused or too small.
+    is_scarce: bool,
     /// The time at which the whole limit is available again, on the monotonic clock.
     reset_at: Timestamp,
     is_closed: bool,
@@ -163,6 +165,7 @@ impl KeyLeases {
             other_nodes: 0,
             not_before: Timestamp::from_micros(0),
             pause_us: MIN_PAUSE_US,
+            is_scarce: false,
             reset_at: now.monotonic,
             is_closed: false,
             is_queued: true,
@@ -193,6 +196,12 @@ impl KeyLeases {
             Cost::Ask(units) => self.refund(units, now),
             Cost::Refund(units) | Cost::Force(units) => self.spend(units, now),
         };
+    }
+
+    /// Whether requests on the key are gathered: it is very hot, and the store had too few units
+    /// left for the latest lease.
+    pub(super) fn is_gathered(&self) -> bool {
+        self.is_scarce && self.demand.units_in(GATHER_US) >= MIN_GATHERED
     }
 
     /// Stops leasing. Returns whether it was not stopped before.
@@ -338,15 +347,14 @@ impl KeyLeases {
         }
         self.note_reset(reply, now);
         let Some(request) = request else { return };
-        match reply.grant.filter(|grant| grant.id == request.id) {
-            Some(grant) => {
-                ended.granted += grant.units;
-                self.accept(&grant, sent, now, ended);
-                if grant.units < request.units / LOW_PART {
-                    self.pause(now);
-                }
-            }
-            None => self.pause(now),
+        let grant = reply.grant.filter(|grant| grant.id == request.id);
+        if let Some(grant) = grant {
+            ended.granted += grant.units;
+            self.accept(&grant, sent, now, ended);
+        }
+        self.is_scarce = grant.is_none_or(|grant| grant.units < request.units / LOW_PART);
+        if self.is_scarce {
+            self.pause(now);
         }
     }
 
@@ -354,6 +362,7 @@ impl KeyLeases {
     pub(super) fn failed(&mut self, now: NodeTime) {
         let request = self.in_flight.take().and_then(|in_flight| in_flight.request);
         self.give_backs.extend(request.map(|request| GiveBack { id: request.id, keep: 0 }));
+        self.is_scarce = false;
         self.pause(now);
     }
 
@@ -587,6 +596,21 @@ mod tests {
         assert!(world.exchange(MIN_PAUSE_US - 1).is_empty());
         assert_eq!(world.exchange(MIN_PAUSE_US).len(), 1);
         assert!(world.exchange(2 * MIN_PAUSE_US).is_empty());
+    }
+
+    #[test]
+    fn requests_are_gathered_if_there_are_many_and_leases_are_refused() {
+        for (rate, many) in [(1_000, false), (10_000, true)] {
+            let mut world = World::new("100 per 1m", rate);
+            let all = Attempt::new(Cost::Ask(100), at(0).wall);
+            assert!(world.store.decide(&world.limit, &all).allowed);
+            assert!(!world.node.is_gathered());
+            world.exchange(0);
+            assert_eq!(world.node.is_gathered(), many, "{rate}");
+            // A store that does not answer may have units.
+            world.node.failed(at(MS));
+            assert!(!world.node.is_gathered());
+        }
     }
 
     #[test]

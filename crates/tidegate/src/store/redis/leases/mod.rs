@@ -15,6 +15,9 @@
 //! - `renewal.rs` is the task that sends grants and give-backs, and compares the clocks of the node
 //!   and of the store.
 //!
+//! If there are too few units left for a lease, the requests of a very hot key are sent at
+//! intervals of [`GATHER_US`], so that many of them share a call.
+//!
 //! A request takes part only if each of its limits can be answered from leases. Requests with an
 //! idempotency id, a permit, an observed check, a forced charge or a denial that consumes are
 //! always decided by the store.
@@ -24,13 +27,13 @@ mod renewal;
 #[cfg(test)]
 mod simulation;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use foldhash::fast::RandomState;
+use foldhash::fast::FixedState;
 use tidegate_core::{Algorithm, Cost, Decision, GrantId, Limit, ResetAfter, Timestamp};
 use tokio::sync::Notify;
 
@@ -38,6 +41,7 @@ use self::key_leases::{KeyLeases, LocalAnswer};
 use self::renewal::DriftDetector;
 pub(super) use self::renewal::{give_back_all, renew_all};
 use super::key_names::KeyNames;
+use super::machine::{Machine, NodeClock, NodeTime};
 use super::plan::Few;
 use super::stats::StoreCounters;
 use crate::request::may_consume;
@@ -57,8 +61,9 @@ const GRANT_BITS: u32 = 53;
 
 /// The leases of a store.
 pub(super) struct Leases {
-    random: RandomState,
+    hasher: FixedState,
     clock: NodeClock,
+    machine: Machine,
     shards: Box<[Mutex<Shard>]>,
     keys: AtomicUsize,
     hot_keys: HotKeys,
@@ -69,11 +74,11 @@ pub(super) struct Leases {
     /// Keys that need a new lease now.
     due: Mutex<Vec<Arc<LeasedKey>>>,
     woken: Notify,
-    grants: AtomicU64,
     counters: Arc<StoreCounters>,
 }
 
-type Shard = HashMap<u64, Arc<LeasedKey>, RandomState>;
+/// Keys by their hash, in a fixed order.
+type Shard = BTreeMap<u64, Arc<LeasedKey>>;
 
 /// A key under one limit that is leased.
 pub(super) struct LeasedKey {
@@ -91,37 +96,12 @@ impl LeasedKey {
     }
 }
 
-/// The time on the clocks of this node.
-///
-/// A lease ends by whichever clock is ahead. The monotonic clock never steps, but on many systems
-/// it stands still while the machine is suspended; the wall clock does not.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct NodeTime {
-    /// The monotonic clock, since the store was created.
-    pub(super) monotonic: Timestamp,
-    /// The wall clock.
-    pub(super) wall: Timestamp,
-}
-
-struct NodeClock {
-    start: Instant,
-}
-
-impl NodeClock {
-    fn now(&self) -> NodeTime {
-        let micros = |duration: std::time::Duration| {
-            Timestamp::from_micros(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
-        };
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        NodeTime { monotonic: micros(self.start.elapsed()), wall: micros(wall) }
-    }
-}
-
 impl Leases {
-    pub(super) fn new(counters: Arc<StoreCounters>) -> Self {
+    pub(super) fn new(counters: Arc<StoreCounters>, machine: &Machine) -> Self {
         Leases {
-            random: RandomState::default(),
-            clock: NodeClock { start: Instant::now() },
+            hasher: FixedState::with_seed(machine.random()),
+            clock: NodeClock::new(machine.clone()),
+            machine: machine.clone(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             keys: AtomicUsize::new(0),
             hot_keys: HotKeys::new(),
@@ -129,35 +109,44 @@ impl Leases {
             suspended: AtomicBool::new(false),
             due: Mutex::default(),
             woken: Notify::new(),
-            grants: AtomicU64::new(0),
             counters,
         }
     }
 
-    /// Decides a request from leases; `None` if the store has to. Then the keys of the request are
-    /// counted, and hot ones are leased.
-    pub(super) fn decide(&self, request: &Request<'_>, key_names: &KeyNames) -> Option<Verdict> {
-        let refunds = match leasable(request)? {
-            RequestKind::Ask => false,
-            RequestKind::Refund => true,
-        };
+    /// Decides a request from leases, unless the store has to. If a key of the request is not
+    /// leased, all of its keys are counted, and hot ones are leased.
+    pub(super) fn decide(
+        &self,
+        request: &Request<'_>,
+        key_names: &KeyNames,
+    ) -> Result<Verdict, AskStore> {
+        let Some(kind) = leasable(request) else { return Err(AskStore::NOW) };
         let hashes: Few<u64> = request.checks.iter().map(|check| self.hash(check)).collect();
         let keys = self.find(request.checks, &hashes);
         if let Some(keys) = &keys
             && let Some(verdict) = self.answer(request.checks, keys)
         {
             self.counters.lease_hits.fetch_add(1, Relaxed);
-            return Some(verdict);
+            return Ok(verdict);
         }
-        if keys.is_none() && !refunds && !self.suspended.load(Relaxed) {
-            let now = self.clock.now();
+        if kind == RequestKind::Refund {
+            return Err(AskStore::NOW);
+        }
+        let now = self.clock.now();
+        if let Some(keys) = keys {
+            return Err(match keys.iter().any(|key| key.leases().is_gathered()) {
+                true => AskStore { gather_time: gather_time(now) },
+                false => AskStore::NOW,
+            });
+        }
+        if !self.suspended.load(Relaxed) {
             for (check, hash) in request.checks.iter().zip(hashes) {
                 if self.hot_keys.note(hash, now.monotonic) {
                     self.lease(check, hash, key_names, now);
                 }
             }
         }
-        None
+        Err(AskStore::NOW)
     }
 
     /// Answers a peek that the store denied, because this node may still have units. A peek is
@@ -183,7 +172,7 @@ impl Leases {
     }
 
     fn hash(&self, check: &Check<'_>) -> u64 {
-        let mut hasher = self.random.build_hasher();
+        let mut hasher = self.hasher.build_hasher();
         hasher.write(check.key);
         hasher.write_u64(check.limit.id());
         hasher.finish()
@@ -296,9 +285,7 @@ impl Leases {
 
     /// A random id, so that no other grant of any node has it.
     fn new_grant_id(&self) -> GrantId {
-        let number = self.grants.fetch_add(1, Relaxed);
-        let random = std::hash::RandomState::new().hash_one(number);
-        GrantId((random >> (u64::BITS - GRANT_BITS)).max(1))
+        GrantId((self.machine.random() >> (u64::BITS - GRANT_BITS)).max(1))
     }
 
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
@@ -307,7 +294,34 @@ impl Leases {
     }
 }
 
+/// A request that the store has to decide.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AskStore {
+    /// The time in which others on the same keys are gathered before it is sent.
+    pub(super) gather_time: Duration,
+}
+
+impl AskStore {
+    /// The request is sent immediately.
+    pub(super) const NOW: Self = AskStore { gather_time: Duration::ZERO };
+}
+
+/// The interval at which requests are sent whose key is very hot, but has too few units left for a
+/// lease, in microseconds. They would otherwise take Redis a command for every round trip of every
+/// node. Few clients notice so short a delay while their limit is nearly used up.
+const GATHER_US: u64 = 4_000;
+/// The fewest units in an interval for which requests are gathered. With fewer, the delay would
+/// save few commands.
+const MIN_GATHERED: u64 = 8;
+
+/// The time until the next requests on scarce keys are sent. It ends at the same time for all
+/// requests of an interval, so that they share a call.
+fn gather_time(now: NodeTime) -> Duration {
+    Duration::from_micros(GATHER_US - now.monotonic.as_micros() % GATHER_US)
+}
+
 /// The kind of a request that leases can answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum RequestKind {
     Ask,
     Refund,
@@ -413,5 +427,18 @@ mod tests {
         assert_eq!(notes(6, 1), 1);
         assert_eq!(notes(6, 1_000), 0);
         assert!((0..1_000).all(|hash| !hot_keys.note(hash, at(7, 0))));
+    }
+
+    #[test]
+    fn leased_keys_are_bounded() {
+        let leases = Leases::new(Arc::default(), &Machine::Real);
+        let names = KeyNames::new("test");
+        let limit = Limit::per_minute(1_000);
+        for key in 0..2 * MAX_LEASED_KEYS {
+            let key = key.to_le_bytes();
+            let check = Check::new(&key, &limit, 1);
+            leases.lease(&check, leases.hash(&check), &names, leases.clock.now());
+        }
+        assert_eq!(leases.all_keys().len(), MAX_LEASED_KEYS);
     }
 }

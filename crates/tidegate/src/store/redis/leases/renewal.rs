@@ -13,9 +13,10 @@ use tidegate_core::Timestamp;
 
 use super::super::Inner;
 use super::super::lease_call::{LeaseEntry, decode_lease_reply, lease_call};
+use super::super::machine::NodeTime;
 use super::super::topology::Topology;
 use super::key_leases::EndedUnits;
-use super::{LeasedKey, Leases, NodeTime};
+use super::{LeasedKey, Leases};
 
 /// The time between two looks at all keys: a small part of the shortest lease that is renewed
 /// often.
@@ -39,6 +40,7 @@ pub(in super::super) async fn renew_all(store: Weak<Inner>) {
         let is_idle = leases.keys.load(Relaxed) == 0;
         drop(inner);
         tokio::select! {
+            biased;
             () = leases.woken.notified() => {}
             () = tokio::time::sleep(TICK), if !is_idle => leases.queue_all(),
         }
@@ -266,13 +268,14 @@ mod tests {
     use tidegate_core::Limit;
 
     use super::super::super::key_names::KeyNames;
+    use super::super::super::machine::Machine;
     use super::*;
     use crate::Check;
 
     #[test]
     fn clocks_that_drift_apart_suspend_leases() {
         let counters = Arc::<super::super::StoreCounters>::default();
-        let leases = Leases::new(Arc::clone(&counters));
+        let leases = Leases::new(Arc::clone(&counters), &Machine::default());
         let limit: Limit = "600000 per 1m".parse().expect("a limit");
         let (check, key_names) = (Check::new("alice", &limit, 1), KeyNames::new("tg"));
         leases.lease(&check, leases.hash(&check), &key_names, leases.clock.now());

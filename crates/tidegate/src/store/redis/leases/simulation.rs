@@ -12,7 +12,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use tidegate_core::{Algorithm, Attempt, Cost, GrantId, LeasedState, Limit, Timestamp};
 
 use super::super::lease_call::{LeaseOperation, LeaseReply};
-use super::NodeTime;
+use super::super::machine::NodeTime;
 use super::key_leases::{EndedUnits, KeyLeases};
 
 const NODES: usize = 3;

@@ -8,6 +8,9 @@ local LIMIT_FORMAT, LIMIT_BYTES = '<BI8I8I8I8I8I8I8', 57
 --   charge(units, permit)   adds units, whether or not they are available
 --   refund(units)           removes units, newest first
 --   store(name)             writes the state; without a name, see write()
+-- and for a sliding-window:
+--   is_converted_by_charge()  returns whether the next charge changes its form or pace, and with
+--                           it how long held units count
 -- and for states that are replied as a summary:
 --   summary()               returns its first two numbers
 --   freed_by(cost)          returns when there is room for a cost

@@ -1,4 +1,4 @@
--- Shared by request.lua and permit.lua; script.rs puts it in front of them.
+-- Shared by all scripts but rights.lua; script.rs puts it in front of them.
 --
 -- KEYS     not read here
 -- ARGV     1 the time in microseconds, or '' for the server's time

@@ -103,6 +103,10 @@ local function leased(bytes, position)
     state.refund(units)
   end
 
+  local function is_converted_by_charge()
+    return state.is_converted_by_charge and state.is_converted_by_charge()
+  end
+
   -- Forgets what was counted. Units that are out stay held.
   local function reset()
     state = create()
@@ -178,5 +182,6 @@ local function leased(bytes, position)
   return {
     load = load, available = available, charge = charge, refund = refund, store = store,
     reset = reset, grant = grant, give_back = give_back,
+    is_converted_by_charge = is_converted_by_charge,
   }
 end

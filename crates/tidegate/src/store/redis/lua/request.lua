@@ -82,27 +82,45 @@ local function create_rare()
     values[at] = (values[at] or '') .. struct.pack('<I8I8I8', total, newest, freed)
   end
 
-  -- Decides a run of plain requests at once: each of them is admitted while all states have room.
-  -- Returns whether it charged something.
-  function self.decide_plain(number, run, values, offset)
-    local asked, times = run.units, run.times
+  -- Charges as many of `times` plain requests as all states have room for. Returns their number.
+  local function charge_fitting(number, asked, times)
     for i = 1, number do
       local room, units = states[i].available(), asked[i]
       if room < times * units then
-        times = (room - room % units) / units
+        times = math.max((room - room % units) / units, 0)
       end
     end
+    for i = 1, times > 0 and number or 0 do
+      states[i].charge(times * asked[i])
+    end
+    return times
+  end
+
+  -- Decides a run of plain requests at once: each of them is admitted while all states have room.
+  -- Returns whether it charged something.
+  function self.decide_plain(number, run, values, offset)
+    local asked, totals, newests, is_converted = run.units, {}, {}, false
     for i = 1, number do
-      local total, newest
-      if states[i].summary then
-        total, newest = states[i].summary()
+      local state = states[i]
+      if state.summary then
+        totals[i], newests[i] = state.summary()
       end
+      is_converted = is_converted or state.is_converted_by_charge and state.is_converted_by_charge()
+    end
+    local times
+    if is_converted and run.times > 1 then
+      -- After the first charge fewer requests may fit.
+      times = charge_fitting(number, asked, 1)
       if times > 0 then
-        states[i].charge(times * asked[i])
+        times = 1 + charge_fitting(number, asked, run.times - 1)
       end
-      if total then
+    else
+      times = charge_fitting(number, asked, run.times)
+    end
+    for i = 1, number do
+      if totals[i] then
         local freed = times < run.times and states[i].freed_by(asked[i]) or 0
-        summarize(values, offset + i, total, newest, freed)
+        summarize(values, offset + i, totals[i], newests[i], freed)
       end
     end
     return times > 0

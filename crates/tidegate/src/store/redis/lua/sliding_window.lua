@@ -354,7 +354,14 @@ local function any_sliding_window(window, count)
     return write(name, raw, after, stored_until(newest), kept_until)
   end
 
-  return { load = load, replace = replace, available = available, charge = charge, refund = refund, store = store }
+  local function is_converted_by_charge()
+    return size > 0 and (form < wanted_form or form ~= TIMES and pace ~= count)
+  end
+
+  return {
+    load = load, replace = replace, available = available, charge = charge, refund = refund, store = store,
+    is_converted_by_charge = is_converted_by_charge,
+  }
 end
 
 -- Decides states that have the form and the pace of the limit, and are charged now. Their numbers
@@ -517,5 +524,12 @@ local function sliding_window(window, count)
     return raw, kept_until
   end
 
-  return { load = load, available = available, charge = charge, refund = refund, store = store }
+  local function is_converted_by_charge()
+    return is_general and general.is_converted_by_charge()
+  end
+
+  return {
+    load = load, available = available, charge = charge, refund = refund, store = store,
+    is_converted_by_charge = is_converted_by_charge,
+  }
 end

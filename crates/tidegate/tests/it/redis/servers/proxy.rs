@@ -151,9 +151,10 @@ fn relay(client: TcpStream, server: TcpStream, gate: &Arc<Gate>) {
     });
 }
 
-/// Whether this is a reply to `INFO replication`, which a connection sends by itself every second.
+/// Whether this is a reply to `INFO`, which a connection sends by itself every few seconds. Its
+/// text begins with the name of a section.
 fn is_info(reply: &[u8]) -> bool {
-    reply.windows(5).any(|bytes| bytes == b"role:")
+    reply.first() == Some(&b'$') && reply.windows(4).take(16).any(|bytes| bytes == b"\r\n# ")
 }
 
 /// Reads one reply and appends its bytes. Returns `None` if the connection was closed.
