@@ -55,6 +55,9 @@ pub enum Command {
     /// Load generator; started by `grpc` as a separate process.
     #[command(hide = true)]
     GrpcLoad(crate::grpc::LoadArgs),
+    /// Node that is killed; started by `faults` as a separate process.
+    #[command(hide = true)]
+    FaultVictim(FaultVictimArgs),
     /// Resident bytes of one subject; started by `inprocess` as a separate process.
     #[command(hide = true)]
     RssOf(RssArgs),
@@ -239,6 +242,14 @@ pub struct FaultsArgs {
     /// Server to start: redis-server or valkey-server.
     #[arg(long, value_name = "PATH", default_value = "redis-server")]
     pub server: PathBuf,
+}
+
+#[derive(Args)]
+pub struct FaultVictimArgs {
+    /// URL of Redis.
+    pub url: String,
+    /// Time of the first call, in microseconds since 1970.
+    pub start_us: u64,
 }
 
 #[derive(Args)]

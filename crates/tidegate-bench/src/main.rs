@@ -71,6 +71,7 @@ fn main() -> ExitCode {
         cli::Command::Redis(args) => return exit_code(redis::run(&args)),
         cli::Command::Resp(args) => return exit_code(resp::run(&args)),
         cli::Command::Faults(args) => return exit_code(faults::run(&args)),
+        cli::Command::FaultVictim(args) => return exit_code(faults::run_victim(&args)),
         cli::Command::Fleet(args) => return exit_code(fleet::run(&args)),
         cli::Command::Storm(args) => return exit_code(storm::run(&args)),
         cli::Command::HttpBaseline(args) => return exit_code(http::serve_baseline(&args)),

@@ -25,6 +25,8 @@ pub enum Fault {
     ClockForward,
     /// All connections break, ten times in a row.
     Reconnects,
+    /// A third node is killed while it has a lease.
+    NodeKilled,
 }
 
 impl Fault {
@@ -40,6 +42,7 @@ impl Fault {
             Fault::ClockBack => "clock set back an hour",
             Fault::ClockForward => "clock set forward an hour",
             Fault::Reconnects => "all connections cut, ten times",
+            Fault::NodeKilled => "kill -9 of a third node that has a lease",
         }
     }
 
@@ -53,8 +56,15 @@ impl Fault {
             | Fault::ScriptsFlushed
             | Fault::MemoryFull
             | Fault::ClockBack
-            | Fault::Reconnects => 0,
+            | Fault::Reconnects
+            | Fault::NodeKilled => 0,
         }
+    }
+
+    /// Returns whether Redis may forget units that nodes have taken, so that they are spent besides
+    /// the limit. The clock of the server may also be set before a lease ends.
+    pub fn forgets_leases(self) -> bool {
+        self.limit_resets() > 0 || self == Fault::ClockBack
     }
 
     /// Returns whether every caller must notice that the store is unavailable.

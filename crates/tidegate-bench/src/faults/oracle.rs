@@ -10,24 +10,35 @@ use std::time::Duration;
 use tidegate::unstable::stats::Decided;
 
 use super::FaultResult;
-use super::fault::Fault;
-use super::nodes::{CallRecord, KEYS, LIMIT, NODE_SHARE, NODES, Policy, WINDOW};
+use super::nodes::{CallRecord, LEASED_LIMIT, LIMIT, NODE_SHARE, NODES, Policy, WINDOW};
 use crate::cli::name_of;
 
 /// Returns the documented maximum that may be admitted in a window.
-pub fn bound(fault: Fault, policy: Policy) -> u32 {
-    let shared = LIMIT * (1 + fault.limit_resets());
+pub fn bound(result: &FaultResult, policy: Policy) -> u32 {
+    let resets = result.fault.limit_resets();
     match policy {
         // While the store fails, every node admits its share in addition to earlier admissions.
-        Policy::Local => shared + NODES * NODE_SHARE,
+        Policy::Local => LIMIT * (1 + resets) + NODES * NODE_SHARE,
         // Uncounted admissions have an unlimited number, so they are excluded here.
-        Policy::Allow | Policy::Deny => shared,
+        Policy::Allow | Policy::Deny => LIMIT * (1 + resets),
+        // When Redis forgets everything, the units that are out and those that were used before are
+        // at most the limit together.
+        Policy::Leased if resets > 0 => LEASED_LIMIT * (1 + resets),
+        Policy::Leased => bound_after_loss(result),
     }
+}
+
+/// Returns the maximum that may be admitted of the leased key in a window that begins after Redis
+/// has lost its keys: the limit, and the units that were out if Redis has forgotten them.
+fn bound_after_loss(result: &FaultResult) -> u32 {
+    let forgotten = if result.fault.forgets_leases() { result.units_out } else { 0 };
+    LEASED_LIMIT.saturating_add(u32::try_from(forgotten).unwrap_or(u32::MAX))
 }
 
 /// Returns the maximum admitted in any window for any key.
 pub fn max_in_window(result: &FaultResult, policy: Policy) -> u32 {
-    (0..KEYS).map(|key| max_in_window_of_key(&result.calls, policy, key)).max().unwrap_or(0)
+    let keys = 0..policy.keys();
+    keys.map(|key| max_in_window_of_key(&result.calls, policy, key)).max().unwrap_or(0)
 }
 
 fn max_in_window_of_key(calls: &[CallRecord], policy: Policy, key: u8) -> u32 {
@@ -36,22 +47,50 @@ fn max_in_window_of_key(calls: &[CallRecord], policy: Policy, key: u8) -> u32 {
             && (call.policy, call.key) == (policy, key)
             && call.decided != Decided::FailedOpen
     };
-    let mut admitted: Vec<(Duration, Duration)> =
-        calls.iter().filter(counted).map(|call| (call.sent, call.received)).collect();
-    admitted.sort_unstable();
-    let windows = admitted.iter().enumerate().map(|(first, &(begin, _))| {
-        let later = admitted[first..].iter().take_while(|(sent, _)| *sent < begin + WINDOW);
-        later.filter(|(_, received)| *received < begin + WINDOW).count()
+    max_admitted(calls.iter().filter(counted).map(|call| (call.sent, call.received)), WINDOW)
+}
+
+/// Returns the maximum number of calls that certainly lie in one window. A call is the times at
+/// which it was sent and answered. A window is counted too low if calls take longer than it.
+pub fn max_admitted(calls: impl Iterator<Item = (Duration, Duration)>, window: Duration) -> u32 {
+    let (mut sent, mut received): (Vec<_>, Vec<_>) = calls.unzip();
+    sent.sort_unstable();
+    received.sort_unstable();
+    let windows = sent.iter().enumerate().map(|(earlier, &begin)| {
+        let answered = received.partition_point(|received| *received < begin + window);
+        answered.saturating_sub(earlier)
     });
     u32::try_from(windows.max().unwrap_or(0)).unwrap_or(u32::MAX)
+}
+
+/// Describes the violated expectations about leases.
+fn lease_violations(result: &FaultResult) -> Vec<String> {
+    let mut violations = Vec::new();
+    if result.units_out == 0 {
+        violations.push("no units were out when the fault began".to_owned());
+    }
+    if result.units_left_behind > 0 {
+        let units = result.units_left_behind;
+        violations.push(format!("{units} units still count a window after their leases ended"));
+    }
+    // Calls are in the order in which they were sent.
+    let first = result.calls.partition_point(|call| call.sent < result.lost);
+    let most = max_in_window_of_key(&result.calls[first..], Policy::Leased, 0);
+    let bound = bound_after_loss(result);
+    if most > bound {
+        violations.push(format!(
+            "Leased admitted {most} in a window after the fault; the bound is {bound}"
+        ));
+    }
+    violations
 }
 
 /// Describes all violated expectations.
 pub fn violations(result: &FaultResult) -> Vec<String> {
     let fault = result.fault;
-    let mut violations = Vec::new();
+    let mut violations = lease_violations(result);
     for policy in Policy::ALL {
-        let (most, bound) = (max_in_window(result, policy), bound(fault, policy));
+        let (most, bound) = (max_in_window(result, policy), bound(result, policy));
         if most > bound {
             violations
                 .push(format!("{policy:?} admitted {most} in a window; the bound is {bound}"));
@@ -90,9 +129,9 @@ mod tests {
             received,
             policy: Policy::Deny,
             key: 0,
-
             allowed: true,
             decided: Decided::Exact,
+            remaining: None,
         }
     }
 

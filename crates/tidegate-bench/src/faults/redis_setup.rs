@@ -29,6 +29,8 @@ pub struct RedisSetup {
     proxy: Option<Proxy>,
     sentinel: Option<Sentinel>,
     clock: Option<Clock>,
+    /// When the server had lost its keys, or its clock was set.
+    pub lost: Option<Instant>,
     directory: tempfile::TempDir,
 }
 
@@ -44,6 +46,7 @@ impl RedisSetup {
             proxy: None,
             sentinel: None,
             clock: None,
+            lost: None,
             directory,
         };
         if matches!(fault, Fault::ClockBack | Fault::ClockForward) {
@@ -79,16 +82,25 @@ impl RedisSetup {
         Ok(())
     }
 
+    /// Prepares a fault that nodes do not notice yet.
+    pub fn prepare(&self) -> Result<(), BoxError> {
+        match &self.sentinel {
+            // The stopped replica misses the last writes.
+            Some(sentinel) => signal(sentinel.replica.pid(), Signal::STOP),
+            None => Ok(()),
+        }
+    }
+
     /// Injects a fault, waits, and removes it.
     pub async fn inject(&mut self, fault: Fault, lasts: Duration) -> Result<(), BoxError> {
         match fault {
             Fault::Killed => {
-                self.server = None;
+                self.kill_server();
                 tokio::time::sleep(lasts).await;
                 self.start_server()?;
             }
             Fault::RestartedEmpty => {
-                self.server = None;
+                self.kill_server();
                 self.start_server()?;
             }
             Fault::Stopped => {
@@ -104,7 +116,7 @@ impl RedisSetup {
                 }
             }
             Fault::ScriptsFlushed => self.command(&["SCRIPT", "FLUSH"])?,
-            Fault::FailedOver => self.fail_over(lasts).await?,
+            Fault::FailedOver => self.fail_over().await?,
             Fault::MemoryFull => {
                 self.command(&["CONFIG", "SET", "maxmemory", "1"])?;
                 tokio::time::sleep(lasts).await;
@@ -112,6 +124,8 @@ impl RedisSetup {
             }
             Fault::ClockBack => self.set_clock(-HOUR_S, lasts).await?,
             Fault::ClockForward => self.set_clock(HOUR_S, lasts).await?,
+            // The fault is injected into a node instead.
+            Fault::NodeKilled => {}
             Fault::Reconnects => {
                 for _ in 0..10 {
                     self.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])?;
@@ -122,19 +136,22 @@ impl RedisSetup {
         Ok(())
     }
 
+    fn kill_server(&mut self) {
+        self.server = None;
+        self.lost = Some(Instant::now());
+    }
+
     /// Changes the clock permanently: the fault is the change, so it is not undone.
-    async fn set_clock(&self, by_s: i64, lasts: Duration) -> Result<(), BoxError> {
+    async fn set_clock(&mut self, by_s: i64, lasts: Duration) -> Result<(), BoxError> {
         self.clock.as_ref().ok_or("no clock to set")?.set(by_s)?;
+        self.lost = Some(Instant::now());
         tokio::time::sleep(lasts).await;
         Ok(())
     }
 
-    async fn fail_over(&mut self, lasts: Duration) -> Result<(), BoxError> {
+    async fn fail_over(&mut self) -> Result<(), BoxError> {
+        self.kill_server();
         let sentinel = self.sentinel.as_ref().ok_or("no sentinel")?;
-        // The stopped replica misses the last writes.
-        signal(sentinel.replica.pid(), Signal::STOP)?;
-        tokio::time::sleep(lasts / 2).await;
-        self.server = None;
         signal(sentinel.replica.pid(), Signal::CONT)?;
         let deadline = Instant::now() + FAILOVER_TIMEOUT;
         while !sentinel.replica_is_master()? {
@@ -158,7 +175,8 @@ impl RedisSetup {
     }
 }
 
-fn signal(pid: u32, signal_kind: Signal) -> Result<(), BoxError> {
+/// Sends a signal to a process.
+pub fn signal(pid: u32, signal_kind: Signal) -> Result<(), BoxError> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or("no such process")?;
     Ok(kill_process(pid, signal_kind)?)
 }

@@ -39,7 +39,7 @@ pub fn table(results: &[FaultResult], load_results: &[LoadResult]) -> String {
 fn write_report(text: &mut String, results: &[FaultResult]) -> std::fmt::Result {
     writeln!(
         text,
-        "{:<17}{:>7}{:>10}{:>10}{:>9}{:>8}{:>8}{:>8}  {:<28}{:>10}",
+        "{:<17}{:>7}{:>10}{:>10}{:>9}{:>8}{:>8}{:>8}  {:<60}{:>6}{:>10}",
         "fault",
         "calls",
         "longest",
@@ -49,21 +49,17 @@ fn write_report(text: &mut String, results: &[FaultResult]) -> std::fmt::Result 
         "open",
         "closed",
         "most in a window / bound",
+        "out",
         "recovery"
     )?;
     for result in results {
         let kinds = KINDS.map(|kind| count(result, kind));
         let windows = Policy::ALL.map(|policy| {
-            format!(
-                "{} {}/{}",
-                policy.name(),
-                max_in_window(result, policy),
-                bound(result.fault, policy)
-            )
+            format!("{} {}/{}", policy.name(), max_in_window(result, policy), bound(result, policy))
         });
         writeln!(
             text,
-            "{:<17}{:>7}{:>8.1}ms{:>8.1}ms{:>9}{:>8}{:>8}{:>8}  {:<28}{:>8.0}ms",
+            "{:<17}{:>7}{:>8.1}ms{:>8.1}ms{:>9}{:>8}{:>8}{:>8}  {:<60}{:>6}{:>8.0}ms",
             name_of(&result.fault),
             result.calls.len(),
             ms(latency(result, 1_000)),
@@ -73,6 +69,7 @@ fn write_report(text: &mut String, results: &[FaultResult]) -> std::fmt::Result 
             kinds[2],
             kinds[3],
             windows.join(" "),
+            result.units_out,
             ms(result.recovery)
         )?;
     }
@@ -135,12 +132,13 @@ pub fn json(results: &[FaultResult], load_results: &[LoadResult]) -> Value {
                 .iter()
                 .map(|&policy| {
                     json!({ "policy": policy.name(), "most": max_in_window(result, policy),
-                        "bound": bound(result.fault, policy) })
+                        "bound": bound(result, policy) })
                 })
                 .collect();
             json!({ "fault": name_of(&result.fault), "calls": result.calls.len(),
                 "longest_ms": ms(latency(result, 1_000)), "p999_ms": ms(latency(result, 999)),
-                "answers": kinds, "windows": windows,
+                "answers": kinds, "windows": windows, "units_out": result.units_out,
+                "units_left_behind": result.units_left_behind,
                 "lasted_ms": ms(result.ended.saturating_sub(result.began)),
                 "recovery_ms": ms(result.recovery) })
         })
