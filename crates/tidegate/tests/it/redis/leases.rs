@@ -125,40 +125,6 @@ fn nodes_with_leases_never_admit_more_than_the_limit_together() {
     }
 }
 
-/// A node that has no units left, but needs more than 2,000 in a second, sends the requests of 4 ms
-/// together.
-#[test]
-fn requests_on_a_hot_key_without_units_share_calls() {
-    const REQUESTS: usize = 60;
-    let server = Server::start(Engine::Redis);
-    run(async {
-        let limit = limit("2000 per 1d");
-        // A lease without a reply in time would not be one that was refused.
-        let timeout = Duration::from_secs(5);
-        let options =
-            RedisOptions { leases: true, deny_cache: false, timeout, ..options(server.url()) };
-        let node = connect_with(options).await;
-        // The last leases are refused.
-        use_up(&node, &[("hot", limit)]).await;
-        let refused = check(&node, "hot", &limit, 400).await.expect("a decision");
-        assert!(!refused.allowed);
-        let (before, start) = (node.stats(), Instant::now());
-        let mut callers = JoinSet::new();
-        for _ in 0..REQUESTS {
-            let node = node.clone();
-            callers.spawn(async move { check(&node, "hot", &limit, 400).await });
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        for verdict in callers.join_all().await {
-            assert!(!verdict.expect("a decision").allowed);
-        }
-        let intervals = start.elapsed().as_millis() / 4;
-        let calls = node.stats().calls - before.calls;
-        // Some calls request leases.
-        assert!(u128::from(calls) <= intervals + 8, "{calls} calls in {intervals} intervals");
-    });
-}
-
 #[test]
 fn leases_are_given_back_at_shutdown_and_when_the_store_is_dropped() {
     let server = Server::start(Engine::Redis);

@@ -412,6 +412,10 @@ impl HotKeys {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_core::LeasedState;
+
+    use super::super::lease_call::LeaseReply;
+    use super::key_leases::EndedUnits;
     use super::*;
 
     #[test]
@@ -427,6 +431,37 @@ mod tests {
         assert_eq!(notes(6, 1), 1);
         assert_eq!(notes(6, 1_000), 0);
         assert!((0..1_000).all(|hash| !hot_keys.note(hash, at(7, 0))));
+    }
+
+    /// Requests on a key with more than 2,000 units in a second, for which the store has too few
+    /// left, wait for the end of the same interval.
+    #[test]
+    fn requests_on_scarce_hot_keys_are_gathered() {
+        let leases = Leases::new(Arc::default(), &Machine::Real);
+        let (names, limit) = (KeyNames::new("test"), Limit::per_minute(1_000));
+        let check = Check::new("hot", &limit, 1);
+        leases.lease(&check, leases.hash(&check), &names, leases.clock.now());
+        let key = leases.all_keys().pop().expect("a leased key");
+        for (rate, is_gathered) in [(10_000, true), (1_000, false)] {
+            let (now, mut ended) = (leases.clock.now(), EndedUnits::default());
+            let mut refused = KeyLeases::new(&limit, rate, now);
+            assert!(!refused.operations(now, || GrantId(1), &mut ended).is_empty());
+            let state = LeasedState::new(&limit);
+            let reply = LeaseReply { now: now.wall, existed: true, state, grant: None };
+            refused.received(&reply, now, &mut ended);
+            *key.leases() = refused;
+            let request = Request { lease: true, ..Request::new(std::slice::from_ref(&check)) };
+            let asked = leases.decide(&request, &names).expect_err("no units are leased");
+            assert_eq!(asked.gather_time > Duration::ZERO, is_gathered, "{rate}");
+        }
+        let time = |monotonic_us: u64| {
+            let monotonic = Timestamp::from_micros(monotonic_us);
+            gather_time(NodeTime { monotonic, wall: monotonic }).as_micros()
+        };
+        assert_eq!(
+            [time(8_000), time(8_001), time(11_999), time(12_000)],
+            [4_000, 3_999, 1, 4_000]
+        );
     }
 
     #[test]
