@@ -46,6 +46,7 @@ const VALID: &[(&str, &str)] = &[
     ("1 per 2 days", "1 per 2d sliding-window"),
     ("1 per week", "1 per 1w sliding-window"),
     ("1k per 1s", "1000 per 1s sliding-window"),
+    ("1K per 1s", "1000 per 1s sliding-window"),
     ("2M/d token-bucket burst 10k", "2000000 per 1d token-bucket burst 10000"),
     ("5 concurrent lease 30 sec", "5 concurrent lease 30s"),
     ("5 concurrent lease minute", "5 concurrent lease 1m"),

@@ -212,12 +212,18 @@ impl PolicyKey {
         let policy = percent_decode_str(parts.next().unwrap_or_default()).decode_utf8();
         let policy =
             policy.map_err(|_| unknown_policy("the name of the policy is not UTF-8"))?.into_owned();
-        let in_query = || uri.query()?.split('&').find_map(|pair| pair.strip_prefix("key="));
-        let Some(key) = parts.nth(1).or_else(in_query) else {
-            let detail = "required: send `/keys/{key}` or `?key=`";
-            return Err(RequestError::field("key", detail));
-        };
-        Ok(PolicyKey { policy, key: percent_decode_str(key).collect() })
+        let pairs = uri.query().unwrap_or_default().split('&');
+        let in_query = pairs.filter_map(|pair| pair.strip_prefix("key="));
+        let mut keys = parts.nth(1).into_iter().chain(in_query);
+        match (keys.next(), keys.next()) {
+            (Some(""), None) => Err(RequestError::field("key", "it is empty")),
+            (Some(key), None) => Ok(PolicyKey { policy, key: percent_decode_str(key).collect() }),
+            (Some(_), Some(_)) => Err(RequestError::field("key", "it is given twice")),
+            (None, _) => {
+                let detail = "required: send `/keys/{key}` or `?key=`";
+                Err(RequestError::field("key", detail))
+            }
+        }
     }
 }
 

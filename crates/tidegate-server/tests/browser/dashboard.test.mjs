@@ -282,6 +282,9 @@ test("nodes that share the store are listed, and those with other policies are m
   await page.unroute("**/admin/v1/fleet");
   await shareStore(page, [own, fleetNode("b:8080")]);
   await shows(page, "#fleet-note:not(.alarm)", "the same policies: 2 in all");
+  await page.unroute("**/admin/v1/fleet");
+  await shareStore(page, [fleetNode("a:8080", { own: true, last_seen_seconds: 42 })]);
+  await shows(page, "#fleet-note", "has not answered for 42 s");
   await page.done();
 });
 

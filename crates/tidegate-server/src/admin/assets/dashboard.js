@@ -13,6 +13,7 @@ const POLICIES_DRAWN = 6;  // maximum number of lines in the chart by policy
 const EVENTS_SHOWN = 100;  // maximum number of denials on the page
 const RETRY_MS = 3000;     // delay before reconnecting the stream
 const KEY_POINTS = 300;    // maximum number of points in the chart of a key
+const FLEET_STALE_SECONDS = 15;  // age of the newest heartbeat after which the store has failed: nodes send one every 5 s
 
 const $ = (id) => document.getElementById(id);
 let last = null;           // the previous counts
@@ -237,9 +238,12 @@ function showPolicies(now, changes) {
 
 function showFleet({ differing, nodes }) {
   $("fleet").hidden = nodes.length === 0;
-  put("fleet-note", differing
-    ? `${differing} of ${nodes.length} nodes that share the store have other policies than this one.`
-    : `All nodes that share the store have the same policies: ${nodes.length} in all.`, differing > 0);
+  const age = Math.min(...nodes.map((node) => node.last_seen_seconds));
+  put("fleet-note", age > FLEET_STALE_SECONDS
+    ? `The store has not answered for ${ago(age)}: these are the nodes that were known then.`
+    : differing
+      ? `${differing} of ${nodes.length} nodes that share the store have other policies than this one.`
+      : `All nodes that share the store have the same policies: ${nodes.length} in all.`, differing > 0);
   const sorted = nodes.toSorted((one, other) => other.differs - one.differs);
   fill("fleet-nodes", sorted.map((node) => row(
     cell(node.own ? `${node.name} (this server)` : node.name, "name"),

@@ -326,6 +326,9 @@ fn rejects_invalid_admin_requests() {
             Some("b"),
             "it is unknown: use `key`, or percent-encode the key",
         ),
+        ("GET", "/admin/v1/policies/login/keys?key=", 400, Some("key"), "it is empty"),
+        ("GET", "/admin/v1/policies/login/keys?key=a&key=b", 400, Some("key"), "it is given twice"),
+        ("GET", "/admin/v1/policies/login/keys/a?key=b", 400, Some("key"), "it is given twice"),
         (
             "GET",
             "/admin/v1/top?policy=nobody",
