@@ -227,7 +227,7 @@ fn logs_missing_store_permissions() {
 fn logs_foreign_values_without_keys() {
     let redis = start_redis();
     let server = node("shared-live-foreign", &redis.url_with_login()).run();
-    redis.run(&["SET", "tg:1:{sk_live_1}closed/l1h", "hello"]);
+    redis.run(&["SET", "tg:2:{sk_live_1}closed/l1h", "hello"]);
     for _ in 0..3 {
         assert_eq!(check(&server, "closed", "sk_live_1"), json!([false, "failed-closed", null]));
     }
@@ -465,7 +465,7 @@ fn rejects_unusable_store_at_start() {
     wait_for(|| (server.metric("tidegate_store_nodes") == Some(1)).then_some(()));
     let mut keys: Vec<String> = redis.command(&["KEYS", "*"]);
     keys.sort();
-    assert_eq!(keys, ["tg:1:nodes", "tg:1:{alice}here/l1h"]);
+    assert_eq!(keys, ["tg:2:nodes", "tg:2:{alice}here/l1h"]);
     for (key, most) in keys.iter().zip([15_002, 3_825_002]) {
         let ttl: i64 = redis.command(&["PTTL", key]);
         assert!((1..=most).contains(&ttl), "{key}: {ttl}");

@@ -1,11 +1,11 @@
 //! The names of keys in Redis.
 //!
 //! ```text
-//!   tg:1:{192.0.2.1}api/c1m     policy `api`, key 192.0.2.1, sliding-counter over a minute
-//!   tg:1:{alice}l1h             key alice without a policy, sliding-log over an hour
-//!   tg:1:{alice}w1m~            sliding-window; the state of a check that is only observed
-//!   tg:1:{alice}#5f0c...        an idempotency id
-//!   tg:1:nodes                  the nodes that share the store
+//!   tg:2:{192.0.2.1}api/c1m     policy `api`, key 192.0.2.1, sliding-counter over a minute
+//!   tg:2:{alice}l1h             key alice without a policy, sliding-log over an hour
+//!   tg:2:{alice}w1m~            sliding-window; the state of a check that is only observed
+//!   tg:2:{alice}#5f0c...        an idempotency id
+//!   tg:2:nodes                  the nodes that share the store
 //! ```
 //!
 //! The number after the prefix is the version of the formats in `lua/`. Nodes of different versions
@@ -36,7 +36,7 @@ const DIGEST_BYTES: usize = 16;
 const OBSERVER: u8 = b'~';
 
 /// The version of the formats that states are stored in. It changes with any of them.
-const FORMAT_VERSION: u32 = 1;
+const FORMAT_VERSION: u32 = 2;
 
 /// Builds names with a common prefix.
 #[derive(Clone, Debug)]

@@ -146,29 +146,38 @@ fn number(bytes: &[u8]) -> u64 {
 
 fn decode_window(value: &[u8]) -> Option<SlidingWindow> {
     let (&mark, rest) = value.split_first()?;
-    let (form, unit_bytes, lag_bytes) = match mark {
+    let (form, unit_bytes, lag_bytes, sum_bytes) = match mark {
         0x88 => {
-            let (newest, distances) = rest.split_at_checked(7)?;
+            let (newest, times) = rest.split_at_checked(7)?;
             let newest = number(newest);
-            let times: SmallVec<[u64; 20]> =
-                distances.chunks(2).map(|pair| newest.saturating_sub(number(pair))).collect();
-            return SlidingWindow::from_times(&times);
+            let times: Option<SmallVec<[u64; 20]>> =
+                times.chunks(2).map(|time| latest(newest, number(time), 1 << 16)).collect();
+            return SlidingWindow::from_times(&times?);
         }
-        0x89 => (WindowForm::Cells15, 2, 1),
-        0x8a => (WindowForm::Cells7, 3, 3),
-        0x8b => (WindowForm::Cells3, 5, 5),
+        0x89 => (WindowForm::Cells15, 2, 1, 2),
+        0x8a => (WindowForm::Cells7, 3, 3, 3),
+        0x8b => (WindowForm::Cells3, 5, 5, 6),
         _ => return None,
     };
-    let (head, cells) = rest.split_at_checked(12)?;
+    let (head, rest) = rest.split_at_checked(12)?;
+    let (cells, sum) = rest.split_at_checked(rest.len().checked_sub(sum_bytes)?)?;
     let (pace, newest) = (number(&head[..5]), number(&head[5..]));
     let mut list = SmallVec::<[(u64, Cell); 16]>::new();
     for cell in cells.chunks(1 + unit_bytes + lag_bytes) {
         let (units, lag) = cell.get(1..)?.split_at_checked(unit_bytes)?;
-        let index = newest.checked_sub(u64::from(cell[0] >> 4))?;
+        let index = latest(newest, u64::from(cell[0] >> 4), 16)?;
         let steps = u64::from(cell[0] & 0xf);
         list.push((index, Cell { units: number(units), lag: number(lag), steps }));
     }
-    SlidingWindow::from_cells(form, pace, &list)
+    let units: u64 = list.iter().map(|(_, cell)| cell.units).sum();
+    let window = SlidingWindow::from_cells(form, pace, &list);
+    window.filter(|_| units == number(sum))
+}
+
+/// The largest number up to `newest` with this remainder; `None` if there is none.
+fn latest(newest: u64, remainder: u64, modulus: u64) -> Option<u64> {
+    let distance = (newest % modulus + modulus - remainder) % modulus;
+    newest.checked_sub(distance)
 }
 
 /// The summary of a log or of permits for one run of equal requests.

@@ -198,7 +198,7 @@ fn missing_rights_are_found_when_connecting() {
         }
         let other = RedisOptions { key_prefix: "other".into(), ..options(&url) };
         let refused = run(RedisStore::connect(other)).expect_err("keys it may not touch");
-        let expect = "the store's user may not do what is needed: GET is not permitted for keys like `other:1:{%}`; \
+        let expect = "the store's user may not do what is needed: GET is not permitted for keys like `other:2:{%}`; \
                       as an administrator run ACL SETUSER <name> on ><password> ";
         assert!(refused.to_string().starts_with(expect), "{refused}");
     }

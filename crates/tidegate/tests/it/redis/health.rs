@@ -178,7 +178,7 @@ fn lost_data_is_noticed() {
             let store = connect(server.url()).await;
             wait_until_recovered(&store).await;
             // An empty store and keys that are deleted are not lost data.
-            let _: i64 = server.command(&["DEL", "tg:1:{alice}c1d", "tg:1:{alice}l1d"]);
+            let _: i64 = server.command(&["DEL", "tg:2:{alice}c1d", "tg:2:{alice}l1d"]);
             let _: i64 = server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
             eventually("it reconnects", async || store.stats().connections == 2).await;
             assert!(check(&store, "alice", &limit(LIMITS[0]), 1).await.expect("one").allowed);

@@ -9,7 +9,7 @@ use super::servers::{
     Cluster, Engine, Server, add_documented_user, connect, connect_with, eventually, options, run,
 };
 
-const KEY: &str = "tg:1:nodes";
+const KEY: &str = "tg:2:nodes";
 
 fn names(store: &RedisStore) -> Vec<String> {
     store.live_nodes().into_iter().map(|node| node.name).collect()

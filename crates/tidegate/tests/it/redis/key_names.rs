@@ -15,17 +15,17 @@ use crate::generators::{any_limit, cases};
 #[test]
 fn names_are_short_and_readable() {
     let rows: &[(&[u8], &str, &str)] = &[
-        (b"alice", "5 per 1m", "tg:1:{alice}w1m"),
-        (b"api\x00192.0.2.1", "5 per 1m sliding-counter", "tg:1:{192.0.2.1}api/c1m"),
-        (b"api\x00192.0.2.1", "9 per 60s sliding-counter", "tg:1:{192.0.2.1}api/c1m"),
-        (b"api\0", "5 per 1500ms sliding-log", "tg:1:{%}api/l1500ms"),
-        (b"", "5 per 1h sliding-window", "tg:1:{%}w1h"),
-        (b"\0", "5 per 1d fixed-window", "tg:1:{%}/f1d"),
-        (b"a b", "5 per 1s token-bucket", "tg:1:{a%20b}t1s"),
-        (b"/login", "5 concurrent lease 3s", "tg:1:{/login}p"),
-        (b"a/b\0x", "5 concurrent", "tg:1:{x}a%2fb/p"),
-        (b"{x}%\r\n", "5 per 1m", "tg:1:{%7bx%7d%25%0d%0a}w1m"),
-        (b"p\0\0", "5 per 1m", "tg:1:{%00}p/w1m"),
+        (b"alice", "5 per 1m", "tg:2:{alice}w1m"),
+        (b"api\x00192.0.2.1", "5 per 1m sliding-counter", "tg:2:{192.0.2.1}api/c1m"),
+        (b"api\x00192.0.2.1", "9 per 60s sliding-counter", "tg:2:{192.0.2.1}api/c1m"),
+        (b"api\0", "5 per 1500ms sliding-log", "tg:2:{%}api/l1500ms"),
+        (b"", "5 per 1h sliding-window", "tg:2:{%}w1h"),
+        (b"\0", "5 per 1d fixed-window", "tg:2:{%}/f1d"),
+        (b"a b", "5 per 1s token-bucket", "tg:2:{a%20b}t1s"),
+        (b"/login", "5 concurrent lease 3s", "tg:2:{/login}p"),
+        (b"a/b\0x", "5 concurrent", "tg:2:{x}a%2fb/p"),
+        (b"{x}%\r\n", "5 per 1m", "tg:2:{%7bx%7d%25%0d%0a}w1m"),
+        (b"p\0\0", "5 per 1m", "tg:2:{%00}p/w1m"),
     ];
     let names = KeyNames::new("tg");
     for (key, text, name) in rows {
@@ -33,7 +33,7 @@ fn names_are_short_and_readable() {
         assert_eq!(std::str::from_utf8(&made).expect("names are text"), *name);
     }
     let long = names.state(&[b'x'; 97], &limit("5 per 1m"));
-    assert!(long.starts_with(b"tg:1:{%%") && long.len() == "tg:1:{%%}w1m".len() + 32, "a digest");
+    assert!(long.starts_with(b"tg:2:{%%") && long.len() == "tg:2:{%%}w1m".len() + 32, "a digest");
 }
 
 proptest! {

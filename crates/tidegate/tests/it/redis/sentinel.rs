@@ -27,7 +27,7 @@ fn a_failover_is_followed() {
         let now = &stand.servers[stand.primary()];
         eventually("it is followed", async || {
             check(&store, "bob", &limit, 1).await.is_ok()
-                && now.command::<u32>(&["EXISTS", "tg:1:{bob}w1d"]) == 1
+                && now.command::<u32>(&["EXISTS", "tg:2:{bob}w1d"]) == 1
         })
         .await;
         assert!(store.stats().up);

@@ -54,17 +54,23 @@ pub fn parse(raw: &[u8], limit: &Limit) -> Plain {
         (Algorithm::TokenBucket, 0x85) => Plain::Bucket(sevens().try_into().expect("three")),
         (Algorithm::SlidingWindow, 0x88) => {
             let newest = number(&raw[1..8]);
-            Plain::Times(raw[8..].chunks(2).map(|distance| newest - number(distance)).collect())
+            let time = |time: &[u8]| newest - newest.wrapping_sub(number(time)) % 65_536;
+            Plain::Times(raw[8..].chunks(2).map(time).collect())
         }
         (Algorithm::SlidingWindow, mark @ 0x89..=0x8b) => {
             let (cells, units) = [(15, 2), (7, 3), (3, 5)][usize::from(mark - 0x89)];
             let (pace, newest) = (number(&raw[1..6]), number(&raw[6..13]));
             let bytes = if cells == 15 { 4 } else { 1 + 2 * units };
             let cell = |cell: &[u8]| {
-                let [age, last] = [cell[0] >> 4, cell[0] & 15].map(u64::from);
+                let [index, last] = [cell[0] >> 4, cell[0] & 15].map(u64::from);
+                let age = newest.wrapping_sub(index) % 16;
                 [newest - age, number(&cell[1..=units]), number(&cell[1 + units..]), last]
             };
-            Plain::Cells(cells, pace, raw[13..].chunks(bytes).map(cell).collect())
+            let sum_bytes = if cells == 3 { 6 } else { units };
+            let (stored, sum) = raw[13..].split_at(raw.len() - 13 - sum_bytes);
+            let stored: Vec<[u64; 4]> = stored.chunks(bytes).map(cell).collect();
+            assert_eq!(stored.iter().map(|[_, units, ..]| units).sum::<u64>(), number(sum));
+            Plain::Cells(cells, pace, stored)
         }
         (Algorithm::SlidingLog, 0x81) => {
             let entries = parse_entries(sevens()[0], &raw[22..]);

@@ -6,7 +6,7 @@
 -- A function costs time even if it is not called, because every run of a script creates it again.
 -- So the functions of an algorithm are nested in one function, which creates them on demand.
 
-local redis_call = redis.call
+local redis_call, unpack_numbers, pack_numbers = redis.call, struct.unpack, struct.pack
 -- 2^53: doubles are exact up to it, and no count, time or product is larger.
 local MOST = 9007199254740992
 -- The kinds of cost.
@@ -30,6 +30,10 @@ end
 local function corrupt()
   error('tidegate: the value at ' .. key .. ' is not a state: delete it, or use another key_prefix', 0)
 end
+
+-- The last number of milliseconds that was written as an expiry, and its text. Redis takes long to
+-- format numbers, and most states of a call expire together.
+local last_ms, last_ms_text
 
 -- Stores a state until it expires, or deletes it if `after` is false (an empty state). `before` is
 -- the stored value, and `expired` the time until which that is kept, if it is known. Without a name
@@ -56,6 +60,10 @@ local function write(name, before, after, expires, expired)
     if left > MOST then
       left = MOST
     end
-    redis_call('SET', name, after, 'PX', (left - left % 1000) / 1000 + (is_given and 3600000 or 2))
+    local ms = (left - left % 1000) / 1000 + (is_given and 3600000 or 2)
+    if ms ~= last_ms then
+      last_ms, last_ms_text = ms, tostring(ms)
+    end
+    redis_call('SET', name, after, 'PX', last_ms_text)
   end
 end

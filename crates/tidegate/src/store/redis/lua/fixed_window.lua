@@ -18,7 +18,7 @@ local function fixed_window(window, count, _, cap)
     if #value ~= 15 or string.byte(value) ~= 0x84 then
       corrupt()
     end
-    index, used = struct.unpack('<I7I7', value, 2)
+    index, used = unpack_numbers('<I7I7', value, 2)
     if index < this then
       used = 0
     elseif used > cap then
@@ -36,7 +36,7 @@ local function fixed_window(window, count, _, cap)
   end
 
   local function store(name)
-    local after = used > 0 and struct.pack('<BI7I7', 0x84, this, used)
+    local after = used > 0 and pack_numbers('<BI7I7', 0x84, this, used)
     return write(name, raw, after, (this + 1) * window, (index + 1) * window)
   end
 

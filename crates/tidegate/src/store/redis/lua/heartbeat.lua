@@ -15,7 +15,7 @@ local node, description, most_age, most = ARGV[2], ARGV[3], ARGV[4] + 0, ARGV[5]
 local stored = redis_call('GET', key)
 local entries, at = {}, 1
 while stored and at + 16 <= #stored do
-  local seen = struct.unpack('<I8', stored, at + 8)
+  local seen = unpack_numbers('<I8', stored, at + 8)
   local last = at + 16 + stored:byte(at + 16)
   -- A time far in the future was written before the clock was set back.
   if last <= #stored and stored:sub(at, at + 7) ~= node and math.abs(now - seen) < most_age then
@@ -25,7 +25,7 @@ while stored and at + 16 <= #stored do
 end
 if description ~= '' and #entries < most then
   local length = string.char(#description)
-  entries[#entries + 1] = node .. struct.pack('<I8', now) .. length .. description
+  entries[#entries + 1] = node .. pack_numbers('<I8', now) .. length .. description
 end
 local nodes = table.concat(entries)
 write(key, stored, #entries > 0 and nodes, now + most_age)

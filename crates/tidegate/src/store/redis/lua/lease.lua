@@ -33,12 +33,12 @@ local function apply(name, operations)
   state.load(value)
   while position <= #operations do
     local kind, id, units, duration, divisor
-    kind, position = struct.unpack('<B', operations, position)
+    kind, position = unpack_numbers('<B', operations, position)
     if kind == GRANT then
-      id, units, duration, divisor, position = struct.unpack('<I8I8I8I8', operations, position)
+      id, units, duration, divisor, position = unpack_numbers('<I8I8I8I8', operations, position)
       state.grant(id, units, duration, divisor)
     else
-      id, units, position = struct.unpack('<I8I8', operations, position)
+      id, units, position = unpack_numbers('<I8I8', operations, position)
       state.give_back(id, units)
     end
   end

@@ -11,7 +11,7 @@ local GRANTED = 0x8c
 
 -- Creates a state with grants of the limit that is encoded at a position of `bytes`.
 local function leased(bytes, position)
-  local algorithm, window, count = struct.unpack(LIMIT_FORMAT, bytes, position)
+  local algorithm, window, count = unpack_numbers(LIMIT_FORMAT, bytes, position)
   -- The bounds of lease/mod.rs: of grants, units, and durations in microseconds.
   local MOST_GRANTS, MOST_GRANTED, SHORTEST, LONGEST = 64, 1000000000000, 1000, 10000000
   local GRANT_FORMAT, GRANT_BYTES = '<I7I7I7I3', 24
@@ -20,7 +20,7 @@ local function leased(bytes, position)
   local raw, state, grants, held
 
   local function create()
-    return create_state(struct.unpack(LIMIT_FORMAT, bytes, position))
+    return create_state(unpack_numbers(LIMIT_FORMAT, bytes, position))
   end
 
   local function is_before(one, other)
@@ -42,7 +42,7 @@ local function leased(bytes, position)
     end
     for i = 1, number do
       local id, units, deadline, duration =
-        struct.unpack(GRANT_FORMAT, value, first + (i - 1) * GRANT_BYTES)
+        unpack_numbers(GRANT_FORMAT, value, first + (i - 1) * GRANT_BYTES)
       if units < 1 or units > MOST_GRANTED or duration < SHORTEST or duration > LONGEST
         or id >= MOST or deadline >= MOST or deadline < duration then
         corrupt()
@@ -167,7 +167,7 @@ local function leased(bytes, position)
     end
     local parts = { string.char(GRANTED), inner or '' }
     for i, open in ipairs(grants) do
-      parts[i + 2] = struct.pack(GRANT_FORMAT, open.id, open.units, open.deadline, open.duration)
+      parts[i + 2] = pack_numbers(GRANT_FORMAT, open.id, open.units, open.deadline, open.duration)
     end
     parts[#parts + 1] = string.char(#grants)
     expires = math.max(expires or 0, grants[#grants].deadline)

@@ -11,9 +11,9 @@ local function permits(raw)
     if #raw < 48 or #raw % 40 ~= 8 or string.byte(raw) ~= 0x86 then
       corrupt()
     end
-    ever = struct.unpack('<I7', raw, 2)
+    ever = unpack_numbers('<I7', raw, 2)
     for place = 9, #raw, 40 do
-      local id, cost, since, lease, order = struct.unpack('<I8I8I8I8I8', raw, place)
+      local id, cost, since, lease, order = unpack_numbers('<I8I8I8I8I8', raw, place)
       held[#held + 1] = {id = id, cost = cost, since = since, lease = lease, order = order}
       self.total = self.total + cost
     end
@@ -135,9 +135,9 @@ local function permits(raw)
     elseif not self.changed then
       return raw
     end
-    local parts = {struct.pack('<BI7', 0x86, ever)}
+    local parts = {pack_numbers('<BI7', 0x86, ever)}
     for place, p in ipairs(held) do
-      parts[place + 1] = struct.pack('<I8I8I8I8I8', p.id, p.cost, p.since, p.lease, p.order)
+      parts[place + 1] = pack_numbers('<I8I8I8I8I8', p.id, p.cost, p.since, p.lease, p.order)
     end
     return table.concat(parts)
   end

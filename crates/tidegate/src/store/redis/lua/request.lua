@@ -40,7 +40,7 @@
 local DECIDE, DRY, UNDO = 0, 1, 2
 local OBSERVED, CONSUMES = 1, 2
 local SAME, UNIT = 1, 2
-local KEYS, replies, unpack_numbers = KEYS, { now }, struct.unpack
+local KEYS, replies = KEYS, { now }
 -- The states of the group; see algorithms.lua.
 local states = {}
 
@@ -79,7 +79,7 @@ local function create_rare()
 
   -- Appends the summary of a state to those of earlier runs.
   local function summarize(values, at, total, newest, freed)
-    values[at] = (values[at] or '') .. struct.pack('<I8I8I8', total, newest, freed)
+    values[at] = (values[at] or '') .. pack_numbers('<I8I8I8', total, newest, freed)
   end
 
   -- Charges as many of `times` plain requests as all states have room for. Returns their number.
@@ -208,7 +208,7 @@ local function create_rare()
     if since > now then
       -- The clock stepped back: the period starts again.
       since = now
-      local again = struct.pack('<BI7I7I2', 0x87, since, period, length)
+      local again = pack_numbers('<BI7I7I2', 0x87, since, period, length)
       write(id, remembered, again .. string.sub(remembered, start), since + period)
     end
     if since + period > now then
@@ -227,16 +227,16 @@ local function create_rare()
     end
     local values = {}
     local charged = self.decide_runs(number, runs, used, mode, values, 0)
-    reply = struct.pack('<I8', now)
+    reply = pack_numbers('<I8', now)
     local roles = runs[1].roles
     for i = 1, number do
       local value = values[i] or ''
-      reply = reply .. struct.pack('<BI4', roles and roles[i] or 0, #value) .. value
+      reply = reply .. pack_numbers('<BI4', roles and roles[i] or 0, #value) .. value
     end
     if mode == UNDO then
       redis_call('DEL', id)
     elseif charged and mode ~= DRY then
-      local record = struct.pack('<BI7I7I2', 0x87, now, period, #costs) .. costs .. reply
+      local record = pack_numbers('<BI7I7I2', 0x87, now, period, #costs) .. costs .. reply
       write(id, remembered, record, now + period)
     elseif remembered then
       -- The id has expired.

@@ -57,7 +57,7 @@ local function sliding_counter(window, count, _, cap, tick, ticks, radix)
       if #value ~= 22 or string.byte(value) ~= 0x83 then
         corrupt()
       end
-      index, previous, current = struct.unpack('<I7I7I7', value, 2)
+      index, previous, current = unpack_numbers('<I7I7I7', value, 2)
       if index == this and previous <= cap then
         stored_current = current
       end
@@ -98,10 +98,10 @@ local function sliding_counter(window, count, _, cap, tick, ticks, radix)
     local number = base + previous * radix + current
     if name and stored_current and (previous >= radix or current >= radix or number >= MOST) then
       if current ~= stored_current then
-        redis_call('SETRANGE', name, '15', struct.pack('<I7', current))
+        redis_call('SETRANGE', name, '15', pack_numbers('<I7', current))
       end
     elseif previous >= radix or current >= radix or number >= MOST then
-      local after = struct.pack('<BI7I7I7', 0x83, this, previous, current)
+      local after = pack_numbers('<BI7I7I7', 0x83, this, previous, current)
       return write(name, raw, after, (this + 2) * window, (index + 2) * window)
     elseif not stored or not name then
       return write(name, raw, number, (this + 2) * window, (index + 2) * window)

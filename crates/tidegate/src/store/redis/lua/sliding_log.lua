@@ -196,7 +196,7 @@ local function sliding_log(window, count, capacity, cap)
     if #value <= HEADER or byte(value) ~= 0x81 then
       corrupt()
     end
-    oldest, newest, total = struct.unpack('<I7I7I7', value, 2)
+    oldest, newest, total = unpack_numbers('<I7I7I7', value, 2)
     packed, head, tail = value, HEADER + 1, #value
     if oldest > newest or total < 1 or byte(value, tail) >= 128 then
       corrupt()
@@ -241,7 +241,7 @@ local function sliding_log(window, count, capacity, cap)
     if total == 0 then
       return write(name, raw, false)
     elseif changed or not name then
-      local after = struct.pack('<BI7I7I7', 0x81, oldest, newest, total) .. sub(packed, head, tail)
+      local after = pack_numbers('<BI7I7I7', 0x81, oldest, newest, total) .. sub(packed, head, tail)
       return write(name, raw, after, until_grid(newest), kept_until)
     end
   end

@@ -2,18 +2,21 @@
 -- tidegate-core, where the algorithm is explained.
 --
 -- Bytes of the log form: 0x88; the newest time in steps of the grid (7 bytes); for every unit,
--- oldest first, its distance from the newest time (2 bytes).
+-- oldest first, its time modulo 65536 (2 bytes), which is more than the steps of a window.
 --
 -- Bytes of the forms with 15, 7 and 3 cells: 0x89, 0x8a or 0x8b; the pace (5 bytes); the index of
--- the newest cell (7 bytes); for every cell, oldest first, 16 times its distance from the newest
--- cell plus its last hit (1 byte), its units (2, 3 or 5 bytes) and its lag (1, 3 or 5 bytes).
+-- the newest cell (7 bytes); for every cell, oldest first, 16 times its index modulo 16 plus its last
+-- hit (1 byte), its units (2, 3 or 5 bytes) and its lag (1, 3 or 5 bytes); the units of all cells (2,
+-- 3 or 6 bytes). With their sum, most requests need to read only the oldest and the newest cell.
 
--- The number of cells in a window, the largest number of units and the bytes of a cell, by form; the
--- log form is 0.
+-- The number of cells in a window, the largest number of units and the bytes of a cell and of the
+-- sum of units, by form; the log form is 0.
 local CELLS = { [0] = 0, 15, 7, 3 }
 local MOST_UNITS = { [0] = 20, 2047, 2097151, 1099511627775 }
 local CELL_BYTES = { [0] = 2, 4, 7, 11 }
+local SUM_BYTES = { [0] = 0, 2, 3, 6 }
 local PACKED_CELL = { [0] = 'I2', 'BI2I1', 'BI3I3', 'BI5I5' }
+local PACKED_SUM = { [0] = '', 'I2', 'I3', 'I6' }
 
 -- The formats of stored states, by form and size. They are created on demand.
 local window_formats = {}
@@ -22,13 +25,36 @@ local function window_format(form, size)
   local format = window_formats[number]
   if not format then
     local head = form == 0 and '<BI7' or '<BI5I7'
-    format = head .. string.rep(PACKED_CELL[form], size)
+    format = head .. string.rep(PACKED_CELL[form], size) .. PACKED_SUM[form]
     window_formats[number] = format
   end
   return format
 end
 
--- All states and changes. sliding_window decides the common ones as this would, with less work.
+local function div_up(a, b)
+  a = a + b - 1
+  return (a - a % b) / b
+end
+
+-- Returns the length of a step of the grid of the log form, 1, 2, 5, 10, 20, ... microseconds, and
+-- the window in steps.
+local function times_grid(window)
+  local GROWTH, turn, step = { 2, 2.5, 2 }, 1, 1
+  while div_up(window, step) > 65535 do
+    step = step * GROWTH[turn]
+    turn = turn % 3 + 1
+  end
+  return step, div_up(window, step)
+end
+
+-- Returns the time until which a log is stored whose newest time expires at `expires`: the end of
+-- that sixteenth of a window, so that most writes need not change the expiry.
+local function times_until(expires, window)
+  local grid = div_up(window, 16)
+  return div_up(expires, grid) * grid
+end
+
+-- All states and changes. The functions below decide the common ones as this would, with less work.
 local function any_sliding_window(window, count)
   local TIMES, WIDEST = 0, 3
   local LARGEST_LIMIT = { [0] = 20, 2000, 2000000 }
@@ -42,10 +68,6 @@ local function any_sliding_window(window, count)
   -- steps of the grid, and the units that arrive at the pace in a cell.
   local tick, ticks, cell, step, grid_window, most_lag
 
-  local function div_up(a, b)
-    a = a + b - 1
-    return (a - a % b) / b
-  end
   -- Returns the units that arrive at the pace in `us` microseconds.
   local function paced(us)
     local product = pace * ((us - us % tick) / tick)
@@ -57,14 +79,7 @@ local function any_sliding_window(window, count)
     end
     form, pace = new_form, new_pace
     if form == TIMES then
-      -- 1, 2, 5, 10, 20, ...
-      local GROWTH, turn = { 2, 2.5, 2 }, 1
-      cell = 1
-      while div_up(window, cell) > 65535 do
-        cell = cell * GROWTH[turn]
-        turn = turn % 3 + 1
-      end
-      grid_window = div_up(window, cell)
+      cell, grid_window = times_grid(window)
       return
     end
     cell = div_up(window, CELLS[form])
@@ -95,12 +110,10 @@ local function any_sliding_window(window, count)
     return indexes[i] * cell + last_offset(i) + window
   end
   -- Returns the time until which a state is stored, from its newest index: the end of that cell and
-  -- a window, so that most writes need not change the expiry. In the log form, it is the end of the
-  -- sixteenth of a window in which the newest time expires.
+  -- a window, so that most writes need not change the expiry.
   local function stored_until(newest)
     if form == TIMES then
-      local grid = div_up(window, 16)
-      return div_up((newest + grid_window) * cell, grid) * grid
+      return times_until((newest + grid_window) * cell, window)
     end
     return (newest + 1) * cell + window
   end
@@ -208,17 +221,17 @@ local function any_sliding_window(window, count)
     if new_form < TIMES or new_form > WIDEST then
       corrupt()
     end
-    size = (#raw - (new_form == TIMES and 8 or 13)) / CELL_BYTES[new_form]
+    size = (#raw - (new_form == TIMES and 8 or 13) - SUM_BYTES[new_form]) / CELL_BYTES[new_form]
     if size < 1 or size % 1 ~= 0 or size > (new_form == TIMES and 20 or CELLS[new_form] + 1) then
       corrupt()
     end
-    local numbers = { struct.unpack(window_format(new_form, size), raw) }
+    local numbers = { unpack_numbers(window_format(new_form, size), raw) }
     local farther, newest = 65536, nil
     if new_form == TIMES then
       use(TIMES, 0)
       newest = numbers[2]
       for i = 1, size do
-        local distance = numbers[i + 2]
+        local distance = (newest - numbers[i + 2]) % 65536
         if distance > farther then
           corrupt()
         end
@@ -232,17 +245,20 @@ local function any_sliding_window(window, count)
         corrupt()
       end
       use(new_form, held_pace)
-      local most_units, from = MOST_UNITS[form], 4
+      local most_units, from, sum = MOST_UNITS[form], 4, 0
       for i = 1, size do
         local head, held, lag = numbers[from], numbers[from + 1], numbers[from + 2]
         local last = head % 16
-        local distance = (head - last) / 16
+        local distance = (newest - (head - last) / 16) % 16
         if held < 1 or held > most_units or lag > most_lag or distance >= farther
           or distance > CELLS[form] then
           corrupt()
         end
-        farther, from = distance, from + 3
+        farther, from, sum = distance, from + 3, sum + held
         indexes[i], units[i], lags[i], steps[i] = newest - distance, held, lag, last
+      end
+      if sum ~= numbers[from] then
+        corrupt()
       end
     end
     -- The last entry is the newest, and times are exact in a double.
@@ -339,18 +355,19 @@ local function any_sliding_window(window, count)
     if form == TIMES then
       numbers[2] = newest
       for i = 1, size do
-        numbers[i + 2] = newest - indexes[i]
+        numbers[i + 2] = indexes[i] % 65536
       end
     else
       numbers[2], numbers[3] = pace, newest
-      local to = 4
+      local to, sum = 4, 0
       for i = 1, size do
-        numbers[to], numbers[to + 1] = (newest - indexes[i]) * 16 + steps[i], units[i]
+        numbers[to], numbers[to + 1] = indexes[i] % 16 * 16 + steps[i], units[i]
         numbers[to + 2] = lags[i]
-        to = to + 3
+        to, sum = to + 3, sum + units[i]
       end
+      numbers[to] = sum
     end
-    local after = struct.pack(window_format(form, size), unpack(numbers))
+    local after = pack_numbers(window_format(form, size), unpack(numbers))
     return write(name, raw, after, stored_until(newest), kept_until)
   end
 
@@ -364,53 +381,22 @@ local function any_sliding_window(window, count)
   }
 end
 
--- Decides states that have the form and the pace of the limit, and are charged now. Their numbers
--- are kept as they are stored.
-local function sliding_window(window, count)
-  local form = count > 2000000 and 3 or count > 2000 and 2 or count > 20 and 1 or 0
-  local mark, most_cells, most_units, cell_bytes = 0x88 + form, CELLS[form], MOST_UNITS[form], CELL_BYTES[form]
-  -- The numbers of the state, the position of its last cell in them, and whether they differ from
-  -- `raw`; the state in any form, if it is used in place of them.
-  local raw, cells, last, changed, general, is_general, kept_until
-  -- The units that are available, and whether only the last cell was changed.
-  local room, is_last_only
-  local cell_format = '<' .. PACKED_CELL[form]
-  -- The length of a cell and of a fifteenth of it, the window in ticks of the pace, the current cell,
-  -- the hit of a charge in it, and the units that arrive at the pace before the charge and in a cell.
-  local cell, step, tick, ticks, current, hit, due, most_lag
-  local since = now - window
+-- Decides logs of limits of at most 20 units. Times that count are kept as the bytes they are stored
+-- in.
+local function window_of_times(window, count)
+  local mark, most_units = 0x88, MOST_UNITS[0]
+  local step, grid_window = times_grid(window)
+  local time, passed = div_up(now, step), (now - now % step) / step
+  -- The stored value, the time until which it is kept, and whether the state differs from it.
+  local raw, kept_until, changed
+  -- The newest time, the number of units, the position of the first one in `raw`, and the bytes of
+  -- those that were added.
+  local newest, size, from, added
+  -- The state in any form, and whether it is used in place of these.
+  local general, is_general
 
-  local function paced(us)
-    local product = count * ((us - us % tick) / tick)
-    return (product - product % ticks) / ticks
-  end
-
-  if form > 0 then
-    cell = math.ceil(window / most_cells)
-    step = math.ceil(cell / 15)
-    -- The finest ticks for which the product of the window and the pace is exact. fmod is exact.
-    local most = (MOST - math.fmod(MOST, count + 1)) / (count + 1)
-    tick, ticks = 1, window
-    while ticks > most do
-      tick = tick * 10
-      ticks = math.ceil(window / tick)
-    end
-    local offset = now % cell
-    current, hit, due, most_lag = (now - offset) / cell, math.ceil(offset / step), paced(offset), paced(cell)
-    if due > most_lag then
-      due = most_lag
-    end
-  end
-
-  -- Returns the position of the last cell of a value, as text. Redis takes long to format numbers.
-  local offsets = {}
-  local function last_offset(bytes)
-    local text = offsets[bytes]
-    if not text then
-      text = tostring(bytes - cell_bytes)
-      offsets[bytes] = text
-    end
-    return text
+  local function pack_all()
+    return pack_numbers('<BI7', mark, newest) .. (raw and string.sub(raw, from) or '') .. added
   end
 
   -- Continues with the state in any form.
@@ -420,50 +406,33 @@ local function sliding_window(window, count)
     end
     general, is_general = general or any_sliding_window(window, count), true
     general.load(raw)
-    if changed then
-      general.replace(struct.pack(window_format(form, (last - 1) / 3), unpack(cells)))
+    if changed and size > 0 then
+      general.replace(pack_all())
     end
   end
 
   local function load(value)
-    raw, changed, is_general, cells = value, false, false, nil
-    if not value and form > 0 then
-      room = count
+    raw, changed, size, from, added, is_general = value, false, 0, 9, '', false
+    if not value then
       return count
     end
-    local size = value and (#value - 13) / cell_bytes
-    if form > 0 and string.byte(value) == mark and size % 1 == 0 and size > 0 and size <= most_cells + 1 then
-      cells = { struct.unpack(window_format(form, size), value) }
-      local newest = cells[3]
-      -- Cells at this distance from the newest one, or farther, began a window ago or earlier.
-      local border, farther, used = newest - since / cell, most_cells + 1, 0
-      last = 1 + 3 * size
-      if cells[2] ~= count or newest > current then
-        cells = nil
+    size = (#value - 8) / 2
+    if string.byte(value) == mark and size % 1 == 0 and size > 0 and size <= most_units then
+      newest = unpack_numbers('<I7', value, 2)
+      if unpack_numbers('<I2', value, #value - 1) ~= newest % 65536 then
+        corrupt()
       end
-      for from = 4, cells and last or 0, 3 do
-        local head, units, lag = cells[from], cells[from + 1], cells[from + 2]
-        local distance = (head - head % 16) / 16
-        if units < 1 or units > most_units or lag > most_lag or distance >= farther then
-          corrupt()
-        end
-        farther, used = distance, used + units
-        if distance >= border then
-          local start = (newest - distance) * cell
-          if start + math.min(head % 16 * step, cell) <= since then
-            -- The cell has expired.
-            cells = nil
+      if newest <= time then
+        kept_until = times_until((newest + grid_window) * step, window)
+        -- Drops the times that have expired.
+        while size > 0 do
+          local distance = (newest - unpack_numbers('<I2', value, from)) % 65536
+          if newest - distance + grid_window > passed then
             break
           end
-          used = used - math.min(math.max(paced(since - start) - lag, 0), units)
+          size, from, changed = size - 1, from + 2, true
         end
-      end
-      if cells then
-        if farther ~= 0 then
-          corrupt()
-        end
-        kept_until, room, is_last_only = (newest + 1) * cell + window, count - used, true
-        return room
+        return count - size
       end
     end
     is_general, general = true, general or any_sliding_window(window, count)
@@ -471,39 +440,16 @@ local function sliding_window(window, count)
   end
 
   local function available()
-    return is_general and general.available() or room
+    return is_general and general.available() or count - size
   end
 
   local function charge(units)
-    if is_general or units > most_units then
+    if is_general or size + units > most_units then
       generalize()
       return general.charge(units)
     end
-    room = room - units
-    if not cells then
-      cells, last, kept_until = { mark, count, current, hit, units, due }, 4, nil
-      is_last_only = false
-    elseif cells[3] == current and cells[last + 1] + units <= most_units then
-      local head, lag = cells[last], due - cells[last + 1]
-      if hit > head then
-        cells[last] = hit
-      end
-      if lag > cells[last + 2] then
-        cells[last + 2] = lag
-      end
-      cells[last + 1] = cells[last + 1] + units
-    elseif cells[3] ~= current and current - cells[3] <= most_cells - (cells[4] - cells[4] % 16) / 16 then
-      local moved = (current - cells[3]) * 16
-      for from = 4, last, 3 do
-        cells[from] = cells[from] + moved
-      end
-      last, cells[3], is_last_only = last + 3, current, false
-      cells[last], cells[last + 1], cells[last + 2] = hit, units, due
-    else
-      generalize()
-      return general.charge(units)
-    end
-    changed = true
+    newest, size, changed = time, size + units, true
+    added = added .. string.rep(pack_numbers('<I2', time % 65536), units)
   end
 
   local function refund(units)
@@ -514,14 +460,12 @@ local function sliding_window(window, count)
   local function store(name)
     if is_general then
       return general.store(name)
-    elseif name and changed and is_last_only then
-      local bytes = struct.pack(cell_format, cells[last], cells[last + 1], cells[last + 2])
-      redis_call('SETRANGE', name, last_offset(#raw), bytes)
-    elseif changed then
-      local after = struct.pack(window_format(form, (last - 1) / 3), unpack(cells))
-      return write(name, raw, after, (current + 1) * cell + window, kept_until)
+    elseif size == 0 then
+      return write(name, raw, false)
+    elseif not changed then
+      return raw, kept_until
     end
-    return raw, kept_until
+    return write(name, raw, pack_all(), times_until((newest + grid_window) * step, window), kept_until)
   end
 
   local function is_converted_by_charge()
@@ -532,4 +476,208 @@ local function sliding_window(window, count)
     load = load, available = available, charge = charge, refund = refund, store = store,
     is_converted_by_charge = is_converted_by_charge,
   }
+end
+
+-- Decides states that have the form and the pace of the limit, and are charged now. Only the oldest
+-- and the newest of their cells are read, and the bytes of the others are kept as they are.
+local function window_of_cells(window, count)
+  local form = count > 2000000 and 3 or count > 2000 and 2 or 1
+  local mark, most_cells, most_units, cell_bytes = 0x88 + form, CELLS[form], MOST_UNITS[form], CELL_BYTES[form]
+  local cell_format = '<' .. PACKED_CELL[form]
+  -- The newest cell and the sum of units are the tail of a value.
+  local tail_format, tail_bytes = cell_format .. PACKED_SUM[form], cell_bytes + SUM_BYTES[form]
+  -- The stored value, the time until which it is kept, whether the state differs from it, and
+  -- whether only in its tail.
+  local raw, kept_until, changed, is_tail_only
+  -- The newest cell: its index (false if the state is empty), last hit, units and lag; the units of
+  -- all cells; the positions of the older cells in `raw`; the units that are available.
+  local newest, last_hit, last_units, last_lag, sum, older_from, older_to, room
+  -- The state in any form, and whether it is used in place of these.
+  local general, is_general
+  -- The length of a cell and of a fifteenth of it, the window in ticks of the pace, the current cell,
+  -- the hit of a charge in it, and the units that arrive at the pace before the charge and in a cell.
+  local cell, step, tick, ticks, current, hit, due, most_lag
+  local since = now - window
+
+  local function paced(us)
+    local product = count * ((us - us % tick) / tick)
+    return (product - product % ticks) / ticks
+  end
+
+  cell = math.ceil(window / most_cells)
+  step = math.ceil(cell / 15)
+  -- The finest ticks for which the product of the window and the pace is exact. fmod is exact.
+  local most = (MOST - math.fmod(MOST, count + 1)) / (count + 1)
+  tick, ticks = 1, window
+  while ticks > most do
+    tick = tick * 10
+    ticks = math.ceil(window / tick)
+  end
+  local offset = now % cell
+  current, hit, due, most_lag = (now - offset) / cell, math.ceil(offset / step), paced(offset), paced(cell)
+  if due > most_lag then
+    due = most_lag
+  end
+
+  -- Returns the position of the tail of a value, as text. Redis takes long to format numbers.
+  local offsets = {}
+  local function tail_offset(bytes)
+    local text = offsets[bytes]
+    if not text then
+      text = tostring(bytes - tail_bytes)
+      offsets[bytes] = text
+    end
+    return text
+  end
+
+  local function pack_tail()
+    return pack_numbers(tail_format, newest % 16 * 16 + last_hit, last_units, last_lag, sum)
+  end
+
+  local function pack_all()
+    local older = raw and string.sub(raw, older_from, older_to) or ''
+    return pack_numbers('<BI5I7', mark, count, newest) .. older .. pack_tail()
+  end
+
+  -- Continues with the state in any form.
+  local function generalize()
+    if is_general then
+      return
+    end
+    general, is_general = general or any_sliding_window(window, count), true
+    general.load(raw)
+    if changed and newest then
+      general.replace(pack_all())
+    end
+  end
+
+  -- Drops the cells that have expired. Returns the units that have expired in the oldest one of the
+  -- others.
+  local function drop_expired(value)
+    local tail = older_to + 1
+    while true do
+      local index, last, units, lag = newest, last_hit, last_units, last_lag
+      if older_from < tail then
+        local head
+        head, units, lag = unpack_numbers(cell_format, value, older_from)
+        last = head % 16
+        index = newest - (newest - (head - last) / 16) % 16
+        if index == newest or units < 1 or lag > most_lag then
+          corrupt()
+        end
+      end
+      local start = index * cell
+      if start > since then
+        return 0
+      elseif start + math.min(last * step, cell) > since then
+        return math.min(math.max(paced(since - start) - lag, 0), units)
+      end
+      sum, changed, is_tail_only = sum - units, true, false
+      if older_from == tail then
+        newest = false
+        return 0
+      end
+      older_from = older_from + cell_bytes
+    end
+  end
+
+  -- Reads a state. Returns false if its pace is not that of the limit, or if the clock stepped back.
+  local function read(value)
+    local _, pace, index = unpack_numbers('<BI5I7', value)
+    if pace ~= count or index > current then
+      return false
+    end
+    older_from, older_to = 14, #value - tail_bytes
+    local head
+    head, last_units, last_lag, sum = unpack_numbers(tail_format, value, older_to + 1)
+    newest, last_hit, is_tail_only, kept_until = index, head % 16, true, (index + 1) * cell + window
+    if (head - last_hit) / 16 ~= index % 16 or last_units < 1 or last_units > most_units or last_lag > most_lag then
+      corrupt()
+    end
+    local expired = drop_expired(value)
+    if sum < (newest and last_units or 0) then
+      corrupt()
+    end
+    room = count - sum + expired
+    return true
+  end
+
+  local function load(value)
+    raw, changed, is_general, newest, room = value, false, false, false, count
+    if not value then
+      return count
+    end
+    local cells = (#value - 13 - tail_bytes) / cell_bytes
+    if string.byte(value) == mark and cells % 1 == 0 and cells >= 0 and cells <= most_cells
+      and read(value) then
+      return room
+    end
+    is_general, general = true, general or any_sliding_window(window, count)
+    return general.load(value)
+  end
+
+  local function available()
+    return is_general and general.available() or room
+  end
+
+  local function charge(units)
+    if is_general or units > most_units or newest == current and last_units + units > most_units then
+      generalize()
+      return general.charge(units)
+    elseif newest == current then
+      local lag = due - last_units
+      if lag > last_lag then
+        last_lag = lag
+      end
+      if hit > last_hit then
+        last_hit = hit
+      end
+      last_units, sum = last_units + units, sum + units
+    else
+      if newest then
+        -- The cell before it is now one of the older ones, of which none is farther than a window
+        -- from the current one.
+        older_to, sum = older_to + cell_bytes, sum + units
+      else
+        older_from, older_to, sum = 1, 0, units
+      end
+      newest, last_hit, last_units, last_lag, is_tail_only = current, hit, units, due, false
+    end
+    room, changed = room - units, true
+  end
+
+  local function refund(units)
+    generalize()
+    general.refund(units)
+  end
+
+  local function store(name)
+    if is_general then
+      return general.store(name)
+    elseif not newest then
+      return write(name, raw, false)
+    elseif not changed then
+      return raw, kept_until
+    elseif name and is_tail_only then
+      redis_call('SETRANGE', name, tail_offset(#raw), pack_tail())
+    else
+      return write(name, raw, pack_all(), (newest + 1) * cell + window, kept_until)
+    end
+  end
+
+  local function is_converted_by_charge()
+    return is_general and general.is_converted_by_charge()
+  end
+
+  return {
+    load = load, available = available, charge = charge, refund = refund, store = store,
+    is_converted_by_charge = is_converted_by_charge,
+  }
+end
+
+local function sliding_window(window, count)
+  if count <= MOST_UNITS[0] then
+    return window_of_times(window, count)
+  end
+  return window_of_cells(window, count)
 end

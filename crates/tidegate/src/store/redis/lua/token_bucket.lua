@@ -7,7 +7,7 @@ local function token_bucket(window, count, capacity, cap, tick, ticks)
   local now_tick = (now - now % tick) / tick
   local most = capacity * ticks
   local raw, debt, kept_until, old_tick
-  local ceil, pack_numbers, unpack_numbers = math.ceil, struct.pack, struct.unpack
+  local ceil = math.ceil
 
   local function available()
     local left = most - debt
