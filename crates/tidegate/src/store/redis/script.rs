@@ -34,19 +34,27 @@ pub enum Script {
     Rights,
 }
 
-/// The source of a script that decides on states of any algorithm.
+/// The source of a script that decides on states of any algorithm. The numbers are those of
+/// [`algorithm_number`].
 macro_rules! with_states {
     ($script:literal) => {
         concat!(
             include_str!("lua/common.lua"),
+            include_str!("lua/algorithms.lua"),
+            "local function create_state(algorithm, ...)\nif algorithm == 2 then\n",
             include_str!("lua/sliding_counter.lua"),
-            include_str!("lua/fixed_window.lua"),
-            include_str!("lua/token_bucket.lua"),
-            include_str!("lua/sliding_log.lua"),
+            "return sliding_counter(...)\nelseif algorithm == 1 then\n",
             include_str!("lua/sliding_window.lua"),
+            "return sliding_window(...)\nelseif algorithm == 4 then\n",
+            include_str!("lua/token_bucket.lua"),
+            "return token_bucket(...)\nelseif algorithm == 0 then\n",
+            include_str!("lua/sliding_log.lua"),
+            "return sliding_log(...)\nelseif algorithm == 3 then\n",
+            include_str!("lua/fixed_window.lua"),
+            "return fixed_window(...)\nend\n",
             include_str!("lua/permits.lua"),
             include_str!("lua/concurrency.lua"),
-            include_str!("lua/algorithms.lua"),
+            "return concurrency(...)\nend\n",
             include_str!("lua/leased.lua"),
             include_str!($script),
         )

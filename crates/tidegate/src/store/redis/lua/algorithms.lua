@@ -1,7 +1,11 @@
--- Creates the state of a limit from its numbers, as script.rs encodes them: the algorithm, window,
--- count, capacity, cap, tick, ticks, and the radix of a sliding-counter.
+-- The numbers of a limit, as script.rs encodes them: the algorithm, window, count, capacity, cap,
+-- tick, ticks, and the radix of a sliding-counter.
 local LIMIT_FORMAT, LIMIT_BYTES = '<BI8I8I8I8I8I8I8', 57
 
+-- The function create_state follows, which has the file of each algorithm as a branch (see
+-- with_states! in script.rs). It creates the state of a limit from its numbers, and only the
+-- functions of its algorithm.
+--
 -- Each state is a table of functions that hold the state of one key at a time:
 --   load(value)             reads a stored state, advances it to now, and returns its available units
 --   available()             returns the available units
@@ -14,17 +18,3 @@ local LIMIT_FORMAT, LIMIT_BYTES = '<BI8I8I8I8I8I8I8', 57
 -- and for states that are replied as a summary:
 --   summary()               returns its first two numbers
 --   freed_by(cost)          returns when there is room for a cost
-local function create_state(algorithm, ...)
-  if algorithm == 2 then
-    return sliding_counter(...)
-  elseif algorithm == 1 then
-    return sliding_window(...)
-  elseif algorithm == 4 then
-    return token_bucket(...)
-  elseif algorithm == 0 then
-    return sliding_log(...)
-  elseif algorithm == 3 then
-    return fixed_window(...)
-  end
-  return concurrency(...)
-end

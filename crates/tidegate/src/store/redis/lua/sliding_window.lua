@@ -9,55 +9,53 @@
 -- hit (1 byte), its units (2, 3 or 5 bytes) and its lag (1, 3 or 5 bytes); the units of all cells (2,
 -- 3 or 6 bytes). With their sum, most requests need to read only the oldest and the newest cell.
 
--- The number of cells in a window, the largest number of units and the bytes of a cell and of the
--- sum of units, by form; the log form is 0.
-local CELLS = { [0] = 0, 15, 7, 3 }
-local MOST_UNITS = { [0] = 20, 2047, 2097151, 1099511627775 }
-local CELL_BYTES = { [0] = 2, 4, 7, 11 }
-local SUM_BYTES = { [0] = 0, 2, 3, 6 }
-local PACKED_CELL = { [0] = 'I2', 'BI2I1', 'BI3I3', 'BI5I5' }
-local PACKED_SUM = { [0] = '', 'I2', 'I3', 'I6' }
-
--- The formats of stored states, by form and size. They are created on demand.
-local window_formats = {}
-local function window_format(form, size)
-  local number = form * 32 + size
-  local format = window_formats[number]
-  if not format then
-    local head = form == 0 and '<BI7' or '<BI5I7'
-    format = head .. string.rep(PACKED_CELL[form], size) .. PACKED_SUM[form]
-    window_formats[number] = format
-  end
-  return format
-end
-
-local function div_up(a, b)
-  a = a + b - 1
-  return (a - a % b) / b
-end
-
 -- Returns the length of a step of the grid of the log form, 1, 2, 5, 10, 20, ... microseconds, and
 -- the window in steps.
 local function times_grid(window)
   local GROWTH, turn, step = { 2, 2.5, 2 }, 1, 1
-  while div_up(window, step) > 65535 do
+  while window > 65535 * step do
     step = step * GROWTH[turn]
     turn = turn % 3 + 1
   end
-  return step, div_up(window, step)
+  return step, math.ceil(window / step)
 end
 
 -- Returns the time until which a log is stored whose newest time expires at `expires`: the end of
 -- that sixteenth of a window, so that most writes need not change the expiry.
 local function times_until(expires, window)
-  local grid = div_up(window, 16)
-  return div_up(expires, grid) * grid
+  local grid = math.ceil(window / 16)
+  return math.ceil(expires / grid) * grid
 end
 
 -- All states and changes. The functions below decide the common ones as this would, with less work.
 local function any_sliding_window(window, count)
   local TIMES, WIDEST = 0, 3
   local LARGEST_LIMIT = { [0] = 20, 2000, 2000000 }
+  -- The number of cells in a window, the largest number of units and the bytes of a cell and of the
+  -- sum of units, by form; the log form is 0.
+  local CELLS = { [0] = 0, 15, 7, 3 }
+  local MOST_UNITS = { [0] = 20, 2047, 2097151, 1099511627775 }
+  local CELL_BYTES = { [0] = 2, 4, 7, 11 }
+  local SUM_BYTES = { [0] = 0, 2, 3, 6 }
+  local PACKED_CELL = { [0] = 'I2', 'BI2I1', 'BI3I3', 'BI5I5' }
+  local PACKED_SUM = { [0] = '', 'I2', 'I3', 'I6' }
+
+  -- The formats of stored states, by form and size, which are created on demand.
+  local window_formats = {}
+  local function window_format(form, size)
+    local number = form * 32 + size
+    local format = window_formats[number]
+    if not format then
+      local head = form == 0 and '<BI7' or '<BI5I7'
+      format = head .. string.rep(PACKED_CELL[form], size) .. PACKED_SUM[form]
+      window_formats[number] = format
+    end
+    return format
+  end
+  local function div_up(a, b)
+    a = a + b - 1
+    return (a - a % b) / b
+  end
   local raw, changed, kept_until
   -- The state: its form and pace, and its `size` cells, oldest first. In the log form an index is a
   -- time in steps of the grid, and the other lists are not used.
@@ -384,9 +382,9 @@ end
 -- Decides logs of limits of at most 20 units. Times that count are kept as the bytes they are stored
 -- in.
 local function window_of_times(window, count)
-  local mark, most_units = 0x88, MOST_UNITS[0]
+  local mark, most_units = 0x88, 20
   local step, grid_window = times_grid(window)
-  local time, passed = div_up(now, step), (now - now % step) / step
+  local time, passed = math.ceil(now / step), (now - now % step) / step
   -- The stored value, the time until which it is kept, and whether the state differs from it.
   local raw, kept_until, changed
   -- The newest time, the number of units, the position of the first one in `raw`, and the bytes of
@@ -481,11 +479,37 @@ end
 -- Decides states that have the form and the pace of the limit, and are charged now. Only the oldest
 -- and the newest of their cells are read, and the bytes of the others are kept as they are.
 local function window_of_cells(window, count)
-  local form = count > 2000000 and 3 or count > 2000 and 2 or 1
-  local mark, most_cells, most_units, cell_bytes = 0x88 + form, CELLS[form], MOST_UNITS[form], CELL_BYTES[form]
-  local cell_format = '<' .. PACKED_CELL[form]
-  -- The newest cell and the sum of units are the tail of a value.
-  local tail_format, tail_bytes = cell_format .. PACKED_SUM[form], cell_bytes + SUM_BYTES[form]
+  -- The numbers of the form, as in any_sliding_window. The newest cell and the sum of units are the
+  -- tail of a value.
+  local mark, most_cells, most_units, cell_bytes, cell_format = 0x89, 15, 2047, 4, '<BI2I1'
+  local tail_format, tail_bytes = '<BI2I1I2', 6
+  if count > 2000000 then
+    mark, most_cells, most_units, cell_bytes, cell_format = 0x8b, 3, 1099511627775, 11, '<BI5I5'
+    tail_format, tail_bytes = '<BI5I5I6', 17
+  elseif count > 2000 then
+    mark, most_cells, most_units, cell_bytes, cell_format = 0x8a, 7, 2097151, 7, '<BI3I3'
+    tail_format, tail_bytes = '<BI3I3I3', 10
+  end
+  -- The length of a cell and of a fifteenth of it.
+  local cell = math.ceil(window / most_cells)
+  local step = math.ceil(cell / 15)
+  -- The window in ticks of the pace: the finest ones for which its product with the pace is exact.
+  -- fmod is exact.
+  local tick, ticks, most = 1, window, (MOST - math.fmod(MOST, count + 1)) / (count + 1)
+  while ticks > most do
+    tick = tick * 10
+    ticks = math.ceil(window / tick)
+  end
+  local function paced(us)
+    local product = count * ((us - us % tick) / tick)
+    return (product - product % ticks) / ticks
+  end
+  -- The current cell, the hit of a charge in it, and the units that arrive at the pace in a cell and
+  -- before the charge.
+  local offset, since = now % cell, now - window
+  local current, hit, most_lag = (now - offset) / cell, math.ceil(offset / step), paced(cell)
+  local due = math.min(paced(offset), most_lag)
+
   -- The stored value, the time until which it is kept, whether the state differs from it, and
   -- whether only in its tail.
   local raw, kept_until, changed, is_tail_only
@@ -494,41 +518,9 @@ local function window_of_cells(window, count)
   local newest, last_hit, last_units, last_lag, sum, older_from, older_to, room
   -- The state in any form, and whether it is used in place of these.
   local general, is_general
-  -- The length of a cell and of a fifteenth of it, the window in ticks of the pace, the current cell,
-  -- the hit of a charge in it, and the units that arrive at the pace before the charge and in a cell.
-  local cell, step, tick, ticks, current, hit, due, most_lag
-  local since = now - window
-
-  local function paced(us)
-    local product = count * ((us - us % tick) / tick)
-    return (product - product % ticks) / ticks
-  end
-
-  cell = math.ceil(window / most_cells)
-  step = math.ceil(cell / 15)
-  -- The finest ticks for which the product of the window and the pace is exact. fmod is exact.
-  local most = (MOST - math.fmod(MOST, count + 1)) / (count + 1)
-  tick, ticks = 1, window
-  while ticks > most do
-    tick = tick * 10
-    ticks = math.ceil(window / tick)
-  end
-  local offset = now % cell
-  current, hit, due, most_lag = (now - offset) / cell, math.ceil(offset / step), paced(offset), paced(cell)
-  if due > most_lag then
-    due = most_lag
-  end
-
-  -- Returns the position of the tail of a value, as text. Redis takes long to format numbers.
-  local offsets = {}
-  local function tail_offset(bytes)
-    local text = offsets[bytes]
-    if not text then
-      text = tostring(bytes - tail_bytes)
-      offsets[bytes] = text
-    end
-    return text
-  end
+  -- The length of the last value of which only the tail was written, and the position of its tail as
+  -- text. Redis takes long to format numbers.
+  local tail_of, tail_text
 
   local function pack_tail()
     return pack_numbers(tail_format, newest % 16 * 16 + last_hit, last_units, last_lag, sum)
@@ -607,9 +599,8 @@ local function window_of_cells(window, count)
     if not value then
       return count
     end
-    local cells = (#value - 13 - tail_bytes) / cell_bytes
-    if string.byte(value) == mark and cells % 1 == 0 and cells >= 0 and cells <= most_cells
-      and read(value) then
+    local older = (#value - 13 - tail_bytes) / cell_bytes
+    if string.byte(value) == mark and older % 1 == 0 and older >= 0 and older <= most_cells and read(value) then
       return room
     end
     is_general, general = true, general or any_sliding_window(window, count)
@@ -659,7 +650,10 @@ local function window_of_cells(window, count)
     elseif not changed then
       return raw, kept_until
     elseif name and is_tail_only then
-      redis_call('SETRANGE', name, tail_offset(#raw), pack_tail())
+      if #raw ~= tail_of then
+        tail_of, tail_text = #raw, tostring(#raw - tail_bytes)
+      end
+      redis_call('SETRANGE', name, tail_text, pack_tail())
     else
       return write(name, raw, pack_all(), (newest + 1) * cell + window, kept_until)
     end
@@ -676,7 +670,7 @@ local function window_of_cells(window, count)
 end
 
 local function sliding_window(window, count)
-  if count <= MOST_UNITS[0] then
+  if count <= 20 then
     return window_of_times(window, count)
   end
   return window_of_cells(window, count)
