@@ -24,7 +24,8 @@ use super::readiness::Readiness;
 use super::settings::ServeArgs;
 use crate::connections::tls_warnings;
 use crate::envoy_ratelimit::{
-    ConfigType, DEFAULT_STORE_TIMEOUT, EnvoySettings, VariableError, xds_settings,
+    ConfigType, DEFAULT_CONNECTION_AGE, DEFAULT_STORE_TIMEOUT, EnvoySettings, VariableError,
+    xds_settings,
 };
 use crate::xds::XdsSettings;
 
@@ -168,6 +169,7 @@ impl ConfigSource {
                 config.policies = Policies::default();
                 if self.variables.is_some() {
                     config.store_timeout = DEFAULT_STORE_TIMEOUT;
+                    config.grpc_max_connection_age = DEFAULT_CONNECTION_AGE;
                 }
                 Ok(config)
             }

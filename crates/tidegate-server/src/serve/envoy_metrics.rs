@@ -111,6 +111,7 @@ fn bound(socket: ListenSocket, address: std::net::SocketAddr) -> BoundFront {
     let address = ListenAddr::At(address);
     // Scrapers send no secret.
     let access = Access::Unrestricted;
-    let settings = FrontSettings { front: FrontName::Admin, address, access, tls: None };
+    let setting = format!("PROMETHEUS_ADDR={address}");
+    let settings = FrontSettings { front: FrontName::Admin, address, setting, access, tls: None };
     BoundFront { settings, socket }
 }

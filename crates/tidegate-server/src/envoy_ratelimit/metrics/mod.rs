@@ -59,7 +59,7 @@ pub fn read(reader: &Reader) -> Result<Option<MetricsSettings>, VariableError> {
 
 fn near_limit_ratio(reader: &Reader) -> Result<f32, VariableError> {
     let name = "NEAR_LIMIT_RATIO";
-    let ratio = reader.text(name).parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
+    let ratio = Some(reader.decimal(name)?).filter(|ratio| (0.0..=1.0).contains(ratio));
     ratio.ok_or_else(|| reader.error(name, "write a number from 0 to 1"))
 }
 

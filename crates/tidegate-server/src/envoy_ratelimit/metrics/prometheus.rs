@@ -17,7 +17,7 @@ use tidegate::unstable::stats::{MetricKind as Kind, PROMETHEUS_CONTENT_TYPE, Pro
 use super::series::Hits;
 use super::{EnvoyMetrics, RESPONSE_BOUNDS, RESPONSE_SUM, ServiceCount};
 use crate::admin::{text, with_type};
-use crate::connections::ListenAddr;
+use crate::envoy_ratelimit::resolve;
 use crate::envoy_ratelimit::variables::{Reader, VariableError};
 
 /// The page for Prometheus.
@@ -33,9 +33,13 @@ pub fn read_settings(reader: &Reader) -> Result<Option<PrometheusSettings>, Vari
         return Ok(None);
     }
     let text = reader.text("PROMETHEUS_ADDR");
-    // A port alone is that of every address.
-    let host = if text.starts_with(':') { "0.0.0.0" } else { "" };
-    let Ok(ListenAddr::At(address)) = format!("{host}{text}").parse() else {
+    let parts = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+    let address = parts.and_then(|(host, port)| {
+        // The brackets of an IPv6 address separate it from the port.
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        resolve(bare.unwrap_or(host), port)
+    });
+    let Some(address) = address else {
         return Err(reader.error("PROMETHEUS_ADDR", "write an address and a port, such as :9090"));
     };
     let path = reader.text("PROMETHEUS_PATH").to_owned();
