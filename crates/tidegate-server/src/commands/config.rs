@@ -126,7 +126,8 @@ fn convert_files(args: &ConvertArgs) -> Result<Output, EnvoyErrors> {
             files.push(EnvoyFile::load(&path)?);
         }
     }
-    let options = Options { algorithm: args.algorithm, merge_domains: args.merge_domains };
+    let (algorithm, merge_domains) = (args.algorithm, args.merge_domains);
+    let options = Options { algorithm, merge_domains, ..Options::default() };
     let converted = convert(&files, &options)?;
     let warnings = converted.notices().iter().chain(converted.omitted()).map(ToString::to_string);
     Ok(Output { text: converted.yaml()?, warnings: warnings.collect() })

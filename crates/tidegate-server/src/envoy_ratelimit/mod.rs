@@ -67,14 +67,12 @@ pub struct EnvoySettings {
     pub log_format: LogFormat,
     pub configs: ConfigType,
     pub merge_domains: bool,
-    /// Every limit of a config is a quota.
-    pub quota_mode: bool,
     pub health: HealthSettings,
     /// `None` if no variable selects a store.
     pub store: Option<StoreUrl>,
     pub store_timeout: Option<Duration>,
     pub key_prefix: Option<String>,
-    pub replies: ReplySettings,
+    pub checks: CheckSettings,
     /// `None` if metrics are neither sent nor served.
     pub metrics: Option<MetricsSettings>,
     /// The variables that are set and ignored, with the reasons.
@@ -111,15 +109,17 @@ pub struct HealthSettings {
     pub needs_store: bool,
 }
 
-/// The contents of replies to Envoy.
+/// How requests of Envoy are decided, and the contents of the replies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReplySettings {
+pub struct CheckSettings {
     /// The names of the fields for the limit, the remaining hits and the reset; `None` to send no
     /// fields.
     pub headers: Option<[String; 3]>,
     pub dynamic_metadata: bool,
     /// The overall code is always `OK`.
     pub shadow_mode: bool,
+    /// Every descriptor is a quota, unless it is unlimited.
+    pub quota_mode: bool,
 }
 
 impl EnvoySettings {
@@ -168,7 +168,6 @@ impl EnvoySettings {
             },
             configs: config_type(&reader)?,
             merge_domains: reader.boolean("MERGE_DOMAIN_CONFIG")?,
-            quota_mode: reader.boolean("QUOTA_MODE")?,
             health: HealthSettings {
                 starts_without_config: reader.boolean("FORCE_START_WITHOUT_INITIAL_CONFIG")?,
                 needs_domain: reader.boolean("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED")?,
@@ -177,10 +176,11 @@ impl EnvoySettings {
             store: redis::store(&reader)?,
             store_timeout: store_timeout(&reader)?,
             key_prefix: key_prefix(&reader)?,
-            replies: ReplySettings {
+            checks: CheckSettings {
                 headers: headers(&reader)?,
                 dynamic_metadata: reader.boolean("RESPONSE_DYNAMIC_METADATA")?,
                 shadow_mode: reader.boolean("SHADOW_MODE")?,
+                quota_mode: reader.boolean("QUOTA_MODE")?,
             },
             metrics: metrics::read(&reader)?,
             warnings: reader.ignored(),

@@ -23,7 +23,7 @@ fn defaults_are_those_of_envoyproxy_ratelimit() {
     assert_eq!(addresses, ["[::]:8080", "[::]:8081", "[::]:6070"]);
     assert_eq!(settings.grpc_max_connection_age, None);
     assert_eq!(settings.log_filter, "warn");
-    assert_eq!(settings.replies, ReplySettings::default());
+    assert_eq!(settings.checks, CheckSettings::default());
     assert_eq!(settings.health, HealthSettings::default());
     assert!(settings.store.is_none() && settings.grpc_tls.is_none());
     assert_eq!(directory(&settings), "/srv/runtime_data/current/config");
@@ -68,8 +68,9 @@ fn reads_every_used_variable() {
     assert_eq!(settings.key_prefix.as_deref(), Some("rl:"));
     assert_eq!(settings.store_timeout, Some(Duration::from_millis(1500)));
     let names = ["RateLimit-Limit", "RateLimit-Remaining", "X-Reset"].map(str::to_owned);
-    assert_eq!(settings.replies.headers, Some(names));
-    assert!(settings.replies.shadow_mode && settings.quota_mode && settings.health.needs_domain);
+    assert_eq!(settings.checks.headers, Some(names));
+    assert!(settings.checks.shadow_mode && settings.checks.quota_mode);
+    assert!(settings.health.needs_domain);
     assert_eq!(
         settings.warnings,
         [

@@ -80,6 +80,7 @@ impl ConfigSource {
         let options = Options {
             algorithm: args.algorithm.unwrap_or_default(),
             merge_domains: args.merge_domains,
+            quota_mode: variables.as_ref().is_some_and(|variables| variables.checks.quota_mode),
         };
         let by_flag = args.envoy_xds.as_ref().map(|address| xds_settings(address).map(Box::new));
         let (mut envoy, mut xds) = (args.envoy_config.clone(), by_flag.transpose()?);
@@ -190,12 +191,7 @@ impl ConfigSource {
             let line = about.line().map(|line| format!("{line}: ")).unwrap_or_default();
             warn!("{file}:{line}{}: {}: {}", about.field(), about.message(), about.help());
         }
-        let mut converted = converted.into_config();
-        if self.variables.as_ref().is_some_and(|variables| variables.quota_mode) {
-            let quotas = converted.policies.iter().map(|one| one.clone().with_quota(true));
-            let quotas = Policies::new(quotas.collect(), converted.identity.clone());
-            converted.policies = quotas.map_err(ConfigSourceError::Conflict)?;
-        }
+        let converted = converted.into_config();
         let mut names = settings.policies.iter().map(|policy| policy.name());
         match names.find(|name| converted.policies.get(name).is_some()) {
             Some(name) => Err(ConfigSourceError::SamePolicy(name.to_owned())),

@@ -35,7 +35,7 @@ impl EnvoyExport {
     pub fn new(variables: Option<&EnvoySettings>) -> Result<Self, ServeError> {
         let settings = variables.and_then(|one| Some((one, one.metrics.clone()?)));
         let Some((variables, settings)) = settings else { return Ok(EnvoyExport::default()) };
-        let shadow_mode = variables.replies.shadow_mode;
+        let shadow_mode = variables.checks.shadow_mode;
         let metrics = Arc::new(EnvoyMetrics::new(settings.near_limit_ratio, shadow_mode));
         let page = |PrometheusSettings { address, path }| {
             let socket = ListenSocket::bind(&ListenAddr::At(address))

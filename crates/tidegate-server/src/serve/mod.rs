@@ -206,14 +206,14 @@ impl Server {
             front.as_ref().map(|front| front.access.clone()).unwrap_or_default()
         };
         let algorithm = args.algorithm.unwrap_or_default();
-        let replies = || source.variables().map(|variables| variables.replies.clone());
+        let checks = || source.variables().map(|variables| variables.checks.clone());
         let http = HttpFront::new(gate(), state(), config.headers, access(&settings.http))
             .with_algorithm(algorithm)
-            .with_envoy_ratelimit(replies())
+            .with_envoy_ratelimit(checks())
             .with_metrics(export.metrics.clone());
         let grpc = GrpcFront::new(gate(), state(), config.headers, access(&settings.grpc))
             .with_algorithm(algorithm)
-            .with_envoy_ratelimit(replies())
+            .with_envoy_ratelimit(checks())
             .with_metrics(export.metrics.clone());
         let resp = RespFront::new(gate(), state(), access(&settings.resp));
         let routes = admin::router(gate(), state(), self.store.clone(), access(&settings.admin));

@@ -22,7 +22,7 @@ use super::{HttpFront, read_json};
 use crate::error::RequestError;
 use crate::fronts::REQUEST_ID;
 use crate::fronts::envoy::{
-    self, EnvoyRequests, MAX_DESCRIPTORS, MAX_ENTRIES, Reply, ReplyForm, Status,
+    self, EnvoyRequests, MAX_DESCRIPTORS, MAX_ENTRIES, Reply, ReplyForm, RequestForm, Status,
 };
 use crate::fronts::request_body::MAX_ENVOY_BYTES;
 
@@ -51,9 +51,14 @@ impl HttpFront {
         envoy::require_config(&self.server_state)?;
         let body: RequestBody<'_> = decode(body)?;
         let request = body.request();
-        let envoy_requests = EnvoyRequests::new(&request, self.algorithm)?;
-        let gate_requests = envoy_requests.gate_requests(Some(id.as_str()));
         let active = Arc::clone(&self.gate.active_policies());
+        let form = RequestForm {
+            algorithm: self.algorithm,
+            envoy_ratelimit: self.envoy_ratelimit.as_ref(),
+            policies: active.policies(),
+        };
+        let envoy_requests = EnvoyRequests::new(&request, form)?;
+        let gate_requests = envoy_requests.gate_requests(Some(id.as_str()));
         let verdict =
             self.gate.check(&active, &gate_requests).await.map_err(envoy::descriptor_error)?;
         if let Some(metrics) = &self.metrics {

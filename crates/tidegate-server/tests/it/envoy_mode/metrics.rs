@@ -249,6 +249,7 @@ fn statsd_receives_what_was_counted() {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let port = socket.local_addr().expect("an address").port();
     let start = with_statsd("envoy-metrics-udp", port).env("STATSD_PROTOCOL", "udp");
+    start.files().write("ratelimit/config/bare.yaml", "domain: bare\n");
     let mut server = start.env("SHADOW_MODE", "true").run();
     for _ in 0..13 {
         ask(&server, &["ten"]);
@@ -257,8 +258,11 @@ fn statsd_receives_what_was_counted() {
     for value in 0..100 {
         send(&server, &[("path", &format!("{value}{}", "x".repeat(5_000)))], 1);
     }
-    let unknown = r#"{"domain":"no.pe","descriptors":[{"entries":[{"key":"a"}]}]}"#;
-    server.post("/json", unknown);
+    let in_domain =
+        |domain| json!({ "domain": domain, "descriptors": [{ "entries": [{ "key": "a" }] }] });
+    server.post("/json", &in_domain("no.pe").to_string());
+    // A domain without limits is known.
+    server.post("/json", &in_domain("bare").to_string());
     let counts = receive_over_udp(
         &socket,
         &[
@@ -273,6 +277,7 @@ fn statsd_receives_what_was_counted() {
         ],
     );
     assert!(counts.values().all(|count| *count > 0), "{counts:#?}");
+    assert!(!counts.keys().any(|name| name.contains("bare")), "{counts:#?}");
     // The last counts are sent when the server ends.
     ask(&server, &["shadow"]);
     server.signal("-TERM");

@@ -68,6 +68,8 @@ pub struct Options {
     /// Whether several files may have the same domain, as with envoyproxy/ratelimit's
     /// `MERGE_DOMAIN_CONFIG`.
     pub merge_domains: bool,
+    /// Whether every limit is a quota, as with envoyproxy/ratelimit's `QUOTA_MODE`.
+    pub quota_mode: bool,
 }
 
 /// The result of a conversion.
@@ -191,7 +193,7 @@ fn convert_sources<'c>(
 ) -> Result<Converted, EnvoyErrors> {
     let domains = check::check(&sources, configs, options.merge_domains);
     let is_valid = !sources.iter().any(|source| source.reader().has_errors());
-    let policies = is_valid.then(|| build::build(&sources, &domains, options.algorithm));
+    let policies = is_valid.then(|| build::build(&sources, &domains, options));
     let names = sources.iter().map(Source::name).collect();
     let (mut errors, mut notices, mut omitted) = (Vec::new(), Vec::new(), Vec::new());
     for source in sources {
