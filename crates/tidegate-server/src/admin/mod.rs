@@ -132,28 +132,30 @@ async fn metrics(State(state): State<AdminState>) -> Response {
     page
 }
 
-/// `/rlconfig`: lists the limits of all policies, one per line.
+/// `/rlconfig`: lists the limits of all policies, one per line, by the path of envoyproxy/ratelimit
+/// or the name of the policy.
 async fn list_limits(State(state): State<AdminState>) -> Response {
     let active = state.gate.active_policies();
     let mut page = String::new();
     for policy in active.policies() {
         let (shadow, quota) = (policy.mode() == Mode::Observe, policy.is_quota());
+        let path = policy.envoy_details().map(|details| details.path());
+        let name = path.as_deref().unwrap_or(policy.name());
         for limit in policy.limits() {
             // Writing to memory cannot fail.
             let _ = match Unit::of_limit(limit) {
                 Some(unit) => write!(
                     page,
-                    "{}: unit={} requests_per_unit={}",
-                    policy.name(),
+                    "{name}: unit={} requests_per_unit={}",
                     unit.message_name(),
                     limit.count()
                 ),
-                None => write!(page, "{}: limit={limit}", policy.name()),
+                None => write!(page, "{name}: limit={limit}"),
             };
             let _ = writeln!(page, ", shadow_mode: {shadow}, quota_mode: {quota}");
         }
         if policy.limits().is_empty() {
-            let _ = writeln!(page, "{}: unlimited", policy.name());
+            let _ = writeln!(page, "{name}: unlimited");
         }
     }
     text(StatusCode::OK, page)

@@ -119,7 +119,7 @@ fn convert_files(args: &ConvertArgs) -> Result<Output, EnvoyErrors> {
     for path in &args.files {
         let paths = match path.to_str() {
             Some("-") => vec![PathBuf::from("/dev/stdin")],
-            _ if path.is_dir() => EnvoyFile::list(path)?,
+            _ if path.is_dir() => EnvoyFile::list(path)?.files,
             _ => vec![path.clone()],
         };
         for path in paths {

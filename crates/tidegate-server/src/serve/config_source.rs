@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tidegate::unstable::config::envoy::{
-    Converted, DomainConfig, EnvoyErrors, EnvoyFile, Options, convert, convert_domains,
+    Converted, DomainConfig, EnvoyErrors, EnvoyFile, Listing, Options, convert, convert_domains,
 };
 use tidegate::unstable::config::{Config, ConfigErrors, ConfigWarning, MAX_CONFIG_BYTES};
 use tidegate::unstable::policy::{Policies, PoliciesError};
@@ -208,7 +208,10 @@ impl ConfigSource {
             warn!(directory = %path.display(), "there are no limits: the directory is empty");
             return convert(&[], &self.options);
         }
-        let files = files(path)?;
+        let Listing { files, skipped } = files(path)?;
+        if !skipped.is_empty() {
+            warn!(files = ?skipped, "skipped, because their names do not end in .yaml or .yml");
+        }
         let files: Result<Vec<EnvoyFile>, EnvoyErrors> =
             files.iter().map(|path| EnvoyFile::load(path)).collect();
         convert(&files?, &self.options)
@@ -239,7 +242,7 @@ impl ConfigSource {
         let envoy = |path: &PathBuf| if path.is_dir() { path.clone() } else { parent(path) };
         let config = self.config.as_deref().map(parent);
         let listed = self.envoy.as_deref().map(files).and_then(Result::ok).unwrap_or_default();
-        let below = listed.iter().map(|path| parent(path));
+        let below = listed.files.iter().map(|path| parent(path));
         let all: BTreeSet<PathBuf> =
             config.into_iter().chain(self.envoy.as_ref().map(envoy)).chain(below).collect();
         all.into_iter().collect()
@@ -249,7 +252,7 @@ impl ConfigSource {
     pub fn fingerprint(&self) -> Option<u64> {
         let mut hasher = DefaultHasher::new();
         let envoy = self.envoy.as_deref().map(files).transpose().ok()?;
-        for path in self.config.iter().chain(envoy.iter().flatten()) {
+        for path in self.config.iter().chain(envoy.iter().flat_map(|listed| &listed.files)) {
             if is_pipe(path) {
                 return None;
             }
@@ -284,8 +287,11 @@ fn is_empty(path: &Path) -> bool {
 }
 
 /// The files of a directory, or the file itself.
-fn files(path: &Path) -> Result<Vec<PathBuf>, EnvoyErrors> {
-    if path.is_file() { Ok(vec![path.to_owned()]) } else { EnvoyFile::list(path) }
+fn files(path: &Path) -> Result<Listing, EnvoyErrors> {
+    match path.is_file() {
+        true => Ok(Listing { files: vec![path.to_owned()], ..Listing::default() }),
+        false => EnvoyFile::list(path),
+    }
 }
 
 impl fmt::Display for ConfigSource {

@@ -119,15 +119,18 @@ fn service(page: &mut PrometheusText, metrics: &EnvoyMetrics) {
     let name = "ratelimit_service_total_requests";
     let mut family = page.family(name, Kind::Counter, "Calls over gRPC.");
     family.sample(&METHOD, sum(ServiceCount::Calls));
-    let name = "ratelimit_service_config_load_success";
-    page.single(name, Kind::Counter, "Configs that were loaded.", sum(ServiceCount::ConfigLoaded));
-    let name = "ratelimit_service_config_load_error";
-    page.single(
-        name,
-        Kind::Counter,
-        "Configs that were rejected.",
-        sum(ServiceCount::ConfigRejected),
-    );
+    let singles = [
+        ("config_load_success", "Configs that were loaded.", ServiceCount::ConfigLoaded),
+        ("config_load_error", "Configs that were rejected.", ServiceCount::ConfigRejected),
+        (
+            "global_shadow_mode",
+            "Requests that only SHADOW_MODE allowed.",
+            ServiceCount::GlobalShadowMode,
+        ),
+    ];
+    for (name, help, which) in singles {
+        page.single(&format!("ratelimit_service_{name}"), Kind::Counter, help, sum(which));
+    }
 }
 
 const METHOD: [(&str, &str); 1] = [("grpc_method", "ShouldRateLimit")];

@@ -144,7 +144,9 @@ impl HttpFront {
             "/v1/check/batch" => reject_unread(request, &RequestError::method("POST")).await,
             "/v1/permits" if method == Method::POST => self.acquire_permit(request).await,
             "/v1/permits" => reject_unread(request, &RequestError::method("POST")).await,
-            envoy_json::PATH if method == Method::POST => self.should_rate_limit(request).await,
+            envoy_json::PATH if method == Method::POST || self.envoy_ratelimit.is_some() => {
+                self.should_rate_limit(request).await
+            }
             envoy_json::PATH => reject_unread(request, &RequestError::method("POST")).await,
             HEALTH if matches!(*method, Method::GET | Method::HEAD) => self.health(),
             HEALTH => reject_unread(request, &RequestError::method("GET, HEAD")).await,

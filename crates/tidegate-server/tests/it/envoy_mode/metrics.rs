@@ -43,7 +43,7 @@ fn prometheus_address(server: &Server) -> SocketAddr {
 }
 
 /// Returns the samples of the page, by name with labels, except those that are 0.
-fn scrape(server: &Server, path: &str) -> BTreeMap<String, f64> {
+pub fn scrape(server: &Server, path: &str) -> BTreeMap<String, f64> {
     let mut client = Client::connect(prometheus_address(server));
     client.send(&request("GET", path, &[], ""));
     let reply = client.reply("GET");
@@ -158,6 +158,16 @@ fn prometheus_counts_calls_errors_and_configs() {
     let eleven = [("total_hits", 1.0), ("within_limit", 1.0)];
     assert_counts(&samples, r#"{domain="edge",key1="eleven"}"#, &eleven);
     assert_eq!(samples.get("ratelimit_service_config_load_success"), Some(&2.0));
+}
+
+#[test]
+fn prometheus_counts_requests_that_only_shadow_mode_allowed() {
+    let server = with_prometheus("envoy-metrics-shadow").env("SHADOW_MODE", "true").run();
+    for _ in 0..12 {
+        assert_eq!(ask(&server, &["ten"]).status, 200);
+    }
+    let samples = scrape(&server, "/metrics");
+    assert_eq!(samples.get("ratelimit_service_global_shadow_mode"), Some(&2.0), "{samples:#?}");
 }
 
 #[test]

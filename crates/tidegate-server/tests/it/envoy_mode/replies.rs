@@ -177,6 +177,23 @@ fn limit_for_an_unknown_domain_is_not_enforced() {
 }
 
 #[test]
+fn json_accepts_any_method_and_content_type() {
+    let server = mode("envoy-mode-json", Some(EDGE)).run();
+    let wide = json!({ "entries": [{ "key": "wide", "value": "v" }] });
+    let body = json!({ "domain": "edge", "descriptors": [wide] }).to_string();
+    for method in ["POST", "PUT", "GET"] {
+        for kind in ["text/plain", "application/octet-stream", "application/json"] {
+            let reply = server.ask(method, "/json", &[("content-type", kind)], &body);
+            assert_eq!(reply.status, 200, "{method} {kind}: {reply:?}");
+        }
+    }
+    for body in ["", "{", r#"{"domain":"","descriptors":[]}"#] {
+        let reply = server.ask("POST", "/json", &[("content-type", "text/plain")], body);
+        assert_eq!(reply.status, 400, "{reply:?}");
+    }
+}
+
+#[test]
 fn metadata_repeats_the_request_if_enabled() {
     let start = mode("envoy-mode-metadata", Some(EDGE));
     let server = start.env("RESPONSE_DYNAMIC_METADATA", "true").run();

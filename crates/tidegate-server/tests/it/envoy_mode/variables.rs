@@ -30,6 +30,8 @@ fn variables_configure_the_server() {
         "edge.plain: unit=DAY requests_per_unit=2, shadow_mode: false, quota_mode: false\n";
     assert!(config.contains(expected), "{config}");
     assert!(config.contains("edge.shadow: unit=DAY requests_per_unit=1, shadow_mode: true"));
+    // The path to a limit is shown, also if it has a name.
+    assert!(config.contains("edge.named: unit=HOUR requests_per_unit=2"), "{config}");
     let stats = server.admin_get("/stats").text();
     assert!(stats.contains("tidegate_build_info"), "{stats}");
     assert!(stats.lines().all(|line| line.contains(": ")), "{stats}");
@@ -212,6 +214,19 @@ fn config_file_overrides_variables_that_are_not_set() {
     assert_ne!(server.grpc().port(), 1);
     let log = server.logged("there are no limits");
     assert!(!log.contains('{'), "{log}");
+}
+
+#[test]
+fn files_with_other_names_are_warned_of() {
+    let start = mode("envoy-mode-names", Some(EDGE));
+    start.files().write("ratelimit/config/limits.yaml.bak", EDGE);
+    start.files().write("ratelimit/config/README", "text");
+    start.files().write("ratelimit/config/.hidden", "text");
+    let server = start.run();
+    let log = server.logged("skipped, because their names do not end in .yaml or .yml");
+    assert!(log.contains("README") && log.contains("limits.yaml.bak"), "{log}");
+    assert!(!log.contains(".hidden"), "{log}");
+    assert_eq!(log.matches("because their names").count(), 1, "{log}");
 }
 
 #[test]

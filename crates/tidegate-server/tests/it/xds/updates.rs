@@ -133,7 +133,7 @@ fn every_field_of_a_descriptor_is_converted() {
         "d.second: unit=SECOND requests_per_unit=1, shadow_mode: false, quota_mode: false",
         "d.minute: unit=MINUTE requests_per_unit=1, shadow_mode: true, quota_mode: false",
         "d.hour: unit=HOUR requests_per_unit=1, shadow_mode: false, quota_mode: true",
-        "weekly: unit=WEEK requests_per_unit=1, shadow_mode: false, quota_mode: false",
+        "d.week: unit=WEEK requests_per_unit=1, shadow_mode: false, quota_mode: false",
         "d.month: unit=MONTH requests_per_unit=1, shadow_mode: false, quota_mode: false",
         "d.year: unit=YEAR requests_per_unit=1, shadow_mode: false, quota_mode: false",
         "d.free: unlimited",
