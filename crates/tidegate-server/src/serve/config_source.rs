@@ -184,8 +184,9 @@ impl ConfigSource {
                 None => Ok(Config::default()),
             };
         }
-        let settings = self.settings()?;
+        // Converted first, so that an error of the config file is the only one.
         let converted = self.convert().map_err(ConfigSourceError::Envoy)?;
+        let settings = self.settings()?;
         for notice in converted.notices() {
             let (file, about) = (notice.file(), notice.about());
             let line = about.line().map(|line| format!("{line}: ")).unwrap_or_default();

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{ControlPlane, becomes_ready, config, limit, start};
+use crate::server_harness::wait_for;
 
 const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
@@ -83,6 +84,24 @@ fn bad_configs_are_rejected_with_the_reason() {
     assert!(metrics.contains("tidegate_reloads_total{result=\"refused\"} 8\n"), "{metrics}");
     plane.accepted("mended", &[config("a", 11)]);
     assert_eq!(limit(&server, "a"), Some(11));
+}
+
+/// A config that is rejected only because the config file is broken is applied when the file is
+/// repaired: the control plane does not send it again.
+#[test]
+fn rejected_config_is_applied_when_the_config_file_is_repaired() {
+    let mut plane = ControlPlane::new(json!({}));
+    let server = start("xds-repaired", &plane).config("max_keys: 1000\n").run();
+    plane.subscribed();
+    plane.accepted("1", &[config("a", 10)]);
+    server.files.replace("tidegate.yaml", "max_keys: many\n");
+    server.logged("the config was not reloaded");
+    let request = plane.push("2", &[config("a", 20)]);
+    let reason = request["error_detail"]["message"].as_str().expect("a reason");
+    assert!(reason.contains("max_keys"), "{reason}");
+    assert_eq!(limit(&server, "a"), Some(10));
+    server.files.replace("tidegate.yaml", "max_keys: 1000\n");
+    wait_for(|| (limit(&server, "a") == Some(20)).then_some(()));
 }
 
 /// The message of a long reason is cut.
