@@ -50,6 +50,7 @@ pub use self::fleet::differing;
 use self::history::History;
 pub use self::policies::fingerprint;
 use crate::authentication::{Access, AuthError};
+use crate::background;
 use crate::connections::InFlight;
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::{Front, FrontCall, host_error};
@@ -126,7 +127,8 @@ async fn ready(State(state): State<AdminState>) -> Response {
 }
 
 async fn metrics(State(state): State<AdminState>) -> Response {
-    let mut page = text(StatusCode::OK, metrics::page(&state));
+    let page = background::run(move || metrics::page(&state)).await;
+    let mut page = text(StatusCode::OK, page);
     let format = HeaderValue::from_static(PROMETHEUS_CONTENT_TYPE);
     page.headers_mut().insert(CONTENT_TYPE, format);
     page
@@ -164,7 +166,8 @@ async fn list_limits(State(state): State<AdminState>) -> Response {
 /// `/stats`: lists the metrics, one per line.
 async fn list_metrics(State(state): State<AdminState>) -> Response {
     let mut page = String::new();
-    for line in metrics::page(&state).lines().filter(|line| !line.starts_with('#')) {
+    let metrics = background::run(move || metrics::page(&state)).await;
+    for line in metrics.lines().filter(|line| !line.starts_with('#')) {
         if let Some((name, value)) = line.rsplit_once(' ') {
             let _ = writeln!(page, "{name}: {value}");
         }

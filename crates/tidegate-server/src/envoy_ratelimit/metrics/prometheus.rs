@@ -17,6 +17,7 @@ use tidegate::unstable::stats::{MetricKind as Kind, PROMETHEUS_CONTENT_TYPE, Pro
 use super::series::Hits;
 use super::{EnvoyMetrics, RESPONSE_BOUNDS, RESPONSE_SUM, ServiceCount};
 use crate::admin::{text, with_type};
+use crate::background;
 use crate::envoy_ratelimit::resolve;
 use crate::envoy_ratelimit::variables::{Reader, VariableError};
 
@@ -53,10 +54,11 @@ pub fn read_settings(reader: &Reader) -> Result<Option<PrometheusSettings>, Vari
 pub fn router(metrics: Arc<EnvoyMetrics>, path: String) -> Router {
     // A route is a pattern, and the path may contain characters with a meaning in it.
     Router::new().fallback(move |uri: Uri| async move {
-        match uri.path() == path {
-            true => with_type(StatusCode::OK, PROMETHEUS_CONTENT_TYPE, page(&metrics).into()),
-            false => not_found(&path),
+        if uri.path() != path {
+            return not_found(&path);
         }
+        let page = background::run(move || page(&metrics)).await;
+        with_type(StatusCode::OK, PROMETHEUS_CONTENT_TYPE, page.into())
     })
 }
 
