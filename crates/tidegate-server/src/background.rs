@@ -1,5 +1,5 @@
-//! Threads with a low priority, for work that takes milliseconds or longer and that no caller waits
-//! for.
+//! Threads for work that takes milliseconds or longer, so that it does not delay decisions. Those
+//! for work that no caller waits for have a low priority.
 //!
 //! On a server with few processors, such work would take them from the threads that make decisions.
 //! A separate thread alone does not prevent that: the scheduler lets a thread that computes run
@@ -25,6 +25,12 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()>
     };
     thread::Builder::new().name(name.to_owned()).spawn(run)?;
     Ok(())
+}
+
+/// Runs work that takes milliseconds on a thread that makes no decisions, and returns its result.
+/// Returns the default while the process ends.
+pub async fn run<T: Default + Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.unwrap_or_default()
 }
 
 /// Lowers the priority of the current thread. Linux has a nice value per thread; elsewhere it is

@@ -50,6 +50,7 @@ pub use self::fleet::differing;
 use self::history::History;
 pub use self::policies::fingerprint;
 use crate::authentication::{Access, AuthError};
+use crate::background;
 use crate::connections::InFlight;
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::{Front, FrontCall, host_error};
@@ -126,34 +127,37 @@ async fn ready(State(state): State<AdminState>) -> Response {
 }
 
 async fn metrics(State(state): State<AdminState>) -> Response {
-    let mut page = text(StatusCode::OK, metrics::page(&state));
+    let page = background::run(move || metrics::page(&state)).await;
+    let mut page = text(StatusCode::OK, page);
     let format = HeaderValue::from_static(PROMETHEUS_CONTENT_TYPE);
     page.headers_mut().insert(CONTENT_TYPE, format);
     page
 }
 
-/// `/rlconfig`: lists the limits of all policies, one per line.
+/// `/rlconfig`: lists the limits of all policies, one per line, by the path of envoyproxy/ratelimit
+/// or the name of the policy.
 async fn list_limits(State(state): State<AdminState>) -> Response {
     let active = state.gate.active_policies();
     let mut page = String::new();
     for policy in active.policies() {
         let (shadow, quota) = (policy.mode() == Mode::Observe, policy.is_quota());
+        let path = policy.envoy_details().map(|details| details.path());
+        let name = path.as_deref().unwrap_or(policy.name());
         for limit in policy.limits() {
             // Writing to memory cannot fail.
             let _ = match Unit::of_limit(limit) {
                 Some(unit) => write!(
                     page,
-                    "{}: unit={} requests_per_unit={}",
-                    policy.name(),
+                    "{name}: unit={} requests_per_unit={}",
                     unit.message_name(),
                     limit.count()
                 ),
-                None => write!(page, "{}: limit={limit}", policy.name()),
+                None => write!(page, "{name}: limit={limit}"),
             };
             let _ = writeln!(page, ", shadow_mode: {shadow}, quota_mode: {quota}");
         }
         if policy.limits().is_empty() {
-            let _ = writeln!(page, "{}: unlimited", policy.name());
+            let _ = writeln!(page, "{name}: unlimited");
         }
     }
     text(StatusCode::OK, page)
@@ -162,7 +166,8 @@ async fn list_limits(State(state): State<AdminState>) -> Response {
 /// `/stats`: lists the metrics, one per line.
 async fn list_metrics(State(state): State<AdminState>) -> Response {
     let mut page = String::new();
-    for line in metrics::page(&state).lines().filter(|line| !line.starts_with('#')) {
+    let metrics = background::run(move || metrics::page(&state)).await;
+    for line in metrics.lines().filter(|line| !line.starts_with('#')) {
         if let Some((name, value)) = line.rsplit_once(' ') {
             let _ = writeln!(page, "{name}: {value}");
         }

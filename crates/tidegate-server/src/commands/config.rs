@@ -119,14 +119,15 @@ fn convert_files(args: &ConvertArgs) -> Result<Output, EnvoyErrors> {
     for path in &args.files {
         let paths = match path.to_str() {
             Some("-") => vec![PathBuf::from("/dev/stdin")],
-            _ if path.is_dir() => EnvoyFile::list(path)?,
+            _ if path.is_dir() => EnvoyFile::list(path)?.files,
             _ => vec![path.clone()],
         };
         for path in paths {
             files.push(EnvoyFile::load(&path)?);
         }
     }
-    let options = Options { algorithm: args.algorithm, merge_domains: args.merge_domains };
+    let (algorithm, merge_domains) = (args.algorithm, args.merge_domains);
+    let options = Options { algorithm, merge_domains, ..Options::default() };
     let converted = convert(&files, &options)?;
     let warnings = converted.notices().iter().chain(converted.omitted()).map(ToString::to_string);
     Ok(Output { text: converted.yaml()?, warnings: warnings.collect() })

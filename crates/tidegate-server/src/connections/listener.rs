@@ -6,7 +6,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -161,13 +161,7 @@ impl ListenSocket {
     pub fn bind(address: &ListenAddr) -> io::Result<Self> {
         match address {
             ListenAddr::Off => Err(io::ErrorKind::InvalidInput.into()),
-            ListenAddr::At(address) => {
-                let socket =
-                    if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-                socket.set_reuseaddr(true)?;
-                socket.bind(*address)?;
-                socket.listen(BACKLOG).map(ListenSocket::Tcp)
-            }
+            ListenAddr::At(address) => listen_tcp(*address).map(ListenSocket::Tcp),
             ListenAddr::Unix(path) => UnixListenSocket::bind(path).map(ListenSocket::Unix),
         }
     }
@@ -194,6 +188,28 @@ impl ListenSocket {
                 Ok((Socket::Unix(stream), (Ipv4Addr::LOCALHOST, 0).into()))
             }
         }
+    }
+}
+
+/// Listens on an address. `[::]` is every address of both families, whatever the system's default,
+/// and every IPv4 address if the system has no IPv6.
+fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let is_any = address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    let listen = |address: SocketAddr| {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        if is_any && address.is_ipv6() {
+            SockRef::from(&socket).set_only_v6(false)?;
+        }
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    match listen(address) {
+        // A system has the family and no address of it, or lacks the family.
+        Err(error) if is_any && error.kind() != io::ErrorKind::AddrInUse => {
+            listen((Ipv4Addr::UNSPECIFIED, address.port()).into()).map_err(|_| error)
+        }
+        listening => listening,
     }
 }
 

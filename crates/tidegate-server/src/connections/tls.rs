@@ -126,9 +126,10 @@ impl TlsFiles {
 #[derive(Debug, thiserror::Error)]
 #[error("tls {field}: {path}: {reason}")]
 pub struct TlsError {
-    field: &'static str,
+    /// The field of the config: `cert`, `key` or `client_ca`.
+    pub field: &'static str,
     path: PathBuf,
-    reason: String,
+    pub reason: String,
 }
 
 /// Loads the files.

@@ -10,11 +10,13 @@ mod redis;
 mod variables;
 mod xds;
 
+use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use http::HeaderName;
 use tidegate::Algorithm;
+use tidegate::redis::ConnectError;
 use tidegate::unstable::config::{Config, StoreUrl, Tls};
 use tokio_rustls::rustls::pki_types::ServerName;
 
@@ -23,9 +25,10 @@ pub use self::variables::VariableError;
 pub use self::xds::{XdsAddress, xds_settings};
 
 use self::variables::{DISTINCTIVE, Reader};
-use crate::connections::ListenAddr;
+use crate::connections::{ListenAddr, TlsError};
 use crate::logs::LogFormat;
 use crate::serve::ServeArgs;
+use crate::server_state::FrontName;
 use crate::xds::XdsSettings;
 
 /// The bounds of a connection's age, those of the setting `grpc_max_connection_age`.
@@ -42,13 +45,18 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 /// answer by default, and the answer from memory, when the store fails, must arrive in that time.
 pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_millis(15);
 
+/// The maximum age of a gRPC connection if no variable and no config file sets it: that of
+/// envoyproxy/ratelimit.
+pub const DEFAULT_CONNECTION_AGE: Duration = Duration::from_secs(24 * 3600);
+
 /// The settings that the variables of envoyproxy/ratelimit define.
 #[derive(Clone, Debug)]
 pub struct EnvoySettings {
-    pub http: ListenAddr,
-    pub grpc: ListenAddr,
-    pub admin: ListenAddr,
-    pub grpc_max_connection_age: Duration,
+    pub http: VariableAddress,
+    pub grpc: VariableAddress,
+    pub admin: VariableAddress,
+    /// `None` if no variable sets it.
+    pub grpc_max_connection_age: Option<Duration>,
     /// How long calls may take after a connection has reached its maximum age.
     pub grpc_max_connection_age_grace: Duration,
     pub grpc_tls: Option<Tls>,
@@ -59,18 +67,26 @@ pub struct EnvoySettings {
     pub log_format: LogFormat,
     pub configs: ConfigType,
     pub merge_domains: bool,
-    /// Every limit of a config is a quota.
-    pub quota_mode: bool,
     pub health: HealthSettings,
     /// `None` if no variable selects a store.
     pub store: Option<StoreUrl>,
     pub store_timeout: Option<Duration>,
     pub key_prefix: Option<String>,
-    pub replies: ReplySettings,
+    pub checks: CheckSettings,
     /// `None` if metrics are neither sent nor served.
     pub metrics: Option<MetricsSettings>,
     /// The variables that are set and ignored, with the reasons.
     pub warnings: Vec<String>,
+}
+
+/// The address of a front.
+#[derive(Clone, Debug)]
+pub struct VariableAddress {
+    pub address: ListenAddr,
+    /// Whether a variable sets it. Otherwise it is the default of envoyproxy/ratelimit.
+    pub is_set: bool,
+    /// The variables and their values, for errors.
+    pub setting: String,
 }
 
 /// The source of configs.
@@ -93,15 +109,17 @@ pub struct HealthSettings {
     pub needs_store: bool,
 }
 
-/// The contents of replies to Envoy.
+/// How requests of Envoy are decided, and the contents of the replies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReplySettings {
+pub struct CheckSettings {
     /// The names of the fields for the limit, the remaining hits and the reset; `None` to send no
     /// fields.
     pub headers: Option<[String; 3]>,
     pub dynamic_metadata: bool,
     /// The overall code is always `OK`.
     pub shadow_mode: bool,
+    /// Every descriptor is a quota, unless it is unlimited.
+    pub quota_mode: bool,
 }
 
 impl EnvoySettings {
@@ -119,24 +137,24 @@ impl EnvoySettings {
     /// When a value is invalid, or tidegate lacks what it asks for.
     pub fn new(all: impl IntoIterator<Item = (String, String)>) -> Result<Self, VariableError> {
         let reader = Reader::new(all);
+        reader.check_types()?;
         reader.refuse()?;
         if !["redis", ""].contains(&reader.text("BACKEND_TYPE")) {
             let reason = "refused: counts are kept in Redis; set BACKEND_TYPE=redis and REDIS_URL";
             return Err(reader.error("BACKEND_TYPE", reason));
         }
-        let age = reader.duration("GRPC_MAX_CONNECTION_AGE")?;
         let settings = EnvoySettings {
             http: address(&reader, "HOST", "PORT")?,
             grpc: match reader.non_empty("GRPC_UDS") {
-                Some(path) => ListenAddr::Unix(path.into()),
+                Some(path) => VariableAddress {
+                    address: ListenAddr::Unix(path.into()),
+                    is_set: true,
+                    setting: format!("GRPC_UDS={path}"),
+                },
                 None => address(&reader, "GRPC_HOST", "GRPC_PORT")?,
             },
             admin: address(&reader, "DEBUG_HOST", "DEBUG_PORT")?,
-            grpc_max_connection_age: if age.is_zero() {
-                MAX_AGE
-            } else {
-                age.clamp(MIN_AGE, MAX_AGE)
-            },
+            grpc_max_connection_age: max_age(&reader)?,
             grpc_max_connection_age_grace: match reader.duration(AGE_GRACE)? {
                 grace if grace.is_zero() => MAX_AGE,
                 grace => grace.min(MAX_AGE),
@@ -150,7 +168,6 @@ impl EnvoySettings {
             },
             configs: config_type(&reader)?,
             merge_domains: reader.boolean("MERGE_DOMAIN_CONFIG")?,
-            quota_mode: reader.boolean("QUOTA_MODE")?,
             health: HealthSettings {
                 starts_without_config: reader.boolean("FORCE_START_WITHOUT_INITIAL_CONFIG")?,
                 needs_domain: reader.boolean("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED")?,
@@ -159,10 +176,11 @@ impl EnvoySettings {
             store: redis::store(&reader)?,
             store_timeout: store_timeout(&reader)?,
             key_prefix: key_prefix(&reader)?,
-            replies: ReplySettings {
+            checks: CheckSettings {
                 headers: headers(&reader)?,
                 dynamic_metadata: reader.boolean("RESPONSE_DYNAMIC_METADATA")?,
                 shadow_mode: reader.boolean("SHADOW_MODE")?,
+                quota_mode: reader.boolean("QUOTA_MODE")?,
             },
             metrics: metrics::read(&reader)?,
             warnings: reader.ignored(),
@@ -174,21 +192,25 @@ impl EnvoySettings {
     pub fn complete(&self, args: &mut ServeArgs) {
         args.algorithm.get_or_insert(Algorithm::FixedWindow);
         args.merge_domains |= self.merge_domains;
-        args.http.get_or_insert_with(|| self.http.clone());
-        args.grpc.get_or_insert_with(|| self.grpc.clone());
-        args.admin.get_or_insert_with(|| self.admin.clone());
-        args.resp.get_or_insert(ListenAddr::Off);
-        args.grpc_client_name.clone_from(&self.grpc_client_name);
+        args.log_format.get_or_insert(self.log_format);
         // The addresses of envoyproxy/ratelimit are open, and so are these.
         args.insecure_no_auth = true;
-        if self.log_format == LogFormat::Json {
-            args.log_format = LogFormat::Json;
+    }
+
+    /// Returns the address of a front; `None` for one that envoyproxy/ratelimit does not have.
+    pub fn address(&self, front: FrontName) -> Option<&VariableAddress> {
+        match front {
+            FrontName::Http => Some(&self.http),
+            FrontName::Grpc => Some(&self.grpc),
+            FrontName::Admin => Some(&self.admin),
+            FrontName::Resp => None,
         }
     }
 
     /// Sets the settings of a config that variables define.
     pub fn apply(&self, config: &mut Config) {
-        config.grpc_max_connection_age = self.grpc_max_connection_age;
+        config.grpc_max_connection_age =
+            self.grpc_max_connection_age.unwrap_or(config.grpc_max_connection_age);
         if let Some(tls) = &self.grpc_tls {
             config.tls.grpc = Some(tls.clone());
         }
@@ -217,12 +239,35 @@ fn address(
     reader: &Reader,
     host: &'static str,
     port: &'static str,
-) -> Result<ListenAddr, VariableError> {
-    let port: u16 = reader.number(port)?;
-    let name = reader.non_empty(host).unwrap_or("0.0.0.0");
-    let text =
-        if name.contains(':') { format!("[{name}]:{port}") } else { format!("{name}:{port}") };
-    text.parse().map_err(|_| reader.error(host, "this is neither an address nor a known host"))
+) -> Result<VariableAddress, VariableError> {
+    let number: u16 = reader.number(port)?;
+    let name = reader.text(host);
+    let Some(address) = resolve(name, number) else {
+        return Err(reader.error(host, "this is neither an address nor a known host"));
+    };
+    Ok(VariableAddress {
+        address: ListenAddr::At(address),
+        is_set: reader.is_set(host) || reader.is_set(port),
+        setting: format!("{host}={name} {port}={number}"),
+    })
+}
+
+/// Returns the address of a host. As in Go, an empty host and an unspecified address are every
+/// address of both families.
+fn resolve(host: &str, port: u16) -> Option<SocketAddr> {
+    let first = |host: &str| (host, port).to_socket_addrs().ok()?.next();
+    let address = if host.is_empty() { None } else { Some(first(host)?) };
+    let address = address.filter(|address| !address.ip().is_unspecified());
+    Some(address.unwrap_or((Ipv6Addr::UNSPECIFIED, port).into()))
+}
+
+fn max_age(reader: &Reader) -> Result<Option<Duration>, VariableError> {
+    const NAME: &str = "GRPC_MAX_CONNECTION_AGE";
+    let age = match reader.duration(NAME)? {
+        age if age.is_zero() => MAX_AGE,
+        age => age.clamp(MIN_AGE, MAX_AGE),
+    };
+    Ok(reader.is_set(NAME).then_some(age))
 }
 
 fn grpc_tls(reader: &Reader) -> Result<Option<Tls>, VariableError> {
@@ -238,6 +283,24 @@ fn grpc_tls(reader: &Reader) -> Result<Option<Tls>, VariableError> {
         key: required("GRPC_SERVER_TLS_KEY")?,
         client_ca: reader.non_empty("GRPC_CLIENT_TLS_CACERT").map(str::to_owned),
     }))
+}
+
+/// Converts an error about the TLS files of the gRPC front to one about the variable of the file.
+pub fn grpc_tls_error(error: &TlsError) -> VariableError {
+    let name = match error.field {
+        "key" => "GRPC_SERVER_TLS_KEY",
+        "client_ca" => "GRPC_CLIENT_TLS_CACERT",
+        _ => "GRPC_SERVER_TLS_CERT",
+    };
+    Reader::new(environment()).error(name, &*error.reason)
+}
+
+/// Converts an error of the store that variables select to one about the variable at fault.
+///
+/// # Errors
+/// When no variable is at fault; the error is returned as it is.
+pub fn store_error(error: ConnectError) -> Result<VariableError, ConnectError> {
+    redis::store_error(&Reader::new(environment()), error)
 }
 
 fn grpc_client_name(reader: &Reader) -> Result<Option<ServerName<'static>>, VariableError> {

@@ -1,6 +1,7 @@
 //! The URL of the store, from the variables of Redis.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use tidegate::redis::ConnectError;
 use tidegate::unstable::config::{StoreUrl, StoreUrlError};
 
 use super::variables::{Reader, VariableError};
@@ -11,12 +12,19 @@ const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'
 /// The variables that select a store.
 const SELECTING: [&str; 3] = ["REDIS_URL", "REDIS_SOCKET_TYPE", "REDIS_TYPE"];
 
+/// The variables of files: the authority of the server, and the certificate of the client.
+const TLS_FILES: [&str; 3] = ["REDIS_TLS_CACERT", "REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"];
+
 /// Returns the store; `None` if no variable selects one.
 pub fn store(reader: &Reader) -> Result<Option<StoreUrl>, VariableError> {
     if !SELECTING.iter().any(|name| reader.is_set(name)) {
         return Ok(None);
     }
     let tls = reader.boolean("REDIS_TLS")?;
+    if tls {
+        let [_, certificate, key] = TLS_FILES;
+        reader.both_or_neither(certificate, key)?;
+    }
     let url = reader.text("REDIS_URL");
     let kind = reader.text("REDIS_TYPE").to_ascii_uppercase();
     let (scheme, master, list) = match &*kind {
@@ -41,6 +49,53 @@ pub fn store(reader: &Reader) -> Result<Option<StoreUrl>, VariableError> {
     let query = query(reader, scheme, tls).join("&");
     let url = format!("{scheme}://{auth}{}{path}?{query}", hosts.join(","));
     parse(reader, url.trim_end_matches('?')).map(Some)
+}
+
+/// Converts an error of the store to one about the variable at fault, unless none is.
+pub fn store_error(reader: &Reader, error: ConnectError) -> Result<VariableError, ConnectError> {
+    let named = |name, reason: String| Ok(reader.error(name, reason));
+    match error {
+        ConnectError::Credentials(text) => {
+            let help = "write password, or user:password";
+            named("REDIS_AUTH", format!("the store refused the credentials: {text}; {help}"))
+        }
+        ConnectError::SentinelRefuses(text) => {
+            let help = "write password, or user:password, of a user with \
+                        +sentinel|get-master-addr-by-name";
+            named("REDIS_SENTINEL_AUTH", format!("the Sentinel refuses: {text}; {help}"))
+        }
+        ConnectError::TlsFiles(text) => {
+            // The text begins with the path of the file.
+            let of_file = |name: &&str| {
+                let path = reader.non_empty(name)?;
+                text.strip_prefix(path)?.strip_prefix(": ")
+            };
+            let name = TLS_FILES.into_iter().find(|name| of_file(name).is_some());
+            let name = name.unwrap_or("REDIS_TLS_CACERT");
+            named(name, of_file(&name).unwrap_or(&text).to_owned())
+        }
+        ConnectError::Tls(text) => {
+            let help = "name the authority of the store's certificate with REDIS_TLS_CACERT";
+            named("REDIS_TLS", format!("TLS with the store failed: {text}; {help}"))
+        }
+        ConnectError::NoTls => {
+            named("REDIS_TLS", "the store does not use TLS on this port".to_owned())
+        }
+        ConnectError::IsCluster => {
+            named("REDIS_TYPE", "the store is a node of a cluster: write CLUSTER".to_owned())
+        }
+        ConnectError::NotCluster => {
+            named("REDIS_TYPE", "the store is not a cluster: write SINGLE or SENTINEL".to_owned())
+        }
+        ConnectError::IsSentinel => {
+            named("REDIS_TYPE", "the store is a Sentinel: write SENTINEL".to_owned())
+        }
+        ConnectError::NotSentinel(text) => {
+            let help = "name Sentinels in REDIS_URL, or write SINGLE";
+            named("REDIS_TYPE", format!("the Sentinel does not answer as one: {text}; {help}"))
+        }
+        other => Err(other),
+    }
 }
 
 fn parse(reader: &Reader, url: &str) -> Result<StoreUrl, VariableError> {
@@ -83,12 +138,7 @@ fn query(reader: &Reader, scheme: &str, tls: bool) -> Vec<String> {
         options.push("tls=true".to_owned());
     }
     // envoyproxy/ratelimit reads these files only if TLS is on.
-    let files = [
-        ("ca", "REDIS_TLS_CACERT"),
-        ("cert", "REDIS_TLS_CLIENT_CERT"),
-        ("key", "REDIS_TLS_CLIENT_KEY"),
-    ];
-    for (option, variable) in files {
+    for (option, variable) in ["ca", "cert", "key"].into_iter().zip(TLS_FILES) {
         if let Some(path) = reader.non_empty(variable).filter(|_| tls) {
             options.push(format!("{option}={}", encode(path)));
         }
@@ -171,10 +221,43 @@ mod tests {
     }
 
     #[test]
+    fn errors_of_the_store_name_the_variable() {
+        let set =
+            [("REDIS_TYPE", "SINGLE"), ("REDIS_AUTH", "s3cret"), ("REDIS_TLS_CLIENT_KEY", "/k")];
+        let set = set.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let reader = Reader::new(set);
+        let text = || "why".into();
+        let rows = [
+            (
+                ConnectError::Credentials(text()),
+                "REDIS_AUTH: the store refused the credentials: why",
+            ),
+            (
+                ConnectError::SentinelRefuses(text()),
+                "REDIS_SENTINEL_AUTH: the Sentinel refuses: why",
+            ),
+            (ConnectError::TlsFiles("/k: missing".into()), "REDIS_TLS_CLIENT_KEY=/k: missing"),
+            (ConnectError::TlsFiles(text()), "REDIS_TLS_CACERT=: why"),
+            (ConnectError::NoTls, "REDIS_TLS=false: "),
+            (ConnectError::IsCluster, "REDIS_TYPE=SINGLE: the store is a node of a cluster"),
+        ];
+        for (error, expected) in rows {
+            let error = store_error(&reader, error).expect(expected).to_string();
+            assert!(error.starts_with(expected) && !error.contains("s3cret"), "{error}");
+        }
+        let replica = store_error(&reader, ConnectError::IsReplica);
+        assert_eq!(replica.err(), Some(ConnectError::IsReplica));
+    }
+
+    #[test]
     fn refuses_stores_by_variable() {
         let long = format!("/s3cret/{}", "x".repeat(100));
         #[rustfmt::skip]
-        let rows: [(&[(&str, &str)], &str); 9] = [
+        let rows: [(&[(&str, &str)], &str); 11] = [
+            (&[("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "h:1"), ("REDIS_TLS", "true"), ("REDIS_TLS_CLIENT_CERT", "c")],
+             "REDIS_TLS_CLIENT_KEY=: set REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY, or neither"),
+            (&[("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", "h:1"), ("REDIS_TLS", "true"), ("REDIS_TLS_CLIENT_KEY", "k")],
+             "REDIS_TLS_CLIENT_CERT=: set REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY, or neither"),
             (&[("REDIS_URL", "redis:6379")], "REDIS_URL: REDIS_SOCKET_TYPE is unix: write the path"),
             (&[("REDIS_SOCKET_TYPE", "udp")], "REDIS_SOCKET_TYPE=udp: write tcp or unix"),
             (&[("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "/run/s3cret")], "REDIS_URL: this is a path"),

@@ -1,6 +1,6 @@
 //! Tests of the settings, and of the table in docs/envoy.md.
 
-use super::variables::{Treatment, VARIABLES};
+use super::variables::{Kind, Treatment, VARIABLES};
 use super::*;
 
 fn settings(set: &[(&str, &str)]) -> Result<EnvoySettings, VariableError> {
@@ -17,11 +17,13 @@ fn directory(settings: &EnvoySettings) -> String {
 #[test]
 fn defaults_are_those_of_envoyproxy_ratelimit() {
     let settings = settings(&[("PATH", "/bin"), ("USE_STATSD", "false")]).expect("settings");
-    let addresses = [&settings.http, &settings.grpc, &settings.admin].map(ToString::to_string);
-    assert_eq!(addresses, ["0.0.0.0:8080", "0.0.0.0:8081", "0.0.0.0:6070"]);
-    assert_eq!(settings.grpc_max_connection_age, Duration::from_secs(24 * 3600));
+    let addresses = [&settings.http, &settings.grpc, &settings.admin];
+    assert!(addresses.iter().all(|one| !one.is_set));
+    let addresses = addresses.map(|one| one.address.to_string());
+    assert_eq!(addresses, ["[::]:8080", "[::]:8081", "[::]:6070"]);
+    assert_eq!(settings.grpc_max_connection_age, None);
     assert_eq!(settings.log_filter, "warn");
-    assert_eq!(settings.replies, ReplySettings::default());
+    assert_eq!(settings.checks, CheckSettings::default());
     assert_eq!(settings.health, HealthSettings::default());
     assert!(settings.store.is_none() && settings.grpc_tls.is_none());
     assert_eq!(directory(&settings), "/srv/runtime_data/current/config");
@@ -54,9 +56,9 @@ fn reads_every_used_variable() {
         ("REDIS_PERSECOND", "true"),
     ];
     let settings = settings(&set).expect("settings");
-    assert_eq!(settings.http.to_string(), "[::1]:1");
-    assert_eq!(settings.grpc.to_string(), "0.0.0.0:8081");
-    assert_eq!(settings.grpc_max_connection_age, MAX_AGE);
+    assert_eq!(settings.http.address.to_string(), "[::1]:1");
+    assert_eq!(settings.grpc.address.to_string(), "[::]:8081");
+    assert_eq!(settings.grpc_max_connection_age, Some(MAX_AGE));
     assert_eq!(
         settings.grpc_tls.clone().map(|tls| (tls.cert, tls.client_ca)),
         Some(("c".into(), None))
@@ -66,8 +68,9 @@ fn reads_every_used_variable() {
     assert_eq!(settings.key_prefix.as_deref(), Some("rl:"));
     assert_eq!(settings.store_timeout, Some(Duration::from_millis(1500)));
     let names = ["RateLimit-Limit", "RateLimit-Remaining", "X-Reset"].map(str::to_owned);
-    assert_eq!(settings.replies.headers, Some(names));
-    assert!(settings.replies.shadow_mode && settings.quota_mode && settings.health.needs_domain);
+    assert_eq!(settings.checks.headers, Some(names));
+    assert!(settings.checks.shadow_mode && settings.checks.quota_mode);
+    assert!(settings.health.needs_domain);
     assert_eq!(
         settings.warnings,
         [
@@ -90,7 +93,7 @@ fn metrics_go_to_statsd_by_default() {
     };
     let found = |page: &str, statsd: &str| Some([page.to_owned(), statsd.to_owned()]);
     let on = |name| (name, "true");
-    let (page, tcp) = ("0.0.0.0:9090/metrics", "localhost:8125 Tcp");
+    let (page, tcp) = ("[::]:9090/metrics", "localhost:8125 Tcp");
     assert_eq!(sinks(&[]), found("", tcp));
     assert_eq!(sinks(&[on("USE_PROMETHEUS")]), found(page, ""));
     assert_eq!(sinks(&[on("USE_PROMETHEUS"), on("USE_STATSD")]), found(page, tcp));
@@ -100,7 +103,15 @@ fn metrics_go_to_statsd_by_default() {
     assert_eq!(sinks(&[on("USE_PROMETHEUS"), on("DISABLE_STATS")]), None);
     let address = [on("USE_PROMETHEUS"), ("PROMETHEUS_ADDR", "[::1]:19001")];
     assert_eq!(sinks(&address), found("[::1]:19001/metrics", ""));
-    let rows = [("PROMETHEUS_ADDR", "9090"), ("PROMETHEUS_ADDR", "off"), ("PROMETHEUS_PATH", "x")];
+    let address = [on("USE_PROMETHEUS"), ("PROMETHEUS_ADDR", "0.0.0.0:19001")];
+    assert_eq!(sinks(&address), found("[::]:19001/metrics", ""));
+    let rows = [
+        ("PROMETHEUS_ADDR", "9090"),
+        ("PROMETHEUS_ADDR", "off"),
+        ("PROMETHEUS_ADDR", "[::1]"),
+        ("PROMETHEUS_ADDR", "no such host:1"),
+        ("PROMETHEUS_PATH", "x"),
+    ];
     for (name, value) in rows {
         let error = settings(&[on("USE_PROMETHEUS"), (name, value)]).expect_err(value);
         assert_eq!(error.name, name);
@@ -131,6 +142,24 @@ fn bad_values_are_errors_by_name_and_value() {
     ];
     for (name, value, expected) in rows {
         let error = settings(&[(name, value)]).expect_err(expected).to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+    // Values are also read if nothing selects or uses them.
+    let rows = [
+        ("REDIS_TLS", "x", "REDIS_TLS=x: write true or false"),
+        ("REDIS_POOL_SIZE", "abc", "REDIS_POOL_SIZE=abc: this is not a whole number"),
+        ("REDIS_PIPELINE_WINDOW", "1", "REDIS_PIPELINE_WINDOW=1: write a duration"),
+        ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "1", "XDS_CLIENT_BACKOFF_MAX_INTERVAL=1: write a"),
+        ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "x", "XDS_CLIENT_BACKOFF_RANDOM_FACTOR=x: this is"),
+        ("STATS_FLUSH_INTERVAL", "often", "STATS_FLUSH_INTERVAL=often: write a duration"),
+        ("STATSD_PORT", "99999", "STATSD_PORT=99999: this is not a whole number"),
+        ("GRPC_PORT", "x", "GRPC_PORT=x: this is not a whole number"),
+        ("MEMCACHE_TLS", "on", "MEMCACHE_TLS=on: write true or false"),
+        ("CONFIG_GRPC_XDS_NODE_METADATA", "s3cret", "CONFIG_GRPC_XDS_NODE_METADATA: write name="),
+    ];
+    for (name, value, expected) in rows {
+        let set = [("USE_STATSD", "false"), ("GRPC_UDS", "/s"), (name, value)];
+        let error = settings(&set).expect_err(expected).to_string();
         assert!(error.starts_with(expected), "{error}");
     }
     // Values that select nothing are accepted.
@@ -189,7 +218,7 @@ fn bad_settings_of_the_control_plane_are_errors() {
     }
 }
 
-/// Every used variable is read: a value that no type accepts is an error, or changes the settings.
+/// Every used variable is read: another valid value changes the settings, or is an error.
 #[test]
 fn every_used_variable_of_the_table_is_read() {
     let plain = format!("{:?}", settings(&[]).expect("settings"));
@@ -216,7 +245,19 @@ fn every_used_variable_of_the_table_is_read() {
         let base = settings(&on).map(|settings| format!("{settings:?} {:?}", settings.store));
         let base = base.expect("settings");
         let with = on.into_iter().filter(|(name, _)| *name != variable.name);
-        let value = if variable.name == "LOG_FORMAT" { "json" } else { "another" };
+        let is_on = |(name, value): &(&str, &str)| *name == variable.name && *value == "true";
+        let is_on = on.iter().any(is_on) || variable.default == "true";
+        let value = match variable.kind {
+            Kind::Text if variable.name == "LOG_FORMAT" => "json",
+            Kind::Text => "another",
+            Kind::Boolean if is_on => "false",
+            Kind::Boolean => "true",
+            Kind::Whole | Kind::Port => "4321",
+            Kind::Decimal => "0.25",
+            Kind::Duration => "7s",
+            Kind::Pairs(':') => "a:b",
+            Kind::Pairs(_) => "a=b",
+        };
         let with: Vec<_> = with.chain([(variable.name, value)]).collect();
         let url =
             |store: &Option<StoreUrl>| format!("{:?}", store.as_ref().and_then(StoreUrl::redis));

@@ -7,7 +7,7 @@ use tonic::metadata::{Ascii, MetadataKey, MetadataValue};
 
 use super::environment;
 use super::variables::{Reader, VariableError};
-use crate::xds::{BackoffSettings, XdsSettings, XdsTls};
+use crate::xds::{BackoffSettings, XdsFile, XdsSettings, XdsTls};
 
 /// The largest message if `XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES` is not set: the default of gRPC.
 const DEFAULT_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
@@ -16,6 +16,7 @@ const DEFAULT_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 
 const ADDRESS: &str = "CONFIG_GRPC_XDS_SERVER_URL";
+const MAX_BYTES: &str = "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES";
 const HEADERS: &str = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS";
 
 /// Reads the settings of a client of the control plane at `address` from the environment.
@@ -58,9 +59,9 @@ pub(super) fn read(reader: &Reader) -> Result<XdsSettings, VariableError> {
     if !headers.iter().all(is_valid) {
         return Err(reader.error(HEADERS, "a name or value cannot be sent as metadata of gRPC"));
     }
-    let max_message_bytes = match reader.non_empty("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES") {
-        Some(_) => reader.number("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES")?,
-        None => 0,
+    let max_message_bytes = match reader.is_set(MAX_BYTES) {
+        true => reader.number(MAX_BYTES)?,
+        false => 0,
     };
     Ok(XdsSettings {
         address: address.map_err(|help| reader.error(ADDRESS, help))?.0,
@@ -87,19 +88,13 @@ fn tls(reader: &Reader) -> Result<Option<XdsTls>, VariableError> {
     if !reader.boolean("CONFIG_GRPC_XDS_SERVER_USE_TLS")? {
         return Ok(None);
     }
-    let path = |name| reader.non_empty(name).map(Into::into);
-    let certificate = path("CONFIG_GRPC_XDS_CLIENT_TLS_CERT");
-    let key = path("CONFIG_GRPC_XDS_CLIENT_TLS_KEY");
-    let help = "set CONFIG_GRPC_XDS_CLIENT_TLS_CERT and CONFIG_GRPC_XDS_CLIENT_TLS_KEY, or neither";
-    let identity = match (certificate, key) {
-        (Some(certificate), Some(key)) => Some((certificate, key)),
-        (None, None) => None,
-        (_, None) => return Err(reader.error("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", help)),
-        (None, _) => return Err(reader.error("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", help)),
-    };
+    let file =
+        |variable| reader.non_empty(variable).map(|path| XdsFile { variable, path: path.into() });
+    let (certificate, key) = ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY");
+    reader.both_or_neither(certificate, key)?;
     Ok(Some(XdsTls {
-        ca: path("CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
-        identity,
+        ca: file("CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
+        identity: file(certificate).zip(file(key)),
         server_name: reader.server_name("CONFIG_GRPC_XDS_SERVER_TLS_SAN")?,
     }))
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tidegate::unstable::config::envoy::{
-    Converted, DomainConfig, EnvoyErrors, EnvoyFile, Options, convert, convert_domains,
+    Converted, DomainConfig, EnvoyErrors, EnvoyFile, Listing, Options, convert, convert_domains,
 };
 use tidegate::unstable::config::{Config, ConfigErrors, ConfigWarning, MAX_CONFIG_BYTES};
 use tidegate::unstable::policy::{Policies, PoliciesError};
@@ -24,7 +24,8 @@ use super::readiness::Readiness;
 use super::settings::ServeArgs;
 use crate::connections::tls_warnings;
 use crate::envoy_ratelimit::{
-    ConfigType, DEFAULT_STORE_TIMEOUT, EnvoySettings, VariableError, xds_settings,
+    ConfigType, DEFAULT_CONNECTION_AGE, DEFAULT_STORE_TIMEOUT, EnvoySettings, VariableError,
+    xds_settings,
 };
 use crate::xds::XdsSettings;
 
@@ -79,6 +80,7 @@ impl ConfigSource {
         let options = Options {
             algorithm: args.algorithm.unwrap_or_default(),
             merge_domains: args.merge_domains,
+            quota_mode: variables.as_ref().is_some_and(|variables| variables.checks.quota_mode),
         };
         let by_flag = args.envoy_xds.as_ref().map(|address| xds_settings(address).map(Box::new));
         let (mut envoy, mut xds) = (args.envoy_config.clone(), by_flag.transpose()?);
@@ -168,6 +170,7 @@ impl ConfigSource {
                 config.policies = Policies::default();
                 if self.variables.is_some() {
                     config.store_timeout = DEFAULT_STORE_TIMEOUT;
+                    config.grpc_max_connection_age = DEFAULT_CONNECTION_AGE;
                 }
                 Ok(config)
             }
@@ -181,19 +184,15 @@ impl ConfigSource {
                 None => Ok(Config::default()),
             };
         }
-        let settings = self.settings()?;
+        // Converted first, so that an error of the config file is the only one.
         let converted = self.convert().map_err(ConfigSourceError::Envoy)?;
+        let settings = self.settings()?;
         for notice in converted.notices() {
             let (file, about) = (notice.file(), notice.about());
             let line = about.line().map(|line| format!("{line}: ")).unwrap_or_default();
             warn!("{file}:{line}{}: {}: {}", about.field(), about.message(), about.help());
         }
-        let mut converted = converted.into_config();
-        if self.variables.as_ref().is_some_and(|variables| variables.quota_mode) {
-            let quotas = converted.policies.iter().map(|one| one.clone().with_quota(true));
-            let quotas = Policies::new(quotas.collect(), converted.identity.clone());
-            converted.policies = quotas.map_err(ConfigSourceError::Conflict)?;
-        }
+        let converted = converted.into_config();
         let mut names = settings.policies.iter().map(|policy| policy.name());
         match names.find(|name| converted.policies.get(name).is_some()) {
             Some(name) => Err(ConfigSourceError::SamePolicy(name.to_owned())),
@@ -210,7 +209,10 @@ impl ConfigSource {
             warn!(directory = %path.display(), "there are no limits: the directory is empty");
             return convert(&[], &self.options);
         }
-        let files = files(path)?;
+        let Listing { files, skipped } = files(path)?;
+        if !skipped.is_empty() {
+            warn!(files = ?skipped, "skipped, because their names do not end in .yaml or .yml");
+        }
         let files: Result<Vec<EnvoyFile>, EnvoyErrors> =
             files.iter().map(|path| EnvoyFile::load(path)).collect();
         convert(&files?, &self.options)
@@ -241,7 +243,7 @@ impl ConfigSource {
         let envoy = |path: &PathBuf| if path.is_dir() { path.clone() } else { parent(path) };
         let config = self.config.as_deref().map(parent);
         let listed = self.envoy.as_deref().map(files).and_then(Result::ok).unwrap_or_default();
-        let below = listed.iter().map(|path| parent(path));
+        let below = listed.files.iter().map(|path| parent(path));
         let all: BTreeSet<PathBuf> =
             config.into_iter().chain(self.envoy.as_ref().map(envoy)).chain(below).collect();
         all.into_iter().collect()
@@ -251,7 +253,7 @@ impl ConfigSource {
     pub fn fingerprint(&self) -> Option<u64> {
         let mut hasher = DefaultHasher::new();
         let envoy = self.envoy.as_deref().map(files).transpose().ok()?;
-        for path in self.config.iter().chain(envoy.iter().flatten()) {
+        for path in self.config.iter().chain(envoy.iter().flat_map(|listed| &listed.files)) {
             if is_pipe(path) {
                 return None;
             }
@@ -286,8 +288,11 @@ fn is_empty(path: &Path) -> bool {
 }
 
 /// The files of a directory, or the file itself.
-fn files(path: &Path) -> Result<Vec<PathBuf>, EnvoyErrors> {
-    if path.is_file() { Ok(vec![path.to_owned()]) } else { EnvoyFile::list(path) }
+fn files(path: &Path) -> Result<Listing, EnvoyErrors> {
+    match path.is_file() {
+        true => Ok(Listing { files: vec![path.to_owned()], ..Listing::default() }),
+        false => EnvoyFile::list(path),
+    }
 }
 
 impl fmt::Display for ConfigSource {

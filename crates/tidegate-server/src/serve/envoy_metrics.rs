@@ -35,7 +35,7 @@ impl EnvoyExport {
     pub fn new(variables: Option<&EnvoySettings>) -> Result<Self, ServeError> {
         let settings = variables.and_then(|one| Some((one, one.metrics.clone()?)));
         let Some((variables, settings)) = settings else { return Ok(EnvoyExport::default()) };
-        let shadow_mode = variables.replies.shadow_mode;
+        let shadow_mode = variables.checks.shadow_mode;
         let metrics = Arc::new(EnvoyMetrics::new(settings.near_limit_ratio, shadow_mode));
         let page = |PrometheusSettings { address, path }| {
             let socket = ListenSocket::bind(&ListenAddr::At(address))
@@ -111,6 +111,7 @@ fn bound(socket: ListenSocket, address: std::net::SocketAddr) -> BoundFront {
     let address = ListenAddr::At(address);
     // Scrapers send no secret.
     let access = Access::Unrestricted;
-    let settings = FrontSettings { front: FrontName::Admin, address, access, tls: None };
+    let setting = format!("PROMETHEUS_ADDR={address}");
+    let settings = FrontSettings { front: FrontName::Admin, address, setting, access, tls: None };
     BoundFront { settings, socket }
 }

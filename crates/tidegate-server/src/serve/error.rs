@@ -52,10 +52,10 @@ pub enum ServeError {
     )]
     UnixSocket { front: FrontName },
     #[error(fmt = write_bind_error)]
-    Bind { front: FrontName, address: ListenAddr, error: io::Error },
+    Bind { bound: FrontAddress, error: io::Error },
     /// Two fronts of this server have the same address.
     #[error(fmt = write_same_address)]
-    SameAddress { fronts: Box<[(FrontName, ListenAddr); 2]> },
+    SameAddress { fronts: Box<[FrontAddress; 2]> },
     #[error("PROMETHEUS_ADDR={address}: {error}")]
     BindPrometheus { address: SocketAddr, error: io::Error },
     /// The limit on open files is too low for these fronts.
@@ -70,14 +70,22 @@ pub enum ServeError {
     System(io::Error),
 }
 
+/// The address of a front.
+#[derive(Clone, Debug)]
+pub struct FrontAddress {
+    pub front: FrontName,
+    pub address: ListenAddr,
+    /// The flag or the variables that set the address.
+    pub setting: String,
+}
+
 fn write_bind_error(
-    front: &FrontName,
-    address: &ListenAddr,
+    FrontAddress { front, address, setting }: &FrontAddress,
     error: &io::Error,
     f: &mut fmt::Formatter<'_>,
 ) -> fmt::Result {
     let front = front.name();
-    write!(f, "--{front} {address}: ")?;
+    write!(f, "{setting}: ")?;
     let ListenAddr::At(address) = address else { return write!(f, "{error}") };
     match error.kind() {
         io::ErrorKind::AddrInUse => write!(
@@ -95,19 +103,19 @@ fn write_bind_error(
 }
 
 fn write_same_address(
-    fronts: &[(FrontName, ListenAddr); 2],
+    [first, second]: &[FrontAddress; 2],
     f: &mut fmt::Formatter<'_>,
 ) -> fmt::Result {
-    let [(first, first_address), (second, second_address)] = fronts;
-    let [first, second] = [first, second].map(|front| front.name());
     write!(
         f,
-        "--{first} {first_address} and --{second} {second_address}: two fronts of this server have \
-         the same address; choose another port for one of them"
+        "{} and {}: two fronts of this server have the same address; choose another port for one \
+         of them",
+        first.setting, second.setting
     )?;
-    match second_address {
+    let front = second.front.name();
+    match &second.address {
         ListenAddr::At(address) => {
-            write!(f, " (--{second} {}:0 takes a free one), or --{second} off", Host(address))
+            write!(f, " (--{front} {}:0 takes a free one), or --{front} off", Host(address))
         }
         _ => Ok(()),
     }

@@ -43,14 +43,13 @@ use self::banner::Banner;
 use self::config_source::ConfigSource;
 use self::connection_limits::{ConnectionLimits, DescriptorUsers};
 use self::envoy_metrics::EnvoyExport;
+use self::error::FrontAddress;
 use self::reload::{EnvOverrides, ReloadedFronts, Reloader, StartConfig};
-use self::settings::{FrontSettings, Settings};
+use self::settings::{FrontSettings, SettingSources, Settings};
 use self::shutdown::RunningFronts;
 use crate::admin::{self, AdminFront};
 use crate::authentication::Secrets;
-use crate::connections::{
-    Bounds, Connections, ListenAddr, ListenSocket, Listener, MaxAge, Protocol, TICK,
-};
+use crate::connections::{Bounds, Connections, ListenSocket, Listener, MaxAge, Protocol, TICK};
 use crate::envoy_ratelimit::EnvoySettings;
 use crate::fronts::grpc::GrpcFront;
 use crate::fronts::http::HttpFront;
@@ -81,7 +80,7 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
     }
     let args = &args;
     let default_filter = variables.as_ref().map_or(logs::DEFAULT_FILTER, |one| one.log_filter);
-    let _logging = logs::start(args.log_format, default_filter)?;
+    let _logging = logs::start(args.log_format.unwrap_or_default(), default_filter)?;
     unknown_settings::warn_of_unknown();
     unknown_settings::warn_of_envoy(variables.as_deref());
     let source = ConfigSource::new(args, variables)?;
@@ -89,7 +88,8 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
     let secrets = Secrets::from_env()?;
     let environment = EnvOverrides { store: secrets.store.clone(), mask: secrets.mask.clone() };
     config.store = environment.store.clone().unwrap_or(config.store);
-    let mut settings = Settings::new(args, &config, secrets)?;
+    let sources = SettingSources { args, variables: source.variables(), config: &config };
+    let mut settings = Settings::new(sources, &secrets)?;
     if source.variables().is_some() {
         warn_of_open_fronts(&std::mem::take(&mut settings.exposed));
     }
@@ -177,7 +177,9 @@ impl Server {
         let limiter = limiter(config, clock.clone())?;
         let stats = Arc::new(Stats::new(clock));
         environment.show_keys(config, &stats);
-        let store = store_connection::connect(config).await?;
+        let variables = source.variables().and_then(|variables| variables.store.as_ref());
+        let is_by_variables = environment.store.is_none() && variables.is_some();
+        let store = store_connection::connect(config, is_by_variables).await?;
         let mut gate = Gate::new(limiter, config.policies.clone(), stats);
         if let Some(store) = &store {
             gate = gate.with_shared_store(Arc::new(store.clone()), config.nodes);
@@ -204,14 +206,14 @@ impl Server {
             front.as_ref().map(|front| front.access.clone()).unwrap_or_default()
         };
         let algorithm = args.algorithm.unwrap_or_default();
-        let replies = || source.variables().map(|variables| variables.replies.clone());
+        let checks = || source.variables().map(|variables| variables.checks.clone());
         let http = HttpFront::new(gate(), state(), config.headers, access(&settings.http))
             .with_algorithm(algorithm)
-            .with_envoy_ratelimit(replies())
+            .with_envoy_ratelimit(checks())
             .with_metrics(export.metrics.clone());
         let grpc = GrpcFront::new(gate(), state(), config.headers, access(&settings.grpc))
             .with_algorithm(algorithm)
-            .with_envoy_ratelimit(replies())
+            .with_envoy_ratelimit(checks())
             .with_metrics(export.metrics.clone());
         let resp = RespFront::new(gate(), state(), access(&settings.resp));
         let routes = admin::router(gate(), state(), self.store.clone(), access(&settings.admin));
@@ -343,25 +345,26 @@ struct BoundFront {
 impl BoundFront {
     /// Binds the socket of a front. `bound` are the fronts that are already bound: one of them may
     /// be the reason that the address is in use.
-    fn new(settings: FrontSettings, bound: &[(FrontName, ListenAddr)]) -> Result<Self, ServeError> {
+    fn new(settings: FrontSettings, bound: &[FrontAddress]) -> Result<Self, ServeError> {
         match ListenSocket::bind(&settings.address) {
             Ok(socket) => Ok(BoundFront { settings, socket }),
             Err(error) => {
-                let FrontSettings { front, address, .. } = settings;
-                let own = bound.iter().find(|(_, other)| other.overlaps(&address));
+                let FrontSettings { front, address, setting, .. } = settings;
+                let second = FrontAddress { front, address, setting };
+                let own = bound.iter().find(|first| first.address.overlaps(&second.address));
                 match own.filter(|_| error.kind() == io::ErrorKind::AddrInUse) {
                     Some(first) => {
-                        let fronts = Box::new([first.clone(), (front, address)]);
-                        Err(ServeError::SameAddress { fronts })
+                        Err(ServeError::SameAddress { fronts: Box::new([first.clone(), second]) })
                     }
-                    None => Err(ServeError::Bind { front, address, error }),
+                    None => Err(ServeError::Bind { bound: second, error }),
                 }
             }
         }
     }
 
-    fn address(&self) -> (FrontName, ListenAddr) {
-        (self.settings.front, self.settings.address.clone())
+    fn address(&self) -> FrontAddress {
+        let FrontSettings { front, address, setting, .. } = &self.settings;
+        FrontAddress { front: *front, address: address.clone(), setting: setting.clone() }
     }
 
     fn page_address(&self) -> Option<PageAddress> {

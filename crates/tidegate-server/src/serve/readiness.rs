@@ -33,7 +33,7 @@ impl Readiness {
         let health = self.health.unwrap_or_default();
         let unready = match config {
             None => health.needs_domain || !health.starts_without_config,
-            Some(config) => health.needs_domain && config.policies.is_empty(),
+            Some(config) => health.needs_domain && config.policies.envoy_domains().is_empty(),
         };
         server_state.set_lacks_config(config.is_none(), unready);
     }

@@ -181,18 +181,23 @@ impl ReloadState {
                 source
             }
             Event::Received(update) => {
-                let received = update.decode().map(|configs| source.with_received(configs));
-                let (reloaded, next) = match received {
-                    Ok(received) => (self.reload(&received, received.load_again()), received),
+                let received = match update.decode() {
+                    Ok(configs) => source.with_received(configs),
                     Err(reason) => {
                         let rejected = Err(ConfigSourceError::Response(reason));
-                        (self.reload(&source, rejected), source.clone())
+                        let _ = update.result.send(self.reload(&source, rejected));
+                        return source;
                     }
                 };
-                let is_accepted = reloaded.is_ok();
+                let loaded = received.load_again();
+                // Only the config file is at fault. The control plane does not send its configs
+                // again when the file is repaired, so they are kept until then.
+                let is_kept = matches!(loaded, Err(ConfigSourceError::Config(_)));
+                let reloaded = self.reload(&received, loaded);
+                let is_kept = is_kept || reloaded.is_ok();
                 // The client ends only with the process.
                 let _ = update.result.send(reloaded);
-                if is_accepted { next } else { source }
+                if is_kept { received } else { source }
             }
         }
     }

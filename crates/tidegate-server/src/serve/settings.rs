@@ -7,15 +7,14 @@ use std::sync::Arc;
 
 use clap::Args;
 use tidegate::Algorithm;
-use tidegate::unstable::config::{Config, Fronts, Tls};
+use tidegate::unstable::config::Config;
 use tidegate_replay::rate_algorithm;
-use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::error::ServeError;
 use super::unknown_settings::UnknownFlags;
 use crate::authentication::{Access, Secrets};
 use crate::connections::{FrontTls, ListenAddr, TlsFiles};
-use crate::envoy_ratelimit::XdsAddress;
+use crate::envoy_ratelimit::{EnvoySettings, XdsAddress, grpc_tls_error};
 use crate::logs::LogFormat;
 use crate::server_state::FrontName;
 
@@ -79,19 +78,14 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub unknown: UnknownFlags,
 
-    /// The format of the log on standard error; RUST_LOG selects what is logged
-    #[arg(long, value_enum, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value_t)]
-    pub log_format: LogFormat,
+    /// The format of the log on standard error; RUST_LOG selects what is logged [default: text]
+    #[arg(long, value_enum, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT")]
+    pub log_format: Option<LogFormat>,
 
     /// Serve other machines without authentication: anyone who can connect can use
     /// up the limits of others
     #[arg(long, env = "TIDEGATE_INSECURE_NO_AUTH", value_parser = switch)]
     pub insecure_no_auth: bool,
-
-    /// The name that client certificates of the gRPC front must have. Only a variable of
-    /// envoyproxy/ratelimit sets it.
-    #[arg(skip)]
-    pub grpc_client_name: Option<ServerName<'static>>,
 }
 
 /// Parses the variable of a flag without a value. Any other text is an error, so that a misspelt
@@ -143,6 +137,8 @@ pub const fn secret_of(front: FrontName) -> &'static str {
 pub struct FrontSettings {
     pub front: FrontName,
     pub address: ListenAddr,
+    /// The flag or the variables that set the address, for errors.
+    pub setting: String,
     pub access: Access,
     pub tls: Option<Arc<FrontTls>>,
 }
@@ -157,41 +153,48 @@ pub struct Settings {
     pub exposed: Vec<FrontName>,
 }
 
+/// Where settings come from. The arguments include the environment.
+#[derive(Clone, Copy)]
+pub struct SettingSources<'a> {
+    pub args: &'a ServeArgs,
+    /// The variables of envoyproxy/ratelimit, with `--as-envoy-ratelimit`.
+    pub variables: Option<&'a EnvoySettings>,
+    pub config: &'a Config,
+}
+
 impl Settings {
-    /// Merges the arguments (which include the environment), the config and the secrets.
+    /// Merges all settings.
     ///
     /// # Errors
     /// When an address, a certificate or a secret is missing or invalid.
-    pub fn new(args: &ServeArgs, config: &Config, secrets: Secrets) -> Result<Self, ServeError> {
-        let configured = Fronts {
-            http: choose(FrontName::Http, args.http.as_ref(), config.fronts.http.as_deref())?,
-            grpc: choose(FrontName::Grpc, args.grpc.as_ref(), config.fronts.grpc.as_deref())?,
-            resp: choose(FrontName::Resp, args.resp.as_ref(), config.fronts.resp.as_deref())?,
-            admin: choose(FrontName::Admin, args.admin.as_ref(), config.fronts.admin.as_deref())?,
-        };
+    pub fn new(sources: SettingSources<'_>, secrets: &Secrets) -> Result<Self, ServeError> {
         let mut settings =
             Settings { http: None, grpc: None, resp: None, admin: None, exposed: Vec::new() };
-        let base = args.config.as_deref().and_then(Path::parent);
-        let mut build = |front, configured: Option<ListenAddr>, default, files: Option<&Tls>| {
-            let address = configured.unwrap_or(ListenAddr::At(default));
-            if address == ListenAddr::Off {
-                return Ok(None);
-            }
-            let access = settings.access(front, &address, &secrets, args.insecure_no_auth)?;
-            let client_name = args.grpc_client_name.clone().filter(|_| front == FrontName::Grpc);
-            let files = files.map(|files| TlsFiles { client_name, ..TlsFiles::new(files, base) });
-            let tls = files.map(FrontTls::load).transpose()?.map(Arc::new);
-            Ok::<_, ServeError>(Some(FrontSettings { front, address, access, tls }))
-        };
-        let http = build(FrontName::Http, configured.http, DEFAULT_HTTP, config.tls.http.as_ref())?;
-        let grpc = build(FrontName::Grpc, configured.grpc, DEFAULT_GRPC, config.tls.grpc.as_ref())?;
-        let resp = build(FrontName::Resp, configured.resp, DEFAULT_RESP, config.tls.resp.as_ref())?;
-        let admin =
-            build(FrontName::Admin, configured.admin, DEFAULT_ADMIN, config.tls.admin.as_ref())?;
-        if [&http, &grpc, &resp, &admin].into_iter().all(Option::is_none) {
+        settings.http = settings.front(FrontName::Http, sources, secrets)?;
+        settings.grpc = settings.front(FrontName::Grpc, sources, secrets)?;
+        settings.resp = settings.front(FrontName::Resp, sources, secrets)?;
+        settings.admin = settings.front(FrontName::Admin, sources, secrets)?;
+        let fronts = [&settings.http, &settings.grpc, &settings.resp, &settings.admin];
+        if fronts.into_iter().all(Option::is_none) {
             return Err(ServeError::NothingToServe);
         }
-        Ok(Settings { http, grpc, resp, admin, ..settings })
+        Ok(settings)
+    }
+
+    /// Returns the settings of a front; `None` if it is off.
+    fn front(
+        &mut self,
+        front: FrontName,
+        sources: SettingSources<'_>,
+        secrets: &Secrets,
+    ) -> Result<Option<FrontSettings>, ServeError> {
+        let (address, setting) = address(front, sources)?;
+        if address == ListenAddr::Off {
+            return Ok(None);
+        }
+        let access = self.access(front, &address, secrets, sources.args.insecure_no_auth)?;
+        let tls = load_tls(front, sources)?.map(Arc::new);
+        Ok(Some(FrontSettings { front, address, setting, access, tls }))
     }
 
     /// Returns which callers a front accepts. An address that other machines can reach without a
@@ -229,18 +232,56 @@ impl Settings {
     }
 }
 
-fn choose(
+/// Returns the address of a front, and the flag or the variables that set it. A flag overrides a
+/// variable of envoyproxy/ratelimit, which overrides the config. The default is that of the
+/// variable, or else that of tidegate.
+fn address(
     front: FrontName,
-    flag: Option<&ListenAddr>,
-    file: Option<&str>,
-) -> Result<Option<ListenAddr>, ServeError> {
-    match (flag, file) {
-        (Some(choice), _) => Ok(Some(choice.clone())),
-        (None, Some(text)) => {
-            text.parse().map(Some).map_err(|error| ServeError::Address { front, error })
+    SettingSources { args, variables, config }: SettingSources<'_>,
+) -> Result<(ListenAddr, String), ServeError> {
+    let (flag, file, default) = match front {
+        FrontName::Http => (&args.http, &config.fronts.http, DEFAULT_HTTP),
+        FrontName::Grpc => (&args.grpc, &config.fronts.grpc, DEFAULT_GRPC),
+        FrontName::Resp => (&args.resp, &config.fronts.resp, DEFAULT_RESP),
+        FrontName::Admin => (&args.admin, &config.fronts.admin, DEFAULT_ADMIN),
+    };
+    let variable = variables.and_then(|variables| variables.address(front));
+    let address = match (flag, variable, file) {
+        (Some(address), ..) => address.clone(),
+        (None, Some(variable), file) if variable.is_set || file.is_none() => {
+            return Ok((variable.address.clone(), variable.setting.clone()));
         }
-        (None, None) => Ok(None),
-    }
+        (None, _, Some(text)) => {
+            text.parse().map_err(|error| ServeError::Address { front, error })?
+        }
+        // envoyproxy/ratelimit does not have this front.
+        (None, None, None) if variables.is_some() => ListenAddr::Off,
+        (None, _, None) => ListenAddr::At(default),
+    };
+    let setting = format!("--{} {address}", front.name());
+    Ok((address, setting))
+}
+
+/// Loads the TLS files of a front; `None` if it has none.
+fn load_tls(
+    front: FrontName,
+    SettingSources { args, variables, config }: SettingSources<'_>,
+) -> Result<Option<FrontTls>, ServeError> {
+    let files = match front {
+        FrontName::Http => &config.tls.http,
+        FrontName::Grpc => &config.tls.grpc,
+        FrontName::Resp => &config.tls.resp,
+        FrontName::Admin => &config.tls.admin,
+    };
+    let Some(files) = files else { return Ok(None) };
+    let base = args.config.as_deref().and_then(Path::parent);
+    let variables = variables.filter(|_| front == FrontName::Grpc);
+    let client_name = variables.and_then(|variables| variables.grpc_client_name.clone());
+    let loaded = FrontTls::load(TlsFiles { client_name, ..TlsFiles::new(files, base) });
+    loaded.map(Some).map_err(|error| match variables {
+        Some(variables) if variables.grpc_tls.is_some() => grpc_tls_error(&error).into(),
+        _ => error.into(),
+    })
 }
 
 /// The fields that differ between two configs and take effect only after a restart.

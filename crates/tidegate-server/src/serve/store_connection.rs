@@ -10,6 +10,7 @@ use tracing::{info, warn};
 
 use super::error::ServeError;
 use crate::admin::differing;
+use crate::envoy_ratelimit::store_error;
 use crate::server_state::ServerState;
 use crate::web_pages::PageLinks;
 
@@ -25,11 +26,15 @@ const EVENT_LOG_INTERVAL: Duration = Duration::from_secs(60);
 const MAX_RECENT_REASONS: usize = 8;
 
 /// Connects to the configured store; `None` for memory. A store that is unreachable is connected to
-/// later.
+/// later. `is_by_variables` if variables of envoyproxy/ratelimit configure it, so that errors name
+/// them.
 ///
 /// # Errors
 /// When the store can never be used with these settings; see [`ServeError::Store`].
-pub async fn connect(config: &Config) -> Result<Option<RedisStore>, ServeError> {
+pub async fn connect(
+    config: &Config,
+    is_by_variables: bool,
+) -> Result<Option<RedisStore>, ServeError> {
     let Some(url) = config.store.redis() else { return Ok(None) };
     let options = RedisOptions {
         url: url.to_owned(),
@@ -39,7 +44,14 @@ pub async fn connect(config: &Config) -> Result<Option<RedisStore>, ServeError> 
         deny_cache: true,
         leases: true,
     };
-    Ok(Some(RedisStore::connect(options).await?))
+    match RedisStore::connect(options).await {
+        Ok(store) => Ok(Some(store)),
+        Err(error) if is_by_variables => Err(match store_error(error) {
+            Ok(error) => ServeError::Variable(error),
+            Err(error) => ServeError::Store(error),
+        }),
+        Err(error) => Err(ServeError::Store(error)),
+    }
 }
 
 /// The name of this server for the others that share the store: the host, and the port of its HTTP

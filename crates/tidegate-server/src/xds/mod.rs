@@ -18,7 +18,7 @@
 mod messages;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, stream};
@@ -79,11 +79,18 @@ pub struct XdsSettings {
 #[derive(Clone, Debug, Default)]
 pub struct XdsTls {
     /// The authority of the server's certificate; by default those of the system.
-    pub ca: Option<PathBuf>,
+    pub ca: Option<XdsFile>,
     /// The certificate and key of this client.
-    pub identity: Option<(PathBuf, PathBuf)>,
+    pub identity: Option<(XdsFile, XdsFile)>,
     /// The name that the server's certificate must have; by default the host of the address.
     pub server_name: Option<ServerName<'static>>,
+}
+
+/// A file, and the variable that names it.
+#[derive(Clone, Debug)]
+pub struct XdsFile {
+    pub variable: &'static str,
+    pub path: PathBuf,
 }
 
 /// The pauses between attempts to connect.
@@ -283,7 +290,7 @@ async fn connect(settings: &XdsSettings) -> Result<Channel, StreamError> {
 async fn tls(files: &XdsTls) -> Result<ClientTlsConfig, StreamError> {
     let mut config = ClientTlsConfig::new();
     match &files.ca {
-        Some(path) => config = config.ca_certificate(Certificate::from_pem(read(path).await?)),
+        Some(file) => config = config.ca_certificate(Certificate::from_pem(read(file).await?)),
         None => config = config.with_native_roots(),
     }
     if let Some((certificate, key)) = &files.identity {
@@ -295,10 +302,10 @@ async fn tls(files: &XdsTls) -> Result<ClientTlsConfig, StreamError> {
     Ok(config)
 }
 
-async fn read(path: &Path) -> Result<Vec<u8>, StreamError> {
-    let path = path.to_owned();
+async fn read(file: &XdsFile) -> Result<Vec<u8>, StreamError> {
+    let file = file.clone();
     let read = tokio::task::spawn_blocking(move || {
-        std::fs::read(&path).map_err(|error| StreamError::File(path, error))
+        std::fs::read(&file.path).map_err(|error| StreamError::File(file, error))
     });
     read.await.unwrap_or(Err(StreamError::Ended))
 }
@@ -328,7 +335,7 @@ fn shorten(mut reason: String) -> String {
 enum StreamError {
     Connect(tonic::transport::Error),
     ConnectTimeout,
-    File(std::path::PathBuf, std::io::Error),
+    File(XdsFile, std::io::Error),
     Status(tonic::Status),
     Ended,
 }
@@ -355,7 +362,9 @@ impl fmt::Display for StreamError {
             StreamError::ConnectTimeout => {
                 write!(f, "not connected within {CONNECT_TIMEOUT:?}")
             }
-            StreamError::File(path, error) => write!(f, "{}: {error}", path.display()),
+            StreamError::File(XdsFile { variable, path }, error) => {
+                write!(f, "{variable}={}: {error}", path.display())
+            }
             StreamError::Status(status) => {
                 write!(f, "{}: {}", status.code(), status.message().escape_debug())
             }

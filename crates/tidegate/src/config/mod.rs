@@ -204,8 +204,10 @@ impl Config {
             // A set of thousands takes a while to build.
             other.policies.with_identity(self.identity.clone())
         } else {
+            let domains = other.policies.envoy_domains().clone();
             let all = [self.policies, other.policies].into_iter().flat_map(Policies::into_vec);
-            Policies::new(all.collect(), self.identity.clone())?
+            let all = Policies::new(all.collect(), self.identity.clone())?;
+            all.with_envoy_domains(domains.iter().map(AsRef::as_ref))
         };
         self.policies = policies.with_path_variants(self.path_variants);
         Ok(self)

@@ -129,7 +129,7 @@ impl Gate {
         }
         call.plan.clear();
         call.plan.keys.extend_from_slice(key);
-        call.plan.push_simple(simple, KeyStart { start: 0, key_offset: prefix }, 0);
+        call.plan.push_simple(simple, KeyStart { start: 0, key_offset: prefix });
         let route = || request.subject.route();
         let context = RequestContext::of(slice::from_ref(request), &route);
         self.check_in_memory(

@@ -133,11 +133,12 @@ impl Gate {
     fn decide_single(&self, call: &mut GateCall<'_>) -> Option<Result<(), CheckError>> {
         let plan = &call.plan;
         let [planned] = &plan.policies[..] else { return None };
-        let (&PlannedPolicy { mode, cost, overflow, .. }, [limit]) = (planned, planned.limits)
+        let (&PlannedPolicy { mode, cost, overflow, skipped, .. }, [limit]) =
+            (planned, planned.limits)
         else {
             return None;
         };
-        if mode != Mode::Enforce || consumed_if_denied(overflow, limit, cost) > 0 {
+        if mode != Mode::Enforce || skipped || consumed_if_denied(overflow, limit, cost) > 0 {
             return None;
         }
         let check = Check::new(plan.key_of(planned), limit, cost);

@@ -50,8 +50,11 @@ pub(crate) struct Plan<'a> {
     /// The limit and cost of each check, if several requests conflict about one count; otherwise
     /// empty. See `conflicts.rs`.
     pub(super) effective: Vec<EffectiveCheck<'a>>,
-    /// The number of enforced quotas. If there are several, one with room is enough.
+    /// The number of enforced quotas and of requests that are quotas with room. If there are
+    /// several, one with room is enough.
     pub(super) quotas: usize,
+    /// Whether a request is a quota with room, because no enforced limit applies to it.
+    pub(super) has_free_quota: bool,
     /// Whether a denial must not consume yet, because another quota may have room.
     pub(super) defers_overflow: bool,
 }
@@ -162,8 +165,9 @@ impl<'a> Plan<'a> {
         }
         if self.policies.len() > 1 {
             self.resolve_conflicts();
-            self.quotas = self.policies.iter().filter(|planned| planned.is_enforced_quota).count();
-            self.defers_overflow = self.has_choice();
+        }
+        if self.policies.len() > 1 || requests.len() > 1 {
+            self.count_quotas(requests);
         }
         match concurrency {
             ConcurrencyMode::Reject => self.reject_concurrency(requests),
@@ -211,7 +215,12 @@ impl<'a> Plan<'a> {
                     overflow,
                     prepared: active.caller_limits(),
                 };
-                self.push_simple(simple, key, index);
+                let key = self.end_key(key);
+                self.policies.push(PlannedPolicy {
+                    request_index: index,
+                    is_enforced_quota: request.is_quota,
+                    ..PlannedPolicy::new(simple, key)
+                });
             }
             Subject::CodePolicy { policy: code_policy, key, .. } => {
                 let units = match code_policy.policy().cost() {
@@ -230,15 +239,10 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Adds enforced limits, under the key that was written since `key`.
-    pub(super) fn push_simple(
-        &mut self,
-        simple: SimpleCheck<'a>,
-        key: KeyStart,
-        request_index: usize,
-    ) {
+    /// Adds enforced limits of a single request, under the key that was written since `key`.
+    pub(super) fn push_simple(&mut self, simple: SimpleCheck<'a>, key: KeyStart) {
         let key = self.end_key(key);
-        self.policies.push(PlannedPolicy { request_index, ..PlannedPolicy::new(simple, key) });
+        self.policies.push(PlannedPolicy::new(simple, key));
     }
 
     /// Removes all policies and keys, so that the plan can be used for another request.

@@ -12,9 +12,9 @@
 use smallvec::SmallVec;
 use tidegate_core::RetryAfter;
 
-use super::GateVerdict;
 use super::decide::GateCall;
 use super::plan::{Plan, PlannedPolicy};
+use super::{GateRequest, GateVerdict};
 use crate::Overflow;
 use crate::policy::Mode;
 use crate::stats::Decided;
@@ -50,7 +50,8 @@ impl GateCall<'_> {
         let waits = self.plan.waits(&self.verdict);
         let all = || self.plan.policies.iter().zip(&waits).filter(|(planned, _)| !planned.skipped);
         let others_deny = all().any(|(planned, wait_us)| planned.is_required() && *wait_us > 0);
-        let has_room = all().any(|(planned, wait_us)| planned.is_enforced_quota && *wait_us == 0);
+        let has_room = self.plan.has_free_quota
+            || all().any(|(planned, wait_us)| planned.is_enforced_quota && *wait_us == 0);
         if others_deny || !has_room {
             return false;
         }
@@ -62,6 +63,21 @@ impl GateCall<'_> {
 }
 
 impl Plan<'_> {
+    /// Counts the quotas among the policies and the requests.
+    pub(super) fn count_quotas(&mut self, requests: &[GateRequest<'_>]) {
+        let planned = |index: usize| self.policies.iter().filter(move |p| p.request_index == index);
+        let has_room = |(index, request): &(usize, &GateRequest<'_>)| {
+            // A policy that matches has no limits, or is enforced.
+            let binds = |p: &PlannedPolicy<'_>| p.limits.is_empty() || p.mode == Mode::Enforce;
+            request.is_quota && !planned(*index).any(binds)
+        };
+        let free = requests.iter().enumerate().filter(has_room).count();
+        let enforced = self.policies.iter().filter(|planned| planned.is_enforced_quota).count();
+        self.has_free_quota = free > 0;
+        self.quotas = enforced + free;
+        self.defers_overflow = self.has_choice();
+    }
+
     /// Whether there are several quotas, of which one is enough.
     pub(super) fn has_choice(&self) -> bool {
         self.quotas >= 2
@@ -86,7 +102,7 @@ impl Plan<'_> {
             all().filter(|(planned, _)| planned.is_required()).map(|(_, wait_us)| *wait_us).max();
         let quotas = all()
             .filter(|(planned, _)| planned.is_enforced_quota)
-            .map(|(_, wait_us)| *wait_us)
+            .map(|(_, wait_us)| if self.has_free_quota { 0 } else { *wait_us })
             .min();
         match others.max(quotas) {
             None | Some(0) => RetryAfter::Now,

@@ -27,6 +27,10 @@ pub struct GateRequest<'a> {
     pub id: Option<&'a [u8]>,
     /// The overflow of policies that do not set one.
     pub overflow: Overflow,
+    /// Whether the request is a quota: of several, one with room is enough. Limits that the caller
+    /// provides are that quota. A request to which no enforced limit applies has room, unless a
+    /// policy without limits matches it. Policies are quotas only if they are defined as such.
+    pub is_quota: bool,
     /// The caller's name for the request, for the log.
     pub request_id: Option<&'a str>,
     /// Waits up to this long until the request passes, or denies it immediately if that takes
@@ -49,6 +53,7 @@ impl<'a> GateRequest<'a> {
             force: false,
             id: None,
             overflow: Overflow::Refuse,
+            is_quota: false,
             request_id: None,
             max_wait: None,
         }

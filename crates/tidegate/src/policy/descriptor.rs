@@ -317,6 +317,22 @@ pub struct EnvoyDetails {
     pub metadata: Option<Arc<Metadata>>,
 }
 
+impl EnvoyDetails {
+    /// Returns the path to the limit, as envoyproxy/ratelimit writes it: `domain.key_value.key`.
+    pub fn path(&self) -> String {
+        let mut path = self.domain.to_string();
+        for level in &self.levels {
+            path.push('.');
+            path.push_str(&level.key);
+            if !level.value.is_empty() {
+                path.push('_');
+                path.push_str(&level.value);
+            }
+        }
+        path
+    }
+}
+
 /// One descriptor on the path to a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnvoyLevel {

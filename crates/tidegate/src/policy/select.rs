@@ -41,6 +41,8 @@ pub struct Policies {
     index: Index,
     patterns: Patterns,
     options: ReadOptions,
+    /// The domains of the configs of envoyproxy/ratelimit, also those without limits.
+    envoy_domains: HashSet<Box<str>, RandomState>,
 }
 
 /// The index of each policy by its name.
@@ -114,7 +116,8 @@ impl Policies {
         let options = ReadOptions { identity, path_variants: PathVariants::default() };
         let index =
             Index::new(&policies).map_err(|policy| PoliciesError::TooManyCompared { policy })?;
-        Ok(Policies { policies, names, index, patterns, options })
+        let envoy_domains = HashSet::default();
+        Ok(Policies { policies, names, index, patterns, options, envoy_domains })
     }
 
     /// Replaces how client addresses are grouped.
@@ -127,6 +130,16 @@ impl Policies {
     /// Returns the policies, in order.
     pub(crate) fn into_vec(self) -> Vec<Policy> {
         self.policies
+    }
+
+    /// Sets the domains of the configs of envoyproxy/ratelimit from which policies were converted.
+    #[must_use]
+    pub(crate) fn with_envoy_domains<'d>(
+        mut self,
+        domains: impl IntoIterator<Item = &'d str>,
+    ) -> Self {
+        self.envoy_domains = domains.into_iter().map(Box::from).collect();
+        self
     }
 
     /// Sets whether path parameters and backslashes are resolved.
@@ -265,6 +278,12 @@ impl Policies {
     /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.policies.is_empty()
+    }
+
+    /// Returns the domains of the configs of envoyproxy/ratelimit from which policies were
+    /// converted, in no order. A domain without limits is one of them.
+    pub fn envoy_domains(&self) -> &HashSet<Box<str>, RandomState> {
+        &self.envoy_domains
     }
 
     /// Returns how client addresses are found and grouped.

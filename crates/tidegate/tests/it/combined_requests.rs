@@ -132,6 +132,49 @@ fn show(verdict: &GateVerdict<'_>) -> String {
     std::iter::once(outcome.to_owned()).chain(results).collect::<Vec<_>>().join(" ")
 }
 
+/// A request that is a quota has room if no enforced limit applies to it, and limits that come with
+/// a request are a quota.
+#[test]
+fn requests_that_are_quotas_choose_one_with_room() {
+    let gate = gate();
+    let limits: [Limit; 1] = ["1 per 1h sliding-log".parse().expect("a limit")];
+    let check = |names: &[&'static str]| {
+        let all: Vec<Entries> = names.iter().map(|name| [((*name).into(), "v".into())]).collect();
+        let attributes = all.iter().map(|descriptors| Attributes {
+            domain: Some("edge"),
+            descriptors,
+            ..Attributes::default()
+        });
+        let attributes: Vec<Attributes<'_>> = attributes.collect();
+        let requests = names.iter().zip(&attributes).map(|(name, attributes)| {
+            let subject = match *name {
+                "sent" => Subject::Limits { key: b"sent", limits: &limits },
+                _ => Subject::Request(attributes),
+            };
+            GateRequest { is_quota: true, ..GateRequest::new(subject) }
+        });
+        let requests: Vec<GateRequest<'_>> = requests.collect();
+        let active = gate.active_policies();
+        let verdict = gate.poll_now(gate.check(&active, &requests)).expect("a verdict");
+        show(&verdict)
+    };
+    assert_eq!(check(&["small"]), "yes small@0+0");
+    assert_eq!(check(&["small"]), "no small@0-0");
+    assert_eq!(check(&["small", "unmatched"]), "yes small@0-0");
+    assert_eq!(check(&["unmatched", "small"]), "yes small@1-0");
+    assert_eq!(check(&["small", "watched"]), "yes small@0-0 watched@1+0");
+    assert_eq!(check(&["small", "watched"]), "yes small@0-0 watched@1-0");
+    assert_eq!(check(&["small", "staff"]), "no small@0-0 unlimited@1");
+    assert_eq!(check(&["small", "sent"]), "yes small@0-0 caller@1+0");
+    assert_eq!(check(&["small", "sent"]), "no small@0-0 caller@1-0");
+    assert_eq!(check(&["small", "sent", "unmatched"]), "yes small@0-0 caller@1-0");
+    // A policy that is not a quota must admit the request.
+    for _ in 0..3 {
+        assert!(check(&["other"]).starts_with("yes"));
+    }
+    assert!(check(&["other", "unmatched"]).starts_with("no"));
+}
+
 fn address() -> DescriptorRequest {
     descriptor_request("remote_address", "192.0.2.1")
 }

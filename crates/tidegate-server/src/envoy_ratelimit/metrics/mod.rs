@@ -16,7 +16,7 @@ mod prometheus;
 mod series;
 mod statsd;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ pub fn read(reader: &Reader) -> Result<Option<MetricsSettings>, VariableError> {
 
 fn near_limit_ratio(reader: &Reader) -> Result<f32, VariableError> {
     let name = "NEAR_LIMIT_RATIO";
-    let ratio = reader.text(name).parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
+    let ratio = Some(reader.decimal(name)?).filter(|ratio| (0.0..=1.0).contains(ratio));
     ratio.ok_or_else(|| reader.error(name, "write a number from 0 to 1"))
 }
 
@@ -121,7 +121,6 @@ pub struct EnvoyMetrics {
 pub struct ActiveSeries {
     /// By policy. Policies whose series depend on the request are missing.
     by_policy: HashMap<Box<str>, Arc<Series>>,
-    domains: HashSet<Arc<str>>,
 }
 
 impl EnvoyMetrics {
@@ -150,11 +149,7 @@ impl EnvoyMetrics {
         self.registry.make_room(fixed.iter().map(|(_, name)| &**name));
         let by_policy =
             fixed.into_iter().map(|(policy, name)| (policy.into(), self.registry.get(&name)));
-        let with_details = policies.iter().filter_map(|policy| policy.envoy_details());
-        let active = ActiveSeries {
-            by_policy: by_policy.collect(),
-            domains: with_details.map(|details| Arc::clone(&details.domain)).collect(),
-        };
+        let active = ActiveSeries { by_policy: by_policy.collect() };
         self.add(ServiceCount::ConfigLoaded, 1);
         self.active.swap(Arc::new(active))
     }
@@ -191,7 +186,7 @@ impl EnvoyMetrics {
                 self.count_result(&self.registry.get(&name), result, hits, verdict.allowed);
             }
         }
-        if verdict.results.is_empty() && !active.domains.contains(&*request.domain) {
+        if verdict.results.is_empty() && !policies.envoy_domains().contains(&*request.domain) {
             let series = self.registry.get(&unknown_domain(&request.domain));
             series.counters.add(Hits::DomainNotFound as usize, request.descriptors.len() as u64);
         }

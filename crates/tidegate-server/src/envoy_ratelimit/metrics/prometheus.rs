@@ -17,7 +17,8 @@ use tidegate::unstable::stats::{MetricKind as Kind, PROMETHEUS_CONTENT_TYPE, Pro
 use super::series::Hits;
 use super::{EnvoyMetrics, RESPONSE_BOUNDS, RESPONSE_SUM, ServiceCount};
 use crate::admin::{text, with_type};
-use crate::connections::ListenAddr;
+use crate::background;
+use crate::envoy_ratelimit::resolve;
 use crate::envoy_ratelimit::variables::{Reader, VariableError};
 
 /// The page for Prometheus.
@@ -33,9 +34,13 @@ pub fn read_settings(reader: &Reader) -> Result<Option<PrometheusSettings>, Vari
         return Ok(None);
     }
     let text = reader.text("PROMETHEUS_ADDR");
-    // A port alone is that of every address.
-    let host = if text.starts_with(':') { "0.0.0.0" } else { "" };
-    let Ok(ListenAddr::At(address)) = format!("{host}{text}").parse() else {
+    let parts = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+    let address = parts.and_then(|(host, port)| {
+        // The brackets of an IPv6 address separate it from the port.
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        resolve(bare.unwrap_or(host), port)
+    });
+    let Some(address) = address else {
         return Err(reader.error("PROMETHEUS_ADDR", "write an address and a port, such as :9090"));
     };
     let path = reader.text("PROMETHEUS_PATH").to_owned();
@@ -49,10 +54,11 @@ pub fn read_settings(reader: &Reader) -> Result<Option<PrometheusSettings>, Vari
 pub fn router(metrics: Arc<EnvoyMetrics>, path: String) -> Router {
     // A route is a pattern, and the path may contain characters with a meaning in it.
     Router::new().fallback(move |uri: Uri| async move {
-        match uri.path() == path {
-            true => with_type(StatusCode::OK, PROMETHEUS_CONTENT_TYPE, page(&metrics).into()),
-            false => not_found(&path),
+        if uri.path() != path {
+            return not_found(&path);
         }
+        let page = background::run(move || page(&metrics)).await;
+        with_type(StatusCode::OK, PROMETHEUS_CONTENT_TYPE, page.into())
     })
 }
 
@@ -115,15 +121,18 @@ fn service(page: &mut PrometheusText, metrics: &EnvoyMetrics) {
     let name = "ratelimit_service_total_requests";
     let mut family = page.family(name, Kind::Counter, "Calls over gRPC.");
     family.sample(&METHOD, sum(ServiceCount::Calls));
-    let name = "ratelimit_service_config_load_success";
-    page.single(name, Kind::Counter, "Configs that were loaded.", sum(ServiceCount::ConfigLoaded));
-    let name = "ratelimit_service_config_load_error";
-    page.single(
-        name,
-        Kind::Counter,
-        "Configs that were rejected.",
-        sum(ServiceCount::ConfigRejected),
-    );
+    let singles = [
+        ("config_load_success", "Configs that were loaded.", ServiceCount::ConfigLoaded),
+        ("config_load_error", "Configs that were rejected.", ServiceCount::ConfigRejected),
+        (
+            "global_shadow_mode",
+            "Requests that only SHADOW_MODE allowed.",
+            ServiceCount::GlobalShadowMode,
+        ),
+    ];
+    for (name, help, which) in singles {
+        page.single(&format!("ratelimit_service_{name}"), Kind::Counter, help, sum(which));
+    }
 }
 
 const METHOD: [(&str, &str); 1] = [("grpc_method", "ShouldRateLimit")];

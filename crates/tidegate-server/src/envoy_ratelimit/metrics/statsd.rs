@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use super::series::Hits;
 use super::{EnvoyMetrics, SERVICE_NAMES};
+use crate::background;
 use crate::envoy_ratelimit::variables::{Reader, VariableError};
 
 /// The bounds of the interval between two packets to statsd.
@@ -121,7 +122,8 @@ impl Statsd {
 
     /// Sends what was counted since the last call. Logs the first failure of several in a row.
     pub async fn flush(&self) {
-        let packets = packets(&self.metrics, &self.settings);
+        let (metrics, settings) = (Arc::clone(&self.metrics), self.settings.clone());
+        let packets = background::run(move || packets(&metrics, &settings)).await;
         if packets.is_empty() {
             return;
         }

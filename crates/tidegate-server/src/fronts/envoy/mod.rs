@@ -31,7 +31,9 @@ mod to_gate_requests;
 
 pub use messages::{Descriptor, Entries, RateLimitRequest, RequestLimit};
 pub use reply::{Reply, ReplyForm, Status, Value};
-pub use to_gate_requests::{EnvoyRequests, MAX_DESCRIPTORS, MAX_ENTRIES, descriptor_error};
+pub use to_gate_requests::{
+    EnvoyRequests, MAX_DESCRIPTORS, MAX_ENTRIES, RequestForm, descriptor_error,
+};
 
 use crate::error::{ErrorKind, RequestError};
 use crate::server_state::ServerState;

@@ -16,11 +16,11 @@ use smallvec::SmallVec;
 use tidegate::unstable::config::envoy::Unit;
 use tidegate::unstable::gate::{DenialReason, GateVerdict, LimitResult};
 use tidegate::unstable::headers::{Forms, seconds_up};
-use tidegate::unstable::policy::{self, EnvoyDetails, MetadataValue, Policies};
+use tidegate::unstable::policy::{self, EnvoyDetails, MetadataValue, Policies, Policy};
 use tidegate::{Algorithm, Limit, Timestamp};
 
 use super::messages::{Descriptor, RateLimitRequest};
-use crate::envoy_ratelimit::ReplySettings;
+use crate::envoy_ratelimit::CheckSettings;
 use crate::error::RequestError;
 
 /// A `RateLimitResponse`.
@@ -85,7 +85,7 @@ pub struct ReplyForm<'a> {
     /// The header fields of replies in tidegate's form.
     pub forms: Forms,
     /// The contents of replies in the form of envoyproxy/ratelimit; `None` for tidegate's form.
-    pub envoy_ratelimit: Option<&'a ReplySettings>,
+    pub envoy_ratelimit: Option<&'a CheckSettings>,
     /// The policies that decided.
     pub policies: &'a Policies,
     /// The time of the limiter's clock.
@@ -193,7 +193,7 @@ fn metadata<'a>(verdict: &GateVerdict<'a>) -> Metadata<'a> {
 fn envoy_ratelimit_reply<'a>(
     verdict: &GateVerdict<'a>,
     request: &'a RateLimitRequest<'_>,
-    settings: &'a ReplySettings,
+    settings: &'a CheckSettings,
     form: ReplyForm<'a>,
 ) -> Reply<'a> {
     let indexes = 0..request.descriptors.len();
@@ -206,7 +206,8 @@ fn envoy_ratelimit_reply<'a>(
     });
     mark_unlimited(verdict, &mut statuses);
     let counts = settings.headers.as_ref().and_then(|names| {
-        let reported = reported_status(verdict.allowed, &statuses)?;
+        let is_quota = |index| settings.quota_mode || is_quota(verdict, index, form);
+        let reported = reported_status(&statuses, is_quota)?;
         let (_, limit) = reported.limit?;
         let counts = [limit.count(), reported.remaining, reported.until_reset.as_secs()];
         Some(names.iter().map(String::as_str).zip(counts).collect())
@@ -262,14 +263,22 @@ fn until_window_end(limit: &Limit, now: Timestamp) -> Option<Duration> {
     is_aligned.then(|| Duration::from_micros(window_us - now.as_micros() % window_us))
 }
 
-/// The status that header fields describe: of a denial the last denied one, else the first with
-/// the least left.
-fn reported_status<'s, 'a>(allowed: bool, statuses: &'s [Status<'a>]) -> Option<&'s Status<'a>> {
-    let limited = || statuses.iter().filter(|status| status.limit.is_some());
-    match allowed {
-        false => limited().rfind(|status| status.denied),
-        true => limited().min_by_key(|status| status.remaining),
-    }
+/// Whether the limit that describes a descriptor is a quota.
+fn is_quota(verdict: &GateVerdict<'_>, index: usize, form: ReplyForm<'_>) -> bool {
+    let policy = reported_result(verdict, index).and_then(|result| result.policy);
+    policy.and_then(|name| form.policies.get(name)).is_some_and(Policy::is_quota)
+}
+
+/// The status that header fields describe: the last that a limit denies which is not a quota, else
+/// the first with the least left.
+fn reported_status<'s, 'a>(
+    statuses: &'s [Status<'a>],
+    is_quota: impl Fn(usize) -> bool,
+) -> Option<&'s Status<'a>> {
+    let limited = statuses.iter().enumerate().filter(|(_, status)| status.limit.is_some());
+    let denied = limited.clone().rfind(|(index, status)| status.denied && !is_quota(*index));
+    let reported = denied.or_else(|| limited.min_by_key(|(_, status)| status.remaining));
+    reported.map(|(_, status)| status)
 }
 
 /// The request as `dynamic_metadata`, with the metadata of the limits that passed.

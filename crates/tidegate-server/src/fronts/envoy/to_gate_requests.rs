@@ -10,10 +10,11 @@ use tidegate::unstable::bounds;
 use tidegate::unstable::config::envoy::Unit;
 use tidegate::unstable::gate::{GateError, GateRequest, Subject};
 use tidegate::unstable::identity::parse_address;
-use tidegate::unstable::policy::MAX_KEY_BYTES;
+use tidegate::unstable::policy::{MAX_KEY_BYTES, Policies};
 use tidegate::{Algorithm, CheckError, Cost, Limit, MAX_CHECKS, Overflow};
 
 use super::messages::{Descriptor, Entries, RateLimitRequest, RequestLimit};
+use crate::envoy_ratelimit::CheckSettings;
 use crate::error::{ErrorKind, RequestError};
 
 /// The maximum number of descriptors in a request: with one limit each, no more can be decided at
@@ -33,7 +34,22 @@ const REMOTE_ADDRESS: &str = "remote_address";
 
 /// The validated descriptors of a request.
 #[derive(Debug)]
-pub struct EnvoyRequests<'a>(SmallVec<[DescriptorRequest<'a>; 2]>);
+pub struct EnvoyRequests<'a> {
+    descriptors: SmallVec<[DescriptorRequest<'a>; 2]>,
+    /// Whether every descriptor is a quota.
+    are_quotas: bool,
+}
+
+/// How requests are converted.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestForm<'a> {
+    /// The algorithm of limits that are sent with requests.
+    pub algorithm: Algorithm,
+    /// The settings with `--as-envoy-ratelimit`.
+    pub envoy_ratelimit: Option<&'a CheckSettings>,
+    /// The policies that decide.
+    pub policies: &'a Policies,
+}
 
 #[derive(Debug)]
 struct DescriptorRequest<'a> {
@@ -50,13 +66,13 @@ enum DescriptorSubject<'a> {
 }
 
 impl<'a> EnvoyRequests<'a> {
-    /// Validates a request. Limits that are sent with it are counted with `algorithm`.
+    /// Validates a request.
     ///
     /// # Errors
     /// When a field is invalid; the error names it.
     pub fn new(
         request: &'a RateLimitRequest<'_>,
-        algorithm: Algorithm,
+        form: RequestForm<'_>,
     ) -> Result<Self, RequestError> {
         if request.domain.is_empty() {
             return Err(RequestError::field(
@@ -78,12 +94,15 @@ impl<'a> EnvoyRequests<'a> {
         }
         let each = request.descriptors.iter().enumerate();
         let each = each.map(|(index, descriptor)| {
-            let converted = to_descriptor_request(request, descriptor, algorithm);
+            let converted = to_descriptor_request(request, descriptor, form);
             converted.map_err(|(field, detail)| {
                 RequestError::field(format!("descriptors[{index}].{field}"), detail)
             })
         });
-        each.collect::<Result<_, _>>().map(EnvoyRequests)
+        Ok(EnvoyRequests {
+            descriptors: each.collect::<Result<_, _>>()?,
+            are_quotas: form.envoy_ratelimit.is_some_and(|settings| settings.quota_mode),
+        })
     }
 
     /// Returns the requests to the gate, in the order of the descriptors. Envoy reports the usage
@@ -100,10 +119,15 @@ impl<'a> EnvoyRequests<'a> {
                     Subject::Limits { key, limits: limit }
                 }
             };
-            let overflow = Overflow::Consume;
-            GateRequest { cost: one.cost, overflow, request_id, ..GateRequest::new(subject) }
+            GateRequest {
+                cost: one.cost,
+                overflow: Overflow::Consume,
+                is_quota: self.are_quotas,
+                request_id,
+                ..GateRequest::new(subject)
+            }
         };
-        self.0.iter().map(gate_request).collect()
+        self.descriptors.iter().map(gate_request).collect()
     }
 }
 
@@ -127,12 +151,16 @@ type FieldError = (String, String);
 fn to_descriptor_request<'a>(
     request: &'a RateLimitRequest<'_>,
     descriptor: &'a Descriptor<'_>,
-    algorithm: Algorithm,
+    form: RequestForm<'_>,
 ) -> Result<DescriptorRequest<'a>, FieldError> {
     let entries = &descriptor.entries;
     check_entries(entries)?;
     let cost = cost(request, descriptor);
-    let subject = match &descriptor.limit {
+    // envoyproxy/ratelimit has no limit for a domain that no config has.
+    let is_known = |_: &&RequestLimit| {
+        form.envoy_ratelimit.is_none() || form.policies.envoy_domains().contains(&*request.domain)
+    };
+    let subject = match descriptor.limit.as_ref().filter(is_known) {
         None => DescriptorSubject::Policies(Attributes {
             domain: Some(&request.domain),
             client_ip: client_ip(entries),
@@ -141,7 +169,7 @@ fn to_descriptor_request<'a>(
         }),
         Some(limit) => DescriptorSubject::InlineLimit {
             key: request_limit_key(&request.domain, entries),
-            limit: [request_limit(limit, algorithm)?],
+            limit: [request_limit(limit, form.algorithm)?],
         },
     };
     Ok(DescriptorRequest { subject, cost })
@@ -233,9 +261,13 @@ mod tests {
         RateLimitRequest { domain: "edge".into(), descriptors: descriptors.into(), hits_addend: 0 }
     }
 
+    fn convert<'a>(request: &'a RateLimitRequest<'_>) -> Result<EnvoyRequests<'a>, RequestError> {
+        let (algorithm, policies) = (Algorithm::default(), &Policies::default());
+        EnvoyRequests::new(request, RequestForm { algorithm, envoy_ratelimit: None, policies })
+    }
+
     fn rejection(request: &RateLimitRequest<'_>) -> String {
-        let refused =
-            EnvoyRequests::new(request, Algorithm::default()).expect_err("an invalid request");
+        let refused = convert(request).expect_err("an invalid request");
         assert_eq!(refused.kind, ErrorKind::Invalid);
         refused.to_string()
     }
@@ -261,8 +293,7 @@ mod tests {
         for (hits_addend, is_negative_hits, of_request, expected) in rows {
             let one = Descriptor { hits_addend, is_negative_hits, ..descriptor(&[("a", "b")]) };
             let request = RateLimitRequest { hits_addend: of_request, ..request(&[one]) };
-            let envoy_requests =
-                EnvoyRequests::new(&request, Algorithm::default()).expect("a valid request");
+            let envoy_requests = convert(&request).expect("a valid request");
             let gate_requests = envoy_requests.gate_requests(Some("id"));
             let case = format!("{hits_addend:?} {is_negative_hits} {of_request}");
             assert_eq!(gate_requests[0].cost, expected, "{case}");
@@ -297,7 +328,7 @@ mod tests {
         for (request, expected) in rows {
             assert_eq!(rejection(&request), expected);
         }
-        assert!(EnvoyRequests::new(&request(&[limited(0, 6)]), Algorithm::FixedWindow).is_ok());
+        assert!(convert(&request(&[limited(0, 6)])).is_ok());
     }
 
     #[test]

@@ -45,7 +45,7 @@ use self::body::{GrpcBody, GrpcResponse, NotGrpc, code, collect, read_error};
 use self::health::Health;
 use crate::authentication::Access;
 use crate::connections::InFlight;
-use crate::envoy_ratelimit::{EnvoyMetrics, ReplySettings};
+use crate::envoy_ratelimit::{CheckSettings, EnvoyMetrics};
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::request_body::MAX_ENVOY_BYTES;
 use crate::fronts::{Front, FrontCall, Start};
@@ -64,7 +64,7 @@ pub struct GrpcFront {
     /// The algorithm of limits that are sent with a request.
     algorithm: Algorithm,
     /// The contents of replies with `--as-envoy-ratelimit`.
-    envoy_ratelimit: Option<ReplySettings>,
+    envoy_ratelimit: Option<CheckSettings>,
     /// The metrics of envoyproxy/ratelimit.
     metrics: Option<Arc<EnvoyMetrics>>,
 }
@@ -98,8 +98,8 @@ impl GrpcFront {
 
     /// Sets the contents of replies in the form of envoyproxy/ratelimit.
     #[must_use]
-    pub fn with_envoy_ratelimit(self, replies: Option<ReplySettings>) -> Self {
-        GrpcFront { envoy_ratelimit: replies, ..self }
+    pub fn with_envoy_ratelimit(self, checks: Option<CheckSettings>) -> Self {
+        GrpcFront { envoy_ratelimit: checks, ..self }
     }
 
     /// Counts calls in the metrics of envoyproxy/ratelimit.

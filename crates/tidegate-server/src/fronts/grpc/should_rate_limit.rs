@@ -10,7 +10,7 @@ use super::GrpcFront;
 use super::body::{GrpcBody, GrpcResponse, single_message};
 use crate::error::RequestError;
 use crate::fronts::REQUEST_ID;
-use crate::fronts::envoy::{self, EnvoyRequests, Reply, ReplyForm};
+use crate::fronts::envoy::{self, EnvoyRequests, Reply, ReplyForm, RequestForm};
 
 /// The initial capacity of a reply with one descriptor, and of each further descriptor.
 const REPLY_BYTES: usize = 320;
@@ -38,7 +38,12 @@ impl GrpcFront {
         envoy::require_config(&self.server_state)?;
         let message = single_message(headers, body)?;
         let request = decode(&message)?;
-        let envoy_requests = EnvoyRequests::new(&request, self.algorithm)?;
+        let form = RequestForm {
+            algorithm: self.algorithm,
+            envoy_ratelimit: self.envoy_ratelimit.as_ref(),
+            policies: active.policies(),
+        };
+        let envoy_requests = EnvoyRequests::new(&request, form)?;
         let gate_requests = envoy_requests.gate_requests(request_id(headers));
         let verdict = self.gate.check(active, &gate_requests).await;
         self.reply(&verdict.map_err(envoy::descriptor_error)?, &request, active.policies())

@@ -1,6 +1,7 @@
 //! `POST /json`: Envoy's rate limit service over plain HTTP, compatible with envoyproxy/ratelimit.
 //! The request is a `RateLimitRequest` and the response a `RateLimitResponse`, both in the JSON
-//! mapping of Protocol Buffers. The status is 200, or 429 when denied.
+//! mapping of Protocol Buffers. The status is 200, or 429 when denied. With `--as-envoy-ratelimit`,
+//! any method and content type is accepted.
 //!
 //! The meaning of both is documented in `fronts/envoy/`; this file only decodes and encodes them.
 //! As the mapping specifies, names may be written `hitsAddend` or `hits_addend`, numbers may be
@@ -22,9 +23,9 @@ use super::{HttpFront, read_json};
 use crate::error::RequestError;
 use crate::fronts::REQUEST_ID;
 use crate::fronts::envoy::{
-    self, EnvoyRequests, MAX_DESCRIPTORS, MAX_ENTRIES, Reply, ReplyForm, Status,
+    self, EnvoyRequests, MAX_DESCRIPTORS, MAX_ENTRIES, Reply, ReplyForm, RequestForm, Status,
 };
-use crate::fronts::request_body::MAX_ENVOY_BYTES;
+use crate::fronts::request_body::{self, MAX_ENVOY_BYTES};
 
 /// The path of the endpoint.
 pub const PATH: &str = "/json";
@@ -33,7 +34,12 @@ impl HttpFront {
     pub(super) async fn should_rate_limit(&self, request: Request<Incoming>) -> HttpResponse {
         let (head, body) = request.into_parts();
         let id = RequestId::of(&head.headers);
-        let answered = match read_json(&head, body, None, MAX_ENVOY_BYTES).await {
+        let read = match self.envoy_ratelimit {
+            // envoyproxy/ratelimit does not read the content type.
+            Some(_) => request_body::collect(body, None, MAX_ENVOY_BYTES).await,
+            None => read_json(&head, body, None, MAX_ENVOY_BYTES).await,
+        };
+        let answered = match read {
             Ok(body) => self.decide_envoy(&body, &id).await,
             Err(error) => Err(error),
         };
@@ -51,9 +57,14 @@ impl HttpFront {
         envoy::require_config(&self.server_state)?;
         let body: RequestBody<'_> = decode(body)?;
         let request = body.request();
-        let envoy_requests = EnvoyRequests::new(&request, self.algorithm)?;
-        let gate_requests = envoy_requests.gate_requests(Some(id.as_str()));
         let active = Arc::clone(&self.gate.active_policies());
+        let form = RequestForm {
+            algorithm: self.algorithm,
+            envoy_ratelimit: self.envoy_ratelimit.as_ref(),
+            policies: active.policies(),
+        };
+        let envoy_requests = EnvoyRequests::new(&request, form)?;
+        let gate_requests = envoy_requests.gate_requests(Some(id.as_str()));
         let verdict =
             self.gate.check(&active, &gate_requests).await.map_err(envoy::descriptor_error)?;
         if let Some(metrics) = &self.metrics {

@@ -48,7 +48,7 @@ pub use self::original_request::RequestTarget;
 use self::permits::LocalPermits;
 use self::response::{HttpBody, HttpResponse, RequestId, content};
 use crate::authentication::{Access, AuthError};
-use crate::envoy_ratelimit::{EnvoyMetrics, ReplySettings};
+use crate::envoy_ratelimit::{CheckSettings, EnvoyMetrics};
 use crate::error::{ErrorKind, RequestError};
 use crate::fronts::request_body;
 use crate::fronts::{Front, FrontCall, Start, host_error};
@@ -66,7 +66,7 @@ pub struct HttpFront {
     /// The algorithm of limits that are sent with a request of Envoy.
     algorithm: Algorithm,
     /// The contents of replies to Envoy with `--as-envoy-ratelimit`.
-    envoy_ratelimit: Option<ReplySettings>,
+    envoy_ratelimit: Option<CheckSettings>,
     /// The metrics of envoyproxy/ratelimit.
     metrics: Option<Arc<EnvoyMetrics>>,
     access: Access,
@@ -108,8 +108,8 @@ impl HttpFront {
 
     /// Sets the contents of replies to Envoy in the form of envoyproxy/ratelimit.
     #[must_use]
-    pub fn with_envoy_ratelimit(self, replies: Option<ReplySettings>) -> Self {
-        HttpFront { envoy_ratelimit: replies, ..self }
+    pub fn with_envoy_ratelimit(self, checks: Option<CheckSettings>) -> Self {
+        HttpFront { envoy_ratelimit: checks, ..self }
     }
 
     /// Counts requests to `/json` in the metrics of envoyproxy/ratelimit.
@@ -144,7 +144,9 @@ impl HttpFront {
             "/v1/check/batch" => reject_unread(request, &RequestError::method("POST")).await,
             "/v1/permits" if method == Method::POST => self.acquire_permit(request).await,
             "/v1/permits" => reject_unread(request, &RequestError::method("POST")).await,
-            envoy_json::PATH if method == Method::POST => self.should_rate_limit(request).await,
+            envoy_json::PATH if method == Method::POST || self.envoy_ratelimit.is_some() => {
+                self.should_rate_limit(request).await
+            }
             envoy_json::PATH => reject_unread(request, &RequestError::method("POST")).await,
             HEALTH if matches!(*method, Method::GET | Method::HEAD) => self.health(),
             HEALTH => reject_unread(request, &RequestError::method("GET, HEAD")).await,

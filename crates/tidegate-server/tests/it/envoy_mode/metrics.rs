@@ -43,7 +43,7 @@ fn prometheus_address(server: &Server) -> SocketAddr {
 }
 
 /// Returns the samples of the page, by name with labels, except those that are 0.
-fn scrape(server: &Server, path: &str) -> BTreeMap<String, f64> {
+pub fn scrape(server: &Server, path: &str) -> BTreeMap<String, f64> {
     let mut client = Client::connect(prometheus_address(server));
     client.send(&request("GET", path, &[], ""));
     let reply = client.reply("GET");
@@ -161,6 +161,16 @@ fn prometheus_counts_calls_errors_and_configs() {
 }
 
 #[test]
+fn prometheus_counts_requests_that_only_shadow_mode_allowed() {
+    let server = with_prometheus("envoy-metrics-shadow").env("SHADOW_MODE", "true").run();
+    for _ in 0..12 {
+        assert_eq!(ask(&server, &["ten"]).status, 200);
+    }
+    let samples = scrape(&server, "/metrics");
+    assert_eq!(samples.get("ratelimit_service_global_shadow_mode"), Some(&2.0), "{samples:#?}");
+}
+
+#[test]
 fn values_of_requests_are_labels_if_configured() {
     let server = with_prometheus("envoy-metrics-values").run();
     let long = "x".repeat(5_000);
@@ -249,6 +259,7 @@ fn statsd_receives_what_was_counted() {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let port = socket.local_addr().expect("an address").port();
     let start = with_statsd("envoy-metrics-udp", port).env("STATSD_PROTOCOL", "udp");
+    start.files().write("ratelimit/config/bare.yaml", "domain: bare\n");
     let mut server = start.env("SHADOW_MODE", "true").run();
     for _ in 0..13 {
         ask(&server, &["ten"]);
@@ -257,8 +268,11 @@ fn statsd_receives_what_was_counted() {
     for value in 0..100 {
         send(&server, &[("path", &format!("{value}{}", "x".repeat(5_000)))], 1);
     }
-    let unknown = r#"{"domain":"no.pe","descriptors":[{"entries":[{"key":"a"}]}]}"#;
-    server.post("/json", unknown);
+    let in_domain =
+        |domain| json!({ "domain": domain, "descriptors": [{ "entries": [{ "key": "a" }] }] });
+    server.post("/json", &in_domain("no.pe").to_string());
+    // A domain without limits is known.
+    server.post("/json", &in_domain("bare").to_string());
     let counts = receive_over_udp(
         &socket,
         &[
@@ -273,6 +287,7 @@ fn statsd_receives_what_was_counted() {
         ],
     );
     assert!(counts.values().all(|count| *count > 0), "{counts:#?}");
+    assert!(!counts.keys().any(|name| name.contains("bare")), "{counts:#?}");
     // The last counts are sent when the server ends.
     ask(&server, &["shadow"]);
     server.signal("-TERM");

@@ -6,7 +6,7 @@
 //! - `replies.rs`: replies and their header fields.
 
 mod health;
-mod metrics;
+pub mod metrics;
 mod replies;
 mod variables;
 

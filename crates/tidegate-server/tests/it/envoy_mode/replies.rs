@@ -81,6 +81,31 @@ fn header_fields_are_sent_if_enabled() {
     assert_eq!(fields(&["free"]), []);
 }
 
+/// The last denial by a limit that is not a quota is described, else the first descriptor with the
+/// least left.
+#[test]
+fn header_fields_prefer_denials_that_are_not_quotas() {
+    let config = "
+domain: edge
+descriptors:
+  - { key: plain, rate_limit: { unit: day, requests_per_unit: 1 } }
+  - { key: quota, quota_mode: true, rate_limit: { unit: day, requests_per_unit: 2 } }
+  - { key: other, quota_mode: true, rate_limit: { unit: day, requests_per_unit: 3 } }
+";
+    let start = mode("envoy-mode-quota-headers", Some(config));
+    let server = start.env("LIMIT_RESPONSE_HEADERS_ENABLED", "true").run();
+    let limit = |names: &[&str]| {
+        let reply = ask(&server, names);
+        let value = reply.json()["responseHeadersToAdd"][0]["value"].clone();
+        (reply.status, value)
+    };
+    for (name, times) in [("plain", 1), ("quota", 2), ("other", 3)] {
+        (0..times).for_each(|_| assert_eq!(ask(&server, &[name]).status, 200));
+    }
+    assert_eq!(limit(&["plain", "quota"]), (429, json!("1")));
+    assert_eq!(limit(&["quota", "other"]), (429, json!("2")));
+}
+
 #[test]
 fn global_shadow_mode_denies_nothing() {
     let server = mode("envoy-mode-shadow", Some(EDGE)).env("SHADOW_MODE", "true").run();
@@ -104,6 +129,68 @@ fn global_quota_mode_denies_if_all_are_used_up() {
         (&json!("OK"), [&json!("OVER_LIMIT"), &json!("OK")])
     );
     assert_eq!(ask(&server, &["plain"]).status, 429);
+}
+
+/// Every descriptor counts as a quota: one without a limit, one that is only observed, and one with
+/// a limit that is sent. Only an unlimited one does not count.
+#[test]
+fn global_quota_mode_includes_descriptors_without_a_limit() {
+    let server = mode("envoy-mode-quota-any", Some(EDGE)).env("QUOTA_MODE", "true").run();
+    let sent = |count: u64| {
+        let limit = json!({ "requestsPerUnit": count, "unit": "DAY" });
+        json!({ "entries": [{ "key": "sent", "value": count.to_string() }], "limit": limit })
+    };
+    let plain = json!({ "entries": [{ "key": "plain", "value": "v" }] });
+    let ask_both = |other: &Value| {
+        let body = json!({ "domain": "edge", "descriptors": [plain, other] });
+        let reply = server.post("/json", &body.to_string());
+        (reply.status, reply.json()["statuses"][0]["code"].clone())
+    };
+    for _ in 0..2 {
+        assert_eq!(ask(&server, &["plain"]).status, 200);
+    }
+    let key = |key: &str| json!({ "entries": [{ "key": key, "value": "v" }] });
+    let over = json!("OVER_LIMIT");
+    assert_eq!(ask_both(&key("unmatched")), (200, over.clone()));
+    assert_eq!(ask_both(&key("shadow")), (200, over.clone()));
+    assert_eq!(ask_both(&sent(1)), (200, over.clone()));
+    assert_eq!(ask_both(&sent(1)), (429, over.clone()));
+    assert_eq!(ask_both(&key("free")), (429, over.clone()));
+    let mut client = GrpcClient::new(&server);
+    let descriptors = [descriptor(&[("plain", "v")]), descriptor(&[("unmatched", "v")])];
+    assert_eq!(client.code(&json!({ "domain": "edge", "descriptors": descriptors })), "OK");
+}
+
+/// envoyproxy/ratelimit looks up the domain first.
+#[test]
+fn limit_for_an_unknown_domain_is_not_enforced() {
+    let server = mode("envoy-mode-unknown-domain", Some(EDGE)).run();
+    let limit = json!({ "requestsPerUnit": 1, "unit": "DAY" });
+    let descriptors = json!([{ "entries": [{ "key": "sent", "value": "v" }], "limit": limit }]);
+    let ask = |domain: &str| {
+        let body = json!({ "domain": domain, "descriptors": descriptors });
+        server.post("/json", &body.to_string())
+    };
+    assert_eq!([ask("edge").status, ask("edge").status], [200, 429]);
+    assert_eq!([ask("other").status, ask("other").status], [200, 200]);
+    assert_eq!(ask("other").json()["statuses"][0], json!({ "code": "OK" }));
+}
+
+#[test]
+fn json_accepts_any_method_and_content_type() {
+    let server = mode("envoy-mode-json", Some(EDGE)).run();
+    let wide = json!({ "entries": [{ "key": "wide", "value": "v" }] });
+    let body = json!({ "domain": "edge", "descriptors": [wide] }).to_string();
+    for method in ["POST", "PUT", "GET"] {
+        for kind in ["text/plain", "application/octet-stream", "application/json"] {
+            let reply = server.ask(method, "/json", &[("content-type", kind)], &body);
+            assert_eq!(reply.status, 200, "{method} {kind}: {reply:?}");
+        }
+    }
+    for body in ["", "{", r#"{"domain":"","descriptors":[]}"#] {
+        let reply = server.ask("POST", "/json", &[("content-type", "text/plain")], body);
+        assert_eq!(reply.status, 400, "{reply:?}");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The environment variables of envoyproxy/ratelimit.
 
 use std::fs;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
@@ -29,6 +30,8 @@ fn variables_configure_the_server() {
         "edge.plain: unit=DAY requests_per_unit=2, shadow_mode: false, quota_mode: false\n";
     assert!(config.contains(expected), "{config}");
     assert!(config.contains("edge.shadow: unit=DAY requests_per_unit=1, shadow_mode: true"));
+    // The path to a limit is shown, also if it has a name.
+    assert!(config.contains("edge.named: unit=HOUR requests_per_unit=2"), "{config}");
     let stats = server.admin_get("/stats").text();
     assert!(stats.contains("tidegate_build_info"), "{stats}");
     assert!(stats.lines().all(|line| line.contains(": ")), "{stats}");
@@ -48,6 +51,23 @@ fn open_addresses_need_no_secret_and_are_warned_of_once() {
     assert!(log.contains(r#""fronts":"http, grpc""#), "{log}");
     assert_eq!(log.matches("every host that can reach").count(), 1);
     assert!(!log.contains("--insecure-no-auth"), "{log}");
+}
+
+/// As in Go, an unspecified or empty host is every address of both families.
+#[test]
+fn unspecified_hosts_are_dual_stack() {
+    let start = mode("envoy-mode-dual-stack", Some(EDGE)).env("HOST", "").env("DEBUG_HOST", "::");
+    let start = start.env("GRPC_HOST", "0.0.0.0").env("USE_PROMETHEUS", "true");
+    let server = start.env("PROMETHEUS_ADDR", ":0").run();
+    let log = server.logged("serving metrics for Prometheus");
+    let page = log.split_once("address=[::]:").expect("an address").1;
+    let page: String = page.chars().take_while(char::is_ascii_digit).collect();
+    let ports = [server.http(), server.grpc(), server.admin()].map(|address| address.port());
+    for port in ports.into_iter().chain([page.parse().expect("a port")]) {
+        for host in ["127.0.0.1", "::1"] {
+            TcpStream::connect((host, port)).expect(host);
+        }
+    }
 }
 
 #[test]
@@ -125,6 +145,91 @@ fn unusable_variables_stop_the_start() {
 }
 
 #[test]
+fn addresses_that_cannot_be_bound_are_named_by_variable() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a socket");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    for (host, name) in [("HOST", "PORT"), ("GRPC_HOST", "GRPC_PORT"), ("DEBUG_HOST", "DEBUG_PORT")]
+    {
+        let (code, error) = mode("envoy-mode-bind", Some(EDGE)).env(name, &port).fails();
+        let expected = format!("error: {host}=127.0.0.1 {name}={port}: the address is in use");
+        assert!(code == 1 && error.contains(&expected), "{error}");
+    }
+    let free = TcpListener::bind("127.0.0.1:0").expect("a socket");
+    let port = free.local_addr().expect("an address").port().to_string();
+    drop(free);
+    let both = mode("envoy-mode-same", Some(EDGE)).env("PORT", &port).env("GRPC_PORT", &port);
+    let (code, error) = both.fails();
+    let expected = format!("HOST=127.0.0.1 PORT={port} and GRPC_HOST=127.0.0.1 GRPC_PORT={port}: ");
+    assert!(code == 1 && error.contains(&expected), "{error}");
+    // A flag is named as a flag.
+    let flag = format!("127.0.0.1:{}", taken.local_addr().expect("an address").port());
+    let (_, error) = mode("envoy-mode-flag", Some(EDGE)).args(&["--http", &flag]).fails();
+    assert!(error.contains(&format!("error: --http {flag}: the address is in use")), "{error}");
+}
+
+#[test]
+fn unusable_files_and_credentials_are_named_by_variable() {
+    let redis = RedisServer::with_password("s3cret", &[]);
+    let start = || mode("envoy-mode-named", Some(EDGE)).env("REDIS_SOCKET_TYPE", "tcp");
+    let (code, error) = start().env("REDIS_URL", &redis.address()).env("REDIS_AUTH", "x").fails();
+    assert!(code == 1 && error.contains("error: REDIS_AUTH: the store refused"), "{error}");
+    assert!(!error.contains("in the URL"), "{error}");
+    let cert = start().env("REDIS_URL", &redis.address()).env("REDIS_TLS", "true");
+    let (_, error) = cert.env("REDIS_TLS_CACERT", "/no/ca").fails();
+    assert!(error.contains("error: REDIS_TLS_CACERT=/no/ca: "), "{error}");
+
+    let files = Files::new("envoy-mode-named-tls");
+    let (cert, key) = Authority::new().sign("localhost");
+    let (cert, key) = (files.write("cert.pem", cert), files.write("key.pem", key));
+    let rows = [
+        ("/no/cert", &*key, "", "GRPC_SERVER_TLS_CERT=/no/cert: the file cannot be read"),
+        (&*cert, "/no/key", "", "GRPC_SERVER_TLS_KEY=/no/key: the file cannot be read"),
+        (&*cert, &*key, "/no/ca", "GRPC_CLIENT_TLS_CACERT=/no/ca: the file cannot be read"),
+    ];
+    for (cert, key, ca, expected) in rows {
+        let start = mode("envoy-mode-named", Some(EDGE)).env("GRPC_SERVER_USE_TLS", "true");
+        let start = start.env("GRPC_SERVER_TLS_CERT", cert).env("GRPC_SERVER_TLS_KEY", key);
+        let (code, error) = start.env("GRPC_CLIENT_TLS_CACERT", ca).fails();
+        assert!(code == 1 && error.contains(&format!("error: {expected}")), "{error}");
+    }
+
+    let start = mode("envoy-mode-named-xds", None).env("CONFIG_TYPE", "GRPC_XDS_SOTW");
+    let start = start.env("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true");
+    let server = start.env("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/no/ca").run();
+    server.logged("CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/no/ca: No such file");
+}
+
+/// Flags override variables, these override the config file, and that overrides the defaults of
+/// variables that are not set.
+#[test]
+fn config_file_overrides_variables_that_are_not_set() {
+    let start = Start::new("envoy-mode-precedence").without_flags().args(&["--as-envoy-ratelimit"]);
+    let root = start.files().path("");
+    let config = "http: 127.0.0.1:0\ngrpc: 127.0.0.1:1\nadmin: 127.0.0.1:0\nresp: 127.0.0.1:0\n";
+    let start = start.config(config).env("RUNTIME_ROOT", &root).env("LOG_FORMAT", "json");
+    let start = start.env("GRPC_HOST", "127.0.0.1").env("GRPC_PORT", "0");
+    let server = start.args(&["--log-format", "text"]).run();
+    let addresses = [server.http(), server.grpc(), server.admin(), server.resp()];
+    assert!(addresses.iter().all(|address| address.ip().is_loopback()), "{}", server.printed);
+    assert_ne!(server.grpc().port(), 1);
+    let log = server.logged("there are no limits");
+    assert!(!log.contains('{'), "{log}");
+}
+
+#[test]
+fn files_with_other_names_are_warned_of() {
+    let start = mode("envoy-mode-names", Some(EDGE));
+    start.files().write("ratelimit/config/limits.yaml.bak", EDGE);
+    start.files().write("ratelimit/config/README", "text");
+    start.files().write("ratelimit/config/.hidden", "text");
+    let server = start.run();
+    let log = server.logged("skipped, because their names do not end in .yaml or .yml");
+    assert!(log.contains("README") && log.contains("limits.yaml.bak"), "{log}");
+    assert!(!log.contains(".hidden"), "{log}");
+    assert_eq!(log.matches("because their names").count(), 1, "{log}");
+}
+
+#[test]
 fn grpc_is_served_on_a_unix_socket() {
     let start = mode("envoy-mode-unix", Some(EDGE));
     let path = start.files().path("s");
@@ -142,7 +247,7 @@ fn grpc_is_served_on_a_unix_socket() {
     let (code, error) = second.fails();
     let in_use = "another program listens on this socket: stop it, or use another path\n";
     assert_eq!(code, 1);
-    assert!(error.ends_with(&format!("error: --grpc unix:{path}: {in_use}")), "{error}");
+    assert!(error.ends_with(&format!("error: GRPC_UDS={path}: {in_use}")), "{error}");
     assert_eq!(client.code(&request), "OVER_LIMIT");
     server.signal("-TERM");
     assert_eq!(server.ended(), 0);
@@ -169,7 +274,7 @@ fn unusable_paths_of_sockets_stop_the_start() {
     for (path, expected) in rows {
         let (code, error) = mode("envoy-mode-unix-path", Some(EDGE)).env("GRPC_UDS", &path).fails();
         assert_eq!(code, 1, "{error}");
-        assert!(error.contains(&format!("error: --grpc unix:{path}: {expected}")), "{error}");
+        assert!(error.contains(&format!("error: GRPC_UDS={path}: {expected}")), "{error}");
     }
     assert_eq!(fs::read_to_string(file).expect("the file stays"), "text");
     let (code, error) = Start::new("unix-http").args(&["--http", "unix:/tmp/s"]).fails();

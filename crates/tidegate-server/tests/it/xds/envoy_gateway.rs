@@ -7,6 +7,7 @@ use tidegate_testkit::redis::{Engine, RedisServer};
 
 use super::ControlPlane;
 use crate::envoy_mode::as_program_named_ratelimit;
+use crate::envoy_mode::metrics::scrape;
 use crate::grpc::{GrpcClient, descriptor};
 use crate::server_harness::{Server, Start, wait_for};
 
@@ -127,6 +128,15 @@ fn environment_of_the_deployment_is_enough() {
     assert_eq!(keys.len(), 1, "{keys:?}");
     let page = deployment.server.admin_get("/rlconfig").text();
     assert!(page.contains("unit=HOUR requests_per_unit=21"), "{page}");
+    let samples = scrape(&deployment.server, "/metrics");
+    let key = |name: &str| format!("{name}_{name}");
+    let labels = format!(r#"{{domain="{DOMAIN}",key1="{}",key2="{}"}}"#, key(ROUTE), key(RULE));
+    let count = |name: &str| samples.get(&format!("ratelimit_service_rate_limit_{name}{labels}"));
+    assert_eq!(count("total_hits"), Some(&1.0), "{samples:#?}");
+    assert_eq!(count("within_limit"), Some(&1.0), "{samples:#?}");
+    assert_eq!(samples.get("ratelimit_service_config_load_success"), Some(&1.0));
+    let calls = r#"ratelimit_service_total_requests{grpc_method="ShouldRateLimit"}"#;
+    assert_eq!(samples.get(calls), Some(&2.0), "{samples:#?}");
 }
 
 /// A rule with `cost.request: 0` and a response cost: Envoy sends 0 hits when a request arrives,

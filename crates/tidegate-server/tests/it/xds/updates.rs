@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{ControlPlane, becomes_ready, config, limit, start};
+use crate::server_harness::wait_for;
 
 const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
@@ -85,6 +86,24 @@ fn bad_configs_are_rejected_with_the_reason() {
     assert_eq!(limit(&server, "a"), Some(11));
 }
 
+/// A config that is rejected only because the config file is broken is applied when the file is
+/// repaired: the control plane does not send it again.
+#[test]
+fn rejected_config_is_applied_when_the_config_file_is_repaired() {
+    let mut plane = ControlPlane::new(json!({}));
+    let server = start("xds-repaired", &plane).config("max_keys: 1000\n").run();
+    plane.subscribed();
+    plane.accepted("1", &[config("a", 10)]);
+    server.files.replace("tidegate.yaml", "max_keys: many\n");
+    server.logged("the config was not reloaded");
+    let request = plane.push("2", &[config("a", 20)]);
+    let reason = request["error_detail"]["message"].as_str().expect("a reason");
+    assert!(reason.contains("max_keys"), "{reason}");
+    assert_eq!(limit(&server, "a"), Some(10));
+    server.files.replace("tidegate.yaml", "max_keys: 1000\n");
+    wait_for(|| (limit(&server, "a") == Some(20)).then_some(()));
+}
+
 /// The message of a long reason is cut.
 #[test]
 fn long_reasons_are_cut() {
@@ -133,7 +152,7 @@ fn every_field_of_a_descriptor_is_converted() {
         "d.second: unit=SECOND requests_per_unit=1, shadow_mode: false, quota_mode: false",
         "d.minute: unit=MINUTE requests_per_unit=1, shadow_mode: true, quota_mode: false",
         "d.hour: unit=HOUR requests_per_unit=1, shadow_mode: false, quota_mode: true",
-        "weekly: unit=WEEK requests_per_unit=1, shadow_mode: false, quota_mode: false",
+        "d.week: unit=WEEK requests_per_unit=1, shadow_mode: false, quota_mode: false",
         "d.month: unit=MONTH requests_per_unit=1, shadow_mode: false, quota_mode: false",
         "d.year: unit=YEAR requests_per_unit=1, shadow_mode: false, quota_mode: false",
         "d.free: unlimited",

@@ -23,9 +23,10 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use tidegate_core::{Algorithm, Limit};
+use tidegate_core::Limit;
 
 use super::super::reader::excerpt;
+use super::Options;
 use super::check::{Descriptor, Domain, path};
 use super::model::{DescriptorConfig, Preferred, RateLimitConfig, Siblings, ValueMatch};
 use super::read::Source;
@@ -47,12 +48,9 @@ const MAX_EXEMPT_IN_ALL: usize = 1 << 20;
 
 /// Builds the policies of all domains. Errors are recorded in the sources; the result is then
 /// without meaning.
-pub(super) fn build(
-    sources: &[Source<'_>],
-    domains: &[Domain<'_>],
-    algorithm: Algorithm,
-) -> Policies {
-    let mut walk = Walk { sources, algorithm, drafts: Vec::new(), replaced: 0, exempt_values: 0 };
+pub(super) fn build(sources: &[Source<'_>], domains: &[Domain<'_>], options: &Options) -> Policies {
+    let mut walk =
+        Walk { sources, options: *options, drafts: Vec::new(), replaced: 0, exempt_values: 0 };
     for domain in domains {
         let first = walk.drafts.len();
         let condition = Condition::new(RequestField::Domain, &[domain.name]);
@@ -61,7 +59,7 @@ pub(super) fn build(
         walk.level(&root, domain.descriptors.clone(), &mut Vec::new());
         walk.resolve_replaces(first);
     }
-    walk.finish()
+    walk.finish().with_envoy_domains(domains.iter().map(|domain| domain.name))
 }
 
 /// The domain of a tree.
@@ -100,7 +98,7 @@ struct Draft<'c> {
 
 struct Walk<'c, 'w, 's> {
     sources: &'w [Source<'s>],
-    algorithm: Algorithm,
+    options: Options,
     drafts: Vec<Draft<'c>>,
     /// The number of names in the `replaces` of all policies.
     replaced: usize,
@@ -185,7 +183,7 @@ impl<'c> Walk<'c, '_, '_> {
             true => None,
             false => {
                 let (count, window) = (config.requests_per_unit.into(), config.unit.duration());
-                match Limit::new(count, window, self.algorithm) {
+                match Limit::new(count, window, self.options.algorithm) {
                     Ok(limit) => Some(limit),
                     Err(error) => return source.fail(&at(""), error.problem(), error.help()),
                 }
@@ -201,6 +199,8 @@ impl<'c> Walk<'c, '_, '_> {
         };
         let node = last.descriptor.config;
         let configs = levels.iter().map(|level| level.descriptor.config);
+        // envoyproxy/ratelimit does not count an unlimited descriptor as a quota with room.
+        let quota = (node.quota_mode || self.options.quota_mode) && limit.is_some();
         self.drafts.push(Draft {
             limit,
             config,
@@ -211,7 +211,7 @@ impl<'c> Walk<'c, '_, '_> {
             matching: [root.condition.clone(), entries].into_iter().collect(),
             exempt: levels.iter().filter_map(|level| level.exempt.clone()).collect(),
             mode: if node.shadow_mode { Mode::Observe } else { Mode::Enforce },
-            quota: node.quota_mode,
+            quota,
             details: EnvoyDetails {
                 domain: Arc::clone(&root.name),
                 levels: levels.iter().map(|level| Arc::clone(&level.details)).collect(),

@@ -53,11 +53,23 @@ pub use self::model::{DescriptorConfig, DomainConfig, RateLimitConfig, Unit};
 /// and real directories have far fewer.
 pub const MAX_FILES: usize = 1024;
 
+/// The largest number of files with other names that are listed: enough to show a mistake.
+const MAX_SKIPPED: usize = 8;
+
 /// The name and text of a file.
 #[derive(Clone, Debug)]
 pub struct EnvoyFile {
     name: String,
     text: String,
+}
+
+/// The files of a directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// The `.yaml` and `.yml` files, sorted by path.
+    pub files: Vec<PathBuf>,
+    /// The first files with other names, which are not read.
+    pub skipped: Vec<PathBuf>,
 }
 
 /// Settings of a conversion.
@@ -68,6 +80,8 @@ pub struct Options {
     /// Whether several files may have the same domain, as with envoyproxy/ratelimit's
     /// `MERGE_DOMAIN_CONFIG`.
     pub merge_domains: bool,
+    /// Whether every limit is a quota, as with envoyproxy/ratelimit's `QUOTA_MODE`.
+    pub quota_mode: bool,
 }
 
 /// The result of a conversion.
@@ -100,8 +114,7 @@ impl EnvoyFile {
         Ok(EnvoyFile { name: path.display().to_string(), text })
     }
 
-    /// Lists the `.yaml` and `.yml` files of a directory and its subdirectories, sorted by path.
-    /// Names that begin with a dot are skipped, because Kubernetes uses them for its own files.
+    /// Lists the files of a directory and its subdirectories. Names that begin with a dot are skipped, because Kubernetes uses them for its own files.
     /// Links to directories are skipped, as in envoyproxy/ratelimit. Other entries that are not
     /// files are skipped, because reading a pipe would block. A dangling link is kept, so that it
     /// is reported when it is read.
@@ -109,8 +122,8 @@ impl EnvoyFile {
     /// # Errors
     /// Returns an error if a directory cannot be read, or if the number of such files is zero or
     /// exceeds [`MAX_FILES`], as that of subdirectories must not.
-    pub fn list(directory: &Path) -> Result<Vec<PathBuf>, EnvoyErrors> {
-        let mut paths = Vec::new();
+    pub fn list(directory: &Path) -> Result<Listing, EnvoyErrors> {
+        let Listing { files: mut paths, mut skipped } = Listing::default();
         let mut directories = vec![directory.to_owned()];
         let mut next = 0;
         while let Some(current) = directories.get(next).cloned() {
@@ -125,8 +138,12 @@ impl EnvoyFile {
                 }
                 if entry.file_type().map_err(cannot)?.is_dir() {
                     directories.push(path);
-                } else if is_yaml && !path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
-                    paths.push(path);
+                } else if !path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+                    match is_yaml {
+                        true => paths.push(path),
+                        false if skipped.len() < MAX_SKIPPED => skipped.push(path),
+                        false => {}
+                    }
                 }
                 if paths.len() > MAX_FILES || directories.len() > MAX_FILES {
                     let message =
@@ -146,7 +163,8 @@ impl EnvoyFile {
             return Err(EnvoyErrors::whole(&directory.display().to_string(), message, help));
         }
         paths.sort_unstable();
-        Ok(paths)
+        skipped.sort_unstable();
+        Ok(Listing { files: paths, skipped })
     }
 }
 
@@ -191,7 +209,7 @@ fn convert_sources<'c>(
 ) -> Result<Converted, EnvoyErrors> {
     let domains = check::check(&sources, configs, options.merge_domains);
     let is_valid = !sources.iter().any(|source| source.reader().has_errors());
-    let policies = is_valid.then(|| build::build(&sources, &domains, options.algorithm));
+    let policies = is_valid.then(|| build::build(&sources, &domains, options));
     let names = sources.iter().map(Source::name).collect();
     let (mut errors, mut notices, mut omitted) = (Vec::new(), Vec::new(), Vec::new());
     for source in sources {

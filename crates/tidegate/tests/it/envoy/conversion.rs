@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tidegate::Algorithm;
 use tidegate::unstable::config::Config;
-use tidegate::unstable::config::envoy::{EnvoyFile, Options, convert};
+use tidegate::unstable::config::envoy::{EnvoyFile, Listing, Options, convert};
 use tidegate::unstable::policy::Mode;
 
 use super::fuzzed::same_policies;
@@ -221,7 +221,9 @@ fn yaml_files_of_a_directory_are_listed() {
     #[cfg(unix)]
     std::os::unix::fs::symlink(&directory, directory.join("tenants/again.yaml")).expect("a link");
     let expected: Vec<_> = listed.iter().map(|name| directory.join(name)).collect();
-    assert_eq!(list().expect("four"), expected);
+    let Listing { files, skipped } = list().expect("four");
+    assert_eq!(files, expected);
+    assert_eq!(skipped, ["README.md", "tenants/eu/notes.txt"].map(|name| directory.join(name)));
     let missing = EnvoyFile::list(Path::new("no/such")).expect_err("none").to_string();
     assert!(missing.starts_with("the directory cannot be read: No such file"), "{missing}");
     assert!(EnvoyFile::load(Path::new("no/such.yaml")).is_err());

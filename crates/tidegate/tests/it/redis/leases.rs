@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
 
 use tidegate::redis::{RedisOptions, RedisStore};
 use tidegate::unstable::redis::{
