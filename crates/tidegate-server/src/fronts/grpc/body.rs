@@ -55,6 +55,8 @@ pub struct MessageStream {
     body: tonic::body::Body,
     /// Is ready when the stream has to end.
     end: Pin<Box<dyn Future<Output = RequestError> + Send>>,
+    /// The result of `end`.
+    error: Option<RequestError>,
 }
 
 /// Why a request is not gRPC.
@@ -77,7 +79,8 @@ impl GrpcBody {
         response: Response<tonic::body::Body>,
         end: impl Future<Output = RequestError> + Send + 'static,
     ) -> GrpcResponse {
-        response.map(|body| GrpcBody::Stream(MessageStream { body, end: Box::pin(end) }))
+        response
+            .map(|body| GrpcBody::Stream(MessageStream { body, end: Box::pin(end), error: None }))
     }
 
     /// Creates a response with an error status in its headers.
@@ -173,7 +176,11 @@ impl Body for GrpcBody {
                     Poll::Ready(None)
                 }
                 Poll::Pending => {
-                    let error = ready!(stream.end.as_mut().poll(context));
+                    let Some(error) = stream.error.take() else {
+                        stream.error = Some(ready!(stream.end.as_mut().poll(context)));
+                        // A message may be ready for the same reason, since the stream was polled.
+                        return self.poll_frame(context);
+                    };
                     *this = GrpcBody::Empty;
                     let mut trailers = HeaderMap::new();
                     put_status(&error, &mut trailers);
