@@ -193,14 +193,15 @@ impl Packed {
     /// too late for a deadline.
     #[inline]
     pub fn deadline_at(expires_at: Timestamp) -> Option<u64> {
-        let deadline = Self::deadline_from_us(expires_at.as_micros());
+        // A time that the sum would not fit is cut off, and still too late.
+        let deadline = Self::deadline_from_us(expires_at.as_micros().min(1 << 63));
         (deadline < Self::DEADLINE_END).then_some(deadline)
     }
 
-    /// The number of deadline steps from 1970 to a time, rounded up.
+    /// The number of deadline steps from 1970 to a time of at most 2^63 us, rounded up.
     #[inline(always)]
     pub(crate) fn deadline_from_us(us: u64) -> u64 {
-        us.saturating_add(Self::DEADLINE_STEP_US - 1) >> Self::DEADLINE_SHIFT
+        (us + (Self::DEADLINE_STEP_US - 1)) >> Self::DEADLINE_SHIFT
     }
 }
 
@@ -323,7 +324,10 @@ impl<W: PackedWords> Packed<W> {
     /// The deadline in microseconds.
     #[inline]
     pub(crate) fn deadline_us(&self) -> u64 {
-        self.deadline() << Packed::DEADLINE_SHIFT
+        // The bits are moved to their position at once, not to that in a deadline first.
+        let low = self.body >> (Packed::HEAD_BITS - Packed::DEADLINE_SHIFT);
+        self.deadline_high << (Packed::DEADLINE_LOW_BITS + Packed::DEADLINE_SHIFT)
+            | low & !(Packed::DEADLINE_STEP_US - 1)
     }
 
     /// Returns the head.
