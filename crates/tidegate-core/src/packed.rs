@@ -11,6 +11,7 @@
 //! the state keeps only the low bits of its window or cell index.
 
 use crate::algorithms::AlgorithmState;
+use crate::algorithms::sliding_counter::decide_small;
 use crate::algorithms::sliding_window::{decide_cells, decide_times};
 use crate::{
     Algorithm, Attempt, Decision, FixedWindow, Limit, SlidingCounter, Timestamp, TokenBucket,
@@ -257,7 +258,8 @@ impl<W: PackedWords> Packed<W> {
             }};
         }
         match PackedKind::ALL[KIND] {
-            PackedKind::SmallCounter | PackedKind::LargeCounter => {
+            PackedKind::SmallCounter => decide_small(self, limit, attempt, admitted),
+            PackedKind::LargeCounter => {
                 let mut counter = SlidingCounter::unpack(limit, size, self);
                 decide_and_pack!(counter => counter.pack(limit, size))
             }
