@@ -224,7 +224,10 @@ impl<W: CellWords> Cells<W> {
         let Tail { total, pace, last } = Tail::read(form, head, &words);
         let mut cells = Self { form, pace, total, expired: 0, oldest, newest, last, words };
         if form == WindowForm::Cells3 {
-            cells.total = if oldest < newest { cells.sum() } else { last.units };
+            cells.total = last.units;
+            if oldest < newest {
+                cells.total = cells.first().units + cells.units_since(oldest + 1);
+            }
         }
         cells
     }
@@ -343,7 +346,11 @@ impl<W: CellWords> Cells<W> {
         if self.is_empty() {
             self.oldest = index;
         } else {
-            self.push_last(index - self.newest);
+            // Where requests are frequent or regular, most new cells follow the newest.
+            match index - self.newest {
+                1 => self.push_last(1),
+                count => self.push_last(count),
+            }
         }
         self.newest = index;
         self.last = Cell::default();
@@ -439,42 +446,43 @@ impl<W: CellWords> Cells<W> {
         // A cell has expired if the next one is older than a window. At most one more cell has.
         let mut most = self.form.cells();
         most -= u64::from(grid.age_us(most - 1, elapsed_us) >= grid.window_us);
-        let mut oldest = (self.oldest + 1).max(current.saturating_sub(most));
-        if oldest <= self.newest {
-            let cell = if oldest < self.newest { self.between(oldest) } else { self.last };
-            let age_us = grid.age_us(current - oldest, elapsed_us);
-            oldest += u64::from(grid.is_expired(cell, age_us));
-        }
-        self.drop_before(oldest);
-    }
-
-    /// Removes the cells before the cell `oldest`.
-    #[inline(always)]
-    fn drop_before(&mut self, oldest: u64) {
-        self.oldest = oldest;
-        if oldest < self.newest {
-            self.set_first(self.between(oldest));
-            self.total = self.sum();
-        } else if oldest == self.newest {
-            self.set_first(self.last);
-            self.total = self.last.units;
-        } else {
+        let oldest = (self.oldest + 1).max(current.saturating_sub(most));
+        if oldest > self.newest {
             self.total = 0;
+            return;
+        }
+        let cell = if oldest < self.newest { self.between(oldest) } else { self.last };
+        // As in `begin`, most often one cell is removed.
+        self.total = match oldest - self.oldest {
+            1 => self.total - self.oldest_cell().units,
+            _ => self.units_since(oldest),
+        };
+        self.oldest = oldest;
+        if grid.is_expired(cell, grid.age_us(current - oldest, elapsed_us)) {
+            self.oldest += 1;
+            self.total -= cell.units;
+            if self.oldest <= self.newest {
+                let next =
+                    if self.oldest < self.newest { self.between(self.oldest) } else { self.last };
+                self.set_first(next);
+            }
+        } else {
+            self.set_first(cell);
         }
     }
 
-    /// The units of all cells, of which there is more than one.
+    /// The units of the cells from the cell `oldest` on, which is later than the oldest cell.
     ///
     /// All positions of cells are added up, and those without a cell as zeros, because a loop over
     /// the cells would have an unpredictable number of iterations.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "there are at most 14 cells")]
-    fn sum(&self) -> u64 {
-        let masks = self.form.cell_masks(self.newest - self.oldest - 1);
+    fn units_since(&self, oldest: u64) -> u64 {
+        let masks = self.form.cell_masks(self.newest - oldest);
         let word = |number: usize| self.words.get(number) & masks[number];
         let words = [word(0), word(1), word(2), word(3), word(4), word(5)];
         let (unit_bits, cell_bits) = (self.form.unit_bits(), self.form.cell_bits());
-        let (mut sum, mut at) = (self.first().units + self.last.units, 0);
+        let (mut sum, mut at) = (self.last.units, 0);
         while at < (self.form.cells() as u32 - 1) * cell_bits {
             let (word, shift) = ((at / u64::BITS) as usize, at % u64::BITS);
             let low_bits = (u64::BITS - shift).min(unit_bits);
