@@ -8,8 +8,8 @@
 //! The functions that decide are compiled for each kind of packed states (`for_kind!`).
 
 use tidegate_core::{
-    Algorithm, Attempt, Decided, Decision, Limit, Packed, PackedKind, ResetAfter, RetryAfter,
-    Timestamp,
+    Algorithm, Attempt, Decided, Decision, Limit, Packed, PackedKind, PackedSize, ResetAfter,
+    RetryAfter, Timestamp,
 };
 
 use super::MemoryStore;
@@ -77,13 +77,13 @@ impl<'a> SeizedSlot<'a> {
         admitted: bool,
     ) -> Option<(Decision, u64)> {
         let (deadline_high, body) = (self.slot.deadline_high(), self.slot.body);
-        match self.slot_ref.large() {
-            Some(words) => {
-                let mut packed = Packed { deadline_high, body, words };
+        match PackedKind::ALL[KIND].size() {
+            PackedSize::Small => {
+                let mut packed = Packed { deadline_high, body, words: () };
                 Some((packed.decide_kind::<KIND>(limit, attempt, admitted)?, packed.body))
             }
-            None => {
-                let mut packed = Packed { deadline_high, body, words: () };
+            PackedSize::Large => {
+                let mut packed = Packed { deadline_high, body, words: self.slot_ref.large()? };
                 Some((packed.decide_kind::<KIND>(limit, attempt, admitted)?, packed.body))
             }
         }
