@@ -11,6 +11,7 @@
 //! the state keeps only the low bits of its window or cell index.
 
 use crate::algorithms::AlgorithmState;
+use crate::algorithms::sliding_counter::decide_small;
 use crate::algorithms::sliding_window::{decide_cells, decide_times};
 use crate::{
     Algorithm, Attempt, Decision, FixedWindow, Limit, SlidingCounter, Timestamp, TokenBucket,
@@ -193,14 +194,15 @@ impl Packed {
     /// too late for a deadline.
     #[inline]
     pub fn deadline_at(expires_at: Timestamp) -> Option<u64> {
-        let deadline = Self::deadline_from_us(expires_at.as_micros());
+        // A time that the sum would not fit is cut off, and still too late.
+        let deadline = Self::deadline_from_us(expires_at.as_micros().min(1 << 63));
         (deadline < Self::DEADLINE_END).then_some(deadline)
     }
 
-    /// The number of deadline steps from 1970 to a time, rounded up.
+    /// The number of deadline steps from 1970 to a time of at most 2^63 us, rounded up.
     #[inline(always)]
     pub(crate) fn deadline_from_us(us: u64) -> u64 {
-        us.saturating_add(Self::DEADLINE_STEP_US - 1) >> Self::DEADLINE_SHIFT
+        (us + (Self::DEADLINE_STEP_US - 1)) >> Self::DEADLINE_SHIFT
     }
 }
 
@@ -256,7 +258,8 @@ impl<W: PackedWords> Packed<W> {
             }};
         }
         match PackedKind::ALL[KIND] {
-            PackedKind::SmallCounter | PackedKind::LargeCounter => {
+            PackedKind::SmallCounter => decide_small(self, limit, attempt, admitted),
+            PackedKind::LargeCounter => {
                 let mut counter = SlidingCounter::unpack(limit, size, self);
                 decide_and_pack!(counter => counter.pack(limit, size))
             }
@@ -323,7 +326,10 @@ impl<W: PackedWords> Packed<W> {
     /// The deadline in microseconds.
     #[inline]
     pub(crate) fn deadline_us(&self) -> u64 {
-        self.deadline() << Packed::DEADLINE_SHIFT
+        // The bits are moved to their position at once, not to that in a deadline first.
+        let low = self.body >> (Packed::HEAD_BITS - Packed::DEADLINE_SHIFT);
+        self.deadline_high << (Packed::DEADLINE_LOW_BITS + Packed::DEADLINE_SHIFT)
+            | low & !(Packed::DEADLINE_STEP_US - 1)
     }
 
     /// Returns the head.

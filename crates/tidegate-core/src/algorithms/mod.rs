@@ -16,9 +16,17 @@ pub(crate) mod token_bucket;
 use crate::limit::WindowPosition;
 use crate::{Attempt, Cost, Decided, Decision, Limit, ResetAfter, RetryAfter, Timestamp};
 
+/// Marks the branch that calls it as rare. The values that are needed only there then leave the
+/// registers to the common path.
+#[cold]
+#[inline]
+pub(crate) fn rarely() {}
+
 /// The first part of a decision, before the waits are computed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChargeOutcome {
+    /// Whether units were requested and charged.
+    pub(crate) charged: bool,
     allowed: bool,
     remaining: u64,
 }
@@ -108,23 +116,25 @@ pub(crate) trait AlgorithmState {
                 let available = self.available(limit, now);
                 // The decision of a peek is that of one unit, but nothing is charged.
                 if units == 0 {
-                    return ChargeOutcome { allowed: available > 0, remaining: available };
+                    rarely();
+                    let allowed = available > 0;
+                    return ChargeOutcome { charged: false, allowed, remaining: available };
                 }
                 let allowed = units <= available;
                 if allowed && admitted {
-                    ChargeOutcome {
-                        allowed,
-                        remaining: self.admit(limit, units, attempt, now, available),
-                    }
+                    let remaining = self.admit(limit, units, attempt, now, available);
+                    ChargeOutcome { charged: true, allowed, remaining }
                 } else {
-                    ChargeOutcome { allowed, remaining: available }
+                    rarely();
+                    ChargeOutcome { charged: false, allowed, remaining: available }
                 }
             }
             Cost::Force(units) | Cost::Refund(units) => {
                 if admitted {
                     self.apply_correction(limit, units, attempt, now);
                 }
-                ChargeOutcome { allowed: true, remaining: self.available(limit, now) }
+                let remaining = self.available(limit, now);
+                ChargeOutcome { charged: false, allowed: true, remaining }
             }
         }
     }
@@ -138,7 +148,7 @@ pub(crate) trait AlgorithmState {
         now: &WindowPosition,
         outcome: ChargeOutcome,
     ) -> Decision {
-        let ChargeOutcome { allowed, remaining } = outcome;
+        let ChargeOutcome { allowed, remaining, .. } = outcome;
         let retry_after = match cost {
             Cost::Ask(units) if !allowed && units.max(1) > limit.capacity() => RetryAfter::Never,
             Cost::Ask(units) if !allowed => {

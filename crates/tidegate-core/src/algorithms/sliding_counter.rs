@@ -31,10 +31,10 @@
 //! **Cost**: a window index and two counts. In the memory store that is 16 bytes,
 //! including key and expiry, while counts stay below 2^20.
 
-use super::AlgorithmState;
+use super::{AlgorithmState, rarely};
 use crate::limit::WindowPosition;
 use crate::packed::SMALL_COUNT;
-use crate::{Attempt, Limit, Packed, PackedSize, PackedWords, ResetAfter, Timestamp};
+use crate::{Attempt, Decision, Limit, Packed, PackedSize, PackedWords, ResetAfter, Timestamp};
 
 /// The number of bits of a count in the small size.
 const COUNT_BITS: u32 = SMALL_COUNT.count_ones();
@@ -60,12 +60,22 @@ impl SlidingCounter {
             let words = [self.index, self.previous, self.current, 0, 0, 0];
             return Packed::until(self.expires_at(limit), 0, words);
         }
-        if self.previous > SMALL_COUNT || self.current >= SMALL_COUNT {
-            return None;
-        }
-        let end_us = (self.index + 2).saturating_mul(limit.window_us());
-        let head = self.previous << COUNT_BITS | self.current;
-        Packed::until(Timestamp::from_micros(end_us), head, [0; Packed::WORDS])
+        let deadline = Self::small_deadline(limit, self.index)?;
+        Some(Packed::new(deadline, self.small_head()?, [0; Packed::WORDS]))
+    }
+
+    /// The deadline of a counter of the small size whose current window has this index.
+    #[inline(always)]
+    fn small_deadline(limit: &Limit, index: u64) -> Option<u64> {
+        let end_us = index.saturating_add(2).saturating_mul(limit.window_us());
+        Packed::deadline_at(Timestamp::from_micros(end_us))
+    }
+
+    /// The head of a counter of the small size.
+    #[inline(always)]
+    fn small_head(&self) -> Option<u64> {
+        let fits = self.previous <= SMALL_COUNT && self.current < SMALL_COUNT;
+        fits.then_some(self.previous << COUNT_BITS | self.current)
     }
 
     /// Restores a counter that was packed.
@@ -81,11 +91,14 @@ impl SlidingCounter {
             return SlidingCounter { index, previous, current };
         }
         let end = Timestamp::from_micros(packed.deadline_us());
-        SlidingCounter {
-            index: limit.window_position(end).index.saturating_sub(2),
-            previous: packed.head() >> COUNT_BITS,
-            current: packed.head() & SMALL_COUNT,
-        }
+        let index = limit.window_position(end).index.saturating_sub(2);
+        SlidingCounter { index, ..Self::unpack_counts(packed.head()) }
+    }
+
+    /// The counts of a counter of the small size, from its head.
+    #[inline(always)]
+    fn unpack_counts(head: u64) -> Self {
+        SlidingCounter { index: 0, previous: head >> COUNT_BITS, current: head & SMALL_COUNT }
     }
 
     /// The weighted count of the previous window, rounded down.
@@ -115,6 +128,36 @@ fn first_tick_with_room(limit: &Limit, previous: u64, room: u64) -> u64 {
     let window = limit.window_ticks();
     // room + 1 <= previous <= the cap, so the product is at most 2^53.
     window.saturating_sub(((room + 1) * window - 1) / previous)
+}
+
+/// Decides on a packed counter of the small size in place. Returns `None`, and leaves the state
+/// unchanged, if the new state has to be packed by the store.
+///
+/// After a decision a counter counts in the current window. So its new deadline follows from the
+/// time, and if it is also the old deadline, the index does not have to be derived from it.
+#[inline(always)]
+pub(crate) fn decide_small<W: PackedWords>(
+    packed: &mut Packed<W>,
+    limit: &Limit,
+    attempt: Attempt,
+    admitted: bool,
+) -> Option<Decision> {
+    let now = limit.window_position(attempt.now);
+    let deadline = SlidingCounter::small_deadline(limit, now.index)?;
+    let mut counter = if packed.deadline() == deadline {
+        SlidingCounter { index: now.index, ..SlidingCounter::unpack_counts(packed.head()) }
+    } else {
+        rarely();
+        let differs_in_high = deadline >> Packed::DEADLINE_LOW_BITS != packed.deadline_high;
+        if differs_in_high || deadline < packed.deadline() {
+            return None;
+        }
+        SlidingCounter::unpack(limit, PackedSize::Small, packed)
+    };
+    counter.advance(limit, &now);
+    let decision = counter.apply_and_report(limit, &attempt, &now, admitted);
+    packed.body = Packed::body(deadline, counter.small_head()?);
+    Some(decision)
 }
 
 impl AlgorithmState for SlidingCounter {

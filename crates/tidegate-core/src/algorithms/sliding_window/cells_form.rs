@@ -3,7 +3,7 @@
 use super::form::{STEP_BITS, STEPS};
 use super::packed_cells::{INDEX_BITS, Tail, index_shift, packed_form_and_pace, span_shift};
 use super::{WORDS, WindowForm};
-use crate::algorithms::AlgorithmState;
+use crate::algorithms::{AlgorithmState, rarely};
 use crate::limit::{Grid, WindowPosition};
 use crate::{Attempt, Limit, Packed, PackedWords, ResetAfter, Timestamp};
 
@@ -113,26 +113,30 @@ impl Grid {
         self.last_us(index, cell).saturating_add(self.window_us)
     }
 
-    /// The time by which the start of the window is past the start of a cell that began `age` cells
-    /// before the current one. `None` if it is not past it; no unit of the cell has expired then.
+    /// The time since the start of a cell that began `cells` cells before the current one.
     #[inline(always)]
-    fn past_start_us(&self, age: u64, elapsed_us: u64) -> Option<u64> {
-        (age * self.cell.value + elapsed_us).checked_sub(self.window_us)
+    fn age_us(&self, cells: u64, elapsed_us: u64) -> u64 {
+        cells * self.cell.value + elapsed_us
     }
 
     /// The units of a cell that are certainly a window old.
     pub(super) fn expired(&self, index: u64, cell: Cell, now_us: u64) -> u64 {
         let (current, elapsed_us) = self.cell.split(now_us);
-        match self.past_start_us(current.saturating_sub(index), elapsed_us) {
-            Some(past_us) if past_us >= self.last_offset_us(cell) => cell.units,
-            Some(past_us) => self.partly_expired(cell, past_us),
-            None => 0,
-        }
+        let age_us = self.age_us(current.saturating_sub(index), elapsed_us);
+        if self.is_expired(cell, age_us) { cell.units } else { self.partly_expired(cell, age_us) }
     }
 
-    /// The units of a cell that are certainly a window old, if its last unit is not.
+    /// Whether the last unit of a cell that began `age_us` ago is a window old.
     #[inline(always)]
-    fn partly_expired(&self, cell: Cell, past_us: u64) -> u64 {
+    fn is_expired(&self, cell: Cell, age_us: u64) -> bool {
+        age_us >= self.window_us + self.last_offset_us(cell)
+    }
+
+    /// The units of a cell that began `age_us` ago that are certainly a window old, if its last
+    /// unit is not.
+    #[inline(always)]
+    fn partly_expired(&self, cell: Cell, age_us: u64) -> u64 {
+        let past_us = age_us.saturating_sub(self.window_us);
         self.pace.units_in(past_us).saturating_sub(cell.lag).min(cell.units)
     }
 
@@ -220,10 +224,9 @@ impl<W: CellWords> Cells<W> {
         let Tail { total, pace, last } = Tail::read(form, head, &words);
         let mut cells = Self { form, pace, total, expired: 0, oldest, newest, last, words };
         if form == WindowForm::Cells3 {
-            let mut index = oldest;
-            while index <= newest {
-                cells.total += cells.get(index).units;
-                index += 1;
+            cells.total = last.units;
+            if oldest < newest {
+                cells.total = cells.first().units + cells.units_since(oldest + 1);
             }
         }
         cells
@@ -341,46 +344,44 @@ impl<W: CellWords> Cells<W> {
     #[inline(always)]
     fn begin(&mut self, index: u64) {
         if self.is_empty() {
-            (self.oldest, self.newest) = (index, index);
-            self.last = Cell::default();
+            self.oldest = index;
+        } else {
+            // Where requests are frequent or regular, most new cells follow the newest.
+            match index - self.newest {
+                1 => self.push_last(1),
+                count => self.push_last(count),
+            }
         }
-        // A `while` loop: loops over iterators are not always inlined, and the cells would then be
-        // kept in memory.
-        while self.newest < index {
-            self.push_last();
-            self.newest += 1;
-            self.last = Cell::default();
-        }
+        self.newest = index;
+        self.last = Cell::default();
     }
 
-    /// Moves the newest cell to the words, unless it is also the oldest.
+    /// Moves the newest cell to the words, and adds empty cells after it, `count` cells in all.
+    ///
+    /// The words are shifted at once: a loop over the cells would have an unpredictable number of
+    /// iterations.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "bits are written word by word")]
-    fn push_last(&mut self) {
-        if self.oldest == self.newest {
-            self.set_first(self.last);
-            return;
+    fn push_last(&mut self, count: u64) {
+        debug_assert!(count <= self.form.cells());
+        // The shift overwrites the oldest cell.
+        let is_only = self.oldest == self.newest;
+        let first = if is_only { self.last } else { self.first() };
+        // Zeros, the newest cell in the highest bits, and the words.
+        let bits = self.form.pack_cell(self.last) << (u128::BITS - self.form.cell_bits());
+        let mut padded = [0; 2 * WORDS];
+        padded[WORDS - 2] = bits as u64;
+        padded[WORDS - 1] = (bits >> u64::BITS) as u64;
+        for number in 0..WORDS {
+            padded[WORDS + number] = self.words.get(number);
         }
-        // The shift below overwrites the oldest cell.
-        let first = self.first();
-        let (skipped, shift) = self.cell_words();
-        let bits = self.form.pack_cell(self.last);
-        let mut number = WORDS;
-        while number > 0 {
-            number -= 1;
-            let word = match number {
-                0 => bits as u64,
-                1 if skipped == 1 => (bits >> u64::BITS) as u64,
-                _ => 0,
-            };
-            let above =
-                if number >= skipped { self.words.get(number - skipped) << shift } else { 0 };
-            let below = if number > skipped {
-                self.words.get(number - skipped - 1) >> (u64::BITS - shift)
-            } else {
-                0
-            };
-            self.words.set(number, above | below | word);
+        let by = count as u32 * self.form.cell_bits();
+        let (words, shift) = ((by / u64::BITS) as usize, by % u64::BITS);
+        let from = &padded[WORDS - 1 - words..];
+        for number in 0..WORDS {
+            // A shift by 64 is not defined, so it is done in two steps.
+            let below = from[number] >> 1 >> (u64::BITS - 1 - shift);
+            self.words.set(number, from[number + 1] << shift | below);
         }
         self.set_first(first);
     }
@@ -410,38 +411,88 @@ impl<W: CellWords> Cells<W> {
     }
 
     /// Removes cells whose last unit is a window old, at the time `elapsed_us` after the start of
-    /// the cell `current`. No cell may be later than that.
+    /// the cell `current`, and counts the expired units of the oldest cell that is left. No cell
+    /// may be later than `current`.
     #[inline(always)]
     pub(super) fn drop_expired(&mut self, grid: &Grid, current: u64, elapsed_us: u64) {
         self.expired = 0;
-        // Most often none can be removed, so the first one is checked outside the loop.
-        if self.is_empty() || !self.drop_oldest(grid, current, elapsed_us) {
+        if self.is_empty() {
             return;
         }
-        while self.total > 0 && self.drop_oldest(grid, current, elapsed_us) {}
+        let mut cell = self.oldest_cell();
+        let mut age_us = grid.age_us(current - self.oldest, elapsed_us);
+        if grid.is_expired(cell, age_us) {
+            rarely();
+            self.drop_oldest(grid, current, elapsed_us);
+            if self.is_empty() {
+                return;
+            }
+            cell = self.oldest_cell();
+            age_us = grid.age_us(current - self.oldest, elapsed_us);
+        }
+        self.expired = grid.partly_expired(cell, age_us);
     }
 
-    /// Removes the oldest cell if its last unit is a window old, and otherwise counts its expired
-    /// units. Returns whether the cell was removed.
+    /// The oldest cell. Cells that are decided in place have it in the words even if it is the only
+    /// one.
     #[inline(always)]
-    fn drop_oldest(&mut self, grid: &Grid, current: u64, elapsed_us: u64) -> bool {
-        let past_us = grid.past_start_us(current - self.oldest, elapsed_us);
-        let Some(past_us) = past_us else { return false };
-        // A packed state of one cell has it in both places.
-        let is_only = !W::IN_PLACE && self.oldest == self.newest;
-        let cell = if is_only { self.last } else { self.first() };
-        if cell.units > 0 && past_us < grid.last_offset_us(cell) {
-            self.expired = grid.partly_expired(cell, past_us);
-            return false;
+    fn oldest_cell(&self) -> Cell {
+        if W::IN_PLACE { self.first() } else { self.get(self.oldest) }
+    }
+
+    /// Removes the cells that have expired, of which the oldest cell is one.
+    #[inline(always)]
+    fn drop_oldest(&mut self, grid: &Grid, current: u64, elapsed_us: u64) {
+        // A cell has expired if the next one is older than a window. At most one more cell has.
+        let mut most = self.form.cells();
+        most -= u64::from(grid.age_us(most - 1, elapsed_us) >= grid.window_us);
+        let oldest = (self.oldest + 1).max(current.saturating_sub(most));
+        if oldest > self.newest {
+            self.total = 0;
+            return;
         }
-        self.total -= cell.units;
-        self.oldest += 1;
-        if self.oldest < self.newest {
-            self.set_first(self.between(self.oldest));
+        let cell = if oldest < self.newest { self.between(oldest) } else { self.last };
+        // As in `begin`, most often one cell is removed.
+        self.total = match oldest - self.oldest {
+            1 => self.total - self.oldest_cell().units,
+            _ => self.units_since(oldest),
+        };
+        self.oldest = oldest;
+        if grid.is_expired(cell, grid.age_us(current - oldest, elapsed_us)) {
+            self.oldest += 1;
+            self.total -= cell.units;
+            if self.oldest <= self.newest {
+                let next =
+                    if self.oldest < self.newest { self.between(self.oldest) } else { self.last };
+                self.set_first(next);
+            }
         } else {
-            self.set_first(self.last);
+            self.set_first(cell);
         }
-        true
+    }
+
+    /// The units of the cells from the cell `oldest` on, which is later than the oldest cell.
+    ///
+    /// All positions of cells are added up, and those without a cell as zeros, because a loop over
+    /// the cells would have an unpredictable number of iterations.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "there are at most 14 cells")]
+    fn units_since(&self, oldest: u64) -> u64 {
+        let masks = self.form.cell_masks(self.newest - oldest);
+        let word = |number: usize| self.words.get(number) & masks[number];
+        let words = [word(0), word(1), word(2), word(3), word(4), word(5)];
+        let (unit_bits, cell_bits) = (self.form.unit_bits(), self.form.cell_bits());
+        let (mut sum, mut at) = (self.last.units, 0);
+        while at < (self.form.cells() as u32 - 1) * cell_bits {
+            let (word, shift) = ((at / u64::BITS) as usize, at % u64::BITS);
+            let low_bits = (u64::BITS - shift).min(unit_bits);
+            sum += words[word] >> shift & ((1 << low_bits) - 1);
+            if low_bits < unit_bits {
+                sum += (words[word + 1] & ((1 << (unit_bits - low_bits)) - 1)) << low_bits;
+            }
+            at += cell_bits;
+        }
+        sum
     }
 
     /// Removes up to `units` from the newest cell and returns how many. An emptied cell is removed.
@@ -462,6 +513,7 @@ impl<W: CellWords> Cells<W> {
     #[inline(always)]
     pub(super) fn add(&mut self, grid: &Grid, units: u64, index: u64, offset_us: u64) {
         if self.is_empty() || index != self.newest {
+            rarely();
             self.begin(index);
         }
         let cell = self.last;

@@ -107,7 +107,7 @@ pub use form::WindowForm;
 use packed_cells::{has_form_and_pace, newest_age, newest_before};
 use times_form::Times;
 
-use super::AlgorithmState;
+use super::{AlgorithmState, rarely};
 use crate::limit::{Grid, WindowPosition};
 use crate::{Attempt, CellView, Cost, Decision, Limit, Packed, PackedWords, ResetAfter, Timestamp};
 
@@ -448,20 +448,25 @@ pub(crate) fn decide_cells<const FORM: usize, W: PackedWords>(
         cells.pace = pace;
         cells
     } else if packed.deadline_us() <= now_us {
+        rarely();
         Cells::empty(form, pace, InPlace(&mut packed.words))
     } else {
         return None;
     };
-    let first = cells.first();
     cells.advance(limit, &now);
     let attempt = Attempt::new(units, now.at);
     let outcome = cells.apply(limit, &attempt, &now, admitted);
-    if cells.is_empty() {
-        // The deadline would become earlier.
-        cells.set_first(first);
-        return None;
-    }
-    let decision = cells.report(limit, attempt.cost, &now, outcome);
+    // Two calls, because the report on a charge is short: the current cell is the newest.
+    let decision = if outcome.charged {
+        cells.report(limit, attempt.cost, &now, outcome)
+    } else {
+        rarely();
+        if cells.is_empty() {
+            // The deadline would become earlier.
+            return None;
+        }
+        cells.report(limit, attempt.cost, &now, outcome)
+    };
     let head = cells.pack_head();
     // A limit of a form with cells is not 0, so its reset is when its state expires.
     let deadline = Packed::deadline_from_us(now_us + decision.reset_after.as_micros());

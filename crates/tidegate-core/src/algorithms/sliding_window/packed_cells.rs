@@ -20,12 +20,46 @@ use crate::packed::with_low_bits;
 pub(super) const INDEX_BITS: u32 = 14;
 
 impl WindowForm {
+    /// The bits of the words that belong to the youngest `count` cells between the oldest and the
+    /// newest.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "there are at most 14 cells")]
+    pub(super) fn cell_masks(self, count: u64) -> &'static [u64; WORDS] {
+        &CELL_MASKS[self as usize][count as usize]
+    }
+
     /// The bits of a cell.
     #[inline(always)]
     pub(super) fn pack_cell(self, cell: Cell) -> u128 {
         let rest = cell.steps << self.lag_bits() | cell.lag;
         u128::from(rest) << self.unit_bits() | u128::from(cell.units)
     }
+}
+
+/// The bits of the words that belong to the youngest cells between the oldest and the newest, by
+/// form and by the number of these cells.
+static CELL_MASKS: [[[u64; WORDS]; MOST_BETWEEN + 1]; 4] = [
+    cell_masks(WindowForm::Times),
+    cell_masks(WindowForm::Cells15),
+    cell_masks(WindowForm::Cells7),
+    cell_masks(WindowForm::Cells3),
+];
+
+/// The most cells between the oldest and the newest.
+const MOST_BETWEEN: usize = 14;
+
+const fn cell_masks(form: WindowForm) -> [[u64; WORDS]; MOST_BETWEEN + 1] {
+    let mut masks = [[0; WORDS]; MOST_BETWEEN + 1];
+    let (mut count, mut end) = (0, 0);
+    while count <= MOST_BETWEEN {
+        let (mut number, mut bits) = (0, end);
+        while number < WORDS {
+            masks[count][number] = if bits < u64::BITS { (1 << bits) - 1 } else { u64::MAX };
+            (number, bits) = (number + 1, bits.saturating_sub(u64::BITS));
+        }
+        (count, end) = (count + 1, end + form.cell_bits());
+    }
+    masks
 }
 
 /// The form and, if it is not in the words, the pace, as the low bits of the head of a packed

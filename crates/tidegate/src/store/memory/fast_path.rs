@@ -8,8 +8,8 @@
 //! The functions that decide are compiled for each kind of packed states (`for_kind!`).
 
 use tidegate_core::{
-    Algorithm, Attempt, Decided, Decision, Limit, Packed, PackedKind, ResetAfter, RetryAfter,
-    Timestamp,
+    Algorithm, Attempt, Decided, Decision, Limit, Packed, PackedKind, PackedSize, ResetAfter,
+    RetryAfter, Timestamp,
 };
 
 use super::MemoryStore;
@@ -77,13 +77,13 @@ impl<'a> SeizedSlot<'a> {
         admitted: bool,
     ) -> Option<(Decision, u64)> {
         let (deadline_high, body) = (self.slot.deadline_high(), self.slot.body);
-        match self.slot_ref.large() {
-            Some(words) => {
-                let mut packed = Packed { deadline_high, body, words };
+        match PackedKind::ALL[KIND].size() {
+            PackedSize::Small => {
+                let mut packed = Packed { deadline_high, body, words: () };
                 Some((packed.decide_kind::<KIND>(limit, attempt, admitted)?, packed.body))
             }
-            None => {
-                let mut packed = Packed { deadline_high, body, words: () };
+            PackedSize::Large => {
+                let mut packed = Packed { deadline_high, body, words: self.slot_ref.large()? };
                 Some((packed.decide_kind::<KIND>(limit, attempt, admitted)?, packed.body))
             }
         }
@@ -134,6 +134,13 @@ macro_rules! for_kind {
 
 pub(super) use for_kind;
 
+/// The kind of the states of a check, if the fast path decides it. It does not decide on logs and
+/// permits, nor does it charge denied requests.
+#[inline(always)]
+fn fast_path_kind(check: &Check<'_>) -> Option<PackedKind> {
+    check.limit.packed_kind().filter(|_| check.overflow == Overflow::Refuse)
+}
+
 /// A decision in two registers, for a call that is not inlined. Reading a decision from memory
 /// right after it was written in pieces of other sizes takes as long as some decisions.
 #[derive(Clone, Copy)]
@@ -146,7 +153,6 @@ struct CompactDecision {
 /// Marks of a [`CompactDecision`]. The remaining units of a limit are below all of them.
 const ALLOWED: u64 = 1 << 63;
 const NO_ROOM: u64 = 1 << 62;
-const NEEDS_PERMIT: u64 = 1 << 61;
 
 impl CompactDecision {
     /// Converts a decision. The time to retry is returned in memory, because few decisions are
@@ -162,11 +168,8 @@ impl CompactDecision {
     }
 
     #[inline(always)]
-    fn decision(self, limit: &Limit, retry_after: RetryAfter) -> Result<Decision, CheckError> {
-        if self.remaining & NEEDS_PERMIT > 0 {
-            return Err(CheckError::NeedsPermit);
-        }
-        Ok(Decision {
+    fn decision(self, limit: &Limit, retry_after: RetryAfter) -> Decision {
+        Decision {
             allowed: self.remaining & ALLOWED > 0,
             limit: limit.count(),
             remaining: self.remaining & !(ALLOWED | NO_ROOM),
@@ -174,7 +177,7 @@ impl CompactDecision {
             reset_after: ResetAfter::from_micros(self.reset_us),
             no_room: self.remaining & NO_ROOM > 0,
             decided: Decided::Exact,
-        })
+        }
     }
 }
 
@@ -212,11 +215,11 @@ impl MemoryStore {
     ) -> Result<Decision, CheckError> {
         let mut retry_after = RetryAfter::Now;
         let retry = &mut retry_after;
-        let decision = match check.limit.packed_kind() {
+        let decision = match fast_path_kind(check) {
             Some(kind) => for_kind!(kind, self.decide_packed, (check, at, retry)),
-            None => self.decide_after_miss(check, at, retry, self.hash(check.key)),
+            None => return self.decide_slowly(check, at, self.hash(check.key)),
         };
-        decision.decision(check.limit, retry_after)
+        Ok(decision.decision(check.limit, retry_after))
     }
 
     /// Decides a check of a limit whose states are of the kind with the number `KIND`.
@@ -247,7 +250,7 @@ impl MemoryStore {
                 if miss == FastPathMiss::Contended {
                     Backoff::new().wait();
                 }
-                self.decide_after_miss(check, at, retry_after, hash)
+                CompactDecision::new(self.decide_after_miss(check, at, hash), retry_after)
             }
         }
     }
@@ -262,9 +265,6 @@ impl MemoryStore {
         hash: u64,
         prefetched: Prefetched,
     ) -> Result<Decision, FastPathMiss> {
-        if check.overflow != Overflow::Refuse {
-            return Err(FastPathMiss::NotApplicable);
-        }
         let state_hash = hash ^ check.limit.id();
         let fingerprint = Fingerprint::new(state_hash);
         let groups =
@@ -276,40 +276,32 @@ impl MemoryStore {
         SeizedSlot::new(slot_ref, fingerprint)?.decide_and_release::<KIND>(check, self.time(at))
     }
 
+    /// Decides a check that the fast path does not decide; see [`fast_path_kind`].
+    #[cold]
+    #[inline(never)]
+    fn decide_slowly(
+        &self,
+        check: &Check<'_>,
+        at: Option<Timestamp>,
+        hash: u64,
+    ) -> Result<Decision, CheckError> {
+        if check.limit.algorithm() == Algorithm::Concurrency {
+            return Err(CheckError::NeedsPermit);
+        }
+        if check.consumed_if_denied() > 0 {
+            let request = Request::new(std::slice::from_ref(check));
+            return Ok(self.decide_all(&request, at)?.decisions[0]);
+        }
+        Ok(self.decide_after_miss(check, at, hash))
+    }
+
     /// Decides a check whose state is not in its most probable slot, or whose slot is seized.
     ///
     /// It waits before it tries to seize a slot again, because every attempt takes the cache line
     /// away from the thread that holds the slot.
     #[cold]
     #[inline(never)]
-    fn decide_after_miss(
-        &self,
-        check: &Check<'_>,
-        at: Option<Timestamp>,
-        retry_after: &mut RetryAfter,
-        hash: u64,
-    ) -> CompactDecision {
-        if check.limit.algorithm() == Algorithm::Concurrency {
-            return CompactDecision { remaining: NEEDS_PERMIT, reset_us: 0 };
-        }
-        let decision = if check.consumed_if_denied() > 0 {
-            let request = Request::new(std::slice::from_ref(check));
-            match self.decide_all(&request, at) {
-                Ok(verdict) => verdict.decisions[0],
-                Err(error) => unreachable!("a single check of a rate limit is valid: {error}"),
-            }
-        } else {
-            self.decide_one_after_miss(check, at, hash)
-        };
-        CompactDecision::new(decision, retry_after)
-    }
-
-    fn decide_one_after_miss(
-        &self,
-        check: &Check<'_>,
-        at: Option<Timestamp>,
-        hash: u64,
-    ) -> Decision {
+    fn decide_after_miss(&self, check: &Check<'_>, at: Option<Timestamp>, hash: u64) -> Decision {
         let hashed = self.with_hash(hash, check);
         if let Some(kind) = check.limit.packed_kind() {
             let mut backoff = Backoff::new();
@@ -351,14 +343,15 @@ impl MemoryStore {
                 let at = time(round * BATCH + index);
                 let mut retry_after = RetryAfter::Now;
                 let retry = &mut retry_after;
-                let decision = match check.limit.packed_kind() {
+                let decision = match fast_path_kind(check) {
                     Some(kind) => {
                         let loaded = Prefetched::Yes;
                         for_kind!(kind, self.decide_hashed, (check, at, retry, hash, loaded))
+                            .decision(check.limit, retry_after)
                     }
-                    None => self.decide_after_miss(check, at, retry, hash),
+                    None => self.decide_slowly(check, at, hash)?,
                 };
-                decisions.push(decision.decision(check.limit, retry_after)?);
+                decisions.push(decision);
             }
         }
         Ok(())

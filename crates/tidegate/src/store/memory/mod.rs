@@ -23,16 +23,16 @@
 //! |  '- decide_hashed
 //! |     |- try_one                 the most probable slot, without a lock
 //! |     '- decide_after_miss       another slot, a new key, or a slot that is seized
-//! '- decide_after_miss             a log, which is in the slab
+//! |        |- decide_and_release   any slot of the key, without a lock
+//! |        '- decide_one_locked
+//! |           |- decide_on_log     a log in the slab
+//! |           '- decide_locked
+//! '- decide_slowly
 //!    |- decide_all                 `Overflow::Consume`
-//!    '- decide_one_after_miss
-//!       |- decide_and_release      any slot of the key, without a lock
-//!       '- decide_one_locked
-//!          |- decide_on_log        a log in the slab
-//!          '- decide_locked
+//!    '- decide_after_miss          a log, which is in the slab
 //! decide_batch                     several requests with one check: prefetches, then as decide_one
 //! |- decide_hashed
-//! '- decide_after_miss
+//! '- decide_slowly
 //! decide_all                       one request with any number of checks
 //! |- decide_with_id                a request with an id: decide_into, unless it is remembered
 //! '- decide_into

@@ -93,8 +93,8 @@ impl<'a> SlotGroups<'a> {
     /// The slot with this number.
     #[inline(always)]
     pub(super) fn slot(self, index: usize) -> SlotRef<'a> {
-        let word = self.slot_word(index);
-        SlotRef { words: &self.words[word..word + slot_words(self.size)], index }
+        let (words, _) = self.words[self.slot_word(index)..].split_at(slot_words(self.size));
+        SlotRef { words, index }
     }
 
     /// All slots.
