@@ -33,6 +33,8 @@ pub enum Subject {
     LargeCounter,
     /// A `sliding-window`.
     Window,
+    /// A `sliding-window` of a second, whose keys have cells of several ages.
+    AgedWindow,
     /// A `token-bucket`.
     Bucket,
     /// A `sliding-log`.
@@ -63,6 +65,7 @@ impl Subject {
             Subject::Counter => "sliding-counter, 64 callers of one RedisStore, separate keys",
             Subject::LargeCounter => "the same, under 6,000,000 per minute",
             Subject::Window => "sliding-window, separate keys",
+            Subject::AgedWindow => "sliding-window of a second: keys have cells of several ages",
             Subject::Bucket => "token-bucket, separate keys",
             Subject::Log => "sliding-log, separate keys",
             Subject::TwoLimits => "two sliding-counters per request, separate keys",
@@ -84,7 +87,7 @@ impl Subject {
             Subject::Counter | Subject::LargeCounter | Subject::HotCounter => {
                 ("sliding-counter", false)
             }
-            Subject::Window | Subject::HotWindow => ("sliding-window", false),
+            Subject::Window | Subject::AgedWindow | Subject::HotWindow => ("sliding-window", false),
             Subject::Bucket | Subject::HotBucket => ("token-bucket", false),
             Subject::Log | Subject::HotLog => ("sliding-log", false),
             Subject::TwoLimits | Subject::HotTwoLimits => ("sliding-counter", true),
@@ -92,8 +95,9 @@ impl Subject {
         };
         let is_large = self == Subject::LargeCounter || self.is_hot();
         let count = if is_large { LARGE_LIMIT } else { LIMIT };
+        let window_s = if self == Subject::AgedWindow { 1 } else { WINDOW_S };
         let texts = [
-            format!("{count} per {WINDOW_S}s {algorithm}"),
+            format!("{count} per {window_s}s {algorithm}"),
             format!("{} per 1h {algorithm}", count * 10),
         ];
         let texts = &texts[..if has_two { 2 } else { 1 }];
