@@ -229,16 +229,18 @@ pub enum FileFault {
     #[error("is empty; leave it out or name another file")]
     Empty,
     #[error(
-        "is compressed with {name}; only gzip and zstd are read directly, so use `{name} -dc FILE \
-         | tidegate replay - ...`",
-        name = .0.name()
+        "is compressed with {}; only gzip and zstd are read directly, so use `{} FILE | tidegate \
+         replay - ...`",
+        .0.name(),
+        .0.command()
     )]
     Compressed(Compression),
     /// The decompressed data is compressed again.
     #[error(
-        "is compressed twice, {inner} inside {outer}; use `{outer} -dc FILE | tidegate replay - ...`",
-        outer = .0[0].name(),
-        inner = .0[1].name()
+        "is compressed twice, {} inside {}; use `{} FILE | tidegate replay - ...`",
+        .0[1].name(),
+        .0[0].name(),
+        .0[0].command()
     )]
     CompressedTwice([Compression; 2]),
     #[error(
@@ -250,6 +252,10 @@ pub enum FileFault {
         "begins as JSON, but its first line is broken: {0}; each line must be one whole object"
     )]
     BrokenJson(BadLine),
+    #[error(
+        "is a JSON array; write one object per line: `jq -c '.[]' FILE | tidegate replay - ...`"
+    )]
+    JsonArray,
     #[error(
         "the format of its first lines is unknown; set it with --format (csv without column names \
          is time_us,key[,cost]; it begins `{first_line}`)"

@@ -13,8 +13,9 @@ use crate::report::{counted, escape_path};
 use crate::trace_file::FileReport;
 use crate::utc::Utc;
 
-/// Times before the second day of 1970 are probably not in microseconds.
-const EARLY_US: u64 = 86_400_000_000;
+/// A year. A file whose times all lie in 1970 is probably read in the wrong unit: milliseconds of
+/// today, read as microseconds, are in January 1970.
+const YEAR_US: u64 = 365 * 86_400_000_000;
 
 /// Zones differ by multiples of a quarter of an hour.
 const QUARTER_US: u64 = 900_000_000;
@@ -25,8 +26,9 @@ const DISORDER_US: u64 = 60_000_000;
 /// Times after the year 2100 are probably not in the given unit.
 const LATE_US: u64 = 4_102_444_800_000_000;
 
-/// The number of policies that are listed because their keys lack a part.
-const INCOMPLETE_SHOWN: usize = 5;
+/// The number of policies that are listed because their keys lack a part, and of fields that are
+/// listed because no request has them.
+const MISSING_SHOWN: usize = 5;
 
 /// In a window shorter than this, a rounded second shifts requests by more than a tenth of it.
 const SHORT_WINDOW_US: u64 = 10_000_000;
@@ -68,7 +70,6 @@ impl ReadReport {
 
     /// Returns whether some file lies more than a year from all others.
     fn apart(&self) -> bool {
-        const YEAR_US: u64 = 366 * EARLY_US;
         let mut spans: Vec<_> = self.files.iter().filter_map(|file| file.span).collect();
         spans.sort_unstable();
         spans.windows(2).any(|pair| pair[1].0.saturating_sub(pair[0].1) > YEAR_US)
@@ -92,10 +93,12 @@ fn of_file(file: &FileReport) -> Vec<String> {
     let mut hints = Vec::new();
     let path = escape_path(&file.path);
     if let Some((_, last_us)) = file.span {
-        if last_us < EARLY_US && file.unit.is_some() {
+        if let Some((unit, _)) = file.unit.filter(|_| last_us < YEAR_US) {
             let last = Utc { time_us: last_us };
             hints.push(format!(
-                "{path}: the last time is {last}; if times are not in microseconds, set --time-unit to s, ms or ns"
+                "{path}: times are read in {}, so the last one is {last}; if that is wrong, set \
+                 --time-unit to s, ms, us or ns",
+                unit.name()
             ));
         } else if last_us > LATE_US {
             let last = Utc { time_us: last_us };
@@ -130,16 +133,35 @@ fn incomplete_keys(template: &Template, requests: u64, files: &[FileReport]) -> 
              same part share a key if their other parts are equal"
         );
     };
+    let reason = reason_for_absence(field, files);
+    format!("{requests} {verb} no `{field}`{reason}; such requests share one key")
+}
+
+/// Returns why requests of these files lack a field, to be appended to its name; empty if the
+/// format is not the reason.
+fn reason_for_absence(field: &RequestField, files: &[FileReport]) -> String {
     let formats: BTreeSet<&str> =
         files.iter().filter_map(|file| file.format).map(Format::name).collect();
     let formats = Vec::from_iter(formats).join(" and ");
     let may_contain = |file: &FileReport| file.format.is_none_or(|one| one.may_contain(field));
-    let reason = match field {
+    match field {
         RequestField::ClientIp => " (a client that is logged by name has no address)".into(),
         _ if files.iter().any(may_contain) => String::new(),
         _ => format!(", which lines of format {formats} do not contain"),
-    };
-    format!("{requests} {verb} no `{field}`{reason}; such requests share one key")
+    }
+}
+
+/// Describes a field that conditions of these policies name and no request has.
+fn unseen_condition(field: &RequestField, policies: &[String], files: &[FileReport]) -> String {
+    let reason = reason_for_absence(field, files);
+    let noun = if policies.len() == 1 { "policy" } else { "policies" };
+    let names: Vec<_> =
+        policies.iter().take(MISSING_SHOWN).map(|name| format!("`{name}`")).collect();
+    let more = if policies.len() > MISSING_SHOWN { ", ..." } else { "" };
+    format!(
+        "{noun} {}{more}: no request has a `{field}`{reason}, so conditions on it never hold",
+        names.join(", ")
+    )
 }
 
 impl UndecidedCounts {
@@ -166,9 +188,11 @@ impl UndecidedCounts {
         });
         let mut incomplete: Vec<_> = self.incomplete.iter().collect();
         incomplete.sort_by_key(|(_, (_, requests))| Reverse(*requests));
-        let incomplete = incomplete.into_iter().take(INCOMPLETE_SHOWN).map(|(policy, of)| {
+        let incomplete = incomplete.into_iter().take(MISSING_SHOWN).map(|(policy, of)| {
             format!("policy `{policy}`: {}", incomplete_keys(&of.0, of.1, files))
         });
-        found.chain(incomplete).chain(not_replayed).collect()
+        let unseen = self.unseen.iter().take(MISSING_SHOWN);
+        let unseen = unseen.map(|(field, policies)| unseen_condition(field, policies, files));
+        found.chain(unseen).chain(incomplete).chain(not_replayed).collect()
     }
 }

@@ -41,25 +41,39 @@ pub enum Compression {
     /// Recognised, so that the error can name it, but not supported.
     Xz,
     Bzip2,
+    Zip,
 }
 
 impl Compression {
-    /// The name of the compression, which is also the name of the program.
+    /// The name of the compression.
     pub const fn name(self) -> &'static str {
         match self {
             Compression::Gzip => "gzip",
             Compression::Zstd => "zstd",
             Compression::Xz => "xz",
             Compression::Bzip2 => "bzip2",
+            Compression::Zip => "zip",
+        }
+    }
+
+    /// The command that writes the decompressed file to its output.
+    pub const fn command(self) -> &'static str {
+        match self {
+            Compression::Gzip => "gzip -dc",
+            Compression::Zstd => "zstd -dc",
+            Compression::Xz => "xz -dc",
+            Compression::Bzip2 => "bzip2 -dc",
+            Compression::Zip => "unzip -p",
         }
     }
 
     fn detect(head: &[u8]) -> Option<Self> {
-        let signatures: [(&[u8], _); 4] = [
+        let signatures: [(&[u8], _); 5] = [
             (b"\x1f\x8b", Compression::Gzip),
             (b"\x28\xb5\x2f\xfd", Compression::Zstd),
             (b"\xfd7zXZ\0", Compression::Xz),
             (b"BZh", Compression::Bzip2),
+            (b"PK\x03\x04", Compression::Zip),
         ];
         let known = signatures.into_iter().find(|(magic, _)| head.starts_with(magic));
         // A zstd file may begin with a skippable frame, of which there are 16 kinds.

@@ -41,6 +41,7 @@ mod suggest;
 mod tally;
 mod timeline;
 mod trace_file;
+mod unseen_fields;
 mod utc;
 mod zstd;
 

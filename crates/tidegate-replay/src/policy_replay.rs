@@ -26,6 +26,7 @@ use crate::ground_truth::{GroundTruth, MaxCount, TrueCount};
 use crate::keys::KeyNumbers;
 use crate::run::with_limit_algorithm;
 use crate::tally::Tally;
+use crate::unseen_fields::UnseenFields;
 
 /// Separates the name of a policy from a key. Names of policies do not contain it.
 const KEY_SEPARATOR: u8 = 0;
@@ -73,6 +74,8 @@ pub struct UndecidedCounts {
     /// By the name of a policy, the template of its key and the number of requests whose key lacks
     /// a part.
     pub incomplete: BTreeMap<String, (Template, u64)>,
+    /// The fields that conditions of the policies name and no request had.
+    pub unseen: UnseenFields,
     /// Requests for whose keys the store had no capacity.
     pub no_room: u64,
     /// The error of the first request that was not decided.
@@ -114,6 +117,7 @@ impl PolicyReplay {
         let gate = Arc::new(Gate::new(limiter, policies, stats));
         let rules = Arc::clone(&gate.active_policies());
         let (limits, limit_index) = limits(rules.policies());
+        let unseen = UnseenFields::new(rules.policies());
         Ok(PolicyReplay {
             gate,
             rules,
@@ -122,7 +126,7 @@ impl PolicyReplay {
             limit_index,
             keys: KeyNumbers::new(),
             key_text: Vec::new(),
-            undecided: UndecidedCounts::default(),
+            undecided: UndecidedCounts { unseen, ..UndecidedCounts::default() },
         })
     }
 
@@ -184,6 +188,7 @@ impl PolicyReplay {
         tally: &mut Tally,
     ) -> Option<RequestOutcome> {
         self.clock.set(Timestamp::from_micros(row.time_us));
+        self.undecided.unseen.observe(attributes);
         let question = GateRequest { cost, ..GateRequest::new(Subject::Request(attributes)) };
         let answer = gate.poll_now(gate.check(rules, &[question]));
         let (selected, answer) = match (rules.policies().select(attributes), answer) {

@@ -127,7 +127,8 @@ pub fn replay_file(path: &Path, plan: Vec<Vec<Limit>>) -> Result<Summary, Replay
         run::compare(block, &mut runs, None);
         Ok(())
     })?;
-    let options = SummaryOptions { elapsed: Duration::ZERO, top: 0, compared: runs.len() > 1 };
+    let options =
+        SummaryOptions { elapsed: Duration::ZERO, top: Some(0), compared: runs.len() > 1 };
     Ok(Summary::of_replay(&report, &runs, options))
 }
 

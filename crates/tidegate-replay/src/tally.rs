@@ -132,6 +132,11 @@ impl KeyCounts {
         self.names.get(&key).map(|name| &**name)
     }
 
+    /// Returns the number of keys with near misses.
+    pub fn near_keys(&self) -> u64 {
+        self.near.iter().filter(|&&count| count > 0).count() as u64
+    }
+
     /// Returns the keys with the highest counts, at most `count`. Equal keys are in the order in
     /// which they first appeared.
     pub fn top(&self, by: RankBy, count: usize) -> Vec<KeyCount> {

@@ -242,6 +242,9 @@ fn parser(
         (None, None) if damaged => return Ok(None),
         (None, None) => return Err(FileFault::Empty.at(path)),
     };
+    if matches!(choice, FormatChoice::Auto | FormatChoice::Jsonl) && begins_array(first_line) {
+        return Err(FileFault::JsonArray.at(path));
+    }
     let detected = Format::detect(first.iter().copied(), options.unit);
     let format = match choice {
         FormatChoice::Csv => Format::Csv,
@@ -269,6 +272,12 @@ fn parser(
         }
         .at(path)),
     }
+}
+
+/// Returns whether a file with this first line is a JSON array of objects.
+fn begins_array(first_line: &[u8]) -> bool {
+    let inside = first_line.trim_ascii().strip_prefix(b"[").map(<[u8]>::trim_ascii_start);
+    inside.is_some_and(|inside| inside.is_empty() || inside.starts_with(b"{"))
 }
 
 fn unknown_format(first_line: &[u8]) -> FileFault {

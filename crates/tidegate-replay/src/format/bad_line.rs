@@ -12,7 +12,7 @@ pub enum BadLine {
     TooLong,
     #[error("no whole number of microseconds at its start")]
     NoTime,
-    #[error("no {role}: field `{name}` is empty")]
+    #[error("no {role}: field `{name}` is missing or empty")]
     EmptyField { role: &'static str, name: Box<str> },
     /// The value of a field is wrong.
     #[error("field `{name}` is `{value}`: {why}")]

@@ -190,9 +190,12 @@ mod tests {
         let event = csv.parse(b"200,a,1700000000.25").expect("an event");
         assert_eq!((event.time_us, &*event.key), (1_700_000_000_250_000, &b"a"[..]));
         let why = |error: BadLine| error.to_string();
-        assert_eq!(why(csv.parse(b"200,a").expect_err("no time")), "no time: field `ts` is empty");
+        assert_eq!(
+            why(csv.parse(b"200,a").expect_err("no time")),
+            "no time: field `ts` is missing or empty"
+        );
         let no_key = csv.parse(b"200,,1700000000").expect_err("no key");
-        assert_eq!(why(no_key), "no key: field `client_ip` is empty");
+        assert_eq!(why(no_key), "no key: field `client_ip` is missing or empty");
         assert!(matches!(csv.parse(b"1,2,3,4"), Err(BadLine::TooManyFields)));
     }
 }

@@ -140,7 +140,11 @@ impl Times {
             [b'-', b'0'..=b'9', ..] => Err(BadLine::TimeBefore1970),
             [_, _, _, b'0'..=b'9', b'-' | b'/', ..] => self.rfc3339(text),
             [b'0'..=b'9', b':', ..] | [_, b'0'..=b'9', b':', ..] => Err(BadLine::NoDateField),
-            [_, _, b'/', ..] => log_date_us(text),
+            // Only lines of logs have the brackets that the other message shows.
+            [_, _, b'/', ..] => log_date_us(text).map_err(|why| match why {
+                BadLine::BadDate => BadLine::BadTime,
+                why => why,
+            }),
             _ => self.number(text),
         }
     }

@@ -41,8 +41,9 @@ pub struct ReportArgs {
     pub html: Option<PathBuf>,
 
     /// The number of keys to list: those denied most, and those that came nearest to a denial
-    #[arg(long, value_name = "N", default_value_t = 10, allow_negative_numbers = true, value_parser = |text: &str| whole_number(text, 0..=1000_u16))]
-    pub top: u16,
+    /// [default: 5 in text, 10 in JSON and on the page]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = |text: &str| whole_number(text, 0..=1000_u16))]
+    pub top: Option<u16>,
 }
 
 impl ReportArgs {

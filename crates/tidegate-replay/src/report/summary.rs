@@ -53,6 +53,9 @@ pub struct Summary {
     /// The largest burst of one key, if it was counted.
     #[serde(skip)]
     pub burst: Option<Burst>,
+    /// The number of keys that the text lists.
+    #[serde(skip)]
+    pub keys_in_text: usize,
 }
 
 /// The most units that one key requested within the window of the first limit.
@@ -109,6 +112,9 @@ pub struct AlgorithmSummary {
     pub not_replayed: Option<u64>,
     pub keys: u64,
     pub keys_denied: u64,
+    /// The number of keys with near misses.
+    #[serde(skip)]
+    pub keys_near: u64,
     /// The count of the first limit; `limits` has all of them.
     pub largest_rolling_count: u64,
     /// Requests admitted with at most a twentieth of a limit left.
@@ -211,10 +217,22 @@ pub struct SuggestionSummary {
 #[derive(Clone, Copy, Debug)]
 pub struct SummaryOptions {
     pub elapsed: Duration,
-    /// The number of keys that are listed.
-    pub top: u16,
+    /// The number of keys to list, if it was given.
+    pub top: Option<u16>,
     /// Whether outcomes were compared with those of the exact log.
     pub compared: bool,
+}
+
+impl SummaryOptions {
+    /// Returns the number of keys that JSON and the page list.
+    pub fn keys_listed(&self) -> u16 {
+        self.top.unwrap_or(10)
+    }
+
+    /// Returns the number of keys that the text lists. The default is smaller, to fit a terminal.
+    fn keys_in_text(&self) -> usize {
+        self.top.unwrap_or(5).into()
+    }
 }
 
 impl Summary {
@@ -230,7 +248,7 @@ impl Summary {
             lines: file.lines,
             events: file.events,
         });
-        let top = options.top;
+        let top = options.keys_listed();
         let summed = |run: &Run| {
             let compared = options.compared;
             let keys = KeyTotals {
@@ -276,6 +294,7 @@ impl Summary {
                 .chain(undecided.unwrap_or_default())
                 .collect(),
             algorithms,
+            keys_in_text: options.keys_in_text(),
             ..Summary::default()
         }
     }
@@ -302,6 +321,7 @@ impl Summary {
             elapsed_us: u64::try_from(options.elapsed.as_micros()).unwrap_or(u64::MAX),
             events_per_second: per_second(all, options.elapsed),
             algorithms,
+            keys_in_text: options.keys_in_text(),
             ..Summary::default()
         }
     }
@@ -380,6 +400,7 @@ impl AlgorithmSummary {
             not_replayed,
             keys: keys.count,
             keys_denied: tally.keys.denied_keys,
+            keys_near: tally.keys.near_keys(),
             largest_rolling_count: limits.first().map_or(0, |limit| limit.largest_rolling_count),
             near_misses: tally.near,
             over_admitted: tally.over_admitted,

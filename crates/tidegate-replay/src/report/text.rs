@@ -7,9 +7,6 @@ use super::summary::{
 };
 use crate::utc::Utc;
 
-/// The number of keys listed on a terminal, even if `--top` is larger.
-const KEYS_SHOWN: usize = 5;
-
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_heading(f)?;
@@ -133,8 +130,12 @@ impl Summary {
     /// Writes the keys denied most by the requested algorithm.
     fn write_keys(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(run) = self.algorithms.get(self.main) else { return Ok(()) };
-        let lists = [("most denied", &run.most_denied), ("nearest to a denial", &run.nearest)];
-        for (title, keys) in lists {
+        let lists = [
+            ("most denied", &run.most_denied, run.keys_denied),
+            ("nearest to a denial", &run.nearest, run.keys_near),
+        ];
+        for (title, keys, all) in lists {
+            let keys = &keys[..keys.len().min(self.keys_in_text)];
             if keys.is_empty() {
                 continue;
             }
@@ -148,8 +149,12 @@ impl Summary {
                 [name].into_iter().chain(numbers).collect()
             };
             let heads = ["", "events", "denied", "near misses"].map(String::from).to_vec();
-            let rows = [heads].into_iter().chain(keys.iter().take(KEYS_SHOWN).map(row));
+            let rows = [heads].into_iter().chain(keys.iter().map(row));
             write!(f, "{}", Table { rows: rows.collect() })?;
+            match all.saturating_sub(keys.len() as u64) {
+                0 => {}
+                more => writeln!(f, "  and {}; list more with --top", counted(more, "other key"))?,
+            }
         }
         Ok(())
     }

@@ -261,7 +261,7 @@ impl SimulationRun {
         let keys = self.events_of.iter().map(|events_of| KeyTotals {
             count: events_of.iter().filter(|&&events| events > 0).count() as u64,
             events_of,
-            top: options.top,
+            top: options.keys_listed(),
             of_policies: false,
         });
         // A single list applies to all runs.

@@ -40,7 +40,7 @@ pub fn print(args: &SimulateArgs, specs: &[TrafficSpec]) -> Result<(), ReplayErr
             PageCounts::default(),
         )?;
         let options =
-            SummaryOptions { elapsed: Duration::ZERO, top: 0, compared: simulated.compared };
+            SummaryOptions { elapsed: Duration::ZERO, top: Some(0), compared: simulated.compared };
         for row in rows(spec.traffic.name(), &simulated.summary(spec, options)) {
             line(&row)?;
         }

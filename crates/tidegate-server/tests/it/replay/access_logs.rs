@@ -126,7 +126,7 @@ fn errors_name_the_wrong_field() {
         (
             "{\"ts\":1700000000,\"user\":\"a\"}\n",
             &["--key", "user_id"],
-            "error: no request to replay: 1 line skipped, the first -:1: no key: field `user_id` is empty\n",
+            "error: no request to replay: 1 line skipped, the first -:1: no key: field `user_id` is missing or empty\n",
         ),
         (
             "date,key\n14.11.2023,a\n",

@@ -108,7 +108,14 @@ fn names_format_of_file_if_option_names_another() {
 #[test]
 fn rejects_unsupported_compression() {
     let files = Files::new("compressed");
-    for (magic, program) in [(&b"\xfd7zXZ\0 rest"[..], "xz -dc"), (b"BZh91AY rest", "bzip2 -dc")] {
+    for (magic, program) in [
+        (&b"\xfd7zXZ\0 rest"[..], "xz -dc"),
+        (b"BZh91AY rest", "bzip2 -dc"),
+        (
+            b"PK\x03\x04 rest",
+            "with zip; only gzip and zstd are read directly, so use `unzip -p FILE",
+        ),
+    ] {
         replay(&files.write("trace", magic), &[]).failed(1, &["trace", program]);
     }
 }
@@ -146,7 +153,7 @@ fn skips_and_reports_malformed_log_and_json_lines() {
         format!("{line}\n{{\"time_us\":1}}\n[1,\"a\"]\n{{\"time_us\":1,\"key\":\"a\n{line}");
     let json = replay_text(&trace, &["--json"]).succeeded().json();
     assert_eq!((&json["events"], lines(&json["skipped"])), (&2.into(), vec![2, 3, 4]));
-    assert_eq!(json["skipped"]["first"][0]["problem"], "no key: field `key` is empty");
+    assert_eq!(json["skipped"]["first"][0]["problem"], "no key: field `key` is missing or empty");
 }
 
 #[test]
@@ -415,7 +422,8 @@ fn rejects_binary_files() {
     };
     let utf_16: Vec<u8> = "\u{feff}1,a\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
     let twice = "is compressed twice, gzip inside";
-    let rows: [(&[u8], &str); 8] = [
+    let array = "is a JSON array; write one object per line: `jq -c '.[]' FILE | tidegate replay";
+    let rows: [(&[u8], &str); 10] = [
         (
             &gzip(gzip("1,a\n")),
             &format!("{twice} gzip; use `gzip -dc FILE | tidegate replay - ...`"),
@@ -426,6 +434,8 @@ fn rejects_binary_files() {
         ),
         (&utf_16, "is text in UTF-16; make it UTF-8 first, e.g. `iconv -f UTF-16 -t UTF-8 FILE"),
         (&gzip(&utf_16), "is text in UTF-16"),
+        (b"[{\"time_us\":1,\"key\":\"a\"},\n{\"time_us\":2,\"key\":\"a\"}]\n", array),
+        (b"[\n  {\n    \"time_us\": 1,\n    \"key\": \"a\"\n  }\n]\n", array),
         (b"time_us,key\n", "the input has column names and no lines below them\n"),
         (b"ts,client_ip\n", "column names and no lines below them\n"),
         (

@@ -20,8 +20,26 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         "1700000000,a\n1700000001,a\n",
         &[],
         &[
-            "hint: -: the last time is 1970-01-01 00:28:20Z; if times are not in microseconds, set --time-unit to s, ms or ns\n",
+            "hint: -: times are read in us, so the last one is 1970-01-01 00:28:20Z; if that is wrong, set --time-unit to s, ms, us or ns\n",
         ],
+    ),
+    (
+        "milliseconds taken for microseconds",
+        "1700000000000,a\n1700000001000,a\n",
+        &[],
+        &["hint: -: times are read in us, so the last one is 1970-01-20 16:13:20Z; if that"],
+    ),
+    (
+        "a date in another order",
+        "time,key\n2023-11-14T22:13:20Z,a\n11/14/2023 22:13,a\n",
+        &[],
+        &["  -:3: field `time` is `11/14/2023 22:13`: not a number or a time such as 2023-11-14T"],
+    ),
+    (
+        "a line without a time",
+        "{\"time\":1700000000,\"key\":\"a\"}\n{\"key\":\"a\"}\n",
+        &[],
+        &["  -:2: no time: field `time` is missing or empty\n"],
     ),
     (
         "milliseconds said to be seconds",

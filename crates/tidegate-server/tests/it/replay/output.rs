@@ -57,6 +57,29 @@ fn prints_summary_for_people() {
     }
 }
 
+/// The text listed at most five keys, whatever `--top` was.
+#[test]
+fn text_lists_as_many_keys_as_asked() {
+    let trace: String =
+        (0..12).map(|key| format!("1700000000000000,key-{key}\n").repeat(2)).collect();
+    for (top, listed, more) in [
+        (&[][..], 5, Some("  and 7 other keys; list more with --top")),
+        (&["--top", "11"], 11, Some("  and 1 other key; list more with --top")),
+        (&["--top", "12"], 12, None),
+        (&["--top", "0"], 0, None),
+    ] {
+        let args = [&["replay", "-", "--limit", "1 per 1s"], top].concat();
+        let text = tidegate_reading(&args, trace.as_bytes()).succeeded().stdout;
+        let denied = text.split("most denied").nth(1).unwrap_or_default();
+        let denied = denied.split("\n\n").next().unwrap_or_default();
+        assert_eq!(denied.matches("  key-").count(), listed, "{top:?}: {text}");
+        match more {
+            Some(more) => assert!(denied.contains(more), "{top:?}: {text}"),
+            None => assert!(!text.contains("list more"), "{top:?}: {text}"),
+        }
+    }
+}
+
 /// Returns the shape of a JSON value: names are kept, numbers and texts become their type.
 fn shape(value: &Value) -> Value {
     match value {

@@ -221,6 +221,50 @@ fn names_missing_parts_of_keys() {
     }
 }
 
+/// Conditions on fields that the trace does not contain: a policy that was not tested is not taken
+/// for a harmless one.
+#[test]
+fn names_missing_fields_of_conditions() {
+    let files = Files::new("missing-fields");
+    let log =
+        "192.0.2.1 - - [14/Nov/2023:22:13:20 +0000] \"GET /a?x=1 HTTP/1.1\" 200 5 \"-\" \"-\"\n";
+    let json = "{\"ts\":1700000000,\"path\":\"/a\",\"host\":\"a.example\"}\n";
+    let never = "so conditions on it never hold\n";
+    for (conditions, trace, hint) in [
+        ("match: { host: a.example }", log, Some(format!("no request has a `host`, {never}"))),
+        ("match: { host: a.example }", json, None),
+        (
+            "match: { \"header:x-org\": a }",
+            log,
+            Some(format!(
+                "no request has a `header:x-org`, which lines of format combined do not contain, \
+                 {never}"
+            )),
+        ),
+        (
+            "exempt: { \"header:x-org\": a }",
+            json,
+            Some(format!("no request has a `header:x-org`, {never}")),
+        ),
+        (
+            "overrides: [{ when: { \"cookie:plan\": a }, limits: 9 per 1m }]",
+            json,
+            Some(format!("no request has a `cookie:plan`, {never}")),
+        ),
+        ("match: { \"query:y\": a, path: /b }", log, None),
+    ] {
+        let config = format!("policies: [{{ name: p, key: all, limits: 5 per 1m, {conditions} }}]");
+        let config = files.write("tidegate.yaml", config);
+        let text = replay(trace, &["--config", &config]).succeeded().stdout;
+        match hint {
+            Some(hint) => {
+                assert!(text.contains(&format!("hint: policy `p`: {hint}")), "{hint}: {text}");
+            }
+            None => assert!(!text.contains("never hold"), "{conditions}: {text}"),
+        }
+    }
+}
+
 /// Requests under a concurrency limit are not denied, because a trace cannot show whether they
 /// were.
 #[test]
