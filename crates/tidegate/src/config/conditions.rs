@@ -1,11 +1,12 @@
 //! Reads the conditions of `match`, `when` and `exempt`, including descriptors.
 
 use std::ops::Range;
+use std::rc::Rc;
 
 use super::policies::meant_request_field;
 use super::reader::{LocatedNode, Reader, closest, excerpt, join};
 use super::warnings::{check_method, check_pattern};
-use super::yaml::{Name, Value};
+use super::yaml::{Name, Node, Value};
 use crate::policy::{
     Condition, ConditionError, ConditionErrorKind, Conditions, DescriptorEntry, MAX_ENTRIES,
     PatternError, RequestField, RequestFieldError,
@@ -59,6 +60,9 @@ fn read_each_condition(
             let all = read_descriptors(reader, (name, &inner), new);
             expected += all.len();
             read.extend(all.into_iter().flatten());
+        } else if let Value::Map(inside) = &node.value {
+            expected += 1;
+            fail_mapping(reader, name, inside, &inner.path);
         } else {
             expected += 1;
             let request_field = if name.text == "methods" { "method" } else { &name.text };
@@ -112,6 +116,19 @@ fn read_condition(
             None
         }
     }
+}
+
+/// Reports a condition whose value is a mapping, such as `header: { x-org: acme }`.
+fn fail_mapping(reader: &Reader<'_>, name: &Name, inside: &[(Name, Rc<Node>)], path: &str) {
+    let first = inside.first().map_or("NAME", |(name, _)| &*name.text);
+    let field = excerpt(&name.text);
+    let help = match &*name.text {
+        "header" => "write `headers`".into(),
+        "descriptor" => "write `descriptors`".into(),
+        "query" | "cookie" => format!("write `\"{field}:{}\"` before the value", excerpt(first)),
+        _ => "write one value, or a list such as `[a, b]`".into(),
+    };
+    reader.fail_at(name.span.clone(), path, format!("`{field}` cannot be a mapping"), help);
 }
 
 fn fail_value(reader: &Reader<'_>, located: &LocatedNode, text: &str, kind: &ConditionErrorKind) {

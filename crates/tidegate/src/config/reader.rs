@@ -12,7 +12,9 @@ use tidegate_core::Algorithm;
 
 use super::error::{ConfigError, SourceLocation, UnlocatedError, printable};
 use super::schema::Field;
-use super::yaml::{MAX_ERRORS, Name, Node, Scalar, Value};
+use super::yaml::{
+    MAX_ERRORS, Name, Node, SPACE_AFTER_COLON, Scalar, Value, colon_without_space, find_odd_space,
+};
 
 /// The source of a config, with the errors found so far.
 pub(super) struct Reader<'s> {
@@ -69,7 +71,11 @@ impl<'s> Reader<'s> {
         message: impl Into<String>,
         help: impl Into<String>,
     ) {
-        let (message, help) = (message.into(), help.into());
+        let (message, mut help) = (message.into(), help.into());
+        let is_line = !self.source.get(span.clone()).unwrap_or_default().contains('\n');
+        if let Some((_, space)) = find_odd_space(self.source, &span).filter(|_| is_line) {
+            help = space.help();
+        }
         let mut errors = self.errors.borrow_mut();
         if errors.len() < MAX_ERRORS {
             errors.push(UnlocatedError { span, field: path.into(), message, help });
@@ -201,6 +207,10 @@ impl<'s> Reader<'s> {
         let help = if name.text == "<<" {
             "merge keys are not read: write the fields out, or use an alias for a whole value"
                 .into()
+        } else if let Some((before, _)) = name.text.split_once(':')
+            && names.clone().any(|known| known == before)
+        {
+            SPACE_AFTER_COLON.into()
         } else {
             suggest(&name.text, names.clone())
         };
@@ -306,7 +316,12 @@ impl<'s> Reader<'s> {
         let scalar = self.scalar(located)?;
         let text = excerpt(&scalar.text);
         let digits = scalar.text.replace('_', "");
-        if !scalar.is_plain || digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+        if is_number && !scalar.is_plain {
+            self.fail_quoted(located, "a number");
+            return None;
+        }
+        if !is_number {
             let message = format!("`{text}` is not a whole number");
             self.fail(located, message, "write digits only, without quotes");
             return None;
@@ -325,12 +340,24 @@ impl<'s> Reader<'s> {
         match &*scalar.text {
             "true" if scalar.is_plain => Some(true),
             "false" if scalar.is_plain => Some(false),
+            "true" | "false" => {
+                self.fail_quoted(located, "`true` or `false`");
+                None
+            }
             text => {
                 let message = format!("`{}` is neither `true` nor `false`", excerpt(text));
                 self.fail(located, message, "write `true` or `false`, without quotes");
                 None
             }
         }
+    }
+
+    /// Reports a number or boolean in quotes, which make it a text.
+    fn fail_quoted(&self, located: &LocatedNode, expected: &str) {
+        let written = excerpt(self.source.get(located.node.span.clone()).unwrap_or_default());
+        let bare = excerpt(written.trim_matches(['"', '\'']));
+        let message = format!("`{written}` is a text, not {expected}");
+        self.fail(located, message, format!("remove the quotes: `{bare}`"));
     }
 
     /// Reads one of `words`.
@@ -387,6 +414,15 @@ impl<'s> Reader<'s> {
         let subject = match located.path.rsplit('.').next() {
             None | Some("") => "the config".into(),
             Some(name) => format!("`{name}`"),
+        };
+        let is_unspaced = |scalar: &Scalar| {
+            scalar.is_plain
+                && expected == "a mapping"
+                && colon_without_space(&scalar.text).is_some()
+        };
+        let help = match &located.node.value {
+            Value::Scalar(scalar) if is_unspaced(scalar) => SPACE_AFTER_COLON,
+            _ => help,
         };
         let message = format!("{subject} must be {expected}, but {found}");
         self.fail_at(self.start_of(located), &located.path, message, help);

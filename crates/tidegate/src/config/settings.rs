@@ -12,6 +12,7 @@ use super::schema::{
     AUTO, FORMS, FORWARDED_HEADERS, LOG_KEYS, MAX_KEYS, MAX_NODES, PATH_VARIANTS, STORE_SCHEMES,
     TLS, TLS_FILES, WHEN_FULL,
 };
+use super::warnings::check_trusted;
 use super::{Config, Fronts, Tls};
 use crate::WhenFull;
 use crate::headers::{Form, Forms};
@@ -160,7 +161,10 @@ fn read_identity(reader: &Reader<'_>, object: &Object<'_, '_>) -> Identity {
         for item in reader.one_or_list(&located) {
             let Some(text) = reader.any_text(&item) else { continue };
             match parse_network(text) {
-                Ok(net) => trusted.push(net),
+                Ok(net) => {
+                    check_trusted(reader, &item, net);
+                    trusted.push(net);
+                }
                 Err(kind) => {
                     reader.fail(
                         &item,

@@ -3,9 +3,12 @@
 //! A warning is reported only where the config leaves no doubt, or where `tidegate explain` would
 //! show the same for an ordinary request.
 
+use ipnet::IpNet;
+
 use super::reader::{LocatedNode, Object, Reader, excerpt, field_name, suggest};
-use super::schema::POLICY;
-use crate::policy::{Mode, Pattern, Policy, SharedBy};
+use super::schema::{OVERRIDE, POLICY};
+use crate::Overflow;
+use crate::policy::{CostSource, Mode, Pattern, Policy, SharedBy, is_implied_by};
 
 /// The largest number of values that are compared to find policies without an effect. Beyond it,
 /// which takes hundreds of policies with long lists, the remaining policies are not compared.
@@ -53,6 +56,18 @@ pub(super) fn check_method(reader: &Reader<'_>, located: &LocatedNode, text: &st
     reader.notice(located.node.span.clone(), &located.path, message, help);
 }
 
+/// Warns of trusted proxies that include every client.
+pub(super) fn check_trusted(reader: &Reader<'_>, located: &LocatedNode, network: IpNet) {
+    if network.prefix_len() > 0 {
+        return;
+    }
+    let message = format!(
+        "`{network}` trusts every client: each can choose the address under which it is counted"
+    );
+    let help = "list only the addresses of your proxies";
+    reader.notice(located.node.span.clone(), &located.path, message, help);
+}
+
 /// Warns of a path or host that looks like a regular expression or a route template.
 pub(super) fn check_pattern(reader: &Reader<'_>, located: &LocatedNode, text: &str) {
     if let Some(glob) = from_route_template(text) {
@@ -69,6 +84,9 @@ pub(super) fn check_pattern(reader: &Reader<'_>, located: &LocatedNode, text: &s
     let message =
         format!("`{}` looks like a regular expression, but is matched as a glob", excerpt(text));
     let help = match as_glob(text) {
+        _ if !text.contains('(') && text.contains("|/") => {
+            format!("write a list: `[{}]`", excerpt(&text.replace('|', ", ")))
+        }
         Some(glob) => format!("write `{glob}`"),
         None if field_name(&located.path) == "host" => {
             "write `*` for anything, dots included, and `{a,b}` for alternatives".into()
@@ -99,8 +117,8 @@ fn from_route_template(text: &str) -> Option<String> {
 }
 
 /// Returns whether a glob has parts that only make sense in a regular expression: `/.*`, `.+`,
-/// `[0-9]+`, `\d`, `(a|b)` or a `$` at the end. `report.*` and `*.*` are ordinary globs. A dot that
-/// is written as `\.` is meant literally.
+/// `[0-9]+`, `\d`, `(a|b)`, `/a|/b` or a `$` at the end. `report.*` and `*.*` are ordinary globs. A
+/// dot that is written as `\.` is meant literally.
 fn is_regex_like(text: &str) -> bool {
     let has_class =
         text.as_bytes().windows(2).any(|pair| pair[0] == b'\\' && pair[1].is_ascii_alphanumeric());
@@ -111,6 +129,7 @@ fn is_regex_like(text: &str) -> bool {
     let is_any = |segment: &str| segment.starts_with(".*");
     has_class
         || has_group
+        || text.contains("|/")
         || text.split('/').any(is_any)
         || [".+", "]+", ")+", ")*"].iter().any(|part| text.contains(part))
         || text.ends_with('$')
@@ -143,6 +162,8 @@ pub(super) fn check_policies(reader: &Reader<'_>, items: &[LocatedNode], policie
             continue;
         }
         written.check_key();
+        written.check_costs();
+        written.check_limits();
         written.check_others(index, policies, &mut comparisons_left);
     }
 }
@@ -200,6 +221,51 @@ impl WrittenPolicy<'_, '_> {
             }
         };
         self.notice("key", message, help);
+    }
+
+    /// Warns of a fixed cost that a limit can never admit, in the policy and in its overrides.
+    fn check_costs(&self) {
+        let overrides = self.object.get("overrides");
+        let overrides = overrides.map_or_else(Vec::new, |all| self.reader.one_or_list(&all));
+        for (index, variant) in self.policy.variants().iter().enumerate() {
+            let CostSource::Fixed(units) = *variant.cost() else { continue };
+            // A limit of 0 denies on purpose.
+            let mut limits = variant.limits_below(units).filter(|limit| limit.capacity() > 0);
+            let Some(limit) = limits.next().filter(|_| variant.mode() != Mode::Off) else {
+                continue;
+            };
+            let message = format!("a cost of {units} can never pass `{limit}`");
+            let help = "raise the limit, or lower the cost";
+            match index.checked_sub(1).and_then(|index| overrides.get(index)) {
+                // An override that changes neither of them has the warning of the policy.
+                Some(item) if self.changes_cost_or_limits(item) => {
+                    self.reader.notice(self.reader.start_of(item), &item.path, message, help);
+                }
+                Some(_) => {}
+                None => self.notice("cost", message, help),
+            }
+        }
+    }
+
+    fn changes_cost_or_limits(&self, item: &LocatedNode) -> bool {
+        let object = self.reader.object(item, OVERRIDE);
+        object.is_some_and(|object| object.has("cost") || object.has("limits"))
+    }
+
+    /// Warns of a limit that can never deny, because another one of the policy denies first.
+    fn check_limits(&self) {
+        // A denial that consumes charges the limits differently.
+        let consumes = self.policy.overflow() == Some(Overflow::Consume);
+        let Some(located) = self.object.get("limits").filter(|_| !consumes) else { return };
+        let items = self.reader.one_or_list(&located);
+        for (item, limit) in items.iter().zip(self.policy.limits()) {
+            let Some(by) = self.policy.limits().iter().find(|by| is_implied_by(limit, by)) else {
+                continue;
+            };
+            let message = format!("`{limit}` never denies: `{by}` denies first");
+            let help = "lower it, or remove it";
+            self.reader.notice(item.node.span.clone(), &item.path, message, help);
+        }
     }
 
     /// Warns if another policy always replaces this one, or denies whatever it would deny.

@@ -4,6 +4,8 @@
 //! The comparisons of conditions are incomplete, so an answer of `false` or `None` means that
 //! nothing is certain.
 
+use tidegate_core::{Algorithm, Limit};
+
 use super::condition::{Condition, EXAMPLE_ADDRESS};
 use super::definition::Policy;
 use super::request_field::RequestField;
@@ -17,6 +19,25 @@ pub(crate) enum SharedBy {
     All,
     /// The requests that do not have the field.
     Some,
+}
+
+/// Returns whether `by` denies whenever `limit` denies, if both are limits of one policy, which
+/// charges them together: its window is longer and its count is not larger. `false` if that is not
+/// certain, as for algorithms that estimate.
+pub(crate) fn is_implied_by(limit: &Limit, by: &Limit) -> bool {
+    let (window_us, longer_us) = (limit.window_us(), by.window_us());
+    let contains_window = match limit.algorithm() {
+        Algorithm::SlidingLog | Algorithm::TokenBucket => longer_us > window_us,
+        // A cell expires late by up to a third of the window.
+        Algorithm::SlidingWindow => longer_us / 2 >= window_us,
+        // Windows are aligned: each lies within one of the other limit if that is a multiple.
+        Algorithm::FixedWindow => longer_us > window_us && longer_us.is_multiple_of(window_us),
+        _ => false,
+    };
+    limit.algorithm() == by.algorithm()
+        && contains_window
+        && by.count() <= limit.count()
+        && by.capacity() <= limit.capacity()
 }
 
 impl Policy {
@@ -47,7 +68,7 @@ impl Policy {
             let is_only_variant = policy.variants().len() == 1;
             is_only_variant && !policy.is_quota() && !policy.has_concurrency()
         };
-        let is_stricter = |limit: &tidegate_core::Limit| {
+        let is_stricter = |limit: &Limit| {
             other.limits().iter().any(|theirs| {
                 let is_lower =
                     theirs.count() <= limit.count() && theirs.capacity() <= limit.capacity();

@@ -110,6 +110,12 @@ impl Variant {
         &self.limits
     }
 
+    /// Returns the limits that can never admit a request of this cost. A cost of 0 is a peek, which
+    /// is answered like a cost of 1.
+    pub(crate) fn limits_below(&self, units: u64) -> impl Iterator<Item = &Limit> {
+        self.limits.iter().filter(move |limit| units.max(1) > limit.capacity())
+    }
+
     /// Returns the mode.
     pub fn mode(&self) -> Mode {
         self.mode

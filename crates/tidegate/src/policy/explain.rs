@@ -7,6 +7,7 @@ use std::fmt;
 use super::definition::{Policy, is_concurrency};
 use super::key::Key;
 use super::normalized_request::NormalizedRequest;
+use super::path::AMBIGUOUS;
 use super::{Mode, OnStoreFailure};
 use crate::Overflow;
 
@@ -128,6 +129,10 @@ impl Explained<'_> {
         let chosen = &self.policy.variants()[*variant];
         let is_on = chosen.mode() != Mode::Off;
         writeln!(f, "  key     {} -> {key}", self.policy.key_template())?;
+        if key.to_string().contains(AMBIGUOUS) {
+            let why = "servers disagree about the `;` or `\\` in this path";
+            writeln!(f, "          {why}: all such paths share `{AMBIGUOUS}`")?;
+        }
         for field in missing {
             writeln!(f, "          the request has no {field}: all such requests share this key")?;
         }
@@ -156,9 +161,8 @@ impl Explained<'_> {
         if let Ok(units) = cost
             && is_on
         {
-            // A cost of 0 is a peek, which is answered like a cost of 1.
-            let units = (*units).max(1);
-            for limit in chosen.limits().iter().filter(|limit| units > limit.capacity()) {
+            for limit in chosen.limits_below(*units) {
+                let units = (*units).max(1);
                 writeln!(f, "          a cost of {units} can never pass `{limit}`")?;
             }
         }

@@ -91,7 +91,7 @@ pub(crate) use template::{write_group, write_ipv4};
 
 #[cfg(feature = "config")]
 pub(crate) use {
-    analysis::SharedBy,
+    analysis::{SharedBy, is_implied_by},
     condition::{MAX_EXEMPT_VALUES, MAX_VALUES},
     definition::{MAX_OVERRIDES, MAX_REPLACED},
     descriptor::Wildcard,

@@ -151,7 +151,7 @@ fn read(path: &str, parameters: Interpretation, backslash: Interpretation) -> St
 
 /// The `{path}` of all paths without a single merged reading. If each had its own key, a client
 /// could create any number of keys for one resource.
-const AMBIGUOUS: &str = "/(ambiguous)";
+pub(super) const AMBIGUOUS: &str = "/(ambiguous)";
 
 /// Returns whether servers that drop parameters and split at backslashes disagree about a path: a
 /// backslash is inside a parameter, or one of the characters occurs both plain and percent-encoded.

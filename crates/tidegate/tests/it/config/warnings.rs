@@ -46,12 +46,35 @@ fn does_not_warn_of_ordinary_policies() {
         policy("key: '{header:x-key}', match: { headers: { x-key: [a, b] } }"),
         policy("key: '{path}:{method}:{host}'"),
         policy("key: all"),
+        policy("key: all, cost: 5"),
+        policy("key: all, cost: 9, mode: 'off'"),
+        "policies: [{ name: a, key: all, limits: 0 per 1m, cost: 9 }]".into(),
+        "trusted_proxies: [10.0.0.0/8, '::1']\npolicies: [{ name: a, key: all, limits: 5 per 1m }]"
+            .into(),
         policy("key: '{descriptor:ip}', match: { descriptors: [ip] }"),
         policy("key: '{descriptor:#2}', match: { descriptors: [{ a: b }, ip] }"),
         policy("key: '{descriptor:ip}', match: { descriptors: { ip: '*' } }"),
         policy("key: '{descriptors}', match: { descriptors: { ip: '*' } }"),
     ];
     for text in rows {
+        assert_eq!(warnings(&text), Vec::<String>::new(), "{text}");
+    }
+}
+
+/// Limits of one policy that both deny, or of which it is not certain that one never does.
+#[test]
+fn does_not_warn_of_limits_that_complement_each_other() {
+    for limits in [
+        "[10 per 1s, 100 per 1m]",
+        "[100 per 1s, 50 per 1500ms]",
+        "[100 per 1s, 50 per 1m sliding-log]",
+        "[100 per 1s sliding-counter, 50 per 1m sliding-counter]",
+        "[100 per 2s fixed-window, 50 per 3s fixed-window]",
+        "[5 per 1s token-bucket burst 5, 5 per 1m token-bucket burst 9]",
+        "[100 per 1s, 50 concurrent]",
+        "[100 per 1s, 50 per 1m], overflow: consume",
+    ] {
+        let text = format!("policies: [{{ name: a, key: all, limits: {limits} }}]");
         assert_eq!(warnings(&text), Vec::<String>::new(), "{text}");
     }
 }
