@@ -142,7 +142,7 @@ test("a key of dots is looked at like any other", async () => {
   await page.selectOption("#lookup-policy", "login");
   await page.fill("#lookup-key", "..");
   await page.click("#lookup button[type=submit]");
-  await shows(page, "#lookup-note", ".. under login: never seen, would pass.");
+  await shows(page, "#lookup-note", ".. under login: nothing is counted under it, would pass.");
   await page.done();
 });
 
@@ -214,7 +214,7 @@ test("a reset that fails is reported until the next action", async () => {
     ? route.fulfill({ status: 503, json: { detail: "the store is unavailable" } }) : route.continue()));
   await page.click("#reset");
   await page.click("#confirm-reset");
-  const failed = "Not reset: the store is unavailable. 192.0.2.11 under login: never seen, would pass.";
+  const failed = "Not reset: the store is unavailable. 192.0.2.11 under login: nothing is counted under it, would pass.";
   await shows(page, "#lookup-note", failed);
   for (let polls = 0; polls < 2; polls += 1) await (await page.waitForResponse(/keys\?key=/)).finished();
   assert.equal(await text(page, "#lookup-note"), failed);
@@ -523,10 +523,10 @@ test("the chart of a key has the limits of that key after another was drawn", as
     const legends = { two: ["4 per 1h sliding-log", "8 per 1d sliding-log"], one: ["5 per 1h sliding-log"], other: ["6 per 1h sliding-log"] };
     for (const policy of ["two", "one", "other", "two"]) {
       await lookUp(page, policy, "k");
-      await shows(page, "#lookup-note", `k under ${policy}: never seen, would pass.`);
+      await shows(page, "#lookup-note", `k under ${policy}: nothing is counted under it, would pass.`);
       await page.locator("#chart-key canvas").waitFor({ state: "visible" });
       assert.deepEqual(await page.locator("#chart-key .legend span").allInnerTexts(), legends[policy]);
-      assert.equal(await text(page, "#lookup-note"), `k under ${policy}: never seen, would pass.`);
+      assert.equal(await text(page, "#lookup-note"), `k under ${policy}: nothing is counted under it, would pass.`);
     }
     await page.done();
   } finally {

@@ -335,7 +335,7 @@ async function refreshKey() {
 function verdictOf({ key, policy, limits, mode, seen }) {
   const denied = limits.some((limit) => !limit.allowed);
   const verdict = !denied ? "would pass" : mode === "observe" ? "would be denied, were it enforced" : "would be denied";
-  return `${key} under ${policy}: ${seen ? "" : "never seen, "}${verdict}.`;
+  return `${key} under ${policy}: ${seen ? "" : "nothing is counted under it, "}${verdict}.`;
 }
 
 /** Sets the note of the lookup if it changed, so that screen readers announce only changes. */
