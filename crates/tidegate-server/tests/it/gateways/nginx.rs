@@ -26,6 +26,9 @@ fn missing_token_is_not_a_401_for_clients() {
         setup.tidegate.require_token("a-secret-that-nginx-does-not-send");
         let response = setup.send(&login(ALICE));
         assert_eq!(response.status, 503, "{response:?}");
+        assert_eq!(response.header("www-authenticate"), None, "{response:?}");
+        assert_eq!(response.header("content-type"), Some("application/problem+json"));
+        assert!(response.body.contains("#temporary-reduced-capacity"), "{response:?}");
         assert!(!response.reached_application(), "{response:?}");
     }
 }
