@@ -19,6 +19,8 @@ use std::env::VarError;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
 
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
@@ -30,6 +32,7 @@ use tidegate::unstable::config::{StoreUrl, StoreUrlError};
 use tidegate::unstable::stats::{MaskSecret, SecretTooShort};
 
 use crate::error::{ErrorKind, RequestError};
+use crate::logs::LogThrottle;
 
 /// The header for a secret when `Authorization` belongs to the end user.
 pub const TOKEN_HEADER: &str = "x-tidegate-token";
@@ -84,7 +87,10 @@ impl Access {
     #[inline]
     pub fn authorize(&self, headers: &HeaderMap) -> Result<(), AuthError> {
         match self {
-            Access::Secrets(tokens) if !tokens.authorize(headers) => Err(AuthError::MissingSecret),
+            Access::Secrets(tokens) if !tokens.authorize(headers) => {
+                tokens.log_rejection();
+                Err(AuthError::MissingSecret)
+            }
             Access::Local if !origin_is_local(headers) => Err(AuthError::ForeignSite),
             _ => Ok(()),
         }
@@ -95,6 +101,13 @@ impl Access {
         match self {
             Access::Secrets(tokens) => tokens.contains(presented),
             Access::Local | Access::Unrestricted => true,
+        }
+    }
+
+    /// Logs that a caller was rejected because of its secret; see [`Tokens::log_rejection`].
+    pub fn log_rejection(&self) {
+        if let Access::Secrets(tokens) = self {
+            tokens.log_rejection();
         }
     }
 
@@ -120,16 +133,48 @@ impl Access {
 
 /// The secrets that a front accepts.
 #[derive(Clone, Default)]
-pub struct Tokens(Box<[Box<str>]>);
+pub struct Tokens {
+    all: Box<[Box<str>]>,
+    /// The names of the front and of the variable with its secrets, for the log.
+    front: &'static str,
+    variable: &'static str,
+    /// Limits how often rejected callers are logged.
+    rejections: Arc<LogThrottle>,
+}
 
 impl Tokens {
     pub fn new(tokens: impl IntoIterator<Item = String>) -> Self {
-        Tokens(tokens.into_iter().map(String::into_boxed_str).collect())
+        let all = tokens.into_iter().map(String::into_boxed_str).collect();
+        Tokens { all, ..Tokens::default() }
+    }
+
+    /// Returns the secrets for one front, which logs its rejected callers separately.
+    pub fn for_front(&self, front: &'static str, variable: &'static str) -> Self {
+        Tokens { all: self.all.clone(), front, variable, ..Tokens::default() }
+    }
+
+    /// Returns whether one of the secrets is so short that it can be guessed.
+    pub fn can_be_guessed(&self) -> bool {
+        self.all.iter().any(|token| token.len() < MIN_TOKEN_BYTES)
+    }
+
+    /// Logs that a caller was rejected, at most once in ten seconds: a gateway that sends no secret
+    /// fails for all of its clients, and hides the reason from them.
+    #[cold]
+    pub fn log_rejection(&self) {
+        if let Some(suppressed) = self.rejections.should_log(Instant::now()) {
+            tracing::warn!(
+                front = self.front,
+                suppressed,
+                "rejected a caller: its secret is missing or wrong; it must send that of {}",
+                self.variable
+            );
+        }
     }
 
     /// Returns whether the list is empty. No secret is accepted then.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.all.is_empty()
     }
 
     /// Returns whether these headers hold one of the secrets.
@@ -147,14 +192,14 @@ impl Tokens {
     }
 
     fn contains(&self, presented: &[u8]) -> bool {
-        let each = self.0.iter().map(|token| token.as_bytes().ct_eq(presented));
+        let each = self.all.iter().map(|token| token.as_bytes().ct_eq(presented));
         each.fold(Choice::from(0), |any, one| any | one).into()
     }
 }
 
 impl std::fmt::Debug for Tokens {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Tokens({})", self.0.len())
+        write!(f, "Tokens({})", self.all.len())
     }
 }
 
@@ -247,6 +292,9 @@ pub const SECRET_VARIABLES: [&str; 8] = [
     MASK_SECRET_VARIABLE,
     "TIDEGATE_MASK_SECRET_FILE",
 ];
+
+/// The length below which a secret can be guessed: 64 random bits as hexadecimal digits.
+const MIN_TOKEN_BYTES: usize = 16;
 
 /// The maximum number of bytes read from a file of secrets.
 const MAX_SECRET_BYTES: u64 = 64 * 1024;

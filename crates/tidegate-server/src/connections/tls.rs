@@ -32,6 +32,10 @@ const OLD_VERSION: &str = "the certificate has the old X.509 version 1, and vers
      subjectAltName=DNS:limits.example.com` for `openssl req -x509`, or with that name in an \
      `-extfile` for `openssl x509 -req`";
 
+/// The problem of a key that only a passphrase can decrypt.
+const ENCRYPTED: &str = "the private key is encrypted, and the server has no passphrase: decrypt it \
+     with `openssl pkey -in KEY -out DECRYPTED`, and make the file readable for the server alone";
+
 /// The TLS of a front, with the files as they were last read.
 #[derive(Debug)]
 pub struct FrontTls {
@@ -124,7 +128,7 @@ impl TlsFiles {
 
 /// Files that are not a valid TLS configuration.
 #[derive(Debug, thiserror::Error)]
-#[error("tls {field}: {path}: {reason}")]
+#[error("{field}: {path}: {reason}")]
 pub struct TlsError {
     /// The field of the config: `cert`, `key` or `client_ca`.
     pub field: &'static str,
@@ -256,11 +260,18 @@ fn validity_error(certificate: &CertificateDer<'_>, now: UnixTime) -> Option<Str
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| {
         let reason = match error {
+            _ if is_encrypted(path) => ENCRYPTED.into(),
             pem::Error::NoItemsFound => "there is no private key in it".into(),
             error => pem_reason(error),
         };
         TlsError { field: "key", path: path.into(), reason }
     })
+}
+
+/// Whether a file holds an encrypted private key, in the form of PKCS #8 or the older one.
+fn is_encrypted(path: &Path) -> bool {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.contains("BEGIN ENCRYPTED PRIVATE KEY") || text.contains("Proc-Type: 4,ENCRYPTED")
 }
 
 fn pem_reason(error: pem::Error) -> String {

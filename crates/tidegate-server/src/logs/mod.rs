@@ -108,12 +108,33 @@ pub fn start(format: LogFormat, default_filter: &str) -> Result<Logging, LogErro
 
 /// Parses the filter of `RUST_LOG`. Panics pass any filter.
 fn filter(text: &str) -> Result<EnvFilter, LogError> {
-    let filter = EnvFilter::try_new(text)
-        .map_err(|error| LogError::Filter { text: text.to_owned(), why: error.to_string() })?;
+    let refuse = |why| LogError::Filter { text: text.to_owned(), why };
+    if let Some(word) = text.split(',').map(str::trim).find(|word| is_unknown(word)) {
+        let meant = match &*word.to_ascii_lowercase() {
+            "warning" | "warnings" => "; did you mean `warn`?",
+            "verbose" => "; did you mean `debug`?",
+            "err" | "errors" | "fatal" | "critical" => "; did you mean `error`?",
+            "none" | "quiet" | "silent" => "; did you mean `off`?",
+            _ => "",
+        };
+        let word = word.escape_debug();
+        return Err(refuse(format!("`{word}` is neither a level nor a part of tidegate{meant}")));
+    }
+    let filter = EnvFilter::try_new(text).map_err(|error| refuse(error.to_string()))?;
     Ok(match format!("{PANIC}=error").parse() {
         Ok(always) => filter.add_directive(always),
         Err(_) => filter,
     })
+}
+
+/// Whether a part of a filter is a single word that selects nothing. A word that is not a level
+/// selects the target of that name alone, so a misspelt level would turn off all other logs.
+fn is_unknown(part: &str) -> bool {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let is_level = LEVELS.iter().any(|level| level.eq_ignore_ascii_case(part));
+    let is_target =
+        part.starts_with("tidegate") || part.contains("::") || part.contains(['=', '[']);
+    !part.is_empty() && !is_level && !is_target && part.parse::<u8>().is_err()
 }
 
 /// Creates the layer that writes lines.
@@ -319,6 +340,36 @@ mod tests {
             let log = String::from_utf8_lossy(&log);
             assert!(log.contains("a panic"), "{text}: {log}");
             assert_eq!(log.contains("another error"), logs_others, "{text}: {log}");
+        }
+    }
+
+    /// Regression test: a misspelt level turned off all logs.
+    #[test]
+    fn rejects_words_that_select_nothing() {
+        let unknown = |word: &str| Some(format!("`{word}` is neither a level nor a part"));
+        let rows = [
+            ("warn", None),
+            ("Debug,tidegate=trace", None),
+            ("tidegate", None),
+            ("tidegate::denials,", None),
+            ("info,hyper=debug,h2::proto", None),
+            (
+                "warning",
+                Some(
+                    "`warning` is neither a level nor a part of tidegate; did you mean `warn`?"
+                        .into(),
+                ),
+            ),
+            ("verbose", Some("did you mean `debug`?".into())),
+            ("info, loud", unknown("loud")),
+            ("a b c", unknown("a b c")),
+        ];
+        for (text, expected) in rows {
+            let error = filter(text).err().map(|error| error.to_string());
+            match (&error, &expected) {
+                (Some(error), Some(expected)) => assert!(error.contains(expected), "{error}"),
+                _ => assert_eq!(error.is_some(), expected.is_some(), "{text}: {error:?}"),
+            }
         }
     }
 

@@ -30,8 +30,8 @@ pub enum ServeError {
     Memory(#[from] OutOfMemory),
     #[error(transparent)]
     Secret(#[from] SecretError),
-    #[error(transparent)]
-    Tls(#[from] TlsError),
+    #[error("tls.{}.{error}", .front.name())]
+    Tls { front: FrontName, error: TlsError },
     #[error("{}: {error}", .front.name())]
     Address { front: FrontName, error: ParseListenAddrError },
     /// All fronts are off.

@@ -93,6 +93,13 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
     if source.variables().is_some() {
         warn_of_open_fronts(&std::mem::take(&mut settings.exposed));
     }
+    for front in &settings.guessable {
+        tracing::warn!(
+            front = front.name(),
+            "a secret of {} can be guessed: use at least 16 bytes, e.g. of `openssl rand -hex 32`",
+            settings::secret_of(*front)
+        );
+    }
     source.log_warnings(&config);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(ServeError::System)?;

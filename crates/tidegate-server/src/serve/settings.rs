@@ -151,6 +151,8 @@ pub struct Settings {
     pub admin: Option<FrontSettings>,
     /// Fronts that other machines can reach without a secret, because of `--insecure-no-auth`.
     pub exposed: Vec<FrontName>,
+    /// Fronts that other machines can reach with a secret that can be guessed.
+    pub guessable: Vec<FrontName>,
 }
 
 /// Where settings come from. The arguments include the environment.
@@ -168,8 +170,14 @@ impl Settings {
     /// # Errors
     /// When an address, a certificate or a secret is missing or invalid.
     pub fn new(sources: SettingSources<'_>, secrets: &Secrets) -> Result<Self, ServeError> {
-        let mut settings =
-            Settings { http: None, grpc: None, resp: None, admin: None, exposed: Vec::new() };
+        let mut settings = Settings {
+            http: None,
+            grpc: None,
+            resp: None,
+            admin: None,
+            exposed: Vec::new(),
+            guessable: Vec::new(),
+        };
         settings.http = settings.front(FrontName::Http, sources, secrets)?;
         settings.grpc = settings.front(FrontName::Grpc, sources, secrets)?;
         settings.resp = settings.front(FrontName::Resp, sources, secrets)?;
@@ -218,11 +226,14 @@ impl Settings {
             FrontName::Admin => &secrets.admin,
             _ => &secrets.tokens,
         };
-        if !tokens.is_empty() {
-            return Ok(Access::Secrets(tokens.clone()));
-        }
         // The permissions of a unix socket restrict who can reach it.
         let reachable = address.filter(|address| !address.ip().to_canonical().is_loopback());
+        if !tokens.is_empty() {
+            if reachable.is_some() && tokens.can_be_guessed() {
+                self.guessable.push(front);
+            }
+            return Ok(Access::Secrets(tokens.for_front(front.name(), secret_of(front))));
+        }
         let Some(address) = reachable else { return Ok(Access::Local) };
         if !insecure {
             return Err(ServeError::Exposed { front, address });
@@ -280,7 +291,7 @@ fn load_tls(
     let loaded = FrontTls::load(TlsFiles { client_name, ..TlsFiles::new(files, base) });
     loaded.map(Some).map_err(|error| match variables {
         Some(variables) if variables.grpc_tls.is_some() => grpc_tls_error(&error).into(),
-        _ => error.into(),
+        _ => ServeError::Tls { front, error },
     })
 }
 

@@ -92,10 +92,20 @@ fn warns_of_tls_files() {
     files.write("old-key.pem", old_key);
     files.write("empty.pem", "");
     files.write("v1.pem", VERSION_1);
+    let pem = |kind: &str, headers: &str| {
+        format!("-----BEGIN {kind}-----\n{headers}MIIFHDBOBgkq\n-----END {kind}-----\n")
+    };
+    files.write("locked.pem", pem("ENCRYPTED PRIVATE KEY", ""));
+    let old_form = "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,AB12\n\n";
+    files.write("locked-rsa.pem", pem("RSA PRIVATE KEY", old_form));
     files.write("ca.pem", authority.pem());
     // The files, and the fields with their files and problems.
-    let rows: [(&str, &[(&str, &str, &str)]); 8] = [
+    let locked = "the private key is encrypted, and the server has no passphrase: decrypt it with \
+                  `openssl pkey -in ";
+    let rows: [(&str, &[(&str, &str, &str)]); 10] = [
         ("cert: cert.pem, key: key.pem, client_ca: ca.pem", &[]),
+        ("cert: cert.pem, key: locked.pem", &[("tls.http.key", "locked.pem", locked)]),
+        ("cert: cert.pem, key: locked-rsa.pem", &[("tls.http.key", "locked-rsa.pem", locked)]),
         (
             "cert: none.pem, key: no-key.pem",
             &[
@@ -249,6 +259,7 @@ const KINDS: &str = "policies:
   - { name: api, match: { path: [/api, /both] }, key: '{client_ip}', limits: [5 per 1m, 600 per 1m token-bucket burst 50], cost: '{header:x-cost}' }
   - { name: jobs, match: { path: /jobs }, key: '{client_ip}', limits: [2 concurrent, 9 per 1m] }
   - { name: closed, match: { path: /closed }, key: '{client_ip}', limits: 0 per 1m }
+  - { name: paths, match: { path: /x }, key: '{path}', limits: 5 per 1m }
 ";
 
 /// The arguments, the explanation of the only policy that applies with the last lines, and the exit
@@ -307,6 +318,13 @@ Refused as bad input (400): the cost for policy `api` comes from {header:x-cost}
   store down: decided locally
 Decided by: jobs
 Needs a permit for: jobs (POST /v1/permits; /v1/check and /v1/forward-auth answer 409)
+", 0),
+    (&["--path", "/x;\\1"], "paths: limits
+  key     {path} -> /(ambiguous)
+          servers disagree about the `;` or `\\` in this path: all such paths share `/(ambiguous)`
+  limit   5 per 1m sliding-window
+  store down: decided locally
+Decided by: paths
 ", 0),
     (&["--path", "/closed"], "closed: limits
   key     {client_ip} -> 192.0.2.1

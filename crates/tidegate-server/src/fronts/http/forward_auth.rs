@@ -11,7 +11,8 @@ use http::header::{CACHE_CONTROL, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tidegate::unstable::attributes::{Attributes, Headers};
-use tidegate::unstable::gate::{ActivePolicies, GateRequest, GateVerdict, Subject};
+use tidegate::unstable::gate::{ActivePolicies, GateError, GateRequest, GateVerdict, Subject};
+use tidegate::unstable::policy::SelectError;
 
 use super::original_request::{OriginalRequest, TargetSource, is_client_query};
 use super::response::{HttpResponse, RequestId, content};
@@ -163,7 +164,8 @@ impl HttpFront {
         let active = self.gate.active_policies();
         let attributes = forwarded.attributes(&active, request.headers(), peer);
         let gate_requests = [gate_request(&attributes, id)];
-        let verdict = self.gate.poll_now(self.gate.check(&active, &gate_requests))?;
+        let verdict = self.gate.poll_now(self.gate.check(&active, &gate_requests));
+        let verdict = verdict.map_err(gate_error)?;
         Ok(self.forward_answer(&verdict, forwarded, id))
     }
 
@@ -176,7 +178,8 @@ impl HttpFront {
     ) -> Result<HttpResponse, RequestError> {
         let active = Arc::clone(&self.gate.active_policies());
         let attributes = forwarded.attributes(&active, headers, peer);
-        let verdict = self.gate.check(&active, &[gate_request(&attributes, id)]).await?;
+        let verdict = self.gate.check(&active, &[gate_request(&attributes, id)]).await;
+        let verdict = verdict.map_err(gate_error)?;
         Ok(self.forward_answer(&verdict, forwarded, id))
     }
 
@@ -225,6 +228,22 @@ impl ForwardedRequest<'_> {
 fn gate_request<'a>(attributes: &'a Attributes<'a>, id: &'a RequestId<'_>) -> GateRequest<'a> {
     let subject = Subject::Request(attributes);
     GateRequest { request_id: Some(id.as_str()), ..GateRequest::new(subject) }
+}
+
+/// Converts an error of the gate. A bad cost names the header or parameter that holds it: the
+/// request of a gateway has no field `attributes`.
+fn gate_error(error: GateError) -> RequestError {
+    let field = match &error {
+        GateError::Select(SelectError::BadCost { field, .. }) => {
+            Some(field.trim_matches(['{', '}']).to_owned())
+        }
+        _ => None,
+    };
+    let error = RequestError::from(error);
+    match field {
+        Some(field) => RequestError { field: Some(field.into()), ..error },
+        None => error,
+    }
 }
 
 /// Creates the response. It must not be cached, because it is for this client only.

@@ -42,10 +42,21 @@ pub fn limit<'a>(
     args: &Args<'a>,
     limits: &mut LimitCache,
 ) -> Result<BorrowedQuery<'a>, RequestError> {
-    let limits = Some(limits.text(args[1])?);
+    let limits = limits.text(args[1]).map_err(|error| in_quotes(args).unwrap_or(error))?;
+    let limits = Some(limits);
     let query =
         BorrowedQuery { limits, ..BorrowedQuery::new(QueryKind::Check, checked_key(args[2])?) };
     with_options(query, "TG.LIMIT", &args[3..])
+}
+
+/// Returns the error of a limit that was sent as several arguments, as in `TG.LIMIT 5 per 1m alice`.
+#[cold]
+fn in_quotes(args: &Args<'_>) -> Option<RequestError> {
+    let split = args.get(1..4).filter(|split| split[1].eq_ignore_ascii_case(b"per"))?;
+    let text = String::from_utf8(split.join(&b' ')).ok()?;
+    text.parse::<Limit>().ok()?;
+    let detail = format!("put the whole limit in quotes: TG.LIMIT \"{text}\" KEY");
+    Some(RequestError::field("limit", detail))
 }
 
 /// `TG.PEEK policy key` and `TG.RESET policy key`.

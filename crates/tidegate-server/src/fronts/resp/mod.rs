@@ -53,6 +53,11 @@ impl RespFront {
         matches!(self.access, Access::Secrets(_))
     }
 
+    /// Logs that a connection has sent no secret, or a wrong one.
+    fn log_rejection(&self) {
+        self.access.log_rejection();
+    }
+
     /// Whether this is one of the secrets, or none is required.
     fn accepts_secret(&self, secret: &[u8]) -> bool {
         self.access.accepts_secret(secret)

@@ -12,7 +12,7 @@ use super::codec::{Replies, RespVersion};
 use super::connection::{ConnBuffers, MAX_REPLY_BYTES};
 use super::query::{self, BorrowedQuery, OwnedQuery};
 use super::session::{ParsedCommand, Session};
-use crate::error::RequestError;
+use crate::error::{ErrorKind, RequestError};
 use crate::server_state::ReplyCounts;
 
 /// The maximum number of checks decided in one call: as many as the store prefetches memory for.
@@ -184,6 +184,9 @@ fn respond(
             (!goes_on).then_some(Progress::Closed)
         }
         ParsedCommand::Rejected(error) => {
+            if error.kind == ErrorKind::Unauthenticated {
+                front.log_rejection();
+            }
             session.abort_transaction();
             replies.error(error);
             None

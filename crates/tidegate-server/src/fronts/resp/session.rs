@@ -190,6 +190,7 @@ impl Session {
             self.authenticated = true;
             return Ok(());
         }
+        front.log_rejection();
         self.wrong_secrets = self.wrong_secrets.saturating_add(1);
         Err(RequestError::new(ErrorKind::Forbidden, WRONG_SECRET))
     }

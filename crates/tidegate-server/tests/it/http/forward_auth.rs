@@ -148,7 +148,7 @@ fn rejects_ambiguous_forwarded_requests() {
         ("?from=original", &[("x-original-uri", "/login"), ("x-original-url", "http://free/login")], 400, None, "differ"),
         ("", &[("x-original-uri", "/login"), ("x-forwarded-uri", "/login"), ("x-forwarded-host", "free")], 400, None, "differ"),
         ("", &[("x-forwarded-uri", "/jobs")], 409, Some("policy"), "policy `jobs` has a concurrency limit"),
-        ("", &[("x-forwarded-uri", "/metered"), ("x-cost", "-1")], 400, Some("attributes"), "{header:x-cost}"),
+        ("", &[("x-forwarded-uri", "/metered"), ("x-cost", "-1")], 400, Some("header:x-cost"), "{header:x-cost}"),
         ("er", &[], 404, None, "not found; see /"),
     ];
     for (behind, headers, status, field, part) in rows {

@@ -1,7 +1,8 @@
 //! Startup, and why it can fail.
 
 use std::collections::BTreeSet;
-use std::net::TcpListener;
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
 
 use super::TWO_PER_HOUR;
 use crate::cli_harness::tidegate;
@@ -49,6 +50,36 @@ fn printed_example_works_with_secret() {
         .expect("a shell");
     let answer = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(answer.starts_with("{\"allowed\":true,\"policy\":\"default\""), "{answer}");
+}
+
+/// A rejected caller was in no log, and a gateway hides the reason from its clients.
+#[test]
+fn logs_secrets_that_are_rejected_or_can_be_guessed() {
+    let weak = "a secret of TIDEGATE_TOKENS can be guessed: use at least 16 bytes";
+    for (address, token, is_weak) in [
+        ("127.0.0.1:0", "short", false),
+        ("0.0.0.0:0", "short", true),
+        ("0.0.0.0:0", "0123456789abcdef", false),
+    ] {
+        let start = Start::new(&format!("start-secret-{is_weak}-{}", token.len()));
+        let start = start.args(&["--http", address, "--resp", "127.0.0.1:0"]);
+        let server = start.env("TIDEGATE_TOKENS", token).run();
+        for _ in 0..3 {
+            assert_eq!(server.check("{}").status, 401);
+        }
+        let mut client = TcpStream::connect(server.resp()).expect("a connection");
+        client.write_all(b"PING\r\nAUTH wrong\r\n").expect("it is read");
+        for front in ["http", "resp"] {
+            let rejected = format!(
+                "rejected a caller: its secret is missing or wrong; it must send that of \
+                 TIDEGATE_TOKENS front=\"{front}\""
+            );
+            let log = server.logged(&rejected);
+            assert_eq!(log.matches(&rejected).count(), 1, "{log}");
+        }
+        let log = server.log();
+        assert_eq!(log.contains(weak), is_weak, "{log}");
+    }
 }
 
 /// The first policy, and the path and body of the command that is printed for it.
@@ -103,6 +134,11 @@ fn flags_of_other_servers_have_suggestions() {
     let rows = [
         ("--metrics", ":9100", "tip: a similar argument exists: '--admin'"),
         ("-c", "tidegate.yaml", "tip: a similar argument exists: '--config'"),
+        (
+            "a.yaml",
+            "--http=off",
+            "'a.yaml' found\n\n  tip: a config is named with '--config a.yaml'",
+        ),
         ("--store", "redis://cache", "tip: set TIDEGATE_STORE, or `store` in the config"),
         ("--redis", "redis://cache", "tip: set TIDEGATE_STORE, or `store` in the config"),
         ("--tls-cert", "a.pem", "tip: TLS is set in the config: `tls: { http: { cert: FILE,"),
@@ -215,7 +251,7 @@ fn reports_why_it_cannot_start() {
         (start("same").args(&["--resp", &free, "--admin", &free]), 1, format!(
             "error: --resp {free} and --admin {free}: two fronts of this server have the same address; choose another \
              port for one of them (--admin 127.0.0.1:0 takes a free one), or --admin off\n")),
-        (start("foreign").args(&["--http", "192.0.2.1:80"]).env("TIDEGATE_TOKENS", "s"), 1,
+        (start("foreign").args(&["--http", "192.0.2.1:80"]).env("TIDEGATE_TOKENS", "0123456789abcdef"), 1,
             "error: --http 192.0.2.1:80: this machine does not have that address\n".into()),
         (start("open").args(&["--http", "0.0.0.0:0"]), 1,
             "error: --http 0.0.0.0:0 is reachable from other machines, and TIDEGATE_TOKENS is not set: set it \
@@ -230,7 +266,7 @@ fn reports_why_it_cannot_start() {
         (start("no-file").env("TIDEGATE_TOKENS_FILE", "/nonexistent"), 1,
             "error: cannot read the file that TIDEGATE_TOKENS_FILE names: No such file or directory (os error 2)\n".into()),
         (start("no-certificate").config(&format!("tls: {{ http: {{ cert: c.pem, key: k.pem }} }}\n{TWO_PER_HOUR}")), 1,
-            "error: tls cert: ".into()),
+            "error: tls.http.cert: ".into()),
         (start("config").config("policies: 7\n"), 1, "error: ".into()),
         (start("variable").without_flags().env("TIDEGATE_HTTP", "banana"), 2,
             "error: invalid value 'banana' for 'TIDEGATE_HTTP (--http <ADDR|off>)': `banana` is not an address".into()),

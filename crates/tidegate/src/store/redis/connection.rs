@@ -74,7 +74,7 @@ pub(super) struct Connection {
     hint: &'static str,
 }
 
-const TLS_HINT: &str = "if it uses TLS, write rediss:// or tls=true";
+const TLS_HINT: &str = "if it uses TLS, write rediss:// or tls=true; or it is not a Redis server";
 const SOCKET_HINT: &str = "check that the socket is that of Redis";
 const CERTIFICATE_HINT: &str = "if it requires a client certificate, add cert=FILE and key=FILE";
 

@@ -241,6 +241,7 @@ fn rejects_invalid_commands() {
         ("TG.CHECK login a COST 1 COST 1\r\n", "-ERR syntax error: COST is given twice\r\n"),
         ("TG.CHECK login a ID x ID x\r\n", "-ERR syntax error: ID is given twice\r\n"),
         ("TG.CHECK login a HARD\r\n", "-ERR syntax error: `HARD` is not an option of TG.CHECK: use COST n, ID id or FORCE\r\n"),
+        ("TG.LIMIT 5 per 1m alice\r\n", "-ERR limit: put the whole limit in quotes: TG.LIMIT \"5 per 1m\" KEY\r\n"),
         ("TG.LIMIT '1 per 1s' a HARD\r\n", "-ERR syntax error: `HARD` is not an option of TG.LIMIT: use COST n, ID id or FORCE\r\n"),
         ("TG.CHECK login a COST one\r\n", "-ERR COST: value is not an integer or out of range: use a whole number from -1000000000000 to 1000000000000\r\n"),
         ("TG.CHECK login a COST 1000000000001\r\n", "-ERR COST: value is not an integer or out of range: use a whole number from -1000000000000 to 1000000000000\r\n"),
