@@ -123,8 +123,8 @@ fn concurrent(words: &mut Words<'_>, count: u64) -> Result<Limit, LimitError> {
         .map_err(|error| LimitError::at(error.kind(), text, span))
 }
 
-/// Parses a whole number with an optional `k`, `K` or `M`. A number above the largest count is an error
-/// of the kind `too_large`.
+/// Parses a whole number with an optional `k`, `K` or `M`. A number above the largest count is an
+/// error of the kind `too_large`.
 fn number(text: &str, span: Range<usize>, word: &str, too_large: Kind) -> Result<u64, LimitError> {
     let (digits, factor) = match word.as_bytes() {
         [.., b'k' | b'K'] => (&word[..word.len() - 1], 1_000),

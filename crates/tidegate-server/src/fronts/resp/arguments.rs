@@ -49,7 +49,8 @@ pub fn limit<'a>(
     with_options(query, "TG.LIMIT", &args[3..])
 }
 
-/// Returns the error of a limit that was sent as several arguments, as in `TG.LIMIT 5 per 1m alice`.
+/// Returns the error of a limit that was sent as several arguments, as in `TG.LIMIT 5 per 1m
+/// alice`.
 #[cold]
 fn in_quotes(args: &Args<'_>) -> Option<RequestError> {
     let split = args.get(1..4).filter(|split| split[1].eq_ignore_ascii_case(b"per"))?;

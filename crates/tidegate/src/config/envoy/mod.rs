@@ -114,10 +114,10 @@ impl EnvoyFile {
         Ok(EnvoyFile { name: path.display().to_string(), text })
     }
 
-    /// Lists the files of a directory and its subdirectories. Names that begin with a dot are skipped, because Kubernetes uses them for its own files.
-    /// Links to directories are skipped, as in envoyproxy/ratelimit. Other entries that are not
-    /// files are skipped, because reading a pipe would block. A dangling link is kept, so that it
-    /// is reported when it is read.
+    /// Lists the files of a directory and its subdirectories. Names that begin with a dot are
+    /// skipped, because Kubernetes uses them for its own files. Links to directories are skipped,
+    /// as in envoyproxy/ratelimit. Other entries that are not files are skipped, because reading a
+    /// pipe would block. A dangling link is kept, so that it is reported when it is read.
     ///
     /// # Errors
     /// Returns an error if a directory cannot be read, or if the number of such files is zero or
