@@ -30,8 +30,8 @@ use fleet::{Run, Totals};
 use scenario::Plan;
 use scripts::{Interpreter, Mistake};
 
-/// The number of seeds of an ordinary test run: some 20 s without optimisation.
-const SEEDS: u64 = 500;
+/// The number of seeds of an ordinary test run: half a minute without optimisation.
+const SEEDS: u64 = 2_000;
 /// The number of threads, each of which runs one seed after another.
 const THREADS: u64 = 2;
 

@@ -51,11 +51,12 @@ macro_rules! with_states {
             include_str!("lua/sliding_log.lua"),
             "return sliding_log(...)\nelseif algorithm == 3 then\n",
             include_str!("lua/fixed_window.lua"),
-            "return fixed_window(...)\nend\n",
+            "return fixed_window(...)\nelseif algorithm == 6 then\n",
+            include_str!("lua/leased.lua"),
+            "return leased(...)\nend\n",
             include_str!("lua/permits.lua"),
             include_str!("lua/concurrency.lua"),
             "return concurrency(...)\nend\n",
-            include_str!("lua/leased.lua"),
             include_str!($script),
         )
     };

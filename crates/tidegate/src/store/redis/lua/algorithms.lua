@@ -4,7 +4,8 @@ local LIMIT_FORMAT, LIMIT_BYTES = '<BI8I8I8I8I8I8I8', 57
 
 -- The function create_state follows, which has the file of each algorithm as a branch (see
 -- with_states! in script.rs). It creates the state of a limit from its numbers, and only the
--- functions of its algorithm.
+-- functions of its algorithm. The algorithm 6 is a state with grants, of the limit that is encoded
+-- at a position of some bytes: create_state(6, bytes, position).
 --
 -- Each state is a table of functions that hold the state of one key at a time:
 --   load(value)             reads a stored state, advances it to now, and returns its available units

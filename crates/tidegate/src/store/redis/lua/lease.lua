@@ -11,10 +11,12 @@
 --          does not exist), or an error if its value is not a state. For a reset of a key without
 --          grants it is the number of deleted keys instead: 0 or 1
 local GRANT, RESET = 0, 2
+-- The first byte of a state with grants, and the number under which it is created.
+local GRANTED, LEASED = 0x8c, 6
 
 -- Forgets a key but for its grants, whatever its value is.
 local function reset(name, operations)
-  local value, state = redis.pcall('GET', name), leased(operations, 1)
+  local value, state = redis.pcall('GET', name), create_state(LEASED, operations, 1)
   if type(value) == 'string' and string.byte(value) == GRANTED and pcall(state.load, value) then
     state.reset()
     state.store(name)
@@ -29,7 +31,7 @@ local function apply(name, operations)
   if string.byte(operations, position) == RESET then
     return reset(name, operations)
   end
-  local value, state = redis_call('GET', name), leased(operations, 1)
+  local value, state = redis_call('GET', name), create_state(LEASED, operations, 1)
   state.load(value)
   while position <= #operations do
     local kind, id, units, duration, divisor

@@ -6,11 +6,11 @@
 -- of open grants (1 byte). The last byte is not 0, unlike that of a summary.
 --
 -- The other algorithms reject the first byte, and request.lua decides an entry again that failed for
--- this reason. So keys without grants cost no command more, only the functions that are created.
-local GRANTED = 0x8c
+-- this reason. So keys without grants cost nothing more.
 
 -- Creates a state with grants of the limit that is encoded at a position of `bytes`.
 local function leased(bytes, position)
+  local GRANTED = 0x8c
   local algorithm, window, count = unpack_numbers(LIMIT_FORMAT, bytes, position)
   -- The bounds of lease/mod.rs: of grants, units, and durations in microseconds.
   local MOST_GRANTS, MOST_GRANTED, SHORTEST, LONGEST = 64, 1000000000000, 1000, 10000000

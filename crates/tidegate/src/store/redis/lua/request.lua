@@ -36,9 +36,6 @@
 --          An entry with an id has a single value instead: the time, and for each state its role,
 --          the length (4 bytes) and the bytes of its value; empty if the id was used for other
 --          costs. An entry that failed has an error in place of its first value, and was not written
--- The mode 3, deny and consume, is none of these: it admits nothing and writes what it consumes.
-local DECIDE, DRY, UNDO = 0, 1, 2
-local OBSERVED, CONSUMES = 1, 2
 local SAME, UNIT = 1, 2
 local KEYS, replies = KEYS, { now }
 -- The states of the group; see algorithms.lua.
@@ -52,6 +49,12 @@ local current
 
 -- Functions that many calls do not need.
 local function create_rare()
+  -- The kinds of cost and the roles of states. The mode 3, deny and consume, is not one of the modes
+  -- here: it admits nothing and writes what it consumes.
+  local ASK, REFUND, OBSERVED, CONSUMES = 0, 2, 1, 2
+  local DECIDE, DRY, UNDO = 0, 1, 2
+  -- The first byte of a state with grants, and the number under which it is created.
+  local GRANTED, LEASED = 0x8c, 6
   local self = {}
 
   -- Reads the runs of an entry.
@@ -259,6 +262,17 @@ local function create_rare()
     left = left - 1
   end
 
+  -- Decides the entries that are left of a group.
+  function self.decide_entries(number, group, mode, runs, id_bytes)
+    while left > 0 do
+      current = runs
+      if not current then
+        current, position = self.read_runs(group, position, number)
+      end
+      self.decide_entry(number, group, mode, id_bytes)
+    end
+  end
+
   -- Decides the current entry of a group with one request for one unit of every state, of which at
   -- least one has grants.
   function self.decide_leased_unit(number, values, offset)
@@ -279,7 +293,7 @@ local function create_rare()
       local value = redis.pcall('GET', KEYS[first + i])
       plain[i] = states[i]
       if type(value) == 'string' and string.byte(value) == GRANTED then
-        states[i], is_leased = leased(group, 9 + (i - 1) * LIMIT_BYTES), true
+        states[i], is_leased = create_state(LEASED, group, 9 + (i - 1) * LIMIT_BYTES), true
       end
     end
     local is_done = false
@@ -329,17 +343,6 @@ local function decide_units(number, values, total)
   end
 end
 
--- Decides the entries that are left of a group.
-local function decide_entries(number, group, mode, runs, id_bytes)
-  while left > 0 do
-    current = runs
-    if not current then
-      current, position = rare.read_runs(group, position, number)
-    end
-    rare.decide_entry(number, group, mode, id_bytes)
-  end
-end
-
 for argument = 2, #ARGV do
   local group = ARGV[argument]
   local mode, number, requests, id_bytes
@@ -373,7 +376,7 @@ for argument = 2, #ARGV do
     end
     local has_id = id_bytes > 0
     while left > 0 do
-      local is_done, problem = pcall(decide_entries, number, group, mode, runs, id_bytes)
+      local is_done, problem = pcall(rare.decide_entries, number, group, mode, runs, id_bytes)
       if not is_done then
         is_done, problem = rare.decide_leased(
           problem, number, group, used, rare.decide_entry, number, group, mode, id_bytes)
