@@ -99,8 +99,9 @@ impl Plan {
             _ => Scenario::Sound,
         };
         let nodes = 2 + random.below(2) as usize;
+        // Keys under longer windows become hot earlier, and have longer leases.
         let window_us =
-            pick(&mut random, &[1_000_000, 1_000_000, 2_000_000, 5_000_000, 20_000_000]);
+            pick(&mut random, &[1_000_000, 5_000_000, 20_000_000, 20_000_000, 30_000_000]);
         let is_changed = scenario == Scenario::Sound && random.below(6) == 0;
         let keys = 1 + random.below(2) as usize;
         let is_stepped_back = scenario == Scenario::ClockSet && random.below(2) == 0;

@@ -61,6 +61,11 @@ const IDLE_US: u64 = 100_000;
 /// it ends; more are only held after bursts.
 const MAX_HELD: usize = 4;
 
+/// The duration of a lease under a limit.
+pub(super) fn duration_us(limit: &Limit) -> u64 {
+    (limit.window_us() / WINDOW_PART).clamp(MIN_DURATION_US, MAX_DURATION_US)
+}
+
 /// The leases of one key on this node.
 #[derive(Debug)]
 pub(super) struct KeyLeases {
@@ -247,14 +252,9 @@ impl KeyLeases {
         self.held.iter().map(|held| held.left(now)).sum()
     }
 
-    /// The duration of a lease of this limit.
-    fn duration_us(&self) -> u64 {
-        (self.limit.window_us() / WINDOW_PART).clamp(MIN_DURATION_US, MAX_DURATION_US)
-    }
-
     /// The units that a lease should have.
     fn wanted_units(&self) -> u64 {
-        self.demand.units_in(self.duration_us()).min(self.limit.capacity())
+        self.demand.units_in(duration_us(&self.limit)).min(self.limit.capacity())
     }
 
     /// Whether a lease should be requested now.
@@ -265,7 +265,8 @@ impl KeyLeases {
             && self.held.len() < MAX_HELD
             && now.monotonic >= self.not_before
             && self.wanted_units() >= MIN_UNITS;
-        let (ahead_us, low_us) = (self.duration_us() / RENEW_PART, self.duration_us() / LOW_PART);
+        let (ahead_us, low_us) =
+            (duration_us(&self.limit) / RENEW_PART, duration_us(&self.limit) / LOW_PART);
         let lasts = |held: &HeldLease| held.left(now) > 0 && held.time_left_us(now) > ahead_us;
         is_possible
             && (!self.held.iter().any(lasts)
@@ -289,7 +290,7 @@ impl KeyLeases {
         if self.is_closed || self.demand.is_idle(now.monotonic) {
             self.give_back_all(now, ended);
         }
-        let (wants_lease, duration_us) = (self.wants_lease(now), self.duration_us());
+        let (wants_lease, duration_us) = (self.wants_lease(now), duration_us(&self.limit));
         if wants_lease {
             for held in &mut self.held {
                 let time_left_us = held.time_left_us(now);

@@ -37,7 +37,7 @@ use foldhash::fast::FixedState;
 use tidegate_core::{Algorithm, Cost, Decision, GrantId, Limit, ResetAfter, Timestamp};
 use tokio::sync::Notify;
 
-use self::key_leases::{KeyLeases, LocalAnswer};
+use self::key_leases::{KeyLeases, LocalAnswer, duration_us};
 use self::renewal::DriftDetector;
 pub(super) use self::renewal::{give_back_all, renew_all};
 use super::key_names::KeyNames;
@@ -141,7 +141,7 @@ impl Leases {
         }
         if !self.suspended.load(Relaxed) {
             for (check, hash) in request.checks.iter().zip(hashes) {
-                if self.hot_keys.note(hash, now.monotonic) {
+                if self.hot_keys.note(hash, hot_requests(check.limit), now.monotonic) {
                     self.lease(check, hash, key_names, now);
                 }
             }
@@ -252,7 +252,7 @@ impl Leases {
             key: check.key.into(),
             name: key_names.state(check.key, check.limit),
             limit: *check.limit,
-            leases: Mutex::new(KeyLeases::new(check.limit, HOT_RATE, now)),
+            leases: Mutex::new(KeyLeases::new(check.limit, hot_rate(check.limit), now)),
         });
         shard.insert(hash, Arc::clone(&key));
         drop(shard);
@@ -374,11 +374,21 @@ fn share_states(checks: &[Check<'_>]) -> bool {
 const HOT_KEY_CELLS: usize = 4096;
 /// The interval in which requests are counted, in microseconds.
 const HOT_INTERVAL_US: u64 = 100_000;
-/// The requests in an interval from which on a key is hot. A lease takes two commands to take and
-/// to give back, so it pays off quickly.
+/// The fewest requests in an interval that make a key hot, and the fewest that a lease has to
+/// answer. A lease takes two commands to take and to give back, and requests on a key with leases
+/// cost Redis more than others.
 const HOT_REQUESTS: u64 = 32;
+
+/// The requests in an interval from which on a key is hot under a limit: those of a short window
+/// have short leases, which pay off only for more requests.
+fn hot_requests(limit: &Limit) -> u64 {
+    (HOT_REQUESTS * HOT_INTERVAL_US / duration_us(limit)).max(HOT_REQUESTS)
+}
+
 /// The rate of requests at which a key becomes hot, in a second.
-const HOT_RATE: u64 = HOT_REQUESTS * 1_000_000 / HOT_INTERVAL_US;
+fn hot_rate(limit: &Limit) -> u64 {
+    hot_requests(limit) * 1_000_000 / HOT_INTERVAL_US
+}
 
 /// Finds hot keys: those with many requests on this node within a short time.
 ///
@@ -395,14 +405,15 @@ impl HotKeys {
         HotKeys { cells: (0..HOT_KEY_CELLS).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Counts a request. Returns whether the key has just become hot in this interval.
-    fn note(&self, hash: u64, now: Timestamp) -> bool {
+    /// Counts a request. Returns whether the key has just become hot, with `hot_requests` requests
+    /// in this interval.
+    fn note(&self, hash: u64, hot_requests: u64, now: Timestamp) -> bool {
         let interval = (now.as_micros() / HOT_INTERVAL_US) << 32 >> 32;
         let cell = &self.cells[usize::try_from(hash % HOT_KEY_CELLS as u64).unwrap_or(0)];
         let counted = cell.load(Relaxed);
         // Counts that are lost because of a race do not matter.
         if counted >> 32 == interval {
-            (cell.fetch_add(1, Relaxed) & u64::from(u32::MAX)) + 1 == HOT_REQUESTS
+            (cell.fetch_add(1, Relaxed) & u64::from(u32::MAX)) + 1 == hot_requests
         } else {
             cell.store(interval << 32 | 1, Relaxed);
             false
@@ -424,13 +435,21 @@ mod tests {
         let at =
             |interval: u64, part: u64| Timestamp::from_micros(interval * HOT_INTERVAL_US + part);
         let notes = |interval, count: u64| {
-            (0..count).filter(|part| hot_keys.note(7, at(interval, *part))).count()
+            (0..count).filter(|part| hot_keys.note(7, HOT_REQUESTS, at(interval, *part))).count()
         };
         assert_eq!(notes(5, HOT_REQUESTS - 1), 0);
         assert_eq!(notes(6, HOT_REQUESTS - 1), 0);
         assert_eq!(notes(6, 1), 1);
         assert_eq!(notes(6, 1_000), 0);
-        assert!((0..1_000).all(|hash| !hot_keys.note(hash, at(7, 0))));
+        assert!((0..1_000).all(|hash| !hot_keys.note(hash, HOT_REQUESTS, at(7, 0))));
+    }
+
+    #[test]
+    fn short_windows_need_more_requests_for_a_lease() {
+        let rows = [("1000 per 1s", 160), ("1000 per 10s", 64), ("1000 per 1m", 32)];
+        for (text, requests) in rows {
+            assert_eq!(hot_requests(&text.parse().expect("a limit")), requests, "{text}");
+        }
     }
 
     /// Requests on a key with more than 2,000 units in a second, for which the store has too few
