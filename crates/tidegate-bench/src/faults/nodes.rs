@@ -26,14 +26,14 @@ pub const NODE_SHARE: u32 = LIMIT / NODES;
 /// its limit. With fewer keys, most requests would be denied without a call to the store.
 pub const KEYS: u8 = 20;
 /// Units per window of the leased key. Its callers use them up in less than a window.
-pub const LEASED_LIMIT: u32 = 1_000;
+pub const LEASED_LIMIT: u32 = 4_000;
 /// Callers per node.
 const CALLERS: u8 = 6;
 /// Pause of a caller between two calls.
 const PAUSE: Duration = Duration::from_millis(3);
-/// Callers per node of the leased key, and their pause. A node sends about a thousand requests in a
+/// Callers per node of the leased key, and their pause. A node sends some 3,000 requests in a
 /// second, so it takes leases while the limit has units left.
-const HOT_CALLERS: u8 = 3;
+const HOT_CALLERS: u8 = 10;
 const HOT_PAUSE: Duration = Duration::from_millis(2);
 /// Time between two checks whether all nodes have recovered.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -45,7 +45,7 @@ policies:
   - { name: local, key: "{client_ip}", limits: ["40 per 2s sliding-log"], on_store_failure: local }
   - { name: allow, key: "{client_ip}", limits: ["40 per 2s sliding-log"], on_store_failure: allow }
   - { name: deny, key: "{client_ip}", limits: ["40 per 2s sliding-log"], on_store_failure: deny }
-  - { name: leased, key: "{client_ip}", limits: ["1000 per 2s"], on_store_failure: deny, lease: auto }
+  - { name: leased, key: "{client_ip}", limits: ["4000 per 2s"], on_store_failure: deny, lease: auto }
 "#;
 
 /// One of the policies.
