@@ -379,8 +379,8 @@ const HOT_INTERVAL_US: u64 = 100_000;
 /// cost Redis more than others.
 const HOT_REQUESTS: u64 = 32;
 
-/// The requests in an interval from which on a key is hot under a limit: those of a short window
-/// have short leases, which pay off only for more requests.
+/// The number of requests in an interval that makes a key hot under a limit. Short windows have
+/// short leases, so they need more.
 fn hot_requests(limit: &Limit) -> u64 {
     (HOT_REQUESTS * HOT_INTERVAL_US / duration_us(limit)).max(HOT_REQUESTS)
 }

@@ -4,8 +4,8 @@
 -- ARGV     1 the time in microseconds, or '' for the server's time
 --
 -- A function costs time even if it is not called, because every run of a script creates it again.
--- So do variables and constants outside of it that it uses. So functions that few calls need are
--- nested in one function with their constants, which creates them on demand.
+-- Variables and constants outside of it that it uses add to that. So functions that few calls need
+-- are nested in one function, with their constants, and created on demand.
 
 local redis_call, unpack_numbers, pack_numbers = redis.call, struct.unpack, struct.pack
 -- 2^53: doubles are exact up to it, and no count, time or product is larger.

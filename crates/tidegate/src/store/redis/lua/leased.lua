@@ -52,10 +52,9 @@ local function leased(bytes, position)
     return first > 2 and string.sub(value, 2, first - 1)
   end
 
-  -- Charges the units of grants whose deadline has passed, each at its deadline. Returns the bytes
-  -- of the state.
-  local function charge_ended(inner)
-    local current = now
+  -- Charges the units of grants whose deadline has passed at the time `current`, each at its
+  -- deadline, to which it moves the clock. Returns the bytes of the state.
+  local function charge_ended(inner, current)
     while grants[1] and grants[1].deadline < current do
       local grant = table.remove(grants, 1)
       now, held = grant.deadline, held - grant.units
@@ -64,7 +63,6 @@ local function leased(bytes, position)
       past.charge(grant.units)
       inner = past.store()
     end
-    now = current
     return inner
   end
 
@@ -75,7 +73,6 @@ local function leased(bytes, position)
   local function load(value)
     raw, grants, held = value, {}, 0
     local inner, is_moved = decode(value), false
-    -- Rejects the bytes of the state before the clock is moved to a deadline.
     state = create()
     state.load(inner)
     for _, grant in ipairs(grants) do
@@ -88,7 +85,12 @@ local function leased(bytes, position)
       table.sort(grants, is_before)
     end
     if grants[1] and grants[1].deadline < now then
-      inner = charge_ended(inner)
+      local current, is_done = now, nil
+      is_done, inner = pcall(charge_ended, inner, current)
+      now = current
+      if not is_done then
+        error(inner, 0)
+      end
       state = create()
       state.load(inner)
     end

@@ -332,12 +332,12 @@ local function decide_units(number, values, total)
       end
       fits = states[i].load(value) >= 1 and fits
     end
+    -- A charge may find that a value is not a state, so it precedes the first write.
+    for i = 1, fits and number or 0 do
+      states[i].charge(1)
+    end
     for i = 1, number do
-      local state = states[i]
-      if fits then
-        state.charge(1)
-      end
-      state.store(KEYS[used + i])
+      states[i].store(KEYS[used + i])
     end
     used, left = used + number, left - 1
   end

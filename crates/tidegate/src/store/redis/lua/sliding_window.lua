@@ -7,7 +7,8 @@
 -- Bytes of the forms with 15, 7 and 3 cells: 0x89, 0x8a or 0x8b; the pace (5 bytes); the index of
 -- the newest cell (7 bytes); for every cell, oldest first, 16 times its index modulo 16 plus its last
 -- hit (1 byte), its units (2, 3 or 5 bytes) and its lag (1, 3 or 5 bytes); the units of all cells (2,
--- 3 or 6 bytes). With their sum, most requests need to read only the oldest and the newest cell.
+-- 3 or 6 bytes). With their sum, most requests need to read only the oldest and the newest cell. The
+-- others, and the sum, are checked by the node, which decodes the reply.
 
 -- Returns the length of a step of the grid of the log form, 1, 2, 5, 10, 20, ... microseconds, and
 -- the window in steps.
@@ -379,8 +380,7 @@ local function any_sliding_window(window, count)
   }
 end
 
--- Decides logs of limits of at most 20 units. Times that count are kept as the bytes they are stored
--- in.
+-- Decides logs of limits of at most 20 units. Times that have not expired stay in their stored bytes.
 local function window_of_times(window, count)
   local mark, most_units = 0x88, 20
   local step, grid_window = times_grid(window)
