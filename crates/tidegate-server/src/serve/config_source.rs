@@ -206,7 +206,7 @@ impl ConfigSource {
             return convert_domains(self.received.as_deref().unwrap_or_default(), &self.options);
         };
         if self.variables.is_some() && is_empty(path) {
-            warn!(directory = %path.display(), "there are no limits: the directory is empty");
+            warn!(directory = %path.display(), "there are no limits: the directory is empty or does not exist");
             return convert(&[], &self.options);
         }
         let Listing { files, skipped } = files(path)?;

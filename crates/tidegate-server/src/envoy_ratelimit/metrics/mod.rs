@@ -205,18 +205,18 @@ impl EnvoyMetrics {
         };
         let allowed = result.decision.allowed;
         add(Hits::Total, hits);
-        if allowed {
-            add(Hits::Within, hits);
-        }
-        // The remaining hits are unknown if the store failed.
-        let Some(left) = result.remaining() else { return };
+        let Some(left) = result.remaining() else {
+            // The store failed, so it is not known how many were left.
+            return add(Hits::Within, if allowed { hits } else { 0 });
+        };
         let limit = result.limit.count();
         let used = limit.saturating_sub(left);
         let before = if allowed && charged { used.saturating_sub(hits) } else { used };
         let after = before.saturating_add(hits);
         add(Hits::Near, after.min(limit).saturating_sub(before.max(self.near_from(limit))));
-        let over = if allowed { 0 } else { after.saturating_sub(limit) };
+        let over = if allowed { 0 } else { after.saturating_sub(limit).min(hits) };
         add(Hits::Over, over);
+        add(Hits::Within, hits - over);
         if !result.is_enforced() {
             add(Hits::Shadow, over);
         }

@@ -93,7 +93,8 @@ impl UnaryService<CheckRequest> for Check {
 
     fn call(&mut self, request: tonic::Request<CheckRequest>) -> Self::Future {
         let unknown = || {
-            let help = format!("unknown service: use \"\" (all of it) or \"{SERVICE}\"");
+            let help =
+                format!("unknown service: use \"\" (all of it), \"{SERVICE}\" or \"ratelimit\"");
             tonic::Status::not_found(help)
         };
         let status = self.0.status(&request.get_ref().service).ok_or_else(unknown);

@@ -273,7 +273,7 @@ fn not_found(path: &str) -> RequestError {
     let detail = match is_admin {
         true => {
             "not found; metrics, health and the admin API are at the address of --admin \
-             (default: 127.0.0.1:9090)"
+             (default: 127.0.0.1:9090), or of DEBUG_PORT with --as-envoy-ratelimit"
         }
         false => "not found; see / for the pages and /openapi.json for the API",
     };

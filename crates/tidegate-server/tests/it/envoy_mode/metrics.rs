@@ -130,6 +130,16 @@ fn hits_of_one_request_are_divided() {
     let expected =
         [("near_limit", 2.0), ("over_limit", 9.0), ("total_hits", 16.0), ("within_limit", 7.0)];
     assert_counts(&scrape(&server, "/metrics"), labels, &expected);
+    // A limit that is only observed is not used up, so it is known what was left.
+    send(&server, &[("shadow", "a")], 3);
+    let expected = [
+        ("near_limit", 1.0),
+        ("over_limit", 2.0),
+        ("shadow_mode", 2.0),
+        ("total_hits", 3.0),
+        ("within_limit", 1.0),
+    ];
+    assert_counts(&scrape(&server, "/metrics"), r#"{domain="edge",key1="shadow"}"#, &expected);
 }
 
 #[test]

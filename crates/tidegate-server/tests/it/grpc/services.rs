@@ -33,7 +33,7 @@ fn serves_health_and_reflection() {
     let all = json!({ "statuses": { "": serving, SERVICE: serving, "ratelimit": serving } });
     assert_eq!(client.ask("health_list", json!({})), all);
     let answer = client.ask("health", json!({ "service": "other" }));
-    let message = format!("unknown service: use \"\" (all of it) or \"{SERVICE}\"");
+    let message = format!("unknown service: use \"\" (all of it), \"{SERVICE}\" or \"ratelimit\"");
     assert_eq!(answer, json!({ "code": "NOT_FOUND", "message": message }));
     let answer = client.ask("watch", json!({ "service": "other" }));
     assert_eq!(answer["reply"]["status"], "SERVICE_UNKNOWN");
