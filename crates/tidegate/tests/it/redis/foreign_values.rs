@@ -161,6 +161,72 @@ fn foreign_value_fails_only_its_own_entry() {
     });
 }
 
+/// The cells of a `sliding-window` of 15 cells, as `sliding_window.lua` describes them: the cells
+/// are their index, units and last hit.
+fn stored_cells(pace: u64, cells: &[(u64, u16, u8)], sum: u16) -> Vec<u8> {
+    let newest = cells.last().expect("a cell").0;
+    let mut value = [&[0x89][..], &pace.to_le_bytes()[..5], &newest.to_le_bytes()[..7]].concat();
+    for &(index, units, last) in cells {
+        value.push((index % 16) as u8 * 16 + last);
+        value.extend(units.to_le_bytes());
+        value.push(0);
+    }
+    value.extend(sum.to_le_bytes());
+    value
+}
+
+/// Regression: a damaged state with grants left the clock of the call at a deadline of the past.
+#[test]
+fn damaged_state_with_grants_does_not_move_the_clock_of_others() {
+    on_each(|_, server| {
+        let mut client = Client::new(server, "tg");
+        let limit = limit("100 per 15s");
+        let (now, cell) = (1_700_000_000_000_000, 1_700_000_000);
+        // The cell without units is not read before the clock is at the deadline.
+        let cells = stored_cells(100, &[(cell - 5, 1, 0), (cell - 3, 0, 0), (cell, 1, 0)], 2);
+        let deadline = 2_000_000_u64.to_le_bytes();
+        let grant = [&[1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0], &deadline[..7], &[0, 0x40, 0]];
+        let damaged = [&[0x8c][..], &cells, &grant.concat(), &[1]].concat();
+        let name = client.names.state(b"damaged", &limit);
+        client.set(&name, &damaged);
+        let now = Some(at(now));
+        assert_eq!(client.check(b"sound", &limit, 95, now).remaining, 5);
+        let entry = |key: &str| {
+            let checks = [Check::new(key, &limit, 1)];
+            let plan = ScriptPlan::new(&Request::new(&checks), &client.names).expect("sound");
+            Entry::new(plan, ScriptMode::Decide)
+        };
+        let groups = [vec![entry("damaged")], vec![entry("sound")]];
+        let replies = client.decide_entries(&groups, now);
+        assert_eq!(replies.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(client.check(b"sound", &limit, 0, now).remaining, 4);
+        assert_eq!(client.get(&name), Some(damaged));
+    });
+}
+
+/// Regression: a state was written before the charge of another one failed.
+#[test]
+fn damaged_state_that_fails_when_charged_leaves_others_unchanged() {
+    on_each(|_, server| {
+        let mut client = Client::new(server, "tg");
+        let limit = limit("2000 per 15s");
+        let (now, cell) = (1_700_000_000_500_000, 1_700_000_000);
+        // A part of the oldest cell has expired, so there is room. The newest one is full, so a
+        // charge reads all cells, and finds that the sum is wrong.
+        let damaged = stored_cells(2000, &[(cell - 15, 2000, 15), (cell, 2047, 8)], 2047);
+        let name = client.names.state(b"damaged", &limit);
+        client.set(&name, &damaged);
+        let now = Some(at(now));
+        let checks = [Check::new("sound", &limit, 1), Check::new("damaged", &limit, 1)];
+        let plan = ScriptPlan::new(&Request::new(&checks), &client.names).expect("sound");
+        let groups = [vec![Entry::new(plan, ScriptMode::Decide)]];
+        let replies = client.decide_entries(&groups, now);
+        assert!(replies.iter().all(Result::is_err), "{replies:?}");
+        assert_eq!(client.get(&client.names.state(b"sound", &limit)), None);
+        assert_eq!(client.get(&name), Some(damaged));
+    });
+}
+
 /// Every key that is written expires, and no script touches a key that was not declared.
 #[test]
 fn keys_expire_and_only_declared_keys_are_used() {
