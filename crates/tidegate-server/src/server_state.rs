@@ -67,6 +67,8 @@ pub struct ServerState {
 struct Health {
     /// All fronts listen, and the server does not drain.
     is_open: bool,
+    /// Streams have to end.
+    is_draining: bool,
     needs_config: bool,
     needs_store: bool,
 }
@@ -174,6 +176,9 @@ impl ServerState {
     /// Sets whether requests are accepted: true once all fronts listen, false while draining.
     pub fn set_ready(&self, ready: bool) {
         self.health.send_modify(|health| health.is_open = ready);
+        // A separate change: whoever waits for the readiness has been notified of it when streams
+        // learn that they have to end.
+        self.health.send_modify(|health| health.is_draining = !ready);
     }
 
     /// Sets whether checks fail because no config was loaded, and whether the server is unready for
@@ -206,7 +211,7 @@ impl ServerState {
     /// Waits until the server drains. Streamed responses without an end stop then.
     pub async fn draining(&self) {
         // The sender lives in `self`, so the wait ends only when the value changes.
-        let _ = self.health.subscribe().wait_for(|health| !health.is_open).await;
+        let _ = self.health.subscribe().wait_for(|health| health.is_draining).await;
     }
 
     /// Waits until the readiness differs from `ready`. Returns whether the server still accepts
