@@ -1,7 +1,5 @@
 //! Atomics that loom can replace, and mutexes.
 
-use std::sync::TryLockError;
-
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
@@ -10,9 +8,9 @@ use loom::sync::{Mutex as RawMutex, MutexGuard as RawMutexGuard};
 use loom::{hint::spin_loop, thread::yield_now};
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use spin::mutex::{SpinMutex as RawMutex, SpinMutexGuard as RawMutexGuard};
 #[cfg(not(loom))]
-use std::sync::{Mutex as RawMutex, MutexGuard as RawMutexGuard};
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(not(loom))]
 use std::{hint::spin_loop, thread::yield_now};
 
@@ -34,11 +32,12 @@ impl<T> Mutex<T> {
 const FIRST_PAUSES: u32 = if cfg!(loom) { 2 } else { 16 };
 const LAST_PAUSES: u32 = if cfg!(loom) { 1 } else { 128 };
 
-/// A mutex whose waiters spin, for a shard of the memory store. It ignores poisoning, as [`Mutex`]
-/// does.
+/// A mutex whose waiters spin, for a shard of the memory store. It cannot be poisoned.
 ///
 /// It is held for tens of nanoseconds, so a waiter that spins gets it sooner than one that sleeps.
-/// A waiter that has spun for some time yields, in case the holder was descheduled.
+/// A waiter that has spun for some time yields, in case the holder was descheduled. No waiter
+/// sleeps, so a plain store releases the mutex. The standard mutex takes an atomic exchange for
+/// that, a tenth of the time of a decision on a log.
 #[derive(Debug, Default)]
 pub(crate) struct SpinMutex<T>(RawMutex<T>);
 
@@ -48,11 +47,10 @@ impl<T> SpinMutex<T> {
     /// Locks the mutex if it is free.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
-        match self.0.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        #[cfg(loom)]
+        return self.0.try_lock().ok();
+        #[cfg(not(loom))]
+        self.0.try_lock()
     }
 
     /// Locks the mutex.

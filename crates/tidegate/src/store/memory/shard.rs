@@ -118,6 +118,7 @@ impl<'a> LockedShard<'a> {
     }
 
     /// Finds the slot of a key.
+    #[inline]
     pub(super) fn find(&self, fingerprint: Fingerprint, size: PackedSize) -> Option<SlotRef<'a>> {
         self.slot_groups(size).find(fingerprint)
     }

@@ -126,7 +126,17 @@ impl<'a> SlotGroups<'a> {
     /// Finds the slot of a key. Without the lock of the shard, the slot may be assigned to another
     /// key before it is seized, and then has another tag. If the tag of a seized slot matches, it
     /// is the slot of the key, because a key has one slot, and a slot that it left is cleared.
+    #[inline(always)]
     pub(super) fn find(self, fingerprint: Fingerprint) -> Option<SlotRef<'a>> {
+        let probable = self.probable_slot(fingerprint);
+        let probable = probable.filter(|slot_ref| fingerprint.matches(slot_ref.tag()));
+        probable.or_else(|| self.search(fingerprint))
+    }
+
+    /// Searches all groups in which a key can be.
+    #[cold]
+    #[inline(never)]
+    fn search(self, fingerprint: Fingerprint) -> Option<SlotRef<'a>> {
         for group in self.path(fingerprint) {
             let tags = self.tags(group);
             let slots = tags.matching(fingerprint.tag_byte());
