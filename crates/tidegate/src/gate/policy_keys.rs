@@ -188,20 +188,25 @@ impl Gate {
         Ok(false)
     }
 
-    /// Resets the counts of a key under a policy's limits, in local memory and in the shared store.
+    /// Resets the counts of a key under a policy's limits, in the shared store and then in local
+    /// memory. If the store fails, local counts are kept, so that a failed reset changes nothing
+    /// that this node decides by.
     pub(crate) async fn reset_key(&self, policy: &Policy, key: &Key) -> Result<bool, GateError> {
         let (name, limits) = states(policy, key);
-        let mut any = false;
-        for limit in &limits {
-            any |= self.limiter.reset(&name, limit);
+        let mut in_store = None;
+        if let Some(shared) = &self.shared {
+            let calls = limits.iter().map(|limit| shared.store().reset(&name, limit));
+            let mut any = false;
+            for reset in join_all(calls.collect()).await {
+                any |= reset?;
+            }
+            in_store = Some(any);
         }
-        let Some(shared) = &self.shared else { return Ok(any) };
-        let calls = limits.into_iter().map(|limit| shared.store().reset(&name, limit));
-        let mut any = false;
-        for reset in join_all(calls.collect()).await {
-            any |= reset?;
+        let mut in_memory = false;
+        for limit in limits {
+            in_memory |= self.limiter.reset(&name, limit);
         }
-        Ok(any)
+        Ok(in_store.unwrap_or(in_memory))
     }
 }
 

@@ -489,6 +489,27 @@ fn peek_and_reset_use_the_store_only() {
     assert_eq!(first.keys(&active, "nobody").map(drop), Err(unknown));
 }
 
+/// A reset that failed had already reset the counts of this node, which decides by them while the
+/// store is down.
+#[test]
+fn failed_reset_keeps_local_counts() {
+    let fixture = Fixture::new();
+    fixture.set_behavior(Behavior::Down);
+    fixture.read(0, &under("here", "alice"));
+    let gate = &fixture.nodes[0];
+    let active = Arc::clone(&gate.active_policies());
+    let keys = gate.keys(&active, "here").expect("a policy");
+    let reset = || block_on(keys.reset(&Key::literal(b"alice")));
+    assert_eq!(reset(), Err(GateError::Store(Failure::Down)));
+    let expected = outcome(true, Decided::Local, "here", Some(1));
+    assert_eq!(fixture.read(0, &under("here", "alice")), expected);
+    fixture.set_behavior(Behavior::Healthy);
+    assert!(reset().is_ok());
+    fixture.set_behavior(Behavior::Down);
+    let expected = outcome(true, Decided::Local, "here", Some(2));
+    assert_eq!(fixture.read(0, &under("here", "alice")), expected);
+}
+
 #[test]
 fn all_limits_of_a_key_are_reset_at_once() {
     let fixture = Fixture::new();
