@@ -147,7 +147,8 @@ impl Stats {
 }
 
 fn requests(page: &mut PrometheusText, all: &[RequestCounts], policies: &Policies) {
-    let help = "Requests, each counted once under the policy that its answer reports.";
+    let help = "Requests, each counted once: under the observed policy that would have denied it, \
+                or else under the policy that its answer reports.";
     let mut family = page.family("tidegate_requests_total", MetricKind::Counter, help);
     for requests in all {
         let route = route(policies, &requests.policy);
