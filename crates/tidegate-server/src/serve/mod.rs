@@ -139,7 +139,7 @@ async fn serve(
     server.spawn_tasks(&config, &source, &fronts.http);
     let reloaded =
         ReloadedFronts { http: fronts.http, grpc: fronts.grpc, metrics: export.metrics.clone() };
-    let started = StartConfig { config, environment };
+    let started = StartConfig { config, args: args.clone(), environment };
     let reloader = Reloader::new(source, started, server.gate, reloaded, Arc::clone(&server.state));
     reloader.start(signals.hangup).map_err(ServeError::System)?;
 

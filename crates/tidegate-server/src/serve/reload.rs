@@ -25,7 +25,7 @@ use tracing::{error, info, warn};
 
 use super::config_source::{ConfigSource, ConfigSourceError};
 use super::readiness::Readiness;
-use super::settings::needing_restart;
+use super::settings::{ServeArgs, needing_restart};
 use crate::admin;
 use crate::background;
 use crate::envoy_ratelimit::EnvoyMetrics;
@@ -74,6 +74,8 @@ pub struct ReloadedFronts {
 /// The config that the server started with.
 pub struct StartConfig {
     pub config: Config,
+    /// The flags and variables, which override the config.
+    pub args: ServeArgs,
     pub environment: EnvOverrides,
 }
 
@@ -252,7 +254,7 @@ impl ReloadState {
             ));
         }
         self.readiness.record_config(&self.server_state, is_complete.then_some(&config));
-        let fields = needing_restart(&started.config, &config);
+        let fields = needing_restart(&started.config, &config, &started.args);
         let (policies, fingerprint) = (config.policies.len(), admin::fingerprint(&config));
         started.environment.show_keys(&config, self.gate.stats());
         if let Some(metrics) = &self.fronts.metrics {

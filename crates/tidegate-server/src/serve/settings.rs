@@ -295,8 +295,9 @@ fn load_tls(
     })
 }
 
-/// The fields that differ between two configs and take effect only after a restart.
-pub fn needing_restart(old: &Config, new: &Config) -> Vec<&'static str> {
+/// The fields that differ between two configs and take effect only after a restart. An address
+/// that a flag or a variable sets is left out, because the field has no effect then.
+pub fn needing_restart(old: &Config, new: &Config, args: &ServeArgs) -> Vec<&'static str> {
     let fields = [
         ("store_timeout", old.store_timeout != new.store_timeout),
         ("key_prefix", old.key_prefix != new.key_prefix),
@@ -304,11 +305,11 @@ pub fn needing_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("max_log_entries", old.max_log_entries != new.max_log_entries),
         ("max_ids", old.max_ids != new.max_ids),
         ("when_full", old.when_full != new.when_full),
-        ("http", old.fronts.http != new.fronts.http),
-        ("grpc", old.fronts.grpc != new.fronts.grpc),
+        ("http", args.http.is_none() && old.fronts.http != new.fronts.http),
+        ("grpc", args.grpc.is_none() && old.fronts.grpc != new.fronts.grpc),
         ("grpc_max_connection_age", old.grpc_max_connection_age != new.grpc_max_connection_age),
-        ("resp", old.fronts.resp != new.fronts.resp),
-        ("admin", old.fronts.admin != new.fronts.admin),
+        ("resp", args.resp.is_none() && old.fronts.resp != new.fronts.resp),
+        ("admin", args.admin.is_none() && old.fronts.admin != new.fronts.admin),
         ("tls", old.tls != new.tls),
     ];
     fields.into_iter().filter(|(_, differs)| *differs).map(|(field, _)| field).collect()
