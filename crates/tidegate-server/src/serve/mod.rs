@@ -26,13 +26,13 @@ mod unknown_settings;
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tidegate::redis::RedisStore;
 use tidegate::unstable::config::Config;
 use tidegate::unstable::gate::Gate;
 use tidegate::unstable::stats::Stats;
-use tidegate::{Clock, Limiter};
+use tidegate::{Clock, Limiter, WhenFull};
 use tokio::task::JoinHandle;
 
 pub use self::config_source::config_warnings;
@@ -55,7 +55,7 @@ use crate::fronts::grpc::GrpcFront;
 use crate::fronts::http::HttpFront;
 use crate::fronts::resp::RespFront;
 use crate::fronts::{Front, HttpProtocol};
-use crate::logs;
+use crate::logs::{self, LogThrottle};
 use crate::server_state::{FrontName, ServerState};
 use crate::web_pages::{PageAddress, PageLinks};
 
@@ -237,7 +237,7 @@ impl Server {
         if let Ok(denials) = logs::denials(self.gate.stats().events()) {
             tokio::spawn(denials);
         }
-        tokio::spawn(sweep(Arc::clone(&self.gate), Arc::clone(http)));
+        tokio::spawn(sweep(Arc::clone(&self.gate), Arc::clone(http), config.when_full));
         if let Some(store) = &self.store {
             source.readiness().follow_store(store.clone(), &self.state);
             let (name, state) = (config.store.to_string(), Arc::clone(&self.state));
@@ -422,10 +422,25 @@ async fn reap_idle(connections: Arc<Connections>) {
     }
 }
 
-async fn sweep(gate: Arc<Gate>, front: Arc<HttpFront>) {
+/// Sweeps the stores for expired keys, and warns if new keys found no room. Never returns.
+async fn sweep(gate: Arc<Gate>, front: Arc<HttpFront>, when_full: WhenFull) {
+    let treatment = match when_full {
+        WhenFull::Overflow => "share one count for each limit",
+        WhenFull::Deny => "are denied",
+        WhenFull::Allow => "are allowed and not counted",
+    };
+    let (mut overflowed, warnings) = (0, LogThrottle::default());
     loop {
         tokio::time::sleep(SWEEP_EVERY).await;
         gate.limiter().sweep();
         front.sweep();
+        let before = std::mem::replace(&mut overflowed, gate.limiter().stats().overflowed);
+        if overflowed > before && warnings.should_log(Instant::now()).is_some() {
+            tracing::warn!(
+                decisions = overflowed - before,
+                "the memory store is full: new keys {treatment}; raise `max_keys` or, for logs \
+                 and permits, `max_log_entries`"
+            );
+        }
     }
 }

@@ -235,6 +235,7 @@ fn reports_full_store() {
         .find(|number| !ask(&format!("k{number}"), "").0)
         .expect("the store becomes full");
     assert_eq!(ask("late", ""), (false, true));
+    server.logged("the memory store is full: new keys are denied; raise `max_keys`");
     let before = server.metric("tidegate_overflow_total").expect("a number");
     assert_eq!(ask("late", r#","force":true"#), (true, true));
     assert_eq!(ask("late", r#","force":true,"cost":3,"id":"x""#), (true, true));
