@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::{self, InvalidMessage};
 use tracing::{debug, warn};
 
 use super::stream::ConnectionStream;
@@ -74,6 +75,10 @@ pub enum ParseListenAddrError {
     NoHost { text: String, port: u16 },
     #[error("`{0}` is not an address: write host:port such as 127.0.0.1:8080, or off")]
     NotAnAddress(String),
+    #[error("the host `{0}` has no address: write an IP address such as 127.0.0.1")]
+    UnknownHost(String),
+    #[error("`{0}` is not a port: write a number up to 65535")]
+    NotAPort(String),
     #[error("`unix:` has no path: write unix:/run/tidegate.sock")]
     NoPath,
 }
@@ -107,14 +112,22 @@ impl FromStr for ListenAddr {
         if let Ok(address) = text.parse() {
             return Ok(ListenAddr::At(address));
         }
-        let error = || match text.strip_prefix(':').unwrap_or(text).parse() {
-            Ok(port) => ParseListenAddrError::NoHost { text: text.to_owned(), port },
-            Err(_) => ParseListenAddrError::NotAnAddress(text.to_owned()),
+        if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse() {
+            return Err(ParseListenAddrError::NoHost { text: text.to_owned(), port });
+        }
+        let named = text.rsplit_once(':').filter(|(host, port)| {
+            let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+            !host.is_empty() && is_number
+        });
+        let Some((host, port)) = named else {
+            return Err(ParseListenAddrError::NotAnAddress(text.to_owned()));
         };
-        // A host name such as `localhost`. A port without a host is rejected.
-        let named = text.rsplit_once(':').is_some_and(|(host, _)| !host.is_empty());
-        let first = named.then(|| text.to_socket_addrs().ok()?.next()).flatten();
-        first.map(ListenAddr::At).ok_or_else(error)
+        if port.parse::<u16>().is_err() {
+            return Err(ParseListenAddrError::NotAPort(port.to_owned()));
+        }
+        // A host name such as `localhost`.
+        let first = text.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
+        first.map(ListenAddr::At).ok_or_else(|| ParseListenAddrError::UnknownHost(host.to_owned()))
     }
 }
 
@@ -296,6 +309,7 @@ impl<P: Protocol> Listener<P> {
     /// Accepts connections until the future is dropped. Open connections are not closed then.
     pub async fn run(self) {
         let acceptor = Acceptor::new(self.socket, self.name, self.bounds.connections);
+        let plaintext = Arc::new(LogThrottle::default());
         loop {
             let (stream, peer, slot) = acceptor.next().await;
             if let (Some(silence), Socket::Tcp(stream)) = (P::TCP_KEEPALIVE, &stream) {
@@ -306,7 +320,7 @@ impl<P: Protocol> Listener<P> {
             let aging = self.bounds.age.map(|age| guard.close_after(age));
             let connected = self.server_state.count_connection(self.name);
             let accepted = Accepted { protocol: Arc::clone(&self.protocol), peer, guard };
-            let tls = self.tls.as_ref().map(|tls| tls.acceptor());
+            let tls = self.tls.as_ref().map(|tls| (tls.acceptor(), Arc::clone(&plaintext)));
             tokio::spawn(async move {
                 // Boxed, so that plain connections over TCP do not reserve memory for the others.
                 match (stream, tls) {
@@ -325,6 +339,13 @@ impl<P: Protocol> Listener<P> {
     }
 }
 
+/// Whether a TLS handshake failed because the client did not begin one.
+fn is_plaintext(error: &io::Error) -> bool {
+    let error = error.get_ref().and_then(|error| error.downcast_ref());
+    let plaintext = rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType);
+    error.is_some_and(|error: &rustls::Error| *error == plaintext)
+}
+
 struct Accepted<P> {
     protocol: Arc<P>,
     peer: SocketAddr,
@@ -332,9 +353,19 @@ struct Accepted<P> {
 }
 
 impl<P: Protocol> Accepted<P> {
-    async fn secure(self, stream: impl Stream, tls: TlsAcceptor) {
+    async fn secure(self, stream: impl Stream, (tls, plaintext): (TlsAcceptor, Arc<LogThrottle>)) {
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
             Ok(Ok(stream)) => self.erased(stream).await,
+            Ok(Err(error)) if is_plaintext(&error) => {
+                if let Some(suppressed) = plaintext.should_log(Instant::now()) {
+                    warn!(
+                        peer = %self.peer,
+                        suppressed,
+                        "a client connected without TLS to a front with TLS: use https:// or \
+                         rediss://"
+                    );
+                }
+            }
             Ok(Err(error)) => debug!(peer = %self.peer, %error, "a TLS handshake failed"),
             Err(_) => debug!(peer = %self.peer, "a TLS handshake took too long"),
         }
@@ -449,10 +480,11 @@ mod tests {
                     "`127.0.0.1` is not an address: write host:port such as 127.0.0.1:8080, or off",
                 ),
             ),
+            ("1.2.3.4:99999", Err("`99999` is not a port: write a number up to 65535")),
             (
-                "1.2.3.4:99999",
+                "nowhere.invalid:80",
                 Err(
-                    "`1.2.3.4:99999` is not an address: write host:port such as 127.0.0.1:8080, or off",
+                    "the host `nowhere.invalid` has no address: write an IP address such as 127.0.0.1",
                 ),
             ),
             ("", Err("`` is not an address: write host:port such as 127.0.0.1:8080, or off")),

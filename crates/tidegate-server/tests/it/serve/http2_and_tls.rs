@@ -216,6 +216,7 @@ fn serves_tls_and_requires_client_certificates() {
     let mut answer = Vec::new();
     let _ = plain.read_to_end(&mut answer);
     assert!(!answer.starts_with(b"HTTP"));
+    closed.logged("a client connected without TLS to a front with TLS: use https://");
     assert!(ask_tls(&closed, &ours, Some(&theirs.sign("localhost"))).is_some());
 }
 
