@@ -4,6 +4,7 @@
 //! Connections that are open keep the certificate that they began with.
 
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -196,9 +197,12 @@ pub fn tls_warnings(config: &Config, base: Option<&Path>) -> Vec<ConfigWarning> 
         let Some(tls) = tls.as_ref().filter(|_| address.as_deref() != Some("off")) else {
             continue;
         };
-        for problem in problems(&TlsFiles::new(tls, base), UnixTime::now()) {
+        for (problem, effect) in problems(&TlsFiles::new(tls, base), UnixTime::now()) {
             let field = format!("tls.{front}.{}", problem.field);
-            let message = format!("{}: {}", problem.path.display(), problem.reason);
+            let mut message = format!("{}: {}", problem.path.display(), problem.reason);
+            if effect == Effect::PreventsStart {
+                message.push_str("; the server does not start with it");
+            }
             let help = match problem.field {
                 "key" => "name the private key of `cert`, a PEM file that the server can read",
                 "client_ca" => "name the CA of the clients, a PEM file that the server can read",
@@ -210,7 +214,15 @@ pub fn tls_warnings(config: &Config, base: Option<&Path>) -> Vec<ConfigWarning> 
     warnings
 }
 
-fn problems(files: &TlsFiles, now: UnixTime) -> Vec<TlsError> {
+/// The effect of a problem on a server that starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    /// The server starts, and clients reject the certificate.
+    RejectedByClients,
+    PreventsStart,
+}
+
+fn problems(files: &TlsFiles, now: UnixTime) -> Vec<(TlsError, Effect)> {
     let mut problems = Vec::new();
     let chains =
         [Some(("cert", &files.cert)), files.client_ca.as_ref().map(|ca| ("client_ca", ca))];
@@ -218,18 +230,16 @@ fn problems(files: &TlsFiles, now: UnixTime) -> Vec<TlsError> {
         match certificates(field, path) {
             Ok(chain) => {
                 let invalid = chain.iter().find_map(|certificate| validity_error(certificate, now));
-                problems.extend(invalid.map(|reason| TlsError {
-                    field,
-                    path: path.clone(),
-                    reason,
+                problems.extend(invalid.map(|reason| {
+                    (TlsError { field, path: path.clone(), reason }, Effect::RejectedByClients)
                 }));
             }
-            Err(error) => problems.push(error),
+            Err(error) => problems.push((error, Effect::PreventsStart)),
         }
     }
-    problems.extend(private_key(&files.key).err());
+    problems.extend(private_key(&files.key).err().map(|error| (error, Effect::PreventsStart)));
     if problems.is_empty() {
-        problems.extend(server_config(files).err());
+        problems.extend(server_config(files).err().map(|error| (error, Effect::PreventsStart)));
     }
     problems
 }
@@ -250,8 +260,10 @@ fn validity_error(certificate: &CertificateDer<'_>, now: UnixTime) -> Option<Str
         Err(Error::InvalidCertificate(CertificateError::NotValidYetContext {
             time,
             not_before,
-        })) => {
-            Some(format!("the certificate is not valid for {} days yet", days(time, not_before)))
+        })) => Some(format!("the certificate becomes valid in {} days", days(time, not_before))),
+        // rustls reports dates in the wrong order as expired, without the dates.
+        Err(Error::InvalidCertificate(CertificateError::Expired)) => {
+            Some("the certificate expires before it becomes valid".into())
         }
         _ => None,
     }
@@ -276,6 +288,9 @@ fn is_encrypted(path: &Path) -> bool {
 
 fn pem_reason(error: pem::Error) -> String {
     match error {
+        pem::Error::Io(error) if error.kind() == io::ErrorKind::NotFound => {
+            "the file does not exist (a relative path starts at the directory of the config)".into()
+        }
         pem::Error::Io(error) => format!("the file cannot be read: {error}"),
         error => error.to_string(),
     }

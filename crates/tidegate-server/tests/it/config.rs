@@ -90,6 +90,9 @@ fn warns_of_tls_files() {
     files.write("other-key.pem", other.sign("localhost").1);
     files.write("old-cert.pem", old_cert);
     files.write("old-key.pem", old_key);
+    let (reversed_cert, reversed_key) = authority.sign_until("localhost", 1970);
+    files.write("reversed-cert.pem", reversed_cert);
+    files.write("reversed-key.pem", reversed_key);
     files.write("empty.pem", "");
     files.write("v1.pem", VERSION_1);
     let pem = |kind: &str, headers: &str| {
@@ -102,15 +105,15 @@ fn warns_of_tls_files() {
     // The files, and the fields with their files and problems.
     let locked = "the private key is encrypted, and the server has no passphrase: decrypt it with \
                   `openssl pkey -in ";
-    let rows: [(&str, &[(&str, &str, &str)]); 10] = [
+    let rows: [(&str, &[(&str, &str, &str)]); 11] = [
         ("cert: cert.pem, key: key.pem, client_ca: ca.pem", &[]),
         ("cert: cert.pem, key: locked.pem", &[("tls.http.key", "locked.pem", locked)]),
         ("cert: cert.pem, key: locked-rsa.pem", &[("tls.http.key", "locked-rsa.pem", locked)]),
         (
             "cert: none.pem, key: no-key.pem",
             &[
-                ("tls.http.cert", "none.pem", "the file cannot be read: No such file"),
-                ("tls.http.key", "no-key.pem", "the file cannot be read: No such file"),
+                ("tls.http.cert", "none.pem", "the file does not exist (a relative path starts"),
+                ("tls.http.key", "no-key.pem", "the file does not exist (a relative path starts"),
             ],
         ),
         (
@@ -128,6 +131,14 @@ fn warns_of_tls_files() {
         (
             "cert: old-cert.pem, key: old-key.pem",
             &[("tls.http.cert", "old-cert.pem", "the certificate expired ")],
+        ),
+        (
+            "cert: reversed-cert.pem, key: reversed-key.pem",
+            &[(
+                "tls.http.cert",
+                "reversed-cert.pem",
+                "the certificate expires before it becomes valid",
+            )],
         ),
         (
             "cert: v1.pem, key: key.pem",
@@ -154,6 +165,10 @@ fn warns_of_tls_files() {
             assert!(run.stderr.contains(&message), "{message} is not in {}", run.stderr);
             assert!(run.stderr.contains(&format!("  field: {field}\n")), "{}", run.stderr);
             assert!(run.stderr.contains(&format!(" --> {path}:1:")), "{}", run.stderr);
+            // The server starts with a certificate that has expired, and clients reject it.
+            let prevents_start = !problem.contains("certificate expire");
+            let is_said = run.stderr.contains("; the server does not start with it");
+            assert_eq!(is_said, prevents_start, "{}", run.stderr);
         }
         let off = files
             .write("off.yaml", format!("http: off\ntls: {{ http: {{ {named} }} }}\n{policies}"));
