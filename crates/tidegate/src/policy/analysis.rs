@@ -48,7 +48,9 @@ impl Policy {
 
     /// Returns the condition of `exempt` that holds for every request that the policy matches.
     pub(crate) fn exempts_all_by(&self) -> Option<&Condition> {
-        let holds = |exempt: &&Condition| self.matching().iter().any(|ours| ours.implies(exempt));
+        let holds = |exempt: &&Condition| {
+            exempt.holds_for_all() || self.matching().iter().any(|ours| ours.implies(exempt))
+        };
         self.exempt().iter().find(holds)
     }
 

@@ -312,8 +312,24 @@ impl Condition {
             }
             (Matcher::Patterns(own), Matcher::Patterns(other)) => own.iter().all(|own| {
                 let literal = |p: &Pattern| own.literal().is_some_and(|text| p.matches(text));
-                other.iter().any(|other| other == own || literal(other))
+                other.iter().any(|other| other == own || other.matches_all() || literal(other))
             }),
+            _ => false,
+        }
+    }
+
+    /// Returns whether it holds for every path or host, or for every client address.
+    pub(super) fn holds_for_all(&self) -> bool {
+        match &self.matcher {
+            Matcher::Patterns(patterns) => patterns.iter().any(Pattern::matches_all),
+            Matcher::Networks(networks, _) => {
+                let holds_all = |is_v4: bool| {
+                    networks
+                        .iter()
+                        .any(|net| net.prefix_len() == 0 && net.addr().is_ipv4() == is_v4)
+                };
+                holds_all(true) && holds_all(false)
+            }
             _ => false,
         }
     }

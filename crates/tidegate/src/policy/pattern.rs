@@ -173,6 +173,11 @@ impl Pattern {
         &self.text
     }
 
+    /// Whether it matches every text, or every path.
+    pub(super) fn matches_all(&self) -> bool {
+        matches!(&*self.text, "**" | "/**")
+    }
+
     pub(super) fn literal(&self) -> Option<&str> {
         match &self.kind {
             PatternKind::Exact(text) => Some(text),
