@@ -402,7 +402,36 @@ def test_rejects_unknown_fields() -> None:
             client.check_batch([check])
 
 
-@pytest.mark.parametrize("bad", [{"url": "localhost:8080"}, {"timeout": 0}, {"timeout": float("nan")}])
+@pytest.mark.parametrize(
+    "bad", [{"url": "localhost:8080"}, {"timeout": 0}, {"timeout": float("nan")}, {"timeout": "1"}]
+)
 def test_names_invalid_settings(bad: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match=f"^{next(iter(bad))} must"):
+    with pytest.raises((TypeError, ValueError), match=f"^{next(iter(bad))} must"):
         Client(**bad)  # type: ignore[arg-type]
+
+
+# Regression: such a token was an unreachable server, so `admit` with "allow" never denied again.
+# The message showed the token.
+@pytest.mark.parametrize("token", ["", "supersecret\n", "super secret", "s\u00e9cret"])
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_rejects_a_token_that_cannot_be_sent(client: Callable[..., object], token: str) -> None:
+    with pytest.raises(ValueError, match="^token must") as raised:
+        client(token=token)
+    assert "cret" not in str(raised.value)
+
+
+# Regression: the server answered that the body is not valid JSON, without the field.
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("cost", lambda client, value: client.check("login", "a", cost=value)),
+        ("max_wait_ms", lambda client, value: client.check("login", "a", max_wait_ms=value)),
+        ("cost", lambda client, value: client.permit("jobs", "a", cost=value)),
+        ("ttl_ms", lambda client, value: client.permit("jobs", "a", ttl_ms=value)),
+    ],
+)
+def test_names_numbers_that_are_not_whole(name: str, call: Callable[[Client, object], object]) -> None:
+    with Client() as client:
+        for value in (float("nan"), float("inf"), 1.5, "1"):
+            with pytest.raises(TypeError, match=f"^{name} must be a whole number, not "):
+                call(client, value)

@@ -54,6 +54,12 @@ export class Client {
     if (!(timeoutMs > 0 && timeoutMs < 2 ** 31)) {
       throw new RangeError(`timeoutMs must be more than 0 and less than 2^31, not ${timeoutMs}`);
     }
+    // A message ends up in logs, so it does not show the token.
+    if (token !== undefined && !/^[!-~]+$/.test(token)) {
+      throw new RangeError(
+        "token must not be empty and may have only visible ASCII characters; if it was read from a file, remove the line break at its end",
+      );
+    }
     this.#url = url.replace(/\/+$/, "");
     this.#headers = { "content-type": "application/json" };
     if (token !== undefined) this.#headers["authorization"] = `Bearer ${token}`;
@@ -70,6 +76,7 @@ export class Client {
 
   /** Sends up to 1,000 checks. Answers are in order; an `id` used before with another cost gets a `Problem`. */
   async checkBatch(checks: readonly Check[]): Promise<(Answer | Problem)[]> {
+    if (!Array.isArray(checks)) throw new TypeError("checks must be an array, such as [{ policy: \"login\", key: \"alice\" }]");
     const body = { checks: checks.map(encodeCheck) };
     return decodeAnswers(await this.#send("POST", "/v1/check/batch", body), checks.length);
   }

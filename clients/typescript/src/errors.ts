@@ -41,6 +41,7 @@ export class PermitLost extends Rejected {}
  * otherwise be ignored.
  */
 export function rejectUnknown(where: string, value: object, names: readonly string[]): void {
+  if (typeof value !== "object" || value === null) throw new TypeError(`${where} must be an object, not ${value}`);
   const unknown = Object.keys(value).find((name) => !names.includes(name));
   if (unknown === undefined) return;
   const camel = unknown.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());

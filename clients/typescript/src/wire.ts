@@ -72,6 +72,8 @@ const ATTRIBUTES = ["method", "path", "query", "host", "clientIp", "headers", "d
 export function encodeCheck(check: WaitingCheck): object {
   rejectUnknown("check", check, CHECK);
   const { maxWaitMs, ...same }: AnyQuestion = check;
+  requireWhole("cost", same.cost);
+  requireWhole("maxWaitMs", maxWaitMs);
   return { ...same, attributes: encodeAttributes(same.attributes), max_wait_ms: maxWaitMs };
 }
 
@@ -79,10 +81,18 @@ export function encodeCheck(check: WaitingCheck): object {
 export function encodePermit(request: PermitRequest): object {
   rejectUnknown("permit", request, PERMIT);
   const { ttlMs, ...same }: AnyQuestion = request;
+  requireWhole("cost", same.cost);
+  requireWhole("ttlMs", ttlMs);
   return { ...same, attributes: encodeAttributes(same.attributes), ttl_ms: ttlMs };
 }
 
+/** Rejects a number that JSON cannot express (it would become `null`, the default) or the server does not accept. */
+export function requireWhole(name: string, value: number | undefined): void {
+  if (value !== undefined && !Number.isSafeInteger(value)) throw new RangeError(`${name} must be a whole number, not ${value}`);
+}
+
 interface AnyQuestion {
+  cost?: number;
   attributes?: Attributes;
   maxWaitMs?: number;
   ttlMs?: number;

@@ -304,3 +304,31 @@ test("names invalid settings", () => {
   assert.throws(() => new Client({ timeoutMs: 0 }), /^RangeError: timeoutMs must/);
   assert.throws(() => new Client({ timeoutMs: NaN }), /^RangeError: timeoutMs must/);
 });
+
+// Regression: such a token was an unreachable server, so `admit` with "allow" never denied again. The message showed the token.
+test("rejects a token that cannot be sent", () => {
+  for (const token of ["", "supersecret\n", "super\nsecret", "super secret", "s\u00e9cret"]) {
+    assert.throws(() => new Client({ token }), (error) => {
+      assert.ok(error instanceof RangeError && error.message.startsWith("token must"));
+      assert.ok(!error.message.includes("cret"));
+      return true;
+    });
+  }
+});
+
+// Regression: JSON has no NaN and no Infinity. Both became null, and the server charged the default of 1.
+test("names numbers that are not whole, and arguments that are not objects", async () => {
+  for (const value of [NaN, Infinity, 1.5]) {
+    const rows: [() => Promise<unknown>, string][] = [
+      [() => client.check({ policy: "login", key: "a", cost: value }), "cost"],
+      [() => client.check({ policy: "login", key: "a", maxWaitMs: value }), "maxWaitMs"],
+      [() => client.checkBatch([{ policy: "login", key: "a", cost: value }]), "cost"],
+      [() => client.permit({ policy: "jobs", key: "a", ttlMs: value }), "ttlMs"],
+    ];
+    for (const [call, name] of rows) {
+      await assert.rejects(call, new RegExp(`^RangeError: ${name} must be a whole number, not ${value}$`));
+    }
+  }
+  await assert.rejects(client.check(undefined as never), /^TypeError: check must be an object, not undefined$/);
+  await assert.rejects(client.checkBatch({} as never), /^TypeError: checks must be an array/);
+});

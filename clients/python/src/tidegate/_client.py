@@ -8,6 +8,7 @@ another request. A check with an `id` can be repeated safely.
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -77,6 +78,7 @@ class Client:
     ) -> Permit | Denied:
         """Acquires a permit under a concurrency limit. `Denied` is not a context manager, so it cannot be held."""
         body = Check(policy, key, attributes, limits, cost).json()
+        _wire.require_whole("ttl_ms", ttl_ms)
         if ttl_ms is not None:
             body["ttl_ms"] = ttl_ms
         grant = _wire.grant(self._post("/v1/permits", body))
@@ -165,6 +167,7 @@ class AsyncClient:
     ) -> AsyncPermit | Denied:
         """Acquires a permit, as `Client.permit` does, to be held by `async with`."""
         body = Check(policy, key, attributes, limits, cost).json()
+        _wire.require_whole("ttl_ms", ttl_ms)
         if ttl_ms is not None:
             body["ttl_ms"] = ttl_ms
         grant = _wire.grant(await self._post("/v1/permits", body))
@@ -228,6 +231,7 @@ class Permit:
 
     def renew(self, ttl_ms: int | None = None) -> int:
         """Renews the lease and returns its length in milliseconds. Raises `PermitLost` if it has ended."""
+        _wire.require_whole("ttl_ms", ttl_ms)
         body = None if ttl_ms is None else {"ttl_ms": ttl_ms}
         try:
             held_ms = _wire.renewed(self._client._send("PUT", f"/v1/permits/{self.id}", body))
@@ -294,6 +298,7 @@ class AsyncPermit:
 
     async def renew(self, ttl_ms: int | None = None) -> int:
         """Renews the lease, as `Permit.renew` does."""
+        _wire.require_whole("ttl_ms", ttl_ms)
         body = None if ttl_ms is None else {"ttl_ms": ttl_ms}
         try:
             held_ms = _wire.renewed(await self._client._send("PUT", f"/v1/permits/{self.id}", body))
@@ -341,10 +346,18 @@ class AsyncPermit:
 def _settings(url: str, token: str | None, timeout: float) -> tuple[str, dict[str, str], float]:
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"url must start with http:// or https://, not {url!r}")
+    if not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout must be a number of seconds, not {timeout!r}")
     if not timeout > 0:
         raise ValueError(f"timeout must be more than 0 seconds, not {timeout!r}")
     headers = {"content-type": "application/json"}
     if token is not None:
+        # A message ends up in logs, so it does not show the token.
+        if not re.fullmatch(r"[!-~]+", token):
+            raise ValueError(
+                "token must not be empty and may have only visible ASCII characters; "
+                "if it was read from a file, remove the line break at its end"
+            )
         headers["authorization"] = f"Bearer {token}"
     return url.rstrip("/"), headers, timeout
 

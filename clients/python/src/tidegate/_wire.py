@@ -67,6 +67,8 @@ class Check:
         if not isinstance(self.attributes, (Attributes, type(None))):
             kind = type(self.attributes).__name__
             raise TypeError(f"attributes must be Attributes, such as Attributes(path='/login'), not {kind}")
+        require_whole("cost", self.cost)
+        require_whole("max_wait_ms", self.max_wait_ms)
 
     def json(self) -> dict[str, object]:
         body = _present(vars(self))
@@ -94,6 +96,12 @@ class Grant:
     answer: Answer
     id: str
     ttl_ms: int
+
+
+def require_whole(name: str, value: object) -> None:
+    """Rejects a number that JSON cannot express or the server does not accept."""
+    if value is not None and not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, not {value!r}")
 
 
 class Malformed(Exception):
