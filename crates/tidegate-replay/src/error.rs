@@ -257,8 +257,9 @@ pub enum FileFault {
     )]
     JsonArray,
     #[error(
-        "the format of its first lines is unknown; set it with --format (csv without column names \
-         is time_us,key[,cost]; it begins `{first_line}`)"
+        "the format of its first lines is unknown (it begins `{first_line}`); csv without column \
+         names is time_us,key[,cost]: set --time-unit s for seconds or dates, or add a first line \
+         with the names of the columns; set another format with --format"
     )]
     UnknownFormat { first_line: String },
     #[error("no `#Fields:` line before the first event; a w3c log names its columns there")]

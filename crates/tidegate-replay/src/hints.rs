@@ -111,8 +111,18 @@ fn of_file(file: &FileReport) -> Vec<String> {
     if file.unit_unused {
         hints.push(format!("{path}: times are not numbers, so --time-unit has no effect"));
     }
-    if let Some(template) = file.template.as_ref().filter(|_| file.incomplete > 0) {
-        let what = incomplete_keys(template, file.incomplete, std::slice::from_ref(file));
+    if file.incomplete > 0 {
+        let what = match &file.template {
+            Some(template) => {
+                incomplete_keys(template, file.incomplete, std::slice::from_ref(file))
+            }
+            None => {
+                let requests = counted(file.incomplete, "request");
+                format!(
+                    "the key of {requests} is `-`, a missing value; such requests share one key"
+                )
+            }
+        };
         hints.push(format!("{path}: {what}"));
     }
     if file.zoneless > 0 {

@@ -37,7 +37,8 @@ pub struct FileReport {
     pub zoneless: u64,
     /// The template of keys, if they come from one.
     pub template: Option<Template>,
-    /// The number of requests whose key lacks a part of the template.
+    /// The number of requests whose key lacks a part of the template. Without a template, those
+    /// whose key is `-`, which logs write for a missing value.
     pub incomplete: u64,
     /// Whether any time has a fraction of a second.
     pub has_fractions: bool,
@@ -150,7 +151,10 @@ impl TraceFile {
                     block.push(&event);
                     self.report.events += 1;
                     // A missing part of a key is a NUL, which no field of a log contains.
-                    let is_incomplete = self.report.template.is_some() && event.key.contains(&0);
+                    let is_incomplete = match &self.report.template {
+                        Some(_) => event.key.contains(&0),
+                        None => &*event.key == b"-",
+                    };
                     self.report.incomplete += u64::from(is_incomplete);
                     let time_us = event.time_us;
                     self.report.has_fractions |= !time_us.is_multiple_of(1_000_000);

@@ -10,7 +10,7 @@ use crate::report::escape_key;
 pub enum BadLine {
     #[error("longer than 64 KiB")]
     TooLong,
-    #[error("no whole number of microseconds at its start")]
+    #[error("no whole number of microseconds at its start (set --time-unit for other times)")]
     NoTime,
     #[error("no {role}: field `{name}` is missing or empty")]
     EmptyField { role: &'static str, name: Box<str> },

@@ -154,10 +154,28 @@ fn errors_name_the_wrong_field() {
             &[],
             "no field of format w3c is known to be the time; name it with --field time=NAME (its fields: c-ip, sc-status)\n",
         ),
-        ("alice,1700000000000000\n", &[], "csv without column names is time_us,key[,cost]"),
+        ("alice,1700000000000000\n", &[], "or add a first line with the names of the columns"),
+        ("1700000000.5,alice\n", &[], "set --time-unit s for seconds or dates"),
+        ("1700000000.5,alice\n", &["--format", "csv"], "(set --time-unit for other times)"),
     ] {
         replay(trace, &[&["--limit", "10 per 10s"], args].concat()).failed(1, &[message]);
     }
+}
+
+/// Requests without a user were one user named `-`, without a hint.
+#[test]
+fn hints_at_requests_without_a_key() {
+    let line = |user: &str| {
+        format!("192.0.2.1 - {user} [14/Nov/2023:22:13:20 +0000] \"GET / HTTP/1.1\" 200 5\n")
+    };
+    let hints = |trace: String, key: &str| {
+        let run = replay(trace, &["--limit", "9 per 1m", "--key", key, "--json"]).succeeded();
+        run.json()["hints"].to_string()
+    };
+    let missing = "the key of 2 requests is `-`, a missing value; such requests share one key";
+    let trace = [line("-"), line("alice"), line("-")].concat();
+    assert!(hints(trace.clone(), "user").contains(missing));
+    assert!(!hints(trace, "host").contains("share one key"));
 }
 
 #[test]
