@@ -403,11 +403,38 @@ def test_rejects_unknown_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"url": "localhost:8080"}, {"timeout": 0}, {"timeout": float("nan")}, {"timeout": "1"}]
+    ("bad", "error"),
+    [
+        ({"url": "localhost:8080"}, ValueError),
+        ({"url": None}, TypeError),
+        ({"timeout": 0}, ValueError),
+        ({"timeout": float("nan")}, ValueError),
+        ({"timeout": float("inf")}, ValueError),
+        ({"timeout": 1e10}, ValueError),
+        ({"timeout": "1"}, TypeError),
+        ({"timeout": None}, TypeError),
+        ({"timeout": True}, TypeError),
+        ({"token": b"secret"}, TypeError),
+    ],
 )
-def test_names_invalid_settings(bad: dict[str, str]) -> None:
-    with pytest.raises((TypeError, ValueError), match=f"^{next(iter(bad))} must"):
-        Client(**bad)  # type: ignore[arg-type]
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_names_invalid_settings(client: Callable[..., object], bad: dict[str, object], error: type[Exception]) -> None:
+    with pytest.raises(error, match=f"^{next(iter(bad))} must") as raised:
+        client(**bad)
+    assert "secret" not in str(raised.value)
+
+
+# Regression: such a wait was added to the timeout, which then was negative or longer than sockets accept.
+@pytest.mark.parametrize("max_wait_ms", [-5000, 10**15])
+def test_the_server_rejects_a_wait_out_of_range(server_url: str, max_wait_ms: int) -> None:
+    async def ask() -> None:
+        async with AsyncClient(server_url) as client:
+            await client.check("login", "a", max_wait_ms=max_wait_ms)
+
+    with Client(server_url) as client, pytest.raises(Rejected, match=r"\(field max_wait_ms\)$"):
+        client.check("login", "a", max_wait_ms=max_wait_ms)
+    with pytest.raises(Rejected, match=r"\(field max_wait_ms\)$"):
+        asyncio.run(ask())
 
 
 # Regression: such a token was an unreachable server, so `admit` with "allow" never denied again.
@@ -432,6 +459,6 @@ def test_rejects_a_token_that_cannot_be_sent(client: Callable[..., object], toke
 )
 def test_names_numbers_that_are_not_whole(name: str, call: Callable[[Client, object], object]) -> None:
     with Client() as client:
-        for value in (float("nan"), float("inf"), 1.5, "1"):
+        for value in (float("nan"), float("inf"), 1.5, "1", True):
             with pytest.raises(TypeError, match=f"^{name} must be a whole number, not "):
                 call(client, value)

@@ -4,7 +4,7 @@
 // usually delays another request. A check with an `id` can be repeated safely.
 
 import type { Answer, Denied, Problem } from "./answers.js";
-import { DeadlineExceeded, UnexpectedAnswer, Unreachable, rejectUnknown } from "./errors.js";
+import { DeadlineExceeded, UnexpectedAnswer, Unreachable, rejectUnknown, requireType } from "./errors.js";
 import { Permit } from "./permit.js";
 import {
   type Check,
@@ -21,6 +21,10 @@ import {
 
 /** The longest answer that is read. A batch of 1,000 checks against 256 limits each is far shorter. */
 const MAX_ANSWER_BYTES = 64 << 20;
+/** The longest time that timers accept. */
+const MAX_TIMEOUT_MS = 2 ** 31 - 1;
+/** The longest wait that the server accepts. */
+const MAX_WAIT_MS = 60_000;
 
 /** Settings of a client. */
 export interface ClientOptions {
@@ -47,6 +51,10 @@ export class Client {
     const settings: ClientOptions = isUrl ? { url: String(options) } : options;
     rejectUnknown("options", settings, ["url", "token", "timeoutMs", "fetch"]);
     const { url = "http://127.0.0.1:8080", token, timeoutMs = 1000, fetch: send } = settings;
+    requireType("url", url, "string");
+    requireType("token", token, "string");
+    requireType("timeoutMs", timeoutMs, "number");
+    requireType("fetch", send ?? undefined, "function");
     // A message ends up in logs, so it does not show a password.
     const shown = url.replace(/\/\/[^/]*@/, "//");
     if (!/^https?:\/\//.test(url)) throw new RangeError(`url must start with http:// or https://, not ${shown}`);
@@ -70,8 +78,10 @@ export class Client {
 
   /** Sends a check. */
   async check(check: WaitingCheck): Promise<Answer> {
-    // The time that a check may wait at the server is added to the timeout.
-    return decodeAnswer(await this.#send("POST", "/v1/check", encodeCheck(check), check.maxWaitMs));
+    const body = encodeCheck(check);
+    // The time that a check may wait at the server is added to the timeout. The server rejects other waits.
+    const extraMs = Math.min(Math.max(check.maxWaitMs ?? 0, 0), MAX_WAIT_MS);
+    return decodeAnswer(await this.#send("POST", "/v1/check", body, extraMs));
   }
 
   /** Sends up to 1,000 checks. Answers are in order; an `id` used before with another cost gets a `Problem`. */
@@ -89,8 +99,10 @@ export class Client {
   }
 
   async #send(method: string, path: string, body?: object, extraMs = 0): Promise<Raw> {
-    const timeoutMs = this.#timeoutMs + extraMs;
+    const timeoutMs = Math.min(this.#timeoutMs + extraMs, MAX_TIMEOUT_MS);
     const url = this.#url + path;
+    // Not in `try`: a value that JSON cannot express is a mistake of the caller, not a failure of the server.
+    const json = body === undefined ? null : JSON.stringify(body);
     // Not `AbortSignal.timeout`, whose timer continues after the answer has arrived.
     const deadline = new AbortController();
     const timer = setTimeout(() => deadline.abort(), timeoutMs);
@@ -98,7 +110,7 @@ export class Client {
       const response = await this.#fetch(url, {
         method,
         headers: this.#headers,
-        body: body === undefined ? null : JSON.stringify(body),
+        body: json,
         redirect: "manual",
         signal: deadline.signal,
       });

@@ -41,10 +41,21 @@ export class PermitLost extends Rejected {}
  * otherwise be ignored.
  */
 export function rejectUnknown(where: string, value: object, names: readonly string[]): void {
-  if (typeof value !== "object" || value === null) throw new TypeError(`${where} must be an object, not ${value}`);
+  if (typeof value !== "object" || value === null || Array.isArray(value)) {
+    throw new TypeError(`${where} must be an object, not ${kindOf(value)}`);
+  }
   const unknown = Object.keys(value).find((name) => !names.includes(name));
   if (unknown === undefined) return;
   const camel = unknown.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
   const help = names.includes(camel) ? `use ${camel}` : `use ${names.slice(0, -1).join(", ")} or ${names.at(-1)}`;
   throw new TypeError(`${where}: ${unknown} is unknown: ${help}`);
+}
+
+/** Throws a `TypeError` for a value of another type. It does not show the value, which may be a secret. */
+export function requireType(name: string, value: unknown, type: "string" | "number" | "function"): void {
+  if (value !== undefined && typeof value !== type) throw new TypeError(`${name} must be a ${type}, not ${kindOf(value)}`);
+}
+
+function kindOf(value: unknown): string {
+  return value === null ? "null" : Array.isArray(value) ? "array" : typeof value;
 }

@@ -1,7 +1,7 @@
 // The wire format of requests and answers.
 
 import type { Answer, Denied, Line, Problem } from "./answers.js";
-import { PermitLost, Rejected, Unavailable, UnexpectedAnswer, rejectUnknown } from "./errors.js";
+import { PermitLost, Rejected, Unavailable, UnexpectedAnswer, rejectUnknown, requireType } from "./errors.js";
 import { advise } from "./fields.js";
 
 /** The attributes of a request, by which the server selects policies and makes keys. */
@@ -88,6 +88,7 @@ export function encodePermit(request: PermitRequest): object {
 
 /** Rejects a number that JSON cannot express (it would become `null`, the default) or the server does not accept. */
 export function requireWhole(name: string, value: number | undefined): void {
+  requireType(name, value, "number");
   if (value !== undefined && !Number.isSafeInteger(value)) throw new RangeError(`${name} must be a whole number, not ${value}`);
 }
 

@@ -303,6 +303,15 @@ test("names invalid settings", () => {
   assert.throws(() => new Client({ url: "localhost:8080" }), /^RangeError: url must/);
   assert.throws(() => new Client({ timeoutMs: 0 }), /^RangeError: timeoutMs must/);
   assert.throws(() => new Client({ timeoutMs: NaN }), /^RangeError: timeoutMs must/);
+  const rows: [object, string][] = [
+    [{ url: 5 }, "url must be a string, not number"],
+    [{ token: null }, "token must be a string, not null"],
+    [{ token: ["s3cret"] }, "token must be a string, not array"],
+    [{ timeoutMs: "100" }, "timeoutMs must be a number, not string"],
+    [{ fetch: "fetch" }, "fetch must be a function, not string"],
+    [[], "options must be an object, not array"],
+  ];
+  for (const [options, message] of rows) assert.throws(() => new Client(options), { name: "TypeError", message });
 });
 
 // Regression: such a token was an unreachable server, so `admit` with "allow" never denied again. The message showed the token.
@@ -329,6 +338,27 @@ test("names numbers that are not whole, and arguments that are not objects", asy
       await assert.rejects(call, new RegExp(`^RangeError: ${name} must be a whole number, not ${value}$`));
     }
   }
+  for (const [value, kind] of [["2", "string"], [2n, "bigint"], [null, "null"]]) {
+    const asked = client.check({ policy: "login", key: "a", cost: value as never });
+    await assert.rejects(asked, { name: "TypeError", message: `cost must be a number, not ${kind}` });
+  }
+  await assert.rejects(client.check([] as never), /^TypeError: check must be an object, not array$/);
   await assert.rejects(client.check(undefined as never), /^TypeError: check must be an object, not undefined$/);
   await assert.rejects(client.checkBatch({} as never), /^TypeError: checks must be an array/);
+});
+
+// Regression: such a wait was added to the timeout, which then was over at once, so `admit` with "allow" never denied.
+test("lets the server reject a wait out of range", async () => {
+  for (const maxWaitMs of [-20_000, 2 ** 40]) {
+    await assert.rejects(client.check({ policy: "login", key: "a", maxWaitMs }), (error) => {
+      assert.ok(error instanceof Rejected && error.problem.field === "max_wait_ms");
+      return true;
+    });
+  }
+});
+
+// Regression: such a value was an unreachable server.
+test("throws for a value that JSON cannot express", async () => {
+  const headers = { "x-api-key": 1n } as never;
+  await assert.rejects(admit(client, { attributes: { headers } }, "allow"), /^TypeError: .*BigInt/);
 });

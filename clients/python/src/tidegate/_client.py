@@ -24,6 +24,10 @@ from .errors import DeadlineExceeded, PermitLost, TidegateError, Unreachable
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 DEFAULT_TIMEOUT_S = 1.0
+# Sockets accept at most 2^31 ms, which is more than this and the longest wait of a check.
+_MAX_TIMEOUT_S = 1_000_000
+# The longest wait that the server accepts.
+_MAX_WAIT_MS = 60_000
 
 
 class Client:
@@ -344,15 +348,19 @@ class AsyncPermit:
 
 
 def _settings(url: str, token: str | None, timeout: float) -> tuple[str, dict[str, str], float]:
+    if not isinstance(url, str):
+        raise TypeError(f"url must be a string, not {type(url).__name__}")
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"url must start with http:// or https://, not {url!r}")
-    if not isinstance(timeout, (int, float)):
+    if not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
         raise TypeError(f"timeout must be a number of seconds, not {timeout!r}")
-    if not timeout > 0:
-        raise ValueError(f"timeout must be more than 0 seconds, not {timeout!r}")
+    if not 0 < timeout <= _MAX_TIMEOUT_S:
+        raise ValueError(f"timeout must be more than 0 and at most {_MAX_TIMEOUT_S} seconds, not {timeout!r}")
     headers = {"content-type": "application/json"}
     if token is not None:
         # A message ends up in logs, so it does not show the token.
+        if not isinstance(token, str):
+            raise TypeError(f"token must be a string, not {type(token).__name__}")
         if not re.fullmatch(r"[!-~]+", token):
             raise ValueError(
                 "token must not be empty and may have only visible ASCII characters; "
@@ -363,8 +371,8 @@ def _settings(url: str, token: str | None, timeout: float) -> tuple[str, dict[st
 
 
 def _extra_s(max_wait_ms: int | None) -> float:
-    """The time that a check may wait at the server, which is added to the timeout."""
-    return (max_wait_ms or 0) / 1000
+    """The time that a check may wait at the server, which is added to the timeout. The server rejects other waits."""
+    return min(max(max_wait_ms or 0, 0), _MAX_WAIT_MS) / 1000
 
 
 def _within_bounds(size: int, url: str) -> None:

@@ -81,14 +81,21 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The secret has characters that are not allowed in a header field.
+    /// The secret is empty, or has characters other than visible ASCII characters. The error does
+    /// not show it.
     pub fn token(mut self, token: &str) -> Result<Self, Error> {
-        let value = HeaderValue::try_from(format!("Bearer {token}"));
-        let mut value = value.map_err(|_| {
+        let invalid = || {
             Error::Address(
-                "the token has characters that are not allowed in a header field".to_owned(),
+                "the token must not be empty and may have only visible ASCII characters; \
+                 if it was read from a file, remove the line break at its end"
+                    .to_owned(),
             )
-        })?;
+        };
+        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(invalid());
+        }
+        let value = HeaderValue::try_from(format!("Bearer {token}"));
+        let mut value = value.map_err(|_| invalid())?;
         value.set_sensitive(true);
         self.token = Some(value);
         Ok(self)
