@@ -232,6 +232,29 @@ test("denials can be held still", async () => {
   await page.done();
 });
 
+// The page cannot know of suppressed denials before the next one, so it says when their number follows.
+test("denials beyond ten per second are counted with the next one", async () => {
+  const mine = await serve({ config: POLICIES });
+  try {
+    const page = await open(browser, `${mine.admin}/dashboard`);
+    await shows(page, "#events", "None yet.");
+    assert.equal(await text(page, "#events-note"), "At most 10 per policy and second. The number of those not shown follows with the next denial of that policy.");
+    const check = { attributes: { method: "POST", path: "/login", client_ip: "192.0.2.5" } };
+    const burst = (count) => post(mine.http, "/v1/check/batch", { checks: Array(count).fill(check) });
+    // Within one second of the server's clock.
+    await page.waitForTimeout(1050 - (Date.now() % 1000));
+    await burst(30);
+    await page.waitForFunction(() => document.querySelectorAll("#events td.mono").length >= 20);
+    assert.equal(await page.locator("#events td.empty").count(), 0);
+    await page.waitForTimeout(1000);
+    await burst(1);
+    await shows(page, "#events td.empty", "15 more of login not shown");
+    await page.done();
+  } finally {
+    await mine.stop();
+  }
+});
+
 test("a refused config is shown with its reason", async () => {
   const mine = await serve({ config: POLICIES });
   try {
@@ -303,9 +326,21 @@ test("a token opens it, and is forgotten when asked", async () => {
     await page.click("#login button");
     await shows(page, "#state", "ready");
     assert.ok(await page.isVisible("#content"));
+    for (let times = 0; times < 6; times += 1) {
+      await post(mine.http, "/v1/check", { attributes: { method: "POST", path: "/login", client_ip: "192.0.2.77" } });
+    }
+    for (const place of ["#events td.mono", "#top-keys button"]) await shows(page, place, "192.0.2.77");
+    await lookUp(page, "login", "192.0.2.77");
+    await shows(page, "#lookup-note", "192.0.2.77 under login: would be denied.");
     await page.click("#forget");
     await shows(page, "#state", "locked");
     assert.ok(await page.isHidden("#content"));
+    assert.ok(!(await page.content()).includes("192.0.2.77"), "the key is removed from the page");
+    assert.equal(await page.inputValue("#lookup-key"), "");
+    await page.fill("#token", "open-sesame");
+    await page.click("#login button");
+    await shows(page, "#state", "ready");
+    assert.ok(await page.isHidden("#lookup-view"));
     await page.done();
   } finally {
     await mine.stop();
@@ -448,6 +483,24 @@ test("a hundred thousand keys are drawn, and ranked within the stated error", as
   }
 });
 
+test("a sampled list is marked as an estimate, without an error", async () => {
+  const page = await dashboard();
+  const list = (name, encoded) => ({ entries: [{ policy: "api", name, encoded, count: 1024, error: 0 }], unlisted_at_most: 1024 });
+  await page.route(/admin\/v1\/top/, (route) => {
+    const isSampled = route.request().url().includes("by=allowed");
+    return route.fulfill({ json: { sampled_one_in: isSampled ? 1024 : 1, covers_seconds: 60, keys: list(" k", "%20k"), routes: list("/r", null) } });
+  });
+  const row = (id) => page.locator(`#${id} tr`).evaluate((row) => [...row.cells].map((cell) => cell.textContent));
+  await shows(page, "#top-note", "Last 60 s. The true count is between count − error and count; keys not listed: at most 1,024, routes: at most 1,024.");
+  assert.deepEqual(await row("top-keys"), [" k", "api", "1,024", "0"]);
+  assert.equal(await text(page, "#top-keys button"), " k", "the space of the key is shown");
+  await page.selectOption("#by", "allowed");
+  await shows(page, "#top-note", "Last 60 s. Counts are estimated from one request in 1,024: they may be too high or too low, and keys with few requests may be missing.");
+  assert.deepEqual(await row("top-keys"), [" k", "api", "1,024", "–"]);
+  assert.deepEqual(await row("top-routes"), ["/r", "api", "1,024", "–"]);
+  await page.done();
+});
+
 test("a clock that steps does not disturb the charts", async () => {
   const page = await spied(server.admin, () => {
     const now = Date.now.bind(Date);
@@ -473,6 +526,8 @@ test("a server that restarts under an open page leaves a gap", async () => {
   const ask = () => post(mine.http, "/v1/check", { attributes: { method: "POST", path: "/login", client_ip: "192.0.2.1" } });
   for (let times = 0; times < 7; times += 1) await ask();
   const page = await spied(mine.admin);
+  await lookUp(page, "login", "192.0.2.1");
+  await until(page, "chart-key", ([, used]) => used.length > 1 && used.at(-1) === 1);
   const newest = (await until(page, "chart-outcomes", ([times]) => times.length > 2))[0].at(-1);
   await mine.stop();
   await shows(page, "#state", "no answer");
@@ -484,11 +539,27 @@ test("a server that restarts under an open page leaves a gap", async () => {
     assert.ok(isAscending(times), `${times}`);
     assert.ok(allowed.includes(null), "the line is interrupted");
     assert.ok([...allowed, ...denied].every((value) => value === null || value >= 0), "counts that start again are not negative");
+    const [keyTimes, used] = await until(page, "chart-key", ([, used]) => used.at(-1) > 0.1 && used.at(-1) < 1);
+    assert.ok(isAscending(keyTimes), `${keyTimes}`);
+    assert.equal(used[used.lastIndexOf(1) + 1], null, `the line of the key is interrupted: ${JSON.stringify(used)}`);
     await page.waitForFunction(() => Number.parseFloat(document.querySelector("#policies tr:nth-child(2) td:nth-child(5)").textContent) === 1);
     await page.context().close();
   } finally {
     await mine.stop();
   }
+});
+
+test("the line of a key is interrupted while the server does not answer", async () => {
+  const page = await spied(server.admin);
+  await lookUp(page, "login", "192.0.2.7");
+  await until(page, "chart-key", ([times]) => times.length > 1);
+  await page.route("**/admin/v1/stats", (route) => route.abort());
+  await page.waitForTimeout(4500);
+  await page.unroute("**/admin/v1/stats");
+  const [times, used] = await until(page, "chart-key", ([, used]) => used.includes(null));
+  assert.ok(isAscending(times), `${times}`);
+  assert.equal(used.filter((value) => value === null).length, 1, `${used}`);
+  await page.context().close();
 });
 
 test("a key is drawn over time, with all of its limits", async () => {
@@ -500,7 +571,6 @@ test("a key is drawn over time, with all of its limits", async () => {
     await page.locator("#lookup-policy option[value=api]").waitFor({ state: "attached" });
     await page.fill("#lookup-key", "k");
     await page.click("#lookup button[type=submit]");
-    await shows(page, "#chart-key", "Drawn from now on");
     await until(page, "chart-key", ([times]) => times.length > 1);
     await ask();
     const isDrawn = ([, hour, day]) => hour.at(-1) === 0.5 && day.at(-1) === 0.25;
@@ -575,6 +645,34 @@ test("no chart is empty on a server without requests", async () => {
   }
 });
 
+/** Returns the number of pixels of a chart that have the color of a line. */
+const pixelsOf = (page, chart, index) => page.evaluate(([id, line]) => {
+  const place = document.getElementById(id);
+  const canvas = place.querySelector("canvas");
+  const wanted = getComputedStyle(place.querySelectorAll(".legend i")[line]).borderTopColor.match(/\d+/g).map(Number);
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  let count = 0;
+  for (let at = 0; at < data.length; at += 4) count += wanted.every((value, channel) => data[at + channel] === value) && data[at + 3] === 255;
+  return count;
+}, [chart, index]);
+
+// Regression: the page said that no decision was timed if all timed ones were in one second.
+test("a single second with timed decisions is drawn as a point", async () => {
+  const mine = await serve({ config: POLICIES });
+  try {
+    const check = { policy: "api", key: "k" };
+    await post(mine.http, "/v1/check/batch", { checks: Array(1000).fill(check) });
+    const page = await spied(mine.admin);
+    const timed = await until(page, "chart-latency", ([, ...lines]) => lines.every((line) => line.some(Number.isFinite)));
+    assert.equal(timed[2].filter(Number.isFinite).length, 1, `${timed[2]}`);
+    assert.ok(await page.isHidden("#chart-latency .none"));
+    assert.ok(await pixelsOf(page, "chart-latency", 1) > 8, "the point is visible");
+    await page.context().close();
+  } finally {
+    await mine.stop();
+  }
+});
+
 const LONG = "a-policy-with-a-name-of-64-characters-which-is-the-longest-of-al";
 
 for (const width of [390, 1400]) {
@@ -617,6 +715,9 @@ test("tables are blocks with labels on a phone", async () => {
   const labels = (selector) => page.locator(selector).first().evaluate((row) => [...row.cells].map((cell) => cell.dataset.label));
   assert.deepEqual(await labels("#events tr:has(td.mono)"), ["Time", "Policy", "Key", "Route", "Limit", "Retry after", "Request"]);
   assert.deepEqual(await labels("#top-keys tr:has(button)"), ["Key", "Policy", "Count", "Error"]);
+  const [route, retry] = await page.locator("#events tr:has(td.mono)").first().evaluate((row) =>
+    [row.cells[3], row.cells[5]].map((cell) => cell.getBoundingClientRect().right));
+  assert.equal(retry, route, "the wait is aligned with the other values");
   await page.done();
 });
 

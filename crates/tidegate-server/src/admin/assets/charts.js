@@ -12,8 +12,14 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** Whether a line can be drawn: it has two values. */
-const isDrawable = (values) => values.filter((value) => Number.isFinite(value)).length > 1;
+const hasValue = (values) => values.some((value) => Number.isFinite(value));
+
+/** Returns the indexes of values that no line connects to another one, so that they are drawn as points. */
+function isolated(values) {
+  const known = [...values.keys()].filter((index) => values[index] !== undefined);
+  return known.filter((index, at) => values[index] !== null
+    && [known[at - 1], known[at + 1]].every((neighbour) => (values[neighbour] ?? null) === null));
+}
 
 /** A chart with a few lines, each `{name, color, dashed}`. Without data it shows `empty` instead, and until `draw` is called, that it is loading. */
 export class Chart {
@@ -45,7 +51,7 @@ export class Chart {
     // A plot of other lines is discarded even while there is nothing to draw: it cannot take the new values.
     if (JSON.stringify(lines) !== JSON.stringify(this.#lines)) this.#discard();
     [this.#lines, this.#times, this.#values] = [lines, times, values];
-    const isEmpty = !values.some(isDrawable);
+    const isEmpty = !values.some(hasValue);
     [this.note.hidden, this.area.hidden, this.legend.hidden] = [!isEmpty, isEmpty, isEmpty];
     this.note.textContent = this.empty;
     if (isEmpty) return;
@@ -64,10 +70,11 @@ export class Chart {
     if (this.area.hidden) return;
     const [text, grid] = [color("--quiet"), color("--line")];
     const axis = { stroke: text, grid: { stroke: grid, width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
-    const series = this.#lines.map((line, index) => ({
-      stroke: color(line.color ?? NAMES[index % NAMES.length]), width: 2,
-      dash: line.dashed ? [6, 5] : undefined, points: { show: false },
-    }));
+    const series = this.#lines.map((line, index) => {
+      const stroke = color(line.color ?? NAMES[index % NAMES.length]);
+      const points = { show: false, size: 7, fill: stroke, filter: (plot, number) => isolated(plot.data[number]) };
+      return { stroke, width: 2, dash: line.dashed ? [6, 5] : undefined, points };
+    });
     this.#plot = new uPlot({
       width: Math.max(200, this.place.clientWidth), height: this.area.clientHeight || 180,
       legend: { show: false },

@@ -4,8 +4,8 @@
 
 import { Unauthorized, Unreachable, request, requestJson, forgetToken, hasToken, keepToken, readEvents } from "./api.js";
 import { Chart } from "./charts.js";
-import { Intervals, quantile, rateOf, total } from "./intervals.js";
-import { ago, bar, cell, clock, element, labelled, pairs, rate, row, seconds, short, wait } from "./format.js";
+import { Intervals, LONG_SECONDS, quantile, rateOf, total } from "./intervals.js";
+import { ago, bar, cell, clock, element, labelled, pairs, rate, row, seconds, short, wait, whole } from "./format.js";
 
 const POLL_MS = 1000;      // interval of polling counts
 const TOP_EVERY = 3;       // rankings and nodes are polled with every third of them
@@ -30,12 +30,12 @@ const OUTCOMES = [
   { id: "tile-denied", name: "denied", color: "--denied", of: (one) => one.denied },
   { id: "tile-would", name: "would deny", color: "--would", dashed: true, of: (one) => one.would_deny },
 ];
-const empty = "The server has just started: the chart begins in two seconds.";
+const empty = "The server has just started: the chart begins in a second.";
 const outcomes = new Chart($("chart-outcomes"), { format: rate, empty });
 const byPolicy = new Chart($("chart-policies"), { format: rate, empty: "No requests in the last five minutes." });
 const latency = new Chart($("chart-latency"), { format: seconds, empty: "No decision was timed in the last five minutes.", log: true });
 const keysChart = new Chart($("chart-keys"), { format: short, empty });
-const keyChart = new Chart($("chart-key"), { format: (share) => `${Math.round(share * 100)} %`, empty: "Drawn from now on, once per second." });
+const keyChart = new Chart($("chart-key"), { format: (share) => `${Math.round(share * 100)} %`, empty: "This policy is off." });
 
 // ---- building the page
 
@@ -256,11 +256,14 @@ function showFleet({ differing, nodes }) {
 
 function showTop(top) {
   const covers = ago(Math.max(1, top.covers_seconds));
-  $("top-note").textContent =
-    (top.sampled_one_in > 1 ? `Last ${covers}, estimated from one request in ${top.sampled_one_in.toLocaleString("en")}; `
-      : `Last ${covers}. The true count is between count − error and count; `) +
-    `keys not listed: at most ${top.keys.unlisted_at_most}, routes: at most ${top.routes.unlisted_at_most}.`;
-  const counts = (entry) => [cell(short(entry.count), "num"), cell(entry.error ? `−${short(entry.error)}` : "0", "num")];
+  const isSampled = top.sampled_one_in > 1;
+  // The errors and bounds of a sampled list are about its samples, not about all requests.
+  $("top-note").textContent = isSampled
+    ? `Last ${covers}. Counts are estimated from one request in ${whole(top.sampled_one_in)}: they may be too high or too low, and keys with few requests may be missing.`
+    : `Last ${covers}. The true count is between count − error and count; ` +
+      `keys not listed: at most ${whole(top.keys.unlisted_at_most)}, routes: at most ${whole(top.routes.unlisted_at_most)}.`;
+  const error = (entry) => (isSampled ? "–" : entry.error ? `−${short(entry.error)}` : "0");
+  const counts = (entry) => [cell(short(entry.count), "num"), cell(error(entry), "num")];
   const keys = top.keys.entries.map((entry) => {
     const name = cell(entry.encoded === null ? entry.name : "", "mono");
     if (entry.encoded !== null) {
@@ -280,13 +283,15 @@ function showTop(top) {
 async function refreshTop() {
   const query = new URLSearchParams({ by: $("by").value, n: "10" });
   if ($("policy").value) query.set("policy", $("policy").value);
-  showTop(await requestJson(`admin/v1/top?${query}`));
+  const mine = loop;
+  const top = await requestJson(`admin/v1/top?${query}`);
+  if (mine === loop) showTop(top);
 }
 
 // ---- one key
 
 let lookup = null;   // the current lookup: `{path, message}` and, once it is answered, `{key, policy}`
-let keyPoints = [];  // how much of each limit the key had used: `{time, shares}`, by the text of the limit
+let keyPoints = [];  // how much of each limit the key had used: `{time, process, shares}`, by the text of the limit
 
 async function lookUp(policy, key, encoded = encodeURIComponent(key)) {
   $("lookup-policy").value = policy;
@@ -347,11 +352,17 @@ const usedShare = ({ limit, remaining }) => (limit ? Math.min(1, Math.max(0, 1 -
 
 /** Adds the used share of each limit to the chart of the key. */
 function drawKey(limits) {
-  const time = last ? intervals.timeOf(last) : 0;
+  if (last === null) return;  // the server has restarted, and its time is not known yet
+  const [time, process] = [intervals.timeOf(last), last.started_seconds];
   // A key that is looked at twice between two polls has two answers for one time.
-  if (keyPoints.at(-1)?.time === time) keyPoints.pop();
-  keyPoints.push({ time, shares: new Map(limits.map((limit) => [limit.text, usedShare(limit)])) });
-  if (keyPoints.length > KEY_POINTS) keyPoints.shift();
+  while (keyPoints.at(-1)?.time >= time) keyPoints.pop();
+  const before = keyPoints.at(-1);
+  // The use of the key is unknown while the server does not answer, and starts again with another process.
+  if (before && (process !== before.process || time - before.time > LONG_SECONDS)) {
+    keyPoints.push({ time: (before.time + time) / 2, process, shares: new Map() });
+  }
+  keyPoints.push({ time, process, shares: new Map(limits.map((limit) => [limit.text, usedShare(limit)])) });
+  keyPoints.splice(0, keyPoints.length - KEY_POINTS);
   const names = limits.map(({ text }) => text);
   keyChart.draw(names.map((name) => ({ name })), keyPoints.map((point) => point.time),
     names.map((name) => keyPoints.map(({ shares }) => shares.get(name) ?? null)));
@@ -361,13 +372,17 @@ $("lookup").addEventListener("submit", (event) => {
   event.preventDefault();
   lookUp($("lookup-policy").value, $("lookup-key").value);
 });
-// A changed form no longer belongs to the result below it.
-$("lookup").addEventListener("input", () => {
+
+function forgetLookup() {
   lookup = null;
   noteLookup("");
   $("lookup-view").hidden = true;
   $("reset").disabled = true;
-});
+}
+
+// A changed form no longer belongs to the result below it.
+$("lookup").addEventListener("input", forgetLookup);
+
 /** Asks for confirmation before a key is reset. */
 function confirmReset({ key, policy }) {
   const dialog = $("confirm");
@@ -448,19 +463,24 @@ $("pause").addEventListener("click", () => {
 
 // ---- the loop, and the token
 
-async function poll() {
+/** Polls the server once. An answer that arrives after the end of its login is dropped. */
+async function poll(mine) {
   const now = await requestJson("admin/v1/stats");
+  if (mine !== loop) return;
   answeredAt = Date.now();
   const isRestart = last !== null && now.started_seconds !== last.started_seconds;
   // The events and series of another process are numbered and counted from the beginning.
   if (isRestart) [last, lastEvent] = [null, ""];
   await intervals.add(now, () => requestJson("admin/v1/history"));
+  if (mine !== loop) return;
   showCounts(now);
   $("content").classList.remove("stale");
   last = now;
   if (polls % TOP_EVERY === 0) {
     await refreshTop();
-    showFleet(await requestJson("admin/v1/fleet"));
+    const fleet = await requestJson("admin/v1/fleet");
+    if (mine !== loop) return;
+    showFleet(fleet);
   }
   if (lookup && !$("confirm").open) await refreshKey();
   polls += 1;
@@ -471,8 +491,9 @@ async function run() {
   follow(mine);
   while (mine === loop) {
     try {
-      await poll();
+      await poll(mine);
     } catch (error) {
+      if (mine !== loop) return;
       if (error instanceof Unauthorized) return showLogin();
       if (!(error instanceof Unreachable)) console.error(error);
       showNoAnswer();
@@ -481,8 +502,19 @@ async function run() {
   }
 }
 
+/** Removes what the token gave access to from the page. */
+function clearContent() {
+  last = null;
+  intervals.clear();
+  forgetLookup();
+  keyPoints = [];
+  $("lookup-key").value = "";
+  for (const id of ["lookup-limits", "confirm-text", "events", "top-keys", "top-routes"]) $(id).replaceChildren();
+}
+
 function showLogin() {
   loop += 1;
+  clearContent();
   $("login-error").textContent = hasToken() ? "This token was refused." : "";
   forgetToken();
   $("login").hidden = false;
@@ -512,8 +544,6 @@ $("login").addEventListener("submit", (event) => {
 });
 $("forget").addEventListener("click", () => {
   forgetToken();
-  last = null;
-  intervals.clear();
   showLogin();
 });
 $("chart-policy").addEventListener("change", drawRequests);

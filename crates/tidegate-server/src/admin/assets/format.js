@@ -6,8 +6,10 @@ export function short(n) {
   if (n >= 1e9) return `${(n / 1e9).toFixed(1)}G`;
   if (n >= 1e6) return `${(n / 1e6).toFixed(1)}M`;
   if (n >= 1e4) return `${(n / 1e3).toFixed(1)}k`;
-  return n.toLocaleString("en");
+  return whole(n);
 }
+
+export const whole = (n) => n.toLocaleString("en");
 
 export function rate(n) {
   if (n === 0) return "0";

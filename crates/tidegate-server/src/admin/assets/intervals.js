@@ -6,7 +6,7 @@
 "use strict";
 
 const MOST = 300;              // intervals kept: five minutes
-const LONG_SECONDS = 3;        // a longer pause between two answers is filled from the server's samples
+export const LONG_SECONDS = 3;  // a longer pause between two answers is filled from the server's samples
 
 /** The kept intervals, each `{time, seconds, requests, latency, keys}`. A gap has only the first two. */
 export class Intervals {
