@@ -50,9 +50,13 @@ impl fmt::Display for ProblemKind {
             }
             ProblemKind::Duplicate => f.write_str("equal to the line before"),
             ProblemKind::Damaged(damage, compression) => {
-                let state = match damage {
-                    Damage::Truncated => "truncated",
-                    Damage::Corrupt => "corrupt",
+                let state = match (damage, compression) {
+                    // A few bytes after the end look like the start of another member.
+                    (Damage::Truncated, Compression::Gzip) => {
+                        "truncated, or has extra bytes at its end"
+                    }
+                    (Damage::Truncated, _) => "truncated",
+                    (Damage::Corrupt, _) => "corrupt",
                 };
                 let name = match compression {
                     Compression::Gzip => "gzipped",

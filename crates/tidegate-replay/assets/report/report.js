@@ -80,7 +80,7 @@
     const decided = asked.admitted + asked.denied;
     const list = [
       ["Requests", short(asked.events), span(data.span_us)],
-      ["Denied", share(asked.denied, decided) || "0 %", `${count(asked.denied)} requests`],
+      ["Denied", share(asked.denied, decided) || "0 %", `${count(asked.denied)} request${asked.denied === 1 ? "" : "s"}`],
       ["Keys denied", short(asked.keys_denied), `of ${count(asked.keys)}`],
       ["Near misses", short(asked.near_misses), share(asked.near_misses, decided)],
       ["Largest count", most ? short(most.largest_rolling_count) : "0", most ? `${most.policy ? `${most.policy}: ` : ""}limit ${most.limit.split(" ", 3).join(" ")}${observed(most)}` : ""],

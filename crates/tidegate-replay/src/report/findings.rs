@@ -1,6 +1,6 @@
 //! The result of a report in sentences, the most important first.
 
-use super::summary::{AlgorithmSummary, LimitSummary, ProblemsSummary, Summary};
+use super::summary::{AlgorithmSummary, KeySummary, LimitSummary, ProblemsSummary, Summary};
 use super::text::{counted, grouped, window_of};
 use crate::utc::Utc;
 
@@ -15,14 +15,7 @@ impl Summary {
         findings.extend(run.limits.iter().filter_map(observed_denials));
         findings.extend(self.largest_burst(run));
         // With a single key, the first sentence is about it.
-        findings.extend(run.most_denied.first().filter(|_| run.keys > 1).map(|key| {
-            let name = match &key.policy {
-                Some(policy) => format!("{} under policy {policy}", key.key),
-                None => key.key.clone(),
-            };
-            let [denied, events] = [key.denied, key.events].map(grouped);
-            format!("The key {name} was denied most often: {denied} of {events} requests.")
-        }));
+        findings.extend(most_denied(&run.most_denied, run.keys_denied).filter(|_| run.keys > 1));
         findings.extend(exactness(run));
         findings.extend(self.comparison());
         findings.extend(self.different_requests());
@@ -41,26 +34,10 @@ impl Summary {
         ))
     }
 
-    /// Returns which algorithms denied the fewest and the most requests.
     fn comparison(&self) -> Option<String> {
-        let runs = || self.algorithms.iter();
-        let fewest = runs().min_by_key(|run| run.denied)?;
-        let most = runs().max_by_key(|run| run.denied)?;
-        let count = self.algorithms.len();
-        match count {
-            1 => None,
-            _ if fewest.denied == most.denied => {
-                Some(format!("All {count} algorithms would have denied the same number."))
-            }
-            _ => Some(format!(
-                "Of {count} algorithms, {} would have denied the fewest requests ({}) and {} the \
-                 most ({}).",
-                fewest.algorithm,
-                grouped(fewest.denied),
-                most.algorithm,
-                grouped(most.denied)
-            )),
-        }
+        let denied: Vec<(&str, u64)> =
+            self.algorithms.iter().map(|run| (run.algorithm.as_str(), run.denied)).collect();
+        compare(&denied)
     }
 
     fn different_requests(&self) -> Option<String> {
@@ -107,6 +84,69 @@ fn denied(run: &AlgorithmSummary) -> String {
         "{subject} would have denied {share} of requests: {denied} of {events}, from {keys_denied} \
          of {keys}."
     )
+}
+
+/// Returns which key was denied most often, and whether others were denied as often. `keys` are the
+/// listed ones of all `keys_denied`, in descending order.
+fn most_denied(keys: &[KeySummary], keys_denied: u64) -> Option<String> {
+    let first = keys.first()?;
+    let name = match &first.policy {
+        Some(policy) => format!("{} under policy {policy}", first.key),
+        None => first.key.clone(),
+    };
+    let [denied, events] = [first.denied, first.events].map(grouped);
+    let equal = keys.iter().take_while(|key| key.denied == first.denied).count();
+    // Keys that are not listed may have been denied as often as the last one that is.
+    let is_open = equal == keys.len() && keys_denied > keys.len() as u64;
+    let others = counted(equal as u64 - 1, "other key");
+    Some(match (equal, is_open) {
+        (1, false) => {
+            format!("The key {name} was denied most often: {denied} of {events} requests.")
+        }
+        (1, true) => {
+            format!("No key was denied more often than {name}: {denied} of {events} requests.")
+        }
+        (_, false) => format!(
+            "The key {name} was denied {denied} of {events} requests; {others} had as many denials, \
+             and none had more."
+        ),
+        (_, true) => format!(
+            "The key {name} was denied {denied} of {events} requests; at least {others} had as many \
+             denials, and none had more."
+        ),
+    })
+}
+
+/// Returns which algorithms denied the fewest and the most requests.
+fn compare(denied: &[(&str, u64)]) -> Option<String> {
+    let counts = || denied.iter().map(|&(_, count)| count);
+    let (fewest, most) = (counts().min()?, counts().max()?);
+    let all = denied.len();
+    if all == 1 {
+        return None;
+    }
+    if fewest == most {
+        return Some(format!("All {all} algorithms would have denied the same number."));
+    }
+    let with = |count| {
+        let equal = denied.iter().filter(|&&(_, other)| other == count);
+        listed(&equal.map(|&(name, _)| name).collect::<Vec<_>>())
+    };
+    Some(format!(
+        "Of {all} algorithms, {} would have denied the fewest requests ({}), and {} the most ({}).",
+        with(fewest),
+        grouped(fewest),
+        with(most),
+        grouped(most)
+    ))
+}
+
+/// Formats names as `a`, `a and b`, or `a, b and c`.
+fn listed(names: &[&str]) -> String {
+    match names {
+        [rest @ .., last] if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        _ => names.concat(),
+    }
 }
 
 /// Returns what a limit of an observed policy would have denied.
@@ -159,6 +199,62 @@ fn share(part: u64, all: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn comparison_names_all_tied_algorithms() {
+        for (denied, text) in [
+            (&[("a", 1)][..], None),
+            (&[("a", 1), ("b", 1)], Some("All 2 algorithms would have denied the same number.")),
+            (
+                &[("a", 1_000), ("b", 2)],
+                Some(
+                    "Of 2 algorithms, b would have denied the fewest requests (2), and a the most \
+                     (1,000).",
+                ),
+            ),
+            (
+                &[("a", 233), ("b", 0), ("c", 233), ("d", 0), ("e", 5), ("f", 0)],
+                Some(
+                    "Of 6 algorithms, b, d and f would have denied the fewest requests (0), and a \
+                     and c the most (233).",
+                ),
+            ),
+        ] {
+            assert_eq!(compare(denied).as_deref(), text, "{denied:?}");
+        }
+    }
+
+    #[test]
+    fn most_denied_key_is_not_singled_out_from_equals() {
+        let only = "The key k0 was denied most often: 2 of 3 requests.";
+        let unknown = "No key was denied more often than k0: 2 of 3 requests.";
+        let [one, two, many] = ["1 other key", "2 other keys", "at least 1 other key"].map(|rest| {
+            format!(
+                "The key k0 was denied 2 of 3 requests; {rest} had as many denials, and none had \
+                 more."
+            )
+        });
+        // The denials of the listed keys, the number of denied keys, and the sentence.
+        for (denied, keys_denied, text) in [
+            (&[2][..], 1, only),
+            (&[2, 1], 2, only),
+            (&[2, 1], 9, only),
+            (&[2, 2, 1], 9, &*one),
+            (&[2, 2, 2], 3, &*two),
+            (&[2, 2], 3, &*many),
+            (&[2], 2, unknown),
+        ] {
+            let key = |(index, &denied): (usize, &u64)| KeySummary {
+                key: format!("k{index}"),
+                policy: None,
+                events: 3,
+                denied,
+                near_misses: 0,
+            };
+            let keys: Vec<KeySummary> = denied.iter().enumerate().map(key).collect();
+            assert_eq!(most_denied(&keys, keys_denied).as_deref(), Some(text), "{denied:?}");
+        }
+    }
 
     #[test]
     fn shares_are_rounded_but_never_to_zero_or_all() {

@@ -50,6 +50,16 @@ test("begins with the result under the requested algorithm", async () => {
   await page.done();
 });
 
+test("algorithms and keys that are equal are named as equal", async () => {
+  // Two bursts around the end of a window: only fixed-window and sliding-counter admit some of the second one.
+  const lines = [9.5, 10.5].flatMap((second) => ["a", "b"].flatMap((key) => Array.from({ length: 10 }, () => [second, key])));
+  const page = await open(browser, report("equals", lines, ["--limit", "10 per 10s sliding-log", "--algorithm", "all"]));
+  const findings = await page.textContent("#findings");
+  assert.match(findings, /The key a was denied 10 of 20 requests; 1 other key had as many denials, and none had more\./);
+  assert.match(findings, /Of 5 algorithms, fixed-window would have denied the fewest requests \(0\), and sliding-log and sliding-window the most \(20\)\./);
+  await page.done();
+});
+
 test("hostile keys are text, in every width and color scheme", async () => {
   const url = report("hostile", hostile(), ["--limit", "5 per 1s", "--limit", "500 per 1m"]);
   for (const width of [390, 1400]) {
@@ -162,6 +172,12 @@ test("observed policies are listed and marked", async () => {
     assert.deepEqual(await flaws(page), []);
     await page.done();
   }
+});
+
+test("one denied request is not called requests", async () => {
+  const page = await open(browser, report("single", [[0, "a"], [0, "a"]], ["--limit", "1 per 1s"]));
+  assert.match(await page.locator(".tile", { hasText: "Denied" }).first().textContent(), /1 request$/);
+  await page.done();
 });
 
 test("a single request and a report without denials are shown", async () => {
