@@ -128,7 +128,21 @@ test("an interrupted experiment says so, and can run again", async () => {
   await page.click("#experiment-worst button");
   await page.click("#reset");
   await shows(page, "#experiment-worst .verdict", "Interrupted: run it again.");
-  await page.locator("#experiment-worst button:enabled").waitFor();
+  await page.locator("#experiment-worst button:not([aria-disabled=true])").waitFor();
+  await page.done();
+});
+
+test("an experiment that is run by the keyboard keeps the focus, and is not started twice", async () => {
+  const page = await playground();
+  const isFocused = () => page.evaluate(() => document.activeElement === document.querySelector("#experiment-worst button"));
+  await page.focus("#experiment-worst button");
+  await page.keyboard.press("Enter");
+  await page.locator("#experiment-worst button[aria-disabled=true]").waitFor();
+  assert.ok(await isFocused(), "while it runs");
+  await page.keyboard.press("Enter");
+  await page.locator("#experiment-worst .why").waitFor({ state: "visible" });
+  assert.equal(await text(page, "#experiment-worst .verdict"), "These are the results of the engine.");
+  assert.ok(await isFocused(), "at its end");
   await page.done();
 });
 
@@ -371,6 +385,9 @@ test("a changed limit decides the same requests again, and restarts the status l
   await page.locator("#limit").blur();
   await shows(page, "#notes", "limit 100000 is out of range (0 to 200): 200 is used.");
   assert.equal(await page.inputValue("#limit"), "200");
+  await page.fill("#limit", "");
+  await page.locator("#limit").blur();
+  await shows(page, "#notes", "limit is empty: 200 is used.");
   await page.done();
 });
 

@@ -153,7 +153,7 @@ function card(experiment, stage) {
     ...questions.map((question) => question.row), make("div", { className: "row" }, button, verdict), why);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    run(experiment, stage, { questions, why, verdict, button });
+    if (button.ariaDisabled !== "true") run(experiment, stage, { questions, why, verdict, button });
   });
   return form;
 }
@@ -164,7 +164,8 @@ async function run(experiment, stage, { questions, why, verdict, button }) {
   verdict.textContent = "Running: watch the timeline.";
   questions.forEach((question) => { question.result.textContent = ""; });
   document.querySelector(".line").scrollIntoView({ block: "start" });
-  button.disabled = true;
+  // A button that is disabled loses the focus.
+  button.ariaDisabled = "true";
   try {
     if (!(await experiment.run(stage))) {
       verdict.textContent = "Interrupted: run it again.";
@@ -176,7 +177,7 @@ async function run(experiment, stage, { questions, why, verdict, button }) {
     // The engine did not answer.
     verdict.textContent = "The engine did not answer: run it again.";
   } finally {
-    button.disabled = false;
+    button.ariaDisabled = null;
   }
 }
 

@@ -407,7 +407,7 @@ async function changed() {
   cancelExperiment();
   $("result").hidden = true;
   const notes = [];
-  for (const name of Object.keys(BOUNDS)) settings[name] = clamp(name, $(name).value.trim() || "nothing", settings[name], notes);
+  for (const name of Object.keys(BOUNDS)) settings[name] = clamp(name, $(name).value.trim(), settings[name], notes);
   const chosen = [...$("algorithms").querySelectorAll("input:checked")].map((box) => box.value);
   if (chosen.length) settings.algorithms = chosen;
   else notes.push("At least one algorithm is needed: the last one stays.");

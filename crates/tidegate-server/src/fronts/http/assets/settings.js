@@ -37,6 +37,10 @@ export function limitTexts(settings) {
 export function clamp(name, text, fallback, notes) {
   const { least, most } = BOUNDS[name];
   const shown = text.length > 24 ? `${text.slice(0, 24)}…` : text;
+  if (text === "") {
+    notes.push(`${name} is empty: ${fallback} is used.`);
+    return fallback;
+  }
   if (!/^-?\d+$/.test(text)) {
     const unit = name === "window" ? " of seconds" : "";
     notes.push(`${name} “${shown}” is not a whole number${unit}: ${fallback} is used.`);
