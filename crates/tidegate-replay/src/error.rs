@@ -207,9 +207,9 @@ impl ReplayError {
     /// Whether the reader of the output has closed it, which is not a fault.
     pub fn is_closed_pipe(&self) -> bool {
         match self {
-            ReplayError::Decisions { error, .. } | ReplayError::Output(error) => {
-                error.kind() == io::ErrorKind::BrokenPipe
-            }
+            ReplayError::Decisions { error, .. }
+            | ReplayError::Html { error, .. }
+            | ReplayError::Output(error) => error.kind() == io::ErrorKind::BrokenPipe,
             _ => false,
         }
     }
@@ -258,8 +258,8 @@ pub enum FileFault {
     JsonArray,
     #[error(
         "the format of its first lines is unknown (it begins `{first_line}`); csv without column \
-         names is time_us,key[,cost]: set --time-unit s for seconds or dates, or add a first line \
-         with the names of the columns; set another format with --format"
+         names is time_us,key[,cost]: set --time-unit (s for seconds and dates, or ms or ns), or \
+         add a first line with the names of the columns; set another format with --format"
     )]
     UnknownFormat { first_line: String },
     #[error("no `#Fields:` line before the first event; a w3c log names its columns there")]

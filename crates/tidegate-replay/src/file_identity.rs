@@ -17,10 +17,11 @@ pub fn is_same_file(one: &Path, other: &Path) -> bool {
     matches!(both, (Some(one), Some(other)) if one == other)
 }
 
-/// Returns whether two outputs are the same regular file, which need not exist yet.
+/// Returns whether two outputs are both standard output, or the same regular file, which need not
+/// exist yet.
 pub fn is_same_output(one: &Path, other: &Path) -> bool {
     if is_dash(one) || is_dash(other) {
-        return false;
+        return is_dash(one) && is_dash(other);
     }
     match (one.metadata(), other.metadata()) {
         (Err(_), Err(_)) => {

@@ -10,7 +10,10 @@ use crate::report::escape_key;
 pub enum BadLine {
     #[error("longer than 64 KiB")]
     TooLong,
-    #[error("no whole number of microseconds at its start (set --time-unit for other times)")]
+    #[error(
+        "no whole number of microseconds at its start (set --time-unit, or add a line with the \
+         names of the columns)"
+    )]
     NoTime,
     #[error("no {role}: field `{name}` is missing or empty")]
     EmptyField { role: &'static str, name: Box<str> },

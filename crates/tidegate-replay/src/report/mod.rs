@@ -23,7 +23,7 @@ pub use self::text::{counted, grouped};
 
 use crate::args::whole_number;
 use crate::error::ReplayError;
-use crate::file_identity::is_same_file;
+use crate::file_identity::{is_dash, is_same_file};
 
 /// The options of reports.
 #[derive(Clone, Debug, Args)]
@@ -36,8 +36,9 @@ pub struct ReportArgs {
     #[arg(long, requires = "json")]
     pub timeline: bool,
 
-    /// Also write a self-contained page with plots
-    #[arg(long, value_name = "FILE")]
+    /// Also write a self-contained page with plots to FILE, or `-` for standard output; the
+    /// summary then goes to standard error
+    #[arg(long, value_name = "FILE|-")]
     pub html: Option<PathBuf>,
 
     /// The number of keys to list: those denied most, and those that came nearest to a denial
@@ -57,8 +58,9 @@ impl ReportArgs {
 pub struct ReportWriter {
     json: bool,
     timeline: bool,
-    /// Opened at the start, so that a long replay does not fail at its end.
-    html: Option<(PathBuf, AtomicFile)>,
+    /// The path of the page, and its file, or `None` for standard output. The file is opened at
+    /// the start, so that a long replay does not fail at its end.
+    html: Option<(PathBuf, Option<AtomicFile>)>,
 }
 
 impl ReportWriter {
@@ -66,23 +68,32 @@ impl ReportWriter {
     pub fn create(args: &ReportArgs, inputs: &[&Path]) -> Result<Self, ReplayError> {
         let html = match &args.html {
             None => None,
+            Some(path) if is_dash(path) => Some((path.clone(), None)),
             Some(path) => {
                 if inputs.iter().any(|input| is_same_file(input, path)) {
                     return Err(ReplayError::OverInput { option: "--html", path: path.clone() });
                 }
                 let file = AtomicFile::create(path);
                 let failed = |error| ReplayError::Html { path: path.clone(), error };
-                Some((path.clone(), file.map_err(failed)?))
+                Some((path.clone(), Some(file.map_err(failed)?)))
             }
         };
         Ok(ReportWriter { json: args.json, timeline: args.timeline, html })
     }
 
-    /// Writes the report.
+    /// Writes the report. The summary goes to standard error if `to_stderr` is set, or if the page
+    /// goes to standard output.
     pub fn print(self, summary: &Summary, to_stderr: bool) -> Result<(), ReplayError> {
-        if let Some((path, mut file)) = self.html {
+        let to_stderr = to_stderr || matches!(self.html, Some((_, None)));
+        if let Some((path, file)) = self.html {
             let page = html::page(summary)?;
-            let written = file.write_all(page.as_bytes()).and_then(|()| file.finish());
+            let written = match file {
+                Some(mut file) => file.write_all(page.as_bytes()).and_then(|()| file.finish()),
+                None => {
+                    let mut stdout = io::stdout();
+                    stdout.write_all(page.as_bytes()).and_then(|()| stdout.flush())
+                }
+            };
             written.map_err(|error| ReplayError::Html { path, error })?;
         }
         let text = if self.json { summary.json(self.timeline)? } else { summary.to_string() };

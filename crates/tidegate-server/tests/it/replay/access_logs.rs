@@ -155,8 +155,8 @@ fn errors_name_the_wrong_field() {
             "no field of format w3c is known to be the time; name it with --field time=NAME (its fields: c-ip, sc-status)\n",
         ),
         ("alice,1700000000000000\n", &[], "or add a first line with the names of the columns"),
-        ("1700000000.5,alice\n", &[], "set --time-unit s for seconds or dates"),
-        ("1700000000.5,alice\n", &["--format", "csv"], "(set --time-unit for other times)"),
+        ("1700000000.5,alice\n", &[], "set --time-unit (s for seconds and dates, or ms or ns)"),
+        ("1700000000.5,alice\n", &["--format", "csv"], "(set --time-unit, or add a line with the names of the columns)"),
     ] {
         replay(trace, &[&["--limit", "10 per 10s"], args].concat()).failed(1, &[message]);
     }

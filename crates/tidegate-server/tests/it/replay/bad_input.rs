@@ -46,6 +46,21 @@ fn suggests_quotes_for_limit_that_shell_split() {
     tidegate(&["replay", "a.csv", "--limit", "10", "per", "10s"]).failed(2, &[hint]);
 }
 
+/// The suggestion was `--timeline`, which prints counts over time.
+#[test]
+fn suggests_field_for_time_flag() {
+    for flag in [&["--time", "ts"][..], &["--time=ts"]] {
+        let run = replay_text("{\"ts\":1,\"key\":\"a\"}\n", flag);
+        assert!(!run.stderr.contains("--timeline"), "{}", run.stderr);
+        run.failed(
+            2,
+            &["unexpected argument '--time", "tip: name the field with --field time=NAME"],
+        );
+    }
+    let help = tidegate(&["replay", "--help"]).succeeded().stdout;
+    assert!(!help.contains("--time "), "{help}");
+}
+
 #[test]
 fn rejects_directory() {
     let files = Files::new("directory");

@@ -11,8 +11,8 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         &[],
         &[
             "lines skipped: 2\n",
-            "  -:3: no whole number of microseconds at its start (set --time-unit for other times); the line has format jsonl, replay such lines separately with --format jsonl\n",
-            "  -:4: no whole number of microseconds at its start (set --time-unit for other times); the line has format clf, replay such lines separately with --format clf\n",
+            "  -:3: no whole number of microseconds at its start (set --time-unit, or add a line with the names of the columns); the line has format jsonl, replay such lines separately with --format jsonl\n",
+            "  -:4: no whole number of microseconds at its start (set --time-unit, or add a line with the names of the columns); the line has format clf, replay such lines separately with --format clf\n",
         ],
     ),
     (

@@ -30,6 +30,33 @@ fn summary_moves_to_stderr_when_decisions_use_stdout() {
     }
 }
 
+/// `--html -` wrote a file named `-`.
+#[test]
+fn summary_moves_to_stderr_when_page_uses_stdout() {
+    let files = Files::new("page-to-stdout");
+    let trace = files.write("trace.csv", TRACE);
+    let replay = ["replay", &trace, "--limit", "2 per 1s", "--html", "-"];
+    let simulate = ["simulate", "--limit", "2 per 1s", "--traffic", "poisson", "--html", "-"];
+    for args in [&replay[..], &simulate] {
+        for json in [None, Some("--json")] {
+            // The input is also standard input, which the page does not overwrite.
+            let run = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+                .args(args.iter().copied().chain(json))
+                .current_dir(files.path("."))
+                .stdin(fs::File::open(&trace).expect("the trace"))
+                .output()
+                .expect("the binary runs");
+            let [page, summary] =
+                [&run.stdout, &run.stderr].map(|out| String::from_utf8_lossy(out));
+            assert!(run.status.success(), "{args:?}: {summary}");
+            assert!(page.starts_with("<!doctype html>"), "{args:?}: {page}");
+            assert!(page.trim_end().ends_with("</html>"), "{args:?}: only the page");
+            assert!(summary.contains("admitted"), "{args:?}: {summary}");
+            assert!(!fs::exists(files.path("-")).expect("a directory"), "{args:?}");
+        }
+    }
+}
+
 #[test]
 fn prints_summary_for_people() {
     let args = ["replay", "-", "--limit", "2 per 1s", "--limit", "9 per 1m", "--algorithm", "all"];
@@ -221,6 +248,13 @@ fn rejects_two_outputs_to_one_file() {
     files.write("o", "before");
     tidegate_reading(&args(&one, &other), TRACE.as_bytes()).failed(2, &[message]);
     tidegate_reading(&args("/dev/null", "/dev/null"), TRACE.as_bytes()).succeeded();
+    let message = "--html and --decisions would both be written to -; name two files";
+    tidegate_reading(&args("-", "-"), TRACE.as_bytes()).failed(2, &[message]);
+    let [page, decisions] = [files.path("page"), files.path("decisions")];
+    let run = tidegate_reading(&args("-", &decisions), TRACE.as_bytes()).succeeded();
+    assert!(run.stdout.starts_with("<!doctype html>"), "{}", run.stdout);
+    let run = tidegate_reading(&args(&page, "-"), TRACE.as_bytes()).succeeded();
+    assert_eq!(run.stdout, "1010");
 }
 
 #[test]
