@@ -63,9 +63,9 @@ export class Client {
       throw new RangeError(`timeoutMs must be more than 0 and less than 2^31, not ${timeoutMs}`);
     }
     // A message ends up in logs, so it does not show the token.
-    if (token !== undefined && !/^[!-~]+$/.test(token)) {
+    if (token !== undefined && !/^[!-~]([ -~]*[!-~])?$/.test(token)) {
       throw new RangeError(
-        "token must not be empty and may have only visible ASCII characters; if it was read from a file, remove the line break at its end",
+        "token must not be empty and may have only printable ASCII characters, without a space at either end; if it was read from a file, remove the line break at its end",
       );
     }
     this.#url = url.replace(/\/+$/, "");

@@ -361,9 +361,9 @@ def _settings(url: str, token: str | None, timeout: float) -> tuple[str, dict[st
         # A message ends up in logs, so it does not show the token.
         if not isinstance(token, str):
             raise TypeError(f"token must be a string, not {type(token).__name__}")
-        if not re.fullmatch(r"[!-~]+", token):
+        if not re.fullmatch(r"[!-~]([ -~]*[!-~])?", token):
             raise ValueError(
-                "token must not be empty and may have only visible ASCII characters; "
+                "token must not be empty and may have only printable ASCII characters, without a space at either end; "
                 "if it was read from a file, remove the line break at its end"
             )
         headers["authorization"] = f"Bearer {token}"

@@ -100,8 +100,9 @@ class Grant:
 
 def require_whole(name: str, value: object) -> None:
     """Rejects a number that JSON cannot express or the server does not accept."""
+    is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     # In Python `True` is an int; in JSON it is not.
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+    if value is not None and (not is_whole or isinstance(value, bool)):
         raise TypeError(f"{name} must be a whole number, not {value!r}")
 
 

@@ -81,21 +81,20 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The secret is empty, or has characters other than visible ASCII characters. The error does
-    /// not show it.
+    /// The secret is empty, has characters other than printable ASCII characters, or begins or
+    /// ends with a space. The error does not show it.
     pub fn token(mut self, token: &str) -> Result<Self, Error> {
-        let invalid = || {
+        let is_printable = token.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+        let value = HeaderValue::try_from(format!("Bearer {token}")).ok();
+        let value = value.filter(|_| is_printable && !token.is_empty() && token.trim() == token);
+        let mut value = value.ok_or_else(|| {
             Error::Address(
-                "the token must not be empty and may have only visible ASCII characters; \
-                 if it was read from a file, remove the line break at its end"
+                "the token must not be empty and may have only printable ASCII characters, without \
+                 a space at either end; if it was read from a file, remove the line break at its \
+                 end"
                     .to_owned(),
             )
-        };
-        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(invalid());
-        }
-        let value = HeaderValue::try_from(format!("Bearer {token}"));
-        let mut value = value.map_err(|_| invalid())?;
+        })?;
         value.set_sensitive(true);
         self.token = Some(value);
         Ok(self)
