@@ -4,7 +4,6 @@
 //! Connections that are open keep the certificate that they began with.
 
 use std::hash::{BuildHasher, RandomState};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -137,6 +136,19 @@ pub struct TlsError {
     pub reason: String,
 }
 
+const UNREADABLE: &str = "the file cannot be read";
+
+impl TlsError {
+    /// A hint for a file that a config names, to be appended to the message; empty if the file was
+    /// read.
+    pub fn path_hint(&self) -> &'static str {
+        match self.reason.starts_with(UNREADABLE) {
+            true => " (a relative path starts at the directory of the config)",
+            false => "",
+        }
+    }
+}
+
 /// Loads the files.
 fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     let provider = Arc::new(crypto::ring::default_provider());
@@ -199,7 +211,8 @@ pub fn tls_warnings(config: &Config, base: Option<&Path>) -> Vec<ConfigWarning> 
         };
         for (problem, effect) in problems(&TlsFiles::new(tls, base), UnixTime::now()) {
             let field = format!("tls.{front}.{}", problem.field);
-            let mut message = format!("{}: {}", problem.path.display(), problem.reason);
+            let (path, hint) = (problem.path.display(), problem.path_hint());
+            let mut message = format!("{path}: {}{hint}", problem.reason);
             if effect == Effect::PreventsStart {
                 message.push_str("; the server does not start with it");
             }
@@ -288,10 +301,7 @@ fn is_encrypted(path: &Path) -> bool {
 
 fn pem_reason(error: pem::Error) -> String {
     match error {
-        pem::Error::Io(error) if error.kind() == io::ErrorKind::NotFound => {
-            "the file does not exist (a relative path starts at the directory of the config)".into()
-        }
-        pem::Error::Io(error) => format!("the file cannot be read: {error}"),
+        pem::Error::Io(error) => format!("{UNREADABLE}: {error}"),
         error => error.to_string(),
     }
 }

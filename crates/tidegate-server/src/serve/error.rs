@@ -30,7 +30,7 @@ pub enum ServeError {
     Memory(#[from] OutOfMemory),
     #[error(transparent)]
     Secret(#[from] SecretError),
-    #[error("tls.{}.{error}", .front.name())]
+    #[error("tls.{}.{error}{}", .front.name(), .error.path_hint())]
     Tls { front: FrontName, error: TlsError },
     #[error("{}: {error}", .front.name())]
     Address { front: FrontName, error: ParseListenAddrError },

@@ -112,8 +112,8 @@ fn warns_of_tls_files() {
         (
             "cert: none.pem, key: no-key.pem",
             &[
-                ("tls.http.cert", "none.pem", "the file does not exist (a relative path starts"),
-                ("tls.http.key", "no-key.pem", "the file does not exist (a relative path starts"),
+                ("tls.http.cert", "none.pem", "the file cannot be read: No such file"),
+                ("tls.http.key", "no-key.pem", "the file cannot be read: No such file"),
             ],
         ),
         (
@@ -166,6 +166,9 @@ fn warns_of_tls_files() {
             assert!(run.stderr.contains(&format!("  field: {field}\n")), "{}", run.stderr);
             assert!(run.stderr.contains(&format!(" --> {path}:1:")), "{}", run.stderr);
             // The server starts with a certificate that has expired, and clients reject it.
+            let is_unreadable = problem.starts_with("the file cannot be read");
+            let is_explained = run.stderr.contains("(a relative path starts at the directory of");
+            assert_eq!(is_explained, is_unreadable, "{}", run.stderr);
             let prevents_start = !problem.contains("certificate expire");
             let is_said = run.stderr.contains("; the server does not start with it");
             assert_eq!(is_said, prevents_start, "{}", run.stderr);

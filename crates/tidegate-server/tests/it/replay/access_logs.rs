@@ -156,7 +156,11 @@ fn errors_name_the_wrong_field() {
         ),
         ("alice,1700000000000000\n", &[], "or add a first line with the names of the columns"),
         ("1700000000.5,alice\n", &[], "set --time-unit (s for seconds and dates, or ms or ns)"),
-        ("1700000000.5,alice\n", &["--format", "csv"], "(set --time-unit, or add a line with the names of the columns)"),
+        (
+            "1700000000.5,alice\n",
+            &["--format", "csv"],
+            "(set --time-unit, or add a line with the names of the columns)",
+        ),
     ] {
         replay(trace, &[&["--limit", "10 per 10s"], args].concat()).failed(1, &[message]);
     }
