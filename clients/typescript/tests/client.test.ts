@@ -347,7 +347,7 @@ test("names numbers that are not whole, and arguments that are not objects", asy
   await assert.rejects(client.checkBatch({} as never), /^TypeError: checks must be an array/);
 });
 
-// Regression: such a wait was added to the timeout, which then was over at once, so `admit` with "allow" never denied.
+// Regression: such a wait was added to the timeout. The call timed out immediately, so `admit` with "allow" never denied.
 test("lets the server reject a wait out of range", async () => {
   for (const maxWaitMs of [-20_000, 2 ** 40]) {
     await assert.rejects(client.check({ policy: "login", key: "a", maxWaitMs }), (error) => {

@@ -37,7 +37,7 @@ const LAST_PAUSES: u32 = if cfg!(loom) { 1 } else { 128 };
 /// It is held for tens of nanoseconds, so a waiter that spins gets it sooner than one that sleeps.
 /// A waiter that has spun for some time yields, in case the holder was descheduled. No waiter
 /// sleeps, so a plain store releases the mutex. The standard mutex takes an atomic exchange for
-/// that, a tenth of the time of a decision on a log.
+/// that, which is about a tenth of the time of a decision on a log.
 #[derive(Debug, Default)]
 pub(crate) struct SpinMutex<T>(RawMutex<T>);
 

@@ -295,8 +295,8 @@ fn load_tls(
     })
 }
 
-/// The fields that differ between two configs and take effect only after a restart. An address
-/// that a flag or a variable sets is left out, because the field has no effect then.
+/// The fields that differ between two configs and take effect only after a restart. Addresses that
+/// a flag or a variable overrides are left out, because their fields have no effect.
 pub fn needing_restart(old: &Config, new: &Config, args: &ServeArgs) -> Vec<&'static str> {
     let fields = [
         ("store_timeout", old.store_timeout != new.store_timeout),
