@@ -261,6 +261,19 @@ def test_raises_deadline_exceeded_without_an_answer_in_time(silent: str) -> None
         asyncio.run(ask())
 
 
+def test_adds_the_wait_of_a_check_to_the_timeout(silent: str) -> None:
+    expected = r": timed out after 0\.3 s$"
+    with Client(silent, timeout=0.1) as client, pytest.raises(DeadlineExceeded, match=expected):
+        client.check("login", "a", max_wait_ms=200)
+
+    async def ask() -> None:
+        async with AsyncClient(silent, timeout=0.1) as client:
+            await client.check("login", "a", max_wait_ms=200)
+
+    with pytest.raises(DeadlineExceeded, match=expected):
+        asyncio.run(ask())
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://user:secret@127.0.0.1:1/"])
 def test_unreachable_names_the_url_without_credentials(url: str) -> None:
     expected = r"^no answer from http://127\.0\.0\.1:1/v1/check: .*(refused|failed)"

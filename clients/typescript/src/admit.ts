@@ -19,7 +19,7 @@ export interface Passage {
   readonly failure: TidegateError | null;
 }
 
-/** Checks a request. If tidegate does not answer within the client's timeout, `onFailure` decides. */
+/** Checks a request. If tidegate does not answer in time, `onFailure` decides. */
 export async function admit(client: Client, check: WaitingCheck, onFailure: "allow" | "deny"): Promise<Passage> {
   // JavaScript does not check the type. A misspelt value would otherwise fail open at the first failure.
   if (onFailure !== "allow" && onFailure !== "deny") {

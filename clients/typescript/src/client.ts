@@ -32,7 +32,7 @@ export interface ClientOptions {
   url?: string;
   /** The server's secret, if it requires one. */
   token?: string;
-  /** The time for a whole call. Default: 1,000. */
+  /** The time for a whole call, in addition to the `maxWaitMs` of a check. Default: 1,000. */
   timeoutMs?: number;
   /** The function to send requests with. Default: the global `fetch`. */
   fetch?: typeof fetch;

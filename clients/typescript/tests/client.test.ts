@@ -216,6 +216,12 @@ test("throws DeadlineExceeded without an answer in time", async () => {
   });
 });
 
+test("adds the wait of a check to the timeout", async () => {
+  const silent = new Client({ url: await startSilent(), timeoutMs: 100 });
+  const asked = silent.check({ policy: "login", key: "a", maxWaitMs: 200 });
+  await assert.rejects(asked, /^DeadlineExceeded: .*: timed out after 300 ms$/);
+});
+
 test("names the URL of an unreachable server", async () => {
   const asked = new Client({ url: NOBODY }).check({ policy: "login", key: "a" });
   await assert.rejects(asked, (error) => {

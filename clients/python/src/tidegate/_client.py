@@ -34,8 +34,9 @@ class Client:
     """A blocking client of a tidegate server. Threads may share it.
 
     `timeout`, in seconds, bounds each step of a call (connecting, sending, waiting for the
-    answer) and the time until its last byte is read. `http` replaces the HTTP client, for TLS
-    with a private certificate authority, proxies or retries. It is closed with this client.
+    answer) and the time until its last byte is read. The `max_wait_ms` of a check is added to it.
+    `http` replaces the HTTP client, for TLS with a private certificate authority, proxies or
+    retries. It is closed with this client.
     """
 
     def __init__(
@@ -124,7 +125,8 @@ class Client:
 class AsyncClient:
     """A client of a tidegate server for asyncio.
 
-    `timeout`, in seconds, bounds a whole call. `http` is as in `Client`.
+    `timeout`, in seconds, bounds a whole call. The `max_wait_ms` of a check is added to it.
+    `http` is as in `Client`.
     """
 
     def __init__(
