@@ -172,6 +172,47 @@ def test_reports_a_lost_permit(client: Client) -> None:
         assert permit.lost
 
 
+# Regression: the block ran without a permit, and `lost` was false.
+def test_a_permit_cannot_be_held_again(client: Client) -> None:
+    with_block = client.permit("jobs", somebody())
+    released = client.permit("jobs", somebody())
+    ended = client.permit("jobs", somebody())
+    assert isinstance(with_block, Permit) and isinstance(released, Permit) and isinstance(ended, Permit)
+    with with_block:
+        pass
+    released.release()
+    client._send("DELETE", f"/v1/permits/{ended.id}")
+    with pytest.raises(PermitLost, match="^answer from "):
+        ended.renew()
+    for permit, reason in [(with_block, "was given back"), (released, "was given back"), (ended, "has ended")]:
+        with pytest.raises(PermitLost, match=f"^404 Not Found: .* {reason}$") as raised:
+            with permit:
+                pytest.fail("held")
+        assert raised.value.problem.status == 404
+
+
+def test_an_async_permit_cannot_be_held_again(server_url: str) -> None:
+    async def run() -> None:
+        async with AsyncClient(server_url, timeout=10) as client:
+            with_block = await client.permit("jobs", somebody())
+            released = await client.permit("jobs", somebody())
+            ended = await client.permit("jobs", somebody())
+            assert isinstance(with_block, AsyncPermit) and isinstance(released, AsyncPermit)
+            assert isinstance(ended, AsyncPermit)
+            async with with_block:
+                pass
+            await released.release()
+            await client._send("DELETE", f"/v1/permits/{ended.id}")
+            with pytest.raises(PermitLost, match="^answer from "):
+                await ended.renew()
+            for permit, reason in [(with_block, "was given back"), (released, "was given back"), (ended, "has ended")]:
+                with pytest.raises(PermitLost, match=f"^404 Not Found: .* {reason}$"):
+                    async with permit:
+                        pytest.fail("held")
+
+    asyncio.run(run())
+
+
 def test_ends_a_lease_by_the_callers_clock_if_renewals_fail() -> None:
     given = {"allowed": True, "decided": "exact", "limits": [], "id": "x", "ttl_ms": 100}
 

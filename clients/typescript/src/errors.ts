@@ -19,13 +19,17 @@ export class DeadlineExceeded extends Unreachable {}
 /** The response is not one of tidegate. The message names the URL, which may be wrong. */
 export class UnexpectedAnswer extends TidegateError {}
 
-/** The server at `url` rejected the request; `problem` has the reason. The message names both. */
+/**
+ * The server at `url` rejected the request; `problem` has the reason. The message names both. `url` is `null` if
+ * the client knew the reason without asking the server.
+ */
 export class Rejected extends TidegateError {
   readonly problem: Problem;
 
-  constructor(problem: Problem, url: string) {
+  constructor(problem: Problem, url: string | null) {
+    const source = url === null ? "" : `answer from ${url}: `;
     const where = problem.field === null ? "" : ` (field ${problem.field})`;
-    super(`answer from ${url}: ${problem.status} ${problem.title}: ${problem.detail}${where}`);
+    super(`${source}${problem.status} ${problem.title}: ${problem.detail}${where}`);
     this.problem = problem;
   }
 }
@@ -33,7 +37,7 @@ export class Rejected extends TidegateError {
 /** The server cannot decide now: its shared store is unavailable, or it holds the most permits it can. */
 export class Unavailable extends Rejected {}
 
-/** The permit is no longer held: its lease ended before it was renewed or given back. */
+/** The permit is no longer held: its lease ended before it was renewed or given back, or it was given back before. */
 export class PermitLost extends Rejected {}
 
 /**

@@ -43,9 +43,12 @@ export class Permit {
   }
 
   /**
-   * Renews the permit while `work` runs, and gives it back at the end. If that fails, the lease expires.
+   * Renews the permit while `work` runs, and gives it back at the end. If that fails, the lease expires. Throws
+   * `PermitLost` without a call of `work` if the permit was given back before, or its lease has ended.
    */
   async hold<T>(work: (lost: AbortSignal) => T | Promise<T>): Promise<T> {
+    if (this.#done.signal.aborted) throw notHeld("the permit was given back");
+    if (this.lost.aborted) throw notHeld("the lease of the permit has ended");
     const renewals = this.#renewUntilDone();
     try {
       return await work(this.lost);
@@ -70,7 +73,7 @@ export class Permit {
     }
   }
 
-  /** Gives the permit back. Throws `PermitLost` if the lease had ended. */
+  /** Gives the permit back. Throws `PermitLost` if the lease had ended or the permit was given back before. */
   async release(): Promise<void> {
     this.#done.abort();
     decodeRelease(await this.#send("DELETE", `/v1/permits/${this.id}`));
@@ -97,6 +100,11 @@ export class Permit {
       if (this.lost.aborted) return;
     }
   }
+}
+
+/** The error for a permit that the client knows to be no longer held, as the server would report it. */
+function notHeld(detail: string): PermitLost {
+  return new PermitLost({ type: "about:blank", title: "Not Found", status: 404, detail, field: null, violatedPolicies: [] }, null);
 }
 
 function onlyTidegateErrors(error: unknown): void {

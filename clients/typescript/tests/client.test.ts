@@ -174,6 +174,24 @@ test("gives a permit back when the work fails", async () => {
   await given(await client.permit(subject)).release();
 });
 
+// Regression: the work ran without a permit, and `lost` was not aborted.
+test("does not hold a permit again", async () => {
+  const acquire = async () => given(await client.permit({ policy: "jobs", key: somebody() }));
+  const [held, released, ended] = [await acquire(), await acquire(), await acquire()];
+  await held.hold(() => {});
+  await released.release();
+  await fetch(`${url}/v1/permits/${ended.id}`, { method: "DELETE" });
+  await assert.rejects(ended.renew(), /^PermitLost: answer from /);
+  for (const [permit, reason] of [[held, "was given back"], [released, "was given back"], [ended, "has ended"]] as const) {
+    const again = permit.hold(() => assert.fail("held"));
+    await assert.rejects(again, (error) => {
+      assert.ok(error instanceof PermitLost && error.problem.status === 404);
+      assert.match(error.message, new RegExp(`^404 Not Found: .* ${reason}$`));
+      return true;
+    });
+  }
+});
+
 test("renews a permit while it is held", async () => {
   const [policy, key, ttlMs] = ["jobs", somebody(), 1500];
   await given(await client.permit({ policy, key, ttlMs })).hold(async (lost) => {

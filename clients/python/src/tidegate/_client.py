@@ -219,7 +219,7 @@ class AsyncClient:
 class Permit:
     """A held permit. A `with` block renews it in a thread, and gives it back at the end.
 
-    If that fails, the lease expires.
+    If that fails, the lease expires. A second `with` block of the same permit raises `PermitLost`.
     """
 
     allowed = True
@@ -248,11 +248,12 @@ class Permit:
         return held_ms
 
     def release(self) -> None:
-        """Gives the permit back. Raises `PermitLost` if the lease had ended."""
+        """Gives the permit back. Raises `PermitLost` if the lease had ended or the permit was given back before."""
         self._stop_renewing()
         _wire.released(self._client._send("DELETE", f"/v1/permits/{self.id}"))
 
     def __enter__(self) -> Permit:
+        _wire.require_held(released=self._done.is_set(), lost=self.lost)
         self._renewals = threading.Thread(target=self._renew_until_done, name="tidegate-permit", daemon=True)
         self._renewals.start()
         return self
@@ -286,7 +287,7 @@ class Permit:
 class AsyncPermit:
     """A held permit. An `async with` block renews it in a task, and gives it back at the end.
 
-    If that fails, the lease expires.
+    If that fails, the lease expires. A second block of the same permit raises `PermitLost`.
     """
 
     allowed = True
@@ -316,15 +317,16 @@ class AsyncPermit:
 
     async def release(self) -> None:
         """Gives the permit back, as `Permit.release` does."""
+        # Before Python 3.12, `asyncio.wait_for` loses a cancellation that arrives together with the
+        # answer. The renewals then end by this.
+        self._released = True
         if self._renewals is not None:
-            # Before Python 3.12, `asyncio.wait_for` loses a cancellation that arrives together with
-            # the answer. The renewals then end by this.
-            self._released = True
             self._renewals.cancel()
             await asyncio.wait([self._renewals])
         _wire.released(await self._client._send("DELETE", f"/v1/permits/{self.id}"))
 
     async def __aenter__(self) -> AsyncPermit:
+        _wire.require_held(released=self._released, lost=self.lost)
         self._renewals = asyncio.create_task(self._renew_until_done())
         return self
 

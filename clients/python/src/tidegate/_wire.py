@@ -177,6 +177,13 @@ def released(raw: Raw) -> None:
         raise _refusal(raw)
 
 
+def require_held(*, released: bool, lost: bool) -> None:
+    """Rejects a permit that the client knows to be no longer held, as the server would."""
+    if released or lost:
+        detail = "the permit was given back" if released else "the lease of the permit has ended"
+        raise PermitLost(Problem("about:blank", "Not Found", 404, detail), None)
+
+
 def _still_held(raw: Raw) -> None:
     if raw.status == 404 and isinstance(refusal := _refusal(raw), Rejected):
         raise PermitLost(refusal.problem, raw.url)

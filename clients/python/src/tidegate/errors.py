@@ -22,11 +22,15 @@ class UnexpectedAnswer(TidegateError):
 
 
 class Rejected(TidegateError):
-    """The server at `url` rejected the request; `problem` has the reason. The message names both."""
+    """The server at `url` rejected the request; `problem` has the reason. The message names both.
 
-    def __init__(self, problem: Problem, url: str) -> None:
+    `url` is `None` if the client knew the reason without asking the server.
+    """
+
+    def __init__(self, problem: Problem, url: str | None) -> None:
+        source = "" if url is None else f"answer from {url}: "
         where = f" (field {problem.field})" if problem.field else ""
-        super().__init__(f"answer from {url}: {problem.status} {problem.title}: {problem.detail}{where}")
+        super().__init__(f"{source}{problem.status} {problem.title}: {problem.detail}{where}")
         self.problem = problem
 
 
@@ -35,4 +39,4 @@ class Unavailable(Rejected):
 
 
 class PermitLost(Rejected):
-    """The permit is no longer held: its lease ended before it was renewed or given back."""
+    """The permit is no longer held: its lease ended before it was renewed or given back, or it was given back before."""
