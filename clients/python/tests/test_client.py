@@ -115,7 +115,7 @@ def test_answers_a_batch_in_order(client: Client) -> None:
         (lambda c: c.check("nope", "a"), 404, "policy"),
         (lambda c: c.check("login", ""), 400, "key"),
         (lambda c: c.check(key="a", limits=["5 per 1 fortnight"]), 400, "limits[0]"),
-        (lambda c: c.check_batch([Check("login", "a"), Check("login", "a", cost=10**13)]), 400, "checks[1].cost"),
+        (lambda c: c.check_batch([Check("login", "a"), Check("login", "a", id="x" * 300)]), 400, "checks[1].id"),
         (lambda c: c.check("jobs", "a"), 409, "policy"),
         (lambda c: c.permit("login", "a"), 409, "policy"),
     ],
@@ -478,17 +478,60 @@ def test_names_invalid_settings(client: Callable[..., object], bad: dict[str, ob
     assert "secret" not in str(raised.value)
 
 
-# Regression: such a wait was added to the timeout, which then was negative or longer than sockets accept.
-@pytest.mark.parametrize("max_wait_ms", [-5000, 10**15])
-def test_the_server_rejects_a_wait_out_of_range(server_url: str, max_wait_ms: int) -> None:
+NO_SUBJECT = "policy and key, attributes, or key and limits are required"
+
+
+# Regression: these were sent. The server rejected them, so callers that fail open had no limit.
+@pytest.mark.parametrize(
+    ("method", "arguments", "error", "message"),
+    [
+        ("check", {"policy": "login", "key": 42}, TypeError, "key must be a string, not int"),
+        ("check", {"policy": "login", "key": b"a"}, TypeError, "key must be a string, not bytes"),
+        ("check", {"policy": "login", "key": None}, TypeError, NO_SUBJECT),
+        ("check", {"policy": 42, "key": "a"}, TypeError, "policy must be a string, not int"),
+        ("check", {"key": "a"}, TypeError, NO_SUBJECT),
+        ("check", {"limits": LOG}, TypeError, NO_SUBJECT),
+        ("check", {"key": "a", "limits": 5}, TypeError, "limits must be a list of strings, not int"),
+        ("check", {"key": "a", "limits": b"5 per 1m"}, TypeError, "limits must be a list of strings, not bytes"),
+        ("check", {"key": "a", "limits": [5]}, TypeError, "limits must be a list of strings, but contains int"),
+        ("check", {"policy": "login", "key": "a", "id": 7}, TypeError, "id must be a string, not int"),
+        ("check", {"policy": "login", "key": "a", "force": "no"}, TypeError, "force must be True or False, not 'no'"),
+        ("check", {"policy": "login", "key": "a", "cost": 10**13}, ValueError, "cost must be from -10**12 to 10**12, not 10**13"),
+        ("check", {"policy": "login", "key": "a", "cost": -(10**12) - 1}, ValueError, "cost must be from -10**12 to 10**12, not"),
+        ("check", {"policy": "login", "key": "a", "max_wait_ms": -5000}, ValueError, "max_wait_ms must be from 0 to 60000, not -5000"),
+        ("check", {"policy": "login", "key": "a", "max_wait_ms": 10**15}, ValueError, "max_wait_ms must be from 0 to 60000, not"),
+        ("permit", {"policy": "jobs", "key": 42}, TypeError, "key must be a string, not int"),
+        ("permit", {"policy": "jobs", "key": "a", "cost": 10**13}, ValueError, "cost must be from -10**12 to 10**12, not 10**13"),
+        ("permit", {"policy": "jobs", "key": "a", "cost": 0}, ValueError, "cost must be from 1 to 10**12, not 0"),
+        ("permit", {"policy": "jobs", "key": "a", "ttl_ms": 0}, ValueError, "ttl_ms must be at least 1, not 0"),
+    ],
+)
+def test_names_invalid_arguments_before_they_are_sent(
+    server_url: str, method: str, arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    expected = re.escape(message.replace("10**12", "1000000000000").replace("10**13", "10000000000000"))
+
     async def ask() -> None:
         async with AsyncClient(server_url) as client:
-            await client.check("login", "a", max_wait_ms=max_wait_ms)
+            await getattr(client, method)(**arguments)
 
-    with Client(server_url) as client, pytest.raises(Rejected, match=r"\(field max_wait_ms\)$"):
-        client.check("login", "a", max_wait_ms=max_wait_ms)
-    with pytest.raises(Rejected, match=r"\(field max_wait_ms\)$"):
+    with Client(server_url) as client, pytest.raises(error, match=f"^{expected}"):
+        getattr(client, method)(**arguments)
+    with pytest.raises(error, match=f"^{expected}"):
         asyncio.run(ask())
+
+
+def test_names_an_invalid_lease_before_it_is_sent(client: Client) -> None:
+    permit = client.permit("jobs", somebody())
+    assert isinstance(permit, Permit)
+    with permit, pytest.raises(ValueError, match="^ttl_ms must be at least 1, not 0$"):
+        permit.renew(0)
+
+
+def test_the_largest_numbers_are_sent(client: Client) -> None:
+    assert not client.check(key=somebody(), limits=LOG, cost=10**12).allowed
+    assert client.check(key=somebody(), limits=LOG, cost=-(10**12)).allowed
+    assert client.check(key=somebody(), limits=LOG, max_wait_ms=60_000).allowed
 
 
 # Regression: such a token was an unreachable server, so `admit` with "allow" never denied again.

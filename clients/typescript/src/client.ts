@@ -23,8 +23,6 @@ import {
 const MAX_ANSWER_BYTES = 64 << 20;
 /** The longest time that timers accept. */
 const MAX_TIMEOUT_MS = 2 ** 31 - 1;
-/** The longest wait that the server accepts. */
-const MAX_WAIT_MS = 60_000;
 
 /** Settings of a client. */
 export interface ClientOptions {
@@ -79,9 +77,8 @@ export class Client {
   /** Sends a check. */
   async check(check: WaitingCheck): Promise<Answer> {
     const body = encodeCheck(check);
-    // The time that a check may wait at the server is added to the timeout. The server rejects other waits.
-    const extraMs = Math.min(Math.max(check.maxWaitMs ?? 0, 0), MAX_WAIT_MS);
-    return decodeAnswer(await this.#send("POST", "/v1/check", body, extraMs));
+    // The time that a check may wait at the server is added to the timeout.
+    return decodeAnswer(await this.#send("POST", "/v1/check", body, check.maxWaitMs));
   }
 
   /** Sends up to 1,000 checks. Answers are in order; an `id` used before with another cost gets a `Problem`. */

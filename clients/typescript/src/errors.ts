@@ -56,10 +56,11 @@ export function rejectUnknown(where: string, value: object, names: readonly stri
 }
 
 /** Throws a `TypeError` for a value of another type. It does not show the value, which may be a secret. */
-export function requireType(name: string, value: unknown, type: "string" | "number" | "function"): void {
+export function requireType(name: string, value: unknown, type: "string" | "number" | "boolean" | "function"): void {
   if (value !== undefined && typeof value !== type) throw new TypeError(`${name} must be a ${type}, not ${kindOf(value)}`);
 }
 
-function kindOf(value: unknown): string {
+/** The type of a value for a message. */
+export function kindOf(value: unknown): string {
   return value === null ? "null" : Array.isArray(value) ? "array" : typeof value;
 }

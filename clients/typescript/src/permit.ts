@@ -7,7 +7,7 @@
 import type { Answer } from "./answers.js";
 import { PermitLost, TidegateError } from "./errors.js";
 import { sleep } from "./sleep.js";
-import { type Grant, type Raw, decodeRelease, decodeRenewal, requireWhole } from "./wire.js";
+import { type Grant, type Raw, checkedTtl, decodeRelease, decodeRenewal } from "./wire.js";
 
 const RENEWALS_PER_LEASE = 3;
 const TRIES_PER_LEASE = 12;
@@ -62,8 +62,7 @@ export class Permit {
 
   /** Renews the lease and returns its length. Throws `PermitLost` if it has ended. */
   async renew(ttlMs?: number): Promise<number> {
-    requireWhole("ttlMs", ttlMs);
-    const body = ttlMs === undefined ? undefined : { ttl_ms: ttlMs };
+    const body = ttlMs === undefined ? undefined : { ttl_ms: checkedTtl(ttlMs) };
     try {
       this.#start(decodeRenewal(await this.#send("PUT", `/v1/permits/${this.id}`, body)));
       return this.#ttlMs;

@@ -1,7 +1,7 @@
 // The wire format of requests and answers.
 
 import type { Answer, Denied, Line, Problem } from "./answers.js";
-import { PermitLost, Rejected, Unavailable, UnexpectedAnswer, rejectUnknown, requireType } from "./errors.js";
+import { PermitLost, Rejected, Unavailable, UnexpectedAnswer, kindOf, rejectUnknown, requireType } from "./errors.js";
 import { advise } from "./fields.js";
 
 /** The attributes of a request, by which the server selects policies and makes keys. */
@@ -63,17 +63,29 @@ export interface Grant {
   readonly ttlMs: number;
 }
 
+/** The largest cost that the server accepts. */
+const MAX_COST = 1e12;
+/** The longest wait that the server accepts. */
+const MAX_WAIT_MS = 60_000;
+
 const QUESTION = ["policy", "key", "attributes", "limits", "cost"];
 const CHECK = [...QUESTION, "id", "force", "maxWaitMs"];
 const PERMIT = [...QUESTION, "ttlMs"];
 const ATTRIBUTES = ["method", "path", "query", "host", "clientIp", "headers", "domain", "descriptors"];
 
+// Types and ranges are checked here. The server would reject them too, but with a `TidegateError`, for which a
+// caller may fail open. The server checks the rest, such as names of policies, the text of limits and the values
+// of attributes, which may be a client's.
+
 /** Returns the body of a check with the API's names. JSON leaves out members that are `undefined`. */
 export function encodeCheck(check: WaitingCheck): object {
   rejectUnknown("check", check, CHECK);
   const { maxWaitMs, ...same }: AnyQuestion = check;
-  requireWhole("cost", same.cost);
-  requireWhole("maxWaitMs", maxWaitMs);
+  requireSubject(same);
+  requireType("id", same.id ?? undefined, "string");
+  requireType("force", same.force ?? undefined, "boolean");
+  requireWhole("cost", same.cost, -MAX_COST, MAX_COST);
+  requireWhole("maxWaitMs", maxWaitMs, 0, MAX_WAIT_MS);
   return { ...same, attributes: encodeAttributes(same.attributes), max_wait_ms: maxWaitMs };
 }
 
@@ -81,18 +93,54 @@ export function encodeCheck(check: WaitingCheck): object {
 export function encodePermit(request: PermitRequest): object {
   rejectUnknown("permit", request, PERMIT);
   const { ttlMs, ...same }: AnyQuestion = request;
-  requireWhole("cost", same.cost);
-  requireWhole("ttlMs", ttlMs);
-  return { ...same, attributes: encodeAttributes(same.attributes), ttl_ms: ttlMs };
+  requireSubject(same);
+  requireWhole("cost", same.cost, 1, MAX_COST);
+  return { ...same, attributes: encodeAttributes(same.attributes), ttl_ms: checkedTtl(ttlMs) };
+}
+
+/** Returns the length of a lease. */
+export function checkedTtl(ttlMs: number | undefined): number | undefined {
+  requireWhole("ttlMs", ttlMs, 1, Infinity);
+  return ttlMs;
 }
 
 /** Rejects a number that JSON cannot express (it would become `null`, the default) or the server does not accept. */
-export function requireWhole(name: string, value: number | undefined): void {
+function requireWhole(name: string, value: number | undefined, least: number, most: number): void {
   requireType(name, value, "number");
-  if (value !== undefined && !Number.isSafeInteger(value)) throw new RangeError(`${name} must be a whole number, not ${value}`);
+  if (value === undefined) return;
+  if (!Number.isSafeInteger(value)) throw new RangeError(`${name} must be a whole number, not ${value}`);
+  if (value >= least && value <= most) return;
+  const range = most === Infinity ? `at least ${least}` : `from ${least} to ${most}`;
+  throw new RangeError(`${name} must be ${range}, not ${value}`);
 }
 
+function requireSubject({ policy, limits, attributes, ...question }: AnyQuestion): void {
+  requireType("policy", policy ?? undefined, "string");
+  // A key that is present but undefined is a mistake: the check would count another key, or none.
+  if ("key" in question && typeof question.key !== "string") {
+    throw new TypeError(`key must be a string, not ${kindOf(question.key)}`);
+  }
+  requireTexts("limits", limits ?? []);
+  const underLimits = (policy ?? limits ?? null) !== null;
+  if (attributes === undefined && !("key" in question && underLimits)) {
+    throw new TypeError("policy and key, attributes, or key and limits are required");
+  }
+}
+
+function requireTexts(name: string, value: unknown): void {
+  const expected = `${name} must be an array of strings, such as ["5 per 1s"]`;
+  if (!Array.isArray(value)) throw new TypeError(`${expected}, not ${kindOf(value)}`);
+  const other = value.findIndex((text) => typeof text !== "string");
+  if (other !== -1) throw new TypeError(`${expected}, but contains ${kindOf(value[other])}`);
+}
+
+/** A check or a request for a permit whose members are not checked yet. */
 interface AnyQuestion {
+  policy?: unknown;
+  key?: unknown;
+  limits?: unknown;
+  id?: unknown;
+  force?: unknown;
   cost?: number;
   attributes?: Attributes;
   maxWaitMs?: number;

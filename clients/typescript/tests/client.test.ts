@@ -107,7 +107,7 @@ test("throws an exception that names the field for bad input", async () => {
     [() => client.check({ policy: "nope", key: "a" }), 404, "policy"],
     [() => client.check({ policy: "login", key: "" }), 400, "key"],
     [() => client.check({ key: "a", limits: ["5 per 1 fortnight"] }), 400, "limits[0]"],
-    [() => client.checkBatch([{ policy: "login", key: "a" }, { policy: "login", key: "a", cost: 1e13 }]), 400, "checks[1].cost"],
+    [() => client.checkBatch([{ policy: "login", key: "a" }, { policy: "login", key: "a", id: "x".repeat(300) }]), 400, "checks[1].id"],
     [() => client.check({ policy: "jobs", key: "a" }), 409, "policy"],
     [() => client.permit({ policy: "login", key: "a" }), 409, "policy"],
   ];
@@ -371,14 +371,47 @@ test("names numbers that are not whole, and arguments that are not objects", asy
   await assert.rejects(client.checkBatch({} as never), /^TypeError: checks must be an array/);
 });
 
-// Regression: such a wait was added to the timeout. The call timed out immediately, so `admit` with "allow" never denied.
-test("lets the server reject a wait out of range", async () => {
-  for (const maxWaitMs of [-20_000, 2 ** 40]) {
-    await assert.rejects(client.check({ policy: "login", key: "a", maxWaitMs }), (error) => {
-      assert.ok(error instanceof Rejected && error.problem.field === "max_wait_ms");
-      return true;
-    });
+// Regression: these were sent. The server rejected them, so callers that fail open had no limit.
+test("names invalid arguments before they are sent", async () => {
+  const missing = "policy and key, attributes, or key and limits are required";
+  const login = { policy: "login", key: "a" };
+  const rows: ["check" | "permit", object, "TypeError" | "RangeError", string][] = [
+    ["check", { ...login, key: 42 }, "TypeError", "key must be a string, not number"],
+    ["check", { ...login, key: undefined }, "TypeError", "key must be a string, not undefined"],
+    ["check", { ...login, key: undefined, attributes: { path: "/" } }, "TypeError", "key must be a string, not undefined"],
+    ["check", { policy: "login" }, "TypeError", missing],
+    ["check", { key: "a" }, "TypeError", missing],
+    ["check", { key: "a", limits: undefined }, "TypeError", missing],
+    ["check", { limits: LOG }, "TypeError", missing],
+    ["check", {}, "TypeError", missing],
+    ["check", { ...login, policy: 42 }, "TypeError", "policy must be a string, not number"],
+    ["check", { key: "a", limits: "1 per 1s" }, "TypeError", 'limits must be an array of strings, such as ["5 per 1s"], not string'],
+    ["check", { key: "a", limits: [5] }, "TypeError", 'limits must be an array of strings, such as ["5 per 1s"], but contains number'],
+    ["check", { ...login, id: 7 }, "TypeError", "id must be a string, not number"],
+    ["check", { ...login, force: "no" }, "TypeError", "force must be a boolean, not string"],
+    ["check", { ...login, cost: 1e13 }, "RangeError", "cost must be from -1000000000000 to 1000000000000, not 10000000000000"],
+    ["check", { ...login, cost: -1e12 - 1 }, "RangeError", "cost must be from -1000000000000 to 1000000000000, not -1000000000001"],
+    ["check", { ...login, maxWaitMs: -20_000 }, "RangeError", "maxWaitMs must be from 0 to 60000, not -20000"],
+    ["check", { ...login, maxWaitMs: 2 ** 40 }, "RangeError", "maxWaitMs must be from 0 to 60000, not 1099511627776"],
+    ["permit", { ...login, key: 42 }, "TypeError", "key must be a string, not number"],
+    ["permit", { ...login, cost: 1e13 }, "RangeError", "cost must be from 1 to 1000000000000, not 10000000000000"],
+    ["permit", { ...login, cost: 0 }, "RangeError", "cost must be from 1 to 1000000000000, not 0"],
+    ["permit", { ...login, ttlMs: 0 }, "RangeError", "ttlMs must be at least 1, not 0"],
+  ];
+  for (const [method, request, name, message] of rows) {
+    await assert.rejects(client[method](request as never), { name, message });
+    if (method === "check") await assert.rejects(client.checkBatch([request as never]), { name, message });
   }
+  const permit = given(await client.permit({ policy: "jobs", key: somebody() }));
+  await assert.rejects(permit.renew(0), { name: "RangeError", message: "ttlMs must be at least 1, not 0" });
+  await permit.release();
+});
+
+test("sends the largest numbers", async () => {
+  const subject = () => ({ key: somebody(), limits: LOG });
+  assert.ok(!(await client.check({ ...subject(), cost: 1e12 })).allowed);
+  assert.ok((await client.check({ ...subject(), cost: -1e12 })).allowed);
+  assert.ok((await client.check({ ...subject(), maxWaitMs: 60_000 })).allowed);
 });
 
 // Regression: such a value was an unreachable server.

@@ -15,6 +15,11 @@ from .fields import advise
 MAX_ANSWER_BYTES = 64 << 20
 """The longest answer that is read. A batch of 1,000 checks against 256 limits each is far shorter."""
 
+_MAX_COST = 10**12
+"""The largest cost that the server accepts."""
+_MAX_WAIT_MS = 60_000
+"""The longest wait that the server accepts."""
+
 _SENT_ON = ("retry-after", "ratelimit", "ratelimit-policy")
 _SENT_ON_PREFIXES = ("ratelimit-", "x-ratelimit-")
 
@@ -49,7 +54,12 @@ class Attributes:
 
 @dataclass(frozen=True)
 class Check:
-    """A check. It has `policy` and `key`, or `attributes`, or `key` and `limits`."""
+    """A check. It has `policy` and `key`, or `attributes`, or `key` and `limits`.
+
+    Types and ranges are checked here. The server would reject them too, but with a `TidegateError`,
+    for which a caller may fail open. The server checks the rest, such as names of policies, the text
+    of limits and the values of attributes, which may be a client's.
+    """
 
     policy: str | None = None
     key: str | None = None
@@ -61,22 +71,50 @@ class Check:
     max_wait_ms: int | None = None
 
     def __post_init__(self) -> None:
-        # A string is a sequence of strings too: each character would become a limit.
-        if isinstance(self.limits, str):
-            raise TypeError(f"limits must be a list of strings, such as [{self.limits!r}], not a string")
+        for name in ("policy", "key", "id"):
+            if not isinstance(text := getattr(self, name), (str, type(None))):
+                raise TypeError(f"{name} must be a string, not {type(text).__name__}")
+        _require_limits(self.limits)
         if not isinstance(self.attributes, (Attributes, type(None))):
             kind = type(self.attributes).__name__
             raise TypeError(f"attributes must be Attributes, such as Attributes(path='/login'), not {kind}")
-        require_whole("cost", self.cost)
-        require_whole("max_wait_ms", self.max_wait_ms)
+        if self.attributes is None and (self.key is None or (self.policy is None and self.limits is None)):
+            raise TypeError("policy and key, attributes, or key and limits are required")
+        if not isinstance(self.force, (bool, type(None))):
+            raise TypeError(f"force must be True or False, not {self.force!r}")
+        require_whole("cost", self.cost, -_MAX_COST, _MAX_COST)
+        require_whole("max_wait_ms", self.max_wait_ms, 0, _MAX_WAIT_MS)
 
     def json(self) -> dict[str, object]:
         body = _present(vars(self))
         if self.attributes is not None:
             body["attributes"] = self.attributes.json()
         if self.limits is not None:
-            body["limits"] = list(self.limits)
+            body["limits"] = limits = list(self.limits)
+            for limit in limits:
+                if not isinstance(limit, str):
+                    raise TypeError(f"limits must be a list of strings, but contains {type(limit).__name__}")
         return body
+
+
+def permit_body(check: Check, ttl_ms: int | None) -> dict[str, object]:
+    """The body of a request for a permit."""
+    require_whole("cost", check.cost, 1, _MAX_COST)
+    return check.json() | lease_body(ttl_ms)
+
+
+def lease_body(ttl_ms: int | None) -> dict[str, object]:
+    """The length of a lease, if it is given."""
+    require_whole("ttl_ms", ttl_ms, 1)
+    return {} if ttl_ms is None else {"ttl_ms": ttl_ms}
+
+
+def _require_limits(limits: object) -> None:
+    # A string is a sequence of strings too: each character would become a limit.
+    if isinstance(limits, str):
+        raise TypeError(f"limits must be a list of strings, such as [{limits!r}], not a string")
+    if isinstance(limits, bytes) or not isinstance(limits, (Iterable, type(None))):
+        raise TypeError(f"limits must be a list of strings, not {type(limits).__name__}")
 
 
 @dataclass(frozen=True)
@@ -98,12 +136,16 @@ class Grant:
     ttl_ms: int
 
 
-def require_whole(name: str, value: object) -> None:
+def require_whole(name: str, value: object, least: int, most: int | None = None) -> None:
     """Rejects a number that JSON cannot express or the server does not accept."""
-    is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if value is None:
+        return
     # In Python `True` is an int; in JSON it is not.
-    if value is not None and (not is_whole or isinstance(value, bool)):
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or value % 1 != 0:
         raise TypeError(f"{name} must be a whole number, not {value!r}")
+    if value < least or (most is not None and value > most):
+        bounds = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{name} must be {bounds}, not {value!r}")
 
 
 class Malformed(Exception):
