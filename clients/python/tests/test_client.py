@@ -461,6 +461,10 @@ def test_rejects_unknown_fields() -> None:
     [
         ({"url": "localhost:8080"}, ValueError),
         ({"url": None}, TypeError),
+        # Regression: the path was appended to the query, or was part of the fragment.
+        ({"url": "http://localhost:8080/?token=secret"}, ValueError),
+        ({"url": "http://localhost:8080#secret"}, ValueError),
+        ({"url": "http://localhost:8080/?"}, ValueError),
         ({"timeout": 0}, ValueError),
         ({"timeout": float("nan")}, ValueError),
         ({"timeout": float("inf")}, ValueError),

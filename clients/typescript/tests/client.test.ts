@@ -325,6 +325,12 @@ test("names invalid settings", () => {
   assert.throws(withPassword("http://u:secret@localhost:8080"), /^RangeError: url must not have a user or password, which fetch rejects: use http:\/\/localhost:8080 and token$/);
   assert.throws(withPassword("ftp://u:secret@localhost"), /^RangeError: url must start with http:\/\/ or https:\/\/, not ftp:\/\/localhost$/);
   assert.throws(() => new Client({ url: "localhost:8080" }), /^RangeError: url must/);
+  // Regression: the path was appended to the query, or was part of the fragment.
+  for (const end of ["/?token=secret", "#secret", "/?"]) {
+    for (const options of [`http://localhost:8080${end}`, new URL(`http://localhost:8080${end}`)]) {
+      assert.throws(() => new Client(options), /^RangeError: url must not have a query or a fragment$/);
+    }
+  }
   assert.throws(() => new Client({ timeoutMs: 0 }), /^RangeError: timeoutMs must/);
   assert.throws(() => new Client({ timeoutMs: NaN }), /^RangeError: timeoutMs must/);
   const rows: [object, string][] = [

@@ -346,6 +346,9 @@ def _settings(url: str, token: str | None, timeout: float) -> tuple[str, dict[st
         raise TypeError(f"url must be a string, not {type(url).__name__}")
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"url must start with http:// or https://, not {url!r}")
+    # The paths of the API are appended. The message does not show the query, which may have a secret.
+    if "?" in url or "#" in url:
+        raise ValueError("url must not have a query or a fragment")
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
         raise TypeError(f"timeout must be a number of seconds, not {timeout!r}")
     if not 0 < timeout <= _MAX_TIMEOUT_S:
