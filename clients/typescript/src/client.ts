@@ -19,6 +19,7 @@ import {
   unexpected,
 } from "./wire.js";
 
+const DEFAULT_URL = "http://127.0.0.1:8080";
 /** The longest answer that is read. A batch of 1,000 checks against 256 limits each is far shorter. */
 const MAX_ANSWER_BYTES = 64 << 20;
 /** The longest time that timers accept. */
@@ -43,12 +44,19 @@ export class Client {
   readonly #timeoutMs: number;
   readonly #fetch: typeof fetch;
 
+  /** Creates a client with the default settings. */
+  constructor();
   /** Creates a client with these settings, or with the defaults for the server at this URL. */
+  constructor(options: string | URL | ClientOptions);
   constructor(options: string | URL | ClientOptions = {}) {
+    // Often a variable of the environment that is not set: the default URL would then be another server, or none.
+    const help = `undefined; for the default, ${DEFAULT_URL}, leave it out`;
+    if (arguments.length > 0 && arguments[0] === undefined) throw new TypeError(`options must be a URL or an object, not ${help}`);
     const isUrl = typeof options === "string" || options instanceof URL;
     const settings: ClientOptions = isUrl ? { url: String(options) } : options;
     rejectUnknown("options", settings, ["url", "token", "timeoutMs", "fetch"]);
-    const { url = "http://127.0.0.1:8080", token, timeoutMs = 1000, fetch: send } = settings;
+    if ("url" in settings && settings.url === undefined) throw new TypeError(`url must be a string, not ${help}`);
+    const { url = DEFAULT_URL, token, timeoutMs = 1000, fetch: send } = settings;
     requireType("url", url, "string");
     requireType("token", token, "string");
     requireType("timeoutMs", timeoutMs, "number");

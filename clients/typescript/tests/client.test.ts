@@ -344,6 +344,14 @@ test("names invalid settings", () => {
   for (const [options, message] of rows) assert.throws(() => new Client(options), { name: "TypeError", message });
 });
 
+// Regression: the client used the default URL, for example if the variable of the environment was not set.
+test("rejects a URL that is undefined", () => {
+  const help = "for the default, http://127.0.0.1:8080, leave it out";
+  assert.throws(() => new Client({ url: undefined } as never), { name: "TypeError", message: `url must be a string, not undefined; ${help}` });
+  assert.throws(() => new Client(undefined as never), { name: "TypeError", message: `options must be a URL or an object, not undefined; ${help}` });
+  for (const create of [() => new Client(), () => new Client({}), () => new Client({ timeoutMs: 50 })]) assert.ok(create());
+});
+
 // Regression: such a token was an unreachable server, so `admit` with "allow" never denied again. The message showed the token.
 test("rejects a token that cannot be sent", () => {
   for (const token of ["", "supersecret\n", "super\nsecret", " supersecret", "s\u00e9cret"]) {
