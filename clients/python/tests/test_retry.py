@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,19 @@ def test_caps_the_jitter() -> None:
 def test_names_invalid_settings(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"^{next(iter(bad))} must be 0 or more"):
         Backoff(**bad)  # type: ignore[arg-type]
+
+
+def test_rejects_a_retrier_of_another_type() -> None:
+    retrier: Any = Backoff()
+    expected = r"^retrier must be a Retrier, such as Retrier\(Backoff\(retries=3\)\), not Backoff$"
+    with pytest.raises(TypeError, match=expected):
+        retry(lambda _: Reply(200), retrier=retrier)
+
+    async def send(_: object) -> Reply:
+        return Reply(200)
+
+    with pytest.raises(TypeError, match=expected):
+        asyncio.run(retry_async(send, retrier=retrier))
 
 
 def test_bounds_retries_to_a_fraction_of_the_requests() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -92,3 +93,11 @@ def test_keeps_the_callers_key(scripted: Scripted) -> None:
     with httpx.Client(transport=RetryTransport(quick())) as client:
         assert client.post(scripted.url, headers={"Idempotency-Key": "mine"}).status_code == 200
     assert [headers["idempotency-key"] for _, headers, _ in scripted.requests] == ["mine", "mine"]
+
+
+# Regression: they were accepted, and the first request failed with an `AttributeError`.
+@pytest.mark.parametrize("create", [RetryTransport, AsyncRetryTransport, RetryAdapter])
+@pytest.mark.parametrize("value", [Backoff(), {"retries": 1}, 0])
+def test_rejects_a_retrier_of_another_type_when_it_is_given(create: Callable[[Any], object], value: object) -> None:
+    with pytest.raises(TypeError, match=rf"^retrier must be a Retrier, such as Retrier\(.*\), not {type(value).__name__}$"):
+        create(value)

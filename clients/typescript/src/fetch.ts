@@ -1,8 +1,8 @@
 // Retries for `fetch`, and for other functions that return a similar response.
 
-import { rejectUnknown } from "./errors.js";
+import { rejectUnknown, requireType } from "./errors.js";
 import { type Fields, advise } from "./fields.js";
-import { IDEMPOTENCY_KEY, type Course, Retrier } from "./retry.js";
+import { IDEMPOTENCY_KEY, type Course, Retrier, requireRetrier } from "./retry.js";
 import { sleep } from "./sleep.js";
 
 /** The part of a response that `retry` needs. */
@@ -39,12 +39,15 @@ export async function retry<R extends ResponseLike>(
 ): Promise<R> {
   rejectUnknown("options", options, ["method", "origin", "retrier", "failures", "signal", "sleep"]);
   const { method = "GET", retrier = shared } = options;
+  requireRetrier(retrier);
   const course = retrier.begin(method);
   return run(course, { ...options, retrier }, () => send(course.key === null ? {} : { [IDEMPOTENCY_KEY]: course.key }));
 }
 
 /** Returns a `fetch` that retries. */
 export function retryFetch(retrier: Retrier = new Retrier(), inner: typeof fetch = fetch): typeof fetch {
+  requireRetrier(retrier);
+  requireType("inner", inner, "function");
   return async (input, init) => {
     const request = input instanceof Request ? input : null;
     const url = new URL(request?.url ?? String(input), globalThis.location?.href);

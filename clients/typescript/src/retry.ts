@@ -142,6 +142,16 @@ export class Retrier {
   }
 }
 
+/**
+ * Throws a `TypeError` for another value, such as a `Backoff`, which would fail at the first request. Any object
+ * that has the methods is accepted, also of another copy of the package.
+ */
+export function requireRetrier(value: unknown): void {
+  const { begin, pacer } = (value ?? {}) as Partial<Retrier>;
+  if (typeof begin === "function" && typeof pacer === "object") return;
+  throw new TypeError("retrier must be a Retrier, such as new Retrier({ backoff: new Backoff({ retries: 3 }) })");
+}
+
 /** One request and its retries. It decides; its caller waits. */
 export class Course {
   /** The key to send with every attempt, if any. */

@@ -44,6 +44,16 @@ test("names invalid settings", () => {
   assert.throws(() => new Budget({ reserve: 0 }), /^RangeError: reserve must be/);
 });
 
+// Regression: they were accepted, and the first request failed with "retrier.begin is not a function".
+test("rejects a retrier of another type when it is given", async () => {
+  const error = { name: "TypeError", message: "retrier must be a Retrier, such as new Retrier({ backoff: new Backoff({ retries: 3 }) })" };
+  for (const value of [new Backoff(), { retries: 1 }, null, 3]) {
+    assert.throws(() => retryFetch(value as never), error);
+    await assert.rejects(retry(async () => reply(200), { retrier: value as never }), error);
+  }
+  assert.throws(() => retryFetch(new Retrier(), {} as never), { name: "TypeError", message: "inner must be a function, not object" });
+});
+
 test("bounds retries to a fraction of the requests", () => {
   const budget = new Budget({ ratio: 0.5, reserve: 2 });
   const three = () => [1, 2, 3].map(() => budget.withdraw());

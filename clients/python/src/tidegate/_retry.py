@@ -218,6 +218,15 @@ class Course:
 _SHARED = Retrier()
 
 
+def checked_retrier(retrier: object, default: Callable[[], Retrier] = Retrier) -> Retrier:
+    """Returns the given retrier or the default. Rejects another type, such as a `Backoff`, before the first request."""
+    if retrier is None:
+        return default()
+    if not isinstance(retrier, Retrier):
+        raise TypeError(f"retrier must be a Retrier, such as Retrier(Backoff(retries=3)), not {type(retrier).__name__}")
+    return retrier
+
+
 def retry(
     send: Callable[[Mapping[str, str]], R],
     *,
@@ -233,7 +242,7 @@ def retry(
     idempotent). `failures` are the exceptions that are retried. `origin` identifies the server for
     pacing. Default `retrier`: one that the whole program shares.
     """
-    retrier = retrier or _SHARED
+    retrier = checked_retrier(retrier, lambda: _SHARED)
     course = retrier.begin(method)
     headers = _key_header(course)
     while True:
@@ -261,7 +270,7 @@ async def retry_async(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> R:
     """Calls and retries `send`, as `retry` does, from asyncio."""
-    retrier = retrier or _SHARED
+    retrier = checked_retrier(retrier, lambda: _SHARED)
     course = retrier.begin(method)
     headers = _key_header(course)
     while True:

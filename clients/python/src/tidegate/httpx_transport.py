@@ -11,7 +11,7 @@ import time
 
 import httpx
 
-from ._retry import IDEMPOTENCY_KEY, Course, Retrier
+from ._retry import IDEMPOTENCY_KEY, Course, Retrier, checked_retrier
 from .fields import advise
 
 __all__ = ["AsyncRetryTransport", "RetryTransport"]
@@ -24,7 +24,7 @@ class RetryTransport(httpx.BaseTransport):
     """Sends requests through `inner` and retries them. Default `inner`: `httpx.HTTPTransport()`."""
 
     def __init__(self, retrier: Retrier | None = None, inner: httpx.BaseTransport | None = None) -> None:
-        self.retrier = retrier or Retrier()
+        self.retrier = checked_retrier(retrier)
         self._inner = inner or httpx.HTTPTransport()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -52,7 +52,7 @@ class AsyncRetryTransport(httpx.AsyncBaseTransport):
     """Sends and retries requests of an `httpx.AsyncClient` under asyncio."""
 
     def __init__(self, retrier: Retrier | None = None, inner: httpx.AsyncBaseTransport | None = None) -> None:
-        self.retrier = retrier or Retrier()
+        self.retrier = checked_retrier(retrier)
         self._inner = inner or httpx.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:

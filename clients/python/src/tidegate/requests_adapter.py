@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import requests
 from requests.adapters import HTTPAdapter
 
-from ._retry import IDEMPOTENCY_KEY, Course, Retrier, _observed
+from ._retry import IDEMPOTENCY_KEY, Course, Retrier, _observed, checked_retrier
 
 __all__ = ["RetryAdapter"]
 
@@ -26,7 +26,7 @@ class RetryAdapter(HTTPAdapter):
 
     def __init__(self, retrier: Retrier | None = None, pool_connections: int = 10, pool_maxsize: int = 10) -> None:
         super().__init__(pool_connections=pool_connections, pool_maxsize=pool_maxsize, max_retries=0)
-        self.retrier = retrier or Retrier()
+        self.retrier = checked_retrier(retrier)
 
     def send(
         self,
