@@ -461,6 +461,9 @@ def test_rejects_unknown_fields() -> None:
     [
         ({"url": "localhost:8080"}, ValueError),
         ({"url": None}, TypeError),
+        # Regression: the message contained the password.
+        ({"url": "ftp://user:secret@localhost"}, ValueError),
+        ({"url": "user:secret@localhost"}, ValueError),
         # Regression: the path was appended to the query, or was part of the fragment.
         ({"url": "http://localhost:8080/?token=secret"}, ValueError),
         ({"url": "http://localhost:8080#secret"}, ValueError),

@@ -345,7 +345,7 @@ def _settings(url: str, token: str | None, timeout: float) -> tuple[str, dict[st
     if not isinstance(url, str):
         raise TypeError(f"url must be a string, not {type(url).__name__}")
     if not url.startswith(("http://", "https://")):
-        raise ValueError(f"url must start with http:// or https://, not {url!r}")
+        raise ValueError(f"url must start with http:// or https://, not {_shown(url)!r}")
     # The paths of the API are appended. The message does not show the query, which may have a secret.
     if "?" in url or "#" in url:
         raise ValueError("url must not have a query or a fragment")
@@ -402,6 +402,6 @@ def _no_answer(url: str, reason: str) -> str:
 
 def _shown(url: str) -> str:
     """The URL for an error message. Messages end up in logs, so credentials are left out."""
-    scheme, _, rest = url.partition("://")
+    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
     authority, slash, path = rest.partition("/")
-    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
+    return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path}"
